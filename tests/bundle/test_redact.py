@@ -110,9 +110,9 @@ class TestSecrets:
         (text,) = redacted(f"login with {TOKENS[issuer]}, then\n")
         assert text == "login with secret-1, then\n"
 
-    @pytest.mark.parametrize(("place", "value"), SECRET_LINES)
-    def test_a_secret_is_recognized_by_the_text_before_it(self, place: str, value: str) -> None:
-        text, elsewhere = redacted(place.format(value) + "\n", f"again {value} here\n")
+    @pytest.mark.parametrize(("context", "value"), SECRET_LINES)
+    def test_a_secret_is_recognized_by_the_text_before_it(self, context: str, value: str) -> None:
+        text, elsewhere = redacted(context.format(value) + "\n", f"again {value} here\n")
         assert value not in text
         assert elsewhere == "again secret-1 here\n"
 
@@ -234,12 +234,15 @@ class TestNames:
             redactor.learn(f"NodeName={host} State=IDLE\n")
         redactor.settle()
         names = {host: redactor.text(host) for host in hosts}
-        known = {host: name for host, name in names.items() if host != name}
-        assert len(set(known.values())) == len(known)
-        assert all(name.startswith("node-") for name in known.values())
-        one = sorted(known, key=lambda host: (host.rstrip("0123456789"), int(host[len(host.rstrip("0123456789")) :])))
-        assert [known[host] for host in one] == sorted(
-            known.values(), key=lambda name: (name.rstrip("0123456789"), int(name[len(name.rstrip("0123456789")) :]))
+        pseudonyms = {host: name for host, name in names.items() if host != name}
+        assert len(set(pseudonyms.values())) == len(pseudonyms)
+        assert all(name.startswith("node-") for name in pseudonyms.values())
+        ordered = sorted(
+            pseudonyms, key=lambda host: (host.rstrip("0123456789"), int(host[len(host.rstrip("0123456789")) :]))
+        )
+        assert [pseudonyms[host] for host in ordered] == sorted(
+            pseudonyms.values(),
+            key=lambda name: (name.rstrip("0123456789"), int(name[len(name.rstrip("0123456789")) :])),
         )
 
     @given(st.lists(st.ip_addresses(v=4).map(str), max_size=30))
@@ -250,10 +253,10 @@ class TestNames:
         names = redactor.mapping.get("IPv4 addresses", {})
         assert len(set(names.values())) == len(names)
         assert not set(names.values()) & set(names)
-        for one in names:
-            for other in names:
-                near = one.rpartition(".")[0] == other.rpartition(".")[0]
-                assert near == (names[one].rpartition(".")[0] == names[other].rpartition(".")[0])
+        for first in names:
+            for second in names:
+                share_network = first.rpartition(".")[0] == second.rpartition(".")[0]
+                assert share_network == (names[first].rpartition(".")[0] == names[second].rpartition(".")[0])
 
     def test_host_lists_expand_to_the_same_aliases(self) -> None:
         (text,) = redacted("NodeList=b[01-03],c7x[1,5]\n")
@@ -273,7 +276,7 @@ class TestNames:
         assert redactor.text(text) == (f"NodeList=node-a\nnode-a:41:42 [0] NCCL INFO x\nDataLoader {word} of {host}s\n")
 
     @pytest.mark.parametrize(
-        ("known", "elsewhere", "becomes"),
+        ("recorded", "elsewhere", "becomes"),
         [
             (
                 "gpu017",
@@ -284,9 +287,9 @@ class TestNames:
             ("gpu017.acme", "gpu017 in acme", "node-a017 in domain-1.example"),
         ],
     )
-    def test_a_host_is_replaced_with_and_without_its_domain(self, known: str, elsewhere: str, becomes: str) -> None:
+    def test_a_host_is_replaced_with_and_without_its_domain(self, recorded: str, elsewhere: str, becomes: str) -> None:
         redactor = Redactor()
-        redactor.learn_run(Run(nodes=(known,)))
+        redactor.learn_run(Run(nodes=(recorded,)))
         redactor.learn(f"{elsewhere}\n")
         redactor.settle()
         assert redactor.text(elsewhere) == becomes

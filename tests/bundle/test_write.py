@@ -230,9 +230,9 @@ class TestSlice:
         ]
 
     @given(st.lists(st.integers(0, 3000), max_size=40), st.integers(1, 3000))
-    def test_kept_lines_keep_their_order(self, places: list[int], count: int) -> None:
+    def test_kept_lines_keep_their_order(self, selected: list[int], count: int) -> None:
         lines = [f"line {n}\n".encode() for n in range(1, count + 1)]
-        kept_parts = slicing.FileParts(sorted((place, place) for place in set(places)))
+        kept_parts = slicing.FileParts(sorted((number, number) for number in set(selected)))
         cut = slicing.Slice(io.BytesIO(b"".join(lines)), kept_parts)
         number, line_numbers = 0, set()
         for text in cut:
@@ -243,7 +243,7 @@ class TestSlice:
                 assert text == lines[number - 1]
                 line_numbers.add(number)
         assert number == count == cut.line_count
-        assert {place for place in places if 1 <= place <= count} <= line_numbers
+        assert {number for number in selected if 1 <= number <= count} <= line_numbers
         assert len(line_numbers) == cut.kept_lines
 
     def test_every_metric_is_read_back_as_it_was(self) -> None:
@@ -393,8 +393,8 @@ class TestDamage:
     @given(data=st.data())
     def test_any_changed_byte_is_detected(self, bundle: Path, data: st.DataObject) -> None:
         whole = bytearray(bundle.read_bytes())
-        place = data.draw(st.integers(0, len(whole) - 1))
-        whole[place] ^= data.draw(st.integers(1, 255))
+        offset = data.draw(st.integers(0, len(whole) - 1))
+        whole[offset] ^= data.draw(st.integers(1, 255))
         with pytest.raises(DamagedBundle):
             Bundle(io.BytesIO(whole)).check()
 

@@ -110,7 +110,7 @@ class PointSeries:
     part: int = 0
     rank: int = 1 << 30
     _recent: dict[float, _OpenPoint] = field(default_factory=dict)
-    _pack_event: list[_PackedPoint] = field(default_factory=list)
+    _packed: list[_PackedPoint] = field(default_factory=list)
     _writers: dict[str, _WriterState] = field(default_factory=dict)
     _stride: int = 1
     _last_step: float = -math.inf
@@ -258,26 +258,24 @@ class PointSeries:
             self._min_loss, self._max_loss = min(self._min_loss, loss), max(self._max_loss, loss)
         if pinned or extreme or open_point.ordinal % self._stride == 0:
             fields = {**event.fields, "run_part": self.part} if self.part else dict(event.fields)
-            self._pack_event.append((open_point.ordinal, pinned, loss, _pack_event(event, fields)))
+            self._packed.append((open_point.ordinal, pinned, loss, _pack_event(event, fields)))
 
     def thin(self) -> None:
         """Drop every second interior point, but neither the lowest nor the highest loss."""
         self._stride *= 2
-        finite = [row for row in self._pack_event if math.isfinite(row[2])]
+        finite = [row for row in self._packed if math.isfinite(row[2])]
         extremes = {extreme_of(finite, key=lambda row: row[2])[0] for extreme_of in (min, max)} if finite else set()
-        self._pack_event = [
-            row for row in self._pack_event if row[1] or row[0] % self._stride == 0 or row[0] in extremes
-        ]
+        self._packed = [row for row in self._packed if row[1] or row[0] % self._stride == 0 or row[0] in extremes]
 
     @property
     def size(self) -> int:
         """The number of packed points."""
-        return len(self._pack_event)
+        return len(self._packed)
 
     def points(self) -> list[Event]:
         """All points, each part in the order of its steps."""
         open_points = [*self._recent.values()] + ([self._anonymous] if self._anonymous else [])
-        rows = [self._row(ordinal, data) for ordinal, _, _, data in self._pack_event]
+        rows = [self._row(ordinal, data) for ordinal, _, _, data in self._packed]
         for open_point in sorted(open_points, key=lambda point: point.ordinal):
             fields = {**open_point.event.fields, "run_part": self.part} if self.part else open_point.event.fields
             fields = {**fields, "ordinal": open_point.ordinal} if self._stride > 1 else fields
@@ -294,7 +292,7 @@ class PointSeries:
 
     def stored_points(self) -> Iterator[SeriesPoint]:
         """All points with their state, to be stored elsewhere; :meth:`restored` loads them."""
-        for ordinal, pinned, _, data in self._pack_event:
+        for ordinal, pinned, _, data in self._packed:
             yield SeriesPoint(self._load(data), ordinal, pinned, False)
         for open_point in self._open_points():
             yield SeriesPoint(open_point.event, open_point.ordinal, open_point.pinned, True)
@@ -312,7 +310,7 @@ class PointSeries:
             if still_open:
                 series._recent[float(ordinal)] = _OpenPoint(event(), ordinal, "", state.rank, pinned)
             else:
-                series._pack_event.append((ordinal, pinned, math.nan if loss is None else loss, event))
+                series._packed.append((ordinal, pinned, math.nan if loss is None else loss, event))
         steps, times = [point.step for point in points], [point.time for point in points if point.time is not None]
         known_steps = [step for step in steps if step is not None]
         if points and len(known_steps) == len(steps):

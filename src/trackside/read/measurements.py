@@ -51,12 +51,12 @@ class _PendingUnit(UnitBySize):
 
 
 class Measurements:
-    """The measurements of one input. ``holes``: NaN may mean that there is no value, as in a table of many metrics;
-    otherwise NaN was measured, and a missing value is :data:`trackside.catalog.dialect.BLANK`.
+    """The measurements of one input. ``nan_is_blank``: NaN may mean that there is no value, as in a table of many
+    metrics; otherwise NaN was measured, and a missing value is :data:`trackside.catalog.dialect.BLANK`.
     """
 
-    def __init__(self, path: str, sink: Sink, holes: bool = True) -> None:
-        self._path, self._sink, self._nan_is_blank = path, sink, holes
+    def __init__(self, path: str, sink: Sink, nan_is_blank: bool = True) -> None:
+        self._path, self._sink, self._nan_is_blank = path, sink, nan_is_blank
         self.rows = 0
         self._names: dict[str, bool] = {}
         """foreign name -> whether a dialect knows it"""
@@ -127,7 +127,7 @@ class Measurements:
         rows = self._foreign.rows
         block = usable_samples(rows, indices, times_ms, raw, self._dropped, nan_is_blank=self._nan_is_blank)
         for unit in list(self._pending_units):
-            selected = rows["unit"][block.places] == unit
+            selected = rows["unit"][block.indices] == unit
             if selected.any():
                 self._hold_back(unit, UsableBlock(*(column[selected] for column in block)))
                 block = UsableBlock(*(column[~selected] for column in block))

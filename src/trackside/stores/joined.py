@@ -22,19 +22,19 @@ class JoinedBackend(MetricBackend):
         self._offset = 1 + max((info.id for info in first.series()), default=-1)
         """Added to the ids of the second backend, so that they follow those of the first."""
         self._series = [*first.series(), *(replace(info, id=info.id + self._offset) for info in second.series())]
-        self._unavailable_in = {**_unavailable_in(second, first), **_unavailable_in(first, second)}
+        self._unavailable = {**_unavailable_in(second, first), **_unavailable_in(first, second)}
 
     @property
     def unavailable(self) -> Mapping[str, SourceUnavailable]:
         """What one backend cannot provide and the other does not hold."""
-        return self._unavailable_in
+        return self._unavailable
 
     def series(self) -> Sequence[SeriesInfo]:
         return self._series
 
     def expect(self, requests: Sequence[RollupRequest]) -> None:
         for index, part in enumerate(self._parts):
-            part.expect([own for request in requests if (own := self._share_of_part(request, index)).groups])
+            part.expect([share for request in requests if (share := self._share_of_part(request, index)).groups])
 
     def rollups(self, requests: Sequence[RollupRequest]) -> list[RollupResult]:
         answers: list[list[RollupResult]] = []
@@ -44,7 +44,7 @@ class JoinedBackend(MetricBackend):
             answers.append(
                 [next(results) if request.groups else (np.empty((0, request.width)), 0) for request in part_requests]
             )
-        merged = [self._merged(request, *both) for request, *both in zip(requests, *answers, strict=True)]
+        merged = [self._merge(request, *both) for request, *both in zip(requests, *answers, strict=True)]
         count_requests = [
             answer.remainder.request
             for answer in merged
@@ -73,7 +73,7 @@ class JoinedBackend(MetricBackend):
         ]
         return replace(request, groups=groups)
 
-    def _merged(
+    def _merge(
         self, request: RollupRequest, first: RollupResult, second: RollupResult
     ) -> _MergedResult | SourceUnavailable:
         """Both results merged into one."""

@@ -35,7 +35,7 @@ MAX_WINDOWS = 1500
 WIDE_CELLS, MIN_WINDOWS = 200_000, 240
 """Windows times GPUs that a whole run of hundreds of GPUs is shown in, and the fewest windows it may get: a day of 512
 GPUs is resolved to five minutes. So the cost of a query does not grow faster than the run."""
-EDGE_S = 1800.0
+TAIL_S = 1800.0
 """Length of the span ``tail``."""
 MAX_CELLS = 20_000_000
 """Windows times series that a query may have if it has more windows than a run is shown in: 160 MB."""
@@ -127,7 +127,7 @@ class Timing:
 
     ``shift`` is added to the times of the series to bring them to the run's clock: a whole number of milliseconds.
     ``windows``: the most windows that the whole run is shown in, the same for all metrics so that they line up.
-    ``until``: for a run that is still going, the time of its last sample. Windows that it does not fill are left out,
+    ``until``: for a run that has not ended, the time of its last sample. Windows that it does not fill are left out,
     so that a later verdict finds the same values in the windows already shown.
     """
 
@@ -185,8 +185,8 @@ class RunMetrics:
         self.backend.expect([plan.request for plan in plans if isinstance(plan, _Plan)])
 
     def _plan(self, query: Query) -> _Plan | MissingAnswer:
-        if (failed := self.unavailable.get(query.kind)) is not None:
-            return MissingAnswer(f"{UNABLE_TO_CHECK}{failed}", query, source=self.backend.name)
+        if (reason := self.unavailable.get(query.kind)) is not None:
+            return MissingAnswer(f"{UNABLE_TO_CHECK}{reason}", query, source=self.backend.name)
         key = query.kind, query.filters
         if key not in self._groups:
             self._groups[key] = _group_series(self.by_metric.get(query.kind, ()), query)
@@ -277,7 +277,7 @@ def window_of(span: Span, timing: Timing) -> TimeRange:
     start, end = timing.start, timing.end
     match span:
         case "tail":
-            return max(start, end - EDGE_S), end
+            return max(start, end - TAIL_S), end
         case "around":
             return start - AROUND_S, end + AROUND_S
     return start, end

@@ -121,8 +121,8 @@ def test_a_rank_that_waits_for_another_is_not_missing() -> None:
 
 def test_no_rank_is_missing_if_all_entered_or_only_sends_are_pending() -> None:
     all_ranks = range(2)
-    same = {rank: dump([entry(1, "0", 7)], {"0": (all_ranks, 7, 6)}) for rank in all_ranks}
-    assert missing_ranks(read_all(same)) == ()
+    dumps = {rank: dump([entry(1, "0", 7)], {"0": (all_ranks, 7, 6)}) for rank in all_ranks}
+    assert missing_ranks(read_all(dumps)) == ()
     only_p2p = {
         0: dump([entry(1, "0", 7, "send 0->1")], {"0": (all_ranks, 9, 6)}),
         1: dump([], {"0": (all_ranks, 2, 2)}),

@@ -121,8 +121,8 @@ def test_a_damaged_file_is_not_reported_as_a_defect(tmp_path: Path) -> None:
     data = bytearray(
         parquet(tmp_path, f"SELECT {START} + to_seconds(r) AS time, r % 90 AS {TEMP} FROM range(9000) t(r)")
     )
-    for at in range(10, len(data) - 8, 7):
-        data[at] ^= 0x5A
+    for offset in range(10, len(data) - 8, 7):
+        data[offset] ^= 0x5A
     row, _ = read(bytes(data))
     assert row.status in ("unreadable", "partial", "unrecognised")
     assert "defect" not in row.note

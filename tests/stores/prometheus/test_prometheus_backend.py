@@ -57,7 +57,7 @@ class Case:
     def memory(self) -> MemoryBackend:
         """The backend that ``trackside diagnose FILES`` would use."""
         backend = MemoryBackend()
-        measured = Measurements("x", _Sink(backend), holes=False)
+        measured = Measurements("x", _Sink(backend), nan_is_blank=False)
         for name, labels, times, values in self.lines:
             foreign = measured.series(name, labels, 1)
             measured.add(np.full(len(times), foreign), times, values)

@@ -177,12 +177,12 @@ class Redactor:
 
     @property
     def replaced(self) -> dict[str, int]:
-        """NameKind -> number of distinct originals replaced."""
+        """Name of a kind -> number of distinct originals replaced."""
         return {kind.name: len(kind.names) for kind in self.kinds if kind.names}
 
     @property
     def mapping(self) -> Mapping[str, Mapping[str, str]]:
-        """NameKind -> original -> pseudonym: the key, only for the owner."""
+        """Name of a kind -> original -> pseudonym: the key, only for the owner."""
         return {kind.name: dict(sorted(kind.names.items())) for kind in self.kinds if kind.names}
 
 

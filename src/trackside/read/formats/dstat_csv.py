@@ -176,10 +176,10 @@ class _Parser:
 def _read(source: InputSource, sink: Sink) -> Result:
     measurements = Measurements(source.path, sink)
     parser = _Parser(source.path, measurements)
-    holes = 0
+    nuls = 0
     for line, offset, text in source.lines():
         clean = text.strip("\0")
-        holes += len(text) - len(clean)
+        nuls += len(text) - len(clean)
         if not clean.strip():
             continue
         position = Position(source.path, line, offset, len(text.encode()))
@@ -191,7 +191,7 @@ def _read(source: InputSource, sink: Sink) -> Result:
         f"{parser.untimed_rows:,} rows without a time, and the heading has none: dropped"
         if parser.untimed_rows
         else "",
-        f"{holes:,} NUL bytes (a block that was never written)" if holes else "",
+        f"{nuls:,} NUL bytes (a block that was never written)" if nuls else "",
     ]
     return measurements.result(notes, lost=bool(parser.broken_rows or parser.untimed_rows))
 

@@ -171,7 +171,7 @@ class _TableReader:
 
     def read(self, sink: Sink) -> Result:
         """Read all rows, a window at a time."""
-        measurements = Measurements(self._path, sink, holes=self._columns.value is None)
+        measurements = Measurements(self._path, sink, nan_is_blank=self._columns.value is None)
         for name in self._columns.others:
             measurements.add_unknown(name)
         self._connection.execute("SET TimeZone = 'UTC'")

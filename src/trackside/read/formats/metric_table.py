@@ -241,7 +241,7 @@ def _read(source: InputSource, sink: Sink) -> Result:
     table = MetricTable.of(_lines(source)[0])
     if table is None:
         raise ValueError("its heading is truncated")
-    measurements = Measurements(source.path, sink, holes=table.columns.value is None)
+    measurements = Measurements(source.path, sink, nan_is_blank=table.columns.value is None)
     for name in table.columns.others:
         measurements.add_unknown(name)
     reading, blocks, is_truncated = _TableReader(source.path, table, measurements), Blocks(source.stream), False

@@ -67,7 +67,7 @@ def _sniff(source: InputSource) -> Match | None:
 
 def _read(source: InputSource, sink: Sink) -> Result:
     data = source.whole()
-    measurements = Measurements(source.path, sink, holes=False)
+    measurements = Measurements(source.path, sink, nan_is_blank=False)
     notes: list[str] = []
     unnamed_series = counted = 0
     line = 1

@@ -146,7 +146,7 @@ class _TextReader:
     """Reads one file block by block; keeps the series by key, and the time for lines without one."""
 
     def __init__(self, source: InputSource, sink: Sink) -> None:
-        self._measurements = Measurements(source.path, sink, holes=False)
+        self._measurements = Measurements(source.path, sink, nan_is_blank=False)
         self._modified = source.modified
         self._keys = Keys()
         self._unknown_names: set[bytes] = set()

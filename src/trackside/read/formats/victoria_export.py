@@ -42,7 +42,7 @@ def _sniff(source: InputSource) -> Match | None:
 
 
 def _read(source: InputSource, sink: Sink) -> Result:
-    measurements, blocks = Measurements(source.path, sink, holes=False), Blocks(source.stream, MAX_LINE_BYTES)
+    measurements, blocks = Measurements(source.path, sink, nan_is_blank=False), Blocks(source.stream, MAX_LINE_BYTES)
     series_by_labels: dict[tuple[tuple[str, str], ...], int] = {}  # a series may span several lines
     broken_lines = first_broken = unnamed_series = 0
     for line, offset, text in _lines(blocks):
