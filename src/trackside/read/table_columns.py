@@ -24,7 +24,7 @@ TIMES = (
 NAMES = ("metric", "metric_name", "__name__", "name")
 VALUES = ("value", "val", "v", "metric_value")
 PACKED = ("labels", "tags")
-"""TableColumns that hold all labels of a row, as JSON or in Prometheus notation."""
+"""Columns that hold all labels of a row, as JSON or in Prometheus notation."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -157,9 +157,9 @@ class TestCollectiveHang:
     def test_py_spy_dumps_give_the_same_sentences(self, tmp_path: Path) -> None:
         """Without ranks, processes are named."""
         wait = f"    all_reduce ({C10D}:2806)\n    step (train.py:31)\n"
-        dumps = [f'ThreadStack {pid} (idle): "MainThread"\n{wait}' for pid in (11, 12)]
-        dumps.append('ThreadStack 13 (idle): "MainThread"\n    load_batch (data.py:42)\n    main (train.py:20)\n')
-        dumps.append('ThreadStack 14 (idle): "pin"\n    run (other.py:1)\n')
+        dumps = [f'Thread {pid} (idle): "MainThread"\n{wait}' for pid in (11, 12)]
+        dumps.append('Thread 13 (idle): "MainThread"\n    load_batch (data.py:42)\n    main (train.py:20)\n')
+        dumps.append('Thread 14 (idle): "pin"\n    run (other.py:1)\n')
         result = verdict(tmp_path, "".join(dumps))
         assert result.family == "C2"
         texts = sentences(result)
@@ -235,7 +235,7 @@ class TestIdleHang:
     def test_stacks_decide_if_the_log_fell_silent(self, tmp_path: Path) -> None:
         """A silent log of several ranks alone looks like a collective hang; their stacks show otherwise."""
         (tmp_path / "sacct.txt").write_text(
-            "JobID|ProcessState|ExitCode|Start|End|Timelimit\n"
+            "JobID|State|ExitCode|Start|End|Timelimit\n"
             "4242|TIMEOUT|0:0|2026-03-02T08:00:00|2026-03-02T10:00:00|02:00:00\n"
         )
         assert verdict(tmp_path, "").family == "C2"
@@ -255,5 +255,5 @@ class TestIdleHang:
 
     def test_a_dump_of_an_active_process_is_no_hang(self, tmp_path: Path) -> None:
         """A user may dump the stacks of a healthy run."""
-        result = verdict(tmp_path, 'ThreadStack 13 (active): "MainThread"\n    load_batch (data.py:42)\n', LOG)
+        result = verdict(tmp_path, 'Thread 13 (active): "MainThread"\n    load_batch (data.py:42)\n', LOG)
         assert result.family not in ("C2", "C3")

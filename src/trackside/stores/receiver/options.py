@@ -10,7 +10,7 @@ DEFAULT_LISTEN = "127.0.0.1:9480"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceiverLimits:
-    """ReceiverLimits on what is accepted at once, so that no sender can exhaust memory or disk."""
+    """Limits on what is accepted at once, so that no sender can exhaust memory or disk."""
 
     body_bytes: int = 32 << 20
     """Bytes of one body on the wire."""
