@@ -127,8 +127,8 @@ def _losses(series: PointSeries) -> dict[float, Event]:
     return {float(step): point for step, point in steps if isinstance(step, (int, float))}
 
 
-def _losses_differ(one: Event, other: Event) -> bool:
-    a, b = one.fields["loss"], other.fields["loss"]
+def _losses_differ(first: Event, second: Event) -> bool:
+    a, b = first.fields["loss"], second.fields["loss"]
     if not isinstance(a, (int, float)) or not isinstance(b, (int, float)):
         return False
     return abs(a - b) > MAX_LOSS_DIFFERENCE_RATIO * max(abs(a), abs(b))
@@ -160,17 +160,17 @@ def _spans(points: list[Event]) -> tuple[float, ...]:
     """Lowest and highest step, first and last time of some points."""
     steps = [float(step) for p in points if isinstance(step := p.fields.get("step"), (int, float))]
     times = [p.time for p in points if p.time is not None]
-    return (*_ends(steps), *_ends(times))
+    return (*_min_max(steps), *_min_max(times))
 
 
-def _ends(values: list[float]) -> tuple[float, float]:
+def _min_max(values: list[float]) -> tuple[float, float]:
     return (min(values), max(values)) if values else (math.inf, -math.inf)
 
 
-def _are_disjoint(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+def _are_disjoint(first: tuple[float, ...], second: tuple[float, ...]) -> bool:
     """Whether the steps or the times of two spans do not overlap."""
-    steps = (one[0] > other[1] > -math.inf) or (other[0] > one[1] > -math.inf)
-    times = (one[2] > other[3] > -math.inf) or (other[2] > one[3] > -math.inf)
+    steps = (first[0] > second[1] > -math.inf) or (second[0] > first[1] > -math.inf)
+    times = (first[2] > second[3] > -math.inf) or (second[2] > first[3] > -math.inf)
     return steps or times
 
 

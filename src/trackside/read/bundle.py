@@ -124,7 +124,7 @@ class Bundle:
     def __init__(self, file: BinaryIO) -> None:
         """Raises DamagedBundle."""
         self._file = file
-        self._size, self._seal = _ends(file)
+        self._size, self._seal = _size_and_seal(file)
         try:
             self._zip = zipfile.ZipFile(file)
             self._infos = _members_by_name(self._zip.infolist())
@@ -261,7 +261,7 @@ def recorded_job_and_time(path: str | os.PathLike[str]) -> tuple[str | None, flo
     return None, None
 
 
-def _ends(file: BinaryIO) -> tuple[int, str]:
+def _size_and_seal(file: BinaryIO) -> tuple[int, str]:
     """Size of the file and the SHA-256 at its end, after checking that the zip directory is not too large.
 
     Raises DamagedBundle.

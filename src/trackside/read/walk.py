@@ -39,7 +39,7 @@ class _Path:
 class GuardedPath(_Path):
     """A path that is read only if ``check``, called with the descriptor of the opened file, returns None instead of a
     reason to refuse it. Checking the path alone is not enough: whoever may write to its folder can replace the file
-    before it is opened. The user did not name this path, so it is printable_name in full."""
+    before it is opened. The user did not name this path, so it is shown in full."""
 
     check: Callable[[int], str | None] = field(compare=False, repr=False)
 

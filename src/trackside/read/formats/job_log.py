@@ -48,7 +48,7 @@ def looks_like_text(head: bytes) -> bool:
 def _sniff(source: InputSource) -> Match | None:
     if not looks_like_text(source.head):
         return None
-    return Match(0.1, "text" if source.head.strip(b"\0") else "starts with a hole (NUL bytes)")
+    return Match(0.1, "text, read as job output" if source.head.strip(b"\0") else "starts with a hole (NUL bytes)")
 
 
 def rank_of(path: str) -> int | None:
