@@ -48,7 +48,7 @@ _POSTGRES: tuple[tuple[str, ArchiveErrorKind, str], ...] = (
 )
 
 
-def url_without_secrets(url: sa.URL) -> str:
+def redacted_url(url: sa.URL) -> str:
     """A database's URL without its secrets."""
     return shown_url(url.render_as_string(hide_password=False))
 
@@ -57,7 +57,7 @@ def archive_error(url: sa.URL, error: exc.SQLAlchemyError) -> ArchiveError:
     """The ArchiveError for a failure of the driver, without the URL's secrets."""
     from sqlalchemy import exc
 
-    where = url_without_secrets(url)
+    where = redacted_url(url)
     if isinstance(error, exc.TimeoutError):
         return ArchiveError("busy", f"{where}: all connections are in use; try again")
     cause = error.orig if isinstance(error, exc.DBAPIError) else error
