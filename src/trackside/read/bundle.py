@@ -38,6 +38,7 @@ _END, _END64, _LOCATOR = struct.Struct("<4s4H2LH"), struct.Struct("<4sQ2H2L4Q"),
 _BROKEN = (zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, struct.error, OSError, EOFError, ValueError,
            NotImplementedError, RuntimeError, OverflowError, KeyError)  # fmt: skip
 ProgressCallback = Callable[[int], None]
+"""Called with the number of further bytes done; over a whole walk these add up to the sizes of the files on disk."""
 
 
 class DamagedBundle(TracksideError, ValueError):

@@ -15,7 +15,7 @@ from typing import Any
 
 from trackside.model import Input
 from trackside.read.archive import Member, escapes, is_tar, printable, printable_name, tar_members
-from trackside.read.bundle import BundlePart, DamagedBundle, is_bundle, is_bundle_file, open_bundle
+from trackside.read.bundle import BundlePart, DamagedBundle, ProgressCallback, is_bundle, is_bundle_file, open_bundle
 from trackside.read.compression import Budget, DecompressedStream, compression_of
 from trackside.read.format import HEAD_BYTES, InputSource
 from trackside.read.transcode import Utf8Stream, encoding_of
@@ -23,8 +23,6 @@ from trackside.read.zip import holds_checkpoint, is_zip, zip_members
 
 WalkItem = InputSource | Input
 """A source to read, or the ``inputs`` row of a file that cannot be read."""
-ProgressCallback = Callable[[int], None]
-"""Called with the number of further bytes done; over a whole walk these add up to the sizes of the files on disk."""
 
 
 @dataclass(frozen=True, slots=True)
