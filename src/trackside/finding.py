@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from trackside.evidence import Cite, Value
-from trackside.model import Input, Plane, Position, Run
+from trackside.model import Input, Plane, Position, Run, TimeRange
 
 Culprit = Literal["job", "infrastructure", "scheduler", "none", "unknown"]
 Role = Literal["fault", "health", "disposition", "last_resort"]
@@ -151,7 +151,7 @@ class PlottedMetric:
     labels: tuple[tuple[str, str], ...]
     unit: str
     series: int
-    window: tuple[float, float]
+    window: TimeRange
     values: tuple[float | None, ...]
     query: str
 

@@ -23,7 +23,7 @@ from trackside.session.choice import choose
 from trackside.session.inputs import LoadedInputs
 from trackside.session.paths import load
 from trackside.stores.receiver.intake import Intake
-from trackside.stores.receiver.options import Limits, RetentionOptions
+from trackside.stores.receiver.options import ReceiverLimits, RetentionOptions
 from trackside.stores.receiver.pending import LineStream
 from trackside.stores.receiver.write_ahead import Header
 from trackside.verdict import engine
@@ -58,7 +58,7 @@ def replay(case: Case, text: Text, folder: Path) -> tuple[str, str, Counter[str]
         shutil.copytree(inputs, replayed)
         counts: Counter[str] = Counter()
         store = folder / "store"
-        intake = Intake(store, decode_entry, labels_of, Limits(), RetentionOptions(flush_s=3600.0), LineReader)
+        intake = Intake(store, decode_entry, labels_of, ReceiverLimits(), RetentionOptions(flush_s=3600.0), LineReader)
         try:
             for path in logs:
                 (replayed / path).unlink()

@@ -19,7 +19,7 @@ from trackside.agent.owners import Owner, Owners
 from trackside.agent.preferred_source import DCGM_EXPORTER, KERNEL_LOG
 from trackside.agent.source import Collector, Labels, Reading, Sample, Source, Unavailable
 from trackside.agent.sources import gpm, gpu
-from trackside.catalog.metrics import DESCRIPTIVE
+from trackside.catalog.metrics import DESCRIPTIVE_LABELS
 from trackside.stores.embedded.snapshot import Snapshot
 
 
@@ -378,7 +378,7 @@ def test_gpus_without_performance_monitor_and_mig_gpus_are_reported(
 
 def _without_descriptive_labels(labels: Labels) -> Labels:
     """The identifying labels: another source may lack the descriptive ones."""
-    return tuple(pair for pair in labels if pair[0] not in DESCRIPTIVE)
+    return tuple(pair for pair in labels if pair[0] not in DESCRIPTIVE_LABELS)
 
 
 def test_metrics_of_another_source_are_neither_read_nor_reported(

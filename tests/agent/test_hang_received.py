@@ -15,7 +15,7 @@ from tests.agent.hanging import Jobs, collect_until, hang_collector, is_hang_rep
 from tests.families.rows import sentence_name
 from tests.serve.receiving import JSON, Running
 from trackside.agent.source import LogLine
-from trackside.catalog.job_states import goes_on
+from trackside.catalog.job_states import is_active
 from trackside.finding import Certainty, Verdict
 from trackside.session.choice import choose
 from trackside.session.paths import load
@@ -99,7 +99,7 @@ def diagnose_job(receiver: Running, tmp_path: Path) -> Verdict:
 
 
 def sentences(verdict: Verdict) -> str:
-    running = goes_on(verdict.run.disposition)
+    running = is_active(verdict.run.disposition)
     return "\n".join(worded(claim, running) for claim in verdict.primary.shows)
 
 

@@ -29,7 +29,7 @@ from trackside.agent.user import User, user_of
 from trackside.catalog.streams import is_printed, stream_path
 from trackside.http import unavailable
 from trackside.read.detect import read_source
-from trackside.read.format import CollectingSink, Source
+from trackside.read.format import CollectingSink, InputSource
 
 PRINTED = "job-50/slurm-50.out@n1.log"
 TIME = "2026-11-21T08:00:00.000000001Z "
@@ -275,7 +275,7 @@ class TestRead:
     )
     def test_printed_lines_of_other_sources_are_read_as_log_only(self, text: str) -> None:
         data, sink = text.encode(), CollectingSink()
-        result = read_source(Source(PRINTED, data, io.BytesIO(data), len(data)), sink)
+        result = read_source(InputSource(PRINTED, data, io.BytesIO(data), len(data)), sink)
         assert result.plane == "log"
         assert not sink.records
         assert {event.plane for event in sink.events} <= {"log"}

@@ -21,7 +21,7 @@ from trackside.compare.compare import compare
 from trackside.compare.divergence import first_divergence
 from trackside.compare.settings import settings
 from trackside.compare.side import Side
-from trackside.evidence import reduced
+from trackside.evidence import reduce_answer
 from trackside.query import Query
 from trackside.session import Session
 from trackside.session.paths import load
@@ -131,7 +131,7 @@ def test_every_value_cites_its_own_run_and_can_be_asked_again(
         if cite["query"]:
             query = Query.parse(cite["query"])
             answer = stores[name[0]].ask(query.rows)
-            assert reduced(answer, query) == pytest.approx(cite["value"]), cite  # type: ignore[arg-type]
+            assert reduce_answer(answer, query) == pytest.approx(cite["value"]), cite  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from tests.contract.case import Answer, Case, difference, read, same, to_answer
 from tests.contract.stores import SERVERS, STORES, StoreContents
-from trackside.evidence import Frame, Grid, MissingAnswer, reduced
+from trackside.evidence import Frame, Grid, MissingAnswer, reduce_answer
 from trackside.query import AGGREGATES, ROLLUPS, SPANS, Query
 from trackside.runs.metrics import run_metrics
 from trackside.session.site import ZONES_S
@@ -57,7 +57,11 @@ def answers_of(case: Case, backend: MetricBackend) -> list[Answer]:
 def answer_to(query: Query, answer: Frame | Grid | MissingAnswer) -> Answer:
     """A grid, or the value that the query reduces it to."""
     assert not isinstance(answer, Frame)
-    return to_answer(answer) if query.reducer is None or isinstance(answer, MissingAnswer) else reduced(answer, query)
+    return (
+        to_answer(answer)
+        if query.reducer is None or isinstance(answer, MissingAnswer)
+        else reduce_answer(answer, query)
+    )
 
 
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)

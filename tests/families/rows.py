@@ -16,7 +16,7 @@ from trackside.facts.trust.telemetry import trusted_facts
 from trackside.families import families, find_family
 from trackside.family import Family
 from trackside.finding import Action, Certainty, Claim, Finding, Outcome, Sentence
-from trackside.model import Event, Plane, Position, Record, Role, Run
+from trackside.model import Event, EventRole, Plane, Position, Record, Run
 from trackside.show.wording import clause, worded
 from trackside.stores.memory import MemoryStore
 from trackside.verdict import engine
@@ -34,7 +34,7 @@ Row = Event | Record
 # -- rows
 
 
-def event(kind: str, line: int = 1, role: Role = Role.FACT, **fields: Any) -> Event:
+def event(kind: str, line: int = 1, role: EventRole = EventRole.FACT, **fields: Any) -> Event:
     """A log event; text, time, rank, node, plane and path are attributes, the rest are its fields."""
     known = {name: fields.pop(name) for name in ("text", "time", "rank", "node") if name in fields}
     plane: Plane = fields.pop("plane", "log")
@@ -44,7 +44,7 @@ def event(kind: str, line: int = 1, role: Role = Role.FACT, **fields: Any) -> Ev
 
 def root(kind: str, line: int = 50, **fields: Any) -> Event:
     """An event that may be a root cause."""
-    return event(kind, line, Role.ROOT, **fields)
+    return event(kind, line, EventRole.ROOT, **fields)
 
 
 def job(state: str, line: int = 2, **fields: Any) -> Record:
@@ -114,7 +114,7 @@ def store(*rows: Row | list[Row], planes: tuple[Plane, ...] = ("log", "scheduler
 
 def xid_number(number: int, line: int = 5, time: float | None = 4990.0, **fields: Any) -> Event:
     """An Xid line of the kernel, by its number."""
-    role = Role.FACT if number in (13, 31, 43, 45) else Role.CONFIRMATION
+    role = EventRole.FACT if number in (13, 31, 43, 45) else EventRole.CONFIRMATION
     location = {"plane": "kernel", "path": "dmesg.txt", "node": "n1", "pci": "0000:4e:00", **fields}
     return event("xid", line, role, xid=number, time=time, **location)
 
@@ -127,7 +127,7 @@ def activity(lines: int, **fields: Any) -> Event:
 def notice(reason: str, line: int = 800, text: str = "", **fields: Any) -> Event:
     """Slurm's line in the log with the reason why it ended the run."""
     return event(
-        "scheduler_notice", line, Role.ROOT, reason=reason, text=text or f"CANCELLED DUE TO {reason}", **fields
+        "scheduler_notice", line, EventRole.ROOT, reason=reason, text=text or f"CANCELLED DUE TO {reason}", **fields
     )
 
 

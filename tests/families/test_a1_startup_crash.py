@@ -33,7 +33,7 @@ from tests.families.rows import (
     sentence_name,
 )
 from trackside.finding import Certainty
-from trackside.model import Role, Run
+from trackside.model import EventRole, Run
 
 
 def test_an_exception_before_any_step_is_a_startup_crash() -> None:
@@ -121,7 +121,7 @@ def test_unused_gpu_memory_is_reported() -> None:
     cluster = Cluster(end=START + 200)
     cluster.per_gpu("gpu_sm_active_ratio", 0.0).per_gpu("gpu_memory_used_bytes", 0)
     cluster.per_gpu("gpu_memory_total_bytes", 80 << 30)
-    error = event("exception", 20, role=Role.ROOT, type="ValueError", message="no", about="application")
+    error = event("exception", 20, role=EventRole.ROOT, type="ValueError", message="no", about="application")
     finding = cluster.judge("A1", error, job("FAILED", exit_code=1, end=START + 200, elapsed_s=200.0))
     assert "no_memory_used" in keys(finding)
 
@@ -133,7 +133,9 @@ def test_unused_gpu_memory_is_reported() -> None:
 def test_the_failed_ranks_point_to_the_job_or_a_node(ranks: Any, implied: str) -> None:
     """One rank may only be the first to fail; all ranks of one node and no others point to that node."""
     errors = [
-        event("exception", 20 + rank, role=Role.ROOT, rank=rank, type="ImportError", message="x", about="application")
+        event(
+            "exception", 20 + rank, role=EventRole.ROOT, rank=rank, type="ImportError", message="x", about="application"
+        )
         for rank in ranks
     ]
     cluster = Cluster().per_gpu("gpu_memory_used_bytes", 0)

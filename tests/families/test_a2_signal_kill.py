@@ -37,11 +37,11 @@ from tests.families.rows import (
     text_of,
 )
 from trackside.finding import Certainty, Finding
-from trackside.model import Event, Position, Record, Role, Run
+from trackside.model import Event, EventRole, Position, Record, Run
 
 
 def killed_by(signal: int = 9, rank: int = 1, **fields: Any) -> Event:
-    known = {"role": Role.ROOT, "global_rank": rank, "signal": signal, "time": 1100.0, "first": True, **fields}
+    known = {"role": EventRole.ROOT, "global_rank": rank, "signal": signal, "time": 1100.0, "first": True, **fields}
     role = known.pop("role")
     return event("launcher_failure", 90, role, rank=rank, **known)
 
@@ -69,14 +69,14 @@ def test_a_kernel_oom_kill_names_the_sender() -> None:
 
 
 def test_a_signal_with_another_cause_is_no_signal_kill() -> None:
-    timeout = event("collective_timeout", 40, Role.CASCADE, rank=1)
+    timeout = event("collective_timeout", 40, EventRole.CASCADE, rank=1)
     assert judge("A2", timeout, killed_by(6)).outcome is ABSENT
     notice = root("scheduler_notice", 80, reason="cancelled")
     assert judge("A2", notice, killed_by(), job("CANCELLED")).outcome is ABSENT
-    assert judge("A2", killed_by(15, role=Role.TEARDOWN)).outcome is ABSENT
+    assert judge("A2", killed_by(15, role=EventRole.TEARDOWN)).outcome is ABSENT
     assert judge("A2", raised("ValueError", rank=1), killed_by()).outcome is ABSENT
     first = event(
-        "launcher_failure", 80, Role.CONFIRMATION, global_rank=0, rank=0, exit_code=1, time=1000.0, first=True
+        "launcher_failure", 80, EventRole.CONFIRMATION, global_rank=0, rank=0, exit_code=1, time=1000.0, first=True
     )
     assert judge("A2", first, killed_by(first=None, time=1031.0)).outcome is ABSENT
     assert judge("A2", killed_by(time=1005.0), log_points(line=200), job("COMPLETED")).outcome is ABSENT
@@ -92,7 +92,7 @@ def test_an_exit_code_may_stand_for_a_signal() -> None:
 
 def killed(rank: int = 9, **fields: Any) -> Event:
     fields = {"global_rank": rank, "signal": 9, "time": 4980.0, "first": True, "node": "n2", **fields}
-    return event("launcher_failure", 90, role=Role.ROOT, rank=rank, **fields)
+    return event("launcher_failure", 90, role=EventRole.ROOT, rank=rank, **fields)
 
 
 def host(cluster: Cluster, low: float, kills: int) -> Cluster:
@@ -148,7 +148,7 @@ def test_a_kill_that_stopped_training_early_is_no_warning() -> None:
 
 def oom_kill(scope: str, node: str | None = "n2", **more: str) -> Event:
     fields = {"scope": scope, "pid": 12, "time": 4980.0, "text": "Out of memory: Killed process 12 (python3)", **more}
-    return event("oom_kill", 3, role=Role.ROOT, plane="kernel", path="dmesg", node=node, **fields)
+    return event("oom_kill", 3, role=EventRole.ROOT, plane="kernel", path="dmesg", node=node, **fields)
 
 
 def test_kills_in_cgroups_of_other_jobs_are_not_counted() -> None:
@@ -241,7 +241,7 @@ def test_ample_host_memory_is_reported_if_nothing_was_killed() -> None:
 
 def crashed(**fields: Any) -> Event:
     fields = {"source": "torchrun", "task": "2", "signal": 11, "pid": 41, "time": 2000.0, **fields}
-    return event("process_exit", 20, role=Role.ROOT, **fields)
+    return event("process_exit", 20, role=EventRole.ROOT, **fields)
 
 
 def test_a_crash_that_a_restart_survived_is_a_warning() -> None:
@@ -255,7 +255,7 @@ def test_a_crash_that_a_restart_survived_is_a_warning() -> None:
 
 
 def test_a_dead_data_loader_worker_is_named_with_its_rank() -> None:
-    died = event("dataloader_death", 50, role=Role.ROOT, rank=9, signal=9, pid=77, time=4900.0)
+    died = event("dataloader_death", 50, role=EventRole.ROOT, rank=9, signal=9, pid=77, time=4900.0)
     cluster = Cluster().per_gpu("gpu_sm_active_ratio", 0.8)
     finding = cluster.judge("A2", died, FAILED, run=cluster.run(n_ranks=16))
     assert "a data-loader worker of rank 9 died of SIGKILL" in text_of(finding).lower().replace("sigkill", "SIGKILL")
@@ -266,8 +266,8 @@ def test_all_nodes_are_checked_if_the_node_of_a_kill_is_unknown() -> None:
     cluster = Cluster().per_node("host_memory_total_bytes", 1000 << 30)
     cluster.per_node("host_memory_available_bytes", 900 << 30)
     cluster.per_node("host_oom_kills_total", 0)
-    died = event("launcher_failure", 90, role=Role.ROOT, signal=9, first=True, time=4980.0)
+    died = event("launcher_failure", 90, role=EventRole.ROOT, signal=9, first=True, time=4980.0)
     assert "host_ample_all" in keys(cluster.judge("A2", died, FAILED))
-    on_n2 = event("launcher_failure", 90, role=Role.ROOT, signal=9, first=True, time=4980.0, node="n2")
+    on_n2 = event("launcher_failure", 90, role=EventRole.ROOT, signal=9, first=True, time=4980.0, node="n2")
     text = text_of(cluster.judge("A2", on_n2, FAILED))
     assert "node n2 always had at least" in text.lower()

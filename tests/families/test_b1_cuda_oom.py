@@ -31,7 +31,7 @@ from tests.families.rows import (
 )
 from trackside.facts.logs.exceptions import unhandled_exceptions
 from trackside.finding import Certainty
-from trackside.model import Event, Role, Run
+from trackside.model import Event, EventRole, Run
 
 
 def oom_gib(line: int = 50, **sizes: float) -> Event:
@@ -69,7 +69,7 @@ def test_buffered_points_after_a_traceback_do_not_count_as_recovery() -> None:
 
 def oom(rank: int = 3, **fields: Any) -> Event:
     fields = {"requested_bytes": 2 * GIB, "total_bytes": 80 * GIB, "time": 4990.0, **fields}
-    return event("cuda_oom", 50, role=Role.ROOT, rank=rank, text="CUDA out of memory", **fields)
+    return event("cuda_oom", 50, role=EventRole.ROOT, rank=rank, text="CUDA out of memory", **fields)
 
 
 def filled(used: Make | float, but: dict[str, Make] | None = None, **shape: Any) -> Cluster:
@@ -140,6 +140,8 @@ def test_failed_allocations_counted_by_the_framework_support_a_cuda_oom() -> Non
     assert counted(2000).judge("B1", FAILED, planes=NO_LOG).outcome is UNKNOWN  # caught long before
     assert counted(4950).judge("B1", COMPLETED, planes=NO_LOG).outcome is UNKNOWN
     assert counted(4950).judge("B1", *points(), FAILED).outcome is FOUND
-    raised = event("exception", 50, type="ValueError", message="bad", about="application", role=Role.ROOT, time=4990.0)
+    raised = event(
+        "exception", 50, type="ValueError", message="bad", about="application", role=EventRole.ROOT, time=4990.0
+    )
     assert counted(4950).judge("B1", raised, FAILED).outcome is ABSENT
     assert "failures_counted" in keys(counted(4950).judge("B1", oom(), FAILED))

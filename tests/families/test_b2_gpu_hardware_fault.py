@@ -37,7 +37,7 @@ from tests.families.rows import (
     xid_number,
 )
 from trackside.finding import Certainty, Finding
-from trackside.model import Event, Position, Record, Role, Run
+from trackside.model import Event, EventRole, Position, Record, Run
 
 RUN = Run(id="7", start=1000.0, end=5000.0, nodes=("n1",))
 
@@ -175,7 +175,7 @@ def test_errors_of_another_jobs_gpu_are_ignored() -> None:
 
 def xid(pci: str, node: str | None = None, line: int = 1, **fields: Any) -> Event:
     fields = {"xid": 79, "pci": pci, "time": 4980.0, "text": f"NVRM: Xid (PCI:{pci}): 79", **fields}
-    return event("xid", line, role=Role.CONFIRMATION, plane="kernel", path="dmesg", node=node, **fields)
+    return event("xid", line, role=EventRole.CONFIRMATION, plane="kernel", path="dmesg", node=node, **fields)
 
 
 def addressed() -> Cluster:
@@ -211,7 +211,7 @@ def test_a_pci_address_unknown_to_the_metrics_is_not_a_second_gpu() -> None:
 
 def test_a_rank_names_the_gpu_if_nothing_else_does() -> None:
     cluster = ecc()
-    cuda = event("cuda_error", 50, name="uncorrectable ECC error", role=Role.ROOT, rank=11, time=4980.0)
+    cuda = event("cuda_error", 50, name="uncorrectable ECC error", role=EventRole.ROOT, rank=11, time=4980.0)
     finding = cluster.judge("B2", cuda, FAILED, run=cluster.run(n_ranks=16))
     assert (finding.outcome, finding.gpus, finding.ranks) == (FOUND, (SICK,), (11,))
 

@@ -43,11 +43,11 @@ from tests.families.rows import (
     text_of,
 )
 from trackside.finding import Certainty
-from trackside.model import Event, Position, Record, Role, Run
+from trackside.model import Event, EventRole, Position, Record, Run
 
 
 def timed_out(rank: int, seq: int | None = 40, **fields: Any) -> Event:
-    return event("collective_timeout", 60 + rank, Role.CASCADE, rank=rank, seq=seq, **{"time": 2000.0, **fields})
+    return event("collective_timeout", 60 + rank, EventRole.CASCADE, rank=rank, seq=seq, **{"time": 2000.0, **fields})
 
 
 def test_collective_hang_names_the_silent_rank() -> None:
@@ -60,14 +60,14 @@ def test_collective_hang_names_the_silent_rank() -> None:
 
 def test_collective_hang_names_the_rank_with_the_least_enqueued_work() -> None:
     rows = [timed_out(r, last_enqueued=40, last_completed=39) for r in (0, 1, 2)]
-    state = event("collective_state", 70, Role.CASCADE, rank=3, last_enqueued=39, last_completed=39)
+    state = event("collective_state", 70, EventRole.CASCADE, rank=3, last_enqueued=39, last_completed=39)
     assert judge("C2", log_points(), rows, state, run=Run(n_ranks=4)).ranks == (3,)
     behind = timed_out(3, seq=39, last_enqueued=38, last_completed=38)
     assert "ranks_behind" in keys(judge("C2", log_points(), rows, behind))
 
 
 def test_a_blocked_kernel_task_blames_infrastructure_for_a_collective_hang() -> None:
-    task = event("hung_task", 4, Role.CONFIRMATION, plane="kernel", path="dmesg.txt", comm="python3", seconds=120)
+    task = event("hung_task", 4, EventRole.CONFIRMATION, plane="kernel", path="dmesg.txt", comm="python3", seconds=120)
     assert judge("C2", log_points(), timed_out(0), task).culprit == "infrastructure"
 
 
@@ -75,7 +75,7 @@ def test_a_timeout_at_startup_or_teardown_is_no_collective_hang() -> None:
     assert keys(judge("C2", [timed_out(r, seq=1) for r in (0, 1)])) == ["is_rendezvous_failure"]
     assert judge("C2", timed_out(0, time=1000.0), log_points(line=200)).outcome is ABSENT
     end = event("training_end", 50, status="success")
-    assert judge("C2", log_points(), end, event("peer_lost", 60, Role.CASCADE, rank=0)).outcome is ABSENT
+    assert judge("C2", log_points(), end, event("peer_lost", 60, EventRole.CASCADE, rank=0)).outcome is ABSENT
 
 
 def test_silence_to_the_time_limit_is_a_collective_hang_without_a_watchdog() -> None:
@@ -132,7 +132,7 @@ def test_collective_hang_is_established_from_gpu_metrics(case: str) -> None:
 def test_the_wording_of_the_collective_hang_example() -> None:
     """Fifteen ranks spin, one is idle, and its log reports the killed loader worker."""
     died = event(
-        "dataloader_death", 900, rank=RANK, role=Role.ROOT, signal=9, text="worker is killed by signal: Killed."
+        "dataloader_death", 900, rank=RANK, role=EventRole.ROOT, signal=9, text="worker is killed by signal: Killed."
     )
     finding = judged(traced(hung()), "C2", until_stop(), died, TIMEOUT)
     text = text_of(finding)
@@ -144,7 +144,7 @@ def test_the_wording_of_the_collective_hang_example() -> None:
 
 
 def test_the_cause_of_a_missing_rank_is_open_without_its_own_log_line() -> None:
-    other = event("dataloader_death", 900, rank=2, role=Role.ROOT, signal=9)
+    other = event("dataloader_death", 900, rank=2, role=EventRole.ROOT, signal=9)
     finding = judged(hung(), "C2", until_stop(), other, TIMEOUT)
     assert "worker_died" not in keys(finding)
     assert [sentence_name(claim) for claim in finding.cannot_decide] == ["absence_unexplained"]
@@ -258,7 +258,9 @@ def test_a_rank_that_evaluates_past_the_timeout_of_the_others_is_named() -> None
     waits = cluster.between(STOP, 9e9, 0.18, 0.7)
     cluster.per_gpu("gpu_sm_active_ratio", waits, {"n1:0": cluster.between(STOP, 9e9, 0.4, 0.7)})
     timed_out = [
-        event("collective_timeout", 900 + rank, rank=rank, time=4800.0, role=Role.CASCADE, seq=6120, timeout_s=1800.0)
+        event(
+            "collective_timeout", 900 + rank, rank=rank, time=4800.0, role=EventRole.CASCADE, seq=6120, timeout_s=1800.0
+        )
         for rank in range(1, 8)
     ]
     finding = cluster.judge("C2", until_stop(), timed_out, FAILED, run=cluster.run())

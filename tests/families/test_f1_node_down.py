@@ -31,7 +31,7 @@ from tests.families.rows import (
 )
 from trackside.families import families
 from trackside.finding import Certainty, Finding
-from trackside.model import Position, Record, Role, Run
+from trackside.model import EventRole, Position, Record, Run
 from trackside.verdict import engine
 from trackside.verdict.arbiter import arbitrate
 
@@ -47,7 +47,7 @@ def test_f1_names_the_node() -> None:
 def test_f1_explains_a_peer_lost_shortly_before_the_notice(complained: float, first: str) -> None:
     """Peers fail at once, the controller gives up on a node after SlurmdTimeout; an earlier hang is separate."""
     trained = curve(FALLING, time=lambda i: complained - 300 + 10 * i)
-    lost = event("peer_lost", 700, Role.CASCADE, time=complained, text="Connection closed by peer", rank=0)
+    lost = event("peer_lost", 700, EventRole.CASCADE, time=complained, text="Connection closed by peer", rank=0)
     failure = notice("node_failure", time=2000.0, node="n3", text="srun: error: Node failure on n3")
     rows = store(trained, lost, failure, short_job("NODE_FAIL"))
     both = [family for family in families() if family.code in ("C2", "F1")]

@@ -23,7 +23,7 @@ from tests.families.rows import (
 )
 from trackside.families import families
 from trackside.logs.scan import scan_text
-from trackside.model import Event, Role, Run
+from trackside.model import Event, EventRole, Run
 from trackside.verdict import engine
 from trackside.verdict.arbiter import arbitrate
 
@@ -70,7 +70,7 @@ def test_h1_names_a_cancelled_job() -> None:
     assert judge_store("H1", store(cancelled, short_job("TIMEOUT"))).outcome is ABSENT
     assert judge_store("H1", store(notice("time_limit"))).outcome is ABSENT
     step = notice("cancelled", text="slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-01-01T00:00:00 ***")
-    failed = event("process_exit", 700, Role.ROOT, exit_code=1, source="srun")
+    failed = event("process_exit", 700, EventRole.ROOT, exit_code=1, source="srun")
     assert judge_store("H1", store(step, failed)).outcome is ABSENT
 
 

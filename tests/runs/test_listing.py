@@ -22,7 +22,7 @@ START = 1_772_409_600
 """2026-03-02T00:00:00Z"""
 HOUR = 3600
 YEAR = 365 * 24
-Span = tuple[int, int, int]
+HourRange = tuple[int, int, int]
 """node, first and last second after START"""
 seconds = st.integers(0, 12 * HOUR)
 node_spans = st.lists(st.tuples(st.integers(0, 1), seconds, seconds), max_size=5)
@@ -30,7 +30,7 @@ node_events = st.lists(st.tuples(st.integers(0, 1), seconds), max_size=5)
 time_ranges = st.lists(st.tuples(seconds, st.one_of(st.none(), seconds)), min_size=1, max_size=5)
 
 
-def store(folder: str | Path, spans: Sequence[Span], events: Sequence[tuple[int, int]] = ()) -> Writer:
+def store(folder: str | Path, spans: Sequence[HourRange], events: Sequence[tuple[int, int]] = ()) -> Writer:
     """A store with one input per span, and one with the events."""
     writer = Writer.open(Path(folder) / "store")
     for node, first, last in spans:
@@ -52,7 +52,7 @@ def store(folder: str | Path, spans: Sequence[Span], events: Sequence[tuple[int,
 @settings(max_examples=25, deadline=None)
 @given(node_spans, node_events, time_ranges)
 def test_node_activity_matches_a_computation_by_the_hour(
-    spans: list[Span], events: list[tuple[int, int]], times: list[tuple[int, int | None]]
+    spans: list[HourRange], events: list[tuple[int, int]], times: list[tuple[int, int | None]]
 ) -> None:
     spans = [(node, min(first, last), max(first, last)) for node, first, last in spans]
     with TemporaryDirectory() as folder, store(folder, spans, events) as writer:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trackside.serve.limits import Bodies, RequestRefused, Tokens, load_tokens
-from trackside.stores.receiver.options import Limits, ServeOptions
+from trackside.stores.receiver.options import ReceiverLimits, ServeOptions
 
 TOKEN = "0123456789abcdef0123"
 
@@ -97,7 +97,7 @@ def test_a_certificate_needs_its_key() -> None:
 
 
 def test_open_bodies_share_the_limits() -> None:
-    bodies = Bodies(Limits(bodies=2, bodies_bytes=100))
+    bodies = Bodies(ReceiverLimits(bodies=2, bodies_bytes=100))
     with bodies.reserve() as first, bodies.reserve() as second:
         first.take(60)
         with pytest.raises(RequestRefused, match="try again later") as refused:

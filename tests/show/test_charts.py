@@ -16,7 +16,7 @@ from tests.families.rows import END, START, Row, event, job, points
 from trackside.evidence import Store
 from trackside.facts.fact import Facts
 from trackside.finding import Verdict
-from trackside.model import Event, Record, Role, Run
+from trackside.model import Event, EventRole, Record, Run
 from trackside.show.charts import event_lanes, reduce
 from trackside.show.charts.chart import PAINT, Chart, Drawing, charts, drawings
 from trackside.show.charts.phases import first_cause, titled
@@ -365,9 +365,12 @@ def test_every_attempt_and_its_queue_time_are_bars() -> None:
 
 def test_close_events_are_merged_with_a_count() -> None:
     rows = [
-        event("peer_lost", i, time=START + 2000 + i * 0.01, role=Role.CASCADE, text=f"lost {i}") for i in range(500)
+        event("peer_lost", i, time=START + 2000 + i * 0.01, role=EventRole.CASCADE, text=f"lost {i}")
+        for i in range(500)
     ]
-    rows.append(event("exception", 900, time=START + 1990, role=Role.ROOT, text="ValueError: no", type="ValueError"))
+    rows.append(
+        event("exception", 900, time=START + 1990, role=EventRole.ROOT, text="ValueError: no", type="ValueError")
+    )
     timeline = cluster_charts(working(), *rows, *points(), job("FAILED"))["timeline"]
     marks = next(data["values"] for data in timeline.spec["data"] if data["name"] == "events")
     assert [(mark["count"], mark["root"]) for mark in marks] == [("", True), ("\N{MULTIPLICATION SIGN}500", False)]
@@ -393,7 +396,7 @@ def test_events_without_any_time_are_listed() -> None:
 
 
 def test_an_unstamped_event_lies_between_its_neighbors_in_the_file() -> None:
-    inside = event("cuda_error", 12, text="CUDA error: unspecified launch failure", role=Role.ROOT)
+    inside = event("cuda_error", 12, text="CUDA error: unspecified launch failure", role=EventRole.ROOT)
     behind = event("exception", 900, text="RuntimeError: after all")
     other = event("checkpoint_saved", 13, time=START + 1e3, path="other.log")
     timeline = cluster_charts(working(), inside, behind, other, *points(), job("FAILED"))["timeline"]
@@ -417,7 +420,7 @@ def test_faults_that_only_metrics_show_are_events() -> None:
 
 
 def test_out_of_memory_is_marked_where_it_was_logged() -> None:
-    oom = event("cuda_oom", 50, time=START + 2500, rank=3, role=Role.ROOT, text="torch.OutOfMemoryError")
+    oom = event("cuda_oom", 50, time=START + 2500, rank=3, role=EventRole.ROOT, text="torch.OutOfMemoryError")
     memory = cluster_charts(working(), oom, *points(), job("FAILED"))["memory"]
     assert "Out of memory at 1970-01-01 00:58:20 UTC." in memory.caption
     assert "out of memory" in json.dumps(memory.spec)

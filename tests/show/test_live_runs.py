@@ -13,7 +13,7 @@ from rich.console import Console
 from tools.cases import scenarios
 
 import trackside
-from trackside.catalog.job_states import in_words
+from trackside.catalog.job_states import state_in_words
 from trackside.catalog.pending_reasons import REASONS, pending_reason
 from trackside.finding import Verdict
 from trackside.model import Event, Record
@@ -140,7 +140,7 @@ def test_the_hang_of_a_running_job_has_a_start_time() -> None:
     ],
 )
 def test_states_in_words(state: str, words: str) -> None:
-    assert in_words(state) == words
+    assert state_in_words(state) == words
 
 
 def test_a_pending_job_is_no_failure() -> None:
@@ -165,15 +165,15 @@ def test_a_pending_job_is_no_failure() -> None:
         ("(Resources)", "wait", "not enough"),
         ("ReqNodeNotAvail, UnavailableNodes:n[1-2]", "wait", "down, drained or reserved"),
         ("Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions", "wait", "down"),
-        ("DependencyNeverSatisfied", "mend", "never starts"),
+        ("DependencyNeverSatisfied", "change", "never starts"),
         ("QOSMaxGRESPerUser", "wait", "GPUs"),
         ("QOSGrpCpuLimit", "wait", "the jobs of its QOS together have reached the limit of CPUs"),
         ("AssocGrpGRESMinutes", "wait", "minutes of GPUs"),
-        ("QOSMaxWallDurationPerJobLimit", "mend", "more time than its QOS allows per job"),
+        ("QOSMaxWallDurationPerJobLimit", "change", "more time than its QOS allows per job"),
         ("QOSMaxJobsPerUserLimit", "wait", "have reached the limit of jobs"),
         ("AssocMaxJobsLimit", "wait", "have reached the limit of jobs"),
         ("MaxNodePerAccount", "wait", "this account's jobs"),
-        ("QOSMinGRES", "mend", "fewer GPUs"),
+        ("QOSMinGRES", "change", "fewer GPUs"),
         ("JobHeldAdmin", "ask", "administrator"),
         ("launch failed requeued held", "ask", "is held"),
     ],

@@ -21,7 +21,7 @@ import pytest
 from trackside.http.unavailable import SourceUnavailable
 from trackside.model import Input
 from trackside.read.detect import read_source
-from trackside.read.format import CollectingSink, Source
+from trackside.read.format import CollectingSink, InputSource
 from trackside.read.walk import walk
 from trackside.runs.attempts import attempts_of, final
 from trackside.runs.jobs import Job, collect
@@ -479,7 +479,7 @@ def test_a_file_swapped_after_the_check_is_not_read(tmp_path: Path, swap: str, m
     paths = outputs.outputs(started_job(tmp_path, "log"))
     assert paths.paths == [str(log)]
     [before] = walk(paths.files)
-    assert isinstance(before, Source)
+    assert isinstance(before, InputSource)
     if swap in ("link", "file"):  # the job's user no longer owns the file
         monkeypatch.setattr(outputs, "_ids", lambda user: (os.getuid() + 1, frozenset()))
     log.unlink()

@@ -94,7 +94,7 @@ def bundle(
         job=job,
         sliced=sliced,
         redacted=redact,
-        also=tuple(redact_also),
+        extra_words=tuple(redact_also),
         force=force,
         despite=despite,
     )

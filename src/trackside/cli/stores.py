@@ -11,7 +11,7 @@ import click
 from trackside.cli.exit_codes import EXIT_NOTHING, fail
 from trackside.cli.live import site_of
 from trackside.cli.terminal import PATHS, STORE, bar, console, output
-from trackside.ingest import SAME
+from trackside.ingest import ALREADY_STORED
 from trackside.ingest import ingest as import_inputs
 from trackside.runs.listing import RunSummary, listing
 from trackside.session.paths import load
@@ -52,7 +52,7 @@ def ingest(paths: Sequence[str], store: str) -> None:
         if row.status not in ("read", "empty"):
             click.echo(shown(f"{row.path}: {row.status}: {row.note}"), err=True)
     for row in result.skipped:
-        if row.note != SAME:
+        if row.note != ALREADY_STORED:
             click.echo(shown(f"{row.path}: skipped: {row.note}"), err=True)
     click.echo(
         f"{store}: {_count(len(result.inputs), 'input')} read, {len(result.replaced):,} of them updated,"

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import click
 import msgspec
 
-from trackside.catalog.job_states import ALIVE, Stage, in_words
+from trackside.catalog.job_states import ACTIVE_STATES, Stage, state_in_words
 from trackside.cli.cost import PRICE, price_flags, price_of
 from trackside.cli.exit_codes import (
     EXIT_CODES_HELP,
@@ -199,7 +199,7 @@ def _watch(diagnosis: _Diagnosis, interval: float, form: Form, verbose: bool) ->
         first = doc.primary
         certainty = f" ({first.certainty}, {first.confidence:.2f})" if first.certainty and first.confidence else ""
         variant = f" {first.variant}" if first.variant not in (None, first.id) else ""
-        state = f"  {in_words(doc.run.disposition)}" if doc.run.disposition else ""
+        state = f"  {state_in_words(doc.run.disposition)}" if doc.run.disposition else ""
         click.echo(shown(f"{_clock()}{state}  {first.family} {first.id}{variant}{certainty}"))
 
     outcome = follow(check_job, lambda: stage, print_change, notify, interval_s=interval)
@@ -235,7 +235,7 @@ def verify(verdict: str, paths: Sequence[str], job: str | None, site: Mapping[st
     broken = [result for result in checked if not result.holds]
     dangling = uncited(doc)
     click.echo(f"{len(checked) - len(broken)} of {len(checked) + len(dangling)} citations verified")
-    if broken and doc.run.disposition in ALIVE:
+    if broken and doc.run.disposition in ACTIVE_STATES:
         click.echo("The job was still running when the verdict was made, so values may have changed since.")
     for failed in broken:
         now = failed.problem or ("no longer found" if failed.now is None else f"now {failed.now!r}")

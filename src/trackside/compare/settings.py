@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from trackside.compare.side import RunSetting
 from trackside.model import Position
-from trackside.read.format import Source
+from trackside.read.format import InputSource
 from trackside.read.walk import walk
 
 MAX_LINES, MAX_BYTES, MAX_SETTINGS = 4000, 2 << 20, 600
@@ -37,7 +37,7 @@ def settings(paths: Collection[str], logs: Collection[str], until: Mapping[str, 
     which training begins. Files that can no longer be read are skipped."""
     by_name: dict[str, RunSetting] = {}
     for source in walk([*paths]):
-        if isinstance(source, Source) and source.path in logs:
+        if isinstance(source, InputSource) and source.path in logs:
             for name, setting in _read(source, until.get(source.path, MAX_LINES)):
                 if len(by_name) >= MAX_SETTINGS:
                     return by_name
@@ -45,7 +45,7 @@ def settings(paths: Collection[str], logs: Collection[str], until: Mapping[str, 
     return by_name
 
 
-def _read(source: Source, until: int) -> Iterator[tuple[str, RunSetting]]:
+def _read(source: InputSource, until: int) -> Iterator[tuple[str, RunSetting]]:
     for line, offset, text in source.lines(64 << 10):
         if line >= until or line > MAX_LINES or offset > MAX_BYTES:
             return

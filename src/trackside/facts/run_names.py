@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from trackside.catalog.job_states import ALIVE
+from trackside.catalog.job_states import ACTIVE_STATES
 from trackside.evidence import Evidence, Value
 from trackside.facts.fact import fact
 from trackside.facts.gpus import grid_of_gpu, nodes_of_ranks

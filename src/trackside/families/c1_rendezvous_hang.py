@@ -140,7 +140,7 @@ class StartupFacts:
     @property
     def raised(self) -> bool:
         """Whether the run raised its own error."""
-        return any(row.role is Role.ROOT for row in self.exceptions.frame.events)
+        return any(row.role is EventRole.ROOT for row in self.exceptions.frame.events)
 
     @property
     def worked(self) -> Claim | None:

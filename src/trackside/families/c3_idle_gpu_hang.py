@@ -54,7 +54,7 @@ from trackside.facts.logs.hang_stacks import HangStacks
 from trackside.facts.logs.silence import Silence
 from trackside.family import Family
 from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, present
-from trackside.model import Role, Run
+from trackside.model import EventRole, Run
 from trackside.remedies import DUMP_STACKS
 
 HUNG_AT_GPU_IDLE = Sentence("hung at {place}, with an idle GPU")

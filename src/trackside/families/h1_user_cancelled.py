@@ -165,7 +165,7 @@ def _concerns_job(notice: Event, ending: Ending, exceptions: Exceptions) -> bool
     # srun ended the step itself, as --kill-on-bad-exit has it: it says so, and a task had died of a signal before.
     ends = [row for row in ending.notices.events if row.get("reason") == "step_ended"]
     srun_ended_it = any("Terminating " in row.text and row.get("step") in (None, notice.get("step")) for row in ends)
-    if srun_ended_it and any(row.role is Role.ROOT and row.get("signal") not in (None, 0, 2, 15) for row in exits):
+    if srun_ended_it and any(row.role is EventRole.ROOT and row.get("signal") not in (None, 0, 2, 15) for row in exits):
         return False
     failed = any(row.get("exit_code") not in (None, 0) for row in exits)
     failed |= any(row.get("signal") not in (None, 0, 2, 9, 15) for row in exits)

@@ -48,7 +48,7 @@ from trackside.facts.ranks import ranks_of
 from trackside.facts.training.learning import Trajectory
 from trackside.family import Family
 from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, present
-from trackside.model import Event, Role
+from trackside.model import Event, EventRole
 
 
 @dataclass(frozen=True)

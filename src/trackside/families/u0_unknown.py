@@ -35,7 +35,7 @@ References
 
 from __future__ import annotations
 
-from trackside.catalog.job_states import WAITING
+from trackside.catalog.job_states import WAITING_STATES
 from trackside.catalog.pending_reasons import pending_reason
 from trackside.evidence import Missing, Value, derived
 from trackside.facts.logs.ending import Ending
@@ -56,7 +56,7 @@ NO_FAILURE = Sentence("nothing has failed: no node is allocated and nothing has 
 START_UNKNOWN = Sentence("when it will start: Slurm's estimate changes with every job that is submitted or ends")
 NEXT_STEPS = {
     "wait": Sentence("wait, and ask Slurm for its priority and expected start"),
-    "mend": Sentence("change what it requests, or submit it again: as it is, it will not start"),
+    "change": Sentence("change what it requests, or submit it again: as it is, it will not start"),
     "release": Sentence("release it once it may run"),
     "ask": Sentence("ask the cluster's operators: it will not start by itself"),
 }
@@ -74,7 +74,7 @@ ADD_INPUTS = Sentence(
 
 def judge(silence: Silence, ending: Ending) -> Finding | Missing:
     """The last evidence, so that the reader has a starting point."""
-    if ending.job is not None and ending.job.get("state") in WAITING:
+    if ending.job is not None and ending.job.get("state") in WAITING_STATES:
         return _waiting(ending, ending.job)
     jobs, logs = ending.jobs, silence.signs["logs"]
     shows = [LAST_LINE(line=logs.value(log, "last_line")) for log in logs.events[-1:]]

@@ -252,7 +252,7 @@ class HttpClient:
             if self._closed.is_set():
                 raise self._closed_error()
             self._count(bytes_received=len(raw))
-            for piece in [raw] if unpack is None else self._decompressed(request, unpack, raw):
+            for piece in [raw] if unpack is None else self._decompress(request, unpack, raw):
                 if piece:
                     yield piece
             if not raw and unpack is not None and not unpack.eof:
@@ -261,7 +261,7 @@ class HttpClient:
                 return
 
     @staticmethod
-    def _decompressed(request: _Request, unpack: zlib._Decompress, raw: bytes) -> Iterator[bytes]:
+    def _decompress(request: _Request, unpack: zlib._Decompress, raw: bytes) -> Iterator[bytes]:
         """Decompress ``raw`` in pieces of bounded size; empty ``raw`` flushes what is left."""
         try:
             if not raw:

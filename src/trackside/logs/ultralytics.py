@@ -1,6 +1,6 @@
 """Ultralytics YOLO: one row per epoch under ``Epoch GPU_mem box_loss cls_loss ...``, as a bar.
 
-The loss that it minimizes is not printed, only its parts: a row is a training point without a loss, or with a
+The loss that it minimizes is not printed, only its parts: a row is a logged step without a loss, or with a
 non-finite one.
 """
 
@@ -31,7 +31,7 @@ PARSER = Parser("ultralytics", "Ultralytics YOLO", "framework")
     avoids=("      3/55      9.95G      1.234  12        640: 100%|██████████| 787/787",),
 )
 def _progress(line: Line, match: re.Match[str]) -> Event | None:
-    header = next((m for near in line.preceding(MAX_BLOCK_LINES) if (m := _HEADER.match(near.text))), None)
+    header = next((m for neighbor in line.preceding(MAX_BLOCK_LINES) if (m := _HEADER.match(neighbor.text))), None)
     if header is None:
         return None
     losses = [number(value) for name, value in zip(header[1].split(), match[3].split(), strict=False) if "loss" in name]

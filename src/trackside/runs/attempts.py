@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from trackside.catalog.job_states import ALIVE, CLEARING, WAITING, is_over
+from trackside.catalog.job_states import ACTIVE_STATES, ENDING_STATES, WAITING_STATES, is_over
 from trackside.catalog.signals import SLURM_SIGNALS
 from trackside.model import Attempt, Record, Scalar
 from trackside.runs.jobs import SOURCES
@@ -21,7 +21,7 @@ ZONE_S, ZONES_S = 900.0, 14 * 3600.0
 LAST_SIGNAL = 64
 """Higher numbers in the signal field are Slurm's own marks, as are those of SLURM_SIGNALS."""
 
-_STARTED_STATES = ALIVE | CLEARING
+_STARTED_STATES = ACTIVE_STATES | ENDING_STATES
 _PLACEHOLDER = "allocation"
 """JobName of a job that ended before accounting had received its record (Slurm 22.05)."""
 _HIDDEN = 128
@@ -152,7 +152,7 @@ def _started(rows: Sequence[Record]) -> list[Record]:
 
 def _finality(row: Record) -> tuple[int, int, float]:
     state, source, as_of = row.get("state"), row.get("source"), row.get("as_of")
-    life = 2 if state in WAITING else 1 if state in _STARTED_STATES or state is None else 0
+    life = 2 if state in WAITING_STATES else 1 if state in _STARTED_STATES or state is None else 0
     rank = SOURCES.index(str(source)) if source in SOURCES else len(SOURCES)
     return life, rank, -float(as_of) if isinstance(as_of, (int, float)) else 0.0
 

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from trackside.model import GpusBy
+from trackside.model import GpusBy, TimeRange
 from trackside.runs.series_location import LocatedSeries, Unit
 from trackside.stores.metric_backend import AROUND_S, MetricBackend, step_of
 
@@ -202,7 +202,7 @@ def occupied(
     first: float,
     last: float,
     interval: float,
-) -> Mapping[Unit, Sequence[tuple[float, float]]]:
+) -> Mapping[Unit, Sequence[TimeRange]]:
     """The stretches for which each unit was in use, between two times on the series' own clock."""
     ids = _memory(series, set(units))
     if not ids:
@@ -215,11 +215,9 @@ def occupied(
     return {unit: _stretches(in_use[row], np.isnan(high[row]), times, step) for row, unit in enumerate(ids)}
 
 
-def _stretches(
-    in_use: NDArray[np.bool_], unknown: NDArray[np.bool_], times: Cells, step: float
-) -> list[tuple[float, float]]:
+def _stretches(in_use: NDArray[np.bool_], unknown: NDArray[np.bool_], times: Cells, step: float) -> list[TimeRange]:
     """Stretches of windows in use; a window without samples between two windows in use counts as in use."""
-    stretches: list[tuple[float, float]] = []
+    stretches: list[TimeRange] = []
     previous_in_use = False
     for window in np.flatnonzero(~unknown).tolist():
         if in_use[window]:
@@ -264,8 +262,8 @@ def _threshold(cells: Cells) -> Cells:
 def _was_free(
     curves: MetricBackend,
     groups: Sequence[Sequence[int]],
-    within: tuple[float, float],
-    outside: tuple[float, float],
+    within: TimeRange,
+    outside: TimeRange,
     threshold: Cells,
     step: float,
 ) -> NDArray[np.bool_]:

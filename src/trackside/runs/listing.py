@@ -16,7 +16,7 @@ from trackside.stores.embedded.rows import StoredInput
 from trackside.stores.embedded.snapshot import Snapshot
 
 HOUR_S = 3600
-_Stretch = tuple[int, int]
+_HourRange = tuple[int, int]
 """First and last hour of a stretch without a gap, counted from 1970."""
 _ORDER: tuple[Plane, ...] = ("scheduler", "log", "metric", "kernel", "collective", "trace")
 
@@ -157,7 +157,7 @@ class _NodeActivity:
     def on(self, nodes: Sequence[str], start: float, end: float | None) -> set[Plane]:
         """The planes that have data about these nodes in that time."""
         hosts = [host_of(node) for node in nodes]
-        stretches_by_plane: tuple[tuple[Plane, Mapping[str, list[_Stretch]]], ...] = (
+        stretches_by_plane: tuple[tuple[Plane, Mapping[str, list[_HourRange]]], ...] = (
             ("metric", self._metric), ("kernel", self._kernel)
         )  # fmt: skip
         return {
@@ -167,7 +167,7 @@ class _NodeActivity:
         }
 
 
-def _stretches(snapshot: Snapshot, source: str) -> Mapping[str, list[_Stretch]]:
+def _stretches(snapshot: Snapshot, source: str) -> Mapping[str, list[_HourRange]]:
     """By host, the stretches of hours without a gap, in order; ``source``: SQL for host, begin, stop, in any order."""
     before = "PARTITION BY host ORDER BY begin, stop ROWS BETWEEN UNBOUNDED PRECEDING AND"
     rows = snapshot.rows(
@@ -177,13 +177,13 @@ def _stretches(snapshot: Snapshot, source: str) -> Mapping[str, list[_Stretch]]:
                     FROM ({source})))
             GROUP BY host, coalesce(stretch, 0) ORDER BY host, begin"""
     )
-    stretches: dict[str, list[_Stretch]] = {}
+    stretches: dict[str, list[_HourRange]] = {}
     for host, begin, stop in rows:
         stretches.setdefault(host, []).append((begin, stop))
     return stretches
 
 
-def _within(stretches: Sequence[_Stretch], start: float, end: float | None) -> bool:
+def _within(stretches: Sequence[_HourRange], start: float, end: float | None) -> bool:
     first = start // HOUR_S
     index = bisect_left(stretches, first, key=lambda stretch: stretch[1])
     return index < len(stretches) and (end is None or max(first, stretches[index][0]) <= end // HOUR_S)

@@ -9,14 +9,14 @@ from math import inf
 
 import numpy as np
 
-from trackside.catalog.job_states import ALIVE
+from trackside.catalog.job_states import ACTIVE_STATES
 from trackside.catalog.metrics import METRICS
 from trackside.catalog.natural import natural, whole_number
 from trackside.errors import NoSuchRun, SeveralRuns
 from trackside.evidence import Frame
-from trackside.model import Record, Run
+from trackside.model import Record, Run, TimeRange
 from trackside.query import Query, Row, events, record
-from trackside.runs.clock import NEAR_S, REACH_S, Stretch, offset_of, shift_of
+from trackside.runs.clock import NEAR_S, REACH_S, JobTimes, offset_of, shift_of
 from trackside.runs.gpu_allocation import AllocationQuery, GpuAllocation, find_allocation, occupied
 from trackside.runs.series_location import LocatedSeries, Unit, locate_series
 from trackside.stores.memory import MemoryStore
@@ -29,7 +29,7 @@ EDGE_SAMPLES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class RunPresence:
     """When the run was there. ``shift``: seconds added to the times of the series. ``starts_inside``,
     ``ends_inside``: the series show that the run was not there before ``start``, or after ``end``."""
 
@@ -70,7 +70,7 @@ def run_metrics(curves: MetricBackend, run: Run, rows: MemoryStore) -> tuple[Run
     if not any(query.overlaps(one) for one in selected):
         return run, RunMetrics(curves, (), None, "no metric was sampled while the run was there")
     gpus = len({one.unit for one in selected if one.gpu})
-    until = max(one.info.last_ms for one in selected) / 1000 + window.shift if run.disposition in ALIVE else inf
+    until = max(one.info.last_ms for one in selected) / 1000 + window.shift if run.disposition in ACTIVE_STATES else inf
     timing = Timing(
         window.start, max(window.end, window.start), _interval(selected), window.shift, max_windows(gpus), until
     )
@@ -127,10 +127,10 @@ def _identified(run: Run, series: Sequence[LocatedSeries], rows: MemoryStore) ->
     return run, several if any(one.job for one in series) else ""
 
 
-def _jobs_during(series: Iterable[LocatedSeries], jobs: AbstractSet[str], log: Stretch) -> set[str]:
+def _jobs_during(series: Iterable[LocatedSeries], jobs: AbstractSet[str], log: TimeRange) -> set[str]:
     """The jobs whose labels were present while the log was written, in any zone; if several are, the one whose time
     nearly equals the log's."""
-    spans: dict[str, Stretch] = {}
+    spans: dict[str, TimeRange] = {}
     for one in series:
         if one.gpu and one.job in jobs:
             spans[one.job] = _envelope([*([spans[one.job]] if one.job in spans else []), _stretch(one)])
@@ -176,7 +176,7 @@ def _on_nodes(series: Sequence[LocatedSeries], nodes: Sequence[str]) -> list[Loc
 
 def _window(
     curves: MetricBackend, run: Run, rows: MemoryStore, series: Sequence[LocatedSeries], labeled: bool, interval: float
-) -> Window:
+) -> RunPresence:
     """The run's window from the scheduler, else from the log, the job's label or the memory use."""
     log = _log_window(rows) if run.start is None else None
     span = (run.start, run.end) if run.start is not None else log
@@ -194,10 +194,10 @@ def _window(
         end = max(end, _time_freed(curves, series, start - shift, near, interval) + shift)
     if log is not None and labeled and envelope[0] + shift <= end + near and envelope[1] + shift >= start - near:
         start, end = envelope[0] + shift - interval, max(end, envelope[1] + shift)
-    return Window(start, end, shift)
+    return RunPresence(start, end, shift)
 
 
-def _covered(series: Sequence[LocatedSeries], span: tuple[float, float | None], near: float) -> bool:
+def _covered(series: Sequence[LocatedSeries], span: JobTimes, near: float) -> bool:
     """Whether a series spans the window from start to end; if so, no zone shift is searched."""
     start, end = span
     return any(first <= start + near and (end is None or last >= end - near) for first, last in map(_stretch, series))
@@ -207,8 +207,8 @@ def _shift(
     curves: MetricBackend,
     run: Run,
     series: Sequence[LocatedSeries],
-    span: tuple[float, float | None],
-    envelope: Stretch,
+    span: JobTimes,
+    envelope: TimeRange,
     labeled: bool,
     interval: float,
 ) -> float:
@@ -245,8 +245,8 @@ def _time_freed(
 
 
 def _window_of_series(
-    curves: MetricBackend, series: Sequence[LocatedSeries], envelope: Stretch, labeled: bool, interval: float
-) -> Window:
+    curves: MetricBackend, series: Sequence[LocatedSeries], envelope: TimeRange, labeled: bool, interval: float
+) -> RunPresence:
     """The window from series alone: the time with the job's label, else the time of GPU memory use, else all of it."""
     start, end = envelope[0] - interval, envelope[1]
     if labeled:
@@ -259,10 +259,10 @@ def _window_of_series(
         bounded = [info for info in stretches if info[0] > start + interval or info[1] < end - interval]
         start, end = _envelope(bounded or stretches) if stretches else (start, end)
     slack = EDGE_SAMPLES * interval
-    return Window(start, end, 0.0, starts_inside=start - data[0] >= slack, ends_inside=data[1] - end >= slack)
+    return RunPresence(start, end, 0.0, starts_inside=start - data[0] >= slack, ends_inside=data[1] - end >= slack)
 
 
-def _log_window(rows: MemoryStore) -> Stretch | None:
+def _log_window(rows: MemoryStore) -> TimeRange | None:
     """From the first to the last time in the logs."""
     times = [
         float(time)
@@ -273,16 +273,16 @@ def _log_window(rows: MemoryStore) -> Stretch | None:
     return (min(times), max(times)) if len(times) > 1 else None
 
 
-def _stretch(one: LocatedSeries) -> Stretch:
+def _stretch(one: LocatedSeries) -> TimeRange:
     return one.info.first_ms / 1000, one.info.last_ms / 1000
 
 
-def _envelope(stretches: Iterable[Stretch]) -> Stretch:
+def _envelope(stretches: Iterable[TimeRange]) -> TimeRange:
     stretch_list = list(stretches)
     return min(first for first, _ in stretch_list), max(last for _, last in stretch_list)
 
 
-def _by_unit(series: Iterable[LocatedSeries]) -> dict[Unit, Stretch]:
+def _by_unit(series: Iterable[LocatedSeries]) -> dict[Unit, TimeRange]:
     """When each GPU was sampled."""
     first: dict[Unit, int] = {}
     last: dict[Unit, int] = {}
@@ -359,7 +359,7 @@ _LASTING = ("counter", "sticky")
 # -- what the series show about the run
 
 
-def _completed(run: Run, selected: Sequence[LocatedSeries], holding: GpuAllocation, window: Window) -> Run:
+def _completed(run: Run, selected: Sequence[LocatedSeries], holding: GpuAllocation, window: RunPresence) -> Run:
     ranks = {(one.node, one.gpu): rank for one in selected if one.gpu and (rank := whole_number(one.rank)) is not None}
     all_ranks = {rank for one in selected if (rank := whole_number(one.rank)) is not None}
     order = {node: index for index, node in enumerate(run.nodes)}

@@ -9,12 +9,12 @@ from types import MappingProxyType
 
 from trackside.catalog.natural import natural
 from trackside.errors import NoSuchRun, SeveralRuns
-from trackside.evidence import UNANSWERED
+from trackside.evidence import SOURCE_UNANSWERED
 from trackside.model import Event, Record, Run, Scalar
 from trackside.query import Row
 from trackside.runs import clock
 from trackside.runs.attempts import AttemptRows, attempts_of, final, numbered
-from trackside.runs.clock import Span
+from trackside.runs.clock import JobTimes
 from trackside.runs.jobs import Job, Jobs, collect, plain_id
 from trackside.runs.logs import assign, ids_inside
 from trackside.runs.parents import last_of_chain, parent_of
@@ -34,7 +34,7 @@ class EventAdjustment:
 
     logs: frozenset[str]
     offset: float
-    span: Span | None
+    span: JobTimes | None
     ranks: Ranks
     tasks: Tasks
 
@@ -68,7 +68,7 @@ def resolve(
     known -> the job's id. Raises SeveralRuns or NoSuchRun.
     """
     rows = list(store.all_rows())
-    events = [row for row in rows if isinstance(row, Event) and row.plane == "log" and row.kind != UNANSWERED]
+    events = [row for row in rows if isinstance(row, Event) and row.plane == "log" and row.kind != SOURCE_UNANSWERED]
     files = list(dict.fromkeys([*(event.at.path for event in events), *paths]))
     jobs = collect(row for row in rows if isinstance(row, Record))
     free = set(assign(jobs, files, ids_inside(events), owners))
@@ -204,7 +204,7 @@ def _framework(run_events: Iterable[Event]) -> str | None:
     return names.most_common(1)[0][0] if names else None
 
 
-def _span(attempts: Sequence[AttemptRows]) -> Span | None:
+def _span(attempts: Sequence[AttemptRows]) -> JobTimes | None:
     """From the first start to the last end of the job's attempts."""
     starts = [start for attempt in attempts if (start := attempt.time("start")) is not None]
     last = final(attempts)

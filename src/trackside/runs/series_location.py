@@ -15,7 +15,7 @@ from trackside.catalog.streams import host_of
 from trackside.model import Series
 from trackside.stores.metric_backend import SeriesInfo
 
-Gpu = tuple[str, str]
+NodeGpu = tuple[str, str]
 """(node, index); the node is empty if unknown."""
 Unit = tuple[str, str, str]
 """(node, index, MIG instance): what a job can hold. The instance is empty for a whole GPU."""
@@ -181,7 +181,7 @@ class _Devices:
 
     def __init__(self, labels: Iterable[Mapping[str, str]], names: NodeNames) -> None:
         self._names = names
-        self._by_uuid: dict[str, Gpu] = {}
+        self._by_uuid: dict[str, NodeGpu] = {}
         self._by_pci: dict[tuple[str, str], str] = {}
         for series_labels in labels:
             gpu, uuid, pci = series_labels.get("gpu"), series_labels.get("gpu_uuid"), series_labels.get("pci")
@@ -191,7 +191,7 @@ class _Devices:
             if gpu is not None and pci is not None:
                 self._by_pci[node, pci] = gpu
 
-    def of(self, labels: Mapping[str, str]) -> Gpu | None:
+    def of(self, labels: Mapping[str, str]) -> NodeGpu | None:
         """(node, index) of a series by its UUID or address; the UUID replaces an unknown index."""
         uuid = labels.get("gpu_uuid")
         device = self._by_uuid.get(_plain(uuid)) if uuid is not None else None

@@ -6,7 +6,7 @@ import math
 
 import msgspec
 
-from trackside.evidence import Frame, Grid, MissingAnswer, Store, reduced
+from trackside.evidence import Frame, Grid, MissingAnswer, Store, reduce_answer
 from trackside.model import Event, Scalar
 from trackside.query import Query, QueryError, Row
 from trackside.serve.problems import Problem
@@ -136,7 +136,7 @@ def answered(store: Store, query: Query, limit: int) -> AnswerDoc:
         return MissingDoc(query=str(query), reason=answer.reason)
     if query.reducer is not None:
         try:
-            value = reduced(answer, query)
+            value = reduce_answer(answer, query)
         except QueryError as error:
             raise Problem(422, str(error), "rows and metrics have different reducers") from error
         unit = answer.unit if isinstance(answer, Grid) and query.reducer != "count" else ""

@@ -19,7 +19,7 @@ from trackside.stores.embedded.layout import StoreError
 from trackside.stores.embedded.snapshot import Snapshot
 from trackside.stores.memory import MemoryStore
 from trackside.stores.receiver.flush import LinesNotRead
-from trackside.stores.receiver.intake import Intake, NotStored, QueueFull
+from trackside.stores.receiver.intake import Intake, IntakeFull, NotStored
 
 LISTED_S = 5.0
 """A listing may be based on a flush that is at most this old."""
@@ -63,7 +63,7 @@ def lags(intake: Intake, within_s: float) -> tuple[Lag, ...]:
         unread_files = intake.flush().result(within_s)
     except LinesNotRead as error:
         return (Lag(LINES, f"received lines cannot be read into the store: {error}"),)
-    except (QueueFull, NotStored, StoreError, OSError, CancelledError) as error:
+    except (IntakeFull, NotStored, StoreError, OSError, CancelledError) as error:
         # A timeout is an OSError without a message.
         reason = str(error) or f"not done within {within_s:g} s; try again"
         return (Lag((*LINES, "metric"), f"the latest received data are not in the store yet: {reason}"),)

@@ -15,7 +15,7 @@ from pathlib import Path
 from starlette.requests import ClientDisconnect, Request
 
 from trackside.errors import TracksideError
-from trackside.stores.receiver.options import Limits, ServeOptions
+from trackside.stores.receiver.options import ReceiverLimits, ServeOptions
 
 LOG = logging.getLogger("trackside.receiver")
 BUSY_S = 1.0
@@ -97,7 +97,7 @@ def load_tokens(options: ServeOptions) -> tuple[Tokens, Tokens]:
 class Bodies:
     """The bodies in memory: their number and total size."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ReceiverLimits) -> None:
         self.limits = limits
         self.count = self.bytes = 0
 

@@ -11,10 +11,16 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from trackside.errors import TracksideError
-from trackside.stores.metadata.errors import ArchiveError, Kind
+from trackside.stores.metadata.errors import ArchiveError, ArchiveErrorKind
 
 MEDIA_TYPE = "application/problem+json"
-_ARCHIVE: Mapping[Kind, int] = {"unreachable": 503, "busy": 503, "newer": 503, "refused": 422, "ambiguous": 409}
+_ARCHIVE: Mapping[ArchiveErrorKind, int] = {
+    "unreachable": 503,
+    "busy": 503,
+    "newer": 503,
+    "refused": 422,
+    "ambiguous": 409,
+}
 
 
 class ProblemDoc(msgspec.Struct, frozen=True, kw_only=True):

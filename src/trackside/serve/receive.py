@@ -19,8 +19,8 @@ from trackside.serve.protocols.decoded import Answer, BadRequest, TooLarge
 from trackside.serve.protocols.series_key import KnownSeries
 from trackside.serve.pushes import PUSHES, Push
 from trackside.stores.receiver.arrivals import LABELS, SERIES, IntakeResult
-from trackside.stores.receiver.intake import Intake, NotStored, QueueFull
-from trackside.stores.receiver.options import Limits
+from trackside.stores.receiver.intake import Intake, IntakeFull, NotStored
+from trackside.stores.receiver.options import ReceiverLimits
 from trackside.stores.receiver.pending import Decoded
 from trackside.stores.receiver.write_ahead import Entry, Header
 
@@ -35,7 +35,7 @@ PREFIX_BYTES = 48
 """Maximum bytes added to each line in its file: its time, and a mark that it came from a stream."""
 
 
-def decoder(limits: Limits) -> Callable[[Entry], Decoded]:
+def decoder(limits: ReceiverLimits) -> Callable[[Entry], Decoded]:
     """A decoder for bodies of all protocols, which caches their series; raises BadRequest."""
     return partial(pushes.decoded, max_bytes=limits.decoded_bytes, known=KnownSeries())
 
@@ -79,7 +79,7 @@ class Receiver:
         try:
             self._write.admit(request.headers.get("authorization", ""))
             answer, headers = await self._accept(push, content_type, request), {}
-        except (RequestRefused, BadRequest, QueueFull, NotStored) as error:
+        except (RequestRefused, BadRequest, IntakeFull, NotStored) as error:
             answer = push.refusal(error.status, str(error), content_type)
             retry = error.retry_after_s
             headers = {} if retry is None else {"Retry-After": str(max(1, round(retry)))}
@@ -100,7 +100,7 @@ class Receiver:
 
     async def _accept(self, push: Push, content_type: str, request: Request) -> Answer:
         if self.stopping:
-            raise QueueFull("the receiver is stopping", 5.0)
+            raise IntakeFull("the receiver is stopping", 5.0)
         self.intake.check_capacity()
         with self.bodies.reserve() as memory:
             encoding = request.headers.get("content-encoding", "")
@@ -142,7 +142,7 @@ class Receiver:
             return PlainTextResponse(f"cannot write accepted data: {self.intake.last_error}\n", 503)
         try:
             self.intake.check_capacity()
-        except (QueueFull, NotStored) as error:
+        except (IntakeFull, NotStored) as error:
             return PlainTextResponse(f"{error}\n", 503)
         return PlainTextResponse("ready\n")
 

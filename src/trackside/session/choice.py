@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from trackside.catalog.job_states import WAITING
+from trackside.catalog.job_states import WAITING_STATES
 from trackside.http.unavailable import SourceUnavailable
 from trackside.model import Run
 from trackside.runs.metrics import run_metrics
@@ -33,15 +33,15 @@ def choose(
         store.add_event(replace(resolved.adjust(other), kind="other_progress"))
     for point in loaded.trajectories.points(parents) if parents else ():
         store.add_event(replace(resolved.adjust(point), kind="parent_progress"))
-    if as_of is not None and run.end is None and run.disposition not in WAITING:
+    if as_of is not None and run.end is None and run.disposition not in WAITING_STATES:
         run = replace(run, end=as_of)
     if live is not None:
         run = _with_live(loaded, run, store, live(run, store))
     if loaded.metric_backend is not None and store.metrics is None:
         run, store.metrics = run_metrics(loaded.metric_backend, run, store)
     if loaded.metric_backend is not None and store.metrics is not None:
-        for metric in loaded.metric_backend.failed:
-            if (reason := store.metrics.failed.get(metric)) is not None:
+        for metric in loaded.metric_backend.unavailable:
+            if (reason := store.metrics.unavailable.get(metric)) is not None:
                 store.add_unavailable_source(
                     "metric", f"{loaded.metric_backend.name}: {metric}", str(reason), concerns_all=False
                 )
@@ -59,7 +59,7 @@ def _with_live(loaded: LoadedInputs, run: Run, store: MemoryStore, live: MetricB
     except SourceUnavailable as error:
         store.add_unavailable_source("metric", live.name, str(error))
         return run
-    for reason in live.failed.values():
+    for reason in live.unavailable.values():
         store.add_unavailable_source("metric", live.name, str(reason))
     if not store.metrics.backend.series():
         store.metrics = replace(store.metrics, note=f"{live.name} holds no metric of the run")

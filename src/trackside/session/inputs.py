@@ -11,7 +11,7 @@ from trackside.logs.trajectory import Trajectories
 from trackside.model import Event, Input, Record, Samples
 from trackside.read.bundle import recorded_job_and_time
 from trackside.read.detect import read_source
-from trackside.read.format import Source
+from trackside.read.format import InputSource
 from trackside.read.formats.job_log import empty_output
 from trackside.read.walk import walk
 from trackside.runs.resolve import ResolvedRun, resolve
@@ -47,7 +47,7 @@ class LoadedInputs:
     """The job to choose; None: the one that the inputs are about."""
     as_of: float | None = None
     """The present, POSIX seconds, according to a bundle's verdict."""
-    on_source: Callable[[Source], None] | None = None
+    on_source: Callable[[InputSource], None] | None = None
     """Called with each source before it is read: a bundle stores what a site returned."""
     _memory: MemoryBackend | None = None
     _spill: Spill | None = None
@@ -77,11 +77,11 @@ class LoadedInputs:
 
             self._spill, self._memory, self.metric_backend = Spill(self._memory), None, None
 
-    def take(self, source: Source | Input) -> None:
+    def take(self, source: InputSource | Input) -> None:
         """Read a source, or record why it cannot be read."""
-        if self.on_source is not None and isinstance(source, Source):
+        if self.on_source is not None and isinstance(source, InputSource):
             self.on_source(source)
-        row = read_source(source, self) if isinstance(source, Source) else source
+        row = read_source(source, self) if isinstance(source, InputSource) else source
         self.inputs.append(row)
         if row.plane is not None and row.status in ("read", "partial"):
             self.store.planes.add(row.plane)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trackside.read.format import Source
+from trackside.read.format import InputSource
 from trackside.stores.embedded.layout import Directory
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class SiteRequest:
     store: StrPath | None = None
     as_of: float | None = None
     on_progress: ProgressCallback | None = None
-    on_source: Callable[[Source], None] | None = None
+    on_source: Callable[[InputSource], None] | None = None
 
 
 Request = PathsRequest | StoreRequest | SiteRequest

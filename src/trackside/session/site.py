@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 
 from trackside.catalog.streams import is_stream_of, label_value
 from trackside.errors import CannotAsk, NoSuchRun, NothingReadable
-from trackside.evidence import UNABLE, Frame
+from trackside.evidence import UNABLE_TO_CHECK, Frame
 from trackside.finding import Verdict
 from trackside.http.unavailable import SourceUnavailable
 from trackside.model import Event, Input, InputStatus, Plane, Run
 from trackside.query import events
-from trackside.read.format import Source
+from trackside.read.format import InputSource
 from trackside.read.walk import WalkItem, walk
 from trackside.session.choice import MetricOpener, choose
 from trackside.session.inputs import LoadedInputs
@@ -110,7 +110,7 @@ def _load(request: SiteRequest, slurm: SlurmAnswer, stack: ExitStack) -> LoadedI
             loaded = load_stored(stored, stack, slurm.sources, slurm.owners)
             loaded.on_source = request.on_source
             for source in (*slurm.sources, *walk(slurm.files)) if request.on_source is not None else ():
-                if isinstance(source, Source) and request.on_source is not None:
+                if isinstance(source, InputSource) and request.on_source is not None:
                     request.on_source(source)
             return loaded
     loaded = LoadedInputs(owners=slurm.owners, job=request.job, on_source=request.on_source)
@@ -261,8 +261,8 @@ def _take_log(loaded: LoadedInputs, name: str, source: WalkItem) -> None:
     loaded.take(source)
     row = loaded.inputs[-1]
     if row.status in ("unreadable", "partial", "refused"):
-        faults = source.faults if isinstance(source, Source) else []
-        reason = ("; ".join(faults) or row.note).removeprefix(UNABLE).removeprefix(f"{name}: ")
+        faults = source.faults if isinstance(source, InputSource) else []
+        reason = ("; ".join(faults) or row.note).removeprefix(UNABLE_TO_CHECK).removeprefix(f"{name}: ")
         for plane in (row.plane,) if row.plane is not None else LOG_STORE:
             loaded.store.add_unavailable_source(plane, name, reason)
 
@@ -344,5 +344,5 @@ def _server_row(curves: MetricServer) -> Input:
         return Input(curves.name, curves.title, "unreadable", f"{error}; {cost}", plane="metric")
     names = len({info.series.metric for info in infos})
     note = f"{names:,} metrics of the run in {len(infos):,} series; {cost}"
-    status: InputStatus = "partial" if curves.failed else "read" if infos else "empty"
+    status: InputStatus = "partial" if curves.unavailable else "read" if infos else "empty"
     return Input(curves.name, curves.title, status, note, len(infos), "metric")

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from trackside.catalog.job_states import goes_on
+from trackside.catalog.job_states import is_active
 from trackside.evidence import Cite
 from trackside.families import find_family
 from trackside.finding import Certainty, Claim, Finding, Outcome, Verdict
@@ -404,7 +404,7 @@ class _Writer:
 
     def __init__(self, run: Run) -> None:
         self.cites = Cites()
-        self.running = goes_on(run.disposition)
+        self.running = is_active(run.disposition)
 
     def ids(self, cites: Iterable[Cite]) -> list[str]:
         return self.cites.ids(dict.fromkeys(cites))
@@ -509,7 +509,7 @@ def _began(finding: Finding) -> float | None:
 
 def _run(run: Run) -> RunDoc:
     doc = msgspec.convert(run, RunDoc, from_attributes=True)
-    return msgspec.structs.replace(doc, end=None, as_of=run.end) if goes_on(run.disposition) else doc
+    return msgspec.structs.replace(doc, end=None, as_of=run.end) if is_active(run.disposition) else doc
 
 
 def _progress(verdict: Verdict) -> ProgressDoc | None:

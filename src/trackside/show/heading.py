@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trackside.catalog.job_states import in_words
+from trackside.catalog.job_states import state_in_words
 from trackside.families import find_family
 from trackside.show.document import FindingDoc, ProgressDoc, RunDoc, VerdictDoc
 from trackside.show.waste import in_brief
@@ -112,7 +112,7 @@ def ending(run: RunDoc) -> str:
     if not run.disposition:
         return ""
     code = f", exit {run.exit_code}" if run.exit_code else ""
-    return in_words(run.disposition) + code + (f", signal {run.signal}" if run.signal else "")
+    return state_in_words(run.disposition) + code + (f", signal {run.signal}" if run.signal else "")
 
 
 def elapsed_s(run: RunDoc) -> float | None:

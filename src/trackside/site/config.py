@@ -17,7 +17,7 @@ from trackside.site.journal import JournalOptions
 from trackside.site.slurm_options import SlurmOptions
 from trackside.stores.log_store import LogOptions
 from trackside.stores.metric_store import MetricOptions
-from trackside.stores.receiver.options import Limits, RetentionOptions, ServeOptions
+from trackside.stores.receiver.options import ReceiverLimits, RetentionOptions, ServeOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ SECTIONS = (
     Section("metadata", (_Metadata,)),
     Section("cost", (Price,)),
     Section("serve", (ServeOptions,), frozenset({"store", "metadata", "limits", "keeping"})),
-    Section("serve.limits", (Limits,)),
+    Section("serve.limits", (ReceiverLimits,)),
     Section("serve.keeping", (RetentionOptions,)),
 )
 """All tables of the file. Their keys are the fields of the options that a part takes, and are declared only there."""

@@ -17,7 +17,7 @@ from trackside.errors import UsageError
 from trackside.http.unavailable import SourceUnavailable, plain
 from trackside.model import Input
 from trackside.read.detect import read_source
-from trackside.read.format import CollectingSink, Source
+from trackside.read.format import CollectingSink, InputSource
 from trackside.read.walk import GuardedPath
 from trackside.runs.attempts import attempts_of
 from trackside.runs.jobs import Job, Jobs, collect
@@ -64,7 +64,7 @@ class SlurmAnswer:
         return tuple(file.path for file in self.files)
 
     @property
-    def sources(self) -> tuple[Source, ...]:
+    def sources(self) -> tuple[InputSource, ...]:
         """The replies as sources to read, new ones at each call."""
         return tuple(reply.source() for reply in self.replies)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from trackside.catalog.slurm.commands import accounting_columns, accounting_table, environment
 from trackside.command import MAX_ERROR_BYTES, Command, CommandStopped
-from trackside.http.unavailable import Kind, SourceUnavailable, plain
+from trackside.http.unavailable import FailureKind, SourceUnavailable, plain
 from trackside.site.slurm_options import SlurmOptions
 from trackside.site.slurm_replies import MAX_NODES, Replies, Reply, Slurm, failed, until_failure
 
@@ -22,7 +22,7 @@ JSON_SINCE = (23, 11)
 NODES_AT_ONCE = 1000
 """Names in one command: the kernel limits one argument to 128 KiB."""
 _UNKNOWN = re.compile(r"Invalid job id|Invalid job/step|[Jj]ob step \S+ not found", re.IGNORECASE)
-_KINDS: tuple[tuple[str, Kind], ...] = (
+_KINDS: tuple[tuple[str, FailureKind], ...] = (
     (r"accounting storage is disabled", "refused"),
     (r"denied|not permitted|[Aa]uth|credential|Invalid user", "unauthorized"),
     (r"Unable to contact|[Cc]onnection refused|onnect failure|Problem talking|not resolve|No route", "unreachable"),
@@ -145,7 +145,7 @@ class SlurmCommands(Slurm):
 
 def _refusal(name: str, result: CommandResult) -> SourceUnavailable:
     """The error of a failed command, with its message and a remedy."""
-    kind: Kind = next((kind for words, kind in _KINDS if re.search(words, result.message)), "broken")
+    kind: FailureKind = next((kind for words, kind in _KINDS if re.search(words, result.message)), "broken")
     ending = f"exit {result.status}" if result.status >= 0 else f"signal {-result.status}"
     remedy = _REMEDY.get(kind, "")
     words = f"{name} failed ({ending}): {result.message or 'no error message'}"

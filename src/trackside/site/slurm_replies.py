@@ -10,7 +10,7 @@ from typing import Protocol
 from trackside.catalog.slurm.values import split_job_id
 from trackside.http.unavailable import SourceUnavailable
 from trackside.model import Input
-from trackside.read.format import HEAD_BYTES, Source
+from trackside.read.format import HEAD_BYTES, InputSource
 from trackside.runs.jobs import plain_id
 
 MAX_NODES = 20_000
@@ -24,9 +24,9 @@ class Reply:
     path: str
     data: bytes
 
-    def source(self) -> Source:
+    def source(self) -> InputSource:
         """A new source for the readers."""
-        return Source(self.path, self.data[:HEAD_BYTES], io.BytesIO(self.data), len(self.data))
+        return InputSource(self.path, self.data[:HEAD_BYTES], io.BytesIO(self.data), len(self.data))
 
 
 Replies = list[Reply | Input]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from trackside.evidence import UNABLE, Missing
+from trackside.evidence import UNABLE_TO_CHECK, Missing
 from trackside.facts.fact import Facts
 from trackside.facts.trust.telemetry import TelemetryTrust
 from trackside.facts.trust.unanswered import UnansweredSources
@@ -42,7 +42,9 @@ def _with_partial_rows(finding: Finding, unanswered: UnansweredSources, absence_
     doubtful_planes: set[Plane] = {cite.plane for cite in cites if cite.query and cite.query.reducer == "count"}
     if absence_based and "metric" not in finding.planes:
         doubtful_planes |= {plane for plane in finding.planes if plane == "log"}
-    if missing := [UNABLE + unanswered.in_part[plane] for plane in sorted(doubtful_planes & unanswered.in_part.keys())]:
+    if missing := [
+        UNABLE_TO_CHECK + unanswered.in_part[plane] for plane in sorted(doubtful_planes & unanswered.in_part.keys())
+    ]:
         return _as_unknown(finding, missing)
     if finding.role == "health" and finding.certainty is Certainty.ESTABLISHED and "log" in unanswered.in_part:
         return replace(finding, certainty=Certainty.SUPPORTED)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from trackside.agent.hang.ranks import Rank
 from trackside.agent.pseudo_files import keyed, readable
-from trackside.catalog.hang_lines import State
+from trackside.catalog.hang_lines import ProcessState
 
 TICKS = os.sysconf("SC_CLK_TCK")
 MAX_PROCESSES = 64
@@ -87,7 +87,7 @@ def activity_between(before: RankCounters, now: RankCounters, seconds: float) ->
     )
 
 
-def state_of(proc: Path, rank: Rank, cores: float | None = None) -> State | None:
+def state_of(proc: Path, rank: Rank, cores: float | None = None) -> ProcessState | None:
     """The state of a rank's process: of a thread in uninterruptible sleep if there is one, else of the main thread.
     None if it has ended."""
     folder = proc / str(rank.main.pid)
@@ -106,7 +106,7 @@ def state_of(proc: Path, rank: Rank, cores: float | None = None) -> State | None
     if wait in ("", "0"):  # fall back to the innermost kernel function of the stack; only root may read these files
         stack = _text(thread_folder / "stack").splitlines()
         wait = next((line.partition("] ")[2].partition("+")[0] for line in stack if "] " in line), "")
-    return State(
+    return ProcessState(
         comm=rank.main.comm or "?",
         state=states.get(chosen, "S"),
         wait=wait,

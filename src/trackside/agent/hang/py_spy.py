@@ -13,7 +13,7 @@ from typing import Any
 
 from trackside.agent.pseudo_files import readable
 from trackside.agent.user import capabilities
-from trackside.catalog.hang_lines import MAX_NATIVE_FRAMES, Thread, native_name, place_of
+from trackside.catalog.hang_lines import MAX_NATIVE_FRAMES, ThreadStack, native_name, place_of
 from trackside.catalog.python_stack import Call, job_call
 from trackside.command import Command, CommandStopped
 from trackside.errors import TracksideError
@@ -38,7 +38,7 @@ def program(path: str = "") -> str | None:
 
 def stacks(
     path: str, pid: int, *, timeout_s: float, native: bool = False, nonblocking: bool = False
-) -> tuple[Thread, ...]:
+) -> tuple[ThreadStack, ...]:
     """The stacks of a process, the main thread's first. Raises NoStack.
 
     py-spy attaches by ptrace and detaches after some milliseconds, even if it is killed. ``nonblocking`` never stops
@@ -70,7 +70,7 @@ def _frame(data: Mapping[str, Any]) -> _Frame:
     return _Frame(str(data["name"]), file, short, int(data["line"]), data.get("module") is not None)
 
 
-def _thread(data: Mapping[str, Any], pid: int) -> Thread:
+def _thread(data: Mapping[str, Any], pid: int) -> ThreadStack:
     frames = [_frame(frame) for frame in data["frames"]]
     python = [frame for frame in frames if not frame.native]
     first_python = next((index for index, frame in enumerate(frames) if not frame.native), len(frames))
@@ -84,7 +84,7 @@ def _thread(data: Mapping[str, Any], pid: int) -> Thread:
     native = tuple(native_name(frame.name) for frame in frames[:first_python][:MAX_NATIVE_FRAMES])
     tid = int(data.get("os_thread_id") or pid)
     name = str(data.get("thread_name") or ("MainThread" if tid == pid else "?"))  # set once ``threading`` is imported
-    return Thread(tid, name, activity, location, tuple(shown), native)
+    return ThreadStack(tid, name, activity, location, tuple(shown), native)
 
 
 def _output(arguments: Sequence[str], timeout_s: float) -> bytes:

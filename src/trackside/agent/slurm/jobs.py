@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from trackside.catalog.job_states import ALIVE, CLEARING, WAITING, is_over
+from trackside.catalog.job_states import ACTIVE_STATES, ENDING_STATES, WAITING_STATES, is_over
 from trackside.catalog.slurm import values
 from trackside.catalog.slurm.fields import job_ids
 
@@ -115,7 +115,7 @@ class Jobs:
             fields = _fields(lines)
             queue.count(fields, now)
             # While a job is completing, it is unclear whether it ended or is requeued.
-            if fields.get("JobState") in CLEARING or len(events) >= self._max_lines:
+            if fields.get("JobState") in ENDING_STATES or len(events) >= self._max_lines:
                 continue
             verb, sentence = _sentence(known, fields)
             if sentence:
@@ -152,15 +152,17 @@ def _fields(lines: Sequence[str]) -> dict[str, str]:
 def _sentence(known: _Job | None, fields: Mapping[str, str]) -> tuple[str, str]:
     """(verb, end of the sentence) of a change; empty strings if nothing relevant changed."""
     state, before = fields.get("JobState", "UNKNOWN"), known.state if known is not None else ""
-    if state in WAITING and before and before not in WAITING:
+    if state in WAITING_STATES and before and before not in WAITING_STATES:
         return "requeued", f"requeued{_wait_text(fields)}"
-    if known is not None and before not in WAITING and known.fields.get("Restarts") != fields.get("Restarts"):
+    if known is not None and before not in WAITING_STATES and known.fields.get("Restarts") != fields.get("Restarts"):
         before = ""  # it was requeued and started again between two readings
     if is_over(state):
         return ("", "") if before == state else ("ended", f"ended {state}{_exit_text(fields)}")
-    if state == before or (before and before in ALIVE and state in ALIVE and "SUSPENDED" not in (state, before)):
+    if state == before or (
+        before and before in ACTIVE_STATES and state in ACTIVE_STATES and "SUSPENDED" not in (state, before)
+    ):
         return _update(known.fields if known is not None else {}, fields)
-    if state in WAITING:
+    if state in WAITING_STATES:
         return "submitted", f"submitted{_wait_text(fields)}"
     if state == "SUSPENDED":
         return "suspended", "suspended"
@@ -177,7 +179,7 @@ def _update(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, str
     if changes:
         return "updated", f"updated: {', '.join(changes)}"
     reason, other = now.get("Reason", "None"), before.get("Reason", "None")
-    if now.get("JobState") in WAITING and reason not in (other, "None"):
+    if now.get("JobState") in WAITING_STATES and reason not in (other, "None"):
         return "waits", f"waits for {reason}" + (f", before for {other}" if other != "None" else "")
     return "", ""
 

@@ -17,6 +17,7 @@ from trackside.evidence import Evidence, Grid, Missing, Value, derived
 from trackside.facts.fact import Maybe, fact, or_none
 from trackside.facts.gpu.activity import Flags, GpuActivity, Matrix, level, nan_mean, nan_median, window_ranges
 from trackside.facts.training.learning import Trajectory
+from trackside.model import TimeRange
 from trackside.query import metric
 
 IDLE_LEVEL = 0.1
@@ -185,9 +186,7 @@ def _first_training_window(activity: GpuActivity, limits: Limits) -> int:
         return int((typical[0] >= limits.started_share * level(typical)[0]).argmax())
 
 
-def _mean_of(
-    activity: GpuActivity, name: str | None, rows: Flags, windows: Flags, bounds: tuple[float, float]
-) -> Value | None:
+def _mean_of(activity: GpuActivity, name: str | None, rows: Flags, windows: Flags, bounds: TimeRange) -> Value | None:
     """The mean of a signal for the typical GPU."""
     grid, values = activity.grid(name), activity.signal(name)
     if grid is None or values is None:

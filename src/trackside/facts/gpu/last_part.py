@@ -18,7 +18,7 @@ from trackside.facts.logs.ending import Ending
 from trackside.facts.logs.exceptions import Exceptions, final_events
 from trackside.facts.logs.silence import Silence
 from trackside.finding import Claim
-from trackside.model import Event, Role
+from trackside.model import Event, EventRole
 
 AT_LIMIT = ("TIMEOUT", "DEADLINE")
 """States of runs that reached their time limit."""

@@ -19,7 +19,7 @@ from trackside.facts.fact import fact, or_none
 from trackside.facts.hardware.counters import rises
 from trackside.facts.logs.silence import Silence
 from trackside.finding import Claim, Sentence
-from trackside.model import Run
+from trackside.model import Run, TimeRange
 from trackside.query import Query, metric
 
 NOT_SAMPLED = Sentence("node {node} has no samples after {since}, while other nodes were still sampled")
@@ -255,9 +255,7 @@ def _gap(presence: Presence, starts: NDArray[np.float64], before: float, step: f
     return (start, stop, min_windows) if stop - start >= min_windows else None
 
 
-def _silent_entity(
-    grids: Sequence[Grid], label: str, name: str, span: tuple[float, float], until: float | None
-) -> SilentEntity:
+def _silent_entity(grids: Sequence[Grid], label: str, name: str, span: TimeRange, until: float | None) -> SilentEntity:
     counts, all_counts, failed_scrapes = [], [], []
     for grid in grids:
         up, part = grid.query.kind == "scrape_up", grid.during(*span)

@@ -20,7 +20,7 @@ from trackside.facts.gpus import gpus_at_address, may_belong_to_run
 from trackside.facts.hardware.health import HardwareFault, HardwareHealth
 from trackside.facts.logs.drained_nodes import DrainedNodes
 from trackside.finding import Certainty, Claim, Sentence
-from trackside.model import Event, Position, Role, Run
+from trackside.model import Event, EventRole, Position, Run
 from trackside.query import events, record
 
 XID_REPORTED = Sentence("the kernel reported Xid {xid}: {line}")

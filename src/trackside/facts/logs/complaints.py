@@ -19,7 +19,7 @@ from trackside.facts.logs.order import last_after
 from trackside.facts.logs.silence import Silence
 from trackside.facts.ranks import AbsentRanks, cited_ranks, rank_of, ranks_of, world_size
 from trackside.finding import Claim, Sentence
-from trackside.model import Event, Role, Run
+from trackside.model import Event, EventRole, Run
 from trackside.query import Query, events
 
 STRONG_EVIDENCE: Mapping[str, Query] = {
@@ -160,7 +160,7 @@ def collective_complaints(
     clean_ends = [row for row in ending.ends.events if row.get("status") != "aborted"]
     rows: list[tuple[str, Event]] = []
     for name, frame in frames.items():
-        candidates = [row for row in frame.events if row.role in (Role.CASCADE, Role.ROOT)]
+        candidates = [row for row in frame.events if row.role in (EventRole.CASCADE, EventRole.ROOT)]
         if name == "exceptions":
             candidates = [row for row in candidates if row.get("about") == "collective"]
         last = final_events(candidates, silence.points, crashed=ending.abnormal is not None)

@@ -19,7 +19,7 @@ from trackside.facts.logs.ending import CUT_SHORT, ENDED_WELL, FATAL_SIGNALS, LI
 from trackside.facts.logs.oom_kills import OomKills
 from trackside.facts.ranks import ranks_of
 from trackside.finding import Certainty, Claim, Sentence
-from trackside.model import Event, Role, Run
+from trackside.model import Event, EventRole, Run
 
 ABRUPT_END = re.compile(r"has abruptly died|was terminated abruptly|terminated abruptly")
 AMBIGUOUS_EXIT_CODES = (4, 6, 7, 8, 9, 11)
@@ -134,7 +134,7 @@ def _by_lost_worker(deaths: Deaths) -> DeathAccount | None:
     if deaths.raised or deaths.evidence["timeouts"] or deaths.memory:
         return None
     exits, raised = deaths.evidence["exits"], deaths.exceptions.frame
-    ray = (row for row in exits.events if row.get("source") == "ray" and row.role is Role.ROOT)
+    ray = (row for row in exits.events if row.get("source") == "ray" and row.role is EventRole.ROOT)
     rows = [(row, exits) for row in ray if exit_signal(row) is None]
     rows += [(row, raised) for row in raised.events if ABRUPT_END.search(str(row.get("message") or ""))]
     for row, frame in rows:

@@ -20,7 +20,7 @@ from trackside.facts.logs.restarts import LauncherRestarts
 from trackside.facts.ranks import rank_of, ranks_of
 from trackside.facts.training.learning import Trajectory
 from trackside.finding import Claim, Sentence
-from trackside.model import Event, Role
+from trackside.model import Event, EventRole
 from trackside.query import events, metric, record
 
 ABORT, KILL = 6, 9
@@ -163,7 +163,7 @@ class Deaths:
     def _reports(self, source: str) -> Iterator[Death]:
         frame = self.frames[source]
         for row in frame.events:
-            if row.role is not Role.ROOT:
+            if row.role is not EventRole.ROOT:
                 continue
             number = _named_signal(str(row.get("what") or "")) if source == "fatals" else exit_signal(row)
             if number in FATAL_SIGNALS:
@@ -197,7 +197,7 @@ class Deaths:
         if death.number != ABORT:
             return False
         accounted = any(row.get("about") in ("cuda", "collective") for row in self.exceptions.frame.events)
-        device = [row for row in self.evidence["device"].events if row.role in (Role.ROOT, Role.CASCADE)]
+        device = [row for row in self.evidence["device"].events if row.role in (EventRole.ROOT, EventRole.CASCADE)]
         causes = [*self.evidence["timeouts"].events, *self.evidence["heartbeats"].events]
         causes += [row for row in device if accounted or row.get("name") in HARDWARE_ERRORS]
         return any(row.rank is None or death.rank is None or row.rank == death.rank for row in causes)

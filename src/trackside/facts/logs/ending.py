@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from trackside.catalog.job_states import ALIVE, CLEARING
+from trackside.catalog.job_states import ACTIVE_STATES, ENDING_STATES
 from trackside.catalog.signals import signal_name
 from trackside.evidence import Evidence, Frame, Missing, Value, derived
 from trackside.facts.fact import fact, unmet_need
 from trackside.facts.logs.order import last_after
 from trackside.finding import Claim, Sentence
-from trackside.model import Event, Record, Role
+from trackside.model import Event, EventRole, Record
 from trackside.query import Query, events, record
 
 ENDING: Mapping[str, Query] = {
@@ -207,7 +207,7 @@ class Ending:
         """When the run ended, POSIX seconds: by the scheduler's record, else by its notice in the output."""
         if self.job is not None and self.job.get("end") is not None:
             return self.jobs.value(self.job, "end", "time")
-        closing = [row for row in self.notices.events if row.time is not None and row.role is Role.ROOT]
+        closing = [row for row in self.notices.events if row.time is not None and row.role is EventRole.ROOT]
         return self.notices.value(closing[-1], "time", "time") if closing else None
 
     @cached_property

@@ -19,7 +19,7 @@ from trackside.facts.logs.ending import Ending
 from trackside.facts.logs.order import follows, last_after, latest
 from trackside.facts.training.learning import Trajectory
 from trackside.finding import Claim, Sentence
-from trackside.model import Event, Role
+from trackside.model import Event, EventRole
 from trackside.query import events
 
 JOB_RAISED = Sentence("the job raised {type}: {message}")

@@ -18,7 +18,7 @@ from trackside.facts.logs.order import last_after
 from trackside.facts.ranks import cited_ranks, ranks_of
 from trackside.facts.training.learning import Trajectory, numeric_field
 from trackside.finding import Claim, Sentence
-from trackside.model import Event, Role, Run
+from trackside.model import Event, EventRole, Run
 from trackside.query import events
 
 MEMORY_RAN_OUT = Sentence("GPU memory ran out: {line}")
@@ -174,7 +174,7 @@ def gpu_memory_errors(
     memory = evidence["memory"]
     raised = exceptions.frame
     about = raised.where(lambda row: row.get("about") == "oom")
-    sized = any(row.role is Role.ROOT for row in memory.events) or not about
+    sized = any(row.role is EventRole.ROOT for row in memory.events) or not about
     frame = memory if sized else about
     points = () if isinstance(trajectory, Missing) else trajectory.points
     roots = [row for row in frame.events if row.role is Role.ROOT]

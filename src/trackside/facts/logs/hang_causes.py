@@ -14,7 +14,7 @@ from trackside.evidence import Evidence, derived
 from trackside.facts.fact import fact
 from trackside.facts.logs.exceptions import Exceptions
 from trackside.finding import Claim, Sentence
-from trackside.model import Event, Role
+from trackside.model import Event, EventRole
 from trackside.query import events
 
 BLOCKING_REASONS = ("frozen", "unreachable", "stale", "io_error")
@@ -88,7 +88,7 @@ class HangCauses:
         """The reason in the absent ranks' own output: a loader worker that died, or an error."""
         workers = self.evidence["workers"]
         for row in workers.events:
-            if row.role is Role.ROOT and (row.rank is None or not ranks or row.rank in ranks):
+            if row.role is EventRole.ROOT and (row.rank is None or not ranks or row.rank in ranks):
                 line = workers.value(row, "text")
                 if row.rank is None:
                     return Trigger(SOME_WORKER_DIED(line=line), FIND_WORKER_DEATH, MAYBE_HUNG_FOR_WORKER())
@@ -96,7 +96,7 @@ class HangCauses:
                 return Trigger(died, FIND_WORKER_DEATH, HUNG_FOR_WORKER())
         raised = self.exceptions.frame
         for row in raised.events:
-            if row.role is Role.ROOT and row.rank in ranks and row.get("about") != "collective":
+            if row.role is EventRole.ROOT and row.rank in ranks and row.get("about") != "collective":
                 kind = raised.value(row, "type")
                 raised_on = RANK_RAISED(type=kind, ranks=derived((row.rank,), kind))
                 return Trigger(raised_on, FIX_ERROR, HUNG_FOR_ERROR(type=kind))

@@ -15,7 +15,7 @@ from trackside.facts.fact import fact
 from trackside.facts.logs.ending import Ending
 from trackside.facts.logs.restarts import LauncherRestarts
 from trackside.finding import Claim, Sentence
-from trackside.model import Event, Record, Role, Run
+from trackside.model import Event, EventRole, Record, Run
 from trackside.query import events, record
 
 Scope = Literal["node", "job"]

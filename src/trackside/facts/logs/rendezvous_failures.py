@@ -18,7 +18,7 @@ from trackside.facts.logs.order import last_after
 from trackside.facts.logs.silence import Silence
 from trackside.facts.ranks import cited_ranks
 from trackside.finding import Claim, Culprit, Sentence
-from trackside.model import Event, Role
+from trackside.model import Event, EventRole
 from trackside.query import events
 
 FAILURES: Mapping[str, Sentence] = {

@@ -17,7 +17,7 @@ from trackside.facts.logs.exceptions import JOB_RAISED, type_and_message, unhand
 from trackside.facts.ranks import cited_ranks, ranks_in_summary
 from trackside.facts.training.learning import Trajectory
 from trackside.finding import Claim, Sentence
-from trackside.model import Event, Role
+from trackside.model import Event, EventRole
 from trackside.query import events, record
 
 RAISED_ON = Sentence("{ranks} raised {type}: {message}")

@@ -12,7 +12,7 @@ from trackside.facts.logs.ending import Ending, exit_signal
 from trackside.facts.logs.exceptions import Exceptions
 from trackside.facts.logs.order import first, follows, last_after
 from trackside.facts.training.learning import Trajectory
-from trackside.model import Event, Role
+from trackside.model import Event, EventRole
 from trackside.query import events
 
 SIGTERM = 15

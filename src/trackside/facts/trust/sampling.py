@@ -13,7 +13,7 @@ from operator import attrgetter
 
 import numpy as np
 
-from trackside.evidence import NOT_GIVEN, Evidence, Grid, Value, derived
+from trackside.evidence import NO_METRIC_INPUT, Evidence, Grid, Value, derived
 from trackside.facts.fact import fact
 from trackside.facts.logs.ending import Ending
 from trackside.facts.trust.coverage import SampledWindows, SampleGap, by_node, sample_gaps, sampled_windows
