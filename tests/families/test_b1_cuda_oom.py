@@ -55,7 +55,7 @@ def test_cuda_oom_from_fragmentation_or_another_process() -> None:
 
 def test_a_handled_or_quoted_cuda_oom_is_absent() -> None:
     assert keys(judge("B1", oom_gib(5), log_points())) == ["error_handled"]
-    assert judge("B1", event("cuda_oom", 50, Role.CONFIRMATION)).outcome is ABSENT
+    assert judge("B1", event("cuda_oom", 50, EventRole.CONFIRMATION)).outcome is ABSENT
 
 
 def test_buffered_points_after_a_traceback_do_not_count_as_recovery() -> None:

@@ -77,7 +77,7 @@ class RunNames:
         if not nodes or not all(map(_HOST_NAME.fullmatch, nodes)):
             return {}
         node, joined = nodes[0], ",".join(nodes)
-        if self.is_slurm and self.run.id and self.run.disposition in ALIVE:
+        if self.is_slurm and self.run.id and self.run.disposition in ACTIVE_STATES:
             prefix = f"srun --jobid={shlex.quote(self.run.id)} --overlap --nodelist={node} --ntasks=1"
             names = {"node": node, "on_node": prefix, "node_shell": f"{prefix} bash -c"}
         else:  # ssh passes its words to a shell

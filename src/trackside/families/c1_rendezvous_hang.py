@@ -68,7 +68,7 @@ from trackside.facts.logs.silence import Silence
 from trackside.facts.ranks import cited_ranks, ranks_of, world_size
 from trackside.family import Family
 from trackside.finding import Certainty, Claim, Culprit, Finding, Sentence, ShellCommand, absent, action, present
-from trackside.model import Event, Role, Run
+from trackside.model import Event, EventRole, Run
 
 GPU_WORK = {
     "collectives": Sentence("{level} collectives completed, so the ranks had connected"),

@@ -162,7 +162,7 @@ def _ended_itself(ending: Ending, exceptions: Exceptions) -> Finding | None:
         return absent(NOT_ENDED_FROM_OUTSIDE(state=state))
     if ending.own_end is not None:
         return absent(ending.own_end)
-    own_errors = (row for row in exceptions.frame.events if row.role is Role.ROOT)
+    own_errors = (row for row in exceptions.frame.events if row.role is EventRole.ROOT)
     return next((absent(ENDED_BY_EXCEPTION(type=exceptions.frame.value(row, "type"))) for row in own_errors), None)
 
 

@@ -43,7 +43,7 @@ from trackside.facts.logs.exceptions import Exceptions
 from trackside.facts.training.learning import Trajectory
 from trackside.family import Family
 from trackside.finding import Certainty, Claim, Finding, Sentence, ShellCommand, absent, action, present
-from trackside.model import Event, Record, Role, Run
+from trackside.model import Event, EventRole, Record, Run
 
 SLURM_REASONS = ("time_limit", "preemption", "requeue", "node_failure", "dependency", "unkillable", "out_of_memory")
 """Reasons for which Slurm itself ends a job."""

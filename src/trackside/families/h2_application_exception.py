@@ -154,7 +154,7 @@ def _training_before(trajectory: Trajectory, use: StartupUse, row: Event, limits
 def _survived_exception(exceptions: Exceptions, restarts: LauncherRestarts) -> Finding | None:
     """An exception after which the launcher restarted the workers: not the cause of the end, but it may recur."""
     for row in exceptions.frame.events:
-        if row.role is not Role.ROOT or row.get("about") not in FAMILY_TOPICS or row.get("logged"):
+        if row.role is not EventRole.ROOT or row.get("about") not in FAMILY_TOPICS or row.get("logged"):
             continue
         if restart_claims := restarts.restart_claims(row):
             return present(

@@ -132,7 +132,7 @@ def _allocation(
         total = derived(seconds.number + sum(value.number for value in earlier), seconds, *earlier, unit="s")
         hours, attempts = gpu_hours(gpus, total), derived(len(earlier) + 1, total)
         formula = FORMULA_OF_ATTEMPTS(gpus=gpus, seconds=total, hour=hour(gpus), attempts=attempts, hours=hours)
-    return Allocation(gpus, *times, hours, formula, assumption, goes_on(run.disposition))
+    return Allocation(gpus, *times, hours, formula, assumption, is_active(run.disposition))
 
 
 def _earlier(jobs: Frame, run: Run) -> list[Value]:
@@ -172,7 +172,7 @@ def _recorded(ending: Ending, run: Run) -> tuple[Value, Value] | None:
     if job is None or numeric_field(job, "start") is None:
         return None
     start, elapsed = jobs.value(job, "start", "time"), numeric_field(job, "elapsed_s")
-    if numeric_field(job, "end") is not None and not goes_on(run.disposition):
+    if numeric_field(job, "end") is not None and not is_active(run.disposition):
         return start, jobs.value(job, "end", "time")
     if elapsed is not None:
         return start, derived(start.number + elapsed, start, jobs.value(job, "elapsed_s", "s"), unit="time")

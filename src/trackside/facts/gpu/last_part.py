@@ -84,7 +84,7 @@ class LastPart:
 def last_part(ending: Ending, silence: Silence, exceptions: Exceptions, stall: Maybe[GpuStall]) -> LastPart:
     """Covers what was given, which may be nothing."""
     points = silence.points
-    own_errors = [row for row in exceptions.frame.events if row.role is Role.ROOT and not row.get("logged")]
+    own_errors = [row for row in exceptions.frame.events if row.role is EventRole.ROOT and not row.get("logged")]
     measured = None if isinstance(stall, Missing) else stall
     return LastPart(
         points, ending.ended_from_outside and not ending.ends, bool(final_events(own_errors, points)), silence, measured

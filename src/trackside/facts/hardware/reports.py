@@ -140,7 +140,7 @@ def hardware_reports(
         frame = evidence[name]
         for row in frame.events:
             also_xid = name == "lost" and any(xid_row.at == row.at for xid_row in evidence["xids"].events)
-            if row.role not in (Role.CONFIRMATION, Role.ROOT) or also_xid:
+            if row.role not in (EventRole.CONFIRMATION, EventRole.ROOT) or also_xid:
                 continue
             sure = Certainty.ESTABLISHED if row.plane == "kernel" else Certainty.SUPPORTED
             pci = row.get("pci")
@@ -159,7 +159,7 @@ def hardware_reports(
             row.get("pci"),
         )
         for row in errors.events
-        if row.get("name") in HARDWARE_CUDA_ERRORS and row.role is Role.ROOT
+        if row.get("name") in HARDWARE_CUDA_ERRORS and row.role is EventRole.ROOT
     ]
     has_input = any(evidence.has(name) for name in ("xids", "errors", "nodes"))
     faults = (*kernel, *job[:1], *_drain_faults(drained, run))

@@ -171,7 +171,7 @@ class Deaths:
 
     def _ended_before(self, death: Death) -> bool:
         """Whether the run had been ended before: an earlier notice, or, without notices, the record."""
-        notices = (row for row in self.ending.notices.events if row.role is Role.ROOT)
+        notices = (row for row in self.ending.notices.events if row.role is EventRole.ROOT)
         own_reasons = ("out_of_memory", "launch_failure")
         order = [follows(notice, death.row) for notice in notices if notice.get("reason") not in own_reasons]
         if any(after is False for after in order):
@@ -218,7 +218,9 @@ class Deaths:
     def _tracebacks(self) -> tuple[Event, ...]:
         """Exceptions and GPU memory errors that can explain a death."""
         rows = [row for row in self.raised if not row.get("logged")]
-        rows += [row for row in self.memory.events if row.role is Role.ROOT and last_after(row, self.points) is None]
+        rows += [
+            row for row in self.memory.events if row.role is EventRole.ROOT and last_after(row, self.points) is None
+        ]
         return tuple(row for row in rows if row.get("about") not in ("dataloader", "host_memory"))
 
 

@@ -45,7 +45,7 @@ REPORTS_END = "the log reports its end"
 BAD_STATES = frozenset(
     ("FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "CANCELLED", "PREEMPTED", "DEADLINE", "BOOT_FAIL", "REVOKED")
 )
-LIVE_STATES = ALIVE | CLEARING
+LIVE_STATES = ACTIVE_STATES | ENDING_STATES
 OUTSIDE_END_STATES = ("TIMEOUT", "DEADLINE", "CANCELLED", "RUNNING")
 """States of runs that were ended from outside, or that still run."""
 CUT_SHORT = frozenset(

@@ -43,7 +43,9 @@ def unhandled_exceptions(raised: Iterable[Event], progress: Iterable[Event], *, 
     Wrappers, cascades and teardown are dropped. Copies of a traceback in a launcher's summary count only if the rank
     printed none itself. ``crashed``: see :func:`final_events`.
     """
-    own_exceptions = [event for event in raised if event.role is Role.ROOT and event.get("about") not in OTHER_TOPICS]
+    own_exceptions = [
+        event for event in raised if event.role is EventRole.ROOT and event.get("about") not in OTHER_TOPICS
+    ]
     final = final_events(own_exceptions, list(progress), crashed=crashed)
     direct = [event for event in final if not event.get("in_summary")]
     return earliest_first(direct or final)

@@ -177,7 +177,7 @@ def gpu_memory_errors(
     sized = any(row.role is EventRole.ROOT for row in memory.events) or not about
     frame = memory if sized else about
     points = () if isinstance(trajectory, Missing) else trajectory.points
-    roots = [row for row in frame.events if row.role is Role.ROOT]
+    roots = [row for row in frame.events if row.role is EventRole.ROOT]
     unhandled = earliest_first(final_events(roots, points, crashed=ending.abnormal is not None))
     return GpuMemoryErrors(
         memory, frame, sized, tuple(roots), tuple(unhandled), about, bool(raised), trajectory, ending, run

@@ -59,7 +59,7 @@ class OomKills:
     def report(self) -> OomReport | None:
         """The first report that the run ran out of host memory, unless training continued after it."""
         for row in self.own_kills:
-            if row.role is Role.ROOT and not self.restarts.has_recovered(row):
+            if row.role is EventRole.ROOT and not self.restarts.has_recovered(row):
                 return OomReport(HOST_MEMORY_RAN_OUT(line=self.frame.value(row, "text")), row)
         job = self.ending.job
         if job is not None and job.get("state") == "OUT_OF_MEMORY":

@@ -184,7 +184,7 @@ class RendezvousFailures:
 def rendezvous_failures(evidence: Evidence, exceptions: Exceptions, silence: Silence) -> RendezvousFailures:
     """Missing if no log was given."""
     frame, group_events = evidence["failures"], silence.formed
-    rows = [row for row in frame.events if row.role is Role.ROOT and last_after(row, group_events) is None]
+    rows = [row for row in frame.events if row.role is EventRole.ROOT and last_after(row, group_events) is None]
     startup_errors = [
         row for row in exceptions.frame.events if _is_startup_error(row) and last_after(row, group_events) is None
     ]
@@ -199,4 +199,4 @@ def _rank(row: Event) -> int:
 def _is_startup_error(row: Event) -> bool:
     """Whether it is a failed rendezvous, or the library aborted."""
     library = row.get("about") == "collective" and LIBRARY_ABORT.search(str(row.get("message") or "")) is not None
-    return row.role is Role.ROOT and (row.get("about") == "rendezvous" or library)
+    return row.role is EventRole.ROOT and (row.get("about") == "rendezvous" or library)

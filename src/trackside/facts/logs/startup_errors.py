@@ -101,6 +101,6 @@ def startup_errors(evidence: Evidence, trajectory: Maybe[Trajectory], ending: En
         if row.get("about") in STARTUP_TOPICS and not (row.get("about") == "dataloader" and row.at.path in killed)
     ]  # fmt: skip
     progress = () if isinstance(trajectory, Missing) else (*trajectory.points, *trajectory.milestones)
-    other_cause = bool(evidence["memory"]) or any(row.role is Role.ROOT for row in frame.events)
+    other_cause = bool(evidence["memory"]) or any(row.role is EventRole.ROOT for row in frame.events)
     exceptions = unhandled_exceptions(rows, progress)
     return StartupErrors(frame, evidence.missing("exceptions"), tuple(exceptions), other_cause, ending)

@@ -76,7 +76,7 @@ def _other_causes(sign: Event, evidence: Evidence, ending: Ending, exceptions: E
     for frame in (ending.launchers, ending.exits):
         for row in frame.events:
             escalated = exit_signal(row) == 9 and follows(row, sign) is True  # SIGKILL after SIGTERM
-            if _is_failure(row) and (row.role is Role.ROOT or not escalated):
+            if _is_failure(row) and (row.role is EventRole.ROOT or not escalated):
                 yield frame.value(row, "text")
     for row in exceptions.unhandled:
         if follows(row, sign) is not True:

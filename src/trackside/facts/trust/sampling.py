@@ -211,7 +211,7 @@ class Sampling:
 def sampling(evidence: Evidence, ending: Ending, run: Run) -> Sampling:
     """Covers counts of samples; empty if there are none."""
     first = evidence.missing(GPU_PRESENCE_METRICS[0])
-    has_metrics, source_answered = not (first and first.reason == NOT_GIVEN), not (first and first.source)
+    has_metrics, source_answered = not (first and first.reason == NO_METRIC_INPUT), not (first and first.source)
     if not (has_metrics and source_answered):
         return Sampling(run, (), (), has_metrics, source_answered, False, ())
     gpus = sampled_windows(_until_all(evidence, GPU_PRESENCE_METRICS, run.gpus), "gpu")

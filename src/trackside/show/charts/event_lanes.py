@@ -17,7 +17,7 @@ from trackside.evidence import Grid
 from trackside.facts.fact import Facts
 from trackside.facts.gpu.activity import window_ranges
 from trackside.facts.gpus import gpu_name
-from trackside.model import Event, Role
+from trackside.model import Event, EventRole, TimeRange
 from trackside.query import Query, events, metric
 from trackside.show.charts.phases import events_of, sampled
 from trackside.show.sanitize import shown
@@ -179,7 +179,7 @@ def metric_events(facts: Facts, span: TimeRange) -> Iterator[TimelineEvent]:
                 yield _at(errors, column, text, np.flatnonzero(counts[:, column] > 0), span)
 
 
-def _at(grid: Grid, column: int, text: str, rows: NDArray[np.intp], span: Span) -> TimelineEvent:
+def _at(grid: Grid, column: int, text: str, rows: NDArray[np.intp], span: TimeRange) -> TimelineEvent:
     gpus = tuple(gpu_name(grid.series[row]) for row in rows.tolist())
     time = min(max(float(grid.times[column]), span[0]), span[1])
     return TimelineEvent("GPU faults", time, text=f"{text} on {word(gpus)}")
