@@ -16,6 +16,8 @@ if TYPE_CHECKING:  # numpy takes a tenth of a second to import, and most of this
     from numpy.typing import NDArray
 
 Scalar = str | int | float | bool | None
+TimeRange = tuple[float, float]
+"""Start and end, POSIX seconds."""
 
 Plane = Literal["log", "metric", "scheduler", "kernel", "collective", "trace"]
 GpusBy = Literal["label", "scheduler", "whole", "tracer", "occupancy", "all"]

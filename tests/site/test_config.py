@@ -10,7 +10,7 @@ import pytest
 
 from trackside.settings import ConfigError, Settings
 from trackside.settings.secrets import HIDDEN, shown_url
-from trackside.settings.shown import in_force
+from trackside.settings.shown import effective_settings
 from trackside.site import config
 from trackside.site.config import Site, load
 
@@ -311,7 +311,7 @@ def test_secrets_in_parameters_and_headers_are_hidden(folder: Path) -> None:
     )
     settings = Settings(config.SECTIONS)
     settings.read_file(path)
-    shown = {setting.name: setting.value for setting in in_force(settings, ("metrics", "logs", "journal"))}
+    shown = {setting.name: setting.value for setting in effective_settings(settings, ("metrics", "logs", "journal"))}
     assert "s3cr" not in str(shown)
     assert shown["metrics.extra_params"] == '{"dedup" = "true", "access_token" = "(hidden)"}'
     assert shown["logs.headers"] == '{"X-Api-Key" = "(hidden)", "X-Scope-OrgID" = "gpu"}'

@@ -37,7 +37,7 @@ from trackside.show.sanitize import shown
 from trackside.stores.metadata.errors import ArchiveError
 from trackside.verify import check
 
-Form = Literal["text", "short", "json", "markdown"]
+OutputForm = Literal["text", "short", "json", "markdown"]
 MAX_TIME_S = 253402300800.0
 """POSIX time of the year 10000; ``--now`` must lie before it."""
 
@@ -95,7 +95,7 @@ def diagnose(
     as_of, price_settings = time_of(now), price_flags(price)
     if as_json + as_markdown + short > 1:
         raise click.UsageError("give only one of --json, --markdown and --short")
-    form: Form = "json" if as_json else "markdown" if as_markdown else "short" if short else "text"
+    form: OutputForm = "json" if as_json else "markdown" if as_markdown else "short" if short else "text"
     page = PageWriter(html)
     input_paths = [*([store] if store else []), *paths]
     if at_site:
@@ -137,7 +137,7 @@ class _Diagnosis:
         return doc, session.stage
 
 
-def _print(doc: VerdictDoc, form: Form, verbose: bool) -> None:
+def _print(doc: VerdictDoc, form: OutputForm, verbose: bool) -> None:
     with output():
         match form:
             case "json":
@@ -170,7 +170,7 @@ def _record(url: str, verdict: Verdict, doc: VerdictDoc, job: str | None) -> Non
         click.echo(shown(f"trackside: the verdict was not archived: {error}"), err=True)
 
 
-def _watch(diagnosis: _Diagnosis, interval: float, form: Form, verbose: bool) -> VerdictDoc:
+def _watch(diagnosis: _Diagnosis, interval: float, form: OutputForm, verbose: bool) -> VerdictDoc:
     """Diagnose until the job has ended. As text: print a line for each change, then the last verdict in full. As JSON
     or Markdown: print a document for each change. Returns the last verdict."""
     from trackside.watch.follow import follow  # imports the HTTP client

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from trackside.model import Event
+from trackside.model import Event, TimeRange
 
 STEP_S = 900.0
 """Time zones differ by multiples of 15 minutes."""
@@ -19,12 +19,11 @@ WORTH_S = 600.0
 NEAR_S = 120.0
 """A job's series begin and end within this of the job: prolog, epilog, and a scrape or two."""
 
-Span = tuple[float, float | None]
-"""Start and end of the job; the end may not be known."""
-Stretch = tuple[float, float]
+OpenTimeRange = tuple[float, float | None]
+"""Start and end of a job; the end may not be known."""
 
 
-def offset_of(times: Sequence[float], span: Span | None) -> float:
+def offset_of(times: Sequence[float], span: OpenTimeRange | None) -> float:
     """Seconds to add to the times so that all lie in the job's span; 0 if they do already, or if no offset helps.
 
     If several offsets fit, the one that puts the first time nearest to the job's start.
@@ -38,7 +37,7 @@ def offset_of(times: Sequence[float], span: Span | None) -> float:
     return min(fitting, key=lambda offset: (abs(first + offset - span[0]), abs(offset)), default=0.0)
 
 
-def shifted(event: Event, offset: float, span: Span | None) -> Event:
+def shifted(event: Event, offset: float, span: OpenTimeRange | None) -> Event:
     """The event with its time shifted; unchanged if it fits as it is and would not after the shift.
 
     (A container that writes UTC and a slurmstepd that writes local time can share one file.)
@@ -55,7 +54,7 @@ def shifted(event: Event, offset: float, span: Span | None) -> Event:
     return replace(event, time=event.time + offset, fields={**event.fields, **moved})
 
 
-def _out(times: Iterable[float], span: Span) -> float:
+def _out(times: Iterable[float], span: OpenTimeRange) -> float:
     """The largest number of seconds by which a time lies outside the span and its slack."""
     start, end = span
     worst = 0.0
@@ -65,7 +64,7 @@ def _out(times: Iterable[float], span: Span) -> float:
     return worst
 
 
-def shift_of(span: Span, stretches: Iterable[Stretch], min_count: int = 1, near: float = NEAR_S) -> float:
+def shift_of(span: OpenTimeRange, stretches: Iterable[TimeRange], min_count: int = 1, near: float = NEAR_S) -> float:
     """Seconds to add to the series' times so that at least ``min_count`` stretches fill the span; 0 if none does.
 
     A stretch is the time for which one GPU belonged to the job, or was sampled at all, according to its series. If the
@@ -79,7 +78,7 @@ def shift_of(span: Span, stretches: Iterable[Stretch], min_count: int = 1, near:
     return best[3] * STEP_S if -best[0] >= max(min_count, 1) else 0.0
 
 
-def _fit(span: Span, stretches: Sequence[Stretch], shift: float, near: float) -> tuple[int, float]:
+def _fit(span: OpenTimeRange, stretches: Sequence[TimeRange], shift: float, near: float) -> tuple[int, float]:
     """(minus the number of stretches that fit, the sum of their gaps)."""
     start, end = span
     gaps = []

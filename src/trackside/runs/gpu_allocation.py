@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from trackside.model import GpusBy
+from trackside.model import GpusBy, TimeRange
 from trackside.runs.series_location import LocatedSeries, Unit
 from trackside.stores.metric_backend import AROUND_S, MetricBackend, step_of
 
@@ -70,7 +70,7 @@ def find_allocation(
     def find_uses(units: Sequence[Unit]) -> Mapping[Unit, GpuUse]:  # expensive: only called where nothing else decides
         return uses(curves, series, units, query.start, query.end, interval)
 
-    on_gpus = [one for one in series if one.gpu and query.overlaps(one)]
+    on_gpus = [entry for entry in series if entry.gpu and query.overlaps(entry)]
     groups = _grouped(on_gpus, query)
     counts = _counts(groups, query)
     units: set[Unit] = set()
@@ -88,9 +88,9 @@ def _grouped(series: Iterable[LocatedSeries], query: AllocationQuery) -> dict[st
     per_node = bool(query.nodes) and (query.n_gpus is None or query.n_gpus % len(query.nodes) == 0)
     groups: dict[str, list[LocatedSeries]] = {}
     nodes = frozenset(query.nodes)
-    for one in series:
-        if not nodes or not one.node or one.node in nodes:
-            groups.setdefault(one.node if per_node else "", []).append(one)
+    for entry in series:
+        if not nodes or not entry.node or entry.node in nodes:
+            groups.setdefault(entry.node if per_node else "", []).append(entry)
     return groups
 
 
@@ -108,7 +108,7 @@ def _of_group(
     find_uses: Callable[[Sequence[Unit]], Mapping[Unit, GpuUse]],
 ) -> tuple[AbstractSet[Unit], GpusBy]:
     units = _units(series)
-    labeled = {one.unit for one in series if one.job and one.job in query.ids} & units
+    labeled = {entry.unit for entry in series if entry.job and entry.job in query.ids} & units
     if labeled:
         return labeled, "label"
     free = sorted(units - _of_others(series, query))
@@ -117,7 +117,7 @@ def _of_group(
         return listed, "scheduler"
     if n_gpus is not None and len(free) <= n_gpus:
         return set(free), "whole"
-    traced = {one.unit for one in series if one.rank and query.within(one)} & set(free)
+    traced = {entry.unit for entry in series if entry.rank and query.within(entry)} & set(free)
     if traced and (n_gpus is None or len(traced) <= n_gpus):
         return traced, "tracer"
     return _by_use(free, n_gpus, find_uses(free))
@@ -138,7 +138,7 @@ def _by_use(free: Sequence[Unit], n_gpus: int | None, used: Mapping[Unit, GpuUse
 
 def _units(series: Iterable[LocatedSeries]) -> set[Unit]:
     """What can be allocated: the MIG instances of a GPU that has some, other GPUs as a whole."""
-    units = {one.unit for one in series}
+    units = {entry.unit for entry in series}
     split = {unit[:2] for unit in units if unit[2]}
     return {unit for unit in units if unit[2] or unit[:2] not in split}
 
@@ -146,12 +146,12 @@ def _units(series: Iterable[LocatedSeries]) -> set[Unit]:
 def _of_others(series: Iterable[LocatedSeries], query: AllocationQuery) -> set[Unit]:
     """Units that carried another job's label for more than a moment of the run."""
     others = set()
-    for one in series:
-        if one.job and one.job not in query.ids:
-            first, last = one.info.first_ms / 1000, one.info.last_ms / 1000
+    for entry in series:
+        if entry.job and entry.job not in query.ids:
+            first, last = entry.info.first_ms / 1000, entry.info.last_ms / 1000
             shared = min(last, query.end) - max(first, query.start)
             if shared >= min(CLOSE_S, (last - first) / 2, (query.end - query.start) / 2):
-                others.add(one.unit)
+                others.add(entry.unit)
     return others
 
 
@@ -202,7 +202,7 @@ def occupied(
     first: float,
     last: float,
     interval: float,
-) -> Mapping[Unit, Sequence[tuple[float, float]]]:
+) -> Mapping[Unit, Sequence[TimeRange]]:
     """The stretches for which each unit was in use, between two times on the series' own clock."""
     ids = _memory(series, set(units))
     if not ids:
@@ -215,11 +215,9 @@ def occupied(
     return {unit: _stretches(in_use[row], np.isnan(high[row]), times, step) for row, unit in enumerate(ids)}
 
 
-def _stretches(
-    in_use: NDArray[np.bool_], unknown: NDArray[np.bool_], times: Cells, step: float
-) -> list[tuple[float, float]]:
+def _stretches(in_use: NDArray[np.bool_], unknown: NDArray[np.bool_], times: Cells, step: float) -> list[TimeRange]:
     """Stretches of windows in use; a window without samples between two windows in use counts as in use."""
-    stretches: list[tuple[float, float]] = []
+    stretches: list[TimeRange] = []
     previous_in_use = False
     for window in np.flatnonzero(~unknown).tolist():
         if in_use[window]:
@@ -233,9 +231,9 @@ def _stretches(
 
 def _memory(series: Iterable[LocatedSeries], units: set[Unit]) -> dict[Unit, list[int]]:
     ids: dict[Unit, list[int]] = {}
-    for one in series:
-        if one.series.metric == METRIC and one.unit in units:
-            ids.setdefault(one.unit, []).append(one.info.id)
+    for entry in series:
+        if entry.series.metric == METRIC and entry.unit in units:
+            ids.setdefault(entry.unit, []).append(entry.info.id)
     return ids
 
 
@@ -264,8 +262,8 @@ def _threshold(cells: Cells) -> Cells:
 def _was_free(
     curves: MetricBackend,
     groups: Sequence[Sequence[int]],
-    within: tuple[float, float],
-    outside: tuple[float, float],
+    within: TimeRange,
+    outside: TimeRange,
     threshold: Cells,
     step: float,
 ) -> NDArray[np.bool_]:

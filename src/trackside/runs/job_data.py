@@ -18,7 +18,7 @@ from trackside.catalog.streams import host_of, is_stream, is_stream_of
 from trackside.errors import NoSuchRun, SeveralRuns
 from trackside.logs.series import PointSeries, SeriesState, StoredPoint
 from trackside.logs.trajectory import Trajectories
-from trackside.model import Event, Input, Record, Run
+from trackside.model import Event, Input, Record, Run, TimeRange
 from trackside.runs.locator import HOST, JobLocation, Locator, RecordRow, marks, named_job, path_ends, short_names
 from trackside.runs.logs import folder_of
 from trackside.stores.embedded.duck import SeriesFilter
@@ -263,7 +263,7 @@ def _hosts(run: Run) -> tuple[str, ...]:
     return tuple(sorted({host_of(node) for node in nodes}))
 
 
-def _span(run: Run) -> tuple[float, float]:
+def _span(run: Run) -> TimeRange:
     """From the first attempt's start to the last one's end; unbounded where unknown."""
     starts = [start for start in (run.start, *(attempt.start for attempt in run.attempts)) if start is not None]
     return min(starts, default=-1e11), run.end if run.end is not None else 1e11

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from trackside.catalog.streams import host_of
 from trackside.model import Plane
 from trackside.runs.attempts import AttemptRows, attempts_of, final
-from trackside.runs.jobs import Job, Jobs, collect
+from trackside.runs.jobs import Job, JobIndex, collect
 from trackside.runs.locator import HOST, Locator, RecordRow, named_job, short_names
 from trackside.runs.logs import assign, folder_of, ids_inside
 from trackside.stores.embedded.rows import StoredInput
@@ -82,7 +82,7 @@ def _summary(job: Job, activity: _NodeActivity, collective_inputs: Sequence[Stor
     )
 
 
-def _assign_only_job(locator: Locator, jobs: Jobs, rows: Sequence[RecordRow], free_logs: set[str]) -> None:
+def _assign_only_job(locator: Locator, jobs: JobIndex, rows: Sequence[RecordRow], free_logs: set[str]) -> None:
     """Give unassigned logs to the only job in their folder."""
     root_of = {input_.id: input_.root for input_ in locator.inputs}
     root_of_log = {input_.path: input_.root for input_ in locator.inputs if input_.is_log}

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from trackside.model import Event
-from trackside.runs.jobs import Job, Jobs, plain_id
+from trackside.runs.jobs import Job, JobIndex, plain_id
 
 _SLURM = re.compile(r"(?:^|[/!_.-])slurm[-_](\d{1,10})(?:_(\d{1,10}))?(?:\+(\d{1,5}))?(?=[._-])")
 _TORCHRUN = re.compile(r"(?:^|[/!])(\d{1,10})_[0-9a-z_]{8}[/!]attempt_\d{1,6}[/!]\d{1,6}[/!]std(?:out|err)\.log")
@@ -21,7 +21,7 @@ TELLING = frozenset({"scheduler_notice", "host", "process_exit", "oom_kill"})
 
 
 def assign(
-    jobs: Jobs, paths: Sequence[str], inside: Mapping[str, str], owners: Mapping[str, str] = MappingProxyType({})
+    jobs: JobIndex, paths: Sequence[str], inside: Mapping[str, str], owners: Mapping[str, str] = MappingProxyType({})
 ) -> list[str]:
     """Give each job its logs, adding jobs that only logs name; returns the logs of no job.
 
@@ -54,7 +54,7 @@ def ids_inside(events: Iterable[Event]) -> dict[str, str]:
     return {path: counter.most_common(1)[0][0] for path, counter in counts.items()}
 
 
-def _by_name(jobs: Jobs, path: str) -> Job | None:
+def _by_name(jobs: JobIndex, path: str) -> Job | None:
     """``slurm-60_3.out`` names its job for certain, whether or not the job has a record."""
     match = _SLURM.search(path)
     if match is None:
@@ -73,7 +73,7 @@ def outputs_of(job: Job) -> set[str]:
     return {leaf_of(_filled(output, job)) for output in named}
 
 
-def _outputs(jobs: Jobs) -> dict[str, Job]:
+def _outputs(jobs: JobIndex) -> dict[str, Job]:
     """File names of StdOut and StdErr in the records -> job, where only one job has the name."""
     owners: dict[str, set[Job]] = {}
     for job in jobs:
@@ -102,7 +102,7 @@ def _filled(output: str, job: Job) -> str:
     return _PATTERN.sub(lambda match: values.get(match[1], "0" if match[1] in "tns" else match[0]), output)
 
 
-def _by_number(jobs: Jobs, path: str) -> Job | None:
+def _by_number(jobs: JobIndex, path: str) -> Job | None:
     """The job with records whose id is a number in the path; the rightmost number wins."""
     match = _TORCHRUN.search(path)
     if match and (job := jobs.named(match[1])):
@@ -127,7 +127,7 @@ def _guess(path: str) -> str | None:
     return f"{number}_{match[2]}" if match[2] else number
 
 
-def _by_folder(jobs: Jobs, free_logs: list[str]) -> list[str]:
+def _by_folder(jobs: JobIndex, free_logs: list[str]) -> list[str]:
     """Assign logs in folders whose assigned logs all belong to one job; returns the other logs."""
     owners: dict[str, set[Job]] = {}
     for job in jobs:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from trackside.runs.jobs import Job, Jobs
+from trackside.runs.jobs import Job, JobIndex
 from trackside.runs.logs import folder_of
 
 TURN_S = 60.0
 """Maximum seconds from one job's end to the start of the next, if that one was waiting for it."""
 
 
-def parents_among(job: Job, jobs: Jobs) -> list[Job]:
+def parents_among(job: Job, jobs: JobIndex) -> list[Job]:
     """The jobs with records or logs that this job depends on."""
     parents = []
     for id_ in job.parents:
@@ -21,7 +21,7 @@ def parents_among(job: Job, jobs: Jobs) -> list[Job]:
     return [parent for parent in parents if parent is not job]
 
 
-def ancestors(job: Job, jobs: Jobs) -> set[str]:
+def ancestors(job: Job, jobs: JobIndex) -> set[str]:
     """Ids of all jobs before this one in its dependency chain."""
     ids: set[str] = set()
     queue = [job]
@@ -33,7 +33,7 @@ def ancestors(job: Job, jobs: Jobs) -> set[str]:
     return ids - {job.id}
 
 
-def last_of_chain(pool: Sequence[Job], jobs: Jobs) -> Job | None:
+def last_of_chain(pool: Sequence[Job], jobs: JobIndex) -> Job | None:
     """The one job that comes after all others of the pool; None if they form no chain.
 
     A job that never started (still waiting, or cancelled in the queue) is skipped if another one did.
@@ -76,7 +76,7 @@ def same_work(one: Job, other: Job) -> bool:
     return None in folders or folders[0] == folders[1]
 
 
-def parent_of(job: Job, jobs: Jobs, attempts: int) -> tuple[str | None, str | None]:
+def parent_of(job: Job, jobs: JobIndex, attempts: int) -> tuple[str | None, str | None]:
     """(id of the run that this one continues, how it was found).
 
     In order: a dependency on a job in the inputs; an earlier attempt under the same id; a dependency on a job that is

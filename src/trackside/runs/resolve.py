@@ -14,8 +14,8 @@ from trackside.model import Event, Record, Run, Scalar
 from trackside.query import Row
 from trackside.runs import clock
 from trackside.runs.attempts import AttemptRows, attempts_of, final, numbered
-from trackside.runs.clock import Span
-from trackside.runs.jobs import Job, Jobs, collect, plain_id
+from trackside.runs.clock import OpenTimeRange
+from trackside.runs.jobs import Job, JobIndex, collect, plain_id
 from trackside.runs.logs import assign, ids_inside
 from trackside.runs.parents import last_of_chain, parent_of
 from trackside.runs.ranks import Ranks, Tasks
@@ -34,7 +34,7 @@ class EventAdjustment:
 
     logs: frozenset[str]
     offset: float
-    span: Span | None
+    span: OpenTimeRange | None
     ranks: Ranks
     tasks: Tasks
 
@@ -109,7 +109,7 @@ def _integer(value: Scalar) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def _named_job(jobs: Jobs, wanted_id: str) -> Job:
+def _named_job(jobs: JobIndex, wanted_id: str) -> Job:
     """The job that ``--job`` names: by any spelling of its id, its array's id, or the id of one of its steps."""
     id_ = plain_id(wanted_id)
     exact = jobs.named(wanted_id.strip()) or jobs.named(id_)
@@ -127,7 +127,7 @@ def _named_job(jobs: Jobs, wanted_id: str) -> Job:
     )
 
 
-def _choose(jobs: Jobs) -> Job:
+def _choose(jobs: JobIndex) -> Job:
     """The job that the inputs are about: among those with the most evidence, the only one, or the last of a chain.
 
     A job that appears only in a listing of the whole cluster does not compete with one that has a log or an accounting
@@ -204,7 +204,7 @@ def _framework(run_events: Iterable[Event]) -> str | None:
     return names.most_common(1)[0][0] if names else None
 
 
-def _span(attempts: Sequence[AttemptRows]) -> Span | None:
+def _span(attempts: Sequence[AttemptRows]) -> OpenTimeRange | None:
     """From the first start to the last end of the job's attempts."""
     starts = [start for attempt in attempts if (start := attempt.time("start")) is not None]
     last = final(attempts)

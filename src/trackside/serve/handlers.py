@@ -80,9 +80,9 @@ class BrokenDoc(msgspec.Struct, frozen=True, kw_only=True):
     """The cited place."""
     query: str
     """The cited query."""
-    was: published.Json
+    was: published.JsonScalar
     """Value in the verdict."""
-    now: published.Json
+    now: published.JsonScalar
     """Value now; null if there is none."""
     problem: str
     """Why there is no value now; empty if there is one."""

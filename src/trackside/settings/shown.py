@@ -11,7 +11,7 @@ from trackside.settings.secrets import HIDDEN, is_secret, shown_url
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class EffectiveSetting:
     """One line of the effective configuration, secrets hidden."""
 
     name: str
@@ -19,10 +19,10 @@ class Setting:
     origin: str
 
 
-def in_force(settings: Settings, unless_given: Collection[str] = ()) -> list[Setting]:
+def effective_settings(settings: Settings, unless_given: Collection[str] = ()) -> list[EffectiveSetting]:
     """Every key of every section in use, with its value and origin. A section of ``unless_given`` is in use only if one
     of its keys is set."""
-    effective: list[Setting] = []
+    effective: list[EffectiveSetting] = []
     for section in settings.sections.values():
         indices = settings.indices(section.name)
         if not indices and section.name not in unless_given:
@@ -36,11 +36,11 @@ def in_force(settings: Settings, unless_given: Collection[str] = ()) -> list[Set
                 if setting is None and (key.endswith("_file") or value is None):
                     continue
                 origin = "default" if setting is None else setting.origin
-                effective.append(Setting(f"{name}.{key}", _hidden(key, value), origin))
+                effective.append(EffectiveSetting(f"{name}.{key}", _hidden(key, value), origin))
     return effective
 
 
-def as_toml(settings: Iterable[Setting], several: Collection[str] = ()) -> str:
+def as_toml(settings: Iterable[EffectiveSetting], several: Collection[str] = ()) -> str:
     """The effective configuration as TOML, each key with its origin; ``several``: sections that may occur more than
     once."""
     tables: dict[str, list[str]] = {}

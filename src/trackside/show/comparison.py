@@ -18,7 +18,7 @@ from trackside.compare.training import ELAPSED_PER_STEP
 from trackside.evidence import Value
 from trackside.settings.price import NO_PRICE, Price
 from trackside.show import heading
-from trackside.show.document import CiteDoc, Cites, FindingDoc, Json, RunDoc, VerdictDoc, document, plain
+from trackside.show.document import CiteDoc, Cites, FindingDoc, JsonScalar, RunDoc, VerdictDoc, document, plain
 from trackside.show.sanitize import encodable
 from trackside.show.text import section, trimmed
 from trackside.show.wording import duration, word
@@ -55,16 +55,16 @@ class SideDoc(msgspec.Struct, frozen=True):
     """The primary finding of its verdict."""
 
 
-class RowDoc(msgspec.Struct, frozen=True):
+class ComparedRowDoc(msgspec.Struct, frozen=True):
     """One compared quantity of both runs."""
 
     topic: str
     """outcome, place, setup, alone, start, training, checkpoints or metrics."""
     label: str
     """What is compared."""
-    a: Json
+    a: JsonScalar
     """Value in run A; null if it has none."""
-    b: Json
+    b: JsonScalar
     """Value in run B; null if it has none."""
     unit: str
     """Unit of both values; empty if they have none."""
@@ -128,15 +128,15 @@ class ComparisonDoc(msgspec.Struct, frozen=True):
     """Run A."""
     b: SideDoc
     """Run B."""
-    rows: list[RowDoc]
+    rows: list[ComparedRowDoc]
     """Every compared quantity."""
-    partings: list[RowDoc]
+    partings: list[ComparedRowDoc]
     """Where the runs diverge, the earliest first."""
     cites: dict[str, CiteDoc]
     """Citations by key; a key begins with a or b, the letter of its run."""
     version: str
     """Version of Trackside."""
-    following: list[RowDoc] = []
+    following: list[ComparedRowDoc] = []
     """Divergences that a different setup may explain, the earliest first."""
     slowdown: SlowdownDoc | None = None
     """Extra cost of the slower run; null if the steps of the runs cannot be compared."""
@@ -322,9 +322,9 @@ def _word(value: Value | None) -> str:
     return "" if value is None else word(value.value, value.unit)
 
 
-def _row(row: ComparedRow, cites: Cites) -> RowDoc:
+def _row(row: ComparedRow, cites: Cites) -> ComparedRowDoc:
     unit = next((value.unit for value in (row.a, row.b) if value is not None), "")
-    return RowDoc(
+    return ComparedRowDoc(
         topic=row.topic, label=row.label, a=plain(row.a.value if row.a else None),
         b=plain(row.b.value if row.b else None), unit=unit, differs=row.differs,
         rule=row.rule, why=row.why, cites_a=cites.ids(row.a.cites if row.a else (), "a"),
@@ -362,7 +362,7 @@ def _run(run: RunDoc) -> str:
     return f"run {run.id or ''} {run.disposition or ''}{size}{elapsed}".replace("  ", " ").strip()
 
 
-def _divergences(rows: Iterable[RowDoc]) -> list[RenderableType]:
+def _divergences(rows: Iterable[ComparedRowDoc]) -> list[RenderableType]:
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True)
     grid.add_column(ratio=1)
@@ -376,7 +376,9 @@ def _divergences(rows: Iterable[RowDoc]) -> list[RenderableType]:
     return [grid] if grid.rows else []
 
 
-def _table(rows: Iterable[RowDoc], cites: dict[str, CiteDoc], verbose: bool, width: int) -> list[RenderableType]:
+def _table(
+    rows: Iterable[ComparedRowDoc], cites: dict[str, CiteDoc], verbose: bool, width: int
+) -> list[RenderableType]:
     """A table of values. Labels are as wide as needed, up to ``MAX_LABEL_RATIO``; the values share the rest."""
     grid = Table.grid(padding=(0, 2, 0, 0), expand=True)
     grid.add_column(max_width=max(16, int(MAX_LABEL_RATIO * width)), overflow="fold")
@@ -403,7 +405,7 @@ def _citations(ids: Sequence[str], cites: dict[str, CiteDoc], verbose: bool) -> 
     return "".join(f"\n[{name}] {cites[name].where}\n  {cites[name].query or cites[name].text}" for name in ids)
 
 
-def _ids(row: RowDoc) -> str:
+def _ids(row: ComparedRowDoc) -> str:
     ids = [*row.cites_a[:1], *row.cites_b[:1]]
     return f" [{', '.join(ids)}]" if ids else ""
 

@@ -26,7 +26,7 @@ from trackside.show.wording import clause, worded
 SCHEMA = "trackside.verdict/1"
 MAX_TEXT_CHARS = 1000
 """Maximum characters of a citation's text; the input holds the full text."""
-Json = str | int | float | bool | None
+JsonScalar = str | int | float | bool | None
 
 
 class ExceptionDoc(msgspec.Struct, frozen=True):
@@ -216,9 +216,9 @@ class RunDoc(msgspec.Struct, frozen=True):
 class PointDoc(msgspec.Struct, frozen=True):
     """One training point."""
 
-    step: Json
+    step: JsonScalar
     """Training step; null if the log line has none."""
-    loss: Json
+    loss: JsonScalar
     """Training loss; the string nan, inf or -inf if it is not finite."""
 
 
@@ -250,7 +250,7 @@ class CiteDoc(msgspec.Struct, frozen=True):
     """The place for a reader, such as FILE:LINE, or the metric and its source."""
     window: list[float] | None
     """Start and end of the time range of a metric, POSIX seconds; null for log lines and records."""
-    value: Json
+    value: JsonScalar
     """The cited value."""
     unit: str
     """Unit of the value; empty if it has none."""
@@ -356,7 +356,7 @@ def uncited(doc: VerdictDoc) -> list[str]:
     return [name for name in cited if name not in doc.cites]
 
 
-def plain(value: Scalar | tuple[Scalar, ...]) -> Json:
+def plain(value: Scalar | tuple[Scalar, ...]) -> JsonScalar:
     """A value as a JSON scalar: tuples joined by commas, non-finite numbers as strings."""
     if isinstance(value, tuple):
         return ",".join(map(str, value))

@@ -10,7 +10,7 @@ import msgspec
 from trackside.evidence import Cite
 from trackside.finding import Cost, WastedTime
 from trackside.settings.price import NO_PRICE, Price
-from trackside.show.wording import clause, worded
+from trackside.show.wording import capitalized, clause, worded
 
 MAX_ROUNDING_GPU_HOURS = 0.0005
 """Largest rounding error of a figure: GPU-hours are rounded to three decimals."""
@@ -110,9 +110,9 @@ def unknown_costs(cost: Cost | None) -> list[str]:
 
 
 def _not_known(text: str) -> str:
-    """``the slowdown: the reason`` as ``the slowdown is not known: the reason``."""
+    """``the slowdown: the reason`` as ``The slowdown is not known: the reason``."""
     subject, colon, reason = text.partition(": ")
-    return f"{subject} is not known{colon}{reason}"
+    return capitalized(f"{subject} is not known{colon}{reason}")
 
 
 def in_brief(doc: WasteDoc | None) -> str:
@@ -139,7 +139,7 @@ def in_lines(doc: WasteDoc | None, unknown: Iterable[str] = ()) -> list[str]:
     """The allocated GPU-hours and each lost part, with formula and assumption, then the unknown parts. ``unknown``: the
     lines to use if ``doc`` is None."""
     if doc is None:
-        return [text[:1].upper() + text[1:] for text in unknown]
+        return list(unknown)
     money = f"; {doc.cost_formula}" if doc.cost_formula else ""
     lines = [f"Allocated: {doc.formula}{money}"]
     for part in doc.lost:
@@ -148,7 +148,7 @@ def in_lines(doc: WasteDoc | None, unknown: Iterable[str] = ()) -> list[str]:
         lines.append(f"{label}: {part.formula}{price}. {part.assumption}")
     if doc.lost_formula:
         lines.append(f"Lost{f', {bound(doc)}' if bound(doc) else ''}: {doc.lost_formula}")
-    return [*lines, *(text[:1].upper() + text[1:] for text in doc.unknown)]
+    return [*lines, *doc.unknown]
 
 
 def _loss(loss: WastedTime, number: CiteNumberer, price: Price) -> LossDoc:

@@ -18,7 +18,7 @@ from trackside.query import Query, QueryError
 MAX_VALUE_CHARS = 160
 """Maximum characters of a text value inside a sentence; the citation holds the full text."""
 
-_DRAWN = re.compile(
+_PROGRESS_BAR = re.compile(
     r"^(?:(?:[^\r\n]{0,200}\d/\d{1,12}|\d{1,12}it) \[[^\]\r\n]{1,200}\] *"
     r"|[^|\r\n]{0,100}\d{1,3}%\|[\u2588-\u258f\ufffd# ]{0,200})(?=[A-Za-z\[*])"
 )
@@ -30,7 +30,7 @@ SCALED = frozenset({"bytes", "s", "time", "share", "ratio", "B/s", "bytes/s", "H
 
 
 def sentence(template: str, values: Mapping[str, Value]) -> str:
-    """Fill a template. ``{name}`` is a value with its unit, ``{name:plain}`` without; ``{name:training points}`` is a
+    """Fill a template. ``{name}`` is a value with its unit, ``{name:plain}`` without; ``{name:logged steps}`` is a
     count of that noun, with its singular for 1.
 
     A value named ``ranks`` includes its noun: rank 3, ranks 0-3.
@@ -47,7 +47,12 @@ def worded(claim: Claim, running: bool = False) -> str:
     """The text of a claim as a sentence: capitalized, unless it begins with a value."""
     template, text = claim.sentence.template(running), clause(claim, running)
     begins_with_word = not template.startswith("{") or template.startswith("{ranks}")  # a value may be a file name
-    return text[:1].upper() + text[1:] if begins_with_word and text[:1].islower() else text
+    return capitalized(text) if begins_with_word else text
+
+
+def capitalized(text: str) -> str:
+    """The text with its first letter in upper case."""
+    return text[:1].upper() + text[1:]
 
 
 def with_stop(text: str) -> str:
@@ -76,7 +81,7 @@ def word(value: Scalar | tuple[Scalar, ...], unit: str = "") -> str:
     if value is None:
         return "not recorded"
     if isinstance(value, str):
-        text = " ".join(_DRAWN.sub("", _COLOR.sub("", value)).split())
+        text = " ".join(_PROGRESS_BAR.sub("", _COLOR.sub("", value)).split())
         return text if len(text) <= MAX_VALUE_CHARS else text[: MAX_VALUE_CHARS - 1] + "\N{HORIZONTAL ELLIPSIS}"
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -93,10 +98,8 @@ def _number(number: float, unit: str) -> str:
             return duration(number)
         case "time":
             return moment(number)
-        case "share":
-            return f"{number:.0%}"
-        case "ratio":
-            return ratio(number)
+        case "share" | "ratio":
+            return percent(number)
         case "B/s" | "bytes/s":
             return f"{size(number)}/s"
         case "Hz":
@@ -121,7 +124,7 @@ def _number(number: float, unit: str) -> str:
 
 
 def _singular(unit: str) -> str:
-    """The singular of a unit that is a plural noun: errors, GPUs, launches, training points. Other units unchanged."""
+    """The singular of a unit that is a plural noun: errors, GPUs, launches, logged steps. Other units unchanged."""
     if not unit[:-1].replace(" ", "").replace("-", "").isalpha() or not unit.endswith("s") or len(unit) < 4:
         return unit
     return unit[:-2] if unit.endswith("ches") else unit[:-1]
@@ -171,9 +174,9 @@ def size(number: float) -> str:
     return f"{number:.4g} TiB"
 
 
-def ratio(number: float) -> str:
-    """A ratio with two digits: 0.98, 0.10, 0.004."""
-    return f"{number:.2f}" if abs(number) >= 0.095 or number == 0 else f"{number:.2g}"
+def percent(ratio: float) -> str:
+    """A ratio in percent, two digits: 98%, 10%, 0.4%."""
+    return f"{ratio:.0%}" if abs(ratio) >= 0.095 else f"{100 * ratio:.2g}%"
 
 
 def scaled(number: float, unit: str) -> str:
@@ -230,12 +233,12 @@ def measured(query: str) -> tuple[str, str]:
     unit = (
         "" if parsed_query.reducer == "count" or parsed_query.rollup_how == "count" else METRICS[parsed_query.kind].unit
     )
-    return f"{parsed_query.reducer or ''} of {parsed_query.kind}".removeprefix(" of ") + of_owner(
+    return f"{parsed_query.reducer or ''} of {parsed_query.kind}".removeprefix(" of ") + label_phrase(
         dict(parsed_query.filters)
     ), unit
 
 
-def of_owner(labels: Mapping[str, Scalar]) -> str:
+def label_phrase(labels: Mapping[str, Scalar]) -> str:
     """The labels of a series as a phrase: `` of gpu001:3, kind replay``; empty without labels."""
     remaining = {name: str(value) for name, value in labels.items()}
     parts = [":".join(part for part in (remaining.pop("node", ""), remaining.pop("gpu", "")) if part)]

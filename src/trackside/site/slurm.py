@@ -20,7 +20,7 @@ from trackside.read.detect import read_source
 from trackside.read.format import CollectingSink, Source
 from trackside.read.walk import GuardedPath
 from trackside.runs.attempts import attempts_of
-from trackside.runs.jobs import Job, Jobs, collect
+from trackside.runs.jobs import Job, JobIndex, collect
 from trackside.runs.parents import same_work
 from trackside.site.outputs import outputs
 from trackside.site.slurm_commands import SlurmCommands
@@ -329,7 +329,7 @@ class _ClusterQuery:
         return [last_job] if last_job is not None else []
 
 
-def _jobs_of_ids(jobs: Jobs, ids: Iterable[str]) -> list[Job]:
+def _jobs_of_ids(jobs: JobIndex, ids: Iterable[str]) -> list[Job]:
     """The jobs with these ids, each once; a common number means all its tasks or parts."""
     matching = [job for id_ in ids for job in [jobs.named(id_), *jobs.parts(id_)] if job is not None]
     return list({job.id: job for job in matching}.values())

@@ -11,13 +11,14 @@ from trackside.evidence import Grid
 from trackside.facts.fact import Facts
 from trackside.facts.gpu.activity import Flags, nan_median
 from trackside.finding import Verdict
+from trackside.model import TimeRange
 from trackside.query import metric
 from trackside.show.charts import curves, reduce
 from trackside.show.charts.chart import NARROW_AXIS_LEFT, Chart, Drawing
 from trackside.show.charts.curves import CurveStyle
 from trackside.show.charts.phases import first_cause, over_window, phases, plotted, run_window, split_culprits
-from trackside.show.charts.time_axis import Json, Span, label, signal
-from trackside.show.wording import ratio, word
+from trackside.show.charts.time_axis import Json, label, signal
+from trackside.show.wording import percent, word
 
 SM = metric("gpu_sm_active_ratio").over("run", "avg")
 BUSY = {
@@ -111,12 +112,12 @@ def _caption(levels: Levels, name: str, count: int, n_culprits: int, working: tu
     )
 
 
-def _rows(facts: Facts, window: Span, grids: list[Grid]) -> list[tuple[str, ...]]:
+def _rows(facts: Facts, window: TimeRange, grids: list[Grid]) -> list[tuple[str, ...]]:
     rows = []
     spans = [(phase.name, phase.start, phase.end) for phase in phases(facts)] or [("whole run", *window)]
     for phase, start, end in spans[:50]:
         parts = [grid.values[:, over_window(grid, (start, end))] for grid in grids]
-        medians = [ratio(float(nan_median(part))) if not np.isnan(part).all() else "not sampled" for part in parts]
+        medians = [percent(float(nan_median(part))) if not np.isnan(part).all() else "not sampled" for part in parts]
         rows.append((phase, word(start, "time"), word(end, "time"), *medians))
     return rows
 

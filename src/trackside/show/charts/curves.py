@@ -10,13 +10,13 @@ import numpy as np
 from trackside.evidence import Grid
 from trackside.facts.fact import Facts
 from trackside.facts.gpu.activity import Matrix
+from trackside.model import TimeRange
 from trackside.show.charts import reduce
 from trackside.show.charts.phases import phases, titled
 from trackside.show.charts.time_axis import (
     PHASES,
     TOP,
     Json,
-    Span,
     at_ends,
     at_x,
     figure,
@@ -72,7 +72,7 @@ def figure_of(
     data: Columns,
     facts: Facts,
     *,
-    window: Span,
+    window: TimeRange,
     height: int,
     top: float,
     step: float,

@@ -17,10 +17,9 @@ from trackside.evidence import Grid
 from trackside.facts.fact import Facts
 from trackside.facts.gpu.activity import stretches
 from trackside.facts.gpus import name_of
-from trackside.model import Event, Role
+from trackside.model import Event, Role, TimeRange
 from trackside.query import Query, events, metric
 from trackside.show.charts.phases import events_of, sampled
-from trackside.show.charts.time_axis import Span
 from trackside.show.sanitize import shown
 from trackside.show.wording import moment, word
 from trackside.show.wording import span as time_span
@@ -135,7 +134,7 @@ class EventGroup:
     between: bool = False
 
 
-def logged_events(facts: Facts, span: Span, end: float) -> tuple[list[TimelineEvent], list[TimelineEvent]]:
+def logged_events(facts: Facts, span: TimeRange, end: float) -> tuple[list[TimelineEvent], list[TimelineEvent]]:
     """(events in the span, events of unknown time). An event without a timestamp lies between the nearest earlier and
     later events of its file that have one; without a later one, before the end of the run."""
     rows = [row for kind in (*_LANE, "progress") for row in events_of(facts, events(kind))]
@@ -162,7 +161,7 @@ def logged_events(facts: Facts, span: Span, end: float) -> tuple[list[TimelineEv
     return placed_events, unplaced_events
 
 
-def metric_events(facts: Facts, span: Span) -> Iterator[TimelineEvent]:
+def metric_events(facts: Facts, span: TimeRange) -> Iterator[TimelineEvent]:
     """Yield the faults that metrics count, those of one kind and window as one event."""
     if (xids := sampled(facts, XID)) is not None:
         codes = np.nan_to_num(xids.values).astype(np.int64)
@@ -180,7 +179,7 @@ def metric_events(facts: Facts, span: Span) -> Iterator[TimelineEvent]:
                 yield _at(errors, column, text, np.flatnonzero(counts[:, column] > 0), span)
 
 
-def _at(grid: Grid, column: int, text: str, rows: NDArray[np.intp], span: Span) -> TimelineEvent:
+def _at(grid: Grid, column: int, text: str, rows: NDArray[np.intp], span: TimeRange) -> TimelineEvent:
     gpus = tuple(name_of(grid.series[row]) for row in rows.tolist())
     time = min(max(float(grid.times[column]), span[0]), span[1])
     return TimelineEvent("GPU faults", time, text=f"{text} on {word(gpus)}")
@@ -216,7 +215,7 @@ def _lasting(throttled: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return throttled & (padded[:, :-2] | padded[:, 2:])
 
 
-def merge_close(timeline_events: Sequence[TimelineEvent], span: Span) -> list[EventGroup]:
+def merge_close(timeline_events: Sequence[TimelineEvent], span: TimeRange) -> list[EventGroup]:
     """The events of one lane and slot as one group, in order of time; events without a timestamp form groups of their
     own. If too many marks remain, the slots are made wider."""
     ordered = sorted(timeline_events, key=lambda event: event.time)

@@ -18,8 +18,8 @@ from trackside.show.charts import reduce
 from trackside.show.charts.chart import NARROW_AXIS_LEFT, Chart, Drawing
 from trackside.show.charts.phases import finding, run_window, sampled
 from trackside.show.charts.time_axis import (
+    AxisRange,
     Json,
-    Span,
     at_ends,
     at_x,
     figure,
@@ -76,7 +76,7 @@ class Panel:
         return self.key in ("loss", "norm") and min(known) > 0 and max(known) / min(known) >= MIN_LOG_RATIO
 
     @property
-    def bounds(self) -> Span:
+    def bounds(self) -> AxisRange:
         """The range of the vertical axis, with a margin; from 0 for everything but the loss."""
         known = self.values or [0.0, 1.0]
         low, high = min(known), max(known)
@@ -294,7 +294,7 @@ def _rows(lines: Sequence[Panel], axis: Axis) -> list[tuple[str, ...]]:
 
 
 def _spec(
-    lines: Sequence[Panel], span: Span, ground: HorizontalAxis, moments: Sequence[tuple[float, str, str]]
+    lines: Sequence[Panel], span: AxisRange, ground: HorizontalAxis, moments: Sequence[tuple[float, str, str]]
 ) -> Json:
     marks: list[Json] = []
     data: list[Json] = []
@@ -327,7 +327,7 @@ def _data(panel_data: Panel, axis: Axis) -> list[Json]:
     return sets
 
 
-def _panel(panel_data: Panel, y: int, height: int, span: Span) -> list[Json]:
+def _panel(panel_data: Panel, y: int, height: int, span: AxisRange) -> list[Json]:
     marks = [line(panel_data.key, "y", "accent", wide=1.8)]
     if len(panel_data.points) <= 60:
         dot = {"size": 14, "fill": signal("accent"), "x": at_x("t"), "y": {"scale": "y", "field": "y"}}
@@ -353,7 +353,7 @@ def _panel(panel_data: Panel, y: int, height: int, span: Span) -> list[Json]:
     ]
 
 
-def _ends(panel_data: Panel, height: int, span: Span) -> list[tuple[str, float, str]]:
+def _ends(panel_data: Panel, height: int, span: AxisRange) -> list[tuple[str, float, str]]:
     """The labels at the right edge, (text, y, color): the last value of each line, named if there are several lines."""
     low, high = panel_data.bounds
 

@@ -8,12 +8,13 @@ from trackside.evidence import Grid
 from trackside.facts.fact import Facts
 from trackside.facts.gpu.activity import gpus_of, nan_median
 from trackside.finding import Finding, Verdict
+from trackside.model import TimeRange
 from trackside.query import events, metric
 from trackside.show.charts import curves, reduce
 from trackside.show.charts.chart import NARROW_AXIS_LEFT, Chart, Drawing
 from trackside.show.charts.curves import CurveStyle
 from trackside.show.charts.phases import events_of, finding, plotted, run_window, split_culprits, titled
-from trackside.show.charts.time_axis import Json, Span, mark, signal
+from trackside.show.charts.time_axis import Json, mark, signal
 from trackside.show.wording import size, word
 
 USED = metric("gpu_memory_used_bytes").over("run", "max")
@@ -85,7 +86,7 @@ def capacity_bytes(facts: Facts, used: Grid) -> float | None:
     return max((float(size_bytes) for size_bytes in printed if isinstance(size_bytes, (int, float))), default=None)
 
 
-def _moments(verdict: Verdict, facts: Facts, window: Span) -> list[float]:
+def _moments(verdict: Verdict, facts: Facts, window: TimeRange) -> list[float]:
     """The times of out-of-memory errors: as logged, otherwise that of the finding."""
     logged = [row.time for row in events_of(facts, OOMS) if row.time is not None]
     times = [time for time in logged if window[0] - SLACK_S <= time <= window[1] + SLACK_S]

@@ -12,11 +12,11 @@ from trackside.evidence import Frame, Grid, Missing
 from trackside.facts.fact import Facts
 from trackside.facts.gpu.activity import Flags, Matrix, gpus_of
 from trackside.facts.gpus import of_ranks
-from trackside.facts.pace.run_phases import RunPhase, RunPhases, Span
+from trackside.facts.pace.run_phases import RunPhase, RunPhases
 from trackside.families import families, find_family
 from trackside.family import Family
 from trackside.finding import Finding, Outcome, Verdict
-from trackside.model import Event
+from trackside.model import Event, TimeRange
 from trackside.query import Query
 from trackside.show.sanitize import shown
 
@@ -29,7 +29,7 @@ MIN_WINDOWS = 3
 """Minimum windows with samples of a chart over time."""
 
 
-def run_window(facts: Facts) -> Span | None:
+def run_window(facts: Facts) -> TimeRange | None:
     """The start and end of the run's last attempt; None if fewer than two times are known."""
     run = facts.get(RunPhases)
     return None if isinstance(run, Missing) else run.window
@@ -120,7 +120,7 @@ def events_of(facts: Facts, query: Query) -> tuple[Event, ...]:
     return answer.events if isinstance(answer, Frame) else ()
 
 
-def over_window(grid: Grid, window: Span) -> Flags:
+def over_window(grid: Grid, window: TimeRange) -> Flags:
     """(T,) Which windows of a grid overlap a time span."""
     flags: Flags = (grid.times > window[0]) & (grid.times - grid.step < window[1])
     return flags

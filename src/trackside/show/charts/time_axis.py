@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from trackside.show.charts.chart import LEFT, NARROW_RIGHT, RIGHT, WIDTH
 
 Json = dict[str, Any]
-Span = tuple[float, float]
+AxisRange = tuple[float, float]
 """From and to: POSIX seconds, or steps."""
 TOP, BOTTOM = 38, 42
 """Pixels above and below the plot."""
@@ -41,7 +41,7 @@ _SLIGHT = 4
 
 def figure(
     height: int,
-    span: Span,
+    span: AxisRange,
     marks: Sequence[Json],
     *,
     data: Sequence[Json] = (),
@@ -121,7 +121,7 @@ def _zoom(full: list[float]) -> list[Json]:
     ]
 
 
-def _x_axis(span: Span, axis: str, title: str, grid: bool) -> Json:
+def _x_axis(span: AxisRange, axis: str, title: str, grid: bool) -> Json:
     days = f"{_day(span[0])}, UTC" if axis == "time" else "step"
     return {
         "scale": "x",
@@ -254,7 +254,9 @@ def at_ends(names: Sequence[tuple[str, float, str]], height: float, y: float = 0
     return labels
 
 
-def panel(y: float, height: int, marks: Sequence[Json], domain: Span, *, log: bool = False, ticks: int = 4) -> Json:
+def panel(
+    y: float, height: int, marks: Sequence[Json], domain: AxisRange, *, log: bool = False, ticks: int = 4
+) -> Json:
     """A plot of its own on the chart's horizontal axis, over the scale ``y``; what leaves it is cut off."""
     size = {"width": signal("width"), "height": {"value": height}}
     scale = {

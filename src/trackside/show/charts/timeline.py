@@ -9,7 +9,7 @@ from trackside.catalog.job_states import ALIVE
 from trackside.evidence import Frame
 from trackside.facts.fact import Facts
 from trackside.finding import Verdict
-from trackside.model import Record
+from trackside.model import Record, TimeRange
 from trackside.query import record
 from trackside.show.charts.chart import NARROW_LEFT, NARROW_RIGHT, RIGHT, Chart, Drawing
 from trackside.show.charts.event_lanes import (
@@ -25,7 +25,6 @@ from trackside.show.charts.event_lanes import (
 from trackside.show.charts.phases import first_cause, phases, run_window
 from trackside.show.charts.time_axis import (
     Json,
-    Span,
     clock,
     figure,
     label,
@@ -84,7 +83,7 @@ def draw(verdict: Verdict, facts: Facts) -> Drawing | None:
 # -- what there is
 
 
-def _attempt_bars(verdict: Verdict, facts: Facts, window: Span) -> Iterator[Bar]:
+def _attempt_bars(verdict: Verdict, facts: Facts, window: TimeRange) -> Iterator[Bar]:
     """Yield a bar for each attempt and for its time in the queue."""
     run = verdict.run
     answer = facts.answer(JOBS)
@@ -129,7 +128,7 @@ def _phase_bars(facts: Facts) -> Iterator[Bar]:
         yield Bar("phases", phase.start, phase.end, phase.name, tip, "accent" if phase.name == "training" else "faint")
 
 
-def _span(bars: Sequence[Bar], window: Span) -> Span:
+def _span(bars: Sequence[Bar], window: TimeRange) -> TimeRange:
     """The time span of the chart: from shortly before the first attempt to the end."""
     starts = [bar.start for bar in bars if bar.color != "faint"] or [window[0]]
     start, end = min(*starts, window[0]), max(*(bar.end for bar in bars), window[1])
@@ -153,7 +152,7 @@ def _lanes(bars: Sequence[Bar], groups: Sequence[EventGroup]) -> list[str]:
 
 def _caption(
     verdict: Verdict,
-    window: Span,
+    window: TimeRange,
     groups: Sequence[EventGroup],
     untimed: Sequence[EventGroup],
     cause: tuple[float, str] | None,
@@ -212,7 +211,7 @@ def _rows(
 
 
 def _spec(
-    span: Span,
+    span: TimeRange,
     bars: Sequence[Bar],
     groups: Sequence[EventGroup],
     lanes: Sequence[str],
