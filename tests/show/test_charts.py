@@ -19,7 +19,7 @@ from trackside.finding import Verdict
 from trackside.model import Event, Record, Role, Run
 from trackside.show.charts import event_lanes, reduce
 from trackside.show.charts.chart import PAINT, Chart, Drawing, charts, drawings
-from trackside.show.charts.phases import first_cause, titled
+from trackside.show.charts.phases import finding_onset, titled
 from trackside.show.charts.static_image import LIGHT, standalone
 from trackside.stores.memory import MemoryStore
 from trackside.verdict import engine
@@ -284,7 +284,7 @@ def test_a_later_fault_has_an_onset() -> None:
     _, store = straggling().store(*points(10, START + 60, 20.0), *points(10, START + 300, 60.0), job("COMPLETED"))
     for since, has_begun in ((START + 90, False), (START + 290, True)):
         moved = replace(verdict, primary=replace(verdict.primary, since=since))
-        assert (first_cause(moved, Facts(store, moved.run)) is not None) is has_begun
+        assert (finding_onset(moved, Facts(store, moved.run)) is not None) is has_begun
 
 
 def test_unsampled_time_has_no_phase() -> None:
@@ -298,7 +298,7 @@ def test_unsampled_time_has_no_phase() -> None:
 
 
 def test_an_isolated_sample_is_a_dot() -> None:
-    assert reduce.alone(np.array([1.0, np.nan, 1.0, 2.0, np.nan, 3.0])).tolist() == [1, 0, 0, 0, 0, 1]
+    assert reduce.isolated(np.array([1.0, np.nan, 1.0, 2.0, np.nan, 3.0])).tolist() == [1, 0, 0, 0, 0, 1]
     cluster = Cluster(nodes=1, gpus=2)
     middle = cluster.times[np.abs(cluster.times - (START + END) / 2).argmin()]
     dense = (cluster.times < START + 300) | (cluster.times > END - 300)
@@ -388,7 +388,7 @@ def test_events_without_any_time_are_listed() -> None:
     alone = event("exception", 500, text="RuntimeError: elsewhere", path="other.log")
     timeline = cluster_charts(working(), first, alone, *points(), job("FAILED"))["timeline"]
     assert ("unknown", "", "exceptions", "2", "RuntimeError: somewhere, and others") in timeline.rows
-    assert "2 events have no timestamp and can only be listed." in timeline.caption
+    assert "2 events have no timestamp and are only in the table." in timeline.caption
     assert next(data["values"] for data in timeline.spec["data"] if data["name"] == "events") == []
 
 
@@ -448,7 +448,7 @@ def test_non_finite_points_are_marked_and_worded() -> None:
     losses = [4.0, 3.5, 3.0, float("nan"), float("inf"), float("nan")]
     rows = [event("progress", i, step=i, loss=loss, time=START + 60 * i) for i, loss in enumerate(losses)]
     learning = learned(*rows)
-    assert len(columns(learning, "loss_wild")["t"]) == 3
+    assert len(columns(learning, "loss_non_finite")["t"]) == 3
     assert columns(learning, "loss")["y"] == [4.0, 3.5, 3.0]
     assert "not finite" in learning.caption
     assert learning.axis == "time"

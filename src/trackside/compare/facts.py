@@ -35,9 +35,9 @@ def rows(a: Side, b: Side) -> Iterator[ComparedRow]:
     yield either("setup", "framework", _framework(a), _framework(b))
     yield _commands(a, b)
     for field, label in PLAN.items():
-        one, other = _planned(a, field), _planned(b, field)
-        if one is not None or other is not None:
-            yield either("setup", label, one, other)
+        value_a, value_b = _planned(a, field), _planned(b, field)
+        if value_a is not None or value_b is not None:
+            yield either("setup", label, value_a, value_b)
     yield from _flags(a, b)
     yield from _settings(a, b)
 
@@ -50,7 +50,7 @@ def onset(a: Side, b: Side) -> Iterator[ComparedRow]:
 
 
 def _onset(letter: str, side: Side) -> Iterator[ComparedRow]:
-    """The onset by its time, otherwise by the last training point before it in the log."""
+    """The onset by its time, otherwise by the last logged step before it in the log."""
     primary, allocation = side.primary, side.allocation
     label = f"fault of run {letter} begins ({primary.title})"
     since = cost.onset(primary, allocation) if allocation is not None else None
@@ -87,9 +87,9 @@ def _verdict(side: Side) -> Value | None:
 
 
 def _nodes(a: Side, b: Side) -> ComparedRow:
-    one, other = _node_names(a), _node_names(b)
-    row = either("place", "nodes", one, other)
-    if one is None or other is None or row.differs is not True:
+    nodes_a, nodes_b = _node_names(a), _node_names(b)
+    row = either("place", "nodes", nodes_a, nodes_b)
+    if nodes_a is None or nodes_b is None or row.differs is not True:
         return row
     shared = sorted(set(a.run.nodes) & set(b.run.nodes))
     overlap = (
@@ -97,7 +97,7 @@ def _nodes(a: Side, b: Side) -> ComparedRow:
         if shared
         else "no node in common"
     )
-    return ComparedRow("place", "nodes", one, other, True, rule=overlap)
+    return ComparedRow("place", "nodes", nodes_a, nodes_b, True, rule=overlap)
 
 
 def _node_names(side: Side) -> Value | None:
@@ -117,8 +117,8 @@ def _commands(a: Side, b: Side) -> ComparedRow:
     """The command line, from the first source that shows it for both runs."""
     by_side = [(_logged_command(side), side.recorded("submit_line"), side.recorded("command")) for side in (a, b)]
     pairs = list(zip(*by_side, strict=True))
-    one, other = next((pair for pair in pairs if None not in pair), pairs[0])
-    return either("setup", "command", _without_job_id(a, one), _without_job_id(b, other))
+    command_a, command_b = next((pair for pair in pairs if None not in pair), pairs[0])
+    return either("setup", "command", _without_job_id(a, command_a), _without_job_id(b, command_b))
 
 
 def _logged_command(side: Side) -> Value | None:
@@ -145,15 +145,15 @@ def _flags(a: Side, b: Side) -> Iterator[ComparedRow]:
     """Environment variables that a log shows to be in effect."""
     environments = [side.environment or {} for side in (a, b)]
     for name in sorted(environments[0].keys() | environments[1].keys()):
-        one, other = (environment.get(name) for environment in environments)
+        value_a, value_b = (environment.get(name) for environment in environments)
         logs = a.environment is not None and b.environment is not None
-        if one is None or other is None:
-            letter = "A" if one is None else "B"
+        if value_a is None or value_b is None:
+            letter = "A" if value_a is None else "B"
             yield ComparedRow(
-                "setup", name, one, other, True if logs else None, why=f"the log of run {letter} does not show it"
+                "setup", name, value_a, value_b, True if logs else None, why=f"the log of run {letter} does not show it"
             )
         else:
-            yield either("setup", name, one, other)
+            yield either("setup", name, value_a, value_b)
 
 
 def _settings(a: Side, b: Side) -> Iterator[ComparedRow]:

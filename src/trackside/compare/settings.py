@@ -51,8 +51,8 @@ def _read(source: Source, until: int) -> Iterator[tuple[str, RunSetting]]:
             return
         for name, value in _settings_in(text):
             if not _VOLATILE.search(name) and value:
-                at = Position(source.path, line, offset, len(text))
-                yield name, RunSetting(value[:MAX_VALUE_CHARS], at, text.strip()[:400])
+                position = Position(source.path, line, offset, len(text))
+                yield name, RunSetting(value[:MAX_VALUE_CHARS], position, text.strip()[:400])
 
 
 def _settings_in(text: str) -> Iterator[tuple[str, str]]:

@@ -33,7 +33,7 @@ MEASURED: Mapping[str, tuple[str, str, float]] = {
 
 @dataclass(frozen=True)
 class Side:
-    """A session on one run. ``settings``: those that its log prints before the first training point, by name
+    """A session on one run. ``settings``: those that its log prints before the first logged step, by name
     (:mod:`trackside.compare.settings`); None if the log files are not available."""
 
     session: Session
@@ -66,12 +66,12 @@ class Side:
 
     @property
     def points(self) -> tuple[Event, ...]:
-        """The training points of the last attempt that has at least two."""
+        """The logged steps of the last attempt that has at least two."""
         return () if isinstance(self.trajectory, Missing) else self.trajectory.curve.points
 
     @cached_property
     def progress(self) -> Frame:
-        """All training points."""
+        """All logged steps."""
         return Frame(events("progress"), "none") if isinstance(self.trajectory, Missing) else self.trajectory.progress
 
     @cached_property
@@ -147,7 +147,7 @@ class ComparedRow:
     """Where the difference begins, if neither its step nor its time is known: ``epoch 3``."""
     name: str = ""
     quantity: str = ""
-    """The metric, or the field of a training point."""
+    """The metric, or the field of a logged step."""
     follows: tuple[ComparedRow, ...] = ()
     """The differences in setup that may explain this one."""
 

@@ -1,4 +1,4 @@
-"""Compares the training points of two runs, paired by step. Pure."""
+"""Compares the logged steps of two runs, paired by step. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ QUANTITIES: Sequence[tuple[str, str, str, float]] = (
     ("step_time_s", "step time", "s", 0.1),
     ("throughput", "throughput", "", 0.1),
 )
-"""(field of a training point, label, unit, minimum difference as a share of the level)."""
+"""(field of a logged step, label, unit, minimum difference as a share of the level)."""
 MIN_SCORE_RATIO = 0.1
 """Minimum difference of an evaluation score, as a share of its level."""
 Pair = tuple[Event, Event]
@@ -41,7 +41,7 @@ def rows(a: Side, b: Side) -> Iterator[ComparedRow]:
                  step_seconds(b.points, b.progress), 0.1)  # fmt: skip
     yield either(TOPIC, "last step", _last_step(a), _last_step(b))
     yield either(TOPIC, ELAPSED_PER_STEP, _elapsed_per_step(a), _elapsed_per_step(b), 0.1)
-    yield either("start", "from the start to the first training point", _startup(a), _startup(b), 0.5)
+    yield either("start", "from the start to the first logged step", _startup(a), _startup(b), 0.5)
     yield either(
         "checkpoints", "steps between checkpoints, median", _checkpoint_interval(a), _checkpoint_interval(b), 0.1
     )
@@ -65,14 +65,14 @@ def _quantity_row(
     index = first_divergence(values_a, values_b, share)
     if index is None and len(pairs) < MIN_POINTS:
         return ComparedRow(TOPIC, label, differs=None, why=_too_few(a, b, name, len(pairs)))
-    one, other = pairs[-1 if index is None else index]
-    step = number(one, "step") or 0.0
-    values = _cited_value(a, one, name, unit), _cited_value(b, other, name, unit)
+    row_a, row_b = pairs[-1 if index is None else index]
+    step = number(row_a, "step") or 0.0
+    values = _cited_value(a, row_a, name, unit), _cited_value(b, row_b, name, unit)
     label_at_step = f"{label} at step {step:,.0f}"
     if index is None:
         last_label = f"{label_at_step}, the last of {len(pairs):,} that both print"
         return ComparedRow(TOPIC, last_label, *values, False, rule(share, "steps"), name=label_at_step)
-    seconds = _earliest_s(a, b, one, other)
+    seconds = _earliest_s(a, b, row_a, row_b)
     return ComparedRow(
         TOPIC, label_at_step, *values, True, rule(share, "steps"), step=step, seconds=seconds, name=label, quantity=name
     )
@@ -91,13 +91,13 @@ def _evaluations(a: Side, b: Side) -> Iterator[ComparedRow]:
             continue
         shown_index = -1 if index is None else index
         kind, position = positions[shown_index]
-        one, other = pairs[shown_index]
-        values = frames[0].value(one, "value"), frames[1].value(other, "value")
+        row_a, row_b = pairs[shown_index]
+        values = frames[0].value(row_a, "value"), frames[1].value(row_b, "value")
         label = f"{metric} at {kind} {position:,.6g}"
         row = ComparedRow(TOPIC, label, *values, False, rule(MIN_SCORE_RATIO, "evaluations"), name=label)
         if index is not None:
             step, epoch = (position, "") if kind == "step" else (None, f"epoch {position:,.6g}")
-            seconds = _earliest_s(a, b, one, other)
+            seconds = _earliest_s(a, b, row_a, row_b)
             row = replace(row, differs=True, step=step, seconds=seconds, epoch=epoch, name=metric)
         yield row
 
@@ -140,9 +140,9 @@ def _too_few(a: Side, b: Side, name: str, shared: int) -> str:
     return f"steps in common: only {shared}" if shared else "no steps in common"
 
 
-def _earliest_s(a: Side, b: Side, one: Event, other: Event) -> float | None:
+def _earliest_s(a: Side, b: Side, row_a: Event, row_b: Event) -> float | None:
     """Seconds from the start, of the run that reached the point first; None if both times are unknown."""
-    times_s = (a.since_start(one), b.since_start(other))
+    times_s = (a.since_start(row_a), b.since_start(row_b))
     return min((seconds for seconds in times_s if seconds is not None), default=None)
 
 
@@ -169,7 +169,7 @@ def steps_done(side: Side) -> Value | None:
 
 
 def _startup(side: Side) -> Value | None:
-    """Seconds from the start of the job to the first training point."""
+    """Seconds from the start of the job to the first logged step."""
     start = side.recorded("start", "time")
     stamped = [row for row in side.points if row.time is not None]
     if start is None or not stamped or (stamped[0].time or 0.0) < start.number:

@@ -163,9 +163,9 @@ def _group_gap(row: Record, group: Sequence[Record]) -> float | None:
     return min(gaps, default=None)
 
 
-def _gap(one: Record, other: Record) -> float | None:
+def _gap(row: Record, other: Record) -> float | None:
     def between(name: str) -> float | None:
-        a, b = one.get(name), other.get(name)
+        a, b = row.get(name), other.get(name)
         return abs(float(a) - float(b)) if isinstance(a, (int, float)) and isinstance(b, (int, float)) else None
 
     start_gap = between("start")
@@ -176,7 +176,7 @@ def _gap(one: Record, other: Record) -> float | None:
         elapsed_gap = between("elapsed_s")
         is_same = (
             is_zone_shift
-            and one.get("source") != other.get("source")
+            and row.get("source") != other.get("source")
             and elapsed_gap is not None
             and elapsed_gap <= SAME_S
         )

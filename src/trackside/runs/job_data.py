@@ -206,7 +206,7 @@ class _Finder:
         return input_ids
 
     def _train(self, trajectories: Trajectories, inputs: Iterable[StoredInput]) -> None:
-        """Add the training points of these logs."""
+        """Add the logged steps of these logs."""
         trained = {log.id: log for log in inputs if log.training}
         if not trained:
             return

@@ -64,15 +64,15 @@ def took_turn(later: Job, earlier: Job) -> bool:
     return submit is None or submit < end
 
 
-def same_work(one: Job, other: Job) -> bool:
+def same_work(job: Job, other: Job) -> bool:
     """Same job name, and no evidence of different folders."""
-    name = one.first("name")
+    name = job.first("name")
     if name is None or name != other.first("name"):
         return False
-    log_folders = [{folder_of(path) for path in job.logs} for job in (one, other)]
+    log_folders = [{folder_of(path) for path in logs} for logs in (job.logs, other.logs)]
     if all(log_folders) and not log_folders[0] & log_folders[1]:
         return False
-    folders = one.first("work_dir"), other.first("work_dir")
+    folders = job.first("work_dir"), other.first("work_dir")
     return None in folders or folders[0] == folders[1]
 
 

@@ -52,7 +52,7 @@ class ResolvedRun:
     run: Run
     store: MemoryStore
     adjust: EventAdjustment
-    """Apply it to the training points of the run's logs and its parent's, which are stored elsewhere."""
+    """Apply it to the logged steps of the run's logs and its parent's, which are stored elsewhere."""
 
 
 def resolve(
@@ -62,7 +62,7 @@ def resolve(
     home: Collection[str] | None = None,
     owners: Mapping[str, str] = MappingProxyType({}),
 ) -> ResolvedRun:
-    """Find the run; ``paths``: files with training points, in addition to those with rows in the store.
+    """Find the run; ``paths``: files with logged steps, in addition to those with rows in the store.
 
     ``home``: the logs that came in one folder with the run's; None: all did. ``owners``: path of a log whose job is
     known -> the job's id. Raises SeveralRuns or NoSuchRun.

@@ -48,9 +48,9 @@ def locate_series(infos: Iterable[SeriesInfo], nodes: Sequence[str]) -> list[Loc
     names = NodeNames(nodes)
     keys = [_location_key(info.series) for info in infos]  # all metrics of a GPU have the same
     distinct = {key: dict(key[0]) for key in reversed(keys)}
-    known = _Devices(reversed(distinct.values()), names)
+    devices = _Devices(reversed(distinct.values()), names)
     paths = _by_path([(path, distinct[labels, path]) for labels, path in keys if path is not None], names)
-    completed = {key: _completed(key, names, known, paths) for key in distinct}
+    completed = {key: _completed(key, names, devices, paths) for key in distinct}
     return [_locate(info, completed[key]) for info, key in zip(infos, keys, strict=True)]
 
 
@@ -70,12 +70,12 @@ def _locate(info: SeriesInfo, completed: tuple[_Labels, tuple[str, ...]]) -> Loc
 
 
 def _completed(
-    key: tuple[_Labels, str | None], names: NodeNames, known: _Devices, paths: Mapping[str, str]
+    key: tuple[_Labels, str | None], names: NodeNames, devices: _Devices, paths: Mapping[str, str]
 ) -> tuple[_Labels, tuple[str, ...]]:
     """The labels with node and GPU (unchanged if nothing is added), and the label fields of :class:`LocatedSeries`."""
     original, path = key
     labels = dict(original)
-    device = known.of(labels) if "gpu" not in labels or "node" not in labels else None
+    device = devices.of(labels) if "gpu" not in labels or "node" not in labels else None
     if "gpu" not in labels and device is not None:
         labels["gpu"] = device[1]
     node = (

@@ -1,4 +1,4 @@
-"""What the inputs hold: their rows, training points and measurements, before a run is chosen."""
+"""What the inputs hold: their rows, logged steps and measurements, before a run is chosen."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class LoadedInputs:
             self.metric_backend = self._spill.backend()
 
     def resolved(self) -> ResolvedRun:
-        """The run to choose and its rows, without training points and metrics. Raises SeveralRuns or NoSuchRun."""
+        """The run to choose and its rows, without logged steps and metrics. Raises SeveralRuns or NoSuchRun."""
         return resolve(self.store, self.job, [*self.trajectories.paths, *self.paths], self.home, self.owners)
 
     @property

@@ -1,4 +1,4 @@
-"""One run and everything known about it; the upper rooms work on this."""
+"""One run with its evidence and verdict: what the packages above work on."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def open_site(request: SiteRequest, stack: ExitStack) -> SiteSession:
     if job is not None and slurm is not None and not has_inputs and _is_unknown(slurm):
         _refuse_if_unknown_everywhere(site, job, slurm)
     servers: list[MetricServer] = []
-    if site.metrics is not None and answer.known:  # enough to start searching for the metrics while logs are read
+    if site.metrics is not None and answer.is_known:  # enough to start searching for the metrics while logs are read
         scope = RunScope(answer.start, answer.end, answer.nodes, answer.names)
         servers.append(stack.enter_context(closing(open_metrics(site.metrics, scope))))
         servers[0].prefetch()
@@ -214,7 +214,7 @@ def _last_message(note: str) -> str:
 
 def _is_unknown(slurm: SlurmAnswer) -> bool:
     """Whether all Slurm commands answered and none knows the job."""
-    return not slurm.known and bool(slurm.rows) and all(row.status == "empty" for row in slurm.rows)
+    return not slurm.is_known and bool(slurm.rows) and all(row.status == "empty" for row in slurm.rows)
 
 
 def _refuse_if_unknown_everywhere(site: Site, job: str, slurm: SlurmAnswer) -> None:
@@ -247,9 +247,9 @@ def _refuse_if_unknown_everywhere(site: Site, job: str, slurm: SlurmAnswer) -> N
 
 def _line_queries(loaded: LoadedInputs, slurm: SlurmAnswer | None) -> list[LogRequest]:
     """Queries for the lines of the job and of its nodes during it; and for those of its parents."""
-    if slurm is not None and slurm.known:
-        own = LogRequest(slurm.names, slurm.nodes, slurm.start, slurm.end)
-        return [own, LogRequest(slurm.parents, end=slurm.start)] if slurm.parents else [own]
+    if slurm is not None and slurm.is_known:
+        request = LogRequest(slurm.names, slurm.nodes, slurm.start, slurm.end)
+        return [request, LogRequest(slurm.parents, end=slurm.start)] if slurm.parents else [request]
     run = loaded.resolved().run
     jobs = tuple(dict.fromkeys(name for name in (loaded.job, run.id, *run.aliases) if name))
     start = None if run.start is None else run.start - ZONES_S

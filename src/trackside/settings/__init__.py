@@ -243,9 +243,9 @@ def _lines(text: str) -> dict[tuple[str, int, str], int]:
     return lines
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """The end of an error message: the known name nearest to the word, else all known names."""
-    names = sorted(known)
+def nearest(word: str, candidates: Iterable[str]) -> str:
+    """The end of an error message: the candidate nearest to the word, else all candidates."""
+    names = sorted(candidates)
     close = difflib.get_close_matches(word, names, 1, 0.5)
     return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(names)}"
 

@@ -175,8 +175,8 @@ def comparison(
 def _slowdown(slowdown: Slowdown | None, cites: Cites, price: Price) -> SlowdownDoc | None:
     if slowdown is None:
         return None
-    own, other = [slowdown.gpus, slowdown.steps, slowdown.slow], [slowdown.fast]
-    a, b = (own, other) if slowdown.letter == "A" else (other, own)
+    slower_values, faster_values = [slowdown.gpus, slowdown.steps, slowdown.slow], [slowdown.fast]
+    a, b = (slower_values, faster_values) if slowdown.letter == "A" else (faster_values, slower_values)
     figures = [word(value.number) for value in (slowdown.steps, slowdown.slow, slowdown.fast)]
     elapsed_note = (
         " The step time is the elapsed time divided by the steps done, so startup and pauses count."
@@ -268,9 +268,10 @@ def _price(doc: SlowdownDoc | None) -> list[str]:
     if doc is None:
         return []
     money = "" if doc.cost is None else f" ({doc.cost:,.2f} {doc.currency})"
-    other = "A" if doc.slower == "b" else "B"
+    faster_run = "A" if doc.slower == "b" else "B"
     return [
-        f"That is {doc.gpu_hours:g} GPU-hours{money} more than at the pace of {other}: {doc.formula}. {doc.assumption}"
+        f"That is {doc.gpu_hours:g} GPU-hours{money} more than at the pace of {faster_run}: {doc.formula}."
+        f" {doc.assumption}"
     ]
 
 

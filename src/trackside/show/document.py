@@ -214,7 +214,7 @@ class RunDoc(msgspec.Struct, frozen=True):
 
 
 class PointDoc(msgspec.Struct, frozen=True):
-    """One training point."""
+    """One logged step of the training."""
 
     step: JsonScalar
     """Training step; null if the log line has none."""
@@ -228,11 +228,11 @@ class ProgressDoc(msgspec.Struct, frozen=True):
     framework: str | None
     """Training framework whose lines were read."""
     points: int
-    """Number of logged training points."""
+    """Number of logged steps."""
     first: PointDoc
-    """The first training point."""
+    """The first logged step."""
     last: PointDoc
-    """The last training point."""
+    """The last logged step."""
     planned_steps: int | None
     """Steps that the run was to do; null if not known."""
 
@@ -320,7 +320,7 @@ class VerdictDoc(msgspec.Struct, frozen=True):
     unknown: list[UnknownDoc]
     """Families that are undecided, and what is missing."""
     progress: ProgressDoc | None
-    """Training progress in the log; null if no training point was recognized."""
+    """Training progress in the log; null if no logged step was recognized."""
     waste: WasteDoc | None
     """GPU-hours allocated and lost; null if the allocation is not known."""
     cites: dict[str, CiteDoc]
@@ -419,7 +419,7 @@ class _Writer:
         return [
             ActionDoc(
                 worded(Claim(action.sentence, action.values), self.running),
-                next((clause(Claim(one, action.values), self.running).strip() for one in action.commands), None),
+                next((clause(Claim(text, action.values), self.running).strip() for text in action.commands), None),
             )
             for action in finding.actions
         ]

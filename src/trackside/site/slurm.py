@@ -69,7 +69,7 @@ class SlurmAnswer:
         return tuple(reply.source() for reply in self.replies)
 
     @property
-    def known(self) -> bool:
+    def is_known(self) -> bool:
         """Whether Slurm has a record of the job."""
         return bool(self.names)
 

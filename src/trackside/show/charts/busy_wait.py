@@ -16,7 +16,7 @@ from trackside.query import metric
 from trackside.show.charts import curves, reduce
 from trackside.show.charts.chart import NARROW_AXIS_LEFT, Chart, Drawing
 from trackside.show.charts.curves import CurveStyle
-from trackside.show.charts.phases import first_cause, over_window, phases, plotted, run_window, split_culprits
+from trackside.show.charts.phases import finding_onset, over_window, phases, plotted, run_window, split_culprits
 from trackside.show.charts.time_axis import Json, label, signal
 from trackside.show.wording import percent, word
 
@@ -59,16 +59,16 @@ def draw(verdict: Verdict, facts: Facts) -> Drawing | None:
     return Drawing(
         curves.figure_of(
             "share of time",
-            [*lines, *curves.of_culprits(culprit_values)],
+            [*lines, *curves.culprit_styles(culprit_values)],
             columns,
             facts,
             window=window,
             height=HEIGHT,
             top=TOP_RATIO,
             step=grid.step,
-            form=".2f",
+            form=".0%",
             background=background,
-            moment=first_cause(verdict, facts),
+            moment=finding_onset(verdict, facts),
         ),
         _caption(levels, name, len(grid), len(culprit_values), _working_windows(facts, grid)),
         (
@@ -129,9 +129,8 @@ def _gap_label(columns: curves.Columns) -> list[Json]:
     if 8 * len(wide) < len(gap):
         return []
     index = int(wide[len(wide) // 2])
-    edges = sorted(
-        float(values[index]) for key, values in columns.items() if key in ("busy", "under") or key[:3] == "own"
-    )
+    levels = [float(values[index]) for key, values in columns.items() if key in ("busy", "under") or key[:3] == "own"]
+    edges = sorted(level for level in levels if not np.isnan(level))  # a GPU at fault may have stopped
     low, high = max(pairwise(edges), key=lambda pair: pair[1] - pair[0])
     level = (low + high) / 2
     x = f"scale('x', {float(columns['t'][index])!r})"

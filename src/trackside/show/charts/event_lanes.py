@@ -28,17 +28,17 @@ LANES: Mapping[str, tuple[str, ...]] = {
     "training": ("training_start", "training_end", "launcher_restart", "requeue_requested", "resume_requested"),
     "checkpoints": ("checkpoint_saved", "checkpoint_loaded", "checkpoint_missing", "checkpoint_skipped"),
     "evaluations": ("evaluation",),
-    "ranks meet": ("distributed_init", "distributed_ready", "rendezvous_failure"),
-    "loss scale cut": ("loss_scale_cut",),
+    "rendezvous": ("distributed_init", "distributed_ready", "rendezvous_failure"),
+    "loss scale": ("loss_scale_cut",),
     "exceptions": ("exception", "python_fatal"),
     "out of memory": ("cuda_oom", "oom_kill"),
     "CUDA errors": ("cuda_error",),
     "collectives": (
         "collective_timeout", "collective_mismatch", "heartbeat_lost", "peer_lost", "nccl_error", "nccl_warn",
     ),
-    "processes end": ("process_exit", "launcher_failure", "signal_received", "user_interrupt", "dataloader_death"),
+    "process exits": ("process_exit", "launcher_failure", "signal_received", "user_interrupt", "dataloader_death"),
     "storage": ("storage_fault",),
-    "scheduler says": ("scheduler_notice", "job_state"),
+    "scheduler notices": ("scheduler_notice", "job_state"),
     "GPU faults": ("xid", "sxid", "gpu_lost"),
     "host faults": ("machine_check", "link_down", "hung_task"),
     "nodes": ("node_state", "boot"),
@@ -52,9 +52,9 @@ _STEADY = (
 )  # fmt: skip
 """Kinds that describe a state or are drawn in other charts; not shown as events."""
 _LANE = {kind: lane for lane, kinds in LANES.items() for kind in kinds} | {
-    kind: "others" for kind in EVENTS if kind not in _STEADY and not any(kind in kinds for kinds in LANES.values())
+    kind: "other" for kind in EVENTS if kind not in _STEADY and not any(kind in kinds for kinds in LANES.values())
 }
-_CALM = ("training", "checkpoints", "evaluations", "ranks meet", "scheduler says")
+_CALM = ("training", "checkpoints", "evaluations", "rendezvous", "scheduler notices")
 _FAULTS_IN_CALM_LANES = ("checkpoint_missing", "rendezvous_failure")
 """Kinds in calm lanes that are faults nevertheless."""
 XID = metric("gpu_xid_last").over("run", "onset")
@@ -168,8 +168,8 @@ def metric_events(facts: Facts, span: TimeRange) -> Iterator[TimelineEvent]:
         for column in np.flatnonzero((codes > 0).any(axis=0)).tolist():
             values = codes[:, column]
             for number in np.unique(values[values > 0]).tolist():
-                known = XIDS.get(number)
-                name = f"Xid {number}{f' ({known.mnemonic})' if known else ''}"
+                xid = XIDS.get(number)
+                name = f"Xid {number}{f' ({xid.mnemonic})' if xid else ''}"
                 yield _at(xids, column, name, np.flatnonzero(values == number), span)
     for name, query in ERRORS.items():
         if (errors := sampled(facts, query)) is not None:
@@ -244,18 +244,20 @@ def by_lane(timeline_events: Sequence[TimelineEvent]) -> list[EventGroup]:
 
 
 def _grouped(group: Sequence[TimelineEvent]) -> EventGroup:
-    chief = next((event for event in group if event.root), None) or max(group, key=lambda event: _SEVERITY[event.color])
+    leading = next((event for event in group if event.root), None) or max(
+        group, key=lambda event: _SEVERITY[event.color]
+    )
     if len(group) == 1:
-        tip = f"{chief.stamp}  {chief.where}\n{chief.words}"
+        tip = f"{leading.stamp}  {leading.where}\n{leading.words}"
     else:
         lines = [f"{event.stamp}  {event.where}  {event.words}" for event in group[:MAX_TIP_EVENTS]]
         if len(group) > MAX_TIP_EVENTS:
             lines.append(f"and {len(group) - MAX_TIP_EVENTS:,} more until {moment(group[-1].time)}")
         tip = "\n".join(lines)
-    words = chief.words if len(group) == 1 else f"{chief.words}, and others"
+    words = leading.words if len(group) == 1 else f"{leading.words}, and others"
     end = max(event.time if event.until is None else event.until for event in group)
     return EventGroup(
-        chief.lane, group[0].time, end, words, tip, chief.color, chief.root, len(group), chief.until is not None
+        leading.lane, group[0].time, end, words, tip, leading.color, leading.root, len(group), leading.until is not None
     )
 
 

@@ -22,11 +22,11 @@ TOTAL = metric("gpu_memory_total_bytes").over("run", "max")
 FREE = metric("gpu_memory_free_bytes").over("run", "max")
 OOMS = events("cuda_oom")
 CAPACITY = (TOTAL, FREE, OOMS)
-"""What :func:`capacity_bytes` asks."""
+"""The queries of :func:`capacity_bytes`."""
 HEIGHT = 190
 """Pixels of the plot."""
 HEADROOM = 1.15
-"""The top of the scale over the capacity, or the peak: room for a label above the line."""
+"""Top of the scale relative to the capacity or the peak; leaves space for a label above the line."""
 GIB = 2.0**30
 SLACK_S = 60.0
 """Seconds before and after the run in which a logged error still counts."""
@@ -47,7 +47,7 @@ def draw(verdict: Verdict, facts: Facts) -> Drawing | None:
     return Drawing(
         curves.figure_of(
             "memory used, GiB",
-            [*lines, *curves.of_culprits(culprit_values)],
+            [*lines, *curves.culprit_styles(culprit_values)],
             columns,
             facts,
             window=window,
@@ -69,12 +69,12 @@ def draw(verdict: Verdict, facts: Facts) -> Drawing | None:
 
 def _capacity_line(share: float) -> Json:
     """A line at the capacity of the GPU; ``share``: its height as a share of the plot."""
-    look = {"stroke": signal("ink"), "strokeDash": {"value": [8, 3]}, "strokeWidth": 1}
-    return mark("rule", {"x": 0, "x2": signal("width"), "y": HEIGHT * (1 - share), **look})
+    style = {"stroke": signal("ink"), "strokeDash": {"value": [8, 3]}, "strokeWidth": 1}
+    return mark("rule", {"x": 0, "x2": signal("width"), "y": HEIGHT * (1 - share), **style})
 
 
 def capacity_bytes(facts: Facts, used: Grid) -> float | None:
-    """Bytes of the largest card: as sampled, otherwise used plus free, otherwise as printed by an out-of-memory
+    """Bytes of the largest GPU: as sampled, otherwise used plus free, otherwise as printed by an out-of-memory
     error."""
     total_grid, free = facts.answer(TOTAL), facts.answer(FREE)
     if isinstance(total_grid, Grid):

@@ -1,4 +1,4 @@
-"""What charts need of a verdict: the run's window, its phases, the culprit GPUs, and the time of the first cause."""
+"""What charts need of a verdict: the run's window and phases, the GPUs at fault, the onset of the primary finding."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def phases(facts: Facts) -> tuple[RunPhase, ...]:
     return () if isinstance(run, Missing) else run.phases
 
 
-def first_cause(verdict: Verdict, facts: Facts) -> tuple[float, str] | None:
+def finding_onset(verdict: Verdict, facts: Facts) -> tuple[float, str] | None:
     """The onset of the primary finding, and its label; None if unknown or without meaning."""
     primary = verdict.primary
     if primary.since is None or primary.outcome is not Outcome.FOUND or primary.role == "health":

@@ -20,7 +20,7 @@ from trackside.read.excerpts import Excerpt
 from trackside.show import citations, heading
 from trackside.show.charts.chart import PAINT, Chart, Drawing, drawings
 from trackside.show.charts.event_lanes import logged_events
-from trackside.show.charts.phases import first_cause, often_from_start, run_window
+from trackside.show.charts.phases import finding_onset, often_from_start, run_window
 from trackside.show.document import CiteDoc, InputDoc, ProgressDoc, VerdictDoc
 from trackside.show.report import assets
 from trackside.show.sanitize import visible
@@ -119,7 +119,7 @@ def page(doc: VerdictDoc, verdict: Verdict, store: Store, around: Mapping[Positi
         f"#chart-{figure.chart.slug} .chart {{ min-height: {figure.height}px; }}\n" for figure in figures
     )
     citation_entries, first, rows = list(_citations(doc, around)), _verdict_citations(doc), _rows(doc)
-    has_onset = not often_from_start(doc.primary.family) or first_cause(verdict, unchecked) is not None
+    has_onset = not often_from_start(doc.primary.family) or finding_onset(verdict, unchecked) is not None
     html = _environment().get_template("page.html").render(
         doc=doc,
         policy=assets.policy([text for text in (vega, script) if text], style),
