@@ -19,7 +19,7 @@ from trackside.finding import Verdict
 from trackside.model import Event, Record, Role, Run
 from trackside.show.charts import event_lanes, reduce
 from trackside.show.charts.chart import PAINT, Chart, Drawing, charts, drawings
-from trackside.show.charts.phases import finding_onset, titled
+from trackside.show.charts.phases import display_name, finding_onset
 from trackside.show.charts.static_image import LIGHT, standalone
 from trackside.stores.memory import MemoryStore
 from trackside.verdict import engine
@@ -298,7 +298,7 @@ def test_unsampled_time_has_no_phase() -> None:
 
 
 def test_an_isolated_sample_is_a_dot() -> None:
-    assert reduce.isolated(np.array([1.0, np.nan, 1.0, 2.0, np.nan, 3.0])).tolist() == [1, 0, 0, 0, 0, 1]
+    assert reduce.isolated_flags(np.array([1.0, np.nan, 1.0, 2.0, np.nan, 3.0])).tolist() == [1, 0, 0, 0, 0, 1]
     cluster = Cluster(nodes=1, gpus=2)
     middle = cluster.times[np.abs(cluster.times - (START + END) / 2).argmin()]
     dense = (cluster.times < START + 300) | (cluster.times > END - 300)
@@ -311,7 +311,7 @@ def test_an_isolated_sample_is_a_dot() -> None:
 
 
 def test_a_gpu_without_a_node_is_named_by_its_index() -> None:
-    assert (titled(":2"), titled("n1:2")) == ("GPU 2", "n1:2")
+    assert (display_name(":2"), display_name("n1:2")) == ("GPU 2", "n1:2")
 
 
 def test_a_thousand_heatmap_rows_stay_small_and_fast() -> None:

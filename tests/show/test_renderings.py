@@ -16,9 +16,9 @@ from tools.cases import scenarios
 import trackside
 from trackside.show import brief
 from trackside.show.document import VerdictDoc, document, encode
-from trackside.show.markdown import code, escaped
+from trackside.show.markdown import code_span, escape
 from trackside.show.markdown import render as markdown
-from trackside.show.sanitize import shown
+from trackside.show.sanitize import replace_unsafe
 from trackside.show.text import render
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -107,16 +107,16 @@ def test_every_number_in_brackets_is_a_citation_and_verbose_shows_all(name: str)
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_text_is_inert_in_markdown(text: str) -> None:
-    inert = escaped(text)
+    inert = escape(text)
     assert not re.search(r"(?<!\\)[<\[|#*]|^[-+=]|^\d+\.\s|@\w|www\.|https?:", inert)
-    assert not re.search("[\x00-\x1f\x7f\u202a-\u202e]", inert + code(text))
-    fence = re.match("`+", code(text))[0]
-    assert fence not in code(text)[len(fence) : -len(fence)]
+    assert not re.search("[\x00-\x1f\x7f\u202a-\u202e]", inert + code_span(text))
+    fence = re.match("`+", code_span(text))[0]
+    assert fence not in code_span(text)[len(fence) : -len(fence)]
 
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_text_cannot_command_the_terminal(text: str) -> None:
-    assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e]", shown(text))
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e]", replace_unsafe(text))
 
 
 def test_the_reason_of_an_unavailable_server_fits_the_screen() -> None:

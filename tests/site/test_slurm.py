@@ -23,7 +23,7 @@ from trackside.model import Input
 from trackside.read.detect import read_source
 from trackside.read.format import CollectingSink, Source
 from trackside.read.walk import walk
-from trackside.runs.attempts import attempts_of, final
+from trackside.runs.attempts import attempts_of, final_attempt
 from trackside.runs.jobs import Job, collect
 from trackside.site import outputs, slurm_commands
 from trackside.site.slurm import SeveralClusters, SlurmAnswer, live
@@ -781,6 +781,6 @@ def test_recorded_jobs(bin_: Bin, version: str, case: str, job: str | None, stat
         assert answer.is_known
         answers.append(answer)
     attempts_by_job = {job.id: attempts_of(job.rows) for job in collect(records(answers[0]).records)}
-    last = [final(history) for history in attempts_by_job.values()]
+    last = [final_attempt(history) for history in attempts_by_job.values()]
     assert state in {attempt.state for attempt in last if attempt is not None}
     assert max(map(len, attempts_by_job.values())) == attempts

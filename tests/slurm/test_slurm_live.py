@@ -19,7 +19,7 @@ import pytest
 from tests.services import missing, wait_until
 from trackside.read.detect import read_source
 from trackside.read.format import CollectingSink
-from trackside.runs.attempts import attempts_of, final
+from trackside.runs.attempts import attempts_of, final_attempt
 from trackside.runs.jobs import collect
 from trackside.site.slurm import SlurmAnswer, live
 from trackside.site.slurm_options import SlurmOptions
@@ -118,7 +118,7 @@ def states(answer: SlurmAnswer) -> dict[str, tuple[str | None, int, int | None]]
     return {
         id_: (last.state, len(attempts), last.exit_code())
         for id_, attempts in attempts_by_job.items()
-        if (last := final(attempts)) is not None
+        if (last := final_attempt(attempts)) is not None
     }
 
 

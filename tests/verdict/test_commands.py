@@ -18,7 +18,7 @@ from trackside.families.h1_user_cancelled import RESUBMIT
 from trackside.finding import Certainty, Finding, Sentence, action, present
 from trackside.model import Record, Run
 from trackside.remedies import DUMP_STACKS, RESUBMIT_ELSEWHERE
-from trackside.show.wording import sentence
+from trackside.show.wording import fill_template
 from trackside.verdict.commands import with_names
 
 DO = Sentence("do it")
@@ -38,7 +38,7 @@ def commands(*templates: Sentence, rows: tuple[Any, ...] = (), run: Run = RUN, r
     """The commands of the filled finding, as printed."""
     facts = Facts(store(job("FAILED") if record is None else record, *rows, planes=("log", "scheduler", "trace")), run)
     filled = with_names(finding(facts, *templates, **fields), facts)
-    return [sentence(command.template(run.disposition == "RUNNING"), action.values).strip()
+    return [fill_template(command.template(run.disposition == "RUNNING"), action.values).strip()
             for action in filled.actions for command in action.commands]  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from trackside.agent.out.remote_write import RemoteWriteOptions
 from trackside.agent.out.spool import SpoolOptions
 from trackside.agent.source import Source, sources
 from trackside.settings import ConfigError, Index, Section, Settings, SettingValue
-from trackside.settings.shown import EffectiveSetting, effective_settings, exposed
+from trackside.settings.shown import EffectiveSetting, effective_settings, exposure_warnings
 
 PREFIX = "TRACKSIDE_AGENT_"
 FILE = Path("/etc/trackside/agent.toml")
@@ -139,7 +139,7 @@ def load(
         section, _, key = name.rpartition(".")
         settings.set(section, key, value)
     if file is not None:
-        warnings += exposed(file, settings)
+        warnings += exposure_warnings(file, settings)
 
     def build(name: str, constructor: Any) -> Any:
         index: Index = (name, 0)

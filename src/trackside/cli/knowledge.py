@@ -14,7 +14,7 @@ from trackside.families import families as all_families
 from trackside.families import find_family
 from trackside.show import comparison
 from trackside.show.document import json_schema
-from trackside.show.sanitize import shown
+from trackside.show.sanitize import replace_unsafe
 from trackside.sim import load_scenario, scenario_titles
 from trackside.sim import simulate as run_simulation
 
@@ -94,7 +94,7 @@ def simulate(
         fail(f"cannot write {output}: {error.strerror}", EXIT_OUTPUT)
     fault = f"{truth.family} {truth.variant or ''}".strip()
     click.echo(
-        shown(
+        replace_unsafe(
             f"{output}/run: job {truth.job}, {truth.disposition}, injected fault: {fault};"
             f" expected verdict in {output}/truth.json"
         )

@@ -16,7 +16,7 @@ from rich.segment import Segment
 
 from trackside.cli.encoding import use_ascii_fallback
 from trackside.cli.exit_codes import EXIT_OUTPUT, fail
-from trackside.show.sanitize import shown
+from trackside.show.sanitize import replace_unsafe
 
 BAR_FROM = 64 << 20
 """Bytes of input from which a progress bar is shown."""
@@ -50,7 +50,7 @@ def console() -> Console:
     class SanitizedConsole(Console):
         def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
             for segment in super().render(renderable, options):
-                yield segment if segment.control else segment._replace(text=shown(segment.text))
+                yield segment if segment.control else segment._replace(text=replace_unsafe(segment.text))
 
     columns = re.fullmatch(r"[1-9][0-9]{1,4}", os.environ.get("COLUMNS", ""))
     width = int(columns[0]) if columns else None if sys.stdout.isatty() else 120

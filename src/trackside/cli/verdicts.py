@@ -32,8 +32,8 @@ from trackside.read.bundle import DamagedBundle, is_bundle_file, open_bundle
 from trackside.session import Request, Session, open_session, request_of
 from trackside.settings.price import Price
 from trackside.show import brief, markdown, text
-from trackside.show.document import VerdictDoc, decode, document, encode, uncited
-from trackside.show.sanitize import shown
+from trackside.show.document import VerdictDoc, decode, document, encode, missing_citations
+from trackside.show.sanitize import replace_unsafe
 from trackside.stores.metadata.errors import ArchiveError
 from trackside.verify import check
 
@@ -150,7 +150,7 @@ def _print(doc: VerdictDoc, form: OutputForm, verbose: bool) -> None:
                 else:
                     brief.render(doc, console())
             case "short":
-                click.echo(shown(brief.paragraph(doc)))
+                click.echo(replace_unsafe(brief.paragraph(doc)))
 
 
 def _record(url: str, verdict: Verdict, doc: VerdictDoc, job: str | None) -> None:
@@ -167,7 +167,7 @@ def _record(url: str, verdict: Verdict, doc: VerdictDoc, job: str | None) -> Non
         with Archive.open(url) as archive:
             archive.record(verdict, encode(doc), job=job)
     except ArchiveError as error:
-        click.echo(shown(f"trackside: the verdict was not archived: {error}"), err=True)
+        click.echo(replace_unsafe(f"trackside: the verdict was not archived: {error}"), err=True)
 
 
 def _watch(diagnosis: _Diagnosis, interval: float, form: OutputForm, verbose: bool) -> VerdictDoc:
@@ -179,7 +179,7 @@ def _watch(diagnosis: _Diagnosis, interval: float, form: OutputForm, verbose: bo
     failing: set[str] = set()
 
     def notify(text: str) -> None:
-        click.echo(shown(f"{_clock()}  {text}"), err=True)
+        click.echo(replace_unsafe(f"{_clock()}  {text}"), err=True)
 
     def check_job() -> VerdictDoc:
         nonlocal stage, failing
@@ -200,7 +200,7 @@ def _watch(diagnosis: _Diagnosis, interval: float, form: OutputForm, verbose: bo
         certainty = f" ({first.certainty}, {first.confidence:.2f})" if first.certainty and first.confidence else ""
         variant = f" {first.variant}" if first.variant not in (None, first.id) else ""
         state = f"  {in_words(doc.run.disposition)}" if doc.run.disposition else ""
-        click.echo(shown(f"{_clock()}{state}  {first.family} {first.id}{variant}{certainty}"))
+        click.echo(replace_unsafe(f"{_clock()}{state}  {first.family} {first.id}{variant}{certainty}"))
 
     outcome = follow(check_job, lambda: stage, print_change, notify, interval_s=interval)
     if outcome.verdict is None:
@@ -233,17 +233,19 @@ def verify(verdict: str, paths: Sequence[str], job: str | None, site: Mapping[st
     with _reopen(doc, paths, job, site) as session:
         checked = list(check(doc.cites, session.store))
     broken = [result for result in checked if not result.holds]
-    dangling = uncited(doc)
+    dangling = missing_citations(doc)
     click.echo(f"{len(checked) - len(broken)} of {len(checked) + len(dangling)} citations verified")
     if broken and doc.run.disposition in ALIVE:
         click.echo("The job was still running when the verdict was made, so values may have changed since.")
     for failed in broken:
         now = failed.problem or ("no longer found" if failed.now is None else f"now {failed.now!r}")
         click.echo(
-            shown(f"{failed.id}: {failed.cite.where}: was {failed.cite.value!r}, {now}\n    {failed.cite.query}")
+            replace_unsafe(
+                f"{failed.id}: {failed.cite.where}: was {failed.cite.value!r}, {now}\n    {failed.cite.query}"
+            )
         )
     for name in dangling:
-        click.echo(shown(f"{name}: a sentence cites it, but the document has no such citation"))
+        click.echo(replace_unsafe(f"{name}: a sentence cites it, but the document has no such citation"))
     sys.exit(1 if broken or dangling else 0)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from trackside.compare import facts, measured, training
-from trackside.compare.setup import following
+from trackside.compare.setup import with_causes
 from trackside.compare.side import ComparedRow, Side
 from trackside.compare.slowdown import Slowdown, slowdown
 from trackside.families import families
@@ -57,7 +57,7 @@ class Comparison:
 def compare(a: Side, b: Side) -> Comparison:
     """Compare two runs."""
     rows = [*facts.rows(a, b), *training.rows(a, b), *measured.rows(a, b)]
-    rows = following(rows)
+    rows = with_causes(rows)
     names = {name for side in (a, b) for name in _fault_quantities(side)}
     divergences = sorted(
         [row for row in (*rows, *facts.onset(a, b)) if row.diverges], key=lambda row: _start_s(a, b, row)

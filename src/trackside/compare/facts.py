@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from trackside.compare.side import ComparedRow, RunSetting, Side, either
+from trackside.compare.side import ComparedRow, RunSetting, Side, compare_values
 from trackside.evidence import Cite, Value, derived
 from trackside.facts.training.learning import steps_planned
 from trackside.finding import Outcome
@@ -26,18 +26,18 @@ PLAN = {
 
 def rows(a: Side, b: Side) -> Iterator[ComparedRow]:
     """Verdict, state, elapsed time, nodes, GPUs and framework, then the settings."""
-    yield either("outcome", "verdict", _verdict(a), _verdict(b))
-    yield either("outcome", "state", a.recorded("state"), b.recorded("state"))
-    yield either("outcome", "exit code", a.recorded("exit_code"), b.recorded("exit_code"))
-    yield either("outcome", "elapsed time", a.recorded("elapsed_s", "s"), b.recorded("elapsed_s", "s"), 0.1)
+    yield compare_values("outcome", "verdict", _verdict(a), _verdict(b))
+    yield compare_values("outcome", "state", a.recorded("state"), b.recorded("state"))
+    yield compare_values("outcome", "exit code", a.recorded("exit_code"), b.recorded("exit_code"))
+    yield compare_values("outcome", "elapsed time", a.recorded("elapsed_s", "s"), b.recorded("elapsed_s", "s"), 0.1)
     yield _nodes(a, b)
-    yield either("place", "GPUs", _gpus(a), _gpus(b))
-    yield either("setup", "framework", _framework(a), _framework(b))
+    yield compare_values("place", "GPUs", _gpus(a), _gpus(b))
+    yield compare_values("setup", "framework", _framework(a), _framework(b))
     yield _commands(a, b)
     for field, label in PLAN.items():
-        value_a, value_b = _planned(a, field), _planned(b, field)
+        value_a, value_b = _plan_value(a, field), _plan_value(b, field)
         if value_a is not None or value_b is not None:
-            yield either("setup", label, value_a, value_b)
+            yield compare_values("setup", label, value_a, value_b)
     yield from _flags(a, b)
     yield from _settings(a, b)
 
@@ -88,7 +88,7 @@ def _verdict(side: Side) -> Value | None:
 
 def _nodes(a: Side, b: Side) -> ComparedRow:
     nodes_a, nodes_b = _node_names(a), _node_names(b)
-    row = either("place", "nodes", nodes_a, nodes_b)
+    row = compare_values("place", "nodes", nodes_a, nodes_b)
     if nodes_a is None or nodes_b is None or row.differs is not True:
         return row
     shared = sorted(set(a.run.nodes) & set(b.run.nodes))
@@ -118,7 +118,7 @@ def _commands(a: Side, b: Side) -> ComparedRow:
     by_side = [(_logged_command(side), side.recorded("submit_line"), side.recorded("command")) for side in (a, b)]
     pairs = list(zip(*by_side, strict=True))
     command_a, command_b = next((pair for pair in pairs if None not in pair), pairs[0])
-    return either("setup", "command", _without_job_id(a, command_a), _without_job_id(b, command_b))
+    return compare_values("setup", "command", _without_job_id(a, command_a), _without_job_id(b, command_b))
 
 
 def _logged_command(side: Side) -> Value | None:
@@ -134,7 +134,7 @@ def _without_job_id(side: Side, command: Value | None) -> Value | None:
     return derived(re.sub(rf"(?<!\d){re.escape(side.run.id)}(?!\d)", "JOB", command.value), command)
 
 
-def _planned(side: Side, field: str) -> Value | None:
+def _plan_value(side: Side, field: str) -> Value | None:
     if field == "total_steps":
         return steps_planned(side.progress, side.plans)
     row = next((row for row in reversed(side.plans.events) if row.get(field) is not None), None)
@@ -153,7 +153,7 @@ def _flags(a: Side, b: Side) -> Iterator[ComparedRow]:
                 "setup", name, value_a, value_b, True if logs else None, why=f"the log of run {letter} does not show it"
             )
         else:
-            yield either("setup", name, value_a, value_b)
+            yield compare_values("setup", name, value_a, value_b)
 
 
 def _settings(a: Side, b: Side) -> Iterator[ComparedRow]:
@@ -172,14 +172,16 @@ def _settings(a: Side, b: Side) -> Iterator[ComparedRow]:
     if not both:
         yield ComparedRow("setup", label, why="the logs have no setting in common")
         return
-    differing = [name for name in both if _normalized(a, a.settings[name]) != _normalized(b, b.settings[name])]
+    differing = [name for name in both if _normalize(a, a.settings[name]) != _normalize(b, b.settings[name])]
     for name in differing[:MAX_SETTINGS]:
-        yield ComparedRow("setup", name, _quoted(a.settings[name]), _quoted(b.settings[name]), True)
+        yield ComparedRow("setup", name, _setting_value(a.settings[name]), _setting_value(b.settings[name]), True)
     if len(differing) > MAX_SETTINGS:
         yield ComparedRow("setup", "further settings", why=f"{len(differing) - MAX_SETTINGS} more differ")
     if not differing:
         label = f"{len(both)} settings printed by both logs"
-        yield ComparedRow("setup", label, _quoted(a.settings[both[0]]), _quoted(b.settings[both[0]]), False)
+        yield ComparedRow(
+            "setup", label, _setting_value(a.settings[both[0]]), _setting_value(b.settings[both[0]]), False
+        )
     only_a, only_b = _only_in(a.settings, b.settings), _only_in(b.settings, a.settings)
     if only_a is not None or only_b is not None:
         yield ComparedRow("alone", "settings printed by one log only", only_a, only_b, True)
@@ -188,7 +190,7 @@ def _settings(a: Side, b: Side) -> Iterator[ComparedRow]:
 def _only_in(settings: Mapping[str, RunSetting], others: Mapping[str, RunSetting]) -> Value | None:
     """The names of the settings that ``others`` lacks; None if there are none."""
     names = sorted(settings.keys() - others.keys())
-    cites = tuple(cite for name in names[:MAX_NAMES] for cite in _quoted(settings[name]).cites)
+    cites = tuple(cite for name in names[:MAX_NAMES] for cite in _setting_value(settings[name]).cites)
     more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
     return Value(", ".join(names[:MAX_NAMES]) + more, cites) if names else None
 
@@ -196,7 +198,7 @@ def _only_in(settings: Mapping[str, RunSetting], others: Mapping[str, RunSetting
 _VOLATILE = re.compile(r"0x[0-9a-f]{6,}|\b\d{4}-?\d\d-?\d\d[T_ -]?\d\d[:-]?\d\d[:-]?\d\d\b|\b1[5-9]\d{8,11}\b")
 
 
-def _normalized(side: Side, setting: RunSetting) -> str:
+def _normalize(side: Side, setting: RunSetting) -> str:
     """A value without the parts that differ in every run: job id, node names, memory addresses, times."""
     text = _VOLATILE.sub("~", setting.value)
     for name in sorted(filter(None, (side.run.id, *side.run.nodes)), key=len, reverse=True):
@@ -204,6 +206,6 @@ def _normalized(side: Side, setting: RunSetting) -> str:
     return text
 
 
-def _quoted(setting: RunSetting) -> Value:
+def _setting_value(setting: RunSetting) -> Value:
     """A setting, cited by its log line. It has no query, because settings are not events."""
     return Value(setting.value, (Cite("log", "files", None, str(setting.at), setting.value, text=setting.text),))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from trackside.compare.divergence import MIN_POINTS, first_divergence, rule
-from trackside.compare.side import MEASURED, ComparedRow, Side, either
+from trackside.compare.side import MEASURED, ComparedRow, Side, compare_values
 from trackside.evidence import Grid, Value, derived
 from trackside.facts.gpu.activity import Matrix
 
@@ -26,9 +26,9 @@ def rows(a: Side, b: Side) -> Iterator[ComparedRow]:
         grid_a, grid_b = a.grid(name), b.grid(name)
         if grid_a is None and grid_b is None:
             continue
-        yield either(TOPIC, f"{label}, median", _median(grid_a), _median(grid_b), share)
+        yield compare_values(TOPIC, f"{label}, median", _median(grid_a), _median(grid_b), share)
         if extreme and grid_a is not None and grid_b is not None and len(grid_a) > 1 and len(grid_b) > 1:
-            yield either(
+            yield compare_values(
                 TOPIC,
                 f"{label}, {extreme} of all",
                 _extreme_series(grid_a, extreme),

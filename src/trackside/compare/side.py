@@ -157,7 +157,9 @@ class ComparedRow:
         return self.differs is True and (self.step is not None or self.seconds is not None or bool(self.epoch))
 
 
-def either(topic: str, label: str, a: Value | None, b: Value | None, share: float = 0.0, why: str = "") -> ComparedRow:
+def compare_values(
+    topic: str, label: str, a: Value | None, b: Value | None, share: float = 0.0, why: str = ""
+) -> ComparedRow:
     """A row of two values. Numbers differ if they are more than ``share`` of the larger one apart; other values if they
     are not equal. ``why``: the reason to give if a value is missing."""
     if a is None or b is None or a.value is None or b.value is None:

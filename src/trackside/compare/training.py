@@ -9,7 +9,7 @@ from itertools import pairwise
 from statistics import median
 
 from trackside.compare.divergence import MIN_POINTS, first_divergence, rule
-from trackside.compare.side import ComparedRow, Side, either
+from trackside.compare.side import ComparedRow, Side, compare_values
 from trackside.evidence import Value, derived
 from trackside.facts.training.learning import number, step_seconds
 from trackside.model import Event
@@ -33,21 +33,21 @@ Pair = tuple[Event, Event]
 def rows(a: Side, b: Side) -> Iterator[ComparedRow]:
     """Loss, learning rate, gradient norm, step time and throughput at equal steps; evaluations; pace, startup time and
     checkpoint interval."""
-    both = _paired(a, b)
+    both = _pairs(a, b)
     for name, label, unit, share in QUANTITIES:
         yield _quantity_row(a, b, both, name, label, unit, share)
     yield from _evaluations(a, b)
-    yield either(TOPIC, STEP_TIME, step_seconds(a.points, a.progress),
+    yield compare_values(TOPIC, STEP_TIME, step_seconds(a.points, a.progress),
                  step_seconds(b.points, b.progress), 0.1)  # fmt: skip
-    yield either(TOPIC, "last step", _last_step(a), _last_step(b))
-    yield either(TOPIC, ELAPSED_PER_STEP, _elapsed_per_step(a), _elapsed_per_step(b), 0.1)
-    yield either("start", "from the start to the first logged step", _startup(a), _startup(b), 0.5)
-    yield either(
+    yield compare_values(TOPIC, "last step", _last_step(a), _last_step(b))
+    yield compare_values(TOPIC, ELAPSED_PER_STEP, _elapsed_per_step(a), _elapsed_per_step(b), 0.1)
+    yield compare_values("start", "from the start to the first logged step", _startup(a), _startup(b), 0.5)
+    yield compare_values(
         "checkpoints", "steps between checkpoints, median", _checkpoint_interval(a), _checkpoint_interval(b), 0.1
     )
 
 
-def _paired(a: Side, b: Side) -> list[tuple[Event, Event]]:
+def _pairs(a: Side, b: Side) -> list[tuple[Event, Event]]:
     """The points of both runs at equal steps. If a step was printed twice, its last point counts."""
     steps_b = {step: row for row in b.points if (step := number(row, "step")) is not None}
     steps_a = {step: row for row in a.points if (step := number(row, "step")) is not None}

@@ -113,7 +113,7 @@ def attempts_of(rows: Sequence[Record]) -> tuple[AttemptRows, ...]:
     return _of_one_job(attempts)
 
 
-def numbered(attempts: Sequence[AttemptRows], signals: frozenset[int] = frozenset()) -> tuple[Attempt, ...]:
+def numbered_attempts(attempts: Sequence[AttemptRows], signals: frozenset[int] = frozenset()) -> tuple[Attempt, ...]:
     """The attempts that started, for the run; ``signals``: signals in the log of the last one."""
     started = [attempt for attempt in attempts if attempt.started]
     return tuple(
@@ -130,7 +130,7 @@ def numbered(attempts: Sequence[AttemptRows], signals: frozenset[int] = frozense
     )
 
 
-def final(attempts: Sequence[AttemptRows]) -> AttemptRows | None:
+def final_attempt(attempts: Sequence[AttemptRows]) -> AttemptRows | None:
     """The attempt whose state is the job's: the last one, unless it still waits in the queue."""
     if not attempts:
         return None

@@ -28,23 +28,23 @@ def offset_of(times: Sequence[float], span: OpenTimeRange | None) -> float:
 
     If several offsets fit, the one that puts the first time nearest to the job's start.
     """
-    if span is None or not times or _out(times, span) <= WORTH_S:
+    if span is None or not times or _distance_s(times, span) <= WORTH_S:
         return 0.0
     count = int(REACH_S // STEP_S)
     offsets = [step * STEP_S for step in range(-count, count + 1)]
-    fitting = [offset for offset in offsets if _out([time + offset for time in times], span) == 0.0]
+    fitting = [offset for offset in offsets if _distance_s([time + offset for time in times], span) == 0.0]
     first = min(times)
     return min(fitting, key=lambda offset: (abs(first + offset - span[0]), abs(offset)), default=0.0)
 
 
-def shifted(event: Event, offset: float, span: OpenTimeRange | None) -> Event:
+def shift_event(event: Event, offset: float, span: OpenTimeRange | None) -> Event:
     """The event with its time shifted; unchanged if it fits as it is and would not after the shift.
 
     (A container that writes UTC and a slurmstepd that writes local time can share one file.)
     """
     if not offset or event.time is None:
         return event
-    if span is not None and _out([event.time], span) == 0.0 and _out([event.time + offset], span) > 0.0:
+    if span is not None and _distance_s([event.time], span) == 0.0 and _distance_s([event.time + offset], span) > 0.0:
         return event
     moved = {
         name: value + offset
@@ -54,7 +54,7 @@ def shifted(event: Event, offset: float, span: OpenTimeRange | None) -> Event:
     return replace(event, time=event.time + offset, fields={**event.fields, **moved})
 
 
-def _out(times: Iterable[float], span: OpenTimeRange) -> float:
+def _distance_s(times: Iterable[float], span: OpenTimeRange) -> float:
     """The largest number of seconds by which a time lies outside the span and its slack."""
     start, end = span
     worst = 0.0

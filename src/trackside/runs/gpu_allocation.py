@@ -71,7 +71,7 @@ def find_allocation(
         return uses(curves, series, units, query.start, query.end, interval)
 
     on_gpus = [entry for entry in series if entry.gpu and query.overlaps(entry)]
-    groups = _grouped(on_gpus, query)
+    groups = _group_by_node(on_gpus, query)
     counts = _counts(groups, query)
     units: set[Unit] = set()
     methods: list[GpusBy] = []
@@ -83,7 +83,7 @@ def find_allocation(
     return GpuAllocation(frozenset(units), max(methods, key=SURENESS.index, default=None))
 
 
-def _grouped(series: Iterable[LocatedSeries], query: AllocationQuery) -> dict[str, list[LocatedSeries]]:
+def _group_by_node(series: Iterable[LocatedSeries], query: AllocationQuery) -> dict[str, list[LocatedSeries]]:
     """The series of the run's nodes by node; all together if the number of GPUs per node is unknown."""
     per_node = bool(query.nodes) and (query.n_gpus is None or query.n_gpus % len(query.nodes) == 0)
     groups: dict[str, list[LocatedSeries]] = {}
@@ -174,8 +174,8 @@ def uses(
     if not ids:
         return {}
     groups, step = list(ids.values()), step_of(end - start + 2 * AROUND_S, interval, fine=True)
-    low, times = _rolled(curves, groups, start - AROUND_S, end + AROUND_S, step, "min")
-    high, _ = _rolled(curves, groups, start - AROUND_S, end + AROUND_S, step, "max")
+    low, times = _roll_up(curves, groups, start - AROUND_S, end + AROUND_S, step, "min")
+    high, _ = _roll_up(curves, groups, start - AROUND_S, end + AROUND_S, step, "max")
     threshold = _threshold(low)
     inside = (times - step >= start) & (times <= end)
     if not inside.any():
@@ -195,7 +195,7 @@ def uses(
     return {unit: use_of_row[row] for row, unit in enumerate(ids) if not np.isnan(high[row]).all()}
 
 
-def occupied(
+def use_times(
     curves: MetricBackend,
     series: Iterable[LocatedSeries],
     units: Sequence[Unit],
@@ -208,7 +208,7 @@ def occupied(
     if not ids:
         return {}
     step = step_of(last - first, interval, fine=True)
-    high, times = _rolled(curves, list(ids.values()), first, last, step, "max")
+    high, times = _roll_up(curves, list(ids.values()), first, last, step, "max")
     threshold = _threshold(high)[:, None]
     with np.errstate(invalid="ignore"):
         in_use = high > threshold
@@ -237,7 +237,7 @@ def _memory(series: Iterable[LocatedSeries], units: set[Unit]) -> dict[Unit, lis
     return ids
 
 
-def _rolled(
+def _roll_up(
     curves: MetricBackend,
     groups: Sequence[Sequence[int]],
     start: float,
@@ -269,7 +269,7 @@ def _was_free(
 ) -> NDArray[np.bool_]:
     """(units,) Whether each was free at some time; also True if nothing was sampled outside the run."""
     step_s = min(step, 15.0)
-    low, times = _rolled(curves, groups, *within, step_s, "min")
+    low, times = _roll_up(curves, groups, *within, step_s, "min")
     is_outside = (times > outside[0]) & (times <= outside[1])
     with np.errstate(invalid="ignore"):
         return np.asarray(np.isnan(low[:, is_outside]).all(axis=1) | (low <= threshold[:, None]).any(axis=1))

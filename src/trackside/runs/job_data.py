@@ -19,7 +19,16 @@ from trackside.errors import NoSuchRun, SeveralRuns
 from trackside.logs.series import PointSeries, SeriesState, StoredPoint
 from trackside.logs.trajectory import Trajectories
 from trackside.model import Event, Input, Record, Run, TimeRange
-from trackside.runs.locator import HOST, JobLocation, Locator, RecordRow, marks, named_job, path_ends, short_names
+from trackside.runs.locator import (
+    HOST,
+    JobLocation,
+    Locator,
+    RecordRow,
+    job_event,
+    parameter_marks,
+    path_ends,
+    short_names,
+)
 from trackside.runs.logs import folder_of
 from trackside.stores.embedded.duck import SeriesFilter
 from trackside.stores.embedded.rows import EVENT, POINT, StoredInput, event_of, point_of
@@ -126,7 +135,7 @@ class _Finder:
         row_inputs = self._fill(data.store, events, records, location.records) | read_ids
         for input_ in others:
             if input_.owner is not None:
-                data.store.add_event(named_job(input_))
+                data.store.add_event(job_event(input_))
         self._train(data.trajectories, logs)
         skipped = duplicate_ids if small else duplicate_ids | {input_.id for input_ in others}
         data.inputs = [
@@ -161,11 +170,13 @@ class _Finder:
         ids = tuple(sorted(location.ids))
         hosts = _hosts(run)
         start, end = _span(run)
-        on_nodes = f"({HOST.format('node')} IN ({marks(hosts)}) AND (time IS NULL OR time BETWEEN ? AND ?))"
-        events = f"input IN ({logs}) OR (plane <> 'log' AND (job IN ({marks(ids)}) OR (job IS NULL AND {on_nodes})"
+        on_nodes = f"({HOST.format('node')} IN ({parameter_marks(hosts)}) AND (time IS NULL OR time BETWEEN ? AND ?))"
+        events = (
+            f"input IN ({logs}) OR (plane <> 'log' AND (job IN ({parameter_marks(ids)}) OR (job IS NULL AND {on_nodes})"
+        )
         parameters: list[object] = [*ids, *hosts, start - BEFORE_S, end + AFTER_S]
-        records = f"input IN ({logs}) OR (kind = 'step' AND job IN ({marks(ids)}))"
-        records += f" OR (kind = 'node' AND {HOST.format('node')} IN ({marks(hosts)}))"
+        records = f"input IN ({logs}) OR (kind = 'step' AND job IN ({parameter_marks(ids)}))"
+        records += f" OR (kind = 'node' AND {HOST.format('node')} IN ({parameter_marks(hosts)}))"
         if small:
             # Kernel lines in another job's log belong to no job alone; that job's own lines belong to it.
             other_inputs = {input_.id for input_ in home if not input_.is_log}
@@ -237,9 +248,9 @@ class _Finder:
         at_home = f"p.input IN ({_numbers(location.home)})"
         if count > WHOLE_SERIES:
             at_home += " AND s.node IS NULL" if hosts else ""
-        on_nodes = f"{HOST.format('s.node')} IN ({marks(hosts)}) AND p.last_ms >= ? AND p.first_ms <= ?"
+        on_nodes = f"{HOST.format('s.node')} IN ({parameter_marks(hosts)}) AND p.last_ms >= ? AND p.first_ms <= ?"
         return SeriesFilter(
-            f"(({at_home}) OR s.job IN ({marks(ids)}) OR ({on_nodes}))",
+            f"(({at_home}) OR s.job IN ({parameter_marks(ids)}) OR ({on_nodes}))",
             (*ids, *hosts, (start - ZONES_S) * 1000, (end + ZONES_S) * 1000),
         )
 

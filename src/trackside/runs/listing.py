@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 from trackside.catalog.streams import host_of
 from trackside.model import Plane
-from trackside.runs.attempts import AttemptRows, attempts_of, final
+from trackside.runs.attempts import AttemptRows, attempts_of, final_attempt
 from trackside.runs.jobs import Job, JobIndex, collect
-from trackside.runs.locator import HOST, Locator, RecordRow, named_job, short_names
+from trackside.runs.locator import HOST, Locator, RecordRow, job_event, short_names
 from trackside.runs.logs import assign, folder_of, ids_inside
 from trackside.stores.embedded.rows import StoredInput
 from trackside.stores.embedded.snapshot import Snapshot
@@ -44,7 +44,7 @@ def listing(snapshot: Snapshot) -> list[RunSummary]:
     rows = locator.records("kind = 'job'")
     jobs = collect(record for *_, record in rows)
     free_logs = set(
-        assign(jobs, [input_.path for input_ in logs], ids_inside(named_job(input_) for input_ in logs if input_.owner))
+        assign(jobs, [input_.path for input_ in logs], ids_inside(job_event(input_) for input_ in logs if input_.owner))
     )
     _assign_only_job(locator, jobs, rows, free_logs)
     activity = _NodeActivity(snapshot)
@@ -56,7 +56,7 @@ def listing(snapshot: Snapshot) -> list[RunSummary]:
 
 
 def _summary(job: Job, activity: _NodeActivity, collective_inputs: Sequence[StoredInput]) -> RunSummary:
-    last = final(attempts_of(job.rows)) or AttemptRows(())
+    last = final_attempt(attempts_of(job.rows)) or AttemptRows(())
     start, end = last.time("start"), last.end
     planes: set[Plane] = {"scheduler"} if job.rows else set()
     planes |= {"log"} if job.logs else set()

@@ -70,7 +70,7 @@ def _by_name(jobs: JobIndex, path: str) -> Job | None:
 def outputs_of(job: Job) -> set[str]:
     """File names of a job's StdOut and StdErr."""
     named = {str(row.get(key)) for row in job.rows for key in ("std_out", "std_err") if row.get(key)}
-    return {leaf_of(_filled(output, job)) for output in named}
+    return {leaf_of(_fill_patterns(output, job)) for output in named}
 
 
 def _outputs(jobs: JobIndex) -> dict[str, Job]:
@@ -87,7 +87,7 @@ def leaf_of(path: str) -> str:
     return re.split(r"[/!]", path)[-1]
 
 
-def _filled(output: str, job: Job) -> str:
+def _fill_patterns(output: str, job: Job) -> str:
     """An output path with sbatch's ``%j``, ``%A``, ``%a``, ``%x`` filled in."""
     array, _, task = job.id.partition("_")
     raw = next((name for name in job.names if name.isdecimal()), job.id)

@@ -17,7 +17,7 @@ from trackside.evidence import Frame
 from trackside.model import Record, Run, TimeRange
 from trackside.query import Query, Row, events, record
 from trackside.runs.clock import NEAR_S, REACH_S, OpenTimeRange, offset_of, shift_of
-from trackside.runs.gpu_allocation import AllocationQuery, GpuAllocation, find_allocation, occupied
+from trackside.runs.gpu_allocation import AllocationQuery, GpuAllocation, find_allocation, use_times
 from trackside.runs.series_location import LocatedSeries, Unit, locate_series
 from trackside.stores.memory import MemoryStore
 from trackside.stores.metric_backend import AROUND_S, MetricBackend, RunMetrics, SeriesInfo, Timing, max_windows
@@ -46,12 +46,12 @@ def run_metrics(curves: MetricBackend, run: Run, rows: MemoryStore) -> tuple[Run
     Raises SeveralRuns if only metrics are given, of several jobs, and no job was chosen; NoSuchRun if the chosen job is
     not among the jobs they name.
     """
-    series = locate_series(_indexed(curves), run.nodes)
+    series = locate_series(_with_gpu_indices(curves), run.nodes)
     if not series:
         return run, RunMetrics(curves, (), None)
-    run, reason = _identified(run, series, rows)
+    run, reason = _identify(run, series, rows)
     ids = _ids(run)
-    series = _renamed(series, run, ids)
+    series = _rename_node(series, run, ids)
     named = frozenset(run.nodes)
     nodes = run.nodes if any(not entry.node or entry.node in named for entry in series) else ()
     own_series = [
@@ -76,12 +76,12 @@ def run_metrics(curves: MetricBackend, run: Run, rows: MemoryStore) -> tuple[Run
     timing = Timing(
         window.start, max(window.end, window.start), _interval(selected), window.shift, max_windows(gpus), until
     )
-    return _completed(run, selected, holding, window), RunMetrics(
+    return _complete_run(run, selected, holding, window), RunMetrics(
         curves, tuple(entry.info for entry in selected), timing
     )
 
 
-def _indexed(curves: MetricBackend) -> Sequence[SeriesInfo]:
+def _with_gpu_indices(curves: MetricBackend) -> Sequence[SeriesInfo]:
     """All series, with the index of their GPU where only the value of a gauge gives it."""
     infos = curves.series()
     gauges = [info for info in infos if info.series.metric == "gpu_index" and info.series.get("gpu_uuid")]
@@ -110,7 +110,7 @@ def _ids(run: Run) -> AbstractSet[str]:
     return frozenset(name for name in (run.id, *run.aliases) if name)
 
 
-def _identified(run: Run, series: Sequence[LocatedSeries], rows: MemoryStore) -> tuple[Run, str]:
+def _identify(run: Run, series: Sequence[LocatedSeries], rows: MemoryStore) -> tuple[Run, str]:
     """The run with the id that its series carry, if nothing else names it; or the reason why the id is unknown."""
     jobs = {entry.job for entry in series if entry.gpu and entry.job}
     log = _log_window(rows)
@@ -150,7 +150,7 @@ def _jobs_during(series: Iterable[LocatedSeries], jobs: AbstractSet[str], log: T
     return best_jobs if len(best_jobs) == 1 else jobs_near
 
 
-def _renamed(series: list[LocatedSeries], run: Run, ids: AbstractSet[str]) -> list[LocatedSeries]:
+def _rename_node(series: list[LocatedSeries], run: Run, ids: AbstractSet[str]) -> list[LocatedSeries]:
     """The series with the run's only node spelled as Slurm spells it: the job label shows that they are the same node.
 
     Unchanged if the node has series under Slurm's name: then the label is stale, or another cluster's.
@@ -159,10 +159,10 @@ def _renamed(series: list[LocatedSeries], run: Run, ids: AbstractSet[str]) -> li
     if len(run.nodes) != 1 or len(nodes) != 1 or any(entry.node == run.nodes[0] for entry in series):
         return series
     old, new = nodes.pop(), run.nodes[0]
-    return [_renamed_node(entry, new) if entry.node == old else entry for entry in series]
+    return [_with_node(entry, new) if entry.node == old else entry for entry in series]
 
 
-def _renamed_node(entry: LocatedSeries, node: str) -> LocatedSeries:
+def _with_node(entry: LocatedSeries, node: str) -> LocatedSeries:
     labels = dict(entry.series.labels) | {"node": node}
     info_series = replace(entry.series, labels=tuple(sorted(labels.items())))
     return entry._replace(node=node, info=replace(entry.info, series=info_series))
@@ -191,7 +191,7 @@ def _window(
     shift = 0.0
     if labeled and log is not None:
         shift = -offset_of(log, envelope)
-    elif labeled or not _covered(series, span, near):
+    elif labeled or not _is_covered(series, span, near):
         shift = _shift(curves, run, series, (span[0], span[1]), envelope, labeled, interval)
     start, end = span[0], span[1] if span[1] is not None else max(span[0], envelope[1] + shift)
     if log is not None and not labeled:  # a log may go silent long before the run ends
@@ -201,7 +201,7 @@ def _window(
     return RunWindow(start, end, shift)
 
 
-def _covered(series: Sequence[LocatedSeries], span: OpenTimeRange, near: float) -> bool:
+def _is_covered(series: Sequence[LocatedSeries], span: OpenTimeRange, near: float) -> bool:
     """Whether a series spans the window from start to end; if so, no zone shift is searched."""
     start, end = span
     return any(first <= start + near and (end is None or last >= end - near) for first, last in map(_stretch, series))
@@ -221,7 +221,7 @@ def _shift(
     by_unit = _by_unit(series)
     if labeled or span[1] is None:
         return shift_of(span, by_unit.values(), near=near) if labeled else 0.0
-    in_use = occupied(curves, series, list(by_unit), envelope[0] - interval, envelope[1], interval)
+    in_use = use_times(curves, series, list(by_unit), envelope[0] - interval, envelope[1], interval)
     min_count = min(run.n_gpus or run.n_ranks or 1, len(by_unit)) // 2 + 1  # a majority: one GPU may have died early
     stretches = [stretch for unit_stretches in in_use.values() for stretch in unit_stretches]
     shift = shift_of(span, stretches, min_count, near)
@@ -241,7 +241,7 @@ def _time_freed(
     """When memory that was allocated around ``start`` was freed, on the series' clock; ``start`` if none was."""
     units = _by_unit(series)
     envelope = _envelope(units.values())
-    in_use = occupied(curves, series, list(units), envelope[0] - interval, envelope[1], interval)
+    in_use = use_times(curves, series, list(units), envelope[0] - interval, envelope[1], interval)
     return max(
         (last for stretches in in_use.values() for first, last in stretches if abs(first - start) <= near),
         default=start,
@@ -257,7 +257,7 @@ def _window_of_series(
         data = _envelope((info.first_ms / 1000, info.last_ms / 1000) for info in curves.series())
     else:
         data = start, end
-        in_use = occupied(curves, series, list(_by_unit(series)), start, end, interval)
+        in_use = use_times(curves, series, list(_by_unit(series)), start, end, interval)
         stretches = [stretch for unit_stretches in in_use.values() for stretch in unit_stretches]
         # Memory in use from the first sample to the last does not show when the run was there.
         bounded = [stretch for stretch in stretches if stretch[0] > start + interval or stretch[1] < end - interval]
@@ -367,7 +367,7 @@ _LASTING = ("counter", "sticky")
 # -- what the series show about the run
 
 
-def _completed(run: Run, selected: Sequence[LocatedSeries], holding: GpuAllocation, window: RunWindow) -> Run:
+def _complete_run(run: Run, selected: Sequence[LocatedSeries], holding: GpuAllocation, window: RunWindow) -> Run:
     ranks = {
         (entry.node, entry.gpu): rank
         for entry in selected

@@ -50,7 +50,7 @@ def locate_series(infos: Iterable[SeriesInfo], nodes: Sequence[str]) -> list[Loc
     distinct = {key: dict(key[0]) for key in reversed(keys)}
     devices = _Devices(reversed(distinct.values()), names)
     paths = _by_path([(path, distinct[labels, path]) for labels, path in keys if path is not None], names)
-    completed = {key: _completed(key, names, devices, paths) for key in distinct}
+    completed = {key: _complete(key, names, devices, paths) for key in distinct}
     return [_locate(info, completed[key]) for info, key in zip(infos, keys, strict=True)]
 
 
@@ -69,7 +69,7 @@ def _locate(info: SeriesInfo, completed: tuple[_Labels, tuple[str, ...]]) -> Loc
     return LocatedSeries(info, *words)
 
 
-def _completed(
+def _complete(
     key: tuple[_Labels, str | None], names: NodeNames, devices: _Devices, paths: Mapping[str, str]
 ) -> tuple[_Labels, tuple[str, ...]]:
     """The labels with node and GPU (unchanged if nothing is added), and the label fields of :class:`LocatedSeries`."""
@@ -186,15 +186,15 @@ class _Devices:
         for series_labels in labels:
             gpu, uuid, pci = series_labels.get("gpu"), series_labels.get("gpu_uuid"), series_labels.get("pci")
             node = names.spelled(series_labels.get("node", ""))
-            if gpu is not None and uuid is not None and (node or _plain(uuid) not in self._by_uuid):
-                self._by_uuid[_plain(uuid)] = node, gpu
+            if gpu is not None and uuid is not None and (node or _normalize_uuid(uuid) not in self._by_uuid):
+                self._by_uuid[_normalize_uuid(uuid)] = node, gpu
             if gpu is not None and pci is not None:
                 self._by_pci[node, pci] = gpu
 
     def of(self, labels: Mapping[str, str]) -> Gpu | None:
         """(node, index) of a series by its UUID or address; the UUID replaces an unknown index."""
         uuid = labels.get("gpu_uuid")
-        device = self._by_uuid.get(_plain(uuid)) if uuid is not None else None
+        device = self._by_uuid.get(_normalize_uuid(uuid)) if uuid is not None else None
         if device is not None or "gpu" in labels:
             return device
         node, pci = self._names.spelled(labels.get("node", "")), labels.get("pci")
@@ -204,5 +204,5 @@ class _Devices:
         return None if name is None else (node, name)
 
 
-def _plain(uuid: str) -> str:
+def _normalize_uuid(uuid: str) -> str:
     return uuid.lower().removeprefix("gpu-")

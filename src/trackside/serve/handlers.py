@@ -250,7 +250,7 @@ class Handlers:
         checked = await self.judging.run(ask, ("verify", id_))
         broken = [_broken(citation) for citation in checked if not citation.holds]
         return _json(VerifiedDoc(verdict=id_, cites=len(checked), holding=len(checked) - len(broken), broken=broken,
-                                 dangling=published.uncited(doc)))  # fmt: skip
+                                 dangling=published.missing_citations(doc)))  # fmt: skip
 
     async def jobs(self, _: Request, arguments: Arguments) -> Response:
         rows = await self.judging.run(self.diagnoser.runs, "jobs")

@@ -18,7 +18,7 @@ MetricOpener = Callable[[Run, MemoryStore], MetricBackend]
 """Opens the store that holds the site's metrics of a run."""
 
 
-def choose(
+def choose_run(
     loaded: LoadedInputs, as_of: float | None = None, live: MetricOpener | None = None
 ) -> tuple[Run, MemoryStore]:
     """The run and its rows. ``as_of``: end of a run that is still going. Raises SeveralRuns or NoSuchRun."""

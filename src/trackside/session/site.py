@@ -20,7 +20,7 @@ from trackside.model import Event, Input, InputStatus, Plane, Run
 from trackside.query import events
 from trackside.read.format import Source
 from trackside.read.walk import WalkItem, walk
-from trackside.session.choice import MetricOpener, choose
+from trackside.session.choice import MetricOpener, choose_run
 from trackside.session.inputs import LoadedInputs
 from trackside.session.request import SiteRequest, StoreRequest
 from trackside.session.session import Session
@@ -84,7 +84,7 @@ def open_site(request: SiteRequest, stack: ExitStack) -> SiteSession:
     for row in answer.rows:
         if row.status in ("unreadable", "refused") and not _was_pushed(loaded, row, answer):
             loaded.store.add_unavailable_source(row.plane or "scheduler", row.path, row.note)
-    queried = names_of(site, slurm is not None)
+    queried = source_names(site, slurm is not None)
     if not queried and not has_inputs:
         raise NothingReadable(
             "no source to query: no Slurm commands on this machine, and no metrics or logs are configured; "
@@ -96,7 +96,7 @@ def open_site(request: SiteRequest, stack: ExitStack) -> SiteSession:
     if as_of is None:
         as_of = time.time() if answer.stage == "going" else loaded.as_of
     opener = None if site.metrics is None else _opener(servers, site.metrics, stack)
-    run, store = choose(loaded, as_of, opener)
+    run, store = choose_run(loaded, as_of, opener)
     files = [*request.paths, *answer.files]
     return SiteSession(run, store, loaded, as_of, answer.stage, queried, files, servers)
 
@@ -163,7 +163,7 @@ def _sets_slurm(site: Site) -> bool:
     )
 
 
-def names_of(site: Site, slurm: bool | None = None) -> tuple[str, ...]:
+def source_names(site: Site, slurm: bool | None = None) -> tuple[str, ...]:
     """The names of the sources to query about a job. ``slurm``: whether Slurm is queried; None: per the settings."""
     return (
         *(["slurm"] if (_sets_slurm(site) if slurm is None else slurm) else []),

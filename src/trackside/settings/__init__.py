@@ -179,9 +179,9 @@ class Settings:
         keys, table_values = section.types(), self.set_values.get(index, {})
         values: dict[str, Any] = {}
         for key, setting in table_values.items():
-            value = _converted(keys[key], setting, f"{section.name}.{key}")
+            value = _convert(keys[key], setting, f"{section.name}.{key}")
             if key in PATHS or key.endswith(("_file", "_files")):
-                value = _absolute(value, setting.folder)
+                value = _make_absolute(value, setting.folder)
             if key in SECRETS or key in NAMED or key == "url":
                 value = _with_variables(value, setting, environ)
             values[key] = value
@@ -250,7 +250,7 @@ def nearest(word: str, candidates: Iterable[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(names)}"
 
 
-def _converted(hint: Any, setting: SettingValue, name: str) -> Any:
+def _convert(hint: Any, setting: SettingValue, name: str) -> Any:
     value = setting.value
     if setting.text and not _takes_text(hint):
         try:
@@ -290,10 +290,10 @@ def _type_text(hint: Any) -> str:
     return plain.get(hint, "of another type")
 
 
-def _absolute(value: Any, folder: str) -> Any:
+def _make_absolute(value: Any, folder: str) -> Any:
     """A path, or a list of paths, made absolute."""
     if isinstance(value, (list, tuple)):
-        return tuple(_absolute(path, folder) for path in value)
+        return tuple(_make_absolute(path, folder) for path in value)
     return os.path.join(folder, os.path.expanduser(value)) if isinstance(value, str) and value else value
 
 

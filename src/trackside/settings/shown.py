@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trackside.settings import NAMED, SECRETS, Settings
-from trackside.settings.secrets import HIDDEN, is_secret, shown_url
+from trackside.settings.secrets import HIDDEN, is_secret, url_without_secrets
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def as_toml(settings: Iterable[EffectiveSetting], several: Collection[str] = ())
     return "\n".join(f"{heads[table]}\n" + "\n".join(lines) + "\n" for table, lines in tables.items())
 
 
-def exposed(file: Path, settings: Settings) -> list[str]:
+def exposure_warnings(file: Path, settings: Settings) -> list[str]:
     """A warning if a file that every user can read contains a secret."""
     if not file.stat().st_mode & 0o007:
         return []
@@ -72,7 +72,7 @@ def _remedy(key: str, value: object) -> str:
         return ""
     if key in SECRETS:
         return f"use {key}_file or a $VARIABLE"
-    return "set user and password_file" if key == "url" and shown_url(value) != value else ""
+    return "set user and password_file" if key == "url" and url_without_secrets(value) != value else ""
 
 
 def _hidden(key: str, value: object) -> str:
@@ -81,7 +81,7 @@ def _hidden(key: str, value: object) -> str:
         return f'"{HIDDEN}"' if value else '""'
     if key in NAMED and isinstance(value, Mapping):
         value = {name: HIDDEN if is_secret(name) else item for name, item in value.items()}
-    return _toml(shown_url(value) if key == "url" and isinstance(value, str) else value)
+    return _toml(url_without_secrets(value) if key == "url" and isinstance(value, str) else value)
 
 
 def _toml(value: object) -> str:

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from trackside.show import citations, heading
 from trackside.show.document import ActionDoc, ClaimDoc, SecondaryDoc, VerdictDoc
-from trackside.show.text import classification, trimmed
+from trackside.show.text import classification, trim_trailing_spaces
 from trackside.show.waste import in_brief
 from trackside.show.wording import with_stop
 
@@ -45,7 +45,7 @@ def render(doc: VerdictDoc, console: Console) -> None:
         screen = Group(head, _table(doc, console.width, facts), Text(_more(doc, facts), style="dim"))
         if len(console.render_lines(screen)) <= MAX_LINES:
             break
-    with trimmed(console):
+    with trim_trailing_spaces(console):
         console.print(screen)
 
 
@@ -53,13 +53,13 @@ def _table(doc: VerdictDoc, console_width: int, facts: int) -> Table:
     width = max(20, console_width - LABEL_WIDTH - 1)
     defects = [claim for claim in doc.preflight if claim.cites]
     rows = [
-        *_labeled(heading.EVIDENCE, [_fact(claim, doc, width) for claim in doc.shows[:facts]]),
-        *_labeled(heading.CAUTIONS, [_defect(claim, width) for claim in defects[:MAX_OTHERS]]),
-        *_labeled(heading.ACTIONS, _actions(doc, width)),
-        *_labeled(heading.CONSEQUENCES, [_other(finding, width) for finding in doc.consequences[:MAX_OTHERS]]),
-        *_labeled(heading.WARNINGS, [_other(finding, width) for finding in doc.warnings[:MAX_OTHERS]]),
-        *_labeled(heading.COST, _cost(doc, width)),
-        *_labeled(heading.UNDECIDED, _undecided(doc, width)),
+        *_label_lines(heading.EVIDENCE, [_fact(claim, doc, width) for claim in doc.shows[:facts]]),
+        *_label_lines(heading.CAUTIONS, [_defect(claim, width) for claim in defects[:MAX_OTHERS]]),
+        *_label_lines(heading.ACTIONS, _actions(doc, width)),
+        *_label_lines(heading.CONSEQUENCES, [_other(finding, width) for finding in doc.consequences[:MAX_OTHERS]]),
+        *_label_lines(heading.WARNINGS, [_other(finding, width) for finding in doc.warnings[:MAX_OTHERS]]),
+        *_label_lines(heading.COST, _cost(doc, width)),
+        *_label_lines(heading.UNDECIDED, _undecided(doc, width)),
     ]
     table = Table.grid(padding=(0, 1, 0, 0))
     table.add_column(width=LABEL_WIDTH, style="dim", no_wrap=True)
@@ -84,7 +84,7 @@ def paragraph(doc: VerdictDoc) -> str:
     return " ".join(parts)
 
 
-def _labeled(section: heading.VerdictSection, lines: Iterable[Text]) -> LabeledLines:
+def _label_lines(section: heading.VerdictSection, lines: Iterable[Text]) -> LabeledLines:
     """Lines of one section: its label stands before the first."""
     return [(section.label if position == 0 else "", line) for position, line in enumerate(lines)]
 

@@ -21,7 +21,7 @@ from trackside.settings.price import NO_PRICE, Price
 from trackside.show.sanitize import encodable
 from trackside.show.schema import schema_components
 from trackside.show.waste import WasteDoc, unknown_costs, waste
-from trackside.show.wording import clause, worded
+from trackside.show.wording import claim_sentence, clause
 
 SCHEMA = "trackside.verdict/1"
 MAX_TEXT_CHARS = 1000
@@ -341,7 +341,7 @@ class VerdictDoc(msgspec.Struct, frozen=True):
     """Whether a price of a GPU-hour was given."""
 
 
-def uncited(doc: VerdictDoc) -> list[str]:
+def missing_citations(doc: VerdictDoc) -> list[str]:
     """Ids that a sentence cites and that the document's ``cites`` lacks."""
     cited: dict[str, None] = {}
 
@@ -410,15 +410,15 @@ class _Writer:
         return self.cites.ids(dict.fromkeys(cites))
 
     def claims(self, claims: Iterable[Claim]) -> list[ClaimDoc]:
-        return [ClaimDoc(worded(claim, self.running), self.ids(claim.cites)) for claim in claims]
+        return [ClaimDoc(claim_sentence(claim, self.running), self.ids(claim.cites)) for claim in claims]
 
     def texts(self, claims: Iterable[Claim]) -> list[TextDoc]:
-        return [TextDoc(worded(claim, self.running), self.ids(claim.cites)) for claim in claims]
+        return [TextDoc(claim_sentence(claim, self.running), self.ids(claim.cites)) for claim in claims]
 
     def actions(self, finding: Finding) -> list[ActionDoc]:
         return [
             ActionDoc(
-                worded(Claim(action.sentence, action.values), self.running),
+                claim_sentence(Claim(action.sentence, action.values), self.running),
                 next((clause(Claim(text, action.values), self.running).strip() for text in action.commands), None),
             )
             for action in finding.actions
@@ -451,7 +451,7 @@ class _Writer:
             return None
         doubtful = finding.certainty is Certainty.POSSIBLE and finding.role == "fault"
         text = clause(finding.headline, self.running)
-        text = f"Possibly {text}" if doubtful else worded(finding.headline, self.running)
+        text = f"Possibly {text}" if doubtful else claim_sentence(finding.headline, self.running)
         return TextDoc(text, self.ids(finding.headline.cites))
 
     def secondary(self, finding: Finding) -> SecondaryDoc:

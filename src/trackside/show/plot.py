@@ -37,7 +37,7 @@ def curves(docs: Iterable[CurveDoc], encoding: str, width: int) -> list[Renderab
         grid.add_row(
             "",
             Text(name, style="dim"),
-            Text(line(downsampled(doc.values, columns), doc.unit)),
+            Text(line(downsample(doc.values, columns), doc.unit)),
             Text(value_range, style="dim"),
         )
     return [grid]
@@ -62,7 +62,7 @@ def _value_range(doc: CurveDoc) -> str:
     return ", ".join(filter(None, (range_text, not_finite)))
 
 
-def downsampled(values: Sequence[float | None], max_values: int) -> list[float | None]:
+def downsample(values: Sequence[float | None], max_values: int) -> list[float | None]:
     """At most ``max_values`` values, each the mean of a bucket."""
     size = -(-len(values) // max_values)
     parts = [[v for v in values[start : start + size] if v is not None] for start in range(0, len(values), size)]

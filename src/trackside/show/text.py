@@ -28,7 +28,7 @@ _FIELD = re.compile(r"(?<=\d) \w+\Z")
 def render(doc: VerdictDoc, console: Console) -> None:
     """Print a verdict with its citations, each at the first claim that it supports."""
     cited = _CitationPrinter(doc.cites)
-    with trimmed(console):
+    with trim_trailing_spaces(console):
         console.print(Text(heading.headline(doc.primary, doc.run.n_ranks), style="bold"))
         console.print(classification(doc.primary))
         if run_line := heading.run(doc):
@@ -193,12 +193,12 @@ def print_table(
         table.add_column(title, justify="right" if title in right else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
-    with trimmed(console):
+    with trim_trailing_spaces(console):
         console.print(table)
 
 
 @contextmanager
-def trimmed(console: Console) -> Iterator[None]:
+def trim_trailing_spaces(console: Console) -> Iterator[None]:
     """Strip the trailing spaces that rich pads lines with, unless the console is a terminal."""
     if console.is_terminal:
         yield

@@ -29,7 +29,7 @@ SCALED = frozenset({"bytes", "s", "time", "share", "ratio", "B/s", "bytes/s", "H
 """Units that change how the figure itself is formatted; any other unit just follows the figure."""
 
 
-def sentence(template: str, values: Mapping[str, Value]) -> str:
+def fill_template(template: str, values: Mapping[str, Value]) -> str:
     """Fill a template. ``{name}`` is a value with its unit, ``{name:plain}`` without; ``{name:logged steps}`` is a
     count of that noun, with its singular for 1.
 
@@ -40,17 +40,17 @@ def sentence(template: str, values: Mapping[str, Value]) -> str:
 
 def clause(claim: Claim, running: bool = False) -> str:
     """The text of a claim as part of a longer sentence. ``running``: use the template for a run that has not ended."""
-    return sentence(claim.sentence.template(running), claim.values)
+    return fill_template(claim.sentence.template(running), claim.values)
 
 
-def worded(claim: Claim, running: bool = False) -> str:
+def claim_sentence(claim: Claim, running: bool = False) -> str:
     """The text of a claim as a sentence: capitalized, unless it begins with a value."""
     template, text = claim.sentence.template(running), clause(claim, running)
     begins_with_word = not template.startswith("{") or template.startswith("{ranks}")  # a value may be a file name
-    return capitalized(text) if begins_with_word else text
+    return capitalize(text) if begins_with_word else text
 
 
-def capitalized(text: str) -> str:
+def capitalize(text: str) -> str:
     """The text with its first letter in upper case."""
     return text[:1].upper() + text[1:]
 
@@ -103,9 +103,9 @@ def _number(number: float, unit: str) -> str:
         case "B/s" | "bytes/s":
             return f"{size(number)}/s"
         case "Hz":
-            return scaled(number, "Hz")
+            return with_si_prefix(number, "Hz")
         case "J":
-            return scaled(number, "J")
+            return with_si_prefix(number, "J")
         case "W":
             return f"{number:,.0f} W" if abs(number) >= 10 else f"{number:.2g} W"
         case "C":
@@ -135,7 +135,7 @@ def _list(values: tuple[Scalar, ...], unit: str) -> str:
         return ranges([int(v) for v in values if isinstance(v, int)])
     words = [word(v, unit) for v in values]
     if len(words) > 2 and all(map(_GPU.fullmatch, words)):
-        words = grouped(words)
+        words = group_gpus(words)
     if len(words) > 8:
         words = [*words[:7], f"{len(words) - 7} more"]
     return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " and " + words[-1] if words else "none"
@@ -145,7 +145,7 @@ _GPU = re.compile(r"[^\s:]*:\d{1,5}")
 """A GPU as ``node:index``."""
 
 
-def grouped(names: Sequence[str]) -> list[str]:
+def group_gpus(names: Sequence[str]) -> list[str]:
     """GPU names grouped by node: gpu001:0-3, gpu002:5."""
     nodes: dict[str, list[int]] = {}
     for name in names:
@@ -179,7 +179,7 @@ def percent(ratio: float) -> str:
     return f"{ratio:.0%}" if abs(ratio) >= 0.095 else f"{100 * ratio:.2g}%"
 
 
-def scaled(number: float, unit: str) -> str:
+def with_si_prefix(number: float, unit: str) -> str:
     """A figure with an SI prefix: 1,980 MHz, 1.2 GJ. Clocks are in MHz up to 10 GHz."""
     for prefix, power in (("G", 9), ("M", 6), ("k", 3)):
         if abs(number) >= 10**power * (10 if (prefix, unit) == ("G", "Hz") else 1):
@@ -217,7 +217,7 @@ def span(window: Sequence[float]) -> str:
     return f"{start.removesuffix(' UTC')} to {end[11:] if start[:10] == end[:10] else end}"
 
 
-def parsed(query: str) -> Query | None:
+def parse_query(query: str) -> Query | None:
     """The query of a published citation; None if the text is not a query."""
     try:
         return Query.parse(query)
@@ -225,9 +225,9 @@ def parsed(query: str) -> Query | None:
         return None
 
 
-def measured(query: str) -> tuple[str, str]:
+def metric_phrase(query: str) -> tuple[str, str]:
     """A metric query as text, and the unit of its result: (``median of gpu_sm_active_ratio of gpu001:3``, unit)."""
-    parsed_query = parsed(query)
+    parsed_query = parse_query(query)
     if parsed_query is None:
         return query, ""
     unit = (

@@ -11,7 +11,7 @@ from typing import Any
 from trackside.http.options import HttpOptions
 from trackside.settings import PREFIX, Index, Section, Settings
 from trackside.settings.price import NO_PRICE, Price
-from trackside.settings.shown import EffectiveSetting, as_toml, effective_settings, exposed
+from trackside.settings.shown import EffectiveSetting, as_toml, effective_settings, exposure_warnings
 from trackside.site.file import find
 from trackside.site.journal import JournalOptions
 from trackside.site.slurm_options import SlurmOptions
@@ -85,7 +85,7 @@ def load(
     settings.read_environment({name: value for name, value in environ.items() if name != f"{PREFIX}CONFIG"})
     settings.read_flags(flags or {})
     if file is not None:
-        warnings += exposed(file, settings)
+        warnings += exposure_warnings(file, settings)
 
     def build(index: Index) -> Any:
         values = settings.values(index, environ, warnings)

@@ -50,7 +50,7 @@ def sources(
     budget = budget or ReadBudget(options)
     opens = [partial(_open_log, store, options, path, streams, budget) for path, streams in sorted(logs.items())]
     read: set[str] = set()
-    for text in _prefetched(opens, options.endpoint.concurrency):
+    for text in _prefetch(opens, options.endpoint.concurrency):
         for source in text.sources():
             read.add(source.path.partition("/")[0])
             yield source
@@ -68,7 +68,7 @@ def _missing_notes(query: LogRequest, answer: Streams, folders: Collection[str])
         yield f"has no system log lines of {shown} in this time range"
 
 
-def _prefetched(opens: Iterable[Callable[[], LogLines]], at_once: int) -> Iterator[LogLines]:
+def _prefetch(opens: Iterable[Callable[[], LogLines]], at_once: int) -> Iterator[LogLines]:
     """Opened logs in order; the next ones are opened while one is read."""
     pending: deque[Future[LogLines]] = deque()
     with ThreadPoolExecutor(at_once) as pool:

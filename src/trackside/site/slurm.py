@@ -25,7 +25,7 @@ from trackside.runs.parents import same_work
 from trackside.site.outputs import outputs
 from trackside.site.slurm_commands import SlurmCommands
 from trackside.site.slurm_options import SlurmOptions
-from trackside.site.slurm_replies import Replies, Reply, Slurm, failed, job_id
+from trackside.site.slurm_replies import Replies, Reply, Slurm, failed_row, job_id
 from trackside.site.slurmrestd import SlurmRest
 
 MAX_JOBS = 64
@@ -215,7 +215,7 @@ class _ClusterQuery:
             if row.plane != "scheduler" and reply.data.strip():
                 begins = plain(reply.data[:60].decode("utf-8", "replace"))
                 note = f"not a reply of Slurm; it begins with {begins!r}"
-                self.rows.append(failed(reply.path, SourceUnavailable("broken", note)))
+                self.rows.append(failed_row(reply.path, SourceUnavailable("broken", note)))
             elif row.status == "unreadable":
                 self.rows.append(row)
             else:

@@ -74,7 +74,7 @@ def until_failure(answers: Iterable[Replies]) -> Replies:
     return replies
 
 
-def failed(path: str, error: SourceUnavailable, remedy: str = "") -> Input:
+def failed_row(path: str, error: SourceUnavailable, remedy: str = "") -> Input:
     """The row of an unanswered query."""
     return Input(path, None, "unreadable", "; ".join(part for part in (str(error), remedy) if part), plane="scheduler")
 

@@ -19,7 +19,7 @@ from trackside.http.connections import time_limit
 from trackside.http.options import HttpOptions
 from trackside.http.unavailable import SourceUnavailable, plain, refusal
 from trackside.site.slurm_options import SlurmOptions
-from trackside.site.slurm_replies import Replies, Reply, Slurm, failed, until_failure
+from trackside.site.slurm_replies import Replies, Reply, Slurm, failed_row, until_failure
 
 NEWEST, OLDEST = 45, 37
 """API versions v0.0.NN that the readers know; tried from the newest down if the server gives no list."""
@@ -81,11 +81,11 @@ class SlurmRest(Slurm):
                 self._offered()[part] = [version]
                 return [] if _is_unknown(data) else [Reply(f"slurmrestd {path}", data)]
         except SourceUnavailable as error:
-            return [failed(label, error, _REMEDY.get(error.kind, ""))]
+            return [failed_row(label, error, _REMEDY.get(error.kind, ""))]
         none = SourceUnavailable(
             "refused", f"{self._server.name} supports none of the APIs v0.0.{OLDEST} to v0.0.{NEWEST}"
         )
-        return [failed(label, none, "is it slurmrestd, and are its openapi plugins for slurm and slurmdb loaded?")]
+        return [failed_row(label, none, "is it slurmrestd, and are its openapi plugins for slurm and slurmdb loaded?")]
 
     def _offered(self) -> dict[str, list[int]]:
         """API -> its versions to try, the newest first. Raises SourceUnavailable if the server cannot be reached."""

@@ -16,7 +16,14 @@ from trackside.query import metric
 from trackside.show.charts import curves, reduce
 from trackside.show.charts.chart import NARROW_AXIS_LEFT, Chart, Drawing
 from trackside.show.charts.curves import CurveStyle
-from trackside.show.charts.phases import finding_onset, over_window, phases, plotted, run_window, split_culprits
+from trackside.show.charts.phases import (
+    finding_onset,
+    over_window,
+    phases,
+    plottable_samples,
+    run_window,
+    split_culprits,
+)
 from trackside.show.charts.time_axis import Json, label, signal
 from trackside.show.wording import percent, word
 
@@ -40,8 +47,8 @@ Levels = dict[str, reduce.Level]
 
 def draw(verdict: Verdict, facts: Facts) -> Drawing | None:
     """The chart; None if neither metric was sampled."""
-    sm, window = plotted(facts, SM), run_window(facts)
-    busy_grids = [(name, grid) for name, query in BUSY.items() if (grid := plotted(facts, query)) is not None]
+    sm, window = plottable_samples(facts, SM), run_window(facts)
+    busy_grids = [(name, grid) for name, query in BUSY.items() if (grid := plottable_samples(facts, query)) is not None]
     name, busy = busy_grids[0] if busy_grids else ("", None)
     grid = sm or busy
     if window is None or grid is None:

@@ -12,7 +12,7 @@ from trackside.facts.fact import Facts
 from trackside.facts.gpu.activity import Matrix
 from trackside.model import TimeRange
 from trackside.show.charts import reduce
-from trackside.show.charts.phases import phases, titled
+from trackside.show.charts.phases import display_name, phases
 from trackside.show.charts.time_axis import (
     PHASES,
     TOP,
@@ -20,16 +20,16 @@ from trackside.show.charts.time_axis import (
     at_ends,
     at_x,
     figure,
-    heading,
     label,
     line,
     mark,
-    named_moment,
+    moment_marks,
     panel,
     readout,
     signal,
     table,
     text_of,
+    title_mark,
 )
 
 HEAD = 22 + PHASES
@@ -57,13 +57,13 @@ def columns(grid: Grid, levels: Mapping[str, reduce.Level], culprit_values: Iter
         data |= {key: reduced.middle}
         data |= {f"{key}_low": reduced.low, f"{key}_high": reduced.high} if len(grid) > 1 else {}
     data |= {f"own{index}": reduce.line(values) for index, values in enumerate(culprit_values)}
-    data["alone"] = reduce.isolated(data[next(iter(levels))])
+    data["alone"] = reduce.isolated_flags(data[next(iter(levels))])
     return data
 
 
 def culprit_styles(gpus: Iterable[str]) -> list[CurveStyle]:
     """The lines of the culprits in the columns of :func:`columns`."""
-    return [CurveStyle(f"own{index}", titled(gpu), "bad", (1, 2)) for index, gpu in enumerate(gpus)]
+    return [CurveStyle(f"own{index}", display_name(gpu), "bad", (1, 2)) for index, gpu in enumerate(gpus)]
 
 
 def figure_of(
@@ -96,10 +96,10 @@ def figure_of(
         window,
         [
             *_bands(facts, height, None if moment is None else moment[0]),
-            heading(title, -HEAD),
+            title_mark(title, -HEAD),
             panel(0, height, marks, (0, top), form=".0%" if form == ".0%" else ".4~g"),
             *at_ends([(text, height * (1 - value / top), color) for text, value, color in end_labels], height),
-            *(named_moment(*moment, height, "bad", y=-5 - PHASES) if moment else []),
+            *(moment_marks(*moment, height, "bad", y=-5 - PHASES) if moment else []),
             readout(_cursor_text(curves, data["t"], step, form) + (f" + {text_of(unit)}" if unit else ""), -HEAD),
         ],
         data=[table("curve", data, 4)],

@@ -19,8 +19,8 @@ from trackside.facts.gpu.activity import stretches
 from trackside.facts.gpus import name_of
 from trackside.model import Event, Role, TimeRange
 from trackside.query import Query, events, metric
-from trackside.show.charts.phases import events_of, sampled
-from trackside.show.sanitize import shown
+from trackside.show.charts.phases import events_of, samples_of
+from trackside.show.sanitize import replace_unsafe
 from trackside.show.wording import moment, word
 from trackside.show.wording import span as time_span
 
@@ -106,7 +106,7 @@ class TimelineEvent:
     def words(self) -> str:
         """The text of the event, in one line."""
         text = self.text if self.event is None else self.event.text or self.event.kind.replace("_", " ")
-        line = " ".join(shown(text[: 4 * MAX_TIP_CHARS]).split())
+        line = " ".join(replace_unsafe(text[: 4 * MAX_TIP_CHARS]).split())
         return line if len(line) <= MAX_TIP_CHARS else line[: MAX_TIP_CHARS - 1] + "\N{HORIZONTAL ELLIPSIS}"
 
     @property
@@ -115,7 +115,7 @@ class TimelineEvent:
         if self.event is None:
             return "from metrics"
         rank = f"rank {self.event.rank}" if self.event.rank is not None else ""
-        return shown(", ".join(filter(None, (rank, self.event.node, str(self.event.at)))))
+        return replace_unsafe(", ".join(filter(None, (rank, self.event.node, str(self.event.at)))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,23 +163,23 @@ def logged_events(facts: Facts, span: TimeRange, end: float) -> tuple[list[Timel
 
 def metric_events(facts: Facts, span: TimeRange) -> Iterator[TimelineEvent]:
     """Yield the faults that metrics count, those of one kind and window as one event."""
-    if (xids := sampled(facts, XID)) is not None:
+    if (xids := samples_of(facts, XID)) is not None:
         codes = np.nan_to_num(xids.values).astype(np.int64)
         for column in np.flatnonzero((codes > 0).any(axis=0)).tolist():
             values = codes[:, column]
             for number in np.unique(values[values > 0]).tolist():
                 xid = XIDS.get(number)
                 name = f"Xid {number}{f' ({xid.mnemonic})' if xid else ''}"
-                yield _at(xids, column, name, np.flatnonzero(values == number), span)
+                yield _metric_event(xids, column, name, np.flatnonzero(values == number), span)
     for name, query in ERRORS.items():
-        if (errors := sampled(facts, query)) is not None:
+        if (errors := samples_of(facts, query)) is not None:
             counts = np.nan_to_num(errors.values)
             for column in np.flatnonzero((counts > 0).any(axis=0)).tolist():
                 text = f"{counts[:, column].sum():,.0f} {name}"
-                yield _at(errors, column, text, np.flatnonzero(counts[:, column] > 0), span)
+                yield _metric_event(errors, column, text, np.flatnonzero(counts[:, column] > 0), span)
 
 
-def _at(grid: Grid, column: int, text: str, rows: NDArray[np.intp], span: TimeRange) -> TimelineEvent:
+def _metric_event(grid: Grid, column: int, text: str, rows: NDArray[np.intp], span: TimeRange) -> TimelineEvent:
     gpus = tuple(name_of(grid.series[row]) for row in rows.tolist())
     time = min(max(float(grid.times[column]), span[0]), span[1])
     return TimelineEvent("GPU faults", time, text=f"{text} on {word(gpus)}")
@@ -188,11 +188,11 @@ def _at(grid: Grid, column: int, text: str, rows: NDArray[np.intp], span: TimeRa
 def throttled_spans(facts: Facts) -> Iterator[tuple[float, float, str, str]]:
     """Yield the spans (from, to, name, tooltip) of at least two windows in which clocks were throttled. Shorter ones
     are ignored: NVML reports hardware slowdown briefly at every change of performance state."""
-    flags = sampled(facts, FLAGS)
+    flags = samples_of(facts, FLAGS)
     if flags is None:
         return
     values = np.nan_to_num(flags.values).astype(np.int64) & mask("hard", "thermal")
-    lasting = _lasting(values != 0)
+    lasting = _lasting_flags(values != 0)
     any_gpu: NDArray[np.bool_] = np.logical_or.reduce(lasting, axis=0)
     for start, stop in stretches(any_gpu):
         rows = lasting[:, start:stop].any(axis=1)
@@ -205,11 +205,11 @@ def throttled_spans(facts: Facts) -> Iterator[tuple[float, float, str, str]]:
             start_s,
             end_s,
             name,
-            f"{name}: {shown(word(tuple(gpus)))}\n{reasons}\n{moment(start_s)} to {moment(end_s)}",
+            f"{name}: {replace_unsafe(word(tuple(gpus)))}\n{reasons}\n{moment(start_s)} to {moment(end_s)}",
         )
 
 
-def _lasting(throttled: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _lasting_flags(throttled: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """The windows that are set and have a neighbor that is set as well."""
     padded = np.pad(throttled, ((0, 0), (1, 1)))
     return throttled & (padded[:, :-2] | padded[:, 2:])
@@ -232,7 +232,7 @@ def merge_close(timeline_events: Sequence[TimelineEvent], span: TimeRange) -> li
         if n_slots <= MIN_SLOTS or sum(map(len, groups.values())) <= MAX_MARKS:
             break
         n_slots //= 2
-    return sorted((_grouped(group) for lane in groups.values() for group in lane), key=lambda group: group.time)
+    return sorted((_group(group) for lane in groups.values() for group in lane), key=lambda group: group.time)
 
 
 def by_lane(timeline_events: Sequence[TimelineEvent]) -> list[EventGroup]:
@@ -240,10 +240,10 @@ def by_lane(timeline_events: Sequence[TimelineEvent]) -> list[EventGroup]:
     lanes: dict[str, list[TimelineEvent]] = {}
     for event in timeline_events:
         lanes.setdefault(event.lane, []).append(event)
-    return [_grouped(group) for group in lanes.values()]
+    return [_group(group) for group in lanes.values()]
 
 
-def _grouped(group: Sequence[TimelineEvent]) -> EventGroup:
+def _group(group: Sequence[TimelineEvent]) -> EventGroup:
     leading = next((event for event in group if event.root), None) or max(
         group, key=lambda event: _SEVERITY[event.color]
     )

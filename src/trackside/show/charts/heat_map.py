@@ -14,7 +14,7 @@ from trackside.show.charts.time_axis import (
     figure,
     label,
     mark,
-    named_moment,
+    moment_marks,
     rule,
     signal,
     text_of,
@@ -81,10 +81,10 @@ def heat_map(heat: HeatMap) -> Json:
     marks = [_rows(heat, 0, heat.enlarged_px, heat.row_px * len(heat.names), heat.row_px)]
     for index, row in enumerate(heat.enlarged_rows):
         marks.append(_rows(heat, row, index * (ENLARGED_PX + ENLARGED_GAP_PX), ENLARGED_PX, ENLARGED_PX))
-    marks += [*_labels(heat), *_key(), _hovered(heat)]
+    marks += [*_labels(heat), *_key(), _hover_frame(heat)]
     if heat.onset is not None:
         marks.append(rule(repr(heat.onset[0] * 1000), heat.height, "ground", wide=4))  # it stands out from the cells
-        marks += named_moment(*heat.onset, heat.height, "bad")
+        marks += moment_marks(*heat.onset, heat.height, "bad")
     return figure(
         heat.height,
         (heat.start, heat.end),
@@ -252,7 +252,7 @@ def _key() -> list[Json]:
     ]
 
 
-def _hovered(heat: HeatMap) -> Json:
+def _hover_frame(heat: HeatMap) -> Json:
     """A frame around the row under the pointer."""
     box = {
         "x": 0,

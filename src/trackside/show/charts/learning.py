@@ -16,23 +16,23 @@ from trackside.model import Event
 from trackside.query import events, metric
 from trackside.show.charts import reduce
 from trackside.show.charts.chart import NARROW_AXIS_LEFT, Chart, Drawing
-from trackside.show.charts.phases import finding, run_window, sampled
+from trackside.show.charts.phases import finding, run_window, samples_of
 from trackside.show.charts.time_axis import (
     AxisRange,
     Json,
     at_ends,
     at_x,
     figure,
-    heading,
     line,
     mark,
-    named_moment,
+    moment_marks,
     panel,
     readout,
     signal,
     table,
+    title_mark,
 )
-from trackside.show.sanitize import shown
+from trackside.show.sanitize import replace_unsafe
 from trackside.show.wording import word
 
 PARENT = events("parent_progress")
@@ -144,8 +144,8 @@ def _horizontal_axis(run_curve: Curve, parent: Curve | None) -> HorizontalAxis:
 
     If a run counts its steps from 0 again, they are shown after those of its parent.
     """
-    stepped = _all_stepped(run_curve)
-    if parent is not None and parent.points and stepped and _all_stepped(parent):
+    stepped = _have_steps(run_curve)
+    if parent is not None and parent.points and stepped and _have_steps(parent):
         last, first = _step(parent.points[-1]), _step(run_curve.points[0])
         if first > last / 2:
             return HorizontalAxis("step", _step, _step)
@@ -160,7 +160,7 @@ def _horizontal_axis(run_curve: Curve, parent: Curve | None) -> HorizontalAxis:
     return HorizontalAxis("step", lambda row: order.get(id(row)), lambda row: None, "logged steps in order")
 
 
-def _all_stepped(training_curve: Curve) -> bool:
+def _have_steps(training_curve: Curve) -> bool:
     return all((step := number(row, "step")) is not None and math.isfinite(step) for row in training_curve.points)
 
 
@@ -208,16 +208,14 @@ def _line(
 ) -> Panel:
     non_finite = sorted(x for x, y in points if not math.isfinite(y))
     sample = tuple(non_finite[:: max(1, len(non_finite) // 200)])
-    return Panel(
-        key, title, _downsampled(points), sample, len(non_finite), _downsampled(parent), _downsampled(held_out)
-    )
+    return Panel(key, title, _downsample(points), sample, len(non_finite), _downsample(parent), _downsample(held_out))
 
 
 def _finite(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     return [pair for pair in points if math.isfinite(pair[1])]
 
 
-def _downsampled(points: Sequence[tuple[float, float]]) -> Points:
+def _downsample(points: Sequence[tuple[float, float]]) -> Points:
     """The finite points in order, downsampled for drawing."""
     finite = sorted(_finite(points), key=lambda pair: pair[0])
     return tuple(finite[index] for index in reduce.points([x for x, _ in finite], [y for _, y in finite]))
@@ -227,11 +225,13 @@ def _throughput(run_curve: Curve, x_axis: HorizontalAxis, facts: Facts) -> Panel
     """Throughput as printed, otherwise steps per second from printed step times, otherwise as sampled."""
     if printed := _finite(_field_points(run_curve.points, "throughput", x_axis.position)):
         units = {str(row.get("throughput_unit")) for row in run_curve.points if row.get("throughput_unit")}
-        return _line("throughput", "throughput" + (f", {shown(units.pop())}" if len(units) == 1 else ""), printed)
+        return _line(
+            "throughput", "throughput" + (f", {replace_unsafe(units.pop())}" if len(units) == 1 else ""), printed
+        )
     if seconds := _finite(_field_points(run_curve.points, "step_time_s", x_axis.position)):
         return _line("throughput", "throughput, steps/s", [(x, 1 / y) for x, y in seconds if y > 0])
     for unit, query in RATES.items() if x_axis.axis == "time" else ():
-        if (grid := sampled(facts, query)) is not None:
+        if (grid := samples_of(facts, query)) is not None:
             values = reduce.across(grid.values).middle
             points = [(t, v) for t, v in zip(grid.times.tolist(), values.tolist(), strict=True) if not math.isnan(v)]
             return _line("throughput", f"throughput, {unit}", points)
@@ -320,7 +320,7 @@ def _spec(
         y += height + PANEL_GAP
     height = y - PANEL_GAP
     for x, text, color in moments:
-        marks += named_moment(x, text, height, color, axis=x_axis.axis)
+        marks += moment_marks(x, text, height, color, axis=x_axis.axis)
     return figure(height, span, marks, data=data, axis=x_axis.axis, title=x_axis.title)
 
 
@@ -364,7 +364,7 @@ def _panel(panel_data: Panel, y: int, height: int, span: AxisRange) -> list[Json
     near = f"length(data('{panel_data.key}_near')) && data('{panel_data.key}_near')[0].point"
     value = f"format(data('{panel_data.key}_near')[0].point.y, '.4~g')"
     return [
-        heading(title, y - (22 if y == 0 else 10)),
+        title_mark(title, y - (22 if y == 0 else 10)),
         panel(y, height, marks, panel_data.bounds, log=panel_data.logarithmic, ticks=4 if height == LOSS_HEIGHT else 3),
         *at_ends(_ends(panel_data, height, span), height, y),
         readout(f"{near} ? {value} : ''", y - (22 if y == 0 else 10)),

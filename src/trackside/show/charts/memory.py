@@ -13,7 +13,7 @@ from trackside.query import events, metric
 from trackside.show.charts import curves, reduce
 from trackside.show.charts.chart import NARROW_AXIS_LEFT, Chart, Drawing
 from trackside.show.charts.curves import CurveStyle
-from trackside.show.charts.phases import events_of, finding, plotted, run_window, split_culprits, titled
+from trackside.show.charts.phases import display_name, events_of, finding, plottable_samples, run_window, split_culprits
 from trackside.show.charts.time_axis import Json, mark, signal
 from trackside.show.wording import size, word
 
@@ -34,7 +34,7 @@ SLACK_S = 60.0
 
 def draw(verdict: Verdict, facts: Facts) -> Drawing | None:
     """The chart; None if memory was not sampled."""
-    used, window = plotted(facts, USED), run_window(facts)
+    used, window = plottable_samples(facts, USED), run_window(facts)
     if window is None or used is None:
         return None
     capacity, moments = capacity_bytes(facts, used), _moments(verdict, facts, window)
@@ -124,7 +124,7 @@ def _rows(verdict: Verdict, used: Grid, capacity: float | None) -> list[tuple[st
     for index in np.argsort(-np.nan_to_num(peaks), kind="stable")[:50]:
         gpu = gpus[index] or str(used.series[index].get("gpu_uuid") or "")
         share = word(float(peaks[index]) / capacity, "share") if capacity else "not known"
-        rows.append((titled(gpu), size(float(peaks[index])), size(float(middles[index])), share))
+        rows.append((display_name(gpu), size(float(peaks[index])), size(float(middles[index])), share))
     return rows
 
 

@@ -19,7 +19,7 @@ from trackside.show.charts import reduce
 from trackside.show.charts.chart import Chart, Drawing, Raster
 from trackside.show.charts.heat_map import HeatMap, heat_map
 from trackside.show.charts.memory import CAPACITY, capacity_bytes
-from trackside.show.charts.phases import culprits, finding_onset, plotted, titled
+from trackside.show.charts.phases import culprits, display_name, finding_onset, plottable_samples
 from trackside.show.wording import word
 
 MAX_CELL_BYTES = 900_000
@@ -98,7 +98,7 @@ class LayerValues:
 
 def draw(verdict: Verdict, facts: Facts) -> Drawing | None:
     """The chart; None if no GPU was sampled."""
-    grids = [(layer, grid) for layer in LAYERS if (grid := plotted(facts, layer.query)) is not None]
+    grids = [(layer, grid) for layer in LAYERS if (grid := plottable_samples(facts, layer.query)) is not None]
     if any(layer.key == "engine" for layer, _ in grids):  # a less precise measure of the same
         grids = [(layer, grid) for layer, grid in grids if layer.key != "utilization"]
     gpus = _rows(verdict, [grid for _, grid in grids])
@@ -123,7 +123,7 @@ def draw(verdict: Verdict, facts: Facts) -> Drawing | None:
     onset = finding_onset(verdict, facts)
     onset_column = 0 if onset is None else max(0, int((onset[0] - start) // step))
     drawn = HeatMap(
-        tuple(titled(gpu) for gpu in gpus), tuple(ranks.get(gpu, "") for gpu in gpus), marked,
+        tuple(display_name(gpu) for gpu in gpus), tuple(ranks.get(gpu, "") for gpu in gpus), marked,
         {entry.layer.key: entry.raster for entry in layer_values}, start, step, columns,
         onset,
         _first(layer_values, verdict, marked, onset_column),
@@ -148,7 +148,7 @@ def _rows(verdict: Verdict, grids: Sequence[Grid]) -> list[str]:
 def _first(layer_values: Sequence[LayerValues], verdict: Verdict, marked: Sequence[int], onset_column: int) -> str:
     """The layer to show first: the first that the finding cites for its culprits; otherwise the most distinct of those
     that it cites, or of the activity layers."""
-    at_culprits, cited = _cited(verdict)
+    at_culprits, cited = _cited_layers(verdict)
     keys = [entry.layer.key for entry in layer_values]
     candidates = [entry for entry in layer_values if entry.layer.key in cited] or [
         entry for entry in layer_values if entry.layer.key in ACTIVE
@@ -158,7 +158,7 @@ def _first(layer_values: Sequence[LayerValues], verdict: Verdict, marked: Sequen
     )
 
 
-def _cited(verdict: Verdict) -> tuple[list[str], list[str]]:
+def _cited_layers(verdict: Verdict) -> tuple[list[str], list[str]]:
     """(layers that the primary finding cites for the GPUs it names, all layers that it cites), in order."""
     primary, layers = verdict.primary, {layer.query.kind: layer.key for layer in LAYERS}
     at_culprits, every = [], []
@@ -196,7 +196,7 @@ def _caption(layer_values: Sequence[LayerValues], drawn: HeatMap) -> str:
     peaks = [entry.layer.title for entry in layer_values if entry.layer.aggregate == "max"]
     text = f"{word(len(drawn.names), 'GPUs')}, one row each; a cell covers {word(drawn.step, 's')}: "
     if means:
-        text += "its mean" + (f"; for {_listed(peaks)}, its maximum." if peaks else ".")
+        text += "its mean" + (f"; for {_name_list(peaks)}, its maximum." if peaks else ".")
     else:
         text += "its maximum."
     text += " Blank: not sampled."
@@ -206,7 +206,7 @@ def _caption(layer_values: Sequence[LayerValues], drawn: HeatMap) -> str:
     return text
 
 
-def _listed(names: Sequence[str]) -> str:
+def _name_list(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]
 
 

@@ -60,7 +60,7 @@ def cells(values: Matrix, max_points: int, aggregate: Literal["avg", "min", "max
     bucket_size = _bucket_size(values.shape[1], max_points)
     if bucket_size == 1:
         return values
-    parts = _padded(values, bucket_size).reshape(len(values), -1, bucket_size)
+    parts = _pad(values, bucket_size).reshape(len(values), -1, bucket_size)
     if aggregate != "avg":
         reduced: Matrix = (np.fmax if aggregate == "max" else np.fmin).reduce(parts, axis=2)
         return reduced
@@ -68,7 +68,7 @@ def cells(values: Matrix, max_points: int, aggregate: Literal["avg", "min", "max
     return np.where(counts > 0, np.nansum(parts, axis=2) / np.maximum(counts, 1), np.nan)
 
 
-def isolated(values: Matrix) -> Matrix:
+def isolated_flags(values: Matrix) -> Matrix:
     """(T,) 1 for a point without neighbors, through which no line is drawn."""
     sampled = np.concatenate([[False], ~np.isnan(values), [False]])
     flags: Matrix = (sampled[1:-1] & ~sampled[:-2] & ~sampled[2:]).astype(np.float64)
@@ -100,7 +100,7 @@ def _bucket_size(count: int, max_points: int) -> int:
     return max(1, -(-count // max_points))
 
 
-def _padded(values: Matrix, bucket_size: int) -> Matrix:
+def _pad(values: Matrix, bucket_size: int) -> Matrix:
     missing = -values.shape[-1] % bucket_size
     return np.concatenate([values, np.full((*values.shape[:-1], missing), np.nan)], axis=-1)
 
@@ -108,4 +108,4 @@ def _padded(values: Matrix, bucket_size: int) -> Matrix:
 def _buckets(values: Matrix, max_points: int) -> Matrix:
     """(buckets, windows of each)."""
     bucket_size = _bucket_size(len(values), max_points)
-    return _padded(values, bucket_size).reshape(-1, bucket_size)
+    return _pad(values, bucket_size).reshape(-1, bucket_size)

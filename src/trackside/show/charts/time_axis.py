@@ -190,7 +190,7 @@ def rule(x: str, height: float, color: str, *, dash: Sequence[int] = (), y: Any 
     return mark("rule", {"x": x_px, "y": y, "y2": height, **style})
 
 
-def named_moment(
+def moment_marks(
     seconds: float, text: str, height: float, color: str, *, axis: str = "time", y: float = -5
 ) -> list[Json]:
     """A vertical line at a moment (or step), with its name above it on the side that has room."""
@@ -218,7 +218,7 @@ def label(text: Any, x: Any, y: Any, color: str = "ink", **more: Any) -> Json:
     return mark("text", {"text": text, "x": x, "y": y, "fill": signal(color), "fontSize": 12, **more})
 
 
-def heading(text: str, y: float = -22) -> Json:
+def title_mark(text: str, y: float = -22) -> Json:
     """The title of a panel, above its left edge; on a narrow chart the value under the cursor replaces it."""
     text_expression = f"isValid(moment) && width < {NARROW_PX} ? '' : {text_of(text)}"
     return label(signal(text_expression), 0, y, fontWeight="bold", fontSize=13)

@@ -29,11 +29,11 @@ from trackside.show.charts.time_axis import (
     figure,
     label,
     mark,
-    named_moment,
+    moment_marks,
     readout,
     signal,
 )
-from trackside.show.sanitize import shown
+from trackside.show.sanitize import replace_unsafe
 from trackside.show.wording import duration, moment, word
 from trackside.show.wording import span as time_span
 
@@ -99,14 +99,14 @@ def _attempt_bars(verdict: Verdict, facts: Facts, window: TimeRange) -> Iterator
     attempts = [attempt for attempt in run.attempts if attempt.start is not None]
     for attempt in attempts:
         end = attempt.end if attempt.end is not None else window[1]
-        state = shown(attempt.state or "state not known")
+        state = replace_unsafe(attempt.state or "state not known")
         name = f"attempt {attempt.number}: {state}" if len(attempts) > 1 else state
         tip = f"{name}\n{moment(attempt.start or 0.0)} to {moment(end)}, {duration(end - (attempt.start or 0.0))}"
         tip += f"\nexit code {attempt.exit_code}" if attempt.exit_code is not None else ""
-        tip += f"\non {shown(word(attempt.nodes))}" if attempt.nodes else ""
+        tip += f"\non {replace_unsafe(word(attempt.nodes))}" if attempt.nodes else ""
         yield Bar("scheduler", attempt.start or 0.0, end, name, tip, _color(attempt.state))
     if not attempts:
-        name = shown(run.disposition or "the run")
+        name = replace_unsafe(run.disposition or "the run")
         tip = f"{name}\n{moment(window[0])} to {moment(window[1])}, {duration(window[1] - window[0])}"
         yield Bar("scheduler" if run.start is not None else "the run", *window, name, tip, _color(run.disposition))
 
@@ -158,7 +158,7 @@ def _caption(
     onset: tuple[float, str] | None,
 ) -> str:
     run = verdict.run
-    state = f", {shown(run.disposition)}" if run.disposition else ""
+    state = f", {replace_unsafe(run.disposition)}" if run.disposition else ""
     text = f"{time_span(window)} ({duration(window[1] - window[0])}){state}."
     if onset is not None:
         text += f" Verdict: {onset[1]}, since {moment(onset[0])}."
@@ -249,7 +249,7 @@ def _spec(
             *marks,
             inside,
             _counts(),
-            *(named_moment(onset[0], onset[1], height, "bad") if onset else []),
+            *(moment_marks(onset[0], onset[1], height, "bad") if onset else []),
             readout(clock("moment")),
         ],
         data=[{"name": "bars", "values": bar_rows}, {"name": "events", "values": event_rows, "transform": [_NEXT]}],
