@@ -40,6 +40,6 @@ class NoSuchRun(UsageError, ValueError):
     """The chosen job is not in the inputs."""
 
 
-class CannotAsk(UsageError, ValueError):
-    """The request to a site, or a setting, is invalid: not a job id, a job of several clusters, an unknown kind of
+class InvalidSiteRequest(UsageError, ValueError):
+    """A request to a site, or a setting for it, is invalid: not a job id, a job of several clusters, an unknown kind of
     store."""

@@ -58,9 +58,7 @@ def test_sentence_fills_templates_with_units() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("n", "text"), [(0, "0 logged steps"), (1, "1 logged step"), (2000, "2,000 logged steps")]
-)
+@pytest.mark.parametrize(("n", "text"), [(0, "0 logged steps"), (1, "1 logged step"), (2000, "2,000 logged steps")])
 def test_a_count_is_worded_with_its_noun(n: int, text: str) -> None:
     assert fill_template("{n:logged steps}", {"n": Value(n, (CITE,))}) == text
 

@@ -116,7 +116,7 @@ def test_a_running_job_its_nodes_gpus_steps_and_parent(bin_: Bin) -> None:
     sink = records(answer)
     jobs = collect(sink.records)
     assert {job.id for job in jobs} == {"6", "7"}
-    job = jobs.named("7")
+    job = jobs.find("7")
     assert job is not None
     assert [row.many("gpus") for row in job.rows if row.get("source") == "scontrol"] == [
         tuple(f"{node}:{gpu}" for node in ("c1", "c2") for gpu in range(4))

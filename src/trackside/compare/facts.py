@@ -27,9 +27,10 @@ PLAN = {
 def rows(a: Side, b: Side) -> Iterator[ComparedRow]:
     """Verdict, state, elapsed time, nodes, GPUs and framework, then the settings."""
     yield compare_values("outcome", "verdict", _verdict(a), _verdict(b))
-    yield compare_values("outcome", "state", a.recorded("state"), b.recorded("state"))
-    yield compare_values("outcome", "exit code", a.recorded("exit_code"), b.recorded("exit_code"))
-    yield compare_values("outcome", "elapsed time", a.recorded("elapsed_s", "s"), b.recorded("elapsed_s", "s"), 0.1)
+    yield compare_values("outcome", "state", a.record_value("state"), b.record_value("state"))
+    yield compare_values("outcome", "exit code", a.record_value("exit_code"), b.record_value("exit_code"))
+    elapsed_a, elapsed_b = (side.record_value("elapsed_s", "s") for side in (a, b))
+    yield compare_values("outcome", "elapsed time", elapsed_a, elapsed_b, 0.1)
     yield _nodes(a, b)
     yield compare_values("place", "GPUs", _gpus(a), _gpus(b))
     yield compare_values("setup", "framework", _framework(a), _framework(b))
@@ -101,12 +102,12 @@ def _nodes(a: Side, b: Side) -> ComparedRow:
 
 
 def _node_names(side: Side) -> Value | None:
-    recorded = side.recorded("nodes")
+    recorded = side.record_value("nodes")
     return None if recorded is None or not side.run.nodes else derived(tuple(sorted(side.run.nodes)), recorded)
 
 
 def _framework(side: Side) -> Value | None:
-    for frame in (side.progress, side.plans, side.printed("training_start")):
+    for frame in (side.progress, side.plans, side.log_events("training_start")):
         for row in frame.events:
             if row.get("framework") is not None:
                 return frame.value(row, "framework")
@@ -115,14 +116,16 @@ def _framework(side: Side) -> Value | None:
 
 def _commands(a: Side, b: Side) -> ComparedRow:
     """The command line, from the first source that shows it for both runs."""
-    by_side = [(_logged_command(side), side.recorded("submit_line"), side.recorded("command")) for side in (a, b)]
+    by_side = [
+        (_logged_command(side), side.record_value("submit_line"), side.record_value("command")) for side in (a, b)
+    ]
     pairs = list(zip(*by_side, strict=True))
     command_a, command_b = next((pair for pair in pairs if None not in pair), pairs[0])
     return compare_values("setup", "command", _without_job_id(a, command_a), _without_job_id(b, command_b))
 
 
 def _logged_command(side: Side) -> Value | None:
-    hosts = side.printed("host")
+    hosts = side.log_events("host")
     row = next((row for row in hosts.events if row.get("command")), None)
     return None if row is None else hosts.value(row, "command")
 

@@ -79,7 +79,7 @@ class Side:
         """The training plans that its log prints."""
         return Frame(events("training_plan"), "none") if isinstance(self.trajectory, Missing) else self.trajectory.plans
 
-    def printed(self, kind: str) -> Frame:
+    def log_events(self, kind: str) -> Frame:
         """The log events of a kind."""
         answer = self.facts.answer(events(kind))
         return answer if isinstance(answer, Frame) else Frame(answer.query, "none")
@@ -103,7 +103,7 @@ class Side:
         start = self.run.start
         return None if start is None or point.time is None or point.time < start else point.time - start
 
-    def recorded(self, name: str, unit: str = "") -> Value | None:
+    def record_value(self, name: str, unit: str = "") -> Value | None:
         """A field of the scheduler's record of its last attempt."""
         ending = self.facts.get(Ending)
         if isinstance(ending, Missing) or ending.job is None or ending.job.get(name) is None:

@@ -80,7 +80,7 @@ def _quantity_row(
 
 def _evaluations(a: Side, b: Side) -> Iterator[ComparedRow]:
     """Scores and losses of evaluations at equal steps, or at equal epochs if steps are unknown."""
-    frames = a.printed("evaluation"), b.printed("evaluation")
+    frames = a.log_events("evaluation"), b.log_events("evaluation")
     scores_a, scores_b = (_by_metric(frame.events) for frame in frames)
     for metric in sorted(scores_a.keys() & scores_b.keys()):
         positions = sorted(scores_a[metric].keys() & scores_b[metric].keys())
@@ -153,7 +153,7 @@ def _last_step(side: Side) -> Value | None:
 
 def _elapsed_per_step(side: Side) -> Value | None:
     """The elapsed time of the run divided by its steps; includes startup, checkpoints and pauses."""
-    done, elapsed = steps_done(side), side.recorded("elapsed_s", "s")
+    done, elapsed = steps_done(side), side.record_value("elapsed_s", "s")
     if done is None or elapsed is None:
         return None
     return derived(float(f"{elapsed.number / done.number:.4g}"), elapsed, done, unit="s")
@@ -170,7 +170,7 @@ def steps_done(side: Side) -> Value | None:
 
 def _startup(side: Side) -> Value | None:
     """Seconds from the start of the job to the first logged step."""
-    start = side.recorded("start", "time")
+    start = side.record_value("start", "time")
     stamped = [row for row in side.points if row.time is not None]
     if start is None or not stamped or (stamped[0].time or 0.0) < start.number:
         return None
@@ -179,7 +179,7 @@ def _startup(side: Side) -> Value | None:
 
 
 def _checkpoint_interval(side: Side) -> Value | None:
-    frame = side.printed("checkpoint_saved")
+    frame = side.log_events("checkpoint_saved")
     steps = {step: row for row in frame.events if (step := number(row, "step")) is not None}
     if len(steps) < 2:
         return None

@@ -122,7 +122,7 @@ class _Finder:
     def _of(self, job: str) -> JobData:
         location = self._locator.locate(job)
         run = location.run
-        duplicate_ids = self._sent(location)
+        duplicate_ids = self._pushed_duplicates(location)
         logs = [input_ for input_ in location.logs if input_.path in {*run.log_paths, *run.parent_log_paths}]
         logs = [input_ for input_ in logs if input_.id not in duplicate_ids]
         read_ids = {input_.id for input_ in logs}
@@ -152,7 +152,7 @@ class _Finder:
         data.scope = self._scope(location)
         return data
 
-    def _sent(self, location: JobLocation) -> set[int]:
+    def _pushed_duplicates(self, location: JobLocation) -> set[int]:
         """Ids of pushed line streams whose files are inputs themselves: the files hold all their lines."""
         files = [log.path for log in location.logs if not is_stream(log.path)]
         return {

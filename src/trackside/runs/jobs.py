@@ -88,7 +88,7 @@ class JobIndex:
         job.names.add(name)
         self._names.setdefault(name, job)
 
-    def named(self, id_: str) -> Job | None:
+    def find(self, id_: str) -> Job | None:
         """The job that an id means, in any spelling."""
         return self._all.get(id_) or self._names.get(id_)
 

@@ -32,10 +32,10 @@ def assign(
     recorded = len(jobs) > 0
     outputs = _outputs(jobs)
     for path in paths:
-        job = (jobs.named(owners[path]) or jobs.add(owners[path])) if path in owners else None
+        job = (jobs.find(owners[path]) or jobs.add(owners[path])) if path in owners else None
         job = job or _by_name(jobs, path) or outputs.get(leaf_of(path)) or _by_number(jobs, path)
         if job is None and path in inside:
-            job = jobs.named(inside[path]) or (None if recorded else jobs.add(inside[path]))
+            job = jobs.find(inside[path]) or (None if recorded else jobs.add(inside[path]))
         if job is None and not recorded and (guess := _guess(path)) is not None:
             job = jobs.add(guess)
         if job is None:
@@ -60,10 +60,10 @@ def _by_name(jobs: JobIndex, path: str) -> Job | None:
     if match is None:
         return None
     id_ = match[1] + (f"_{match[2]}" if match[2] else "") + (f"+{match[3]}" if match[3] else "")
-    job = jobs.named(id_) or (jobs.named(f"{id_}+0") if not match[2] else None)
+    job = jobs.find(id_) or (jobs.find(f"{id_}+0") if not match[2] else None)
     # ``slurm-50433_1.out`` may be a task of an array, or the output of a node or rank of job 50433.
     if job is None and match[2]:
-        job = jobs.named(match[1])
+        job = jobs.find(match[1])
     return job or jobs.add(id_)
 
 
@@ -105,12 +105,12 @@ def _fill_patterns(output: str, job: Job) -> str:
 def _by_number(jobs: JobIndex, path: str) -> Job | None:
     """The job with records whose id is a number in the path; the rightmost number wins."""
     match = _TORCHRUN.search(path)
-    if match and (job := jobs.named(match[1])):
+    if match and (job := jobs.find(match[1])):
         return job
     for number in reversed(_NUMBER.findall(path)):
         for id_ in (number, *re.split(r"[_+]", number)[:1]):
             # Short numbers are more often ranks, nodes or counters than job ids.
-            if len(id_) >= 3 and (job := jobs.named(id_)) is not None:
+            if len(id_) >= 3 and (job := jobs.find(id_)) is not None:
                 return job
     return None
 

@@ -16,7 +16,7 @@ def parents_among(job: Job, jobs: JobIndex) -> list[Job]:
     """The jobs with records or logs that this job depends on."""
     parents = []
     for id_ in job.parents:
-        parent = jobs.named(id_)
+        parent = jobs.find(id_)
         parents += [parent] if parent is not None else jobs.parts(id_)
     return [parent for parent in parents if parent is not job]
 

@@ -82,7 +82,7 @@ def resolve(
     chosen = _named_job(jobs, job) if job is not None else _choose(jobs)
     attempts = attempts_of(chosen.rows)
     parent, parent_by = parent_of(chosen, jobs, len(numbered_attempts(attempts)))
-    parent_job = jobs.named(parent) if parent is not None and parent_by != "requeue" else None
+    parent_job = jobs.find(parent) if parent is not None and parent_by != "requeue" else None
     # An unassigned log belongs to the run, unless another job (except its parent) in the same folder has logs too.
     home_logs = set(files if home is None else home)
     is_only_job = home_logs.isdisjoint(
@@ -114,7 +114,7 @@ def _integer(value: Scalar) -> int | None:
 def _named_job(jobs: JobIndex, wanted_id: str) -> Job:
     """The job that ``--job`` names: by any spelling of its id, its array's id, or the id of one of its steps."""
     id_ = plain_id(wanted_id)
-    exact = jobs.named(wanted_id.strip()) or jobs.named(id_)
+    exact = jobs.find(wanted_id.strip()) or jobs.find(id_)
     if exact is not None:
         return exact
     tasks = jobs.parts(id_)

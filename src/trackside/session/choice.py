@@ -22,8 +22,8 @@ def choose_run(
     loaded: LoadedInputs, as_of: float | None = None, live: MetricOpener | None = None
 ) -> tuple[Run, MemoryStore]:
     """The run and its rows. ``as_of``: end of a run that is still going. Raises SeveralRuns or NoSuchRun."""
-    loaded.done()
-    resolved = loaded.resolved()
+    loaded.finish()
+    resolved = loaded.resolve_run()
     run, store = resolved.run, resolved.store
     log_paths, parents = frozenset(run.log_paths), frozenset(run.parent_log_paths)
     for point in loaded.trajectories.points(log_paths):

@@ -12,7 +12,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 
 from trackside.catalog.streams import is_stream_of, label_value
-from trackside.errors import CannotAsk, NoSuchRun, NothingReadable
+from trackside.errors import InvalidSiteRequest, NoSuchRun, NothingReadable
 from trackside.evidence import UNABLE, Frame
 from trackside.finding import Verdict
 from trackside.http.unavailable import SourceUnavailable
@@ -62,8 +62,8 @@ class SiteSession(Session):
 def open_site(request: SiteRequest, stack: ExitStack) -> SiteSession:
     """Query everything that the site has about a job; its metrics can be queried until the stack is closed.
 
-    Raises FileNotFoundError for a missing path, CannotAsk, NothingReadable if there is nothing to query or no source
-    knows the job, StoreError, SeveralRuns and NoSuchRun.
+    Raises FileNotFoundError for a missing path, InvalidSiteRequest, NothingReadable if there is nothing to query or the
+    job was not found in any source, StoreError, SeveralRuns and NoSuchRun.
     """
     site, job, has_inputs = request.site, request.job, bool(request.paths or request.store)
     slurm = None
@@ -115,7 +115,7 @@ def _load(request: SiteRequest, slurm: SlurmAnswer, stack: ExitStack) -> LoadedI
             return loaded
     loaded = LoadedInputs(owners=slurm.owners, job=request.job, on_source=request.on_source)
     for source in slurm.sources:
-        loaded.take(source)
+        loaded.read(source)
     loaded.load(paths, request.on_progress)
     return loaded
 
@@ -148,7 +148,7 @@ def _usage_errors() -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise CannotAsk(str(error)) from error
+        raise InvalidSiteRequest(str(error)) from error
 
 
 def _asks_slurm(site: Site, files: bool) -> bool:
@@ -250,7 +250,7 @@ def _line_queries(loaded: LoadedInputs, slurm: SlurmAnswer | None) -> list[LogRe
     if slurm is not None and slurm.is_known:
         request = LogRequest(slurm.names, slurm.nodes, slurm.start, slurm.end)
         return [request, LogRequest(slurm.parents, end=slurm.start)] if slurm.parents else [request]
-    run = loaded.resolved().run
+    run = loaded.resolve_run().run
     jobs = tuple(dict.fromkeys(name for name in (loaded.job, run.id, *run.aliases) if name))
     start = None if run.start is None else run.start - ZONES_S
     end = None if run.end is None else run.end + ZONES_S
@@ -258,7 +258,7 @@ def _line_queries(loaded: LoadedInputs, slurm: SlurmAnswer | None) -> list[LogRe
 
 
 def _take_log(loaded: LoadedInputs, name: str, source: WalkItem) -> None:
-    loaded.take(source)
+    loaded.read(source)
     row = loaded.inputs[-1]
     if row.status in ("unreadable", "partial", "refused"):
         faults = source.faults if isinstance(source, Source) else []

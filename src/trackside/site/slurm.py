@@ -325,13 +325,13 @@ class _ClusterQuery:
             return []
         last = max(candidates)[1]
         self._take(self.slurm.accounting([last]))
-        last_job = collect(self.collected.records).named(last)
+        last_job = collect(self.collected.records).find(last)
         return [last_job] if last_job is not None else []
 
 
 def _jobs_of_ids(jobs: JobIndex, ids: Iterable[str]) -> list[Job]:
     """The jobs with these ids, each once; a common number means all its tasks or parts."""
-    matching = [job for id_ in ids for job in [jobs.named(id_), *jobs.parts(id_)] if job is not None]
+    matching = [job for id_ in ids for job in [jobs.find(id_), *jobs.parts(id_)] if job is not None]
     return list({job.id: job for job in matching}.values())
 
 

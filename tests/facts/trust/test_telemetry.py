@@ -478,8 +478,8 @@ def test_curves_are_drawn_as_text() -> None:
 @pytest.mark.parametrize(
     ("value", "unit", "text"),
     [
-        (0.9823, "ratio", "0.98"),
-        (0.0042, "ratio", "0.0042"),
+        (0.9823, "ratio", "98%"),
+        (0.0042, "ratio", "0.42%"),
         (1.98e9, "Hz", "1,980 MHz"),
         (683.2, "W", "683 W"),
         (84.0, "C", "84 \N{DEGREE SIGN}C"),
