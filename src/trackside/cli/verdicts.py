@@ -60,7 +60,9 @@ MAX_TIME_S = 253402300800.0
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print the verdict as Markdown, for a ticket.")
 @HTML
 @PRICE
-@click.option("-v", "--verbose", is_flag=True, help="Show all evidence: every citation with its query, every input.")
+@click.option(
+    "-v", "--verbose", is_flag=True, help="Show all evidence: citations with their queries, other families, inputs."
+)
 @click.option("--exit-code", is_flag=True, help="Exit 0 if healthy, 10 for a fault, 11 if undecided.")
 @click.option(
     "--now", metavar="TIME", help="Present time for a job that still runs (default: now); ISO 8601 or POSIX seconds."

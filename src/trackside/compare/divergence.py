@@ -1,4 +1,4 @@
-"""Finds the point from which two series differ by more than their own noise. Pure."""
+"""Finds the point from which two series differ by more than their own noise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compares the outcome, hardware and setup of two runs. Pure."""
+"""Compares the outcome, hardware and setup of two runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_SETTINGS = 40
 """Maximum number of differing settings with a row each."""
 MAX_NAMES = 8
 """Maximum number of names listed of settings that only one log prints."""
-PLAN = {
+PLAN_LABELS = {
     "total_steps": "planned steps",
     "epochs": "planned epochs",
     "examples": "training examples",
@@ -35,7 +35,7 @@ def rows(a: Side, b: Side) -> Iterator[ComparedRow]:
     yield compare_values("place", "GPUs", _gpus(a), _gpus(b))
     yield compare_values("setup", "framework", _framework(a), _framework(b))
     yield _commands(a, b)
-    for field, label in PLAN.items():
+    for field, label in PLAN_LABELS.items():
         value_a, value_b = _plan_value(a, field), _plan_value(b, field)
         if value_a is not None or value_b is not None:
             yield compare_values("setup", label, value_a, value_b)

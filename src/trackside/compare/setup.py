@@ -1,5 +1,5 @@
 """What the setup of two runs implies: whether they are comparable, and which differences a different setup may
-explain. Pure."""
+explain."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ MEASURED: Mapping[str, tuple[str, str, float]] = {
 
 @dataclass(frozen=True)
 class Side:
-    """A session on one run. ``settings``: those that its log prints before the first logged step, by name
+    """A session on one run. ``settings``: the settings that its log prints before the first logged step, by name
     (:mod:`trackside.compare.settings`); None if the log files are not available."""
 
     session: Session

@@ -1,4 +1,4 @@
-"""The extra GPU-hours that the slower of two runs took for the same steps. Pure."""
+"""The extra GPU-hours that the slower of two runs took for the same steps."""
 
 from __future__ import annotations
 

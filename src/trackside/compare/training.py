@@ -1,4 +1,4 @@
-"""Compares the logged steps of two runs, paired by step. Pure."""
+"""Compares the logged steps of two runs, paired by step."""
 
 from __future__ import annotations
 

@@ -9,14 +9,14 @@ from trackside.model import Event, TimeRange
 
 STEP_S = 900.0
 """Time zones differ by multiples of 15 minutes."""
-REACH_S = 14 * 3600.0
+MAX_OFFSET_S = 14 * 3600.0
 """The largest offset of a zone from UTC."""
 SLACK_S = 120.0
 """A log may begin this many seconds before its job's start, or end this many after its end."""
-WORTH_S = 600.0
+MAX_SKEW_S = 600.0
 """A log that misses the job's span by less is not shifted: that is clock skew, not another zone."""
 
-NEAR_S = 120.0
+MAX_SERIES_GAP_S = 120.0
 """A job's series begin and end within this of the job: prolog, epilog, and a scrape or two."""
 
 OpenTimeRange = tuple[float, float | None]
@@ -28,9 +28,9 @@ def offset_of(times: Sequence[float], span: OpenTimeRange | None) -> float:
 
     If several offsets fit, the one that puts the first time nearest to the job's start.
     """
-    if span is None or not times or _distance_s(times, span) <= WORTH_S:
+    if span is None or not times or _distance_s(times, span) <= MAX_SKEW_S:
         return 0.0
-    count = int(REACH_S // STEP_S)
+    count = int(MAX_OFFSET_S // STEP_S)
     offsets = [step * STEP_S for step in range(-count, count + 1)]
     fitting = [offset for offset in offsets if _distance_s([time + offset for time in times], span) == 0.0]
     first = min(times)
@@ -64,7 +64,9 @@ def _distance_s(times: Iterable[float], span: OpenTimeRange) -> float:
     return worst
 
 
-def shift_of(span: OpenTimeRange, stretches: Iterable[TimeRange], min_count: int = 1, near: float = NEAR_S) -> float:
+def shift_of(
+    span: OpenTimeRange, stretches: Iterable[TimeRange], min_count: int = 1, near: float = MAX_SERIES_GAP_S
+) -> float:
     """Seconds to add to the series' times so that at least ``min_count`` stretches fill the span; 0 if none does.
 
     A stretch is the time for which one GPU belonged to the job, or was sampled at all, according to its series. If the
@@ -73,7 +75,7 @@ def shift_of(span: OpenTimeRange, stretches: Iterable[TimeRange], min_count: int
     stretches = list(stretches)
     if -_fit(span, stretches, 0.0, near)[0] == len(stretches):
         return 0.0
-    count = int(REACH_S // STEP_S)
+    count = int(MAX_OFFSET_S // STEP_S)
     best = min((*_fit(span, stretches, step * STEP_S, near), abs(step), step) for step in range(-count, count + 1))
     return best[3] * STEP_S if -best[0] >= max(min_count, 1) else 0.0
 

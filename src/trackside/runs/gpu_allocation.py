@@ -17,15 +17,15 @@ from trackside.stores.metric_backend import AROUND_S, MetricBackend, step_of
 
 GpuUse = Literal["mine", "other", "idle"]
 METRIC = "gpu_memory_used_bytes"
-CONTEXT_BYTES = 256 << 20
+MIN_CONTEXT_BYTES = 256 << 20
 """A process uses at least this much: a CUDA context alone is 300 to 600 MB, depending on GPU and driver."""
-IDLE_BYTES = 1 << 30
+MAX_IDLE_BYTES = 1 << 30
 """An idle GPU uses at most this much: the driver keeps up to 600 MB for itself, a display some more."""
-CLOSE_S = 120.0
+MAX_ALLOC_GAP_S = 120.0
 """A GPU is allocated and freed within this of the job's start and end: prolog, Slurm's KillWait, epilog."""
 Cells = NDArray[np.float64]
 """(units, windows), NaN where nothing was sampled."""
-SURENESS: tuple[GpusBy, ...] = ("label", "scheduler", "whole", "tracer", "occupancy", "all")
+METHODS: tuple[GpusBy, ...] = ("label", "scheduler", "whole", "tracer", "occupancy", "all")
 """From most to least certain."""
 
 
@@ -51,7 +51,7 @@ class AllocationQuery:
     def within(self, series: LocatedSeries) -> bool:
         """Whether a series began and ended with the run."""
         first, last = series.info.first_ms / 1000, series.info.last_ms / 1000
-        return self.overlaps(series) and first >= self.start - CLOSE_S and last <= self.end + CLOSE_S
+        return self.overlaps(series) and first >= self.start - MAX_ALLOC_GAP_S and last <= self.end + MAX_ALLOC_GAP_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def find_allocation(
         if group_units:
             units.update(group_units)
             methods.append(method)
-    return GpuAllocation(frozenset(units), max(methods, key=SURENESS.index, default=None))
+    return GpuAllocation(frozenset(units), max(methods, key=METHODS.index, default=None))
 
 
 def _group_by_node(series: Iterable[LocatedSeries], query: AllocationQuery) -> dict[str, list[LocatedSeries]]:
@@ -150,7 +150,7 @@ def _of_others(series: Iterable[LocatedSeries], query: AllocationQuery) -> set[U
         if entry.job and entry.job not in query.ids:
             first, last = entry.info.first_ms / 1000, entry.info.last_ms / 1000
             shared = min(last, query.end) - max(first, query.start)
-            if shared >= min(CLOSE_S, (last - first) / 2, (query.end - query.start) / 2):
+            if shared >= min(MAX_ALLOC_GAP_S, (last - first) / 2, (query.end - query.start) / 2):
                 others.add(entry.unit)
     return others
 
@@ -183,10 +183,15 @@ def uses(
     with np.errstate(invalid="ignore"):
         in_use = [bool((high[row, inside] > threshold[row]).any()) for row in range(len(groups))]
     free_before = _was_free(
-        curves, groups, (start - CLOSE_S, min(start + AROUND_S, end)), (start - CLOSE_S, start), threshold, step
+        curves,
+        groups,
+        (start - MAX_ALLOC_GAP_S, min(start + AROUND_S, end)),
+        (start - MAX_ALLOC_GAP_S, start),
+        threshold,
+        step,
     )
     free_after = _was_free(
-        curves, groups, (max(end - CLOSE_S, start), end + AROUND_S), (end, end + AROUND_S), threshold, step
+        curves, groups, (max(end - MAX_ALLOC_GAP_S, start), end + AROUND_S), (end, end + AROUND_S), threshold, step
     )
     use_of_row: list[GpuUse] = [
         "idle" if not in_use[row] else "mine" if free_before[row] and free_after[row] else "other"
@@ -256,7 +261,7 @@ def _roll_up(
 def _threshold(cells: Cells) -> Cells:
     """(units,) Bytes above which each unit counts as in use."""
     lowest: Cells = np.where(np.isnan(cells), math.inf, cells).min(axis=1)
-    return np.minimum(lowest, IDLE_BYTES) + CONTEXT_BYTES
+    return np.minimum(lowest, MAX_IDLE_BYTES) + MIN_CONTEXT_BYTES
 
 
 def _was_free(

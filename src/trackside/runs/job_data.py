@@ -35,13 +35,13 @@ from trackside.stores.embedded.rows import EVENT, POINT, StoredInput, event_of, 
 from trackside.stores.embedded.snapshot import Snapshot
 from trackside.stores.memory import MemoryStore
 
-WHOLE_INPUTS = 1_000
-WHOLE_ROWS = 100_000
-WHOLE_SERIES = 50_000
+MAX_WHOLE_INPUTS = 1_000
+MAX_WHOLE_ROWS = 100_000
+MAX_WHOLE_SERIES = 50_000
 """A job's folders are taken as a whole up to this many inputs, rows (without those of logs), and series."""
 BEFORE_S, AFTER_S = 7 * 86400.0, 86400.0
 """Rows about a job's nodes concern the job if they lie at most this long before its start and after its end."""
-ZONES_S = 15 * 3600.0
+MAX_ZONE_OFFSET_S = 15 * 3600.0
 """The clocks of metrics and of the scheduler may differ by this much."""
 
 
@@ -128,7 +128,7 @@ class _Finder:
         read_ids = {input_.id for input_ in logs}
         others = [input_ for input_ in location.logs if input_.id not in read_ids | duplicate_ids]
         home = [input_ for input_ in self._inputs if input_.id in location.home]
-        small = len(home) <= WHOLE_INPUTS and sum(map(_row_count, home)) <= WHOLE_ROWS
+        small = len(home) <= MAX_WHOLE_INPUTS and sum(map(_row_count, home)) <= MAX_WHOLE_ROWS
         events, records = self._conditions(location, home, read_ids, small)
         data = JobData(run.id or job, paths=tuple(input_.path for input_ in others))
         data.home = frozenset(input_.path for input_ in location.logs if input_.id in location.home)
@@ -246,12 +246,12 @@ class _Finder:
         ids, hosts = tuple(sorted(location.ids)), _hosts(location.run)
         start, end = _span(location.run)
         at_home = f"p.input IN ({_numbers(location.home)})"
-        if count > WHOLE_SERIES:
+        if count > MAX_WHOLE_SERIES:
             at_home += " AND s.node IS NULL" if hosts else ""
         on_nodes = f"{HOST.format('s.node')} IN ({parameter_marks(hosts)}) AND p.last_ms >= ? AND p.first_ms <= ?"
         return SeriesFilter(
             f"(({at_home}) OR s.job IN ({parameter_marks(ids)}) OR ({on_nodes}))",
-            (*ids, *hosts, (start - ZONES_S) * 1000, (end + ZONES_S) * 1000),
+            (*ids, *hosts, (start - MAX_ZONE_OFFSET_S) * 1000, (end + MAX_ZONE_OFFSET_S) * 1000),
         )
 
 

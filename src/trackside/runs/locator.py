@@ -21,7 +21,7 @@ from trackside.stores.embedded.rows import INPUT, RECORD, StoredInput, input_of,
 from trackside.stores.embedded.snapshot import Snapshot
 from trackside.stores.memory import MemoryStore
 
-SAME_NAME = 200
+MAX_NAMESAKES = 200
 """Limit on jobs of one name, latest first, that may be the continued run; and on jobs with one output file."""
 HOST = "(CASE WHEN regexp_full_match({0}, '[0-9.]+') THEN {0} ELSE lower(split_part({0}, '.', 1)) END)"
 """SQL for a node's name in the form in which nodes are compared."""
@@ -147,7 +147,7 @@ class Locator:
                 self.records(
                     f"kind = 'job' AND name IN ({parameter_marks(names)}) AND \"end\" <= ?",
                     (*names, max(starts)),
-                    f'ORDER BY "end" DESC LIMIT {SAME_NAME}',
+                    f'ORDER BY "end" DESC LIMIT {MAX_NAMESAKES}',
                 ),
             )
         paths = {str(path) for *_, record in rows for key in ("std_out", "std_err") if (path := record.get(key))}
@@ -156,7 +156,7 @@ class Locator:
             rows += self.records(
                 f"kind = 'job' AND list_has_any(string_split(outputs, '/'), [{parameter_marks(outputs)}])",
                 tuple(outputs),
-                f"LIMIT {SAME_NAME}",
+                f"LIMIT {MAX_NAMESAKES}",
             )
         return _unique(rows)
 

@@ -16,7 +16,7 @@ _TAIL = re.compile(r"(?:^|[/!]|[-_.])(\d{4,10})(?:_(\d{1,6}))?\.(?:out|err|o|e)\
 _NUMBER = re.compile(r"(?<![\d.])(\d{1,10}(?:[_+]\d{1,10})?)(?![\d])")
 _DATE = re.compile(r"20\d{6}\Z|20\d\d(?:0[1-9]|1[0-2])\Z")
 _PATTERN = re.compile(r"%\d*([AajJtsnNxubB%])")
-TELLING = frozenset({"scheduler_notice", "host", "process_exit", "oom_kill"})
+JOB_NAMING_EVENTS = frozenset({"scheduler_notice", "host", "process_exit", "oom_kill"})
 """Kinds of log events that may name the job of the log."""
 
 
@@ -49,7 +49,7 @@ def ids_inside(events: Iterable[Event]) -> dict[str, str]:
     """By path, the job id that most of a log's notices name."""
     counts: dict[str, Counter[str]] = {}
     for event in events:
-        if event.kind in TELLING and (job := event.get("job")) is not None:
+        if event.kind in JOB_NAMING_EVENTS and (job := event.get("job")) is not None:
             counts.setdefault(event.at.path, Counter())[plain_id(str(job))] += 1
     return {path: counter.most_common(1)[0][0] for path, counter in counts.items()}
 

@@ -16,7 +16,7 @@ from trackside.errors import NoSuchRun, SeveralRuns
 from trackside.evidence import Frame
 from trackside.model import Record, Run, TimeRange
 from trackside.query import Query, Row, events, record
-from trackside.runs.clock import NEAR_S, REACH_S, OpenTimeRange, offset_of, shift_of
+from trackside.runs.clock import MAX_OFFSET_S, MAX_SERIES_GAP_S, OpenTimeRange, offset_of, shift_of
 from trackside.runs.gpu_allocation import AllocationQuery, GpuAllocation, find_allocation, use_times
 from trackside.runs.series_location import LocatedSeries, Unit, locate_series
 from trackside.stores.memory import MemoryStore
@@ -138,7 +138,9 @@ def _jobs_during(series: Iterable[LocatedSeries], jobs: AbstractSet[str], log: T
     for entry in series:
         if entry.gpu and entry.job in jobs:
             spans[entry.job] = _envelope([*([spans[entry.job]] if entry.job in spans else []), _stretch(entry)])
-    jobs_near = {job for job, (first, last) in spans.items() if first - REACH_S <= log[1] and last + REACH_S >= log[0]}
+    jobs_near = {
+        job for job, (first, last) in spans.items() if first - MAX_OFFSET_S <= log[1] and last + MAX_OFFSET_S >= log[0]
+    }
     if len(jobs_near) < 2:
         return jobs_near
     best_jobs = {
@@ -175,7 +177,7 @@ def _on_nodes(series: Sequence[LocatedSeries], nodes: Sequence[str]) -> list[Loc
     return [entry for entry in on_nodes if entry.gpu] or on_nodes or list(series)
 
 
-# -- when
+# -- the run's window
 
 
 def _window(
@@ -184,7 +186,7 @@ def _window(
     """The run's window from the scheduler, else from the log, the job's label or the memory use."""
     log = _log_window(rows) if run.start is None else None
     span = (run.start, run.end) if run.start is not None else log
-    envelope, near = _envelope(map(_stretch, series)), max(NEAR_S, 4 * interval)
+    envelope, near = _envelope(map(_stretch, series)), max(MAX_SERIES_GAP_S, 4 * interval)
     too_short = log is not None and log[1] - log[0] < interval  # for example, only the scheduler's closing lines
     if span is None or (too_short and not labeled):
         return _window_of_series(curves, series, envelope, labeled, interval)
@@ -217,7 +219,7 @@ def _shift(
     interval: float,
 ) -> float:
     """Seconds to add to the series' clock, a zone offset, so that they fit the run's window."""
-    near = max(NEAR_S, 4 * interval)
+    near = max(MAX_SERIES_GAP_S, 4 * interval)
     by_unit = _by_unit(series)
     if labeled or span[1] is None:
         return shift_of(span, by_unit.values(), near=near) if labeled else 0.0

@@ -8,7 +8,7 @@ from itertools import pairwise
 from trackside.runs.jobs import Job, JobIndex
 from trackside.runs.logs import folder_of
 
-TURN_S = 60.0
+MAX_TURN_GAP_S = 60.0
 """Maximum seconds from one job's end to the start of the next, if that one was waiting for it."""
 
 
@@ -59,7 +59,7 @@ def _last_in_turn(pool: Sequence[Job]) -> Job | None:
 def took_turn(later: Job, earlier: Job) -> bool:
     """Whether the later job waited for the earlier one of its name and folder, as a singleton or a chain does."""
     end, start, submit = earlier.time("end", last=True), later.time("start"), later.time("submit")
-    if end is None or start is None or not 0 <= start - end <= TURN_S or not same_work(later, earlier):
+    if end is None or start is None or not 0 <= start - end <= MAX_TURN_GAP_S or not same_work(later, earlier):
         return False
     return submit is None or submit < end
 

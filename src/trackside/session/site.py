@@ -37,11 +37,11 @@ from trackside.stores.metric_store import MetricOptions, MetricServer, RunScope,
 from trackside.verdict import engine
 from trackside.version import package_version
 
-ZONES_S = 15 * 3600.0
+MAX_ZONE_OFFSET_S = 15 * 3600.0
 """The times of records and logs in files may differ from UTC, which servers use, by at most this."""
 MAX_REASONS = 4
 """Sources whose reason an error gives."""
-LOG_STORE: tuple[Plane, ...] = ("log", "kernel")
+LOG_STORE_PLANES: tuple[Plane, ...] = ("log", "kernel")
 """The planes that a log store can provide."""
 
 
@@ -252,8 +252,8 @@ def _line_queries(loaded: LoadedInputs, slurm: SlurmAnswer | None) -> list[LogRe
         return [request, LogRequest(slurm.parents, end=slurm.start)] if slurm.parents else [request]
     run = loaded.resolve_run().run
     jobs = tuple(dict.fromkeys(name for name in (loaded.job, run.id, *run.aliases) if name))
-    start = None if run.start is None else run.start - ZONES_S
-    end = None if run.end is None else run.end + ZONES_S
+    start = None if run.start is None else run.start - MAX_ZONE_OFFSET_S
+    end = None if run.end is None else run.end + MAX_ZONE_OFFSET_S
     return [LogRequest(jobs, run.nodes, start, end)]
 
 
@@ -263,7 +263,7 @@ def _take_log(loaded: LoadedInputs, name: str, source: WalkItem) -> None:
     if row.status in ("unreadable", "partial", "refused"):
         faults = source.faults if isinstance(source, Source) else []
         reason = ("; ".join(faults) or row.note).removeprefix(UNABLE).removeprefix(f"{name}: ")
-        for plane in (row.plane,) if row.plane is not None else LOG_STORE:
+        for plane in (row.plane,) if row.plane is not None else LOG_STORE_PLANES:
             loaded.store.add_unavailable_source(plane, name, reason)
 
 
@@ -318,7 +318,7 @@ def _scope(run: Run, rows: MemoryStore) -> RunScope:
         start, end = _log_span(rows)
     if start is None:
         return RunScope(None, None, run.nodes, jobs)
-    return RunScope(start - ZONES_S, None if end is None else end + ZONES_S, run.nodes, jobs)
+    return RunScope(start - MAX_ZONE_OFFSET_S, None if end is None else end + MAX_ZONE_OFFSET_S, run.nodes, jobs)
 
 
 def _log_span(rows: MemoryStore) -> tuple[float | None, float | None]:

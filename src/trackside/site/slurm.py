@@ -31,7 +31,7 @@ from trackside.site.slurmrestd import SlurmRest
 MAX_JOBS = 64
 """Tasks of an array, or parts of a job, whose output and steps are queried."""
 MAX_PARENTS = 8
-NAMESAKE_S = 86400.0
+MAX_NAMESAKE_GAP_S = 86400.0
 """A namesake may be the continued job if it ended at most this long before: same name, user and folder."""
 
 
@@ -314,12 +314,12 @@ class _ClusterQuery:
         if start is None or name is None or user is None or "_" in job.id or len(attempts_of(job.rows)) > 1:
             return []
         namesakes_query = _ClusterQuery(self.slurm, self.id)
-        namesakes_query._take(self.slurm.namesakes(str(name), str(user), start - NAMESAKE_S, start))
+        namesakes_query._take(self.slurm.namesakes(str(name), str(user), start - MAX_NAMESAKE_GAP_S, start))
         candidates = [
             (end, other.id)
             for other in collect(namesakes_query.collected.records)
             if other.id not in job.names and "_" not in other.id and same_work(job, other)
-            if (end := other.time("end", last=True)) is not None and start - NAMESAKE_S <= end <= start
+            if (end := other.time("end", last=True)) is not None and start - MAX_NAMESAKE_GAP_S <= end <= start
         ]
         if not candidates:
             return []

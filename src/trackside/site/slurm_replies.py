@@ -1,4 +1,4 @@
-"""What querying Slurm returns, by either way: replies for the readers, rows for unanswered queries."""
+"""The results of queries to Slurm, by commands or slurmrestd: replies for the readers, rows for failed queries."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ NEWEST, OLDEST = 45, 37
 """API versions v0.0.NN that the readers know; tried from the newest down if the server gives no list."""
 MAX_ERROR_BYTES = 1 << 14
 """Maximum bytes read of an error response."""
-SINGLY = 16
+MAX_SINGLE_NODE_QUERIES = 16
 """Up to this many nodes are queried one by one; for more, all of the cluster's in one request."""
 _UNKNOWN = re.compile(r"Invalid job id|Nothing found", re.IGNORECASE)
 """Not "Unable to find JobId": 22.05 says that for every failure."""
@@ -52,7 +52,7 @@ class SlurmRest(Slurm):
         return []
 
     def nodes(self, names: Sequence[str]) -> Replies:
-        if len(names) > SINGLY:
+        if len(names) > MAX_SINGLE_NODE_QUERIES:
             return self._query("slurm", "nodes")
         return until_failure(self._query("slurm", f"node/{quote(name, safe='')}") for name in names)
 

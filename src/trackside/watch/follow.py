@@ -22,7 +22,7 @@ SETTLE_S = HIDDEN_S + 60.0
 last moments arrive up to a scrape later, and logs arrive late."""
 PATIENCE_S = 180.0
 """Maximum wait after the end for accounting to record it, or for a failing source to answer again."""
-USER_ERRORS = (FileNotFoundError, NotADirectoryError, PermissionError)
+PATH_ERRORS = (FileNotFoundError, NotADirectoryError, PermissionError)
 """Errors of a given path, which a retry cannot fix."""
 
 
@@ -60,7 +60,7 @@ def follow(
             check_start = clock()
             try:
                 verdict = diagnose()
-            except USER_ERRORS:
+            except PATH_ERRORS:
                 raise
             except (SourceUnavailable, OSError) as error:
                 remaining_s = math.inf if ended_at is None else ended_at + PATIENCE_S - clock()

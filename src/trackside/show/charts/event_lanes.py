@@ -46,15 +46,15 @@ LANES: Mapping[str, tuple[str, ...]] = {
 """Lane -> kinds of events."""
 HARDWARE = ("GPU faults", "host faults", "nodes")
 """Lanes at the bottom: hardware and node events."""
-_STEADY = (
+_STATE_KINDS = (
     "progress", "parent_progress", "rank_progress", "training_plan", "log_activity", "kernel_log", "host", "env_flag",
     "advice", "collective_state", "stack", "process_state", "nccl_init", "nccl_transport", "source_unanswered",
 )  # fmt: skip
 """Kinds that describe a state or are drawn in other charts; not shown as events."""
-_LANE = {kind: lane for lane, kinds in LANES.items() for kind in kinds} | {
-    kind: "other" for kind in EVENTS if kind not in _STEADY and not any(kind in kinds for kinds in LANES.values())
+_LANE_BY_KIND = {kind: lane for lane, kinds in LANES.items() for kind in kinds} | {
+    kind: "other" for kind in EVENTS if kind not in _STATE_KINDS and not any(kind in kinds for kinds in LANES.values())
 }
-_CALM = ("training", "checkpoints", "evaluations", "rendezvous", "scheduler notices")
+_CALM_LANES = ("training", "checkpoints", "evaluations", "rendezvous", "scheduler notices")
 _FAULTS_IN_CALM_LANES = ("checkpoint_missing", "rendezvous_failure")
 """Kinds in calm lanes that are faults nevertheless."""
 XID = metric("gpu_xid_last").over("run", "onset")
@@ -62,8 +62,8 @@ ERRORS: Mapping[str, Query] = {
     "uncorrectable ECC errors": metric("gpu_ecc_uncorrectable_total").over("run", "increase"),
     "rows remapped for uncorrectable errors": metric("gpu_rows_remapped_uncorrectable_total").over("run", "increase"),
 }
-FLAGS = metric("gpu_throttle_reasons").over("run", "last")
-EVENT_ASKS = (*(events(kind) for kind in _LANE), XID, *ERRORS.values(), FLAGS)
+THROTTLE_FLAGS = metric("gpu_throttle_reasons").over("run", "last")
+EVENT_ASKS = (*(events(kind) for kind in _LANE_BY_KIND), XID, *ERRORS.values(), THROTTLE_FLAGS)
 MAX_SLOTS = 110
 """Number of time slots of the window: the events of a lane within one slot are drawn as one mark."""
 MAX_TIP_EVENTS, MAX_TIP_CHARS = 4, 160
@@ -93,7 +93,7 @@ class TimelineEvent:
     @property
     def color(self) -> str:
         """The color signal: by severity, and whether the event is a symptom of a failure elsewhere."""
-        if self.lane in _CALM and (self.event is None or self.event.kind not in _FAULTS_IN_CALM_LANES):
+        if self.lane in _CALM_LANES and (self.event is None or self.event.kind not in _FAULTS_IN_CALM_LANES):
             return "good" if self.lane in ("checkpoints", "evaluations") else "ink"
         return "bad" if self.event is None or self.event.role in (Role.ROOT, Role.FACT) else "warn"
 
@@ -137,14 +137,14 @@ class EventGroup:
 def logged_events(facts: Facts, span: TimeRange, end: float) -> tuple[list[TimelineEvent], list[TimelineEvent]]:
     """(events in the span, events of unknown time). An event without a timestamp lies between the nearest earlier and
     later events of its file that have one; without a later one, before the end of the run."""
-    rows = [row for kind in (*_LANE, "progress") for row in events_of(facts, events(kind))]
+    rows = [row for kind in (*_LANE_BY_KIND, "progress") for row in events_of(facts, events(kind))]
     files = {row.at.path for row in rows if row.time is None}
     timed = sorted(
         (row.at.path, row.at.line, row.time) for row in rows if row.time is not None and row.at.path in files
     )
     placed_events, unplaced_events = [], []
     for row in rows:
-        lane = _LANE.get(row.kind)
+        lane = _LANE_BY_KIND.get(row.kind)
         if lane is None:
             continue
         if row.time is not None:
@@ -188,7 +188,7 @@ def _metric_event(grid: Grid, column: int, text: str, rows: NDArray[np.intp], sp
 def throttled_spans(facts: Facts) -> Iterator[tuple[float, float, str, str]]:
     """Yield the spans (from, to, name, tooltip) of at least two windows in which clocks were throttled. Shorter ones
     are ignored: NVML reports hardware slowdown briefly at every change of performance state."""
-    flags = samples_of(facts, FLAGS)
+    flags = samples_of(facts, THROTTLE_FLAGS)
     if flags is None:
         return
     values = np.nan_to_num(flags.values).astype(np.int64) & mask("hard", "thermal")

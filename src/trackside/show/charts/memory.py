@@ -20,12 +20,12 @@ from trackside.show.wording import size, word
 USED = metric("gpu_memory_used_bytes").over("run", "max")
 TOTAL = metric("gpu_memory_total_bytes").over("run", "max")
 FREE = metric("gpu_memory_free_bytes").over("run", "max")
-OOMS = events("cuda_oom")
-CAPACITY = (TOTAL, FREE, OOMS)
+OOM_EVENTS = events("cuda_oom")
+CAPACITY = (TOTAL, FREE, OOM_EVENTS)
 """The queries of :func:`capacity_bytes`."""
 HEIGHT = 190
 """Pixels of the plot."""
-HEADROOM = 1.15
+HEADROOM_RATIO = 1.15
 """Top of the scale relative to the capacity or the peak; leaves space for a label above the line."""
 GIB = 2.0**30
 SLACK_S = 60.0
@@ -52,7 +52,7 @@ def draw(verdict: Verdict, facts: Facts) -> Drawing | None:
             facts,
             window=window,
             height=HEIGHT,
-            top=(top := max(float(np.nanmax(used.values)), capacity or 0.0) / GIB * HEADROOM or 1.0),
+            top=(top := max(float(np.nanmax(used.values)), capacity or 0.0) / GIB * HEADROOM_RATIO or 1.0),
             step=used.step,
             form=".1f",
             unit=" GiB",
@@ -82,13 +82,13 @@ def capacity_bytes(facts: Facts, used: Grid) -> float | None:
     if isinstance(free, Grid) and free.values.shape == used.values.shape:
         both = used.values + free.values
         return None if np.isnan(both).all() else float(np.nanmedian(both))
-    printed = [row.get("total_bytes") for row in events_of(facts, OOMS)]
+    printed = [row.get("total_bytes") for row in events_of(facts, OOM_EVENTS)]
     return max((float(size_bytes) for size_bytes in printed if isinstance(size_bytes, (int, float))), default=None)
 
 
 def _moments(verdict: Verdict, facts: Facts, window: TimeRange) -> list[float]:
     """The times of out-of-memory errors: as logged, otherwise that of the finding."""
-    logged = [row.time for row in events_of(facts, OOMS) if row.time is not None]
+    logged = [row.time for row in events_of(facts, OOM_EVENTS) if row.time is not None]
     times = [time for time in logged if window[0] - SLACK_S <= time <= window[1] + SLACK_S]
     oom = _oom_finding(verdict)
     if not times and oom is not None and oom.since is not None:

@@ -80,7 +80,7 @@ def draw(verdict: Verdict, facts: Facts) -> Drawing | None:
     )
 
 
-# -- what there is
+# -- bars and lanes
 
 
 def _attempt_bars(verdict: Verdict, facts: Facts, window: TimeRange) -> Iterator[Bar]:
