@@ -17,7 +17,7 @@ from trackside.evidence import Store
 from trackside.facts.fact import Facts
 from trackside.finding import Verdict
 from trackside.model import Event, Record, Role, Run
-from trackside.show.charts import event_lanes, reduce
+from trackside.show.charts import busy_wait, event_lanes, reduce
 from trackside.show.charts.chart import PAINT, Chart, Drawing, charts, drawings
 from trackside.show.charts.phases import display_name, finding_onset
 from trackside.show.charts.static_image import LIGHT, standalone
@@ -295,6 +295,13 @@ def test_unsampled_time_has_no_phase() -> None:
     spans = [row for row in spec["timeline"].rows if row[2] == "phases"]
     assert [row[4].partition(":")[0] for row in spans] == ["GPUs busy", "GPUs busy"]  # utilization proves no work
     assert spec["busy-wait"].caption.startswith("While the GPUs were busy")
+
+
+def test_the_label_of_the_gap_ignores_a_gpu_that_stopped() -> None:
+    stopped = np.full(8, np.nan)
+    columns = {"t": np.arange(8.0), "busy": np.ones(8), "under": np.zeros(8), "own0": stopped}
+    (label,) = busy_wait._gap_label(columns)
+    assert 0 < label["encode"]["update"]["y"]["value"] < busy_wait.HEIGHT
 
 
 def test_an_isolated_sample_is_a_dot() -> None:

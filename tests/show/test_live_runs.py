@@ -107,7 +107,7 @@ def test_all_live_cases_exist() -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_running_job_is_not_said_to_be_over(case: object) -> None:
+def test_a_running_job_is_not_reported_as_over(case: object) -> None:
     with case.inputs() as folder:  # type: ignore[attr-defined]
         loaded, now = inputs_before_the_end(folder)
     verdict = judged(loaded, now)

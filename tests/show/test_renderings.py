@@ -15,7 +15,7 @@ from tools.cases import scenarios
 
 import trackside
 from trackside.show import brief
-from trackside.show.document import VerdictDoc, document, encode
+from trackside.show.document import ClaimDoc, VerdictDoc, document, encode
 from trackside.show.markdown import code_span, escape
 from trackside.show.markdown import render as markdown
 from trackside.show.sanitize import replace_unsafe
@@ -103,6 +103,17 @@ def test_every_number_in_brackets_is_a_citation_and_verbose_shows_all(name: str)
     for claim in doc.shows:
         for cite in claim.cites:
             assert " ".join(doc.cites[cite].query.split()) in in_full
+
+
+def test_verbose_prints_a_citation_once_and_folds_many_lines_of_a_file() -> None:
+    doc = _doc("g1/lab-hf-ddp")
+    cite = structs.replace(doc.cites[doc.shows[0].cites[0]], plane="log", query="events(exception).first(text)")
+    cites = {f"c{n}": structs.replace(cite, where=f"train.log:{n}", query=f"query-{n}") for n in range(1, 7)}
+    one, many = ClaimDoc("One line", ["c1"]), ClaimDoc("Six lines", list(cites))
+    shown = _text(structs.replace(doc, shows=[one, many, one], cites=doc.cites | cites), 200, verbose=True)
+    assert shown.count("query-1") == 1
+    assert shown.count("[1] see above") == 2
+    assert "[3-6] train.log: lines 3-6" in shown
 
 
 @pytest.mark.parametrize("text", HOSTILE)
