@@ -10,6 +10,7 @@ import click
 
 from trackside.cli.encoding import use_ascii_fallback
 from trackside.cli.exit_codes import errors
+from trackside.settings import nearest
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "agent": ("agent", "Collect a node's metrics and logs and send them to a server (docs/agent.md)."),
@@ -42,9 +43,9 @@ class CommandGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
         if cmd_name not in COMMANDS:
-            return None
+            ctx.fail(f"no command {cmd_name!r}{nearest(cmd_name, COMMANDS)}")
         command: click.Command = getattr(import_module(f"trackside.cli.{COMMANDS[cmd_name][0]}"), cmd_name)
         return command
 

@@ -31,7 +31,7 @@ from trackside.logs.stamp import find_time
 from trackside.read.bundle import DamagedBundle, is_bundle_file, open_bundle
 from trackside.session import Request, Session, open_session, request_of
 from trackside.settings.price import Price
-from trackside.show import brief, markdown, text
+from trackside.show import brief, heading, markdown, text
 from trackside.show.document import VerdictDoc, decode, document, encode, missing_citations
 from trackside.show.sanitize import replace_unsafe
 from trackside.stores.metadata.errors import ArchiveError
@@ -198,11 +198,9 @@ def _watch(diagnosis: _Diagnosis, interval: float, form: OutputForm, verbose: bo
         if form != "text":
             _print(doc, form, verbose)
             return
-        first = doc.primary
-        certainty = f" ({first.certainty}, {first.confidence:.2f})" if first.certainty and first.confidence else ""
-        variant = f" {first.variant}" if first.variant not in (None, first.id) else ""
+        finding = ", ".join(filter(None, (heading.family(doc.primary), heading.confidence(doc.primary))))
         state = f"  {in_words(doc.run.disposition)}" if doc.run.disposition else ""
-        click.echo(replace_unsafe(f"{_clock()}{state}  {first.family} {first.id}{variant}{certainty}"))
+        click.echo(replace_unsafe(f"{_clock()}{state}  {finding}"))
 
     outcome = follow(check_job, lambda: stage, print_change, notify, interval_s=interval)
     if outcome.verdict is None:

@@ -196,7 +196,7 @@ class Settings:
         """An error about a whole table, with the origin of the key that the message names, else of its first key."""
         table_values = self.set_values.get(index, {})
         key = next(
-            (key for key in table_values if re.search(rf"\b{re.escape(key)}\b", message)),
+            (key for key in table_values if re.search(rf"\b{re.escape(key)}\b", message, re.IGNORECASE)),
             next(iter(table_values), None),
         )
         origin = table_values[key].origin if key is not None else "the settings"

@@ -107,7 +107,7 @@ def _without_repeated_url(claim: ClaimDoc) -> str:
     """The sentence with a server's URL only once, so that the reason fits."""
     text = claim.text
     if server := _SERVER_URL.search(text):
-        text = text[: server.end()] + text[server.end() :].replace(server[0], "")
+        text = text[: server.end()] + text[server.end() :].replace(f"{server[0]} ", "").replace(server[0], "")
     return with_stop(text)
 
 

@@ -410,7 +410,11 @@ class _Writer:
         return self.cites.ids(dict.fromkeys(cites))
 
     def claims(self, claims: Iterable[Claim]) -> list[ClaimDoc]:
-        return [ClaimDoc(claim_sentence(claim, self.running), self.ids(claim.cites)) for claim in claims]
+        """The claims as sentences; those with the same sentence become one."""
+        cites_by_text: dict[str, list[Cite]] = {}
+        for claim in claims:
+            cites_by_text.setdefault(claim_sentence(claim, self.running), []).extend(claim.cites)
+        return [ClaimDoc(text, self.ids(cites)) for text, cites in cites_by_text.items()]
 
     def texts(self, claims: Iterable[Claim]) -> list[TextDoc]:
         return [TextDoc(claim_sentence(claim, self.running), self.ids(claim.cites)) for claim in claims]
