@@ -19,11 +19,11 @@ MAX_SKEW_S = 600.0
 MAX_SERIES_GAP_S = 120.0
 """A job's series begin and end within this of the job: prolog, epilog, and a scrape or two."""
 
-OpenTimeRange = tuple[float, float | None]
-"""Start and end of a job; the end may not be known."""
+JobTimes = tuple[float, float | None]
+"""Start and end of the job; the end may not be known."""
 
 
-def offset_of(times: Sequence[float], span: OpenTimeRange | None) -> float:
+def offset_of(times: Sequence[float], span: JobTimes | None) -> float:
     """Seconds to add to the times so that all lie in the job's span; 0 if they do already, or if no offset helps.
 
     If several offsets fit, the one that puts the first time nearest to the job's start.
@@ -37,7 +37,7 @@ def offset_of(times: Sequence[float], span: OpenTimeRange | None) -> float:
     return min(fitting, key=lambda offset: (abs(first + offset - span[0]), abs(offset)), default=0.0)
 
 
-def shift_event(event: Event, offset: float, span: OpenTimeRange | None) -> Event:
+def shift_event(event: Event, offset: float, span: JobTimes | None) -> Event:
     """The event with its time shifted; unchanged if it fits as it is and would not after the shift.
 
     (A container that writes UTC and a slurmstepd that writes local time can share one file.)
@@ -54,7 +54,7 @@ def shift_event(event: Event, offset: float, span: OpenTimeRange | None) -> Even
     return replace(event, time=event.time + offset, fields={**event.fields, **moved})
 
 
-def _distance_s(times: Iterable[float], span: OpenTimeRange) -> float:
+def _distance_s(times: Iterable[float], span: JobTimes) -> float:
     """The largest number of seconds by which a time lies outside the span and its slack."""
     start, end = span
     worst = 0.0
@@ -65,7 +65,7 @@ def _distance_s(times: Iterable[float], span: OpenTimeRange) -> float:
 
 
 def shift_of(
-    span: OpenTimeRange, stretches: Iterable[TimeRange], min_count: int = 1, near: float = MAX_SERIES_GAP_S
+    span: JobTimes, stretches: Iterable[TimeRange], min_count: int = 1, near: float = MAX_SERIES_GAP_S
 ) -> float:
     """Seconds to add to the series' times so that at least ``min_count`` stretches fill the span; 0 if none does.
 
@@ -80,7 +80,7 @@ def shift_of(
     return best[3] * STEP_S if -best[0] >= max(min_count, 1) else 0.0
 
 
-def _fit(span: OpenTimeRange, stretches: Sequence[TimeRange], shift: float, near: float) -> tuple[int, float]:
+def _fit(span: JobTimes, stretches: Sequence[TimeRange], shift: float, near: float) -> tuple[int, float]:
     """(minus the number of stretches that fit, the sum of their gaps)."""
     start, end = span
     gaps = []

@@ -16,7 +16,7 @@ from trackside.errors import NoSuchRun, SeveralRuns
 from trackside.evidence import Frame
 from trackside.model import Record, Run, TimeRange
 from trackside.query import Query, Row, events, record
-from trackside.runs.clock import MAX_OFFSET_S, MAX_SERIES_GAP_S, OpenTimeRange, offset_of, shift_of
+from trackside.runs.clock import MAX_OFFSET_S, MAX_SERIES_GAP_S, JobTimes, offset_of, shift_of
 from trackside.runs.gpu_allocation import AllocationQuery, GpuAllocation, find_allocation, use_times
 from trackside.runs.series_location import LocatedSeries, Unit, locate_series
 from trackside.stores.memory import MemoryStore
@@ -29,7 +29,7 @@ EDGE_SAMPLES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class RunWindow:
+class RunPresence:
     """When the run was there. ``shift``: seconds added to the times of the series. ``starts_inside``,
     ``ends_inside``: the series show that the run was not there before ``start``, or after ``end``."""
 
@@ -182,7 +182,7 @@ def _on_nodes(series: Sequence[LocatedSeries], nodes: Sequence[str]) -> list[Loc
 
 def _window(
     curves: MetricBackend, run: Run, rows: MemoryStore, series: Sequence[LocatedSeries], labeled: bool, interval: float
-) -> RunWindow:
+) -> RunPresence:
     """The run's window from the scheduler, else from the log, the job's label or the memory use."""
     log = _log_window(rows) if run.start is None else None
     span = (run.start, run.end) if run.start is not None else log
@@ -200,10 +200,10 @@ def _window(
         end = max(end, _time_freed(curves, series, start - shift, near, interval) + shift)
     if log is not None and labeled and envelope[0] + shift <= end + near and envelope[1] + shift >= start - near:
         start, end = envelope[0] + shift - interval, max(end, envelope[1] + shift)
-    return RunWindow(start, end, shift)
+    return RunPresence(start, end, shift)
 
 
-def _is_covered(series: Sequence[LocatedSeries], span: OpenTimeRange, near: float) -> bool:
+def _is_covered(series: Sequence[LocatedSeries], span: JobTimes, near: float) -> bool:
     """Whether a series spans the window from start to end; if so, no zone shift is searched."""
     start, end = span
     return any(first <= start + near and (end is None or last >= end - near) for first, last in map(_stretch, series))
@@ -213,7 +213,7 @@ def _shift(
     curves: MetricBackend,
     run: Run,
     series: Sequence[LocatedSeries],
-    span: OpenTimeRange,
+    span: JobTimes,
     envelope: TimeRange,
     labeled: bool,
     interval: float,
@@ -252,7 +252,7 @@ def _time_freed(
 
 def _window_of_series(
     curves: MetricBackend, series: Sequence[LocatedSeries], envelope: TimeRange, labeled: bool, interval: float
-) -> RunWindow:
+) -> RunPresence:
     """The window from series alone: the time with the job's label, else the time of GPU memory use, else all of it."""
     start, end = envelope[0] - interval, envelope[1]
     if labeled:
@@ -265,7 +265,7 @@ def _window_of_series(
         bounded = [stretch for stretch in stretches if stretch[0] > start + interval or stretch[1] < end - interval]
         start, end = _envelope(bounded or stretches) if stretches else (start, end)
     slack = EDGE_SAMPLES * interval
-    return RunWindow(start, end, 0.0, starts_inside=start - data[0] >= slack, ends_inside=data[1] - end >= slack)
+    return RunPresence(start, end, 0.0, starts_inside=start - data[0] >= slack, ends_inside=data[1] - end >= slack)
 
 
 def _log_window(rows: MemoryStore) -> TimeRange | None:
@@ -369,7 +369,7 @@ _LASTING = ("counter", "sticky")
 # -- what the series show about the run
 
 
-def _complete_run(run: Run, selected: Sequence[LocatedSeries], holding: GpuAllocation, window: RunWindow) -> Run:
+def _complete_run(run: Run, selected: Sequence[LocatedSeries], holding: GpuAllocation, window: RunPresence) -> Run:
     ranks = {
         (entry.node, entry.gpu): rank
         for entry in selected

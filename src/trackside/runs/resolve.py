@@ -14,7 +14,7 @@ from trackside.model import Event, Record, Run, Scalar
 from trackside.query import Row
 from trackside.runs import clock
 from trackside.runs.attempts import AttemptRows, attempts_of, final_attempt, numbered_attempts
-from trackside.runs.clock import OpenTimeRange
+from trackside.runs.clock import JobTimes
 from trackside.runs.jobs import Job, JobIndex, collect, plain_id
 from trackside.runs.logs import assign, ids_inside
 from trackside.runs.parents import last_of_chain, parent_of
@@ -34,7 +34,7 @@ class EventAdjustment:
 
     logs: frozenset[str]
     offset: float
-    span: OpenTimeRange | None
+    span: JobTimes | None
     ranks: Ranks
     tasks: Tasks
 
@@ -206,7 +206,7 @@ def _framework(run_events: Iterable[Event]) -> str | None:
     return names.most_common(1)[0][0] if names else None
 
 
-def _span(attempts: Sequence[AttemptRows]) -> OpenTimeRange | None:
+def _span(attempts: Sequence[AttemptRows]) -> JobTimes | None:
     """From the first start to the last end of the job's attempts."""
     starts = [start for attempt in attempts if (start := attempt.time("start")) is not None]
     last = final_attempt(attempts)
