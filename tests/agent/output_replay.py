@@ -19,7 +19,7 @@ from trackside.finding import Verdict
 from trackside.logs.stamp import find_time
 from trackside.model import Run
 from trackside.runs.resolve import SeveralRuns
-from trackside.session.choice import choose
+from trackside.session.choice import choose_run
 from trackside.session.inputs import LoadedInputs
 from trackside.session.paths import load
 from trackside.stores.receiver.intake import Intake
@@ -35,9 +35,9 @@ _JOB = re.compile(r"slurm[-_](\d{1,10}(?:_\d{1,10})?)")
 def verdict_on(loaded: LoadedInputs, job: str | None = None) -> tuple[Verdict, Run]:
     """The verdict on loaded inputs, and the run."""
     try:
-        run, store = choose(loaded)
+        run, store = choose_run(loaded)
     except SeveralRuns:
-        run, store = choose(replace(loaded, job=job))
+        run, store = choose_run(replace(loaded, job=job))
     return engine.verdict_of(engine.facts_of(store, run), loaded.inputs), run
 
 

@@ -115,7 +115,7 @@ def test_the_exit_status_shows_whether_the_runs_differ(tmp_path: Path) -> None:
     assert run(one, other).exit_code == 0
 
 
-def test_every_value_cites_its_own_run_and_can_be_asked_again(
+def test_every_value_cites_its_own_run_and_can_be_checked_again(
     throttle_doc: dict[str, Any], sides: tuple[Side, Side]
 ) -> None:
     doc = throttle_doc

@@ -12,7 +12,7 @@ from tests.contract.stores import SERVERS, STORES, StoreContents
 from trackside.evidence import Frame, Grid, MissingAnswer, reduce_answer
 from trackside.query import AGGREGATES, ROLLUPS, SPANS, Query
 from trackside.runs.metrics import run_metrics
-from trackside.session.site import ZONES_S
+from trackside.session.site import MAX_ZONE_OFFSET_S
 from trackside.stores.memory import MemoryStore
 from trackside.stores.metric_backend import MetricBackend
 from trackside.stores.metric_store import RunScope
@@ -26,7 +26,10 @@ def contents_of(case: Case, folder: Path) -> StoreContents:
     for name, samples in case.files.items():
         (folder / name).write_text(exposition(samples))
     run = case.run
-    start, end = run.start and run.start - ZONES_S, run.end and run.end + ZONES_S  # as for records from files
+    start, end = (
+        run.start and run.start - MAX_ZONE_OFFSET_S,
+        run.end and run.end + MAX_ZONE_OFFSET_S,
+    )  # as for records from files
     scope = RunScope(start, end, run.nodes, (run.id,) if run.id else ())
     return StoreContents(sorted(folder.iterdir()), scope, exposition(case.unrelated), case.match, case.relabel)
 

@@ -16,8 +16,8 @@ from trackside.facts.trust.telemetry import trusted_facts
 from trackside.families import families, find_family
 from trackside.family import Family
 from trackside.finding import Action, Certainty, Claim, Finding, Outcome, Sentence
-from trackside.model import Event, EventRole, Plane, Position, Record, Run
-from trackside.show.wording import clause, worded
+from trackside.model import Event, Plane, Position, Record, Role, Run
+from trackside.show.wording import claim_sentence, clause
 from trackside.stores.memory import MemoryStore
 from trackside.verdict import engine
 from trackside.verdict.arbiter import arbitrate
@@ -149,7 +149,7 @@ def claims(finding: Finding) -> list[Claim]:
 def check_worded(finding: Finding) -> None:
     """Check that every sentence and every command fills."""
     for claim in claims(finding):
-        assert worded(claim)
+        assert claim_sentence(claim)
     for act in finding.actions:
         assert all(clause(Claim(sentence, act.values)) for sentence in (act.sentence, *act.commands))
 
@@ -212,7 +212,7 @@ def keys(finding: Finding) -> list[str]:
 
 def text_of(finding: Finding) -> str:
     """The claims that a finding shows, or the reasons why it is absent, as text."""
-    return "; ".join(worded(claim) for claim in (*finding.shows, *finding.because))
+    return "; ".join(claim_sentence(claim) for claim in (*finding.shows, *finding.because))
 
 
 def decision(finding: Finding) -> tuple[Outcome, Certainty | None]:

@@ -73,7 +73,7 @@ def test_node_activity_matches_a_computation_by_the_hour(
                     for active_node, hour in active_hours
                 )
             }
-            assert activity.on([f"n{node}"], START + first, end) == expected
+            assert activity.planes_on([f"n{node}"], START + first, end) == expected
 
 
 def test_a_year_of_a_node_is_read_as_one_range(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,5 +90,5 @@ def test_a_year_of_a_node_is_read_as_one_range(tmp_path: Path, monkeypatch: pyte
         monkeypatch.setattr(Snapshot, "rows", count_rows)
         activity = _NodeActivity(writer.snapshot())
         assert sum(fetched) <= 4
-        assert activity.on(["n0"], START + 300 * 24 * HOUR, START + 300 * 24 * HOUR + 5) == {"metric"}
-        assert not activity.on(["n0"], START + (40 * 24 + 2) * HOUR, START + (40 * 24 + 3) * HOUR)
+        assert activity.planes_on(["n0"], START + 300 * 24 * HOUR, START + 300 * 24 * HOUR + 5) == {"metric"}
+        assert not activity.planes_on(["n0"], START + (40 * 24 + 2) * HOUR, START + (40 * 24 + 3) * HOUR)

@@ -10,7 +10,7 @@ from trackside.finding import Verdict
 from trackside.http.unavailable import SourceUnavailable
 from trackside.model import Position, Samples, Series
 from trackside.query import events, metric
-from trackside.session.choice import choose
+from trackside.session.choice import choose_run
 from trackside.session.inputs import LoadedInputs
 from trackside.show.document import document
 from trackside.stores.joined import JoinedBackend
@@ -64,7 +64,7 @@ class RefusingBackend(MemoryBackend):
 
 
 def diagnose(live: RefusingBackend, files_backend: MemoryBackend | None = None) -> tuple[Verdict, MemoryStore]:
-    run, store = choose(LoadedInputs(metric_backend=files_backend), live=lambda run, rows: live)
+    run, store = choose_run(LoadedInputs(metric_backend=files_backend), live=lambda run, rows: live)
     return engine.verdict_of(engine.facts_of(store, run)), store
 
 
@@ -151,8 +151,8 @@ def test_a_metric_that_one_backend_cannot_read_is_not_reported_as_absent(elsewhe
     store, live = UnknownUnitBackend(), AnsweringBackend()
     for backend, name in ((store, "gpu_utilization_ratio"), (live, "gpu_power_watts"), (live, "gpu_sm_active_ratio")):
         if elsewhere or name != "gpu_sm_active_ratio":
-            backend.add(next(gpu_backend(("0", [(minute, 0.5) for minute in range(9)]), metric=name).drain()))
-    _, rows = choose(LoadedInputs(metric_backend=store), live=lambda run, rows: live)
+            backend.add(next(gpu_backend(("0", [(minute, 0.5) for minute in range(9)]), metric=name).drained()))
+    _, rows = choose_run(LoadedInputs(metric_backend=store), live=lambda run, rows: live)
     answer = rows.ask(metric("gpu_sm_active_ratio").over("run", "avg"))
     silent = rows.ask(events(SOURCE_UNANSWERED))
     if elsewhere:

@@ -17,7 +17,7 @@ from trackside.agent.out.remote_write import RemoteWriteOptions
 from trackside.agent.out.spool import SpoolOptions
 from trackside.agent.source import Source, sources
 from trackside.settings import ConfigError, Index, Section, Settings, SettingValue
-from trackside.settings.shown import Setting, exposed, in_force
+from trackside.settings.shown import EffectiveSetting, effective_settings, exposure_warnings
 
 PREFIX = "TRACKSIDE_AGENT_"
 FILE = Path("/etc/trackside/agent.toml")
@@ -92,7 +92,7 @@ class Config:
     spool: SpoolOptions
     file: str = ""
     """The file that was read; empty: none."""
-    settings: tuple[Setting, ...] = ()
+    settings: tuple[EffectiveSetting, ...] = ()
     warnings: tuple[str, ...] = ()
 
     @property
@@ -139,7 +139,7 @@ def load(
         section, _, key = name.rpartition(".")
         settings.set(section, key, value)
     if file is not None:
-        warnings += exposed(file, settings)
+        warnings += exposure_warnings(file, settings)
 
     def build(name: str, constructor: Any) -> Any:
         index: Index = (name, 0)
@@ -167,7 +167,7 @@ def load(
         loki=receiver_options("send.loki"),
         spool=build("spool", lambda values: SpoolOptions(**values)),
         file=str(file or ""),
-        settings=tuple(in_force(settings, ("send.remote_write", "send.loki"))),
+        settings=tuple(effective_settings(settings, ("send.remote_write", "send.loki"))),
         warnings=tuple(dict.fromkeys(warnings)),
     )
 

@@ -237,7 +237,7 @@ class _BundleWriter:
         self._file.seek(0)
         with zipfile.ZipFile(self._file) as archive:
             for item in bundle_sources(parts_of(self._inputs, archive)):
-                loaded.take(item)
+                loaded.read(item)
         return Session.of(loaded).verdict()
 
     @property

@@ -32,7 +32,7 @@ from urllib3.exceptions import (
 from trackside.http.connections import Sockets, pool, time_limit
 from trackside.http.options import HttpOptions, identity_headers, tls
 from trackside.http.unavailable import SourceUnavailable, TemporaryFailure, plain, refusal
-from trackside.settings.secrets import shown_url
+from trackside.settings.secrets import url_without_secrets
 
 MIN_PAUSE_S = 0.25
 """Pause before the first retry; it doubles with each further retry."""
@@ -76,7 +76,7 @@ class HttpClient:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.options = options
-        self.name = shown_url(options.url)
+        self.name = url_without_secrets(options.url)
         """The server's URL without credentials."""
         self._closed, self._sockets = threading.Event(), Sockets()
         self._sleep, self._clock = sleep or self._closed.wait, clock

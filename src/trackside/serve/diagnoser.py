@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from trackside.model import Plane
 from trackside.runs.listing import RunSummary, listing
 from trackside.session import Request, Session, SiteRequest, StoreRequest, open_session
-from trackside.session.site import is_job, names_of
+from trackside.session.site import is_job, source_names
 from trackside.site.config import Site
 from trackside.stores.embedded.layout import StoreError
 from trackside.stores.embedded.snapshot import Snapshot
@@ -85,7 +85,7 @@ class Diagnoser:
         self._renewed = -LISTED_S
         self.paths = (self._store,)
         """The inputs that a verdict's document names."""
-        self.queried = names_of(site) if site is not None else ()
+        self.queried = source_names(site) if site is not None else ()
         """The servers and commands that the document names in addition."""
 
     def _refresh(self) -> Sequence[Lag]:

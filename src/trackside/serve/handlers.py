@@ -80,9 +80,9 @@ class BrokenDoc(msgspec.Struct, frozen=True, kw_only=True):
     """The cited place."""
     query: str
     """The cited query."""
-    was: published.Json
+    was: published.JsonScalar
     """Value in the verdict."""
-    now: published.Json
+    now: published.JsonScalar
     """Value now; null if there is none."""
     problem: str
     """Why there is no value now; empty if there is one."""
@@ -250,7 +250,7 @@ class Handlers:
         checked = await self.judging.run(ask, ("verify", id_))
         broken = [_broken(citation) for citation in checked if not citation.holds]
         return _json(VerifiedDoc(verdict=id_, cites=len(checked), holding=len(checked) - len(broken), broken=broken,
-                                 dangling=published.uncited(doc)))  # fmt: skip
+                                 dangling=published.missing_citations(doc)))  # fmt: skip
 
     async def jobs(self, _: Request, arguments: Arguments) -> Response:
         rows = await self.judging.run(self.diagnoser.runs, "jobs")

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from trackside.errors import CannotAsk, NoSuchRun, NothingReadable, SeveralRuns
+from trackside.errors import InvalidSiteRequest, NoSuchRun, NothingReadable, SeveralRuns
 from trackside.http.unavailable import SourceUnavailable
 from trackside.serve.limits import RequestRefused
 from trackside.serve.problems import MEDIA_TYPE, Problem, ProblemDoc
@@ -153,7 +153,7 @@ def _problem(error: Exception, where: str) -> Problem:
                 str(error).partition("; 'trackside ")[0],
                 "GET /api/v1/jobs lists the jobs that have evidence",
             )
-        case CannotAsk():
+        case InvalidSiteRequest():
             return Problem(422, str(error))
         case SeveralRuns():
             return Problem(409, f"several runs match: {', '.join(error.jobs[:20])}", "use the id of one of them")

@@ -1,4 +1,4 @@
-"""Chooses the requested run from loaded inputs: its rows, its training points and its metrics."""
+"""Chooses the requested run from loaded inputs: its rows, its logged steps and its metrics."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ MetricOpener = Callable[[Run, MemoryStore], MetricBackend]
 """Opens the store that holds the site's metrics of a run."""
 
 
-def choose(
+def choose_run(
     loaded: LoadedInputs, as_of: float | None = None, live: MetricOpener | None = None
 ) -> tuple[Run, MemoryStore]:
     """The run and its rows. ``as_of``: end of a run that is still going. Raises SeveralRuns or NoSuchRun."""
-    loaded.done()
-    resolved = loaded.resolved()
+    loaded.finish()
+    resolved = loaded.resolve_run()
     run, store = resolved.run, resolved.store
-    own, parents = frozenset(run.log_paths), frozenset(run.parent_log_paths)
-    for point in loaded.trajectories.points(own):
+    log_paths, parents = frozenset(run.log_paths), frozenset(run.parent_log_paths)
+    for point in loaded.trajectories.points(log_paths):
         store.add_event(resolved.adjust(point))
-    other = loaded.trajectories.differing(own) if run.id is None else None
-    if other is not None:
-        store.add_event(replace(resolved.adjust(other), kind="other_progress"))
+    other_point = loaded.trajectories.differing(log_paths) if run.id is None else None
+    if other_point is not None:
+        store.add_event(replace(resolved.adjust(other_point), kind="other_progress"))
     for point in loaded.trajectories.points(parents) if parents else ():
         store.add_event(replace(resolved.adjust(point), kind="parent_progress"))
     if as_of is not None and run.end is None and run.disposition not in WAITING_STATES:

@@ -29,7 +29,7 @@ def load_stored(
     more: Sequence[InputSource] = (),
     owners: Mapping[str, str] = MappingProxyType({}),
 ) -> LoadedInputs:
-    """What a store holds about one job, as if loaded from files; its series can be queried until the stack is closed.
+    """The data of one job in a store, as if loaded from files; its series can be queried until the stack is closed.
 
     ``more``: further sources of the job; ``owners``: path of a file, in the store or not, whose job is known -> its id.
     """

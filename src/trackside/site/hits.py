@@ -50,7 +50,7 @@ def sources(
     budget = budget or ReadBudget(options)
     opens = [partial(_open_log, store, options, path, streams, budget) for path, streams in sorted(logs.items())]
     read: set[str] = set()
-    for text in _prefetched(opens, options.endpoint.concurrency):
+    for text in _prefetch(opens, options.endpoint.concurrency):
         for source in text.sources():
             read.add(source.path.partition("/")[0])
             yield source
@@ -68,9 +68,9 @@ def _missing_notes(query: LogRequest, answer: Streams, folders: Collection[str])
         yield f"has no system log lines of {shown} in this time range"
 
 
-def _prefetched(opens: Iterable[Callable[[], Lines]], at_once: int) -> Iterator[Lines]:
+def _prefetch(opens: Iterable[Callable[[], LogLines]], at_once: int) -> Iterator[LogLines]:
     """Opened logs in order; the next ones are opened while one is read."""
-    pending: deque[Future[Lines]] = deque()
+    pending: deque[Future[LogLines]] = deque()
     with ThreadPoolExecutor(at_once) as pool:
         for open_ in opens:
             pending.append(pool.submit(open_))
@@ -101,16 +101,16 @@ class ReadBudget:
 
 def _open_log(
     store: LogStore, options: LogOptions, path: str, streams: Sequence[LogStream], budget: ReadBudget
-) -> Lines:
+) -> LogLines:
     """A log with its first lines fetched. Never raises because of the store."""
-    lines = Lines(store, options, path, streams, budget)
+    lines = LogLines(store, options, path, streams, budget)
     stream = io.BufferedReader(lines, HEAD_BYTES)
     lines.source.stream = stream
     lines.source.head = stream.peek(HEAD_BYTES)[:HEAD_BYTES]
     return lines
 
 
-class Lines(PieceStream):
+class LogLines(PieceStream):
     """The bytes of one log, fetched as they are read. Errors that end it early are in ``source.faults``."""
 
     def __init__(

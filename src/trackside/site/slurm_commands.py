@@ -16,7 +16,7 @@ from trackside.catalog.slurm.commands import accounting_columns, accounting_tabl
 from trackside.command import MAX_ERROR_BYTES, Command, CommandStopped
 from trackside.http.unavailable import FailureKind, SourceUnavailable, plain
 from trackside.site.slurm_options import SlurmOptions
-from trackside.site.slurm_replies import MAX_NODES, Replies, Reply, Slurm, failed, until_failure
+from trackside.site.slurm_replies import MAX_NODES, Replies, Reply, Slurm, failed_row, until_failure
 
 JSON_SINCE = (23, 11)
 NODES_AT_ONCE = 1000
@@ -54,7 +54,7 @@ class SlurmCommands(Slurm):
         try:
             return self._query(arguments)
         except SourceUnavailable as error:
-            rows: Replies = [failed(self._label(arguments), error)]
+            rows: Replies = [failed_row(self._label(arguments), error)]
             if error.kind in ("timeout", "unreachable") and self._program("scontrol"):
                 return rows  # squeue would query the same daemon
         return [*rows, *self._attempt(["squeue", "--states=all", "-j", id_], lambda: ["-o", "%all"])]
@@ -85,7 +85,7 @@ class SlurmCommands(Slurm):
         try:
             return self._query([*arguments, *options()], arguments)
         except SourceUnavailable as error:
-            return [failed(self._label(arguments), error)]
+            return [failed_row(self._label(arguments), error)]
 
     def _query(self, arguments: Sequence[str], shown: Sequence[str] = ()) -> Replies:
         """The answer; empty if there is no such job. Raises SourceUnavailable."""

@@ -1,4 +1,4 @@
-"""What querying Slurm returns, by either way: replies for the readers, rows for unanswered queries."""
+"""The results of queries to Slurm, by commands or slurmrestd: replies for the readers, rows for failed queries."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def until_failure(answers: Iterable[Replies]) -> Replies:
     return replies
 
 
-def failed(path: str, error: SourceUnavailable, remedy: str = "") -> Input:
+def failed_row(path: str, error: SourceUnavailable, remedy: str = "") -> Input:
     """The row of an unanswered query."""
     return Input(path, None, "unreadable", "; ".join(part for part in (str(error), remedy) if part), plane="scheduler")
 

@@ -19,7 +19,7 @@ import msgspec
 from trackside.catalog.streams import ROLES
 from trackside.http.options import HttpOptions
 from trackside.http.unavailable import SourceUnavailable, error_message
-from trackside.settings.secrets import shown_url
+from trackside.settings.secrets import url_without_secrets
 from trackside.stores.registry import LOGS, check_kind, engine
 
 T = TypeVar("T")
@@ -149,7 +149,7 @@ def open_store(options: LogOptions) -> LogStore:
 
 def name_of(options: LogOptions) -> str:
     """How messages call the store; does not open it."""
-    return f"{_kind_of(options).title} {shown_url(options.endpoint.url)}"
+    return f"{_kind_of(options).title} {url_without_secrets(options.endpoint.url)}"
 
 
 # -- paging

@@ -23,7 +23,7 @@ from trackside.catalog.hang_lines import (
 from trackside.catalog.job_states import is_active
 from trackside.catalog.python_stack import Call, collective_in, is_job_code, job_call, waits_for_gpu
 from trackside.finding import Certainty, Outcome, Verdict
-from trackside.show.wording import worded
+from trackside.show.wording import claim_sentence
 
 LOG = "".join(
     f"2026-03-02T08:{step // 60:02}:{step % 60:02}Z step {step} loss {4 - step / 40:.3f}\n" for step in range(100)
@@ -124,7 +124,7 @@ def verdict(folder: Path, stacks: str, log: str = SIZE + LOG, name: str = "stack
 
 
 def sentences(verdict: Verdict) -> list[str]:
-    return [worded(claim, is_active(verdict.run.disposition)) for claim in verdict.primary.shows]
+    return [claim_sentence(claim, goes_on(verdict.run.disposition)) for claim in verdict.primary.shows]
 
 
 def agent_lines(*threads: tuple[int, str, list[tuple[str, str, int]]], minute: int = 20) -> str:

@@ -13,7 +13,7 @@ from trackside.facts.trust.preflight import Preflight
 from trackside.facts.trust.telemetry import trusted_facts
 from trackside.finding import Claim
 from trackside.model import Run
-from trackside.show.wording import worded
+from trackside.show.wording import claim_sentence
 from trackside.stores.memory import MemoryStore
 
 
@@ -48,4 +48,4 @@ def test_preflight_names_limits_of_the_logs() -> None:
     names = ["no_kernel_of", "still_running", "cut_off", "logs_of_some_ranks", "log_clock_shifted", "no_gpu_metrics"]
     assert [sentence_name(claim) for claim in claims] == names
     for claim in claims:
-        assert "{" not in worded(claim)
+        assert "{" not in claim_sentence(claim)

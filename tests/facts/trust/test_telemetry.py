@@ -24,8 +24,8 @@ from trackside.finding import Certainty, Finding, Outcome, Sentence, Verdict, ab
 from trackside.model import Run
 from trackside.query import Query, metric
 from trackside.show.document import citation, decode, document, encode
-from trackside.show.plot import downsampled, line
-from trackside.show.wording import measured, span, word, worded
+from trackside.show.plot import downsample, line
+from trackside.show.wording import claim_sentence, metric_phrase, span, word
 from trackside.sim import load_scenario, simulate
 from trackside.stores.memory import MemoryStore
 from trackside.verdict import engine, plots
@@ -39,7 +39,7 @@ def metric_limits(cluster: Cluster, *rows: Row, run: Run | None = None) -> dict[
     cites = [citation(cite) for claim in claims for cite in claim.cites]
     broken = [result for result in check({str(i): cite for i, cite in enumerate(cites)}, store) if not result.holds]
     assert not broken, broken
-    return {sentence_name(claim): worded(claim) for claim in claims}
+    return {sentence_name(claim): claim_sentence(claim) for claim in claims}
 
 
 def trust_of(store: MemoryStore, run: Run) -> TelemetryTrust:
@@ -472,14 +472,14 @@ def test_curves_are_drawn_as_text() -> None:
     assert line([0.0, 0.5, 1.0, None], "ratio") == "\u2581\u2585\u2588 "
     assert line([5.0, 5.0]) == "\u2588\u2588"
     assert line([0.0, 0.0]) == "\u2581\u2581"
-    assert downsampled([1.0, 3.0, None, None, 5.0], 3) == [2.0, None, 5.0]
+    assert downsample([1.0, 3.0, None, None, 5.0], 3) == [2.0, None, 5.0]
 
 
 @pytest.mark.parametrize(
     ("value", "unit", "text"),
     [
-        (0.9823, "ratio", "0.98"),
-        (0.0042, "ratio", "0.0042"),
+        (0.9823, "ratio", "98%"),
+        (0.0042, "ratio", "0.42%"),
         (1.98e9, "Hz", "1,980 MHz"),
         (683.2, "W", "683 W"),
         (84.0, "C", "84 \N{DEGREE SIGN}C"),
@@ -497,7 +497,7 @@ def test_measurements_are_worded_with_units(value: float, unit: str, text: str) 
 
 def test_queries_are_worded() -> None:
     query = metric("gpu_sm_active_ratio").where(node="n1", gpu="3").during(0, 60).rollup(15, "avg").reduce("median")
-    assert measured(str(query)) == ("median of gpu_sm_active_ratio of n1:3", "ratio")
+    assert metric_phrase(str(query)) == ("median of gpu_sm_active_ratio of n1:3", "ratio")
     assert span((0.0, 5400.0)) == "1970-01-01 00:00:00 to 01:30:00 UTC"
 
 

@@ -25,7 +25,7 @@ from trackside.show.document import VerdictDoc
 from trackside.show.report import assets
 from trackside.show.report.assets import script_data
 from trackside.show.report.page import badge, facts
-from trackside.show.sanitize import visible
+from trackside.show.sanitize import spell_unsafe
 
 
 class Elements(HTMLParser):
@@ -225,7 +225,7 @@ def test_script_data_cannot_close_its_element() -> None:
 
 def test_control_characters_are_made_visible() -> None:
     assert (
-        visible("a\tb\n\x1b\x07\u200b\ufeff")
+        spell_unsafe("a\tb\n\x1b\x07\u200b\ufeff")
         == "a\tb\n\u27e8ESC\u27e9\u27e8U+0007\u27e9\u27e8U+200B\u27e9\u27e8U+FEFF\u27e9"
     )
 

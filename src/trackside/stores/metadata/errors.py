@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from trackside.errors import UsageError
-from trackside.settings.secrets import HIDDEN, is_secret, shown_url
+from trackside.settings.secrets import HIDDEN, is_secret, url_without_secrets
 
 if TYPE_CHECKING:  # callers that only catch ArchiveError may not have the extra
     import sqlalchemy as sa
@@ -50,7 +50,7 @@ _POSTGRES: tuple[tuple[str, ArchiveErrorKind, str], ...] = (
 
 def redacted_url(url: sa.URL) -> str:
     """A database's URL without its secrets."""
-    return shown_url(url.render_as_string(hide_password=False))
+    return url_without_secrets(url.render_as_string(hide_password=False))
 
 
 def archive_error(url: sa.URL, error: exc.SQLAlchemyError) -> ArchiveError:
