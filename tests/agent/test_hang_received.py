@@ -99,7 +99,7 @@ def diagnose_job(receiver: Running, tmp_path: Path) -> Verdict:
 
 
 def sentences(verdict: Verdict) -> str:
-    running = goes_on(verdict.run.disposition)
+    running = is_active(verdict.run.disposition)
     return "\n".join(claim_sentence(claim, running) for claim in verdict.primary.shows)
 
 

@@ -16,7 +16,7 @@ from trackside.facts.trust.telemetry import trusted_facts
 from trackside.families import families, find_family
 from trackside.family import Family
 from trackside.finding import Action, Certainty, Claim, Finding, Outcome, Sentence
-from trackside.model import Event, Plane, Position, Record, Role, Run
+from trackside.model import Event, EventRole, Plane, Position, Record, Run
 from trackside.show.wording import claim_sentence, clause
 from trackside.stores.memory import MemoryStore
 from trackside.verdict import engine

@@ -16,7 +16,7 @@ from tests.families.rows import END, START, Row, event, job, points
 from trackside.evidence import Store
 from trackside.facts.fact import Facts
 from trackside.finding import Verdict
-from trackside.model import Event, Record, Role, Run
+from trackside.model import Event, EventRole, Record, Run
 from trackside.show.charts import busy_wait, event_lanes, reduce
 from trackside.show.charts.chart import PAINT, Chart, Drawing, charts, drawings
 from trackside.show.charts.phases import display_name, finding_onset

@@ -52,7 +52,7 @@ def ingest(paths: Sequence[str], store: str) -> None:
         if row.status not in ("read", "empty"):
             click.echo(replace_unsafe(f"{row.path}: {row.status}: {row.note}"), err=True)
     for row in result.skipped:
-        if row.note != SAME:
+        if row.note != ALREADY_STORED:
             click.echo(replace_unsafe(f"{row.path}: skipped: {row.note}"), err=True)
     click.echo(
         f"{store}: {_count(len(result.inputs), 'input')} read, {len(result.replaced):,} of them updated,"

@@ -199,7 +199,7 @@ def _watch(diagnosis: _Diagnosis, interval: float, form: OutputForm, verbose: bo
             _print(doc, form, verbose)
             return
         finding = ", ".join(filter(None, (heading.family(doc.primary), heading.confidence(doc.primary))))
-        state = f"  {in_words(doc.run.disposition)}" if doc.run.disposition else ""
+        state = f"  {state_in_words(doc.run.disposition)}" if doc.run.disposition else ""
         click.echo(replace_unsafe(f"{_clock()}{state}  {finding}"))
 
     outcome = follow(check_job, lambda: stage, print_change, notify, interval_s=interval)

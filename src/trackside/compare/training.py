@@ -66,7 +66,7 @@ def _quantity_row(
     if index is None and len(pairs) < MIN_POINTS:
         return ComparedRow(TOPIC, label, differs=None, why=_too_few(a, b, name, len(pairs)))
     row_a, row_b = pairs[-1 if index is None else index]
-    step = number(row_a, "step") or 0.0
+    step = numeric_field(row_a, "step") or 0.0
     values = _cited_value(a, row_a, name, unit), _cited_value(b, row_b, name, unit)
     label_at_step = f"{label} at step {step:,.0f}"
     if index is None:
@@ -180,7 +180,7 @@ def _startup(side: Side) -> Value | None:
 
 def _checkpoint_interval(side: Side) -> Value | None:
     frame = side.log_events("checkpoint_saved")
-    steps = {step: row for row in frame.events if (step := number(row, "step")) is not None}
+    steps = {step: row for row in frame.events if (step := numeric_field(row, "step")) is not None}
     if len(steps) < 2:
         return None
     ordered = sorted(steps)

@@ -72,7 +72,9 @@ def run_metrics(curves: MetricBackend, run: Run, rows: MemoryStore) -> tuple[Run
     if not any(query.overlaps(entry) for entry in selected):
         return run, RunMetrics(curves, (), None, "no metric was sampled while the run was there")
     gpus = len({entry.unit for entry in selected if entry.gpu})
-    until = max(entry.info.last_ms for entry in selected) / 1000 + window.shift if run.disposition in ALIVE else inf
+    until = (
+        max(entry.info.last_ms for entry in selected) / 1000 + window.shift if run.disposition in ACTIVE_STATES else inf
+    )
     timing = Timing(
         window.start, max(window.end, window.start), _interval(selected), window.shift, max_windows(gpus), until
     )

@@ -77,7 +77,7 @@ class LoadedInputs:
 
             self._spill, self._memory, self.metric_backend = Spill(self._memory), None, None
 
-    def read(self, source: Source | Input) -> None:
+    def read(self, source: InputSource | Input) -> None:
         """Read a source, or record why it cannot be read."""
         if self.on_source is not None and isinstance(source, InputSource):
             self.on_source(source)

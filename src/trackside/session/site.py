@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from trackside.catalog.streams import is_stream_of, label_value
 from trackside.errors import InvalidSiteRequest, NoSuchRun, NothingReadable
-from trackside.evidence import UNABLE, Frame
+from trackside.evidence import UNABLE_TO_CHECK, Frame
 from trackside.finding import Verdict
 from trackside.http.unavailable import SourceUnavailable
 from trackside.model import Event, Input, InputStatus, Plane, Run
@@ -261,8 +261,8 @@ def _take_log(loaded: LoadedInputs, name: str, source: WalkItem) -> None:
     loaded.read(source)
     row = loaded.inputs[-1]
     if row.status in ("unreadable", "partial", "refused"):
-        faults = source.faults if isinstance(source, Source) else []
-        reason = ("; ".join(faults) or row.note).removeprefix(UNABLE).removeprefix(f"{name}: ")
+        faults = source.faults if isinstance(source, InputSource) else []
+        reason = ("; ".join(faults) or row.note).removeprefix(UNABLE_TO_CHECK).removeprefix(f"{name}: ")
         for plane in (row.plane,) if row.plane is not None else LOG_STORE_PLANES:
             loaded.store.add_unavailable_source(plane, name, reason)
 

@@ -124,7 +124,7 @@ def verdict(folder: Path, stacks: str, log: str = SIZE + LOG, name: str = "stack
 
 
 def sentences(verdict: Verdict) -> list[str]:
-    return [claim_sentence(claim, goes_on(verdict.run.disposition)) for claim in verdict.primary.shows]
+    return [claim_sentence(claim, is_active(verdict.run.disposition)) for claim in verdict.primary.shows]
 
 
 def agent_lines(*threads: tuple[int, str, list[tuple[str, str, int]]], minute: int = 20) -> str:

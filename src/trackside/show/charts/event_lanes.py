@@ -15,9 +15,9 @@ from trackside.catalog.throttle import REASONS, mask, reasons_in
 from trackside.catalog.xid import XIDS
 from trackside.evidence import Grid
 from trackside.facts.fact import Facts
-from trackside.facts.gpu.activity import stretches
-from trackside.facts.gpus import name_of
-from trackside.model import Event, Role, TimeRange
+from trackside.facts.gpu.activity import window_ranges
+from trackside.facts.gpus import gpu_name
+from trackside.model import Event, EventRole, TimeRange
 from trackside.query import Query, events, metric
 from trackside.show.charts.phases import events_of, samples_of
 from trackside.show.sanitize import replace_unsafe
@@ -180,7 +180,7 @@ def metric_events(facts: Facts, span: TimeRange) -> Iterator[TimelineEvent]:
 
 
 def _metric_event(grid: Grid, column: int, text: str, rows: NDArray[np.intp], span: TimeRange) -> TimelineEvent:
-    gpus = tuple(name_of(grid.series[row]) for row in rows.tolist())
+    gpus = tuple(gpu_name(grid.series[row]) for row in rows.tolist())
     time = min(max(float(grid.times[column]), span[0]), span[1])
     return TimelineEvent("GPU faults", time, text=f"{text} on {word(gpus)}")
 

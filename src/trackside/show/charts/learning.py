@@ -12,7 +12,7 @@ from trackside.facts.fact import Facts
 from trackside.facts.training.learning import TrainingCurve, numeric_field, training_curve
 from trackside.facts.training.loss_curve import LossCurve
 from trackside.finding import Verdict
-from trackside.model import Event, TimeRange
+from trackside.model import Event
 from trackside.query import events, metric
 from trackside.show.charts import reduce
 from trackside.show.charts.chart import NARROW_AXIS_LEFT, Chart, Drawing
@@ -94,7 +94,7 @@ def draw(verdict: Verdict, facts: Facts) -> Drawing | None:
         return None
     frame, run_curve = loss.curve.frame, loss.curve
     answer = facts.answer(PARENT)
-    parent = curve(answer) if isinstance(answer, Frame) and answer else None
+    parent = training_curve(answer) if isinstance(answer, Frame) and answer else None
     x_axis = _horizontal_axis(run_curve, parent)
     axis = x_axis.axis
     tail = _tail(parent, run_curve) if parent is not None and len(parent.points) > 1 and axis == "step" else []
@@ -139,7 +139,7 @@ class HorizontalAxis:
     title: str = ""
 
 
-def _horizontal_axis(run_curve: Curve, parent: Curve | None) -> HorizontalAxis:
+def _horizontal_axis(run_curve: TrainingCurve, parent: TrainingCurve | None) -> HorizontalAxis:
     """Time if all points have one and there is no parent run; otherwise steps; otherwise the order of the points.
 
     If a run counts its steps from 0 again, they are shown after those of its parent.
@@ -160,21 +160,23 @@ def _horizontal_axis(run_curve: Curve, parent: Curve | None) -> HorizontalAxis:
     return HorizontalAxis("step", lambda row: order.get(id(row)), lambda row: None, "logged steps in order")
 
 
-def _have_steps(training_curve: Curve) -> bool:
-    return all((step := number(row, "step")) is not None and math.isfinite(step) for row in training_curve.points)
+def _have_steps(run_curve: TrainingCurve) -> bool:
+    return all((step := numeric_field(row, "step")) is not None and math.isfinite(step) for row in run_curve.points)
 
 
 def _step(row: Event) -> float:
     return numeric_field(row, "step") or 0.0
 
 
-def _tail(parent: Curve, run_curve: Curve) -> list[Event]:
+def _tail(parent: TrainingCurve, run_curve: TrainingCurve) -> list[Event]:
     """The last points of the parent run, as many steps as this run has."""
     reach = max(_step(run_curve.points[-1]) - _step(run_curve.points[0]), 1.0)
     return [row for row in parent.points if _step(row) >= _step(parent.points[-1]) - reach]
 
 
-def _lines(run_curve: Curve, tail: Sequence[Event], frame: Frame, x_axis: HorizontalAxis, facts: Facts) -> list[Panel]:
+def _lines(
+    run_curve: TrainingCurve, tail: Sequence[Event], frame: Frame, x_axis: HorizontalAxis, facts: Facts
+) -> list[Panel]:
     losses = [
         (x, loss)
         for row, loss in zip(run_curve.rows, run_curve.losses, strict=True)
@@ -196,7 +198,7 @@ def _lines(run_curve: Curve, tail: Sequence[Event], frame: Frame, x_axis: Horizo
 
 def _field_points(rows: Sequence[Event], field: str, position: PositionOf) -> Sequence[tuple[float, float]]:
     """(position, value) of the points that have a field."""
-    return [(x, y) for row in rows if (x := position(row)) is not None and (y := number(row, field)) is not None]
+    return [(x, y) for row in rows if (x := position(row)) is not None and (y := numeric_field(row, field)) is not None]
 
 
 def _line(
@@ -221,7 +223,7 @@ def _downsample(points: Sequence[tuple[float, float]]) -> Points:
     return tuple(finite[index] for index in reduce.points([x for x, _ in finite], [y for _, y in finite]))
 
 
-def _throughput(run_curve: Curve, x_axis: HorizontalAxis, facts: Facts) -> Panel:
+def _throughput(run_curve: TrainingCurve, x_axis: HorizontalAxis, facts: Facts) -> Panel:
     """Throughput as printed, otherwise steps per second from printed step times, otherwise as sampled."""
     if printed := _finite(_field_points(run_curve.points, "throughput", x_axis.position)):
         units = {str(row.get("throughput_unit")) for row in run_curve.points if row.get("throughput_unit")}
@@ -239,7 +241,7 @@ def _throughput(run_curve: Curve, x_axis: HorizontalAxis, facts: Facts) -> Panel
 
 
 def _moments(
-    verdict: Verdict, run_curve: Curve, tail: Sequence[Event], x_axis: HorizontalAxis
+    verdict: Verdict, run_curve: TrainingCurve, tail: Sequence[Event], x_axis: HorizontalAxis
 ) -> list[tuple[float, str, str]]:
     """Positions to mark, (position, label, color): the onset of a divergence, and the end of the parent run."""
     divergence = finding(verdict, lambda family: family.cost_kind == "spoilt")
@@ -264,7 +266,7 @@ def _moments(
 
 def _caption(
     lines: Sequence[Panel],
-    run_curve: Curve,
+    run_curve: TrainingCurve,
     tail: Sequence[Event],
     axis: Axis,
     moments: Sequence[tuple[float, str, str]],

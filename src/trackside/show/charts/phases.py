@@ -11,7 +11,7 @@ import numpy as np
 from trackside.evidence import Frame, Grid, Missing
 from trackside.facts.fact import Facts
 from trackside.facts.gpu.activity import Flags, Matrix, gpus_of
-from trackside.facts.gpus import of_ranks
+from trackside.facts.gpus import gpus_of_ranks
 from trackside.facts.pace.run_phases import RunPhase, RunPhases
 from trackside.families import families, find_family
 from trackside.family import Family

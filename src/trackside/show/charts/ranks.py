@@ -119,7 +119,7 @@ def draw(verdict: Verdict, facts: Facts) -> Drawing | None:
     step = grids[0][1].step * -(-len(times) // columns)
     start = float(times[0]) - grids[0][1].step
     marked = tuple(gpus.index(gpu) for gpu in culprits(verdict, gpus))
-    ranks = dict(zip(verdict.run.gpus, map(str, ranks_at(verdict.run, verdict.run.gpus)), strict=False))
+    ranks = dict(zip(verdict.run.gpus, map(str, ranks_of_gpus(verdict.run, verdict.run.gpus)), strict=False))
     onset = finding_onset(verdict, facts)
     onset_column = 0 if onset is None else max(0, int((onset[0] - start) // step))
     drawn = HeatMap(

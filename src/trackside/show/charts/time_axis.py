@@ -11,7 +11,6 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from trackside.model import TimeRange
 from trackside.show.charts.chart import LEFT, NARROW_RIGHT, RIGHT, WIDTH
 
 Json = dict[str, Any]
