@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from lab.case import Case
+from lab.case import LabCase
 from lab.cases import CASES
 from lab.record import record
 from lab.stage import RunFailed
@@ -30,7 +30,7 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def chosen(args: argparse.Namespace) -> list[Case]:
+def chosen(args: argparse.Namespace) -> list[LabCase]:
     if args.all:
         return list(CASES)
     cases = []
@@ -42,7 +42,7 @@ def chosen(args: argparse.Namespace) -> list[Case]:
     return cases
 
 
-def missing(case: Case, slurm_tools: Path | None) -> list[str]:
+def missing(case: LabCase, slurm_tools: Path | None) -> list[str]:
     lacks = []
     for need in case.needs:
         if need == "slurm":
@@ -52,7 +52,7 @@ def missing(case: Case, slurm_tools: Path | None) -> list[str]:
     return lacks
 
 
-def run_cases(cases: list[Case], to: Path, slurm_tools: Path | None) -> int:
+def run_cases(cases: list[LabCase], to: Path, slurm_tools: Path | None) -> int:
     failed = 0
     for case in cases:
         lacks = missing(case, slurm_tools)

@@ -6,8 +6,8 @@ import os
 import signal
 from typing import Any
 
-from lab.case import Case, Play
-from lab.cluster import Cluster, Job, cluster
+from lab.case import LabCase, Play
+from lab.cluster import Cluster, SlurmJob, cluster
 from lab.points import PLAIN, Reader
 from lab.stage import RunFailed, Stage
 
@@ -76,7 +76,7 @@ def node_killed(stage: Stage) -> None:
         submitted.cluster.script("slurm-node", "start", node)
 
 
-def _last_node(submitted: Job) -> str:
+def _last_node(submitted: SlurmJob) -> str:
     names = submitted.cluster.ask("squeue", "-h", "-j", submitted.number, "-o", "%N").strip()
     return submitted.cluster.ask("scontrol", "show", "hostnames", names).split()[-1]
 
@@ -116,8 +116,8 @@ def silent_resume(stage: Stage) -> None:
 
 def scheduled(
     name: str, play: Play, expected: dict[str, Any], story: str, mark: str, *, progress: bool = True, **other: Any
-) -> Case:
-    return Case(
+) -> LabCase:
+    return LabCase(
         name=f"slurm-{name}",
         play=play,
         expected=expected,

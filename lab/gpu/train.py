@@ -1,4 +1,4 @@
-"""One small training on one device, in one of five ways; run by ``tools/gpu_check.py`` in a process of its own.
+"""One small training on one device, in one of five ways; run by ``tools/gpu_check.py`` in its own process.
 
 The model is a language model on a made-up language whose next word depends on the last, so its loss soon falls.
 """

@@ -87,8 +87,15 @@ def test_only_a_simulation_is_overwritten(tmp_path: Path) -> None:
     run(tmp_path, SMALL)
     assert digest(tmp_path) == before
     (tmp_path / "truth.json").unlink()
-    with pytest.raises(ValueError, match="is not a simulation"):
+    with pytest.raises(ValueError, match="was not made by simulate; give a new or empty folder"):
         run(tmp_path, SMALL)
+
+
+def test_a_folder_of_other_files_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(ValueError, match="is not empty and was not made by simulate"):
+        run(tmp_path, SMALL)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
 def test_signals_of_a_healthy_run_are_consistent(tmp_path: Path) -> None:

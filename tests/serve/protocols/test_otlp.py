@@ -393,7 +393,7 @@ def test_pieces_are_bounded_and_complete(monkeypatch):
     request = logs_request({"host.name": "n1"}, [(NOW + at, f"line {at}", {}) for at in range(99)])
     body = request.SerializeToString()
     whole = ExportLogsServiceRequest()
-    for piece in messages.pieces(body, {1: {2: {2: {}}}}, 100, 0, len(body)):
+    for piece in messages.split_message(body, {1: {2: {2: {}}}}, 100, 0, len(body)):
         assert len(piece) < 100 + 50  # with the resource, which each piece repeats
         part = ExportLogsServiceRequest.FromString(piece)
         assert all(log.resource == request.resource_logs[0].resource for log in part.resource_logs)

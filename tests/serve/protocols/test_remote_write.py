@@ -16,7 +16,7 @@ from trackside.serve.protocols import messages, remote_write_1
 from trackside.serve.protocols.decoded import BadRequest, TooLarge, UnsupportedMedia
 from trackside.serve.protocols.remote_write import answer, decode, version_of
 from trackside.serve.protocols.samples import STALE as STALE_BITS
-from trackside.serve.protocols.series_key import KnownSeries, key_of, labels_of, length
+from trackside.serve.protocols.series_key import KnownSeries, key_of, labels_of, varint
 
 STALE = struct.unpack("<d", struct.pack("<Q", STALE_BITS))[0]
 NOW = 1_795_253_628_000
@@ -215,7 +215,7 @@ BAD_LABELS = {
     "no label __name__, only {gpu=\"0\"}": [(b"gpu", b"0")],
     "no label __name__": [(b"__name__", b""), (b"gpu", b"0")],
     "duplicate label \"gpu\": \"0\" and \"1\"": [(b"__name__", b"up"), (b"gpu", b"0"), (b"gpu", b"1")],
-    "isn't UTF-8": [(b"__name__", b"up"), (b"gpu", b"\xff\xfe")],
+    "is not UTF-8": [(b"__name__", b"up"), (b"gpu", b"\xff\xfe")],
     "has no name": [(b"__name__", b"up"), (b"", b"0")],
     "its labels take": [(b"__name__", b"up"), (b"gpu", b"x" * 70_000)],
 }  # fmt: skip
@@ -290,6 +290,6 @@ def test_the_number_of_unusual_samples_is_bounded(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(remote_write_1, "MAX_MESSAGES", 1000)
     labels = key_of([(b"__name__", b"up")])
     few, many = (labels + b"\x12\x00" * count for count in (1000, 1001))
-    assert len(decode(b"\x0a" + length(len(few)) + few).values) == 1000
+    assert len(decode(b"\x0a" + varint(len(few)) + few).values) == 1000
     with pytest.raises(TooLarge, match="more than 1,000 samples"):
-        decode(b"\x0a" + length(len(many)) + many)
+        decode(b"\x0a" + varint(len(many)) + many)

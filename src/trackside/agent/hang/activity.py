@@ -63,7 +63,7 @@ def read_counters(proc: Path, rank: Rank) -> RankCounters | None:
     helpers = 0.0
     bytes_, written = _io(proc, rank.main.pid)
     outputs, piped = _outputs(proc, rank.main.pid)
-    for process in rank.others[:MAX_PROCESSES]:
+    for process in rank.helpers[:MAX_PROCESSES]:
         cpu_and_faults = _stat(proc, process.pid)
         if cpu_and_faults is None:
             continue
@@ -74,16 +74,18 @@ def read_counters(proc: Path, rank: Rank) -> RankCounters | None:
     return RankCounters(cpu, helpers, bytes_, faults, written, outputs, piped)
 
 
-def activity_between(before: RankCounters, now: RankCounters, seconds: float) -> ProcessActivity:
+def activity_between(previous: RankCounters, current: RankCounters, seconds: float) -> ProcessActivity:
     """The difference of two readings. A helper that ended takes its CPU time with it; that counts as work."""
     elapsed_s = max(seconds, 1e-3)
-    bytes_ = None if now.bytes is None or before.bytes is None else abs(now.bytes - before.bytes) / elapsed_s
+    bytes_per_s = None
+    if current.bytes is not None and previous.bytes is not None:
+        bytes_per_s = abs(current.bytes - previous.bytes) / elapsed_s
     return ProcessActivity(
-        max(0.0, now.cpu_s - before.cpu_s) / elapsed_s,
-        abs(now.helpers_s - before.helpers_s) / elapsed_s,
-        bytes_,
-        abs(now.faults - before.faults) / elapsed_s,
-        _has_output(before, now),
+        max(0.0, current.cpu_s - previous.cpu_s) / elapsed_s,
+        abs(current.helpers_s - previous.helpers_s) / elapsed_s,
+        bytes_per_s,
+        abs(current.faults - previous.faults) / elapsed_s,
+        _has_output(previous, current),
     )
 
 
@@ -130,13 +132,13 @@ def last_output_ns(all_counters: Iterable[RankCounters]) -> int | None:
     return max((time for counters in all_counters for _, _, time in counters.outputs or ()), default=None)
 
 
-def _has_output(before: RankCounters, now: RankCounters) -> bool:
-    if now.outputs is not None and before.outputs is not None and now.outputs != before.outputs:
+def _has_output(previous: RankCounters, current: RankCounters) -> bool:
+    if current.outputs is not None and previous.outputs is not None and current.outputs != previous.outputs:
         return True
-    if not now.piped or now.written is None or before.written is None:
+    if not current.piped or current.written is None or previous.written is None:
         return False
     # A pipe only shows that something was written somewhere; wake-up writes are excluded by their sizes.
-    size, calls = now.written[0] - before.written[0], now.written[1] - before.written[1]
+    size, calls = current.written[0] - previous.written[0], current.written[1] - previous.written[1]
     return size > 0 and size not in (calls, _WAKE_BYTES * calls)
 
 

@@ -172,7 +172,7 @@ class Holders:
         except PermissionError:
             self.refused.add(str(owner.job))
             return None
-        except OSError:  # the process has ended meanwhile
+        except OSError:  # the process has just ended
             return None
         if user is None or not stat.S_ISREG(status.st_mode) or not self._is_written(pid, descriptor):
             return None

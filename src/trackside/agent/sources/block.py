@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trackside.agent.pseudo_files import PseudoFile, lines_of, names_in, number, required
-from trackside.agent.source import Collector, Context, Reading, Source
+from trackside.agent.source import AgentSource, Collector, Context, Reading
 
 MAX_DISKS = 256
 _SECTOR, _MS = 1 / 512, 1e3
@@ -59,7 +59,7 @@ def _is_used_disk(name: str, counts: dict[int, int], whole_disks: set[str]) -> b
     return is_whole and bool(counts[_READS] or counts[_WRITES])
 
 
-SOURCE = Source(
+SOURCE = AgentSource(
     id="block",
     title="disks: bytes, operations and their duration, requests in flight",
     open=_Block,

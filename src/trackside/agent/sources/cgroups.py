@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from trackside.agent.jobs.cgroup_path import step_name
 from trackside.agent.pseudo_files import keyed, number, parse_pressure, readable
-from trackside.agent.source import Collector, Context, Labels, Reading, Sample, Source, Unavailable, pairs
+from trackside.agent.source import AgentSource, Collector, Context, Labels, Reading, Sample, Unavailable, pairs
 
 _LEVEL = re.compile(r"(job|step|task)_([A-Za-z0-9]{1,20})\Z")
 _HERTZ = os.sysconf("SC_CLK_TCK")
@@ -192,7 +192,7 @@ def roots_of(cgroups: Path, node: str, extra_roots: Iterable[str] = ()) -> tuple
     return (1, folder_by_controller) if folder_by_controller else (0, {})
 
 
-SOURCE = Source(
+SOURCE = AgentSource(
     id="cgroups",
     title="CPU, memory and pressure of each Slurm job, step and task",
     open=_Cgroups,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trackside.agent.pseudo_files import PseudoFile, first_of, lines_of, mount_point, required
-from trackside.agent.source import Collector, Context, Reading, Source
+from trackside.agent.source import AgentSource, Collector, Context, Reading
 
 MAX_MOUNTS = 64
 LOCAL = frozenset(b"ext2 ext3 ext4 xfs btrfs zfs f2fs bcachefs jfs reiserfs tmpfs".split())
@@ -58,8 +58,8 @@ def parse_mounts(data: bytes) -> list[FilesystemMount]:
     by_device: dict[str, FilesystemMount] = {}
     for mount in by_path.values():
         key = mount.device if "/" in mount.device or mount.remote else f"{mount.device} {mount.path}"
-        known = by_device.get(key)
-        if known is None or len(mount.path) < len(known.path):
+        listed = by_device.get(key)
+        if listed is None or len(mount.path) < len(listed.path):
             by_device[key] = mount
     return sorted(by_device.values(), key=lambda mount: mount.path)[:MAX_MOUNTS]
 
@@ -214,7 +214,7 @@ class _Filesystems(Collector):
         self._checker.close()
 
 
-SOURCE = Source(
+SOURCE = AgentSource(
     id="filesystems",
     title="space and inodes of file systems, and file systems that do not respond",
     open=_Filesystems,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from trackside.agent.kernel.neighbors import is_one_of_several
 from trackside.agent.pseudo_files import PseudoFile, keyed, names_in, required
-from trackside.agent.source import Collector, Context, Reading, Source, Unavailable
+from trackside.agent.source import AgentSource, Collector, Context, Reading, Unavailable
 
 MEMINFO = {
     b"MemTotal": "host_memory_total_bytes",
@@ -54,7 +54,7 @@ class _Memory(Collector):
             file.close()
 
 
-SOURCE = Source(
+SOURCE = AgentSource(
     id="memory",
     title="host memory, swap, major faults, out-of-memory kills, memory errors",
     open=_Memory,

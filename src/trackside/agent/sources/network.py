@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from trackside.agent.pseudo_files import PseudoFile, first_of, lines_of, number, readable, required
-from trackside.agent.source import Collector, Context, Reading, Source
+from trackside.agent.source import AgentSource, Collector, Context, Reading
 
 MAX_DEVICES = 256
 
@@ -95,11 +95,11 @@ class _Network(Collector):
             b"notpresent",
         ):  # InfiniBand devices report unknown with some drivers
             reading.sample("host_network_up", state == b"up", device=name)
-        known = self._speeds.get(name)
-        if known is None or known[0] != state:  # drivers may take milliseconds to report the speed
-            known = self._speeds[name] = state, _speed(self._class / name / "speed")
-        if known[1] is not None:
-            reading.sample("host_network_speed_bytes_per_second", known[1], device=name)
+        cached = self._speeds.get(name)
+        if cached is None or cached[0] != state:  # drivers may take milliseconds to report the speed
+            cached = self._speeds[name] = state, _speed(self._class / name / "speed")
+        if cached[1] is not None:
+            reading.sample("host_network_speed_bytes_per_second", cached[1], device=name)
 
     def _forget(self, name: str) -> None:
         file = self._states.pop(name)
@@ -120,7 +120,7 @@ def _speed(path: Path) -> float | None:
     return None if not megabits or megabits >= 0xFFFFFFFF else megabits * 1e6 / 8
 
 
-SOURCE = Source(
+SOURCE = AgentSource(
     id="network",
     title="network devices and TCP retransmissions",
     open=_Network,

@@ -1,4 +1,4 @@
-"""The probed functions, and what the cookie of each tells the BPF programs (``programs/*.bpf.c``).
+"""The probed functions, and the meaning of each function's cookie for the BPF programs (``programs/*.bpf.c``).
 
 Argument positions are those of the public headers; they are part of each library's binary interface.
 """

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 
 from trackside.sim.endings import finish, slurm_notice
-from trackside.sim.faults import Fault, fault
+from trackside.sim.faults import SimulatedFault, fault
 from trackside.sim.kernel_lines import xid
 from trackside.sim.simulation import NodeStateChange, Simulation
 from trackside.sim.timeline import RankState
 
 
 @fault("node-down")
-class NodeDown(Fault):
+class NodeDown(SimulatedFault):
     """A node stops answering; Slurm notices after a while and ends the job."""
 
     notice_s: float = 90.0
