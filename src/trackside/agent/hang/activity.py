@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trackside.agent.hang.ranks import Rank
-from trackside.agent.pseudo_files import keyed, readable
+from trackside.agent.pseudo_files import key_values, read_or_empty
 from trackside.catalog.hang_lines import State
 
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -124,7 +124,7 @@ def _state(folder: Path) -> str | None:
 
 
 def _text(path: Path) -> str:
-    return readable(path).decode("utf-8", "replace").strip()
+    return read_or_empty(path).decode("utf-8", "replace").strip()
 
 
 def last_output_ns(all_counters: Iterable[RankCounters]) -> int | None:
@@ -144,7 +144,7 @@ def _has_output(previous: RankCounters, current: RankCounters) -> bool:
 
 def _stat(proc: Path, pid: int) -> tuple[float, int] | None:
     """CPU seconds and page faults."""
-    fields = readable(proc / str(pid) / "stat").rpartition(b")")[2].split()
+    fields = read_or_empty(proc / str(pid) / "stat").rpartition(b")")[2].split()
     if len(fields) < 13 or fields[0] == b"Z":
         return None
     return (int(fields[11]) + int(fields[12])) / TICKS, int(fields[7]) + int(fields[9])
@@ -152,10 +152,10 @@ def _stat(proc: Path, pid: int) -> tuple[float, int] | None:
 
 def _io(proc: Path, pid: int) -> tuple[int | None, tuple[int, int] | None]:
     """Bytes moved; (bytes, calls) of ``write``."""
-    text = readable(proc / str(pid) / "io")
+    text = read_or_empty(proc / str(pid) / "io")
     if not text:
         return None, None
-    values = keyed(text, (b"rchar", b"wchar", b"read_bytes", b"syscw"))
+    values = key_values(text, (b"rchar", b"wchar", b"read_bytes", b"syscw"))
     moved = sum(values.get(name, 0) for name in (b"rchar", b"wchar", b"read_bytes"))
     return moved, (values.get(b"wchar", 0), values.get(b"syscw", 0))
 

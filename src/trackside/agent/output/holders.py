@@ -19,7 +19,7 @@ from typing import Literal
 
 from trackside.agent.output.sharing import Sharing
 from trackside.agent.owners import JobProcess, Owner, Owners
-from trackside.agent.pseudo_files import environ_of, readable
+from trackside.agent.pseudo_files import environ_of, read_or_empty
 from trackside.agent.user import User, user_of
 
 Key = tuple[int, int]
@@ -113,14 +113,14 @@ class Holders:
             elif any(map(_may_be_file, outputs)):
                 owner = self._owners.of_pid(pid) if self._is_process(pid) else None
                 if owner is not None and owner.job is not None:
-                    comm = readable(f"{self._proc}/{pid}/comm").decode("utf-8", "replace").strip()
+                    comm = read_or_empty(f"{self._proc}/{pid}/comm").decode("utf-8", "replace").strip()
                     yield from self._files(pid, comm, owner, None)
 
     def _young(self) -> list[int]:
         """Recently started processes; each is checked several times because it may open its output a little later."""
         self._ages = {pid: age + 1 for pid, age in self._ages.items() if age < YOUNG_CHECKS[-1]}
         try:
-            newest = int(readable(f"{self._proc}/loadavg").split()[-1])
+            newest = int(read_or_empty(f"{self._proc}/loadavg").split()[-1])
         except (ValueError, IndexError):
             return []
         first, self._newest = self._newest + 1, newest
@@ -130,7 +130,7 @@ class Holders:
 
     def _is_process(self, pid: int) -> bool:
         """Whether the id is a process, not another thread; both share one number range."""
-        return b"\nTgid:\t%d\n" % pid in readable(f"{self._proc}/{pid}/status", 512)
+        return b"\nTgid:\t%d\n" % pid in read_or_empty(f"{self._proc}/{pid}/status", 512)
 
     def _files(self, pid: int, comm: str, owner: Owner, environ: Mapping[str, str] | None) -> Iterator[OpenOutput]:
         if comm == STEP_DAEMON and owner.step != "batch":
@@ -187,12 +187,12 @@ class Holders:
 
     def _is_written(self, pid: int, descriptor: int) -> bool:
         """Whether the descriptor was opened for writing."""
-        match = _FLAGS.search(readable(f"{self._proc}/{pid}/fdinfo/{descriptor}", 512))
+        match = _FLAGS.search(read_or_empty(f"{self._proc}/{pid}/fdinfo/{descriptor}", 512))
         return match is not None and int(match[1], 8) & os.O_ACCMODE != os.O_RDONLY
 
     def _note_launcher(self, pid: int, owner: Owner) -> None:
         """Note where a torchrun makes its workers write; workers may be too short-lived to be seen."""
-        match = _LOG_FOLDER.search(readable(f"{self._proc}/{pid}/cmdline", 64 << 10).decode("utf-8", "replace"))
+        match = _LOG_FOLDER.search(read_or_empty(f"{self._proc}/{pid}/cmdline", 64 << 10).decode("utf-8", "replace"))
         if match is None or owner.job is None:
             return
         try:

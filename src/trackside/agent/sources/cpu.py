@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from trackside.agent.pseudo_files import PseudoFile, number, required
+from trackside.agent.pseudo_files import PseudoFile, number, read_required
 from trackside.agent.source import AgentSource, Collector, Context, Labels, Reading, Sample, Unavailable
 
 MODES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
@@ -71,10 +71,10 @@ class _Cpu(Collector):
         self._hertz = os.sysconf("SC_CLK_TCK")
         self._last_total: Ticks = ()
         self._labels: dict[int, tuple[Labels, ...]] = {}
-        required(self._stat)
+        read_required(self._stat)
 
     def collect(self, reading: Reading) -> None:
-        stat = parse_stat(required(self._stat))
+        stat = parse_stat(read_required(self._stat))
         if not stat.cores:
             raise Unavailable(f"{self._stat.path} has no lines of cores")
         self._add_cores(reading, stat)

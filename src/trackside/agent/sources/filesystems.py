@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from trackside.agent.pseudo_files import PseudoFile, first_of, lines_of, mount_point, required
+from trackside.agent.pseudo_files import PseudoFile, first_of, lines_of, mount_point, read_required
 from trackside.agent.source import AgentSource, Collector, Context, Reading
 
 MAX_MOUNTS = 64
@@ -179,10 +179,10 @@ class _Filesystems(Collector):
         self._root = "" if node.proc == Path("/proc") else os.fspath(node.proc / "1/root")
         self._checks_remote = options.remote
         self._checker = MountChecker(options.remote_every_s, options.remote_patience_s)
-        required(self._mounts)
+        read_required(self._mounts)
 
     def collect(self, reading: Reading) -> None:
-        mounts = parse_mounts(required(self._mounts))
+        mounts = parse_mounts(read_required(self._mounts))
         for mount in mounts:
             if mount.remote and not self._checks_remote:
                 continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from trackside.agent.kernel.neighbors import is_one_of_several
-from trackside.agent.pseudo_files import PseudoFile, keyed, names_in, required
+from trackside.agent.pseudo_files import PseudoFile, key_values, names_in, read_required
 from trackside.agent.source import AgentSource, Collector, Context, Reading, Unavailable
 
 MEMINFO = {
@@ -32,15 +32,15 @@ class _Memory(Collector):
             for file, kind in EDAC.items()
         ]
         self._sys, self._node = context.node.sys, context.node.name
-        required(self._meminfo)
+        read_required(self._meminfo)
 
     def collect(self, reading: Reading) -> None:
-        values = keyed(required(self._meminfo), MEMINFO)
+        values = key_values(read_required(self._meminfo), MEMINFO)
         if b"MemTotal" not in values:
             raise Unavailable(f"{self._meminfo.path} has no MemTotal")
         for key, value in values.items():
             reading.sample(MEMINFO[key], value)
-        counts = keyed(self._vmstat.read_or_warn(reading), VMSTAT)
+        counts = key_values(self._vmstat.read_or_warn(reading), VMSTAT)
         if is_one_of_several(self._sys, self._node):
             counts.pop(b"oom_kill", None)  # the kernel counts those of all nodes; each node's own are in its kernel log
         for key, value in counts.items():

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from operator import add
 from typing import NamedTuple
 
-from trackside.agent.pseudo_files import PseudoFile, first_of, mount_point, number, required
+from trackside.agent.pseudo_files import PseudoFile, first_of, mount_point, number, read_required
 from trackside.agent.source import AgentSource, Collector, Context, Reading
 
 MAX_MOUNTS = 64
@@ -125,10 +125,10 @@ class _Nfs(Collector):
         proc = context.node.proc
         self._mounts = PseudoFile(first_of(proc / "1/mountstats", proc / "self/mountstats"))
         self._rpc = PseudoFile(first_of(proc / "1/net/rpc/nfs", proc / "net/rpc/nfs"))
-        required(self._mounts)
+        read_required(self._mounts)
 
     def collect(self, reading: Reading) -> None:
-        mounts = parse_mountstats(required(self._mounts))
+        mounts = parse_mountstats(read_required(self._mounts))
         try:
             rpc = parse_rpc(self._rpc.read(4096))
         except OSError:  # the NFS client module is not loaded

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from trackside.agent.owners import JobProcess, Owner, Owners
-from trackside.agent.pseudo_files import readable
+from trackside.agent.pseudo_files import read_or_empty
 
 FileKey = tuple[int, int]
 """Device and inode of a file."""
@@ -159,7 +159,7 @@ class LibraryTracker:
                     yield process
 
     def _other_process(self, pid: int) -> JobProcess | None:
-        fields = readable(self.proc / str(pid) / "stat").rpartition(b")")[2].split()
+        fields = read_or_empty(self.proc / str(pid) / "stat").rpartition(b")")[2].split()
         return JobProcess(pid, int(fields[19]), int(fields[1]), "", Owner()) if len(fields) > 19 else None
 
     def _examine(self, process: FollowedProcess, now: float) -> None:
