@@ -20,17 +20,19 @@ def unequal_rows(stage: Stage) -> None:
     path.write_text("\n".join(lines) + "\n")
 
 
-def crash(name: str, script: str, fault_class: str, exception: str, story: str, mark: str, **other: Any) -> LabCase:
+def crash(
+    name: str, script: str, fault_class: str, exception: str, story: str, mark: str, **expected_fields: Any
+) -> LabCase:
     """An A1 case: one exception before the first step."""
     return LabCase(
         name=name,
-        play=run(script, prepare=other.pop("before", None)),
+        play=run(script, prepare=expected_fields.pop("prepare", None)),
         expected={
             "family": "A1",
             "fault_class": fault_class,
             "culprit": "job",
             "exception": exception,
-            **other,
+            **expected_fields,
         },
         story=story,
         marks=(mark,),

@@ -113,4 +113,4 @@ def test_nfs_waits_are_summed_over_connections() -> None:
     assert (data.path, home.path) == ("/data sets", "/home")
     assert home.backlog == 20
     assert home.ops["write"].timeouts == 2
-    assert home.ops["write"].sent - home.ops["write"].calls == 2
+    assert home.ops["write"].transmissions - home.ops["write"].calls == 2

@@ -251,8 +251,8 @@ def test_jobs_with_evidence_are_listed(client: ApiClient) -> None:
 # -- evidence
 
 
-def evidence(client: ApiClient, query: str, more: str = "", job: str = "7") -> Any:
-    return client.json(f"/runs/{job}/evidence?query={quote(query)}{more}")
+def evidence(client: ApiClient, query: str, parameters: str = "", job: str = "7") -> Any:
+    return client.json(f"/runs/{job}/evidence?query={quote(query)}{parameters}")
 
 
 def test_rows_have_their_positions(client: ApiClient) -> None:

@@ -19,8 +19,8 @@ def token_file(tmp_path: Path) -> str:
     return str(tmp_path / "tokens")
 
 
-def options(listen: str = "127.0.0.1:0", **more: object) -> ServeOptions:
-    return ServeOptions(store="x", listen=listen, **more)  # type: ignore[arg-type]
+def options(listen: str = "127.0.0.1:0", **settings: object) -> ServeOptions:
+    return ServeOptions(store="x", listen=listen, **settings)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("authorization", [f"Bearer {TOKEN}", f"bearer  {TOKEN}", f"Bearer {TOKEN}-second"])

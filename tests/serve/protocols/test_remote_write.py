@@ -129,10 +129,10 @@ def test_both_versions_give_what_was_sent(series):
     assert sum(len(message.samples) for message in official_request.timeseries) == sum(
         len(samples) for (_, _, samples), _ in series
     )
-    known = KnownSeries()
+    known_series = KnownSeries()
     for body, version in ((version_1(series), 1), (version_2(series), 2), (version_2(series, UNPACKED, 200), 2)):
         for _ in range(2):  # first the series are new, then known
-            block = decode(body, version, known)
+            block = decode(body, version, known_series)
             assert samples_of(block) == expected
             assert (block.skipped, block.exemplars) == (histograms, exemplars)
             assert block.received == sum(len(samples) for (_, _, samples), _ in series)
@@ -175,22 +175,25 @@ def test_flipped_bytes_never_crash(data):
 
 
 def test_both_versions_give_the_same_keys():
-    known = KnownSeries()
-    block, reversed_block = decode(version_2(TICK), 2, known), decode(version_2(TICK[::-1], unused_count=300), 2, known)
-    assert len(known.keys) == len(TICK)
+    known_series = KnownSeries()
+    block, reversed_block = (
+        decode(version_2(TICK), 2, known_series),
+        decode(version_2(TICK[::-1], unused_count=300), 2, known_series),
+    )
+    assert len(known_series.keys) == len(TICK)
     assert block.keys == reversed_block.keys[::-1]
-    assert set(block.keys) == set(decode(version_1(TICK), 1, known).keys)
+    assert set(block.keys) == set(decode(version_1(TICK), 1, known_series).keys)
 
 
 def test_keys_are_correct_after_eviction():
-    known = KnownSeries(2000)
+    known_series = KnownSeries(2000)
     for _ in range(3):
         assert (
-            samples_of(decode(version_1(TICK), 1, known))
-            == samples_of(decode(version_2(TICK), 2, known))
+            samples_of(decode(version_1(TICK), 1, known_series))
+            == samples_of(decode(version_2(TICK), 2, known_series))
             == expected_samples(TICK)
         )
-        assert 0 < len(known.keys) < 20
+        assert 0 < len(known_series.keys) < 20
 
 
 def test_version_2_decoded_in_pieces_is_the_same(monkeypatch):

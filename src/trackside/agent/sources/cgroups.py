@@ -173,8 +173,8 @@ def _bytes(folder: str, files: Mapping[str, str]) -> Values:
             yield f"host_cgroup_memory_{name}_bytes", value, {}
 
 
-def _add_labels(labels: Labels, more: Mapping[str, str]) -> Labels:
-    return tuple(sorted((*labels, *more.items()))) if more else labels
+def _add_labels(labels: Labels, further_labels: Mapping[str, str]) -> Labels:
+    return tuple(sorted((*labels, *further_labels.items()))) if further_labels else labels
 
 
 def roots_of(cgroups: Path, node: str, extra_roots: Iterable[str] = ()) -> tuple[int, dict[str, str]]:

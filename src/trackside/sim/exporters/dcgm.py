@@ -147,7 +147,7 @@ FIELDS: Sequence[DcgmField] = (
 def write(sim: Simulation, node: str, sink: MetricSink) -> None:
     """Write everything that a node's exporter served."""
     telemetry = sim.scenario.telemetry
-    times, answered = scrapes(sim, node, "gpu")
+    times, is_answered = scrapes(sim, node, "gpu")
     if not len(times):
         return
     gpus = range(sim.scenario.cluster.gpus_per_node)
@@ -155,7 +155,7 @@ def write(sim: Simulation, node: str, sink: MetricSink) -> None:
     tracks = [track_of(sim, node, gpu, gpu_tenants[gpu]) for gpu in gpus]
     previous_time = float(times[0]) - telemetry.interval_s
     node_signals = NodeSignals(sim, node, times, physics.gpu_signals(sim, node, tracks, times, previous_time))
-    spans = [_spans(sim, node, gpu, gpu_tenants[gpu], times, answered) for gpu in gpus]
+    spans = [_spans(sim, node, gpu, gpu_tenants[gpu], times, is_answered) for gpu in gpus]
     times_ms = np.rint(times * 1000).astype(np.int64)
     stamps = [[times_ms[rows] for _, rows in spans[gpu]] for gpu in gpus]
     for field in FIELDS:
@@ -171,10 +171,10 @@ def write(sim: Simulation, node: str, sink: MetricSink) -> None:
 
 
 def _spans(
-    sim: Simulation, node: str, gpu: int, gpu_tenants: list[Tenant], times: Array, answered: NDArray[np.bool_]
+    sim: Simulation, node: str, gpu: int, gpu_tenants: list[Tenant], times: Array, is_answered: NDArray[np.bool_]
 ) -> list[tuple[dict[str, str], NDArray[np.intp]]]:
     """(labels, scrape indices) of a GPU: the job's label comes and goes."""
-    usable = answered & (times < sim.lost_gpus.get((node, gpu), math.inf))
+    usable = is_answered & (times < sim.lost_gpus.get((node, gpu), math.inf))
     labels = gpu_labels(sim, node, gpu)
     spans: list[tuple[dict[str, str], NDArray[np.intp]]] = []
     unlabeled = usable.copy()

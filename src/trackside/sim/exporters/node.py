@@ -83,11 +83,11 @@ class HostSignals:
 
 def write(sim: Simulation, node: str, sink: MetricSink) -> None:
     """Write everything that a machine's exporter served."""
-    times, answered = scrapes(sim, node, "host")
+    times, is_answered = scrapes(sim, node, "host")
     if not len(times):
         return
     host = _host_signals(sim, node, times)
-    rows = np.flatnonzero(answered)
+    rows = np.flatnonzero(is_answered)
     times_ms = np.rint(times * 1000).astype(np.int64)[rows]
     instance = {"instance": f"{node}:9100", "job": "node"}
     for name, kind, help_text, all_series in _families(host):
