@@ -2,7 +2,7 @@
 
     python tools/pages.py [--check]
 
-``--check`` writes nothing and exits 1, naming each page that is not what the code makes, and each broken link.
+``--check`` writes nothing and exits 1, naming each page that is out of date, and each broken link.
 """
 
 from __future__ import annotations
