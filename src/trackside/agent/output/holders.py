@@ -27,11 +27,11 @@ Key = tuple[int, int]
 RECHECK_S = 30.0
 """Interval at which a process is checked again for a changed output."""
 MAX_PROCESSES = 4096
-"""Processes checked at once."""
+"""Maximum number of processes checked at once."""
 YOUNG_CHECKS = (0, 1, 2, 4, 8)
 """Ages, counted in calls of :meth:`Holders.newest`, at which a young process is checked."""
 EARLY_CHECKS = 3
-"""Number of checks in succession once a process is on the map."""
+"""Number of consecutive checks of a process that is new in the map."""
 MAX_DESCRIPTORS = 256
 """Descriptors checked per ``srun``."""
 MAX_LOG_FOLDERS = 256
@@ -79,7 +79,7 @@ class Holders:
     def newest(self) -> list[OpenOutput]:
         """The files of processes started since the last call. This finds scripts that fail at once, before the map of
         processes is renewed. The newest pid in /proc/loadavg makes a scan of all processes unnecessary."""
-        return list(_merged(self._newcomers()))
+        return list(_deduplicated(self._newcomers()))
 
     def check(self, now: float) -> list[OpenOutput]:
         """The files of processes that are new or were not checked for a while. ``now``: monotonic seconds."""
@@ -90,7 +90,7 @@ class Holders:
         if len(self._checks) > 2 * (len(processes) + MAX_PROCESSES):
             alive = {(process.pid, process.started) for process in processes}
             self._checks = {key: check for key, check in self._checks.items() if key in alive}
-        return list(_merged(outputs))
+        return list(_deduplicated(outputs))
 
     def _is_due(self, process: JobProcess, now: float) -> bool:
         last_check = self._checks.get((process.pid, process.started))
@@ -212,7 +212,7 @@ def _may_be_file(path: str) -> bool:
     return path.startswith("/") and not path.startswith(_NOT_FILES)
 
 
-def _merged(outputs: Iterable[OpenOutput]) -> Iterator[OpenOutput]:
+def _deduplicated(outputs: Iterable[OpenOutput]) -> Iterator[OpenOutput]:
     """Each file once; without a rank if processes of several ranks, or of none, have it open."""
     by_key: dict[Key, list[OpenOutput]] = {}
     for output in outputs:
