@@ -99,12 +99,12 @@ def sent_streams(file: Path, path: str, run: Run, text: Text, counts: Counter[st
                 writer.flush()
                 now = max(now + 0.01, clock)
                 content = follower.read(1 << 20, now - start, int(now * 1e9))
-                _append_lines(stream, content.sent)
-                _append_lines(stream, follower.read(1 << 20, now - start, int(now * 1e9)).sent)
+                _append_lines(stream, content.lines)
+                _append_lines(stream, follower.read(1 << 20, now - start, int(now * 1e9)).lines)
         now -= start
         clock = now + start
         for wait in (2.0, 20.0, 60.0):
-            _append_lines(stream, follower.read(1 << 20, now + wait, int(clock * 1e9)).sent)
+            _append_lines(stream, follower.read(1 << 20, now + wait, int(clock * 1e9)).lines)
         _append_lines(stream, follower.end(now + 90.0, int(clock * 1e9)))
         follower.close()
     finally:

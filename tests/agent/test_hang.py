@@ -484,17 +484,17 @@ class TestRecorder:
         (tmp_path / "secret").write_bytes(b"secret")
         dump.symlink_to(tmp_path / "secret")
         with pytest.raises(recorder.DumpUnavailable, match="no dump"):
-            recorder.pieces(flight_recorder, 0, 1 << 20)
+            recorder.dump_pieces(flight_recorder, 0, 1 << 20)
         dump.unlink()
         dump.write_bytes(pickle.dumps({"entries": []}))
-        assert recorder.pieces(flight_recorder, 0, 1 << 20)
+        assert recorder.dump_pieces(flight_recorder, 0, 1 << 20)
         with pytest.raises(recorder.DumpUnavailable, match="no dump"):
-            recorder.pieces(flight_recorder, time.time_ns() + 10**9, 1 << 20)
+            recorder.dump_pieces(flight_recorder, time.time_ns() + 10**9, 1 << 20)
         with pytest.raises(recorder.DumpUnavailable, match="no dump"):
-            recorder.pieces(replace(flight_recorder, uid=flight_recorder.uid + 1), 0, 1 << 20)
+            recorder.dump_pieces(replace(flight_recorder, uid=flight_recorder.uid + 1), 0, 1 << 20)
         dump.write_bytes(os.urandom(5000))
         with pytest.raises(recorder.DumpUnavailable, match=f"too large to send: {dump}"):
-            recorder.pieces(flight_recorder, 0, 1000)
+            recorder.dump_pieces(flight_recorder, 0, 1000)
 
     def test_paths_of_dumps_follow_the_environment(self, tmp_path: Path) -> None:
         assert self.recorder_of() is None

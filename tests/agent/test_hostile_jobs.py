@@ -16,12 +16,12 @@ from tests.agent.hanging import FixedProcesses, hang_collector
 from tests.agent.printing import OutputCollector, append
 from tests.agent.test_processes import BOX, V1, V2, Host, task
 from trackside.agent.daemon import state_folder
+from trackside.agent.delivery.scrape import MAX_REQUESTS, Scrape
+from trackside.agent.delivery.segments import Segments
 from trackside.agent.hang import py_spy, recorder
 from trackside.agent.hang.ranks import Rank, jobs_of
 from trackside.agent.jobs.cgroup_path import NOTHING, membership
 from trackside.agent.jobs.environment import MAX_CHARS, variables
-from trackside.agent.out.scrape import MAX_REQUESTS, Scrape
-from trackside.agent.out.segments import Segments
 from trackside.agent.output.tail import MAX_LINES, Tail, open_file
 from trackside.agent.owners import JobProcess, Owner
 from trackside.agent.source import Reading
@@ -238,7 +238,7 @@ class TestHang:
         assert flight_recorder is not None
         assert flight_recorder.uid == os.getuid() + 1
         with pytest.raises(recorder.DumpUnavailable, match="made no dump"):
-            recorder.pieces(flight_recorder, 0, 1 << 20)
+            recorder.dump_pieces(flight_recorder, 0, 1 << 20)
 
     def test_a_dump_of_a_terabyte_is_not_read(self, tmp_path: Path) -> None:
         path = tmp_path / "dump0"
@@ -246,7 +246,7 @@ class TestHang:
         os.truncate(path, 1 << 40)
         begin = time.monotonic()
         with pytest.raises(recorder.DumpUnavailable, match="too large"):
-            recorder.pieces(recorder.Recorder(None, (path,), os.getuid()), 0, 4 << 20)
+            recorder.dump_pieces(recorder.Recorder(None, (path,), os.getuid()), 0, 4 << 20)
         assert time.monotonic() - begin < 0.1
 
     def test_a_chain_of_ten_thousand_processes_is_searched_in_bounded_time(self) -> None:

@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 from click.testing import CliRunner, Result
 from rich.console import Console
-from tools.cases import SCENARIOS, simulated
+from tools.cases import SCENARIOS, simulated_run
 
 from trackside.cli import main
 from trackside.compare.compare import compare
@@ -47,7 +47,7 @@ def row(doc: dict[str, Any], label: str) -> dict[str, Any]:
 
 def inputs(name: str) -> Path:
     folder = SCENARIOS / name
-    return simulated(folder / "scenario.toml") if (folder / "scenario.toml").exists() else folder / "inputs"
+    return simulated_run(folder / "scenario.toml") if (folder / "scenario.toml").exists() else folder / "inputs"
 
 
 @pytest.fixture(scope="session")
@@ -56,7 +56,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     folder = tmp_path_factory.mktemp("pair")
     text = (SCENARIOS / "b3/sim-thermal-one-gpu/scenario.toml").read_text()
     (folder / "good.toml").write_text(text.partition("[[fault]]")[0])
-    return simulated(folder / "good.toml"), inputs("b3/sim-thermal-one-gpu")
+    return simulated_run(folder / "good.toml"), inputs("b3/sim-thermal-one-gpu")
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
-from tools.cases import SCENARIOS, simulated
+from tools.cases import SCENARIOS, simulated_run
 
 import trackside
 from trackside.facts.cost.wasted_time import CostPart
@@ -174,7 +174,7 @@ def primary(evidence_store: MemoryStore, run: Run | None = None) -> Finding:
 
 def example(code: str) -> Finding:
     """The primary finding on the catalog's example of a family, a simulated run."""
-    return trackside.diagnose(simulated(SCENARIOS / code / "sim-example-of-the-catalog" / "scenario.toml")).primary
+    return trackside.diagnose(simulated_run(SCENARIOS / code / "sim-example-of-the-catalog" / "scenario.toml")).primary
 
 
 def sentence_name(part: Claim | Action) -> str:

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from tests.http.scripted import Request, answer, scripted
-from trackside.agent.out.receiver import ReceiverOptions
+from trackside.agent.delivery.receiver import ReceiverOptions
 from trackside.http.client import HttpClient
 from trackside.http.options import HttpOptions
 from trackside.http.unavailable import SourceUnavailable

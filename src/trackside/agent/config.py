@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trackside.agent.delivery.loki_push import LokiOptions
+from trackside.agent.delivery.receiver import FIXED, ReceiverOptions
+from trackside.agent.delivery.remote_write import RemoteWriteOptions
+from trackside.agent.delivery.spool import SpoolOptions
 from trackside.agent.node import LocalNode, hostname
-from trackside.agent.out.loki_push import LokiOptions
-from trackside.agent.out.receiver import FIXED, ReceiverOptions
-from trackside.agent.out.remote_write import RemoteWriteOptions
-from trackside.agent.out.spool import SpoolOptions
-from trackside.agent.source import Source, sources
+from trackside.agent.source import AgentSource, sources
 from trackside.settings import ConfigError, Index, Section, Settings, SettingValue
 from trackside.settings.shown import EffectiveSetting, effective_settings, exposure_warnings
 
@@ -69,7 +69,7 @@ class AgentOptions:
 class Collection:
     """How one source runs: its table ``[collect.ID]``."""
 
-    source: Source
+    source: AgentSource
     on: bool
     interval_s: float
     timeout_s: float
@@ -179,7 +179,7 @@ def _file(path: str | os.PathLike[str] | None) -> Path | None:
     return FILE if FILE.is_file() else None
 
 
-def _collection(source: Source, values: dict[str, Any], settings: Settings) -> Collection:
+def _collection(source: AgentSource, values: dict[str, Any], settings: Settings) -> Collection:
     """How a source runs. Raises ValueError."""
     keys = settings.set_values.get((COLLECT + source.id, 0), {})
     on, interval_s = values.pop("on", source.on), values.pop("interval_s", source.interval_s)

@@ -1,6 +1,6 @@
 """Lines that the agent writes about processes that seem to hang, readable by people and by the reader.
 
-    [hang] job 4242: no output for 312 s, 4 s between outputs before; 8 ranks on this node stand still
+    [hang] job 4242: no output for 312 s, 4 s between outputs before; 8 ranks on this node are inactive for 250 s
     [hang] job 4242 rank 3 pid 977 python: state S in futex_do_wait, syscall 202, 0.00 cores, 25 threads (24 S, 1 R)
     [hang] job 4242 rank 3 pid 977 thread 977 "MainThread" idle at train.py:88 in main: main (train.py:88); ...
     [hang] job 4242 rank 3 pid 977 thread 977 "MainThread" idle ...: ... | native: clock_nanosleep; time_sleep

@@ -106,7 +106,7 @@ class MissingDoc(msgspec.Struct, frozen=True, kw_only=True, tag_field="answer", 
 AnswerDoc = RowsDoc | GridDoc | ValueDoc | MissingDoc
 
 
-def parsed(text: str) -> Query:
+def parse_query(text: str) -> Query:
     """A query that can be answered within the limits. Raises Problem."""
     try:
         query = Query.parse(text)
@@ -129,7 +129,7 @@ def parsed(text: str) -> Query:
     return query
 
 
-def answered(store: Store, query: Query, limit: int) -> AnswerDoc:
+def answer_query(store: Store, query: Query, limit: int) -> AnswerDoc:
     """A store's answer; at most ``limit`` rows. Raises Problem if it is too large."""
     answer = store.ask(query.rows)
     if isinstance(answer, MissingAnswer):

@@ -60,7 +60,7 @@ class Problem(TracksideError):
         headers = {} if self.retry_after_s is None else {"Retry-After": str(self.retry_after_s)}
         if self.status == 401:
             headers["WWW-Authenticate"] = "Bearer"
-        return Response(encoded(body), self.status, headers, MEDIA_TYPE)
+        return Response(encode(body), self.status, headers, MEDIA_TYPE)
 
 
 async def not_found(request: Request, error: Exception) -> Response:
@@ -75,7 +75,7 @@ async def not_found(request: Request, error: Exception) -> Response:
     return response
 
 
-def encoded(value: object) -> bytes:
+def encode(value: object) -> bytes:
     """JSON of a value that may contain foreign text: invalid Unicode becomes question marks."""
     try:
         return msgspec.json.encode(value)

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from click.testing import CliRunner
-from tools.cases import simulated
+from tools.cases import simulated_run
 
 from tests.show.report.conftest import HANG
 from tests.show.report.pages import RLO, diagnosed, hostile_log, verdict_page
@@ -118,7 +118,7 @@ def test_the_chart_that_proves_the_verdict_is_in_the_head(hang: tuple[VerdictDoc
 
 
 def test_an_unstamped_fault_is_dated_by_the_lines_around_it() -> None:
-    _, page = verdict_page(simulated(HANG.with_name("cuda-oom-then-watchdog.toml")))
+    _, page = verdict_page(simulated_run(HANG.with_name("cuda-oom-then-watchdog.toml")))
     times = [text for attributes, text in Elements(page.decode()).of("dd") if attributes.get("class") == "figure"]
     assert times == ["between 2026-03-02 08:14:40 and 08:25:05 UTC"]
 

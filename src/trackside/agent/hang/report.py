@@ -145,8 +145,8 @@ class HangReporter:
         for rank in ranks[: self.limits.ranks]:
             rank_recorder = recorder.recorder(self.proc, rank)
             if rank_recorder is not None:
-                before = recorder.last_dump_ns(rank_recorder)
-                requests.append((rank, rank_recorder, before, recorder.request_dump(rank_recorder)))
+                previous_ns = recorder.last_dump_ns(rank_recorder)
+                requests.append((rank, rank_recorder, previous_ns, recorder.request_dump(rank_recorder)))
         return requests
 
     def _recorders(
@@ -154,23 +154,24 @@ class HangReporter:
     ) -> None:
         remaining_bytes = self.limits.bytes
         deadline = min(end, time.monotonic() + self.limits.recorder_s)
-        for rank, rank_recorder, before, was_asked in dump_requests:
-            if was_asked:
-                _wait_for_dump(rank_recorder, before, deadline)
-            newest = recorder.last_dump_ns(rank_recorder)
-            recent = time.time_ns() - 3600 * 10**9
+        for rank, rank_recorder, previous_ns, is_requested in dump_requests:
+            if is_requested:
+                _wait_for_dump(rank_recorder, previous_ns, deadline)
+            newest_ns = recorder.last_dump_ns(rank_recorder)
+            recent_ns = time.time_ns() - 3600 * 10**9
             try:
                 # A dump made before the request is sent as well if it is recent enough to belong to this hang.
-                pieces = recorder.pieces(rank_recorder, recent if newest <= before else before + 1, remaining_bytes)
+                since_ns = recent_ns if newest_ns <= previous_ns else previous_ns + 1
+                pieces = recorder.dump_pieces(rank_recorder, since_ns, remaining_bytes)
             except recorder.DumpUnavailable as error:
-                if was_asked or newest > recent:
-                    lines.add(_subject(rank), text_line(_subject(rank), str(error)))
+                if is_requested or newest_ns > recent_ns:
+                    lines.add(_who(rank), words_line(_who(rank), str(error)))
                 continue
             remaining_bytes = max(0, remaining_bytes - sum(len(piece.data) for piece in pieces))
             for piece in pieces:
                 lines.add(_subject(rank), piece_line(_subject(rank), piece), counted=False)
 
-    def resumed(self, reading: Reading, job: str, ranks: Sequence[Rank], silent_s: float) -> None:
+    def report_resumption(self, reading: Reading, job: str, ranks: Sequence[Rank], silent_s: float) -> None:
         """Withdraw a report, in the streams of the job and of each rank."""
         lines = _Lines(reading, self.limits.bytes)
         for subject in (LineSubject(job), *(_subject(rank) for rank in ranks)):
@@ -207,12 +208,12 @@ def _subject(rank: Rank) -> LineSubject:
 
 def _reason(suspicion: Suspicion, count: int) -> str:
     ranks = f"{count} ranks" if count != 1 else "1 rank"
-    silent = "no output is known of it" if suspicion.silent_s is None else f"no output for {suspicion.silent_s:.0f} s"
+    silent = f"no output for {suspicion.silent_s:.0f} s" if suspicion.silent_s is not None else "its output is unknown"
     usual = "" if suspicion.gap_s is None else f", {suspicion.gap_s:.0f} s between outputs before"
     if suspicion.working:
-        return f"{silent}{usual}; {len(suspicion.standing)} of {ranks} on this node stand still, the rest works"
-    verb = "stand" if count != 1 else "stands"
-    return f"{silent}{usual}; {ranks} on this node {verb} still, for {suspicion.still_s:.0f} s"
+        return f"{silent}{usual}; {len(suspicion.inactive)} of {ranks} on this node are inactive, the others work"
+    verb = "are" if count != 1 else "is"
+    return f"{silent}{usual}; {ranks} on this node {verb} inactive for {suspicion.still_s:.0f} s"
 
 
 def _rarest_state_first(
@@ -229,12 +230,12 @@ def _rarest_state_first(
     return lambda rank: (shared[state_key(rank.key)], rank.number if rank.number is not None else 1 << 30)
 
 
-def _wait_for_dump(rank_recorder: recorder.Recorder, before: int, deadline: float) -> None:
+def _wait_for_dump(rank_recorder: recorder.Recorder, previous_ns: int, deadline: float) -> None:
     """Wait until a new dump exists and no longer grows."""
-    last = before
+    last_ns = previous_ns
     while time.monotonic() < deadline:
-        now = recorder.last_dump_ns(rank_recorder)
-        if now > before and now == last:
+        newest_ns = recorder.last_dump_ns(rank_recorder)
+        if newest_ns > previous_ns and newest_ns == last_ns:
             return
-        last = now
+        last_ns = newest_ns
         time.sleep(min(0.25, max(0.0, deadline - time.monotonic())))
