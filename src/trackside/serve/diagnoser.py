@@ -63,7 +63,7 @@ def lags(intake: Intake, within_s: float) -> tuple[IntakeLag, ...]:
         unread_files = intake.flush().result(within_s)
     except LinesNotRead as error:
         return (IntakeLag(LINES, f"received lines cannot be read into the store: {error}"),)
-    except (QueueFull, NotStored, StoreError, OSError, CancelledError) as error:
+    except (IntakeFull, NotStored, StoreError, OSError, CancelledError) as error:
         # A timeout is an OSError without a message.
         reason = str(error) or f"not done within {within_s:g} s; try again"
         return (IntakeLag((*LINES, "metric"), f"the latest received data are not in the store yet: {reason}"),)

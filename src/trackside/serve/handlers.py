@@ -251,7 +251,7 @@ class Handlers:
         checks = await self.diagnosis_workers.run(ask, ("verify", id_))
         broken = [_broken_doc(citation) for citation in checks if not citation.holds]
         return _json(VerifiedDoc(verdict=id_, cites=len(checks), holding=len(checks) - len(broken), broken=broken,
-                                 dangling=published.uncited(doc)))  # fmt: skip
+                                 dangling=published.missing_citations(doc)))  # fmt: skip
 
     async def jobs(self, _: Request, arguments: Arguments) -> Response:
         rows = await self.diagnosis_workers.run(self.diagnoser.runs, "jobs")

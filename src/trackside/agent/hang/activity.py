@@ -11,7 +11,7 @@ from pathlib import Path
 
 from trackside.agent.hang.ranks import Rank
 from trackside.agent.pseudo_files import key_values, read_or_empty
-from trackside.catalog.hang_lines import State
+from trackside.catalog.hang_lines import ProcessState
 
 TICKS = os.sysconf("SC_CLK_TCK")
 MAX_PROCESSES = 64

@@ -86,7 +86,7 @@ def _thread(data: Mapping[str, Any], pid: int) -> ThreadStack:
     native = tuple(native_name(frame.name) for frame in frames[:first_python][:MAX_NATIVE_FRAMES])
     tid = int(data.get("os_thread_id") or pid)
     name = str(data.get("thread_name") or ("MainThread" if tid == pid else "?"))  # set once ``threading`` is imported
-    return Thread(tid, name, activity, location, tuple(calls), native)
+    return ThreadStack(tid, name, activity, location, tuple(calls), native)
 
 
 def _output(arguments: Sequence[str], timeout_s: float) -> bytes:

@@ -165,7 +165,7 @@ class HangReporter:
                 pieces = recorder.dump_pieces(rank_recorder, since_ns, remaining_bytes)
             except recorder.DumpUnavailable as error:
                 if is_requested or newest_ns > recent_ns:
-                    lines.add(_who(rank), words_line(_who(rank), str(error)))
+                    lines.add(_subject(rank), text_line(_subject(rank), str(error)))
                 continue
             remaining_bytes = max(0, remaining_bytes - sum(len(piece.data) for piece in pieces))
             for piece in pieces:

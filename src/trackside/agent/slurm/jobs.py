@@ -152,17 +152,17 @@ def _fields(lines: Sequence[str]) -> dict[str, str]:
 def _sentence(previous: _Job | None, fields: Mapping[str, str]) -> tuple[str, str]:
     """(verb, end of the sentence) of a change; empty strings if nothing relevant changed."""
     state, last_state = fields.get("JobState", "UNKNOWN"), previous.state if previous is not None else ""
-    if state in WAITING and last_state and last_state not in WAITING:
+    if state in WAITING_STATES and last_state and last_state not in WAITING_STATES:
         return "requeued", f"requeued{_wait_text(fields)}"
     is_restarted = previous is not None and previous.fields.get("Restarts") != fields.get("Restarts")
-    if is_restarted and last_state not in WAITING:
+    if is_restarted and last_state not in WAITING_STATES:
         last_state = ""  # it was requeued and started again between two readings
     if is_over(state):
         return ("", "") if last_state == state else ("ended", f"ended {state}{_exit_text(fields)}")
-    is_active = last_state in ALIVE and state in ALIVE and "SUSPENDED" not in (state, last_state)
+    is_active = last_state in ACTIVE_STATES and state in ACTIVE_STATES and "SUSPENDED" not in (state, last_state)
     if state == last_state or (last_state and is_active):
         return _update(previous.fields if previous is not None else {}, fields)
-    if state in WAITING:
+    if state in WAITING_STATES:
         return "submitted", f"submitted{_wait_text(fields)}"
     if state == "SUSPENDED":
         return "suspended", "suspended"
@@ -181,7 +181,7 @@ def _update(previous: Mapping[str, str], current: Mapping[str, str]) -> tuple[st
     if changes:
         return "updated", f"updated: {', '.join(changes)}"
     reason, last_reason = current.get("Reason", "None"), previous.get("Reason", "None")
-    if current.get("JobState") in WAITING and reason not in (last_reason, "None"):
+    if current.get("JobState") in WAITING_STATES and reason not in (last_reason, "None"):
         return "waits", f"waits for {reason}" + (f", before for {last_reason}" if last_reason != "None" else "")
     return "", ""
 
