@@ -151,7 +151,7 @@ def test_a_metric_that_one_backend_cannot_read_is_not_reported_as_absent(elsewhe
     store, live = UnknownUnitBackend(), AnsweringBackend()
     for backend, name in ((store, "gpu_utilization_ratio"), (live, "gpu_power_watts"), (live, "gpu_sm_active_ratio")):
         if elsewhere or name != "gpu_sm_active_ratio":
-            backend.add(next(gpu_backend(("0", [(minute, 0.5) for minute in range(9)]), metric=name).drained()))
+            backend.add(next(gpu_backend(("0", [(minute, 0.5) for minute in range(9)]), metric=name).drain()))
     _, rows = choose_run(LoadedInputs(metric_backend=store), live=lambda run, rows: live)
     answer = rows.ask(metric("gpu_sm_active_ratio").over("run", "avg"))
     silent = rows.ask(events(SOURCE_UNANSWERED))

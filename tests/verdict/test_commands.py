@@ -19,7 +19,7 @@ from trackside.finding import Certainty, Finding, Sentence, action, present
 from trackside.model import Record, Run
 from trackside.remedies import DUMP_STACKS, RESUBMIT_ELSEWHERE
 from trackside.show.wording import fill_template
-from trackside.verdict.commands import with_names
+from trackside.verdict.commands import fill_commands
 
 DO = Sentence("do it")
 RUN = Run(id="7", nodes=("n1", "n2"))
@@ -37,7 +37,7 @@ def commands(*templates: Sentence, rows: tuple[Any, ...] = (), run: Run = RUN, r
              **fields: Any) -> list[str]:  # fmt: skip
     """The commands of the filled finding, as printed."""
     facts = Facts(store(job("FAILED") if record is None else record, *rows, planes=("log", "scheduler", "trace")), run)
-    filled = with_names(finding(facts, *templates, **fields), facts)
+    filled = fill_commands(finding(facts, *templates, **fields), facts)
     return [fill_template(command.template(run.disposition == "RUNNING"), action.values).strip()
             for action in filled.actions for command in action.commands]  # fmt: skip
 
