@@ -42,7 +42,8 @@ AGENT = "trackside agent"
 
 @dataclass
 class Usage:
-    """Resources that a process used. ``cpu_s`` since it began; ``steady_s`` over ``seconds``."""
+    """Resources that a process used. ``cpu_s``: since its start; ``began_s``: its value when the
+    measurement of ``seconds`` began."""
 
     pid: int
     began_s: float = 0.0
@@ -56,8 +57,8 @@ class Usage:
         """Percent of one core."""
         return 100 * (self.cpu_s - self.began_s) / self.seconds
 
-    def look(self) -> None:
-        """Record what it has used so far."""
+    def update(self) -> None:
+        """Read what the process has used so far."""
         self.cpu_s = time.clock_gettime(~self.pid << 3 | 2)  # the process's own clock: ticks would miss short work
         status = dict(
             line.split(":", 1) for line in Path(f"/proc/{self.pid}/status").read_text().splitlines() if ":" in line
@@ -67,7 +68,7 @@ class Usage:
 
 
 @dataclass
-class Sink:
+class AcceptingReceiver:
     """A receiver that accepts everything."""
 
     port: int
@@ -76,9 +77,9 @@ class Sink:
 
 
 @contextmanager
-def sink() -> Iterator[Sink]:
+def accepting_receiver() -> Iterator[AcceptingReceiver]:
     """A receiver in this process, so that its CPU time is not the agent's."""
-    counter = Sink(0)
+    counter = AcceptingReceiver(0)
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -103,8 +104,8 @@ def sink() -> Iterator[Sink]:
 
 
 @contextmanager
-def started(command: list[str], log: Path, environ: dict[str, str] | None = None) -> Iterator[int]:
-    """A process while the block runs; its id."""
+def running_process(command: list[str], log: Path, environ: dict[str, str] | None = None) -> Iterator[int]:
+    """Run a process during the block; its id."""
     with log.open("wb") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out, env=environ)
     try:
@@ -122,8 +123,8 @@ _RANK = "import sys, time\nfor step in range(10**6):\n    print(f'step {step} lo
 @contextmanager
 def job(folder: Path, workers: int) -> Iterator[None]:
     """Eight ranks that print to one file, as under Slurm, and sleeping processes."""
-    with ExitStack() as open_:
-        out = open_.enter_context((folder / f"slurm-{JOB}.out").open("wb"))
+    with ExitStack() as stack:
+        out = stack.enter_context((folder / f"slurm-{JOB}.out").open("wb"))
         processes = []
         for number in range(8 + workers):
             rank = number % 8
@@ -157,7 +158,7 @@ def threads(pid: int) -> dict[str, float]:
 
 
 def forks() -> int:
-    """Processes and threads that ever began on this machine."""
+    """Number of processes and threads started since this machine booted."""
     return next(
         int(line.split()[1]) for line in Path("/proc/stat").read_text().splitlines() if line.startswith("processes ")
     )
@@ -168,7 +169,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=180.0)
     parser.add_argument("--gpus", type=int, default=8)
     parser.add_argument("--workers", type=int, default=128)
-    parser.add_argument("--only", nargs="+", default=[], help="these of the agent's sources alone")
+    parser.add_argument("--only", nargs="+", default=[], help="only these sources of the agent")
     parser.add_argument("--profile", action="store_true")
     return parser.parse_args()
 
@@ -176,71 +177,71 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     """Run both and print what each used."""
     options = arguments()
-    with tempfile.TemporaryDirectory(prefix="bench-agent-") as name, ExitStack() as open_:
+    with tempfile.TemporaryDirectory(prefix="bench-agent-") as name, ExitStack() as stack:
         folder = Path(name)
         script = nvml.Script(folder / "script", gpus=options.gpus)
         environ = nvml.environment(nvml.build(ROOT / ".cache/nvml"), script.path) | {
             "STATE_DIRECTORY": str(folder / "state")
         }
-        to = open_.enter_context(sink())
-        open_.enter_context(job(folder, options.workers))
-        agent_port, sink_port = free_port(), free_port()
+        receiver = stack.enter_context(accepting_receiver())
+        stack.enter_context(job(folder, options.workers))
+        agent_port, exporter_port = free_port(), free_port()
         command = [sys.executable, "-m", "trackside.agent", "run", "--listen", f"127.0.0.1:{agent_port}", "--node", "n1",
-                   "--remote-write", f"http://127.0.0.1:{to.port}", "--loki", f"http://127.0.0.1:{to.port}"]  # fmt: skip
+                   "--remote-write", f"http://127.0.0.1:{receiver.port}", "--loki", f"http://127.0.0.1:{receiver.port}"]  # fmt: skip
         command += ["--only", *options.only] if options.only else []
-        usages = {AGENT: Usage(open_.enter_context(started(command, folder / "agent.log", environ)))}
+        usages = {AGENT: Usage(stack.enter_context(running_process(command, folder / "agent.log", environ)))}
         urls = {AGENT: f"http://127.0.0.1:{agent_port}/metrics"}
-        peer = shutil.which("prometheus-node-exporter")
-        if peer is not None:
-            command = [peer, f"--web.listen-address=127.0.0.1:{sink_port}"]
-            usages["node_exporter"] = Usage(open_.enter_context(started(command, folder / "peer.log")))
-            urls["node_exporter"] = f"http://127.0.0.1:{sink_port}/metrics"
+        node_exporter = shutil.which("prometheus-node-exporter")
+        if node_exporter is not None:
+            command = [node_exporter, f"--web.listen-address=127.0.0.1:{exporter_port}"]
+            usages["node_exporter"] = Usage(stack.enter_context(running_process(command, folder / "peer.log")))
+            urls["node_exporter"] = f"http://127.0.0.1:{exporter_port}/metrics"
         time.sleep(WARM_S)
-        print(f"{options.gpus} GPUs (played), {8 + options.workers} processes of a job")
-        before = threads(usages[AGENT].pid)
-        measure(usages, urls, to, options.seconds)
+        print(f"{options.gpus} simulated GPUs, {8 + options.workers} processes of a job")
+        cpu_before = threads(usages[AGENT].pid)
+        measure(usages, urls, receiver, options.seconds)
         if options.profile:
-            profile(before, usages[AGENT])
+            profile(cpu_before, usages[AGENT])
             print((folder / "agent.log").read_text(), end="")
     return 0
 
 
-def measure(usages: Mapping[str, Usage], urls: Mapping[str, str], to: Sink, seconds: float) -> None:
-    """Scrape each for this long; what it used meanwhile."""
-    begin, sent, forks_before = time.monotonic(), to.bytes, forks()
+def measure(usages: Mapping[str, Usage], urls: Mapping[str, str], receiver: AcceptingReceiver, seconds: float) -> None:
+    """Scrape each program for this long, and print what it used."""
+    begin, bytes_before, forks_before = time.monotonic(), receiver.bytes, forks()
     for usage in usages.values():
-        usage.look()
+        usage.update()
         usage.began_s = usage.cpu_s
-    while (passed := time.monotonic() - begin) < seconds:
-        sizes = {who: scrape(url) for who, url in urls.items()}
+    while (elapsed_s := time.monotonic() - begin) < seconds:
+        sizes = {program: scrape(url) for program, url in urls.items()}
         for usage in usages.values():
-            usage.look()
-        time.sleep(min(SCRAPE_S, seconds - passed))
+            usage.update()
+        time.sleep(min(SCRAPE_S, seconds - elapsed_s))
     for usage in usages.values():
-        usage.look()
+        usage.update()
         usage.seconds = time.monotonic() - begin
     agent, forks_before = usages[AGENT], forks() - forks_before
     with urllib.request.urlopen(urls[AGENT], timeout=10) as answer:
         samples = sum(not line.startswith(b"#") for line in answer)
     print(
-        f"{agent.seconds:.0f} s, in which {forks_before / agent.seconds:.0f} processes and threads a second began on this "
-        "machine: each is looked at"
+        f"{agent.seconds:.0f} s, in which {forks_before / agent.seconds:.0f} new processes and threads per second on this "
+        "machine, each of which the agent reads"
     )
-    for who, usage in usages.items():
+    for program, usage in usages.items():
         mean = sum(usage.mean_mib) / len(usage.mean_mib)
         print(
-            f"{who:16} {usage.percent:6.2f} % of a core   {mean:6.1f} MiB, at most {usage.peak_mib:.1f}   "
-            f"{sizes[who]:,} bytes a scrape"
+            f"{program:16} {usage.percent:6.2f} % of one core   {mean:6.1f} MiB, at most {usage.peak_mib:.1f}   "
+            f"{sizes[program]:,} bytes per scrape"
         )
     print(
-        f"the agent: {samples:,} series; {(to.bytes - sent) / agent.seconds:,.0f} bytes/s sent in {to.requests} "
+        f"the agent: {samples:,} series; {(receiver.bytes - bytes_before) / agent.seconds:,.0f} bytes/s sent in {receiver.requests} "
         f"requests; {agent.began_s:.2f} CPU s to start"
     )
 
 
-def profile(before: Mapping[str, float], usage: Usage) -> None:
-    """CPU seconds by thread since then."""
-    cpu_s = {name: seconds - before.get(name, 0.0) for name, seconds in threads(usage.pid).items()}
+def profile(cpu_before: Mapping[str, float], usage: Usage) -> None:
+    """Print the share of CPU of each thread of the agent."""
+    cpu_s = {name: seconds - cpu_before.get(name, 0.0) for name, seconds in threads(usage.pid).items()}
     for name, seconds in sorted(cpu_s.items(), key=lambda pair: -pair[1]):
         print(f"  {name:24} {100 * seconds / usage.seconds:6.3f} %")
 

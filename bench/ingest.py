@@ -45,18 +45,18 @@ def ours(source: Path, folder: Path, samples: int) -> Cost:
     """The cost of an import into a new store. Raises RuntimeError if samples are missing."""
     store = folder / "store"
     shutil.rmtree(store, ignore_errors=True)
-    done = run_measured([sys.executable, "-m", "trackside", "ingest", str(source), "--store", str(store)])
-    if f" {samples:,}" not in done.out.decode():
-        raise RuntimeError(f"{samples:,} samples were given; {done.out.decode().strip()}")
+    process = run_measured([sys.executable, "-m", "trackside", "ingest", str(source), "--store", str(store)])
+    if f" {samples:,}" not in process.out.decode():
+        raise RuntimeError(f"{samples:,} samples were given; {process.out.decode().strip()}")
     disk = folder_bytes(store)
     shutil.rmtree(store)
-    return Cost(done.wall_s, done.cpu_s, done.peak_mib, disk)
+    return Cost(process.wall_s, process.cpu_s, process.peak_mib, disk)
 
 
 def victoria_cost(path: str, files: Sequence[Path], folder: Path, samples: int, dump: Path | None = None) -> Cost:
     """The cost of an import into a new server. Raises RuntimeError if samples are missing."""
     with Victoria(folder / "victoria") as server:
-        wall = server.imported(path, files)
+        wall = server.import_files(path, files)
         if server.rows() != samples:
             raise RuntimeError(f"{samples:,} samples were given; {PROGRAM} took {server.rows():,}")
         if dump is not None and not dump.exists():
@@ -139,7 +139,11 @@ def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--samples", type=float, default=20e6, metavar="N", help=f"about so many, at most {MAX_SAMPLES:,}"
+        "--samples",
+        type=float,
+        default=20e6,
+        metavar="N",
+        help=f"approximate number of samples, at most {MAX_SAMPLES:,}",
     )
     parser.add_argument("--repeat", type=int, default=2, metavar="N", help="runs of each")
     parser.add_argument("--folder", type=Path, metavar="DIR", help="where inputs are kept, to be used again")

@@ -46,7 +46,7 @@ def loglog(title: str, across: str, up: str, lines: Mapping[str, Points], guides
             _text(visible_points[0][0] + 8, visible_points[0][1] + 12, name, fill=GRAY),
         ]
     above = 0.0
-    for color, (name, points) in sorted(zip(COLORS, lines.items(), strict=False), key=lambda one: -one[1][1][-1][1]):
+    for color, (name, points) in sorted(zip(COLORS, lines.items(), strict=False), key=lambda line: -line[1][1][-1][1]):
         pixels = [(x_of(x), y_of(y)) for x, y in points]
         above = max(pixels[-1][1] + 4, above + 16)  # one name below the other
         parts.append(_line(pixels, color, ' stroke-width="2"'))

@@ -1,4 +1,4 @@
-"""Runs a command in a process of its own and measures it."""
+"""Runs a command in its own process and measures it."""
 
 from __future__ import annotations
 

@@ -2,11 +2,11 @@
 
     python bench/receive.py [--gpus 512] [--ticks 100] [--only trackside,victoria-metrics,prometheus]
 
-The same bodies go to each, made beforehand: 30 metrics a GPU, once a tick at a time (a sample of each series, as a scrape
-is sent) and once with 100 samples a series (as after an outage). Four connections, each with its own series in order of
-time. Samples a second until the last answer; CPU seconds and peak memory of the server's process from its start to its
-end, so that what it does later for what it took is counted; bytes on disk after it ended, and of the store after
-``trackside compact``. Loopback, in a temporary folder that goes.
+All servers get the same bodies, which are made in advance: 30 metrics per GPU, first one tick at a time (a sample of each
+series, as after a scrape), then 100 samples per series (as after an outage). Four connections send their own series in
+order of time. Measured are samples per second until the last answer; CPU seconds and peak memory of the server's process
+from its start to its end, so that deferred work counts; bytes on disk at its end, and of the store after
+``trackside compact``. Everything runs on loopback, in a temporary folder that is deleted.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from trackside.catalog.metrics import METRICS
 from trackside.serve.protocols.series_key import key_of
 from trackside.stores.embedded.snapshot import Snapshot
 
-METRICS_A_GPU = 30
+METRICS_PER_GPU = 30
 CONNECTIONS = 4
 BATCH = 100
 """Samples per series in one body of the second stream."""
-SERIES_A_BODY = 500
-"""Series of such a body."""
+SERIES_PER_BODY = 500
+"""Number of series in such a body."""
 STEP_MS = 15_000
 SERVE = """
 from trackside.serve.app import serve
@@ -64,7 +64,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class ServerResult:
-    """What one stream cost one server. ``packed``: bytes after compaction."""
+    """The cost of one stream for one server. ``packed``: bytes after compaction."""
 
     wall_s: float
     cpu_s: float
@@ -113,22 +113,20 @@ def _empty(folder: Path) -> Path:
 def names() -> list[tuple[str, float]]:
     """Known metrics of DCGM's exporter, each with a plausible value."""
     (dialect,) = [dialect_ for dialect_ in dialects() if dialect_.id == "dcgm"]
-    examples, metrics_done = [], set()
+    examples, used_metrics = [], set()
     for name, foreign in dialect.names.items():
         metric = METRICS[foreign.metric]
-        if foreign.cases or (foreign.metric, *foreign.labels.items()) in metrics_done:
-            continue  # several names of one curve would bring the same samples
-        value = next(
-            (dialect_ for dialect_ in (50.0, 0.5, 0.0) if metric.low <= dialect_ * foreign.scale <= metric.high), None
-        )
+        if foreign.cases or (foreign.metric, *foreign.labels.items()) in used_metrics:
+            continue  # several names of one series would give the same samples
+        value = next((value for value in (50.0, 0.5, 0.0) if metric.low <= value * foreign.scale <= metric.high), None)
         if name.startswith("DCGM_FI_") and not foreign.guess and value is not None and value * foreign.scale < 1e6:
             examples.append((name, value))
-            metrics_done.add((foreign.metric, *foreign.labels.items()))
-    return examples[:METRICS_A_GPU]
+            used_metrics.add((foreign.metric, *foreign.labels.items()))
+    return examples[:METRICS_PER_GPU]
 
 
 def keys(gpus: int) -> list[tuple[bytes, float]]:
-    """The labels of all series as remote write has them, and a value."""
+    """(labels as in remote write, value) of each series."""
     pairs = []
     for gpu in range(gpus):
         labels = {
@@ -140,7 +138,7 @@ def keys(gpus: int) -> list[tuple[bytes, float]]:
 
 
 def varint(number: int) -> bytes:
-    """As protobuf has it."""
+    """A number as a varint of protobuf."""
     out = bytearray()
     while number >= 0x80:
         out.append(number & 0x7F | 0x80)
@@ -155,24 +153,27 @@ def body(series: Sequence[tuple[bytes, float]], times: Sequence[int], noise: np.
     for labels, value in series:
         values = np.round(value * (1 + 0.02 * noise.integers(-3, 4, len(times))), 2).astype("<f8").tobytes()
         samples = b"".join(
-            b"\x12" + varint(9 + len(stamp)) + b"\x09" + values[8 * place : 8 * place + 8] + stamp
-            for place, stamp in enumerate(stamps)
+            b"\x12" + varint(9 + len(stamp)) + b"\x09" + values[8 * index : 8 * index + 8] + stamp
+            for index, stamp in enumerate(stamps)
         )
         out.append(b"\x0a" + varint(len(labels) + len(samples)) + labels + samples)
     return bytes(cramjam.snappy.compress_raw(b"".join(out)))
 
 
 def streams(gpus: int, ticks: int) -> dict[str, list[list[bytes]]]:
-    """By kind, the bodies of each connection."""
+    """Kind of stream -> the bodies of each connection."""
     noise = np.random.default_rng(7)
     series, begin = keys(gpus), int(time.time() * 1000) - 40 * 60_000
-    times = [begin + place * STEP_MS for place in range(max(ticks, BATCH))]
-    parts = [series[place::CONNECTIONS] for place in range(CONNECTIONS)]
+    times = [begin + index * STEP_MS for index in range(max(ticks, BATCH))]
+    shares = [series[index::CONNECTIONS] for index in range(CONNECTIONS)]
     return {
-        "a tick at a time": [[body(part, [at], noise) for at in times[:ticks]] for part in parts],
-        f"{BATCH} samples a series": [
-            [body(part[at : at + SERIES_A_BODY], times[:BATCH], noise) for at in range(0, len(part), SERIES_A_BODY)]
-            for part in parts
+        "one tick at a time": [[body(part, [time_ms], noise) for time_ms in times[:ticks]] for part in shares],
+        f"{BATCH} samples per series": [
+            [
+                body(part[start : start + SERIES_PER_BODY], times[:BATCH], noise)
+                for start in range(0, len(part), SERIES_PER_BODY)
+            ]
+            for part in shares
         ],
     }
 
@@ -180,8 +181,8 @@ def streams(gpus: int, ticks: int) -> dict[str, list[list[bytes]]]:
 # -- one server
 
 
-def measured(server: Server, folder: Path, connections: Sequence[Sequence[bytes]], samples: int) -> ServerResult:
-    """Send everything to a server of its own. Raises RuntimeError if it refuses or loses some."""
+def run_server(server: Server, folder: Path, connections: Sequence[Sequence[bytes]], samples: int) -> ServerResult:
+    """Start a server and send everything to it. Raises RuntimeError if it refuses or loses some."""
     shutil.rmtree(folder, ignore_errors=True)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -192,7 +193,7 @@ def measured(server: Server, folder: Path, connections: Sequence[Sequence[bytes]
     )
     try:
         _wait(server, port)
-        wall = _sent(server, port, connections)
+        wall = _send_all(server, port, connections)
     finally:
         process.send_signal(signal.SIGTERM)
         _, _, usage = os.wait4(process.pid, 0)
@@ -222,9 +223,9 @@ def _wait(server: Server, port: int) -> None:
     raise RuntimeError(f"{server.name} was not ready within 30 s")
 
 
-def _sent(server: Server, port: int, connections: Sequence[Sequence[bytes]]) -> float:
+def _send_all(server: Server, port: int, connections: Sequence[Sequence[bytes]]) -> float:
     """Seconds until the last answer."""
-    failed: list[str] = []
+    failures: list[str] = []
 
     def send(bodies: Sequence[bytes]) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
@@ -233,16 +234,16 @@ def _sent(server: Server, port: int, connections: Sequence[Sequence[bytes]]) -> 
             "Content-Encoding": "snappy",
             "X-Prometheus-Remote-Write-Version": "0.1.0",
         }
-        for body_ in bodies:
+        for request_body in bodies:
             while True:
-                connection.request("POST", server.path, body_, headers)
+                connection.request("POST", server.path, request_body, headers)
                 answer = connection.getresponse()
                 reply = answer.read()
                 if answer.status != 429:
                     break
                 time.sleep(float(answer.headers.get("Retry-After", 1)))
             if answer.status >= 300:
-                failed.append(f"{server.name} answered {answer.status}: {reply[:200]!r}")
+                failures.append(f"{server.name} answered {answer.status}: {reply[:200]!r}")
                 return
 
     threads = [threading.Thread(target=send, args=(bodies,)) for bodies in connections]
@@ -251,8 +252,8 @@ def _sent(server: Server, port: int, connections: Sequence[Sequence[bytes]]) -> 
         thread.start()
     for thread in threads:
         thread.join()
-    if failed:
-        raise RuntimeError(failed[0])
+    if failures:
+        raise RuntimeError(failures[0])
     return time.perf_counter() - begin
 
 
@@ -269,16 +270,16 @@ def main() -> None:
     )
     print("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |")
     for kind, connections in streams(options.gpus, options.ticks).items():
-        samples = options.gpus * METRICS_A_GPU * (BATCH if "series" in kind else options.ticks)
-        ours = 0.0
+        samples = options.gpus * METRICS_PER_GPU * (BATCH if "series" in kind else options.ticks)
+        our_rate = 0.0
         for server in servers:
             with tempfile.TemporaryDirectory(prefix="trackside-bench-") as temporary:
-                result = measured(server, Path(temporary) / "data", connections, samples)
+                result = run_server(server, Path(temporary) / "data", connections, samples)
             rate = samples / result.wall_s
-            ours = ours or rate
+            our_rate = our_rate or rate
             print(
                 f"| {kind} | {server.name} | {samples:,} | {rate:,.0f} | {result.cpu_s / samples * 1e6:.2f} "
-                f"| {result.peak_mib:,.0f} | {result.packed / samples:.2f} | {rate / ours:.2f} |", flush=True,
+                f"| {result.peak_mib:,.0f} | {result.packed / samples:.2f} | {rate / our_rate:.2f} |", flush=True,
             )  # fmt: skip
 
 

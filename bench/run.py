@@ -48,8 +48,8 @@ print(json.dumps({"s": time.process_time() - begin, "events": done.events, "poin
 CORE = {0}
 
 
-def scanned(path: Path, engine: str = "") -> dict[str, float]:
-    """One scan in a process of its own, on one core."""
+def run_scan(path: Path, engine: str = "") -> dict[str, float]:
+    """One scan in its own process, on one core."""
     command = [sys.executable, "-c", SCAN, str(path), engine]
     out = subprocess.run(command, check=True, capture_output=True, preexec_fn=_pin)
     result: dict[str, float] = json.loads(out.stdout)
@@ -58,18 +58,18 @@ def scanned(path: Path, engine: str = "") -> dict[str, float]:
 
 def ripgrep(path: Path, literals: Path) -> float:
     """CPU seconds of rg counting the lines with a literal, on one core."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = ["rg", "--text", "--count", "--fixed-strings", "--threads", "1", "--file", str(literals), str(path)]
     subprocess.run(command, check=True, capture_output=True, preexec_fn=_pin)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    cpu_after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return cpu_after.ru_utime + cpu_after.ru_stime - cpu_before.ru_utime - cpu_before.ru_stime
 
 
 def _pin() -> None:
     os.sched_setaffinity(0, CORE)
 
 
-def timed(command: list[str]) -> float:
+def elapsed_seconds(command: list[str]) -> float:
     """Seconds of one command."""
     begin = time.perf_counter()
     subprocess.run(command, check=True, capture_output=True)
@@ -85,15 +85,15 @@ def compare_with_ripgrep(folder: Path, megabytes: int, repeat: int) -> None:
     have_rg = shutil.which("rg") is not None
     ours, fallback, ripgrep_times = [], [], []
     for _ in range(repeat):
-        ours.append(scanned(log))
-        fallback.append(scanned(log, "re2"))
+        ours.append(run_scan(log))
+        fallback.append(run_scan(log, "re2"))
         if have_rg:
             ripgrep_times.append(ripgrep(log, literals))
-    best = min(ours, key=lambda one: one["s"])
+    best = min(ours, key=lambda result: result["s"])
     rate = megabytes / best["s"]
     print(f"scan, end to end   {rate:7.0f} MB/CPU-s  {best['events']:,} events, {best['points']:,} points, "
           f"{best['rss_mib']:.0f} MiB peak")  # fmt: skip
-    print(f"scan with RE2      {megabytes / min(one['s'] for one in fallback):7.0f} MB/CPU-s")
+    print(f"scan with RE2      {megabytes / min(result['s'] for result in fallback):7.0f} MB/CPU-s")
     if have_rg:
         peer = megabytes / min(ripgrep_times)
         print(f"rg -c, {len(LITERALS)} literals {peer:7.0f} MB/CPU-s\nratio scan : rg     {rate / peer:7.2f}")
@@ -109,7 +109,7 @@ def folder_of_ranks(folder: Path, repeat: int) -> None:
         path.parent.mkdir(parents=True)
         write(path, 5_000_000, ranks=1)
     command = [sys.executable, "-m", "trackside", "diagnose", str(ranks)]
-    print(f"diagnose 64 x 5 MB {min(timed(command) for _ in range(repeat)):7.2f} s")
+    print(f"diagnose 64 x 5 MB {min(elapsed_seconds(command) for _ in range(repeat)):7.2f} s")
 
 
 def main() -> None:
@@ -122,7 +122,7 @@ def main() -> None:
         compare_with_ripgrep(Path(temporary), arguments.size, arguments.repeat)
         folder_of_ranks(Path(temporary), arguments.repeat)
     command = [sys.executable, "-m", "trackside", "--help"]
-    print(f"trackside --help   {min(timed(command) for _ in range(arguments.repeat + 2)):7.2f} s")
+    print(f"trackside --help   {min(elapsed_seconds(command) for _ in range(arguments.repeat + 2)):7.2f} s")
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@
 
 Each job is simulated (30 series a GPU at 15 s, Slurm's records, kernel logs), its metrics are imported into a
 VictoriaMetrics on loopback, one for each job, and it is diagnosed in a fresh process from its output and kernel logs, from
-commands that print its Slurm records, and from that server. For comparison, in the same run: all raw samples of the job fetched from the same server, which is
-what a verdict would cost if nothing were worked out there. A wrong verdict ends the bench. Servers' data are kept in DIR
+commands that print its Slurm records, and from that server. For comparison, in the same run: all raw samples of the job fetched from the same server, which a verdict
+would need without aggregation on the server. A wrong verdict ends the bench. Servers' data are kept in DIR
 and used again.
 """
 
@@ -34,7 +34,7 @@ from bench.victoria import Victoria
 
 JOBS = "64x24,128x24,256x24,512x24,64x72,16x24,16x72,16x672"
 TARGET_S = 10.0
-"""For 512 GPUs, 24 hours, on two cores that the server shares."""
+"""Target for 512 GPUs and 24 hours, on two cores that the server shares."""
 _LINES = """
     SELECT labels, to_json(list(value ORDER BY ts_ms)), to_json(list(ts_ms ORDER BY ts_ms))
     FROM read_parquet(?) WHERE metric = ? GROUP BY labels, ts_ms // 86400000 ORDER BY min(ts_ms)
@@ -42,28 +42,28 @@ _LINES = """
 TRAFFIC = re.compile(r"([\d,]+) requests, ([\d,]+) bytes received")
 
 
-def built(folder: Path, gpus: int, hours: float, kind: str) -> tuple[Path, Mapping[str, Any]]:
+def build(folder: Path, gpus: int, hours: float, kind: str) -> tuple[Path, Mapping[str, Any]]:
     """A folder with the job's files and its server's data, made unless it exists, and the expected verdict."""
-    place = folder / f"{kind}-{gpus}-{hours:g}h"
-    note = place.with_suffix(".json")
-    if not note.is_file():
-        shutil.rmtree(place, ignore_errors=True)
-        made = run_measured([sys.executable, str(ROOT / "bench/jobs.py"), str(place / "run"), str(gpus), str(hours), kind,
+    job_folder = folder / f"{kind}-{gpus}-{hours:g}h"
+    summary_file = job_folder.with_suffix(".json")
+    if not summary_file.is_file():
+        shutil.rmtree(job_folder, ignore_errors=True)
+        simulation = run_measured([sys.executable, str(ROOT / "bench/jobs.py"), str(job_folder / "run"), str(gpus), str(hours), kind,
                       "parquet"])  # fmt: skip
-        with Victoria(place / "victoria", keep=True) as server:
+        with Victoria(job_folder / "victoria", keep=True) as server:
             begin = time.perf_counter()
-            server.sent("/api/v1/import", lines(place / "run" / "metrics"))
-            server.flushed()
+            server.send("/api/v1/import", import_lines(job_folder / "run" / "metrics"))
+            server.flush()
             seconds = time.perf_counter() - begin
-        shutil.rmtree(place / "run" / "metrics")
-        summary = json.loads(made.out) | {"import_s": seconds, "disk": server.disk}
-        note.write_text(json.dumps(summary))
-    truth: Mapping[str, Any] = json.loads(note.read_text())
-    return place, truth
+        shutil.rmtree(job_folder / "run" / "metrics")
+        summary = json.loads(simulation.out) | {"import_s": seconds, "disk": server.disk}
+        summary_file.write_text(json.dumps(summary))
+    truth: Mapping[str, Any] = json.loads(summary_file.read_text())
+    return job_folder, truth
 
 
-def lines(folder: Path) -> Iterator[bytes]:
-    """Parquet files of curves as VictoriaMetrics' import lines: a metric of a file at a time, each series a line a day."""
+def import_lines(folder: Path) -> Iterator[bytes]:
+    """Parquet files as VictoriaMetrics' import lines: one metric of a file at a time, one line per series and day."""
     with duckdb.connect(config={"memory_limit": "1GB"}) as connection:
         connection.execute("SET enable_progress_bar = false")
         for file in sorted(folder.glob("*.parquet")):
@@ -72,45 +72,45 @@ def lines(folder: Path) -> Iterator[bytes]:
                 rows = connection.execute(_LINES, [str(file), metric])
                 while row := rows.fetchone():
                     labels, values, times = row
-                    named = {"__name__": metric} | dict(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', labels))
-                    yield f'{{"metric":{json.dumps(named)},"values":{values},"timestamps":{times}}}\n'.encode()
+                    labels_by_name = {"__name__": metric} | dict(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', labels))
+                    yield f'{{"metric":{json.dumps(labels_by_name)},"values":{values},"timestamps":{times}}}\n'.encode()
 
 
-def slurm(place: Path) -> Path:
+def slurm(job_folder: Path) -> Path:
     """Commands that print the job's records, as Slurm's would."""
-    folder = place / "bin"
+    folder = job_folder / "bin"
     folder.mkdir(exist_ok=True)
-    records = place / "run"
-    for name, says in {
+    records = job_folder / "run"
+    for name, script in {
         "sacct": f'case "$*" in --version) echo slurm 22.05.8;; --helpformat) head -1 {records}/sacct.txt | tr "|" " ";; '
         f"*) cat {records}/sacct.txt;; esac",
         "scontrol": f'case "$*" in *-V*) echo slurm 22.05.8;; *job*) cat {records}/scontrol-job.txt;; *node*) cat '
         f"{records}/scontrol-node.txt;; esac",
         "squeue": "true",
     }.items():
-        (folder / name).write_text(f"#!/bin/sh\n{says}\n")
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
         (folder / name).chmod(0o755)
     return folder
 
 
-def diagnosed(place: Path, url: str, truth: Mapping[str, Any]) -> tuple[ProcessResult, int, int]:
+def diagnose_job(job_folder: Path, url: str, truth: Mapping[str, Any]) -> tuple[ProcessResult, int, int]:
     """Diagnose it once; seconds, requests and bytes. Raises RuntimeError for a wrong verdict."""
-    run = place / "run"
-    config = place / "trackside.toml"
-    config.write_text(f'[metrics]\nurl = "{url}"\n[slurm]\nbin = "{slurm(place)}"\n')
+    run = job_folder / "run"
+    config = job_folder / "trackside.toml"
+    config.write_text(f'[metrics]\nurl = "{url}"\n[slurm]\nbin = "{slurm(job_folder)}"\n')
     logs = [str(path) for path in (run / "kernel", *run.glob("*.out"))]
     command = [sys.executable, "-m", "trackside", "diagnose", *logs, "--config", str(config), "--json"]
-    took = run_measured([*command, "--job", truth["job"]])
-    doc = json.loads(took.out)
+    process = run_measured([*command, "--job", truth["job"]])
+    doc = json.loads(process.out)
     primary = doc["primary"]
     if primary["family"] != truth["family"] or (truth["gpus"] and primary["gpus"] != truth["gpus"]):
-        raise RuntimeError(f"{place}: {primary['family']} {primary['gpus']} found, {truth['family']} simulated")
+        raise RuntimeError(f"{job_folder}: {primary['family']} {primary['gpus']} found, {truth['family']} simulated")
     traffic = next(match for input_row in doc["inputs"] if (match := TRAFFIC.search(input_row["note"])))
-    requests, received = (int(text.replace(",", "")) for text in traffic.groups())
-    return took, requests, received
+    requests, received_bytes = (int(text.replace(",", "")) for text in traffic.groups())
+    return process, requests, received_bytes
 
 
-def raw(url: str) -> tuple[float, int]:
+def fetch_raw(url: str) -> tuple[float, int]:
     """Seconds and bytes of fetching every sample of the job, as lines of JSON, without reading them."""
     parts = urlsplit(url)
     assert parts.hostname is not None
@@ -118,8 +118,8 @@ def raw(url: str) -> tuple[float, int]:
     begin, count = time.perf_counter(), 0
     connection.request("GET", "/api/v1/export?" + urlencode({"match[]": '{__name__!=""}'}))
     answer = connection.getresponse()
-    while piece := answer.read(1 << 20):
-        count += len(piece)
+    while chunk := answer.read(1 << 20):
+        count += len(chunk)
     connection.close()
     return time.perf_counter() - begin, count
 
@@ -129,7 +129,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", default=JOBS, metavar="GPUSxHOURS,...", help="sizes, GPUs in multiples of 8")
     parser.add_argument("--kind", default="healthy", choices=("healthy", "throttled"))
-    parser.add_argument("--repeat", type=int, default=3, metavar="N", help="runs of each; the least of them counts")
+    parser.add_argument("--repeat", type=int, default=3, metavar="N", help="runs of each job; the fastest counts")
     parser.add_argument("--folder", type=Path, metavar="DIR", help="where servers' data are kept")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
@@ -145,19 +145,19 @@ def measure(folder: Path, jobs: list[tuple[int, float]], kind: str, repeat: int)
           "| requests | MB fetched | raw: s | raw: MB | raw / ours, bytes |")  # fmt: skip
     print("| ---: " * 13 + "|")
     for gpus, hours in jobs:
-        place, truth = built(folder, gpus, hours, kind)
-        with Victoria(place / "victoria", keep=True) as server:
+        job_folder, truth = build(folder, gpus, hours, kind)
+        with Victoria(job_folder / "victoria", keep=True) as server:
             runs = []
             for _ in range(repeat):
                 before = server.cpu_so_far_s
-                took, requests, received = diagnosed(place, server.url, truth)
-                runs.append((took, server.cpu_so_far_s - before, requests, received))
-            raw_s, raw_bytes = raw(server.url)
-        best, victoria, requests, received = min(runs, key=lambda result: result[0].wall_s)
+                process, requests, received_bytes = diagnose_job(job_folder, server.url, truth)
+                runs.append((process, server.cpu_so_far_s - before, requests, received_bytes))
+            raw_s, raw_bytes = fetch_raw(server.url)
+        best, victoria, requests, received_bytes = min(runs, key=lambda result: result[0].wall_s)
         print(
             f"| {gpus} | {hours:g} | {truth['samples']:,} | {truth['disk'] / truth['samples']:.2f} | {best.wall_s:.2f} "
-            f"| {best.cpu_s:.2f} | {victoria:.2f} | {best.peak_mib:,.0f} | {requests} | {received / 1e6:,.1f} | {raw_s:.1f} "
-            f"| {raw_bytes / 1e6:,.0f} | {raw_bytes / received:.1f} |", flush=True,
+            f"| {best.cpu_s:.2f} | {victoria:.2f} | {best.peak_mib:,.0f} | {requests} | {received_bytes / 1e6:,.1f} | {raw_s:.1f} "
+            f"| {raw_bytes / 1e6:,.0f} | {raw_bytes / received_bytes:.1f} |", flush=True,
         )  # fmt: skip
         if (gpus, hours) == (512, 24) and best.wall_s > TARGET_S:
             print(f"over the target of {TARGET_S:g} s", file=sys.stderr)

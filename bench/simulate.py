@@ -27,8 +27,8 @@ print(json.dumps({"s": time.process_time() - begin, "rss_mib": resource.getrusag
 """
 
 
-def simulated(folder: Path, metrics: str, *changes: str) -> dict[str, float]:
-    """One simulation in a process of its own."""
+def run_simulation(folder: Path, metrics: str, *changes: str) -> dict[str, float]:
+    """One simulation in its own process."""
     command = [sys.executable, "-c", RUN, str(folder), metrics, *changes]
     result: dict[str, float] = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
     return result
@@ -39,9 +39,9 @@ def samples_in(folder: Path) -> tuple[int, int]:
     count = size = 0
     for path in (folder / "run" / "metrics").glob("*.prom"):
         with path.open("rb") as file:
-            while piece := file.read(1 << 24):
-                count += piece.count(b"\n")
-                size += len(piece)
+            while chunk := file.read(1 << 24):
+                count += chunk.count(b"\n")
+                size += len(chunk)
     return count, size
 
 
@@ -53,16 +53,16 @@ def main() -> None:
     changes = [f"cluster.nodes={options.nodes}", f"job.duration_s={options.hours * 3600}", "job.checkpoint_every=600"]
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        text = simulated(folder / "text", "text", *changes)
+        text = run_simulation(folder / "text", "text", *changes)
         count, size = samples_in(folder / "text")
-        table = simulated(folder / "table", "parquet", *changes)
+        table = run_simulation(folder / "table", "parquet", *changes)
         written = sum(path.stat().st_size for path in (folder / "table/run/metrics").iterdir())
-        small = min(simulated(folder / "small", "text", "telemetry.interval_s=30")["s"] for _ in range(3))
+        small = min(run_simulation(folder / "small", "text", "telemetry.interval_s=30")["s"] for _ in range(3))
     print(f"{options.nodes * 8} GPUs, {options.hours:g} h at 15 s: {count / 1e6:.1f} M samples")
-    for name, done, length in (("text", text, size), ("parquet", table, written)):
+    for name, result, length in (("text", text, size), ("parquet", table, written)):
         print(
-            f"{name:<8} {done['s']:6.2f} s  {count / done['s'] / 1e6:5.2f} M samples/s  "
-            f"{length / 1e6:8.1f} MB  peak {done['rss_mib']:.0f} MiB"
+            f"{name:<8} {result['s']:6.2f} s  {count / result['s'] / 1e6:5.2f} M samples/s  "
+            f"{length / 1e6:8.1f} MB  peak {result['rss_mib']:.0f} MiB"
         )
     print(f"16 GPUs, 30 min at 30 s: {small:.2f} s")
 

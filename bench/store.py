@@ -52,7 +52,7 @@ def built(folder: Path, gpus: int, hours: float, kind: str) -> tuple[Path, Mappi
     return store, truth
 
 
-def diagnosed(store: Path, truth: Mapping[str, Any], repeat: int) -> Sequence[ProcessResult]:
+def diagnose_repeatedly(store: Path, truth: Mapping[str, Any], repeat: int) -> Sequence[ProcessResult]:
     """Diagnose it repeatedly. Raises RuntimeError for a wrong verdict."""
     command = [sys.executable, "-m", "trackside", "diagnose", "--store", str(store), "--job", truth["job"], "--json"]
     runs = [run_measured(command) for _ in range(repeat)]
@@ -90,7 +90,7 @@ def measure(
     for gpus in sizes:
         for kind in kinds:
             store, truth = built(folder, gpus, hours, kind)
-            runs = diagnosed(store, truth, repeat)
+            runs = diagnose_repeatedly(store, truth, repeat)
             wall, cpu, peak = (min(getattr(item, name) for item in runs) for name in ("wall_s", "cpu_s", "peak_mib"))
             samples = truth["samples"]
             print(

@@ -52,7 +52,7 @@ def main() -> None:
         loop = folder / "loop.so"
         (folder / "loop.c").write_text(LOOP)
         subprocess.run([sys.executable, "-m", "ziglang", "cc", "-shared", "-fPIC", "-O2", "-o", str(loop), str(folder / "loop.c")], check=True)  # fmt: skip
-        print(f"calling thread, ns a call ({CALLS:,} calls, least of {RUNS})")
+        print(f"calling thread, ns per call ({CALLS:,} calls, minimum of {RUNS})")
         per_call(stubs, loop)
         print(f"\nagent, {PROCESSES} processes")
         reading(stubs)
@@ -64,35 +64,41 @@ def per_call(stubs: dict[str, Path], loop: Path) -> None:
         jobs.add(process)
         process.do("libraries['loop'].loop.restype = ctypes.c_double")
         comm = process.do("value = join('ncclCommInitRank', 8, 0, b'x' * 100)")[1]
-        base = {name: timed(process, name, comm) for name in ("cudaLaunchKernel", "cudaStreamSynchronize", "cudaEventRecord", "ncclAllReduce")}  # fmt: skip
+        base = {name: ns_per_call(process, name, comm) for name in ("cudaLaunchKernel", "cudaStreamSynchronize", "cudaEventRecord", "ncclAllReduce")}  # fmt: skip
         row("untraced cudaLaunchKernel", base["cudaLaunchKernel"], 0.0)
-        for way in probes.METHODS:
-            probes.METHODS = (way,)  # type: ignore[assignment]
+        for method in probes.METHODS:
+            probes.METHODS = (method,)  # type: ignore[assignment]
             for text, one_in in (("counted", 0), ("counted, 1 in 16 timed (default)", 16), ("every call timed", 1)):
-                with opened(cuda, jobs, timed_one_in=one_in):
-                    row(f"{way}: launch {text}", timed(process, "cudaLaunchKernel", comm), base["cudaLaunchKernel"])
-            with opened(nccl, jobs):
-                row(f"{way}: collective followed", timed(process, "ncclAllReduce", comm), base["ncclAllReduce"])
+                with open_source(cuda, jobs, timed_one_in=one_in):
+                    row(
+                        f"{method}: launch {text}",
+                        ns_per_call(process, "cudaLaunchKernel", comm),
+                        base["cudaLaunchKernel"],
+                    )
+            with open_source(nccl, jobs):
                 row(
-                    f"{way}: event recorded on its stream",
-                    timed(process, "cudaEventRecord", comm),
+                    f"{method}: collective followed", ns_per_call(process, "ncclAllReduce", comm), base["ncclAllReduce"]
+                )
+                row(
+                    f"{method}: event recorded on its stream",
+                    ns_per_call(process, "cudaEventRecord", comm),
                     base["cudaEventRecord"],
                 )
         probes.METHODS = ("session", "multi", "perf")
-        with opened(cuda, jobs), opened(nccl, jobs):
-            row("both sources: launch", timed(process, "cudaLaunchKernel", comm), base["cudaLaunchKernel"])
+        with open_source(cuda, jobs), open_source(nccl, jobs):
+            row("both sources: launch", ns_per_call(process, "cudaLaunchKernel", comm), base["cudaLaunchKernel"])
             row(
                 "both sources: stream wait",
-                timed(process, "cudaStreamSynchronize", comm),
+                ns_per_call(process, "cudaStreamSynchronize", comm),
                 base["cudaStreamSynchronize"],
             )
-        for text, script in PEER.items():
-            with bpftrace(script.replace("LIB", str(stubs["cudart"]))) as there:
-                if there:
-                    row(f"bpftrace: {text}", timed(process, "cudaLaunchKernel", comm), base["cudaLaunchKernel"])
+        for text, script in BPFTRACE_SCRIPTS.items():
+            with bpftrace(script.replace("LIB", str(stubs["cudart"]))) as is_tracing:
+                if is_tracing:
+                    row(f"bpftrace: {text}", ns_per_call(process, "cudaLaunchKernel", comm), base["cudaLaunchKernel"])
 
 
-PEER = {
+BPFTRACE_SCRIPTS = {
     "count by process and function": "uprobe:LIB:cudaLaunchKernel { @[pid, func] = count(); }",
     "latency histogram": "uprobe:LIB:cudaLaunchKernel { @at[tid] = nsecs; } "
     "uretprobe:LIB:cudaLaunchKernel /@at[tid]/ { @ = hist(nsecs - @at[tid]); delete(@at[tid]); }",
@@ -103,14 +109,14 @@ def row(text: str, ns: float, base: float) -> None:
     print(f"  {text:<48} {ns:8.1f}   +{ns - base:.0f}")
 
 
-def timed(process: Caller, name: str, comm: int) -> float:
+def ns_per_call(process: Caller, name: str, comm: int) -> float:
     library = "libnccl" if name.startswith("nccl") else "libcudart"
     call = f"libraries['loop'].loop(ctypes.c_void_p(libraries['{library}']._handle), b'{name}', ctypes.c_long({CALLS}), ctypes.c_void_p({comm}), ctypes.c_void_p(0x7000))"
     return min(float(process.do(f"value = {call}")) for _ in range(RUNS))
 
 
 @contextmanager
-def opened(module: Any, jobs: Jobs, **options: Any) -> Iterator[Any]:
+def open_source(module: Any, jobs: Jobs, **options: Any) -> Iterator[Any]:
     kind = module.SOURCE.options
     collector = module.SOURCE.open(context(jobs, kind(**options)))
     try:
@@ -126,7 +132,7 @@ def bpftrace(script: str) -> Iterator[bool]:
         print("  (bpftrace is not installed)")
         yield False
         return
-    program = 'interval:ms:500 { if (@said == 0) { printf("ready\\n"); @said = 1; } }'
+    program = 'interval:ms:500 { if (@is_ready == 0) { printf("ready\\n"); @is_ready = 1; } }'
     with subprocess.Popen(
         [path, "-B", "none", "-e", f"{script} {program}"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as tracer:
@@ -148,14 +154,14 @@ def reading(stubs: dict[str, Path]) -> None:
             process = stack.enter_context(start_caller(stubs["cudart"], stubs["nccl"]))
             jobs.add(process)
             processes.append(process)
-        sources = [stack.enter_context(opened(module, jobs)) for module in (cuda, nccl)]
+        sources = [stack.enter_context(open_source(module, jobs)) for module in (cuda, nccl)]
         exercise(processes)
         for name, collector in zip(("cuda", "nccl"), sources, strict=True):
             samples = collect_reading(collector).samples
-            cpu_s = cpu(lambda collector=collector: collect_reading(collector))
-            print(f"  {name}: {1000 * cpu_s:.2f} ms of CPU a reading, {len(samples)} samples")
+            cpu_s = cpu_seconds(lambda collector=collector: collect_reading(collector))
+            print(f"  {name}: {1000 * cpu_s:.2f} ms of CPU per reading, {len(samples)} samples")
             print(
-                f"  {name}: {1000 * cpu(collector.tracer.follow):.2f} ms of CPU a look at the processes (each second)"
+                f"  {name}: {1000 * cpu_seconds(collector.tracer.update):.2f} ms of CPU to update the processes (each second)"
             )
 
 
@@ -169,7 +175,7 @@ def exercise(processes: list[Caller]) -> None:
         caller.call("cudaEventRecord", 0x9000, 0x7000)
 
 
-def cpu(work: Any, times: int = 20) -> float:
+def cpu_seconds(work: Any, times: int = 20) -> float:
     begin = time.process_time()
     for _ in range(times):
         work()
@@ -193,19 +199,19 @@ print(f"{before:.1f} {resident():.1f}")
 
 
 def memory() -> None:
-    """Of a process that has all sources imported, before and after tracing is switched on."""
+    """Print the memory of a process with all sources imported, before and after tracing starts."""
     output = subprocess.run([sys.executable, "-c", MEMORY], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    before, after = map(float, output.split())
-    print(f"  memory: {after - before:.1f} MB more with both sources on ({before:.1f} MB before)")
+    before_mb, after_mb = map(float, output.split())
+    print(f"  memory: {after_mb - before_mb:.1f} MB more with both sources on ({before_mb:.1f} MB before)")
 
 
 class FixedJobs(Jobs):
     """A map of process owners that costs nothing to query, like the agent's cached one."""
 
     def processes(self) -> Any:
-        if not hasattr(self, "known"):
-            self.known = super().processes()
-        return self.known
+        if not hasattr(self, "cached"):
+            self.cached = super().processes()
+        return self.cached
 
 
 if __name__ == "__main__":

@@ -83,20 +83,20 @@ class Victoria:
         finally:
             connection.close()
 
-    def imported(self, path: str, files: Iterable[Path]) -> float:
+    def import_files(self, path: str, files: Iterable[Path]) -> float:
         """Seconds to import some files, one after the other, until they can be queried."""
         begin = time.perf_counter()
         for file in files:
             with file.open("rb") as stream:
-                self.sent(path, iter(lambda: stream.read(1 << 20), b""))
-        self.flushed()
+                self.send(path, iter(lambda: stream.read(1 << 20), b""))
+        self.flush()
         return time.perf_counter() - begin
 
-    def sent(self, path: str, body: Iterable[bytes]) -> None:
+    def send(self, path: str, body: Iterable[bytes]) -> None:
         """Post a body of any length."""
         self._request("POST", path, body)
 
-    def flushed(self) -> None:
+    def flush(self) -> None:
         """Wait until all data sent can be queried."""
         self._request("GET", "/internal/force_flush")
 

@@ -58,27 +58,27 @@ def _sample(number: int, step: int) -> tuple[int, float]:
     return NOW + step * 15_000, 0.0 if (number + step) % 3 == 0 else number + 0.5
 
 
-def first(series: int, samples: int) -> bytes:
+def request_1(series: int, samples: int) -> bytes:
     request = FIRST["WriteRequest"]()
     for number in range(series):
-        one = request.timeseries.add()
+        timeseries = request.timeseries.add()
         for name, text in labels(number):
-            one.labels.add(name=name, value=text)
+            timeseries.labels.add(name=name, value=text)
         for step in range(samples):
-            at, value = _sample(number, step)
-            one.samples.add(timestamp=at, value=value)
+            time_ms, value = _sample(number, step)
+            timeseries.samples.add(timestamp=time_ms, value=value)
     return bytes(request.SerializeToString())
 
 
-def second(series: int, samples: int) -> bytes:
+def request_2(series: int, samples: int) -> bytes:
     request, table = SECOND["Request"](), {b"": 0}
     for number in range(series):
-        one = request.timeseries.add()
-        one.labels_refs.extend(table.setdefault(text, len(table)) for pair in labels(number) for text in pair)
+        timeseries = request.timeseries.add()
+        timeseries.labels_refs.extend(table.setdefault(text, len(table)) for pair in labels(number) for text in pair)
         for step in range(samples):
-            at, value = _sample(number, step)
-            one.samples.add(timestamp=at, value=value)
-        one.metadata.type = 2
+            time_ms, value = _sample(number, step)
+            timeseries.samples.add(timestamp=time_ms, value=value)
+        timeseries.metadata.type = 2
     request.symbols.extend(table)
     return bytes(request.SerializeToString())
 
@@ -119,21 +119,21 @@ def push(lines: int) -> bytes:
     return bytes(request.SerializeToString())
 
 
-# -- what a receiver must ask of the official messages
+# -- reading the official messages, as a receiver must
 
 
-def read_first(body: bytes) -> None:
-    for one in FIRST["WriteRequest"].FromString(body).timeseries:
-        tuple([(item.name, item.value) for item in one.labels])
-        [(item.timestamp, item.value) for item in one.samples]
+def read_1(body: bytes) -> None:
+    for timeseries in FIRST["WriteRequest"].FromString(body).timeseries:
+        tuple([(item.name, item.value) for item in timeseries.labels])
+        [(item.timestamp, item.value) for item in timeseries.samples]
 
 
-def read_second(body: bytes) -> None:
+def read_2(body: bytes) -> None:
     request = SECOND["Request"].FromString(body)
     symbols = list(request.symbols)
-    for one in request.timeseries:
-        tuple([symbols[ref] for ref in one.labels_refs])
-        [(item.timestamp, item.value) for item in one.samples]
+    for timeseries in request.timeseries:
+        tuple([symbols[ref] for ref in timeseries.labels_refs])
+        [(item.timestamp, item.value) for item in timeseries.samples]
 
 
 def read_metrics(body: bytes) -> None:
@@ -174,36 +174,46 @@ def rounds(work: Callable[[bytes], Any], body: bytes, repeat: int) -> tuple[floa
     return cpu_times[0], min(cpu_times[1:]), result
 
 
-def counted(result: MetricBlock | list[LineStream]) -> int:
+def item_count(result: MetricBlock | list[LineStream]) -> int:
     return len(result.values) if isinstance(result, MetricBlock) else sum(len(stream.lines) for stream in result)
 
 
 def cases() -> Iterator[tuple[str, bytes, Callable[[bytes], Any], Callable[[bytes], None]]]:
-    known = KnownSeries()
-    yield "remote write 1.0, tick", first(SERIES, 1), lambda body: remote_write.decode(body, 1, known), read_first
+    known_series = KnownSeries()
     yield (
-        "remote write 1.0, 100 a series",
-        first(154, 100),
-        lambda body: remote_write.decode(body, 1, known),
-        read_first,
+        "remote write 1.0, tick",
+        request_1(SERIES, 1),
+        lambda body: remote_write.decode(body, 1, known_series),
+        read_1,
     )
-    yield "remote write 2.0, tick", second(SERIES, 1), lambda body: remote_write.decode(body, 2, known), read_second
     yield (
-        "remote write 2.0, 100 a series",
-        second(154, 100),
-        lambda body: remote_write.decode(body, 2, known),
-        read_second,
+        "remote write 1.0, 100 per series",
+        request_1(154, 100),
+        lambda body: remote_write.decode(body, 1, known_series),
+        read_1,
+    )
+    yield (
+        "remote write 2.0, tick",
+        request_2(SERIES, 1),
+        lambda body: remote_write.decode(body, 2, known_series),
+        read_2,
+    )
+    yield (
+        "remote write 2.0, 100 per series",
+        request_2(154, 100),
+        lambda body: remote_write.decode(body, 2, known_series),
+        read_2,
     )
     yield (
         "OTLP metrics, 3 attributes",
         metrics(SERIES),
-        lambda body: otlp_metrics.decode(body, PROTOBUF, known),
+        lambda body: otlp_metrics.decode(body, PROTOBUF, known_series),
         read_metrics,
     )
     yield "OTLP logs, 1 attribute", logs(LINES), lambda body: otlp_logs.decode(body, PROTOBUF), read_logs
     yield "Loki push", push(LINES), lambda body: loki_push.decode(body, PROTOBUF), read_push
     text = MessageToJson(ExportMetricsServiceRequest.FromString(metrics(SERIES)), indent=None).encode()
-    yield "OTLP metrics in JSON", text, lambda body: otlp_metrics.decode(body, JSON, known), read_json
+    yield "OTLP metrics in JSON", text, lambda body: otlp_metrics.decode(body, JSON, known_series), read_json
     text = MessageToJson(ExportLogsServiceRequest.FromString(logs(LINES)), indent=None).encode()
     yield "OTLP logs in JSON", text, lambda body: otlp_logs.decode(body, JSON), read_json
 
@@ -212,15 +222,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeat", type=int, default=7)
     repeat = parser.parse_args().repeat
-    print(f"{'':32}{'MB':>6}{'count':>8}{'k/s':>9}{'MB/s':>7}{'cold k/s':>10}{'official k/s':>14}{'ratio':>7}")
-    for name, body, ours, official in cases():
-        cold, best, result = rounds(ours, body, repeat)
-        count, size = counted(result), len(body) / 1e6
-        official_s = rounds(official, body, repeat)[1]
-        rates = (
-            f"{count / best / 1e3:9,.0f}{size / best:7,.0f}{count / cold / 1e3:10,.0f}{count / official_s / 1e3:14,.0f}"
-        )
-        print(f"{name:32}{size:6.2f}{count:8,}{rates}{official_s / best:7.1f}")
+    print(
+        f"{'':32}{'MB':>6}{'count':>8}{'k/s':>9}{'MB/s':>7}{'cold_s k/s':>10}{'official_decoder k/s':>14}{'ratio':>7}"
+    )
+    for name, body, our_decoder, official_decoder in cases():
+        cold_s, best_s, result = rounds(our_decoder, body, repeat)
+        count, size = item_count(result), len(body) / 1e6
+        official_s = rounds(official_decoder, body, repeat)[1]
+        rates = f"{count / best_s / 1e3:9,.0f}{size / best_s:7,.0f}{count / cold_s / 1e3:10,.0f}{count / official_s / 1e3:14,.0f}"
+        print(f"{name:32}{size:6.2f}{count:8,}{rates}{official_s / best_s:7.1f}")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from lab.case import Case
+from lab.case import LabCase
 from lab.cases import CASES
 from lab.record import record
 from lab.stage import RunFailed
@@ -30,7 +30,7 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def chosen(args: argparse.Namespace) -> list[Case]:
+def selected_cases(args: argparse.Namespace) -> list[LabCase]:
     if args.all:
         return list(CASES)
     cases = []
@@ -42,32 +42,32 @@ def chosen(args: argparse.Namespace) -> list[Case]:
     return cases
 
 
-def missing(case: Case, slurm_tools: Path | None) -> list[str]:
-    lacks = []
+def missing_needs(case: LabCase, slurm_tools: Path | None) -> list[str]:
+    needs = []
     for need in case.needs:
         if need == "slurm":
-            lacks += [] if slurm_tools else ["slurm (set SLURM_LAB_TOOLS)"]
+            needs += [] if slurm_tools else ["slurm (set SLURM_LAB_TOOLS)"]
         elif importlib.util.find_spec(need) is None:
-            lacks.append(need)
-    return lacks
+            needs.append(need)
+    return needs
 
 
-def run_cases(cases: list[Case], to: Path, slurm_tools: Path | None) -> int:
-    failed = 0
+def run_cases(cases: list[LabCase], to: Path, slurm_tools: Path | None) -> int:
+    failures = 0
     for case in cases:
-        lacks = missing(case, slurm_tools)
-        if lacks:
-            print(f"skip   {case.folder}: needs {', '.join(lacks)}", flush=True)
+        needs = missing_needs(case, slurm_tools)
+        if needs:
+            print(f"skip   {case.folder}: needs {', '.join(needs)}", flush=True)
             continue
         began = time.monotonic()
         try:
             record(case, to, slurm_tools)
         except RunFailed as error:
-            failed += 1
+            failures += 1
             print(f"FAILED {case.folder}: {error}", flush=True)
         else:
             print(f"ok     {case.folder} ({time.monotonic() - began:.0f} s)", flush=True)
-    return 1 if failed else 0
+    return 1 if failures else 0
 
 
 def main() -> int:
@@ -76,7 +76,7 @@ def main() -> int:
         for case in CASES:
             print(f"{case.folder:<44} {case.story.strip().splitlines()[0]}")
         return 0
-    return run_cases(chosen(args), args.to, args.slurm_tools)
+    return run_cases(selected_cases(args), args.to, args.slurm_tools)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a case is: how to bring a failure about, and what a good verdict on it says."""
+"""A case of the lab: how a failure is produced, and the expected verdict."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lab.points import Reads
+from lab.points import StepReader
 from lab.stage import Stage
 
 Play = Callable[[Stage], None]
 
 
 @dataclass(frozen=True)
-class Case:
+class LabCase:
     """One run with (at most) one injected fault.
 
     `expected` is what the injection makes certain. `marks` are patterns that the
-    recorded inputs must hold, so that a run in which the fault did not happen is not
-    recorded. `reader` reads the training points that were printed; with
+    recorded inputs must contain, so that a run in which the fault did not happen is not
+    recorded. `reader` reads the logged steps; with
     `no_progress` there is nothing to read and the scenario says so. `progress_keys` are
     the parts of the progress that are certain.
     """
@@ -28,7 +28,7 @@ class Case:
     expected: Mapping[str, Any]
     story: str
     marks: tuple[str, ...] = ()
-    reader: Reads | None = None
+    reader: StepReader | None = None
     no_progress: bool = False
     progress_keys: tuple[str, ...] = ("points", "first", "last")
     needs: tuple[str, ...] = field(default=())

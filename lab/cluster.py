@@ -36,38 +36,38 @@ class Cluster:
         self.folder.chmod(0o755)
         self.env = {**os.environ, "SLURM_LAB_PREFIX": prefix, "SLURM_CONF": f"{self.folder}/etc/slurm.conf"}
         if conf:
-            more = self.folder / "more.conf"
-            more.write_text(conf)
-            self.env["SLURM_LAB_CONF"] = str(more)
+            conf_file = self.folder / "more.conf"
+            conf_file.write_text(conf)
+            self.env["SLURM_LAB_CONF"] = str(conf_file)
         try:
             self.script("slurm-up")
         except BaseException:
             self.down()
             raise
 
-    def script(self, name: str, *words: str) -> None:
-        command = [str(self.tools / name), str(self.folder), *words]
-        done = subprocess.run(command, env=self.env, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise RunFailed(f"{name}: {done.stderr or done.stdout}")
+    def script(self, name: str, *arguments: str) -> None:
+        command = [str(self.tools / name), str(self.folder), *arguments]
+        result = subprocess.run(command, env=self.env, capture_output=True, text=True, check=False)
+        if result.returncode:
+            raise RunFailed(f"{name}: {result.stderr or result.stdout}")
 
     def down(self) -> None:
         self.script("slurm-down", "--purge")
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def ask(self, *command: str) -> str:
-        done = subprocess.run(command, env=self.env, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise RunFailed(f"{' '.join(command)}: {done.stderr}")
-        return done.stdout
+        result = subprocess.run(command, env=self.env, capture_output=True, text=True, check=False)
+        if result.returncode:
+            raise RunFailed(f"{' '.join(command)}: {result.stderr}")
+        return result.stdout
 
-    def submit(self, stage: Stage, script: str, *options: str, name: str = "train") -> Job:
+    def submit(self, stage: Stage, script: str, *options: str, name: str = "train") -> SlurmJob:
         """Submit a job script from the stage's folder; its output is slurm-ID.out there."""
         path = stage.work / f"{name}.sh"
         path.write_text("#!/bin/bash\n" + script.strip() + "\n")
         fixed = ["--parsable", "--mem=6000", "--gpus-per-node=1", f"--job-name={name}", "--time=30"]
         conf = {"SLURM_CONF": self.env["SLURM_CONF"]}
-        done = subprocess.run(
+        result = subprocess.run(
             ["sbatch", *fixed, *options, path.name],
             cwd=stage.work,
             env={**stage.environment(), **conf},
@@ -75,20 +75,20 @@ class Cluster:
             text=True,
             check=False,
         )
-        if done.returncode:
-            raise RunFailed(f"sbatch: {done.stderr}")
-        return Job(self, stage, done.stdout.strip())
+        if result.returncode:
+            raise RunFailed(f"sbatch: {result.stderr}")
+        return SlurmJob(self, stage, result.stdout.strip())
 
 
 @functools.cache
 def cluster(tools: Path) -> Cluster:
     """The one cluster of this process, ended with it."""
-    made = Cluster(tools)
-    atexit.register(made.down)
-    return made
+    started_cluster = Cluster(tools)
+    atexit.register(started_cluster.down)
+    return started_cluster
 
 
-class Job:
+class SlurmJob:
     """A submitted job."""
 
     def __init__(self, cluster: Cluster, stage: Stage, number: str) -> None:
@@ -124,9 +124,9 @@ class Job:
                 return int(entry.name)
         raise RunFailed(f"no process of rank {rank} in job {self.number}")
 
-    def keep_records(self, *others: Job) -> None:
-        """Ship the logs, and what the scheduler says of this job and the others."""
-        jobs = [*others, self]
+    def keep_records(self, *other_jobs: SlurmJob) -> None:
+        """Ship the logs, and the scheduler's records of this job and the other jobs."""
+        jobs = [*other_jobs, self]
         numbers = ",".join(job.number for job in jobs)
         shown = [self.cluster.ask("scontrol", "show", "job", "-d", job.number) for job in jobs]
         records = {

@@ -1,4 +1,4 @@
-"""The common ways to play a case: run a job script, and do something to it meanwhile."""
+"""The common ways to play a case: run a job script, and inject something into it."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import signal
 from collections.abc import Callable, Mapping
 
 from lab.case import Play
-from lab.stage import Running, Stage
+from lab.stage import RunningJob, Stage
 
-Meanwhile = Callable[[Running], None]
-Before = Callable[[Stage], None]
+Injection = Callable[[RunningJob], None]
+Preparation = Callable[[Stage], None]
 
 
 def run(
     script: str,
     *,
-    before: Before | None = None,
-    meanwhile: Meanwhile | None = None,
+    prepare: Preparation | None = None,
+    inject: Injection | None = None,
     keep: tuple[str, ...] = (),
     timeout: float = 240,
     env: Mapping[str, str] | None = None,
@@ -25,12 +25,12 @@ def run(
     """Run one job script to its end."""
 
     def play(stage: Stage) -> None:
-        if before:
-            before(stage)
+        if prepare:
+            prepare(stage)
         running = stage.start(script, env=env)
         try:
-            if meanwhile:
-                meanwhile(running)
+            if inject:
+                inject(running)
             running.finish(timeout)
         finally:
             running.stop()
@@ -40,40 +40,40 @@ def run(
     return play
 
 
-def signal_rank(rank: int, number: signal.Signals, after: str) -> Meanwhile:
-    """Send a signal to one rank once the log holds a pattern."""
+def signal_rank(rank: int, number: signal.Signals, after: str) -> Injection:
+    """Send a signal to one rank once the log contains a pattern."""
 
-    def act(running: Running) -> None:
+    def act(running: RunningJob) -> None:
         running.wait_for(after)
         os.kill(running.rank_pid(rank), number)
 
     return act
 
 
-def signal_program(name: str, number: signal.Signals, after: str) -> Meanwhile:
+def signal_program(name: str, number: signal.Signals, after: str) -> Injection:
     """Send a signal to the first process with this text in its command line."""
 
-    def act(running: Running) -> None:
+    def act(running: RunningJob) -> None:
         running.wait_for(after)
         os.kill(running.child_pid(name), number)
 
     return act
 
 
-def signal_worker(name: str, number: signal.Signals, after: str) -> Meanwhile:
+def signal_worker(name: str, number: signal.Signals, after: str) -> Injection:
     """Send a signal to a data loader worker of the process that runs `name`."""
 
-    def act(running: Running) -> None:
+    def act(running: RunningJob) -> None:
         running.wait_for(after)
         os.kill(running.worker_pid(running.child_pid(name)), number)
 
     return act
 
 
-def signal_group(number: signal.Signals, after: str) -> Meanwhile:
+def signal_group(number: signal.Signals, after: str) -> Injection:
     """Send a signal to the whole job, as a terminal does."""
 
-    def act(running: Running) -> None:
+    def act(running: RunningJob) -> None:
         running.wait_for(after)
         running.send_group(number)
 

@@ -1,4 +1,4 @@
-"""Reads back the training points that a lab run printed.
+"""Reads back the logged steps of a lab run.
 
 These readers know which script wrote the log, so they are simple on purpose: they give
 the expected progress of a scenario and share no code with the tool under test.
@@ -28,8 +28,8 @@ KERAS_LOSS = r"loss: (?P<loss>[-+\w.]+)"
 HF_DICT = r"'loss': '?(?P<loss>[-+\w.]+)"
 
 
-class Reads(Protocol):
-    """Anything that gets points out of a scenario's inputs."""
+class StepReader(Protocol):
+    """Reads logged steps from a scenario's inputs."""
 
     def read(self, inputs: Path) -> list[Point]: ...
 

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from lab.case import Case
+from lab.case import LabCase
 from lab.points import dumps, progress
 from lab.sanitize import Sanitizer
 from lab.stage import RunFailed, Stage
@@ -15,8 +15,8 @@ from lab.stage import RunFailed, Stage
 SIZE_LIMIT = 200_000
 
 
-def record(case: Case, scenarios: Path, slurm_tools: Path | None) -> Path:
-    """Play the case in a folder of its own and put the scenario in place."""
+def record(case: LabCase, scenarios: Path, slurm_tools: Path | None) -> Path:
+    """Play the case in its own folder and put the scenario in place."""
     work = Path(tempfile.mkdtemp(prefix="lab-"))
     work.chmod(0o755)
     try:
@@ -33,7 +33,7 @@ def record(case: Case, scenarios: Path, slurm_tools: Path | None) -> Path:
     return target
 
 
-def _write(case: Case, stage: Stage, made: Path) -> None:
+def _write(case: LabCase, stage: Stage, made: Path) -> None:
     inputs = made / "inputs"
     sanitizer = Sanitizer(stage.work, stage.node, stage.names)
     for path in stage.kept_files:
@@ -48,7 +48,7 @@ def _write(case: Case, stage: Stage, made: Path) -> None:
     (made / "story.md").write_text(case.story.strip() + "\n")
 
 
-def _check(case: Case, inputs: Path) -> None:
+def _check(case: LabCase, inputs: Path) -> None:
     files = [path for path in inputs.rglob("*") if path.is_file()]
     text = "\n".join(path.read_text(errors="replace") for path in files)
     for mark in case.marks:

@@ -1,4 +1,4 @@
-"""Takes this machine's names out of what a run left behind, the same way everywhere."""
+"""Replaces names of this machine in the files of a run, consistently in all files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a lab run happens: a folder with the training scripts, and the run in it."""
+"""The folder in which a lab run happens, with the training scripts, and the running job."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ POLL = 0.05
 
 
 class RunFailed(Exception):
-    """The run did not do what the case needs."""
+    """The run did not behave as the case needs."""
 
 
 def free_port() -> int:
@@ -28,7 +28,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-class Running:
+class RunningJob:
     """A job script that was started, with its log."""
 
     def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
@@ -43,7 +43,7 @@ class Running:
             time.sleep(POLL)
 
     def wait_for_file(self, glob: str, pattern: str, timeout: float = 120) -> None:
-        """Wait until a file that the run writes holds a pattern."""
+        """Wait until a file that the run writes contains a pattern."""
         end = time.monotonic() + timeout
         while True:
             texts = [path.read_text(errors="replace") for path in self.log.parent.glob(glob)]
@@ -57,7 +57,7 @@ class Running:
         parents: dict[int, list[int]] = {}
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():
-                parents.setdefault(_parent(entry), []).append(int(entry.name))
+                parents.setdefault(_parent_pid(entry), []).append(int(entry.name))
         pids, todo = [], [self.process.pid]
         while todo:
             children = parents.get(todo.pop(), [])
@@ -74,7 +74,7 @@ class Running:
 
     def worker_pid(self, parent: int) -> int:
         """A data loader worker of this process."""
-        pids = [pid for pid in self.descendants() if _parent(Path(f"/proc/{pid}")) == parent]
+        pids = [pid for pid in self.descendants() if _parent_pid(Path(f"/proc/{pid}")) == parent]
         if not pids:
             raise RunFailed(f"process {parent} has no child")
         return min(pids)
@@ -104,9 +104,10 @@ class Running:
 
 
 class Stage:
-    """A fresh folder that looks like a user's training folder; `like` is one whose scripts and data it takes over."""
+    """A fresh folder that looks like a user's training folder; `template` is one whose scripts and data are
+    copied."""
 
-    def __init__(self, work: Path, slurm_tools: Path | None = None, like: Stage | None = None) -> None:
+    def __init__(self, work: Path, slurm_tools: Path | None = None, template: Stage | None = None) -> None:
         self.work = work
         self.slurm_tools = slurm_tools
         self.port = free_port()
@@ -114,16 +115,16 @@ class Stage:
         self.node = "gpu017"
         self.names: list[tuple[str, str]] = []
         self.results: dict[str, str] = {}
-        if like is not None:
-            shutil.copytree(like.work, work, dirs_exist_ok=True)
+        if template is not None:
+            shutil.copytree(template.work, work, dirs_exist_ok=True)
             return
         for script in TRAIN.glob("*.py"):
             shutil.copy(script, work)
         self.write_corpus()
 
-    def write_corpus(self, rows: int = 400, name: str = "data/train.jsonl", **other: str) -> None:
-        options = "".join(f", {key}={value!r}" for key, value in other.items())
-        code = f"import pathlib, tinylm; tinylm.write_corpus(pathlib.Path({name!r}), {rows}{options})"
+    def write_corpus(self, rows: int = 400, name: str = "data/train.jsonl", **options: str) -> None:
+        arguments = "".join(f", {key}={value!r}" for key, value in options.items())
+        code = f"import pathlib, tinylm; tinylm.write_corpus(pathlib.Path({name!r}), {rows}{arguments})"
         subprocess.run([sys.executable, "-c", code], cwd=self.work, check=True)
 
     def environment(self) -> dict[str, str]:
@@ -139,7 +140,7 @@ class Stage:
         }
         return {**variables, **fixed}
 
-    def start(self, script: str, log: str = "train.log", env: Mapping[str, str] | None = None) -> Running:
+    def start(self, script: str, log: str = "train.log", env: Mapping[str, str] | None = None) -> RunningJob:
         """Run a bash job script with its output in one log, and keep that log."""
         number = len(self.kept_files)
         path = self.work / ("run.sh" if number == 0 else f"run{number}.sh")
@@ -157,7 +158,7 @@ class Stage:
                 start_new_session=True,
             )
         self.keep(log_path)
-        return Running(process, log_path)
+        return RunningJob(process, log_path)
 
     def keep(self, *paths: Path) -> None:
         """Files that the scenario ships, under their paths in the work folder."""
@@ -177,7 +178,7 @@ def _kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def _parent(entry: Path) -> int:
+def _parent_pid(entry: Path) -> int:
     try:
         return int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
     except (OSError, IndexError, ValueError):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trackside.evidence import Cite, Frame, MissingAnswer, Value, derived, reduce_rows, reduced
+from trackside.evidence import Cite, Frame, MissingAnswer, Value, derived, reduce_answer, reduce_rows
 from trackside.model import Event, Position, Record, Samples, Series
 from trackside.query import Query, QueryError, events, metric, record
 from trackside.stores.memory import MemoryStore
@@ -96,7 +96,7 @@ def test_any_text_is_an_error_or_gets_an_answer(text: str) -> None:
             assert Query.parse(str(query)) == query
             answer = SMALL.ask(query)
             if not isinstance(answer, MissingAnswer):
-                reduced(answer, query)
+                reduce_answer(answer, query)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_filtered_rows_cite_the_unfiltered_query() -> None:
     assert [value.value for value in values] == [3, 2.0, 3]
     for value in values:
         query = Query.parse(str(value.cites[0].query))
-        assert reduced(frame, query) == value.value
+        assert reduce_answer(frame, query) == value.value
 
 
 def test_unmeasured_is_distinct_from_empty() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.families.rows import ESTABLISHED, POSSIBLE, SUPPORTED
 from trackside.finding import Claim, Sentence
-from trackside.witness import surer, weigh, witness
+from trackside.witness import raise_certainty, weigh, witness
 
 GONE, SLOW = (Claim(Sentence(text)) for text in ("it is gone", "it is slow"))
 
@@ -18,5 +18,5 @@ def test_the_first_witness_with_a_claim_decides() -> None:
 
 
 def test_agreement_raises_certainty_up_to_established() -> None:
-    assert [surer(POSSIBLE, by) for by in range(4)] == [POSSIBLE, SUPPORTED, ESTABLISHED, ESTABLISHED]
-    assert surer(SUPPORTED) is ESTABLISHED
+    assert [raise_certainty(POSSIBLE, by) for by in range(4)] == [POSSIBLE, SUPPORTED, ESTABLISHED, ESTABLISHED]
+    assert raise_certainty(SUPPORTED) is ESTABLISHED

@@ -24,7 +24,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tools.cases import CORPUS, ROOT, Case, corpus, misses, real_data, scenarios, stated
+from tools.cases import CORPUS, ROOT, Case, corpus, misses, real_data, scenarios, stated_aspects
 from tools.draws import FIRST, drawn, name_of
 from trackside import diagnose
 from trackside.errors import SeveralRuns
@@ -38,6 +38,8 @@ BLIND = confidence.TrackRecord(407, 452)
 logs rewritten after public issue threads, and small runs, in nine batches. The family was right in 407."""
 LOCAL = ("nodes", "gpus", "ranks")
 UNDECIDED = ("U0",)
+SHOWN_AS = {"culprit": "owner"}
+"""Aspects that the page calls by another name than the labels."""
 MATRIX_CAPTION = (
     "Label (rows) against verdict (columns). A case may accept several families: an accepted one counts as right although"
     " it is off the diagonal."
@@ -45,7 +47,7 @@ MATRIX_CAPTION = (
 
 
 @dataclass(frozen=True, slots=True)
-class JudgedCase:
+class CaseResult:
     """One case with the outcome of its verdict, or the error that prevented one."""
 
     case: Case
@@ -58,33 +60,33 @@ class JudgedCase:
     seconds: float = 0.0
 
     @property
-    def right(self) -> bool:
+    def is_right(self) -> bool:
         """Whether the family is an accepted one."""
         return "family" not in self.wrong
 
     @property
     def enough(self) -> bool:
-        """Whether the inputs can show the label at all; where a case doesn't say, they can."""
+        """Whether the inputs can show the label; true if the case does not state it."""
         return bool(self.case.expected.get("enough", True))
 
     @property
-    def abstained(self) -> bool:
+    def has_abstained(self) -> bool:
         """Undecided, or no more than possible."""
         return self.family in UNDECIDED or self.certainty in ("", "possible")
 
     @property
-    def blamed(self) -> bool:
-        """The job blamed for the infrastructure's fault or the other way round, more than as a possibility."""
+    def blames_wrong_side(self) -> bool:
+        """Whether the job is blamed for a fault of the infrastructure or the reverse, with more than certainty possible."""
         expected_culprit = self.case.expected.get("culprit")
         sides = {expected_culprit, self.culprit}
-        return sides == {"job", "infrastructure"} and not self.abstained and "culprit" in self.wrong
+        return sides == {"job", "infrastructure"} and not self.has_abstained and "culprit" in self.wrong
 
 
-def judge(case: Case | int, trace: bool = False) -> JudgedCase:
+def judge(case: Case | int, trace: bool = False) -> CaseResult:
     """Diagnose one case, or the draw of this number, and compare."""
     if isinstance(case, int):
-        with drawn(case) as made:
-            return judge(made, trace)
+        with drawn(case) as drawn_case:
+            return judge(drawn_case, trace)
     with case.inputs() as folder:
         start = time.perf_counter()
         try:
@@ -92,10 +94,10 @@ def judge(case: Case | int, trace: bool = False) -> JudgedCase:
         except Exception as error:  # noqa: BLE001 - a crash is a miss like any other
             if trace:
                 traceback.print_exc()
-            return JudgedCase(case, {"family": f"{type(error).__name__}: {error}"})
+            return CaseResult(case, {"family": f"{type(error).__name__}: {error}"})
         seconds = time.perf_counter() - start
     primary = verdict.primary
-    return JudgedCase(
+    return CaseResult(
         case,
         misses(case, verdict),
         primary.family,
@@ -108,36 +110,36 @@ def judge(case: Case | int, trace: bool = False) -> JudgedCase:
 
 
 def _diagnose(case: Case, folder: Path) -> Verdict:
-    """The verdict; of several jobs that nothing puts in order, the case's is named, as a user would be asked to."""
+    """The verdict; if the inputs hold several unrelated jobs, that on the case's job."""
     try:
         return diagnose(folder)
     except SeveralRuns:
         return diagnose(folder, job=case.expected.get("job"))
 
 
-def records(judged: Iterable[JudgedCase]) -> dict[tuple[str, str], confidence.TrackRecord]:
+def records(results: Iterable[CaseResult]) -> dict[tuple[str, str], confidence.TrackRecord]:
     """(family of the verdict, evidence pattern) -> its record."""
     counts: dict[tuple[str, str], confidence.TrackRecord] = defaultdict(confidence.TrackRecord)
-    for one in judged:
-        if one.pattern:
-            counts[one.family, one.pattern] += confidence.TrackRecord(int(one.right), 1)
+    for result in results:
+        if result.pattern:
+            counts[result.family, result.pattern] += confidence.TrackRecord(int(result.is_right), 1)
     return dict(sorted(counts.items()))
 
 
-def aspects(judged: Iterable[JudgedCase]) -> dict[str, tuple[int, int]]:
-    """Aspect -> (right, stated). Where the family is right by another accepted label, its aspects still count."""
+def aspects(results: Iterable[CaseResult]) -> dict[str, tuple[int, int]]:
+    """Aspect -> (right, stated), also of cases whose verdict has another accepted family."""
     right: Counter[str] = Counter()
     total: Counter[str] = Counter()
-    for one in judged:
-        for aspect in stated(one.case):
+    for result in results:
+        for aspect in stated_aspects(result.case):
             total[aspect] += 1
-            right[aspect] += one.family != "error" and aspect not in one.wrong
+            right[aspect] += result.family != "error" and aspect not in result.wrong
     return {aspect: (right[aspect], total[aspect]) for aspect in sorted(total)}
 
 
-def confusion(judged: Sequence[JudgedCase]) -> str:
-    """Rows: the label; columns: the verdict. Only what occurs."""
-    cells = Counter((one.case.expected["family"], one.family) for one in judged)
+def confusion(results: Sequence[CaseResult]) -> str:
+    """The confusion matrix as text: labels as rows, verdicts as columns, only those that occur."""
+    cells = Counter((result.case.expected["family"], result.family) for result in results)
     rows = sorted({label for label, _ in cells})
     columns = sorted({got for _, got in cells})
     lines = ["label | " + " ".join(f"{column:>3}" for column in columns)]
@@ -145,24 +147,27 @@ def confusion(judged: Sequence[JudgedCase]) -> str:
     return "\n".join(lines)
 
 
-def calibration(judged: Sequence[JudgedCase], bins: int = 10) -> float:
+def calibration(results: Sequence[CaseResult], bins: int = 10) -> float:
     """Expected calibration error: the mean gap between confidence and share right, over bins of equal width."""
-    groups: dict[int, list[JudgedCase]] = defaultdict(list)
-    for one in judged:
-        groups[min(bins - 1, int(one.confidence * bins))].append(one)
+    groups: dict[int, list[CaseResult]] = defaultdict(list)
+    for result in results:
+        groups[min(bins - 1, int(result.confidence * bins))].append(result)
     gaps = (
         len(group)
-        * abs(statistics.fmean(one.confidence for one in group) - statistics.fmean(one.right for one in group))
+        * abs(
+            statistics.fmean(result.confidence for result in group)
+            - statistics.fmean(result.is_right for result in group)
+        )
         for group in groups.values()
     )
-    return sum(gaps) / len(judged) if judged else 0.0
+    return sum(gaps) / len(results) if results else 0.0
 
 
-def fit(judged: Iterable[JudgedCase]) -> dict[str, object]:
-    """The confidence table: cases used in building and runs drawn at random, by family and pattern; unseen cases in sum."""
+def fit(results: Iterable[CaseResult]) -> dict[str, object]:
+    """The confidence table: development cases and runs drawn at random by family and pattern, unseen cases in total."""
     rows = [
         {"family": family, "pattern": pattern, "right": record.right, "all": record.all}
-        for (family, pattern), record in records(judged).items()
+        for (family, pattern), record in records(results).items()
     ]
     return {"records": rows, "blind": {"right": BLIND.right, "all": BLIND.all}}
 
@@ -172,23 +177,26 @@ def share(right: int, total: int) -> str:
     return f"{right}/{total} = {right / total:.1%}" if total else "-"
 
 
-def summary(judged: Sequence[JudgedCase]) -> list[tuple[str, str]]:
+def summary(results: Sequence[CaseResult]) -> list[tuple[str, str]]:
     """The figures of one source."""
-    count = len(judged)
-    enough = [case for case in judged if case.enough]
-    blind = [case for case in judged if not case.enough]
-    misled = [case for case in blind if not case.right and case.certainty == "established"]
-    sided = [case for case in judged if case.case.expected.get("culprit") in ("job", "infrastructure")]
-    localized = [case for case in enough if case.right and any(case.case.expected.get(name) for name in LOCAL)]
+    count = len(results)
+    enough = [case for case in results if case.enough]
+    blind = [case for case in results if not case.enough]
+    misled = [case for case in blind if not case.is_right and case.certainty == "established"]
+    sided = [case for case in results if case.case.expected.get("culprit") in ("job", "infrastructure")]
+    localized = [case for case in enough if case.is_right and any(case.case.expected.get(name) for name in LOCAL)]
     named = sum(not any(name in case.wrong for name in LOCAL) for case in localized)
-    traps = [case for case in judged if case.case.expected.get("never")]
-    times = sorted(case.seconds for case in judged)
+    traps = [case for case in results if case.case.expected.get("never")]
+    times = sorted(case.seconds for case in results)
     figures = [
-        ("family right, where the inputs can show it", share(sum(case.right for case in enough), len(enough))),
-        ("family right, where they cannot", share(sum(case.right for case in blind), len(blind))),
+        ("family right, where the inputs can show it", share(sum(case.is_right for case in enough), len(enough))),
+        ("family right, where they cannot", share(sum(case.is_right for case in blind), len(blind))),
         ("wrong although called established, where they cannot", share(len(misled), len(blind))),
-        ("wrong owner (job for infrastructure or the reverse)", share(sum(case.blamed for case in sided), len(sided))),
-        ("abstained (undecided or only possible)", share(sum(case.abstained for case in judged), count)),
+        (
+            "wrong owner (job for infrastructure or the reverse)",
+            share(sum(case.blames_wrong_side for case in sided), len(sided)),
+        ),
+        ("abstained (undecided or only possible)", share(sum(case.has_abstained for case in results), count)),
         ("localized (nodes, GPUs, ranks all right)", share(named, len(localized))),
         (
             "traps avoided (families that must not be found)",
@@ -197,11 +205,11 @@ def summary(judged: Sequence[JudgedCase]) -> list[tuple[str, str]]:
     ]
     if times:
         figures.append(("time to verdict, median / 95th percentile / longest", " / ".join(
-            f"{times[min(count - 1, int(count * part))]:.2f} s" for part in (0.5, 0.95, 1.0))))  # fmt: skip
+            f"{times[min(count - 1, int(count * quantile))]:.2f} s" for quantile in (0.5, 0.95, 1.0))))  # fmt: skip
     return figures
 
 
-def page(groups: dict[str, list[JudgedCase]], held_out: Sequence[JudgedCase], table: dict[str, object]) -> str:
+def page(groups: dict[str, list[CaseResult]], held_out: Sequence[CaseResult], table: dict[str, object]) -> str:
     """The generated page."""
     lines = [
         "# How often the verdict is right",
@@ -214,33 +222,38 @@ def page(groups: dict[str, list[JudgedCase]], held_out: Sequence[JudgedCase], ta
         "",
         "| | " + " | ".join(groups) + " |",
         "|---|" + "---|" * len(groups),
-        "| cases | " + " | ".join(str(len(judged)) for judged in groups.values()) + " |",
+        "| cases | " + " | ".join(str(len(results)) for results in groups.values()) + " |",
     ]
-    columns = [dict(summary(judged)) for judged in groups.values()]
+    columns = [dict(summary(results)) for results in groups.values()]
     lines += [f"| {name} | " + " | ".join(column.get(name, "-") for column in columns) + " |" for name in columns[0]]
     lines += ["", "All but the runs drawn at random were used in building the tool, so their shares overstate accuracy. Of a drawn run",
               "the simulator says whether its inputs can show the fault: a straggler cannot be seen where neither GPUs nor",
               "ranks were watched. Confidence counts those runs too, because a user cannot know which kind a run is. On cases",
               "that it had not seen (first runs, before any rule was changed for them; logs and small runs) the family was",
               f"right in {BLIND.right} of {BLIND.all} ({BLIND.right / BLIND.all:.1%}).", ""]  # fmt: skip
-    for name, judged in groups.items():
-        lines += [f"## {name}", "", MATRIX_CAPTION, "", "```", confusion(judged), "```", ""]
+    for name, results in groups.items():
+        lines += [f"## {name}", "", MATRIX_CAPTION, "", "```", confusion(results), "```", ""]
         lines += ["| aspect | right |", "|---|---|"]
-        lines += [f"| {aspect} | {share(*counts)} |" for aspect, counts in aspects(judged).items()]
-        wrong = [one for one in judged if one.wrong]
+        lines += [
+            f"| {SHOWN_AS.get(aspect, aspect)} | {share(*counts)} |" for aspect, counts in aspects(results).items()
+        ]
+        wrong = [result for result in results if result.wrong]
         if wrong and len(wrong) <= 40:
             lines += ["", "Wrong:", ""]
-            lines += [f"- {one.case.name}: " + "; ".join(f"{a} {w}" for a, w in one.wrong.items()) for one in wrong]
+            lines += [
+                f"- {result.case.name}: " + "; ".join(f"{SHOWN_AS.get(a, a)} {w}" for a, w in result.wrong.items())
+                for result in wrong
+            ]
         lines.append("")
     lines += reliability(table, held_out)
     return "\n".join(lines)
 
 
-def reliability(table: dict[str, object], held_out: Sequence[JudgedCase]) -> list[str]:
-    """The confidence of every family and pattern, and how it did on runs that it was not fitted on."""
+def reliability(table: dict[str, object], held_out: Sequence[CaseResult]) -> list[str]:
+    """The confidence of every family and pattern, and its record on runs outside the fit."""
     fitted = confidence.Reliability.read(table)
     out = records(held_out)
-    none = confidence.TrackRecord()
+    no_record = confidence.TrackRecord()
     lines = [
         "## Confidence",
         "",
@@ -253,9 +266,9 @@ def reliability(table: dict[str, object], held_out: Sequence[JudgedCase]) -> lis
         "|---|---|---|---|---|",
     ]
     for (family, pattern), record in fitted.cells.items():
-        left = out.get((family, pattern), none)
+        unfitted = out.get((family, pattern), no_record)
         lines.append(f"| {family} | {pattern} | {record.right} of {record.all} "
-                     f"| {fitted.confidence(family, pattern):.2f} | {left.right} of {left.all} |")  # fmt: skip
+                     f"| {fitted.confidence(family, pattern):.2f} | {unfitted.right} of {unfitted.all} |")  # fmt: skip
     error = calibration(held_out)
     lines += [
         "",
@@ -278,16 +291,18 @@ WHAT = {
 """Every source, in the page's order."""
 
 
-def report(title: str, judged: Sequence[JudgedCase], verbose: bool) -> None:
+def report(title: str, results: Sequence[CaseResult], verbose: bool) -> None:
     """Print one source's misses and figures."""
-    print(f"\n== {title}: {len(judged)} cases")
-    for one in judged:
-        if one.wrong or verbose:
-            answer = f"{one.family} {one.certainty} {one.culprit}"
-            mark = "ok  " if not one.wrong else "MISS" if one.enough else "dark"  # dark: the inputs cannot show it
-            print(f"{mark} {one.case.name}: {one.wrong or answer}")
-    print(confusion(judged))
-    for name, figure in summary(judged):
+    print(f"\n== {title}: {len(results)} cases")
+    for result in results:
+        if result.wrong or verbose:
+            answer = f"{result.family} {result.certainty} {result.culprit}"
+            mark = (
+                "ok  " if not result.wrong else "MISS" if result.enough else "dark"
+            )  # dark: the inputs cannot show it
+            print(f"{mark} {result.case.name}: {result.wrong or answer}")
+    print(confusion(results))
+    for name, figure in summary(results):
         print(f"{name:>55}: {figure}")
 
 
@@ -303,35 +318,35 @@ def main() -> int:
     parser.add_argument("-v", "--verbose", action="store_true")
     arguments = parser.parse_args()
     cases = [*scenarios(), *corpus(arguments.corpus), *real_data()]
-    chosen: list[Case | int] = [c for c in cases if arguments.only in c.name and arguments.source in c.source]
+    selected: list[Case | int] = [c for c in cases if arguments.only in c.name and arguments.source in c.source]
     if arguments.source in "drawn":
         first, count = arguments.first, arguments.draws
-        chosen += [number for number in range(first, first + count) if arguments.only in name_of(number)]
+        selected += [number for number in range(first, first + count) if arguments.only in name_of(number)]
     if arguments.verbose:
-        judged = [judge(case, trace=True) for case in chosen]
+        results = [judge(case, trace=True) for case in selected]
     else:
         with ProcessPoolExecutor() as pool:
-            judged = list(pool.map(judge, chosen, chunksize=4))
-    groups = {name: [one for one in judged if one.case.source == name] for name in WHAT}
+            results = list(pool.map(judge, selected, chunksize=4))
+    groups = {name: [result for result in results if result.case.source == name] for name in WHAT}
     groups = {name: group for name, group in groups.items() if group}
     for title, group in groups.items():
         report(title, group, arguments.verbose)
     if arguments.write:
         drawn = groups.get("drawn", [])
         fitted_on, held_out = drawn[::2], drawn[1::2]
-        table = fit([*(one for name, group in groups.items() if name != "drawn" for one in group), *fitted_on])
+        table = fit([*(result for name, group in groups.items() if name != "drawn" for result in group), *fitted_on])
         TABLE.write_text(json.dumps(table, indent=2) + "\n", "utf-8")
         confidence.table.cache_clear()
         confidence.of.cache_clear()
-        held_out = [confident(one) for one in held_out]
+        held_out = [with_fitted_confidence(result) for result in held_out]
         PAGE.write_text(page(groups, held_out, table), "utf-8")
         print(f"\nwritten: {PAGE.relative_to(ROOT)}; calibration error {calibration(held_out):.3f}")
     return 0
 
 
-def confident(one: JudgedCase) -> JudgedCase:
-    """The same with the confidence that the table now gives it."""
-    return replace(one, confidence=confidence.of(one.family, one.pattern)) if one.pattern else one
+def with_fitted_confidence(result: CaseResult) -> CaseResult:
+    """The result with the confidence of the new table."""
+    return replace(result, confidence=confidence.of(result.family, result.pattern)) if result.pattern else result
 
 
 if __name__ == "__main__":

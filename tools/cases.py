@@ -22,13 +22,13 @@ SCENARIOS = ROOT / "tests" / "scenarios"
 CORPUS = ROOT.parent / "shared" / "corpus"
 REAL = ROOT.parent / "shared" / "data"
 REAL_LABELS = Path(__file__).parent / "real_data.json"
-"""What the recorded runs of others in REAL are, by folder: from their own READMEs."""
+"""Labels of the recorded runs of others in REAL, by folder, from their READMEs."""
 SIMULATED = ROOT / ".cache" / "simulated"
-"""Simulated scenarios are made once for each state of the simulator and kept here."""
+"""Cache of simulated scenarios, renewed when the simulator changes."""
 
 
 class ExpectedVerdict(TypedDict, total=False):
-    """What is certain about a case; its verdict is compared with the keys that are present."""
+    """The facts about a case that are certain; its verdict is compared with the keys that are present."""
 
     family: Required[str]
     """Code of the right family."""
@@ -45,7 +45,7 @@ class ExpectedVerdict(TypedDict, total=False):
     nodes: list[str]
     gpus: list[str]
     progress: dict[str, Any] | None
-    """``points``, and ``first`` and ``last`` as (step, loss); None: the log has no training points."""
+    """``points``, and ``first`` and ``last`` as (step, loss); None: the log has no logged steps."""
     disposition: str | None
     never: list[str]
     """Families that must not be found."""
@@ -60,7 +60,7 @@ class ExpectedVerdict(TypedDict, total=False):
     enough: bool
     """Whether the inputs can show the fault; default true."""
     less: list[str]
-    """Families that are right if a kind of data is missing."""
+    """Further families that are right if a kind of data is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Case:
     def inputs(self) -> Iterator[Path]:
         """The case's inputs in a folder with a neutral name."""
         if (self.folder / "scenario.toml").exists():
-            yield simulated(self.folder / "scenario.toml")
+            yield simulated_run(self.folder / "scenario.toml")
             return
         if not self.hidden:
             yield self.folder if self.source in ("real data", "drawn") else self.folder / "inputs"
@@ -112,7 +112,7 @@ def _source(folder: Path) -> str:
     return "after public threads" if folder.name.startswith("thread-") else "written by hand"
 
 
-def simulated(scenario: Path) -> Path:
+def simulated_run(scenario: Path) -> Path:
     """The folder of a simulated run of this scenario."""
     from trackside.sim import load_scenario, simulate
 
@@ -122,20 +122,20 @@ def simulated(scenario: Path) -> Path:
         if not cache_folder.exists():
             shutil.rmtree(SIMULATED, ignore_errors=True)  # an earlier simulator's
             cache_folder.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(dir=cache_folder, prefix="making-"))
-        simulate(load_scenario(scenario), made)
+        temporary_folder = Path(tempfile.mkdtemp(dir=cache_folder, prefix="making-"))
+        simulate(load_scenario(scenario), temporary_folder)
         try:
-            os.rename(made, target)
+            os.rename(temporary_folder, target)
         except OSError:  # another worker was quicker
-            shutil.rmtree(made)
+            shutil.rmtree(temporary_folder)
     return target / "run"
 
 
 def from_truth(truth: dict[str, Any]) -> ExpectedVerdict:
-    """What a simulated run's answer sheet expects of a verdict; ``enough`` says whether its data can show it."""
+    """The expected verdict from a simulated run's truth; ``enough``: whether its data can show it."""
     expected: dict[str, Any] = {
         "family": truth["family"],
-        "culprit": None if truth["family"] in JUDGED else truth["culprit"],
+        "culprit": None if truth["family"] in OWNER_UNCERTAIN else truth["culprit"],
         "disposition": truth["disposition"] if "scheduler" in truth["planes"] else None,
         "enough": truth["enough_evidence"],
     }
@@ -143,30 +143,32 @@ def from_truth(truth: dict[str, Any]) -> ExpectedVerdict:
         expected[name] = truth[name]
     if truth["variant"] == "healthy" and "logs" not in truth["planes"]:
         expected["variant"] = "unverifiable"  # only the log shows whether it learned
-    if truth["family"] in PLACED and "gpu" in truth["planes"]:
-        expected |= {name: truth[name] for name in PLACED[truth["family"]]}
+    if truth["family"] in LOCATED and "gpu" in truth["planes"]:
+        expected |= {name: truth[name] for name in LOCATED[truth["family"]]}
     expected["never"] = sorted(
-        FAULTS - {truth["family"], *truth["cascade"], *(one["family"] for one in truth["injected"])}
+        HARDWARE_FAMILIES - {truth["family"], *truth["cascade"], *(fault["family"] for fault in truth["injected"])}
     )
     planes = set(truth["planes"])
-    shown = {one["family"] for one in truth["latent"] if any(set(way) <= planes for way in one["enough"])}
-    expected["warns"] = sorted(shown - {truth["family"]})
+    shown_families = {
+        fault["family"] for fault in truth["latent"] if any(set(way) <= planes for way in fault["enough"])
+    }
+    expected["warns"] = sorted(shown_families - {truth["family"]})
     expected["job"] = truth["job"]
     return cast(ExpectedVerdict, {name: value for name, value in expected.items() if value not in (None, [])})
 
 
-JUDGED = ("C1", "C2", "D3")
-"""Families whose culprit is a judgment, unknown if no evidence comes from a host."""
-PLACED = {
+OWNER_UNCERTAIN = ("C1", "C2", "D3")
+"""Families whose owner can be judged only with evidence from a host."""
+LOCATED = {
     "B2": ("nodes", "gpus"),
     "B3": ("nodes", "gpus"),
     "C2": ("nodes", "gpus"),
     "D3": ("nodes", "gpus"),
     "F1": ("nodes",),
 }
-"""Families that must name the place if GPUs were measured."""
-FAULTS = frozenset({"B2", "B3", "D3"})
-"""Families that blame hardware: a run without such a fault must not be accused of it, not even in passing."""
+"""Families that must name nodes or GPUs if GPUs were measured."""
+HARDWARE_FAMILIES = frozenset({"B2", "B3", "D3"})
+"""Families that blame hardware: they must not be found at all in a run without such a fault."""
 
 
 @cache
@@ -198,7 +200,7 @@ def corpus(folder: Path = CORPUS) -> list[Case]:
 
 
 def _expected(label: dict[str, Any]) -> ExpectedVerdict:
-    """A corpus label in our keys (its README says what they mean)."""
+    """A corpus label as an expected verdict (the corpus README explains the labels)."""
     family = label["family"]
     accept = [*(label.get("accept") or ()), *(label.get("acceptable") or ())]
     if family == "NONE":
@@ -216,24 +218,24 @@ def _expected(label: dict[str, Any]) -> ExpectedVerdict:
     if family == "A1" and progress:
         accept.append("H2")
     expected: dict[str, Any] = {"family": family, "accept": accept, "progress": progress}
-    for ours, simulator_key in (("fault_class", "fault_class"), ("culprit", "culprit"), ("signal", "signal")):
-        if label.get(simulator_key):
-            expected[ours] = label[simulator_key]
+    for key, label_key in (("fault_class", "fault_class"), ("culprit", "culprit"), ("signal", "signal")):
+        if label.get(label_key):
+            expected[key] = label[label_key]
     if label.get("slurm_state"):
         expected["disposition"] = label["slurm_state"]
     return cast(ExpectedVerdict, expected)
 
 
 def misses(case: Case, verdict: Verdict) -> dict[str, str]:
-    """What a verdict got wrong: aspect -> 'expected ..., got ...'. Aspects that the case does not state do not count."""
+    """Mistakes of a verdict: aspect -> 'expected ..., got ...'. Only aspects that the case states are compared."""
     primary, expected = verdict.primary, cast(dict[str, Any], case.expected)
     wrong: dict[str, str] = {}
 
-    def hold(aspect: str, right: bool, want: object, got: object) -> None:
+    def expect(aspect: str, right: bool, expected_value: object, got: object) -> None:
         if not right:
-            wrong[aspect] = f"expected {want}, got {got}"
+            wrong[aspect] = f"expected {expected_value}, got {got}"
 
-    hold("family", primary.family in case.accepted, "/".join(case.accepted), primary.family)
+    expect("family", primary.family in case.accepted, "/".join(case.accepted), primary.family)
     same_family = primary.family == expected["family"]
     for aspect, got in (
         ("fault_class", primary.fault_class),
@@ -242,33 +244,33 @@ def misses(case: Case, verdict: Verdict) -> dict[str, str]:
         ("signal", primary.signal[0] if primary.signal else None),
     ):
         if expected.get(aspect) is not None and (same_family or aspect == "culprit"):
-            hold(aspect, got == expected[aspect], expected[aspect], got)
+            expect(aspect, got == expected[aspect], expected[aspect], got)
     if expected.get("exception") and same_family:
         got = primary.exception[0] if primary.exception else None
-        hold("exception", bool(got) and str(got).rsplit(".", 1)[-1] == expected["exception"].rsplit(".", 1)[-1],
+        expect("exception", bool(got) and str(got).rsplit(".", 1)[-1] == expected["exception"].rsplit(".", 1)[-1],
              expected["exception"], got)  # fmt: skip
     for aspect, reported in (("ranks", primary.ranks), ("nodes", primary.nodes), ("gpus", primary.gpus)):
         if expected.get(aspect) and same_family:
-            hold(aspect, sorted(reported) == sorted(expected[aspect]), expected[aspect], list(reported))
+            expect(aspect, sorted(reported) == sorted(expected[aspect]), expected[aspect], list(reported))
     found_families = {primary.family, *(f.family for f in verdict.consequences), *(f.family for f in verdict.warnings)}
     if expected.get("never"):
-        hold("never", not found_families & set(expected["never"]), f"no {expected['never']}", sorted(found_families))
+        expect("never", not found_families & set(expected["never"]), f"no {expected['never']}", sorted(found_families))
     undecided = [*verdict.unknown, *([primary] if primary.outcome is Outcome.UNKNOWN else [])]
     for aspect, findings in (
         ("warns", verdict.warnings), ("explains", verdict.consequences), ("unknown", undecided)
     ):  # fmt: skip
         if expected.get(aspect):
             codes = sorted({f.family for f in findings})
-            hold(aspect, set(expected[aspect]) <= set(codes), expected[aspect], codes)
+            expect(aspect, set(expected[aspect]) <= set(codes), expected[aspect], codes)
     if expected.get("disposition"):
-        hold("disposition", verdict.run.disposition == expected["disposition"], expected["disposition"],
+        expect("disposition", verdict.run.disposition == expected["disposition"], expected["disposition"],
              verdict.run.disposition)  # fmt: skip
     if "progress" in expected:
-        hold("progress", _same_progress(expected["progress"], verdict), expected["progress"], _progress_of(verdict))
+        expect("progress", _same_progress(expected["progress"], verdict), expected["progress"], _progress_of(verdict))
     return wrong
 
 
-def stated(case: Case) -> set[str]:
+def stated_aspects(case: Case) -> set[str]:
     """The aspects that a case states."""
     aspects = {a for a in ("fault_class", "variant", "culprit", "signal", "exception", "ranks", "nodes", "gpus",
                               "never", "warns", "explains", "unknown", "disposition")

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from trackside.evidence import Grid
 from trackside.query import metric
-from trackside.session.choice import choose
+from trackside.session.choice import choose_run
 from trackside.session.paths import load
 
 PANELS = (
@@ -40,7 +40,7 @@ def main() -> int:
 
 def render(folder: str, console: Console) -> None:
     """Print the panels of the run in a folder."""
-    _, store = choose(load([folder]))
+    _, store = choose_run(load([folder]))
     table = Table(title="What a utilization dashboard shows", title_justify="left", box=None, pad_edge=False)
     for heading in ("panel", "GPUs", "mean over the run", "over time, mean of all GPUs"):
         table.add_column(heading)

@@ -155,7 +155,7 @@ def _table(name: str, values: dict[str, Any]) -> str:
 def name_of(number: int) -> str:
     """Such as ``draw-17-straggler``."""
     faults = tomllib.loads(text_of(number)).get("faults", [])
-    return f"draw-{number}-{'+'.join(one['kind'] for one in faults) or 'healthy'}"
+    return f"draw-{number}-{'+'.join(fault['kind'] for fault in faults) or 'healthy'}"
 
 
 @contextmanager

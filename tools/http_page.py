@@ -26,7 +26,7 @@ the id, add `cluster`. A job becomes a run with its first verdict: `GET /api/v1/
 
 ## List and cache
 
-Listings are newest first. Pass `next` as `cursor` to get the following page; it is null on the last. Runs recorded meanwhile do not shift pages. A verdict
+Listings are newest first. Pass `next` as `cursor` to get the following page; it is null on the last. New runs do not shift the pages. A verdict
 never changes: a new judgment with another result is a new verdict, and the history has both. Documents have an `ETag` for `If-None-Match`. Answers of 2 KiB
 and more are compressed with gzip if the client accepts it.
 
@@ -61,24 +61,26 @@ Errors are problem details (RFC 9457, `application/problem+json`) with `status`,
 | 429, 503 | try again after `Retry-After` |
 | 502, 504 | a server that has the evidence could not be reached, or did not answer in time |
 """
-ENOUGH = ("VerdictDoc", "ProblemDoc")
+DESCRIBED_ELSEWHERE = ("VerdictDoc", "ProblemDoc")
 """Types that are described elsewhere."""
 
 
 def http_page() -> str:
     """The page in Markdown."""
     api = description()
-    lines = [_filled(INTRO), "## Operations", ""]
-    shown: dict[str, None] = {}
+    lines = [_fill_placeholders(INTRO), "## Operations", ""]
+    type_names: dict[str, None] = {}
     for path, methods in api["paths"].items():
         for method, operation in methods.items():
             lines += [f"### {method.upper()} {path}", "", *_operation(operation), ""]
-            shown |= dict.fromkeys(_references(operation))
+            type_names |= dict.fromkeys(_references(operation))
     lines += ["## Types", ""]
     schemas: Mapping[str, Any] = api["components"]["schemas"]
-    waiting = [name for name in shown if name not in ENOUGH]
-    for name in waiting:  # grows while it is read
-        waiting += [item for item in dict.fromkeys(_references(schemas[name])) if item not in (*waiting, *ENOUGH)]
+    pending = [name for name in type_names if name not in DESCRIBED_ELSEWHERE]
+    for name in pending:  # grows while it is read
+        pending += [
+            item for item in dict.fromkeys(_references(schemas[name])) if item not in (*pending, *DESCRIBED_ELSEWHERE)
+        ]
         lines += [
             f"### {name}",
             "",
@@ -95,10 +97,10 @@ def http_page() -> str:
     return "\n".join([*lines, "Generated from `trackside.serve.api` by `make docs`.", ""])
 
 
-def _filled(intro: str) -> str:
+def _fill_placeholders(intro: str) -> str:
     """The introduction with the words of the query language and the default address."""
-    words = {"{spans}": query.SPANS, "{rollups}": query.ROLLUPS, "{aggregates}": query.AGGREGATES}
-    for placeholder, values in words.items():
+    placeholders = {"{spans}": query.SPANS, "{rollups}": query.ROLLUPS, "{aggregates}": query.AGGREGATES}
+    for placeholder, values in placeholders.items():
         intro = intro.replace(placeholder, ", ".join(f"`{value}`" for value in values))
     return intro.replace("LISTEN", DEFAULT_LISTEN)
 
@@ -115,13 +117,15 @@ def _operation(operation: Mapping[str, Any]) -> Iterator[str]:
             yield f"| `{parameter['name']}` | {parameter['in']} | {parameter['description']}{limits if parameter['in'] == 'query' else ''} |"
         yield ""
     (content,) = operation["responses"]["200"]["content"].values()
-    others = [
-        f"{status}{_why(response)}" for status, response in sorted(operation["responses"].items()) if status != "200"
+    other_statuses = [
+        f"{status}{_description_suffix(response)}"
+        for status, response in sorted(operation["responses"].items())
+        if status != "200"
     ]
-    yield f"Returns {_type(content['schema'])}. Other statuses: {', '.join(others)}."
+    yield f"Returns {_type(content['schema'])}. Other statuses: {', '.join(other_statuses)}."
 
 
-def _why(response: Mapping[str, Any]) -> str:
+def _description_suffix(response: Mapping[str, Any]) -> str:
     return "" if "content" in response else f" ({response['description'][:1].lower()}{response['description'][1:]})"
 
 

@@ -30,8 +30,8 @@ FOLDER = ROOT / "docs" / "families"
 
 
 def picture(family: Family) -> str | None:
-    """The chart as SVG; None where the family names none. Raises LookupError where the run gives no such chart, or
-    its verdict holds no such family."""
+    """The chart as SVG; None if the family has no example. Raises LookupError if the run has no such chart or
+    the verdict does not contain the family."""
     if family.example is None:
         return None
     scenario, slug = family.example
@@ -42,22 +42,22 @@ def picture(family: Family) -> str | None:
     found_families = {finding.family for finding in (verdict.primary, *verdict.consequences, *verdict.warnings)}
     if family.code not in found_families:
         raise LookupError(f"{family.code}: the verdict on {scenario} is {verdict.family}")
-    for chart, drawn in drawings(verdict, Facts(session.store, verdict.run)):
+    for chart, drawing in drawings(verdict, Facts(session.store, verdict.run)):
         if chart.slug == slug:
-            return _numbered(vl_convert.vega_to_svg(standalone(drawn, LIGHT)))
+            return _renumber_clips(vl_convert.vega_to_svg(standalone(drawing, LIGHT)))
     raise LookupError(f"{family.code}: {scenario} gives no chart {slug!r}")
 
 
-def _numbered(svg: str) -> str:
-    """With the clip paths numbered from 1: Vega goes on counting from one picture to the next."""
+def _renumber_clips(svg: str) -> str:
+    """The SVG with its clip paths numbered from 1, because Vega continues the numbers of the previous picture."""
     ids: dict[str, str] = {}
     return re.sub(r"\bclip\d+", lambda match: ids.setdefault(match[0], f"clip{len(ids) + 1}"), svg)
 
 
 def main() -> int:
     """Write those that are named, or all."""
-    chosen = [find_family(name) for name in sys.argv[1:]] or list(families())
-    for family in chosen:
+    selected = [find_family(name) for name in sys.argv[1:]] or list(families())
+    for family in selected:
         if family is not None and (svg := picture(family)) is not None:
             (FOLDER / f"{family.id}.svg").write_text(svg, encoding="utf-8")
             print(f"docs/families/{family.id}.svg  {len(svg):,} bytes")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from lab.case import Case
+from lab.case import LabCase
 from lab.cases import custom_startup, endings, hangs, healthy, rendezvous, scheduled, signals, startup, training
 
-CASES: tuple[Case, ...] = (
+CASES: tuple[LabCase, ...] = (
     *custom_startup.CASES,
     *startup.CASES,
     *signals.CASES,

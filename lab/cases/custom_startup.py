@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from lab.case import Case
+from lab.case import LabCase
 from lab.plays import run
-from lab.stage import Running, Stage
+from lab.stage import RunningJob, Stage
 
 TORCHRUN = "torchrun --standalone --nproc-per-node"
 
@@ -36,7 +36,7 @@ def without_package_on_node_1(stage: Stage) -> None:
     _finish(first, second)
 
 
-def _finish(*jobs: Running) -> None:
+def _finish(*jobs: RunningJob) -> None:
     try:
         for job in jobs:
             job.finish()
@@ -46,9 +46,9 @@ def _finish(*jobs: Running) -> None:
 
 
 CASES = (
-    Case(
+    LabCase(
         name="custom-malformed-jsonl",
-        play=run(f"{TORCHRUN} 2 pretrain.py --steps 100", before=cut_row),
+        play=run(f"{TORCHRUN} 2 pretrain.py --steps 100", prepare=cut_row),
         expected={
             "family": "A1",
             "fault_class": "data",
@@ -62,11 +62,11 @@ CASES = (
         marks=(r"\[rank0\]: json.*JSONDecodeError", r"\[rank1\]: json.*JSONDecodeError"),
         no_progress=True,
     ),
-    Case(
+    LabCase(
         name="custom-missing-column",
         play=run(
             f"{TORCHRUN} 4 --log-dir logs --tee 3 pretrain.py --steps 100",
-            before=other_column,
+            prepare=other_column,
             keep=("logs/**/*.log",),
         ),
         expected={
@@ -81,7 +81,7 @@ CASES = (
         marks=(r"KeyError: 'text'",),
         no_progress=True,
     ),
-    Case(
+    LabCase(
         name="custom-exclusive-flags",
         play=run("python pretrain.py --steps 100 --bf16 --fp16"),
         expected={"family": "A1", "fault_class": "config", "culprit": "job"},
@@ -91,7 +91,7 @@ CASES = (
         marks=("not allowed with argument",),
         no_progress=True,
     ),
-    Case(
+    LabCase(
         name="custom-missing-package",
         play=run(
             f"sed -i 's/^import json/import apex\\nimport json/' prints.py\n{TORCHRUN} 2 pretrain.py --steps 100",
@@ -108,7 +108,7 @@ CASES = (
         marks=("No module named 'apex'",),
         no_progress=True,
     ),
-    Case(
+    LabCase(
         name="one-node-lacks-package",
         play=without_package_on_node_1,
         expected={
@@ -124,7 +124,7 @@ CASES = (
         marks=("No module named 'causal_conv_kernels'", "init_process_group"),
         no_progress=True,
     ),
-    Case(
+    LabCase(
         name="custom-lost-data-file",
         play=run("accelerate launch --cpu --num_processes 1 pretrain.py --data data/val.jsonl"),
         expected={

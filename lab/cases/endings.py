@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 
-from lab.case import Case, Play
+from lab.case import LabCase, Play
 from lab.plays import run, signal_group, signal_program
 from lab.points import HF_DICT, KEY_VALUE, PLAIN, Reader
 from lab.stage import RunFailed, Stage
@@ -35,11 +35,11 @@ def _on_small_disk(stage: Stage, size: str) -> None:
 
 
 CASES = (
-    Case(
+    LabCase(
         name="ctrl-c-torchrun",
         play=run(
             f"{TORCHRUN} 2 pretrain.py --steps 900 --lr 1e-3 --pause 0.05",
-            meanwhile=signal_group(signal.SIGINT, "step 30 "),
+            inject=signal_group(signal.SIGINT, "step 30 "),
         ),
         expected={"family": "H1", "culprit": "none"},
         story="A custom DDP loop under torchrun, 2 ranks.\n"
@@ -49,11 +49,11 @@ CASES = (
         marks=("KeyboardInterrupt|signal: 2",),
         reader=Reader(PLAIN),
     ),
-    Case(
+    LabCase(
         name="ctrl-c-hf",
         play=run(
             f"{MAKE}python {CLM} --max_steps 6000 --logging_steps 50 --learning_rate 1e-3",
-            meanwhile=signal_group(signal.SIGINT, r"'epoch': '12'"),
+            inject=signal_group(signal.SIGINT, r"'epoch': '12'"),
         ),
         expected={"family": "H1", "culprit": "none"},
         story="HF Trainer under plain python.\nInjected: Ctrl-C in the middle; the bar is cut by the traceback.",
@@ -61,11 +61,11 @@ CASES = (
         reader=Reader(HF_DICT, every=50),
         needs=("transformers", "peft"),
     ),
-    Case(
+    LabCase(
         name="sigterm-launcher",
         play=run(
             f"{TORCHRUN} 2 pretrain.py --steps 900 --lr 1e-3 --pause 0.05 --style kv",
-            meanwhile=signal_program("torchrun", signal.SIGTERM, "step=30 "),
+            inject=signal_program("torchrun", signal.SIGTERM, "step=30 "),
         ),
         expected={"family": "H3", "accept": ["H1", "F2", "F3", "U0"], "signal": "SIGTERM"},
         story="A custom DDP loop under torchrun, 2 ranks.\n"
@@ -75,11 +75,11 @@ CASES = (
         marks=("SignalException.*15",),
         reader=Reader(KEY_VALUE),
     ),
-    Case(
+    LabCase(
         name="sigterm-python",
         play=run(
             "python pretrain.py --steps 900 --lr 1e-3 --pause 0.05 --style kv\necho exit status $?",
-            meanwhile=signal_program("pretrain.py", signal.SIGTERM, "step=30 "),
+            inject=signal_program("pretrain.py", signal.SIGTERM, "step=30 "),
         ),
         expected={"family": "H3", "accept": ["A2", "H1", "F2", "F3", "U0"], "signal": "SIGTERM"},
         story="A custom loop under plain python in a bash script.\n"
@@ -87,7 +87,7 @@ CASES = (
         marks=("Terminated", "exit status 143"),
         reader=Reader(KEY_VALUE),
     ),
-    Case(
+    LabCase(
         name="disk-full-checkpoint",
         play=run(
             "mkdir ckpt && ln -s /dev/full ckpt/last.pt\n"
@@ -102,7 +102,7 @@ CASES = (
         marks=("unexpected pos",),
         reader=Reader(PLAIN),
     ),
-    Case(
+    LabCase(
         name="disk-full-hf-optimizer",
         play=on_small_disk("300k"),
         expected={"family": "H4"},
@@ -113,7 +113,7 @@ CASES = (
         reader=Reader(HF_DICT, every=5),
         needs=("transformers", "peft"),
     ),
-    Case(
+    LabCase(
         name="disk-full-hf-weights",
         play=on_small_disk("100k"),
         expected={"family": "H4"},
@@ -124,7 +124,7 @@ CASES = (
         reader=Reader(HF_DICT, every=5),
         needs=("transformers", "peft"),
     ),
-    Case(
+    LabCase(
         name="file-size-limit",
         play=run(
             "ulimit -f 64\npython pretrain.py --steps 200 --lr 1e-3 --save-to last.pt\necho exit status $?",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 
-from lab.case import Case
+from lab.case import LabCase
 from lab.plays import run, signal_rank
 from lab.points import LOGGER, PLAIN, Reader
 from lab.stage import Stage
@@ -22,12 +22,12 @@ def strange_character(stage: Stage) -> None:
 
 
 CASES = (
-    Case(
+    LabCase(
         name="rank-stopped-gloo-timeout",
         play=run(
             f"{TORCHRUN} 2 --log-dir logs --tee 3 pretrain.py --steps 900 --lr 1e-3 "
             "--pause 0.05 --timeout 10 --style logger",
-            meanwhile=signal_rank(1, signal.SIGSTOP, "iter 40/"),
+            inject=signal_rank(1, signal.SIGSTOP, "iter 40/"),
             keep=("logs/**/*.log",),
         ),
         expected={"family": "C2"},
@@ -38,7 +38,7 @@ CASES = (
         marks=("Timed out waiting|timed out",),
         reader=Reader(LOGGER, files="train.log"),
     ),
-    Case(
+    LabCase(
         name="rank-skips-collective",
         play=run(
             f"{TORCHRUN} 2 pretrain.py --steps 60 --lr 1e-3 --timeout 10 --local-metrics-rank 1 --every 25",
@@ -51,7 +51,7 @@ CASES = (
         marks=("gloo",),
         reader=Reader(PLAIN),
     ),
-    Case(
+    LabCase(
         name="rank-blocked-flight-recorder",
         play=run(
             f"mkfifo data/fresh.jsonl\n{TORCHRUN} 2 pretrain.py --steps 900 --lr 1e-3 "
@@ -67,11 +67,11 @@ CASES = (
         marks=("Timed out waiting|timed out",),
         reader=Reader(PLAIN),
     ),
-    Case(
+    LabCase(
         name="rank-raises-midrun",
         play=run(
             f"{TORCHRUN} 2 pretrain.py --steps 200 --lr 1e-3 --every 2",
-            before=strange_character,
+            prepare=strange_character,
         ),
         expected={
             "family": "H2",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lab.case import Case
-from lab.plays import Before, run
+from lab.case import LabCase
+from lab.plays import Preparation, run
 from lab.points import (
     EPOCH_METER,
     HF_DICT,
@@ -18,7 +18,7 @@ from lab.points import (
     BarReader,
     KerasReader,
     Reader,
-    Reads,
+    StepReader,
 )
 from lab.stage import Stage
 
@@ -38,23 +38,23 @@ def healthy(
     name: str,
     script: str,
     story: str,
-    reader: Reads | None,
+    reader: StepReader | None,
     *,
     keep: tuple[str, ...] = (),
-    before: Before | None = None,
+    prepare: Preparation | None = None,
     needs: tuple[str, ...] = (),
     mark: str = "training finished",
     variant: str | None = None,
     env: Mapping[str, str] | None = None,
     keys: tuple[str, ...] = ("points", "first", "last"),
-) -> Case:
+) -> LabCase:
     """A run that ends well; `echo` of its status is not in the log, as in a real job."""
     expected = {"family": "G1", "culprit": "none"}
     if variant:
         expected["variant"] = variant
-    return Case(
+    return LabCase(
         name=name,
-        play=run(script, before=before, keep=keep, env=env),
+        play=run(script, prepare=prepare, keep=keep, env=env),
         expected=expected,
         story=story,
         marks=(mark,),
@@ -122,7 +122,7 @@ CUSTOM = (
         "A broken optional file is reported with its traceback by every rank and left out.\n"
         "The traceback is handled: progress follows it.",
         Reader(PLAIN),
-        before=broken_side_data,
+        prepare=broken_side_data,
     ),
 )
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from lab.case import Case
+from lab.case import LabCase
 from lab.plays import run
-from lab.stage import Running, Stage
+from lab.stage import RunningJob, Stage
 
 LATE = "--rdzv-backend c10d --rdzv-id 7301 --rdzv-conf join_timeout=15,timeout=15"
 
@@ -17,7 +17,7 @@ def world_of_three_started_twice(stage: Stage) -> None:
     _finish(jobs)
 
 
-def _finish(jobs: list[Running]) -> None:
+def _finish(jobs: list[RunningJob]) -> None:
     try:
         for job in jobs:
             job.finish()
@@ -27,7 +27,7 @@ def _finish(jobs: list[Running]) -> None:
 
 
 CASES = (
-    Case(
+    LabCase(
         name="master-name-unknown",
         play=run(
             f"torchrun --nnodes 2 --nproc-per-node 2 {LATE} "
@@ -40,7 +40,7 @@ CASES = (
         marks=("gpu018.train.invalid", "RendezvousConnectionError|DistNetworkError"),
         no_progress=True,
     ),
-    Case(
+    LabCase(
         name="master-port-refused",
         play=run(
             "export RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$PORT\n"
@@ -53,7 +53,7 @@ CASES = (
         marks=("DistNetworkError|timed out",),
         no_progress=True,
     ),
-    Case(
+    LabCase(
         name="second-node-never-came",
         play=run(
             f"torchrun --nnodes 2 --nproc-per-node 2 {LATE} --rdzv-endpoint 127.0.0.1:$PORT pretrain.py --steps 100"
@@ -65,7 +65,7 @@ CASES = (
         marks=("RendezvousTimeoutError",),
         no_progress=True,
     ),
-    Case(
+    LabCase(
         name="world-size-too-large",
         play=world_of_three_started_twice,
         expected={"family": "C1", "exception": "DistStoreError"},
@@ -75,7 +75,7 @@ CASES = (
         marks=("DistStoreError", "2/3 clients joined"),
         no_progress=True,
     ),
-    Case(
+    LabCase(
         name="gloo-interface-missing",
         play=run(
             "torchrun --standalone --nproc-per-node 2 pretrain.py --steps 100",

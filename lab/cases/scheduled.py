@@ -1,4 +1,4 @@
-"""Runs on a real Slurm cluster, with what its records say of them."""
+"""Runs on a real Slurm cluster, with its records."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import os
 import signal
 from typing import Any
 
-from lab.case import Case, Play
-from lab.cluster import Cluster, Job, cluster
+from lab.case import LabCase, Play
+from lab.cluster import Cluster, SlurmJob, cluster
 from lab.points import PLAIN, Reader
 from lab.stage import RunFailed, Stage
 
@@ -34,90 +34,90 @@ def on_cluster(stage: Stage) -> Cluster:
     return cluster(stage.slurm_tools)
 
 
-def job(script: str, *options: str, state: str) -> Play:
-    """Submit a job and let it come to its end."""
+def run_job(script: str, *options: str, state: str) -> Play:
+    """Submit a job and wait for its end."""
 
     def play(stage: Stage) -> None:
-        submitted = on_cluster(stage).submit(stage, script, *options)
-        submitted.wait_state(state)
-        submitted.keep_records()
+        job = on_cluster(stage).submit(stage, script, *options)
+        job.wait_state(state)
+        job.keep_records()
 
     return play
 
 
-def stopped_rank(stage: Stage) -> None:
+def freeze_rank(stage: Stage) -> None:
     script = f"{TORCHRUN} 2 pretrain.py --steps 9000 --lr 1e-3 --pause 0.05"
-    submitted = on_cluster(stage).submit(stage, script, "--time=1")
-    submitted.wait_for("step 100 ")
-    os.kill(submitted.rank_pid(1), signal.SIGSTOP)
-    submitted.wait_state("TIMEOUT")
-    submitted.keep_records()
+    job = on_cluster(stage).submit(stage, script, "--time=1")
+    job.wait_for("step 100 ")
+    os.kill(job.rank_pid(1), signal.SIGSTOP)
+    job.wait_state("TIMEOUT")
+    job.keep_records()
 
 
-def cancelled(stage: Stage) -> None:
+def cancel_job(stage: Stage) -> None:
     script = f"{TORCHRUN} 2 pretrain.py --steps 9000 --lr 1e-3 --pause 0.05"
-    submitted = on_cluster(stage).submit(stage, script)
-    submitted.wait_for("step 60 ")
-    submitted.cluster.ask("scancel", submitted.number)
-    submitted.wait_state("CANCELLED")
-    submitted.keep_records()
+    job = on_cluster(stage).submit(stage, script)
+    job.wait_for("step 60 ")
+    job.cluster.ask("scancel", job.number)
+    job.wait_state("CANCELLED")
+    job.keep_records()
 
 
-def node_killed(stage: Stage) -> None:
+def kill_node(stage: Stage) -> None:
     script = RANKS % "--steps 9000 --lr 1e-3 --pause 0.05"
-    submitted = on_cluster(stage).submit(stage, script, "-N2", "--ntasks-per-node=1", "--no-requeue")
-    submitted.wait_for("step 60 ")
-    node = _last_node(submitted)
-    submitted.cluster.script("slurm-node", "kill", node)
+    job = on_cluster(stage).submit(stage, script, "-N2", "--ntasks-per-node=1", "--no-requeue")
+    job.wait_for("step 60 ")
+    node = _last_node(job)
+    job.cluster.script("slurm-node", "kill", node)
     try:
-        submitted.wait_state("NODE_FAIL", "FAILED")
-        submitted.keep_records()
+        job.wait_state("NODE_FAIL", "FAILED")
+        job.keep_records()
     finally:
-        submitted.cluster.script("slurm-node", "start", node)
+        job.cluster.script("slurm-node", "start", node)
 
 
-def _last_node(submitted: Job) -> str:
-    names = submitted.cluster.ask("squeue", "-h", "-j", submitted.number, "-o", "%N").strip()
-    return submitted.cluster.ask("scontrol", "show", "hostnames", names).split()[-1]
+def _last_node(job: SlurmJob) -> str:
+    names = job.cluster.ask("squeue", "-h", "-j", job.number, "-o", "%N").strip()
+    return job.cluster.ask("scontrol", "show", "hostnames", names).split()[-1]
 
 
-def preempted(stage: Stage) -> None:
-    """A job of the `low` partition gives way to one that takes all nodes, and comes back."""
-    made = on_cluster(stage)
+def preempt_job(stage: Stage) -> None:
+    """A job of the `low` partition is preempted by one that takes all nodes, and restarts."""
+    slurm = on_cluster(stage)
     script = "python pretrain.py --steps 200 --lr 1e-3 --pause 0.1 --save-to last.pt --save-every 50 --resume last.pt"
-    submitted = made.submit(stage, script, "-p", "low", "--open-mode=append", "--requeue")
-    submitted.wait_for("step 80 ")
-    urgent = made.submit(stage, "sleep 8", "-p", "high", "-N4", "--exclusive", name="urgent")
+    job = slurm.submit(stage, script, "-p", "low", "--open-mode=append", "--requeue")
+    job.wait_for("step 80 ")
+    urgent = slurm.submit(stage, "sleep 8", "-p", "high", "-N4", "--exclusive", name="urgent")
     urgent.wait_state("COMPLETED")
-    submitted.wait_state("COMPLETED")
-    submitted.keep_records()
+    job.wait_state("COMPLETED")
+    job.keep_records()
 
 
-def self_requeued(stage: Stage) -> None:
-    made = on_cluster(stage)
-    submitted = made.submit(stage, REQUEUE, "--requeue", "--open-mode=append")
-    submitted.wait_for("step 60 ")
-    made.ask("scancel", "--batch", "--signal=USR1", submitted.number)
-    submitted.wait_for("training finished")
-    submitted.wait_state("COMPLETED")
-    submitted.keep_records()
+def requeue_self(stage: Stage) -> None:
+    slurm = on_cluster(stage)
+    job = slurm.submit(stage, REQUEUE, "--requeue", "--open-mode=append")
+    job.wait_for("step 60 ")
+    slurm.ask("scancel", "--batch", "--signal=USR1", job.number)
+    job.wait_for("training finished")
+    job.wait_state("COMPLETED")
+    job.keep_records()
 
 
 def silent_resume(stage: Stage) -> None:
     """A chain of two: the child's --resume names a folder that the parent did not write."""
-    made = on_cluster(stage)
+    slurm = on_cluster(stage)
     train = "python pretrain.py --lr 1e-3 --every 5"
-    parent = made.submit(stage, f"mkdir -p run1\n{train} --steps 80 --save-to run1/last.pt", name="part1")
-    after = f"--dependency=afterok:{parent.number}"
-    child = made.submit(stage, f"{train} --steps 160 --resume runs/run1/last.pt", after, name="part2")
+    parent = slurm.submit(stage, f"mkdir -p run1\n{train} --steps 80 --save-to run1/last.pt", name="part1")
+    dependency = f"--dependency=afterok:{parent.number}"
+    child = slurm.submit(stage, f"{train} --steps 160 --resume runs/run1/last.pt", dependency, name="part2")
     child.wait_state("COMPLETED")
     child.keep_records(parent)
 
 
-def scheduled(
-    name: str, play: Play, expected: dict[str, Any], story: str, mark: str, *, progress: bool = True, **other: Any
-) -> Case:
-    return Case(
+def slurm_case(
+    name: str, play: Play, expected: dict[str, Any], story: str, mark: str, *, progress: bool = True, **fields: Any
+) -> LabCase:
+    return LabCase(
         name=f"slurm-{name}",
         play=play,
         expected=expected,
@@ -126,21 +126,21 @@ def scheduled(
         reader=Reader(PLAIN, files=LOG) if progress else None,
         no_progress=not progress,
         needs=("slurm",),
-        **other,
+        **fields,
     )
 
 
 ENDED = (
-    scheduled(
+    slurm_case(
         "completed",
-        job(RANKS % "--steps 200 --lr 1e-3", "-N2", "--ntasks-per-node=1", state="COMPLETED"),
+        run_job(RANKS % "--steps 200 --lr 1e-3", "-N2", "--ntasks-per-node=1", state="COMPLETED"),
         {"family": "G1", "culprit": "none", "disposition": "COMPLETED"},
         "Slurm, 2 nodes, one rank each under srun -l (labels `0: `, `1: `).\nNo fault.",
         "0: training finished",
     ),
-    scheduled(
+    slurm_case(
         "srun-missing-column",
-        job(RANKS % "--steps 200 --column content", "-N2", "--ntasks-per-node=2", state="FAILED"),
+        run_job(RANKS % "--steps 200 --column content", "-N2", "--ntasks-per-node=2", state="FAILED"),
         {
             "family": "A1",
             "culprit": "job",
@@ -153,9 +153,9 @@ ENDED = (
         r"\d: .*KeyError: 'content'",
         progress=False,
     ),
-    scheduled(
+    slurm_case(
         "out-of-memory",
-        job(
+        run_job(
             "sed -i 's/^from native/CACHE = [bytearray(1 << 20) for _ in range(3000)]\\nfrom native/' pretrain.py\n"
             "python pretrain.py --steps 200",
             "--mem=400",
@@ -168,26 +168,26 @@ ENDED = (
         "oom-kill|oom_kill",
         progress=False,
     ),
-    scheduled(
+    slurm_case(
         "timeout-learning",
-        job("python pretrain.py --steps 20000 --lr 3e-4 --pause 0.1", "--time=1", state="TIMEOUT"),
+        run_job("python pretrain.py --steps 20000 --lr 3e-4 --pause 0.1", "--time=1", state="TIMEOUT"),
         {"family": "F3", "disposition": "TIMEOUT"},
         "Slurm, one process, time limit of a minute.\n"
         "Injected: nothing but too short a limit; it learned up to the end (healthy but slow).",
         "DUE TO TIME LIMIT",
     ),
-    scheduled(
+    slurm_case(
         "timeout-hung",
-        stopped_rank,
+        freeze_rank,
         {"family": "C2", "accept": ["C3"], "disposition": "TIMEOUT"},
         "Slurm, torchrun with 2 ranks, time limit of a minute.\n"
         "Injected: rank 1 is frozen (SIGSTOP) at step 100; rank 0 waits in a collective for ever.\n"
         "The log goes silent long before the limit; the timeout (F3) is the consequence.",
         "DUE TO TIME LIMIT",
     ),
-    scheduled(
+    slurm_case(
         "timeout-rendezvous",
-        job(
+        run_job(
             "export WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT=$PORT\n"
             "srun -l -n2 bash -c 'RANK=$SLURM_PROCID exec python pretrain.py --steps 100'",
             "--time=1",
@@ -204,25 +204,25 @@ ENDED = (
 )
 
 SCHEDULER = (
-    scheduled(
+    slurm_case(
         "scancel",
-        cancelled,
+        cancel_job,
         {"family": "H1", "culprit": "none", "disposition": "CANCELLED"},
         "Slurm, torchrun with 2 ranks.\nInjected: scancel after step 60. SignalException of the launcher is teardown.",
         "CANCELLED",
     ),
-    scheduled(
+    slurm_case(
         "node-killed",
-        node_killed,
+        kill_node,
         {"family": "F1", "culprit": "infrastructure", "disposition": "NODE_FAIL"},
         "Slurm, 2 nodes, one rank each under srun -l.\n"
         "Injected: the second node dies (its daemons and tasks at once) after step 60.\n"
         "The rank that is left says `Connection reset by peer`: a consequence.",
         "NODE_FAIL|NODE FAIL",
     ),
-    scheduled(
+    slurm_case(
         "preempted",
-        preempted,
+        preempt_job,
         {"family": "F2", "culprit": "scheduler", "disposition": "COMPLETED"},
         "Slurm, one process in a preemptible partition, checkpoints each 50 steps.\n"
         "Injected: a job of higher priority takes all nodes after step 80; the job is requeued,\n"
@@ -230,9 +230,9 @@ SCHEDULER = (
         "PREEMPTED",
         progress_keys=("last",),
     ),
-    scheduled(
+    slurm_case(
         "self-requeue",
-        self_requeued,
+        requeue_self,
         {"family": "F2", "disposition": "COMPLETED"},
         "Slurm, one process.\n"
         "Injected: SIGUSR1 (as --signal would send it before the limit); the training saves, the\n"
@@ -240,7 +240,7 @@ SCHEDULER = (
         "REQUEUED",
         progress_keys=("last",),
     ),
-    scheduled(
+    slurm_case(
         "silent-resume",
         silent_resume,
         {"family": "E2", "variant": "silent", "culprit": "job", "disposition": "COMPLETED"},

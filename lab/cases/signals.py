@@ -6,7 +6,7 @@ import os
 import signal
 from pathlib import Path
 
-from lab.case import Case
+from lab.case import LabCase
 from lab.plays import run, signal_program, signal_rank, signal_worker
 from lab.points import NANOGPT, PLAIN, Reader
 from lab.stage import RunFailed, Stage
@@ -54,11 +54,11 @@ def within_memory_limit(stage: Stage) -> None:
 
 
 CASES = (
-    Case(
+    LabCase(
         name="sigkill-startup-4-ranks",
         play=run(
             f"{TORCHRUN} 4 pretrain.py --steps 100 --pause 4",
-            meanwhile=signal_rank(2, signal.SIGKILL, "starting training"),
+            inject=signal_rank(2, signal.SIGKILL, "starting training"),
         ),
         expected={"family": "A2", "accept": ["H3"], "signal": "SIGKILL", "ranks": [2]},
         story="A custom DDP loop under torchrun, 4 ranks.\n"
@@ -67,7 +67,7 @@ CASES = (
         marks=(r"Signal 9 \(SIGKILL\)",),
         no_progress=True,
     ),
-    Case(
+    LabCase(
         name="sigkill-midrun",
         play=sigkill_midrun,
         expected={"family": "A2", "accept": ["H3"], "signal": "SIGKILL", "ranks": [1]},
@@ -77,7 +77,7 @@ CASES = (
         marks=(r"Signal 9 \(SIGKILL\)",),
         reader=Reader(PLAIN, files="stdout.log"),
     ),
-    Case(
+    LabCase(
         name="segv-midrun",
         play=run(f"{TORCHRUN} 2 pretrain.py --steps 100 --lr 1e-3 --native-op segv@57:1"),
         expected={"family": "A2", "culprit": "job", "signal": "SIGSEGV", "ranks": [1]},
@@ -87,7 +87,7 @@ CASES = (
         marks=(r"Signal 11 \(SIGSEGV\)",),
         reader=Reader(PLAIN),
     ),
-    Case(
+    LabCase(
         name="segv-single-bash",
         play=run(
             "python -X faulthandler pretrain.py --style nanogpt --steps 100 --lr 1e-3 "
@@ -100,7 +100,7 @@ CASES = (
         marks=("Segmentation fault", "exit status 139"),
         reader=Reader(NANOGPT),
     ),
-    Case(
+    LabCase(
         name="abort-double-free",
         play=run(f"{TORCHRUN} 2 pretrain.py --steps 100 --lr 1e-3 --native-op abrt@0:0"),
         expected={"family": "A2", "culprit": "job", "signal": "SIGABRT", "ranks": [0]},
@@ -110,7 +110,7 @@ CASES = (
         marks=(r"Signal 6 \(SIGABRT\)", "double free"),
         no_progress=True,
     ),
-    Case(
+    LabCase(
         name="bus-error",
         play=run("python pretrain.py --steps 100 --lr 1e-3 --native-op bus@20:0\necho exit status $?"),
         expected={"family": "A2", "signal": "SIGBUS"},
@@ -119,11 +119,11 @@ CASES = (
         marks=("Bus error", "exit status 135"),
         reader=Reader(PLAIN),
     ),
-    Case(
+    LabCase(
         name="killed-single-bash",
         play=run(
             "python pretrain.py --steps 400 --lr 1e-3 --pause 0.05\necho exit status $?",
-            meanwhile=signal_program("pretrain.py", signal.SIGKILL, "step 30 "),
+            inject=signal_program("pretrain.py", signal.SIGKILL, "step 30 "),
         ),
         expected={"family": "A2", "accept": ["H3"], "signal": "SIGKILL"},
         story="A custom loop under plain python in a bash script.\n"
@@ -132,11 +132,11 @@ CASES = (
         marks=(" Killed ", "exit status 137"),
         reader=Reader(PLAIN),
     ),
-    Case(
+    LabCase(
         name="loader-worker-killed",
         play=run(
             "python pretrain.py --steps 400 --lr 1e-3 --pause 0.05 --workers 2",
-            meanwhile=signal_worker("pretrain.py", signal.SIGKILL, "step 20 "),
+            inject=signal_worker("pretrain.py", signal.SIGKILL, "step 20 "),
         ),
         expected={
             "family": "A2",
@@ -151,7 +151,7 @@ CASES = (
         marks=("DataLoader worker",),
         reader=Reader(PLAIN),
     ),
-    Case(
+    LabCase(
         name="host-oom-cgroup",
         play=within_memory_limit,
         expected={"family": "A2", "culprit": "job", "signal": "SIGKILL"},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lab.case import Case
+from lab.case import LabCase
 from lab.plays import run
 from lab.stage import Stage
 
@@ -20,17 +20,19 @@ def unequal_rows(stage: Stage) -> None:
     path.write_text("\n".join(lines) + "\n")
 
 
-def crash(name: str, script: str, fault_class: str, exception: str, story: str, mark: str, **other: Any) -> Case:
+def crash(
+    name: str, script: str, fault_class: str, exception: str, story: str, mark: str, **expected_fields: Any
+) -> LabCase:
     """An A1 case: one exception before the first step."""
-    return Case(
+    return LabCase(
         name=name,
-        play=run(script, before=other.pop("before", None)),
+        play=run(script, prepare=expected_fields.pop("prepare", None)),
         expected={
             "family": "A1",
             "fault_class": fault_class,
             "culprit": "job",
             "exception": exception,
-            **other,
+            **expected_fields,
         },
         story=story,
         marks=(mark,),
@@ -124,7 +126,7 @@ CASES = (
         "Injected: row 102 of the jsonl lacks its closing brace.\n"
         "datasets wraps pyarrow's error; both are about the same row.",
         "DatasetGenerationError",
-        before=unequal_rows,
+        prepare=unequal_rows,
     ),
     crash(
         "lightning-bad-precision",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lab.case import Case
+from lab.case import LabCase
 from lab.plays import run
 from lab.points import HF_DICT, NANOGPT, PLAIN, Reader
 from lab.stage import Stage
@@ -23,7 +23,7 @@ def hf_empty_output(stage: Stage) -> None:
 
 
 DIVERGENCE = (
-    Case(
+    LabCase(
         name="custom-nan",
         play=run("python pretrain.py --steps 200 --optimizer sgd --lr 3e3 --every 5"),
         expected={"family": "E1", "variant": "non-finite", "culprit": "job"},
@@ -32,7 +32,7 @@ DIVERGENCE = (
         marks=("loss nan", "training finished"),
         reader=Reader(PLAIN),
     ),
-    Case(
+    LabCase(
         name="custom-flat-lr-zero",
         play=run(
             f"{TORCHRUN} 2 pretrain.py --steps 300 --lr 0 --style nanogpt",
@@ -44,7 +44,7 @@ DIVERGENCE = (
         marks=("training finished",),
         reader=Reader(NANOGPT),
     ),
-    Case(
+    LabCase(
         name="custom-diverging",
         play=run("python pretrain.py --steps 200 --lr 3 --every 5"),
         expected={"family": "E1", "culprit": "job"},
@@ -54,7 +54,7 @@ DIVERGENCE = (
         marks=("training finished",),
         reader=Reader(PLAIN),
     ),
-    Case(
+    LabCase(
         name="hf-nan",
         play=run(
             f"{MAKE}{TORCHRUN} 2 {CLM} --max_steps 60 --logging_steps 3 --learning_rate 1e6 "
@@ -69,7 +69,7 @@ DIVERGENCE = (
         reader=Reader(HF_DICT, every=3),
         needs=HF_NEEDS,
     ),
-    Case(
+    LabCase(
         name="hf-diverge-plateau",
         play=run(
             f"{MAKE}python {CLM} --max_steps 120 --logging_steps 5 --learning_rate 1.0 "
@@ -86,7 +86,7 @@ DIVERGENCE = (
 )
 
 RESUME = (
-    Case(
+    LabCase(
         name="custom-silent-resume",
         play=run(
             parent_run("")
@@ -100,7 +100,7 @@ RESUME = (
         marks=("training finished", "--resume checkpoints/last.pt"),
         reader=Reader(PLAIN),
     ),
-    Case(
+    LabCase(
         name="custom-size-mismatch",
         play=run(
             parent_run("--width 64") + f"{TORCHRUN} 2 pretrain.py --steps 120 --lr 1e-3 --resume last.pt",
@@ -112,7 +112,7 @@ RESUME = (
         marks=("size mismatch",),
         no_progress=True,
     ),
-    Case(
+    LabCase(
         name="custom-corrupt-checkpoint",
         play=run(
             parent_run("") + "truncate -s 40000 last.pt\npython pretrain.py --steps 120 --lr 1e-3 --resume last.pt",
@@ -124,11 +124,11 @@ RESUME = (
         marks=("Invalid argument|PytorchStreamReader",),
         no_progress=True,
     ),
-    Case(
+    LabCase(
         name="hf-no-valid-checkpoint",
         play=run(
             f"{MAKE}{TORCHRUN} 2 {CLM} --max_steps 40 --resume_from_checkpoint out/checkpoint-20",
-            before=hf_empty_output,
+            prepare=hf_empty_output,
         ),
         expected={"family": "E2", "accept": ["A1"], "variant": "crash"},
         story="HF Trainer under torchrun, 2 ranks, resuming.\nInjected: the checkpoint's folder is not there.",
@@ -136,7 +136,7 @@ RESUME = (
         no_progress=True,
         needs=HF_NEEDS,
     ),
-    Case(
+    LabCase(
         name="lightning-shape-mismatch",
         play=run(
             "python lightning_fit.py --epochs 1 --width 64 > parent.txt 2>&1\n"
@@ -153,7 +153,7 @@ RESUME = (
 )
 
 BUDGET = (
-    Case(
+    LabCase(
         name="hf-max-steps-2",
         play=run(
             f"{MAKE}{TORCHRUN} 2 {CLM} --max_steps 2 --logging_steps 1 --learning_rate 1e-2",
@@ -165,7 +165,7 @@ BUDGET = (
         reader=Reader(HF_DICT, every=1),
         needs=HF_NEEDS,
     ),
-    Case(
+    LabCase(
         name="custom-3-steps",
         play=run("python pretrain.py --steps 3 --every 1 --lr 1e-3"),
         expected={"family": "E3", "culprit": "job"},

@@ -1,1 +1,1 @@
-"""The whole loop on a real Slurm cluster: jobs with injected faults, agents on the nodes, a receiver, verdicts."""
+"""The cluster demo on a real Slurm cluster: jobs with injected faults, agents on the nodes, a receiver, verdicts."""

@@ -18,7 +18,7 @@ from types import FrameType
 
 from lab.demo.faults import FAULTS
 from lab.demo.outcome import summary_text, table
-from lab.demo.show import Show
+from lab.demo.show import Demo
 from lab.demo.site import check, site
 from lab.stage import RunFailed
 
@@ -30,14 +30,14 @@ def arguments() -> argparse.Namespace:
     names = [fault.name for fault in FAULTS]
     parser.add_argument("--only", nargs="+", choices=names, metavar="NAME", help=f"some of: {', '.join(names)}")
     parser.add_argument("--trackside", type=Path, default=Path(".venv/bin"), help="folder of the programs")
-    parser.add_argument("--keep", type=Path, help="keep what agents, receiver and jobs left in this folder")
+    parser.add_argument("--keep", type=Path, help="keep the files of agents, receiver and jobs in this folder")
     tools = os.environ.get("SLURM_LAB_TOOLS")
     parser.add_argument("--slurm-tools", type=Path, default=Path(tools) if tools else TOOLS)
     return parser.parse_args()
 
 
-def interrupted(number: int, frame: FrameType | None) -> None:
-    # Once is enough: what follows takes everything down, and should not be cut short.
+def stop_once(number: int, frame: FrameType | None) -> None:
+    # A second signal must not cut the cleanup short.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise KeyboardInterrupt
@@ -46,7 +46,7 @@ def interrupted(number: int, frame: FrameType | None) -> None:
 def main() -> int:
     args = arguments()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, interrupted)
+        signal.signal(number, stop_once)
     chosen = [fault for fault in FAULTS if not args.only or fault.name in args.only]
     began = time.monotonic()
 
@@ -56,23 +56,27 @@ def main() -> int:
     try:
         tools, trackside = args.slurm_tools.resolve(), args.trackside.resolve()
         check(tools, trackside)
-        with site(tools, trackside, args.keep, say) as up:
-            show = Show(up, say)
-            outcomes = show.play(chosen)
-            differing = show.wait_epilog(outcomes)
+        with site(tools, trackside, args.keep, say) as demo_site:
+            demo = Demo(demo_site, say)
+            outcomes = demo.play(chosen)
+            epilog_problems = demo.wait_epilog(outcomes)
     except RunFailed as error:
         print(f"cluster-demo: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("cluster-demo: stopped, and all that it had started is ended", file=sys.stderr)
+        print("cluster-demo: stopped; all its processes have ended", file=sys.stderr)
         return 130
-    right = sum(outcome.right for outcome in outcomes)
+    right_count = sum(outcome.is_right for outcome in outcomes)
     print(f"\n{table(outcomes)}\n\n{summary_text(outcomes[0])}\n")
-    for outcome in differing:
-        print(outcome)
-    print(f"{right} of {len(outcomes)} verdicts are right, after {time.monotonic() - began:.0f} s;", end=" ")
-    print("the epilog left the same by itself" if not differing else f"the epilog left {len(differing)} that differ")
-    return 0 if right == len(outcomes) and not differing else 1
+    for problem in epilog_problems:
+        print(problem)
+    print(f"{right_count} of {len(outcomes)} verdicts are right, after {time.monotonic() - began:.0f} s;", end=" ")
+    print(
+        "the verdicts of the epilog agree"
+        if not epilog_problems
+        else f"problems with the verdicts of the epilog: {len(epilog_problems)}"
+    )
+    return 0 if right_count == len(outcomes) and not epilog_problems else 1
 
 
 if __name__ == "__main__":

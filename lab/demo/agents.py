@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lab import nvml
 from lab.demo.gpus import Gpus
-from lab.demo.programs import Program, Receiver
+from lab.demo.programs import Program, ReceiverProgram
 from lab.stage import RunFailed, free_port
 
 SETTINGS = """\
@@ -42,16 +42,17 @@ wait_s = 1
 """
 
 
-def started(
-    trackside: Path, folder: Path, nodes: Sequence[str], receiver: Receiver, gpus: Gpus, env: Mapping[str, str]
+def start_agents(
+    trackside: Path, folder: Path, nodes: Sequence[str], receiver: ReceiverProgram, gpus: Gpus, env: Mapping[str, str]
 ) -> dict[str, Program]:
-    """The agents by node, each with a state folder, a port and settings of its own; each node's sees the GPUs of its script."""
+    """The agents by node, each with its own state folder, port and settings; a node's agent sees the simulated GPUs of that
+    node."""
     python = str(trackside / "python")
     library = folder / "nvml"
     build = "import sys, pathlib; from lab import nvml; nvml.build(pathlib.Path(sys.argv[1]))"
-    done = subprocess.run([python, "-c", build, str(library)], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RunFailed(f"the stand-in NVML: {done.stderr.strip()[-400:]}")
+    result = subprocess.run([python, "-c", build, str(library)], capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise RunFailed(f"the stand-in NVML: {result.stderr.strip()[-400:]}")
     agents = {}
     for name in (*nodes, "controller"):
         state = folder / "agents" / name
@@ -59,10 +60,10 @@ def started(
         settings = state / "agent.toml"
         settings.write_text(SETTINGS.format(node=name, state=state, port=free_port(), url=receiver.url))
         command = [python, "-m", "trackside.agent", "run", "--config", str(settings)]
-        own = dict(env)
+        agent_env = dict(env)
         if name == "controller":
             command += ["--only", "controller"]
         else:
-            own = nvml.environment(library / "libnvidia-ml.so.1", gpus.scripts[name].path, env)
-        agents[name] = Program(name, command, own, state / "agent.log")
+            agent_env = nvml.environment(library / "libnvidia-ml.so.1", gpus.scripts[name].path, env)
+        agents[name] = Program(name, command, agent_env, state / "agent.log")
     return agents

@@ -1,4 +1,4 @@
-"""What a fault of the demonstration is: a job, what is done to it meanwhile, and what a right verdict on it says."""
+"""The parts of a fault of the demonstration: a job, what is injected, and the expected verdict."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from lab.cluster import Cluster, Job
+from lab.cluster import Cluster, SlurmJob
 from lab.demo.programs import Program
 from lab.stage import RunFailed, Stage
 
 
 @dataclass(frozen=True)
-class Right:
-    """What a right verdict says: a family's code, and where they are certain its variant, culprit, ranks, nodes."""
+class ExpectedVerdict:
+    """The expected verdict: a family's code, and its variant, owner, ranks and nodes where they are certain."""
 
     family: str
     variant: str | None = None
     culprit: str | None = None
     ranks: tuple[int, ...] | None = None
     nodes: tuple[int, ...] | None = None
-    """By number: 4 is the cluster's fourth."""
+    """Numbers of the nodes, counted from 1."""
     shows: str = ""
-    """A text that must be in what the data shows, such as the line of code at which a rank hangs."""
+    """A text that must be in the evidence, such as the line of code at which a rank hangs."""
     never: tuple[str, ...] = ()
-    """Texts that must be nowhere in what is shown and implied: of the look-alike."""
+    """Texts of a similar fault that the verdict must not contain."""
 
 
 @dataclass
-class Play:
-    """A job that was submitted, and where."""
+class SubmittedFault:
+    """A submitted job and its surroundings."""
 
     cluster: Cluster
     agents: Mapping[str, Program]
     stage: Stage
-    job: Job
+    job: SlurmJob
     stop: threading.Event
 
     def wait_output(self, pattern: str, timeout: float = 120) -> None:
@@ -50,17 +50,17 @@ class Play:
         return self.cluster.nodes[number - 1]
 
 
-Injection = Callable[[Play], None]
+Injection = Callable[[SubmittedFault], None]
 
 
 @dataclass(frozen=True)
-class Fault:
-    """One job. `state`: Slurm's last word on it; with `parent`, a job that it waits for (--dependency)."""
+class DemoFault:
+    """One job. `state`: its final state in Slurm. `parent`: script of a job that it depends on (--dependency)."""
 
     name: str
     story: str
     script: str
-    right: Right
+    expected: ExpectedVerdict
     state: str
     options: tuple[str, ...] = ()
     nodes: str = "12"
@@ -68,13 +68,13 @@ class Fault:
     inject: Injection | None = None
     parent: str = ""
     seconds: float = 150
-    """Within which it ends."""
+    """Time within which the job ends."""
 
 
 def signal_rank(rank: int, number: signal.Signals, after: str) -> Injection:
-    """Send a signal to the process of a rank once the output holds a pattern."""
+    """Send a signal to the process of a rank once the output contains a pattern."""
 
-    def act(play: Play) -> None:
+    def act(play: SubmittedFault) -> None:
         play.wait_output(after)
         os.kill(play.job.rank_pid(rank), number)
 
@@ -82,9 +82,9 @@ def signal_rank(rank: int, number: signal.Signals, after: str) -> Injection:
 
 
 def cancel(after: str, seconds: float = 0.0) -> Injection:
-    """`scancel`, so long after the output held a pattern."""
+    """`scancel` the job `seconds` after its output contains a pattern."""
 
-    def act(play: Play) -> None:
+    def act(play: SubmittedFault) -> None:
         play.wait_output(after)
         play.pause(seconds)
         play.cluster.ask("scancel", play.job.number)
@@ -95,7 +95,7 @@ def cancel(after: str, seconds: float = 0.0) -> Injection:
 def requeue(after: str) -> Injection:
     """`scontrol requeue`, as an administrator does it."""
 
-    def act(play: Play) -> None:
+    def act(play: SubmittedFault) -> None:
         play.wait_output(after)
         play.cluster.ask("scontrol", "requeue", play.job.number)
 
@@ -103,20 +103,20 @@ def requeue(after: str) -> Injection:
 
 
 def preempt(after: str, node: int, gpus: int) -> Injection:
-    """A job of a higher partition wants the GPUs of a node."""
+    """Submit a job of a higher partition that needs the GPUs of a node."""
 
-    def act(play: Play) -> None:
+    def act(play: SubmittedFault) -> None:
         play.wait_output(after)
-        where = (f"--nodelist={play.node(node)}", f"--gpus-per-node={gpus}")
-        play.cluster.submit(play.stage, "sleep 3", "-p", "high", *where, name="urgent")
+        placement = (f"--nodelist={play.node(node)}", f"--gpus-per-node={gpus}")
+        play.cluster.submit(play.stage, "sleep 3", "-p", "high", *placement, name="urgent")
 
     return act
 
 
 def kill_node(after: str, node: int) -> Injection:
-    """A node dies: its daemons, its agent and all that runs on it, at once."""
+    """Kill a node: its daemons, its agent and all its processes at once."""
 
-    def act(play: Play) -> None:
+    def act(play: SubmittedFault) -> None:
         play.wait_output(after)
         play.agents[play.node(node)].kill()
         play.cluster.script("slurm-node", "kill", play.node(node))

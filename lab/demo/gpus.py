@@ -1,9 +1,8 @@
-"""What the nodes' GPUs would be doing: scripts of the stand-in NVML, rewritten once a second by what the jobs do.
+"""Simulates the nodes' GPUs: once a second, the scripts of the stand-in NVML are rewritten by what the jobs do.
 
-There is no GPU, so this is play, and simple on purpose. Each training process touches a file after each of its steps
-(lab/train/device.py). A GPU on which a living process did a step lately is busy; one whose process lives and did none
-lately holds its memory and rests; one without a process is idle. Which GPU is a process', Slurm told it. Nothing here
-knows of faults.
+Each training process touches a file after each step (lab/train/device.py). A GPU is busy if its process did a step in
+the last RECENT_STEP_S seconds, waiting with allocated memory if the process did none, and idle without a process. Slurm's
+environment variables show which GPU a process uses. Nothing here depends on the injected faults.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from pathlib import Path
 from lab.nvml import Script
 from lab.stage import process_environ
 
-EVERY_S = 1.0
-LATELY_S = 3.0
+INTERVAL_S = 1.0
+RECENT_STEP_S = 3.0
 MEMORY = "21GiB"
 BUSY: Mapping[str, str | int] = {
     "utilization": "94~4",
@@ -34,7 +33,7 @@ BUSY: Mapping[str, str | int] = {
     "clock_graphics": 1755,
     "throttle": 0,
 }
-RESTING: Mapping[str, str | int] = {
+WAITING: Mapping[str, str | int] = {
     **dict.fromkeys(BUSY, 0),
     "power": "118~3",
     "temperature": "43~1",
@@ -43,7 +42,7 @@ RESTING: Mapping[str, str | int] = {
     "throttle": 1,
 }
 IDLE: Mapping[str, str | int] = {
-    **RESTING,
+    **WAITING,
     "power": "71~2",
     "temperature": "31~1",
     "clock_sm": 345,
@@ -52,7 +51,7 @@ IDLE: Mapping[str, str | int] = {
 
 
 @dataclass(frozen=True)
-class User:
+class GpuProcess:
     """A process that holds a GPU."""
 
     pid: int
@@ -61,12 +60,12 @@ class User:
 
 
 class Gpus:
-    """The GPUs of all nodes, played until it is stopped. `board`: the folder of the processes' files."""
+    """The GPUs of all nodes, simulated until stopped. `board`: the folder of the files that processes touch."""
 
     def __init__(self, board: Path, scripts: Path, nodes: Sequence[str]) -> None:
         self.board = board
         self.scripts = {node: Script(scripts / node, gpus=8, seed=node, start=f"{time.time():.3f}") for node in nodes}
-        self._users: dict[int, User] = {}
+        self._processes: dict[int, GpuProcess] = {}
         self._busy: dict[int, bool] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="gpus", daemon=True)
@@ -77,36 +76,36 @@ class Gpus:
         self._thread.join(10)
 
     def _run(self) -> None:
-        while not self._stop.wait(EVERY_S):
-            there: dict[int, bool] = {}
+        while not self._stop.wait(INTERVAL_S):
+            has_stepped: dict[int, bool] = {}
             for file in self.board.iterdir():
                 pid = int(file.name)
-                if pid not in self._users and (user := _user(pid)) is not None:
-                    self._users[pid] = user
-                if pid in self._users and Path(f"/proc/{pid}").exists():
-                    there[pid] = time.time() - file.stat().st_mtime < LATELY_S
+                if pid not in self._processes and (process := _gpu_process(pid)) is not None:
+                    self._processes[pid] = process
+                if pid in self._processes and Path(f"/proc/{pid}").exists():
+                    has_stepped[pid] = time.time() - file.stat().st_mtime < RECENT_STEP_S
                 else:
                     file.unlink()
-            self._play(there)
+            self._update_scripts(has_stepped)
 
-    def _play(self, there: Mapping[int, bool]) -> None:
-        """Write what has changed. `there`: living processes, and whether each did a step lately."""
-        for pid, user in list(self._users.items()):
-            script, busy = self.scripts[user.node], there.get(pid)
-            if busy is None:
-                script.now(user.gpu, process=pid, **IDLE)
-                del self._users[pid]
+    def _update_scripts(self, has_stepped: Mapping[int, bool]) -> None:
+        """Rewrite the scripts of changed GPUs. `has_stepped`: living process -> whether it did a step recently."""
+        for pid, process in list(self._processes.items()):
+            script, is_busy = self.scripts[process.node], has_stepped.get(pid)
+            if is_busy is None:
+                script.now(process.gpu, process=pid, **IDLE)
+                del self._processes[pid]
                 self._busy.pop(pid, None)
-            elif self._busy.get(pid) != busy:
+            elif self._busy.get(pid) != is_busy:
                 new = {} if pid in self._busy else {"process": f"{pid}:{MEMORY}"}
-                script.now(user.gpu, **new, **(BUSY if busy else RESTING))
-                self._busy[pid] = busy
+                script.now(process.gpu, **new, **(BUSY if is_busy else WAITING))
+                self._busy[pid] = is_busy
 
 
-def _user(pid: int) -> User | None:
-    """Which GPU Slurm gave to a process: of its step's, or else its job's, the one of its place on the node."""
+def _gpu_process(pid: int) -> GpuProcess | None:
+    """A process with the GPU that Slurm gave it: of the step's or else the job's GPUs, the one of its local rank."""
     environment = dict(variable.split("=", 1) for variable in process_environ(pid) if "=" in variable)
     gpus = (environment.get("SLURM_STEP_GPUS") or environment.get("SLURM_JOB_GPUS") or "").split(",")
-    place = int(environment.get("LOCAL_RANK") or environment.get("SLURM_LOCALID") or 0)
+    local_rank = int(environment.get("LOCAL_RANK") or environment.get("SLURM_LOCALID") or 0)
     node = environment.get("SLURMD_NODENAME", "")
-    return User(pid, node, int(gpus[place % len(gpus)])) if node and gpus[0].isdecimal() else None
+    return GpuProcess(pid, node, int(gpus[local_rank % len(gpus)])) if node and gpus[0].isdecimal() else None

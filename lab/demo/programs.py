@@ -16,11 +16,11 @@ from typing import Any
 
 from lab.stage import RunFailed
 
-ENDS_S = 20.0
+STOP_TIMEOUT_S = 20.0
 
 
 class Program:
-    """A process that runs until it is ended, with what it says in a file."""
+    """A process that runs until it is ended; its output goes to a file."""
 
     def __init__(self, name: str, command: Sequence[str], env: Mapping[str, str], log_path: Path) -> None:
         self.name, self.log_path = name, log_path
@@ -30,33 +30,33 @@ class Program:
             )
 
     @property
-    def going(self) -> bool:
+    def is_running(self) -> bool:
         return self.process.poll() is None
 
-    def last_words(self) -> str:
+    def log_tail(self) -> str:
         return self.log_path.read_text(errors="replace")[-1500:]
 
     def kill(self) -> None:
-        """As a node's death does it."""
+        """Kill it at once, as when a node dies."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
     def end(self) -> None:
-        """SIGTERM to it, SIGKILL after a while to it and what it started."""
-        if self.going:
+        """Send SIGTERM, and after STOP_TIMEOUT_S SIGKILL to the process and its children."""
+        if self.is_running:
             self.process.terminate()
             try:
-                self.process.wait(ENDS_S)
+                self.process.wait(STOP_TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 self.kill()
 
 
-class Receiver:
+class ReceiverProgram:
     """`trackside serve` with an embedded store.
 
-    It runs where the jobs' folders are not to be seen, as on a machine of its own: what it knows of their output, the
-    agents sent. Slurm it asks itself.
+    It runs in a mount namespace without the jobs' folders, as if on another machine: it has only the output that the
+    agents sent, and queries Slurm itself.
     """
 
     def __init__(self, trackside: Path, folder: Path, hidden: Path, port: int, env: Mapping[str, str]) -> None:
@@ -65,20 +65,20 @@ class Receiver:
         archive = f"sqlite:///{folder / 'verdicts.db'}"
         serve = [str(trackside / "trackside"), "serve", "--store", str(self.store), "--archive", archive]
         serve += ["--listen", f"127.0.0.1:{port}", "--slurm", "auto"]
-        unseen = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(hidden)]
-        self.program = Program("receiver", [*unseen, *serve], env, folder / "receiver.log")
+        without_jobs = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(hidden)]
+        self.program = Program("receiver", [*without_jobs, *serve], env, folder / "receiver.log")
 
     def wait_ready(self, within_s: float = 60) -> None:
         end = time.monotonic() + within_s
         while True:
             with contextlib.suppress(OSError), urllib.request.urlopen(f"{self.url}/-/ready", timeout=5):
                 return
-            if time.monotonic() > end or not self.program.going:
-                raise RunFailed(f"the receiver did not start: {self.program.last_words()}")
+            if time.monotonic() > end or not self.program.is_running:
+                raise RunFailed(f"the receiver did not start: {self.program.log_tail()}")
             time.sleep(0.2)
 
     def diagnose(self, job: str, within_s: float = 120) -> dict[str, Any]:
-        """The verdict on a job as of now, as anybody asks for it."""
+        """The verdict on a job, requested over HTTP."""
         end = time.monotonic() + within_s
         while True:
             request = urllib.request.Request(f"{self.url}/api/v1/runs/{job}/diagnose", method="POST")

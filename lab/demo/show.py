@@ -1,4 +1,4 @@
-"""Plays the faults side by side, asks for a verdict on each, and says which are right."""
+"""Plays the faults at the same time, requests a verdict on each, and checks it."""
 
 from __future__ import annotations
 
@@ -8,59 +8,58 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from lab.demo.fault import Fault, Play
-from lab.demo.outcome import Outcome, judged
-from lab.demo.site import Site
+from lab.demo.fault import DemoFault, SubmittedFault
+from lab.demo.outcome import FaultResult, mismatches
+from lab.demo.site import DemoSite
 from lab.stage import RunFailed, Stage
 
-SETTLES_S = 8.0
-"""After a job's end: for what the agents still have to send, and for accounting."""
-BETWEEN_S = 1.5
-"""Between two submissions: most of the work is to start torch."""
+SETTLE_S = 8.0
+"""Time after a job's end for the agents to send the rest, and for accounting."""
+SUBMIT_INTERVAL_S = 1.5
+"""Time between two submissions, because starting torch takes most of the CPU."""
 OPTIONS = ("--mem=2000",)
 HEADER = "export OMP_NUM_THREADS=1 STANDIN_GPU_BOARD={board}\n"
 MAX_WAIT_S = 420.0
 
 
-class Show:
-    """The demonstration on a site that is up."""
+class Demo:
+    """The demonstration on a running site."""
 
-    def __init__(self, site: Site, say: Callable[[str], None]) -> None:
+    def __init__(self, site: DemoSite, say: Callable[[str], None]) -> None:
         self.site, self.say = site, say
         self.stop = threading.Event()
 
-    def play(self, faults: Sequence[Fault]) -> list[Outcome]:
-        """Play all faults at the same time, each in a thread of its own."""
-        done: queue.Queue[Outcome] = queue.Queue()
+    def play(self, faults: Sequence[DemoFault]) -> list[FaultResult]:
+        """Play all faults at the same time, each in its own thread."""
+        results: queue.Queue[FaultResult] = queue.Queue()
         try:
             for fault in faults:
-                threading.Thread(target=lambda fault=fault: done.put(self._one(fault)), daemon=True).start()
-                time.sleep(BETWEEN_S)
-            outcomes = {outcome.fault.name: outcome for outcome in (done.get(timeout=MAX_WAIT_S) for _ in faults)}
+                threading.Thread(target=lambda fault=fault: results.put(self._play_fault(fault)), daemon=True).start()
+                time.sleep(SUBMIT_INTERVAL_S)
+            outcomes = {outcome.fault.name: outcome for outcome in (results.get(timeout=MAX_WAIT_S) for _ in faults)}
         except queue.Empty:
-            raise RunFailed(f"some faults had not come to an end after {MAX_WAIT_S:.0f} s") from None
+            raise RunFailed(f"some faults did not end within {MAX_WAIT_S:.0f} s") from None
         finally:
             self.stop.set()
         return [outcomes[fault.name] for fault in faults]
 
-    def wait_epilog(self, outcomes: Sequence[Outcome], within_s: float = 60) -> list[str]:
-        """What of the verdicts that Slurm's epilog left by itself differs from those that were asked for, or is not
-        there."""
+    def wait_epilog(self, outcomes: Sequence[FaultResult], within_s: float = 60) -> list[str]:
+        """The verdicts of Slurm's epilog that are missing or differ from the requested ones, as one line each."""
         end = time.monotonic() + within_s
         while (
-            left := [family_ for outcome in outcomes if (family_ := self._epilogs(outcome))]
+            problems := [text for outcome in outcomes if (text := self._epilog_problem(outcome))]
         ) and time.monotonic() < end:
             time.sleep(0.5)
         errors = self.site.verdicts / "errors.log"
-        return [*left, *(errors.read_text().splitlines()[-5:] if left and errors.exists() else [])]
+        return [*problems, *(errors.read_text().splitlines()[-5:] if problems and errors.exists() else [])]
 
-    def _epilogs(self, outcome: Outcome) -> str:
-        """How the epilog's verdict on a job differs; empty: it doesn't."""
+    def _epilog_problem(self, outcome: FaultResult) -> str:
+        """How the epilog's verdict on a job differs from the requested one; empty if it does not."""
         path = self.site.verdicts / f"{outcome.job}.json"
         if outcome.verdict is None:
             return ""
         if not path.exists():
-            return f"{outcome.fault.name}: the epilog left no {path.name}"
+            return f"{outcome.fault.name}: the epilog wrote no {path.name}"
         family = json.loads(path.read_text())["primary"]["family"]
         expected_family = outcome.primary["family"]
         return (
@@ -69,7 +68,7 @@ class Show:
             else f"{outcome.fault.name}: the epilog's {path.name} says {family}, not {expected_family}"
         )
 
-    def _one(self, fault: Fault) -> Outcome:
+    def _play_fault(self, fault: DemoFault) -> FaultResult:
         job = ""
         try:
             play = self._submit(fault)
@@ -77,29 +76,31 @@ class Show:
             if fault.inject is not None:
                 fault.inject(play)
             account = self.site.accounts.wait_over(job, fault.state, fault.seconds)
-            play.pause(SETTLES_S)
+            play.pause(SETTLE_S)
             verdict = self.site.receiver.diagnose(job)
-        except Exception as error:  # noqa: BLE001 - whatever went wrong is this fault's row
+        except Exception as error:  # noqa: BLE001 - any error becomes this fault's row
             if not self.stop.is_set():
                 self.say(f"{fault.name}: {error}")
-            return Outcome(fault, job, "", None, None, (str(error) or type(error).__name__,))
+            return FaultResult(fault, job, "", None, None, (str(error) or type(error).__name__,))
         seconds = time.time() - (account.end or 0.0)
         (self.site.answers_folder / f"{fault.name}.json").write_text(json.dumps(verdict, indent=1))
-        wrong = judged(fault, account.state, verdict, self.site.cluster.nodes)
-        outcome = Outcome(fault, job, account.state, verdict, seconds, wrong)
-        self.say(f"{fault.name}: {outcome.title}{'' if outcome.right else ': WRONG, ' + '; '.join(wrong)}")
+        texts = mismatches(fault, account.state, verdict, self.site.cluster.nodes)
+        outcome = FaultResult(fault, job, account.state, verdict, seconds, texts)
+        self.say(f"{fault.name}: {outcome.title}{'' if outcome.is_right else ': WRONG, ' + '; '.join(texts)}")
         return outcome
 
-    def _submit(self, fault: Fault) -> Play:
+    def _submit(self, fault: DemoFault) -> SubmittedFault:
         work = self.site.jobs / fault.name
         work.mkdir()
-        stage = Stage(work, like=self.site.like)
+        stage = Stage(work, template=self.site.template)
         cluster = self.site.cluster
-        where = ",".join(node for number, node in enumerate(cluster.nodes, 1) if str(number) not in fault.nodes)
-        options = (*OPTIONS, f"--exclude={where}", *fault.options)
+        excluded_nodes = ",".join(
+            node for number, node in enumerate(cluster.nodes, 1) if str(number) not in fault.nodes
+        )
+        options = (*OPTIONS, f"--exclude={excluded_nodes}", *fault.options)
         header = HEADER.format(board=self.site.gpus.board)
         if fault.parent:
             parent = cluster.submit(stage, header + fault.parent, *options, name=f"{fault.name}-1")
             options = (*options, f"--dependency=afterok:{parent.number}")
         job = cluster.submit(stage, header + fault.script, *options, name=fault.name)
-        return Play(cluster, self.site.agents, stage, job, self.stop)
+        return SubmittedFault(cluster, self.site.agents, stage, job, self.stop)

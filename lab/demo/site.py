@@ -1,4 +1,4 @@
-"""The site of the demonstration: a Slurm cluster, an agent on each node, a receiver; up, and always down again."""
+"""The site of the demonstration: a Slurm cluster, an agent on each node and a receiver; always stopped at the end."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from pathlib import Path
 
 from lab.cluster import Cluster
 from lab.demo.accounts import Accounts
-from lab.demo.agents import started
+from lab.demo.agents import start_agents
 from lab.demo.gpus import Gpus
-from lab.demo.programs import Program, Receiver
+from lab.demo.programs import Program, ReceiverProgram
 from lab.stage import RunFailed, Stage, free_port, process_environ
 
 PREFIXES = ("n", "demo", "na", "nb", "nc", "nd")
@@ -31,17 +31,17 @@ exec {script}
 
 
 @dataclass(frozen=True)
-class Site:
-    """What the jobs and those who ask for verdicts need of it."""
+class DemoSite:
+    """The parts of the running site."""
 
     folder: Path
     cluster: Cluster
-    receiver: Receiver
+    receiver: ReceiverProgram
     agents: Mapping[str, Program]
     gpus: Gpus
     accounts: Accounts
-    like: Stage
-    """A training folder that others are copies of."""
+    template: Stage
+    """The training folder that those of the jobs are copied from."""
 
     @property
     def jobs(self) -> Path:
@@ -49,85 +49,87 @@ class Site:
 
     @property
     def answers_folder(self) -> Path:
-        """Where the verdicts are kept that the demonstration asked for."""
-        return self.folder / "asked"
+        """Folder of the verdicts that the demonstration requested."""
+        return self.folder / "requested"
 
     @property
     def verdicts(self) -> Path:
-        """Where the epilog leaves its own."""
+        """Folder of the epilog's verdicts."""
         return self.folder / "verdicts"
 
 
 def check(tools: Path, trackside: Path) -> None:
-    """Raises RunFailed, in one line, where something is missing."""
+    """Check the requirements. Raises RunFailed with one line if something is missing."""
     if not (tools / "slurm-up").is_file():
         raise RunFailed(f"no Slurm test cluster: {tools}/slurm-up is not there; set SLURM_LAB_TOOLS (lab/README.md)")
     if os.geteuid() != 0:
-        raise RunFailed("a Slurm is started by root alone; run it as root")
+        raise RunFailed("only root can start Slurm; run it as root")
     if not (trackside / "trackside").is_file():
         raise RunFailed(f"{trackside}/trackside is not there; run 'make cluster-demo', or give --trackside")
     install = tools / "slurm-install"
     if install.is_file():
-        done = subprocess.run([str(install)], capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise RunFailed(f"slurm-install failed: {(done.stderr or done.stdout).strip()[-400:]}")
+        result = subprocess.run([str(install)], capture_output=True, text=True, check=False)
+        if result.returncode:
+            raise RunFailed(f"slurm-install failed: {(result.stderr or result.stdout).strip()[-400:]}")
 
 
 @contextmanager
-def site(tools: Path, trackside: Path, keep: Path | None, say: Callable[[str], None]) -> Iterator[Site]:
-    """Bring it all up. What was started is ended when the block is left, however it is."""
+def site(tools: Path, trackside: Path, keep: Path | None, say: Callable[[str], None]) -> Iterator[DemoSite]:
+    """Start everything; it is stopped when the block ends, also by an error."""
     with ExitStack() as stack:
         folder = Path(tempfile.mkdtemp(prefix="ts-demo-", dir="/tmp"))
         folder.chmod(0o755)
         stack.callback(_clear, folder, keep)
         stack.callback(_end_epilogs, folder / "verdicts")
-        for name in ("jobs", "board", "asked", "verdicts"):
+        for name in ("jobs", "board", "requested", "verdicts"):
             (folder / name).mkdir()
-        with ThreadPoolExecutor(1) as aside:
-            template = aside.submit(Stage, _made(folder / "template"))
+        with ThreadPoolExecutor(1) as pool:
+            template_future = pool.submit(Stage, _new_folder(folder / "template"))
             port = free_port()
             cluster = Cluster(tools, free_prefix(), CONF.format(epilog=_epilog(folder, port)))
             stack.callback(cluster.down)
             cluster.env["SLURM_TIME_FORMAT"] = "%s"
             env = {**os.environ, "SLURM_CONF": cluster.env["SLURM_CONF"]}
-            receiver = Receiver(trackside, folder, folder / "jobs", port, env)
+            receiver = ReceiverProgram(trackside, folder, folder / "jobs", port, env)
             stack.callback(receiver.program.end)
-            like = template.result()
+            template = template_future.result()
         receiver.wait_ready()
-        say(f"Slurm with the nodes {', '.join(cluster.nodes)}; a receiver at {receiver.url}")
+        say(f"Slurm with nodes {', '.join(cluster.nodes)}; a receiver at {receiver.url}")
         gpus = Gpus(folder / "board", folder / "gpus", cluster.nodes)
         stack.callback(gpus.stop)
-        agents = started(trackside, folder, cluster.nodes, receiver, gpus, env)
+        agents = start_agents(trackside, folder, cluster.nodes, receiver, gpus, env)
         for agent in agents.values():
             stack.callback(agent.end)
-        say(f"{len(agents)} agents: one per node, and one on the controller's")
+        say(f"{len(agents)} agents: one per node, and one on the controller's host")
         accounts = Accounts(cluster)
         stack.callback(accounts.stop)
-        yield Site(folder, cluster, receiver, agents, gpus, accounts, like)
+        yield DemoSite(folder, cluster, receiver, agents, gpus, accounts, template)
 
 
 def free_prefix() -> str:
-    """Of the nodes' names, one that no other cluster of this machine uses: cgroups are named after nodes."""
+    """A prefix of node names that no other cluster on this machine uses, because cgroups are named after nodes."""
     used_prefixes = set()
     for entry in Path("/proc").glob("[0-9]*"):
         if any(variable.startswith("SLURM_LAB_DIR=") for variable in process_environ(int(entry.name))):
             try:
-                words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
+                arguments = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
             except OSError:
                 continue
             used_prefixes |= {
-                words[index + 1].rstrip("0123456789") for index, word in enumerate(words[:-1]) if word == "-N"
+                arguments[index + 1].rstrip("0123456789")
+                for index, argument in enumerate(arguments[:-1])
+                if argument == "-N"
             }
     free = [prefix for prefix in PREFIXES if prefix not in used_prefixes]
     if not free:
         raise RunFailed(
-            f"other clusters of this machine have all of the nodes' names that are tried: {sorted(used_prefixes)}"
+            f"other clusters on this machine use all known prefixes of node names: {', '.join(sorted(used_prefixes))}"
         )
     return free[0]
 
 
 def _epilog(folder: Path, port: int) -> Path:
-    """What slurm.conf names as EpilogSlurmctld: the packaged script, and where to ask."""
+    """The script that slurm.conf names as EpilogSlurmctld: the packaged one with its settings."""
     path = folder / "epilog-verdict"
     path.write_text(EPILOG_SETTINGS.format(port=port, verdicts=folder / "verdicts", script=EPILOG))
     path.chmod(0o755)
@@ -135,14 +137,14 @@ def _epilog(folder: Path, port: int) -> Path:
 
 
 def _end_epilogs(verdicts: Path) -> None:
-    """Those that still wait: of jobs that ended with the demonstration. Their environment names our own folder."""
+    """End the epilogs that still wait; their environment names the demonstration's folder."""
     for entry in Path("/proc").glob("[0-9]*"):
         if f"TRACKSIDE_VERDICTS={verdicts}" in process_environ(int(entry.name)):
             with suppress(ProcessLookupError):
                 os.kill(int(entry.name), signal.SIGTERM)
 
 
-def _made(folder: Path) -> Path:
+def _new_folder(folder: Path) -> Path:
     folder.mkdir()
     return folder
 

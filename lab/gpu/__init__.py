@@ -1,1 +1,1 @@
-"""Short trainings on a real GPU with one thing made to go wrong, recorded with what the agent's GPU sources saw."""
+"""Short trainings on a real GPU with an injected fault, recorded with the readings of the agent's GPU sources."""

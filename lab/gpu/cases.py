@@ -1,4 +1,4 @@
-"""The five trainings: what is wrong with each, what a good verdict says, and how a GPU looks meanwhile."""
+"""The five trainings: the fault of each, the expected verdict, and the load of its GPU."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Case:
-    """``played``: settings of the stand-in NVML from the beginning, and from the fault (a third of the time) on."""
+class GpuCase:
+    """``load``: settings of the stand-in NVML from the beginning, and from the fault on (after a third of the time)."""
 
     how: str
     folder: str
     expected: Mapping[str, Any]
     story: str
     mark: str
-    """What the log must hold, else the fault did not happen."""
-    played: tuple[Mapping[str, str | int], Mapping[str, str | int]]
+    """A pattern that the log contains if the fault happened."""
+    load: tuple[Mapping[str, str | int], Mapping[str, str | int]]
     environment: Mapping[str, str] = field(default_factory=dict)
     needs_cuda: bool = False
-    ended_by_us: bool = False
-    """Whether it never ends by itself."""
+    needs_end: bool = False
+    """Whether it runs until it is ended."""
 
 
 _WORK: Mapping[str, str | int] = {
@@ -59,8 +59,8 @@ _BURSTS: Mapping[str, str | int] = {
 }
 _BLOCKED: Mapping[str, str | int] = {**_WORK, "sm_active": "55~3", "graphics_active": 70, "power": "430~10"}
 
-CASES: tuple[Case, ...] = (
-    Case(
+CASES: tuple[GpuCase, ...] = (
+    GpuCase(
         "healthy",
         "g1/gpu-healthy",
         {"family": "G1", "culprit": "none"},
@@ -68,7 +68,7 @@ CASES: tuple[Case, ...] = (
         "training finished after",
         (_WORK, _WORK),
     ),
-    Case(
+    GpuCase(
         "starved",
         "d1/gpu-starved",
         {"family": "D1", "culprit": "job"},
@@ -76,7 +76,7 @@ CASES: tuple[Case, ...] = (
         "training finished after",
         (_BURSTS, _BURSTS),
     ),
-    Case(
+    GpuCase(
         "blocking",
         "d2/gpu-launch-blocking",
         {"family": "D2", "variant": "launch-blocking", "culprit": "job"},
@@ -85,7 +85,7 @@ CASES: tuple[Case, ...] = (
         (_BLOCKED, _BLOCKED),
         environment={"CUDA_LAUNCH_BLOCKING": "1"},
     ),
-    Case(
+    GpuCase(
         "idle",
         "c3/gpu-idle-hang",
         {"family": "C3", "culprit": "job"},
@@ -93,9 +93,9 @@ CASES: tuple[Case, ...] = (
         "outside. It keeps its memory on the GPU.",
         r"(?s)\A(?!.*training finished).*iter \d+/",
         (_WORK, REST),
-        ended_by_us=True,
+        needs_end=True,
     ),
-    Case(
+    GpuCase(
         "oom",
         "b1/gpu-out-of-memory",
         {"family": "B1", "culprit": "job", "exception": "torch.OutOfMemoryError"},

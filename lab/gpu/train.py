@@ -1,4 +1,4 @@
-"""One small training on one device, in one of five ways; run by ``tools/gpu_check.py`` in a process of its own.
+"""One small training on one device, in one of five ways; run by ``tools/gpu_check.py`` in its own process.
 
 The model is a language model on a made-up language whose next word depends on the last, so its loss soon falls.
 """
@@ -39,17 +39,17 @@ def sentences(batch: int, length: int, generator: torch.Generator) -> torch.Tens
     """Each word but the first follows from the one before it, one in ten is chance."""
     tokens = torch.randint(WORDS, (batch, length), generator=generator)
     chance = torch.rand(batch, length, generator=generator) < 0.1
-    for place in range(1, length):
-        follows = (7 * tokens[:, place - 1] + 11) % WORDS
-        tokens[:, place] = torch.where(chance[:, place], tokens[:, place], follows)
+    for index in range(1, length):
+        follows = (7 * tokens[:, index - 1] + 11) % WORDS
+        tokens[:, index] = torch.where(chance[:, index], tokens[:, index], follows)
     return tokens
 
 
-def decoded(seconds: float) -> None:
+def decode(seconds: float) -> None:
     """What a slow input pipeline does: Python on one core while the GPU waits."""
-    until = time.perf_counter() + seconds
+    end = time.perf_counter() + seconds
     text = "the quick brown fox " * 200
-    while time.perf_counter() < until:
+    while time.perf_counter() < end:
         hash(tuple(text.split()))
 
 
@@ -81,7 +81,7 @@ def main() -> None:
 
     def one_step(step: int) -> torch.Tensor:
         if args.how == "starved":
-            decoded(2.0 if on_gpu else 0.2)
+            decode(2.0 if on_gpu else 0.2)
         tokens = ready[step % len(ready)]
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=on_gpu):
             loss = functional.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())

@@ -1,4 +1,4 @@
-"""What the agent's sources say while something runs, kept for a file that Trackside reads."""
+"""Records the readings of the agent's sources while a training runs, as a file that Trackside reads."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from pathlib import Path
 
 from trackside.agent.node import LocalNode
 from trackside.agent.owners import Owners
-from trackside.agent.source import Collector, Context, Labels, LogLine, Reading, Sample, Source, Unavailable
+from trackside.agent.source import AgentSource, Collector, Context, Labels, LogLine, Reading, Sample, Unavailable
 
 _ESCAPED = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
-def opened(source: Source, messages: list[str]) -> Collector:
-    """As the agent opens it; sources that trace are told to trace what belongs to no job. Raises Unavailable."""
+def open_source(source: AgentSource, messages: list[str]) -> Collector:
+    """Open a source as the agent does; tracing sources also trace processes without a job. Raises Unavailable."""
     options = source.options() if source.options is not None else None
     if options is not None and any(option.name == "everything" for option in fields(options)):
         options = replace(options, everything=True)
     return source.open(Context(LocalNode("gpu-01"), Owners(), options, messages.append))
 
 
-class Watch:
-    """Reads sources every ``interval_s`` until it is ended. Times are POSIX milliseconds."""
+class GpuRecorder:
+    """Reads sources every ``interval_s`` until stopped. Times are POSIX milliseconds."""
 
     def __init__(self, collectors: Mapping[str, Collector], interval_s: float) -> None:
         self._collectors, self._interval_s = collectors, interval_s
@@ -37,7 +37,7 @@ class Watch:
         """Source -> seconds of CPU and of wall time of each reading."""
         self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> GpuRecorder:
         self._thread.start()
         return self
 
@@ -58,7 +58,7 @@ class Watch:
             collector.collect(reading)
         except Unavailable as error:
             reading.warnings.append(f"{name}: {error.reason}")
-        except Exception as error:  # noqa: BLE001  it is told in the report
+        except Exception as error:  # noqa: BLE001  it is reported as a warning
             reading.warnings.append(f"{name}: {type(error).__name__}: {error}")
         self.read_times[name].append((time.thread_time() - cpu, time.monotonic() - wall))
         self.lines += reading.lines
@@ -68,12 +68,12 @@ class Watch:
             key = sample.metric, sample.labels
             self.samples.setdefault(key, []).append((reading.time_ns // 1_000_000, sample.value))
 
-    def of(self, metric: str) -> list[float]:
-        """All values of a metric, whatever its labels."""
+    def values_of(self, metric: str) -> list[float]:
+        """All values of a metric, with any labels."""
         return [value for (name, _), points in self.samples.items() if name == metric for _, value in points]
 
     def write(self, path: Path, node: str) -> None:
-        """As Prometheus' text with times, packed; the same each time for the same samples."""
+        """Write the samples as compressed Prometheus text with times; the same samples give the same bytes."""
         text = "".join(_lines(self.samples, node))
         path.write_bytes(gzip.compress(text.encode(), mtime=0))
 
@@ -81,20 +81,20 @@ class Watch:
 def _lines(samples: Mapping[tuple[str, Labels], list[tuple[int, float]]], node: str) -> Iterable[str]:
     for metric, labels in sorted(samples):
         pairs = sorted([*labels, ("node", node)])
-        inside = ",".join(f'{name}="{value.translate(_ESCAPED)}"' for name, value in pairs)
+        label_text = ",".join(f'{name}="{value.translate(_ESCAPED)}"' for name, value in pairs)
         for time_ms, value in samples[metric, labels]:
-            yield f"{metric}{{{inside}}} {value:.10g} {time_ms}\n"
+            yield f"{metric}{{{label_text}}} {value:.10g} {time_ms}\n"
 
 
-def conforms(sample: Sample, source: Source) -> str:
-    """What is wrong with a sample by the catalog; empty: nothing."""
+def conforms(sample: Sample, source: AgentSource) -> str:
+    """How a sample violates the catalog; empty if it does not."""
     from trackside.catalog.metrics import METRICS, labels_of
 
     metric = METRICS.get(sample.metric)
     if metric is None or sample.metric not in source.metrics:
         return "a metric that the source does not declare"
-    if strange := {name for name, _ in sample.labels} - labels_of(sample.metric):
-        return f"labels that it may not carry: {', '.join(sorted(strange))}"
+    if unknown := {name for name, _ in sample.labels} - labels_of(sample.metric):
+        return f"labels that it may not have: {', '.join(sorted(unknown))}"
     if not metric.low <= sample.value <= metric.high:
         return f"{sample.value:g} is not within {metric.low:g} to {metric.high:g}"
     return ""

@@ -1,4 +1,4 @@
-"""A stand-in ``libnvidia-ml.so.1``: GPUs that are not there, played by a script (README.md)."""
+"""A stand-in ``libnvidia-ml.so.1``: GPUs that a script simulates (README.md)."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Value = str | int | float
 
 
 def build(folder: Path) -> Path:
-    """Build the library in a folder, or take the one there if it is newer than its source. Gives its path."""
+    """Build the library in a folder unless it is newer than its source. Returns its path."""
     library = folder / "libnvidia-ml.so.1"
     sources = sorted(HERE.glob("*.[ch]"))
     if library.exists() and library.stat().st_mtime > max(source.stat().st_mtime for source in sources):
         return library
     folder.mkdir(parents=True, exist_ok=True)
-    part = folder / f".libnvidia-ml.{os.getpid()}"  # several processes may build at once
+    temporary = folder / f".libnvidia-ml.{os.getpid()}"  # several processes may build at once
     command = [
         *_compiler(),
         "-O2",
@@ -33,13 +33,13 @@ def build(folder: Path) -> Path:
         "-shared",
         "-Wl,-soname,libnvidia-ml.so.1",
         "-o",
-        str(part),
+        str(temporary),
     ]
     command += [str(source) for source in sources if source.suffix == ".c"]
-    done = subprocess.run([*command, "-lm", "-lpthread"], capture_output=True, text=True, timeout=300, check=False)
-    if done.returncode:
-        raise RuntimeError(f"the stand-in NVML does not build:\n{done.stderr}")
-    part.rename(library)
+    result = subprocess.run([*command, "-lm", "-lpthread"], capture_output=True, text=True, timeout=300, check=False)
+    if result.returncode:
+        raise RuntimeError(f"the stand-in NVML does not build:\n{result.stderr}")
+    temporary.rename(library)
     return library
 
 
@@ -51,15 +51,15 @@ def _compiler() -> list[str]:
 def environment(library: Path, script: Path | None, base: Mapping[str, str] | None = None) -> dict[str, str]:
     """The environment in which a new process finds this library in place of the driver's."""
     variables = dict(os.environ if base is None else base)
-    known = variables.get("LD_LIBRARY_PATH")
-    variables["LD_LIBRARY_PATH"] = f"{library.parent}:{known}" if known else str(library.parent)
+    search_path = variables.get("LD_LIBRARY_PATH")
+    variables["LD_LIBRARY_PATH"] = f"{library.parent}:{search_path}" if search_path else str(library.parent)
     if script is not None:
         variables[SCRIPT] = str(script)
     return variables
 
 
 class Script:
-    """Writes a script. Each call adds its line at once, so GPUs can be directed while an agent reads them."""
+    """Writes a script. Each call adds its line at once, so the GPUs can be changed while an agent reads them."""
 
     def __init__(self, path: Path, **node: Value) -> None:
         self.path = path
@@ -68,18 +68,18 @@ class Script:
         path.write_text(f"node {head}\n" if head else "", "utf-8")
 
     def at(self, when: float, gpus: str | int = "*", /, **settings: Value | Iterable[Value]) -> None:
-        """From ``when`` on (seconds since the library was loaded) these GPUs say so."""
+        """These GPUs report the settings from ``when`` on (seconds since the library was loaded)."""
         self._add(f"{when:g}", gpus, settings)
 
     def now(self, gpus: str | int = "*", /, **settings: Value | Iterable[Value]) -> None:
-        """From now on these GPUs say so."""
+        """These GPUs report the settings from now on."""
         self._add(f"@{time.time():.6f}", gpus, settings)
 
     def _add(self, when: str, gpus: str | int, settings: Mapping[str, Value | Iterable[Value]]) -> None:
-        words = [
+        assignments = [
             f"{key}={item}"
             for key, value in settings.items()
             for item in ((value,) if isinstance(value, str | int | float) else value)
         ]
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(f"{when} {gpus} {' '.join(words)}\n")
+            file.write(f"{when} {gpus} {' '.join(assignments)}\n")

@@ -1,4 +1,4 @@
-"""The accelerator that a CPU run hasn't got: a file a process, touched whenever a step's work was done on it."""
+"""Stands in for a GPU in a CPU run: one file per process, touched after each step."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 BOARD = os.environ.get("STANDIN_GPU_BOARD", "")
 
 
-def worked() -> None:
-    """Say that this process has done a step, to whoever plays the GPUs (lab/demo/gpus.py); nobody: nothing is done."""
+def mark_step_done() -> None:
+    """Mark a step for the simulated GPUs (lab/demo/gpus.py); does nothing without them."""
     if BOARD:
         (Path(BOARD) / str(os.getpid())).touch()

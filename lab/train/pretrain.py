@@ -15,7 +15,7 @@ from types import FrameType
 import torch
 import torch.distributed as dist
 from collectives import dump_at_failure
-from device import worked
+from device import mark_step_done
 from native import CRASHES
 from prints import STYLES
 from tinylm import TinyLM, Windows
@@ -46,7 +46,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--optimizer", choices=("adamw", "sgd"), default="adamw")
     parser.add_argument("--native-op", default="", help="NAME@STEP:RANK")
     parser.add_argument("--refresh-shard", default="", help="PATH@STEP:RANK, read again there")
-    parser.add_argument("--trace-dir", default="", help="where a failing rank leaves its trace")
+    parser.add_argument("--trace-dir", default="", help="folder for the trace of a failing rank")
     parser.add_argument("--local-metrics-rank", type=int, default=-1)
     parser.add_argument("--checkpoint-on-usr1", action="store_true")
     parser.add_argument("--side-data", default="")
@@ -100,7 +100,7 @@ class Run:
             self.model = DistributedDataParallel(self.model)
         kinds = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
         self.optimizer = kinds[args.optimizer](self.model.parameters(), lr=args.lr)
-        self.stop_asked = False
+        self.stop_requested = False
 
     def load(self, path: Path) -> None:
         if not path.exists():
@@ -118,7 +118,7 @@ class Run:
         say(f"saved checkpoint {self.args.save_to} at step {self.step}")
 
     def on_usr1(self, number: int, frame: FrameType | None) -> None:
-        self.stop_asked = True
+        self.stop_requested = True
 
     def train_one(self, tokens: torch.Tensor, target: torch.Tensor) -> float:
         loss = functional.cross_entropy(self.model(tokens), target)
@@ -129,10 +129,10 @@ class Run:
 
 
 def due(spec: str, step: int) -> str:
-    """What a WHAT@STEP:RANK option asks of this rank at this step."""
-    what, _, place = spec.partition("@")
-    at, _, rank = place.partition(":")
-    return what if spec and step == int(at) and int(rank) == RANK else ""
+    """The WHAT of a WHAT@STEP:RANK option if it applies to this rank at this step."""
+    what, _, location = spec.partition("@")
+    at_step, _, rank = location.partition(":")
+    return what if spec and step == int(at_step) and int(rank) == RANK else ""
 
 
 def extras(args: argparse.Namespace, step: int) -> None:
@@ -162,18 +162,18 @@ def loop(run: Run) -> None:
         side_data(args.side_data)
     say(f"starting training: {args.steps} steps, batch {args.batch_size} x {WORLD}")
     extras(args, 0)
-    while run.step < args.steps and not run.stop_asked:
+    while run.step < args.steps and not run.stop_requested:
         for tokens, target in loader:
             began = time.perf_counter()
             loss = run.train_one(tokens, target)
             run.step += 1
-            worked()
+            mark_step_done()
             time.sleep(args.pause)
             report(run, loss, began)
             extras(args, run.step)
             if run.step % args.save_every == 0:
                 run.save()
-            if run.step >= args.steps or run.stop_asked:
+            if run.step >= args.steps or run.stop_requested:
                 break
 
 
@@ -186,14 +186,14 @@ def main() -> None:
     if args.checkpoint_on_usr1:
         signal.signal(signal.SIGUSR1, run.on_usr1)
     loop(run)
-    if run.stop_asked:
+    if run.stop_requested:
         run.save()
         say("caught SIGUSR1: checkpoint written, asking to be requeued")
         sys.exit(75)
     run.save()
     say("training finished")
     if dist.is_initialized():
-        dist.barrier()  # nobody leaves while another still talks to it
+        dist.barrier()  # no rank may leave while another still communicates with it
         dist.destroy_process_group()
 
 

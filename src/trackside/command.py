@@ -48,7 +48,7 @@ class Command:
         )  # fmt: skip
         try:
             yield from self._pieces(child, until)
-            while not _ended(child.pid):
+            while not _has_ended(child.pid):
                 if time.monotonic() > until:
                     raise CommandStopped("timeout")
                 time.sleep(0.005)
@@ -84,10 +84,10 @@ class Command:
                         if size > self._max_bytes:
                             raise CommandStopped("too_large")
                         yield piece
-                if not ready and _ended(child.pid):
+                if not ready and _has_ended(child.pid):
                     break
 
 
-def _ended(pid: int) -> bool:
+def _has_ended(pid: int) -> bool:
     """Whether the child has ended; it is left to be reaped."""
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None

@@ -1,8 +1,8 @@
 """The tree of errors that a user can act on, and the exit code of each.
 
-``str`` of each is one line: what happened, to what, and what to do. Rooms derive their own errors from these classes,
-next to the code that raises them; the command line prints that line and exits with the code. If callers rely on a
-``ValueError``, that is a second base.
+``str`` of each is one line: what happened, to what, and what to do. Packages derive their own errors from these
+classes, next to the code that raises them; the command line prints that line and exits with the code. If callers rely
+on a ``ValueError``, that is a second base.
 """
 
 from __future__ import annotations
@@ -40,6 +40,6 @@ class NoSuchRun(UsageError, ValueError):
     """The chosen job is not in the inputs."""
 
 
-class CannotAsk(UsageError, ValueError):
-    """The request to a site, or a setting, is invalid: not a job id, a job of several clusters, an unknown kind of
+class InvalidSiteRequest(UsageError, ValueError):
+    """A request to a site, or a setting for it, is invalid: not a job id, a job of several clusters, an unknown kind of
     store."""

@@ -1,4 +1,4 @@
-"""EVIDENCE: what answers a query (rows, series, or the reason why there is no answer), and citations of the answers."""
+"""Answers to queries (rows, series, or the reason why there is none), and citations of these answers."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from trackside.catalog.metrics import DESCRIPTIVE, METRICS
-from trackside.model import Event, Plane, Record, Scalar, Series
+from trackside.catalog.metrics import DESCRIPTIVE_LABELS, METRICS
+from trackside.model import Event, Plane, Record, Scalar, Series, TimeRange
 from trackside.query import Query, QueryError, Reducer, Row
 
-UNANSWERED = "source_unanswered"
+SOURCE_UNANSWERED = "source_unanswered"
 """The kind of event that records a source that could not be queried."""
-UNABLE = "unable to check: "
+UNABLE_TO_CHECK = "unable to check: "
 """Prefix of the reason of a :class:`Missing` caused by a source that did not answer."""
-NOT_GIVEN = "no metric input was given"
+NO_METRIC_INPUT = "no metric input was given"
 """The reason of a metric without an answer if no input could have it; any other reason means that some could."""
 
 
@@ -37,7 +37,7 @@ class Cite:
     value: Scalar
     unit: str = ""
     text: str = ""
-    window: tuple[float, float] | None = None
+    window: TimeRange | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,7 @@ class Grid:
 
     def one(self, index: int) -> Grid:
         """One series, by its index."""
-        named = {name: value for name, value in self.series[index].labels if name not in DESCRIPTIVE}
+        named = {name: value for name, value in self.series[index].labels if name not in DESCRIPTIVE_LABELS}
         already = dict(self.query.filters)
         query = self.query.where(**{n: v for n, v in named.items() if already.get(n) != v})
         return replace(self, query=query, series=(self.series[index],), values=self.values[index : index + 1])
@@ -250,7 +250,7 @@ class Evidence:
         return self.missing(name) is None
 
 
-def reduced(answer: Frame | Grid, query: Query) -> Scalar:
+def reduce_answer(answer: Frame | Grid, query: Query) -> Scalar:
     """The value of the query's reducer on the answer to its rows. Raises QueryError without a reducer."""
     if query.reducer is None:
         raise QueryError("the query gives many values, not one")

@@ -1,4 +1,4 @@
-"""The contract of a failure family. One family = one file in ``families/`` that defines ``FAMILY``."""
+"""The contract of a failure family: each file in ``families/`` defines one, as ``FAMILY``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Literal
 
 from trackside.evidence import Evidence, Missing
-from trackside.facts.fact import Parameter, parameters
+from trackside.facts.fact import FactParameter, parameters
 from trackside.finding import Finding, Role
 from trackside.model import Run
 
@@ -26,10 +26,11 @@ HEADINGS = (
 
 
 Judge = Callable[..., Finding | Missing]
-CostKind = Literal["work", "standstill", "pace", "pause", "result", "repeat", "all", "nothing"]
-"""What a fault costs. work: it ends the run, and unsaved work is lost. standstill: GPUs are held idle until the end.
-pace: the same work takes longer. pause: training stops for a while, then continues. result: the work after it is
-useless. repeat: work is done again. all: the run produced nothing. nothing: no fault."""
+CostKind = Literal["work", "stopped", "slow", "paused", "spoilt", "repeated", "all", "nothing"]
+"""What a fault costs, as :attr:`trackside.finding.WastedTime.kind` names it. work: it ends the run, and unsaved work is
+lost. stopped: GPUs stay allocated and idle until the end. slow: the same work takes longer. paused: training stops for
+a while, then continues. spoilt: the work after it is useless. repeated: work is done again. all: the run produced
+nothing. nothing: no fault."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Family:
     cost_kind: CostKind = "work"
     role: Role = "fault"
     absence_based: bool = False
-    """The evidence is what a log no longer says, or how little: an incomplete log cannot show it."""
+    """The evidence is what a log does not contain: an incomplete log cannot show it."""
     often_from_start: bool = False
     """Runs may have the fault from their start: then ``since`` is only the start of the judged period."""
     example: tuple[str, str] | None = None
@@ -62,7 +63,7 @@ class Family:
     doc: str = field(default="", compare=False)
 
     @cached_property
-    def parameters(self) -> Mapping[str, Parameter]:
+    def parameters(self) -> Mapping[str, FactParameter]:
         """The parameters of ``judge``, without ``limits``."""
         return parameters(self.judge)
 

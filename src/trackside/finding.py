@@ -1,14 +1,14 @@
-"""VERDICTS: sentences of cited values, findings of families, and the verdict."""
+"""Findings of families and the verdict: sentences filled with cited values."""
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from trackside.evidence import Cite, Value
-from trackside.model import Input, Plane, Position, Run
+from trackside.model import Input, Plane, Position, Run, TimeRange
 
 Culprit = Literal["job", "infrastructure", "scheduler", "none", "unknown"]
 Role = Literal["fault", "health", "disposition", "last_resort"]
@@ -45,19 +45,19 @@ class Sentence:
 
     text: str
     running: str = ""
-    """The template for a run that is still going on."""
+    """The template for a run that has not ended."""
 
     def __call__(self, **values: Value) -> Claim:
         """The sentence with the values that fill it."""
         return Claim(self, values)
 
     def template(self, running: bool = False) -> str:
-        """The template for a run that goes on, or has ended."""
+        """The template for a run that has not ended, or has."""
         return self.running or self.text if running else self.text
 
 
-class Command(Sentence):
-    """A shell command of an action. It may hold digits of its own, for it states nothing about the run."""
+class ShellCommand(Sentence):
+    """A shell command of an action. It may contain digits, because it states nothing about the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +82,14 @@ class Action:
 
     sentence: Sentence
     values: Mapping[str, Value] = field(default_factory=dict)
-    commands: tuple[Command, ...] = ()
+    commands: tuple[ShellCommand, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     """The answer of one family for one run.
 
-    FOUND has ``shows``; ABSENT has ``because`` (its counterfactual); UNKNOWN has ``missing`` and ``collect``. The
+    FOUND has ``shows``; ABSENT has ``because`` (the reasons); UNKNOWN has ``missing`` and ``collect``. The
     engine sets ``family``, ``id`` and ``role``, and ``title`` if the family set none.
     """
 
@@ -127,12 +127,12 @@ class Finding:
     role: Role = "fault"
     headline: Claim | None = None
     """What happened, in one clause: the answer itself, to which its ranks, GPUs, nodes and time are added. None: the
-    title says it."""
+    title is the headline."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The training trajectory as read from the log; ``points`` counts distinct training points."""
+    """The training trajectory as read from the log; ``points`` counts distinct logged steps."""
 
     framework: str | None
     points: int
@@ -143,15 +143,15 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
-    """What one metric did over the run, to be looked at: evenly spaced ``values`` between two moments, POSIX seconds;
-    None where nothing was sampled. Several series are shown by their median."""
+class PlottedMetric:
+    """One metric over the run, for a plot: evenly spaced ``values`` in ``window`` (POSIX seconds), None where nothing
+    was sampled; the median of several series."""
 
     metric: str
     labels: tuple[tuple[str, str], ...]
     unit: str
     series: int
-    window: tuple[float, float]
+    window: TimeRange
     values: tuple[float | None, ...]
     query: str
 
@@ -160,8 +160,8 @@ class Curve:
 class WastedTime:
     """GPU-hours that a fault cost, as one part of several that do not overlap.
 
-    ``kind``: attempt, startup, work, stopped, paused, slow, spoilt, repeated or all; ``what`` says it in a sentence,
-    ``formula`` how the figure is worked out, ``assumption`` what is taken for granted.
+    ``kind``: attempt, startup, work, stopped, paused, slow, spoilt, repeated or all; ``what`` describes it,
+    ``formula`` shows how the figure is computed, ``assumption`` what it assumes.
     """
 
     kind: str
@@ -175,10 +175,10 @@ class WastedTime:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """GPU-hours that a run held, and how many its fault wasted. ``unknown``: costs that cannot be computed, and why;
-    ``missing``: why not even the held GPU-hours are known."""
+    """GPU-hours allocated to a run, and how many its fault wasted. ``unknown``: costs that cannot be computed, and why;
+    ``missing``: why not even the allocated GPU-hours are known."""
 
-    held_hours: Value | None = None
+    allocated_hours: Value | None = None
     formula: Claim | None = None
     assumption: Claim | None = None
     wasted: tuple[WastedTime, ...] = ()
@@ -199,8 +199,8 @@ class Verdict:
     preflight: tuple[Claim, ...] = ()
     progress: Progress | None = None
     cost: Cost | None = None
-    curves: tuple[Curve, ...] = ()
-    """Of the metrics that carry the primary finding."""
+    curves: tuple[PlottedMetric, ...] = ()
+    """Plots of the metrics that the primary finding cites."""
     inputs: tuple[Input, ...] = ()
     version: str = ""
     pattern: str = ""
@@ -213,8 +213,8 @@ class Verdict:
 
     @property
     def gpu_hours(self) -> Value | None:
-        """What the run held."""
-        return None if self.cost is None else self.cost.held_hours
+        """The GPU-hours allocated to the run."""
+        return None if self.cost is None else self.cost.allocated_hours
 
     @property
     def confidence(self) -> float | None:
@@ -235,10 +235,19 @@ def present(
     cannot_decide: Iterable[Claim] = (),
     actions: Iterable[Action] = (),
     since: float | None = None,
+    until: float | None = None,
     at: Position | None = None,
-    **more: Any,
+    variant: str | None = None,
+    fault_class: str | None = None,
+    ranks: tuple[int, ...] = (),
+    nodes: tuple[str, ...] = (),
+    gpus: tuple[str, ...] = (),
+    exception: tuple[str, str] | None = None,
+    signal: tuple[str, int] | None = None,
+    latent: bool = False,
+    title: str = "",
 ) -> Finding:
-    """The fault is there. ``shows`` must cite; the planes that agree are read off its citations."""
+    """The fault is there. At least one claim of ``shows`` must cite; its citations give the planes."""
     shows = tuple(shows)
     if not any(claim.cites for claim in shows):
         raise ValueError("a finding needs at least one cited claim")
@@ -253,14 +262,23 @@ def present(
         cannot_decide=tuple(cannot_decide),
         actions=tuple(actions),
         since=since,
+        until=until,
         at=at,
+        variant=variant,
+        fault_class=fault_class,
+        ranks=ranks,
+        nodes=nodes,
+        gpus=gpus,
+        exception=exception,
+        signal=signal,
+        latent=latent,
+        title=title,
         planes=planes,
-        **more,
     )
 
 
 def absent(*because: Claim) -> Finding:
-    """The fault is not there, for these cited reasons (the counterfactual)."""
+    """The fault is ruled out, for these cited reasons."""
     if not any(claim.cites for claim in because):
         raise ValueError("ruling out needs a cited reason")
     return Finding(Outcome.ABSENT, because=because)
@@ -271,6 +289,6 @@ def unknown(missing: Iterable[str], collect: Iterable[str] = ()) -> Finding:
     return Finding(Outcome.UNKNOWN, missing=tuple(missing), collect=tuple(collect))
 
 
-def action(sentence: Sentence, *commands: Command, **values: Value) -> Action:
+def action(sentence: Sentence, *commands: ShellCommand, **values: Value) -> Action:
     """A next step: its sentence and, optionally, shell commands, the best first."""
     return Action(sentence, values, commands)

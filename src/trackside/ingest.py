@@ -16,23 +16,23 @@ import msgspec
 from trackside.logs.trajectory import Trajectories
 from trackside.model import Event, Input, Record, Samples
 from trackside.read.detect import read_source
-from trackside.read.format import HEAD_BYTES, Source
+from trackside.read.format import HEAD_BYTES, InputSource
 from trackside.read.walk import walk
 from trackside.runs.jobs import plain_id
-from trackside.runs.logs import TELLING, ids_inside, leaf_of
+from trackside.runs.logs import JOB_NAMING_EVENTS, ids_inside, leaf_of
 from trackside.stores.embedded.layout import Directory, StoreError
 from trackside.stores.embedded.retention import tidy
-from trackside.stores.embedded.rows import RecordKeys, StoredInput, TrainingPoint
+from trackside.stores.embedded.rows import LoggedStep, RecordKeys, StoredInput
 from trackside.stores.embedded.writer import Writer
 
 Paths = Sequence[str | os.PathLike[str]]
-SAME = "already in the store"
+ALREADY_STORED = "already in the store"
 """Why an unchanged input is skipped."""
 _NUMBER = re.compile(r"\d+")
 
 
 @dataclass(slots=True)
-class Summary:
+class IngestSummary:
     """The result of an ingest. ``skipped``: already in the store; ``replaced``: their content has changed."""
 
     inputs: list[Input] = field(default_factory=list)
@@ -42,7 +42,9 @@ class Summary:
     rows: int = 0
 
 
-def ingest(paths: Paths, store: str | os.PathLike[str], on_progress: Callable[[int], None] | None = None) -> Summary:
+def ingest(
+    paths: Paths, store: str | os.PathLike[str], on_progress: Callable[[int], None] | None = None
+) -> IngestSummary:
     """Read everything under the paths into the store, which is created if necessary.
 
     An input is stored completely or not at all: after an interruption, the same call continues where it stopped.
@@ -52,7 +54,7 @@ def ingest(paths: Paths, store: str | os.PathLike[str], on_progress: Callable[[i
         if not os.path.lexists(path):
             raise FileNotFoundError(f"no such file or folder: {os.fspath(path)}")
         if Directory(path).exists:
-            raise StoreError(f"{os.fspath(path)} is a store; give what is to be put into one")
+            raise StoreError(f"{os.fspath(path)} is a store; give files or folders to read into a store")
     with Writer.open(store) as writer:
         summary = ingest_into(writer, paths, on_progress)
         tidy(writer)
@@ -61,8 +63,8 @@ def ingest(paths: Paths, store: str | os.PathLike[str], on_progress: Callable[[i
 
 
 def ingest_into(
-    writer: Writer, paths: Paths, on_progress: Callable[[int], None] | None = None, more: Iterable[Source] = ()
-) -> Summary:
+    writer: Writer, paths: Paths, on_progress: Callable[[int], None] | None = None, more: Iterable[InputSource] = ()
+) -> IngestSummary:
     """Read ``more``, then everything under the paths, and commit."""
     inputs = _Inputs(writer, root_of(paths))
     for source in chain(more, walk(paths, on_progress)):
@@ -71,7 +73,7 @@ def ingest_into(
     return inputs.summary
 
 
-def ingest_below(writer: Writer, folder: str, files: Sequence[str], root: str, under: str = "") -> Summary:
+def ingest_below(writer: Writer, folder: str, files: Sequence[str], root: str, under: str = "") -> IngestSummary:
     """Read some files of a folder, each named by its path below it, and commit.
 
     ``root``: the store's name for the folder, wherever it is; ``under``: its name in citations. Inputs with the same
@@ -102,7 +104,7 @@ class _Inputs:
 
     def __init__(self, writer: Writer, root: str, under: str = "") -> None:
         self._writer, self._root, self._under = writer, root, under
-        self.summary = Summary()
+        self.summary = IngestSummary()
         self._by_location: dict[str, StoredInput] = {}
         self._by_hash: dict[str, list[StoredInput]] = {}
         self._sizes: set[int] = set()
@@ -113,14 +115,14 @@ class _Inputs:
         ):
             self._remember(StoredInput(id_, Input(path, None, status, bytes=size), root, label, hash_, place=place))
 
-    def _remember(self, known: StoredInput) -> None:
-        self._by_location[os.path.join(known.root, known.label)] = known
-        self._paths.add(known.path)
-        if known.hash and known.id not in self._incomplete:
-            self._by_hash.setdefault(known.hash, []).append(known)
-            self._sizes.add(known.row.bytes)
+    def _remember(self, stored: StoredInput) -> None:
+        self._by_location[os.path.join(stored.root, stored.label)] = stored
+        self._paths.add(stored.path)
+        if stored.hash and stored.id not in self._incomplete:
+            self._by_hash.setdefault(stored.hash, []).append(stored)
+            self._sizes.add(stored.row.bytes)
 
-    def take(self, source: Source | Input) -> None:
+    def take(self, source: InputSource | Input) -> None:
         """Read a source unless the store has it; or store the row of an input that cannot be read."""
         label = source.path
         before = self._by_location.get(os.path.join(self._root, label))
@@ -134,37 +136,37 @@ class _Inputs:
         source.stream = io.BufferedReader(content, HEAD_BYTES)
         # A file that can be read twice is hashed first if the store has one of its size: hashing is fast.
         if source.size in self._sizes and content.seekable():
-            if self._skipped(content.digest(), label, before):
+            if self._skip_if_stored(content.digest(), label, before):
                 return
             source.stream.seek(0)
         sink = _Sink(self._writer, input_)
         row = read_source(source, sink)
         digest = content.digest() if row.status in ("read", "partial") else ""
-        if digest and self._skipped(digest, label, before):
+        if digest and self._skip_if_stored(digest, label, before):
             self._writer.drop()
             return
         self._keep(input_, row, label, before, sink, digest)
 
-    def _skipped(self, digest: str, label: str, before: StoredInput | None) -> bool:
+    def _skip_if_stored(self, digest: str, label: str, before: StoredInput | None) -> bool:
         """Whether the store has this content of this file; the same text elsewhere may belong to another run."""
-        for known in self._by_hash.get(digest, ()):
-            if known is before:
-                note = SAME
-            elif self._same_file(known, label):
-                note = f"{SAME}, as {known.path}"
+        for stored in self._by_hash.get(digest, ()):
+            if stored is before:
+                note = ALREADY_STORED
+            elif self._same_file(stored, label):
+                note = f"{ALREADY_STORED}, as {stored.path}"
             else:
                 continue
-            self.summary.skipped.append(Input(known.path, None, "read", note, 0, None, known.row.bytes))
+            self.summary.skipped.append(Input(stored.path, None, "read", note, 0, None, stored.row.bytes))
             return True
         return False
 
-    def _same_file(self, known: StoredInput, label: str) -> bool:
+    def _same_file(self, stored: StoredInput, label: str) -> bool:
         """Whether it is the same file under another path, or moved within the given folder."""
-        before, _, member_before = known.label.partition("!")
+        before, _, member_before = stored.label.partition("!")
         path, _, member = label.partition("!")
-        known_path = os.path.join(known.root, before)
+        known_path = os.path.join(stored.root, before)
         if not os.path.lexists(known_path):
-            return known.root == self._root
+            return stored.root == self._root
         try:
             return member == member_before and os.path.samefile(known_path, os.path.join(self._root, path))
         except OSError:  # deleted in between
@@ -206,7 +208,7 @@ class _Inputs:
 
 
 class _Sink:
-    """Passes what a reader finds to the store; of training points only the distinct ones."""
+    """Passes what a reader finds to the store; of logged steps only the distinct ones."""
 
     def __init__(self, writer: Writer, input_: int) -> None:
         self._writer, self._input = writer, input_
@@ -225,7 +227,7 @@ class _Sink:
         job = None if named is None else plain_id(str(named))
         if event.plane == "log":
             self.is_log = True
-            if event.kind in TELLING and job is not None:
+            if event.kind in JOB_NAMING_EVENTS and job is not None:
                 self._job_events.append(event)
         self._writer.event(self._input, event, job)
 
@@ -246,11 +248,11 @@ class _Sink:
         return ids_inside(self._job_events).get(path)
 
     def finish(self) -> str:
-        """Store the training points; returns the counts of their series as JSON."""
+        """Store the logged steps; returns the counts of their series as JSON."""
         series_counts = []
         for series in self._trajectories.series():
             points = (
-                TrainingPoint(point.event, point.ordinal, point.pinned, point.open) for point in series.stored_points()
+                LoggedStep(point.event, point.ordinal, point.pinned, point.open) for point in series.stored_points()
             )
             self._writer.points(self._input, points)
             series_counts.append({"path": series.path, **msgspec.to_builtins(series.state())})

@@ -1,4 +1,4 @@
-"""The nouns of Trackside. This module imports nothing of ours.
+"""The basic types of Trackside: events, records, series, inputs, runs. Imports no other module of Trackside.
 
 Units are part of a name if it would be ambiguous without (``_s`` seconds, ``_bytes``);
 times are POSIX seconds, UTC.
@@ -16,6 +16,8 @@ if TYPE_CHECKING:  # numpy takes a tenth of a second to import, and most of this
     from numpy.typing import NDArray
 
 Scalar = str | int | float | bool | None
+TimeRange = tuple[float, float]
+"""Start and end, POSIX seconds."""
 
 Plane = Literal["log", "metric", "scheduler", "kernel", "collective", "trace"]
 GpusBy = Literal["label", "scheduler", "whole", "tracer", "occupancy", "all"]
@@ -25,7 +27,7 @@ possible ones."""
 InputStatus = Literal["read", "partial", "empty", "unrecognised", "unreadable", "refused"]
 
 
-class Role(enum.StrEnum):
+class EventRole(enum.StrEnum):
     """What a log line is evidence of. Only a ROOT line can name a cause by itself."""
 
     ROOT = "root"
@@ -38,7 +40,7 @@ class Role(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A place in an input: 1-based ``line``, byte ``offset`` of the text and its ``length``.
+    """A location in an input: 1-based ``line``, byte ``offset`` of the text and its ``length``.
 
     Formats that are not text put the record's ordinal in ``line`` and leave ``offset`` 0.
     """
@@ -63,7 +65,7 @@ class Event:
     time: float | None = None
     rank: int | None = None
     node: str | None = None
-    role: Role = Role.FACT
+    role: EventRole = EventRole.FACT
     parser: str = ""
     fields: Mapping[str, Scalar] = field(default_factory=dict)
 

@@ -1,4 +1,4 @@
-"""QUERIES: how evidence is requested; a closed algebra and its text form.
+"""Queries for evidence: a closed algebra and its text form.
 
     events(kind)[.where(field=value, ...)]
     record(kind)[.where(field=value, ...)]
@@ -26,12 +26,11 @@ from trackside.catalog.events import EVENTS
 from trackside.catalog.metrics import METRICS
 from trackside.catalog.records import RECORDS
 from trackside.errors import UsageError
-from trackside.model import Event, Plane, Record, Scalar
+from trackside.model import Event, Plane, Record, Scalar, TimeRange
 
 Row = Event | Record
 Reducer = Literal["count", "first", "last", "min", "max", "distinct", "avg", "median", "sum"]
 REDUCERS: tuple[Reducer, ...] = ("count", "first", "last", "min", "max", "distinct", "avg", "median", "sum")
-Window = tuple[float, float]
 Span = Literal["run", "tail", "around"]
 """Part of a run. run: from start to end, in at most about 1,500 windows. tail: its last half hour at the sample
 interval. around: the run and ten minutes before and after."""
@@ -68,7 +67,7 @@ class Query:
     reducer: Reducer | None = None
     reduced: str | None = None
     span: Span | None = None
-    window: Window | None = None
+    window: TimeRange | None = None
 
     def where(self, **filters: Scalar) -> Query:
         """Keep rows whose fields, or series whose labels, equal these values."""
@@ -175,9 +174,9 @@ def _apply(query: Query, name: str, arguments: str) -> Query:
 
 
 def _checked(query: Query) -> Query:
-    known = {"events": EVENTS, "record": RECORDS, "metric": METRICS}[query.subject]
-    if query.kind not in known:
-        raise QueryError(f"unknown {query.subject} {query.kind!r}; known: {', '.join(sorted(known))}")
+    kinds = {"events": EVENTS, "record": RECORDS, "metric": METRICS}[query.subject]
+    if query.kind not in kinds:
+        raise QueryError(f"unknown {query.subject} {query.kind!r}; known: {', '.join(sorted(kinds))}")
     if query.rollup_how not in ROLLUPS and (query.rollup_how is not None or query.span or query.step):
         raise QueryError(f"unknown rollup {query.rollup_how!r}; known: {', '.join(ROLLUPS)}")
     if query.span is not None and query.span not in SPANS:

@@ -6,19 +6,19 @@ the first that can be filled is shown.
 
 from __future__ import annotations
 
-from trackside.finding import Command
+from trackside.finding import ShellCommand
 
 RESUBMIT_ELSEWHERE = (
-    Command("sbatch --exclude={slurm_nodes} {script}"),
-    Command("sbatch --exclude={slurm_nodes} JOB_SCRIPT"),
+    ShellCommand("sbatch --exclude={slurm_nodes} {script}"),
+    ShellCommand("sbatch --exclude={slurm_nodes} JOB_SCRIPT"),
 )
-DRAIN = Command("scontrol update nodename={slurm_nodes} state=drain reason='{reason}'")
+DRAIN = ShellCommand("scontrol update nodename={slurm_nodes} state=drain reason='{reason}'")
 _DUMP_ALL = "'for p in $(pgrep -u $USER -f python); do py-spy dump --pid $p; done'"
 DUMP_STACKS = (
-    Command("{on_node} py-spy dump --pid {pid}"),
-    Command("{node_shell} 'for p in {pids}; do py-spy dump --pid $p; done'"),
-    Command(f"{{node_shell}} {_DUMP_ALL}"),
-    Command(
+    ShellCommand("{on_node} py-spy dump --pid {pid}"),
+    ShellCommand("{node_shell} 'for p in {pids}; do py-spy dump --pid $p; done'"),
+    ShellCommand(f"{{node_shell}} {_DUMP_ALL}"),
+    ShellCommand(
         f"srun --jobid=JOB_ID --overlap bash -c {_DUMP_ALL}",
         running=f"srun --jobid={{job}} --overlap bash -c {_DUMP_ALL}",
     ),

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from trackside.evidence import MissingAnswer, Store, reduced
+from trackside.evidence import MissingAnswer, Store, reduce_answer
 from trackside.model import Scalar
 from trackside.query import Query, QueryError
 
@@ -35,7 +35,7 @@ class CitationCheck:
     @property
     def holds(self) -> bool:
         """Whether the value is still the same."""
-        return not self.problem and same(self.cite.value, self.now)
+        return not self.problem and is_same_value(self.cite.value, self.now)
 
 
 def check(cites: Mapping[str, CitationLike], store: Store) -> Iterable[CitationCheck]:
@@ -55,12 +55,12 @@ def check(cites: Mapping[str, CitationLike], store: Store) -> Iterable[CitationC
                 yield CitationCheck(name, cite, problem=answer.reason)
             continue
         try:
-            yield CitationCheck(name, cite, reduced(answer, query))
+            yield CitationCheck(name, cite, reduce_answer(answer, query))
         except QueryError as error:
             yield CitationCheck(name, cite, problem=str(error))
 
 
-def same(then: Scalar, now: Scalar) -> bool:
+def is_same_value(then: Scalar, now: Scalar) -> bool:
     """Whether two values are equal, although one may have passed through JSON, where non-finite numbers are text."""
     if isinstance(then, (int, float)) and isinstance(now, (int, float)):
         return then == now or math.isclose(then, now, rel_tol=1e-9) or (math.isnan(then) and math.isnan(now))

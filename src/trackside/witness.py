@@ -33,7 +33,7 @@ def weigh(*witnesses: W | None) -> W | None:
     return next((item for item in witnesses if item is not None and item.claims), None)
 
 
-def surer(certainty: Certainty, by: int = 1) -> Certainty:
+def raise_certainty(certainty: Certainty, by: int = 1) -> Certainty:
     """The certainty raised by ``by`` steps, one per agreeing witness; at most established."""
     steps = (Certainty.POSSIBLE, Certainty.SUPPORTED, Certainty.ESTABLISHED)
     return steps[min(certainty.strength + by, len(steps) - 1)]

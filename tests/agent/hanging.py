@@ -150,7 +150,7 @@ def collect_until(
 
 def is_hang_reported(lines: list[LogLine]) -> bool:
     """Whether the lines report a hang."""
-    return any("still" in line.text and " pid " not in line.text for line in lines)
+    return any("inactive" in line.text and " pid " not in line.text for line in lines)
 
 
 def lines_with(reading: Reading, *words: str) -> list[str]:

@@ -19,11 +19,11 @@ from trackside.finding import Verdict
 from trackside.logs.stamp import find_time
 from trackside.model import Run
 from trackside.runs.resolve import SeveralRuns
-from trackside.session.choice import choose
+from trackside.session.choice import choose_run
 from trackside.session.inputs import LoadedInputs
 from trackside.session.paths import load
 from trackside.stores.receiver.intake import Intake
-from trackside.stores.receiver.options import Limits, RetentionOptions
+from trackside.stores.receiver.options import ReceiverLimits, RetentionOptions
 from trackside.stores.receiver.pending import LineStream
 from trackside.stores.receiver.write_ahead import Header
 from trackside.verdict import engine
@@ -35,9 +35,9 @@ _JOB = re.compile(r"slurm[-_](\d{1,10}(?:_\d{1,10})?)")
 def verdict_on(loaded: LoadedInputs, job: str | None = None) -> tuple[Verdict, Run]:
     """The verdict on loaded inputs, and the run."""
     try:
-        run, store = choose(loaded)
+        run, store = choose_run(loaded)
     except SeveralRuns:
-        run, store = choose(replace(loaded, job=job))
+        run, store = choose_run(replace(loaded, job=job))
     return engine.verdict_of(engine.facts_of(store, run), loaded.inputs), run
 
 
@@ -58,7 +58,7 @@ def replay(case: Case, text: Text, folder: Path) -> tuple[str, str, Counter[str]
         shutil.copytree(inputs, replayed)
         counts: Counter[str] = Counter()
         store = folder / "store"
-        intake = Intake(store, decode_entry, labels_of, Limits(), RetentionOptions(flush_s=3600.0), LineReader)
+        intake = Intake(store, decode_entry, labels_of, ReceiverLimits(), RetentionOptions(flush_s=3600.0), LineReader)
         try:
             for path in logs:
                 (replayed / path).unlink()
@@ -99,12 +99,12 @@ def sent_streams(file: Path, path: str, run: Run, text: Text, counts: Counter[st
                 writer.flush()
                 now = max(now + 0.01, clock)
                 content = follower.read(1 << 20, now - start, int(now * 1e9))
-                _append_lines(stream, content.sent)
-                _append_lines(stream, follower.read(1 << 20, now - start, int(now * 1e9)).sent)
+                _append_lines(stream, content.lines)
+                _append_lines(stream, follower.read(1 << 20, now - start, int(now * 1e9)).lines)
         now -= start
         clock = now + start
         for wait in (2.0, 20.0, 60.0):
-            _append_lines(stream, follower.read(1 << 20, now + wait, int(clock * 1e9)).sent)
+            _append_lines(stream, follower.read(1 << 20, now + wait, int(clock * 1e9)).lines)
         _append_lines(stream, follower.end(now + 90.0, int(clock * 1e9)))
         follower.close()
     finally:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from trackside.agent.node import LocalNode
 from trackside.agent.owners import Owners
-from trackside.agent.source import Collector, Context, LogLine, Reading, Sample, Source
+from trackside.agent.source import AgentSource, Collector, Context, LogLine, Reading, Sample
 from trackside.catalog.metrics import METRICS, labels_of
 
 _ESCAPED = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
@@ -44,7 +44,7 @@ def assert_golden(golden: Path, text: str, rewrite: bool) -> None:
     assert text == golden.read_text("utf-8"), f"differs from {golden}: pytest --rewrite renews it"
 
 
-def assert_conforms(reading: Reading, source: Source, bounds: bool = True) -> None:
+def assert_conforms(reading: Reading, source: AgentSource, bounds: bool = True) -> None:
     """Fail if the source does not declare a sample's metric, or if a sample has a label that its metric may not have,
     a value beyond the catalog's bounds, or the labels of another sample."""
     series_keys: set[tuple[str, object]] = set()
@@ -62,7 +62,7 @@ def assert_conforms(reading: Reading, source: Source, bounds: bool = True) -> No
 
 
 def open_source(
-    source: Source,
+    source: AgentSource,
     node: LocalNode | None = None,
     owners: Owners | None = None,
     options: object = None,

@@ -12,7 +12,7 @@ from typing import Any
 
 import cramjam
 
-from trackside.agent.out.receiver import ReceiverOptions
+from trackside.agent.delivery.receiver import ReceiverOptions
 from trackside.serve.protocols import loki_push, remote_write
 from trackside.serve.protocols.series_key import labels_of
 

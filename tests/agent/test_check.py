@@ -16,8 +16,8 @@ from tests.agent.receivers import fake_receiver
 from tests.serve.receiving import Running
 from tests.services import free_port
 from trackside.agent.__main__ import main
-from trackside.agent.out.scrape import Scrape
-from trackside.agent.out.spool import Spool, SpoolOptions
+from trackside.agent.delivery.scrape import Scrape
+from trackside.agent.delivery.spool import Spool, SpoolOptions
 from trackside.agent.slurm import configuration
 from trackside.agent.source import Reading
 from trackside.agent.sources import memory

@@ -12,8 +12,8 @@ import pytest
 
 from tests.agent.nvml import HERE, scripted_gpus
 from tests.agent.readings import assert_conforms, assert_golden, exposition, open_source
-from trackside.agent.out.exposition import LatestSamples
-from trackside.agent.out.identity import Identity
+from trackside.agent.delivery.exposition import LatestSamples
+from trackside.agent.delivery.identity import Identity
 from trackside.agent.owners import Owner, Owners
 from trackside.agent.source import Collector, Reading, Unavailable
 from trackside.agent.sources import dcgm_exporter, gpm, gpu

@@ -18,10 +18,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.serve.receiving import T0_MS, samples
 from tests.services import HOST, Server, Victoria, prometheus_server, wait_until
-from trackside.agent.out import scrape
-from trackside.agent.out.exposition import CONTENT_TYPE, LatestSamples
-from trackside.agent.out.identity import Identity
-from trackside.agent.out.scrape import MAX_REQUESTS, Scrape
+from trackside.agent.delivery import scrape
+from trackside.agent.delivery.exposition import CONTENT_TYPE, LatestSamples
+from trackside.agent.delivery.identity import Identity
+from trackside.agent.delivery.scrape import MAX_REQUESTS, Scrape
 from trackside.agent.source import Reading
 from trackside.catalog.metrics import METRICS
 from trackside.cli import main

@@ -17,9 +17,9 @@ from tests.agent.readings import assert_conforms, assert_golden, exposition, ope
 from tests.serve import receiving
 from trackside.agent.owners import Owner, Owners
 from trackside.agent.preferred_source import DCGM_EXPORTER, KERNEL_LOG
-from trackside.agent.source import Collector, Labels, Reading, Sample, Source, Unavailable
+from trackside.agent.source import AgentSource, Collector, Labels, Reading, Sample, Unavailable
 from trackside.agent.sources import gpm, gpu
-from trackside.catalog.metrics import DESCRIPTIVE
+from trackside.catalog.metrics import DESCRIPTIVE_LABELS
 from trackside.stores.embedded.snapshot import Snapshot
 
 
@@ -39,7 +39,7 @@ class OneJob(Owners):
         self.gpu_pids[gpu] = list(pids)
 
 
-def read(collector: Collector, source: Source = gpu.SOURCE) -> Reading:
+def read(collector: Collector, source: AgentSource = gpu.SOURCE) -> Reading:
     reading = Reading()
     collector.collect(reading)
     assert_conforms(reading, source)
@@ -322,7 +322,7 @@ def test_an_unloaded_driver_makes_the_source_unavailable(
 )
 @pytest.mark.parametrize("source", [gpu.SOURCE, gpm.SOURCE], ids=lambda source: source.id)
 def test_a_failed_nvml_start_gives_reason_and_remedy(
-    source: Source, code: int, reason: str, remedy: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    source: AgentSource, code: int, reason: str, remedy: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     scripted_gpus(monkeypatch, tmp_path, init=code)
     with pytest.raises(Unavailable, match=reason) as raised:
@@ -378,7 +378,7 @@ def test_gpus_without_performance_monitor_and_mig_gpus_are_reported(
 
 def _without_descriptive_labels(labels: Labels) -> Labels:
     """The identifying labels: another source may lack the descriptive ones."""
-    return tuple(pair for pair in labels if pair[0] not in DESCRIPTIVE)
+    return tuple(pair for pair in labels if pair[0] not in DESCRIPTIVE_LABELS)
 
 
 def test_metrics_of_another_source_are_neither_read_nor_reported(

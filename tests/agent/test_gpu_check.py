@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from lab.gpu.watch import Watch
+from lab.gpu.watch import GpuRecorder
 from tools import gpu_check
 
 from trackside.agent.source import Reading, Unavailable
@@ -56,17 +56,17 @@ def test_without_a_gpu_it_reports_why_and_exits_with_2(tmp_path: Path) -> None:
 
 
 def test_values_that_violate_the_catalog_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
-    report = gpu_check.Report()
-    watch = Watch({"gpu": ScriptedCollector(5, 7, 3, 1e30)}, 0.01)
+    report = gpu_check.CheckReport()
+    watch = GpuRecorder({"gpu": ScriptedCollector(5, 7, 3, 1e30)}, 0.01)
     for _ in range(4):
         watch._read("gpu", watch._collectors["gpu"])
     gpu_check.check_against_catalog(report, watch, gpu_check.source_of("gpu"))
-    assert report.failed == 1
+    assert report.failures == 1
     assert "WRONG      gpu_energy_joules_total: a counter that fell" in capsys.readouterr().out
 
 
 def test_a_recorded_scenario_contains_the_readings_and_the_machine(tmp_path: Path) -> None:
-    watch = Watch({"gpu": ScriptedCollector(5, 7)}, 0.01)
+    watch = GpuRecorder({"gpu": ScriptedCollector(5, 7)}, 0.01)
     for _ in range(3):
         watch._read("gpu", watch._collectors["gpu"])
     assert watch.warnings == {"gpu: it went away": 1}

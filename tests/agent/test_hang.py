@@ -39,11 +39,11 @@ from trackside.agent.hang.report import HangReporter
 from trackside.agent.hang.watch import Suspicion
 from trackside.agent.source import Reading, Unavailable
 from trackside.catalog.hang_lines import (
+    LineSubject,
     Piece,
+    ProcessState,
     Resumption,
-    State,
-    Thread,
-    Who,
+    ThreadStack,
     piece_line,
     pieces_of,
     read_line,
@@ -115,7 +115,7 @@ class TestReports:
             assert not later.lines, "a hang is reported once"
         threads = {
             who.rank: record for line in reading.lines if (parsed := read_line(line.text)) for who, record in [parsed]
-            if isinstance(record, Thread)
+            if isinstance(record, ThreadStack)
         }  # fmt: skip
         lines = BARRIER.splitlines()
         assert {rank: thread.place for rank, thread in threads.items()} == {
@@ -126,7 +126,7 @@ class TestReports:
         states = [
             record
             for line in reading.lines
-            if (parsed := read_line(line.text)) and isinstance(record := parsed[1], State)
+            if (parsed := read_line(line.text)) and isinstance(record := parsed[1], ProcessState)
         ]
         asleep = [state.wait for state in states if state.state == "S"]
         assert len(asleep) >= 3, "one may be awake for a moment"
@@ -408,12 +408,12 @@ class TestRecorder:
         assert recorder_rows(run) == [{**fields, "job": "4242"} for fields in recorder_rows(direct)]
         verdict = trackside.diagnose(run)
         assert (verdict.family, verdict.primary.ranks, verdict.run.id) == ("C2", (1,), "4242")
-        assert "dump" in [sentence_name(claim) for claim in verdict.primary.shows]
+        assert "never_entered" in [sentence_name(claim) for claim in verdict.primary.shows]
 
     def test_a_redacted_bundle_contains_no_dump(self, tmp_path: Path) -> None:
         """A pickled dump cannot be redacted."""
-        who, data = Who("7", 3, 9), base64.b64encode(zlib.compress(ring(40, 39))).decode()
-        thread = Thread(9, "MainThread", "idle", "a.py:1 in f", (Call("f", "a.py", 1),))
+        who, data = LineSubject("7", 3, 9), base64.b64encode(zlib.compress(ring(40, 39))).decode()
+        thread = ThreadStack(9, "MainThread", "idle", "a.py:1 in f", (Call("f", "a.py", 1),))
         lines = [thread_line(who, thread), piece_line(who, Piece("a" * 8, 1, 1, data)), "step 1"]
         records = [f"2026-11-22T02:03:04.000000005Z stdout F {line}".encode() + b"\n" for line in lines]
         assert [read_piece(line) is not None for line in records] == [False, True, False]
@@ -429,7 +429,7 @@ class TestRecorder:
             assert ("flight_recorder" in kinds) is not redacted
 
     def test_lost_or_hostile_pieces_are_noted_and_not_read(self, tmp_path: Path) -> None:
-        who, data = Who("7", 3, 9), base64.b64encode(zlib.compress(ring(40, 39))).decode()
+        who, data = LineSubject("7", 3, 9), base64.b64encode(zlib.compress(ring(40, 39))).decode()
         evil = base64.b64encode(zlib.compress(pickle.dumps(os.system))).decode()
         bomb = base64.b64encode(zlib.compress(bytes(80 << 20))).decode()
         for note, lines in {
@@ -484,17 +484,17 @@ class TestRecorder:
         (tmp_path / "secret").write_bytes(b"secret")
         dump.symlink_to(tmp_path / "secret")
         with pytest.raises(recorder.DumpUnavailable, match="no dump"):
-            recorder.pieces(flight_recorder, 0, 1 << 20)
+            recorder.dump_pieces(flight_recorder, 0, 1 << 20)
         dump.unlink()
         dump.write_bytes(pickle.dumps({"entries": []}))
-        assert recorder.pieces(flight_recorder, 0, 1 << 20)
+        assert recorder.dump_pieces(flight_recorder, 0, 1 << 20)
         with pytest.raises(recorder.DumpUnavailable, match="no dump"):
-            recorder.pieces(flight_recorder, time.time_ns() + 10**9, 1 << 20)
+            recorder.dump_pieces(flight_recorder, time.time_ns() + 10**9, 1 << 20)
         with pytest.raises(recorder.DumpUnavailable, match="no dump"):
-            recorder.pieces(replace(flight_recorder, uid=flight_recorder.uid + 1), 0, 1 << 20)
+            recorder.dump_pieces(replace(flight_recorder, uid=flight_recorder.uid + 1), 0, 1 << 20)
         dump.write_bytes(os.urandom(5000))
         with pytest.raises(recorder.DumpUnavailable, match=f"too large to send: {dump}"):
-            recorder.pieces(flight_recorder, 0, 1000)
+            recorder.dump_pieces(flight_recorder, 0, 1000)
 
     def test_paths_of_dumps_follow_the_environment(self, tmp_path: Path) -> None:
         assert self.recorder_of() is None

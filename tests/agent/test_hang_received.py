@@ -15,12 +15,12 @@ from tests.agent.hanging import Jobs, collect_until, hang_collector, is_hang_rep
 from tests.families.rows import sentence_name
 from tests.serve.receiving import JSON, Running
 from trackside.agent.source import LogLine
-from trackside.catalog.job_states import goes_on
+from trackside.catalog.job_states import is_active
 from trackside.finding import Certainty, Verdict
-from trackside.session.choice import choose
+from trackside.session.choice import choose_run
 from trackside.session.paths import load
 from trackside.show.document import document, encode
-from trackside.show.wording import worded
+from trackside.show.wording import claim_sentence
 from trackside.stores.receiver.options import RetentionOptions, ServeOptions
 
 pytestmark = pytest.mark.slow  # real processes, and seconds of waiting for them
@@ -99,8 +99,8 @@ def diagnose_job(receiver: Running, tmp_path: Path) -> Verdict:
 
 
 def sentences(verdict: Verdict) -> str:
-    running = goes_on(verdict.run.disposition)
-    return "\n".join(worded(claim, running) for claim in verdict.primary.shows)
+    running = is_active(verdict.run.disposition)
+    return "\n".join(claim_sentence(claim, running) for claim in verdict.primary.shows)
 
 
 def test_the_verdict_names_the_line_where_the_missing_rank_stayed(receiver: Running, tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_stack_lines_do_not_count_as_output_of_the_job(receiver: Running, tmp_pa
     """The agent writes its lines after the silence began."""
     push(receiver, lines_of_hung_job(tmp_path / "job", TRAINING))
     receiver.intake.flush(True).result(30)
-    _, store = choose(load([tmp_path / "store" / "received" / "logs"], job="4242"))
+    _, store = choose_run(load([tmp_path / "store" / "received" / "logs"], job="4242"))
     logs = [row for row in store.all_rows() if row.kind == "log_activity"]
     assert [row.get("lines") for row in logs] == [12]
 
@@ -150,4 +150,4 @@ def test_a_hang_in_all_ranks_names_their_common_line(receiver: Running, tmp_path
     verdict = diagnose_job(receiver, tmp_path)
     assert (verdict.family, verdict.primary.ranks) == ("C3", (0, 1, 2))
     assert f"Ranks 0-2 stayed at train.py:{ASLEEP} in load_batch" in sentences(verdict)
-    assert "why" not in [sentence_name(claim) for claim in verdict.primary.cannot_decide]
+    assert "absence_unexplained" not in [sentence_name(claim) for claim in verdict.primary.cannot_decide]

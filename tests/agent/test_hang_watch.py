@@ -103,11 +103,11 @@ def test_a_hang_is_confirmed_only_if_stacks_stay_the_same() -> None:
     assert suspicion is not None
     first_stacks = {key: {key[0]: "f:1"} for key in RANKS}
     changed_stacks = {**first_stacks, RANKS[2]: {RANKS[2][0]: "f:2"}}
-    assert not watch.compared(suspected_s, first_stacks, suspicion, 3)
-    assert not watch.compared(suspected_s + 15, changed_stacks, suspicion, 3)
+    assert not watch.add_stacks(suspected_s, first_stacks, suspicion, 3)
+    assert not watch.add_stacks(suspected_s + 15, changed_stacks, suspicion, 3)
     assert not watch.is_due(suspected_s + 30), "changed stacks delay the next comparison"
     assert watch.is_due(suspected_s + 80)
-    assert [watch.compared(suspected_s + 80 + 15 * n, changed_stacks, suspicion, 3) for n in range(3)] == [
+    assert [watch.add_stacks(suspected_s + 80 + 15 * n, changed_stacks, suspicion, 3) for n in range(3)] == [
         False,
         False,
         True,
@@ -123,7 +123,7 @@ def test_all_threads_of_a_busy_rank_are_compared() -> None:
         suspicion = watch.suspicion(suspected_s)
         assert suspicion is not None
         confirmations = [
-            watch.compared(suspected_s + n, {key: {key[0]: "wait:1", 7: f"work:{n}"} for key in RANKS}, suspicion, 2)
+            watch.add_stacks(suspected_s + n, {key: {key[0]: "wait:1", 7: f"work:{n}"} for key in RANKS}, suspicion, 2)
             for n in range(2)
         ]
         assert confirmations[-1] is is_confirmed
@@ -188,7 +188,7 @@ def test_ranks_under_srun() -> None:
     processes = [process(10 * task + n, 10 * task + n - 1, comm, task=task)
              for task in (1, 2) for n, comm in enumerate(("bash", "python3", "pt_data_worker"))]  # fmt: skip
     ranks = jobs_of(processes)["7"]
-    assert [(rank.number, rank.main.pid, [other.pid for other in rank.others]) for rank in ranks] == [
+    assert [(rank.number, rank.main.pid, [other.pid for other in rank.helpers]) for rank in ranks] == [
         (1, 11, [12]),
         (2, 21, [22]),
     ]
@@ -205,7 +205,7 @@ def test_ranks_under_torchrun_in_a_task() -> None:
         process(30, 20, "python3", rank=0, task=0),
     ]
     ranks = jobs_of(processes)["7"]
-    assert [(rank.number, rank.main.pid, len(rank.others)) for rank in ranks] == [(0, 20, 1), (1, 21, 0)]
+    assert [(rank.number, rank.main.pid, len(rank.helpers)) for rank in ranks] == [(0, 20, 1), (1, 21, 0)]
 
 
 def test_a_job_of_one_process_has_one_rank_without_a_number() -> None:

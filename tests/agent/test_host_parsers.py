@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from trackside.agent.kernel.journal import parse_entry
 from trackside.agent.kernel.ring import parse_records
-from trackside.agent.pseudo_files import keyed, mount_point, number, parse_pressure
+from trackside.agent.pseudo_files import key_values, mount_point, number, parse_pressure
 from trackside.agent.sources.block import parse_diskstats
 from trackside.agent.sources.cpu import parse_load, parse_stat
 from trackside.agent.sources.filesystems import parse_mounts, parse_space
@@ -25,7 +25,7 @@ MEMINFO = (b"MemTotal", b"MemFree", b"Shmem")
 PARSERS: dict[str, tuple[Callable[[bytes], Any], str]] = {
     "stat": (parse_stat, "proc/stat"),
     "loadavg": (parse_load, "proc/loadavg"),
-    "meminfo": (lambda data: keyed(data, MEMINFO), "proc/meminfo"),
+    "meminfo": (lambda data: key_values(data, MEMINFO), "proc/meminfo"),
     "pressure": (parse_pressure, "proc/pressure/io"),
     "diskstats": (lambda data: list(parse_diskstats(data)), "proc/diskstats"),
     "net-dev": (lambda data: list(parse_devices(data)), "proc/1/net/dev"),
@@ -90,7 +90,10 @@ def test_a_field_is_a_number_or_none(field: bytes, value: int | None) -> None:
 
 def test_the_first_value_of_a_key_counts_and_kilobytes_become_bytes() -> None:
     text = b"MemTotal:       12 kB\nMemTotal: 13 kB\nHugePages_Total: 4\nMemFree: x kB\n"
-    assert keyed(text, (b"MemTotal", b"HugePages_Total", b"MemFree")) == {b"MemTotal": 12288, b"HugePages_Total": 4}
+    assert key_values(text, (b"MemTotal", b"HugePages_Total", b"MemFree")) == {
+        b"MemTotal": 12288,
+        b"HugePages_Total": 4,
+    }
 
 
 def test_blanks_in_mount_points_are_unescaped() -> None:
@@ -110,4 +113,4 @@ def test_nfs_waits_are_summed_over_connections() -> None:
     assert (data.path, home.path) == ("/data sets", "/home")
     assert home.backlog == 20
     assert home.ops["write"].timeouts == 2
-    assert home.ops["write"].sent - home.ops["write"].calls == 2
+    assert home.ops["write"].transmissions - home.ops["write"].calls == 2

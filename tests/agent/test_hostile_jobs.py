@@ -16,12 +16,12 @@ from tests.agent.hanging import FixedProcesses, hang_collector
 from tests.agent.printing import OutputCollector, append
 from tests.agent.test_processes import BOX, V1, V2, Host, task
 from trackside.agent.daemon import state_folder
+from trackside.agent.delivery.scrape import MAX_REQUESTS, Scrape
+from trackside.agent.delivery.segments import Segments
 from trackside.agent.hang import py_spy, recorder
 from trackside.agent.hang.ranks import Rank, jobs_of
 from trackside.agent.jobs.cgroup_path import NOTHING, membership
 from trackside.agent.jobs.environment import MAX_CHARS, variables
-from trackside.agent.out.scrape import MAX_REQUESTS, Scrape
-from trackside.agent.out.segments import Segments
 from trackside.agent.output.tail import MAX_LINES, Tail, open_file
 from trackside.agent.owners import JobProcess, Owner
 from trackside.agent.source import Reading
@@ -29,7 +29,7 @@ from trackside.agent.user import User, user_of
 from trackside.catalog.streams import is_printed, stream_path
 from trackside.http import unavailable
 from trackside.read.detect import read_source
-from trackside.read.format import CollectingSink, Source
+from trackside.read.format import CollectingSink, InputSource
 
 PRINTED = "job-50/slurm-50.out@n1.log"
 TIME = "2026-11-21T08:00:00.000000001Z "
@@ -238,7 +238,7 @@ class TestHang:
         assert flight_recorder is not None
         assert flight_recorder.uid == os.getuid() + 1
         with pytest.raises(recorder.DumpUnavailable, match="made no dump"):
-            recorder.pieces(flight_recorder, 0, 1 << 20)
+            recorder.dump_pieces(flight_recorder, 0, 1 << 20)
 
     def test_a_dump_of_a_terabyte_is_not_read(self, tmp_path: Path) -> None:
         path = tmp_path / "dump0"
@@ -246,7 +246,7 @@ class TestHang:
         os.truncate(path, 1 << 40)
         begin = time.monotonic()
         with pytest.raises(recorder.DumpUnavailable, match="too large"):
-            recorder.pieces(recorder.Recorder(None, (path,), os.getuid()), 0, 4 << 20)
+            recorder.dump_pieces(recorder.Recorder(None, (path,), os.getuid()), 0, 4 << 20)
         assert time.monotonic() - begin < 0.1
 
     def test_a_chain_of_ten_thousand_processes_is_searched_in_bounded_time(self) -> None:
@@ -275,7 +275,7 @@ class TestRead:
     )
     def test_printed_lines_of_other_sources_are_read_as_log_only(self, text: str) -> None:
         data, sink = text.encode(), CollectingSink()
-        result = read_source(Source(PRINTED, data, io.BytesIO(data), len(data)), sink)
+        result = read_source(InputSource(PRINTED, data, io.BytesIO(data), len(data)), sink)
         assert result.plane == "log"
         assert not sink.records
         assert {event.plane for event in sink.events} <= {"log"}

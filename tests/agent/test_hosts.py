@@ -15,7 +15,7 @@ import pytest
 
 from tests.agent.readings import assert_conforms, assert_golden, exposition, open_source
 from trackside.agent.node import LocalNode
-from trackside.agent.source import Collector, Reading, Source, Unavailable, sources
+from trackside.agent.source import AgentSource, Collector, Reading, Unavailable, sources
 from trackside.agent.sources.filesystems import Space
 
 HOSTS = Path(__file__).parent / "hosts"
@@ -48,7 +48,7 @@ def open_collectors() -> Iterator[list[Collector]]:
         collector.close()
 
 
-def read(source: Source, host: str, open_collectors: list[Collector]) -> Reading | Unavailable:
+def read(source: AgentSource, host: str, open_collectors: list[Collector]) -> Reading | Unavailable:
     try:
         collector = open_source(source, node(host))
         open_collectors.append(collector)

@@ -11,7 +11,7 @@ from tools.cases import Case, scenarios
 
 from tests.agent.output_replay import replay
 from tests.agent.printing import Clock, Host, OutputCollector, append, owner
-from trackside.agent.output.choosing import MAX_CONTEXT_BYTES, MAX_PROGRESS_LINES
+from trackside.agent.output.line_policy import MAX_CONTEXT_BYTES, MAX_PROGRESS_LINES
 from trackside.agent.output.options import Text
 from trackside.logs.event_line import MARK, WITHHELD, WORDS, Pulse, format_event, parse_event
 from trackside.logs.scan import scan_text

@@ -17,11 +17,12 @@ import pytest
 from tests.agent.readings import assert_golden, exposition, open_source
 from tests.serve.receiving import flushed, push_lines
 from tests.serve.receiving import opened as receiver
-from trackside.agent.kernel.choice import RateLimit, known_lines, select
 from trackside.agent.kernel.journal import KernelPosition, load_position, parse_entry
+from trackside.agent.kernel.line_selection import known_lines, select
 from trackside.agent.kernel.ring import KernelClock, Ring, parse_records
 from trackside.agent.node import LocalNode
 from trackside.agent.owners import Owners
+from trackside.agent.rate_limit import RateLimit
 from trackside.agent.source import Collector, Context, Reading, Unavailable
 from trackside.agent.sources import kernel_log
 from trackside.agent.sources.kernel_log import KernelLogOptions

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from tests.agent.receivers import Request
 from tests.serve.receiving import Running, lines
-from trackside.agent.out.identity import Identity
-from trackside.agent.out.loki_push import RECORD_TEXT_BYTES, LokiPush
-from trackside.agent.out.receiver import ReceiverOptions
+from trackside.agent.delivery.identity import Identity
+from trackside.agent.delivery.loki_push import RECORD_TEXT_BYTES, LokiPush
+from trackside.agent.delivery.receiver import ReceiverOptions
 from trackside.agent.source import Reading
 from trackside.http.client import HttpClient
 from trackside.stores.receiver.options import ServeOptions

@@ -20,7 +20,7 @@ import pytest
 from tests.agent.plain_yaml import documents
 from tests.services import missing
 from trackside.agent.config import FILE, PREFIX, STATE, AgentOptions, load
-from trackside.agent.out.exposition import series_text
+from trackside.agent.delivery.exposition import series_text
 from trackside.agent.source import sources
 
 pytestmark = pytest.mark.slow  # real processes, and seconds of waiting for them

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from tests.agent.receivers import Request
 from tests.serve.receiving import Running
 from tests.services import Prometheus, Victoria, wait_until
-from trackside.agent.out.identity import Identity
-from trackside.agent.out.receiver import ReceiverOptions
-from trackside.agent.out.remote_write import RECORD_BYTES, RemoteWrite, literals
+from trackside.agent.delivery.identity import Identity
+from trackside.agent.delivery.receiver import ReceiverOptions
+from trackside.agent.delivery.remote_write import RECORD_BYTES, RemoteWrite, literals
 from trackside.agent.source import Reading
 from trackside.http.client import HttpClient
 from trackside.stores.embedded.snapshot import Snapshot
@@ -108,7 +108,7 @@ def test_a_block_of_literals_is_valid_snappy(data: bytes) -> None:
 
 
 def test_without_cramjam_the_receiver_can_still_read_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trackside.agent.out.remote_write.compressor", lambda: (literals, False))
+    monkeypatch.setattr("trackside.agent.delivery.remote_write.compressor", lambda: (literals, False))
     reading = Reading()
     for gpu in range(5000):
         reading.sample("gpu_power_watts", gpu, gpu=gpu)

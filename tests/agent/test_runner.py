@@ -22,11 +22,11 @@ from tests.agent.test_exposition import ask, parse_exposition
 from tests.services import free_port
 from trackside.agent import runner
 from trackside.agent.config import Collection
-from trackside.agent.daemon import add_own
+from trackside.agent.daemon import add_own_metrics
 from trackside.agent.node import LocalNode
 from trackside.agent.owners import Owners
 from trackside.agent.runner import Running, Ticks
-from trackside.agent.source import Collector, Context, Reading, Sample, Source, Unavailable
+from trackside.agent.source import AgentSource, Collector, Context, Reading, Sample, Unavailable
 
 pytestmark = pytest.mark.slow  # real processes, and seconds of waiting for them
 
@@ -79,7 +79,7 @@ class FakeSource(Collector):
 def collection(
     id_: str, open_: Callable[[Context], Any], interval_s: float = 0.02, timeout_s: float = 5.0
 ) -> Collection:
-    return Collection(Source(id_, id_, open_), True, interval_s, timeout_s, None, "default")
+    return Collection(AgentSource(id_, id_, open_), True, interval_s, timeout_s, None, "default")
 
 
 @contextmanager
@@ -341,7 +341,7 @@ def test_the_agent_reports_the_health_of_its_sources() -> None:
             )
         )
         reading = Reading()
-        add_own(reading, running, [])
+        add_own_metrics(reading, running, [])
     own_metrics = {(sample.metric, sample.labels): sample.value for sample in reading.samples}
     assert own_metrics["trackside_collector_success", (("collector", "a"),)] == 1
     assert own_metrics["trackside_collector_lost_total", (("collector", "a"), ("kind", "lines"))] >= 3

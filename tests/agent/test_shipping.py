@@ -14,13 +14,13 @@ import pytest
 from tests.agent.receivers import Reply, Request, fake_receiver
 from tests.services import free_port
 from trackside.agent.daemon import resident_bytes
-from trackside.agent.out import shipping
-from trackside.agent.out.identity import Identity
-from trackside.agent.out.loki_push import LokiPush
-from trackside.agent.out.receiver import ReceiverOptions
-from trackside.agent.out.remote_write import RemoteWrite
-from trackside.agent.out.shipping import Protocol, Sender
-from trackside.agent.out.spool import Spool, SpoolOptions
+from trackside.agent.delivery import shipping
+from trackside.agent.delivery.identity import Identity
+from trackside.agent.delivery.loki_push import LokiPush
+from trackside.agent.delivery.receiver import ReceiverOptions
+from trackside.agent.delivery.remote_write import RemoteWrite
+from trackside.agent.delivery.shipping import Protocol, Sender
+from trackside.agent.delivery.spool import Spool, SpoolOptions
 from trackside.agent.source import Reading
 
 pytestmark = pytest.mark.slow
@@ -85,7 +85,7 @@ def test_readings_arrive_in_order(tmp_path: Path) -> None:
     with fake_receiver() as receiver, run_sender(tmp_path, receiver.options()) as sender:
         for tick in range(20):
             assert sender.take(samples_at(tick))
-        wait_until(lambda: sender.sent.count == 200)
+        wait_until(lambda: sender.statistics.count == 200)
         assert accepted_ticks(receiver.accepted) == list(range(20))
         assert {request.path for request in receiver.requests} == {"/api/v1/write"}
         assert sender.spool.waiting.count == 0
@@ -105,12 +105,12 @@ def test_ten_minutes_without_a_receiver_lose_nothing_and_keep_the_order(tmp_path
             if tick % 15 == 0:
                 assert metrics.take(samples_at(tick // 15, 3000))
             assert lines.take(lines_at(tick, 200))
-        wait_until(lambda: metrics.sent.failures > 3 and lines.sent.failures > 3)
+        wait_until(lambda: metrics.statistics.consecutive_failures > 3 and lines.statistics.consecutive_failures > 3)
         assert resident_bytes() - before < 32 << 20
         assert metrics.spool.waiting.count == 120_000
         assert metrics.spool.waiting.disk_bytes < 4 << 20
         with fake_receiver(port=port) as receiver:
-            wait_until(lambda: metrics.sent.count == 120_000 and lines.sent.count == 120_000, 60)
+            wait_until(lambda: metrics.statistics.count == 120_000 and lines.statistics.count == 120_000, 60)
             written = [request for request in receiver.accepted if request.path == "/api/v1/write"]
             pushed = [request for request in receiver.accepted if request.path == "/loki/api/v1/push"]
         assert accepted_ticks(written) == list(range(40))
@@ -144,7 +144,7 @@ def test_a_restarted_sender_sends_what_was_left(tmp_path: Path) -> None:
             sender.take(samples_at(tick))
     with fake_receiver(port=port) as receiver, run_sender(tmp_path, options) as sender:
         sender.take(samples_at(5))
-        wait_until(lambda: sender.sent.count == 60)
+        wait_until(lambda: sender.statistics.count == 60)
         assert accepted_ticks(receiver.accepted) == list(range(6))
 
 
@@ -159,9 +159,9 @@ def test_temporary_errors_are_retried_without_loss(tmp_path: Path, status: int) 
     with fake_receiver(reply) as receiver, run_sender(tmp_path, receiver.options(), messages=messages) as sender:
         for tick in range(5):
             sender.take(samples_at(tick))
-        wait_until(lambda: sender.sent.count == 50)
+        wait_until(lambda: sender.statistics.count == 50)
         assert accepted_ticks(receiver.accepted) == list(range(5))
-        assert sender.sent.failed == 3
+        assert sender.statistics.failed_requests == 3
         assert sender.spool.waiting.lost == {}
     assert f"answered {status}: try again later" in messages[0]
 
@@ -175,7 +175,7 @@ def test_retry_after_is_respected(tmp_path: Path) -> None:
 
     with fake_receiver(reply) as receiver, run_sender(tmp_path, receiver.options()) as sender:
         sender.take(samples_at(0))
-        wait_until(lambda: sender.sent.count == 10)
+        wait_until(lambda: sender.statistics.count == 10)
     assert times[1] - times[0] >= 1.0
 
 
@@ -192,7 +192,7 @@ def test_only_the_refused_reading_is_lost(tmp_path: Path) -> None:
             for tick in range(40):
                 unsent.take(samples_at(tick))
         with run_sender(tmp_path, receiver.options(), messages=messages) as sender:
-            wait_until(lambda: sender.sent.count == 390)
+            wait_until(lambda: sender.statistics.count == 390)
             assert accepted_ticks(receiver.accepted) == [*range(7), *range(8, 40)]
             assert sender.spool.waiting.lost == {"refused": 10}
             assert len(receiver.requests) < 30
@@ -214,8 +214,8 @@ def test_a_closed_keep_alive_connection_is_reopened(tmp_path: Path) -> None:
     with fake_receiver(reply) as receiver, run_sender(tmp_path, receiver.options()) as sender:
         for tick in range(3):
             sender.take(samples_at(tick))
-            wait_until(lambda tick=tick: sender.sent.count == 10 * (tick + 1))  # type: ignore[misc]
-        assert sender.sent.failed == 0
+            wait_until(lambda tick=tick: sender.statistics.count == 10 * (tick + 1))  # type: ignore[misc]
+        assert sender.statistics.failed_requests == 0
 
 
 Serve = Callable[[socket.socket], None]
@@ -292,7 +292,7 @@ def test_hostile_receivers_only_cost_time(tmp_path: Path, serve: Serve) -> None:
         options = ReceiverOptions(url=f"http://127.0.0.1:{port}", wait_s=0.0, timeout_s=0.5)
         with run_sender(tmp_path, options, messages=messages) as sender:
             sender.take(samples_at(0))
-            wait_until(lambda: sender.sent.failures >= 2, 15.0)
+            wait_until(lambda: sender.statistics.consecutive_failures >= 2, 15.0)
             assert sender.spool.waiting.count == 10
     assert REASONS[serve] in messages[0]
 
@@ -308,7 +308,7 @@ def test_steps_of_the_clock_delay_lose_and_reorder_nothing(tmp_path: Path, monke
             reading = Reading()
             reading.sample("host_load1", tick)
             sender.take(reading)
-            wait_until(lambda tick=tick: sender.sent.count == tick + 1)  # type: ignore[misc]
+            wait_until(lambda tick=tick: sender.statistics.count == tick + 1)  # type: ignore[misc]
         assert [value for request in receiver.accepted for _, _, _, value in request.samples()] == list(range(10))
 
 

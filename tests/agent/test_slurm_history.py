@@ -17,7 +17,7 @@ from tests.serve.receiving import T0_MS, flushed, lines, opened, push_lines
 from trackside.logs.scan import scan_text
 from trackside.model import Position, Record, Run
 from trackside.read.detect import read_source
-from trackside.read.format import CollectingSink, Source
+from trackside.read.format import CollectingSink, InputSource
 from trackside.runs.attempts import attempts_of
 from trackside.session import StoreRequest, open_session
 from trackside.stores.embedded.snapshot import Snapshot
@@ -167,7 +167,7 @@ def test_steps_come_from_accounting(store: Path) -> None:
 def read(text: str, path: str = "job-7/slurm-7.scontrol@ctl.log") -> tuple[CollectingSink, str]:
     data = text.encode()
     sink = CollectingSink()
-    row = read_source(Source(path, data[: 64 << 10], io.BufferedReader(io.BytesIO(data)), len(data)), sink)  # type: ignore[arg-type]
+    row = read_source(InputSource(path, data[: 64 << 10], io.BufferedReader(io.BytesIO(data)), len(data)), sink)  # type: ignore[arg-type]
     return sink, f"{row.format}: {row.status}"
 
 

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trackside.agent.out.spool import Batch, InUse, Spool, SpoolOptions
+from trackside.agent.delivery.spool import Batch, InUse, Spool, SpoolOptions
 
 QUIET = lambda text: None  # noqa: E731
 
@@ -33,7 +33,7 @@ def drain(spool: Spool, most_bytes: int = 1 << 20) -> list[bytes]:
     records: list[bytes] = []
     while (batch := spool.batch(most_bytes, 100)) is not None:
         records += batch.records
-        spool.done(batch)
+        spool.confirm(batch)
     return records
 
 
@@ -82,7 +82,7 @@ def test_a_reopened_spool_continues_after_the_last_confirmed_record(tmp_path: Pa
         first.append(record(number, 3000), 1)
     batch = first.batch(30_000, 100)
     assert batch is not None
-    first.done(batch)
+    first.confirm(batch)
     sent_count = len(batch.records)
     unconfirmed = first.batch(30_000, 100)
     assert unconfirmed is not None
@@ -116,7 +116,7 @@ def test_a_damaged_position_sends_everything_again(tmp_path: Path) -> None:
         spool.append(record(number), 1)
     batch = spool.batch(1, 4)
     assert batch is not None
-    spool.done(batch)
+    spool.confirm(batch)
     spool.close()
     (tmp_path / "s" / "position").write_bytes(b"rubbish of some length, but no place")
     reopened = open_spool(tmp_path / "s")
@@ -155,8 +155,8 @@ def test_a_damaged_record_is_skipped_and_counted_once(tmp_path: Path) -> None:
         batch = spool.batch(1 << 20, 100)
         assert batch is not None
         assert numbers(batch.records) == [0, 1, 3, 4]
-        spool.released(batch)
-    spool.done(batch)
+        spool.release(batch)
+    spool.confirm(batch)
     assert spool.waiting.lost == {"damaged": 7}
     assert spool.waiting.count == 0
     spool.close()
@@ -184,7 +184,7 @@ def test_a_batch_in_flight_is_not_dropped(tmp_path: Path) -> None:
     assert batch is not None
     for number in range(100, 400):
         spool.append(record(number, 2000), 1)
-    spool.done(batch)
+    spool.confirm(batch)
     dropped_count = spool.waiting.lost["spool_full"]
     remaining = numbers(batch.records) + numbers(drain(spool))
     assert remaining == sorted(remaining)
@@ -217,7 +217,7 @@ def test_an_uncreatable_folder_is_reported(tmp_path: Path) -> None:
 
 
 def test_a_hanging_disk_does_not_block_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trackside.agent.out.spool.BLOCKED_S", 0.05)
+    monkeypatch.setattr("trackside.agent.delivery.spool.BLOCKED_S", 0.05)
     spool = open_spool(tmp_path / "s")
     is_hanging, release = threading.Event(), threading.Event()
     write = os.write
@@ -227,7 +227,7 @@ def test_a_hanging_disk_does_not_block_sources(tmp_path: Path, monkeypatch: pyte
         release.wait(10)
         return write(descriptor, data)
 
-    monkeypatch.setattr("trackside.agent.out.segments.os.write", hang)
+    monkeypatch.setattr("trackside.agent.delivery.segments.os.write", hang)
     first = threading.Thread(target=spool.append, args=(record(0), 1))
     first.start()
     is_hanging.wait(5)
@@ -300,7 +300,7 @@ def test_on_a_full_disk_records_wait_in_memory_until_there_is_space(small_disk: 
     assert len(messages) == 1
     first = spool.batch(200_000, 100)  # a full disk does not stop the sending
     assert first is not None
-    spool.done(first)
+    spool.confirm(first)
     filler.unlink()
     for number in range(60, 70):
         assert spool.append(record(number, 5000), 1)
@@ -334,7 +334,7 @@ def test_records_do_not_overtake_a_batch_from_memory(small_disk: Path) -> None:
     assert batch is not None
     filler.unlink()
     spool.append(record(5, 3000), 1)  # there is space again, but records 0 to 2 are in flight
-    spool.released(batch)
+    spool.release(batch)
     spool.append(record(6, 3000), 1)
     assert numbers(drain(spool)) == list(range(7))
     spool.close()
@@ -343,7 +343,7 @@ def test_records_do_not_overtake_a_batch_from_memory(small_disk: Path) -> None:
 _WRITER = """
 import os, sys
 from pathlib import Path
-from trackside.agent.out.spool import Spool, SpoolOptions
+from trackside.agent.delivery.spool import Spool, SpoolOptions
 spool = Spool(Path(sys.argv[1]), SpoolOptions(most_bytes=1 << 22), lambda text: None)
 number = int(sys.argv[2])
 sent = os.open(sys.argv[3], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -355,7 +355,7 @@ while True:
     batch = spool.batch(20_000, 5)
     if batch is not None:
         os.write(sent, b"".join(record[:8] + b"\\n" for record in batch.records))
-        spool.done(batch)
+        spool.confirm(batch)
 """
 
 
@@ -423,9 +423,9 @@ def test_the_spool_behaves_like_a_queue(tmp_path_factory: pytest.TempPathFactory
             if batch is not None:
                 assert batch.records == list(model)[: len(batch.records)]
                 if action == "fail":
-                    spool.released(batch)
+                    spool.release(batch)
                 else:
-                    spool.done(batch)
+                    spool.confirm(batch)
                     for _ in batch.records:
                         model.popleft()
         assert spool.waiting.count == 2 * len(model)

@@ -227,6 +227,6 @@ def test_copies_stay_in_their_folder(tmp_path: Path) -> None:
     """Whatever the name of a log stream is."""
     with live.copies() as copies:
         for path in ("../../etc/x", "/etc/x", "a/../../x", "a", "a/b", "n\0ul", "x" * 500, "sacct -j 4242", "A"):
-            place = Path(copies._target_path(path))
-            place.write_text("")
-            assert Path(copies.folder).resolve() in place.resolve().parents
+            target = Path(copies._target_path(path))
+            target.write_text("")
+            assert Path(copies.folder).resolve() in target.resolve().parents

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trackside.bundle.parts import NotBundled
+from trackside.bundle.redact.prefilter import LinePattern, Prefilter, line_pattern_of
 from trackside.bundle.redact.redactor import Redactor, pieces
-from trackside.bundle.redact.sieve import LinePattern, Prefilter, line_pattern_of
 from trackside.bundle.redact.traces import Traces
 from trackside.bundle.write import BundleOptions, WrittenBundle, write
 from trackside.catalog.hostlist import expand
@@ -110,9 +110,9 @@ class TestSecrets:
         (text,) = redacted(f"login with {TOKENS[issuer]}, then\n")
         assert text == "login with secret-1, then\n"
 
-    @pytest.mark.parametrize(("place", "value"), SECRET_LINES)
-    def test_a_secret_is_recognized_by_the_text_before_it(self, place: str, value: str) -> None:
-        text, elsewhere = redacted(place.format(value) + "\n", f"again {value} here\n")
+    @pytest.mark.parametrize(("context", "value"), SECRET_LINES)
+    def test_a_secret_is_recognized_by_the_text_before_it(self, context: str, value: str) -> None:
+        text, elsewhere = redacted(context.format(value) + "\n", f"again {value} here\n")
         assert value not in text
         assert elsewhere == "again secret-1 here\n"
 
@@ -234,12 +234,15 @@ class TestNames:
             redactor.learn(f"NodeName={host} State=IDLE\n")
         redactor.settle()
         names = {host: redactor.text(host) for host in hosts}
-        known = {host: name for host, name in names.items() if host != name}
-        assert len(set(known.values())) == len(known)
-        assert all(name.startswith("node-") for name in known.values())
-        one = sorted(known, key=lambda host: (host.rstrip("0123456789"), int(host[len(host.rstrip("0123456789")) :])))
-        assert [known[host] for host in one] == sorted(
-            known.values(), key=lambda name: (name.rstrip("0123456789"), int(name[len(name.rstrip("0123456789")) :]))
+        pseudonyms = {host: name for host, name in names.items() if host != name}
+        assert len(set(pseudonyms.values())) == len(pseudonyms)
+        assert all(name.startswith("node-") for name in pseudonyms.values())
+        ordered = sorted(
+            pseudonyms, key=lambda host: (host.rstrip("0123456789"), int(host[len(host.rstrip("0123456789")) :]))
+        )
+        assert [pseudonyms[host] for host in ordered] == sorted(
+            pseudonyms.values(),
+            key=lambda name: (name.rstrip("0123456789"), int(name[len(name.rstrip("0123456789")) :])),
         )
 
     @given(st.lists(st.ip_addresses(v=4).map(str), max_size=30))
@@ -250,10 +253,10 @@ class TestNames:
         names = redactor.mapping.get("IPv4 addresses", {})
         assert len(set(names.values())) == len(names)
         assert not set(names.values()) & set(names)
-        for one in names:
-            for other in names:
-                near = one.rpartition(".")[0] == other.rpartition(".")[0]
-                assert near == (names[one].rpartition(".")[0] == names[other].rpartition(".")[0])
+        for first in names:
+            for second in names:
+                share_network = first.rpartition(".")[0] == second.rpartition(".")[0]
+                assert share_network == (names[first].rpartition(".")[0] == names[second].rpartition(".")[0])
 
     def test_host_lists_expand_to_the_same_aliases(self) -> None:
         (text,) = redacted("NodeList=b[01-03],c7x[1,5]\n")
@@ -273,7 +276,7 @@ class TestNames:
         assert redactor.text(text) == (f"NodeList=node-a\nnode-a:41:42 [0] NCCL INFO x\nDataLoader {word} of {host}s\n")
 
     @pytest.mark.parametrize(
-        ("known", "elsewhere", "becomes"),
+        ("recorded", "elsewhere", "becomes"),
         [
             (
                 "gpu017",
@@ -284,9 +287,9 @@ class TestNames:
             ("gpu017.acme", "gpu017 in acme", "node-a017 in domain-1.example"),
         ],
     )
-    def test_a_host_is_replaced_with_and_without_its_domain(self, known: str, elsewhere: str, becomes: str) -> None:
+    def test_a_host_is_replaced_with_and_without_its_domain(self, recorded: str, elsewhere: str, becomes: str) -> None:
         redactor = Redactor()
-        redactor.learn_run(Run(nodes=(known,)))
+        redactor.learn_run(Run(nodes=(recorded,)))
         redactor.learn(f"{elsewhere}\n")
         redactor.settle()
         assert redactor.text(elsewhere) == becomes
@@ -337,7 +340,7 @@ class TestPrefilter:
     @pytest.mark.parametrize("matcher", ["hyperscan", "re2"])
     def test_the_prefilter_misses_no_match(self, matcher: str, monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.importorskip(matcher)
-        monkeypatch.setattr("trackside.bundle.redact.sieve.matcher", partial(make, prefer=matcher))
+        monkeypatch.setattr("trackside.bundle.redact.prefilter.matcher", partial(make, prefer=matcher))
         monkeypatch.setattr("trackside.bundle.redact.redactor._learning_prefilter", Prefilter)
         lines = [
             *LOG.splitlines(),
@@ -355,7 +358,7 @@ class TestPrefilter:
         unfiltered = self.learned(text)
         assert prefiltered.mapping == unfiltered.mapping
         assert sum(map(len, prefiltered.mapping.values())) > 20
-        assert prefiltered.text(text) == unfiltered._redacted_by_all(text)
+        assert prefiltered.text(text) == unfiltered._redact_with_all_kinds(text)
 
     def learned(self, text: str) -> Redactor:
         redactor = Redactor()
@@ -383,7 +386,7 @@ class TestPrefilter:
         redactor.settle()
         text = "".join(lines) + last
         assert redactor.text(text) == "".join(
-            redactor._redacted_by_all(line) for line in text.splitlines(keepends=True)
+            redactor._redact_with_all_kinds(line) for line in text.splitlines(keepends=True)
         )
 
 
@@ -450,7 +453,7 @@ class TestBundles:
     def test_a_leak_is_refused_and_nothing_is_written(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """The check of the written bundle does not depend on the code that replaces."""
         folder = self.folder(tmp_path)
-        monkeypatch.setattr("trackside.bundle.redact.people.PeopleNames.redacted", lambda self, text: text)
+        monkeypatch.setattr("trackside.bundle.redact.people.PeopleNames.redact", lambda self, text: text)
         with pytest.raises(NotBundled, match=r"still contains originals of: .*user-1 \(user names\)"):
             redacted_bundle(folder, tmp_path / "run.tsb")
         assert not (tmp_path / "run.tsb").exists()

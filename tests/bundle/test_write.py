@@ -21,8 +21,8 @@ from tools.cases import Case, scenarios
 
 import trackside
 from trackside.bundle import parts, slicing
+from trackside.bundle.differences import differences
 from trackside.bundle.parts import NotBundled
-from trackside.bundle.same import differences
 from trackside.bundle.samples import SampleFilter, export
 from trackside.bundle.write import BundleOptions, write
 from trackside.catalog.metrics import METRICS
@@ -40,7 +40,7 @@ from trackside.read.bundle import (
     recorded_job_and_time,
 )
 from trackside.read.detect import formats, read_source
-from trackside.read.format import CollectingSink, Source
+from trackside.read.format import CollectingSink, InputSource
 from trackside.read.walk import walk
 from trackside.session import Session
 from trackside.session.paths import load
@@ -158,7 +158,7 @@ class TestContent:
     def test_the_time_of_an_input_is_kept(self, run: Path, tmp_path: Path) -> None:
         os.utime(run / "train.log", (1_700_000_000, 1_700_000_000.25))
         write_bundle(run, tmp_path / "run.tsb")
-        sources = {source.path: source for source in walk([tmp_path / "run.tsb"]) if isinstance(source, Source)}
+        sources = {source.path: source for source in walk([tmp_path / "run.tsb"]) if isinstance(source, InputSource)}
         assert sources["train.log"].modified == 1_700_000_000.25
 
     def test_job_and_time_are_recorded(self, run: Path, tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ class TestSlice:
         self, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         self.big(run)
-        monkeypatch.setattr("trackside.bundle.write.spots_of", lambda rows, queries: {})
+        monkeypatch.setattr("trackside.bundle.write.parts_to_keep", lambda rows, queries: {})
         write_bundle(run, tmp_path / "run.tsb", sliced=True)
         manifest = manifest_of(tmp_path / "run.tsb")
         assert not manifest.sliced
@@ -230,10 +230,10 @@ class TestSlice:
         ]
 
     @given(st.lists(st.integers(0, 3000), max_size=40), st.integers(1, 3000))
-    def test_kept_lines_keep_their_order(self, places: list[int], count: int) -> None:
+    def test_kept_lines_keep_their_order(self, selected: list[int], count: int) -> None:
         lines = [f"line {n}\n".encode() for n in range(1, count + 1)]
-        spots = slicing.FileParts(sorted((place, place) for place in set(places)))
-        cut = slicing.Slice(io.BytesIO(b"".join(lines)), spots)
+        kept_parts = slicing.FileParts(sorted((number, number) for number in set(selected)))
+        cut = slicing.Slice(io.BytesIO(b"".join(lines)), kept_parts)
         number, line_numbers = 0, set()
         for text in cut:
             if text.startswith(b"[... "):
@@ -243,7 +243,7 @@ class TestSlice:
                 assert text == lines[number - 1]
                 line_numbers.add(number)
         assert number == count == cut.line_count
-        assert {place for place in places if 1 <= place <= count} <= line_numbers
+        assert {number for number in selected if 1 <= number <= count} <= line_numbers
         assert len(line_numbers) == cut.kept_lines
 
     def test_every_metric_is_read_back_as_it_was(self) -> None:
@@ -268,7 +268,7 @@ class TestSlice:
         SampleWriter(file, SampleFilter()).samples(block)
         sink = CollectingSink()
         data = file.getvalue()
-        row = read_source(Source("x.jsonl", data[: 64 << 10], io.BytesIO(data), len(data)), sink)
+        row = read_source(InputSource("x.jsonl", data[: 64 << 10], io.BytesIO(data), len(data)), sink)
         assert row.format == "victoria-export"
         read_back = {
             block.series[index].metric: value
@@ -284,7 +284,7 @@ class TestSlice:
             for node in nodes
             for minute in range(100)
         ).encode()
-        source = Source("dcgm.prom", text, io.BytesIO(text), len(text))
+        source = InputSource("dcgm.prom", text, io.BytesIO(text), len(text))
         cut = export(source, SampleFilter(frozenset({nodes[0]}), 1_700_000_000_000, 1_700_000_540_000))
         assert (cut.written_count, cut.left_out_count) == (10, 190)
         rows = [json.loads(line) for line in b"".join(cut.lines()).splitlines()]
@@ -314,7 +314,8 @@ class TestDamage:
 
     def refused(self, bundle: Path, reason: str) -> None:
         (row,) = [
-            read_source(source, CollectingSink()) if isinstance(source, Source) else source for source in walk([bundle])
+            read_source(source, CollectingSink()) if isinstance(source, InputSource) else source
+            for source in walk([bundle])
         ]
         assert row.status == "refused"
         assert reason in row.note
@@ -392,8 +393,8 @@ class TestDamage:
     @given(data=st.data())
     def test_any_changed_byte_is_detected(self, bundle: Path, data: st.DataObject) -> None:
         whole = bytearray(bundle.read_bytes())
-        place = data.draw(st.integers(0, len(whole) - 1))
-        whole[place] ^= data.draw(st.integers(1, 255))
+        offset = data.draw(st.integers(0, len(whole) - 1))
+        whole[offset] ^= data.draw(st.integers(1, 255))
         with pytest.raises(DamagedBundle):
             Bundle(io.BytesIO(whole)).check()
 
@@ -412,7 +413,7 @@ class TestDamage:
         copy.write_bytes(bundle.read_bytes())
         self.repacked(copy, lambda m: m.update({MANIFEST: json.dumps(listing).encode()}))
         for source in walk([copy]):
-            if isinstance(source, Source):
+            if isinstance(source, InputSource):
                 source.stream.read()
 
 

@@ -17,7 +17,7 @@ from trackside.catalog.dialect import Dialect, dialects, translate
 from trackside.catalog.dialects.dcgm import FIELDS
 from trackside.catalog.dialects.nvidia_smi import FIELDS as QUERY_FIELDS
 from trackside.catalog.labels import Label, normalized, pci_address
-from trackside.catalog.metrics import COMMON, DESCRIPTIVE, METRICS, labels_of
+from trackside.catalog.metrics import COMMON_LABELS, DESCRIPTIVE_LABELS, METRICS, labels_of
 from trackside.catalog.settling import is_blank
 from trackside.catalog.throttle import REASONS, mask, reasons_in
 from trackside.catalog.units import UNITS
@@ -70,7 +70,7 @@ def test_metric_names_end_with_unit_and_kind() -> None:
 def test_bounds_leave_room_and_labels_are_not_common_ones() -> None:
     for name, metric in METRICS.items():
         assert metric.low < metric.high, name
-        assert not set(metric.labels) & COMMON, name
+        assert not set(metric.labels) & COMMON_LABELS, name
         assert metric.meaning
         assert not metric.meaning.endswith(".")
 
@@ -159,7 +159,7 @@ def test_label_names_of_dialects_are_normalized_and_map_to_known_labels() -> Non
     for dialect in dialects():
         for foreign, label in dialect.labels.items():
             assert foreign == foreign.lower().replace(".", "_"), (dialect.id, foreign)
-            assert label.name in COMMON or any(label.name in metric.labels for metric in METRICS.values()), label
+            assert label.name in COMMON_LABELS or any(label.name in metric.labels for metric in METRICS.values()), label
 
 
 # -- each dialect: a file of cases, FOREIGN{label="value"} -> OURS{label="value"} * SCALE
@@ -378,7 +378,7 @@ def ours_of(path: Path) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     for name, labels, value in scraped(path):
         if (translation := translate(name, labels)) is not None:
             assert not translation.guess
-            identity = tuple(pair for pair in translation.labels if pair[0] not in DESCRIPTIVE)
+            identity = tuple(pair for pair in translation.labels if pair[0] not in DESCRIPTIVE_LABELS)
             number = value * translation.scale
             assert not is_blank(np.array([value])).any(), name
             assert METRICS[translation.metric].low <= number <= METRICS[translation.metric].high, name

@@ -274,6 +274,19 @@ def test_explain_families_and_schema_print_their_documents() -> None:
     assert json.loads(run("schema").stdout)["title"] == "trackside.verdict/1"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("diagnos", "x"), "no command 'diagnos'; did you mean 'diagnose'?"),
+        (("serve", "--metrics-url", "mimir"), "--metrics-url: [metrics] the URL 'mimir' must begin with http://"),
+    ],
+)
+def test_an_error_names_what_was_given(arguments: tuple[str, ...], message: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
 def test_verbose_shows_every_query(log: Path) -> None:
     assert "events(exception)" in run("diagnose", log, "-v").stdout
 

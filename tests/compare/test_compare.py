@@ -14,14 +14,14 @@ import jsonschema
 import pytest
 from click.testing import CliRunner, Result
 from rich.console import Console
-from tools.cases import SCENARIOS, simulated
+from tools.cases import SCENARIOS, simulated_run
 
 from trackside.cli import main
 from trackside.compare.compare import compare
 from trackside.compare.divergence import first_divergence
 from trackside.compare.settings import settings
 from trackside.compare.side import Side
-from trackside.evidence import reduced
+from trackside.evidence import reduce_answer
 from trackside.query import Query
 from trackside.session import Session
 from trackside.session.paths import load
@@ -47,7 +47,7 @@ def row(doc: dict[str, Any], label: str) -> dict[str, Any]:
 
 def inputs(name: str) -> Path:
     folder = SCENARIOS / name
-    return simulated(folder / "scenario.toml") if (folder / "scenario.toml").exists() else folder / "inputs"
+    return simulated_run(folder / "scenario.toml") if (folder / "scenario.toml").exists() else folder / "inputs"
 
 
 @pytest.fixture(scope="session")
@@ -56,7 +56,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     folder = tmp_path_factory.mktemp("pair")
     text = (SCENARIOS / "b3/sim-thermal-one-gpu/scenario.toml").read_text()
     (folder / "good.toml").write_text(text.partition("[[fault]]")[0])
-    return simulated(folder / "good.toml"), inputs("b3/sim-thermal-one-gpu")
+    return simulated_run(folder / "good.toml"), inputs("b3/sim-thermal-one-gpu")
 
 
 @pytest.fixture(scope="session")
@@ -115,7 +115,7 @@ def test_the_exit_status_shows_whether_the_runs_differ(tmp_path: Path) -> None:
     assert run(one, other).exit_code == 0
 
 
-def test_every_value_cites_its_own_run_and_can_be_asked_again(
+def test_every_value_cites_its_own_run_and_can_be_checked_again(
     throttle_doc: dict[str, Any], sides: tuple[Side, Side]
 ) -> None:
     doc = throttle_doc
@@ -131,7 +131,7 @@ def test_every_value_cites_its_own_run_and_can_be_asked_again(
         if cite["query"]:
             query = Query.parse(cite["query"])
             answer = stores[name[0]].ask(query.rows)
-            assert reduced(answer, query) == pytest.approx(cite["value"]), cite  # type: ignore[arg-type]
+            assert reduce_answer(answer, query) == pytest.approx(cite["value"]), cite  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ import pytest
 
 from tests.contract.case import Answer, Case, difference, read, same, to_answer
 from tests.contract.stores import SERVERS, STORES, StoreContents
-from trackside.evidence import Frame, Grid, MissingAnswer, reduced
+from trackside.evidence import Frame, Grid, MissingAnswer, reduce_answer
 from trackside.query import AGGREGATES, ROLLUPS, SPANS, Query
 from trackside.runs.metrics import run_metrics
-from trackside.session.site import ZONES_S
+from trackside.session.site import MAX_ZONE_OFFSET_S
 from trackside.stores.memory import MemoryStore
 from trackside.stores.metric_backend import MetricBackend
 from trackside.stores.metric_store import RunScope
@@ -26,7 +26,10 @@ def contents_of(case: Case, folder: Path) -> StoreContents:
     for name, samples in case.files.items():
         (folder / name).write_text(exposition(samples))
     run = case.run
-    start, end = run.start and run.start - ZONES_S, run.end and run.end + ZONES_S  # as for records from files
+    start, end = (
+        run.start and run.start - MAX_ZONE_OFFSET_S,
+        run.end and run.end + MAX_ZONE_OFFSET_S,
+    )  # as for records from files
     scope = RunScope(start, end, run.nodes, (run.id,) if run.id else ())
     return StoreContents(sorted(folder.iterdir()), scope, exposition(case.unrelated), case.match, case.relabel)
 
@@ -57,7 +60,11 @@ def answers_of(case: Case, backend: MetricBackend) -> list[Answer]:
 def answer_to(query: Query, answer: Frame | Grid | MissingAnswer) -> Answer:
     """A grid, or the value that the query reduces it to."""
     assert not isinstance(answer, Frame)
-    return to_answer(answer) if query.reducer is None or isinstance(answer, MissingAnswer) else reduced(answer, query)
+    return (
+        to_answer(answer)
+        if query.reducer is None or isinstance(answer, MissingAnswer)
+        else reduce_answer(answer, query)
+    )
 
 
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.families.rows import event, store
 from trackside.evidence import Answer, Evidence, Missing, MissingAnswer
-from trackside.facts.fact import Facts, Maybe, closure, fact, questions
+from trackside.facts.fact import Facts, Maybe, closure, fact, queries_of
 from trackside.model import Run
 from trackside.query import Query, events
 from trackside.stores.memory import MemoryStore
@@ -101,4 +101,4 @@ def test_an_internal_error_makes_one_fact_missing() -> None:
 
 def test_questions_include_those_of_all_required_facts() -> None:
     assert closure([Twice]) == (Lines, Twice)
-    assert questions(Twice) == (events("training_end"),)
+    assert queries_of(Twice) == (events("training_end"),)

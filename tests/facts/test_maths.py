@@ -52,23 +52,23 @@ def test_slope_is_robust_and_linear_in_time() -> None:
     ],
 )
 def test_falling(values: list[float], fell: bool) -> None:
-    assert maths.falling(values) is fell
+    assert maths.is_falling(values) is fell
 
 
 def test_rising_mirrors_falling() -> None:
-    assert maths.rising(noisy(1.5, 2.5, 40, 0.1))
-    assert not maths.rising(noisy(2.5, 1.5, 40, 0.1))
+    assert maths.is_rising(noisy(1.5, 2.5, 40, 0.1))
+    assert not maths.is_rising(noisy(2.5, 1.5, 40, 0.1))
 
 
 def test_trailing_counts_only_the_end() -> None:
-    assert maths.trailing([NAN, 1.0, NAN, INF], maths.not_finite) == 2
-    assert maths.trailing([1.0], maths.not_finite) == 0
+    assert maths.trailing_count([NAN, 1.0, NAN, INF], maths.is_not_finite) == 2
+    assert maths.trailing_count([1.0], maths.is_not_finite) == 0
 
 
 def test_plateau_ends_at_the_first_value_outside() -> None:
-    assert maths.plateau([579000.0, *[5.198] * 19], 1e-4) == 19
-    assert maths.plateau([5.0, 4.0, 3.0], 1e-4) == 1
-    assert maths.plateau([5.0, NAN], 1e-4) == 0
+    assert maths.plateau_length([579000.0, *[5.198] * 19], 1e-4) == 19
+    assert maths.plateau_length([5.0, 4.0, 3.0], 1e-4) == 1
+    assert maths.plateau_length([5.0, NAN], 1e-4) == 0
 
 
 def test_best_level_ignores_a_single_outlier() -> None:
@@ -81,13 +81,13 @@ def test_spread_and_steady() -> None:
     assert maths.spread([2.0, 2.0]) == 0.0
     assert maths.spread([1.0, 2.0, 3.0]) == 1.0
     assert maths.spread([-1.0, 0.0, 1.0]) == INF
-    assert maths.steady([2.0] * 9 + [50.0], 0.01, 0.9)
-    assert not maths.steady([], 0.01, 0.9)
+    assert maths.is_steady([2.0] * 9 + [50.0], 0.01, 0.9)
+    assert not maths.is_steady([], 0.01, 0.9)
 
 
 @given(ANY)
 def test_no_statistic_raises_on_any_values(values: list[float]) -> None:
     maths.noise(values), maths.slope(values), maths.ends(values), maths.spread(values)
-    maths.falling(values), maths.rising(values), maths.plateau(values, 0.1), maths.best_level(values)
-    assert maths.steady(values, 0.1, 0.5) in (True, False)
-    assert 0 <= maths.trailing(values, maths.not_finite) <= len(values)
+    maths.is_falling(values), maths.is_rising(values), maths.plateau_length(values, 0.1), maths.best_level(values)
+    assert maths.is_steady(values, 0.1, 0.5) in (True, False)
+    assert 0 <= maths.trailing_count(values, maths.is_not_finite) <= len(values)

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tests.families.rows import END, GIB, START, Row, claims, event, job, judge_store, points, sentence_name
 from trackside.finding import Finding
-from trackside.model import Event, Plane, Position, Record, Role, Run, Samples, Series
+from trackside.model import Event, EventRole, Plane, Position, Record, Run, Samples, Series
 from trackside.runs.metrics import run_metrics
 from trackside.show.document import citation
 from trackside.stores.memory import MemoryStore
@@ -132,7 +132,7 @@ class Cluster:
 def named(text: str, **run: Any) -> tuple[Run, MemoryStore]:
     """A run with every chart, whose nodes, GPUs, states, units and log lines are all the same text."""
     rows: list[Row] = [
-        event("exception", 7, time=START + 900, node=text, text=text * 50, role=Role.ROOT, type="E"),
+        event("exception", 7, time=START + 900, node=text, text=text * 50, role=EventRole.ROOT, type="E"),
         event("checkpoint_saved", 8, time=START + 950, text=text, path=text),
         event("progress", 9, step=1, loss=3.0, throughput=2.0, throughput_unit=text, framework=text, time=START + 100),
         event("progress", 10, step=2, loss=2.0, throughput=2.0, throughput_unit=text, framework=text, time=START + 200),
@@ -169,7 +169,7 @@ def working(**shape: Any) -> Cluster:
 def raised_late(**fields: Any) -> Event:
     """An unhandled exception as the run ends."""
     fields = {"type": "ValueError", "message": "no such option", "about": "application", "time": 4900.0, **fields}
-    return event("exception", 50, role=Role.ROOT, **fields)
+    return event("exception", 50, role=EventRole.ROOT, **fields)
 
 
 def idle_contexts() -> Cluster:

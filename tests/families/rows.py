@@ -8,20 +8,20 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
-from tools.cases import SCENARIOS, simulated
+from tools.cases import SCENARIOS, simulated_run
 
 import trackside
-from trackside.facts.cost.wasted_time import Part
+from trackside.facts.cost.wasted_time import CostPart
 from trackside.facts.trust.telemetry import trusted_facts
 from trackside.families import families, find_family
 from trackside.family import Family
 from trackside.finding import Action, Certainty, Claim, Finding, Outcome, Sentence
-from trackside.model import Event, Plane, Position, Record, Role, Run
-from trackside.show.wording import clause, worded
+from trackside.model import Event, EventRole, Plane, Position, Record, Run
+from trackside.show.wording import claim_sentence, clause
 from trackside.stores.memory import MemoryStore
 from trackside.verdict import engine
 from trackside.verdict.arbiter import arbitrate
-from trackside.verdict.commands import with_names
+from trackside.verdict.commands import fill_commands
 
 START, END = 1000.0, 5000.0
 FOUND, ABSENT, UNKNOWN = Outcome.FOUND, Outcome.ABSENT, Outcome.UNKNOWN
@@ -34,7 +34,7 @@ Row = Event | Record
 # -- rows
 
 
-def event(kind: str, line: int = 1, role: Role = Role.FACT, **fields: Any) -> Event:
+def event(kind: str, line: int = 1, role: EventRole = EventRole.FACT, **fields: Any) -> Event:
     """A log event; text, time, rank, node, plane and path are attributes, the rest are its fields."""
     known = {name: fields.pop(name) for name in ("text", "time", "rank", "node") if name in fields}
     plane: Plane = fields.pop("plane", "log")
@@ -44,7 +44,7 @@ def event(kind: str, line: int = 1, role: Role = Role.FACT, **fields: Any) -> Ev
 
 def root(kind: str, line: int = 50, **fields: Any) -> Event:
     """An event that may be a root cause."""
-    return event(kind, line, Role.ROOT, **fields)
+    return event(kind, line, EventRole.ROOT, **fields)
 
 
 def job(state: str, line: int = 2, **fields: Any) -> Record:
@@ -114,7 +114,7 @@ def store(*rows: Row | list[Row], planes: tuple[Plane, ...] = ("log", "scheduler
 
 def xid_number(number: int, line: int = 5, time: float | None = 4990.0, **fields: Any) -> Event:
     """An Xid line of the kernel, by its number."""
-    role = Role.FACT if number in (13, 31, 43, 45) else Role.CONFIRMATION
+    role = EventRole.FACT if number in (13, 31, 43, 45) else EventRole.CONFIRMATION
     location = {"plane": "kernel", "path": "dmesg.txt", "node": "n1", "pci": "0000:4e:00", **fields}
     return event("xid", line, role, xid=number, time=time, **location)
 
@@ -127,7 +127,7 @@ def activity(lines: int, **fields: Any) -> Event:
 def notice(reason: str, line: int = 800, text: str = "", **fields: Any) -> Event:
     """Slurm's line in the log with the reason why it ended the run."""
     return event(
-        "scheduler_notice", line, Role.ROOT, reason=reason, text=text or f"CANCELLED DUE TO {reason}", **fields
+        "scheduler_notice", line, EventRole.ROOT, reason=reason, text=text or f"CANCELLED DUE TO {reason}", **fields
     )
 
 
@@ -149,7 +149,7 @@ def claims(finding: Finding) -> list[Claim]:
 def check_worded(finding: Finding) -> None:
     """Check that every sentence and every command fills."""
     for claim in claims(finding):
-        assert worded(claim)
+        assert claim_sentence(claim)
     for act in finding.actions:
         assert all(clause(Claim(sentence, act.values)) for sentence in (act.sentence, *act.commands))
 
@@ -157,7 +157,7 @@ def check_worded(finding: Finding) -> None:
 def judge_store(code: str, evidence_store: MemoryStore, run: Run | None = None) -> Finding:
     """One family's finding on a store."""
     facts = trusted_facts(evidence_store, run or Run())
-    finding = with_names(engine.judge_by(facts, [family_of(code)])[0], facts)
+    finding = fill_commands(engine.judge_by(facts, [family_of(code)])[0], facts)
     check_worded(finding)
     return finding
 
@@ -174,7 +174,7 @@ def primary(evidence_store: MemoryStore, run: Run | None = None) -> Finding:
 
 def example(code: str) -> Finding:
     """The primary finding on the catalog's example of a family, a simulated run."""
-    return trackside.diagnose(simulated(SCENARIOS / code / "sim-example-of-the-catalog" / "scenario.toml")).primary
+    return trackside.diagnose(simulated_run(SCENARIOS / code / "sim-example-of-the-catalog" / "scenario.toml")).primary
 
 
 def sentence_name(part: Claim | Action) -> str:
@@ -200,7 +200,7 @@ def sentences() -> list[tuple[str, Sentence]]:
             named += [
                 (f"{constant}_{key}".lower(), entry) for key, entry in value.items() if isinstance(entry, Sentence)
             ]
-        elif isinstance(value, Part):
+        elif isinstance(value, CostPart):
             named.append((f"{constant}_what".lower(), value.what))
     return named
 
@@ -212,7 +212,7 @@ def keys(finding: Finding) -> list[str]:
 
 def text_of(finding: Finding) -> str:
     """The claims that a finding shows, or the reasons why it is absent, as text."""
-    return "; ".join(worded(claim) for claim in (*finding.shows, *finding.because))
+    return "; ".join(claim_sentence(claim) for claim in (*finding.shows, *finding.because))
 
 
 def decision(finding: Finding) -> tuple[Outcome, Certainty | None]:

@@ -33,7 +33,7 @@ from tests.families.rows import (
     sentence_name,
 )
 from trackside.finding import Certainty
-from trackside.model import Role, Run
+from trackside.model import EventRole, Run
 
 
 def test_an_exception_before_any_step_is_a_startup_crash() -> None:
@@ -43,10 +43,10 @@ def test_an_exception_before_any_step_is_a_startup_crash() -> None:
 
 
 def test_an_exception_after_steps_or_handled_is_no_startup_crash() -> None:
-    assert keys(judge("A1", log_points(), raised("ValueError"))) == ["steps_before"]
+    assert keys(judge("A1", log_points(), raised("ValueError"))) == ["raised_after_step"]
     assert judge("A1", raised("ValueError", 5), log_points()).outcome is ABSENT
     logged = raised("ValueError", logged=True)
-    assert keys(judge("A1", logged, job("COMPLETED"))) == ["went_on"]
+    assert keys(judge("A1", logged, job("COMPLETED"))) == ["logged_but_ended_well"]
 
 
 @pytest.mark.parametrize("about", ["oom", "rendezvous", "checkpoint", "storage", "collective", "interrupt"])
@@ -69,9 +69,11 @@ def test_gpus_without_work_establish_a_startup_crash() -> None:
     assert "metric" in finding.planes
     loaded = Cluster().per_gpu("gpu_memory_used_bytes", 50 * GIB).per_gpu("gpu_memory_total_bytes", 80 * GIB)
     loaded.per_gpu("gpu_sm_active_ratio", 0.0)
-    assert {"never_busy", "loaded"} <= set(keys(loaded.judge("A1", raised_late(), FAILED)))
+    assert {"never_busy", "memory_loaded"} <= set(keys(loaded.judge("A1", raised_late(), FAILED)))
     blind = Cluster().per_node("host_load1", 3)
-    assert [sentence_name(claim) for claim in blind.judge("A1", raised_late(), FAILED).cannot_decide] == ["gpu_memory"]
+    assert [sentence_name(claim) for claim in blind.judge("A1", raised_late(), FAILED).cannot_decide] == [
+        "gpu_use_unknown"
+    ]
 
 
 def test_a_crash_within_seconds_is_too_short_for_counters() -> None:
@@ -90,9 +92,9 @@ def test_a_crash_within_seconds_is_too_short_for_counters() -> None:
 
 def test_long_gpu_work_rules_out_a_startup_crash() -> None:
     """The training loop prints nothing readable; the GPUs show that it ran."""
-    assert keys(working().judge("A1", raised_late(), FAILED)) == ["worked"]
+    assert keys(working().judge("A1", raised_late(), FAILED)) == ["raised_after_gpu_work"]
     finding = working().judge("H2", raised_late(), FAILED)
-    assert (finding.outcome, "worked" in keys(finding)) == (FOUND, True)
+    assert (finding.outcome, "gpus_had_computed" in keys(finding)) == (FOUND, True)
     assert idle_contexts().judge("H2", raised_late(), FAILED).outcome is ABSENT
 
 
@@ -111,7 +113,7 @@ def test_work_of_other_gpus_on_the_node_does_not_rule_out_a_startup_crash() -> N
     )
     whole = Cluster(nodes=1).per_gpu("gpu_sm_active_ratio", 0.8)
     assert keys(whole.judge("A1", raised_late(), FAILED, run=Run(id="7", start=START, end=END, nodes=("n1",)))) == [
-        "worked"
+        "raised_after_gpu_work"
     ]
 
 
@@ -119,19 +121,21 @@ def test_unused_gpu_memory_is_reported() -> None:
     cluster = Cluster(end=START + 200)
     cluster.per_gpu("gpu_sm_active_ratio", 0.0).per_gpu("gpu_memory_used_bytes", 0)
     cluster.per_gpu("gpu_memory_total_bytes", 80 << 30)
-    error = event("exception", 20, role=Role.ROOT, type="ValueError", message="no", about="application")
+    error = event("exception", 20, role=EventRole.ROOT, type="ValueError", message="no", about="application")
     finding = cluster.judge("A1", error, job("FAILED", exit_code=1, end=START + 200, elapsed_s=200.0))
-    assert "none_held" in keys(finding)
+    assert "no_memory_used" in keys(finding)
 
 
 @pytest.mark.parametrize(
     ("ranks", "implied"),
-    [(range(16), "at_startup"), (range(8, 16), "at_startup_there"), ((3,), "at_startup_some")],
+    [(range(16), "failed_on_every_rank"), (range(8, 16), "node_differs"), ((3,), "failed_at_startup")],
 )
 def test_the_failed_ranks_point_to_the_job_or_a_node(ranks: Any, implied: str) -> None:
     """One rank may only be the first to fail; all ranks of one node and no others point to that node."""
     errors = [
-        event("exception", 20 + rank, role=Role.ROOT, rank=rank, type="ImportError", message="x", about="application")
+        event(
+            "exception", 20 + rank, role=EventRole.ROOT, rank=rank, type="ImportError", message="x", about="application"
+        )
         for rank in ranks
     ]
     cluster = Cluster().per_gpu("gpu_memory_used_bytes", 0)

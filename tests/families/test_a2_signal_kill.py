@@ -37,11 +37,11 @@ from tests.families.rows import (
     text_of,
 )
 from trackside.finding import Certainty, Finding
-from trackside.model import Event, Position, Record, Role, Run
+from trackside.model import Event, EventRole, Position, Record, Run
 
 
 def killed_by(signal: int = 9, rank: int = 1, **fields: Any) -> Event:
-    known = {"role": Role.ROOT, "global_rank": rank, "signal": signal, "time": 1100.0, "first": True, **fields}
+    known = {"role": EventRole.ROOT, "global_rank": rank, "signal": signal, "time": 1100.0, "first": True, **fields}
     role = known.pop("role")
     return event("launcher_failure", 90, role, rank=rank, **known)
 
@@ -60,7 +60,7 @@ def test_a_killed_rank_is_a_signal_kill() -> None:
 
 def test_a_kernel_oom_kill_names_the_sender() -> None:
     finding = judge("A2", killed_by(), root("oom_kill", scope="cgroup", plane="kernel"), job("OUT_OF_MEMORY"))
-    assert "oom" in keys(finding)
+    assert "host_memory_ran_out" in keys(finding)
     assert not finding.cannot_decide
     alone = judge("A2", job("OUT_OF_MEMORY"), planes=("scheduler",))
     assert (alone.outcome, alone.signal) == (FOUND, ("SIGKILL", 9))
@@ -69,14 +69,14 @@ def test_a_kernel_oom_kill_names_the_sender() -> None:
 
 
 def test_a_signal_with_another_cause_is_no_signal_kill() -> None:
-    timeout = event("collective_timeout", 40, Role.CASCADE, rank=1)
+    timeout = event("collective_timeout", 40, EventRole.CASCADE, rank=1)
     assert judge("A2", timeout, killed_by(6)).outcome is ABSENT
     notice = root("scheduler_notice", 80, reason="cancelled")
     assert judge("A2", notice, killed_by(), job("CANCELLED")).outcome is ABSENT
-    assert judge("A2", killed_by(15, role=Role.TEARDOWN)).outcome is ABSENT
+    assert judge("A2", killed_by(15, role=EventRole.TEARDOWN)).outcome is ABSENT
     assert judge("A2", raised("ValueError", rank=1), killed_by()).outcome is ABSENT
     first = event(
-        "launcher_failure", 80, Role.CONFIRMATION, global_rank=0, rank=0, exit_code=1, time=1000.0, first=True
+        "launcher_failure", 80, EventRole.CONFIRMATION, global_rank=0, rank=0, exit_code=1, time=1000.0, first=True
     )
     assert judge("A2", first, killed_by(first=None, time=1031.0)).outcome is ABSENT
     assert judge("A2", killed_by(time=1005.0), log_points(line=200), job("COMPLETED")).outcome is ABSENT
@@ -92,7 +92,7 @@ def test_an_exit_code_may_stand_for_a_signal() -> None:
 
 def killed(rank: int = 9, **fields: Any) -> Event:
     fields = {"global_rank": rank, "signal": 9, "time": 4980.0, "first": True, "node": "n2", **fields}
-    return event("launcher_failure", 90, role=Role.ROOT, rank=rank, **fields)
+    return event("launcher_failure", 90, role=EventRole.ROOT, rank=rank, **fields)
 
 
 def host(cluster: Cluster, low: float, kills: int) -> Cluster:
@@ -106,11 +106,11 @@ def host(cluster: Cluster, low: float, kills: int) -> Cluster:
 @pytest.mark.parametrize(
     ("low", "kills", "shown", "implied", "undecided"),
     [
-        (0.01, 1, {"oom_counted", "host_short"}, "implies_host_oom", []),
-        (0.1, 1, {"oom_counted"}, "implies_host_oom", []),
-        (0.01, 0, {"host_short"}, "implies_host_oom", []),
-        (0.5, 1, {"oom_counted", "host_ample"}, "implies_cgroup_oom", []),
-        (0.5, 0, {"host_ample"}, "implies_other_kill", ["who_else"]),
+        (0.01, 1, {"kills_counted", "host_short"}, "meanings_host_oom", []),
+        (0.1, 1, {"kills_counted"}, "meanings_host_oom", []),
+        (0.01, 0, {"host_short"}, "meanings_host_oom", []),
+        (0.5, 1, {"kills_counted", "host_ample"}, "meanings_cgroup_oom", []),
+        (0.5, 0, {"host_ample"}, "meanings_other_kill", ["sender_unknown_memory_left"]),
     ],
 )
 def test_host_memory_explains_a_kill(
@@ -125,8 +125,8 @@ def test_host_memory_explains_a_kill(
 
 def test_a_kill_without_host_metrics_stays_undecided() -> None:
     finding = idle_contexts().judge("A2", killed(), FAILED)
-    assert [sentence_name(claim) for claim in finding.cannot_decide] == ["who"]
-    assert keys(working().judge("A2", killed(), FAILED))[1] == "worked"
+    assert [sentence_name(claim) for claim in finding.cannot_decide] == ["sender_unknown"]
+    assert keys(working().judge("A2", killed(), FAILED))[1] == "gpus_had_computed"
 
 
 def test_a_kill_counted_by_the_kernel_alone_is_found() -> None:
@@ -148,32 +148,32 @@ def test_a_kill_that_stopped_training_early_is_no_warning() -> None:
 
 def oom_kill(scope: str, node: str | None = "n2", **more: str) -> Event:
     fields = {"scope": scope, "pid": 12, "time": 4980.0, "text": "Out of memory: Killed process 12 (python3)", **more}
-    return event("oom_kill", 3, role=Role.ROOT, plane="kernel", path="dmesg", node=node, **fields)
+    return event("oom_kill", 3, role=EventRole.ROOT, plane="kernel", path="dmesg", node=node, **fields)
 
 
 def test_kills_in_cgroups_of_other_jobs_are_not_counted() -> None:
     """On a shared node the kill counter covers all jobs; the kernel lines name the cgroups."""
     other, own = (oom_kill("cgroup", cgroup=f"/slurm/uid_0/job_{number}") for number in (99, 7))
     finding = host(idle_contexts(), 0.5, 1).judge("A2", killed(), other, FAILED)
-    assert "oom_counted" not in keys(finding)
-    assert [sentence_name(claim) for claim in finding.cannot_decide] == ["who_else"]
-    assert "oom_counted" in keys(
+    assert "kills_counted" not in keys(finding)
+    assert [sentence_name(claim) for claim in finding.cannot_decide] == ["sender_unknown_memory_left"]
+    assert "kills_counted" in keys(
         host(idle_contexts(), 0.5, 2).judge("A2", killed(), other, FAILED)
     )  # the second kill is in no named cgroup
-    assert "oom_counted" in keys(host(idle_contexts(), 0.5, 1).judge("A2", killed(), other, own, FAILED))
+    assert "kills_counted" in keys(host(idle_contexts(), 0.5, 1).judge("A2", killed(), other, own, FAILED))
     healthy = host(working(), 0.5, 1).judge("A2", *points(), other, FAILED)
-    assert (healthy.outcome, "none_counted" in keys(healthy)) == (ABSENT, False)
+    assert (healthy.outcome, "no_kill_counted" in keys(healthy)) == (ABSENT, False)
 
 
 @pytest.mark.parametrize(
     ("scope", "low", "implied"),
     [
-        ("host", 0.9, "implies_host_oom"),  # too fast for the samples
-        ("host", 0.01, "implies_host_oom"),
-        ("cgroup", 0.9, "implies_cgroup_oom"),
-        ("cgroup", 0.01, "implies_cgroup_oom"),  # while other jobs filled the node
-        ("slurm", 0.9, "implies_cgroup_oom"),  # Slurm counts kills of either kind
-        ("slurm", 0.01, "implies_host_oom"),
+        ("host", 0.9, "meanings_host_oom"),  # too fast for the samples
+        ("host", 0.01, "meanings_host_oom"),
+        ("cgroup", 0.9, "meanings_cgroup_oom"),
+        ("cgroup", 0.01, "meanings_cgroup_oom"),  # while other jobs filled the node
+        ("slurm", 0.9, "meanings_cgroup_oom"),  # Slurm counts kills of either kind
+        ("slurm", 0.01, "meanings_host_oom"),
     ],
 )
 def test_the_kernels_scope_of_a_kill_decides_whose_memory_ran_out(scope: str, low: float, implied: str) -> None:
@@ -183,7 +183,7 @@ def test_the_kernels_scope_of_a_kill_decides_whose_memory_ran_out(scope: str, lo
 
 def test_the_kernels_scope_on_another_node_does_not_count() -> None:
     finding = host(idle_contexts(), 0.9, 1).judge("A2", killed(), oom_kill("host", "n1"), FAILED)
-    assert [sentence_name(claim) for claim in finding.implies] == ["implies_cgroup_oom"]
+    assert [sentence_name(claim) for claim in finding.implies] == ["meanings_cgroup_oom"]
 
 
 def test_host_memory_is_read_on_the_node_of_the_killed_rank() -> None:
@@ -206,16 +206,16 @@ def test_memory_use_near_the_request_explains_a_kill() -> None:
         return host(idle_contexts(), 0.5, 0).judge("A2", killed(), with_memory_request(limit), *more)
 
     near = judged(420 * GIB)  # available memory fell from 900 to 500 GiB
-    assert ([sentence_name(claim) for claim in near.implies], "asked_reached" in keys(near)) == (
-        ["implies_near_limit"],
+    assert ([sentence_name(claim) for claim in near.implies], "growth_near_limit" in keys(near)) == (
+        ["meanings_near_limit"],
         True,
     )
-    assert [sentence_name(claim) for claim in near.cannot_decide] == ["who_else"]
-    assert "asked_reached" not in keys(judged(800 * GIB))
+    assert [sentence_name(claim) for claim in near.cannot_decide] == ["sender_unknown_memory_left"]
+    assert "growth_near_limit" not in keys(judged(800 * GIB))
     step = Record("step", Position("sacct.txt", 3), "scheduler", {"id": "7.0", "max_rss_bytes": 790 * GIB})
-    assert "rss_reached" in keys(judged(800 * GIB, step))
+    assert "rss_near_limit" in keys(judged(800 * GIB, step))
     blind = idle_contexts().judge("A2", killed(), with_memory_request(800 * GIB), step)
-    assert [sentence_name(claim) for claim in blind.implies] == ["implies_near_limit"]
+    assert [sentence_name(claim) for claim in blind.implies] == ["meanings_near_limit"]
 
 
 def test_the_jobs_cgroup_memory_outweighs_the_nodes_memory() -> None:
@@ -226,36 +226,36 @@ def test_the_jobs_cgroup_memory_outweighs_the_nodes_memory() -> None:
         cluster.put("host_cgroup_memory_bytes", own, node="n2", job="7", cgroup="job_7", kind="anon")
         return cluster.judge("A2", killed(), with_memory_request(420 * GIB))
 
-    assert not {"asked_reached", "cgroup_reached"} & set(keys(judged(40 * GIB)))
-    assert [sentence_name(claim) for claim in judged(40 * GIB).implies] == ["implies_other_kill"]
-    assert "cgroup_reached" in keys(judged(410 * GIB))
-    assert [sentence_name(claim) for claim in judged(410 * GIB).implies] == ["implies_near_limit"]
+    assert not {"growth_near_limit", "cgroup_near_limit"} & set(keys(judged(40 * GIB)))
+    assert [sentence_name(claim) for claim in judged(40 * GIB).implies] == ["meanings_other_kill"]
+    assert "cgroup_near_limit" in keys(judged(410 * GIB))
+    assert [sentence_name(claim) for claim in judged(410 * GIB).implies] == ["meanings_near_limit"]
 
 
 def test_ample_host_memory_is_reported_if_nothing_was_killed() -> None:
     finding = host(working(), 0.5, 0).judge("A2", *points(), FAILED)
-    assert (finding.outcome, keys(finding)[1:]) == (ABSENT, ["none_counted", "host_ample_all"])
+    assert (finding.outcome, keys(finding)[1:]) == (ABSENT, ["no_kill_counted", "host_ample_all"])
     assert "2 nodes" in text_of(finding)
     assert keys(working().judge("A2", *points(), FAILED))[1:] == []
 
 
 def crashed(**fields: Any) -> Event:
     fields = {"source": "torchrun", "task": "2", "signal": 11, "pid": 41, "time": 2000.0, **fields}
-    return event("process_exit", 20, role=Role.ROOT, **fields)
+    return event("process_exit", 20, role=EventRole.ROOT, **fields)
 
 
 def test_a_crash_that_a_restart_survived_is_a_warning() -> None:
     cluster = Cluster(nodes=1).per_gpu("gpu_sm_active_ratio", 0.8)
     finding = cluster.judge("A2", crashed(), restarted(), later(), COMPLETED)
     assert (finding.outcome, finding.latent, finding.ranks) == (FOUND, True, (2,))
-    assert keys(finding) == ["died_on", "restarted", "lived_on"]
+    assert keys(finding) == ["died_on", "workers_restarted", "training_continued"]
     assert cluster.judge("A2", crashed(), later(), COMPLETED).outcome is ABSENT  # nothing restarted it
     several = Cluster().per_gpu("gpu_sm_active_ratio", 0.8).judge("A2", crashed(), restarted(), later(), COMPLETED)
     assert several.ranks == ()  # local rank 2 of which node is unknown
 
 
 def test_a_dead_data_loader_worker_is_named_with_its_rank() -> None:
-    died = event("dataloader_death", 50, role=Role.ROOT, rank=9, signal=9, pid=77, time=4900.0)
+    died = event("dataloader_death", 50, role=EventRole.ROOT, rank=9, signal=9, pid=77, time=4900.0)
     cluster = Cluster().per_gpu("gpu_sm_active_ratio", 0.8)
     finding = cluster.judge("A2", died, FAILED, run=cluster.run(n_ranks=16))
     assert "a data-loader worker of rank 9 died of SIGKILL" in text_of(finding).lower().replace("sigkill", "SIGKILL")
@@ -266,8 +266,8 @@ def test_all_nodes_are_checked_if_the_node_of_a_kill_is_unknown() -> None:
     cluster = Cluster().per_node("host_memory_total_bytes", 1000 << 30)
     cluster.per_node("host_memory_available_bytes", 900 << 30)
     cluster.per_node("host_oom_kills_total", 0)
-    died = event("launcher_failure", 90, role=Role.ROOT, signal=9, first=True, time=4980.0)
+    died = event("launcher_failure", 90, role=EventRole.ROOT, signal=9, first=True, time=4980.0)
     assert "host_ample_all" in keys(cluster.judge("A2", died, FAILED))
-    on_n2 = event("launcher_failure", 90, role=Role.ROOT, signal=9, first=True, time=4980.0, node="n2")
+    on_n2 = event("launcher_failure", 90, role=EventRole.ROOT, signal=9, first=True, time=4980.0, node="n2")
     text = text_of(cluster.judge("A2", on_n2, FAILED))
     assert "node n2 always had at least" in text.lower()

@@ -29,9 +29,9 @@ from tests.families.rows import (
     root,
     sentence_name,
 )
-from trackside.facts.logs.exceptions import unhandled
+from trackside.facts.logs.exceptions import unhandled_exceptions
 from trackside.finding import Certainty
-from trackside.model import Event, Role, Run
+from trackside.model import Event, EventRole, Run
 
 
 def oom_gib(line: int = 50, **sizes: float) -> Event:
@@ -42,34 +42,34 @@ def test_a_request_beyond_the_total_memory_is_a_cuda_oom() -> None:
     finding = judge("B1", oom_gib(requested_bytes=91.6, total_bytes=79.2), job("FAILED", exit_code=1))
     assert (finding.outcome, finding.certainty, finding.culprit) == (FOUND, Certainty.ESTABLISHED, "job")
     assert finding.ranks == (3,)
-    assert "larger" in keys(finding)
+    assert "larger_than_gpu" in keys(finding)
 
 
 def test_cuda_oom_from_fragmentation_or_another_process() -> None:
     pieces = oom_gib(requested_bytes=4, total_bytes=80, allocated_bytes=58, reserved_bytes=75)
-    assert "fragmented" in keys(judge("B1", pieces))
+    assert "memory_fragmented" in keys(judge("B1", pieces))
     crowded = oom_gib(requested_bytes=1, total_bytes=40, allocated_bytes=4, reserved_bytes=4, other_process_bytes=34)
     assert judge("B1", crowded).culprit == "infrastructure"
     assert judge("B1", crowded, run=Run(n_ranks=8)).culprit == "job"
 
 
 def test_a_handled_or_quoted_cuda_oom_is_absent() -> None:
-    assert keys(judge("B1", oom_gib(5), log_points())) == ["handled"]
-    assert judge("B1", event("cuda_oom", 50, Role.CONFIRMATION)).outcome is ABSENT
+    assert keys(judge("B1", oom_gib(5), log_points())) == ["error_handled"]
+    assert judge("B1", event("cuda_oom", 50, EventRole.CONFIRMATION)).outcome is ABSENT
 
 
 def test_buffered_points_after_a_traceback_do_not_count_as_recovery() -> None:
     late = log_points(line=60, time=None)
     assert judge("B1", oom_gib(), late, job("FAILED", exit_code=1)).outcome is FOUND
     error = raised("ValueError")
-    assert unhandled([error], late) == []
-    assert unhandled([error], late, crashed=True) == [error]
-    assert unhandled([error], log_points(line=60), crashed=True) == []
+    assert unhandled_exceptions([error], late) == []
+    assert unhandled_exceptions([error], late, crashed=True) == [error]
+    assert unhandled_exceptions([error], log_points(line=60), crashed=True) == []
 
 
 def oom(rank: int = 3, **fields: Any) -> Event:
     fields = {"requested_bytes": 2 * GIB, "total_bytes": 80 * GIB, "time": 4990.0, **fields}
-    return event("cuda_oom", 50, role=Role.ROOT, rank=rank, text="CUDA out of memory", **fields)
+    return event("cuda_oom", 50, role=EventRole.ROOT, rank=rank, text="CUDA out of memory", **fields)
 
 
 def filled(used: Make | float, but: dict[str, Make] | None = None, **shape: Any) -> Cluster:
@@ -84,21 +84,21 @@ def test_a_memory_curve_near_its_limit_supports_a_cuda_oom() -> None:
     finding = cluster.judge("B1", oom(), FAILED, run=cluster.run(n_ranks=16))
     assert (finding.outcome, finding.certainty, finding.culprit) == (FOUND, ESTABLISHED, "job")
     assert (finding.gpus, set(finding.planes)) == (("n1:3",), {"log", "metric", "scheduler"})
-    assert {"near", "clean_ecc"} <= set(keys(finding))
+    assert {"memory_climbed", "no_ecc_errors"} <= set(keys(finding))
 
 
 def test_a_single_large_request_does_not_show_in_the_memory_curve() -> None:
     cluster = filled(lambda c: c.between(1030, 4990, 40 * GIB))
     finding = cluster.judge("B1", oom(requested_bytes=91 * GIB), FAILED, run=cluster.run(n_ranks=16))
     assert finding.certainty is ESTABLISHED
-    assert "near" not in keys(finding)
-    assert "below" in [sentence_name(claim) for claim in finding.implies]
+    assert "memory_climbed" not in keys(finding)
+    assert "peak_below_total" in [sentence_name(claim) for claim in finding.implies]
 
 
 def test_memory_capacity_is_used_plus_free() -> None:
     cluster = Cluster()
     cluster.per_gpu("gpu_memory_used_bytes", 78 * GIB).per_gpu("gpu_memory_free_bytes", 2 * GIB)
-    assert "near" in keys(cluster.judge("B1", oom(), FAILED, run=cluster.run(n_ranks=16)))
+    assert "memory_climbed" in keys(cluster.judge("B1", oom(), FAILED, run=cluster.run(n_ranks=16)))
 
 
 def test_memory_of_another_process_blames_infrastructure() -> None:
@@ -110,12 +110,12 @@ def test_memory_of_another_process_blames_infrastructure() -> None:
 
     shared = filled(own(50, 0), {"n1:3": own(79, 30)}, **long)
     finding = shared.judge("B1", oom(), FAILED, run=run)
-    assert (finding.culprit, "taken" in keys(finding)) == ("infrastructure", True)
-    assert sentence_name(finding.actions[0]) == "who"
+    assert (finding.culprit, "used_by_other_process" in keys(finding)) == ("infrastructure", True)
+    assert sentence_name(finding.actions[0]) == "find_other_processes"
     too_large = shared.judge("B1", oom(requested_bytes=60 * GIB), FAILED, run=run)
-    assert (too_large.culprit, "taken" in keys(too_large)) == ("job", True)
+    assert (too_large.culprit, "used_by_other_process" in keys(too_large)) == ("job", True)
     before: Make = lambda c: c.between(1040, 4990, 79 * GIB, c.between(0, 1000, 60 * GIB))  # noqa: E731
-    assert "taken" not in keys(filled(before, **long).judge("B1", oom(), FAILED, run=run))
+    assert "used_by_other_process" not in keys(filled(before, **long).judge("B1", oom(), FAILED, run=run))
 
 
 def test_a_climbing_memory_curve_alone_is_only_possible() -> None:
@@ -127,7 +127,7 @@ def test_a_climbing_memory_curve_alone_is_only_possible() -> None:
     assert climbing.judge("B1", job("COMPLETED"), planes=NO_LOG).outcome is UNKNOWN
     assert climbing.judge("B1", job("FAILED", exit_code=0, signal=9), planes=NO_LOG).outcome is UNKNOWN
     finding = filled(40 * GIB).judge("B1", *points(), FAILED)
-    assert (finding.outcome, keys(finding)) == (ABSENT, ["none", "at_most"])
+    assert (finding.outcome, keys(finding)) == (ABSENT, ["no_oom_error", "used_at_most"])
 
 
 def test_failed_allocations_counted_by_the_framework_support_a_cuda_oom() -> None:
@@ -136,10 +136,12 @@ def test_failed_allocations_counted_by_the_framework_support_a_cuda_oom() -> Non
         return cluster.put("training_memory_ooms_total", cluster.after(at, 1), node="n1", rank="0")
 
     finding = counted(4950).judge("B1", FAILED, planes=NO_LOG)
-    assert (finding.outcome, finding.certainty, "counted" in keys(finding)) == (FOUND, SUPPORTED, True)
+    assert (finding.outcome, finding.certainty, "failures_counted" in keys(finding)) == (FOUND, SUPPORTED, True)
     assert counted(2000).judge("B1", FAILED, planes=NO_LOG).outcome is UNKNOWN  # caught long before
     assert counted(4950).judge("B1", COMPLETED, planes=NO_LOG).outcome is UNKNOWN
     assert counted(4950).judge("B1", *points(), FAILED).outcome is FOUND
-    raised = event("exception", 50, type="ValueError", message="bad", about="application", role=Role.ROOT, time=4990.0)
+    raised = event(
+        "exception", 50, type="ValueError", message="bad", about="application", role=EventRole.ROOT, time=4990.0
+    )
     assert counted(4950).judge("B1", raised, FAILED).outcome is ABSENT
-    assert "counted" in keys(counted(4950).judge("B1", oom(), FAILED))
+    assert "failures_counted" in keys(counted(4950).judge("B1", oom(), FAILED))

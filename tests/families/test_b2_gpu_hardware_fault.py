@@ -37,7 +37,7 @@ from tests.families.rows import (
     xid_number,
 )
 from trackside.finding import Certainty, Finding
-from trackside.model import Event, Position, Record, Role, Run
+from trackside.model import Event, EventRole, Position, Record, Run
 
 RUN = Run(id="7", start=1000.0, end=5000.0, nodes=("n1",))
 
@@ -61,7 +61,7 @@ def test_a_hardware_fault_without_effect_is_latent() -> None:
 
 
 def test_application_xids_are_no_hardware_fault() -> None:
-    assert keys(judge("B2", xid_number(31), xid_number(43), job("FAILED"), run=RUN)) == ["application"]
+    assert keys(judge("B2", xid_number(31), xid_number(43), job("FAILED"), run=RUN)) == ["only_application_xids"]
     again = [xid_number(31, line, pid=line, time=float(line)) for line in (10, 20, 30)]
     finding = judge("B2", again, run=RUN)
     assert (finding.outcome, finding.latent, finding.certainty) == (FOUND, True, Certainty.POSSIBLE)
@@ -101,7 +101,12 @@ def test_a_hardware_fault_names_the_rank_and_the_actions() -> None:
     cluster = ecc(lambda c: c.after(4980, 94), "gpu_xid_last")
     finding = cluster.judge("B2", FAILED, run=cluster.run(n_ranks=16))
     assert finding.ranks == (11,)
-    assert [sentence_name(one) for one in finding.actions] == ["drain_node", "elsewhere", "save", "advised"]
+    assert [sentence_name(one) for one in finding.actions] == [
+        "drain_node",
+        "rerun_elsewhere",
+        "save_report",
+        "nvidia_advice",
+    ]
 
 
 def test_a_hardware_fault_hours_before_the_time_limit_is_no_warning() -> None:
@@ -135,9 +140,9 @@ def test_a_rising_counter_is_latent_if_the_gpus_kept_working() -> None:
 
 def test_clean_counters_rule_out_a_hardware_fault_with_figures() -> None:
     finding = ecc().per_gpu("gpu_health", 0, {SICK: 10}).judge("B2", *points(), FAILED)
-    assert (finding.outcome, keys(finding)) == (ABSENT, ["flag_only", "clean_ecc"])
+    assert (finding.outcome, keys(finding)) == (ABSENT, ["only_health_flag", "no_ecc_errors"])
     assert "No new uncorrectable ECC errors on 16 GPUs" in text_of(finding)
-    assert keys(ecc(metric="gpu_xid_last").judge("B2", FAILED)) == ["quiet_gauge"]
+    assert keys(ecc(metric="gpu_xid_last").judge("B2", FAILED)) == ["no_new_xid"]
 
 
 def test_application_xids_in_the_gauge_are_no_hardware_fault() -> None:
@@ -170,7 +175,7 @@ def test_errors_of_another_jobs_gpu_are_ignored() -> None:
 
 def xid(pci: str, node: str | None = None, line: int = 1, **fields: Any) -> Event:
     fields = {"xid": 79, "pci": pci, "time": 4980.0, "text": f"NVRM: Xid (PCI:{pci}): 79", **fields}
-    return event("xid", line, role=Role.CONFIRMATION, plane="kernel", path="dmesg", node=node, **fields)
+    return event("xid", line, role=EventRole.CONFIRMATION, plane="kernel", path="dmesg", node=node, **fields)
 
 
 def addressed() -> Cluster:
@@ -206,7 +211,7 @@ def test_a_pci_address_unknown_to_the_metrics_is_not_a_second_gpu() -> None:
 
 def test_a_rank_names_the_gpu_if_nothing_else_does() -> None:
     cluster = ecc()
-    cuda = event("cuda_error", 50, name="uncorrectable ECC error", role=Role.ROOT, rank=11, time=4980.0)
+    cuda = event("cuda_error", 50, name="uncorrectable ECC error", role=EventRole.ROOT, rank=11, time=4980.0)
     finding = cluster.judge("B2", cuda, FAILED, run=cluster.run(n_ranks=16))
     assert (finding.outcome, finding.gpus, finding.ranks) == (FOUND, (SICK,), (11,))
 
@@ -247,7 +252,7 @@ def test_a_drain_counts_only_during_the_run() -> None:
     assert judged(END + 80, back).outcome is UNKNOWN
     assert judged(END + 10, back).outcome is FOUND  # drained before it was back
     undated = judged(None)
-    assert (undated.latent, "undated" in keys(undated)) == (True, True)
+    assert (undated.latent, "drain_undated" in keys(undated)) == (True, True)
 
 
 @pytest.mark.parametrize("code", ["B2", "F1"])
@@ -270,7 +275,7 @@ def idle_gpu_with_errors(job_: str | None = None) -> Cluster:
 def test_errors_of_an_idle_gpu_known_only_by_its_memory_are_ignored() -> None:
     run = Run(id="7", start=START, end=END, nodes=("n1", "n2"))
     finding = idle_gpu_with_errors().judge("B2", *points(), FAILED, run=run)
-    assert (finding.outcome, "foreign" in keys(finding)) == (ABSENT, True)
+    assert (finding.outcome, "other_jobs_gpu" in keys(finding)) == (ABSENT, True)
     assert SICK in text_of(finding)
     named = idle_gpu_with_errors("7").judge("B2", *points(), FAILED, run=run)
     assert (named.outcome, named.gpus) == (FOUND, (SICK,))

@@ -162,13 +162,16 @@ def test_low_power_from_low_clocks_is_no_stall() -> None:
 
 
 BENIGN: dict[str, tuple[Callable[[], Cluster], list[str]]] = {
-    "power cap": (lambda: throttled(0x4, 1.3e9, 60), ["benign", "hottest"]),
-    "all at their power cap": (lambda: throttled(0x4, 1.3e9, 70, (0, 9999), Cluster().gpus), ["benign", "hottest"]),
-    "single samples": (lambda: throttled(span=(3000, 3040)), ["brief", "hottest"]),
-    "clock kept": (lambda: throttled(clock=1.58e9), ["clock_stayed", "hottest"]),
+    "power cap": (lambda: throttled(0x4, 1.3e9, 60), ["no_severe_reason", "hottest_gpu"]),
+    "all at their power cap": (
+        lambda: throttled(0x4, 1.3e9, 70, (0, 9999), Cluster().gpus),
+        ["no_severe_reason", "hottest_gpu"],
+    ),
+    "single samples": (lambda: throttled(span=(3000, 3040)), ["only_briefly", "hottest_gpu"]),
+    "clock kept": (lambda: throttled(clock=1.58e9), ["clock_stayed", "hottest_gpu"]),
     "no reasons, at the highest clock": (
         lambda: throttled(heat=60, clock=1.59e9, give=("clocks", "heat")).per_gpu("gpu_sm_clock_max_hertz", 1.7e9),
-        ["clocks_stayed", "hottest"],
+        ["clocks_stayed", "hottest_gpu"],
     ),
 }
 
@@ -184,7 +187,7 @@ def test_repeated_single_samples_are_brief() -> None:
     cluster = working()
     flaps = np.where(np.arange(len(cluster.times)) % 6 < 2, 0x8, 0)
     cluster.per_gpu("gpu_throttle_reasons", 0, {SICK: flaps}).per_gpu("gpu_sm_clock_hertz", 1.6e9)
-    assert keys(cluster.judge("B3", steps(), COMPLETED)) == ["brief"]
+    assert keys(cluster.judge("B3", steps(), COMPLETED)) == ["only_briefly"]
 
 
 def test_idle_gpus_are_not_throttled() -> None:
@@ -213,8 +216,8 @@ def test_hot_gpus_below_their_models_clock_from_the_start_are_possible() -> None
     model = {"gpu_model": "NVIDIA H100 80GB HBM3"}
     finding = by_default(8.85e8, 86, 230, **model).judge("B3", steps(), COMPLETED)
     assert outcome(finding) == (FOUND, POSSIBLE, True)
-    assert "lower_highest" in keys(finding)
-    assert "set_so" in [sentence_name(claim) for claim in finding.cannot_decide]
+    assert "clock_lowered_highest" in keys(finding)
+    assert "heat_or_setting" in [sentence_name(claim) for claim in finding.cannot_decide]
     for other in (by_default(8.85e8, 60, 230, **model), by_default(8.85e8, 86, 690, **model)):
         assert other.judge("B3", steps(), COMPLETED).outcome is UNKNOWN, "set by hand, or at the power limit"
     assert by_default(8.85e8, 86, 230).judge("B3", steps(), COMPLETED).outcome is UNKNOWN

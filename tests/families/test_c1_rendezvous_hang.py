@@ -39,7 +39,7 @@ def test_a_failed_dns_lookup_blames_infrastructure() -> None:
     failure = root("rendezvous_failure", reason="dns", address="head:29500", retry=True)
     last = root("rendezvous_failure", 60, reason="timeout", address="head:29500")
     finding = judge("C1", failure, last, job("FAILED", exit_code=1))
-    assert (finding.outcome, finding.culprit, keys(finding)[0]) == (FOUND, "infrastructure", "failed_dns")
+    assert (finding.outcome, finding.culprit, keys(finding)[0]) == (FOUND, "infrastructure", "failures_dns")
 
 
 def test_an_unexpanded_host_list_as_address_blames_the_job() -> None:
@@ -50,7 +50,7 @@ def test_an_unexpanded_host_list_as_address_blames_the_job() -> None:
 def test_a_rendezvous_that_succeeded_is_no_failure() -> None:
     retry = root("rendezvous_failure", 5, reason="refused", retry=True)
     assert judge("C1", retry, event("distributed_ready", 9, world_size=4)).outcome is ABSENT
-    assert keys(judge("C1", log_points(), root("rendezvous_failure", reason="timeout"))) == ["trained"]
+    assert keys(judge("C1", log_points(), root("rendezvous_failure", reason="timeout"))) == ["training_ran"]
 
 
 def test_a_silent_start_of_several_ranks_is_supported() -> None:
@@ -69,10 +69,10 @@ def test_the_wording_of_the_rendezvous_hang_example() -> None:
     assert (finding.nodes, finding.ranks, finding.culprit) == (("n1", "n2"), tuple(range(16)), "unknown")
 
 
-def test_a_running_job_is_not_said_to_have_ended() -> None:
+def test_a_running_job_is_not_reported_as_ended() -> None:
     finding = judged(cold(), "C1", DISTRIBUTED_INIT, job("RUNNING", end=None))
     assert finding.outcome is FOUND
-    assert ("running" in keys(finding), "ended" in keys(finding)) == (True, False)
+    assert ("listed_as" in keys(finding), "run_ended" in keys(finding)) == (True, False)
 
 
 def test_a_rendezvous_hang_is_found_without_a_log() -> None:
@@ -84,10 +84,10 @@ def test_a_rendezvous_hang_is_found_without_a_log() -> None:
 
 
 def test_rivals_are_no_rendezvous_hang() -> None:
-    assert keys(judged(hung(), "C1", TIMEOUT, planes=NO_LOG)) == ["worked_sm"]
+    assert keys(judged(hung(), "C1", TIMEOUT, planes=NO_LOG)) == ["gpu_work_sm"]
     assert judged(cold(nodes=1, gpus=1), "C1", TIMEOUT, planes=NO_LOG).outcome is UNKNOWN
-    assert "trained" in keys(judged(cold(), "C1", points(), TIMEOUT))
-    assert "completed" in keys(judged(cold(), "C1", COMPLETED))
+    assert "training_ran" in keys(judged(cold(), "C1", points(), TIMEOUT))
+    assert "ended_well" in keys(judged(cold(), "C1", COMPLETED))
 
 
 def test_a_short_idle_period_is_no_hang() -> None:

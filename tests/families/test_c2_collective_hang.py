@@ -43,11 +43,11 @@ from tests.families.rows import (
     text_of,
 )
 from trackside.finding import Certainty
-from trackside.model import Event, Position, Record, Role, Run
+from trackside.model import Event, EventRole, Position, Record, Run
 
 
 def timed_out(rank: int, seq: int | None = 40, **fields: Any) -> Event:
-    return event("collective_timeout", 60 + rank, Role.CASCADE, rank=rank, seq=seq, **{"time": 2000.0, **fields})
+    return event("collective_timeout", 60 + rank, EventRole.CASCADE, rank=rank, seq=seq, **{"time": 2000.0, **fields})
 
 
 def test_collective_hang_names_the_silent_rank() -> None:
@@ -60,22 +60,22 @@ def test_collective_hang_names_the_silent_rank() -> None:
 
 def test_collective_hang_names_the_rank_with_the_least_enqueued_work() -> None:
     rows = [timed_out(r, last_enqueued=40, last_completed=39) for r in (0, 1, 2)]
-    state = event("collective_state", 70, Role.CASCADE, rank=3, last_enqueued=39, last_completed=39)
+    state = event("collective_state", 70, EventRole.CASCADE, rank=3, last_enqueued=39, last_completed=39)
     assert judge("C2", log_points(), rows, state, run=Run(n_ranks=4)).ranks == (3,)
     behind = timed_out(3, seq=39, last_enqueued=38, last_completed=38)
-    assert "behind" in keys(judge("C2", log_points(), rows, behind))
+    assert "ranks_behind" in keys(judge("C2", log_points(), rows, behind))
 
 
 def test_a_blocked_kernel_task_blames_infrastructure_for_a_collective_hang() -> None:
-    task = event("hung_task", 4, Role.CONFIRMATION, plane="kernel", path="dmesg.txt", comm="python3", seconds=120)
+    task = event("hung_task", 4, EventRole.CONFIRMATION, plane="kernel", path="dmesg.txt", comm="python3", seconds=120)
     assert judge("C2", log_points(), timed_out(0), task).culprit == "infrastructure"
 
 
 def test_a_timeout_at_startup_or_teardown_is_no_collective_hang() -> None:
-    assert keys(judge("C2", [timed_out(r, seq=1) for r in (0, 1)])) == ["startup"]
+    assert keys(judge("C2", [timed_out(r, seq=1) for r in (0, 1)])) == ["is_rendezvous_failure"]
     assert judge("C2", timed_out(0, time=1000.0), log_points(line=200)).outcome is ABSENT
     end = event("training_end", 50, status="success")
-    assert judge("C2", log_points(), end, event("peer_lost", 60, Role.CASCADE, rank=0)).outcome is ABSENT
+    assert judge("C2", log_points(), end, event("peer_lost", 60, EventRole.CASCADE, rank=0)).outcome is ABSENT
 
 
 def test_silence_to_the_time_limit_is_a_collective_hang_without_a_watchdog() -> None:
@@ -103,7 +103,7 @@ def test_a_stall_is_compared_with_work_and_not_with_startup() -> None:
     working = np.where(cluster.times < 2400, 0.0, np.where(cluster.times < STOP, 0.7, 0.03))
     cluster.per_gpu("gpu_sm_active_ratio", working, {AWAY: np.where(cluster.times < STOP, working, 0.0)})
     finding = judged(cluster, "C2", until_stop(), TIMEOUT)
-    [rest] = [show for show in finding.shows if sentence_name(show) == "rest_sm"]
+    [rest] = [show for show in finding.shows if sentence_name(show) == "work_before_and_now_sm"]
     assert rest.values["before"].number == pytest.approx(0.7)
 
 
@@ -125,14 +125,14 @@ def test_collective_hang_is_established_from_gpu_metrics(case: str) -> None:
     assert decision(finding) == (FOUND, ESTABLISHED)
     away = AWAY if len(cluster.gpus) > 2 else "n2:0"
     assert (finding.gpus, finding.nodes, finding.ranks) == ((away,), ("n2",), (cluster.gpus.index(away),))
-    assert {"odd_cold", "memory_held", "ended"} <= set(keys(finding))
+    assert {"outlier_claims_cold", "memory_held", "run_ended"} <= set(keys(finding))
     assert finding.since == pytest.approx(STOP, abs=130)
 
 
 def test_the_wording_of_the_collective_hang_example() -> None:
     """Fifteen ranks spin, one is idle, and its log reports the killed loader worker."""
     died = event(
-        "dataloader_death", 900, rank=RANK, role=Role.ROOT, signal=9, text="worker is killed by signal: Killed."
+        "dataloader_death", 900, rank=RANK, role=EventRole.ROOT, signal=9, text="worker is killed by signal: Killed."
     )
     finding = judged(traced(hung()), "C2", until_stop(), died, TIMEOUT)
     text = text_of(finding)
@@ -144,10 +144,10 @@ def test_the_wording_of_the_collective_hang_example() -> None:
 
 
 def test_the_cause_of_a_missing_rank_is_open_without_its_own_log_line() -> None:
-    other = event("dataloader_death", 900, rank=2, role=Role.ROOT, signal=9)
+    other = event("dataloader_death", 900, rank=2, role=EventRole.ROOT, signal=9)
     finding = judged(hung(), "C2", until_stop(), other, TIMEOUT)
     assert "worker_died" not in keys(finding)
-    assert [sentence_name(claim) for claim in finding.cannot_decide] == ["why"]
+    assert [sentence_name(claim) for claim in finding.cannot_decide] == ["absence_unexplained"]
 
 
 def test_a_collective_hang_is_found_without_a_log() -> None:
@@ -177,7 +177,7 @@ def test_a_gpu_whose_samples_stop_is_named() -> None:
     fresh.per_gpu("gpu_engine_active_ratio", cluster.between(STOP, 9e9, 1.0, 0.97), {AWAY: cluster.until(STOP, 0.97)})
     finding = judged(fresh, "C2", until_stop(), TIMEOUT)
     assert (finding.outcome, finding.gpus) == (FOUND, (AWAY,))
-    assert "odd_gone" in keys(finding)
+    assert "outlier_claims_gone" in keys(finding)
 
 
 def test_the_rank_that_entered_fewer_collectives_is_named() -> None:
@@ -188,7 +188,7 @@ def test_the_rank_that_entered_fewer_collectives_is_named() -> None:
     cluster.per_gpu("trackside_nccl_collectives_started_total", done + 1, {AWAY: done})
     finding = judged(cluster, "C2", until_stop(), TIMEOUT)
     assert (finding.outcome, finding.gpus) == (FOUND, (AWAY,))
-    assert "odd_behind" in keys(finding)
+    assert "outlier_claims_behind" in keys(finding)
 
 
 def test_utilization_alone_needs_the_others_pinned() -> None:
@@ -201,12 +201,12 @@ def test_utilization_alone_needs_the_others_pinned() -> None:
 
 
 RIVALS: dict[str, tuple[Callable[[], Cluster], list[Row | list[Any]], str]] = {
-    "an evaluation that ends": (lambda: hung(until=STOP + 900), [points(65), TIMEOUT], "to_the_end_sm"),
+    "an evaluation that ends": (lambda: hung(until=STOP + 900), [points(65), TIMEOUT], "worked_to_end_sm"),
     "storage that comes back": (
         lambda: traced(hung(sm=0.0, until=STOP + 300)).per_gpu("gpu_power_watts", 300), [points(65), COMPLETED],
         "ended_well",
     ),
-    "work to the end": (lambda: hung(since=9e9), [points(65), TIMEOUT], "to_the_end_sm"),
+    "work to the end": (lambda: hung(since=9e9), [points(65), TIMEOUT], "worked_to_end_sm"),
     "completed with a cold tail": (hung, [until_stop(), COMPLETED], "ended_well"),
 }  # fmt: skip
 
@@ -248,8 +248,8 @@ def test_the_culprit_is_unknown_without_a_trigger() -> None:
     finding = judged(hung(), "C2", until_stop(), TIMEOUT)
     assert (finding.gpus, finding.culprit) == ((AWAY,), "unknown")
     goes_on = judged(hung(), "C2", until_stop(), job("RUNNING", end=None))
-    assert "running" in keys(goes_on)
-    assert "ended" not in keys(goes_on)
+    assert "listed_as" in keys(goes_on)
+    assert "run_ended" not in keys(goes_on)
 
 
 def test_a_rank_that_evaluates_past_the_timeout_of_the_others_is_named() -> None:
@@ -258,14 +258,16 @@ def test_a_rank_that_evaluates_past_the_timeout_of_the_others_is_named() -> None
     waits = cluster.between(STOP, 9e9, 0.18, 0.7)
     cluster.per_gpu("gpu_sm_active_ratio", waits, {"n1:0": cluster.between(STOP, 9e9, 0.4, 0.7)})
     timed_out = [
-        event("collective_timeout", 900 + rank, rank=rank, time=4800.0, role=Role.CASCADE, seq=6120, timeout_s=1800.0)
+        event(
+            "collective_timeout", 900 + rank, rank=rank, time=4800.0, role=EventRole.CASCADE, seq=6120, timeout_s=1800.0
+        )
         for rank in range(1, 8)
     ]
     finding = cluster.judge("C2", until_stop(), timed_out, FAILED, run=cluster.run())
     assert (finding.outcome, finding.ranks, finding.gpus, finding.culprit) == (FOUND, (0,), ("n1:0",), "job")
-    assert {"odd_computing", "quiet"} <= set(keys(finding))
+    assert {"outlier_claims_computing", "ranks_silent"} <= set(keys(finding))
     few = cluster.judge("C2", until_stop(), timed_out[:5], FAILED, run=cluster.run())  # several ranks are missing
-    assert "quiet" not in keys(few)
+    assert "ranks_silent" not in keys(few)
 
 
 NCCL_INIT = event("nccl_init", time=1010.0, nranks=16, complete=True, text="comm rank 0 nranks 16 - Init COMPLETE")
@@ -290,7 +292,7 @@ def test_a_run_stuck_in_its_first_collective(moves: dict[str, float]) -> None:
     cluster = spun(**moves)
     finding = judged(cluster, "C2", NCCL_INIT, TIMEOUT)
     assert (decision(finding), finding.culprit) == ((FOUND, SUPPORTED), "unknown")
-    assert {"no_step", "pinned_on", "moves_copy"} <= set(keys(finding))
+    assert {"no_step", "looked_busy", "traffic_claims_copy"} <= set(keys(finding))
     assert judged(cluster, "F3", NCCL_INIT, TIMEOUT).variant == "silent"
     assert judged(cluster, "D2", NCCL_INIT, TIMEOUT).outcome is not FOUND
 
@@ -303,7 +305,7 @@ def test_spinning_alone_proves_neither_work_nor_a_hang() -> None:
 
 def test_work_that_prints_nothing_is_no_hang() -> None:
     computes = spun(sm_active_ratio=0.14, dram_active_ratio=0.3)
-    assert keys(judged(computes, "C2", NCCL_INIT, TIMEOUT)) == ["moves_dram"]
+    assert keys(judged(computes, "C2", NCCL_INIT, TIMEOUT)) == ["traffic_claims_dram"]
     assert judged(computes, "F3", NCCL_INIT, TIMEOUT).variant == "slow"
     assert judged(computes, "D2", NCCL_INIT, TIMEOUT).outcome is FOUND
     light = spun(memory_utilization_ratio=0.2)

@@ -39,27 +39,31 @@ LIMIT = root("scheduler_notice", 1, reason="time_limit", time=5000.0)
 
 def test_idle_hang_is_only_possible_without_metrics() -> None:
     finding = judge("C3", LIMIT, activity(1, last_time=5000.0, first_time=5000.0), job("TIMEOUT"))
-    assert (finding.outcome, finding.certainty, keys(finding)[0]) == (FOUND, Certainty.POSSIBLE, "empty")
+    assert (finding.outcome, finding.certainty, keys(finding)[0]) == (FOUND, Certainty.POSSIBLE, "log_empty")
     quiet = judge("C3", activity(9, first_time=1000.0, last_time=1100.0), job("TIMEOUT"))
-    assert keys(quiet)[0] == "silent"
+    assert keys(quiet)[0] == "nothing_printed"
 
 
 def test_a_short_cancelled_run_is_no_idle_hang() -> None:
     one_line = activity(1, last_time=1007.0, first_time=1007.0)
     ended = root("scheduler_notice", 1, reason="cancelled", time=1007.0)
-    for seconds, keys_ in ((7.0, ["brief"]), (500.0, ["brief"]), (900.0, ["empty", "reaped_by"])):
+    for seconds, keys_ in (
+        (7.0, ["ran_briefly"]),
+        (500.0, ["ran_briefly"]),
+        (900.0, ["log_empty", "ended_from_outside"]),
+    ):
         finding = judge("C3", one_line, ended, job("CANCELLED", end=1000.0 + seconds, elapsed_s=seconds))
         assert keys(finding) == keys_
-    assert keys(judge("C3", one_line, LIMIT, job("TIMEOUT", end=1020.0, elapsed_s=20.0))) == ["brief"]
+    assert keys(judge("C3", one_line, LIMIT, job("TIMEOUT", end=1020.0, elapsed_s=20.0))) == ["ran_briefly"]
     assert judge("C3", one_line, LIMIT, job("TIMEOUT", end=1060.0, elapsed_s=60.0)).outcome is FOUND
 
 
 def test_progress_or_several_ranks_rule_out_an_idle_hang() -> None:
     late = log_points(time=4900.0)
-    assert keys(judge("C3", late, activity(30, last_time=4940.0), job("TIMEOUT"))) == ["worked"]
+    assert keys(judge("C3", late, activity(30, last_time=4940.0), job("TIMEOUT"))) == ["worked_to_end"]
     world = event("host", 2, world_size=8)
-    assert keys(judge("C3", world, log_points(), activity(30, last_time=1050.0), job("TIMEOUT"))) == ["several"]
-    assert keys(judge("C3", activity(9), job("FAILED", exit_code=1))) == ["not_reaped"]
+    assert keys(judge("C3", world, log_points(), activity(30, last_time=1050.0), job("TIMEOUT"))) == ["ranks_connected"]
+    assert keys(judge("C3", activity(9), job("FAILED", exit_code=1))) == ["not_ended_from_outside"]
 
 
 def test_c3_is_unknown_without_times() -> None:
@@ -71,7 +75,9 @@ def test_the_wording_of_the_idle_hang_example() -> None:
     empty = event("log_activity", lines=0, path="slurm-7.out")
     finding = judged(cluster, "C3", empty, TIMEOUT)
     assert decision(finding) == (FOUND, ESTABLISHED)
-    assert {"all_cold", "cold_sm", "cold_engine", "no_launch", "no_process", "empty"} <= set(keys(finding))
+    assert {"no_work_done", "never_above_sm", "never_above_engine", "no_launch", "no_process", "log_empty"} <= set(
+        keys(finding)
+    )
     assert (finding.gpus, finding.ranks) == (("n1:0",), (0,))
 
 
@@ -84,13 +90,13 @@ def test_an_idle_gpu_after_work_is_established() -> None:
 
 def test_rivals_are_no_idle_hang() -> None:
     single: dict[str, Any] = {"nodes": 1, "gpus": 1}
-    assert keys(judged(cold(), "C3", DISTRIBUTED_INIT, TIMEOUT)) == ["formed"]
-    assert keys(judged(hung(**single, since=9e9, away=None), "C3", points(65), TIMEOUT)) == ["worked_gpus_sm"]
-    assert keys(judged(cold(**single), "C3", TIMEOUT, event("checkpoint_saved", time=4900.0))) == ["on_the_host"]
+    assert keys(judged(cold(), "C3", DISTRIBUTED_INIT, TIMEOUT)) == ["rendezvous_failed"]
+    assert keys(judged(hung(**single, since=9e9, away=None), "C3", points(65), TIMEOUT)) == ["gpu_work_sm"]
+    assert keys(judged(cold(**single), "C3", TIMEOUT, event("checkpoint_saved", time=4900.0))) == ["worked_on_host"]
     idle = hung(**single, sm=0.0, away="n1:0")
     assert judged(idle, "C3", points(65), TIMEOUT).outcome is not FOUND  # steps continue without the GPU
-    assert keys(judged(cold(**single), "C3", FAILED)) == ["not_reaped"]
-    assert keys(judged(hung(), "C3", until_stop(), TIMEOUT)) == ["waiting"]
+    assert keys(judged(cold(**single), "C3", FAILED)) == ["not_ended_from_outside"]
+    assert keys(judged(hung(), "C3", until_stop(), TIMEOUT)) == ["stopped_together"]
 
 
 def test_a_tracer_without_events_does_not_show_idleness() -> None:
@@ -115,7 +121,7 @@ def test_context_power_is_not_counted_as_work() -> None:
     assert judged(cluster, "F3", silent, TIMEOUT).variant == "silent"
     assert judged(cluster, "D1", silent, TIMEOUT).outcome is not FOUND
     assert decision(judged(idle(), "C1", DISTRIBUTED_INIT, TIMEOUT)) == (FOUND, ESTABLISHED)
-    assert "worked_power" not in keys(judged(idle(), "C1", DISTRIBUTED_INIT, TIMEOUT))
+    assert "worked_to_end_power" not in keys(judged(idle(), "C1", DISTRIBUTED_INIT, TIMEOUT))
     power = Cluster(nodes=1, gpus=1)
     power.per_gpu("gpu_power_watts", power.after(1060, 118.0, 70.0))
     assert judged(power, "C3", TIMEOUT, planes=NO_LOG).outcome is UNKNOWN
@@ -125,7 +131,7 @@ def test_an_endless_kernel_on_a_single_gpu_is_an_idle_hang() -> None:
     """The only GPU of a run cannot wait in a collective."""
     finding = judged(hung(sm=0.0076, nodes=1, gpus=1, away=None), "C3", until_stop(), TIMEOUT)
     assert (finding.outcome, finding.gpus) == (FOUND, ("n1:0",))
-    assert "spin" in keys(finding)
+    assert "spinning" in keys(finding)
     assert "1 GPU spun at 100%" in text_of(finding)
 
 

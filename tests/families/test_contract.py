@@ -11,7 +11,7 @@ from tools.cases import scenarios
 from tests.families.rows import UNKNOWN, judge_store, sentences
 from trackside.families import families
 from trackside.family import HEADINGS, Family
-from trackside.finding import Command
+from trackside.finding import ShellCommand
 from trackside.stores.memory import MemoryStore
 
 ALL = pytest.mark.parametrize("family", families(), ids=lambda family: family.code)
@@ -30,13 +30,13 @@ def test_every_family_documents_all_sections(family: Family) -> None:
 def test_sentences_hold_no_digits() -> None:
     """Every figure comes from a cited value."""
     assert sentences()
-    own = [sentence for _, sentence in sentences() if not isinstance(sentence, Command)]
+    own = [sentence for _, sentence in sentences() if not isinstance(sentence, ShellCommand)]
     assert not [text for sentence in own for text in (sentence.text, sentence.running) if any(map(str.isdigit, text))]
 
 
 def test_running_templates_use_the_same_values() -> None:
     for name, sentence in sentences():
-        if isinstance(sentence, Command):
+        if isinstance(sentence, ShellCommand):
             continue
         assert set(re.findall(r"\{(\w+)", sentence.running)) <= set(re.findall(r"\{(\w+)", sentence.text)), name
 

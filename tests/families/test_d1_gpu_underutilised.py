@@ -68,16 +68,16 @@ def test_nearly_idle_gpus_that_launch_and_learn_are_starved() -> None:
     finding = counted(uniform(0.15, 0.1)).judge("D1", points(), COMPLETED)
     assert outcome(finding) == (FOUND, SUPPORTED, False)
     assert (finding.culprit, finding.gpus) == ("job", ())
-    assert {"duty", "sm", "advancing_collectives", "learned"} <= set(keys(finding))
-    assert "cause" in [sentence_name(claim) for claim in finding.cannot_decide]
+    assert {"busy_during", "sm_activity", "advancing_collectives", "loss_fell"} <= set(keys(finding))
+    assert "cause_unknown" in [sentence_name(claim) for claim in finding.cannot_decide]
 
 
 def test_printed_data_waits_establish_starvation() -> None:
     finding = uniform(0.15, 0.1).judge("D1", steps(10.0, data_time_s=8.0), COMPLETED)
     assert outcome(finding) == (FOUND, ESTABLISHED, False)
-    assert "cause" not in [sentence_name(claim) for claim in finding.cannot_decide]
+    assert "cause_unknown" not in [sentence_name(claim) for claim in finding.cannot_decide]
     fed = uniform(0.95, 0.7).judge("D1", steps(10.0, data_time_s=0.2), COMPLETED)
-    assert (fed.outcome, keys(fed)) == (ABSENT, ["busy", "fed"])
+    assert (fed.outcome, keys(fed)) == (ABSENT, ["busy_mean", "little_wait"])
 
 
 def test_low_duty_alone_is_only_possible() -> None:
@@ -88,7 +88,7 @@ def test_low_duty_alone_is_only_possible() -> None:
 def test_stalls_of_seconds_in_every_step_show_starvation(interval: float) -> None:
     finding = bursts(uniform(0.45, 0.3, interval=interval), 0.45).judge("D1", steps(12.0), COMPLETED)
     assert outcome(finding) == (FOUND, SUPPORTED, False)
-    assert {"at_rest", "idle_steps"} <= set(keys(finding))
+    assert {"idle_readings", "idle_steps"} <= set(keys(finding))
     assert figure(finding, "idle_steps", "idle") == pytest.approx(6.6, abs=0.2)
 
 
@@ -96,7 +96,7 @@ def test_short_gaps_between_kernels_are_no_stalls() -> None:
     """The same mean, but every sample lies between 0 and 1; or steps too short for stalls of seconds."""
     small = uniform(0.45, 0.3).per_gpu("gpu_utilization_ratio", 0.45).judge("D1", steps(12.0), COMPLETED)
     assert outcome(small) == (FOUND, POSSIBLE, True)
-    assert "at_rest" not in keys(small)
+    assert "idle_readings" not in keys(small)
     assert outcome(bursts(uniform(0.45, 0.3), 0.45).judge("D1", steps(0.8), COMPLETED)) == (FOUND, POSSIBLE, True)
 
 
@@ -113,7 +113,7 @@ def test_io_pressure_on_the_host_supports_starvation() -> None:
     cluster.per_node("host_pressure_seconds_total", cluster.growing(0.6), resource="io", level="some")
     finding = cluster.judge("D1", points(), COMPLETED)
     assert outcome(finding) == (FOUND, SUPPORTED, False)
-    assert "pressure_io" in keys(finding)
+    assert "tasks_waited_io" in keys(finding)
 
 
 def fed_by(cluster: Cluster, wait: Any, rate: Any) -> Cluster:
@@ -156,10 +156,10 @@ def test_high_utilization_does_not_rule_out_a_measured_wait() -> None:
 def test_idle_gpus_with_another_cause_are_not_starved() -> None:
     low = uniform(0.2, 0.1)
     finding = low.judge("D1", points(20), [event("checkpoint_saved", 30 + i, step=i + 1) for i in range(20)], COMPLETED)
-    assert (finding.outcome, keys(finding)) == (ABSENT, ["saving"])
+    assert (finding.outcome, keys(finding)) == (ABSENT, ["idle_while_saving"])
     flag = event("env_flag", 1, name="CUDA_LAUNCH_BLOCKING", value="1", text="CUDA_LAUNCH_BLOCKING=1")
-    assert keys(low.judge("D1", points(), flag, COMPLETED)) == ["blocking"]
-    assert keys(uniform(0.99, 0.1).judge("D1", points(), COMPLETED)) == ["busy"]  # they spin: a slow interconnect
+    assert keys(low.judge("D1", points(), flag, COMPLETED)) == ["launches_block"]
+    assert keys(uniform(0.99, 0.1).judge("D1", points(), COMPLETED)) == ["busy_mean"]  # they spin: a slow interconnect
 
 
 def test_starvation_before_a_hang_is_a_warning() -> None:
@@ -174,7 +174,7 @@ def test_starvation_before_a_hang_is_a_warning() -> None:
 def test_very_low_duty_counts_as_work_if_steps_advance() -> None:
     finding = uniform(0.04, 0.02).judge("D1", points(), COMPLETED)
     assert outcome(finding) == (FOUND, SUPPORTED, False)
-    assert figure(finding, "duty", "busy") == pytest.approx(0.04, abs=0.002)
+    assert figure(finding, "busy_during", "busy") == pytest.approx(0.04, abs=0.002)
 
 
 @pytest.mark.parametrize("code", ["D1", "D2"])

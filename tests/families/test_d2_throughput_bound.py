@@ -85,10 +85,15 @@ def test_gpus_that_spin_in_slow_collectives() -> None:
     finding = calls(counted(uniform(0.995, 0.1)), 40).judge("D2", points(), COMPLETED)
     assert outcome(finding) == (FOUND, SUPPORTED, False)
     assert (finding.variant, finding.culprit) == ("interconnect", "infrastructure")
-    assert {"pinned", "advancing_collectives", "calls_beside", "do_so_alike", "learned", "completed"} <= set(
-        keys(finding)
-    )
-    call_s, launch_s = (figure(finding, "calls_beside", name) for name in ("each", "floor"))
+    assert {
+        "busy_without_work",
+        "advancing_collectives",
+        "calls_block_longer",
+        "affected_alike",
+        "loss_fell",
+        "ended_well",
+    } <= set(keys(finding))
+    call_s, launch_s = (figure(finding, "calls_block_longer", name) for name in ("each", "floor"))
     assert call_s / launch_s == pytest.approx(40, abs=0.1)
 
 
@@ -100,7 +105,7 @@ def test_compilation_is_not_counted_as_work() -> None:
     untimed = [event("progress", 10 + i, step=i + 1, loss=4 - i / 10) for i in range(10)]
     finding = counted(cluster).judge("D2", untimed, COMPLETED)
     assert outcome(finding) == (FOUND, SUPPORTED, False)
-    assert figure(finding, "pinned", "busy") == pytest.approx(0.99, abs=0.01)
+    assert figure(finding, "busy_without_work", "busy") == pytest.approx(0.99, abs=0.01)
 
 
 def test_traced_waits_establish_a_slow_interconnect() -> None:
@@ -113,11 +118,11 @@ def test_low_sm_activity_alone_is_only_possible() -> None:
     cluster = uniform(0.97, 0.3)
     doubtful = cluster.judge("D2", points(), COMPLETED)
     assert outcome(doubtful) == (FOUND, POSSIBLE, True)
-    assert "few_sms" in [sentence_name(claim) for claim in doubtful.cannot_decide]
+    assert "wait_or_few_sms" in [sentence_name(claim) for claim in doubtful.cannot_decide]
     assert outcome(cluster.judge("D2", steps(10.0, comm_time_s=7.0), COMPLETED)) == (FOUND, SUPPORTED, False)
     worked = uniform(0.97, 0.6).judge("D2", steps(10.0, comm_time_s=7.0), COMPLETED)
-    assert (worked.outcome, keys(worked)) == (ABSENT, ["works"])
-    assert figure(worked, "works", "sm") == pytest.approx(0.6, abs=0.01)
+    assert (worked.outcome, keys(worked)) == (ABSENT, ["gpus_worked"])
+    assert figure(worked, "gpus_worked", "sm") == pytest.approx(0.6, abs=0.01)
 
 
 def unprofiled(watts: float) -> Cluster:
@@ -147,8 +152,8 @@ def test_idle_pipes_replace_missing_sm_activity() -> None:
     model = {"gpu_model": "NVIDIA A100-SXM4-80GB"}
     spins = by_default(129, **model).judge("D2", points(), sockets, COMPLETED)
     assert outcome(spins) == (FOUND, SUPPORTED, False)
-    assert {"tensor_pipes", "moves_copy", "power_of", "sockets"} <= set(keys(spins))
-    assert figure(spins, "power_of", "limit") == 400
+    assert {"tensor_pipes", "traffic_claims_copy", "power_of_limit", "uses_sockets"} <= set(keys(spins))
+    assert figure(spins, "power_of_limit", "limit") == 400
     unrated = by_default(129).judge("D2", points(), sockets, COMPLETED)
     assert outcome(unrated) == (FOUND, SUPPORTED, False)
     for works in (by_default(129, dram=0.3, **model), by_default(129, tensor=0.3, **model), by_default(230, **model)):
@@ -220,7 +225,7 @@ def test_slow_kernel_launches_show_launch_blocking() -> None:
     cluster.per_gpu(f"{TRACER}cuda_api_seconds_total", cluster.growing(0.55), api="cudaLaunchKernel")
     finding = cluster.judge("D2", points(), COMPLETED)
     assert (finding.variant, finding.certainty) == ("launch-blocking", SUPPORTED)
-    assert {"launches_wait", "launches_share"} <= set(keys(finding))
+    assert {"launches_wait", "launch_time_share"} <= set(keys(finding))
     flag = event("env_flag", 1, name="CUDA_LAUNCH_BLOCKING", value="1", text="CUDA_LAUNCH_BLOCKING=1")
     assert cluster.judge("D2", points(), flag, COMPLETED).certainty is ESTABLISHED
     quick = counted(uniform(0.58, 0.4), 500.0)
@@ -237,8 +242,8 @@ def test_d2_is_unknown_without_metrics() -> None:
 def test_the_example_of_a_slow_interconnect() -> None:
     finding = example("d2")
     assert (finding.family, finding.variant, finding.certainty) == ("D2", "interconnect", ESTABLISHED)
-    assert {"advancing_collectives", "do_so_alike", "learned", "completed"} <= set(keys(finding))
-    assert figure(finding, "pinned", "busy") == pytest.approx(1.0, abs=0.03)
-    assert figure(finding, "pinned", "sm") == pytest.approx(0.1, abs=0.03)
-    call_s, launch_s = (figure(finding, "calls_beside", name) for name in ("each", "floor"))
+    assert {"advancing_collectives", "affected_alike", "loss_fell", "ended_well"} <= set(keys(finding))
+    assert figure(finding, "busy_without_work", "busy") == pytest.approx(1.0, abs=0.03)
+    assert figure(finding, "busy_without_work", "sm") == pytest.approx(0.1, abs=0.03)
+    call_s, launch_s = (figure(finding, "calls_block_longer", name) for name in ("each", "floor"))
     assert call_s / launch_s == pytest.approx(40, abs=5)

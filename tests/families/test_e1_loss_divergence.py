@@ -35,7 +35,7 @@ from tests.families.rows import (
     store,
 )
 from trackside.finding import Finding
-from trackside.model import Role
+from trackside.model import EventRole
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_an_unchanging_loss_at_the_end_is_an_established_plateau() -> None:
 )
 def test_loss_gauges_of_a_learning_model_rule_out_divergence(curve: Any) -> None:
     finding = losses(curve, training_gradient_norm=1.0).judge("E1", COMPLETED, planes=NO_LOG)
-    assert (finding.outcome, keys(finding)) == (ABSENT, ["fell"])
+    assert (finding.outcome, keys(finding)) == (ABSENT, ["loss_fell"])
 
 
 def test_e1_is_unknown_without_a_loss() -> None:
@@ -220,10 +220,10 @@ def test_an_ecc_xid_alone_makes_the_culprit_unknown() -> None:
     fields = {"pci": "0000:3a:00", "time": 2500.0, "node": "n2", "plane": "kernel", "path": "dmesg"}
 
     def judged(number: int, **more: Any) -> Finding:
-        error = event("xid", role=Role.CONFIRMATION, xid=number, text=f"NVRM: Xid {number}", **{**fields, **more})
+        error = event("xid", role=EventRole.CONFIRMATION, xid=number, text=f"NVRM: Xid {number}", **{**fields, **more})
         return losses(SHAPES["not finite to the end"][0]).judge("E1", error, COMPLETED)
 
-    assert (judged(95).culprit, "xid_before" in keys(judged(95))) == ("unknown", True)
+    assert (judged(95).culprit, "memory_xid" in keys(judged(95))) == ("unknown", True)
     assert judged(43).culprit == "job"
     assert judged(95, time=4500.0).culprit == "job"
     assert judged(95, time=200.0).culprit == "job"
@@ -235,7 +235,7 @@ def test_a_memory_error_of_another_jobs_gpu_is_ignored() -> None:
         node, _, gpu = name.partition(":")
         cluster.put(ECC, 0, node=node, gpu=gpu, pci=f"00000000:{gpu}A:00.0")
     fields: dict[str, Any] = {"time": 2500.0, "node": "n2", "plane": "kernel", "path": "dmesg", "xid": 95}
-    own = event("xid", role=Role.CONFIRMATION, pci="0000:3a:00", **fields)
-    other = event("xid", role=Role.CONFIRMATION, pci="0000:9a:00", **fields)
+    own = event("xid", role=EventRole.CONFIRMATION, pci="0000:3a:00", **fields)
+    other = event("xid", role=EventRole.CONFIRMATION, pci="0000:9a:00", **fields)
     assert cluster.judge("E1", own, COMPLETED).culprit == "unknown"
     assert cluster.judge("E1", other, COMPLETED).culprit == "job"

@@ -31,7 +31,7 @@ from tests.families.rows import (
 )
 from trackside.families import families
 from trackside.finding import Certainty, Finding
-from trackside.model import Position, Record, Role, Run
+from trackside.model import EventRole, Position, Record, Run
 from trackside.verdict import engine
 from trackside.verdict.arbiter import arbitrate
 
@@ -47,7 +47,7 @@ def test_f1_names_the_node() -> None:
 def test_f1_explains_a_peer_lost_shortly_before_the_notice(complained: float, first: str) -> None:
     """Peers fail at once, the controller gives up on a node after SlurmdTimeout; an earlier hang is separate."""
     trained = curve(FALLING, time=lambda i: complained - 300 + 10 * i)
-    lost = event("peer_lost", 700, Role.CASCADE, time=complained, text="Connection closed by peer", rank=0)
+    lost = event("peer_lost", 700, EventRole.CASCADE, time=complained, text="Connection closed by peer", rank=0)
     failure = notice("node_failure", time=2000.0, node="n3", text="srun: error: Node failure on n3")
     rows = store(trained, lost, failure, short_job("NODE_FAIL"))
     both = [family for family in families() if family.code in ("C2", "F1")]
@@ -128,11 +128,11 @@ def test_a_silent_node_that_the_scheduler_reports_down_is_established() -> None:
 
 
 SILENCES: dict[str, tuple[dict[str, Any], str, str]] = {
-    "one exporter only": ({"gpu": False}, "FAILED", "watched"),
-    "after the run's end": ({"at": 5200}, "FAILED", "watched"),
-    "never": ({"at": 9e9}, "FAILED", "watched"),
-    "training went on": ({"at": 2000}, "FAILED", "monitoring"),
-    "it ended well": ({"at": 4700}, "COMPLETED", "monitoring"),
+    "one exporter only": ({"gpu": False}, "FAILED", "sampled_to_end"),
+    "after the run's end": ({"at": 5200}, "FAILED", "sampled_to_end"),
+    "never": ({"at": 9e9}, "FAILED", "sampled_to_end"),
+    "training went on": ({"at": 2000}, "FAILED", "not_sampled_but_up"),
+    "it ended well": ({"at": 4700}, "COMPLETED", "not_sampled_but_up"),
 }
 
 
@@ -154,7 +154,7 @@ def test_a_node_silent_at_the_end_of_the_log_is_down() -> None:
     finding = judged_at(4710.0, nodes())
     assert (outcome(finding), finding.nodes) == ((FOUND, SUPPORTED, False), ("n4",))
     assert judged_at(2000.0, nodes()).outcome is ABSENT  # long after it
-    assert keys(judged_at(4710.0, nodes(9e9))) == ["watched"]
+    assert keys(judged_at(4710.0, nodes(9e9))) == ["sampled_to_end"]
 
 
 def test_silence_of_all_nodes_is_an_end_of_monitoring() -> None:

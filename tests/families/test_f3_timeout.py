@@ -39,11 +39,11 @@ from tests.families.rows import (
 )
 
 
-def test_f3_says_what_it_was_doing() -> None:
+def test_f3_reports_what_the_run_was_doing() -> None:
     late = curve(FALLING, total_steps=600, time=lambda i: 1000.0 + 33 * i)
     finding = primary(store(late, notice("time_limit"), short_job("TIMEOUT")))
     assert (finding.family, finding.variant) == ("F3", "slow")
-    assert "projected" in [sentence_name(claim) for claim in finding.shows]
+    assert "time_missing" in [sentence_name(claim) for claim in finding.shows]
     assert (
         judge_store("F3", store(curve(FALLING), DONE, notice("time_limit", 950), short_job("TIMEOUT"))).variant
         == "after-end"
@@ -56,9 +56,9 @@ def test_f3_says_what_it_was_doing() -> None:
 def test_timeout_while_it_worked() -> None:
     finding = judged(hung(since=9e9), "F3", points(65), TIMEOUT)
     assert (decision(finding), finding.variant) == ((FOUND, ESTABLISHED), "slow")
-    assert "to_the_end_sm" in keys(finding)
-    unlogged = judged(hung(since=9e9), "F3", TIMEOUT, planes=NO_LOG)
-    assert (unlogged.outcome, unlogged.variant) == (FOUND, "slow")
+    assert "worked_to_end_sm" in keys(finding)
+    missing_steps = judged(hung(since=9e9), "F3", TIMEOUT, planes=NO_LOG)
+    assert (missing_steps.outcome, missing_steps.variant) == (FOUND, "slow")
 
 
 @pytest.mark.parametrize(("elapsed", "variant"), [(600.0, "silent"), (3700.0, "slow")])
@@ -79,7 +79,7 @@ def test_time_that_the_steps_leave_open_is_not_called_training() -> None:
     blind = Cluster().per_gpu("gpu_temperature_celsius", 50)
     finding = judged(blind, "F3", DISTRIBUTED_INIT, steps, TIMEOUT)
     assert (decision(finding), finding.variant) == ((FOUND, POSSIBLE), "undecided")
-    assert [sentence_name(claim) for claim in finding.implies] == ["was_undecided"]
+    assert [sentence_name(claim) for claim in finding.implies] == ["meanings_undecided"]
     assert judged(blind, "C2", DISTRIBUTED_INIT, steps, TIMEOUT).outcome is UNKNOWN
 
 

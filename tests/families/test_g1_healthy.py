@@ -74,9 +74,9 @@ def test_all_families_describe_an_aborted_end_alike() -> None:
         healthy = judge_store("G1", rows)
         shown = [sentence_name(claim) for claim in (*healthy.shows, *healthy.implies, *healthy.cannot_decide)]
         assert healthy.outcome is FOUND
-        assert "no_end" not in shown
+        assert "end_unknown" not in shown
         assert ("aborted_itself" in shown) is (status == "aborted")
-        assert ("called_aborted" in shown) is (status == "aborted")
+        assert ("no_success_reported" in shown) is (status == "aborted")
         assert (healthy.variant == "unverifiable") is (status == "aborted")
 
 
@@ -98,7 +98,7 @@ def test_g1_is_only_possible_with_metrics_alone(tmp_path: Path) -> None:
     )
     verdict = trackside.diagnose(tmp_path)
     assert (verdict.family, verdict.primary.certainty) == ("G1", Certainty.POSSIBLE)
-    assert [sentence_name(action) for action in verdict.primary.actions] == ["tell_end"]
+    assert [sentence_name(action) for action in verdict.primary.actions] == ["add_output"]
 
 
 def healthy(**shape: Any) -> Cluster:
@@ -109,17 +109,17 @@ def healthy(**shape: Any) -> Cluster:
 def test_g1_is_established_on_positive_evidence() -> None:
     finding = judged(healthy(), "G1", points(65), COMPLETED)
     assert (decision(finding), finding.variant) == ((FOUND, ESTABLISHED), "healthy")
-    assert {"completed", "worked", "launched", "fell", "clean"} <= set(keys(finding))
+    assert {"ended_well", "computed", "kernels_launched", "loss_fell", "no_memory_errors"} <= set(keys(finding))
     assert [sentence_name(claim) for claim in finding.implies] == ["healthy"]
 
 
 PARTS: dict[str, tuple[Callable[[], Cluster], list[str]]] = {
-    "no metrics": (lambda: Cluster().per_node("host_load1", 1), ["hardware"]),
+    "no metrics": (lambda: Cluster().per_node("host_load1", 1), ["hardware_unknown"]),
     "no counters": (lambda: hung(since=9e9), ["no_counters"]),
     "counters alone": (lambda: Cluster().per_gpu("gpu_ecc_uncorrectable_total", 0), ["no_activity"]),
     "utilization alone": (
         lambda: Cluster().per_gpu("gpu_utilization_ratio", 1.0).per_gpu("gpu_ecc_uncorrectable_total", 0),
-        ["no_activity", "only_busy"],
+        ["no_activity", "only_utilization"],
     ),
 }
 
@@ -130,20 +130,23 @@ def test_g1_is_at_most_supported_if_evidence_is_missing(case: str) -> None:
     finding = judged(make(), "G1", points(65), COMPLETED)
     assert (decision(finding), finding.variant) == ((FOUND, SUPPORTED), "healthy")
     assert [sentence_name(claim) for claim in finding.cannot_decide] == undecided
-    assert [sentence_name(claim) for claim in finding.implies] == ["unmeasured"]
+    assert [sentence_name(claim) for claim in finding.implies] == ["gpus_not_measured"]
 
 
 def test_g1_is_at_most_supported_if_half_of_the_gpus_were_measured() -> None:
     whole = healthy()
     missing = whole.judge("G1", points(65), COMPLETED, run=whole.run(n_gpus=32))
-    assert (missing.certainty, [sentence_name(claim) for claim in missing.cannot_decide]) == (SUPPORTED, ["part"])
+    assert (missing.certainty, [sentence_name(claim) for claim in missing.cannot_decide]) == (
+        SUPPORTED,
+        ["partly_measured"],
+    )
     dead = Cluster()
     until_3500 = dict.fromkeys(dead.gpus[8:], dead.until(3500, 0.7))
     dead.per_gpu("gpu_sm_active_ratio", 0.7, until_3500)
     dead.per_gpu("gpu_ecc_uncorrectable_total", 0, dict.fromkeys(dead.gpus[8:], dead.until(3500, 0)))
     finding = judged(traced(dead, 5000), "G1", points(65), COMPLETED)
     assert finding.certainty is SUPPORTED
-    assert "part" in [sentence_name(claim) for claim in finding.cannot_decide]
+    assert "partly_measured" in [sentence_name(claim) for claim in finding.cannot_decide]
 
 
 def test_g1_is_absent_without_work() -> None:
@@ -189,12 +192,12 @@ def test_unused_gpus_are_named() -> None:
     cluster.per_gpu("gpu_sm_active_ratio", 0.8, idle).per_gpu("gpu_engine_active_ratio", 0.95, idle)
     cluster.per_gpu("gpu_ecc_uncorrectable_total", 0)
     finding = cluster.judge("G1", points(), COMPLETED)
-    assert (finding.outcome, {"worked_some", "unused"} <= set(keys(finding))) == (FOUND, True)
+    assert (finding.outcome, {"some_computed", "gpus_unused"} <= set(keys(finding))) == (FOUND, True)
     assert "3 of the 4 GPUs allocated did nothing during the whole run: n1:1-3" in text_of(finding)
-    assert [sentence_name(action) for action in finding.actions] == ["fewer"]
-    assert "wasted" in [sentence_name(claim) for claim in finding.implies]
+    assert [sentence_name(action) for action in finding.actions] == ["request_fewer"]
+    assert "idle_gpus_lost" in [sentence_name(claim) for claim in finding.implies]
     whole = busy_cluster(nodes=1, gpus=4).per_gpu("gpu_ecc_uncorrectable_total", 0).judge("G1", points(), COMPLETED)
-    assert "unused" not in keys(whole)
+    assert "gpus_unused" not in keys(whole)
 
 
 def test_errors_before_or_after_the_run_are_only_a_warning() -> None:
@@ -203,7 +206,7 @@ def test_errors_before_or_after_the_run_are_only_a_warning() -> None:
     cluster.per_gpu("gpu_ecc_uncorrectable_total", 0, rose)
     run = cluster.run(start=START, end=END)
     finding = cluster.judge("G1", points(60), COMPLETED, run=run)
-    assert (finding.certainty, "clean_ecc_meanwhile" in keys(finding)) == (ESTABLISHED, True)
+    assert (finding.certainty, "no_ecc_errors_during_run" in keys(finding)) == (ESTABLISHED, True)
     assert "no_counters" not in [sentence_name(claim) for claim in finding.cannot_decide]
     warning = cluster.judge("B2", points(60), COMPLETED, run=run)
     assert (warning.latent, {"too_early", "too_late"} <= set(keys(warning))) == (True, True)
@@ -215,11 +218,11 @@ def test_an_error_counter_that_rose_lowers_the_certainty_of_g1() -> None:
     cluster = busy_cluster()
     cluster.per_gpu("gpu_rows_remapped_uncorrectable_total", 0, {SICK: cluster.after(3000, 1)})
     finding = cluster.judge("G1", points(60), COMPLETED)
-    assert (finding.certainty, "rose_remaps" in keys(finding)) == (SUPPORTED, True)
+    assert (finding.certainty, "counter_rose_remaps" in keys(finding)) == (SUPPORTED, True)
     assert "no_counters" not in [sentence_name(claim) for claim in finding.cannot_decide]
-    assert [sentence_name(claim) for claim in finding.implies] == ["unclean"]
+    assert [sentence_name(claim) for claim in finding.implies] == ["gpu_reported_errors"]
     assert [sentence_name(action) for action in finding.actions] == ["test_gpu"]
-    assert "ended_well" in keys(cluster.judge("B2", points(60), COMPLETED))
+    assert "ended_nevertheless" in keys(cluster.judge("B2", points(60), COMPLETED))
     bare = busy_cluster().judge("G1", points(60), COMPLETED)
     assert [sentence_name(claim) for claim in bare.cannot_decide] == ["no_counters"]
 
@@ -231,8 +234,8 @@ def test_the_loss_is_compared_within_the_last_attempt() -> None:
         for i in range(20)
     ]
     finding = busy_cluster().judge("G1", first, second, COMPLETED)
-    assert {"fell", "anew"} <= set(keys(finding))
+    assert {"loss_fell", "last_attempt_only"} <= set(keys(finding))
     text = text_of(finding)
     assert "over 20 logged steps" in text
     assert "the first attempt started with 10" in text
-    assert "anew" not in keys(busy_cluster().judge("G1", points(), COMPLETED))
+    assert "last_attempt_only" not in keys(busy_cluster().judge("G1", points(), COMPLETED))

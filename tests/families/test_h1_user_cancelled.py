@@ -23,7 +23,7 @@ from tests.families.rows import (
 )
 from trackside.families import families
 from trackside.logs.scan import scan_text
-from trackside.model import Event, Role, Run
+from trackside.model import Event, EventRole, Run
 from trackside.verdict import engine
 from trackside.verdict.arbiter import arbitrate
 
@@ -70,7 +70,7 @@ def test_h1_names_a_cancelled_job() -> None:
     assert judge_store("H1", store(cancelled, short_job("TIMEOUT"))).outcome is ABSENT
     assert judge_store("H1", store(notice("time_limit"))).outcome is ABSENT
     step = notice("cancelled", text="slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-01-01T00:00:00 ***")
-    failed = event("process_exit", 700, Role.ROOT, exit_code=1, source="srun")
+    failed = event("process_exit", 700, EventRole.ROOT, exit_code=1, source="srun")
     assert judge_store("H1", store(step, failed)).outcome is ABSENT
 
 
@@ -89,5 +89,5 @@ def test_h1_ignores_a_cancelled_step_if_the_job_failed() -> None:
 def test_h1_distinguishes_the_owner_from_another_user() -> None:
     own = judge("H1", short_job("CANCELLED", cancelled_by="1000", uid="1000"))
     other = judge("H1", short_job("CANCELLED", cancelled_by="0", uid="1000"))
-    assert (keys(own), keys(other)) == (["recorded", "by_owner"], ["recorded", "by", "not_owner"])
+    assert (keys(own), keys(other)) == (["recorded", "canceled_by_owner"], ["recorded", "canceled_by", "submitted_by"])
     assert judge("H1", short_job("FAILED", cancelled_by="0", uid="1000")).outcome is ABSENT

@@ -23,7 +23,7 @@ from tests.families.rows import (
     short_job,
     store,
 )
-from trackside.model import Plane, Role
+from trackside.model import EventRole, Plane
 
 
 def test_h2_needs_steps_before_the_exception() -> None:
@@ -32,7 +32,7 @@ def test_h2_needs_steps_before_the_exception() -> None:
     assert (finding.family, finding.fault_class, finding.ranks) == ("H2", "data", (1,))
     assert judge_store("H2", store(bad)).outcome is ABSENT
     assert judge_store("H2", store(exception("ValueError", "x", line=1), curve(FALLING))).outcome is ABSENT
-    lost = event("exception", 500, Role.CASCADE, type="RuntimeError", message="gloo", about="collective")
+    lost = event("exception", 500, EventRole.CASCADE, type="RuntimeError", message="gloo", about="collective")
     assert judge_store("H2", store(curve(FALLING), lost)).outcome is ABSENT
 
 
@@ -54,8 +54,10 @@ def test_h2_culprit_is_unknown_if_a_lost_gpu_raises_the_same_error(
 
 def test_an_exception_that_a_restart_survived_is_a_warning() -> None:
     cluster = Cluster().per_gpu("gpu_sm_active_ratio", 0.8)
-    error = event("exception", 20, role=Role.ROOT, type="ValueError", message="no", about="application", time=2000.0)
+    error = event(
+        "exception", 20, role=EventRole.ROOT, type="ValueError", message="no", about="application", time=2000.0
+    )
     finding = cluster.judge("H2", error, restarted(), later(), COMPLETED)
     assert (finding.outcome, finding.latent) == (FOUND, True)
-    assert {"restarted", "lived_on"} <= set(keys(finding))
-    assert keys(cluster.judge("H2", error, later(), COMPLETED)) == ["completed"]
+    assert {"workers_restarted", "training_continued"} <= set(keys(finding))
+    assert keys(cluster.judge("H2", error, later(), COMPLETED)) == ["completed_nevertheless"]

@@ -14,15 +14,15 @@ from tests.families.rows import (
     short_job,
     store,
 )
-from trackside.model import Role
+from trackside.model import EventRole
 
 
 def test_h3_finds_a_sigterm_without_a_known_sender() -> None:
-    term = event("signal_received", 500, Role.ROOT, signal=15, signal_name="SIGTERM", by="torchrun")
+    term = event("signal_received", 500, EventRole.ROOT, signal=15, signal_name="SIGTERM", by="torchrun")
     assert primary(store(curve(FALLING), term, short_job("FAILED"))).family == "H3"
     assert judge_store("H3", store(curve(FALLING), term, short_job("CANCELLED"))).outcome is ABSENT
     assert judge_store("H3", store(curve(FALLING), term, notice("preemption"))).outcome is ABSENT
-    first = event("launcher_failure", 600, Role.ROOT, signal=9, first=True)
+    first = event("launcher_failure", 600, EventRole.ROOT, signal=9, first=True)
     assert judge_store("H3", store(curve(FALLING), term, first, short_job("FAILED"))).outcome is ABSENT
     assert (
         judge_store("H3", store(curve(FALLING), exception("KeyError", "x", 450), term, short_job("FAILED"))).outcome

@@ -27,7 +27,7 @@ from tests.families.rows import (
     short_job,
     store,
 )
-from trackside.model import Plane, Role
+from trackside.model import EventRole, Plane
 
 
 @pytest.mark.parametrize(
@@ -48,12 +48,12 @@ def test_h4_reason_names_the_culprit(message: str, variant: str, culprit: str) -
 def test_h4_ignores_shared_memory_and_survived_errors() -> None:
     shm = exception("RuntimeError", "unable to allocate shared memory(shm): No space left on device", about="storage")
     assert judge_store("H4", store(shm, short_job("FAILED"))).outcome is ABSENT
-    line = event("storage_fault", 12, Role.ROOT, reason="io_error", text="Input/output error")
+    line = event("storage_fault", 12, EventRole.ROOT, reason="io_error", text="Input/output error")
     assert judge_store("H4", store(line, curve(FALLING), DONE, short_job("COMPLETED"))).outcome is ABSENT
 
 
 def test_a_storage_stall_that_ended_is_no_fault() -> None:
-    late = event("storage_fault", 40, time=STOP, role=Role.ROOT, reason="unreachable", plane="kernel",
+    late = event("storage_fault", 40, time=STOP, role=EventRole.ROOT, reason="unreachable", plane="kernel",
                  text="nfs: server not responding")  # fmt: skip
     rows = (points(65), late)
     planes: tuple[Plane, ...] = ("log", "scheduler", "kernel")

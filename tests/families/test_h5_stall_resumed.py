@@ -57,7 +57,7 @@ def test_a_stall_that_resumed_is_a_warning_that_names_its_server() -> None:
     finding = resting().judge("H5", paused(), storage_fault(), COMPLETED, planes=("log", "scheduler", "kernel"))
     assert (finding.outcome, finding.certainty, finding.latent) == (FOUND, ESTABLISHED, True)
     assert (finding.culprit, finding.nodes, finding.gpus) == ("infrastructure", ("n2",), (SICK,))
-    assert keys(finding) == ["stood", "storage", "rest", "odd_cold"]
+    assert keys(finding) == ["stalled_from_to", "server_silent", "no_work", "outlier_idle"]
     text = text_of(finding)
     assert "15 min" in text or "16 min" in text
     assert "fs01" in text
@@ -65,7 +65,7 @@ def test_a_stall_that_resumed_is_a_warning_that_names_its_server() -> None:
 
 @pytest.mark.parametrize(
     ("level", "certainty", "key"),
-    [(0.02, SUPPORTED, "rest"), (0.3, SUPPORTED, "little"), (0.8, None, "worked")],
+    [(0.02, SUPPORTED, "no_work"), (0.3, SUPPORTED, "less_work"), (0.8, None, "gpus_kept_computing")],
 )
 def test_gpu_activity_decides_the_certainty_of_a_stall(level: float, certainty: Certainty | None, key: str) -> None:
     """Spinning GPUs use part of their SMs; GPUs that keep working show that only the log was silent."""
@@ -78,7 +78,7 @@ def test_gpu_activity_decides_the_certainty_of_a_stall(level: float, certainty: 
 def test_without_gpu_metrics_a_pause_is_a_hint() -> None:
     blind = Cluster().per_node("host_load1", 3)
     assert blind.judge("H5", paused(), COMPLETED).certainty is POSSIBLE
-    assert keys(blind.judge("H5", points(), COMPLETED)) == ["steady"]
+    assert keys(blind.judge("H5", points(), COMPLETED)) == ["no_long_gap"]
     assert blind.judge("H5", COMPLETED).outcome is UNKNOWN
 
 
@@ -135,7 +135,7 @@ def test_gpu_metrics_show_a_stall_of_unstamped_steps() -> None:
     cluster = Cluster()
     cluster.per_gpu("gpu_sm_active_ratio", cluster.between(2500, 3400, 0.0, 0.8))
     finding = cluster.judge("H5", unstamped(), COMPLETED)
-    assert (finding.outcome, finding.certainty, keys(finding)[0]) == (FOUND, POSSIBLE, "rested")
+    assert (finding.outcome, finding.certainty, keys(finding)[0]) == (FOUND, POSSIBLE, "gpus_idle_from_to")
     steady = Cluster().per_gpu("gpu_sm_active_ratio", 0.8).judge("H5", unstamped(), COMPLETED)
     assert keys(steady) == ["no_pause"]
     early = Cluster()  # one warm-up, then data preparation: no stall of a started run

@@ -22,7 +22,7 @@ with atheris.instrument_imports(include=["trackside"]):
     from trackside.logs.pattern import parsers
     from trackside.logs.scan import scan
     from trackside.read.detect import formats, read_source
-    from trackside.read.format import HEAD_BYTES, CollectingSink, InputTooLarge, Source
+    from trackside.read.format import HEAD_BYTES, CollectingSink, InputSource, InputTooLarge
     from trackside.read.walk import walk
 
     READERS = formats()  # within the block, since these import the parsers and readers
@@ -41,7 +41,7 @@ def read_input(data: bytes) -> None:
         path = FOLDER / "a"
         path.write_bytes(data)
         for item in walk([path]):
-            row = read_source(item, CollectingSink()) if isinstance(item, Source) else item
+            row = read_source(item, CollectingSink()) if isinstance(item, InputSource) else item
             assert "defect" not in row.note, row.note
     elif selector < 96:
         sink = CollectingSink()
@@ -49,7 +49,7 @@ def read_input(data: bytes) -> None:
         assert not result.defects, result.defects
     else:
         reader = READERS[selector % len(READERS)]
-        source = Source("rank3.log", data[:HEAD_BYTES], io.BufferedReader(io.BytesIO(data)), len(data))  # type: ignore[arg-type]
+        source = InputSource("rank3.log", data[:HEAD_BYTES], io.BufferedReader(io.BytesIO(data)), len(data))  # type: ignore[arg-type]
         if reader.sniff(source) is not None:
             with suppress(*DOCUMENTED_ERRORS):
                 reader.read(source, CollectingSink())

@@ -19,7 +19,7 @@ from trackside.logs.line import FileContext, Line
 from trackside.logs.pattern import Parser, Pattern, parsers
 from trackside.logs.scan import scan
 from trackside.read.detect import formats
-from trackside.read.format import HEAD_BYTES, CollectingSink, Format, Source
+from trackside.read.format import HEAD_BYTES, CollectingSink, Format, InputSource
 
 pytestmark = pytest.mark.fuzz
 
@@ -136,7 +136,7 @@ def test_sniffs_are_linear(reader: Format) -> None:
 
         def run(length: int) -> None:
             data = (filler.encode() * (length // len(filler)))[:HEAD_BYTES]  # noqa: B023
-            reader.sniff(Source("a", data, io.BytesIO(data)))
+            reader.sniff(InputSource("a", data, io.BytesIO(data)))
 
         if reason := excess_growth(run):
             complaints.append(f"{filler!r}: {reason}")
@@ -157,7 +157,7 @@ def test_reads_are_linear(reader: Format) -> None:
 
             def run(length: int, head: str = head) -> None:
                 data = (head + filler * (length // len(filler))).encode()  # noqa: B023
-                source = Source("a", data[:HEAD_BYTES], io.BufferedReader(io.BytesIO(data)))  # type: ignore[arg-type]
+                source = InputSource("a", data[:HEAD_BYTES], io.BufferedReader(io.BytesIO(data)))  # type: ignore[arg-type]
                 if reader.sniff(source) is None:
                     return
                 with suppress(ValueError, OSError, RecursionError):

@@ -16,7 +16,7 @@ import pytest
 
 from trackside.serve.protocols import decoded, loki_push, otlp_logs, otlp_metrics, remote_write, remote_write_2, wire
 from trackside.serve.protocols.decoded import BadRequest
-from trackside.serve.protocols.series_key import key_of, length
+from trackside.serve.protocols.series_key import key_of, varint
 
 pytestmark = pytest.mark.fuzz
 
@@ -29,7 +29,7 @@ PROTOBUF, JSON = "application/x-protobuf", "application/json"
 
 
 def field(number: int, content: bytes) -> bytes:
-    return bytes([number << 3 | 2]) + length(len(content)) + content
+    return bytes([number << 3 | 2]) + varint(len(content)) + content
 
 
 def filled(piece: bytes) -> bytes:
@@ -46,7 +46,7 @@ def deep(opening: bytes, levels: int = 100_000) -> bytes:
     """A value in a value in a value, as deep as fits."""
     body = b""
     for _ in range(levels):
-        body = opening + length(len(body)) + body if len(body) < SIZE else body
+        body = opening + varint(len(body)) + body if len(body) < SIZE else body
     return body
 
 

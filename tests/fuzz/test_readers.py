@@ -19,7 +19,7 @@ from trackside.logs.pattern import parsers
 from trackside.logs.scan import scan
 from trackside.model import Event, Plane
 from trackside.read.detect import formats, read_source
-from trackside.read.format import HEAD_BYTES, CollectingSink, Format, InputTooLarge, Source
+from trackside.read.format import HEAD_BYTES, CollectingSink, Format, InputSource, InputTooLarge
 from trackside.read.walk import walk
 
 pytestmark = pytest.mark.fuzz
@@ -104,8 +104,8 @@ SEEDS = [
 ]
 
 
-def source(data: bytes, path: str = "dir/rank3.log") -> Source:
-    return Source(path, data[:HEAD_BYTES], io.BufferedReader(io.BytesIO(data)), len(data), 1.79e9)  # type: ignore[arg-type]
+def source(data: bytes, path: str = "dir/rank3.log") -> InputSource:
+    return InputSource(path, data[:HEAD_BYTES], io.BufferedReader(io.BytesIO(data)), len(data), 1.79e9)  # type: ignore[arg-type]
 
 
 def assert_cataloged(sink: CollectingSink) -> None:
@@ -175,7 +175,7 @@ def test_damaged_archives_never_raise(tmp_path_factory: Any, noise: bytes, kind:
     path: Path = tmp_path_factory.mktemp("walk") / "a"
     path.write_bytes(bytes(archive[:cut]) + noise)
     for item in walk([path]):
-        row = read_source(item, CollectingSink()) if isinstance(item, Source) else item
+        row = read_source(item, CollectingSink()) if isinstance(item, InputSource) else item
         assert row.path.startswith("a")
         assert "defect" not in row.note
 

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from tests.http.scripted import Request, answer, scripted
-from trackside.agent.out.receiver import ReceiverOptions
+from trackside.agent.delivery.receiver import ReceiverOptions
 from trackside.http.client import HttpClient
 from trackside.http.options import HttpOptions
 from trackside.http.unavailable import SourceUnavailable
@@ -331,11 +331,11 @@ def serve_slowly(server: socket.socket, head: bytes, more: bytes, stop: threadin
         connection.close()
 
 
-@pytest.mark.parametrize("where", SLOW_ANSWERS)
-def test_a_slow_trickle_of_bytes_times_out(where: str) -> None:
+@pytest.mark.parametrize("part", SLOW_ANSWERS)
+def test_a_slow_trickle_of_bytes_times_out(part: str) -> None:
     stop, failures = threading.Event(), []
     with socket.create_server(("127.0.0.1", 0)) as server:
-        arguments = (server, *SLOW_ANSWERS[where], stop)
+        arguments = (server, *SLOW_ANSWERS[part], stop)
         threading.Thread(target=serve_slowly, args=arguments, daemon=True).start()
         url = f"http://127.0.0.1:{server.getsockname()[1]}"
         client = HttpClient(HttpOptions(url=url, timeout_s=0.5, deadline_s=1.0, retries=0))
@@ -350,7 +350,7 @@ def test_a_slow_trickle_of_bytes_times_out(where: str) -> None:
         thread.start()
         thread.join(10)
         stop.set()
-    assert failures == ["refused" if where == "refusal" else "timeout"]
+    assert failures == ["refused" if part == "refusal" else "timeout"]
 
 
 @contextmanager
@@ -371,10 +371,10 @@ def slow_server(head: bytes, more: bytes, times: int = 1) -> Iterator[str]:
                 thread.join(5)
 
 
-@pytest.mark.parametrize("where", [*SLOW_ANSWERS, "silence", "body without an end"])
-def test_closing_ends_pending_requests(where: str) -> None:
+@pytest.mark.parametrize("part", [*SLOW_ANSWERS, "silence", "body without an end"])
+def test_closing_ends_pending_requests(part: str) -> None:
     endless = {"silence": (b"", b""), "body without an end": (b"HTTP/1.1 200 OK\r\n\r\n", b"x")}
-    with slow_server(*(SLOW_ANSWERS | endless)[where], times=4) as url, ThreadPoolExecutor(8) as pool:
+    with slow_server(*(SLOW_ANSWERS | endless)[part], times=4) as url, ThreadPoolExecutor(8) as pool:
         client = HttpClient(HttpOptions(url=url, concurrency=4))
         failures = [pool.submit(failure, client) for _ in range(8)]  # four of them wait for a connection
         time.sleep(0.3)
@@ -383,7 +383,7 @@ def test_closing_ends_pending_requests(where: str) -> None:
         reasons = [failure.result(5) for failure in failures]
         assert time.monotonic() - start_s < 1
     assert {reason.kind for reason in reasons} <= {"unreachable", "refused"}
-    assert sum("closed" in str(reason) for reason in reasons) >= (4 if where == "refusal" else 8)
+    assert sum("closed" in str(reason) for reason in reasons) >= (4 if part == "refusal" else 8)
 
 
 def test_a_closed_client_does_not_retry() -> None:

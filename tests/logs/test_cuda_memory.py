@@ -8,7 +8,7 @@ import pytest
 
 from trackside.logs.cuda_memory import sizes
 from trackside.logs.scan import scan_text
-from trackside.model import Role
+from trackside.model import EventRole
 
 GIB, MIB = 1 << 30, 1 << 20
 
@@ -102,7 +102,7 @@ def test_the_phase_comes_from_the_innermost_frames(phase: str, frames: str) -> N
         f"{head}{frames}\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU "
         f"3 has a total capacity of 80.00 GiB"
     )
-    assert (event.get("phase"), event.get("gpu"), event.role) == (phase, 3, Role.ROOT)
+    assert (event.get("phase"), event.get("gpu"), event.role) == (phase, 3, EventRole.ROOT)
 
 
 def test_the_device_comes_from_the_allocators_name() -> None:
@@ -112,4 +112,4 @@ def test_the_device_comes_from_the_allocators_name() -> None:
 
 def test_a_caught_out_of_memory_error_is_only_a_confirmation() -> None:
     event = oom("WARNING: CUDA out of memory. Tried to allocate 2.00 GiB. Skipping this batch")
-    assert event.role is Role.CONFIRMATION
+    assert event.role is EventRole.CONFIRMATION

@@ -13,7 +13,7 @@ from trackside.logs.scan import scan, scan_text
 from trackside.logs.stamp import find_time
 from trackside.model import Event
 from trackside.read.detect import read_source
-from trackside.read.format import CollectingSink, Source
+from trackside.read.format import CollectingSink, InputSource
 
 TRACEBACK = (
     'Traceback (most recent call last):\n  File "/home/user/t.py", line 3, in main\n    f()\nValueError: bad shard 7\n'
@@ -153,7 +153,7 @@ def test_a_line_of_a_node_is_quoted_as_sent(path: str, text: str) -> None:
         b"GPU has fallen off the bus.\n"
     )
     sink = CollectingSink()
-    read_source(Source(path, data, io.BytesIO(data)), sink)
+    read_source(InputSource(path, data, io.BytesIO(data)), sink)
     xid = next(event for event in sink.events if event.kind == "xid")
     assert (xid.text, xid.node, xid.time) == (text, "gpu-01", 1795253628.0)
     last = next(event for event in sink.events if event.kind == "kernel_log")

@@ -14,7 +14,7 @@ from trackside.logs.command_line import PARSER as COMMAND_LINE
 from trackside.logs.matcher import matcher
 from trackside.logs.scan import PatternSet, scan_text
 from trackside.logs.traceback import PARSER as PYTHON
-from trackside.model import Event, Role
+from trackside.model import Event, EventRole
 
 CASES = sorted((Path(__file__).parent / "tracebacks").glob("*.txt"))
 
@@ -79,6 +79,6 @@ def test_root_exceptions_of_real_failed_runs() -> None:
     assert rows
     for row in rows:
         root_events = [
-            event for event in exceptions((FAILED_RUNS / row["path"]).read_bytes()) if event.role is Role.ROOT
+            event for event in exceptions((FAILED_RUNS / row["path"]).read_bytes()) if event.role is EventRole.ROOT
         ]
         assert {classify(event) for event in root_events} == {row["fault_class"]}, row["path"]

@@ -1,4 +1,4 @@
-"""Training points are unique across ranks, redraws, restarts and files; memory is bounded."""
+"""Logged steps are unique across ranks, redraws, restarts and files; memory is bounded."""
 
 from __future__ import annotations
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from trackside.catalog.metrics import DESCRIPTIVE
+from trackside.catalog.metrics import DESCRIPTIVE_LABELS
 from trackside.model import Input, Series
 from trackside.read.detect import formats, read_source
-from trackside.read.format import HEAD_BYTES, CollectingSink, Source
+from trackside.read.format import HEAD_BYTES, CollectingSink, InputSource
 
 SAMPLES = Path(__file__).parent / "samples"
 GOLDEN = SAMPLES / "expected.json"
@@ -30,18 +30,18 @@ OTHER_PLANE_FORMATS = {"rank-times"}
 def read(name: str) -> tuple[Input, CollectingSink]:
     data = (SAMPLES / name).read_bytes()
     sink = CollectingSink()
-    return read_source(Source(name, data[:HEAD_BYTES], io.BytesIO(data), len(data), MODIFIED_S), sink), sink
+    return read_source(InputSource(name, data[:HEAD_BYTES], io.BytesIO(data), len(data), MODIFIED_S), sink), sink
 
 
 def series_key(series: Series) -> str:
     """Metric and identity, as ``gpu_power_watts{gpu=0, node=n1}``."""
-    labels = (f"{name}={value}" for name, value in series.labels if name == "job" or name not in DESCRIPTIVE)
+    labels = (f"{name}={value}" for name, value in series.labels if name == "job" or name not in DESCRIPTIVE_LABELS)
     return series.metric + "{" + ", ".join(labels) + "}"
 
 
 def gpu_description(series: Series) -> str:
     """The GPU of a series: all labels in the file that describe it."""
-    return ", ".join(f"{name}={value}" for name, value in series.labels if name in ("gpu", "mig", *DESCRIPTIVE))
+    return ", ".join(f"{name}={value}" for name, value in series.labels if name in ("gpu", "mig", *DESCRIPTIVE_LABELS))
 
 
 def contents(name: str) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def test_truncated_samples(name: str, share: float) -> None:
     data = (SAMPLES / name).read_bytes()
     part = data[: int(len(data) * share)]
     sink = CollectingSink()
-    row = read_source(Source(name, part[:HEAD_BYTES], io.BytesIO(part), len(part), MODIFIED_S), sink)
+    row = read_source(InputSource(name, part[:HEAD_BYTES], io.BytesIO(part), len(part), MODIFIED_S), sink)
     assert "defect" not in row.note
     assert row.note or row.status == "read"
     assert len(complete) >= sum(map(len, sink.blocks))

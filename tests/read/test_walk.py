@@ -23,7 +23,7 @@ from trackside.model import Input
 from trackside.read import compression
 from trackside.read import walk as walk_module
 from trackside.read.detect import read_source
-from trackside.read.format import CollectingSink, Source
+from trackside.read.format import CollectingSink, InputSource
 from trackside.read.walk import walk
 
 LOG = "".join(f"step {n} of 900: waiting for data {n * 7919 % 1000}\n" for n in range(900)).encode()
@@ -37,11 +37,11 @@ PACKERS: dict[str, Callable[[bytes], bytes]] = {
 
 def contents(*paths: Path) -> dict[str, bytes]:
     """Path -> content of each source, without refused inputs."""
-    return {item.path: item.stream.read() for item in walk(paths) if isinstance(item, Source)}
+    return {item.path: item.stream.read() for item in walk(paths) if isinstance(item, InputSource)}
 
 
 def rows(*paths: Path) -> dict[str, Input]:
-    results = (read_source(item, CollectingSink()) if isinstance(item, Source) else item for item in walk(paths))
+    results = (read_source(item, CollectingSink()) if isinstance(item, InputSource) else item for item in walk(paths))
     return {row.path: row for row in results}
 
 
@@ -116,7 +116,7 @@ def test_progress_sums_up_to_the_size(tmp_path: Path) -> None:
     (tmp_path / "d.tar").write_bytes(tar(("x.log", LOG), ("y.bin", bytes(range(256)) * 5000)))
     ticks: list[int] = []
     for item in walk([tmp_path], ticks.append):
-        if isinstance(item, Source):
+        if isinstance(item, InputSource):
             read_source(item, CollectingSink())
     assert sum(ticks) == sum(path.stat().st_size for path in tmp_path.iterdir())
     assert all(tick > 0 for tick in ticks)
@@ -378,7 +378,7 @@ def test_decompression_bombs_are_stopped(kind: str, tmp_path: Path, monkeypatch:
     (tmp_path / "a.log").write_bytes(b"".join(bomb(kind, 400 << 20)))
     total_bytes = 0
     for source in walk([tmp_path]):
-        assert isinstance(source, Source)
+        assert isinstance(source, InputSource)
         while chunk := source.stream.read(1 << 20):
             total_bytes += len(chunk)
         assert f"{compression.MAX_RATIO}:1" in source.faults[0]
@@ -425,7 +425,7 @@ class Endless(io.RawIOBase):
 
 def test_a_line_of_200_mb_is_read_in_constant_memory() -> None:
     stream = io.BufferedReader(Endless(200 << 20), 1 << 16)
-    source = Source("a.log", stream.peek(1 << 16)[: 1 << 16], stream)  # type: ignore[arg-type]
+    source = InputSource("a.log", stream.peek(1 << 16)[: 1 << 16], stream)  # type: ignore[arg-type]
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     row = read_source(source, CollectingSink())
     growth_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
@@ -450,8 +450,8 @@ def test_a_growing_file_is_read_up_to_its_size_at_the_start(tmp_path: Path) -> N
     assert content == LOG * 100
 
 
-def _append_and_read(item: Source | Input, path: Path) -> bytes:
-    assert isinstance(item, Source)
+def _append_and_read(item: InputSource | Input, path: Path) -> bytes:
+    assert isinstance(item, InputSource)
     with path.open("ab") as file:
         file.write(b"later\n")
     return item.stream.read()

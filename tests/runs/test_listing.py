@@ -22,7 +22,7 @@ START = 1_772_409_600
 """2026-03-02T00:00:00Z"""
 HOUR = 3600
 YEAR = 365 * 24
-Span = tuple[int, int, int]
+HourRange = tuple[int, int, int]
 """node, first and last second after START"""
 seconds = st.integers(0, 12 * HOUR)
 node_spans = st.lists(st.tuples(st.integers(0, 1), seconds, seconds), max_size=5)
@@ -30,7 +30,7 @@ node_events = st.lists(st.tuples(st.integers(0, 1), seconds), max_size=5)
 time_ranges = st.lists(st.tuples(seconds, st.one_of(st.none(), seconds)), min_size=1, max_size=5)
 
 
-def store(folder: str | Path, spans: Sequence[Span], events: Sequence[tuple[int, int]] = ()) -> Writer:
+def store(folder: str | Path, spans: Sequence[HourRange], events: Sequence[tuple[int, int]] = ()) -> Writer:
     """A store with one input per span, and one with the events."""
     writer = Writer.open(Path(folder) / "store")
     for node, first, last in spans:
@@ -52,7 +52,7 @@ def store(folder: str | Path, spans: Sequence[Span], events: Sequence[tuple[int,
 @settings(max_examples=25, deadline=None)
 @given(node_spans, node_events, time_ranges)
 def test_node_activity_matches_a_computation_by_the_hour(
-    spans: list[Span], events: list[tuple[int, int]], times: list[tuple[int, int | None]]
+    spans: list[HourRange], events: list[tuple[int, int]], times: list[tuple[int, int | None]]
 ) -> None:
     spans = [(node, min(first, last), max(first, last)) for node, first, last in spans]
     with TemporaryDirectory() as folder, store(folder, spans, events) as writer:
@@ -73,7 +73,7 @@ def test_node_activity_matches_a_computation_by_the_hour(
                     for active_node, hour in active_hours
                 )
             }
-            assert activity.on([f"n{node}"], START + first, end) == expected
+            assert activity.planes_on([f"n{node}"], START + first, end) == expected
 
 
 def test_a_year_of_a_node_is_read_as_one_range(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,5 +90,5 @@ def test_a_year_of_a_node_is_read_as_one_range(tmp_path: Path, monkeypatch: pyte
         monkeypatch.setattr(Snapshot, "rows", count_rows)
         activity = _NodeActivity(writer.snapshot())
         assert sum(fetched) <= 4
-        assert activity.on(["n0"], START + 300 * 24 * HOUR, START + 300 * 24 * HOUR + 5) == {"metric"}
-        assert not activity.on(["n0"], START + (40 * 24 + 2) * HOUR, START + (40 * 24 + 3) * HOUR)
+        assert activity.planes_on(["n0"], START + 300 * 24 * HOUR, START + 300 * 24 * HOUR + 5) == {"metric"}
+        assert not activity.planes_on(["n0"], START + (40 * 24 + 2) * HOUR, START + (40 * 24 + 3) * HOUR)

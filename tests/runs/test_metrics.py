@@ -184,7 +184,7 @@ def test_idle_gpus_are_the_runs_if_all_others_are_in_use() -> None:
     assert (run.gpus, run.gpus_by) == (("n1:0",), "occupancy")
 
 
-def test_gpus_that_cannot_be_told_apart_are_all_included() -> None:
+def test_gpus_that_cannot_be_distinguished_are_all_included() -> None:
     data = Data()
     for gpu in range(8):
         data.put("gpu_utilization_ratio", 0.5, START - 3000, END + 3000, node="n1", gpu=str(gpu))
@@ -223,7 +223,7 @@ def test_hosts_match_in_any_spelling(host: str) -> None:
     ],
 )
 def test_node_in_a_path(path: str, node: str) -> None:
-    assert NodeNames(("gpu-1", "gpu-12")).within(path) == node
+    assert NodeNames(("gpu-1", "gpu-12")).named_in(path) == node
 
 
 def test_files_without_a_node_get_it_from_their_path() -> None:

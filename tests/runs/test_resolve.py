@@ -14,9 +14,9 @@ from trackside.evidence import Frame
 from trackside.model import Event, Position, Record, Run
 from trackside.query import Query, events, record
 from trackside.runs import clock
-from trackside.runs.attempts import attempts_of, final, numbered
+from trackside.runs.attempts import attempts_of, final_attempt, numbered_attempts
 from trackside.runs.resolve import NoSuchRun, ResolvedRun, SeveralRuns, resolve
-from trackside.session.choice import choose
+from trackside.session.choice import choose_run
 from trackside.session.paths import load
 from trackside.stores.memory import MemoryStore
 
@@ -210,8 +210,8 @@ def test_exit_codes(
 
 def test_an_unstarted_job_has_no_attempt() -> None:
     attempts = attempts_of([job("8", "CANCELLED", None, 50.0, submit=20.0)])
-    last = final(attempts)
-    assert numbered(attempts) == ()
+    last = final_attempt(attempts)
+    assert numbered_attempts(attempts) == ()
     assert last is not None
     assert last.state == "CANCELLED"
 
@@ -331,7 +331,7 @@ def test_a_time_that_fits_is_not_shifted() -> None:
     """The container writes UTC, the step daemon local time, into one file."""
     span = (100000.0, 101000.0)
     local = Event("scheduler_notice", Position("t.log", 5), "log", time=100999.0)
-    assert clock.shifted(local, -7200.0, span) == local
+    assert clock.shift_event(local, -7200.0, span) == local
 
 
 # -- ranks
@@ -404,7 +404,7 @@ def test_corpus(case: Path, tmp_path: Path) -> None:
     expected = json.loads(case.read_text())
     inputs = tmp_path / "inputs"
     shutil.copytree(case.parent, inputs, ignore=shutil.ignore_patterns("case.json"))
-    run, _ = choose(load([inputs]))
+    run, _ = choose_run(load([inputs]))
     parent = expected.get("parent")
     assert run.id == str(expected["jobid"])
     assert run.disposition == expected["slurm_state"]
@@ -448,7 +448,7 @@ def test_real_records(case: str, disposition: str | None, attempts: int) -> None
     folders = [folder for folder in _CASES.glob(f"*/{case}") if folder.is_dir()]
     assert folders
     for folder in folders:
-        run, _ = choose(load([folder]))
+        run, _ = choose_run(load([folder]))
         assert run.disposition == (disposition or run.disposition), folder
         assert len(run.attempts) == attempts, folder
         assert case != "failed-segv-child" or run.exit_code == 139

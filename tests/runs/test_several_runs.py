@@ -46,5 +46,5 @@ def test_contradicting_records_never_give_a_healthy_run(tmp_path: Path) -> None:
     }
     for swapped in (files, {"one/sacct.txt": files["two/sacct.txt"], "two/sacct.txt": files["one/sacct.txt"]}):
         verdict = trackside.diagnose(write(tmp_path / str(id(swapped)), {**files, **swapped}), job="7")
-        assert "contradicted" in keys(verdict)
+        assert "records_disagree" in keys(verdict)
         assert verdict.family != "G1"

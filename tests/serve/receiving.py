@@ -28,7 +28,7 @@ from trackside.serve.receive import decoder
 from trackside.stores.embedded.snapshot import Snapshot
 from trackside.stores.receiver.arrivals import IntakeResult
 from trackside.stores.receiver.intake import Intake
-from trackside.stores.receiver.options import Limits, RetentionOptions, ServeOptions
+from trackside.stores.receiver.options import ReceiverLimits, RetentionOptions, ServeOptions
 from trackside.stores.receiver.pending import Decoded, LineStream
 from trackside.stores.receiver.write_ahead import Entry, Header
 
@@ -82,10 +82,15 @@ def decode_entry(entry: Entry) -> Decoded:
     return remote_write.decode(body, 1)
 
 
-def opened(store: Path, limits: Limits | None = None, keeping: RetentionOptions | None = None) -> Intake:
+def opened(store: Path, limits: ReceiverLimits | None = None, keeping: RetentionOptions | None = None) -> Intake:
     """An intake of this store that flushes only on request."""
     return Intake(
-        store, decode_entry, labels_of, limits or Limits(), keeping or RetentionOptions(flush_s=3600.0), LineReader
+        store,
+        decode_entry,
+        labels_of,
+        limits or ReceiverLimits(),
+        keeping or RetentionOptions(flush_s=3600.0),
+        LineReader,
     )
 
 
@@ -192,7 +197,7 @@ def end_all() -> None:
 def served(*arguments: object, port: int = 0) -> tuple[subprocess.Popen[str], str]:
     """``serve`` in a process of its own, and its URL. ``arguments``: of ServeOptions, as Python source."""
     program = (
-        "from trackside.serve.app import serve\nfrom trackside.stores.receiver.options import RetentionOptions, Limits, ServeOptions\n"
+        "from trackside.serve.app import serve\nfrom trackside.stores.receiver.options import RetentionOptions, ReceiverLimits, ServeOptions\n"
         f"serve(ServeOptions(listen='127.0.0.1:{port}', {', '.join(map(str, arguments))}))"
     )
     process = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True)

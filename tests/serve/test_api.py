@@ -34,12 +34,12 @@ from trackside.finding import Verdict
 from trackside.http.unavailable import SourceUnavailable
 from trackside.query import Query
 from trackside.runs.listing import RunSummary
-from trackside.serve.answers import parsed
+from trackside.serve.answers import parse_query
 from trackside.serve.api import OPERATIONS, routes
 from trackside.serve.diagnoser import Diagnoser
 from trackside.serve.handlers import Handlers
 from trackside.serve.limits import Tokens
-from trackside.serve.operations import Check, Parameter
+from trackside.serve.operations import ApiParameter, Check
 from trackside.serve.problems import Problem
 from trackside.serve.workers import Workers
 from trackside.settings.price import Price
@@ -251,8 +251,8 @@ def test_jobs_with_evidence_are_listed(client: ApiClient) -> None:
 # -- evidence
 
 
-def evidence(client: ApiClient, query: str, more: str = "", job: str = "7") -> Any:
-    return client.json(f"/runs/{job}/evidence?query={quote(query)}{more}")
+def evidence(client: ApiClient, query: str, parameters: str = "", job: str = "7") -> Any:
+    return client.json(f"/runs/{job}/evidence?query={quote(query)}{parameters}")
 
 
 def test_rows_have_their_positions(client: ApiClient) -> None:
@@ -343,7 +343,7 @@ def refusal(work: Callable[[str], object], text: str) -> Exception | None:
     | st.from_regex(r"(events|record|metric)\((exception|job|gpu_xid_last)\)(\.[a-z]{1,8}\([^)]{0,20}\)){0,3}")
 )
 def test_any_query_is_parsed_or_refused(text: str) -> None:
-    error = refusal(parsed, text)
+    error = refusal(parse_query, text)
     assert error is None or (isinstance(error, Problem) and error.status == 422 and len(error.detail) < 1100)
 
 
@@ -351,7 +351,7 @@ def test_any_query_is_parsed_or_refused(text: str) -> None:
     st.sampled_from([parameter for operation in OPERATIONS for parameter in operation.parameters]),
     st.text(max_size=30) | st.floats().map(str) | st.integers().map(str) | st.datetimes().map(str),
 )
-def test_any_parameter_value_is_read_or_refused(parameter: Parameter, text: str) -> None:
+def test_any_parameter_value_is_read_or_refused(parameter: ApiParameter, text: str) -> None:
     error = refusal(parameter.read, text)
     assert error is None or (isinstance(error, Problem) and error.status == 422)
 

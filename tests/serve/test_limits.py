@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trackside.serve.limits import Bodies, RequestRefused, Tokens, load_tokens
-from trackside.stores.receiver.options import Limits, ServeOptions
+from trackside.stores.receiver.options import ReceiverLimits, ServeOptions
 
 TOKEN = "0123456789abcdef0123"
 
@@ -19,8 +19,8 @@ def token_file(tmp_path: Path) -> str:
     return str(tmp_path / "tokens")
 
 
-def options(listen: str = "127.0.0.1:0", **more: object) -> ServeOptions:
-    return ServeOptions(store="x", listen=listen, **more)  # type: ignore[arg-type]
+def options(listen: str = "127.0.0.1:0", **settings: object) -> ServeOptions:
+    return ServeOptions(store="x", listen=listen, **settings)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("authorization", [f"Bearer {TOKEN}", f"bearer  {TOKEN}", f"Bearer {TOKEN}-second"])
@@ -97,13 +97,13 @@ def test_a_certificate_needs_its_key() -> None:
 
 
 def test_open_bodies_share_the_limits() -> None:
-    bodies = Bodies(Limits(bodies=2, bodies_bytes=100))
+    bodies = Bodies(ReceiverLimits(bodies=2, bodies_bytes=100))
     with bodies.reserve() as first, bodies.reserve() as second:
-        first.take(60)
+        first.add(60)
         with pytest.raises(RequestRefused, match="try again later") as refused:
-            second.take(50)
+            second.add(50)
         assert (refused.value.status, refused.value.retry_after_s) == (429, 1.0)
-        second.take(40)
+        second.add(40)
         with pytest.raises(RequestRefused), bodies.reserve():
             pass
     assert (bodies.count, bodies.bytes) == (0, 0)

@@ -48,7 +48,7 @@ from trackside.serve.connections import MAX_HEAD_BYTES
 from trackside.stores.embedded.snapshot import Snapshot
 from trackside.stores.metadata.archive import Archive
 from trackside.stores.receiver.intake import Intake
-from trackside.stores.receiver.options import Limits, RetentionOptions, ServeOptions
+from trackside.stores.receiver.options import ReceiverLimits, RetentionOptions, ServeOptions
 
 pytestmark = pytest.mark.slow  # most start a receiver in a process of its own
 
@@ -94,11 +94,11 @@ OTLP_LOGS = {
 LOKI = {"streams": [{"stream": {"job_id": "4242"}, "values": [[str(T0_MS * 1_000_000), "step 1 loss 2.0"]]}]}
 
 
-def start_receiver(store: Path, limits: Limits | None = None, **more: object) -> Running:
+def start_receiver(store: Path, limits: ReceiverLimits | None = None, **more: object) -> Running:
     return Running(
         ServeOptions(
             store=str(store),
-            limits=limits or Limits(),
+            limits=limits or ReceiverLimits(),
             keeping=RetentionOptions(flush_s=3600.0),
             **more,  # type: ignore[arg-type]
         )
@@ -216,7 +216,7 @@ def test_refusals_are_logged_once_a_minute(running: Running, caplog: pytest.LogC
 
 
 def test_the_response_to_version_2_counts_samples_beyond_a_limit(store: Path) -> None:
-    running = start_receiver(store, Limits(series=1))
+    running = start_receiver(store, ReceiverLimits(series=1))
     request = SECOND["Request"](symbols=[b"", b"__name__", b"DCGM_FI_DEV_GPU_UTIL", b"gpu", b"0", b"1", b"other"])
     for refs in ([1, 2, 3, 4], [1, 2, 3, 5], [1, 6]):  # the last metric is unknown: ignored, not counted as lost
         request.timeseries.add(labels_refs=refs).samples.add(timestamp=T0_MS, value=50.0)
@@ -250,7 +250,7 @@ def test_wrong_methods_and_paths_are_refused(running: Running) -> None:
 
 
 def test_large_bodies_are_refused_before_they_are_read(store: Path) -> None:
-    running = start_receiver(store, Limits(body_bytes=10_000, decoded_bytes=100_000))
+    running = start_receiver(store, ReceiverLimits(body_bytes=10_000, decoded_bytes=100_000))
     refused = running.ask("/api/v1/write", b"x" * 10_001, PROTOBUF)
     assert refused.status == 413
     assert b"serve.limits.body_bytes" in refused.data
@@ -265,7 +265,7 @@ def test_large_bodies_are_refused_before_they_are_read(store: Path) -> None:
 
 
 def test_an_incomplete_body_times_out(store: Path) -> None:
-    running = start_receiver(store, Limits(body_s=0.3))
+    running = start_receiver(store, ReceiverLimits(body_s=0.3))
     host, port = running.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port))) as slow:
         slow.sendall(b"POST /api/v1/write HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nabc")
@@ -282,7 +282,7 @@ def test_an_incomplete_body_times_out(store: Path) -> None:
 
 
 def test_a_full_queue_is_429_with_retry_after(store: Path) -> None:
-    running = start_receiver(store, Limits(pending_samples=4))
+    running = start_receiver(store, ReceiverLimits(pending_samples=4))
     assert running.write(tick(0)).status == 204
     busy = running.write(tick(1))
     assert busy.status == 429
@@ -296,7 +296,7 @@ def test_a_full_queue_is_429_with_retry_after(store: Path) -> None:
 
 
 def test_beyond_a_limit_the_rest_is_stored_and_the_sender_must_not_retry(store: Path) -> None:
-    running = start_receiver(store, Limits(series=1))
+    running = start_receiver(store, ReceiverLimits(series=1))
     answer = running.write(tick(0))
     assert answer.status == 400
     assert answer.data == b"the rest was stored: 3 samples of new series: serve.limits.series allows no more in a day\n"
@@ -516,7 +516,7 @@ def test_long_headers_are_refused(running: Running) -> None:
 
 
 def test_a_body_larger_than_the_queue_is_refused(store: Path) -> None:
-    running = start_receiver(store, Limits(pending_samples=100, pending_line_bytes=100_000))
+    running = start_receiver(store, ReceiverLimits(pending_samples=100, pending_line_bytes=100_000))
     answer = running.write(tick(0, gpus=101))
     assert (answer.status, b"at most 100 fit into the queue" in answer.data) == (413, True)
     assert running.write(tick(0, gpus=99)).status == 204
@@ -608,7 +608,7 @@ def test_a_lowered_limit_does_not_lose_logged_bodies(store: Path) -> None:
     assert urllib3.request("POST", f"{url}/api/v1/write", body=body, headers=PROTOBUF).status == 204
     process.kill()
     process.communicate()
-    process, _ = served(f"store={str(store)!r}", "limits=Limits(decoded_bytes=1000)")
+    process, _ = served(f"store={str(store)!r}", "limits=ReceiverLimits(decoded_bytes=1000)")
     process.terminate()
     process.communicate()
     assert len(samples(store)) == 40

@@ -85,7 +85,7 @@ def test_the_decisive_claim_is_among_the_first_three(name: str, fact: str) -> No
         ("a1/container-image-missing", "Crashed at start-up: ContainerError: pyxis: failed to create container"),
     ],
 )
-def test_the_headline_says_what_the_evidence_shows(name: str, headline: str) -> None:
+def test_the_headline_agrees_with_the_evidence(name: str, headline: str) -> None:
     assert _headline(_doc(name)).startswith(headline)
 
 
@@ -98,7 +98,7 @@ def test_an_xid_of_a_management_tool_is_not_attributed_to_the_job() -> None:
     assert any("update driver and GPU firmware" in action.text for action in doc.actions)
 
 
-def test_a_job_without_a_gpu_is_not_said_to_hold_one() -> None:
+def test_a_job_without_a_gpu_is_not_reported_to_hold_one() -> None:
     doc = _doc("c3/no-gpu-in-the-record")
     assert _headline(doc).startswith("Possibly hung")
     assert not any(words in _all_text(doc) for words in ("holds its GPU", "held its GPU", "idle GPU"))

@@ -16,10 +16,10 @@ from tests.families.rows import END, START, Row, event, job, points
 from trackside.evidence import Store
 from trackside.facts.fact import Facts
 from trackside.finding import Verdict
-from trackside.model import Event, Record, Role, Run
-from trackside.show.charts import event_lanes, reduce
+from trackside.model import Event, EventRole, Record, Run
+from trackside.show.charts import busy_wait, event_lanes, reduce
 from trackside.show.charts.chart import PAINT, Chart, Drawing, charts, drawings
-from trackside.show.charts.phases import first_cause, titled
+from trackside.show.charts.phases import display_name, finding_onset
 from trackside.show.charts.static_image import LIGHT, standalone
 from trackside.stores.memory import MemoryStore
 from trackside.verdict import engine
@@ -273,8 +273,8 @@ def test_the_cited_metric_is_selected_first() -> None:
 def test_a_fault_from_the_start_has_no_onset() -> None:
     spec = cluster_charts(straggling(), *points(), job("COMPLETED"))
     for slug in ("timeline", "busy-wait", "ranks"):
-        assert "first cause" not in json.dumps(spec[slug].spec)
-    assert "It began" not in spec["timeline"].caption
+        assert "Straggler" not in json.dumps(spec[slug].spec)
+    assert "Verdict:" not in spec["timeline"].caption
 
 
 def test_a_later_fault_has_an_onset() -> None:
@@ -284,7 +284,7 @@ def test_a_later_fault_has_an_onset() -> None:
     _, store = straggling().store(*points(10, START + 60, 20.0), *points(10, START + 300, 60.0), job("COMPLETED"))
     for since, has_begun in ((START + 90, False), (START + 290, True)):
         moved = replace(verdict, primary=replace(verdict.primary, since=since))
-        assert (first_cause(moved, Facts(store, moved.run)) is not None) is has_begun
+        assert (finding_onset(moved, Facts(store, moved.run)) is not None) is has_begun
 
 
 def test_unsampled_time_has_no_phase() -> None:
@@ -297,8 +297,15 @@ def test_unsampled_time_has_no_phase() -> None:
     assert spec["busy-wait"].caption.startswith("While the GPUs were busy")
 
 
+def test_the_label_of_the_gap_ignores_a_gpu_that_stopped() -> None:
+    stopped = np.full(8, np.nan)
+    columns = {"t": np.arange(8.0), "busy": np.ones(8), "under": np.zeros(8), "own0": stopped}
+    (label,) = busy_wait._gap_label(columns)
+    assert 0 < label["encode"]["update"]["y"]["value"] < busy_wait.HEIGHT
+
+
 def test_an_isolated_sample_is_a_dot() -> None:
-    assert reduce.alone(np.array([1.0, np.nan, 1.0, 2.0, np.nan, 3.0])).tolist() == [1, 0, 0, 0, 0, 1]
+    assert reduce.isolated_flags(np.array([1.0, np.nan, 1.0, 2.0, np.nan, 3.0])).tolist() == [1, 0, 0, 0, 0, 1]
     cluster = Cluster(nodes=1, gpus=2)
     middle = cluster.times[np.abs(cluster.times - (START + END) / 2).argmin()]
     dense = (cluster.times < START + 300) | (cluster.times > END - 300)
@@ -311,7 +318,7 @@ def test_an_isolated_sample_is_a_dot() -> None:
 
 
 def test_a_gpu_without_a_node_is_named_by_its_index() -> None:
-    assert (titled(":2"), titled("n1:2")) == ("GPU 2", "n1:2")
+    assert (display_name(":2"), display_name("n1:2")) == ("GPU 2", "n1:2")
 
 
 def test_a_thousand_heatmap_rows_stay_small_and_fast() -> None:
@@ -365,9 +372,12 @@ def test_every_attempt_and_its_queue_time_are_bars() -> None:
 
 def test_close_events_are_merged_with_a_count() -> None:
     rows = [
-        event("peer_lost", i, time=START + 2000 + i * 0.01, role=Role.CASCADE, text=f"lost {i}") for i in range(500)
+        event("peer_lost", i, time=START + 2000 + i * 0.01, role=EventRole.CASCADE, text=f"lost {i}")
+        for i in range(500)
     ]
-    rows.append(event("exception", 900, time=START + 1990, role=Role.ROOT, text="ValueError: no", type="ValueError"))
+    rows.append(
+        event("exception", 900, time=START + 1990, role=EventRole.ROOT, text="ValueError: no", type="ValueError")
+    )
     timeline = cluster_charts(working(), *rows, *points(), job("FAILED"))["timeline"]
     marks = next(data["values"] for data in timeline.spec["data"] if data["name"] == "events")
     assert [(mark["count"], mark["root"]) for mark in marks] == [("", True), ("\N{MULTIPLICATION SIGN}500", False)]
@@ -388,12 +398,12 @@ def test_events_without_any_time_are_listed() -> None:
     alone = event("exception", 500, text="RuntimeError: elsewhere", path="other.log")
     timeline = cluster_charts(working(), first, alone, *points(), job("FAILED"))["timeline"]
     assert ("unknown", "", "exceptions", "2", "RuntimeError: somewhere, and others") in timeline.rows
-    assert "2 events have no timestamp and can only be listed." in timeline.caption
+    assert "2 events have no timestamp and are only in the table." in timeline.caption
     assert next(data["values"] for data in timeline.spec["data"] if data["name"] == "events") == []
 
 
 def test_an_unstamped_event_lies_between_its_neighbors_in_the_file() -> None:
-    inside = event("cuda_error", 12, text="CUDA error: unspecified launch failure", role=Role.ROOT)
+    inside = event("cuda_error", 12, text="CUDA error: unspecified launch failure", role=EventRole.ROOT)
     behind = event("exception", 900, text="RuntimeError: after all")
     other = event("checkpoint_saved", 13, time=START + 1e3, path="other.log")
     timeline = cluster_charts(working(), inside, behind, other, *points(), job("FAILED"))["timeline"]
@@ -417,7 +427,7 @@ def test_faults_that_only_metrics_show_are_events() -> None:
 
 
 def test_out_of_memory_is_marked_where_it_was_logged() -> None:
-    oom = event("cuda_oom", 50, time=START + 2500, rank=3, role=Role.ROOT, text="torch.OutOfMemoryError")
+    oom = event("cuda_oom", 50, time=START + 2500, rank=3, role=EventRole.ROOT, text="torch.OutOfMemoryError")
     memory = cluster_charts(working(), oom, *points(), job("FAILED"))["memory"]
     assert "Out of memory at 1970-01-01 00:58:20 UTC." in memory.caption
     assert "out of memory" in json.dumps(memory.spec)
@@ -448,7 +458,7 @@ def test_non_finite_points_are_marked_and_worded() -> None:
     losses = [4.0, 3.5, 3.0, float("nan"), float("inf"), float("nan")]
     rows = [event("progress", i, step=i, loss=loss, time=START + 60 * i) for i, loss in enumerate(losses)]
     learning = learned(*rows)
-    assert len(columns(learning, "loss_wild")["t"]) == 3
+    assert len(columns(learning, "loss_non_finite")["t"]) == 3
     assert columns(learning, "loss")["y"] == [4.0, 3.5, 3.0]
     assert "not finite" in learning.caption
     assert learning.axis == "time"

@@ -17,7 +17,7 @@ from trackside.read.detect import with_singulars
 from trackside.show.citations import line, location
 from trackside.show.document import CiteDoc, document, encode, json_schema
 from trackside.show.text import render
-from trackside.show.wording import duration, ranges, sentence, size, word
+from trackside.show.wording import duration, fill_template, ranges, size, word
 
 T0 = 1_772_438_400.0
 CITE = Cite("log", "files", "events(exception).count()", "log:1", 1)
@@ -52,14 +52,15 @@ def test_values_are_worded_with_units(value: object, unit: str, text: str) -> No
 
 def test_sentence_fills_templates_with_units() -> None:
     values = {"asked": Value(1 << 30, (CITE,), "bytes"), "n": Value(3, (CITE,))}
-    assert sentence("{n} ranks asked for {asked} ({asked:plain})", values) == "3 ranks asked for 1 GiB (1,073,741,824)"
+    assert (
+        fill_template("{n} ranks asked for {asked} ({asked:plain})", values)
+        == "3 ranks asked for 1 GiB (1,073,741,824)"
+    )
 
 
-@pytest.mark.parametrize(
-    ("n", "text"), [(0, "0 training points"), (1, "1 training point"), (2000, "2,000 training points")]
-)
+@pytest.mark.parametrize(("n", "text"), [(0, "0 logged steps"), (1, "1 logged step"), (2000, "2,000 logged steps")])
 def test_a_count_is_worded_with_its_noun(n: int, text: str) -> None:
-    assert sentence("{n:training points}", {"n": Value(n, (CITE,))}) == text
+    assert fill_template("{n:logged steps}", {"n": Value(n, (CITE,))}) == text
 
 
 def test_a_line_that_was_sent_is_located_by_its_time() -> None:
@@ -77,8 +78,8 @@ def test_sentence_names_ranks_and_places() -> None:
         "place": Value(60, (CITE,), "step"),
         "done": Value(60, (CITE,), "steps"),
     }
-    assert sentence("{ranks} at {place} of {done}", values) == "ranks 0-2 at step 60 of 60 steps"
-    assert sentence("{ranks}", {"ranks": Value((3,), (CITE,))}) == "rank 3"
+    assert fill_template("{ranks} at {place} of {done}", values) == "ranks 0-2 at step 60 of 60 steps"
+    assert fill_template("{ranks}", {"ranks": Value((3,), (CITE,))}) == "rank 3"
 
 
 def test_durations_and_ranges() -> None:

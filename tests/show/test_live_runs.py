@@ -13,11 +13,11 @@ from rich.console import Console
 from tools.cases import scenarios
 
 import trackside
-from trackside.catalog.job_states import in_words
+from trackside.catalog.job_states import state_in_words
 from trackside.catalog.pending_reasons import REASONS, pending_reason
 from trackside.finding import Verdict
 from trackside.model import Event, Record
-from trackside.session.choice import choose
+from trackside.session.choice import choose_run
 from trackside.session.inputs import LoadedInputs
 from trackside.session.paths import load
 from trackside.show.document import VerdictDoc, document
@@ -75,7 +75,7 @@ def inputs_before_the_end(folder: Path) -> tuple[LoadedInputs, float]:
 
 
 def judged(loaded: LoadedInputs, now: float) -> Verdict:
-    run, rows = choose(loaded, now)
+    run, rows = choose_run(loaded, now)
     return engine.verdict_of(engine.facts_of(rows, run), loaded.inputs)
 
 
@@ -107,7 +107,7 @@ def test_all_live_cases_exist() -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_running_job_is_not_said_to_be_over(case: object) -> None:
+def test_a_running_job_is_not_reported_as_over(case: object) -> None:
     with case.inputs() as folder:  # type: ignore[attr-defined]
         loaded, now = inputs_before_the_end(folder)
     verdict = judged(loaded, now)
@@ -117,7 +117,7 @@ def test_a_running_job_is_not_said_to_be_over(case: object) -> None:
     output = printed(doc)
     assert "still running (RUNNING)" in output
     assert " so far" in output.split("\n\n")[0]
-    _, rows = choose(loaded, doc.run.as_of)
+    _, rows = choose_run(loaded, doc.run.as_of)
     assert all(result.holds for result in check(doc.cites, rows))
 
 
@@ -140,7 +140,7 @@ def test_the_hang_of_a_running_job_has_a_start_time() -> None:
     ],
 )
 def test_states_in_words(state: str, words: str) -> None:
-    assert in_words(state) == words
+    assert state_in_words(state) == words
 
 
 def test_a_pending_job_is_no_failure() -> None:
@@ -165,15 +165,15 @@ def test_a_pending_job_is_no_failure() -> None:
         ("(Resources)", "wait", "not enough"),
         ("ReqNodeNotAvail, UnavailableNodes:n[1-2]", "wait", "down, drained or reserved"),
         ("Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions", "wait", "down"),
-        ("DependencyNeverSatisfied", "mend", "never starts"),
+        ("DependencyNeverSatisfied", "change", "never starts"),
         ("QOSMaxGRESPerUser", "wait", "GPUs"),
         ("QOSGrpCpuLimit", "wait", "the jobs of its QOS together have reached the limit of CPUs"),
         ("AssocGrpGRESMinutes", "wait", "minutes of GPUs"),
-        ("QOSMaxWallDurationPerJobLimit", "mend", "more time than its QOS allows per job"),
+        ("QOSMaxWallDurationPerJobLimit", "change", "more time than its QOS allows per job"),
         ("QOSMaxJobsPerUserLimit", "wait", "have reached the limit of jobs"),
         ("AssocMaxJobsLimit", "wait", "have reached the limit of jobs"),
         ("MaxNodePerAccount", "wait", "this account's jobs"),
-        ("QOSMinGRES", "mend", "fewer GPUs"),
+        ("QOSMinGRES", "change", "fewer GPUs"),
         ("JobHeldAdmin", "ask", "administrator"),
         ("launch failed requeued held", "ask", "is held"),
     ],

@@ -15,10 +15,10 @@ from tools.cases import scenarios
 
 import trackside
 from trackside.show import brief
-from trackside.show.document import VerdictDoc, document, encode
-from trackside.show.markdown import code, escaped
+from trackside.show.document import ClaimDoc, VerdictDoc, document, encode
+from trackside.show.markdown import code_span, escape
 from trackside.show.markdown import render as markdown
-from trackside.show.sanitize import shown
+from trackside.show.sanitize import replace_unsafe
 from trackside.show.text import render
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -105,18 +105,29 @@ def test_every_number_in_brackets_is_a_citation_and_verbose_shows_all(name: str)
             assert " ".join(doc.cites[cite].query.split()) in in_full
 
 
+def test_verbose_prints_a_citation_once_and_folds_many_lines_of_a_file() -> None:
+    doc = _doc("g1/lab-hf-ddp")
+    cite = structs.replace(doc.cites[doc.shows[0].cites[0]], plane="log", query="events(exception).first(text)")
+    cites = {f"c{n}": structs.replace(cite, where=f"train.log:{n}", query=f"query-{n}") for n in range(1, 7)}
+    one, many = ClaimDoc("One line", ["c1"]), ClaimDoc("Six lines", list(cites))
+    shown = _text(structs.replace(doc, shows=[one, many, one], cites=doc.cites | cites), 200, verbose=True)
+    assert shown.count("query-1") == 1
+    assert shown.count("[1] see above") == 2
+    assert "[3-6] train.log: lines 3-6" in shown
+
+
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_text_is_inert_in_markdown(text: str) -> None:
-    inert = escaped(text)
+    inert = escape(text)
     assert not re.search(r"(?<!\\)[<\[|#*]|^[-+=]|^\d+\.\s|@\w|www\.|https?:", inert)
-    assert not re.search("[\x00-\x1f\x7f\u202a-\u202e]", inert + code(text))
-    fence = re.match("`+", code(text))[0]
-    assert fence not in code(text)[len(fence) : -len(fence)]
+    assert not re.search("[\x00-\x1f\x7f\u202a-\u202e]", inert + code_span(text))
+    fence = re.match("`+", code_span(text))[0]
+    assert fence not in code_span(text)[len(fence) : -len(fence)]
 
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_text_cannot_command_the_terminal(text: str) -> None:
-    assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e]", shown(text))
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e]", replace_unsafe(text))
 
 
 def test_the_reason_of_an_unavailable_server_fits_the_screen() -> None:

@@ -107,16 +107,16 @@ def assert_complete(folder: Path, truth: Truth) -> None:
     assert not [row.note for row in evidence.inputs if "defect" in row.note]
 
 
-def scenario_with(kind: str, more: str) -> str:
-    return f"{SMALL}\n[[fault]]\nkind = {kind!r}\n{more}\n"
+def scenario_with(kind: str, settings: str) -> str:
+    return f"{SMALL}\n[[fault]]\nkind = {kind!r}\n{settings}\n"
 
 
-@pytest.mark.parametrize(("kind", "more"), [(kind, "") for kind in faults()] + VARIED)
-def test_every_fault_takes_effect(kind: str, more: str, tmp_path: Path) -> None:
-    truth = simulate(load_scenario(scenario_with(kind, more)), tmp_path)
+@pytest.mark.parametrize(("kind", "settings"), [(kind, "") for kind in faults()] + VARIED)
+def test_every_fault_takes_effect(kind: str, settings: str, tmp_path: Path) -> None:
+    truth = simulate(load_scenario(scenario_with(kind, settings)), tmp_path)
     assert_complete(tmp_path, truth)
-    assert (truth.family == "G1") == ((kind, more) in HARMLESS)
-    if (kind, more) not in HARMLESS:
+    assert (truth.family == "G1") == ((kind, settings) in HARMLESS)
+    if (kind, settings) not in HARMLESS:
         assert truth.injected[0].kind == kind
 
 

@@ -87,8 +87,15 @@ def test_only_a_simulation_is_overwritten(tmp_path: Path) -> None:
     run(tmp_path, SMALL)
     assert digest(tmp_path) == before
     (tmp_path / "truth.json").unlink()
-    with pytest.raises(ValueError, match="is not a simulation"):
+    with pytest.raises(ValueError, match="was not made by simulate; give a new or empty folder"):
         run(tmp_path, SMALL)
+
+
+def test_a_folder_of_other_files_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(ValueError, match="is not empty and was not made by simulate"):
+        run(tmp_path, SMALL)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
 def test_signals_of_a_healthy_run_are_consistent(tmp_path: Path) -> None:
@@ -352,11 +359,11 @@ def test_gaps_jitter_skew_and_sticky_values(tmp_path: Path) -> None:
         for key, curve in series_of(tmp_path, "node_time_seconds", "instance").items()
     }
     assert ahead == {"gpu001:9100": pytest.approx(0, abs=0.01), "gpu002:9100": pytest.approx(-40, abs=0.01)}
-    assert (truth.family, [one.gpus for one in truth.latent]) == ("G1", [("gpu001:1",)])
+    assert (truth.family, [fault.gpus for fault in truth.latent]) == ("G1", [("gpu001:1",)])
 
 
 def test_metrics_of_a_neighboring_job_stay_with_its_gpus(tmp_path: Path) -> None:
-    simulate(load_scenario("healthy-beside-a-bad-neighbor"), tmp_path)
+    simulate(load_scenario("healthy-with-a-faulty-neighbor"), tmp_path)
     jobs = series_of(tmp_path, "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "gpu", "hpc_job")
     assert {key[0] for key in jobs if key[1] == "48213"} == {"0", "1", "2", "3"}
     assert jobs["5", "47991"][-1, 1] == 1

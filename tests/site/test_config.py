@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from trackside.settings import ConfigError, Settings
-from trackside.settings.secrets import HIDDEN, shown_url
-from trackside.settings.shown import in_force
+from trackside.settings.secrets import HIDDEN, url_without_secrets
+from trackside.settings.shown import effective_settings
 from trackside.site import config
 from trackside.site.config import Site, load
 
@@ -300,7 +300,7 @@ def test_a_world_writable_file_in_the_working_folder_is_ignored(folder: Path) ->
     ],
 )  # fmt: skip
 def test_urls_are_shown_without_their_secrets(url: str, shown: str) -> None:
-    assert shown_url(url) == shown
+    assert url_without_secrets(url) == shown
 
 
 def test_secrets_in_parameters_and_headers_are_hidden(folder: Path) -> None:
@@ -311,7 +311,7 @@ def test_secrets_in_parameters_and_headers_are_hidden(folder: Path) -> None:
     )
     settings = Settings(config.SECTIONS)
     settings.read_file(path)
-    shown = {setting.name: setting.value for setting in in_force(settings, ("metrics", "logs", "journal"))}
+    shown = {setting.name: setting.value for setting in effective_settings(settings, ("metrics", "logs", "journal"))}
     assert "s3cr" not in str(shown)
     assert shown["metrics.extra_params"] == '{"dedup" = "true", "access_token" = "(hidden)"}'
     assert shown["logs.headers"] == '{"X-Api-Key" = "(hidden)", "X-Scope-OrgID" = "gpu"}'

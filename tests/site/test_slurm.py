@@ -21,9 +21,9 @@ import pytest
 from trackside.http.unavailable import SourceUnavailable
 from trackside.model import Input
 from trackside.read.detect import read_source
-from trackside.read.format import CollectingSink, Source
+from trackside.read.format import CollectingSink, InputSource
 from trackside.read.walk import walk
-from trackside.runs.attempts import attempts_of, final
+from trackside.runs.attempts import attempts_of, final_attempt
 from trackside.runs.jobs import Job, collect
 from trackside.site import outputs, slurm_commands
 from trackside.site.slurm import SeveralClusters, SlurmAnswer, live
@@ -116,7 +116,7 @@ def test_a_running_job_its_nodes_gpus_steps_and_parent(bin_: Bin) -> None:
     sink = records(answer)
     jobs = collect(sink.records)
     assert {job.id for job in jobs} == {"6", "7"}
-    job = jobs.named("7")
+    job = jobs.find("7")
     assert job is not None
     assert [row.many("gpus") for row in job.rows if row.get("source") == "scontrol"] == [
         tuple(f"{node}:{gpu}" for node in ("c1", "c2") for gpu in range(4))
@@ -239,7 +239,7 @@ def test_an_unknown_job_is_reported_by_accounting_and_controller(bin_: Bin) -> N
     bin_.say("sacct -D -j 99", (RECORDED / "6.sacct").read_text().split("\n")[0] + "\n")
     bin_.say("scontrol show job -d 99", status=1, error=NONE)
     answer = ask(bin_, "99")
-    assert (answer.known, answer.stage, answer.going, answer.replies) == (False, "unknown", None, ())
+    assert (answer.is_known, answer.stage, answer.going, answer.replies) == (False, "unknown", None, ())
     assert [row.status for row in answer.rows] == ["empty", "empty"]
     assert "PrivateData" in answer.rows[0].note
     assert getpass.getuser() in answer.rows[0].note
@@ -248,7 +248,7 @@ def test_an_unknown_job_is_reported_by_accounting_and_controller(bin_: Bin) -> N
 def test_accounting_down_leaves_the_controller_and_a_row(bin_: Bin) -> None:
     bin_.say("sacct -D", status=1, error=DOWN)
     answer = ask(bin_, "7")
-    assert (answer.stage, answer.known) == ("going", True)
+    assert (answer.stage, answer.is_known) == ("going", True)
     [row] = [row for row in answer.rows if row.path.startswith("sacct")]
     assert (row.status, row.plane) == ("unreadable", "scheduler")
     assert "Connection refused" in row.note
@@ -258,14 +258,14 @@ def test_accounting_down_leaves_the_controller_and_a_row(bin_: Bin) -> None:
 def test_a_cluster_without_accounting_is_reported(bin_: Bin) -> None:
     bin_.say("sacct", status=1, error="Slurm accounting storage is disabled")
     answer = ask(bin_, "7")
-    assert answer.known
+    assert answer.is_known
     assert "this cluster has no accounting" in notes(answer)
 
 
 def test_controller_down_leaves_accounting_and_a_row(bin_: Bin) -> None:
     bin_.say("scontrol", status=1, error="slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
     answer = ask(bin_, "6")
-    assert (answer.stage, answer.known) == ("settled", True)
+    assert (answer.stage, answer.is_known) == ("settled", True)
     assert "Unable to contact" in notes(answer)
 
 
@@ -293,7 +293,7 @@ def test_garbage_output_is_reported_and_not_used(bin_: Bin, text: str) -> None:
     bin_.say("sacct -D", text)
     bin_.say("scontrol show job", text)
     answer = ask(bin_, "7")
-    assert (answer.known, answer.replies) == (False, ())
+    assert (answer.is_known, answer.replies) == (False, ())
     assert {row.path for row in answer.rows if row.status == "unreadable"} == {
         "sacct -D -j 7",
         "scontrol show job -d 7",
@@ -306,14 +306,14 @@ def test_a_hanging_command_is_stopped_with_its_children(bin_: Bin) -> None:
     answer = ask(bin_, "7", timeout_s=0.5)
     assert time.monotonic() - start < 5
     assert "sacct did not end within 0.5 s and was stopped" in notes(answer)
-    assert answer.known
+    assert answer.is_known
     assert has_ended(int((bin_.folder / "child").read_text()))
 
 
 def test_a_hanging_controller_is_not_queried_again(bin_: Bin) -> None:
     bin_.say("scontrol", run="sleep 300")
     answer = ask(bin_, "6", timeout_s=0.5)
-    assert answer.known
+    assert answer.is_known
     assert [call for call in bin_.recorded_calls() if call.startswith(("scontrol", "squeue"))] == [
         "scontrol show job -d 6"
     ]
@@ -479,7 +479,7 @@ def test_a_file_swapped_after_the_check_is_not_read(tmp_path: Path, swap: str, m
     paths = outputs.outputs(started_job(tmp_path, "log"))
     assert paths.paths == [str(log)]
     [before] = walk(paths.files)
-    assert isinstance(before, Source)
+    assert isinstance(before, InputSource)
     if swap in ("link", "file"):  # the job's user no longer owns the file
         monkeypatch.setattr(outputs, "_ids", lambda user: (os.getuid() + 1, frozenset()))
     log.unlink()
@@ -697,7 +697,7 @@ def test_api_versions_are_tried_from_the_newest_if_none_are_listed(rest: tuple[A
     server, url = rest
     server.answers = {"/slurmdb/v0.0.41/job/7": (200, DBD), "/slurm/v0.0.41/job/7": (500, UNKNOWN)}
     answer = live(SlurmOptions(url=url), "7")
-    assert answer.known
+    assert answer.is_known
     assert [path for path, _ in server.requests][:6] == [
         "/openapi/v3",
         *(f"/slurmdb/v0.0.{n}/job/7" for n in (45, 44, 43, 42, 41)),
@@ -732,7 +732,7 @@ def test_a_database_error_over_rest_is_reported(rest: tuple[Any, str]) -> None:
     failing = b'{"meta":{"plugin":{"type":"openapi\\/dbv0.0.38"}},"errors":[{"description":"slurmdbd down","error":"Unable to connect"}],"jobs":[]}'
     server.answers = {"/slurmdb/v0.0.38/job/7": (200, failing), "/slurm/v0.0.38/job/7": (500, UNKNOWN)}
     answer = live(SlurmOptions(url=url), "7")
-    assert not answer.known
+    assert not answer.is_known
     assert "the command failed: slurmdbd down" in notes(answer)
 
 
@@ -778,9 +778,9 @@ def test_recorded_jobs(bin_: Bin, version: str, case: str, job: str | None, stat
     for id_ in ids:
         answer = ask(bin_, id_)
         assert answer.stage == "settled"
-        assert answer.known
+        assert answer.is_known
         answers.append(answer)
     attempts_by_job = {job.id: attempts_of(job.rows) for job in collect(records(answers[0]).records)}
-    last = [final(history) for history in attempts_by_job.values()]
+    last = [final_attempt(history) for history in attempts_by_job.values()]
     assert state in {attempt.state for attempt in last if attempt is not None}
     assert max(map(len, attempts_by_job.values())) == attempts

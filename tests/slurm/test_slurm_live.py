@@ -19,7 +19,7 @@ import pytest
 from tests.services import missing, wait_until
 from trackside.read.detect import read_source
 from trackside.read.format import CollectingSink
-from trackside.runs.attempts import attempts_of, final
+from trackside.runs.attempts import attempts_of, final_attempt
 from trackside.runs.jobs import collect
 from trackside.site.slurm import SlurmAnswer, live
 from trackside.site.slurm_options import SlurmOptions
@@ -118,7 +118,7 @@ def states(answer: SlurmAnswer) -> dict[str, tuple[str | None, int, int | None]]
     return {
         id_: (last.state, len(attempts), last.exit_code())
         for id_, attempts in attempts_by_job.items()
-        if (last := final(attempts)) is not None
+        if (last := final_attempt(attempts)) is not None
     }
 
 
@@ -166,7 +166,7 @@ def test_jobs_of_every_kind_are_found(cluster: Cluster) -> None:
     assert answer.parents == (requeued,)
 
     answer = cluster.ask("987654")
-    assert (answer.known, [row.status for row in answer.rows]) == (False, ["empty", "empty"])
+    assert (answer.is_known, [row.status for row in answer.rows]) == (False, ["empty", "empty"])
 
 
 def test_slurmrestd_answers_at_its_socket(cluster: Cluster) -> None:
@@ -187,7 +187,7 @@ def test_slurmrestd_answers_at_its_socket(cluster: Cluster) -> None:
     try:
         wait_until(socket.exists, f"slurmrestd's socket; its log is {log.read_text()!r}")
         answer = cluster.ask(job, url=f"unix:{socket}")
-        assert (answer.stage, answer.known, len(answer.nodes)) == ("settled", True, 2), answer.rows
+        assert (answer.stage, answer.is_known, len(answer.nodes)) == ("settled", True, 2), answer.rows
         assert states(answer)[job] == ("FAILED", 1, 4)
         assert answer.logs == (str(cluster.jobs / f"slurm-{job}.out"),)
         assert all(reply.path.startswith("slurmrestd /slurm") for reply in answer.replies)
@@ -206,18 +206,18 @@ def test_a_killed_daemon_of_slurm_is_noted(cluster: Cluster) -> None:
     try:
         cluster.kill("slurmdbd")
         answer = cluster.ask(job)
-        assert (answer.known, answer.stage) == (True, "going")
+        assert (answer.is_known, answer.stage) == (True, "going")
         assert re.search(
             "Connection refused|endpoint is not connected", notes(answer)
         )  # depends on how far it has shut down
         cluster.kill("slurmctld")
         answer = cluster.ask(job, timeout_s=3.0)
-        assert (answer.known, answer.stage) == (False, "unknown")
+        assert (answer.is_known, answer.stage) == (False, "unknown")
         assert len([row for row in answer.rows if row.status == "unreadable"]) == 2
         cluster.up()
         cluster.kill("slurmctld")
         answer = cluster.ask(job, timeout_s=3.0)
-        assert (answer.known, answer.stage) == (True, "going")
+        assert (answer.is_known, answer.stage) == (True, "going")
         assert re.search(r"Unable to contact slurm controller|did not end within", notes(answer))
     finally:
         cluster.up()

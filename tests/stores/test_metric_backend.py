@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from trackside.evidence import Grid, MissingAnswer, reduce_grid, reduced
+from trackside.evidence import Grid, MissingAnswer, reduce_answer, reduce_grid
 from trackside.model import Position, Samples, Series
 from trackside.query import Query, QueryError, metric
 from trackside.stores.arithmetic import increase, onset
 from trackside.stores.memory_backend import MemoryBackend
 from trackside.stores.metric_backend import RunMetrics, Timing, step_of
-from trackside.verify import same
+from trackside.verify import is_same_value
 
 
 def run_metrics(
@@ -108,7 +108,7 @@ def test_citations_of_every_part_of_a_grid_hold() -> None:
             value = cut.value(reducer)  # type: ignore[arg-type]
             (cite,) = value.cites
             query = Query.parse(str(cite.query))
-            assert same(value.value, reduced(ask(metrics, query.rows), query)), cite.query
+            assert is_same_value(value.value, reduce_answer(ask(metrics, query.rows), query)), cite.query
 
 
 def test_a_part_ends_with_the_last_window_in_it() -> None:

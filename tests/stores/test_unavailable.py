@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from trackside.evidence import UNANSWERED, Cite, Frame, Grid, MissingAnswer
+from trackside.evidence import SOURCE_UNANSWERED, Cite, Frame, Grid, MissingAnswer
 from trackside.finding import Verdict
 from trackside.http.unavailable import SourceUnavailable
 from trackside.model import Position, Samples, Series
 from trackside.query import events, metric
-from trackside.session.choice import choose
+from trackside.session.choice import choose_run
 from trackside.session.inputs import LoadedInputs
 from trackside.show.document import document
 from trackside.stores.joined import JoinedBackend
@@ -53,7 +53,7 @@ class RefusingBackend(MemoryBackend):
         return super().series()
 
     @property
-    def failed(self) -> dict[str, SourceUnavailable]:
+    def unavailable(self) -> dict[str, SourceUnavailable]:
         return {}
 
     def expect(self, requests: list[RollupRequest]) -> None:
@@ -64,7 +64,7 @@ class RefusingBackend(MemoryBackend):
 
 
 def diagnose(live: RefusingBackend, files_backend: MemoryBackend | None = None) -> tuple[Verdict, MemoryStore]:
-    run, store = choose(LoadedInputs(metric_backend=files_backend), live=lambda run, rows: live)
+    run, store = choose_run(LoadedInputs(metric_backend=files_backend), live=lambda run, rows: live)
     return engine.verdict_of(engine.facts_of(store, run)), store
 
 
@@ -78,7 +78,7 @@ def test_an_unavailable_store_is_reported_and_rules_nothing_out(refuse_series: b
     doc = document(verdict)
     sentence = next(claim for claim in doc.preflight if "metrics:9090" in claim.text)
     assert REASON in sentence.text
-    assert doc.cites[sentence.cites[0]].query.startswith(f"events({UNANSWERED})")
+    assert doc.cites[sentence.cites[0]].query.startswith(f"events({SOURCE_UNANSWERED})")
     assert not any(claim.text.startswith("no GPU metrics were given") for claim in doc.preflight)
     assert doc.primary.outcome == "unknown"
 
@@ -96,7 +96,7 @@ def test_a_citation_that_cannot_be_checked_reports_the_reason() -> None:
 def test_files_are_diagnosed_if_the_store_is_unavailable() -> None:
     _, store = diagnose(RefusingBackend(), gpu_backend(("0", [(minute, 0.5) for minute in range(1000, 1030)])))
     assert isinstance(store.ask(metric("gpu_utilization_ratio").over("run", "avg")), Grid)
-    silent = store.ask(events(UNANSWERED))
+    silent = store.ask(events(SOURCE_UNANSWERED))
     assert isinstance(silent, Frame)
     assert [row.text for row in silent.events] == [REASON]
 
@@ -109,7 +109,7 @@ def test_a_partly_read_plane_gives_no_empty_answer() -> None:
     answer = store.ask(events("exception"))
     assert isinstance(answer, MissingAnswer)
     assert (answer.reason, answer.source) == ("unable to check: the answer broke off", "loki http://logs:3100")
-    silent = store.ask(events(UNANSWERED))
+    silent = store.ask(events(SOURCE_UNANSWERED))
     assert isinstance(silent, Frame)
     assert len(silent) == 1
 
@@ -132,7 +132,7 @@ class UnknownUnitBackend(MemoryBackend):
     name = "store"
 
     @property
-    def failed(self) -> dict[str, SourceUnavailable]:
+    def unavailable(self) -> dict[str, SourceUnavailable]:
         return {"gpu_sm_active_ratio": SourceUnavailable("partial", "its unit is not known")}
 
 
@@ -142,7 +142,7 @@ class AnsweringBackend(MemoryBackend):
     name = "prometheus http://metrics:9090"
 
     @property
-    def failed(self) -> dict[str, SourceUnavailable]:
+    def unavailable(self) -> dict[str, SourceUnavailable]:
         return {}
 
 
@@ -151,10 +151,10 @@ def test_a_metric_that_one_backend_cannot_read_is_not_reported_as_absent(elsewhe
     store, live = UnknownUnitBackend(), AnsweringBackend()
     for backend, name in ((store, "gpu_utilization_ratio"), (live, "gpu_power_watts"), (live, "gpu_sm_active_ratio")):
         if elsewhere or name != "gpu_sm_active_ratio":
-            backend.add(next(gpu_backend(("0", [(minute, 0.5) for minute in range(9)]), metric=name).drained()))
-    _, rows = choose(LoadedInputs(metric_backend=store), live=lambda run, rows: live)
+            backend.add(next(gpu_backend(("0", [(minute, 0.5) for minute in range(9)]), metric=name).drain()))
+    _, rows = choose_run(LoadedInputs(metric_backend=store), live=lambda run, rows: live)
     answer = rows.ask(metric("gpu_sm_active_ratio").over("run", "avg"))
-    silent = rows.ask(events(UNANSWERED))
+    silent = rows.ask(events(SOURCE_UNANSWERED))
     if elsewhere:
         assert isinstance(answer, Grid)
         assert isinstance(silent, MissingAnswer), "every source answered"

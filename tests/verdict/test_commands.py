@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from tests.families.rows import event, job, store
 from trackside.facts.fact import Facts
 from trackside.facts.logs.ending import Ending
-from trackside.families.c2_collective_hang import KERNEL_STACKS
-from trackside.families.h1_user_cancelled import RESUBMIT
+from trackside.families.c2_collective_hang import SHOW_KERNEL_STACKS
+from trackside.families.h1_user_cancelled import RESUBMIT_SCRIPT
 from trackside.finding import Certainty, Finding, Sentence, action, present
 from trackside.model import Record, Run
 from trackside.remedies import DUMP_STACKS, RESUBMIT_ELSEWHERE
-from trackside.show.wording import sentence
-from trackside.verdict.commands import with_names
+from trackside.show.wording import fill_template
+from trackside.verdict.commands import fill_commands
 
 DO = Sentence("do it")
 RUN = Run(id="7", nodes=("n1", "n2"))
@@ -37,8 +37,8 @@ def commands(*templates: Sentence, rows: tuple[Any, ...] = (), run: Run = RUN, r
              **fields: Any) -> list[str]:  # fmt: skip
     """The commands of the filled finding, as printed."""
     facts = Facts(store(job("FAILED") if record is None else record, *rows, planes=("log", "scheduler", "trace")), run)
-    filled = with_names(finding(facts, *templates, **fields), facts)
-    return [sentence(command.template(run.disposition == "RUNNING"), action.values).strip()
+    filled = fill_commands(finding(facts, *templates, **fields), facts)
+    return [fill_template(command.template(run.disposition == "RUNNING"), action.values).strip()
             for action in filled.actions for command in action.commands]  # fmt: skip
 
 
@@ -58,7 +58,7 @@ def test_the_script_of_the_record_is_resubmitted_without_its_options(record: dic
 
 
 def test_a_command_with_unknown_names_is_not_shown() -> None:
-    assert commands(RESUBMIT) == []
+    assert commands(RESUBMIT_SCRIPT) == []
     assert commands(*RESUBMIT_ELSEWHERE) == []
 
 
@@ -74,7 +74,7 @@ def test_a_stack_dump_names_the_process_and_node_of_the_rank() -> None:
 
 def test_kernel_stacks_are_read_for_processes_in_state_d() -> None:
     rows = tuple(event("process_state", i, pid=40 + i, state="D", plane="trace") for i in range(2))
-    assert commands(*KERNEL_STACKS, rows=rows, nodes=("n1",)) == [
+    assert commands(*SHOW_KERNEL_STACKS, rows=rows, nodes=("n1",)) == [
         "ssh n1 'for p in 40 41; do sudo cat /proc/$p/stack; done'"
     ]
 

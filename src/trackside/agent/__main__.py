@@ -11,9 +11,9 @@ from contextlib import suppress
 from trackside.agent.check import check, read_once
 from trackside.agent.config import Config, load
 from trackside.agent.daemon import Agent, Outlets
+from trackside.agent.delivery.exposition import LatestSamples, line_text
+from trackside.agent.delivery.identity import Identity
 from trackside.agent.jobs.processes import ProcessMap
-from trackside.agent.out.exposition import LatestSamples, line_text
-from trackside.agent.out.identity import Identity
 from trackside.agent.owners import Owners
 from trackside.agent.runner import Outlet, Running
 from trackside.agent.source import LogLine, Reading, Sample, sources

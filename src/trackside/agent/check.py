@@ -15,12 +15,12 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 
 from trackside.agent.config import Config
-from trackside.agent.out.identity import Identity
-from trackside.agent.out.loki_push import LokiPush
-from trackside.agent.out.receiver import ReceiverOptions
-from trackside.agent.out.remote_write import RemoteWrite
-from trackside.agent.out.shipping import REFUSED_STATUSES, Protocol
-from trackside.agent.out.spool import InUse, Spool
+from trackside.agent.delivery.identity import Identity
+from trackside.agent.delivery.loki_push import LokiPush
+from trackside.agent.delivery.receiver import ReceiverOptions
+from trackside.agent.delivery.remote_write import RemoteWrite
+from trackside.agent.delivery.shipping import REFUSED_STATUSES, Protocol
+from trackside.agent.delivery.spool import InUse, Spool
 from trackside.agent.owners import Owners
 from trackside.agent.runner import OPEN_S, Outlet, Running
 from trackside.agent.slurm.configuration import find_conf
@@ -52,38 +52,46 @@ class CheckItem:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class CheckReport:
     """All checked items."""
 
     node: str
     sources: list[CheckItem] = field(default_factory=list)
     outputs: list[CheckItem] = field(default_factory=list)
-    surroundings: list[CheckItem] = field(default_factory=list)
+    environment: list[CheckItem] = field(default_factory=list)
     """The node's environment: Slurm, privileges, optional packages."""
 
     @property
     def ok(self) -> bool:
         """Whether everything that is requested works."""
-        return not any(line.is_problem for line in (*self.sources, *self.outputs, *self.surroundings))
+        return not any(line.is_problem for line in (*self.sources, *self.outputs, *self.environment))
 
     def text(self) -> str:
         """The report for people, one line per item."""
         parts = [f"node {self.node}"]
-        for title, lines in (("sources", self.sources), ("outputs", self.outputs), ("environment", self.surroundings)):
+        for title, lines in (("sources", self.sources), ("outputs", self.outputs), ("environment", self.environment)):
             parts += ["", title]
             width = max((len(line.id) for line in lines), default=0)
             for line in lines:
                 remedy = f" ({line.remedy})" if line.remedy else ""
                 parts.append(f"  {line.id:{width}}  {line.state:11}  {line.text}{remedy}".rstrip())
+        return "\n".join([*parts, "", self._conclusion()])
+
+    def _conclusion(self) -> str:
+        """The last line: whether it works, and which sources do not although they are on by default."""
+        if problems := [line.id for line in (*self.sources, *self.outputs, *self.environment) if line.is_problem]:
+            return f"requested, but not working: {', '.join(problems)}"
         partly = ", some sources in part" if any(line.state == "partly" for line in self.sources) else ""
-        parts += ["", f"everything requested works{partly}" if self.ok else "some of what is requested does not work"]
-        return "\n".join(parts)
+        unavailable = [line.id for line in self.sources if line.state == "unavailable"]
+        rest = f"; unavailable on this node: {', '.join(unavailable)}" if unavailable else ""
+        return f"everything requested works{partly}{rest}"
 
     def json(self) -> str:
         """The report for programs."""
         report = asdict(self)
+        report["surroundings"] = report.pop("environment")  # the published name, as "asked" below
         for line in (*report["sources"], *report["outputs"], *report["surroundings"]):
-            line["asked"] = line.pop("is_requested")  # the published name
+            line["asked"] = line.pop("is_requested")
         return json.dumps({**report, "ok": self.ok}, indent=2)
 
 
@@ -98,9 +106,9 @@ class _ReadingCounts(Outlet):
         return False
 
 
-def check(config: Config, owners: Owners) -> Report:
+def check(config: Config, owners: Owners) -> CheckReport:
     """Check everything once."""
-    return Report(config.node.name, _sources(config, owners), list(_outputs(config)), _surroundings())
+    return CheckReport(config.node.name, _sources(config, owners), list(_outputs(config)), _environment_items())
 
 
 def read_once(running: list[Running]) -> None:
@@ -137,11 +145,12 @@ def _sources(config: Config, owners: Owners) -> list[CheckItem]:
             if text.startswith(f"{running_source.id}: ")
         ]
         lines[running_source.id] = _source(running_source, *counts.counts.get(running_source.id, (0, 0)), notes)
-    for other in config.collections:
-        if not other.on:
-            source = other.source
+    for collection in config.collections:
+        if not collection.on:
+            source = collection.source
             needs = f"; needs {source.needs}" if source.needs else ""
-            lines[source.id] = CheckItem(source.id, "off", f"{source.title}; {other.origin}{needs}")
+            origin = "off by default" if collection.origin == "default" else collection.origin
+            lines[source.id] = CheckItem(source.id, "off", f"{source.title}; {origin}{needs}")
     return [lines[id_] for id_ in sorted(lines)]
 
 
@@ -236,7 +245,7 @@ def _spool(config: Config) -> CheckItem:
     return CheckItem("spool", "works", f"{folder}: {space}", "", True)
 
 
-def _surroundings() -> list[CheckItem]:
+def _environment_items() -> list[CheckItem]:
     lines = [_slurm()]
     groups = " ".join(map(str, sorted(os.getgroups()))) or "none"
     lines.append(CheckItem("privileges", "works", f"uid {os.geteuid()}, groups {groups}; {capabilities_in_words()}"))

@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trackside.agent.delivery.loki_push import LokiOptions
+from trackside.agent.delivery.receiver import FIXED, ReceiverOptions
+from trackside.agent.delivery.remote_write import RemoteWriteOptions
+from trackside.agent.delivery.spool import SpoolOptions
 from trackside.agent.node import LocalNode, hostname
-from trackside.agent.out.loki_push import LokiOptions
-from trackside.agent.out.receiver import FIXED, ReceiverOptions
-from trackside.agent.out.remote_write import RemoteWriteOptions
-from trackside.agent.out.spool import SpoolOptions
-from trackside.agent.source import Source, sources
+from trackside.agent.source import AgentSource, sources
 from trackside.settings import ConfigError, Index, Section, Settings, SettingValue
-from trackside.settings.shown import Setting, exposed, in_force
+from trackside.settings.shown import EffectiveSetting, effective_settings, exposure_warnings
 
 PREFIX = "TRACKSIDE_AGENT_"
 FILE = Path("/etc/trackside/agent.toml")
@@ -69,7 +69,7 @@ class AgentOptions:
 class Collection:
     """How one source runs: its table ``[collect.ID]``."""
 
-    source: Source
+    source: AgentSource
     on: bool
     interval_s: float
     timeout_s: float
@@ -92,7 +92,7 @@ class Config:
     spool: SpoolOptions
     file: str = ""
     """The file that was read; empty: none."""
-    settings: tuple[Setting, ...] = ()
+    settings: tuple[EffectiveSetting, ...] = ()
     warnings: tuple[str, ...] = ()
 
     @property
@@ -139,7 +139,7 @@ def load(
         section, _, key = name.rpartition(".")
         settings.set(section, key, value)
     if file is not None:
-        warnings += exposed(file, settings)
+        warnings += exposure_warnings(file, settings)
 
     def build(name: str, constructor: Any) -> Any:
         index: Index = (name, 0)
@@ -167,7 +167,7 @@ def load(
         loki=receiver_options("send.loki"),
         spool=build("spool", lambda values: SpoolOptions(**values)),
         file=str(file or ""),
-        settings=tuple(in_force(settings, ("send.remote_write", "send.loki"))),
+        settings=tuple(effective_settings(settings, ("send.remote_write", "send.loki"))),
         warnings=tuple(dict.fromkeys(warnings)),
     )
 
@@ -179,7 +179,7 @@ def _file(path: str | os.PathLike[str] | None) -> Path | None:
     return FILE if FILE.is_file() else None
 
 
-def _collection(source: Source, values: dict[str, Any], settings: Settings) -> Collection:
+def _collection(source: AgentSource, values: dict[str, Any], settings: Settings) -> Collection:
     """How a source runs. Raises ValueError."""
     keys = settings.set_values.get((COLLECT + source.id, 0), {})
     on, interval_s = values.pop("on", source.on), values.pop("interval_s", source.interval_s)

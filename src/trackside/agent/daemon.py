@@ -11,14 +11,14 @@ from contextlib import suppress
 from operator import attrgetter
 
 from trackside.agent.config import Collection, Config
-from trackside.agent.out.exposition import LatestSamples
-from trackside.agent.out.identity import Identity
-from trackside.agent.out.loki_push import LokiPush
-from trackside.agent.out.receiver import ReceiverOptions
-from trackside.agent.out.remote_write import RemoteWrite, compressor
-from trackside.agent.out.scrape import Scrape
-from trackside.agent.out.shipping import Protocol, Sender
-from trackside.agent.out.spool import InUse, Spool
+from trackside.agent.delivery.exposition import LatestSamples
+from trackside.agent.delivery.identity import Identity
+from trackside.agent.delivery.loki_push import LokiPush
+from trackside.agent.delivery.receiver import ReceiverOptions
+from trackside.agent.delivery.remote_write import RemoteWrite, compressor
+from trackside.agent.delivery.scrape import Scrape
+from trackside.agent.delivery.shipping import Protocol, Sender
+from trackside.agent.delivery.spool import InUse, Spool
 from trackside.agent.owners import Owners
 from trackside.agent.runner import Outlet, Running
 from trackside.agent.source import Reading, Sample
@@ -118,7 +118,7 @@ class Agent:
     def text(self) -> str:
         """All samples as exposition text; the agent's own are current."""
         reading = Reading()
-        add_own(reading, self.running, self.outlets.senders)
+        add_own_metrics(reading, self.running, self.outlets.senders)
         self.outlets.board.take(OWN_SOURCE, reading)
         return self.outlets.board.text()
 
@@ -162,7 +162,7 @@ class Agent:
     def send_own_metrics(self) -> None:
         """Send the agent's own metrics."""
         reading = Reading()
-        add_own(reading, self.running, self.outlets.senders)
+        add_own_metrics(reading, self.running, self.outlets.senders)
         self.outlets.take(OWN_SOURCE, reading)
 
     def reload_settings(self) -> None:
@@ -202,12 +202,12 @@ class Agent:
             os.write(self._wake_writer, b"!")
 
 
-def _differs(one: Collection, other: Collection) -> bool:
+def _differs(current: Collection, new: Collection) -> bool:
     settings_of = attrgetter("on", "interval_s", "timeout_s", "options")
-    return bool(settings_of(one) != settings_of(other))
+    return bool(settings_of(current) != settings_of(new))
 
 
-def add_own(reading: Reading, running: Iterable[Running], senders: Iterable[Sender]) -> None:
+def add_own_metrics(reading: Reading, running: Iterable[Running], senders: Iterable[Sender]) -> None:
     """Add the agent's own metrics, as of now."""
     for source in running:
         _add_collector(reading, source)
@@ -235,13 +235,13 @@ def _add_collector(reading: Reading, running: Running) -> None:
 
 
 def _add_receiver(reading: Reading, sender: Sender) -> None:
-    name, sent, waiting = sender.protocol.name, sender.sent, sender.spool.waiting
-    if sent.requests:
-        reading.sample("trackside_send_success", not sent.failures, receiver=name)
-    if sent.last_success:
-        reading.sample("trackside_send_last_success_time", sent.last_success, receiver=name)
-    reading.sample("trackside_send_sent_total", sent.count, receiver=name)
-    reading.sample("trackside_send_failures_total", sent.failed, receiver=name)
+    name, statistics, waiting = sender.protocol.name, sender.statistics, sender.spool.waiting
+    if statistics.requests:
+        reading.sample("trackside_send_success", not statistics.consecutive_failures, receiver=name)
+    if statistics.last_success:
+        reading.sample("trackside_send_last_success_time", statistics.last_success, receiver=name)
+    reading.sample("trackside_send_sent_total", statistics.count, receiver=name)
+    reading.sample("trackside_send_failures_total", statistics.failed_requests, receiver=name)
     reading.sample("trackside_send_waiting", waiting.count, receiver=name)
     reading.sample("trackside_send_waiting_bytes", waiting.disk_bytes, receiver=name, kind="disk")
     reading.sample("trackside_send_waiting_bytes", waiting.memory_bytes, receiver=name, kind="memory")

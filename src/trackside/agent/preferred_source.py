@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from trackside.agent.source import Context, Labels
-from trackside.catalog.metrics import DESCRIPTIVE
+from trackside.catalog.metrics import DESCRIPTIVE_LABELS
 
 DCGM_EXPORTER, KERNEL_LOG = "dcgm_exporter", "kernel_log"
 """Ids of the sources that are preferred to the NVML sources."""
@@ -19,7 +19,7 @@ SeriesKey = tuple[str, Labels]
 @lru_cache(maxsize=1 << 14)
 def series_key(metric: str, labels: Labels) -> SeriesKey:
     """The series that a sample belongs to."""
-    return metric, tuple(pair for pair in labels if pair[0] not in DESCRIPTIVE)
+    return metric, tuple(pair for pair in labels if pair[0] not in DESCRIPTIVE_LABELS)
 
 
 def dcgm_exporter_series(context: Context) -> frozenset[SeriesKey]:

@@ -93,7 +93,7 @@ def read_file(path: Path | str, max_bytes: int = PAGE_BYTES) -> bytes:
         os.close(fd)
 
 
-def readable(path: Path | str, max_bytes: int = PAGE_BYTES) -> bytes:
+def read_or_empty(path: Path | str, max_bytes: int = PAGE_BYTES) -> bytes:
     """Like :func:`read_file`; empty if the file is gone or may not be read."""
     try:
         return read_file(path, max_bytes)
@@ -103,14 +103,14 @@ def readable(path: Path | str, max_bytes: int = PAGE_BYTES) -> bytes:
 
 def environ_of(proc: Path | str, pid: int) -> dict[str, str]:
     """The environment that a process was started with; empty if it may not be read."""
-    pairs = readable(f"{proc}/{pid}/environ", MAX_ENVIRON_BYTES).decode("utf-8", "replace").split("\0")
+    pairs = read_or_empty(f"{proc}/{pid}/environ", MAX_ENVIRON_BYTES).decode("utf-8", "replace").split("\0")
     return {name: value for name, equals, value in (pair.partition("=") for pair in pairs) if equals}
 
 
 def uptime_s(proc: Path | str) -> float:
     """Seconds since boot; 0 if unknown."""
     try:
-        return float(readable(f"{proc}/uptime").split()[0])
+        return float(read_or_empty(f"{proc}/uptime").split()[0])
     except (ValueError, IndexError):
         return 0.0
 
@@ -126,7 +126,7 @@ def first_of(*paths: Path) -> Path:
     return paths[-1]
 
 
-def required(file: PseudoFile, remedy: str = "") -> bytes:
+def read_required(file: PseudoFile, remedy: str = "") -> bytes:
     """Contents of a file that a source cannot work without. Raises Unavailable."""
     try:
         return file.read()
@@ -139,7 +139,7 @@ def number(field: bytes) -> int | None:
     return int(field) if _DIGITS.match(field) else None
 
 
-def keyed(data: bytes, keys: Collection[bytes]) -> dict[bytes, int]:
+def key_values(data: bytes, keys: Collection[bytes]) -> dict[bytes, int]:
     """Values of some keys from lines ``key value`` or ``key: value kB``; kB are converted to bytes (1024 each). The
     first occurrence of a key counts."""
     values: dict[bytes, int] = {}

@@ -24,7 +24,7 @@ MIN_RETRY_S, MAX_RETRY_S = 15.0, 600.0
 REPEAT_S = 600.0
 """Interval at which an unchanged warning of a source is logged again."""
 MAX_WARNINGS = 256
-State = Literal["starting", "works", "fails", "hangs", "unavailable", "off"]
+HealthState = Literal["starting", "works", "fails", "hangs", "unavailable", "off"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Health:
     """Health of a source. ``seconds``: duration of its last reading. ``failures``: since the last success.
     ``last_success``: POSIX seconds, 0 for never."""
 
-    state: State = "starting"
+    state: HealthState = "starting"
     reason: str = ""
     remedy: str = ""
     seconds: float = 0.0
@@ -202,7 +202,7 @@ class Running:
         self._busy = None
         return self._is_late
 
-    def _fail(self, state: State, reason: str, remedy: str = "") -> None:
+    def _fail(self, state: HealthState, reason: str, remedy: str = "") -> None:
         before = self.health
         self.health = replace(before, state=state, reason=reason, remedy=remedy, failures=before.failures + 1)
         self.outlet.forget(self.id)

@@ -107,11 +107,11 @@ class Context:
     """A folder that outlives the agent, where a source saves how far it has read, in a file such as ``ID.json``; None:
     there is no such folder."""
     newest: Callable[[], Mapping[str, Sequence[Sample]]] = dict
-    """Source id -> samples of its last reading, for every working source, including this one."""
+    """AgentSource id -> samples of its last reading, for every working source, including this one."""
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class AgentSource:
     """One source of readings. ``open`` raises Unavailable if this node does not have it, or the agent may not read
     it."""
 
@@ -135,11 +135,11 @@ class Source:
 
 
 @cache
-def sources() -> Mapping[str, Source]:
+def sources() -> Mapping[str, AgentSource]:
     """All sources by id."""
     import trackside.agent.sources as package
 
-    by_id: dict[str, Source] = {}
+    by_id: dict[str, AgentSource] = {}
     for module in pkgutil.iter_modules(package.__path__):
         source = getattr(importlib.import_module(f"{package.__name__}.{module.name}"), "SOURCE", None)
         if source is not None:

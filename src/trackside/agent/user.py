@@ -8,7 +8,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from trackside.agent.pseudo_files import readable
+from trackside.agent.pseudo_files import read_or_empty
 
 _STATUS_BYTES = 4096
 _MAX_GROUPS = 65536
@@ -45,7 +45,7 @@ class User:
 def user_of(proc: str, pid: int) -> User | None:
     """The user of a process; None if it has ended. The owner of /proc/PID is not used because it is the effective user:
     root while a set-uid program runs."""
-    lines = readable(f"{proc}/{pid}/status", _STATUS_BYTES + 8 * _MAX_GROUPS).split(b"\n")
+    lines = read_or_empty(f"{proc}/{pid}/status", _STATUS_BYTES + 8 * _MAX_GROUPS).split(b"\n")
     fields = {name: value.split() for name, colon, value in (line.partition(b":") for line in lines) if colon}
     try:
         groups = frozenset(map(int, (fields[b"Gid"][0], *fields.get(b"Groups", ()))))
@@ -56,7 +56,7 @@ def user_of(proc: str, pid: int) -> User | None:
 
 def capabilities(status: Path = Path("/proc/self/status")) -> list[str]:
     """Names of the capabilities that this process has."""
-    line = next((line for line in readable(status).splitlines() if line.startswith(b"CapEff:")), b"CapEff:\t0")
+    line = next((line for line in read_or_empty(status).splitlines() if line.startswith(b"CapEff:")), b"CapEff:\t0")
     bits = int(line.split()[1], 16)
     return [f"CAP_{name.upper()}" for number, name in enumerate(CAPABILITIES) if bits >> number & 1]
 

@@ -16,8 +16,8 @@ from typing import BinaryIO
 
 import numpy as np
 
+from trackside.bundle.differences import differences
 from trackside.bundle.parts import PACKED, NotBundled
-from trackside.bundle.same import differences
 from trackside.bundle.samples import SampleFilter, SampleWriter
 from trackside.bundle.write import BundleOptions, WrittenBundle, write
 from trackside.errors import NothingReadable
@@ -25,7 +25,7 @@ from trackside.http.unavailable import SourceUnavailable
 from trackside.ingest import HashedStream
 from trackside.model import Input, Samples
 from trackside.query import Query, QueryError
-from trackside.read.format import Source
+from trackside.read.format import InputSource
 from trackside.read.walk import walk
 from trackside.session import PathsRequest, Session, open_session
 from trackside.session.request import Paths
@@ -51,7 +51,7 @@ class EvidenceCopier:
     _open: BinaryIO | None = None
     _used_names: set[str] = field(default_factory=set)
 
-    def copy(self, source: Source) -> None:
+    def copy(self, source: InputSource) -> None:
         """Copy a source to a file, from which it is then read."""
         path = self._target_path(source.path)
         with open(path, "wb") as file:
@@ -90,7 +90,7 @@ class EvidenceCopier:
         ]
         for source in walk(paths):
             # An input with the same name as another has its folder in its path.
-            if isinstance(source, Source) and not any(path.endswith(f"/{source.path}") for path in metric_paths):
+            if isinstance(source, InputSource) and not any(path.endswith(f"/{source.path}") for path in metric_paths):
                 self.copy(source)
 
     def copy_stored_files(self, store: str, session: Session) -> None:
@@ -127,41 +127,41 @@ class EvidenceCopier:
             note = f"{absolute} no longer exists; the store has what was read from it, but not its text"
             self.missing.append(replace(rows[path], status="unreadable", note=note))
 
-    def export_metrics(self, curves: MetricBackend, session: Session) -> None:
+    def export_metrics(self, backend: MetricBackend, session: Session) -> None:
         """Export the samples of the run's nodes and time."""
-        if not isinstance(curves, SampleBackend):
+        if not isinstance(backend, SampleBackend):
             return
         sample_filter = SampleFilter.of(session.run)
         try:
             series_list = [
                 series_info
-                for series_info in curves.series()
+                for series_info in backend.series()
                 if sample_filter.selects(series_info.series) and series_info.last_ms >= sample_filter.start_ms
             ]
         except SourceUnavailable as error:
-            self.notes.append(f"{curves.name}: no metrics: {error}")
+            self.notes.append(f"{backend.name}: no metrics: {error}")
             return
-        chosen, left_out = _within(series_list, _cited(session))
+        chosen, left_out = _within_limit(series_list, _cited_metrics(session))
         if left_out:
             self.notes.append(
-                f"{curves.name}: left out because of the limit of {MAX_SAMPLES:,} samples: {', '.join(left_out)}"
+                f"{backend.name}: left out because of the limit of {MAX_SAMPLES:,} samples: {', '.join(left_out)}"
             )
         if not chosen:
             return
-        self._write_samples(curves, chosen, sample_filter)
+        self._write_samples(backend, chosen, sample_filter)
 
-    def _write_samples(self, curves: SampleBackend, chosen: Sequence[SeriesInfo], sample_filter: SampleFilter) -> None:
+    def _write_samples(self, backend: SampleBackend, chosen: Sequence[SeriesInfo], sample_filter: SampleFilter) -> None:
         path = self._target_path(METRICS)
         first = max(sample_filter.start_ms, min(series_info.first_ms for series_info in chosen)) - 1
         last = min(sample_filter.end_ms, max(series_info.last_ms for series_info in chosen))
         with open(path, "wb") as file:
             writer = SampleWriter(file, sample_filter)
             try:
-                for series_info, times, values in curves.samples(chosen, int(first), int(last)):
+                for series_info, times, values in backend.samples(chosen, int(first), int(last)):
                     writer.samples(Samples([series_info.series], np.zeros(len(times), np.int32), times, values))
             except SourceUnavailable as error:
-                self.notes.append(f"{curves.name}: not all metrics: {error}")
-        self.notes.append(f"{os.path.basename(path)}: {writer.written_count:,} samples from {curves.name}")
+                self.notes.append(f"{backend.name}: not all metrics: {error}")
+        self.notes.append(f"{os.path.basename(path)}: {writer.written_count:,} samples from {backend.name}")
         if not writer.written_count:
             os.unlink(path)
 
@@ -176,7 +176,7 @@ def _text_inputs(session: Session) -> dict[str, Input]:
     }
 
 
-def _cited(session: Session) -> frozenset[str]:
+def _cited_metrics(session: Session) -> frozenset[str]:
     """The metrics cited by the verdict."""
     metrics = set()
     for cite in document(session.verdict()).cites.values():
@@ -187,7 +187,7 @@ def _cited(session: Session) -> frozenset[str]:
     return frozenset(metrics)
 
 
-def _within(series_list: Sequence[SeriesInfo], cited: Collection[str]) -> tuple[list[SeriesInfo], list[str]]:
+def _within_limit(series_list: Sequence[SeriesInfo], cited: Collection[str]) -> tuple[list[SeriesInfo], list[str]]:
     """The series of as many metrics as fit into the limit, cited metrics first; and the metrics left out."""
     by_metric: dict[str, list[SeriesInfo]] = {}
     for series_info in series_list:
@@ -209,35 +209,35 @@ def _within(series_list: Sequence[SeriesInfo], cited: Collection[str]) -> tuple[
 def copies() -> Iterator[EvidenceCopier]:
     """A temporary folder for copies."""
     with tempfile.TemporaryDirectory(prefix="trackside-bundle-") as folder:
-        copies_ = EvidenceCopier(folder)
+        copier = EvidenceCopier(folder)
         try:
-            yield copies_
+            yield copier
         finally:
-            copies_.close()
+            copier.close()
 
 
-def write_live(session: Session, copies_: EvidenceCopier, options: BundleOptions) -> WrittenBundle:
+def write_live(session: Session, copier: EvidenceCopier, options: BundleOptions) -> WrittenBundle:
     """Write a bundle of the copies.
 
     Raises NotBundled if the copies give a different verdict than ``session``, unless the options allow it.
     """
-    copies_.close()
+    copier.close()
     options = replace(options, job=session.run.id or options.job)
-    with open_session(PathsRequest([copies_.folder], options.job, session.as_of)) as copied_session:
+    with open_session(PathsRequest([copier.folder], options.job, session.as_of)) as copied_session:
         try:
             changes = differences(session.verdict(), copied_session.verdict())
         except NothingReadable as error:
-            missing_text = "; ".join(f"{row.path}: {row.note}" for row in copies_.missing[:3])
+            missing_text = "; ".join(f"{row.path}: {row.note}" for row in copier.missing[:3])
             raise NotBundled(f"nothing to write: {missing_text or error}") from error
         if changes and not options.despite:
-            missing_text = "".join(f"; missing: {row.path}: {row.note}" for row in copies_.missing[:3])
+            missing_text = "".join(f"; missing: {row.path}: {row.note}" for row in copier.missing[:3])
             raise NotBundled(
                 f"the data that can be written gives a different verdict: {'; '.join(changes)}{missing_text};"
                 " use --despite-differences to write it anyway, with a note"
             )
-        notes = list(copies_.notes)
+        notes = list(copier.notes)
         if changes:
             notes.append(f"the verdict on the run itself differs: {'; '.join(changes)}")
         rows = [row for row in session.verdict().inputs if row.status in ("unreadable", "refused")]
-        options = replace(options, notes=tuple(notes), missing=(*copies_.missing, *rows))
-        return write(copied_session, [copies_.folder], options)
+        options = replace(options, notes=tuple(notes), missing=(*copier.missing, *rows))
+        return write(copied_session, [copier.folder], options)

@@ -19,7 +19,7 @@ from trackside.catalog.hang_lines import read_piece
 from trackside.errors import TracksideError
 from trackside.model import Input
 from trackside.read.bundle import PIECE_BYTES, BundledInput, is_bundle_file
-from trackside.read.format import Source
+from trackside.read.format import InputSource
 from trackside.read.pieces import ChunkStream
 from trackside.read.plain_pickle import load
 from trackside.read.walk import ExplicitFile, list_files, walk
@@ -56,7 +56,7 @@ def whole_files(paths: Paths, rows: Sequence[Input], on_progress: ProgressCallba
         if isinstance(path, ExplicitFile) and is_bundle_file(path):
             raise NotBundled(f"{os.fspath(path)} is already a bundle: copy it, or use --redact or --slice")
         if isinstance(path, Input) or all(row.status in _UNREADABLE for row in rows_of_file):
-            yield from (left_out(row) for row in rows_of_file)
+            yield from (omitted_input(row) for row in rows_of_file)
         elif rows_of_file:
             status = os.stat(path)
             yield PartSource(
@@ -64,10 +64,10 @@ def whole_files(paths: Paths, rows: Sequence[Input], on_progress: ProgressCallba
             )
 
 
-def left_out(row: Input, redactor: Redactor | None = None) -> PartSource:
+def omitted_input(row: Input, redactor: Redactor | None = None) -> PartSource:
     """An input of which only the row is included."""
     doc = BundledInput(row.path, None, None, "", row.status, row.note, row.plane, row.note or row.status)
-    return PartSource(doc if redactor is None else redacted_doc(doc, redactor))
+    return PartSource(doc if redactor is None else redact_doc(doc, redactor))
 
 
 def _file(path: str, on_progress: ProgressCallback | None) -> Iterator[bytes]:
@@ -80,13 +80,13 @@ def _file(path: str, on_progress: ProgressCallback | None) -> Iterator[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class SingleInputs:
-    """Inputs one by one. ``rows``: ``inputs`` row by path. ``spots``: what to keep of large logs (None: everything).
-    ``with_rows``: paths of files from which readers got events or records, not only samples."""
+    """Inputs one by one. ``rows``: ``inputs`` row by path. ``kept_parts``: what to keep of large logs (None:
+    everything). ``with_rows``: paths of files from which readers got events or records, not only samples."""
 
     paths: Paths
     rows: Mapping[str, Input]
     with_rows: frozenset[str]
-    spots: Mapping[str, FileParts] | None = None
+    kept_parts: Mapping[str, FileParts] | None = None
     sample_filter: SampleFilter | None = None
     redactor: Redactor | None = None
 
@@ -96,18 +96,18 @@ class SingleInputs:
             row = self.rows.get(item.path)
             if isinstance(item, Input) or row is None or row.status in _UNREADABLE:
                 added_later = Input(item.path, None, "unreadable", "added while the bundle was made")
-                yield left_out(item if isinstance(item, Input) else row or added_later, self.redactor)
+                yield omitted_input(item if isinstance(item, Input) else row or added_later, self.redactor)
             else:
                 yield self._part(item, row)
 
-    def _part(self, source: Source, row: Input) -> PartSource:
+    def _part(self, source: InputSource, row: Input) -> PartSource:
         doc = BundledInput(source.path, PACKED.sub("", source.path), source.modified)
         stream: io.BufferedIOBase = source.stream  # type: ignore[assignment]
         describe_excerpt: Callable[[], str] = str
         binary = b"\0" in source.head
         if row.plane == "metric" and row.path not in self.with_rows and (binary or self._is_large(source)):
-            writer = export(source, (self.sample_filter if self.spots is not None else None) or SampleFilter())
-            stream = _joined(writer.lines())
+            writer = export(source, (self.sample_filter if self.kept_parts is not None else None) or SampleFilter())
+            stream = _chain(writer.lines())
             doc = msgspec.structs.replace(doc, member=f"{doc.member}.samples.jsonl")
             note = (
                 f"{writer.written_count:,} samples as JSON lines;"
@@ -119,28 +119,30 @@ class SingleInputs:
             try:
                 stream = io.BytesIO(json.dumps(load(data), default=_text).encode())
             except (ValueError, RecursionError):
-                return left_out(Input(row.path, None, "refused", "binary data cannot be redacted", 0), self.redactor)
+                return omitted_input(
+                    Input(row.path, None, "refused", "binary data cannot be redacted", 0), self.redactor
+                )
             describe_excerpt = "as JSON".__str__
         elif row.format == "hang-report" and self.redactor is not None:
-            stream = _joined(line for line in stream if read_piece(line) is None)
+            stream = _chain(line for line in stream if read_piece(line) is None)
             describe_excerpt = "flight recorder dumps left out: compressed data cannot be redacted".__str__
         elif row.format in FORMATS and self._is_large(source):
-            slice_ = Slice(stream, (self.spots or {}).get(source.path, FileParts()))
-            stream = _joined(slice_)
+            slice_ = Slice(stream, (self.kept_parts or {}).get(source.path, FileParts()))
+            stream = _chain(slice_)
             describe_excerpt = lambda: (  # noqa: E731
                 f"{slice_.kept_lines:,} of {slice_.line_count:,} lines: both ends, cited lines with context, and lines"
                 " with events"
             )
         if self.redactor is None:
             return PartSource(doc, iter(lambda: stream.read(PIECE_BYTES), b""), describe_excerpt)
-        return PartSource(redacted_doc(doc, self.redactor), self.redactor.stream(stream), describe_excerpt)
+        return PartSource(redact_doc(doc, self.redactor), self.redactor.stream(stream), describe_excerpt)
 
-    def _is_large(self, source: Source) -> bool:
+    def _is_large(self, source: InputSource) -> bool:
         """Whether parts of the source may be left out."""
-        return self.spots is not None and (source.size is None or source.size > MAX_WHOLE_BYTES)
+        return self.kept_parts is not None and (source.size is None or source.size > MAX_WHOLE_BYTES)
 
 
-def redacted_doc(doc: BundledInput, redactor: Redactor) -> BundledInput:
+def redact_doc(doc: BundledInput, redactor: Redactor) -> BundledInput:
     """The document with its texts redacted."""
     return msgspec.structs.replace(
         doc,
@@ -155,5 +157,5 @@ def _text(value: object) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
-def _joined(pieces: Iterable[bytes]) -> io.BufferedReader:
+def _chain(pieces: Iterable[bytes]) -> io.BufferedReader:
     return io.BufferedReader(ChunkStream(pieces), PIECE_BYTES)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from trackside.catalog.streams import host_of
 from trackside.model import Event, Record, Run, Samples, Series
 from trackside.read.detect import read_source
-from trackside.read.format import Source
+from trackside.read.format import InputSource
 
 MARGIN_S = 3600.0
 """Time included before the run's start and after its end, seconds."""
@@ -95,7 +95,7 @@ class SampleWriter:
                 yield data
 
 
-def export(source: Source, sample_filter: SampleFilter) -> SampleWriter:
+def export(source: InputSource, sample_filter: SampleFilter) -> SampleWriter:
     """Read a source and write its samples to a temporary file, which is deleted when its lines were read."""
     writer = SampleWriter(tempfile.TemporaryFile(), sample_filter)  # noqa: SIM115 - closed by lines()
     read_source(source, writer)

@@ -35,14 +35,14 @@ class FileParts:
     """First byte, and one past the last."""
 
 
-def spots_of(events: Iterable[Event], queries: Iterable[str]) -> Mapping[str, FileParts]:
+def parts_to_keep(events: Iterable[Event], queries: Iterable[str]) -> Mapping[str, FileParts]:
     """By file, the parts to keep: those of events, and those of citations, given as query texts."""
     spots_by_path: dict[str, FileParts] = defaultdict(FileParts)
     for event in events:
-        position, spots = event.at, spots_by_path[event.at.path]
-        spots.lines.append((position.line - EVENT_CONTEXT_LINES, position.line + EVENT_CONTEXT_LINES))
+        position, kept_parts = event.at, spots_by_path[event.at.path]
+        kept_parts.lines.append((position.line - EVENT_CONTEXT_LINES, position.line + EVENT_CONTEXT_LINES))
         if position.length:
-            spots.bytes.append((position.offset, position.offset + position.length))
+            kept_parts.bytes.append((position.offset, position.offset + position.length))
     for text in queries:
         try:
             filters = dict(Query.parse(text).filters)
@@ -52,12 +52,12 @@ def spots_of(events: Iterable[Event], queries: Iterable[str]) -> Mapping[str, Fi
         if isinstance(path, str) and isinstance(line, int):
             spots_by_path[path].lines.append((line - CITED_CONTEXT_LINES, line + CITED_CONTEXT_LINES))
     return {
-        path: FileParts(_joined(spots_.lines, MAX_GAP_LINES), _joined(spots_.bytes, 1))
+        path: FileParts(_merge_close(spots_.lines, MAX_GAP_LINES), _merge_close(spots_.bytes, 1))
         for path, spots_ in spots_by_path.items()
     }
 
 
-def _joined(spans: list[tuple[int, int]], max_gap: int) -> list[tuple[int, int]]:
+def _merge_close(spans: list[tuple[int, int]], max_gap: int) -> list[tuple[int, int]]:
     """The ranges sorted, with ranges joined that are at most ``max_gap`` apart."""
     joined: list[tuple[int, int]] = []
     for low, high in sorted(spans):
@@ -73,7 +73,7 @@ class Slice:
     """Iterates over the kept lines of a log. ``line_count``, ``kept_lines``: counts, valid after the iteration."""
 
     stream: io.BufferedIOBase
-    spots: FileParts
+    kept_parts: FileParts
     line_count: int = 0
     kept_lines: int = 0
 
@@ -102,7 +102,7 @@ class Slice:
             yield b"[... %d lines left out ...]\n" % skipped
 
     def _is_kept(self, line: int, offset: int, length: int) -> bool:
-        return _within(self.spots.lines, line, line) or _within(self.spots.bytes, offset, offset + length - 1)
+        return _within(self.kept_parts.lines, line, line) or _within(self.kept_parts.bytes, offset, offset + length - 1)
 
 
 def _within(spans: list[tuple[int, int]], first: int, last: int) -> bool:

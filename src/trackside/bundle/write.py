@@ -14,11 +14,11 @@ from typing import BinaryIO
 
 import msgspec
 
-from trackside.bundle.parts import NotBundled, PartSource, SingleInputs, left_out, whole_files
+from trackside.bundle.differences import differences
+from trackside.bundle.parts import NotBundled, PartSource, SingleInputs, omitted_input, whole_files
 from trackside.bundle.redact.redactor import Redactor, pieces
-from trackside.bundle.same import differences
 from trackside.bundle.samples import SampleFilter
-from trackside.bundle.slicing import spots_of
+from trackside.bundle.slicing import parts_to_keep
 from trackside.finding import Verdict
 from trackside.model import Event, Input
 from trackside.read.bundle import (
@@ -37,7 +37,7 @@ from trackside.read.bundle import (
     parts_of,
 )  # fmt: skip
 from trackside.read.compression import compression_of
-from trackside.read.format import Source
+from trackside.read.format import InputSource
 from trackside.read.walk import bundle_sources, walk
 from trackside.session import Session
 from trackside.session.inputs import LoadedInputs
@@ -52,14 +52,14 @@ _BINARY = b"\0"
 
 @dataclass(frozen=True, slots=True)
 class BundleOptions:
-    """Options of a bundle. ``created``: ISO 8601, UTC. ``also``: further words to redact."""
+    """Options of a bundle. ``created``: ISO 8601, UTC. ``extra_words``: words to redact besides those found."""
 
     out: str
     created: str
     job: str | None = None
     sliced: bool = False
     redacted: bool = False
-    also: tuple[str, ...] = ()
+    extra_words: tuple[str, ...] = ()
     force: bool = False
     despite: bool = False
     """For live runs: write the bundle even if the verdict differs."""
@@ -108,7 +108,7 @@ def _umask() -> int:
 
 
 def _publish(name: str, options: BundleOptions) -> None:
-    """Move the file to its destination atomically; a link never replaces a file created meanwhile."""
+    """Move the file to its destination atomically; a link never replaces a file that appeared in between."""
     if options.force:
         os.replace(name, options.out)
         return
@@ -126,7 +126,7 @@ def _trained_redactor(
     session: Session, paths: Paths, options: BundleOptions, on_progress: ProgressCallback | None
 ) -> Redactor:
     """A redactor that has learned the names in everything to be written."""
-    redactor = Redactor(options.also)
+    redactor = Redactor(options.extra_words)
     redactor.learn_run(session.run)
     redactor.learn_rows(session.loaded.store.all_rows())
     for series in session.loaded.trajectories.series():
@@ -137,7 +137,7 @@ def _trained_redactor(
     redactor.learn("".join(f"{row.path}\n{row.note}\n" for row in options.missing))
     for item in walk(paths, on_progress):
         redactor.learn(item.path + "\n")
-        if isinstance(item, Source) and _BINARY not in item.head:
+        if isinstance(item, InputSource) and _BINARY not in item.head:
             for data in pieces(item.stream):  # type: ignore[arg-type]
                 redactor.learn(data.decode("utf-8", "surrogateescape"))
     redactor.settle()
@@ -154,7 +154,7 @@ class _BundleWriter:
         self._members: list[MemberDoc] = []
         self._inputs: list[BundledInput] = []
         self._used_names: set[str] = set()
-        self._notes = [self._redacted(note) for note in options.notes]
+        self._notes = [self._redact(note) for note in options.notes]
 
     def write(self, on_progress: ProgressCallback | None) -> WrittenBundle:
         """Write the bundle. Raises NotBundled."""
@@ -191,11 +191,11 @@ class _BundleWriter:
             for part in self._parts(sliced, on_progress):
                 self._add(archive, part)
             for row in self._options.missing:
-                self._add(archive, left_out(row, self._redactor))
+                self._add(archive, omitted_input(row, self._redactor))
         verdict = self._verdict_on_written()
-        return verdict, differences(self._session.verdict(), verdict, self._redacted)
+        return verdict, differences(self._session.verdict(), verdict, self._redact)
 
-    def _redacted(self, text: str) -> str:
+    def _redact(self, text: str) -> str:
         return text if self._redactor is None else self._redactor.text(text)
 
     def _parts(self, sliced: bool, on_progress: ProgressCallback | None) -> Iterable[PartSource]:
@@ -204,12 +204,14 @@ class _BundleWriter:
             return whole_files(self._paths, session.inputs, on_progress)
         rows = [row for row in session.loaded.store.all_rows() if isinstance(row, Event)]
         rows += [entry.event for series in session.loaded.trajectories.series() for entry in series.stored_points()]
-        spots = spots_of(rows, (cite.query for cite in document(session.verdict()).cites.values())) if sliced else None
+        kept_parts = (
+            parts_to_keep(rows, (cite.query for cite in document(session.verdict()).cites.values())) if sliced else None
+        )
         with_rows = frozenset(row.at.path for row in session.loaded.store.all_rows())
         by_path = {row.path: row for row in session.inputs}
-        return SingleInputs(self._paths, by_path, with_rows, spots, SampleFilter.of(session.run), self._redactor).parts(
-            on_progress
-        )
+        return SingleInputs(
+            self._paths, by_path, with_rows, kept_parts, SampleFilter.of(session.run), self._redactor
+        ).parts(on_progress)
 
     def _add(self, archive: zipfile.ZipFile, part: PartSource) -> None:
         doc = part.doc
@@ -235,7 +237,7 @@ class _BundleWriter:
         self._file.seek(0)
         with zipfile.ZipFile(self._file) as archive:
             for item in bundle_sources(parts_of(self._inputs, archive)):
-                loaded.take(item)
+                loaded.read(item)
         return Session.of(loaded).verdict()
 
     @property

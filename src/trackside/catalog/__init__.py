@@ -1,1 +1,1 @@
-"""WHAT CAN BE KNOWN: every kind of event and record once, with its plane, fields and meaning."""
+"""The kinds of events (``events.py``), records (``records.py``) and metrics (``metrics.py``): fields, units, meanings."""

@@ -113,16 +113,18 @@ def translate(name: str, labels: Mapping[str, str]) -> Translation | None:
     return Translation(metric, tuple(sorted(translated.items())), foreign.scale, foreign.guess)
 
 
-def relabeled(known: Translation, labels: Mapping[str, str], rules: Mapping[str, Label], override: bool) -> Translation:
+def relabeled(
+    translation: Translation, labels: Mapping[str, str], rules: Mapping[str, Label], override: bool
+) -> Translation:
     """The translation with further foreign labels, by ``rules``. ``override``: these replace labels that are set."""
-    allowed = labels_of(known.metric)
+    allowed = labels_of(translation.metric)
     extra = {
         rule.name: text
         for label, rule in rules.items()
         if label in labels and rule.name in allowed and (text := normalized(labels[label], rule))
     }
-    merged = dict(known.labels) | extra if override else extra | dict(known.labels)
-    return replace(known, labels=tuple(sorted(merged.items())))
+    merged = dict(translation.labels) | extra if override else extra | dict(translation.labels)
+    return replace(translation, labels=tuple(sorted(merged.items())))
 
 
 def unneeded(name: str) -> bool:
@@ -134,8 +136,8 @@ def unneeded(name: str) -> bool:
 
 @cache
 def _unneeded() -> tuple[frozenset[str], tuple[str, ...]]:
-    known = [name.lower() for dialect in dialects() for name in dialect.unneeded]
-    return frozenset(known), tuple(name for name in known if name.endswith("_"))
+    names = [name.lower() for dialect in dialects() for name in dialect.unneeded]
+    return frozenset(names), tuple(name for name in names if name.endswith("_"))
 
 
 EARLIEST_MS, LATEST_MS = 946_684_800_000, 4_102_444_800_000

@@ -36,7 +36,7 @@ _LOG = {
 EVENTS: Mapping[str, EventKind] = {
     # -- training, from the job's own output
     "progress": EventKind(
-        "one training point: an optimizer step with the values printed for it",
+        "one logged step: an optimizer step with the values printed for it",
         {
             "step": "optimizer step, counted from the run's first",
             "epoch": "epochs, possibly fractional",
@@ -64,11 +64,11 @@ EVENTS: Mapping[str, EventKind] = {
         },
     ),
     "other_progress": EventKind(
-        "a training point of a log that was set aside because another log has different losses at the same steps",
+        "a logged step of a log that was set aside because another log has different losses at the same steps",
         {"step": "optimizer step", "loss": "training loss in that log"},
     ),
     "parent_progress": EventKind(
-        "a training point of the run that this one continues; fields as progress",
+        "a logged step of the run that this one continues; fields as progress",
         {"step": "optimizer step", "loss": "training loss", "epoch": "epochs", "lr": "learning rate"},
     ),
     "rank_progress": EventKind(
@@ -166,7 +166,7 @@ EVENTS: Mapping[str, EventKind] = {
             "free_bytes": "free on the GPU",
             "allocated_bytes": "allocated by this process",
             "reserved_bytes": "reserved by the caching allocator (reserved but unallocated added where split)",
-            "other_process_bytes": "held by other processes, if printed",
+            "other_process_bytes": "used by other processes, if printed",
             "gpu": "device index",
             "backend": "torch, tensorflow, jax, cublas, ...",
             "phase": "load, forward, backward, optimizer, unknown (from the frames)",

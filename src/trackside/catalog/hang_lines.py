@@ -1,6 +1,6 @@
 """Lines that the agent writes about processes that seem to hang, readable by people and by the reader.
 
-    [hang] job 4242: no output for 312 s, 4 s between outputs before; 8 ranks on this node stand still
+    [hang] job 4242: no output for 312 s, 4 s between outputs before; 8 ranks on this node are inactive for 250 s
     [hang] job 4242 rank 3 pid 977 python: state S in futex_do_wait, syscall 202, 0.00 cores, 25 threads (24 S, 1 R)
     [hang] job 4242 rank 3 pid 977 thread 977 "MainThread" idle at train.py:88 in main: main (train.py:88); ...
     [hang] job 4242 rank 3 pid 977 thread 977 "MainThread" idle ...: ... | native: clock_nanosleep; time_sleep
@@ -43,8 +43,8 @@ _RESUMPTION = re.compile(r"goes on after (\d{1,9}) s\Z")
 
 
 @dataclass(frozen=True, slots=True)
-class Who:
-    """The process that a line is about."""
+class LineSubject:
+    """The job, or one of its processes, that a line is about."""
 
     job: str
     rank: int | None = None
@@ -56,7 +56,7 @@ class Who:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class ProcessState:
     """A process's state in the kernel. ``wait``: the kernel function it sleeps in; ``threads``: threads by state."""
 
     comm: str
@@ -68,7 +68,7 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
-class Thread:
+class ThreadStack:
     """One thread's stack, innermost first. ``native``: functions inside the innermost Python frame."""
 
     tid: int
@@ -96,7 +96,7 @@ class Resumption:
     after_s: int
 
 
-LineContent = State | Thread | Piece | Resumption | None
+LineContent = ProcessState | ThreadStack | Piece | Resumption | None
 """The content of a line; None for lines that are only for people."""
 
 
@@ -122,9 +122,9 @@ def place_of(call: Call) -> str:
     return f"{_word(call.file, _MAX_FILE_CHARS)}:{call.line} in {_word(call.name, _MAX_NAME_CHARS)}"
 
 
-def state_line(who: Who, state: State) -> str:
+def state_line(subject: LineSubject, state: ProcessState) -> str:
     """The line for a process's state."""
-    line = f"{who} {_word(state.comm, 64)}: state {state.state}"
+    line = f"{subject} {_word(state.comm, 64)}: state {state.state}"
     line += f" in {_word(state.wait, 100)}" if state.wait else ""
     line += f", syscall {state.syscall}" if state.syscall else ""
     line += f", {state.cores:.2f} cores" if state.cores is not None else ""
@@ -135,7 +135,7 @@ def state_line(who: Who, state: State) -> str:
     return line
 
 
-def thread_line(who: Who, thread: Thread) -> str:
+def thread_line(subject: LineSubject, thread: ThreadStack) -> str:
     """The line for a thread's stack."""
     name = re.sub(r"[\s\"]+", "_", thread.name)[:60]
     frames = "; ".join(
@@ -144,37 +144,37 @@ def thread_line(who: Who, thread: Thread) -> str:
     )
     location = f" at {thread.place}" if thread.place else ""
     native = "; ".join(_word(name_, _MAX_NAME_CHARS) for name_ in thread.native[:MAX_NATIVE_FRAMES])
-    return f'{who} thread {thread.tid} "{name}" {thread.doing}{location}: {frames}' + (
+    return f'{subject} thread {thread.tid} "{name}" {thread.doing}{location}: {frames}' + (
         f" | native: {native}" if native else ""
     )
 
 
-def piece_line(who: Who, piece: Piece) -> str:
+def piece_line(subject: LineSubject, piece: Piece) -> str:
     """The line for a piece of a dump."""
-    return f"{who} flight recorder {piece.id} piece {piece.number}/{piece.count}: {piece.data}"
+    return f"{subject} flight recorder {piece.id} piece {piece.number}/{piece.count}: {piece.data}"
 
 
-def resumed_line(who: Who, after_s: float) -> str:
+def resumption_line(subject: LineSubject, after_s: float) -> str:
     """The line that withdraws a suspicion."""
-    return f"{who}: goes on after {after_s:.0f} s"
+    return f"{subject}: goes on after {after_s:.0f} s"
 
 
-def words_line(who: Who, words: str) -> str:
+def text_line(subject: LineSubject, words: str) -> str:
     """A line with free text for people."""
-    return f"{who}: " + re.sub(r"\s+", " ", words)[:500]
+    return f"{subject}: " + re.sub(r"\s+", " ", words)[:500]
 
 
-def read_line(text: str) -> tuple[Who, LineContent] | None:
+def read_line(text: str) -> tuple[LineSubject, LineContent] | None:
     """The process and content of a line; None for any other line."""
     match = _WHO.match(text) if text.startswith(MARK) else None
     if match is None:
         return None
-    who = Who(match["job"], _number(match["rank"]), _number(match["pid"]))
+    subject = LineSubject(match["job"], _number(match["rank"]), _number(match["pid"]))
     content = match["rest"]
     if match["colon"]:
         resumption = _RESUMPTION.match(content)
-        return who, Resumption(int(resumption[1])) if resumption else None
-    return who, _thread(content) or _piece(content) or _state(content)
+        return subject, Resumption(int(resumption[1])) if resumption else None
+    return subject, _thread(content) or _piece(content) or _state(content)
 
 
 def read_piece(line: bytes) -> Piece | None:
@@ -188,7 +188,7 @@ def _number(text: str | None) -> int | None:
     return None if text is None else int(text)
 
 
-def _thread(rest: str) -> Thread | None:
+def _thread(rest: str) -> ThreadStack | None:
     head, _, tail = rest.partition(": ")  # nothing before it contains a colon and a blank
     match = _THREAD.match(head) if rest.startswith("thread ") else None
     if match is None:
@@ -199,7 +199,7 @@ def _thread(rest: str) -> Thread | None:
         if inner
         else ()
     )
-    return Thread(int(match["tid"]), match["name"], match["doing"], match["place"] or "", calls_of(frames), native)
+    return ThreadStack(int(match["tid"]), match["name"], match["doing"], match["place"] or "", calls_of(frames), native)
 
 
 def calls_of(text: str) -> tuple[Call, ...]:
@@ -213,14 +213,16 @@ def _piece(rest: str) -> Piece | None:
     return None if match is None else Piece(match["id"], int(match["number"]), int(match["count"]), match["data"])
 
 
-def _state(rest: str) -> State | None:
+def _state(rest: str) -> ProcessState | None:
     match = _STATE.match(rest)
     if match is None:
         return None
     pairs = (part.rpartition(" ")[::2] for part in (match["each"] or "").split(", ") if part)
     threads = {letter: int(count.strip()) for count, letter in pairs if count.strip().isdecimal()}
     cores = None if match["cores"] is None else float(match["cores"])
-    return State(match["comm"], match["state"], match["wait"] or "", match["syscall"] or "", cores, threads or None)
+    return ProcessState(
+        match["comm"], match["state"], match["wait"] or "", match["syscall"] or "", cores, threads or None
+    )
 
 
 def pieces_of(data: str, id_: str, max_chars: int) -> Sequence[Piece]:

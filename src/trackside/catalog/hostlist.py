@@ -11,7 +11,7 @@ def expand(text: str, max_names: int) -> tuple[str, ...]:
     names: list[str] = []
     for part in _split_outside(text):
         if part and len(names) < max_names:
-            names += _expanded(part, max_names - len(names))
+            names += _expand(part, max_names - len(names))
     return tuple(dict.fromkeys(names))
 
 
@@ -27,7 +27,7 @@ def _split_outside(text: str) -> list[str]:
     return parts
 
 
-def _expanded(name: str, max_names: int) -> list[str]:
+def _expand(name: str, max_names: int) -> list[str]:
     """Expand one host expression into at most ``max_names`` names."""
     names = [""]
     for literal_text, range_text in re.findall(r"([^\[\]]*)(?:\[([^\[\]]*)\])?", name):

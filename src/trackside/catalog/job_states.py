@@ -39,28 +39,28 @@ STATES: Mapping[str, str] = {
 }
 """squeue's short codes -> states (man squeue, JOB STATE CODES)"""
 ALL_STATES = frozenset(STATES.values())
-WAITING = frozenset({"PENDING", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
+WAITING_STATES = frozenset({"PENDING", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
 """Not on its nodes yet: start and end are forecasts."""
-ALIVE = frozenset({"RUNNING", "CONFIGURING", "SUSPENDED", "RESIZING", "SIGNALING", "STOPPED"})
+ACTIVE_STATES = frozenset({"RUNNING", "CONFIGURING", "SUSPENDED", "RESIZING", "SIGNALING", "STOPPED"})
 """On its nodes: the end is a forecast."""
-CLEARING = frozenset({"STAGE_OUT", "COMPLETING"})
+ENDING_STATES = frozenset({"STAGE_OUT", "COMPLETING"})
 """Over, but its nodes are not free yet: the end is known, the final state is not."""
 
 
-def goes_on(state: str | None) -> bool:
+def is_active(state: str | None) -> bool:
     """Whether a job in this state is on its nodes, so that its recorded end is the present rather than a real end."""
-    return state in ALIVE
+    return state in ACTIVE_STATES
 
 
 def is_over(state: str) -> bool:
     """Whether a job in this state, or this attempt of it, has ended for good."""
-    return state not in WAITING | ALIVE | CLEARING
+    return state not in WAITING_STATES | ACTIVE_STATES | ENDING_STATES
 
 
-def in_words(state: str) -> str:
+def state_in_words(state: str) -> str:
     """A state in plain words: whether the job has started, is running or is over, and Slurm's state."""
-    if state in WAITING:
+    if state in WAITING_STATES:
         return f"not started ({state})"
-    if state in ALIVE:
+    if state in ACTIVE_STATES:
         return f"still running ({state})" if state == "RUNNING" else f"not over ({state})"
-    return f"ending ({state})" if state in CLEARING else state
+    return f"ending ({state})" if state in ENDING_STATES else state

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal
 
-Form = Literal["text", "host", "pci", "index", "name", "number", "job", "part"]
+LabelForm = Literal["text", "host", "pci", "index", "name", "number", "job", "part"]
 """The form of a label's value. host: optionally with scheme, port and path. pci: a bus address. index: a number,
 optionally after a name (``nvidia3``, ``GPU 3``). name: an index, else any text. number: digits only. job: a Slurm job
 id; other values are dropped. part: number of a part of a GPU; 0 means the whole GPU or its first part."""
@@ -19,17 +19,17 @@ class Label:
     """What a foreign label maps to: Trackside's label, the form of its value, and values that are renamed."""
 
     name: str
-    form: Form = "text"
+    form: LabelForm = "text"
     values: Mapping[str, str] = field(default_factory=dict)
 
 
-PLACE: Mapping[str, Label] = dict.fromkeys(
+MACHINE_LABELS: Mapping[str, Label] = dict.fromkeys(
     ("node", "nodename", "kubernetes_node", "hostname", "host", "host_name", "exported_instance", "instance"),
     Label("node", "host"),
 )
 """Labels that name the machine, most reliable first: ``instance`` is only the address of the exporter."""
 
-OWNER: Mapping[str, Label] = {
+JOB_LABELS: Mapping[str, Label] = {
     **dict.fromkeys(
         ("hpc_job", "slurm_job_id", "slurm_jobid", "slurmjobid", "job_id", "jobid", "exported_job"), Label("job", "job")
     ),
@@ -37,7 +37,7 @@ OWNER: Mapping[str, Label] = {
 }
 """Labels that name job and user, without ``job``, which Prometheus sets to the name of its scrape configuration."""
 
-DEVICE: Mapping[str, Label] = {
+GPU_LABELS: Mapping[str, Label] = {
     **dict.fromkeys(("gpu", "gpu_id", "index", "minor_number"), Label("gpu", "index")),
     **dict.fromkeys(("uuid", "gpu_uuid"), Label("gpu_uuid")),
     **dict.fromkeys(("modelname", "gpu_model"), Label("gpu_model")),
@@ -61,7 +61,7 @@ def normalized(value: str, label: Label) -> str:
 
 
 @lru_cache(maxsize=1 << 12)  # cached: all metrics of a GPU have the same labels
-def _normalized_form(value: str, form: Form) -> str:
+def _normalized_form(value: str, form: LabelForm) -> str:
     value = value.strip()
     return "" if value.lower() in _BLANK_VALUES else _NORMALIZERS[form](value)
 
@@ -93,7 +93,7 @@ def _job(value: str) -> str:
     return match[1] if match and match[1] != "0" else ""
 
 
-_NORMALIZERS: Mapping[Form, Callable[[str], str]] = {
+_NORMALIZERS: Mapping[LabelForm, Callable[[str], str]] = {
     "text": str,
     "host": _host,
     "pci": pci_address,

@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
-Kind = Literal["gauge", "counter", "sticky", "flags"]
+MetricKind = Literal["gauge", "counter", "sticky", "flags"]
 """gauge: a level. counter: only rises, but restarts at 0. sticky: keeps its last value until the exporter restarts, so
 only changes are meaningful. flags: bits of an integer."""
 
-DESCRIPTIVE = frozenset({"job", "gpu_uuid", "gpu_model", "pci", "source", "user", "driver"})
+DESCRIPTIVE_LABELS = frozenset({"job", "gpu_uuid", "gpu_model", "pci", "source", "user", "driver"})
 """Labels that describe a series at a time, such as its job; all other labels are part of its identity."""
 
-COMMON = frozenset({"node", "gpu", "mig", "rank", "pid"}) | DESCRIPTIVE
-"""Labels that any metric may have; metrics of hosts and scrapes have only :data:`OF_NODE`."""
-OF_NODE = frozenset({"node", "job", "user", "source"})
+COMMON_LABELS = frozenset({"node", "gpu", "mig", "rank", "pid"}) | DESCRIPTIVE_LABELS
+"""Labels that any metric may have; metrics of hosts and scrapes have only :data:`HOST_LABELS`."""
+HOST_LABELS = frozenset({"node", "job", "user", "source"})
 
 Bounds = tuple[float, float]
 
@@ -36,13 +36,13 @@ BOUNDS: Mapping[str, Bounds] = {
     "state": (0.0, 15.0),
     "": (-math.inf, math.inf),
 }
-"""unit -> (smallest, largest) plausible value; other units have :data:`COUNTED`"""
-COUNTED: Bounds = (0.0, 1e18)
+"""unit -> (smallest, largest) plausible value; other units have :data:`DEFAULT_BOUNDS`"""
+DEFAULT_BOUNDS: Bounds = (0.0, 1e18)
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric. ``labels``: those that it may have in addition to :data:`COMMON`. ``collect``: how to enable it, if it is
+    """One metric. ``labels``: those that it may have in addition to :data:`COMMON_LABELS`. ``collect``: how to enable it, if it is
     often missing.
 
     ``bounds``: (smallest, largest) plausible value, if not that of the unit. ``diverges``: NaN and infinities are
@@ -50,7 +50,7 @@ class Metric:
     """
 
     unit: str
-    kind: Kind
+    kind: MetricKind
     meaning: str
     labels: tuple[str, ...] = ()
     collect: str = ""
@@ -60,12 +60,12 @@ class Metric:
     @property
     def low(self) -> float:
         """The smallest plausible value, in its unit."""
-        return (self.bounds or BOUNDS.get(self.unit, COUNTED))[0]
+        return (self.bounds or BOUNDS.get(self.unit, DEFAULT_BOUNDS))[0]
 
     @property
     def high(self) -> float:
         """The largest plausible value, in its unit."""
-        return (self.bounds or BOUNDS.get(self.unit, COUNTED))[1]
+        return (self.bounds or BOUNDS.get(self.unit, DEFAULT_BOUNDS))[1]
 
 
 _LISTED = "dcgm-exporter exports it if its counters file lists {}"
@@ -78,11 +78,11 @@ def _profiling_ratio(field: str, meaning: str) -> Metric:
     return Metric("ratio", "gauge", meaning, collect=_PROFILING.format(field))
 
 
-def _dcgm_listed(unit: str, kind: Kind, field: str, meaning: str, *labels: str) -> Metric:
+def _dcgm_listed(unit: str, kind: MetricKind, field: str, meaning: str, *labels: str) -> Metric:
     return Metric(unit, kind, meaning, labels, _LISTED.format(field))
 
 
-def _cgroup_metric(unit: str, kind: Kind, meaning: str, *labels: str) -> Metric:
+def _cgroup_metric(unit: str, kind: MetricKind, meaning: str, *labels: str) -> Metric:
     """A metric of a job, step or task on one node: ``cgroup`` is ``job_42/step_0/task_3``; other labels repeat its parts."""
     return Metric(unit, kind, meaning, ("cgroup", "step", "task", *labels), _AGENT)
 
@@ -442,5 +442,5 @@ METRICS: Mapping[str, Metric] = {
 @cache
 def labels_of(name: str) -> frozenset[str]:
     """The labels that a metric may have."""
-    common = OF_NODE if name.startswith(("host_", "scrape_", "exporter_", "slurm_")) else COMMON
+    common = HOST_LABELS if name.startswith(("host_", "scrape_", "exporter_", "slurm_")) else COMMON_LABELS
     return common.union(METRICS[name].labels)

@@ -9,11 +9,11 @@ _NUMBER = re.compile(r"([0-9]+)")
 MAX_DIGITS = 18
 """Most digits of a parsed number; fits in 63 bits."""
 
-Key = tuple[tuple[int, str], ...]
+NaturalKey = tuple[tuple[int, str], ...]
 
 
 @lru_cache(maxsize=1 << 16)
-def natural(text: str) -> Key:
+def natural(text: str) -> NaturalKey:
     """Sort key of text: n2 comes before n10. Numbers of any length are compared as digits, never converted."""
     parts = [(0, part) for part in _NUMBER.split(text)]
     for index in range(1, len(parts), 2):

@@ -95,30 +95,30 @@ class ForeignSeries:
 class UsableBlock(NamedTuple):
     """Measured values: their foreign series numbers, times in ms, and raw values."""
 
-    places: Numbers
+    indices: Numbers
     times_ms: Times
     raw: Values
 
 
 def usable_samples(
-    rows: NDArray[np.void], places: Numbers, times_ms: Times, raw: Values, dropped: Counter[str],
+    rows: NDArray[np.void], indices: Numbers, times_ms: Times, raw: Values, dropped: Counter[str],
     nan_is_blank: bool = False, oldest_ms: int | None = None,
 ) -> UsableBlock:  # fmt: skip
     """The values without blanks and without times outside 2000 to 2100; ``dropped`` counts the others by reason.
 
     ``nan_is_blank``: see :func:`measured`. ``oldest_ms``: samples at or before this time are dropped as too old.
     """
-    diverges = False if np.isfinite(raw).all() else rows["diverges"][places]
+    diverges = False if np.isfinite(raw).all() else rows["diverges"][indices]
     raw, blank = measured(raw, diverges, nan_is_blank)
     untimely = (times_ms < EARLIEST_MS) | (times_ms > LATEST_MS)
     too_old = None if oldest_ms is None else ~(blank | untimely) & (times_ms <= oldest_ms)
     unusable = blank | untimely if too_old is None else blank | untimely | too_old
     if not unusable.any():
-        return UsableBlock(places, times_ms, raw)
+        return UsableBlock(indices, times_ms, raw)
     dropped["blank"] += int(blank.sum())
     dropped["untimely"] += int((untimely & ~blank).sum())
     dropped["too_old"] += 0 if too_old is None else int(too_old.sum())
-    return UsableBlock(places[~unusable], times_ms[~unusable], raw[~unusable])
+    return UsableBlock(indices[~unusable], times_ms[~unusable], raw[~unusable])
 
 
 def measured(raw: Values, diverges: Flags | bool, nan_is_blank: bool = False) -> tuple[Values, Flags]:

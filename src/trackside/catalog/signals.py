@@ -15,9 +15,12 @@ SIGHUP SIGINT SIGQUIT SIGILL SIGTRAP SIGABRT SIGBUS SIGFPE SIGKILL SIGUSR1 SIGSE
 SIGSTKFLT SIGCHLD SIGCONT SIGSTOP SIGTSTP SIGTTIN SIGTTOU SIGURG SIGXCPU SIGXFSZ SIGVTALRM SIGPROF SIGWINCH SIGIO SIGPWR
 SIGSYS
 """
-SIGNALS: Mapping[int, str] = dict(enumerate(_NAMES_BY_NUMBER.split(), 1))
+SIGNAL_NAMES: Mapping[int, str] = dict(enumerate(_NAMES_BY_NUMBER.split(), 1))
 """number -> name"""
-NUMBERS: Mapping[str, int] = {name: number for number, name in SIGNALS.items()} | {"SIGIOT": 6, "SIGPOLL": 29}
+SIGNAL_NUMBERS: Mapping[str, int] = {name: number for number, name in SIGNAL_NAMES.items()} | {
+    "SIGIOT": 6,
+    "SIGPOLL": 29,
+}
 """name -> number"""
 DESCRIPTIONS: Mapping[str, int] = {
     "hangup": 1,
@@ -42,7 +45,7 @@ DESCRIPTIONS: Mapping[str, int] = {
     "bad system call": 31,
 }
 """What shells, srun and mpirun print for a signal (strsignal), lower case -> number"""
-TRANSLATED: Mapping[str, int] = {
+TRANSLATED_DESCRIPTIONS: Mapping[str, int] = {
     "已杀死": 9,
     "已放弃": 6,
     "已中止": 6,
@@ -62,7 +65,7 @@ TRANSLATED: Mapping[str, int] = {
 }
 """The same texts in glibc's translations, as printed under other locales -> number"""
 
-CRASHES = frozenset({3, 4, 5, 6, 7, 8, 11, 24, 25, 31})
+CRASH_SIGNALS = frozenset({3, 4, 5, 6, 7, 8, 11, 24, 25, 31})
 """Signals caused by the process itself; all but 6 by a fault in its own instructions or limits."""
 SLURM_SIGNALS: Mapping[int, str] = {
     53: "the step could not be launched: its output could not be opened",
@@ -87,7 +90,7 @@ class Exit:
 
 def signal_name(number: int) -> str:
     """Name of a signal; real-time and unknown signals as ``SIG34``."""
-    return SIGNALS.get(number, f"SIG{number}")
+    return SIGNAL_NAMES.get(number, f"SIG{number}")
 
 
 def signal_number(text: str) -> int | None:
@@ -98,10 +101,10 @@ def signal_number(text: str) -> int | None:
         return number if 0 < number < 65 else None
     upper = text.upper()
     return (
-        NUMBERS.get(upper)
-        or NUMBERS.get("SIG" + upper)
+        SIGNAL_NUMBERS.get(upper)
+        or SIGNAL_NUMBERS.get("SIG" + upper)
         or DESCRIPTIONS.get(text.lower())
-        or TRANSLATED.get(text.lower())
+        or TRANSLATED_DESCRIPTIONS.get(text.lower())
     )
 
 

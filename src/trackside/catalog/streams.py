@@ -52,8 +52,8 @@ def candidates(role: str, names: Iterable[str], site: Mapping[str, str]) -> list
     names = list(names)
     site_names = [name for name in site if site[name] == role]
     if site_names:
-        known = set(names)
-        return [name for name in site_names if name in known]
+        available = set(names)
+        return [name for name in site_names if name in available]
     by_plain: dict[str, list[str]] = {}
     for name in names:
         if name not in site:

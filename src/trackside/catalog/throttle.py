@@ -17,7 +17,7 @@ Severity = Literal["hard", "thermal", "benign"]
 
 
 @dataclass(frozen=True, slots=True)
-class Reason:
+class ThrottleReason:
     """One reason. ``bit``: in ``gpu_throttle_reasons``; 0 for a reason that only counters and ratios report."""
 
     title: str
@@ -25,32 +25,32 @@ class Reason:
     bit: int = 0
 
 
-REASONS: Mapping[str, Reason] = {
-    "gpu_idle": Reason("idle", "benign", 0x1),
-    "applications_clocks_setting": Reason("clocks are set for applications", "benign", 0x2),
-    "sw_power_cap": Reason("software power cap", "benign", 0x4),
-    "hw_slowdown": Reason("hardware slowdown: heat, power brake or power surge", "hard", 0x8),
-    "sync_boost": Reason("clocks follow another GPU in the sync boost group", "benign", 0x10),
-    "sw_thermal_slowdown": Reason("software thermal slowdown (GPU or memory)", "thermal", 0x20),
-    "hw_thermal_slowdown": Reason("hardware thermal slowdown", "hard", 0x40),
-    "hw_power_brake_slowdown": Reason("hardware slowdown: external power brake signal", "hard", 0x80),
-    "display_clock_setting": Reason("clocks are set for a display", "benign", 0x100),
+REASONS: Mapping[str, ThrottleReason] = {
+    "gpu_idle": ThrottleReason("idle", "benign", 0x1),
+    "applications_clocks_setting": ThrottleReason("clocks are set for applications", "benign", 0x2),
+    "sw_power_cap": ThrottleReason("software power cap", "benign", 0x4),
+    "hw_slowdown": ThrottleReason("hardware slowdown: heat, power brake or power surge", "hard", 0x8),
+    "sync_boost": ThrottleReason("clocks follow another GPU in the sync boost group", "benign", 0x10),
+    "sw_thermal_slowdown": ThrottleReason("software thermal slowdown (GPU or memory)", "thermal", 0x20),
+    "hw_thermal_slowdown": ThrottleReason("hardware thermal slowdown", "hard", 0x40),
+    "hw_power_brake_slowdown": ThrottleReason("hardware slowdown: external power brake signal", "hard", 0x80),
+    "display_clock_setting": ThrottleReason("clocks are set for a display", "benign", 0x100),
     # NVML's performance policies, counted by nvmlDeviceGetViolationStatus; DCGM's *_VIOLATION fields.
-    "thermal": Reason("any thermal slowdown", "thermal"),
-    "board_limit": Reason("board limit (voltage or current)", "benign"),
-    "low_utilization": Reason("too little work to raise clocks", "benign"),
-    "reliability": Reason("voltage limit for reliability", "benign"),
-    "below_application_clocks": Reason("below the clocks set for applications, for any reason", "benign"),
-    "below_base_clocks": Reason("below the base clocks, for any reason", "benign"),
+    "thermal": ThrottleReason("any thermal slowdown", "thermal"),
+    "board_limit": ThrottleReason("board limit (voltage or current)", "benign"),
+    "low_utilization": ThrottleReason("too little work to raise clocks", "benign"),
+    "reliability": ThrottleReason("voltage limit for reliability", "benign"),
+    "below_application_clocks": ThrottleReason("below the clocks set for applications, for any reason", "benign"),
+    "below_base_clocks": ThrottleReason("below the base clocks, for any reason", "benign"),
     # AMD's violation counters (amd-smi, device metrics exporter; MI300 and newer).
-    "processor_hot": Reason("PROCHOT: the board signals overheating", "hard"),
-    "package_power": Reason("package power limit", "benign"),
-    "socket_thermal": Reason("socket temperature", "thermal"),
-    "vr_thermal": Reason("voltage regulator temperature", "thermal"),
-    "hbm_thermal": Reason("memory temperature", "thermal"),
-    "host_limit_power": Reason("host clock limit because of power", "benign"),
-    "host_limit_thermal": Reason("host clock limit because of heat", "thermal"),
-    "host_limit": Reason("host clock limit, for any reason", "benign"),
+    "processor_hot": ThrottleReason("PROCHOT: the board signals overheating", "hard"),
+    "package_power": ThrottleReason("package power limit", "benign"),
+    "socket_thermal": ThrottleReason("socket temperature", "thermal"),
+    "vr_thermal": ThrottleReason("voltage regulator temperature", "thermal"),
+    "hbm_thermal": ThrottleReason("memory temperature", "thermal"),
+    "host_limit_power": ThrottleReason("host clock limit because of power", "benign"),
+    "host_limit_thermal": ThrottleReason("host clock limit because of heat", "thermal"),
+    "host_limit": ThrottleReason("host clock limit, for any reason", "benign"),
 }
 """name -> reason"""
 

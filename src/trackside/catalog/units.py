@@ -34,9 +34,9 @@ UNITS: Mapping[str, Mapping[str, float]] = {
 def factor(printed: str, unit: str) -> float:
     """The factor from a printed unit, optionally in brackets, to the catalog's. Raises ValueError for an unknown unit."""
     text = printed.strip().strip("[]()").strip()
-    known = UNITS.get(unit, {"": 1.0, unit: 1.0})
-    if text not in known:
+    factors = UNITS.get(unit, {"": 1.0, unit: 1.0})
+    if text not in factors:
         raise ValueError(
-            f"{text!r} is not a unit for {unit or 'a bare number'}; known: {', '.join(filter(None, known))}"
+            f"{text!r} is not a unit for {unit or 'a bare number'}; known: {', '.join(filter(None, factors))}"
         )
-    return known[text]
+    return factors[text]

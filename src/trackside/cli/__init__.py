@@ -10,6 +10,7 @@ import click
 
 from trackside.cli.encoding import use_ascii_fallback
 from trackside.cli.exit_codes import errors
+from trackside.settings import nearest
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "agent": ("agent", "Collect a node's metrics and logs and send them to a server (docs/agent.md)."),
@@ -47,6 +48,13 @@ class CommandGroup(click.Group):
             return None
         command: click.Command = getattr(import_module(f"trackside.cli.{COMMANDS[cmd_name][0]}"), cmd_name)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS:
+            ctx.fail(f"no command {args[0]!r}{nearest(args[0], COMMANDS)}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

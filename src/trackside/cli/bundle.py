@@ -20,7 +20,7 @@ from trackside.cli.terminal import JOB, bar
 from trackside.cli.verdicts import time_of
 from trackside.read.bundle import BundleManifest, DamagedBundle, open_bundle
 from trackside.session import PathsRequest, Request, SiteRequest, StoreRequest, open_session
-from trackside.show.sanitize import shown
+from trackside.show.sanitize import replace_unsafe
 
 
 @click.command()
@@ -94,7 +94,7 @@ def bundle(
         job=job,
         sliced=sliced,
         redacted=redact,
-        also=tuple(redact_also),
+        extra_words=tuple(redact_also),
         force=force,
         despite=despite,
     )
@@ -169,7 +169,8 @@ def _print_summary(out: str, written: WrittenBundle) -> None:
     _list(written.manifest, err=written.manifest.redacted)
     if written.manifest.redacted:
         click.echo(
-            f"Review the bundle before you send it: unzip it, or list it with 'trackside bundle --check {shown(out)}';"
+            "Review the bundle before you send it: unzip it, or list it with"
+            f" 'trackside bundle --check {replace_unsafe(out)}';"
             " docs/bundle.md lists what redaction does not recognize.",
             err=True,
         )
@@ -179,16 +180,16 @@ def _list(manifest: BundleManifest, err: bool = False) -> None:
     """Print what was left out, kept in part and replaced. ``err``: print to stderr."""
     for doc in manifest.inputs:
         if doc.member is None:
-            click.echo(shown(f"left out: {doc.path}: {doc.because}"), err=err)
+            click.echo(replace_unsafe(f"left out: {doc.path}: {doc.because}"), err=err)
         elif doc.excerpt:
-            click.echo(shown(f"in part: {doc.path}: {doc.excerpt}"), err=err)
+            click.echo(replace_unsafe(f"in part: {doc.path}: {doc.excerpt}"), err=err)
     if manifest.replaced:
         counts = ", ".join(f"{count:,} {kind}" for kind, count in manifest.replaced.items())
         click.echo(f"replaced: {counts}", err=err)
     elif manifest.redacted:
         click.echo("replaced: nothing (no names, addresses or secrets were found)", err=err)
     for note in manifest.notes:
-        click.echo(shown(f"note: {note}"), err=err)
+        click.echo(replace_unsafe(f"note: {note}"), err=err)
 
 
 def _check(paths: Sequence[str]) -> None:
@@ -200,7 +201,9 @@ def _check(paths: Sequence[str]) -> None:
                 manifest = opened_bundle.manifest
         except DamagedBundle as error:
             fail(f"{path}: damaged or changed: {error}", EXIT_OUTPUT)
-        click.echo(shown(f"{path}: unchanged since {manifest.created}, written by Trackside {manifest.trackside}"))
+        click.echo(
+            replace_unsafe(f"{path}: unchanged since {manifest.created}, written by Trackside {manifest.trackside}")
+        )
         for member in manifest.members:
-            click.echo(shown(f"{member.sha256}  {member.size:>14,}  {member.name}"))
+            click.echo(replace_unsafe(f"{member.sha256}  {member.size:>14,}  {member.name}"))
         _list(manifest)

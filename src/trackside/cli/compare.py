@@ -74,14 +74,14 @@ def _side(path: str, job: str | None, store: str | None) -> Iterator[Side]:
         yield side
 
 
-def _same_input(one: str, other: str) -> bool:
+def _same_input(path_a: str, path_b: str) -> bool:
     """Whether both name the same file or folder, or the same job of a store."""
-    both_exist = os.path.lexists(one) and os.path.lexists(other)
-    return os.path.realpath(one) == os.path.realpath(other) if both_exist else one == other
+    both_exist = os.path.lexists(path_a) and os.path.lexists(path_b)
+    return os.path.realpath(path_a) == os.path.realpath(path_b) if both_exist else path_a == path_b
 
 
 def _first_training_lines(side: Side) -> dict[str, int]:
-    """The line number of the first training point in each log, by path."""
+    """The line number of the first logged step in each log, by path."""
     lines: dict[str, int] = {}
     for row in side.progress.events:
         lines[row.at.path] = min(row.at.line, lines.get(row.at.path, row.at.line))

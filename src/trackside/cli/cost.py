@@ -12,7 +12,7 @@ import click
 from trackside.cli.exit_codes import fail
 from trackside.settings import ConfigError
 from trackside.settings.price import Price
-from trackside.show.sanitize import shown
+from trackside.show.sanitize import replace_unsafe
 from trackside.site.file import find
 
 PRICE = click.option(
@@ -50,6 +50,6 @@ def price_of(flags: Mapping[str, object], environ: Mapping[str, str] = os.enviro
         try:
             return load(None, flags, environ).price
         except ConfigError as error:
-            click.echo(shown(f"trackside: the settings and their price are ignored: {error}"), err=True)
+            click.echo(replace_unsafe(f"trackside: the settings and their price are ignored: {error}"), err=True)
     fields: dict[str, Any] = {name.removeprefix("cost."): value for name, value in flags.items()}
     return Price(**fields)

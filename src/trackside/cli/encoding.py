@@ -24,7 +24,7 @@ _STAND_INS = str.maketrans(
 _HANDLER = "trackside.ascii"
 
 
-def _replaced(error: UnicodeError) -> tuple[str, int]:
+def _with_stand_ins(error: UnicodeError) -> tuple[str, int]:
     """A codec error handler: the stand-ins of the characters that the encoding lacks, ``?`` for all others."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
@@ -32,7 +32,7 @@ def _replaced(error: UnicodeError) -> tuple[str, int]:
     return text.encode("ascii", "replace").decode(), error.end
 
 
-codecs.register_error(_HANDLER, _replaced)
+codecs.register_error(_HANDLER, _with_stand_ins)
 
 
 def use_ascii_fallback() -> None:

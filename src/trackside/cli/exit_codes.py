@@ -20,7 +20,7 @@ from typing import NoReturn
 import click
 
 from trackside.errors import NothingReadable, TracksideError, UsageError
-from trackside.show.sanitize import shown
+from trackside.show.sanitize import replace_unsafe
 
 EXIT_OUTPUT, EXIT_USAGE, EXIT_NOTHING = TracksideError.exit_code, UsageError.exit_code, NothingReadable.exit_code
 EXIT_HEALTHY, EXIT_FAULT, EXIT_UNDECIDED = 0, 10, 11
@@ -52,5 +52,5 @@ def errors() -> Iterator[None]:
 
 def fail(message: str, status: int = EXIT_USAGE) -> NoReturn:
     """Print one line on stderr and exit with ``status``."""
-    click.echo(f"trackside: {shown(message)}", err=True)
+    click.echo(f"trackside: {replace_unsafe(message)}", err=True)
     sys.exit(status)

@@ -14,7 +14,7 @@ from trackside.families import families as all_families
 from trackside.families import find_family
 from trackside.show import comparison
 from trackside.show.document import json_schema
-from trackside.show.sanitize import shown
+from trackside.show.sanitize import replace_unsafe
 from trackside.sim import load_scenario, scenario_titles
 from trackside.sim import simulate as run_simulation
 
@@ -28,8 +28,8 @@ def explain(family: str) -> None:
     """Explain a failure family; FAMILY is a code or an id, such as b1 or cuda-oom."""
     match = find_family(family)
     if match is None:
-        similar = [known for known in all_families() if family.lower() in f"{known.id} {known.title}".lower()]
-        names = ", ".join(f"{known.code} {known.id}" for known in similar or all_families())
+        similar = [entry for entry in all_families() if family.lower() in f"{entry.id} {entry.title}".lower()]
+        names = ", ".join(f"{entry.code} {entry.id}" for entry in similar or all_families())
         fail(f"no family {family!r}; {'did you mean' if similar else 'known families'}: {names}")
     text = _LINK.sub(r"\1: \2", inspect.cleandoc(match.doc))
     click.echo(f"{match.code} {match.id}: {match.title}\n\n{text}")
@@ -94,7 +94,7 @@ def simulate(
         fail(f"cannot write {output}: {error.strerror}", EXIT_OUTPUT)
     fault = f"{truth.family} {truth.variant or ''}".strip()
     click.echo(
-        shown(
+        replace_unsafe(
             f"{output}/run: job {truth.job}, {truth.disposition}, injected fault: {fault};"
             f" expected verdict in {output}/truth.json"
         )

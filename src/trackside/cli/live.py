@@ -10,7 +10,7 @@ import click
 
 from trackside.cli.exit_codes import fail
 from trackside.settings import nearest
-from trackside.show.sanitize import shown
+from trackside.show.sanitize import replace_unsafe
 from trackside.stores.registry import DEFAULT_METRICS, LOGS, METRICS, kinds
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def site_of(options: Mapping[str, Any], more: Mapping[str, object] | None = None
         flags["slurm.clusters"] = list(clusters)
     site = load(options.get("config"), flags)
     for warning in site.warnings:
-        click.echo(shown(f"trackside: {warning}"), err=True)
+        click.echo(replace_unsafe(f"trackside: {warning}"), err=True)
     return site
 
 
@@ -108,7 +108,7 @@ def config(site: Mapping[str, Any]) -> None:
     """Show the settings in effect and the source of each; secrets are hidden."""
     from trackside.site.config import dump
 
-    click.echo(shown(dump(site_of(site))))
+    click.echo(replace_unsafe(dump(site_of(site))))
 
 
 @click.command()

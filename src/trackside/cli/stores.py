@@ -11,13 +11,13 @@ import click
 from trackside.cli.exit_codes import EXIT_NOTHING, fail
 from trackside.cli.live import site_of
 from trackside.cli.terminal import PATHS, STORE, bar, console, output
-from trackside.ingest import SAME
+from trackside.ingest import ALREADY_STORED
 from trackside.ingest import ingest as import_inputs
 from trackside.runs.listing import RunSummary, listing
 from trackside.session.paths import load
 from trackside.show.document import InputDoc, encode
 from trackside.show.runs import runs_table
-from trackside.show.sanitize import shown
+from trackside.show.sanitize import replace_unsafe
 from trackside.show.text import inputs_table
 from trackside.stores.embedded import retention
 from trackside.stores.embedded.layout import Directory
@@ -50,10 +50,10 @@ def ingest(paths: Sequence[str], store: str) -> None:
         result = import_inputs(paths, store, on_progress)
     for row in result.inputs:
         if row.status not in ("read", "empty"):
-            click.echo(shown(f"{row.path}: {row.status}: {row.note}"), err=True)
+            click.echo(replace_unsafe(f"{row.path}: {row.status}: {row.note}"), err=True)
     for row in result.skipped:
-        if row.note != SAME:
-            click.echo(shown(f"{row.path}: skipped: {row.note}"), err=True)
+        if row.note != ALREADY_STORED:
+            click.echo(replace_unsafe(f"{row.path}: skipped: {row.note}"), err=True)
     click.echo(
         f"{store}: {_count(len(result.inputs), 'input')} read, {len(result.replaced):,} of them updated,"
         f" {len(result.skipped):,} skipped; {_count(result.rows, 'new row')}, {_count(result.samples, 'new sample')}"
@@ -157,9 +157,9 @@ def compact(store: str, raw_days: float | None, minute_days: float | None, drop_
         repair = retention.drop_damaged(writer) if drop_damaged else retention.CompactionResult()
         done = retention.compact(writer, time.time(), raw_days, minute_days)
     for name in repair.damaged:
-        click.echo(shown(f"{name}: damaged segment removed"), err=True)
+        click.echo(replace_unsafe(f"{name}: damaged segment removed"), err=True)
     for path in repair.lost:
-        click.echo(shown(f"{path}: data lost; ingest it again"), err=True)
+        click.echo(replace_unsafe(f"{path}: data lost; ingest it again"), err=True)
     click.echo(
         f"{store}: segments: {done.before:,} before, {done.after:,} now; days rewritten: {done.days:,}"
         f" ({done.thinned:,} of them downsampled to minutes); expired samples and minutes deleted: {done.forgotten:,}"

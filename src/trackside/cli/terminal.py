@@ -16,9 +16,9 @@ from rich.segment import Segment
 
 from trackside.cli.encoding import use_ascii_fallback
 from trackside.cli.exit_codes import EXIT_OUTPUT, fail
-from trackside.show.sanitize import shown
+from trackside.show.sanitize import replace_unsafe
 
-BAR_FROM = 64 << 20
+MIN_BAR_BYTES = 64 << 20
 """Bytes of input from which a progress bar is shown."""
 
 PATHS = click.argument("paths", nargs=-1, required=True, type=click.Path(readable=False))
@@ -50,7 +50,7 @@ def console() -> Console:
     class SanitizedConsole(Console):
         def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
             for segment in super().render(renderable, options):
-                yield segment if segment.control else segment._replace(text=shown(segment.text))
+                yield segment if segment.control else segment._replace(text=replace_unsafe(segment.text))
 
     columns = re.fullmatch(r"[1-9][0-9]{1,4}", os.environ.get("COLUMNS", ""))
     width = int(columns[0]) if columns else None if sys.stdout.isatty() else 120
@@ -64,7 +64,7 @@ def bar(paths: Sequence[str]) -> Iterator[Callable[[int], None] | None]:
     """A progress bar on stderr for long reads, if stderr is a terminal. Yields a callback that takes the number of
     bytes just read; None if no bar is shown."""
     total = sum(_size_bytes(path) for path in paths) if sys.stderr.isatty() else 0
-    if total < BAR_FROM:
+    if total < MIN_BAR_BYTES:
         yield None
         return
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())

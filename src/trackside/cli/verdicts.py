@@ -13,7 +13,7 @@ from typing import Any, Literal
 import click
 import msgspec
 
-from trackside.catalog.job_states import ALIVE, Stage, in_words
+from trackside.catalog.job_states import ACTIVE_STATES, Stage, state_in_words
 from trackside.cli.cost import PRICE, price_flags, price_of
 from trackside.cli.exit_codes import (
     EXIT_CODES_HELP,
@@ -31,13 +31,13 @@ from trackside.logs.stamp import find_time
 from trackside.read.bundle import DamagedBundle, is_bundle_file, open_bundle
 from trackside.session import Request, Session, open_session, request_of
 from trackside.settings.price import Price
-from trackside.show import brief, markdown, text
-from trackside.show.document import VerdictDoc, decode, document, encode, uncited
-from trackside.show.sanitize import shown
+from trackside.show import brief, heading, markdown, text
+from trackside.show.document import VerdictDoc, decode, document, encode, missing_citations
+from trackside.show.sanitize import replace_unsafe
 from trackside.stores.metadata.errors import ArchiveError
 from trackside.verify import check
 
-Form = Literal["text", "short", "json", "markdown"]
+OutputForm = Literal["text", "short", "json", "markdown"]
 MAX_TIME_S = 253402300800.0
 """POSIX time of the year 10000; ``--now`` must lie before it."""
 
@@ -60,7 +60,9 @@ MAX_TIME_S = 253402300800.0
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print the verdict as Markdown, for a ticket.")
 @HTML
 @PRICE
-@click.option("-v", "--verbose", is_flag=True, help="Show all evidence: every citation with its query, every input.")
+@click.option(
+    "-v", "--verbose", is_flag=True, help="Show all evidence: citations with their queries, other families, inputs."
+)
 @click.option("--exit-code", is_flag=True, help="Exit 0 if healthy, 10 for a fault, 11 if undecided.")
 @click.option(
     "--now", metavar="TIME", help="Present time for a job that still runs (default: now); ISO 8601 or POSIX seconds."
@@ -95,7 +97,7 @@ def diagnose(
     as_of, price_settings = time_of(now), price_flags(price)
     if as_json + as_markdown + short > 1:
         raise click.UsageError("give only one of --json, --markdown and --short")
-    form: Form = "json" if as_json else "markdown" if as_markdown else "short" if short else "text"
+    form: OutputForm = "json" if as_json else "markdown" if as_markdown else "short" if short else "text"
     page = PageWriter(html)
     input_paths = [*([store] if store else []), *paths]
     if at_site:
@@ -137,7 +139,7 @@ class _Diagnosis:
         return doc, session.stage
 
 
-def _print(doc: VerdictDoc, form: Form, verbose: bool) -> None:
+def _print(doc: VerdictDoc, form: OutputForm, verbose: bool) -> None:
     with output():
         match form:
             case "json":
@@ -150,7 +152,7 @@ def _print(doc: VerdictDoc, form: Form, verbose: bool) -> None:
                 else:
                     brief.render(doc, console())
             case "short":
-                click.echo(shown(brief.paragraph(doc)))
+                click.echo(replace_unsafe(brief.paragraph(doc)))
 
 
 def _record(url: str, verdict: Verdict, doc: VerdictDoc, job: str | None) -> None:
@@ -167,10 +169,10 @@ def _record(url: str, verdict: Verdict, doc: VerdictDoc, job: str | None) -> Non
         with Archive.open(url) as archive:
             archive.record(verdict, encode(doc), job=job)
     except ArchiveError as error:
-        click.echo(shown(f"trackside: the verdict was not archived: {error}"), err=True)
+        click.echo(replace_unsafe(f"trackside: the verdict was not archived: {error}"), err=True)
 
 
-def _watch(diagnosis: _Diagnosis, interval: float, form: Form, verbose: bool) -> VerdictDoc:
+def _watch(diagnosis: _Diagnosis, interval: float, form: OutputForm, verbose: bool) -> VerdictDoc:
     """Diagnose until the job has ended. As text: print a line for each change, then the last verdict in full. As JSON
     or Markdown: print a document for each change. Returns the last verdict."""
     from trackside.watch.follow import follow  # imports the HTTP client
@@ -179,7 +181,7 @@ def _watch(diagnosis: _Diagnosis, interval: float, form: Form, verbose: bool) ->
     failing: set[str] = set()
 
     def notify(text: str) -> None:
-        click.echo(shown(f"{_clock()}  {text}"), err=True)
+        click.echo(replace_unsafe(f"{_clock()}  {text}"), err=True)
 
     def check_job() -> VerdictDoc:
         nonlocal stage, failing
@@ -196,11 +198,9 @@ def _watch(diagnosis: _Diagnosis, interval: float, form: Form, verbose: bool) ->
         if form != "text":
             _print(doc, form, verbose)
             return
-        first = doc.primary
-        certainty = f" ({first.certainty}, {first.confidence:.2f})" if first.certainty and first.confidence else ""
-        variant = f" {first.variant}" if first.variant not in (None, first.id) else ""
-        state = f"  {in_words(doc.run.disposition)}" if doc.run.disposition else ""
-        click.echo(shown(f"{_clock()}{state}  {first.family} {first.id}{variant}{certainty}"))
+        finding = ", ".join(filter(None, (heading.family(doc.primary), heading.confidence(doc.primary))))
+        state = f"  {state_in_words(doc.run.disposition)}" if doc.run.disposition else ""
+        click.echo(replace_unsafe(f"{_clock()}{state}  {finding}"))
 
     outcome = follow(check_job, lambda: stage, print_change, notify, interval_s=interval)
     if outcome.verdict is None:
@@ -233,17 +233,19 @@ def verify(verdict: str, paths: Sequence[str], job: str | None, site: Mapping[st
     with _reopen(doc, paths, job, site) as session:
         checked = list(check(doc.cites, session.store))
     broken = [result for result in checked if not result.holds]
-    dangling = uncited(doc)
+    dangling = missing_citations(doc)
     click.echo(f"{len(checked) - len(broken)} of {len(checked) + len(dangling)} citations verified")
-    if broken and doc.run.disposition in ALIVE:
+    if broken and doc.run.disposition in ACTIVE_STATES:
         click.echo("The job was still running when the verdict was made, so values may have changed since.")
     for failed in broken:
         now = failed.problem or ("no longer found" if failed.now is None else f"now {failed.now!r}")
         click.echo(
-            shown(f"{failed.id}: {failed.cite.where}: was {failed.cite.value!r}, {now}\n    {failed.cite.query}")
+            replace_unsafe(
+                f"{failed.id}: {failed.cite.where}: was {failed.cite.value!r}, {now}\n    {failed.cite.query}"
+            )
         )
     for name in dangling:
-        click.echo(shown(f"{name}: a sentence cites it, but the document has no such citation"))
+        click.echo(replace_unsafe(f"{name}: a sentence cites it, but the document has no such citation"))
     sys.exit(1 if broken or dangling else 0)
 
 

@@ -1,1 +1,1 @@
-"""Compares two runs: what differs, and from which point on."""
+"""Compares two runs: what differs, and from which point on. Start with ``compare.py``."""

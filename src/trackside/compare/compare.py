@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from trackside.compare import facts, measured, training
-from trackside.compare.setup import following
+from trackside.compare.setup import with_causes
 from trackside.compare.side import ComparedRow, Side
 from trackside.compare.slowdown import Slowdown, slowdown
 from trackside.families import families
@@ -57,7 +57,7 @@ class Comparison:
 def compare(a: Side, b: Side) -> Comparison:
     """Compare two runs."""
     rows = [*facts.rows(a, b), *training.rows(a, b), *measured.rows(a, b)]
-    rows = following(rows)
+    rows = with_causes(rows)
     names = {name for side in (a, b) for name in _fault_quantities(side)}
     divergences = sorted(
         [row for row in (*rows, *facts.onset(a, b)) if row.diverges], key=lambda row: _start_s(a, b, row)
@@ -68,7 +68,7 @@ def compare(a: Side, b: Side) -> Comparison:
 
 
 def _fault_quantities(side: Side) -> Iterator[str]:
-    """The metrics that show the fault of a run; for a fault of learning also the fields of training points."""
+    """The metrics that show the fault of a run; for a fault of learning also the fields of logged steps."""
     cost_kind = next((family.cost_kind for family in families() if family.code == side.primary.family), "nothing")
     if side.primary.outcome is Outcome.FOUND and cost_kind != "nothing":
         for claim in side.primary.shows:
@@ -76,15 +76,15 @@ def _fault_quantities(side: Side) -> Iterator[str]:
                 query = cite.query
                 if query is not None and query.subject == "metric":
                     yield query.kind
-                elif query is not None and query.kind == "progress" and query.reduced and cost_kind == "result":
+                elif query is not None and query.kind == "progress" and query.reduced and cost_kind == "spoilt":
                     yield query.reduced
 
 
-def _simultaneous(one: ComparedRow, other: ComparedRow) -> bool:
+def _simultaneous(row: ComparedRow, other_row: ComparedRow) -> bool:
     """Whether two differences begin at the same time or step."""
-    if one.seconds is None or other.seconds is None:
-        return one.step is not None and one.step == other.step
-    return abs(one.seconds - other.seconds) <= SIMULTANEOUS_S
+    if row.seconds is None or other_row.seconds is None:
+        return row.step is not None and row.step == other_row.step
+    return abs(row.seconds - other_row.seconds) <= SIMULTANEOUS_S
 
 
 def _start_s(a: Side, b: Side, row: ComparedRow) -> float:

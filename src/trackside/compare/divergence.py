@@ -1,4 +1,4 @@
-"""Finds the point from which two series differ by more than their own noise. Pure."""
+"""Finds the point from which two series differ by more than their own noise."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def first_divergence(a: Sequence[float], b: Sequence[float], share: float) -> in
 
 def _differs_at(a: Sequence[float], b: Sequence[float], start: int, index: int, share: float) -> bool:
     """Whether the values at an index differ by more than the noise before ``start``, where the difference began."""
-    one, other = a[index], b[index]
-    if not math.isfinite(one):
+    value_a, value_b = a[index], b[index]
+    if not math.isfinite(value_a):
         return False
     before = slice(max(0, start - NOISE_POINTS), max(start, min(index, MIN_POINTS)))
     noise = math.hypot(maths.roughness(a[before]), maths.roughness(b[before]))
-    return abs(one - other) > max(MIN_SIGMAS * noise, share * max(abs(one), abs(other)))
+    return abs(value_a - value_b) > max(MIN_SIGMAS * noise, share * max(abs(value_a), abs(value_b)))

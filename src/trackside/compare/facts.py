@@ -1,11 +1,11 @@
-"""Compares the outcome, hardware and setup of two runs. Pure."""
+"""Compares the outcome, hardware and setup of two runs."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
 
-from trackside.compare.side import ComparedRow, RunSetting, Side, either
+from trackside.compare.side import ComparedRow, RunSetting, Side, compare_values
 from trackside.evidence import Cite, Value, derived
 from trackside.facts.training.learning import steps_planned
 from trackside.finding import Outcome
@@ -15,7 +15,7 @@ MAX_SETTINGS = 40
 """Maximum number of differing settings with a row each."""
 MAX_NAMES = 8
 """Maximum number of names listed of settings that only one log prints."""
-PLAN = {
+PLAN_LABELS = {
     "total_steps": "planned steps",
     "epochs": "planned epochs",
     "examples": "training examples",
@@ -26,18 +26,19 @@ PLAN = {
 
 def rows(a: Side, b: Side) -> Iterator[ComparedRow]:
     """Verdict, state, elapsed time, nodes, GPUs and framework, then the settings."""
-    yield either("outcome", "verdict", _verdict(a), _verdict(b))
-    yield either("outcome", "state", a.recorded("state"), b.recorded("state"))
-    yield either("outcome", "exit code", a.recorded("exit_code"), b.recorded("exit_code"))
-    yield either("outcome", "elapsed time", a.recorded("elapsed_s", "s"), b.recorded("elapsed_s", "s"), 0.1)
+    yield compare_values("outcome", "verdict", _verdict(a), _verdict(b))
+    yield compare_values("outcome", "state", a.record_value("state"), b.record_value("state"))
+    yield compare_values("outcome", "exit code", a.record_value("exit_code"), b.record_value("exit_code"))
+    elapsed_a, elapsed_b = (side.record_value("elapsed_s", "s") for side in (a, b))
+    yield compare_values("outcome", "elapsed time", elapsed_a, elapsed_b, 0.1)
     yield _nodes(a, b)
-    yield either("place", "GPUs", _gpus(a), _gpus(b))
-    yield either("setup", "framework", _framework(a), _framework(b))
+    yield compare_values("place", "GPUs", _gpus(a), _gpus(b))
+    yield compare_values("setup", "framework", _framework(a), _framework(b))
     yield _commands(a, b)
-    for field, label in PLAN.items():
-        one, other = _planned(a, field), _planned(b, field)
-        if one is not None or other is not None:
-            yield either("setup", label, one, other)
+    for field, label in PLAN_LABELS.items():
+        value_a, value_b = _plan_value(a, field), _plan_value(b, field)
+        if value_a is not None or value_b is not None:
+            yield compare_values("setup", label, value_a, value_b)
     yield from _flags(a, b)
     yield from _settings(a, b)
 
@@ -50,10 +51,10 @@ def onset(a: Side, b: Side) -> Iterator[ComparedRow]:
 
 
 def _onset(letter: str, side: Side) -> Iterator[ComparedRow]:
-    """The onset by its time, otherwise by the last training point before it in the log."""
+    """The onset by its time, otherwise by the last logged step before it in the log."""
     primary, allocation = side.primary, side.allocation
     label = f"fault of run {letter} begins ({primary.title})"
-    since = cost.onset(primary, allocation) if allocation is not None else None
+    since = cost.onset_of(primary, allocation) if allocation is not None else None
     seconds: float | None
     position = primary.at
     earlier = (
@@ -87,9 +88,9 @@ def _verdict(side: Side) -> Value | None:
 
 
 def _nodes(a: Side, b: Side) -> ComparedRow:
-    one, other = _node_names(a), _node_names(b)
-    row = either("place", "nodes", one, other)
-    if one is None or other is None or row.differs is not True:
+    nodes_a, nodes_b = _node_names(a), _node_names(b)
+    row = compare_values("place", "nodes", nodes_a, nodes_b)
+    if nodes_a is None or nodes_b is None or row.differs is not True:
         return row
     shared = sorted(set(a.run.nodes) & set(b.run.nodes))
     overlap = (
@@ -97,16 +98,16 @@ def _nodes(a: Side, b: Side) -> ComparedRow:
         if shared
         else "no node in common"
     )
-    return ComparedRow("place", "nodes", one, other, True, rule=overlap)
+    return ComparedRow("place", "nodes", nodes_a, nodes_b, True, rule=overlap)
 
 
 def _node_names(side: Side) -> Value | None:
-    recorded = side.recorded("nodes")
+    recorded = side.record_value("nodes")
     return None if recorded is None or not side.run.nodes else derived(tuple(sorted(side.run.nodes)), recorded)
 
 
 def _framework(side: Side) -> Value | None:
-    for frame in (side.progress, side.plans, side.printed("training_start")):
+    for frame in (side.progress, side.plans, side.log_events("training_start")):
         for row in frame.events:
             if row.get("framework") is not None:
                 return frame.value(row, "framework")
@@ -115,14 +116,16 @@ def _framework(side: Side) -> Value | None:
 
 def _commands(a: Side, b: Side) -> ComparedRow:
     """The command line, from the first source that shows it for both runs."""
-    by_side = [(_logged_command(side), side.recorded("submit_line"), side.recorded("command")) for side in (a, b)]
+    by_side = [
+        (_logged_command(side), side.record_value("submit_line"), side.record_value("command")) for side in (a, b)
+    ]
     pairs = list(zip(*by_side, strict=True))
-    one, other = next((pair for pair in pairs if None not in pair), pairs[0])
-    return either("setup", "command", _without_job_id(a, one), _without_job_id(b, other))
+    command_a, command_b = next((pair for pair in pairs if None not in pair), pairs[0])
+    return compare_values("setup", "command", _without_job_id(a, command_a), _without_job_id(b, command_b))
 
 
 def _logged_command(side: Side) -> Value | None:
-    hosts = side.printed("host")
+    hosts = side.log_events("host")
     row = next((row for row in hosts.events if row.get("command")), None)
     return None if row is None else hosts.value(row, "command")
 
@@ -134,7 +137,7 @@ def _without_job_id(side: Side, command: Value | None) -> Value | None:
     return derived(re.sub(rf"(?<!\d){re.escape(side.run.id)}(?!\d)", "JOB", command.value), command)
 
 
-def _planned(side: Side, field: str) -> Value | None:
+def _plan_value(side: Side, field: str) -> Value | None:
     if field == "total_steps":
         return steps_planned(side.progress, side.plans)
     row = next((row for row in reversed(side.plans.events) if row.get(field) is not None), None)
@@ -145,15 +148,15 @@ def _flags(a: Side, b: Side) -> Iterator[ComparedRow]:
     """Environment variables that a log shows to be in effect."""
     environments = [side.environment or {} for side in (a, b)]
     for name in sorted(environments[0].keys() | environments[1].keys()):
-        one, other = (environment.get(name) for environment in environments)
+        value_a, value_b = (environment.get(name) for environment in environments)
         logs = a.environment is not None and b.environment is not None
-        if one is None or other is None:
-            letter = "A" if one is None else "B"
+        if value_a is None or value_b is None:
+            letter = "A" if value_a is None else "B"
             yield ComparedRow(
-                "setup", name, one, other, True if logs else None, why=f"the log of run {letter} does not show it"
+                "setup", name, value_a, value_b, True if logs else None, why=f"the log of run {letter} does not show it"
             )
         else:
-            yield either("setup", name, one, other)
+            yield compare_values("setup", name, value_a, value_b)
 
 
 def _settings(a: Side, b: Side) -> Iterator[ComparedRow]:
@@ -172,14 +175,16 @@ def _settings(a: Side, b: Side) -> Iterator[ComparedRow]:
     if not both:
         yield ComparedRow("setup", label, why="the logs have no setting in common")
         return
-    differing = [name for name in both if _normalized(a, a.settings[name]) != _normalized(b, b.settings[name])]
+    differing = [name for name in both if _normalize(a, a.settings[name]) != _normalize(b, b.settings[name])]
     for name in differing[:MAX_SETTINGS]:
-        yield ComparedRow("setup", name, _quoted(a.settings[name]), _quoted(b.settings[name]), True)
+        yield ComparedRow("setup", name, _setting_value(a.settings[name]), _setting_value(b.settings[name]), True)
     if len(differing) > MAX_SETTINGS:
         yield ComparedRow("setup", "further settings", why=f"{len(differing) - MAX_SETTINGS} more differ")
     if not differing:
         label = f"{len(both)} settings printed by both logs"
-        yield ComparedRow("setup", label, _quoted(a.settings[both[0]]), _quoted(b.settings[both[0]]), False)
+        yield ComparedRow(
+            "setup", label, _setting_value(a.settings[both[0]]), _setting_value(b.settings[both[0]]), False
+        )
     only_a, only_b = _only_in(a.settings, b.settings), _only_in(b.settings, a.settings)
     if only_a is not None or only_b is not None:
         yield ComparedRow("alone", "settings printed by one log only", only_a, only_b, True)
@@ -188,7 +193,7 @@ def _settings(a: Side, b: Side) -> Iterator[ComparedRow]:
 def _only_in(settings: Mapping[str, RunSetting], others: Mapping[str, RunSetting]) -> Value | None:
     """The names of the settings that ``others`` lacks; None if there are none."""
     names = sorted(settings.keys() - others.keys())
-    cites = tuple(cite for name in names[:MAX_NAMES] for cite in _quoted(settings[name]).cites)
+    cites = tuple(cite for name in names[:MAX_NAMES] for cite in _setting_value(settings[name]).cites)
     more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
     return Value(", ".join(names[:MAX_NAMES]) + more, cites) if names else None
 
@@ -196,7 +201,7 @@ def _only_in(settings: Mapping[str, RunSetting], others: Mapping[str, RunSetting
 _VOLATILE = re.compile(r"0x[0-9a-f]{6,}|\b\d{4}-?\d\d-?\d\d[T_ -]?\d\d[:-]?\d\d[:-]?\d\d\b|\b1[5-9]\d{8,11}\b")
 
 
-def _normalized(side: Side, setting: RunSetting) -> str:
+def _normalize(side: Side, setting: RunSetting) -> str:
     """A value without the parts that differ in every run: job id, node names, memory addresses, times."""
     text = _VOLATILE.sub("~", setting.value)
     for name in sorted(filter(None, (side.run.id, *side.run.nodes)), key=len, reverse=True):
@@ -204,6 +209,6 @@ def _normalized(side: Side, setting: RunSetting) -> str:
     return text
 
 
-def _quoted(setting: RunSetting) -> Value:
+def _setting_value(setting: RunSetting) -> Value:
     """A setting, cited by its log line. It has no query, because settings are not events."""
     return Value(setting.value, (Cite("log", "files", None, str(setting.at), setting.value, text=setting.text),))

@@ -1,15 +1,15 @@
-"""Compares the metrics of two runs, aligned by the time since the start of each. On arrays."""
+"""Compares the metrics of two runs, aligned by the time since the start of each."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trackside.compare.divergence import MIN_POINTS, first_divergence, rule
-from trackside.compare.side import MEASURED, ComparedRow, Side, either
+from trackside.compare.side import MEASURED, ComparedRow, Side, compare_values
 from trackside.evidence import Grid, Value, derived
+from trackside.facts.gpu.activity import Matrix
 
 TOPIC = "metrics"
 MIN_WINDOW_S = 30.0
@@ -18,22 +18,21 @@ TIMED_METRICS = ("gpu_sm_active_ratio", "gpu_sm_clock_hertz", "gpu_utilization_r
 """Metrics for which the start of the difference is determined."""
 EDGE_WINDOWS = 2
 """Windows ignored at the end of the shorter run, because they may include its shutdown."""
-Matrix = NDArray[np.float64]
 
 
 def rows(a: Side, b: Side) -> Iterator[ComparedRow]:
     """The median of each metric, the median of its most extreme GPU or rank, and from when on they differ."""
     for name, (label, extreme, share) in MEASURED.items():
-        one, other = a.grid(name), b.grid(name)
-        if one is None and other is None:
+        grid_a, grid_b = a.grid(name), b.grid(name)
+        if grid_a is None and grid_b is None:
             continue
-        yield either(TOPIC, f"{label}, median", _median(one), _median(other), share)
-        if extreme and one is not None and other is not None and len(one) > 1 and len(other) > 1:
-            yield either(
+        yield compare_values(TOPIC, f"{label}, median", _median(grid_a), _median(grid_b), share)
+        if extreme and grid_a is not None and grid_b is not None and len(grid_a) > 1 and len(grid_b) > 1:
+            yield compare_values(
                 TOPIC,
                 f"{label}, {extreme} of all",
-                _extreme_series(one, extreme),
-                _extreme_series(other, extreme),
+                _extreme_series(grid_a, extreme),
+                _extreme_series(grid_b, extreme),
                 share,
             )
         if name in TIMED_METRICS:
@@ -58,11 +57,11 @@ def _extreme_series(grid: Grid, which: str) -> Value | None:
 
 def _onset(a: Side, b: Side, metric: str, spec: tuple[str, str, float]) -> Iterator[ComparedRow]:
     """The time since the start from which a metric differs. ``spec``: its entry in :data:`MEASURED`."""
-    one, other, (label, extreme, share) = a.grid(metric), b.grid(metric), spec
-    if one is None or other is None or a.run.start is None or b.run.start is None:
+    grid_a, grid_b, (label, extreme, share) = a.grid(metric), b.grid(metric), spec
+    if grid_a is None or grid_b is None or a.run.start is None or b.run.start is None:
         return
-    step = max(one.step, other.step, MIN_WINDOW_S)
-    series = [_window_levels(grid, side.run.start or 0.0, step, extreme) for grid, side in ((one, a), (other, b))]
+    step = max(grid_a.step, grid_b.step, MIN_WINDOW_S)
+    series = [_window_levels(grid, side.run.start or 0.0, step, extreme) for grid, side in ((grid_a, a), (grid_b, b))]
     length = max(0, min(map(len, series)) - EDGE_WINDOWS)
     first, second = (curve[:length] for curve in series)
     sampled = np.flatnonzero(~np.isnan(first) & ~np.isnan(second))
@@ -74,7 +73,8 @@ def _onset(a: Side, b: Side, metric: str, spec: tuple[str, str, float]) -> Itera
         return
     since_s = float(sampled[index]) * step
     value_a, value_b = (
-        _value_after(grid, (side.run.start or 0.0) + since_s, step, extreme) for grid, side in ((one, a), (other, b))
+        _value_after(grid, (side.run.start or 0.0) + since_s, step, extreme)
+        for grid, side in ((grid_a, a), (grid_b, b))
     )
     if value_a is None or value_b is None:
         return

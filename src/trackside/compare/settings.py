@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from trackside.compare.side import RunSetting
 from trackside.model import Position
-from trackside.read.format import Source
+from trackside.read.format import InputSource
 from trackside.read.walk import walk
 
 MAX_LINES, MAX_BYTES, MAX_SETTINGS = 4000, 2 << 20, 600
@@ -37,7 +37,7 @@ def settings(paths: Collection[str], logs: Collection[str], until: Mapping[str, 
     which training begins. Files that can no longer be read are skipped."""
     by_name: dict[str, RunSetting] = {}
     for source in walk([*paths]):
-        if isinstance(source, Source) and source.path in logs:
+        if isinstance(source, InputSource) and source.path in logs:
             for name, setting in _read(source, until.get(source.path, MAX_LINES)):
                 if len(by_name) >= MAX_SETTINGS:
                     return by_name
@@ -45,14 +45,14 @@ def settings(paths: Collection[str], logs: Collection[str], until: Mapping[str, 
     return by_name
 
 
-def _read(source: Source, until: int) -> Iterator[tuple[str, RunSetting]]:
+def _read(source: InputSource, until: int) -> Iterator[tuple[str, RunSetting]]:
     for line, offset, text in source.lines(64 << 10):
         if line >= until or line > MAX_LINES or offset > MAX_BYTES:
             return
         for name, value in _settings_in(text):
             if not _VOLATILE.search(name) and value:
-                at = Position(source.path, line, offset, len(text))
-                yield name, RunSetting(value[:MAX_VALUE_CHARS], at, text.strip()[:400])
+                position = Position(source.path, line, offset, len(text))
+                yield name, RunSetting(value[:MAX_VALUE_CHARS], position, text.strip()[:400])
 
 
 def _settings_in(text: str) -> Iterator[tuple[str, str]]:
@@ -60,15 +60,15 @@ def _settings_in(text: str) -> Iterator[tuple[str, str]]:
     if ":::MLL" in text:
         yield from _mllog(text)
     elif (call := _CALL.search(text)) is not None:
-        yield from ((match[1], _unquoted(match[2])) for match in _ARGUMENT.finditer(call[1]))
+        yield from ((match[1], _unquote(match[2])) for match in _ARGUMENT.finditer(call[1]))
     elif (dotted := _DOTTED.match(text)) is not None:
         yield dotted[1], dotted[2].strip()
-    elif (options := [(match[1], _unquoted(match[2])) for match in _OPTION.finditer(text)]) or (
+    elif (options := [(match[1], _unquote(match[2])) for match in _OPTION.finditer(text)]) or (
         options := [(match[1].lower() + " version", match[2]) for match in _VERSION.finditer(text)]
     ):
         yield from options
     elif (pair := _EXPORT.match(text) or _PAIR.match(text)) is not None and len(pair[2]) <= MAX_VALUE_CHARS:
-        yield pair[1], _unquoted(pair[2])
+        yield pair[1], _unquote(pair[2])
 
 
 def _mllog(text: str) -> Iterator[tuple[str, str]]:
@@ -81,5 +81,5 @@ def _mllog(text: str) -> Iterator[tuple[str, str]]:
         yield row["key"], str(row.get("value"))
 
 
-def _unquoted(value: str) -> str:
+def _unquote(value: str) -> str:
     return value.strip().strip("\"',")

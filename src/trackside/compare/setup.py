@@ -1,5 +1,5 @@
 """What the setup of two runs implies: whether they are comparable, and which differences a different setup may
-explain. Pure."""
+explain."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ _PACE = re.compile(r"step time|throughput|elapsed time per step|(?:tokens|sample
 _LEARNED = re.compile(r"loss|gradient norm")
 
 
-def unlike(rows: Iterable[ComparedRow]) -> list[ComparedRow]:
+def workload_differences(rows: Iterable[ComparedRow]) -> list[ComparedRow]:
     """The differences that show that the runs did different work: model, data or framework."""
-    return _differing(rows, lambda row: bool(WORKLOAD.fullmatch(row.label)) or _known_frameworks(row))
+    return _differences(rows, lambda row: bool(WORKLOAD.fullmatch(row.label)) or _known_frameworks(row))
 
 
-def sizes(rows: Iterable[ComparedRow]) -> list[ComparedRow]:
+def size_differences(rows: Iterable[ComparedRow]) -> list[ComparedRow]:
     """The differences in the number of GPUs, or in the amount of work of a step."""
-    return _differing(rows, lambda row: row.label == "GPUs" or bool(BATCH.fullmatch(row.label)))
+    return _differences(rows, lambda row: row.label == "GPUs" or bool(BATCH.fullmatch(row.label)))
 
 
-def following(rows: Sequence[ComparedRow]) -> list[ComparedRow]:
+def with_causes(rows: Sequence[ComparedRow]) -> list[ComparedRow]:
     """The rows; each that differs gets the differences in setup that may explain it (``follows``)."""
-    work_rows = sizes(rows)
+    work_rows = size_differences(rows)
     batch_rows = [row for row in work_rows if row.label != "GPUs"]
-    schedule_rows = _differing(rows, lambda row: bool(SCHEDULE.fullmatch(row.label)))
+    schedule_rows = _differences(rows, lambda row: bool(SCHEDULE.fullmatch(row.label)))
     return [
         replace(row, follows=_causes(row, work_rows, [*schedule_rows, *batch_rows])) if row.differs else row
         for row in rows
@@ -69,7 +69,7 @@ def _known_frameworks(row: ComparedRow) -> bool:
     return row.label == "framework" and UNNAMED not in names
 
 
-def _differing(rows: Iterable[ComparedRow], predicate: Callable[[ComparedRow], bool]) -> list[ComparedRow]:
+def _differences(rows: Iterable[ComparedRow], predicate: Callable[[ComparedRow], bool]) -> list[ComparedRow]:
     return [
         row for row in rows if row.differs and row.a and row.b and row.topic in ("setup", "place") and predicate(row)
     ]

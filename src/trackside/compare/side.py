@@ -33,7 +33,7 @@ MEASURED: Mapping[str, tuple[str, str, float]] = {
 
 @dataclass(frozen=True)
 class Side:
-    """A session on one run. ``settings``: those that its log prints before the first training point, by name
+    """A session on one run. ``settings``: the settings that its log prints before the first logged step, by name
     (:mod:`trackside.compare.settings`); None if the log files are not available."""
 
     session: Session
@@ -66,12 +66,12 @@ class Side:
 
     @property
     def points(self) -> tuple[Event, ...]:
-        """The training points of the last attempt that has at least two."""
+        """The logged steps of the last attempt that has at least two."""
         return () if isinstance(self.trajectory, Missing) else self.trajectory.curve.points
 
     @cached_property
     def progress(self) -> Frame:
-        """All training points."""
+        """All logged steps."""
         return Frame(events("progress"), "none") if isinstance(self.trajectory, Missing) else self.trajectory.progress
 
     @cached_property
@@ -79,7 +79,7 @@ class Side:
         """The training plans that its log prints."""
         return Frame(events("training_plan"), "none") if isinstance(self.trajectory, Missing) else self.trajectory.plans
 
-    def printed(self, kind: str) -> Frame:
+    def log_events(self, kind: str) -> Frame:
         """The log events of a kind."""
         answer = self.facts.answer(events(kind))
         return answer if isinstance(answer, Frame) else Frame(answer.query, "none")
@@ -103,7 +103,7 @@ class Side:
         start = self.run.start
         return None if start is None or point.time is None or point.time < start else point.time - start
 
-    def recorded(self, name: str, unit: str = "") -> Value | None:
+    def record_value(self, name: str, unit: str = "") -> Value | None:
         """A field of the scheduler's record of its last attempt."""
         ending = self.facts.get(Ending)
         if isinstance(ending, Missing) or ending.job is None or ending.job.get(name) is None:
@@ -147,7 +147,7 @@ class ComparedRow:
     """Where the difference begins, if neither its step nor its time is known: ``epoch 3``."""
     name: str = ""
     quantity: str = ""
-    """The metric, or the field of a training point."""
+    """The metric, or the field of a logged step."""
     follows: tuple[ComparedRow, ...] = ()
     """The differences in setup that may explain this one."""
 
@@ -157,7 +157,9 @@ class ComparedRow:
         return self.differs is True and (self.step is not None or self.seconds is not None or bool(self.epoch))
 
 
-def either(topic: str, label: str, a: Value | None, b: Value | None, share: float = 0.0, why: str = "") -> ComparedRow:
+def compare_values(
+    topic: str, label: str, a: Value | None, b: Value | None, share: float = 0.0, why: str = ""
+) -> ComparedRow:
     """A row of two values. Numbers differ if they are more than ``share`` of the larger one apart; other values if they
     are not equal. ``why``: the reason to give if a value is missing."""
     if a is None or b is None or a.value is None or b.value is None:

@@ -1,11 +1,11 @@
-"""The extra GPU-hours that the slower of two runs took for the same steps. Pure."""
+"""The extra GPU-hours that the slower of two runs took for the same steps."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trackside.compare.setup import sizes, unlike
+from trackside.compare.setup import size_differences, workload_differences
 from trackside.compare.side import ComparedRow, Side
 from trackside.compare.training import ELAPSED_PER_STEP, STEP_TIME, steps_done
 from trackside.evidence import Value, derived
@@ -38,7 +38,14 @@ def pace(rows: Sequence[ComparedRow]) -> ComparedRow | None:
 def slowdown(a: Side, b: Side, rows: Sequence[ComparedRow]) -> Slowdown | None:
     """The extra GPU-hours; None if neither run is slower, or their steps are not the same amount of work."""
     row = pace(rows)
-    if row is None or not row.differs or row.a is None or row.b is None or unlike(rows) or sizes(rows):
+    if (
+        row is None
+        or not row.differs
+        or row.a is None
+        or row.b is None
+        or workload_differences(rows)
+        or size_differences(rows)
+    ):
         return None
     letter, side, slow, fast = ("B", b, row.b, row.a) if row.b.number > row.a.number else ("A", a, row.a, row.b)
     steps = steps_done(side)

@@ -1,4 +1,4 @@
-"""Compares the training points of two runs, paired by step. Pure."""
+"""Compares the logged steps of two runs, paired by step."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from itertools import pairwise
 from statistics import median
 
 from trackside.compare.divergence import MIN_POINTS, first_divergence, rule
-from trackside.compare.side import ComparedRow, Side, either
+from trackside.compare.side import ComparedRow, Side, compare_values
 from trackside.evidence import Value, derived
-from trackside.facts.training.learning import number, step_seconds
+from trackside.facts.training.learning import numeric_field, step_seconds
 from trackside.model import Event
 
 TOPIC = "training"
@@ -24,7 +24,7 @@ QUANTITIES: Sequence[tuple[str, str, str, float]] = (
     ("step_time_s", "step time", "s", 0.1),
     ("throughput", "throughput", "", 0.1),
 )
-"""(field of a training point, label, unit, minimum difference as a share of the level)."""
+"""(field of a logged step, label, unit, minimum difference as a share of the level)."""
 MIN_SCORE_RATIO = 0.1
 """Minimum difference of an evaluation score, as a share of its level."""
 Pair = tuple[Event, Event]
@@ -33,24 +33,24 @@ Pair = tuple[Event, Event]
 def rows(a: Side, b: Side) -> Iterator[ComparedRow]:
     """Loss, learning rate, gradient norm, step time and throughput at equal steps; evaluations; pace, startup time and
     checkpoint interval."""
-    both = _paired(a, b)
+    both = _pairs(a, b)
     for name, label, unit, share in QUANTITIES:
         yield _quantity_row(a, b, both, name, label, unit, share)
     yield from _evaluations(a, b)
-    yield either(TOPIC, STEP_TIME, step_seconds(a.points, a.progress),
+    yield compare_values(TOPIC, STEP_TIME, step_seconds(a.points, a.progress),
                  step_seconds(b.points, b.progress), 0.1)  # fmt: skip
-    yield either(TOPIC, "last step", _last_step(a), _last_step(b))
-    yield either(TOPIC, ELAPSED_PER_STEP, _elapsed_per_step(a), _elapsed_per_step(b), 0.1)
-    yield either("start", "from the start to the first training point", _startup(a), _startup(b), 0.5)
-    yield either(
+    yield compare_values(TOPIC, "last step", _last_step(a), _last_step(b))
+    yield compare_values(TOPIC, ELAPSED_PER_STEP, _elapsed_per_step(a), _elapsed_per_step(b), 0.1)
+    yield compare_values("start", "from the start to the first logged step", _startup(a), _startup(b), 0.5)
+    yield compare_values(
         "checkpoints", "steps between checkpoints, median", _checkpoint_interval(a), _checkpoint_interval(b), 0.1
     )
 
 
-def _paired(a: Side, b: Side) -> list[tuple[Event, Event]]:
+def _pairs(a: Side, b: Side) -> list[tuple[Event, Event]]:
     """The points of both runs at equal steps. If a step was printed twice, its last point counts."""
-    steps_b = {step: row for row in b.points if (step := number(row, "step")) is not None}
-    steps_a = {step: row for row in a.points if (step := number(row, "step")) is not None}
+    steps_b = {step: row for row in b.points if (step := numeric_field(row, "step")) is not None}
+    steps_a = {step: row for row in a.points if (step := numeric_field(row, "step")) is not None}
     return [(row, steps_b[step]) for step, row in sorted(steps_a.items()) if step in steps_b]
 
 
@@ -65,14 +65,14 @@ def _quantity_row(
     index = first_divergence(values_a, values_b, share)
     if index is None and len(pairs) < MIN_POINTS:
         return ComparedRow(TOPIC, label, differs=None, why=_too_few(a, b, name, len(pairs)))
-    one, other = pairs[-1 if index is None else index]
-    step = number(one, "step") or 0.0
-    values = _cited_value(a, one, name, unit), _cited_value(b, other, name, unit)
+    row_a, row_b = pairs[-1 if index is None else index]
+    step = numeric_field(row_a, "step") or 0.0
+    values = _cited_value(a, row_a, name, unit), _cited_value(b, row_b, name, unit)
     label_at_step = f"{label} at step {step:,.0f}"
     if index is None:
         last_label = f"{label_at_step}, the last of {len(pairs):,} that both print"
         return ComparedRow(TOPIC, last_label, *values, False, rule(share, "steps"), name=label_at_step)
-    seconds = _earliest_s(a, b, one, other)
+    seconds = _earliest_s(a, b, row_a, row_b)
     return ComparedRow(
         TOPIC, label_at_step, *values, True, rule(share, "steps"), step=step, seconds=seconds, name=label, quantity=name
     )
@@ -80,7 +80,7 @@ def _quantity_row(
 
 def _evaluations(a: Side, b: Side) -> Iterator[ComparedRow]:
     """Scores and losses of evaluations at equal steps, or at equal epochs if steps are unknown."""
-    frames = a.printed("evaluation"), b.printed("evaluation")
+    frames = a.log_events("evaluation"), b.log_events("evaluation")
     scores_a, scores_b = (_by_metric(frame.events) for frame in frames)
     for metric in sorted(scores_a.keys() & scores_b.keys()):
         positions = sorted(scores_a[metric].keys() & scores_b[metric].keys())
@@ -91,19 +91,19 @@ def _evaluations(a: Side, b: Side) -> Iterator[ComparedRow]:
             continue
         shown_index = -1 if index is None else index
         kind, position = positions[shown_index]
-        one, other = pairs[shown_index]
-        values = frames[0].value(one, "value"), frames[1].value(other, "value")
+        row_a, row_b = pairs[shown_index]
+        values = frames[0].value(row_a, "value"), frames[1].value(row_b, "value")
         label = f"{metric} at {kind} {position:,.6g}"
         row = ComparedRow(TOPIC, label, *values, False, rule(MIN_SCORE_RATIO, "evaluations"), name=label)
         if index is not None:
             step, epoch = (position, "") if kind == "step" else (None, f"epoch {position:,.6g}")
-            seconds = _earliest_s(a, b, one, other)
+            seconds = _earliest_s(a, b, row_a, row_b)
             row = replace(row, differs=True, step=step, seconds=seconds, epoch=epoch, name=metric)
         yield row
 
 
 def _score(row: Event) -> float:
-    return number(row, "value") or 0.0
+    return numeric_field(row, "value") or 0.0
 
 
 def _by_metric(rows: Sequence[Event]) -> dict[str, dict[tuple[str, float], Event]]:
@@ -111,8 +111,8 @@ def _by_metric(rows: Sequence[Event]) -> dict[str, dict[tuple[str, float], Event
     by_metric: dict[str, dict[tuple[str, float], Event]] = {}
     for row in rows:
         for kind in ("step", "epoch"):
-            position = number(row, kind)
-            if position is not None and number(row, "value") is not None:
+            position = numeric_field(row, kind)
+            if position is not None and numeric_field(row, "value") is not None:
                 by_metric.setdefault(str(row.get("metric") or "evaluation"), {})[kind, position] = row
                 break
     return by_metric
@@ -121,39 +121,39 @@ def _by_metric(rows: Sequence[Event]) -> dict[str, dict[tuple[str, float], Event
 def _cited_value(side: Side, row: Event, name: str, unit: str) -> Value:
     """The printed value; for a loss printed as 0 although it is NaN, NaN with the citation of the gradient norm."""
     value = _number_of(row, name)
-    if value is not None and math.isnan(value) and number(row, name) == 0:
+    if value is not None and math.isnan(value) and numeric_field(row, name) == 0:
         return derived(value, side.progress.value(row, "grad_norm"))
     return side.progress.value(row, name, unit)
 
 
 def _number_of(row: Event, name: str) -> float | None:
-    value = number(row, name)
-    if value == 0 and name == "loss" and math.isnan(number(row, "grad_norm") or 0.0):
+    value = numeric_field(row, name)
+    if value == 0 and name == "loss" and math.isnan(numeric_field(row, "grad_norm") or 0.0):
         return math.nan  # Transformers prints a NaN loss as 0
     return value
 
 
 def _too_few(a: Side, b: Side, name: str, shared: int) -> str:
     for letter, side in (("A", a), ("B", b)):
-        if not any(number(row, name) is not None for row in side.points):
+        if not any(numeric_field(row, name) is not None for row in side.points):
             return f"not printed by run {letter}"
     return f"steps in common: only {shared}" if shared else "no steps in common"
 
 
-def _earliest_s(a: Side, b: Side, one: Event, other: Event) -> float | None:
+def _earliest_s(a: Side, b: Side, row_a: Event, row_b: Event) -> float | None:
     """Seconds from the start, of the run that reached the point first; None if both times are unknown."""
-    times_s = (a.since_start(one), b.since_start(other))
+    times_s = (a.since_start(row_a), b.since_start(row_b))
     return min((seconds for seconds in times_s if seconds is not None), default=None)
 
 
 def _last_step(side: Side) -> Value | None:
-    rows = [row for row in side.points if number(row, "step") is not None]
+    rows = [row for row in side.points if numeric_field(row, "step") is not None]
     return side.progress.value(rows[-1], "step") if rows else None
 
 
 def _elapsed_per_step(side: Side) -> Value | None:
     """The elapsed time of the run divided by its steps; includes startup, checkpoints and pauses."""
-    done, elapsed = steps_done(side), side.recorded("elapsed_s", "s")
+    done, elapsed = steps_done(side), side.record_value("elapsed_s", "s")
     if done is None or elapsed is None:
         return None
     return derived(float(f"{elapsed.number / done.number:.4g}"), elapsed, done, unit="s")
@@ -169,8 +169,8 @@ def steps_done(side: Side) -> Value | None:
 
 
 def _startup(side: Side) -> Value | None:
-    """Seconds from the start of the job to the first training point."""
-    start = side.recorded("start", "time")
+    """Seconds from the start of the job to the first logged step."""
+    start = side.record_value("start", "time")
     stamped = [row for row in side.points if row.time is not None]
     if start is None or not stamped or (stamped[0].time or 0.0) < start.number:
         return None
@@ -179,8 +179,8 @@ def _startup(side: Side) -> Value | None:
 
 
 def _checkpoint_interval(side: Side) -> Value | None:
-    frame = side.printed("checkpoint_saved")
-    steps = {step: row for row in frame.events if (step := number(row, "step")) is not None}
+    frame = side.log_events("checkpoint_saved")
+    steps = {step: row for row in frame.events if (step := numeric_field(row, "step")) is not None}
     if len(steps) < 2:
         return None
     ordered = sorted(steps)

@@ -34,7 +34,7 @@ Maybe: TypeAlias = T | Missing
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
+class FactParameter:
     """One parameter of a derive function or of a family's ``judge``."""
 
     kind: type
@@ -55,7 +55,7 @@ class Derivation:
     lazy: bool = False
 
     @cached_property
-    def parameters(self) -> Mapping[str, Parameter]:
+    def parameters(self) -> Mapping[str, FactParameter]:
         """The parameters of the function, without ``limits``."""
         return parameters(self.derive)
 
@@ -90,7 +90,8 @@ def fact(
             ("limits", limits is not None, "limits" in hints),
         ):
             if declared != accepted:
-                raise TypeError(f"{kind.__name__}: {name} are {'declared and not taken' if declared else 'taken only'}")
+                cause = "the function has no parameter for them" if declared else "@fact does not declare them"
+                raise TypeError(f"{kind.__name__}: {name} cannot be passed: {cause}")
         _DERIVATIONS[kind] = Derivation(kind, derive, asks or {}, needs, limits, lazy)
         return derive
 
@@ -105,18 +106,19 @@ def derivation(kind: type) -> Derivation:
 @cache
 def facts() -> tuple[Derivation, ...]:
     """How every fact is derived, sorted by module and name. A module registers its facts when it is imported."""
-    room = importlib.import_module("trackside.facts")
-    for module in pkgutil.walk_packages(room.__path__, f"{room.__name__}."):
+    package = importlib.import_module("trackside.facts")
+    prefix = f"{package.__name__}."
+    for module in pkgutil.walk_packages(package.__path__, prefix):
         importlib.import_module(module.name)
-    own = [one for one in _DERIVATIONS.values() if one.kind.__module__.startswith(f"{room.__name__}.")]
-    return tuple(sorted(own, key=lambda one: (one.kind.__module__, one.kind.__name__)))
+    derivations = (item for item in _DERIVATIONS.values() if item.kind.__module__.startswith(prefix))
+    return tuple(sorted(derivations, key=lambda item: (item.kind.__module__, item.kind.__name__)))
 
 
-def parameters(function: Callable[..., Any]) -> Mapping[str, Parameter]:
+def parameters(function: Callable[..., Any]) -> Mapping[str, FactParameter]:
     """The parameters of a derive function or a ``judge``, without ``limits``."""
     hints = typing.get_type_hints(function)
     return {
-        name: Parameter(_fact_type(hint), Missing in typing.get_args(hint))
+        name: FactParameter(_fact_type(hint), Missing in typing.get_args(hint))
         for name, hint in hints.items()
         if name not in ("return", "limits")
     }
@@ -142,10 +144,10 @@ class Facts:
         self.store = store
         self.run = run
         self._checked = checked
-        """Gives an answer, or says why it cannot be trusted."""
+        """Returns an answer, or why it cannot be trusted."""
         self._answers: dict[Query, Answer] = {}
         self._facts: dict[type, Any] = dict(known)
-        """``known``: facts that were derived already, of unchecked answers."""
+        """Begins with ``known``: facts that were derived already, from unchecked answers."""
 
     def get(self, kind: type[T]) -> Maybe[T]:
         """The fact, or why it is missing."""
@@ -173,33 +175,37 @@ class Facts:
         self.ask(asks.values())
         return Evidence({name: self._answers[query] for name, query in asks.items()})
 
-    def arguments(self, parameters: Mapping[str, Parameter]) -> dict[str, Any]:
+    def arguments(self, parameters: Mapping[str, FactParameter]) -> dict[str, Any]:
         """The run and the facts to pass to a function, by parameter. Check :meth:`missing` first."""
-        return {name: self.run if one.kind is Run else self.get(one.kind) for name, one in parameters.items()}
+        return {
+            name: self.run if parameter.kind is Run else self.get(parameter.kind)
+            for name, parameter in parameters.items()
+        }
 
-    def missing(self, parameters: Mapping[str, Parameter]) -> list[str]:
+    def missing(self, parameters: Mapping[str, FactParameter]) -> list[str]:
         """Why required facts are missing; each reason once."""
-        needed = (self.get(one.kind) for one in parameters.values() if one.kind is not Run and not one.optional)
-        return list(dict.fromkeys(one.reason for one in needed if isinstance(one, Missing)))
+        required = (item.kind for item in parameters.values() if item.kind is not Run and not item.optional)
+        facts = (self.get(kind) for kind in required)
+        return list(dict.fromkeys(fact.reason for fact in facts if isinstance(fact, Missing)))
 
-    def silent_sources(self, kinds: Iterable[type]) -> list[str]:
+    def unanswered_reasons(self, kinds: Iterable[type]) -> list[str]:
         """Why queries behind these facts have no answer, if it is because their source did not respond."""
-        answers = (self._answers[query] for kind in kinds for query in questions(kind) if query in self._answers)
-        return list(dict.fromkeys(a.reason for a in answers if isinstance(a, Missing) and a.source))
+        answers = (self._answers[query] for kind in kinds for query in queries_of(kind) if query in self._answers)
+        return list(dict.fromkeys(answer.reason for answer in answers if isinstance(answer, Missing) and answer.source))
 
     def _derive(self, derivation: Derivation) -> Any:
-        needed = {name: one for name, one in derivation.parameters.items() if one.kind is not Evidence}
+        needed = {name: item for name, item in derivation.parameters.items() if item.kind is not Evidence}
         if reasons := self.missing(needed):
             return Missing(" and ".join(reasons))
         values = self.arguments(needed)
-        for name, one in derivation.parameters.items():
-            if one.kind is Evidence:
+        for name, parameter in derivation.parameters.items():
+            if parameter.kind is Evidence:
                 values[name] = self.evidence(derivation.asks, derivation.lazy)
-                if (missing := unmet(values[name], derivation.needs)) is not None:
+                if (missing := unmet_need(values[name], derivation.needs)) is not None:
                     return missing
         if derivation.limits is not None:
             values["limits"] = derivation.limits
-        return guarded(derivation.kind.__name__, lambda: derivation.derive(**values))
+        return guard(derivation.kind.__name__, lambda: derivation.derive(**values))
 
 
 class _LazyAnswers(Mapping[str, Answer]):
@@ -218,7 +224,7 @@ class _LazyAnswers(Mapping[str, Answer]):
         return len(self._asks)
 
 
-def unmet(evidence: Evidence, needs: Iterable[str | tuple[str, ...]]) -> Missing | None:
+def unmet_need(evidence: Evidence, needs: Iterable[str | tuple[str, ...]]) -> Missing | None:
     """Why the first unmet need has no answer; None if all needs are met."""
     for need in needs:
         names = (need,) if isinstance(need, str) else need
@@ -230,19 +236,19 @@ def unmet(evidence: Evidence, needs: Iterable[str | tuple[str, ...]]) -> Missing
     return None
 
 
-def neither(*answers: object) -> Missing | None:
+def all_missing(*answers: object) -> Missing | None:
     """One reason why all of these are missing; None if any is available."""
     missing = [answer for answer in answers if isinstance(answer, Missing)]
-    reasons = tuple(dict.fromkeys(reason for one in missing for reason in one.reasons or (one.reason,)))
+    reasons = tuple(dict.fromkeys(reason for answer in missing for reason in answer.reasons or (answer.reason,)))
     return Missing(" or ".join(reasons), reasons=reasons) if len(missing) == len(answers) else None
 
 
-def known(fact: Maybe[T]) -> T | None:
+def or_none(fact: Maybe[T]) -> T | None:
     """The fact, or None if it is missing."""
     return None if isinstance(fact, Missing) else fact
 
 
-def guarded(name: str, derive: Callable[[], T]) -> Maybe[T]:
+def guard(name: str, derive: Callable[[], T]) -> Maybe[T]:
     """The result of ``derive``. An internal error becomes a warning (an error in tests) and Missing, so that one defect
     leaves one answer open instead of the whole verdict. Errors that a person can act on, such as a damaged store, are
     raised."""
@@ -255,9 +261,9 @@ def guarded(name: str, derive: Callable[[], T]) -> Maybe[T]:
         return Missing(f"internal error in {name}: {type(error).__name__}: {error}")
 
 
-def questions(kind: type) -> tuple[Query, ...]:
+def queries_of(kind: type) -> tuple[Query, ...]:
     """All queries behind a fact: its own, and those of the facts it is derived from."""
-    return tuple(dict.fromkeys(query for one in closure([kind]) for query in derivation(one).asks.values()))
+    return tuple(dict.fromkeys(query for needed in closure([kind]) for query in derivation(needed).asks.values()))
 
 
 def closure(kinds: Iterable[type]) -> tuple[type, ...]:
@@ -266,10 +272,10 @@ def closure(kinds: Iterable[type]) -> tuple[type, ...]:
 
     def visit(kind: type, above: tuple[type, ...]) -> None:
         if kind in above:
-            raise ValueError(f"facts in a circle: {' -> '.join(one.__name__ for one in (*above, kind))}")
-        for one in derivation(kind).parameters.values():
-            if one.kind not in (Evidence, Run) and one.kind not in order:
-                visit(one.kind, (*above, kind))
+            raise ValueError(f"circular facts: {' -> '.join(item.__name__ for item in (*above, kind))}")
+        for parameter in derivation(kind).parameters.values():
+            if parameter.kind not in (Evidence, Run) and parameter.kind not in order:
+                visit(parameter.kind, (*above, kind))
         order[kind] = None
 
     for kind in kinds:

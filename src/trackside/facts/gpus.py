@@ -1,4 +1,4 @@
-r"""Which GPU a series, a rank or a kernel message belongs to. Pure.
+r"""Which GPU a series, a rank or a kernel message belongs to. Pure functions.
 
 A GPU is named ``node:index``, as in :attr:`trackside.model.Run.gpus`.
 """
@@ -17,14 +17,14 @@ from trackside.model import Run, Series
 from trackside.query import Reducer
 
 
-def name_of(series: Series) -> str:
+def gpu_name(series: Series) -> str:
     """``node:index``."""
     return f"{series.get('node') or ''}:{series.get('gpu') or ''}"
 
 
-def names(grid: Grid | None) -> list[str]:
+def gpu_names(grid: Grid | None) -> list[str]:
     """The GPU of every series."""
-    return [] if grid is None else [name_of(series) for series in grid.series]
+    return [] if grid is None else [gpu_name(series) for series in grid.series]
 
 
 def nodes_of(gpus: Iterable[str]) -> tuple[str, ...]:
@@ -34,10 +34,10 @@ def nodes_of(gpus: Iterable[str]) -> tuple[str, ...]:
 
 def all_names(*grids: Grid | None) -> tuple[str, ...]:
     """Every GPU in any of these grids, in order of first appearance."""
-    return tuple(dict.fromkeys(name for grid in grids for name in names(grid)))
+    return tuple(dict.fromkeys(name for grid in grids for name in gpu_names(grid)))
 
 
-def aligned(
+def align(
     grid: Grid | None, gpus: Sequence[str], times: NDArray[np.float64], series_gpus: Sequence[str] | None = None
 ) -> NDArray[np.float64]:
     r"""The grid's values for these GPUs at these window ends: (GPUs, windows), NaN where it has none.
@@ -45,45 +45,45 @@ def aligned(
     Of several series of one GPU (its MIG instances) the largest counts. ``series_gpus``: the GPU of each series, if its
     labels do not show it.
     """
-    out = np.full((len(gpus), len(times)), np.nan)
+    values_of_gpus = np.full((len(gpus), len(times)), np.nan)
     if grid is None or not len(times) or not len(grid.times):
-        return out
+        return values_of_gpus
     columns = np.searchsorted(grid.times, times)
-    known = columns < len(grid.times)
-    known[known] = grid.times[columns[known]] == times[known]
+    has_column = columns < len(grid.times)
+    has_column[has_column] = grid.times[columns[has_column]] == times[has_column]
     row_of = {name: row for row, name in enumerate(gpus)}
-    for row, name in enumerate(names(grid) if series_gpus is None else series_gpus):
+    for row, name in enumerate(gpu_names(grid) if series_gpus is None else series_gpus):
         if name in row_of:
-            values = grid.values[row, columns[known]]
-            out[row_of[name], known] = np.fmax(out[row_of[name], known], values)
-    return out
+            values = grid.values[row, columns[has_column]]
+            values_of_gpus[row_of[name], has_column] = np.fmax(values_of_gpus[row_of[name], has_column], values)
+    return values_of_gpus
 
 
-def sampled(grid: Grid | None, how: Reducer, unit: str | None = None) -> Value | None:
+def value_or_none(grid: Grid | None, reducer: Reducer, unit: str | None = None) -> Value | None:
     """All of a grid reduced to one value; None if nothing was sampled."""
-    value = None if grid is None else grid.value(how, unit)
+    value = None if grid is None else grid.value(reducer, unit)
     return None if value is None or value.value is None else value
 
 
-def counted(count: int, what: str, *sources: Value) -> Value:
+def count_of(count: int, what: str, *sources: Value) -> Value:
     """A number of GPUs or nodes, derived from these values."""
     return derived(count, *sources, unit=what if count == 1 else f"{what}s")
 
 
-def of_gpu(grid: Grid, gpu: str) -> Grid:
+def grid_of_gpu(grid: Grid, gpu: str) -> Grid:
     """The part of a grid that belongs to one GPU."""
     node, _, index = gpu.rpartition(":")
     return grid.where(**({"node": node} if node else {}), gpu=index)
 
 
-def of_ranks(run: Run, ranks: Iterable[int]) -> tuple[str, ...]:
+def gpus_of_ranks(run: Run, ranks: Iterable[int]) -> tuple[str, ...]:
     """The GPUs of these ranks, one GPU per rank as launchers place them; empty if the run is known to differ."""
     if not _one_rank_per_gpu(run):
         return ()
     return tuple(run.gpus[rank] for rank in ranks if 0 <= rank < len(run.gpus))
 
 
-def ranks_at(run: Run, gpus: Iterable[str]) -> tuple[int, ...]:
+def ranks_of_gpus(run: Run, gpus: Iterable[str]) -> tuple[int, ...]:
     """The ranks on these GPUs, one rank per GPU as launchers place them; empty if the run is known to differ."""
     if not _one_rank_per_gpu(run):
         return ()
@@ -93,19 +93,19 @@ def ranks_at(run: Run, gpus: Iterable[str]) -> tuple[int, ...]:
 
 def nodes_of_ranks(run: Run, ranks: Iterable[int]) -> tuple[str, ...]:
     """The nodes of these ranks, if their GPUs are known."""
-    return tuple(dict.fromkeys(gpu.rpartition(":")[0] for gpu in of_ranks(run, ranks)))
+    return tuple(dict.fromkeys(gpu.rpartition(":")[0] for gpu in gpus_of_ranks(run, ranks)))
 
 
 def _one_rank_per_gpu(run: Run) -> bool:
     return run.gpus_by != "all" and run.n_ranks in (None, len(run.gpus))
 
 
-def located(finding: Finding, run: Run) -> Finding:
+def with_location(finding: Finding, run: Run) -> Finding:
     """A finding with its missing node, GPU or rank filled in from the others."""
     gpus, ranks, nodes = finding.gpus, finding.ranks, finding.nodes
     if gpus and not any(":" in gpu for gpu in gpus):  # a bare index, as a process counts its own GPUs
-        gpus = of_ranks(run, ranks) or gpus
-    ranks = ranks or ranks_at(run, gpus)
+        gpus = gpus_of_ranks(run, ranks) or gpus
+    ranks = ranks or ranks_of_gpus(run, gpus)
     nodes = nodes or tuple(dict.fromkeys(node for gpu in gpus if (node := gpu.rpartition(":")[0]) in run.nodes))
     return replace(finding, gpus=gpus, ranks=ranks, nodes=nodes)
 
@@ -115,7 +115,7 @@ def gpus_at_address(pci: str, node: str | None, grids: Iterable[Grid | None]) ->
     key = address_key(pci)
     all_series = (series for grid in grids if grid is not None for series in grid.series)
     return frozenset(
-        name_of(series)
+        gpu_name(series)
         for series in all_series
         if series.get("pci")
         and address_key(str(series.get("pci"))) == key
@@ -149,11 +149,11 @@ def distinct_gpus(pairs: Iterable[tuple[str | None, str]], run: Run) -> tuple[st
     return tuple(sorted(names))
 
 
-def may_be_own(pci: str, node: str | None, grids: Sequence[Grid | None], run: Run) -> bool:
+def may_belong_to_run(pci: str, node: str | None, grids: Sequence[Grid | None], run: Run) -> bool:
     """Whether the GPU at an address may belong to the run: False only if all GPUs of the run are known and it is none
     of them."""
     all_series = [series for grid in grids if grid is not None for series in grid.series]
-    addresses = {(name_of(series), address_key(str(series.get("pci")))) for series in all_series if series.get("pci")}
+    addresses = {(gpu_name(series), address_key(str(series.get("pci")))) for series in all_series if series.get("pci")}
     node_addresses = {address for name, address in addresses if node is None or name.rpartition(":")[0] == node}
     complete = run.n_gpus is not None and len(run.gpus) == run.n_gpus == len({name for name, _ in addresses})
     return not complete or not node_addresses or address_key(pci) in node_addresses

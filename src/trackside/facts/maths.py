@@ -1,4 +1,4 @@
-"""Robust statistics on plain sequences of floats. Pure; no sequence is changed, nan and inf may occur anywhere.
+"""Robust statistics on plain sequences of floats. No sequence is changed; nan and inf may occur anywhere.
 
 Levels are medians and noise is taken from successive differences, so that single spikes and a slow trend
 do not count as noise. Every function is linear in the length, or works on a thinned copy.
@@ -17,20 +17,20 @@ SLOPE_POINTS = 120
 """Number of points for the robust slope: the number of pairs grows with its square."""
 
 
-def finite(values: Sequence[float]) -> list[float]:
+def finite_values(values: Sequence[float]) -> list[float]:
     """The finite values."""
     return [value for value in values if math.isfinite(value)]
 
 
 def median(values: Sequence[float]) -> float:
     """Median of the finite values; nan where there are none."""
-    numbers = finite(values)
+    numbers = finite_values(values)
     return statistics.median(numbers) if numbers else math.nan
 
 
 def noise(values: Sequence[float]) -> float:
     """Standard deviation from point to point, without the trend; 0.0 for fewer than two finite values."""
-    numbers = finite(values)
+    numbers = finite_values(values)
     if len(numbers) < 2:
         return 0.0
     steps = [abs(after - before) for before, after in itertools.pairwise(numbers)]
@@ -39,7 +39,7 @@ def noise(values: Sequence[float]) -> float:
 
 def roughness(values: Sequence[float]) -> float:
     """Standard deviation from point to point, without even a steep trend; :func:`noise` for fewer than four values."""
-    numbers = finite(values)
+    numbers = finite_values(values)
     if len(numbers) < 4:
         return noise(numbers)
     bends = [
@@ -49,7 +49,7 @@ def roughness(values: Sequence[float]) -> float:
     return NORMAL_PER_MAD * statistics.median(bends) / math.sqrt(6)
 
 
-def thinned(values: Sequence[float], max_points: int) -> list[tuple[int, float]]:
+def thin(values: Sequence[float], max_points: int) -> list[tuple[int, float]]:
     """At most ``max_points`` finite values with their indices, evenly spread, both ends included."""
     points = [(index, value) for index, value in enumerate(values) if math.isfinite(value)]
     if len(points) <= max_points:
@@ -59,26 +59,26 @@ def thinned(values: Sequence[float], max_points: int) -> list[tuple[int, float]]
 
 def slope(values: Sequence[float]) -> float:
     """Theil-Sen slope per point: the median of the slopes of all pairs; 0.0 for fewer than two finite values."""
-    points = thinned(values, SLOPE_POINTS)
+    points = thin(values, SLOPE_POINTS)
     slopes = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in itertools.combinations(points, 2)]
     return statistics.median(slopes) if slopes else 0.0
 
 
 def ends(values: Sequence[float], share: float = 0.2, max_points: int = 50) -> tuple[float, float]:
     """Levels of head and tail: medians of the first and last ``share`` (at most ``max_points``) finite values."""
-    numbers = finite(values)
+    numbers = finite_values(values)
     size = max(1, min(max_points, int(len(numbers) * share)))
     return median(numbers[:size]), median(numbers[-size:])
 
 
-def falling(values: Sequence[float], min_share: float = 0.005) -> bool:
-    """Whether the values fell, by the same test as :func:`rising`."""
-    return rising([-value for value in values], min_share)
+def is_falling(values: Sequence[float], min_share: float = 0.005) -> bool:
+    """Whether the values fell, by the same test as :func:`is_rising`."""
+    return is_rising([-value for value in values], min_share)
 
 
-def rising(values: Sequence[float], min_share: float = 0.005) -> bool:
+def is_rising(values: Sequence[float], min_share: float = 0.005) -> bool:
     """Whether the values rose: the tail's level exceeds the head's by more than noise and ``min_share``."""
-    numbers = finite(values)
+    numbers = finite_values(values)
     if len(numbers) < 2:
         return False
     head, tail = ends(numbers)
@@ -95,24 +95,24 @@ def rising(values: Sequence[float], min_share: float = 0.005) -> bool:
 
 def spread(values: Sequence[float]) -> float:
     """(max - min) over the size of the median, of the finite values; 0.0 for none, inf where the median is zero."""
-    numbers = finite(values)
+    numbers = finite_values(values)
     if not numbers or max(numbers) == min(numbers):
         return 0.0
     middle = abs(statistics.median(numbers))
     return (max(numbers) - min(numbers)) / middle if middle else math.inf
 
 
-def trailing(values: Sequence[float], holds: Callable[[float], bool]) -> int:
+def trailing_count(values: Sequence[float], holds: Callable[[float], bool]) -> int:
     """How many values at the end all satisfy ``holds``."""
     return sum(1 for _ in itertools.takewhile(holds, reversed(values)))
 
 
-def not_finite(value: float) -> bool:
+def is_not_finite(value: float) -> bool:
     """Whether it is nan or inf."""
     return not math.isfinite(value)
 
 
-def plateau(values: Sequence[float], tolerance: float) -> int:
+def plateau_length(values: Sequence[float], tolerance: float) -> int:
     """How many values at the end stay within ``tolerance`` (relative to the last level) of each other."""
     levels = list(values)
     if not levels or not math.isfinite(levels[-1]):
@@ -143,9 +143,9 @@ def best_level(values: Sequence[float], window: int = 5) -> tuple[int, float]:
     return index, level
 
 
-def steady(values: Sequence[float], tolerance: float, share: float) -> bool:
+def is_steady(values: Sequence[float], tolerance: float, share: float) -> bool:
     """Whether at least ``share`` of the finite values lie within ``tolerance`` (relative) of their median."""
-    numbers = finite(values)
+    numbers = finite_values(values)
     if not numbers:
         return False
     middle = statistics.median(numbers)

@@ -1,4 +1,4 @@
-"""Which ranks are involved, and how many there are. Pure."""
+"""Which ranks are involved, and how many there are. Pure functions."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class AbsentRanks:
 
     ranks: tuple[int, ...]
     claim: Claim
-    own: bool = True
-    """Whether they wait for no GPU work themselves: then the host delays them."""
+    delayed_by_host: bool = True
+    """Whether they wait for no GPU work themselves, so that their host delays them."""
 
 
 def rank_of(event: Event, launchers: Frame | None = None) -> int | None:
@@ -40,7 +40,7 @@ def ranks_of(events: Iterable[Event], launchers: Frame | None = None) -> tuple[i
     return tuple(sorted({rank for event in events if (rank := rank_of(event, launchers)) is not None}))
 
 
-def named(frame: Frame, events: Iterable[Event], launchers: Frame | None = None) -> Value | None:
+def cited_ranks(frame: Frame, events: Iterable[Event], launchers: Frame | None = None) -> Value | None:
     """The ranks of some of a frame's events, citing the first event of each; None if unknown."""
     first: dict[int, Event] = {}
     for event in events:
@@ -53,7 +53,7 @@ def named(frame: Frame, events: Iterable[Event], launchers: Frame | None = None)
     return derived(tuple(sorted(first)), *(frame.value(row, field) for row, field in fields))
 
 
-def failed_beside(events: Iterable[Event], launchers: Frame) -> Value | None:
+def ranks_in_summary(events: Iterable[Event], launchers: Frame) -> Value | None:
     r"""The ranks that launcher summaries next to these unlabeled tracebacks name, if there are as many as tracebacks.
 
     A rank that printed its own traceback may still be listed as ended by the launcher's SIGTERM.

@@ -10,10 +10,10 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from trackside.catalog.job_states import ALIVE
+from trackside.catalog.job_states import ACTIVE_STATES
 from trackside.evidence import Evidence, Value
 from trackside.facts.fact import fact
-from trackside.facts.gpus import nodes_of_ranks, of_gpu
+from trackside.facts.gpus import grid_of_gpu, nodes_of_ranks
 from trackside.facts.logs.ending import Ending
 from trackside.facts.ranks import rank_of
 from trackside.finding import Finding
@@ -76,15 +76,15 @@ class RunNames:
             return {"on_node": "", "node_shell": "bash -c"}
         if not nodes or not all(map(_HOST_NAME.fullmatch, nodes)):
             return {}
-        node, listed = nodes[0], ",".join(nodes)
-        if self.is_slurm and self.run.id and self.run.disposition in ALIVE:
+        node, joined = nodes[0], ",".join(nodes)
+        if self.is_slurm and self.run.id and self.run.disposition in ACTIVE_STATES:
             prefix = f"srun --jobid={shlex.quote(self.run.id)} --overlap --nodelist={node} --ntasks=1"
             names = {"node": node, "on_node": prefix, "node_shell": f"{prefix} bash -c"}
         else:  # ssh passes its words to a shell
             names = {"node": node, "on_node": f"ssh {node}", "node_shell": f"ssh {node}"}
-        if len(listed) > MAX_NAME_CHARS or not self.is_slurm:
+        if len(joined) > MAX_NAME_CHARS or not self.is_slurm:
             return names
-        return {**names, "slurm_nodes": listed, "slurm_node": node}
+        return {**names, "slurm_nodes": joined, "slurm_node": node}
 
     def _gpu(self, finding: Finding) -> Mapping[str, str]:
         if len(finding.gpus) != 1:
@@ -94,7 +94,7 @@ class RunNames:
         grid = self.evidence.grid("gpus")
         if "gpu_index" not in names or grid is None:
             return names
-        for series in of_gpu(grid, gpu).series:
+        for series in grid_of_gpu(grid, gpu).series:
             if uuid := series.get("gpu_uuid"):
                 names["gpu_uuid"] = shlex.quote(uuid)
             if pci := series.get("pci"):
@@ -105,8 +105,8 @@ class RunNames:
         pids = sorted(set(self._pids(finding.ranks)))
         if not pids or len(pids) > MAX_PIDS:
             return {}
-        listed = " ".join(map(str, pids))
-        return {"pids": listed, "pid": listed} if len(pids) == 1 else {"pids": listed}
+        joined = " ".join(map(str, pids))
+        return {"pids": joined, "pid": joined} if len(pids) == 1 else {"pids": joined}
 
     def _pids(self, ranks: Iterable[int]) -> Iterator[int]:
         chosen = frozenset(ranks)

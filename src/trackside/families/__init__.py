@@ -1,4 +1,5 @@
-"""ONE FAILURE FAMILY = ONE FILE. A module here that defines ``FAMILY`` is registered by being there."""
+"""Failure families, one per file: each module defines ``FAMILY`` and is found by its place here. The contract is
+:mod:`trackside.family`; h4_storage_fault.py is a good first one to read."""
 
 from __future__ import annotations
 

@@ -45,16 +45,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from trackside.evidence import Missing, Value, derived
-from trackside.facts.gpus import nodes_of, of_ranks
+from trackside.facts.gpus import gpus_of_ranks, nodes_of
 from trackside.facts.logs.ending import CUT_SHORT, Ending
 from trackside.facts.logs.exceptions import error_in_brief, source_line
 from trackside.facts.logs.fault_rules import classify
-from trackside.facts.logs.fault_rules.rule import Fault
+from trackside.facts.logs.fault_rules.rule import FaultClass
 from trackside.facts.logs.startup_errors import StartupErrors
 from trackside.facts.training.learning import place_of
-from trackside.facts.training.phase import Phase
+from trackside.facts.training.phase import NO_STEP_BEFORE, Phase
 from trackside.family import Family
-from trackside.finding import Action, Certainty, Claim, Command, Finding, Sentence, absent, action, present
+from trackside.finding import Action, Certainty, Claim, Finding, Sentence, ShellCommand, absent, action, present
 from trackside.model import Event, Run
 
 
@@ -69,62 +69,61 @@ class Limits:
     """Seconds of GPU work: initializing weights and a first warm-up take less; longer work was training."""
 
 
-LAUNCH_CODES: dict[int, Fault] = {126: "env", 127: "env", 2: "config"}
+LAUNCH_CODES: dict[int, FaultClass] = {126: "env", 127: "env", 2: "config"}
 """Exit codes with a fixed meaning: a shell's (126 not executable, 127 not found), argparse's and getopt's 2."""
-NO_OUTPUT_FILE, PROLOG_FAILED = 53, 54
+OUTPUT_FILE_SIGNAL, PROLOG_SIGNAL = 53, 54
 """Slurm's ExitCode 0:53 and 0:54."""
 
 CRASHED = Sentence("crashed at start-up: {error}")
 CRASHED_AT = Sentence("crashed at start-up in {place}: {error}")
-NO_POINT = Sentence("no training step was recognized in the log before it")
-USAGE = Sentence("the program rejected its command-line arguments: {line}")
-COMMAND = Sentence("the command could not be run: {line}")
-LAUNCH = Sentence("the step could not be launched: {line}")
-OUTPUT = Sentence("Slurm could not open the job's output file (Slurm exit code {line})")
-PROLOG = Sentence("the prolog failed on the node (Slurm exit code {line})")
-QUICK = Sentence(
-    "the job failed within minutes with exit code {line}, before any training step and without a traceback"
+ARGUMENTS_REJECTED = Sentence("the program rejected its command-line arguments: {line}")
+COMMAND_FAILED = Sentence("the command could not be run: {line}")
+STEP_NOT_LAUNCHED = Sentence("the step could not be launched: {line}")
+OUTPUT_NOT_OPENED = Sentence("Slurm could not open the job's output file (Slurm exit code {code})")
+PROLOG_FAILED = Sentence("the prolog failed on the node (Slurm exit code {code})")
+FAILED_WITHIN_MINUTES = Sentence(
+    "the job failed within minutes with exit code {code}, before any training step and without a traceback"
 )
-AT_STARTUP_SOME = Sentence("the run failed during start-up; a rerun without a change will fail in the same way")
-AT_STARTUP_THERE = Sentence("something differs on that node: compare its packages and files with another node's")
-AT_STARTUP = Sentence(
+FAILED_AT_STARTUP = Sentence("the run failed during start-up; a rerun without a change will fail in the same way")
+NODE_DIFFERS = Sentence("something differs on that node: compare its packages and files with another node's")
+FAILED_ON_EVERY_RANK = Sentence(
     "the run failed during start-up on every rank; a rerun without a change will fail in the same way"
 )
-ON_ONE_NODE = Sentence("all ranks of node {node} raised it, and no rank of another node")
+ONLY_ON_NODE = Sentence("all ranks of node {node} raised it, and no rank of another node")
 BEFORE_PYTHON = Sentence("the launch failed before the training program ran")
-CLASS = {
+CLASS_MEANINGS = {
     "data": Sentence("the data set cannot be read as the job expects it"),
     "config": Sentence("an option, or a combination of options, is wrong"),
     "env": Sentence("a package, library, driver or container setting is missing or does not fit"),
     "asset": Sentence("a model, tokenizer or other file is not available"),
     "code": Sentence("the script itself has a bug"),
 }
-MEND = {
+CLASS_REMEDIES = {
     "data": Sentence("check the input that the error is about, for example by loading it in one process, and resubmit"),
     "config": Sentence("correct the setting that the error is about, and resubmit"),
     "env": Sentence("install or align the packages that the error is about in the job's environment, and resubmit"),
     "asset": Sentence("check the path or repository name, the access token, and the network of the compute nodes"),
     "code": Sentence("fix the code that the traceback leads to, and try it on one GPU first"),
 }
-NO_OUTPUT = Sentence("Slurm does not start a job whose output file it cannot open")
-MEND_OUTPUT = Sentence("create the folder that --output names, writable from the nodes, and resubmit")
-SITE = Sentence("the node's prolog failed before the job began; the job is not at fault")
-MEND_PROLOG = Sentence("ask the operators to check the node and its prolog, and resubmit on other nodes")
+NO_START_WITHOUT_OUTPUT = Sentence("Slurm does not start a job whose output file it cannot open")
+CREATE_OUTPUT_FOLDER = Sentence("create the folder that --output names, writable from the nodes, and resubmit")
+NODE_AT_FAULT = Sentence("the node's prolog failed before the job began; the job is not at fault")
+CHECK_PROLOG = Sentence("ask the operators to check the node and its prolog, and resubmit on other nodes")
 MISSING_MODULE = re.compile(r"No module named '?([A-Za-z_]\w*(?:\.\w+)*)")
-MEND_AT = Sentence("fix {place} or what it calls, and try it on one GPU first")
-CODE_ONLY = Sentence("the job failed at its start; the exit code alone does not say why")
+FIX_PLACE = Sentence("fix {place} or what it calls, and try it on one GPU first")
+ONLY_EXIT_CODE_KNOWN = Sentence("the job failed at its start; the exit code alone does not say why")
 CHECK_IMPORT = (
-    Command("srun --nodelist={slurm_node} --ntasks=1 python -c 'import {module}'"),
-    Command("python -c 'import {module}'"),
+    ShellCommand("srun --nodelist={slurm_node} --ntasks=1 python -c 'import {module}'"),
+    ShellCommand("python -c 'import {module}'"),
 )
 """Fails until the module can be imported, on a node that lacks it if Slurm has it."""
-RUN_SCRIPT = Command("bash -x {script}")
-MEND_QUICK = Sentence("run the job script by hand, read its standard error, and fix what it reports")
-GPU_MEMORY = Sentence("whether the GPUs were used before the failure: no GPU metric was given")
-WENT_ON = Sentence("{type} was logged, and the run ended normally: {line}")
-STEPS_BEFORE = Sentence("{type} was raised during training, after {point}")
-WORKED = Sentence("{type} was raised after the GPUs had computed for {seconds}")
-TRAINED = Sentence("training started: the log shows {point}")
+RUN_SCRIPT = ShellCommand("bash -x {script}")
+RUN_BY_HAND = Sentence("run the job script by hand, read its standard error, and fix what it reports")
+GPU_USE_UNKNOWN = Sentence("whether the GPUs were used before the failure: no GPU metric was given")
+LOGGED_BUT_ENDED_WELL = Sentence("{type} was logged, and the run ended normally: {line}")
+RAISED_AFTER_STEP = Sentence("{type} was raised during training, after {point}")
+RAISED_AFTER_GPU_WORK = Sentence("{type} was raised after the GPUs had computed for {seconds}")
+TRAINING_STARTED = Sentence("training started: the log shows {point}")
 NO_EXCEPTION = Sentence("no exception in the log")
 NO_EARLY_EXCEPTION = Sentence("no exception in the log was raised by the job itself before its first step")
 
@@ -133,42 +132,42 @@ def judge(errors: StartupErrors, ending: Ending, phase: Phase, run: Run, limits:
     """The first of the job's own exceptions without a logged step before or after it; else a launch that never
     reached Python."""
     if (cause := errors.cause) is not None:
-        if ending.completed is not None and all(row.get("logged") for row in errors.own):
-            return absent(WENT_ON(type=errors.type, line=ending.completed))
+        if ending.completed is not None and all(row.get("logged") for row in errors.unhandled):
+            return absent(LOGGED_BUT_ENDED_WELL(type=errors.type, line=ending.completed))
         if (point := phase.last_place(cause)) is not None:
-            return absent(STEPS_BEFORE(type=errors.type, point=point))
+            return absent(RAISED_AFTER_STEP(type=errors.type, point=point))
         if (worked := phase.use.trained(limits.worked_s)) is not None:
-            return absent(WORKED(type=errors.type, seconds=worked))
-        return _raised(errors, cause, ending, phase, run)
+            return absent(RAISED_AFTER_GPU_WORK(type=errors.type, seconds=worked))
+        return _exception_finding(errors, cause, ending, phase, run)
     if not isinstance(phase.trajectory, Missing) and phase.trajectory.points:
-        return absent(TRAINED(point=place_of(phase.trajectory.progress, phase.trajectory.points[0])))
+        return absent(TRAINING_STARTED(point=place_of(phase.trajectory.progress, phase.trajectory.points[0])))
     launch = None if errors.other_cause else next(_failed_launches(errors, ending, phase, limits), None)
     if launch is not None:
-        return _not_launched(launch, errors, ending, phase)
-    if errors.unread is not None:
+        return _launch_finding(launch, errors, ending, phase)
+    if errors.missing_log is not None:
         return Missing("no job log was given")
     return absent((NO_EARLY_EXCEPTION if errors.frame else NO_EXCEPTION)(count=errors.frame.reduce("count")))
 
 
-def _raised(errors: StartupErrors, cause: Event, ending: Ending, phase: Phase, run: Run) -> Finding:
+def _exception_finding(errors: StartupErrors, cause: Event, ending: Ending, phase: Phase, run: Run) -> Finding:
     """The finding about an exception."""
-    kind, bad, idle = classify(cause), ending.bad_end, phase.use.untouched
+    kind, bad_end, idle = classify(cause), ending.bad_end, phase.use.untouched
     error, place = error_in_brief(errors.frame, cause), source_line(errors.frame, cause)
-    shows, meaning = list(errors.claims), _whose(run, errors.rank_numbers)
-    if meaning.sentence is AT_STARTUP_THERE and errors.ranks is not None:
-        node = nodes_of(of_ranks(run, errors.rank_numbers))[0]
-        shows.insert(1, ON_ONE_NODE(node=derived(node, errors.ranks)))
+    shows, meaning = list(errors.claims), _affected_ranks(run, errors.rank_numbers)
+    if meaning.sentence is NODE_DIFFERS and errors.ranks is not None:
+        node = nodes_of(gpus_of_ranks(run, errors.rank_numbers))[0]
+        shows.insert(1, ONLY_ON_NODE(node=derived(node, errors.ranks)))
     if not isinstance(phase.trajectory, Missing):
-        shows.append(NO_POINT(count=phase.trajectory.count))
-    shows += [*idle, *([] if bad is None else [bad])]
+        shows.append(NO_STEP_BEFORE(count=phase.trajectory.count))
+    shows += [*idle, *([] if bad_end is None else [bad_end])]
     return present(
-        Certainty.SUPPORTED if bad is None or cause.get("about") == "cuda" else Certainty.ESTABLISHED,
+        Certainty.SUPPORTED if bad_end is None or cause.get("about") == "cuda" else Certainty.ESTABLISHED,
         "job",
         shows,
         headline=CRASHED(error=error) if place is None else CRASHED_AT(error=error, place=place),
-        implies=[meaning, CLASS[kind]()],
-        cannot_decide=[] if idle or phase.use.worked is not None else [GPU_MEMORY()],
-        actions=[_mend(errors, cause, kind, place)],
+        implies=[meaning, CLASS_MEANINGS[kind]()],
+        cannot_decide=[] if idle or phase.use.worked is not None else [GPU_USE_UNKNOWN()],
+        actions=[_remedy(errors, cause, kind, place)],
         since=cause.time,
         at=cause.at,
         ranks=errors.rank_numbers,
@@ -178,25 +177,25 @@ def _raised(errors: StartupErrors, cause: Event, ending: Ending, phase: Phase, r
     )
 
 
-def _mend(errors: StartupErrors, cause: Event, kind: Fault, place: Value | None) -> Action:
+def _remedy(errors: StartupErrors, cause: Event, kind: FaultClass, place: Value | None) -> Action:
     """What to change; for a missing module, a command that fails until it can be imported."""
     module = MISSING_MODULE.search(str(cause.get("message") or ""))
     if kind == "code" and place is not None:
-        return action(MEND_AT, place=place)
+        return action(FIX_PLACE, place=place)
     if kind != "env" or module is None:
-        return action(MEND[kind])
-    return action(MEND[kind], *CHECK_IMPORT, module=derived(module[1], errors.frame.value(cause, "message")))
+        return action(CLASS_REMEDIES[kind])
+    return action(CLASS_REMEDIES[kind], *CHECK_IMPORT, module=derived(module[1], errors.frame.value(cause, "message")))
 
 
-def _whose(run: Run, ranks: tuple[int, ...]) -> Claim:
+def _affected_ranks(run: Run, ranks: tuple[int, ...]) -> Claim:
     """Whether all ranks, one node's ranks or some ranks report the error; slower ranks may not have reported it."""
     world = run.n_ranks or (len(run.gpus) if run.gpus_by not in (None, "all") else 0)
     if 1 < world <= len(ranks):
-        return AT_STARTUP()
-    gpus = set(of_ranks(run, ranks))
+        return FAILED_ON_EVERY_RANK()
+    gpus = set(gpus_of_ranks(run, ranks))
     nodes = nodes_of(gpus)
     node_gpus = {gpu for gpu in run.gpus if nodes_of((gpu,)) == nodes}
-    return AT_STARTUP_THERE() if len(nodes) == 1 < len(run.nodes) and gpus == node_gpus else AT_STARTUP_SOME()
+    return NODE_DIFFERS() if len(nodes) == 1 < len(run.nodes) and gpus == node_gpus else FAILED_AT_STARTUP()
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +203,7 @@ class FailedLaunch:
     """Evidence that the job was not launched, and what follows from it."""
 
     claim: Claim
-    kind: Fault
+    kind: FaultClass
     meaning: Sentence
     remedy: Sentence
     row: Event | None = None
@@ -222,27 +221,31 @@ def _failed_launches(errors: StartupErrors, ending: Ending, phase: Phase, limits
     for row in exits.events if job is None or job.get("state") not in CUT_SHORT else ():
         kind = LAUNCH_CODES.get(_code(row.get("exit_code")))
         if kind is not None and row.get("signal") is None:
-            sentence = USAGE if kind == "config" else COMMAND
-            yield FailedLaunch(sentence(line=exits.value(row, "text")), kind, CLASS[kind], MEND[kind], row)
+            sentence = ARGUMENTS_REJECTED if kind == "config" else COMMAND_FAILED
+            yield FailedLaunch(
+                sentence(line=exits.value(row, "text")), kind, CLASS_MEANINGS[kind], CLASS_REMEDIES[kind], row
+            )
     for row in ending.notices.events:
         if row.get("reason") == "launch_failure":
             line = ending.notices.value(row, "text")
-            yield FailedLaunch(LAUNCH(line=line), "env", CLASS["env"], MEND["env"], row)
+            yield FailedLaunch(STEP_NOT_LAUNCHED(line=line), "env", CLASS_MEANINGS["env"], CLASS_REMEDIES["env"], row)
     if job is None or job.get("state") != "FAILED":
         return
     number, code, likely = job.get("signal"), _code(job.get("exit_code")), Certainty.SUPPORTED
-    if number == NO_OUTPUT_FILE:
-        claim = OUTPUT(line=derived(f"{code}:{number}", ending.jobs.value(job, "signal")))
-        yield FailedLaunch(claim, "config", NO_OUTPUT, MEND_OUTPUT, certainty=likely)
-    if number == PROLOG_FAILED:
-        claim = PROLOG(line=derived(f"{code}:{number}", ending.jobs.value(job, "signal")))
-        yield FailedLaunch(claim, "env", SITE, MEND_PROLOG, certainty=likely, by_site=True)
+    if number == OUTPUT_FILE_SIGNAL:
+        claim = OUTPUT_NOT_OPENED(code=derived(f"{code}:{number}", ending.jobs.value(job, "signal")))
+        yield FailedLaunch(claim, "config", NO_START_WITHOUT_OUTPUT, CREATE_OUTPUT_FOLDER, certainty=likely)
+    if number == PROLOG_SIGNAL:
+        claim = PROLOG_FAILED(code=derived(f"{code}:{number}", ending.jobs.value(job, "signal")))
+        yield FailedLaunch(claim, "env", NODE_AT_FAULT, CHECK_PROLOG, certainty=likely, by_site=True)
     quick = ending.elapsed is not None and ending.elapsed.number <= limits.startup_s
-    unseen = errors.unread is not None and not phase.use.untouched
+    unseen = errors.missing_log is not None and not phase.use.untouched
     died = any(row.get("signal") is not None for row in exits.events)
     if code and not number and quick and not unseen and not ending.launchers and not died:
-        claim, kind = QUICK(line=ending.jobs.value(job, "exit_code")), LAUNCH_CODES.get(code, "code")
-        yield FailedLaunch(claim, kind, CODE_ONLY, MEND_QUICK, certainty=Certainty.POSSIBLE, python_ran=True)
+        claim, kind = FAILED_WITHIN_MINUTES(code=ending.jobs.value(job, "exit_code")), LAUNCH_CODES.get(code, "code")
+        yield FailedLaunch(
+            claim, kind, ONLY_EXIT_CODE_KNOWN, RUN_BY_HAND, certainty=Certainty.POSSIBLE, python_ran=True
+        )
 
 
 def _code(value: object) -> int:
@@ -250,20 +253,20 @@ def _code(value: object) -> int:
     return value if isinstance(value, int) else 0
 
 
-def _not_launched(launch: FailedLaunch, errors: StartupErrors, ending: Ending, phase: Phase) -> Finding:
+def _launch_finding(launch: FailedLaunch, errors: StartupErrors, ending: Ending, phase: Phase) -> Finding:
     """The finding about a launch that never reached Python."""
-    bad = ending.bad_end
-    sure = Certainty.ESTABLISHED if bad is not None else Certainty.SUPPORTED
+    bad_end = ending.bad_end
+    sure = Certainty.ESTABLISHED if bad_end is not None else Certainty.SUPPORTED
     return present(
         launch.certainty or sure,
         "infrastructure" if launch.by_site else "job",
-        [launch.claim, *phase.use.untouched, *([] if bad is None else [bad])],
+        [launch.claim, *phase.use.untouched, *([] if bad_end is None else [bad_end])],
         headline=launch.claim,
         implies=[*([] if launch.python_ran else [BEFORE_PYTHON()]), launch.meaning()],
-        actions=[action(launch.remedy, *([RUN_SCRIPT] if launch.remedy is MEND_QUICK else []))],
+        actions=[action(launch.remedy, *([RUN_SCRIPT] if launch.remedy is RUN_BY_HAND else []))],
         since=None if launch.row is None else launch.row.time,
         at=None if launch.row is None else launch.row.at,
-        fault_class=launch.kind if errors.unread is None or not launch.python_ran else None,
+        fault_class=launch.kind if errors.missing_log is None or not launch.python_ran else None,
     )
 
 

@@ -53,14 +53,14 @@ from trackside.facts.fact import Maybe
 from trackside.facts.gpus import nodes_of_ranks
 from trackside.facts.hardware.host_memory import HostMemory
 from trackside.facts.logs.death_account import DeathAccount
-from trackside.facts.logs.deaths import ALSO, DIED, DIED_ON, KILL, Death, Deaths
+from trackside.facts.logs.deaths import ALSO_REPORTED, DIED, DIED_ON, KILL, Death, Deaths
 from trackside.facts.logs.ending import ENDED_WELL, RECORDED, Ending
 from trackside.facts.logs.oom_kills import OomKills, OomReport
 from trackside.facts.logs.order import follows
-from trackside.facts.logs.restarts import AGAIN
+from trackside.facts.logs.restarts import MAY_RECUR
 from trackside.facts.training.phase import Phase
 from trackside.family import Family
-from trackside.finding import Action, Certainty, Claim, Command, Finding, Sentence, absent, action, present
+from trackside.finding import Action, Certainty, Claim, Finding, Sentence, ShellCommand, absent, action, present
 from trackside.model import Run
 
 
@@ -72,12 +72,12 @@ class Limits:
     """Seconds of GPU work without a readable logged step: loading and a first compilation take less."""
 
 
-FAULTS = (4, 7, 8, 11)
+NATIVE_FAULTS = (4, 7, 8, 11)
 """Signals of a native-code fault."""
 
-WHICH_SIGNAL = Sentence("which signal ended the process: its parent only saw that it was gone")
-WAS_OVER = Sentence("training was over before it: {line}")
-NOT_ITS_OWN = Sentence("the signals in the log belong to a teardown or to another failure: {line}")
+SIGNAL_UNKNOWN = Sentence("which signal ended the process: its parent only saw that it was gone")
+TRAINING_WAS_OVER = Sentence("training was over before it: {line}")
+SIGNALS_OF_TEARDOWN = Sentence("the signals in the log belong to a teardown or to another failure: {line}")
 NO_SIGNAL = Sentence("no worker ended by a signal")
 HEADLINES = {
     "host_oom": Sentence("out of host memory: the kernel killed a process of the job"),
@@ -90,12 +90,10 @@ HEADLINES = {
     "abort": Sentence("a process was aborted by native code ({signal})"),
     "helper": Sentence("a helper process was killed because host memory ran out; the run continued without it"),
 }
-RESTARTED = Sentence("a worker died, and the launcher restarted the workers")
-IMPLIES = {
-    "host_oom": Sentence("the job needed more host memory than it had; the GPUs are fine"),
-    "cgroup_oom": Sentence(
-        "the job exceeded its own memory limit (Slurm's --mem or its container's); the node and the GPUs are fine"
-    ),
+DIED_AND_RESTARTED = Sentence("a worker died, and the launcher restarted the workers")
+MEANINGS = {
+    "host_oom": Sentence("the job needed more host memory than it had"),
+    "cgroup_oom": Sentence("the job exceeded its own memory limit (Slurm's --mem or its container's)"),
     "near_limit": Sentence("the job had nearly reached the memory that it requested: most likely that limit ended it"),
     "other_kill": Sentence("the node had memory left: the process exceeded a limit of its own, or somebody killed it"),
     "kill": Sentence(
@@ -108,22 +106,28 @@ IMPLIES = {
         "a helper process, or another job's process, was killed because host memory ran out; the run continued"
     ),
 }
-WHO = Sentence("who sent the SIGKILL: the kernel's OOM killer, a cgroup limit or a person; a kernel log would show it")
-WHO_ELSE = Sentence("who sent the SIGKILL: the node had memory left, so possibly a cgroup limit or another process")
-WHICH_LIBRARY = Sentence("which library crashed: no core file or native stack was given")
-LESS_MEMORY = Sentence(
+SENDER_UNKNOWN = Sentence(
+    "who sent the SIGKILL: the kernel's OOM killer, a cgroup limit or a person; a kernel log would show it"
+)
+SENDER_UNKNOWN_MEMORY_LEFT = Sentence(
+    "who sent the SIGKILL: the node had memory left, so possibly a cgroup limit or another process"
+)
+LIBRARY_UNKNOWN = Sentence("which library crashed: no core file or native stack was given")
+USE_LESS_MEMORY = Sentence(
     "use less host memory (fewer DataLoader workers, smaller prefetch, lazy loading) or request more (--mem), and rerun"
 )
-LESS_ON_NODE = Sentence(
+USE_LESS_MEMORY_PER_NODE = Sentence(
     "use less host memory (fewer DataLoader workers, smaller prefetch, lazy loading) or fewer ranks per node, and rerun"
 )
-ASK_KERNEL = Sentence(
+FIND_SENDER = Sentence(
     "find who ended the process, if necessary with the cluster's operators: the kernel log of its node shows OOM kills"
 )
-KERNEL_LOG = Command("{node_shell} 'journalctl -k | grep -iE \"oom|killed process\"'")
-NATIVE = Sentence("run once with a stack trace of the crash, and check or rebuild the native extension that it names")
-TRACE_CRASH = Command("export PYTHONFAULTHANDLER=1; ulimit -c unlimited")
-REQUESTED = Command("sacct -j {job} --format=JobID,NodeList,ReqMem,MaxRSS,MaxRSSNode,State")
+SHOW_KERNEL_LOG = ShellCommand("{node_shell} 'journalctl -k | grep -iE \"oom|killed process\"'")
+TRACE_NATIVE_CODE = Sentence(
+    "run once with a stack trace of the crash, and check or rebuild the native extension that it names"
+)
+TRACE_CRASH = ShellCommand("export PYTHONFAULTHANDLER=1; ulimit -c unlimited")
+SHOW_MEMORY = ShellCommand("sacct -j {job} --format=JobID,NodeList,ReqMem,MaxRSS,MaxRSSNode,State")
 
 
 def judge(
@@ -132,25 +136,35 @@ def judge(
 ) -> Finding | Missing:  # fmt: skip
     """A death that nothing else explains, by the strongest evidence; else one that the run survived."""
     if kills.report is not None and ending.completed is not None:
-        return _outlived(kills.report, ending.completed)
+        return _survived_oom_kill(kills.report, ending.completed)
     if not isinstance(account, Missing):
-        return _died(account, phase, ending, run, limits)
+        return _death_finding(account, phase, ending, run, limits)
     if deaths.survived is not None:
-        return _survived(run, *deaths.survived)
+        return _survived_death(run, *deaths.survived)
     state = None if ending.state is None else ending.state.value
-    if deaths.unread is not None and ending.completed is None and state in (None, "FAILED", "RUNNING"):
+    if deaths.missing_log is not None and ending.completed is None and state in (None, "FAILED", "RUNNING"):
         return Missing("no job log was given")
     return _ruled_out(deaths, memory, ending)
 
 
-def _died(account: DeathAccount, phase: Phase, ending: Ending, run: Run, limits: Limits) -> Finding:
+def _death_finding(account: DeathAccount, phase: Phase, ending: Ending, run: Run, limits: Limits) -> Finding:
     """The finding about what ended the process, and in which phase of the run."""
     row, memory, number, sender = account.row, account.memory, account.number, _sender(account)
     kill = number in (KILL, None)
-    doubt = WHO_ELSE if memory.ample else WHICH_SIGNAL if number is None else WHO if kill else WHICH_LIBRARY
+    doubt = (
+        SENDER_UNKNOWN_MEMORY_LEFT
+        if memory.ample
+        else SIGNAL_UNKNOWN
+        if number is None
+        else SENDER_UNKNOWN
+        if kill
+        else LIBRARY_UNKNOWN
+    )
     trained = phase.points(row) or (phase.use.trained(limits.training_s) is not None and not account.outlived)
-    repeats = [claim for claim in account.claims if claim.sentence is ALSO]  # the same death, as others report it
-    shows = [claim for claim in account.claims if claim.sentence is not ALSO]
+    repeats = [
+        claim for claim in account.claims if claim.sentence is ALSO_REPORTED
+    ]  # the same death, as others report it
+    shows = [claim for claim in account.claims if claim.sentence is not ALSO_REPORTED]
     if not account.outlived:
         shows += [*memory.claims, *phase.claims(row, limits.training_s)]
     shows += repeats
@@ -161,9 +175,9 @@ def _died(account: DeathAccount, phase: Phase, ending: Ending, run: Run, limits:
     return present(
         account.certainty,
         "job",
-        [*shows, *(WAS_OVER(line=ending.ends.value(end, "text")) for end in ends_before[-1:])],
+        [*shows, *(TRAINING_WAS_OVER(line=ending.ends.value(end, "text")) for end in ends_before[-1:])],
         headline=_headline(account, sender),
-        implies=[IMPLIES["helper" if account.outlived else sender]()],
+        implies=[MEANINGS["helper" if account.outlived else sender]()],
         cannot_decide=[] if sender in ("cgroup_oom", "host_oom") else [doubt()],
         actions=[_remedy(sender, kill)],
         since=row.time if row is not None else min((change.since for change in memory.kills), default=None),
@@ -189,14 +203,14 @@ def _headline(account: DeathAccount, sender: str) -> Claim:
 def _remedy(sender: str, kill: bool) -> Action:
     """What to do about it; less memory is no remedy if memory was not short."""
     if not kill:
-        return action(NATIVE, TRACE_CRASH)
+        return action(TRACE_NATIVE_CODE, TRACE_CRASH)
     if sender == "other_kill":
-        return action(ASK_KERNEL, KERNEL_LOG)
-    return action(LESS_ON_NODE if sender == "host_oom" else LESS_MEMORY, REQUESTED)
+        return action(FIND_SENDER, SHOW_KERNEL_LOG)
+    return action(USE_LESS_MEMORY_PER_NODE if sender == "host_oom" else USE_LESS_MEMORY, SHOW_MEMORY)
 
 
 def _sender(account: DeathAccount) -> str:
-    """What ended the process: a key of :data:`IMPLIES`; the first that applies."""
+    """What ended the process: a key of :data:`MEANINGS`; the first that applies."""
     memory, number = account.memory, account.number
     by_kernel = number == KILL and bool(account.of_memory or memory.kills or memory.short or memory.scope is not None)
     ladder = (
@@ -205,28 +219,28 @@ def _sender(account: DeathAccount) -> str:
         ("near_limit", number == KILL and memory.limit is not None),
         ("other_kill", number == KILL and memory.ample),
         ("kill", number in (KILL, None)),
-        ("fault", number in FAULTS),
+        ("fault", number in NATIVE_FAULTS),
         ("abort", True),
     )
     return next(sender for sender, holds in ladder if holds)
 
 
-def _outlived(report: OomReport, well: Value) -> Finding:
+def _survived_oom_kill(report: OomReport, good_end: Value) -> Finding:
     """An OOM kill in a run that ended well."""
     return present(
         Certainty.SUPPORTED,
         "job",
-        [report.claim, ENDED_WELL(state=well)],
+        [report.claim, ENDED_WELL(state=good_end)],
         headline=HEADLINES["helper"](),
-        implies=[IMPLIES["helper"]()],
-        actions=[action(LESS_MEMORY, REQUESTED)],
+        implies=[MEANINGS["helper"]()],
+        actions=[action(USE_LESS_MEMORY, SHOW_MEMORY)],
         since=None if report.event is None else report.event.time,
         at=report.row.at,
         latent=True,
     )
 
 
-def _survived(run: Run, death: Death, lived: tuple[Claim, ...]) -> Finding:
+def _survived_death(run: Run, death: Death, restart_claims: tuple[Claim, ...]) -> Finding:
     """A crash after which the launcher restarted the workers: not the cause of the end, but it may recur."""
     signal, rank, kill = derived(signal_name(death.number), death.line), death.rank, death.number == KILL
     if rank is None and len(run.nodes) == 1 and death.row.get("source") == "torchrun":
@@ -237,11 +251,11 @@ def _survived(run: Run, death: Death, lived: tuple[Claim, ...]) -> Finding:
     return present(
         Certainty.SUPPORTED,
         "job",
-        [died, *lived],
-        headline=RESTARTED(),
-        implies=[AGAIN()],
-        cannot_decide=[WHO() if kill else WHICH_LIBRARY()],
-        actions=[action(LESS_MEMORY, REQUESTED) if kill else action(NATIVE, TRACE_CRASH)],
+        [died, *restart_claims],
+        headline=DIED_AND_RESTARTED(),
+        implies=[MAY_RECUR()],
+        cannot_decide=[SENDER_UNKNOWN() if kill else LIBRARY_UNKNOWN()],
+        actions=[action(USE_LESS_MEMORY, SHOW_MEMORY) if kill else action(TRACE_NATIVE_CODE, TRACE_CRASH)],
         since=death.row.time,
         at=death.row.at,
         ranks=() if rank is None else (rank,),
@@ -252,14 +266,14 @@ def _survived(run: Run, death: Death, lived: tuple[Claim, ...]) -> Finding:
 
 def _ruled_out(deaths: Deaths, memory: HostMemory, ending: Ending) -> Finding | Missing:
     """The evidence against a death by signal, the strongest first."""
-    clear = memory.cleared
+    clear = memory.counter_evidence
     for source, frame in deaths.frames.items():
         for row in frame.events if source != "workers" else ():
             if row.get("signal") is not None or source == "fatals":
-                return absent(NOT_ITS_OWN(line=frame.value(row, "text")), *clear)
+                return absent(SIGNALS_OF_TEARDOWN(line=frame.value(row, "text")), *clear)
     if ending.completed is not None:
         return absent(ENDED_WELL(state=ending.completed), *clear)
-    if deaths.unread is None:
+    if deaths.missing_log is None:
         return absent(NO_SIGNAL(count=ending.launchers.reduce("count", "signal")), *clear)
     if ending.state is not None:
         return absent(RECORDED(state=ending.state), *clear)

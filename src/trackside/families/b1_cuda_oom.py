@@ -48,7 +48,7 @@ import re
 from dataclasses import dataclass
 
 from trackside.evidence import Missing, Value, derived
-from trackside.facts.fact import Maybe, neither
+from trackside.facts.fact import Maybe, all_missing
 from trackside.facts.gpus import nodes_of
 from trackside.facts.hardware.counters import Change
 from trackside.facts.hardware.health import HardwareHealth
@@ -57,7 +57,7 @@ from trackside.facts.logs.ending import Ending, exit_signal
 from trackside.facts.logs.gpu_memory_errors import GpuMemoryErrors
 from trackside.facts.training.phase import Phase
 from trackside.family import Family
-from trackside.finding import Certainty, Claim, Command, Finding, Sentence, absent, action, present
+from trackside.finding import Certainty, Claim, Finding, Sentence, ShellCommand, absent, action, present
 from trackside.model import Run
 
 
@@ -79,45 +79,53 @@ class Limits:
 
 RAN_OUT = Sentence("out of GPU memory")
 RAN_OUT_IN = Sentence("out of GPU memory in the {phase} pass")
-RAN_OUT_ASKING = Sentence("out of GPU memory: a request for {requested} failed")
-RAN_OUT_IN_PIECES = Sentence("out of GPU memory: free memory was fragmented")
-RAN_OUT_BESIDE = Sentence("out of GPU memory: another process holds part of the GPU")
-FAILED = Sentence("GPU memory allocations failed as the run failed")
-NEAR = Sentence("the memory of GPU {gpu} climbed to {peak} of {total}")
-BELOW = Sentence(
+RAN_OUT_FOR_REQUEST = Sentence("out of GPU memory: a request for {requested} failed")
+RAN_OUT_FRAGMENTED = Sentence("out of GPU memory: free memory was fragmented")
+RAN_OUT_WITH_NEIGHBOR = Sentence("out of GPU memory: another process holds part of the GPU")
+ALLOCATIONS_FAILED = Sentence("GPU memory allocations failed as the run failed")
+MEMORY_CLIMBED = Sentence("the memory of GPU {gpu} climbed to {peak} of {total}")
+PEAK_BELOW_TOTAL = Sentence(
     "the sampled memory of GPU {gpu} peaked at {peak} of {total}: the failed allocation itself never shows in samples"
 )
-AT_MOST = Sentence("the fullest GPU, {gpu}, used at most {peak} of {total}")
-TAKEN = Sentence("another process used {other} of the {total} of GPU {gpu} before the job began, and kept it")
-ONLY_A_CURVE = Sentence(
+USED_AT_MOST = Sentence("the fullest GPU, {gpu}, used at most {peak} of {total}")
+USED_BY_OTHER_PROCESS = Sentence(
+    "another process used {other} of the {total} of GPU {gpu} before the job began, and kept it"
+)
+ONLY_MEMORY_CURVE = Sentence(
     "GPU memory may have run out: the memory curve alone does not distinguish that from a full cache"
 )
-COUNTED = Sentence("the framework counted {by} more failed GPU allocations, from {before} to {after}")
-ONLY_A_COUNT = Sentence("GPU allocations failed as the run failed; a job may catch that and fail for another reason")
-NO_WORDS = Sentence("whether an allocation failed: no output with an error was given")
-LOOK = Sentence("read the job's own output for an out-of-memory error")
-MEMORY_PLAN = Sentence(
+FAILURES_COUNTED = Sentence("the framework counted {by} more failed GPU allocations, from {before} to {after}")
+ONLY_FAILURE_COUNT = Sentence(
+    "GPU allocations failed as the run failed; a job may catch that and fail for another reason"
+)
+NO_ERROR_OUTPUT = Sentence("whether an allocation failed: no output with an error was given")
+READ_OUTPUT = Sentence("read the job's own output for an out-of-memory error")
+NEEDS_TOO_MUCH = Sentence(
     "the job needs more GPU memory than the GPU has; this is not a hardware fault, and a rerun with the "
     "same settings fails again"
 )
-IN_PIECES = Sentence("the allocator had reserved enough memory, but only in small pieces; this is not a hardware fault")
-NOT_ALONE = Sentence("the job would have fit on the GPU without the other process")
-WHICH_KNOB = Sentence("which setting to change: the training configuration was not given")
-LESS = Sentence(
+MEMORY_FRAGMENTED = Sentence(
+    "the allocator had reserved enough memory, but only in small pieces; this is not a hardware fault"
+)
+WOULD_FIT_ALONE = Sentence("the job would have fit on the GPU without the other process")
+SETTING_UNKNOWN = Sentence("which setting to change: the training configuration was not given")
+USE_LESS_MEMORY = Sentence(
     "use less GPU memory: a smaller micro-batch with more accumulation steps, activation checkpointing, "
     "sharded optimizer and parameters, or shorter sequences (in an evaluation: a smaller evaluation batch)"
 )
-SEGMENTS = Sentence("enable expandable segments: free memory is fragmented")
-EXPANDABLE = Command(
+USE_SEGMENTS = Sentence("enable expandable segments: free memory is fragmented")
+SET_SEGMENTS = ShellCommand(
     "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True  # PyTorch 2.1 or later, else max_split_size_mb:128"
 )
-BEFORE_LOADING = Sentence("out of GPU memory at the first use of the GPU: another process probably holds it")
-IN_USE = Sentence("the first use of the GPU failed, before a model was loaded: its memory was already in use")
+RAN_OUT_BEFORE_LOADING = Sentence("out of GPU memory at the first use of the GPU: another process probably holds it")
+ALREADY_IN_USE = Sentence("the first use of the GPU failed, before a model was loaded: its memory was already in use")
 FIRST_USE = re.compile(r"\bset_device\b|\b_?lazy_init\b|\b_cuda_init\b")
 """Functions that only open a context on the GPU."""
-WHO = Sentence("find the other processes on the GPU, and end those that do not belong there")
-SMI = Command("{on_node} nvidia-smi --query-compute-apps=gpu_uuid,pid,process_name,used_memory --format=csv")
-NONE = Sentence("no out-of-memory error of a GPU in the log")
+FIND_OTHER_PROCESSES = Sentence("find the other processes on the GPU, and end those that do not belong there")
+SHOW_PROCESSES = ShellCommand(
+    "{on_node} nvidia-smi --query-compute-apps=gpu_uuid,pid,process_name,used_memory --format=csv"
+)
+NO_OOM_ERROR = Sentence("no out-of-memory error of a GPU in the log")
 
 
 def judge(
@@ -130,24 +138,24 @@ def judge(
     limits: Limits,
 ) -> Finding | Missing:
     """The first out-of-memory error that was not handled; without any error in the log, metrics."""
-    if (nothing := neither(errors, memory)) is not None:
+    if (nothing := all_missing(errors, memory)) is not None:
         return nothing
-    figures = None if isinstance(memory, Missing) else memory
-    silent = isinstance(errors, Missing) or not (errors.roots or errors.exceptions)
-    if silent and figures is not None and (hint := _by_figures(figures, ending, run, limits)) is not None:
+    gpu_memory = None if isinstance(memory, Missing) else memory
+    no_error = isinstance(errors, Missing) or not (errors.roots or errors.exceptions)
+    if no_error and gpu_memory is not None and (hint := _by_metrics(gpu_memory, ending, run, limits)) is not None:
         return hint
     if isinstance(errors, Missing):
         return Missing("no job log was given, and no GPU memory filled up as the run failed")
     if errors.survived is not None:
         return absent(errors.survived)
-    if not errors.own:
-        peak = None if figures is None else figures.fullest()
-        at_most = [] if peak is None or peak.capacity is None else [AT_MOST(**_values(peak))]
-        return absent(NONE(count=errors.all.reduce("count")), *at_most)
-    return _ran_out(errors, figures, health, phase, ending, run, limits)
+    if not errors.unhandled:
+        peak = None if gpu_memory is None else gpu_memory.fullest()
+        at_most = [] if peak is None or peak.capacity is None else [USED_AT_MOST(**_peak_values(peak))]
+        return absent(NO_OOM_ERROR(count=errors.all.reduce("count")), *at_most)
+    return _error_finding(errors, gpu_memory, health, phase, ending, run, limits)
 
 
-def _ran_out(
+def _error_finding(
     errors: GpuMemoryErrors,
     memory: GpuMemory | None,
     health: HardwareHealth,
@@ -159,43 +167,52 @@ def _ran_out(
     """The finding about errors that ended the run. The memory plan is the cause, unless another process on the GPU is,
     without which the request would have fit."""
     curve = None if memory is None else memory.fullest(errors.gpus)
-    near = curve is not None and curve.share is not None and curve.share >= limits.near_share
-    peak = {} if curve is None or curve.share is None else _values(curve)
+    is_near = curve is not None and curve.share is not None and curve.share >= limits.near_share
+    peak = {} if curve is None or curve.share is None else _peak_values(curve)
     count = None if memory is None else memory.late_failure
-    pieces = errors.in_pieces(limits.fragmented_share)
-    printed, sampled = errors.neighbor(limits.neighbor_share), _sampled(errors, memory, curve, run, limits)
-    alone = printed is not None and run.n_ranks in (None, 1) and errors.fits_alone  # ranks of one job may share a GPU
-    to_blame = alone or (sampled is not None and sampled[1])
+    fragmented = errors.in_pieces(limits.fragmented_share)
+    printed, sampled = errors.neighbor(limits.neighbor_share), _used_by_neighbor(errors, memory, curve, run, limits)
+    would_fit_alone = (
+        printed is not None and run.n_ranks in (None, 1) and errors.fits_alone
+    )  # ranks of one job may share a GPU
+    to_blame = would_fit_alone or (sampled is not None and sampled[1])
     neighbors = [claim for claim in (printed, sampled and sampled[0]) if claim is not None]
-    reached, bad = phase.reached(errors.cause), ending.bad_end
-    plan = [MEMORY_PLAN() if pieces is None else IN_PIECES(), *([BELOW(**peak)] if peak and not near else [])]
+    reached, bad_end = phase.reached(errors.cause), ending.bad_end
+    plan = [
+        NEEDS_TOO_MUCH() if fragmented is None else MEMORY_FRAGMENTED(),
+        *([PEAK_BELOW_TOTAL(**peak)] if peak and not is_near else []),
+    ]
     claims = [
         errors.claims[0],
         *neighbors,
-        pieces,
+        fragmented,
         *errors.claims[1:],
-        NEAR(**peak) if near else None,
+        MEMORY_CLIMBED(**peak) if is_near else None,
         reached,
-        None if count is None else _counted(count),
+        None if count is None else _failure_count(count),
         *health.unchanged,
-        bad,
+        bad_end,
     ]
     first_use = any(FIRST_USE.search(str(row.get("frame"))) for row in errors.raised.events)
     first_use = first_use and not to_blame and reached is None
-    advice = [action(LESS), *([] if pieces is None else [action(SEGMENTS, EXPANDABLE)])]
-    swallowed = ending.completed is not None or (bad is None and not errors.sized)
+    advice = [action(USE_LESS_MEMORY), *([] if fragmented is None else [action(USE_SEGMENTS, SET_SEGMENTS)])]
+    swallowed = ending.completed is not None or (bad_end is None and not errors.sized)
     return present(
         Certainty.SUPPORTED if swallowed else Certainty.ESTABLISHED,
         "infrastructure" if to_blame else "job",
         [claim for claim in claims if claim is not None],
-        headline=RAN_OUT_BESIDE()
+        headline=RAN_OUT_WITH_NEIGHBOR()
         if to_blame
-        else BEFORE_LOADING()
+        else RAN_OUT_BEFORE_LOADING()
         if first_use
-        else _headline(errors, pieces is not None),
-        implies=[NOT_ALONE()] if to_blame else [IN_USE()] if first_use else plan,
-        cannot_decide=[] if first_use else [WHICH_KNOB()],
-        actions=[action(WHO, SMI)] if first_use else [action(WHO, SMI), *advice] if neighbors else advice,
+        else _headline(errors, fragmented is not None),
+        implies=[WOULD_FIT_ALONE()] if to_blame else [ALREADY_IN_USE()] if first_use else plan,
+        cannot_decide=[] if first_use else [SETTING_UNKNOWN()],
+        actions=[action(FIND_OTHER_PROCESSES, SHOW_PROCESSES)]
+        if first_use
+        else [action(FIND_OTHER_PROCESSES, SHOW_PROCESSES), *advice]
+        if neighbors
+        else advice,
         since=errors.cause.time,
         at=errors.cause.at,
         ranks=errors.ranks,
@@ -208,14 +225,14 @@ def _ran_out(
 def _headline(errors: GpuMemoryErrors, in_pieces: bool) -> Claim:
     """What ran out, with the reason, the phase or the size that the error names."""
     if in_pieces:
-        return RAN_OUT_IN_PIECES()
+        return RAN_OUT_FRAGMENTED()
     if errors.cause.get("phase") in ("forward", "backward"):
         return RAN_OUT_IN(phase=errors.frame.value(errors.cause, "phase"))
     requested = errors.sizes.get("requested_bytes")
-    return RAN_OUT() if requested is None else RAN_OUT_ASKING(requested=requested)
+    return RAN_OUT() if requested is None else RAN_OUT_FOR_REQUEST(requested=requested)
 
 
-def _sampled(
+def _used_by_neighbor(
     errors: GpuMemoryErrors, memory: GpuMemory | None, curve: Peak | None, run: Run, limits: Limits
 ) -> tuple[Claim, bool] | None:
     """Memory of a failing GPU that another process used before, during and after the run, and whether the request would
@@ -235,15 +252,23 @@ def _sampled(
         return None
     peak, requested = memory.fullest([gpu]) or curve, errors.bytes("requested_bytes")
     fits_alone = peak.value.number - other_bytes.number + requested <= total.number
-    known = "requested_bytes" in errors.sizes or len(used_before) < len(run.gpus)
-    return TAKEN(gpu=derived(gpu, other_bytes), other=other_bytes, total=total), fits_alone and known
+    sizes_known = "requested_bytes" in errors.sizes or len(used_before) < len(run.gpus)
+    return USED_BY_OTHER_PROCESS(
+        gpu=derived(gpu, other_bytes), other=other_bytes, total=total
+    ), fits_alone and sizes_known
 
 
-def _by_figures(memory: GpuMemory, ending: Ending, run: Run, limits: Limits) -> Finding | None:
+def _by_metrics(memory: GpuMemory, ending: Ending, run: Run, limits: Limits) -> Finding | None:
     """Without an error in the log: failed allocations counted by the framework, or memory that climbed to the top, as
     the run failed."""
-    job, bad = ending.job, ending.bad_end
-    if job is None or bad is None or job.get("state") != "FAILED" or exit_signal(job) is not None or run.end is None:
+    job, bad_end = ending.job, ending.bad_end
+    if (
+        job is None
+        or bad_end is None
+        or job.get("state") != "FAILED"
+        or exit_signal(job) is not None
+        or run.end is None
+    ):
         return None
     count, peak = memory.late_failure, memory.fullest()
     full = peak is not None and peak.share is not None and peak.share >= limits.full_share
@@ -251,26 +276,29 @@ def _by_figures(memory: GpuMemory, ending: Ending, run: Run, limits: Limits) -> 
     if count is None and top is None:
         return None
     gpus = () if top is None else (top.name,)
-    shows = [*([] if count is None else [_counted(count)]), *([] if top is None else [NEAR(**_values(top))])]
+    shows = [
+        *([] if count is None else [_failure_count(count)]),
+        *([] if top is None else [MEMORY_CLIMBED(**_peak_values(top))]),
+    ]
     return present(
         Certainty.POSSIBLE if count is None else Certainty.SUPPORTED,
         "job",
-        [*shows, bad],
-        headline=(RAN_OUT if count is None else FAILED)(),
-        implies=[(ONLY_A_CURVE if count is None else ONLY_A_COUNT)()],
-        cannot_decide=[NO_WORDS(), WHICH_KNOB()],
-        actions=[action(LOOK), action(LESS)],
+        [*shows, bad_end],
+        headline=(RAN_OUT if count is None else ALLOCATIONS_FAILED)(),
+        implies=[(ONLY_MEMORY_CURVE if count is None else ONLY_FAILURE_COUNT)()],
+        cannot_decide=[NO_ERROR_OUTPUT(), SETTING_UNKNOWN()],
+        actions=[action(READ_OUTPUT), action(USE_LESS_MEMORY)],
         since=count.since if count is not None else top.at if top is not None else None,
         nodes=nodes_of(gpus),
         gpus=gpus,
     )
 
 
-def _counted(count: Change) -> Claim:
-    return COUNTED(by=count.by, before=count.before, after=count.after)
+def _failure_count(count: Change) -> Claim:
+    return FAILURES_COUNTED(by=count.by, before=count.before, after=count.after)
 
 
-def _values(peak: Peak) -> dict[str, Value]:
+def _peak_values(peak: Peak) -> dict[str, Value]:
     """GPU, most used and capacity, as the values of a claim."""
     assert peak.capacity is not None
     return {"gpu": derived(peak.name, peak.value), "peak": peak.value, "total": peak.capacity}

@@ -30,7 +30,7 @@ The work since the last checkpoint is lost, and every run placed on this GPU is 
 
 Do next
 -------
-Drain the node, reset or replace the GPU, and rerun on healthy hardware from the last checkpoint.
+Drain the node, reset or replace the GPU, and rerun on healthy hardware, from the last checkpoint if there is one.
 
 What it cannot decide
 ---------------------
@@ -54,24 +54,24 @@ from dataclasses import replace
 
 from trackside.catalog.xid import xid
 from trackside.evidence import Missing, derived
-from trackside.facts.gpus import distinct_gpus, nodes_of, of_ranks
+from trackside.facts.gpus import distinct_gpus, gpus_of_ranks, nodes_of
 from trackside.facts.hardware.fault_history import NOT_GIVEN, FaultHistory, few_of_each
 from trackside.facts.hardware.health import HardwareFault, HardwareHealth
 from trackside.facts.hardware.reports import HardwareReports
 from trackside.facts.ranks import ranks_of
 from trackside.family import Family
-from trackside.finding import Action, Certainty, Claim, Command, Finding, Sentence, absent, action, present
+from trackside.finding import Action, Certainty, Claim, Finding, Sentence, ShellCommand, absent, action, present
 from trackside.model import Event, Run
 from trackside.remedies import DRAIN, RESUBMIT_ELSEWHERE
 
-GSP = (119, 120)
+FIRMWARE_XIDS = (119, 120)
 """Xids of the GPU system processor: NVIDIA's catalog has the GPU reset and the software investigated."""
-TOOLS = ("nvidia-smi", "nvidia-persiste", "nv-hostengine", "nvidia-fabricma", "dcgm", "nvtop", "nvitop")
+TOOL_PROCESSES = ("nvidia-smi", "nvidia-persiste", "nv-hostengine", "nvidia-fabricma", "dcgm", "nvtop", "nvitop")
 """Processes of NVIDIA's tools and monitors, as the kernel shortens their names."""
-ENDED_WELL = Sentence("the run ended normally nevertheless: {state}")
-XID = Sentence("GPU hardware fault: Xid {xid} ({name})")
-FIRMWARE_XID = Sentence("GPU firmware (GSP) fault: Xid {xid} ({name})")
-FAULTS = {
+ENDED_NEVERTHELESS = Sentence("the run ended normally nevertheless: {state}")
+XID_FAULT = Sentence("GPU hardware fault: Xid {xid} ({name})")
+FIRMWARE_FAULT = Sentence("GPU firmware (GSP) fault: Xid {xid} ({name})")
+FAULT_HEADLINES = {
     "remap_failed": Sentence("GPU memory fault: a bad memory row could not be remapped"),
     "ecc": Sentence("GPU memory fault: uncorrectable ECC errors"),
     "lifetime": Sentence("GPU memory fault: uncorrectable ECC errors"),
@@ -84,33 +84,39 @@ FAULTS = {
     "cuda": Sentence("GPU hardware fault, reported by CUDA"),
 }
 """Sign of a fault without an Xid -> the answer in one clause, the most telling first."""
-FAULT = Sentence("GPU hardware fault")
-AGAIN = Sentence("a GPU reported the same fault repeatedly")
+HARDWARE_FAULT = Sentence("GPU hardware fault")
+SAME_FAULT_REPEATED = Sentence("a GPU reported the same fault repeatedly")
 OLD_ERRORS = Sentence("a GPU has memory errors from before this run")
-HARDWARE = Sentence("the hardware failed while the job was running; no change in the code will fix it")
-NO_JOB = Sentence("a GPU or its driver is at fault; no job is known to have failed because of it")
-FIRMWARE = Sentence(
+HARDWARE_FAILED = Sentence("the hardware failed while the job was running; no change in the code will fix it")
+NO_JOB_FAILED = Sentence("a GPU or its driver is at fault; no job is known to have failed because of it")
+FIRMWARE_SILENT = Sentence(
     "the GPU's firmware processor (GSP) did not answer: the driver, the firmware or the GPU is at fault, not the code"
 )
-BY_TOOL = Sentence("whether the job was affected: the kernel's report names {process}, a management tool")
-LATENT = Sentence("the errors are from before this run and do not change the verdict, but the GPU may fail completely")
-WHICH_PART = Sentence("which part failed, and whether a reset fixes it")
-NO_CLOCK = Sentence("whether it happened during the run: the kernel log has no wall-clock times")
-ADVISED = Sentence("NVIDIA's advice for this Xid: {advice}")
+REPORTED_BY_TOOL = Sentence("whether the job was affected: the kernel's report names {process}, a management tool")
+ERRORS_BEFORE_RUN = Sentence(
+    "the errors are from before this run and do not change the verdict, but the GPU may fail completely"
+)
+PART_UNKNOWN = Sentence("which part failed, and whether a reset fixes it")
+TIME_UNKNOWN = Sentence("whether it happened during the run: the kernel log has no wall-clock times")
+NVIDIA_ADVICE = Sentence("NVIDIA's advice for this Xid: {advice}")
 DRAIN_NODE = Sentence("drain {node}")
 DRAIN_ANY = Sentence("drain the node")
 KEEP_DRAINED = Sentence("keep {node} drained")
-ELSEWHERE = Sentence("rerun on other nodes from the last checkpoint, with the options of the first submission")
-SAVE = Sentence("save NVIDIA's bug report before a reset or reboot clears its state")
+RERUN_ELSEWHERE = Sentence(
+    "rerun on other nodes with the options of the first submission, from the last checkpoint if there is one"
+)
+SAVE_REPORT = Sentence("save NVIDIA's bug report before a reset or reboot clears its state")
 RESET_GPU = Sentence("reset the GPU, and replace it if the fault recurs")
 POWER_CYCLE = Sentence("power-cycle the node, check PCIe and power, and replace the GPU if the fault recurs")
 FOR_SUPPORT = Sentence("if it must be replaced: {gpu} has UUID {gpu_uuid} and PCI address {gpu_pci}")
-RESET = Command("{on_node} sudo nvidia-smi --gpu-reset -i {gpu_index}")
-BUG_REPORT = Command("{on_node} sudo nvidia-bug-report.sh")
+RESET_COMMAND = ShellCommand("{on_node} sudo nvidia-smi --gpu-reset -i {gpu_index}")
+BUG_REPORT = ShellCommand("{on_node} sudo nvidia-bug-report.sh")
 TEST_GPU = Sentence("run NVIDIA's diagnostics on this GPU before it gets another long job")
-DIAGNOSTICS = (Command("{on_node} dcgmi diag -r 3 -i {gpu_index}"), Command("{on_node} dcgmi diag -r 3"))
-APPLICATION = Sentence("the kernel reported only Xids that usually blame the application, such as {xid}: {line}")
-NONE = Sentence("no Xid in the kernel log")
+DIAGNOSTICS = (ShellCommand("{on_node} dcgmi diag -r 3 -i {gpu_index}"), ShellCommand("{on_node} dcgmi diag -r 3"))
+ONLY_APPLICATION_XIDS = Sentence(
+    "the kernel reported only Xids that usually blame the application, such as {xid}: {line}"
+)
+NO_XID = Sentence("no Xid in the kernel log")
 
 
 def judge(history: FaultHistory, run: Run) -> Finding | Missing:
@@ -118,39 +124,49 @@ def judge(history: FaultHistory, run: Run) -> Finding | Missing:
     if history.active:
         return _finding(history, history.active, run)
     if history.faults:
-        finding, well = _finding(history, history.faults, run), history.ending.completed
-        reasons = history.outside or [ENDED_WELL(state=well) if well is not None else history.not_then]
+        finding, good_end = _finding(history, history.faults, run), history.ending.completed
+        reasons = history.outside or [ENDED_NEVERTHELESS(state=good_end) if good_end is not None else history.not_then]
         return replace(finding, latent=True, variant="latent", shows=(*finding.shows, *reasons), signal=None)
     if history.reports.repeated_xid is not None:
-        shows, at, gpu = history.reports.repeated_xid
+        shows, position, gpu = history.reports.repeated_xid
         return present(
-            Certainty.POSSIBLE, "unknown", [shows], headline=AGAIN(), actions=[action(TEST_GPU, *DIAGNOSTICS)], at=at,
-            variant="latent", gpus=(gpu,), latent=True,
-        )  # fmt: skip
-    return _old(history.reports.health) or _ruled_out(history)
+            Certainty.POSSIBLE,
+            "unknown",
+            [shows],
+            headline=SAME_FAULT_REPEATED(),
+            actions=[action(TEST_GPU, *DIAGNOSTICS)],
+            at=position,
+            variant="latent",
+            gpus=(gpu,),
+            latent=True,
+        )
+    return _old_errors(history.reports.health) or _ruled_out(history)
 
 
 def _finding(history: FaultHistory, faults: Sequence[HardwareFault], run: Run) -> Finding:
     best = max(faults, key=lambda fault: fault.certainty.strength)
-    planes, bad = {fault.plane for fault in faults}, history.ending.bad_end
+    planes, bad_end = {fault.plane for fault in faults}, history.ending.bad_end
     is_dated = best.time is not None or len(planes) > 1 or history.same_process(faults)
     certainty = best.certainty
-    if certainty is Certainty.ESTABLISHED and (not is_dated or bad is None):
+    if certainty is Certainty.ESTABLISHED and (not is_dated or bad_end is None):
         certainty = Certainty.SUPPORTED
     if certainty is Certainty.SUPPORTED and len(planes) > 1:
         certainty = Certainty.ESTABLISHED
     rows = [fault.row for fault in faults if isinstance(fault.row, Event)]
     ranks = ranks_of(rows, history.ending.launchers)
-    gpus = distinct_gpus([(fault.node, fault.gpu) for fault in faults if fault.gpu], run) or of_ranks(run, ranks)
+    gpus = distinct_gpus([(fault.node, fault.gpu) for fault in faults if fault.gpu], run) or gpus_of_ranks(run, ranks)
     nodes = tuple(sorted({f.node for f in faults if f.node})) or (run.nodes if len(run.nodes) == 1 else ())
     return present(
         certainty,
         "infrastructure",
-        [*(fault.claim for fault in few_of_each(faults)), *([bad] if bad is not None else [])],
+        [*(fault.claim for fault in few_of_each(faults)), *([bad_end] if bad_end is not None else [])],
         headline=_headline(faults),
-        implies=[*([FIRMWARE()] if _of_firmware(faults) else []), (NO_JOB if bad is None else HARDWARE)()],
-        cannot_decide=[WHICH_PART(), *([] if is_dated else [NO_CLOCK()]), *_by_tool(history.reports, faults)],
-        actions=_actions(faults, nodes, failed=bad is not None),
+        implies=[
+            *([FIRMWARE_SILENT()] if _is_firmware_fault(faults) else []),
+            (NO_JOB_FAILED if bad_end is None else HARDWARE_FAILED)(),
+        ],
+        cannot_decide=[PART_UNKNOWN(), *([] if is_dated else [TIME_UNKNOWN()]), *_tool_claim(history.reports, faults)],
+        actions=_actions(faults, nodes, failed=bad_end is not None),
         since=history.since(faults),
         at=best.at,
         variant="active",
@@ -165,24 +181,26 @@ def _headline(faults: Sequence[HardwareFault]) -> Claim:
     numbered = [fault for fault in faults if fault.number is not None and "xid" in fault.claim.values]
     if not numbered:
         signs = {fault.sign for fault in faults}
-        return next((sentence for sign, sentence in FAULTS.items() if sign in signs), FAULT)()
+        return next((sentence for sign, sentence in FAULT_HEADLINES.items() if sign in signs), HARDWARE_FAULT)()
     best = max(numbered, key=lambda fault: fault.certainty.strength)
     number = best.claim.values["xid"]
-    return (FIRMWARE_XID if best.number in GSP else XID)(xid=number, name=derived(xid(best.number or 0).name, number))
+    return (FIRMWARE_FAULT if best.number in FIRMWARE_XIDS else XID_FAULT)(
+        xid=number, name=derived(xid(best.number or 0).name, number)
+    )
 
 
-def _of_firmware(faults: Sequence[HardwareFault]) -> bool:
+def _is_firmware_fault(faults: Sequence[HardwareFault]) -> bool:
     """Whether every Xid is one of the GPU's firmware processor."""
     numbers = {fault.number for fault in faults if fault.number is not None}
-    return bool(numbers) and numbers <= set(GSP)
+    return bool(numbers) and numbers <= set(FIRMWARE_XIDS)
 
 
-def _by_tool(reports: HardwareReports, faults: Sequence[HardwareFault]) -> list[Claim]:
+def _tool_claim(reports: HardwareReports, faults: Sequence[HardwareFault]) -> list[Claim]:
     """That the first Xid names a management tool: its calls may meet a fault that touched no job."""
     rows = [fault.row for fault in faults if isinstance(fault.row, Event) and fault.sign == "xid"]
-    if not rows or not str(rows[0].get("process")).startswith(TOOLS):
+    if not rows or not str(rows[0].get("process")).startswith(TOOL_PROCESSES):
         return []
-    return [BY_TOOL(process=reports.xids.value(rows[0], "process"))]
+    return [REPORTED_BY_TOOL(process=reports.xids.value(rows[0], "process"))]
 
 
 def _actions(faults: Sequence[HardwareFault], nodes: Sequence[str], failed: bool) -> list[Action]:
@@ -198,17 +216,17 @@ def _actions(faults: Sequence[HardwareFault], nodes: Sequence[str], failed: bool
         drain = action(DRAIN_NODE if nodes else DRAIN_ANY, DRAIN, reason=reason)
     if best is not None and best.number is not None:
         advice = derived(xid(best.number).action, best.claim.values["xid"])
-        remedy = action(ADVISED, *([RESET] if xid(best.number).by_reset else []), advice=advice)
+        remedy = action(NVIDIA_ADVICE, *([RESET_COMMAND] if xid(best.number).by_reset else []), advice=advice)
     else:
-        remedy = action(POWER_CYCLE) if signs & {"lost", "vanished"} else action(RESET_GPU, RESET)
-    rerun = [action(ELSEWHERE, *RESUBMIT_ELSEWHERE)] if failed else []
-    return [drain, *rerun, action(SAVE, BUG_REPORT), remedy, action(FOR_SUPPORT)]
+        remedy = action(POWER_CYCLE) if signs & {"lost", "vanished"} else action(RESET_GPU, RESET_COMMAND)
+    rerun = [action(RERUN_ELSEWHERE, *RESUBMIT_ELSEWHERE)] if failed else []
+    return [drain, *rerun, action(SAVE_REPORT, BUG_REPORT), remedy, action(FOR_SUPPORT)]
 
 
 # -- no fault of this run
 
 
-def _old(health: HardwareHealth) -> Finding | None:
+def _old_errors(health: HardwareHealth) -> Finding | None:
     """Counters and flags that were set before the run: a GPU to check, whatever the verdict."""
     gpus = tuple(dict.fromkeys(name for _, names in health.old for name in names))
     if not gpus:
@@ -218,7 +236,7 @@ def _old(health: HardwareHealth) -> Finding | None:
         "infrastructure",
         [claim for claim, _ in health.old],
         headline=OLD_ERRORS(),
-        implies=[LATENT()],
+        implies=[ERRORS_BEFORE_RUN()],
         actions=[action(TEST_GPU, *DIAGNOSTICS)],
         variant="latent",
         nodes=nodes_of(gpus),
@@ -233,10 +251,10 @@ def _ruled_out(history: FaultHistory) -> Finding | Missing:
     because: list[Claim] = []
     if xids:
         row = xids.events[-1]
-        because.append(APPLICATION(xid=xids.value(row, "xid"), line=xids.value(row, "text")))
+        because.append(ONLY_APPLICATION_XIDS(xid=xids.value(row, "xid"), line=xids.value(row, "text")))
     because += [*history.reports.health.application[-1:], *history.reports.health.clean]
     if not xids and history.reports.has_kernel_log:
-        because.append(NONE(count=xids.reduce("count")))
+        because.append(NO_XID(count=xids.reduce("count")))
     return absent(*because) if because else NOT_GIVEN
 
 

@@ -44,18 +44,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trackside.evidence import Missing
-from trackside.facts.gpus import nodes_of, ranks_at
+from trackside.facts.gpus import nodes_of, ranks_of_gpus
 from trackside.facts.hardware.throttling import ThrottledGpu, Throttling
 from trackside.facts.logs.ending import Ending
 from trackside.facts.pace.pace import StepPace
 from trackside.family import Family
-from trackside.finding import Certainty, Command, Finding, Sentence, absent, action, present
+from trackside.finding import Certainty, Finding, Sentence, ShellCommand, absent, action, present
 from trackside.model import Run
 from trackside.remedies import RESUBMIT_ELSEWHERE
 
-SLOW_ENDS = frozenset(("TIMEOUT", "DEADLINE", "CANCELLED"))
+SLOW_END_STATES = frozenset(("TIMEOUT", "DEADLINE", "CANCELLED"))
 """States in which slowness may be the reason for the end."""
-PACES: Mapping[str, Sentence] = {
+PACE_CLAIMS: Mapping[str, Sentence] = {
     "step": Sentence("a step took {during} while throttled, {before} otherwise"),
     "throughput": Sentence("throughput was {during} while throttled, {before} otherwise"),
     "work": Sentence("the median SM activity of all GPUs was {during} while throttled, {before} otherwise"),
@@ -69,18 +69,20 @@ HEADLINES = {
     "thermal": Sentence("GPU clocks throttled by heat"),
     "slowdown": Sentence("GPU clocks throttled by the hardware"),
 }
-SLOWED = Sentence("heat or power slows the hardware down; code and data are not the cause")
-ASIDE = Sentence(
+HARDWARE_SLOWED = Sentence("heat or power slows the hardware down; code and data are not the cause")
+DID_NOT_END_RUN = Sentence(
     "heat or power throttled the clocks, but did not end this run",
     running="heat or power throttles the clocks, and the run continues",
 )
-SET_SO = Sentence("whether heat lowers the clocks or somebody set them: throttle reasons would show it")
-ENVIRONMENT = Sentence("what caused it: cooling, air flow or power delivery")
-HOW_MUCH = Sentence("how much it slowed the run: no step times or throughput with and without throttling were given")
-COOLING = Sentence("check fans, dust, air flow and inlet temperature of the node")
-POWER = Sentence("check power supplies, power feeds and power caps of the node")
-SENSORS = Command("{node_shell} 'sudo ipmitool sel elist | tail; nvidia-smi -q -d TEMPERATURE,POWER'")
-ELSEWHERE = Sentence("until that is repaired, run on other nodes, with the options of the first submission")
+HEAT_OR_SETTING = Sentence("whether heat lowers the clocks or somebody set them: throttle reasons would show it")
+ENVIRONMENT_UNKNOWN = Sentence("what caused it: cooling, air flow or power delivery")
+SLOWDOWN_UNKNOWN = Sentence(
+    "how much it slowed the run: no step times or throughput with and without throttling were given"
+)
+CHECK_COOLING = Sentence("check fans, dust, air flow and inlet temperature of the node")
+CHECK_POWER = Sentence("check power supplies, power feeds and power caps of the node")
+READ_SENSORS = ShellCommand("{node_shell} 'sudo ipmitool sel elist | tail; nvidia-smi -q -d TEMPERATURE,POWER'")
+RUN_ELSEWHERE = Sentence("until that is repaired, run on other nodes, with the options of the first submission")
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,7 @@ def judge(throttling: Throttling, pace: StepPace, ending: Ending, run: Run, limi
         return Missing("no throttle reasons or counters were given: low clocks may be throttled or set on purpose")
     if clocks.readings < limits.min_readings:
         return Missing("too few readings of clocks and throttle reasons: the run was too short")
-    return absent(*throttling.free)
+    return absent(*throttling.counter_evidence)
 
 
 def _finding(throttling: Throttling, pace: StepPace, ending: Ending, run: Run, limits: Limits) -> Finding:
@@ -113,9 +115,9 @@ def _finding(throttling: Throttling, pace: StepPace, ending: Ending, run: Run, l
     speed = pace.compare(worst.before, (worst.start, worst.end)) if worst.before is not None else None
     slower = None if speed is None else speed.slowdown >= limits.min_slowdown_ratio
     if speed is not None:
-        effect = PACES[speed.kind](before=speed.before, during=speed.during)
+        effect = PACE_CLAIMS[speed.kind](before=speed.before, during=speed.during)
         shows.insert(min(2, len(worst.claims)), effect)  # before temperatures and other GPUs
-    crashed = ending.abnormal is not None and (ending.state is None or ending.state.value not in SLOW_ENDS)
+    crashed = ending.abnormal is not None and (ending.state is None or ending.state.value not in SLOW_END_STATES)
     by_heat = throttling.clocks.basis == "heat"
     set_so = by_heat and worst.baseline == "highest"  # all alike and all along: clocks may be set so
     unharmed = crashed or slower is False or worst.share < limits.min_share
@@ -131,12 +133,18 @@ def _finding(throttling: Throttling, pace: StepPace, ending: Ending, run: Run, l
         "infrastructure",
         shows,
         headline=HEADLINES["brake" if any("brake" in reason for reason in reasons) else variant](),
-        implies=[ASIDE() if latent else SLOWED()],
-        cannot_decide=[SET_SO() if set_so else ENVIRONMENT(), *([HOW_MUCH()] if speed is None else [])],
-        actions=[action(POWER if power else COOLING, SENSORS), action(ELSEWHERE, *RESUBMIT_ELSEWHERE)],
+        implies=[DID_NOT_END_RUN() if latent else HARDWARE_SLOWED()],
+        cannot_decide=[
+            HEAT_OR_SETTING() if set_so else ENVIRONMENT_UNKNOWN(),
+            *([SLOWDOWN_UNKNOWN()] if speed is None else []),
+        ],
+        actions=[
+            action(CHECK_POWER if power else CHECK_COOLING, READ_SENSORS),
+            action(RUN_ELSEWHERE, *RESUBMIT_ELSEWHERE),
+        ],
         since=worst.start,
         variant=variant,
-        ranks=ranks_at(run, gpus),
+        ranks=ranks_of_gpus(run, gpus),
         nodes=nodes_of(gpus),
         gpus=gpus,
         latent=latent,
@@ -159,7 +167,7 @@ FAMILY = Family(
     example=("thermal-throttle", "ranks"),
     judge=judge,
     limits=Limits(),
-    cost_kind="pace",
+    cost_kind="slow",
     explains=("D3", "F3"),
     rivals=("D1", "D2"),
     collect=(

@@ -45,12 +45,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from trackside.evidence import Frame, Missing, Value
-from trackside.facts.fact import Maybe, known, neither
+from trackside.facts.fact import Maybe, all_missing, or_none
 from trackside.facts.gpu.activity import GpuActivity, missing_activity
 from trackside.facts.gpu.idle import IdleGpus
-from trackside.facts.gpus import nodes_of, ranks_at
+from trackside.facts.gpus import nodes_of, ranks_of_gpus
 from trackside.facts.logs.complaints import CollectiveComplaints
-from trackside.facts.logs.ending import Ending, how_it_ended
+from trackside.facts.logs.ending import ENDED_WELL, Ending, how_it_ended
 from trackside.facts.logs.exceptions import Exceptions, earliest_first
 from trackside.facts.logs.rendezvous_failures import (
     FIX_ADDRESS,
@@ -61,53 +61,56 @@ from trackside.facts.logs.rendezvous_failures import (
     FIX_RANKS,
     FIX_START,
     HEADLINES,
-    NEVER_MET,
+    NEVER_CONNECTED,
     RendezvousFailures,
 )
 from trackside.facts.logs.silence import Silence
-from trackside.facts.ranks import named, ranks_of, world_size
+from trackside.facts.ranks import cited_ranks, ranks_of, world_size
 from trackside.family import Family
-from trackside.finding import Certainty, Claim, Command, Culprit, Finding, Sentence, absent, action, present
-from trackside.model import Event, Role, Run
+from trackside.finding import Certainty, Claim, Culprit, Finding, Sentence, ShellCommand, absent, action, present
+from trackside.model import Event, EventRole, Run
 
-WORKED = {
+GPU_WORK = {
     "collectives": Sentence("{level} collectives completed, so the ranks had connected"),
     "launches": Sentence("{level} kernels were launched, so the ranks were past start-up"),
     "sm": Sentence("SM activity rose to {level}, so the ranks were past start-up"),
     "power": Sentence("a GPU drew {level}, so the ranks were past start-up"),
 }
-RAISED = Sentence("setting up the process group raised {type}: {message}")
-FIRST = Sentence("the very first collective timed out: {line}")
-BEGAN = Sentence("the ranks started to connect: {line}")
-SILENT = Sentence("then nothing was printed for {seconds}", running="since then nothing has been printed for {seconds}")
-ONLY = Sentence("only {ranks} printed a start-up message")
-NO_POINT = Sentence("no training step was logged")
-BEFORE_TRAINING = Sentence(
+SETUP_RAISED = Sentence("setting up the process group raised {type}: {message}")
+FIRST_COLLECTIVE_TIMED_OUT = Sentence("the very first collective timed out: {line}")
+CONNECTING_BEGAN = Sentence("the ranks started to connect: {line}")
+NOTHING_PRINTED = Sentence(
+    "then nothing was printed for {seconds}", running="since then nothing has been printed for {seconds}"
+)
+ONLY_THESE_STARTED = Sentence("only {ranks} printed a start-up message")
+NO_STEP_LOGGED = Sentence("no training step was logged")
+GROUP_NEVER_FORMED = Sentence(
     "the ranks never formed their process group, so no training step was done",
     running="the ranks have not formed their process group, so no training step has been done",
 )
-WHICH = Sentence("the cause: an unreachable coordinator, a firewall, name resolution, or a rank that never started")
-PROBE = Command(
+CAUSE_UNKNOWN = Sentence(
+    "the cause: an unreachable coordinator, a firewall, name resolution, or a rank that never started"
+)
+PROBE_ADDRESS = ShellCommand(
     "srun --label --ntasks-per-node=1 bash -c 'getent hosts $MASTER_ADDR; nc -vz $MASTER_ADDR $MASTER_PORT'"
 )
-FIRST_NODE = Command('export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)')
-OWN_PORT = Command("export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))")
-SHOW_INTERFACES = Command("srun --label --ntasks-per-node=1 ip -brief address")
-SHOW_TASKS = Command("srun --label bash -c 'echo $(hostname): rank $SLURM_PROCID of $SLURM_NTASKS'")
+SET_FIRST_NODE = ShellCommand('export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)')
+SET_OWN_PORT = ShellCommand("export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))")
+SHOW_INTERFACES = ShellCommand("srun --label --ntasks-per-node=1 ip -brief address")
+SHOW_TASKS = ShellCommand("srun --label bash -c 'echo $(hostname): rank $SLURM_PROCID of $SLURM_NTASKS'")
 COMMANDS = {
-    FIX_NAME: (FIRST_NODE,),
-    FIX_ADDRESS: (FIRST_NODE,),
-    FIX_NETWORK: (PROBE,),
-    FIX_PORT: (OWN_PORT,),
+    FIX_NAME: (SET_FIRST_NODE,),
+    FIX_ADDRESS: (SET_FIRST_NODE,),
+    FIX_NETWORK: (PROBE_ADDRESS,),
+    FIX_PORT: (SET_OWN_PORT,),
     FIX_INTERFACE: (SHOW_INTERFACES,),
     FIX_START: (SHOW_TASKS,),
     FIX_RANKS: (SHOW_TASKS,),
 }
 """Remedy -> the command that applies or checks it, inside the job."""
-TRAINED = Sentence("training was running, so the ranks had connected: {point}")
-COMPLETED = Sentence("the run ended normally: {state}")
-CAME_UP = Sentence("the process group came up: {line}")
-NONE = Sentence("no failed rendezvous in the log")
+TRAINING_RAN = Sentence("training was running, so the ranks had connected: {point}")
+GROUP_FORMED = Sentence("the process group came up: {line}")
+NO_FAILED_RENDEZVOUS = Sentence("no failed rendezvous in the log")
 
 
 @dataclass(frozen=True)
@@ -137,7 +140,7 @@ class StartupFacts:
     @property
     def raised(self) -> bool:
         """Whether the run raised its own error."""
-        return any(row.role is Role.ROOT for row in self.exceptions.frame.events)
+        return any(row.role is EventRole.ROOT for row in self.exceptions.frame.events)
 
     @property
     def worked(self) -> Claim | None:
@@ -145,7 +148,7 @@ class StartupFacts:
         activity = self.activity
         if activity is None or not activity.worked.any():
             return None
-        levels = ((sentence, activity.level(name, "max")) for name, sentence in WORKED.items())
+        levels = ((sentence, activity.level(name, "max")) for name, sentence in GPU_WORK.items())
         return next((sentence(level=level) for sentence, level in levels if level is not None and level.value), None)
 
 
@@ -174,84 +177,86 @@ def judge(
 ) -> Finding | Missing:  # fmt: skip
     """Start-up failures without a later group, collective or logged step; else GPUs that stay idle on all nodes, or
     silence after init."""
-    if (blind := neither(failures, missing_activity(activity))) is not None:
-        return blind
+    if (missing := all_missing(failures, missing_activity(activity))) is not None:
+        return missing
     progress = silence.signs["progress"]
     if silence.points:
-        return absent(TRAINED(point=progress.value(silence.points[0], "text")))
+        return absent(TRAINING_RAN(point=progress.value(silence.points[0], "text")))
     if ending.completed is not None:
-        return absent(COMPLETED(state=ending.completed))
-    cold = known(idle)
-    cold = cold if cold is not None and len(cold.activity.gpus) > 1 else None
-    facts = StartupFacts(run, ending, silence, known(failures), known(complaints), exceptions, known(activity), cold)
+        return absent(ENDED_WELL(state=ending.completed))
+    idle_gpus = or_none(idle)
+    idle_gpus = idle_gpus if idle_gpus is not None and len(idle_gpus.activity.gpus) > 1 else None
+    facts = StartupFacts(
+        run, ending, silence, or_none(failures), or_none(complaints), exceptions, or_none(activity), idle_gpus
+    )
     lead = next(_leads(facts), None)
     return _ruled_out(facts) if lead is None else _finding(facts, lead)
 
 
 def _leads(facts: StartupFacts) -> Iterator[StartupLead]:
     """A reported failure; a start-up exception; a timeout of the first collective; GPUs that stay idle; a silence."""
-    failures, bad = facts.failures, facts.ending.abnormal
-    if failures is not None and (failures.final or (failures.rows and bad is not None)):
-        yield _failed(facts, failures)
+    failures, bad_end = facts.failures, facts.ending.abnormal
+    if failures is not None and (failures.final or (failures.rows and bad_end is not None)):
+        yield _failure_lead(facts, failures)
     if failures is not None and failures.raised:
         row = failures.raised[0]
-        shows = (RAISED(**facts.exceptions.values(row)), *facts.cold)
-        yield StartupLead(Certainty.ESTABLISHED, shows, row=row, end=bad, everywhere=True)
+        shows = (SETUP_RAISED(**facts.exceptions.values(row)), *facts.cold)
+        yield StartupLead(Certainty.ESTABLISHED, shows, row=row, end=bad_end, everywhere=True)
     first = [row for row in facts.timeouts if row.get("seq") in (0, 1)]
     if first and len(first) == len(facts.timeouts) and facts.complaints is not None:
         line = facts.complaints.frames["timeouts"].value(first[0], "text")
-        yield StartupLead(Certainty.SUPPORTED, (FIRST(line=line),), row=first[0], end=bad)
+        yield StartupLead(Certainty.SUPPORTED, (FIRST_COLLECTIVE_TIMED_OUT(line=line),), row=first[0], end=bad_end)
     if facts.silence.formed or facts.worked is not None or facts.raised:
         return
     ending, starts = facts.ending, facts.silence.starts
-    open_end = ending.reaped or ending.state is None or failures is None
+    open_end = ending.ended_from_outside or ending.state is None or failures is None
     if facts.idle is not None and open_end and not ending.ends:
-        yield from _stayed_cold(facts, facts.idle)
-    if ending.reaped and starts and facts.silence.several_ranks and not facts.timeouts:
-        sure = facts.silence.stall is not None and bool(facts.silence.signs["inits"])
-        shows = (*_began(facts), *([] if ending.state is None else [how_it_ended(ending.state)]))
-        yield _waiting(facts, shows, Certainty.SUPPORTED if sure else Certainty.POSSIBLE, None)
+        yield from _idle_lead(facts, facts.idle)
+    if ending.ended_from_outside and starts and facts.silence.several_ranks and not facts.timeouts:
+        is_sure = facts.silence.stall is not None and bool(facts.silence.signs["inits"])
+        shows = (*_start_claims(facts), *([] if ending.state is None else [how_it_ended(ending.state)]))
+        yield _waiting_lead(facts, shows, Certainty.SUPPORTED if is_sure else Certainty.POSSIBLE, None)
 
 
-def _failed(facts: StartupFacts, failures: RendezvousFailures) -> StartupLead:
+def _failure_lead(facts: StartupFacts, failures: RendezvousFailures) -> StartupLead:
     certainty = Certainty.ESTABLISHED if failures.final else Certainty.SUPPORTED
     shows, first = (*failures.claims, *facts.cold), earliest_first(failures.rows)[0]
     end, headline = facts.ending.abnormal, failures.headline
     return StartupLead(certainty, shows, *failures.remedy, first, end, everywhere=True, headline=headline)
 
 
-def _began(facts: StartupFacts) -> list[Claim]:
+def _start_claims(facts: StartupFacts) -> list[Claim]:
     """The last logged start of a rank, and the silence after it."""
     silence, starts = facts.silence, facts.silence.starts
     frame = silence.signs["inits"] if silence.signs["inits"] else silence.hosts
-    shows = [BEGAN(line=frame.value(starts[-1], "text"))]
-    return shows if silence.stall is None else [*shows, SILENT(seconds=silence.stall[0])]
+    shows = [CONNECTING_BEGAN(line=frame.value(starts[-1], "text"))]
+    return shows if silence.stall is None else [*shows, NOTHING_PRINTED(seconds=silence.stall[0])]
 
 
-def _stayed_cold(facts: StartupFacts, idle: IdleGpus) -> Iterator[StartupLead]:
+def _idle_lead(facts: StartupFacts, idle: IdleGpus) -> Iterator[StartupLead]:
     """GPUs idle on all nodes for long enough: established if the log shows that the ranks had begun to connect."""
     if idle.seconds.number < facts.silence.limits.min_silence_s or not idle.forming:
         return
     state = facts.ending.state  # cold GPUs say enough of a run that still goes on
     if facts.silence.starts:
-        began, *silent = _began(facts)
-        shows, certainty = (began, *silent, *idle.claims), Certainty.ESTABLISHED
+        connecting, *silence_claims = _start_claims(facts)
+        shows, certainty = (connecting, *silence_claims, *idle.claims), Certainty.ESTABLISHED
     else:
-        sure = idle.context_only is False or idle.attached
-        shows, certainty = idle.claims, Certainty.SUPPORTED if sure else Certainty.POSSIBLE
-    yield _waiting(facts, shows, certainty, state, everywhere=True)
+        is_sure = idle.context_only is False or idle.attached
+        shows, certainty = idle.claims, Certainty.SUPPORTED if is_sure else Certainty.POSSIBLE
+    yield _waiting_lead(facts, shows, certainty, state, everywhere=True)
 
 
-def _waiting(
+def _waiting_lead(
     facts: StartupFacts, shows: tuple[Claim, ...], certainty: Certainty, end: Value | None, everywhere: bool = False
 ) -> StartupLead:
     """Ranks that waited for others: for those that logged no start, if these are known."""
     inits, row = facts.silence.signs["inits"], next(iter(facts.silence.starts[-1:]), None)
-    started = named(inits, inits.events)
+    started = cited_ranks(inits, inits.events)
     world = max(world_size(facts.run, inits, facts.silence.hosts) or 0, len(facts.run.nodes))
     if started is None or not isinstance(started.value, tuple) or len(started.value) >= world:
         return StartupLead(certainty, shows, row=row, end=end, everywhere=everywhere)
-    return StartupLead(certainty, (*shows, ONLY(ranks=started)), "job", FIX_START, row, end)
+    return StartupLead(certainty, (*shows, ONLY_THESE_STARTED(ranks=started)), "job", FIX_START, row, end)
 
 
 def _ruled_out(facts: StartupFacts) -> Finding | Missing:
@@ -259,13 +264,13 @@ def _ruled_out(facts: StartupFacts) -> Finding | Missing:
     if facts.silence.formed:
         ready, communicators = (facts.silence.signs[name] for name in ("ready", "communicators"))
         frame: Frame = ready if ready else communicators
-        return absent(CAME_UP(line=frame.value(frame.events[0], "text")))
+        return absent(GROUP_FORMED(line=frame.value(frame.events[0], "text")))
     if facts.worked is not None:
         return absent(facts.worked)
     if facts.failures is None:
         lost = "no job log was given"
         return Missing(lost if facts.idle is None else f"{lost} that shows what the ranks waited for")
-    return absent(NONE(count=facts.failures.frame.reduce("count")))
+    return absent(NO_FAILED_RENDEZVOUS(count=facts.failures.frame.reduce("count")))
 
 
 def _finding(facts: StartupFacts, lead: StartupLead) -> Finding:
@@ -275,7 +280,7 @@ def _finding(facts: StartupFacts, lead: StartupLead) -> Finding:
     elif certainty is Certainty.ESTABLISHED:
         certainty = Certainty.SUPPORTED
     if not isinstance(facts.silence.trajectory, Missing):
-        shows.append(NO_POINT(count=facts.silence.signs["progress"].reduce("count")))
+        shows.append(NO_STEP_LOGGED(count=facts.silence.signs["progress"].reduce("count")))
     failed = [row for row in facts.exceptions.frame.events if row.get("about") == "rendezvous"]
     cold = facts.idle.activity.gpus if lead.everywhere and facts.idle is not None else ()
     same_rank = row is not None and row.get("reason") == "duplicate_rank"
@@ -283,13 +288,13 @@ def _finding(facts: StartupFacts, lead: StartupLead) -> Finding:
         certainty,
         lead.culprit,
         shows,
-        headline=lead.headline or HEADLINES.get(lead.remedy, NEVER_MET)(),
-        implies=[BEFORE_TRAINING()],
-        cannot_decide=[WHICH()] if lead.culprit == "unknown" else [],
+        headline=lead.headline or HEADLINES.get(lead.remedy, NEVER_CONNECTED)(),
+        implies=[GROUP_NEVER_FORMED()],
+        cannot_decide=[CAUSE_UNKNOWN()] if lead.culprit == "unknown" else [],
         actions=[action(lead.remedy, *COMMANDS.get(lead.remedy, ()))],
         since=None if row is None else row.time,
         at=None if row is None else row.at,
-        ranks=ranks_of([row]) if row is not None and same_rank else ranks_at(facts.run, cold),
+        ranks=ranks_of([row]) if row is not None and same_rank else ranks_of_gpus(facts.run, cold),
         nodes=nodes_of(cold),
         exception=(str(failed[0].get("type")), str(failed[0].get("message") or "")) if failed else None,
     )
@@ -309,5 +314,5 @@ FAMILY = Family(
         "sacct -P -j <id> --format=JobID,State,ExitCode,Start,End,NodeList",
     ),
     absence_based=True,
-    cost_kind="standstill",
+    cost_kind="stopped",
 )

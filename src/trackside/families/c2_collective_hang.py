@@ -9,7 +9,7 @@ busy while no work is done.
 What it looks like
 ------------------
 NCCL's watchdog or gloo times out on some ranks; a peer's connection closes; or, without a watchdog, the log is
-silent until the time limit. The culprit is the rank that did not report an error: it printed no timeout, its
+silent until the time limit. The rank at fault is the one that did not report an error: it printed no timeout, its
 last enqueued collective is its last completed one, or it is missing from the others' reports. In metrics: no
 launches and no collectives to the end while memory stays allocated; high engine activity with SM activity near
 zero, or at the level of spinning; and the GPU that the others wait for idle, not sampled, or behind. Or, if the
@@ -47,22 +47,22 @@ References
 from __future__ import annotations
 
 from trackside.evidence import Missing, Value
-from trackside.facts.fact import Maybe, known, neither
+from trackside.facts.fact import Maybe, all_missing, or_none
 from trackside.facts.gpu.activity import GpuActivity, missing_activity
 from trackside.facts.gpu.last_part import LastPart
 from trackside.facts.gpu.stall_claims import Stall
-from trackside.facts.gpus import nodes_of, of_ranks, ranks_at
+from trackside.facts.gpus import gpus_of_ranks, nodes_of, ranks_of_gpus
 from trackside.facts.logs.complaints import CollectiveComplaints
 from trackside.facts.logs.ending import ENDED_WELL, Ending
 from trackside.facts.logs.flight_records import FlightRecords
-from trackside.facts.logs.hang_causes import BLOCKED, HangCauses, Trigger
+from trackside.facts.logs.hang_causes import MACHINE_HEADLINES, HangCauses, Trigger
 from trackside.facts.logs.hang_lead import HangLead
 from trackside.facts.logs.hang_stacks import HangStacks
 from trackside.facts.logs.silence import Silence
 from trackside.facts.ranks import AbsentRanks
 from trackside.facts.training.learning import last_logged
 from trackside.family import Family
-from trackside.finding import Action, Claim, Command, Culprit, Finding, Sentence, absent, action, present
+from trackside.finding import Action, Claim, Culprit, Finding, Sentence, ShellCommand, absent, action, present
 from trackside.model import Event, Run
 from trackside.remedies import DUMP_STACKS
 
@@ -70,45 +70,53 @@ STUCK_AT = Sentence("hung in a collective: the other ranks wait for one rank, wh
 WAIT_FOR_ONE = Sentence("hung in a collective: the other ranks wait for one rank")
 WAIT_FOR_SOME = Sentence("hung in a collective: several ranks did not enter it")
 HUNG = Sentence("hung in a collective")
-STOPPED = Sentence("several ranks stopped at once, most likely in a collective")
-FROZEN = Sentence(
+STOPPED_AT_ONCE = Sentence("several ranks stopped at once, most likely in a collective")
+ONLY_WAIT = Sentence(
     "the run hung in a collective; GPUs that look busy only wait",
     running="the run hangs in a collective; GPUs that look busy only wait",
 )
-SEEMS_FROZEN = Sentence(
+USUALLY_STUCK = Sentence(
     "several ranks that stop at once are usually stuck in a collective; GPUs that look busy only wait",
     running=(
         "several ranks that have stopped at once are usually stuck in a collective; GPUs that look busy only wait"
     ),
 )
-WHICH = Sentence("which rank did not enter the collective, and why")
-WHY = Sentence("why the rank did not enter the collective: nothing from its host shows it")
-LOOK_ALL = Sentence(
+RANK_UNKNOWN = Sentence("which rank did not enter the collective, and why")
+ABSENCE_UNEXPLAINED = Sentence("why the rank did not enter the collective: nothing from its host shows it")
+COMPARE_LOGS = Sentence(
     "compare the last lines of each rank's log; if it hangs again, dump the stacks before the job ends",
     running="dump the stack of each rank while it hangs, compare the last lines of the logs, then cancel the job",
 )
-LOOK_RANK = Sentence(
+CHECK_RANK = Sentence(
     "check the log, the node, the data shard and the storage of that rank; if it hangs again, dump its stack",
     running="dump the stack of that rank, and check its log, its node, its data shard and its storage",
 )
-LOOK_LINE = Sentence("look at {place}: what that rank waits for there, and why no other rank is there")
-LOOK_RANKS = Sentence("find the rank that did not report a timeout, and check its log and its node")
-KERNEL_STACKS = (
-    Command("{on_node} sudo cat /proc/{pid}/stack"),
-    Command("{node_shell} 'for p in {pids}; do sudo cat /proc/$p/stack; done'"),
+CHECK_LINE = Sentence("look at {place}: what that rank waits for there, and why no other rank is there")
+FIND_SILENT_RANK = Sentence("find the rank that did not report a timeout, and check its log and its node")
+SHOW_KERNEL_STACKS = (
+    ShellCommand("{on_node} sudo cat /proc/{pid}/stack"),
+    ShellCommand("{node_shell} 'for p in {pids}; do sudo cat /proc/$p/stack; done'"),
 )
-LOOK_KERNEL = Sentence("see where the process in state D waits in the kernel, and check that file system or driver")
-WATCHDOG = Sentence(
+CHECK_KERNEL_STACK = Sentence(
+    "see where the process in state D waits in the kernel, and check that file system or driver"
+)
+TURN_ON_WATCHDOG = Sentence(
     "turn on the NCCL watchdog and the Flight Recorder, so that the next hang fails fast and names the rank"
 )
-SETTINGS = Command("export TORCH_NCCL_DUMP_ON_TIMEOUT=true TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_TRACE_BUFFER_SIZE=2000")
+WATCHDOG_SETTINGS = ShellCommand(
+    "export TORCH_NCCL_DUMP_ON_TIMEOUT=true TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_TRACE_BUFFER_SIZE=2000"
+)
 """The size of the Flight Recorder's buffer under its present name, and under the one of older PyTorch versions."""
-STARTUP = Sentence("no collective had completed and no training step was logged: this is a rendezvous failure")
-NONE = Sentence("no timeout of a collective and no lost connection between ranks was recognized in the log")
+IS_RENDEZVOUS_FAILURE = Sentence(
+    "no collective had completed and no training step was logged: this is a rendezvous failure"
+)
+NO_TIMEOUT = Sentence("no timeout of a collective and no lost connection between ranks was recognized in the log")
 
-SOME = "only the stacks of some ranks were taken"
-OPEN = "what the run did in its last part is unknown: the completed steps account for only part of its time"
-NO_LOG = "no job log was given, and GPU activity does not show a hang"
+SOME_STACKS_MISSING = "only the stacks of some ranks were taken"
+LAST_PART_UNKNOWN = (
+    "what the run did in its last part is unknown: the completed steps account for only part of its time"
+)
+NO_LOG_AND_NO_STALL = "no job log was given, and GPU activity does not show a hang"
 
 
 def judge(
@@ -117,18 +125,18 @@ def judge(
     activity: Maybe[GpuActivity], lead: Maybe[HangLead],
 ) -> Finding | Missing:  # fmt: skip
     """The strongest evidence leads; other evidence of the same is added, then the absent ranks and the reason."""
-    if (missing := neither(complaints, flight, stacks, missing_activity(activity))) is not None:
+    if (missing := all_missing(complaints, flight, stacks, missing_activity(activity))) is not None:
         return missing
     if ending.completed is not None:
         return absent(ENDED_WELL(state=ending.completed))
-    own_complaints, own_stacks = known(complaints), known(stacks)
+    own_complaints, own_stacks = or_none(complaints), or_none(stacks)
     if own_complaints is not None and own_complaints.at_startup:
-        return absent(STARTUP(count=silence.signs["progress"].reduce("count")))
+        return absent(IS_RENDEZVOUS_FAILURE(count=silence.signs["progress"].reduce("count")))
     if isinstance(lead, Missing):
         return _ruled_out(run, silence, last, own_complaints, own_stacks)
     own_stacks = own_stacks if own_stacks is not None and own_stacks.waiting else None
-    absent_ranks, code_line, absent_claims = _absent(lead, own_stacks)
-    ranks, gpus = _localized(run, absent_ranks, lead.stall)
+    absent_ranks, code_line, absent_claims = _absent_ranks(lead, own_stacks)
+    ranks, gpus = _place_of(run, absent_ranks, lead.stall)
     machine_claim = causes.machine
     trigger = causes.trigger(ranks) if machine_claim is None else None
     last_point, stall = last.points[-1:], lead.stall
@@ -141,15 +149,18 @@ def judge(
     own_work = stall is not None and stall.sign == "computing" and set(gpus) == set(stall.outliers)
     because = first_claim is not None or own_work or code_line is not None
     witnesses = (lead.absent, machine_claim, stall, own_stacks)
-    is_collective = lead.of_collective or any(one is not None for one in witnesses)
+    is_collective = lead.of_collective or any(witness is not None for witness in witnesses)
     return present(
         lead.certainty,
         _culprit(run, lead, machine_claim, trigger, absent_ranks, own_work or code_line is not None),
         shows,
         headline=_headline(is_collective, machine_claim, trigger, code_line, max(len(ranks), len(gpus))),
-        implies=[FROZEN() if is_collective else SEEMS_FROZEN()],
-        cannot_decide=[] if because else [WHY() if ranks or gpus else WHICH()],
-        actions=[_look(causes, trigger, code_line, bool(ranks or gpus), is_collective), action(WATCHDOG, SETTINGS)],
+        implies=[ONLY_WAIT() if is_collective else USUALLY_STUCK()],
+        cannot_decide=[] if because else [ABSENCE_UNEXPLAINED() if ranks or gpus else RANK_UNKNOWN()],
+        actions=[
+            _next_step(causes, trigger, code_line, bool(ranks or gpus), is_collective),
+            action(TURN_ON_WATCHDOG, WATCHDOG_SETTINGS),
+        ],
         since=_since(lead, last_point),
         at=None if lead.row is None else lead.row.at,
         ranks=ranks,
@@ -167,18 +178,22 @@ def _ruled_out(
         return absent(*stacks.claims)
     partial = stacks is not None and 0 < len(stacks.ranks) < (run.n_ranks or 2)
     if last.working is not None:
-        return Missing(SOME) if partial else absent(last.working)
+        return Missing(SOME_STACKS_MISSING) if partial else absent(last.working)
     if complaints is None:
-        return Missing(NO_LOG)
-    if last.reaped and not last.raised and silence.several_ranks and silence.unaccounted is not None:
-        return Missing(OPEN)
-    return Missing(SOME) if partial else absent(NONE(count=complaints.frames["timeouts"].reduce("count")))
+        return Missing(NO_LOG_AND_NO_STALL)
+    if last.ended_from_outside and not last.raised and silence.several_ranks and silence.unaccounted is not None:
+        return Missing(LAST_PART_UNKNOWN)
+    return (
+        Missing(SOME_STACKS_MISSING)
+        if partial
+        else absent(NO_TIMEOUT(count=complaints.frames["timeouts"].reduce("count")))
+    )
 
 
 # -- the absent ranks and the owner
 
 
-def _absent(lead: HangLead, stacks: HangStacks | None) -> tuple[AbsentRanks | None, Value | None, list[Claim]]:
+def _absent_ranks(lead: HangLead, stacks: HangStacks | None) -> tuple[AbsentRanks | None, Value | None, list[Claim]]:
     """(the absent ranks, their line of code if stacks agree, the claims about them)."""
     absent_ranks, code_line = lead.absent, None
     if stacks is None:
@@ -191,13 +206,13 @@ def _absent(lead: HangLead, stacks: HangStacks | None) -> tuple[AbsentRanks | No
     return absent_ranks, code_line, [*shows, absent_ranks.claim] if absent_ranks is not None else shows
 
 
-def _localized(
+def _place_of(
     run: Run, absent_ranks: AbsentRanks | None, stall: Stall | None
 ) -> tuple[tuple[int, ...], tuple[str, ...]]:
     """Ranks and GPUs that the others wait for: by the ranks' own reports, else by the GPUs."""
     if absent_ranks is not None:
-        return absent_ranks.ranks, of_ranks(run, absent_ranks.ranks)
-    return ((), ()) if stall is None else (ranks_at(run, stall.outliers), stall.outliers)
+        return absent_ranks.ranks, gpus_of_ranks(run, absent_ranks.ranks)
+    return ((), ()) if stall is None else (ranks_of_gpus(run, stall.outliers), stall.outliers)
 
 
 def _culprit(
@@ -213,7 +228,7 @@ def _culprit(
     open: code, data, storage or the network may be the reason."""
     if machine_claim is not None:
         return "infrastructure"
-    by_peers = lead.owner is None and absent_ranks is not None and absent_ranks.own and len(run.nodes) == 1
+    by_peers = lead.owner is None and absent_ranks is not None and absent_ranks.delayed_by_host and len(run.nodes) == 1
     return "job" if trigger is not None or own_code or by_peers else lead.owner or "unknown"
 
 
@@ -223,9 +238,9 @@ def _headline(
     """By the reason, if it is known: the machine's or the ranks' own. ``code_line``: where the awaited rank stays;
     ``count``: how many ranks the others wait for, 0 if unknown."""
     if not is_collective:
-        return STOPPED()
-    if machine is not None and machine.sentence in BLOCKED:
-        return BLOCKED[machine.sentence]()
+        return STOPPED_AT_ONCE()
+    if machine is not None and machine.sentence in MACHINE_HEADLINES:
+        return MACHINE_HEADLINES[machine.sentence]()
     if trigger is not None:
         return trigger.headline
     if code_line is not None and count <= 1:
@@ -233,16 +248,16 @@ def _headline(
     return (HUNG if count == 0 else WAIT_FOR_ONE if count == 1 else WAIT_FOR_SOME)()
 
 
-def _look(
+def _next_step(
     causes: HangCauses, trigger: Trigger | None, code_line: Value | None, is_named: bool, is_collective: bool
 ) -> Action:
     if causes.stuck_process is not None:
-        return action(LOOK_KERNEL, *KERNEL_STACKS)
+        return action(CHECK_KERNEL_STACK, *SHOW_KERNEL_STACKS)
     if trigger is not None:
         return action(trigger.remedy)
     if code_line is not None:
-        return action(LOOK_LINE, place=code_line)
-    return action(LOOK_RANK if is_named else LOOK_RANKS if is_collective else LOOK_ALL, *DUMP_STACKS)
+        return action(CHECK_LINE, place=code_line)
+    return action(CHECK_RANK if is_named else FIND_SILENT_RANK if is_collective else COMPARE_LOGS, *DUMP_STACKS)
 
 
 def _since(lead: HangLead, last_point: tuple[Event, ...]) -> float | None:
@@ -267,5 +282,5 @@ FAMILY = Family(
         "TORCH_NCCL_DUMP_ON_TIMEOUT set)",
         "dmesg -T of the nodes (hung tasks, links)",
     ),
-    cost_kind="standstill",
+    cost_kind="stopped",
 )

@@ -42,69 +42,69 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trackside.evidence import Missing, Value, derived
-from trackside.facts.fact import Maybe, known, neither
+from trackside.facts.fact import Maybe, all_missing, or_none
 from trackside.facts.gpu.activity import GpuActivity, missing_activity
 from trackside.facts.gpu.idle import IdleGpus
 from trackside.facts.gpu.stall import GpuStall
-from trackside.facts.gpus import nodes_of, ranks_at
-from trackside.facts.logs.ending import ENDED_WELL, REAPED, Ending
+from trackside.facts.gpus import nodes_of, ranks_of_gpus
+from trackside.facts.logs.ending import ENDED_WELL, OUTSIDE_END_STATES, Ending
 from trackside.facts.logs.exceptions import Exceptions
 from trackside.facts.logs.flight_records import FlightRecords
 from trackside.facts.logs.hang_stacks import HangStacks
 from trackside.facts.logs.silence import Silence
 from trackside.family import Family
 from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, present
-from trackside.model import Role, Run
+from trackside.model import EventRole, Run
 from trackside.remedies import DUMP_STACKS
 
-HUNG_AT = Sentence("hung at {place}, with an idle GPU")
-HUNG_THERE = Sentence("hung at {place}")
+HUNG_AT_GPU_IDLE = Sentence("hung at {place}, with an idle GPU")
+HUNG_AT = Sentence("hung at {place}")
 HUNG = Sentence("hung: the job holds its GPU and does nothing")
 HUNG_ALL = Sentence("hung: the job holds its GPUs and does nothing")
 HUNG_ON_HOST = Sentence("hung: its processes wait on the host")
 HUNG_SILENT = Sentence("hung: no output for {seconds} until it was ended", running="hung: no output for {seconds}")
 HUNG_EMPTY = Sentence("hung: it printed nothing until it was ended", running="hung: it has printed nothing")
-NOT_REAPED = Sentence(
+NOT_ENDED_FROM_OUTSIDE = Sentence(
     "neither the time limit nor a user ended the run: the scheduler recorded {state}",
     running="neither the time limit nor a user ended the run: the scheduler lists it as {state}",
 )
-RAISED = Sentence("the run ended with {type}", running="the job raised {type}")
-BRIEF = Sentence(
+ENDED_BY_EXCEPTION = Sentence("the run ended with {type}", running="the job raised {type}")
+RAN_BRIEFLY = Sentence(
     "the run lasted only {seconds} before it was ended: {state}",
     running="the run has lasted only {seconds}: {state}",
 )
-FORMED = Sentence(
+RENDEZVOUS_FAILED = Sentence(
     "the GPUs of {nodes} nodes never computed while their ranks tried to connect: this is a rendezvous failure"
 )
-ON_THE_HOST = Sentence("the job kept working without its GPU, last seen at {time}")
-WAITING = Sentence("{count} stopped together: this is a hang between ranks")
-WORKED_GPUS = {
+WORKED_ON_HOST = Sentence("the job kept working without its GPU, last seen at {time}")
+STOPPED_TOGETHER = Sentence("{count} stopped together: this is a hang between ranks")
+GPU_WORK = {
     "launches": Sentence("{level} kernels were launched"),
     "collectives": Sentence("{level} collectives completed"),
     "sm": Sentence("SM activity was {level} (median)"),
     "power": Sentence("the GPUs drew {level} (median), more than idle GPUs"),
 }
-SEVERAL = Sentence("several ranks had connected: {line}")
-WORKED = Sentence("the run worked until its end: {point}", running="the run is working: {point}")
-EMPTY = Sentence("the given log has no line of the job's own output")
-SILENT = Sentence(
+RANKS_CONNECTED = Sentence("several ranks had connected: {line}")
+WORKED_TO_END = Sentence("the run worked until its end: {point}", running="the run is working: {point}")
+LOG_EMPTY = Sentence("the given log has no line of the job's own output")
+NOTHING_PRINTED = Sentence(
     "the job printed nothing for {seconds} before it ended",
     running="the job has printed nothing for {seconds}",
 )
-REAPED_BY = Sentence("the run was ended from outside: {state}", running="the run is still running: {state}")
-IDLE = Sentence("nothing in the inputs shows that the allocation was used; an empty log does not mean healthy")
-HELD = Sentence(
+ENDED_FROM_OUTSIDE = Sentence("the run was ended from outside: {state}", running="the run is still running: {state}")
+USE_NOT_SHOWN = Sentence("nothing in the inputs shows that the allocation was used; an empty log does not mean healthy")
+GPU_UNUSED = Sentence(
     "the job held its GPU without using it until it ended",
     running="the job holds its GPU without using it",
 )
-WHY = Sentence("what the job waited for on the host: a lock, a pipe, storage or a stuck worker")
-WHETHER = Sentence("whether it hung, and what it waited for: a lock, a pipe, storage or a stuck worker")
-NO_METRIC = Sentence("whether the job used a GPU at that time: no GPU metric was given")
-LOOK = Sentence(
+WAIT_UNEXPLAINED = Sentence("what the job waited for on the host: a lock, a pipe, storage or a stuck worker")
+HANG_UNCERTAIN = Sentence("whether it hung, and what it waited for: a lock, a pipe, storage or a stuck worker")
+GPU_USE_UNKNOWN = Sentence("whether the job used a GPU at that time: no GPU metric was given")
+DUMP_NEXT_TIME = Sentence(
     "if it hangs again, dump the stacks of its processes before the job ends",
     running="dump the stacks of its processes, then cancel the job",
 )
-LOOK_LINE = Sentence(
+INSPECT_LINE = Sentence(
     "inspect {place} for what the process waits for",
     running="inspect {place} for what the process waits for, then cancel the job",
 )
@@ -127,27 +127,27 @@ def judge(
     limits: Limits,
 ) -> Finding | Missing:  # fmt: skip
     """Allocated but idle GPUs in a run that did not end by itself; without metrics, a silent log."""
-    if (missing := neither(ending.unrecorded, stacks, missing_activity(activity))) is not None:
+    if (missing := all_missing(ending.missing_end, stacks, missing_activity(activity))) is not None:
         return missing
-    found_stacks = known(stacks)
+    found_stacks = or_none(stacks)
     own_stacks = found_stacks if found_stacks is not None and found_stacks.has_stacks else None
-    excluded = _ended_itself(ending, exceptions) or _between_ranks(silence, known(flight), own_stacks)
+    excluded = _ended_itself(ending, exceptions) or _between_ranks(silence, or_none(flight), own_stacks)
     if excluded is not None:
         return excluded
     end_state = ending.state
     if end_state is None and ending.limit_notices:
         end_state = ending.notices.value(ending.limit_notices[0], "text")
-    measured = _idle_evidence(run, silence, known(idle), known(stall), limits)
+    measured = _idle_evidence(run, silence, or_none(idle), or_none(stall), limits)
     if isinstance(measured, Finding):
         return measured
     if measured is not None:
         return _finding(run, silence, measured, end_state, own_stacks)
     silent_for = silence.stall
     if own_stacks is not None and (own_stacks.suspected or silent_for is not None):
-        shows = [SILENT(seconds=silent_for[0])] if silent_for is not None and silent_for[1] else []
-        shows += [REAPED_BY(state=end_state)] if end_state is not None else []
+        shows = [NOTHING_PRINTED(seconds=silent_for[0])] if silent_for is not None and silent_for[1] else []
+        shows += [ENDED_FROM_OUTSIDE(state=end_state)] if end_state is not None else []
         all_ranks = len(own_stacks.ranks) >= (run.n_ranks or 1)  # of the others, some may be waited for elsewhere
-        return _unmeasured(
+        return _finding_without_metrics(
             silence, HUNG_ON_HOST(), shows, own_stacks, Certainty.SUPPORTED if all_ranks else Certainty.POSSIBLE
         )
     return _by_log(ending, silence, end_state, limits)
@@ -158,12 +158,12 @@ def _ended_itself(ending: Ending, exceptions: Exceptions) -> Finding | None:
     if ending.completed is not None:
         return absent(ENDED_WELL(state=ending.completed))
     state = ending.state
-    if state is not None and state.value not in REAPED and not ending.limit_notices:
-        return absent(NOT_REAPED(state=state))
+    if state is not None and state.value not in OUTSIDE_END_STATES and not ending.limit_notices:
+        return absent(NOT_ENDED_FROM_OUTSIDE(state=state))
     if ending.own_end is not None:
         return absent(ending.own_end)
-    own = (row for row in exceptions.frame.events if row.role is Role.ROOT)
-    return next((absent(RAISED(type=exceptions.frame.value(row, "type"))) for row in own), None)
+    own_errors = (row for row in exceptions.frame.events if row.role is EventRole.ROOT)
+    return next((absent(ENDED_BY_EXCEPTION(type=exceptions.frame.value(row, "type"))) for row in own_errors), None)
 
 
 def _between_ranks(silence: Silence, flight: FlightRecords | None, stacks: HangStacks | None) -> Finding | None:
@@ -193,13 +193,13 @@ def _idle_evidence(
     if idle is not None:
         activity = idle.activity
         if idle.forming:
-            return absent(FORMED(nodes=derived(len(nodes_of(activity.gpus)), idle.seconds)))
+            return absent(RENDEZVOUS_FAILED(nodes=derived(len(nodes_of(activity.gpus)), idle.seconds)))
         if idle.seconds.number < limits.min_idle_s:
             return None
         later_sign = silence.sign_after(float(activity.times[0]) - activity.step + limits.min_idle_s)
         strong = idle.attached is False or len(idle.claims) > 2  # two signals and more
         return (
-            absent(ON_THE_HOST(time=later_sign))
+            absent(WORKED_ON_HOST(time=later_sign))
             if later_sign is not None
             else IdleEvidence(idle.claims, activity.gpus, run.start, strong)
         )
@@ -212,45 +212,49 @@ def _idle_evidence(
             stall_at_end.since + limits.min_idle_s
         )  # no collective keeps it busy: a kernel without end
         return (
-            absent(ON_THE_HOST(time=later_sign))
+            absent(WORKED_ON_HOST(time=later_sign))
             if later_sign is not None
             else IdleEvidence(stall_at_end.claims, users, stall_at_end.since, stall_at_end.sure)
         )
     if stall_at_end is not None:
         return absent(
-            WAITING(count=derived(len(users), stall_at_end.seconds, unit="GPUs" if len(users) > 1 else "GPU"))
+            STOPPED_TOGETHER(count=derived(len(users), stall_at_end.seconds, unit="GPUs" if len(users) > 1 else "GPU"))
         )
     level = activity.level(name)
     if name is not None and name != "utilization" and level is not None and len(users) and stall.observed_to_end:
-        return absent(WORKED_GPUS[name](level=level))
+        return absent(GPU_WORK[name](level=level))
     return None
 
 
-def _finding(run: Run, silence: Silence, rest: IdleEvidence, end: Value | None, stacks: HangStacks | None) -> Finding:
+def _finding(run: Run, silence: Silence, idle: IdleEvidence, end: Value | None, stacks: HangStacks | None) -> Finding:
     """Idle GPUs; more than supported if the log is empty, too, if the scheduler shows the allocation, or if a stack
     shows the location."""
-    shows, lines = [*rest.claims], silence.own_lines
-    empty = lines is not None and lines.value == 0
-    if empty and lines is not None:
-        shows.append(EMPTY(count=lines))
+    shows, own_lines = [*idle.claims], silence.own_lines
+    is_empty = own_lines is not None and own_lines.value == 0
+    if is_empty and own_lines is not None:
+        shows.append(LOG_EMPTY(count=own_lines))
     if end is not None:
-        shows.append(REAPED_BY(state=end))
-    line = stacks.code_line if stacks is not None else None
-    shows += stacks.claims if line is not None and stacks is not None else ()
-    ranks = ranks_at(run, rest.gpus)
-    sure = (rest.strong and (end is not None or empty)) or line is not None
+        shows.append(ENDED_FROM_OUTSIDE(state=end))
+    code_line = stacks.code_line if stacks is not None else None
+    shows += stacks.claims if code_line is not None and stacks is not None else ()
+    ranks = ranks_of_gpus(run, idle.gpus)
+    is_sure = (idle.strong and (end is not None or is_empty)) or code_line is not None
     return present(
-        Certainty.ESTABLISHED if sure else Certainty.SUPPORTED,
+        Certainty.ESTABLISHED if is_sure else Certainty.SUPPORTED,
         "job",
         shows,
-        headline=(HUNG if len(rest.gpus) < 2 else HUNG_ALL)() if line is None else HUNG_AT(place=line),
-        implies=[HELD()],
-        cannot_decide=[] if line is not None else [WHY()],
-        actions=[action(LOOK_LINE, place=line) if line is not None else action(LOOK, *DUMP_STACKS)],
-        since=rest.since,
-        ranks=ranks or (tuple(sorted(stacks.ranks)) if line is not None and stacks is not None else ()),
-        gpus=rest.gpus,
-        nodes=nodes_of(rest.gpus),
+        headline=(HUNG if len(idle.gpus) < 2 else HUNG_ALL)()
+        if code_line is None
+        else HUNG_AT_GPU_IDLE(place=code_line),
+        implies=[GPU_UNUSED()],
+        cannot_decide=[] if code_line is not None else [WAIT_UNEXPLAINED()],
+        actions=[
+            action(INSPECT_LINE, place=code_line) if code_line is not None else action(DUMP_NEXT_TIME, *DUMP_STACKS)
+        ],
+        since=idle.since,
+        ranks=ranks or (tuple(sorted(stacks.ranks)) if code_line is not None and stacks is not None else ()),
+        gpus=idle.gpus,
+        nodes=nodes_of(idle.gpus),
     )
 
 
@@ -259,44 +263,48 @@ def _by_log(ending: Ending, silence: Silence, end: Value | None, limits: Limits)
     problem between ranks. A time limit is what its user expected to need; a user may cancel a job for any reason."""
     if end is None:
         return Missing("neither GPU activity nor the scheduler's record of the end was given")
-    if silence.unread is not None:
+    if silence.missing_log is not None:
         return Missing("neither GPU activity nor a job log was given")
     by_limit = end.value == "TIMEOUT" or ending.state is None
     min_s = limits.imports_s if by_limit else limits.min_idle_s
     if ending.elapsed is not None and ending.elapsed.number < min_s:
-        return absent(BRIEF(seconds=ending.elapsed, state=end))
-    reaped, lines = REAPED_BY(state=end), silence.own_lines
-    if lines is not None and lines.value == 0:
-        return _unmeasured(silence, HUNG_EMPTY(), [EMPTY(count=lines), reaped])
+        return absent(RAN_BRIEFLY(seconds=ending.elapsed, state=end))
+    end_claim, own_lines = ENDED_FROM_OUTSIDE(state=end), silence.own_lines
+    if own_lines is not None and own_lines.value == 0:
+        return _finding_without_metrics(silence, HUNG_EMPTY(), [LOG_EMPTY(count=own_lines), end_claim])
     first_sign = silence.first_line("progress", "ready", "communicators", "inits")
     if first_sign is not None and silence.several_ranks:
-        return absent(SEVERAL(line=first_sign))
+        return absent(RANKS_CONNECTED(line=first_sign))
     if silence.stall is not None:
         seconds = silence.stall[0]
-        return _unmeasured(silence, HUNG_SILENT(seconds=seconds), [SILENT(seconds=seconds), reaped])
+        return _finding_without_metrics(
+            silence, HUNG_SILENT(seconds=seconds), [NOTHING_PRINTED(seconds=seconds), end_claim]
+        )
     last = silence.points[-1:]
     if last and last[0].time is not None:
-        return absent(WORKED(point=silence.signs["progress"].value(last[0], "text")))
+        return absent(WORKED_TO_END(point=silence.signs["progress"].value(last[0], "text")))
     return Missing("no GPU activity was given, and the log has no times")
 
 
-def _unmeasured(
+def _finding_without_metrics(
     silence: Silence, headline: Claim, shows: list[Claim], stacks: HangStacks | None = None,
     certainty: Certainty = Certainty.POSSIBLE,
 ) -> Finding:  # fmt: skip
     """Without metrics; ``certainty`` applies if the line of code is known."""
-    line = stacks.code_line if stacks is not None else None
+    code_line = stacks.code_line if stacks is not None else None
     last = silence.signs["logs"].events[-1:]
     return present(
-        certainty if line is not None else Certainty.POSSIBLE,
+        certainty if code_line is not None else Certainty.POSSIBLE,
         "job",
         [*shows, *(stacks.claims if stacks is not None else ())],
-        headline=headline if line is None else HUNG_THERE(place=line),
-        implies=[IDLE()],
-        cannot_decide=[NO_METRIC()] if line is not None else [WHETHER(), NO_METRIC()],
-        actions=[action(LOOK_LINE, place=line) if line is not None else action(LOOK, *DUMP_STACKS)],
+        headline=headline if code_line is None else HUNG_AT(place=code_line),
+        implies=[USE_NOT_SHOWN()],
+        cannot_decide=[GPU_USE_UNKNOWN()] if code_line is not None else [HANG_UNCERTAIN(), GPU_USE_UNKNOWN()],
+        actions=[
+            action(INSPECT_LINE, place=code_line) if code_line is not None else action(DUMP_NEXT_TIME, *DUMP_STACKS)
+        ],
         at=last[0].at if last else None,
-        ranks=tuple(sorted(stacks.ranks)) if line is not None and stacks is not None else (),
+        ranks=tuple(sorted(stacks.ranks)) if code_line is not None and stacks is not None else (),
     )
 
 
@@ -315,5 +323,5 @@ FAMILY = Family(
         "a stack of the process while it hangs (py-spy dump, cat /proc/PID/stack)",
     ),
     absence_based=True,
-    cost_kind="standstill",
+    cost_kind="stopped",
 )

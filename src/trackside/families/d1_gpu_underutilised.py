@@ -44,7 +44,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trackside.evidence import Missing, Value, derived
-from trackside.facts.fact import Maybe, known, neither
+from trackside.facts.fact import Maybe, all_missing, or_none
 from trackside.facts.gpu.activity import GpuActivity, missing_activity
 from trackside.facts.gpu.duty import DutyCycle
 from trackside.facts.gpu.last_part import LastPart
@@ -56,7 +56,7 @@ from trackside.facts.pace.slow_settings import SlowSettings
 from trackside.facts.training.learning import Trajectory
 from trackside.family import Family
 from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, present
-from trackside.witness import surer
+from trackside.witness import raise_certainty
 
 
 @dataclass(frozen=True)
@@ -94,24 +94,28 @@ class Limits:
 STARVED_FOR = Sentence("GPU starvation: each step waits for data {share} of its time")
 STARVED = Sentence("GPU starvation: the input pipeline is too slow")
 STARVED_BUSY = Sentence("GPU starvation: GPUs busy {busy:share} of the time, because the input pipeline is too slow")
-IDLE = Sentence("GPUs idle between bursts of work")
-IDLE_BUSY = Sentence("GPUs idle between bursts of work: busy {busy:share} of the time")
-DUTY = Sentence("the GPUs were busy {busy:share} of the time during {seconds} of training (mean)")
-SM = Sentence("SM activity was {sm} (mean)")
-STALLS = Sentence("the GPUs stalled {count:times}, {share} of the time in total")
-AT_REST = Sentence("{share} of {window} intervals contain a utilization reading near zero")
+IDLE_IN_BURSTS = Sentence("GPUs idle between bursts of work")
+IDLE_IN_BURSTS_BUSY = Sentence("GPUs idle between bursts of work: busy {busy:share} of the time")
+BUSY_DURING = Sentence("the GPUs were busy {busy:share} of the time during {seconds} of training (mean)")
+SM_ACTIVITY = Sentence("SM activity was {sm} (mean)")
+GPUS_STALLED = Sentence("the GPUs stalled {count:times}, {share} of the time in total")
+IDLE_READINGS = Sentence("{share} of {window} intervals contain a utilization reading near zero")
 IDLE_STEPS = Sentence("in each step the GPUs are idle for {idle}")
 INPUT_BOUND = Sentence("the input pipeline limits the speed, not the GPU; the run is slower than necessary")
-IDLES = Sentence("the GPUs idle between bursts of work, usually because the input pipeline cannot keep up")
-NO_BASELINE = Sentence("the possible speed-up: a comparison with a known-good run would show it (trackside compare)")
-CAUSE = Sentence("the cause: slow input, checkpoint saves, other work on the host, or a model too small for this GPU")
-FEED = Sentence(
+USUALLY_INPUT = Sentence("the GPUs idle between bursts of work, usually because the input pipeline cannot keep up")
+SPEEDUP_UNKNOWN = Sentence(
+    "the possible speed-up: a comparison with a known-good run would show it (trackside compare)"
+)
+CAUSE_UNKNOWN = Sentence(
+    "the cause: slow input, checkpoint saves, other work on the host, or a model too small for this GPU"
+)
+SPEED_UP_INPUT = Sentence(
     "use more data-loader workers and prefetch, put the data on faster or local storage, and decode or "
     "tokenize before training"
 )
-BUSY = Sentence("the GPUs were busy {busy:share} of the time (mean)")
-SAVING = Sentence("the GPUs are idle while {saves} checkpoints are saved")
-BLOCKING = Sentence("a debug flag makes every kernel launch block: {line}")
+BUSY_MEAN = Sentence("the GPUs were busy {busy:share} of the time (mean)")
+IDLE_WHILE_SAVING = Sentence("the GPUs are idle while {saves} checkpoints are saved")
+LAUNCHES_BLOCK = Sentence("a debug flag makes every kernel launch block: {line}")
 
 
 def judge(
@@ -120,22 +124,22 @@ def judge(
     limits: Limits,
 ) -> Finding | Missing:  # fmt: skip
     """The share of data wait in the step, from the log or a gauge, and how long the GPUs idle."""
-    if (missing := neither(trajectory, missing_activity(activity))) is not None:
+    if (missing := all_missing(trajectory, missing_activity(activity))) is not None:
         return missing
-    course, duty_cycle, share = known(trajectory), known(duty), wait.share
-    if course is not None and course.done is not None and course.done.number < limits.min_steps:
+    training, duty_cycle, share = or_none(trajectory), or_none(duty), wait.share
+    if training is not None and training.done is not None and training.done.number < limits.min_steps:
         return Missing("too few steps: most of the time was start-up")
-    other = _other_cause(saving, settings)
-    sound = (*(() if course is None else course.learned), *health.unchanged)
-    if wait.growth is not None and other is None:
+    other_cause = _other_cause(saving, settings)
+    sound = (*(() if training is None else training.learned), *health.unchanged)
+    if wait.growth is not None and other_cause is None:
         claims = (*wait.growth.claims, *wait.advice, *sound)
         return _finding(Certainty.SUPPORTED, claims, wait.growth.since, None, True, last)
     if duty_cycle is None or duty_cycle.busy is None or not duty_cycle.sampled:
         return _by_wait(wait, last, limits)
-    if _fed(duty_cycle, share, activity, limits):
-        return absent(BUSY(busy=duty_cycle.busy), *(() if share is None else (share.fed,)))
-    if other is not None:
-        return absent(other)
+    if _is_fed(duty_cycle, share, activity, limits):
+        return absent(BUSY_MEAN(busy=duty_cycle.busy), *(() if share is None else (share.fed,)))
+    if other_cause is not None:
+        return absent(other_cause)
     idle, idles, signals = _idleness(duty_cycle, limits)
     starved = share if share is not None and share.share.number >= limits.noticeable_share else None
     hints = (*wait.advice, *hosts.saturated(duty_cycle.start, duty_cycle.end))
@@ -165,11 +169,11 @@ def _by_wait(wait: DataWait, last: LastPart, limits: Limits) -> Finding | Missin
 def _other_cause(saving: Saving, settings: SlowSettings) -> Claim | None:
     """A known cause of idle GPUs other than the input: saves at nearly every step, a flag that serializes launches."""
     if saving.storm is not None:
-        return SAVING(saves=saving.storm.count)
-    return None if settings.blocking is None else BLOCKING(line=settings.blocking.line)
+        return IDLE_WHILE_SAVING(saves=saving.storm.count)
+    return None if settings.blocking is None else LAUNCHES_BLOCK(line=settings.blocking.line)
 
 
-def _fed(duty: DutyCycle, share: WaitShare | None, activity: Maybe[GpuActivity], limits: Limits) -> bool:
+def _is_fed(duty: DutyCycle, share: WaitShare | None, activity: Maybe[GpuActivity], limits: Limits) -> bool:
     """Whether the GPUs are busy, and the job reports no wait, or one that engine and SM activity refute; utilization
     proves no work."""
     assert duty.busy is not None
@@ -187,32 +191,32 @@ def _idleness(duty: DutyCycle, limits: Limits) -> tuple[Certainty | None, list[C
     seconds of each step; None if they did not; how much they idled; further signals of it), by the duty cycle, time
     spans without any work, and idle readings."""
     assert duty.busy is not None
-    busy, low = duty.busy, duty.busy.number < limits.low_duty
+    busy, is_low = duty.busy, duty.busy.number < limits.low_duty
     claims: list[Claim] = []
     signals: list[Claim] = []
-    if low:
-        claims.append(DUTY(busy=busy, seconds=derived(duty.seconds, busy, unit="s")))
-        signals += [] if duty.sm is None else [SM(sm=duty.sm)]
+    if is_low:
+        claims.append(BUSY_DURING(busy=busy, seconds=derived(duty.seconds, busy, unit="s")))
+        signals += [] if duty.sm is None else [SM_ACTIVITY(sm=duty.sm)]
     stalls = duty.stalls >= limits.min_stalls and duty.stalled_share >= limits.stalled_share
     if stalls:
         share = derived(duty.stalled_share, busy, unit="share")
-        claims.append(STALLS(count=derived(duty.stalls, busy), share=share))
-    at_rest = _at_rest(duty, limits) if low else None
+        claims.append(GPUS_STALLED(count=derived(duty.stalls, busy), share=share))
+    at_rest = _idle_reading_claim(duty, limits) if is_low else None
     if at_rest is not None:
         signals.append(at_rest)
         claims += [] if duty.idle is None else [IDLE_STEPS(idle=duty.idle)]
     severe = busy.number <= limits.idle_duty or stalls or at_rest is not None
-    return surer(Certainty.POSSIBLE, int(severe)) if low else None, claims, signals
+    return raise_certainty(Certainty.POSSIBLE, int(severe)) if is_low else None, claims, signals
 
 
-def _at_rest(duty: DutyCycle, limits: Limits) -> Claim | None:
+def _idle_reading_claim(duty: DutyCycle, limits: Limits) -> Claim | None:
     """Readings that find the GPUs idle about as often as they idle, for seconds of each step."""
     readings = duty.idle_readings
     if readings is None or readings.share.number < limits.min_idle_ratio * readings.expected:
         return None
     if duty.idle is not None and duty.idle.number < limits.idle_step_s:
         return None
-    return AT_REST(share=readings.share, window=readings.window)
+    return IDLE_READINGS(share=readings.share, window=readings.window)
 
 
 def _certainty(
@@ -221,11 +225,11 @@ def _certainty(
     """The more certain of idle GPUs and reported wait, one level higher if both agree; hints corroborate a possible
     finding."""
     mostly = starved is not None and starved.share.number >= limits.starved_share
-    wait = surer(Certainty.POSSIBLE, int(mostly))
+    wait = raise_certainty(Certainty.POSSIBLE, int(mostly))
     if idle is None:
         return wait
     if starved is not None:
-        return surer(max(wait, idle, key=lambda certainty: certainty.strength))
+        return raise_certainty(max(wait, idle, key=lambda certainty: certainty.strength))
     return Certainty.SUPPORTED if hints else idle
 
 
@@ -240,9 +244,9 @@ def _finding(
         "job",
         shows,
         headline=_headline(share, starved, busy),
-        implies=[INPUT_BOUND() if starved else IDLES()],
-        cannot_decide=[NO_BASELINE()] if starved else [NO_BASELINE(), CAUSE()],
-        actions=[action(FEED)],
+        implies=[INPUT_BOUND() if starved else USUALLY_INPUT()],
+        cannot_decide=[SPEEDUP_UNKNOWN()] if starved else [SPEEDUP_UNKNOWN(), CAUSE_UNKNOWN()],
+        actions=[action(SPEED_UP_INPUT)],
         since=since,
         at=None if row is None else row.at,
         latent=certainty is Certainty.POSSIBLE or last.not_by_pace,
@@ -254,8 +258,8 @@ def _headline(share: WaitShare | None, starved: bool, busy: Value | None) -> Cla
     if starved and share is not None:
         return STARVED_FOR(share=share.share)
     if busy is None:
-        return (STARVED if starved else IDLE)()
-    return (STARVED_BUSY if starved else IDLE_BUSY)(busy=busy)
+        return (STARVED if starved else IDLE_IN_BURSTS)()
+    return (STARVED_BUSY if starved else IDLE_IN_BURSTS_BUSY)(busy=busy)
 
 
 FAMILY = Family(
@@ -264,7 +268,7 @@ FAMILY = Family(
     title="GPU starvation: the input pipeline is too slow",
     example=("starved-input", "busy-wait"),
     judge=judge,
-    cost_kind="pace",
+    cost_kind="slow",
     often_from_start=True,
     limits=Limits(),
     explains=("F3",),

@@ -46,22 +46,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trackside.evidence import Missing, derived
-from trackside.facts.fact import Maybe, known, neither
+from trackside.facts.fact import Maybe, all_missing, or_none
 from trackside.facts.gpu.activity import GpuActivity, missing_activity
 from trackside.facts.gpu.busy_wait import BusyWait
 from trackside.facts.gpu.duty import DutyCycle
 from trackside.facts.gpu.last_part import LastPart
 from trackside.facts.hardware.health import HardwareHealth
-from trackside.facts.logs.ending import Ending
+from trackside.facts.logs.ending import ENDED_WELL, Ending
 from trackside.facts.pace.leader_work import LeaderWork
 from trackside.facts.pace.saving import Saving
-from trackside.facts.pace.slow_gpus import DO_SO_ALIKE, SlowGpus
-from trackside.facts.pace.slow_settings import Setting, SlowSettings
+from trackside.facts.pace.slow_gpus import AFFECTED_ALIKE, SlowGpus
+from trackside.facts.pace.slow_settings import SlowSetting, SlowSettings
 from trackside.facts.training.learning import Trajectory
 from trackside.family import Family
-from trackside.finding import Certainty, Claim, Command, Culprit, Finding, Sentence, absent, action, present
+from trackside.finding import Certainty, Claim, Culprit, Finding, Sentence, ShellCommand, absent, action, present
 from trackside.model import Event
-from trackside.witness import Witness, surer, weigh
+from trackside.witness import Witness, raise_certainty, weigh
 
 
 @dataclass(frozen=True)
@@ -80,37 +80,40 @@ SAVES_SLOW = Sentence("checkpoint saves slow the training down")
 FLAG_SLOWS = Sentence("a debug flag slows the training down: every kernel launch blocks")
 SLOW_TRANSPORT = Sentence("slow interconnect: the GPUs wait in collectives instead of computing")
 TCP_TRANSPORT = Sentence("slow interconnect: NCCL uses TCP sockets between the nodes")
-COLLAPSED = Sentence("SM activity was {sm} in that time (mean)")
-BLOCKING = Sentence("the flag is set: {line}")
-SOCKETS = Sentence("NCCL uses TCP sockets between the nodes: {line}")
-COMPLETED = Sentence("the run ended normally: {state}")
-WORKS = Sentence("the GPUs were busy {busy:share} of the time, SM activity {sm} (means): they did not wait")
-WORKS_UNSEEN = Sentence(
+LOW_SM = Sentence("SM activity was {sm} in that time (mean)")
+FLAG_SET = Sentence("the flag is set: {line}")
+USES_SOCKETS = Sentence("NCCL uses TCP sockets between the nodes: {line}")
+GPUS_WORKED = Sentence("the GPUs were busy {busy:share} of the time, SM activity {sm} (means): they did not wait")
+GPUS_BUSY = Sentence(
     "the GPUs were busy {busy:share} of the time (mean); {saves:checkpoint messages} in the log, no blocking flag"
 )
-ONE_SLOW = Sentence("the others wait for GPU {gpus}: this is a straggler")
-SELDOM = Sentence("{saves:checkpoint messages} in {steps}, no blocking flag, no sockets between nodes")
-HOW_MUCH = Sentence("the possible speed-up: a comparison with a known-good run would show it (trackside compare)")
-FEW_SMS = Sentence("whether the GPUs wait for each other, or the model uses few SMs: traced collectives would show it")
-SAVES_SET_THE_PACE = Sentence("training stops at nearly every step to write a checkpoint; storage limits the speed")
+IS_STRAGGLER = Sentence("the others wait for GPU {gpus}: this is a straggler")
+FEW_SAVES = Sentence("{saves:checkpoint messages} in {steps}, no blocking flag, no sockets between nodes")
+SPEEDUP_UNKNOWN = Sentence(
+    "the possible speed-up: a comparison with a known-good run would show it (trackside compare)"
+)
+WAIT_OR_FEW_SMS = Sentence(
+    "whether the GPUs wait for each other, or the model uses few SMs: traced collectives would show it"
+)
+SAVES_LIMIT_SPEED = Sentence("training stops at nearly every step to write a checkpoint; storage limits the speed")
 LAUNCHES_WAIT = Sentence("every kernel launch waits for the kernel's end, so the GPU idles between them")
 GPUS_WAIT = Sentence("all GPUs wait in slow collectives; they look busy, and utilization does not show it")
-OVER_TCP = Sentence("collectives may go over TCP where a faster fabric was expected")
+MAYBE_OVER_TCP = Sentence("collectives may go over TCP where a faster fabric was expected")
 SAVE_LESS = Sentence("save every few hundred steps or every half hour, asynchronously, or to faster storage")
-UNSET = Sentence("unset the flag: it is for debugging")
-UNSET_FLAG = Command("unset CUDA_LAUNCH_BLOCKING")
-FABRIC = Sentence(
+UNSET_DEBUG_FLAG = Sentence("unset the flag: it is for debugging")
+UNSET_FLAG = ShellCommand("unset CUDA_LAUNCH_BLOCKING")
+CHECK_FABRIC = Sentence(
     "check that the job finds the InfiniBand driver and NCCL's network plugin, and that NCCL_IB_DISABLE is unset"
 )
 SHOW_FABRIC = (
-    Command("{node_shell} 'ibstat; env | grep NCCL'"),
-    Command("srun --label --ntasks-per-node=1 bash -c 'ibstat; env | grep NCCL'"),
+    ShellCommand("{node_shell} 'ibstat; env | grep NCCL'"),
+    ShellCommand("srun --label --ntasks-per-node=1 bash -c 'ibstat; env | grep NCCL'"),
 )
-COMMANDS = {UNSET: (UNSET_FLAG,), FABRIC: SHOW_FABRIC}
+COMMANDS = {UNSET_DEBUG_FLAG: (UNSET_FLAG,), CHECK_FABRIC: SHOW_FABRIC}
 REMEDIES: dict[str, tuple[Culprit, Sentence]] = {
     "save-storm": ("job", SAVE_LESS),
-    "launch-blocking": ("job", UNSET),
-    "interconnect": ("infrastructure", FABRIC),
+    "launch-blocking": ("job", UNSET_DEBUG_FLAG),
+    "interconnect": ("infrastructure", CHECK_FABRIC),
 }
 """Variant -> owner and remedy."""
 
@@ -132,29 +135,29 @@ def judge(
     trajectory: Maybe[Trajectory], ending: Ending, last: LastPart, limits: Limits,
 ) -> Finding | Missing:  # fmt: skip
     """Saves compared with steps, then the debug flag, then the transport: the first one with evidence is the cause."""
-    if (missing := neither(trajectory, missing_activity(activity))) is not None:
+    if (missing := all_missing(trajectory, missing_activity(activity))) is not None:
         return missing
-    course, duty_cycle = known(trajectory), known(duty)
+    training, duty_cycle = or_none(trajectory), or_none(duty)
     duty_cycle = duty_cycle if duty_cycle is not None and duty_cycle.sampled else None
-    waits = known(wait) if duty_cycle is not None else None
-    done = None if course is None else course.done
-    few = done is not None and done.number < limits.min_steps
+    waits = or_none(wait) if duty_cycle is not None else None
+    done = None if training is None else training.done
+    too_few_steps = done is not None and done.number < limits.min_steps
     cause = weigh(
-        _saves(saving, known(leader), duty_cycle, limits),
-        _blocked(settings.blocking, waits),
-        None if few or last.hung else _spins(settings.sockets, waits, known(slow), health),
-        None if few else _sockets(settings.sockets, waits, known(slow)),
+        _saves(saving, or_none(leader), duty_cycle, limits),
+        _blocking_launches(settings.blocking, waits),
+        None if too_few_steps or last.hung else _spinning(settings.sockets, waits, or_none(slow), health),
+        None if too_few_steps else _sockets(settings.sockets, waits, or_none(slow)),
     )
     if cause is not None:
-        learned = () if course is None else course.learned
+        learned = () if training is None else training.learned
         return _finding(cause, duty_cycle, learned, ending, last)
-    if few:
+    if too_few_steps:
         return Missing("too few steps: most of the time was start-up")
     if duty_cycle is not None and duty_cycle.busy is not None:
-        return absent(_works(duty_cycle, saving, known(slow)))
+        return absent(_why_absent(duty_cycle, saving, or_none(slow)))
     if done is None or done.number < saving.limits.min_steps:
         return Missing("too few steps to compare saves and communication with")
-    return absent(SELDOM(saves=saving.total, steps=done))
+    return absent(FEW_SAVES(saves=saving.total, steps=done))
 
 
 def _saves(saving: Saving, leader: LeaderWork | None, duty: DutyCycle | None, limits: Limits) -> _Cause | None:
@@ -162,43 +165,48 @@ def _saves(saving: Saving, leader: LeaderWork | None, duty: DutyCycle | None, li
     storm, sm = saving.storm, None if duty is None else duty.sm
     if storm is not None:
         if sm is None or sm.number > limits.collapsed_sm:
-            return _Cause("save-storm", Certainty.SUPPORTED, storm.claims, SAVES_SET_THE_PACE, SAVES_SLOW, storm.first)
-        claims = (*storm.claims, COLLAPSED(sm=sm))
-        return _Cause("save-storm", Certainty.ESTABLISHED, claims, SAVES_SET_THE_PACE, SAVES_SLOW, storm.first)
+            return _Cause("save-storm", Certainty.SUPPORTED, storm.claims, SAVES_LIMIT_SPEED, SAVES_SLOW, storm.first)
+        claims = (*storm.claims, LOW_SM(sm=sm))
+        return _Cause("save-storm", Certainty.ESTABLISHED, claims, SAVES_LIMIT_SPEED, SAVES_SLOW, storm.first)
     saver = None if leader is None else leader.saver
     if saver is None:
         return None
     certainty = Certainty.SUPPORTED if saver.share >= limits.saving_share else Certainty.POSSIBLE
-    return _Cause("save-storm", certainty, saver.claims, SAVES_SET_THE_PACE, SAVES_SLOW, saver.first)
+    return _Cause("save-storm", certainty, saver.claims, SAVES_LIMIT_SPEED, SAVES_SLOW, saver.first)
 
 
-def _blocked(flag: Setting | None, waits: BusyWait | None) -> _Cause | None:
+def _blocking_launches(flag: SlowSetting | None, waits: BusyWait | None) -> _Cause | None:
     """The flag in the log, or launches that take as long as kernels; both together are certain."""
     launches = () if waits is None else waits.blocking
     if flag is None:
         if not launches:
             return None
         return _Cause("launch-blocking", Certainty.SUPPORTED, launches, LAUNCHES_WAIT, FLAG_SLOWS)
-    certainty = surer(Certainty.SUPPORTED, int(bool(launches)))
-    claims = (BLOCKING(line=flag.line), *launches)
+    certainty = raise_certainty(Certainty.SUPPORTED, int(bool(launches)))
+    claims = (FLAG_SET(line=flag.line), *launches)
     return _Cause("launch-blocking", certainty, claims, LAUNCHES_WAIT, FLAG_SLOWS, flag.row)
 
 
-def _spins(
-    sockets: Setting | None, waits: BusyWait | None, slow: SlowGpus | None, health: HardwareHealth
+def _spinning(
+    sockets: SlowSetting | None, waits: BusyWait | None, slow: SlowGpus | None, health: HardwareHealth
 ) -> _Cause | None:
     """GPUs that all spin in collectives; each additional sign of waiting makes it more certain."""
-    spin = None if waits is None else waits.spin(() if sockets is None else (SOCKETS(line=sockets.line),))
+    spin = None if waits is None else waits.spin(() if sockets is None else (USES_SOCKETS(line=sockets.line),))
     if spin is None or (slow is not None and slow.group is not None):
         return None
-    certainty = surer(Certainty.SUPPORTED if spin.plain else Certainty.POSSIBLE, len(spin.corroborated))
-    alike = () if slow is None else slow.alike(DO_SO_ALIKE)
-    claims = (*spin.corroborated, *spin.shows, *alike, *health.unchanged)  # the transport tells more than the wait
+    certainty = raise_certainty(Certainty.SUPPORTED if spin.plain else Certainty.POSSIBLE, len(spin.corroborated))
+    alike = () if slow is None else slow.alike(AFFECTED_ALIKE)
+    claims = (
+        *spin.corroborated,
+        *spin.shows,
+        *alike,
+        *health.unchanged,
+    )  # the transport first
     headline = SLOW_TRANSPORT if sockets is None else TCP_TRANSPORT
     return _Cause("interconnect", certainty, claims, GPUS_WAIT, headline, None, certainty is Certainty.POSSIBLE)
 
 
-def _sockets(sockets: Setting | None, waits: BusyWait | None, slow: SlowGpus | None) -> _Cause | None:
+def _sockets(sockets: SlowSetting | None, waits: BusyWait | None, slow: SlowGpus | None) -> _Cause | None:
     """Sockets between the nodes are a suspicion: the cluster may have nothing faster. None if they cost little, or if
     the GPUs wait for one of them."""
     if sockets is None:
@@ -209,18 +217,23 @@ def _sockets(sockets: Setting | None, waits: BusyWait | None, slow: SlowGpus | N
         if works or (slow is not None and slow.group is not None):
             return None
     return _Cause(
-        "interconnect", Certainty.POSSIBLE, (SOCKETS(line=sockets.line),), OVER_TCP, TCP_TRANSPORT, sockets.row
+        "interconnect",
+        Certainty.POSSIBLE,
+        (USES_SOCKETS(line=sockets.line),),
+        MAYBE_OVER_TCP,
+        TCP_TRANSPORT,
+        sockets.row,
     )
 
 
-def _works(duty: DutyCycle, saving: Saving, slow: SlowGpus | None) -> Claim:
+def _why_absent(duty: DutyCycle, saving: Saving, slow: SlowGpus | None) -> Claim:
     """Why none of the three causes applies."""
     assert duty.busy is not None
     if slow is not None and slow.group is not None:
-        return ONE_SLOW(gpus=derived(slow.group.gpus, duty.busy))
+        return IS_STRAGGLER(gpus=derived(slow.group.gpus, duty.busy))
     if duty.sm is not None:
-        return WORKS(busy=duty.busy, sm=duty.sm)
-    return WORKS_UNSEEN(busy=duty.busy, saves=saving.total)
+        return GPUS_WORKED(busy=duty.busy, sm=duty.sm)
+    return GPUS_BUSY(busy=duty.busy, saves=saving.total)
 
 
 def _finding(
@@ -228,15 +241,15 @@ def _finding(
 ) -> Finding:
     """Only a warning if the run ended badly for another reason, or if the evidence is a hint."""
     culprit, remedy = REMEDIES[cause.variant]
-    well, row = ending.completed, cause.row
+    good_end, row = ending.completed, cause.row
     start = None if duty is None else duty.start
     return present(
         cause.certainty,
         culprit,
-        [*cause.claims, *learned, *([] if well is None else [COMPLETED(state=well)])],
+        [*cause.claims, *learned, *([] if good_end is None else [ENDED_WELL(state=good_end)])],
         headline=cause.headline(),
         implies=[cause.implies()],
-        cannot_decide=[HOW_MUCH(), *([FEW_SMS()] if cause.doubtful else [])],
+        cannot_decide=[SPEEDUP_UNKNOWN(), *([WAIT_OR_FEW_SMS()] if cause.doubtful else [])],
         actions=[action(remedy, *COMMANDS.get(remedy, ()))],
         since=start if row is None else row.time,
         at=None if row is None else row.at,
@@ -251,7 +264,7 @@ FAMILY = Family(
     title="Slow training: checkpoint saves, interconnect or a debug flag",
     example=("slow-interconnect", "busy-wait"),
     judge=judge,
-    cost_kind="pace",
+    cost_kind="slow",
     often_from_start=True,
     limits=Limits(),
     explains=("F3",),

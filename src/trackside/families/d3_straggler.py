@@ -43,21 +43,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trackside.evidence import Missing
-from trackside.facts.fact import Maybe, known, neither
+from trackside.facts.fact import Maybe, all_missing, or_none
 from trackside.facts.gpu.activity import GpuActivity, missing_activity
 from trackside.facts.gpu.last_part import LastPart
-from trackside.facts.gpus import nodes_of, ranks_at
+from trackside.facts.gpus import nodes_of, ranks_of_gpus
 from trackside.facts.hardware.health import HardwareHealth
 from trackside.facts.pace.host_load import HostLoad
 from trackside.facts.pace.leader_work import LeaderWork
-from trackside.facts.pace.rank_lag import Lag, RankLag
-from trackside.facts.pace.slow_gpus import ALIKE, SlowGpus, SlowGroup
+from trackside.facts.pace.rank_lag import LaggingRanks, RankLag
+from trackside.facts.pace.slow_gpus import COMPUTE_ALIKE, SlowGpus, SlowGroup
 from trackside.facts.training.learning import Trajectory
 from trackside.family import Family
-from trackside.finding import Certainty, Claim, Command, Finding, Sentence, absent, action, present
+from trackside.finding import Certainty, Claim, Finding, Sentence, ShellCommand, absent, action, present
 from trackside.model import Event, Run
 from trackside.remedies import RESUBMIT_ELSEWHERE
-from trackside.witness import surer
+from trackside.witness import raise_certainty
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Limits:
     """Minimum number of completed steps: fewer are no lasting lag."""
     plain_ratio: float = 1.5
     """SM activity relative to the cross-rank median that no division of equal work explains."""
-    spinning: float = 0.7
+    spinning_activity: float = 0.7
     """Engine activity of ranks that wait in a collective most of their time."""
     lasting_share: float = 0.2
     """Share of the time of work below which it was an episode, worth a warning."""
@@ -77,23 +77,27 @@ class Limits:
 ONE_SLOW = Sentence("one slow rank holds back all others")
 SOME_SLOW = Sentence("a few slow ranks hold back all others")
 SLOW_CLOCK = Sentence("a GPU with low clocks holds back all others")
-DRAGS = Sentence("every synchronous step waits for the slowest rank, so the whole allocation runs at its speed")
-HOST_SIDE = Sentence(
+ALL_WAIT_FOR_SLOWEST = Sentence(
+    "every synchronous step waits for the slowest rank, so the whole allocation runs at its speed"
+)
+SLOWNESS_UNEXPLAINED = Sentence(
     "why the rank is slow: its data, CPU contention, NUMA placement, or a GPU that is slow without reporting an error"
 )
-WHOSE_CPUS = Sentence("whether the job's own workers or other processes load the CPUs of that host")
-OWN_WORK = Sentence("whether the first rank did extra work for all, such as an evaluation or a save")
-HOW_MUCH = Sentence(
+LOAD_UNEXPLAINED = Sentence("whether the job's own workers or other processes load the CPUs of that host")
+MAY_BE_EXTRA_WORK = Sentence("whether the first rank did extra work for all, such as an evaluation or a save")
+COST_UNKNOWN = Sentence(
     "how much throughput it costs: a comparison with a known-good run would show it (trackside compare)"
 )
-LOOK = Sentence("check that GPU and the load, NUMA placement and storage of its host")
-PERFORMANCE = (
-    Command("{on_node} nvidia-smi -q -i {gpu_index} -d PERFORMANCE,TEMPERATURE,POWER,CLOCK"),
-    Command("{on_node} nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER,CLOCK"),
+CHECK_GPU = Sentence("check that GPU and the load, NUMA placement and storage of its host")
+SHOW_PERFORMANCE = (
+    ShellCommand("{on_node} nvidia-smi -q -i {gpu_index} -d PERFORMANCE,TEMPERATURE,POWER,CLOCK"),
+    ShellCommand("{on_node} nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER,CLOCK"),
 )
-LOOK_HOST = Sentence("check the load, NUMA placement and storage of that rank's host: its GPU reports no errors")
-SHOW_HOST = Command("{node_shell} 'uptime; numactl --hardware; nvidia-smi topo -m'")
-ELSEWHERE = Sentence("rerun without the node, with the options of the first submission, and compare the step times")
+CHECK_HOST = Sentence("check the load, NUMA placement and storage of that rank's host: its GPU reports no errors")
+SHOW_HOST = ShellCommand("{node_shell} 'uptime; numactl --hardware; nvidia-smi topo -m'")
+RERUN_ELSEWHERE = Sentence(
+    "rerun without the node, with the options of the first submission, and compare the step times"
+)
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,7 @@ class _LagWitness:
     """Ranks that lag by one kind of evidence, and its certainty."""
 
     certainty: Certainty
-    lag: Lag
+    lag: LaggingRanks
     slow_clock: bool = False
     own_work: bool = False
     """Whether it may be a leader rank with work of its own."""
@@ -117,29 +121,29 @@ def judge(
     trajectory: Maybe[Trajectory], activity: Maybe[GpuActivity], last: LastPart, run: Run, limits: Limits,
 ) -> Finding | Missing:  # fmt: skip
     """GPUs that the others wait for, by GPU signals; ranks that lag, by exported or printed times."""
-    if (missing := neither(ranks.missing, missing_activity(activity))) is not None:
+    if (missing := all_missing(ranks.missing, missing_activity(activity))) is not None:
         return missing
-    course = known(trajectory)
-    if course is not None and course.done is not None and course.done.number < limits.min_steps:
+    training = or_none(trajectory)
+    if training is not None and training.done is not None and training.done.number < limits.min_steps:
         return Missing("too few steps to compare the ranks")
-    gpu_witness = _shown(slow, leader, run, limits)
-    answers = (gpu_witness, *(_LagWitness(Certainty.SUPPORTED, answer) if isinstance(answer, Lag) else answer
+    gpu_witness = _by_gpus(slow, leader, run, limits)
+    results = (gpu_witness, *(_LagWitness(Certainty.SUPPORTED, answer) if isinstance(answer, LaggingRanks) else answer
                       for answer in (ranks.exported, ranks.printed)))  # fmt: skip
-    witnesses = [answer for answer in answers if isinstance(answer, _LagWitness)]
+    witnesses = [answer for answer in results if isinstance(answer, _LagWitness)]
     if witnesses:
-        learned = () if course is None else course.learned
+        learned = () if training is None else training.learned
         return _finding(witnesses, hosts, learned, health.unchanged, last, limits)
-    even = [answer for answer in answers if isinstance(answer, Claim)]
-    return absent(*even) if even else Missing("too few compute times per rank, and no activity per GPU")
+    even_claims = [answer for answer in results if isinstance(answer, Claim)]
+    return absent(*even_claims) if even_claims else Missing("too few compute times per rank, and no activity per GPU")
 
 
-def _shown(slow: Maybe[SlowGpus], leader: Maybe[LeaderWork], run: Run, limits: Limits) -> _LagWitness | Claim | None:
+def _by_gpus(slow: Maybe[SlowGpus], leader: Maybe[LeaderWork], run: Run, limits: Limits) -> _LagWitness | Claim | None:
     """The evidence of the GPUs: a group that the others wait for, or why there is none; None if inconclusive."""
     if isinstance(slow, Missing) or isinstance(leader, Missing):
         return None
     group = slow.group
     if group is None:
-        return next(iter(slow.alike(ALIKE)), None)
+        return next(iter(slow.alike(COMPUTE_ALIKE)), None)
     if leader.saver is not None:
         return leader.saver.claims[0]
     if leader.pause is not None:
@@ -147,7 +151,9 @@ def _shown(slow: Maybe[SlowGpus], leader: Maybe[LeaderWork], run: Run, limits: L
     share = (group.end - group.start) / slow.duty.seconds
     own_work = share < limits.lasting_share and leader.leads  # it may do for all what only one has to do
     certainty = Certainty.POSSIBLE if own_work else _certainty(group, limits)
-    lag = Lag(ranks_at(run, group.gpus), group.gpus, group.claims, group.start + slow.activity.step, None, share)
+    lag = LaggingRanks(
+        ranks_of_gpus(run, group.gpus), group.gpus, group.claims, group.start + slow.activity.step, None, share
+    )
     return _LagWitness(certainty, lag, group.slow_clock, own_work)
 
 
@@ -157,7 +163,7 @@ def _certainty(group: SlowGroup, limits: Limits) -> Certainty:
     whole_node = len(nodes_of(group.gpus)) == 1 and len(group.gpus) > 1
     if group.equal is False or (whole_node and by_sm and not group.slow_clock and not waits_least):
         return Certainty.POSSIBLE  # other work, or a stage of its own
-    pinned = group.peers_busy is not None and group.peers_busy >= limits.spinning
+    pinned = group.peers_busy is not None and group.peers_busy >= limits.spinning_activity
     if by_sm and not pinned and not waits_least:
         return Certainty.POSSIBLE  # the others idle: nothing shows that they wait for it
     plain = by_sm and group.ratio >= limits.plain_ratio and (group.equal or waits_least)
@@ -168,24 +174,24 @@ def _finding(
     witnesses: Sequence[_LagWitness],
     hosts: HostLoad,
     learned: Sequence[Claim],
-    clean: Sequence[Claim],
+    hardware_claims: Sequence[Claim],
     last: LastPart,
     limits: Limits,
 ) -> Finding:
-    """The most certain witness names the ranks; each other that agrees makes it more certain. ``clean``: claims that
-    the hardware has no fault."""
+    """The most certain witness names the ranks; each other that agrees makes it more certain. ``hardware_claims``: that
+    the hardware reports no fault."""
     best = max(witnesses, key=lambda witness: witness.certainty.strength)
     agree = [witness for witness in witnesses if witness is best or witness.names_same(best)]
-    certainty = surer(best.certainty, len(agree) - 1)
+    certainty = raise_certainty(best.certainty, len(agree) - 1)
     ranks = next((witness.lag.ranks for witness in agree if witness.lag.ranks), ())
     gpus = next((witness.lag.gpus for witness in agree if witness.lag.gpus), ())
     nodes = nodes_of(gpus)
     clock = any(witness.slow_clock for witness in agree)  # then it is the GPU itself
     cpus = () if clock else hosts.contended(nodes)
-    unknown_reasons = [] if clock else [WHOSE_CPUS() if cpus else HOST_SIDE()]
+    unknown_reasons = [] if clock else [LOAD_UNEXPLAINED() if cpus else SLOWNESS_UNEXPLAINED()]
     row: Event | None = best.lag.row
     episode = best.lag.share < limits.lasting_share
-    look = action(LOOK_HOST, SHOW_HOST) if clean and not clock else action(LOOK, *PERFORMANCE)
+    next_step = action(CHECK_HOST, SHOW_HOST) if hardware_claims and not clock else action(CHECK_GPU, *SHOW_PERFORMANCE)
     return present(
         certainty,
         "infrastructure" if clock else "unknown",
@@ -195,12 +201,12 @@ def _finding(
             *agree[0].lag.claims[2:],
             *(claim for witness in agree[1:] for claim in witness.lag.claims),
             *learned,
-            *clean,
+            *hardware_claims,
         ],
         headline=(SLOW_CLOCK if clock else ONE_SLOW if max(len(ranks), len(gpus)) <= 1 else SOME_SLOW)(),
-        implies=[DRAGS()],
-        cannot_decide=[*unknown_reasons, *([OWN_WORK()] if best.own_work else []), HOW_MUCH()],
-        actions=[look, action(ELSEWHERE, *RESUBMIT_ELSEWHERE)],
+        implies=[ALL_WAIT_FOR_SLOWEST()],
+        cannot_decide=[*unknown_reasons, *([MAY_BE_EXTRA_WORK()] if best.own_work else []), COST_UNKNOWN()],
+        actions=[next_step, action(RERUN_ELSEWHERE, *RESUBMIT_ELSEWHERE)],
         since=best.lag.since,
         at=None if row is None else row.at,
         ranks=ranks,
@@ -216,7 +222,7 @@ FAMILY = Family(
     title="Straggler: a slow rank holds back the others",
     example=("straggler", "ranks"),
     judge=judge,
-    cost_kind="pace",
+    cost_kind="slow",
     often_from_start=True,
     limits=Limits(),
     explains=("F3",),

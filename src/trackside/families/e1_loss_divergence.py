@@ -57,8 +57,8 @@ from trackside.facts.logs.order import first
 from trackside.facts.training.evaluations import Evaluations
 from trackside.facts.training.loss_curve import LossCurve
 from trackside.facts.training.loss_shape import LossShape
-from trackside.facts.training.shapes.dead import NO_GRADIENT, NO_RATE, REPEATS
-from trackside.facts.training.shapes.level import GUESSING, WORSE_THAN_GUESSING
+from trackside.facts.training.shapes.dead import GRADIENT_NEAR_ZERO, LOSSES_REPEAT, RATE_NEAR_ZERO
+from trackside.facts.training.shapes.level import AT_GUESSING, WORSE_THAN_GUESSING
 from trackside.facts.training.shapes.not_finite import (
     GRADIENT_NOT_FINITE,
     NEVER_FINITE,
@@ -81,8 +81,10 @@ NOT_FINITE = re.compile(
 )
 """Exceptions with which a job, a framework or a library ends a run for a loss or gradient that is not finite."""
 
-ABORT = Sentence("the run ended itself with {type}: {message}", running="the run stopped itself with {type}: {message}")
-GAVE_UP = Sentence("the job stopped itself because the loss is not finite: {line}")
+ENDED_ITSELF = Sentence(
+    "the run ended itself with {type}: {message}", running="the run stopped itself with {type}: {message}"
+)
+STOPPED_FOR_LOSS = Sentence("the job stopped itself because the loss is not finite: {line}")
 HARDWARE_OR_JOB = Sentence("whether GPU memory errors or the job's settings caused it")
 NO_MEMORY_ERROR = Sentence("no GPU counted a memory error: nothing points to the hardware")
 TEST_GPU = Sentence("test the GPU that reported memory errors, and rerun without it from an earlier checkpoint")
@@ -93,13 +95,13 @@ HEADLINES = {
     "plateau": Sentence("training collapsed: the loss is stuck at a higher level"),
     "flat": Sentence("the model learns nothing: the loss stays flat"),
 }
-SINCE = {
+HEADLINES_BY_STEP = {
     "non-finite": Sentence("training diverged by {place}: the loss is no longer finite"),
     "diverging": Sentence("training diverged by {place}: the loss rose and stayed high"),
     "plateau": Sentence("training collapsed by {place}: the loss rose and is stuck"),
 }
 """The same if the onset is known and is not the first point."""
-OF_SHAPE = {
+SHAPE_HEADLINES = {
     STEPS_SKIPPED: Sentence("gradients overflow: nearly every recent step was skipped"),
     NOT_FINITE_AGAIN: Sentence("training is unstable: the loss is repeatedly not finite"),
     NEVER_FINITE: Sentence("training diverged: the loss was never finite"),
@@ -107,34 +109,38 @@ OF_SHAPE = {
     ZERO_THROUGHOUT: Sentence("the loss is zero throughout: a filtered NaN, or nothing to learn from"),
     GRADIENT_NOT_FINITE: Sentence("training diverged: the gradient is no longer finite"),
     WORSE_THAN_GUESSING: Sentence("training diverged: the loss stays above that of random guessing"),
-    NO_RATE: Sentence("the model learns nothing: the learning rate is next to zero"),
-    NO_GRADIENT: Sentence("the model learns nothing: the gradient is next to zero"),
-    REPEATS: Sentence("the model learns nothing: the weights do not change"),
-    GUESSING: Sentence("the model learns nothing: the loss stays at that of random guessing"),
+    RATE_NEAR_ZERO: Sentence("the model learns nothing: the learning rate is next to zero"),
+    GRADIENT_NEAR_ZERO: Sentence("the model learns nothing: the gradient is next to zero"),
+    LOSSES_REPEAT: Sentence("the model learns nothing: the weights do not change"),
+    AT_GUESSING: Sentence("the model learns nothing: the loss stays at that of random guessing"),
 }
 """The answer for shapes that the variant alone would describe wrongly or vaguely."""
-STOPPED_ITSELF = Sentence("training diverged: the job stopped itself with {error}")
-NO_SCORE = Sentence("the model collapsed: its evaluation score is zero")
-IMPLIES = {
+STOPPED_WITH_ERROR = Sentence("training diverged: the job stopped itself with {error}")
+SCORE_ZERO = Sentence("the model collapsed: its evaluation score is zero")
+MEANINGS = {
     "non-finite": Sentence("the numbers overflowed: from then on no step improved the model"),
     "diverging": Sentence("the optimizer diverged; the model is worse than it was"),
     "plateau": Sentence("the model collapsed: it gives the same output for everything and gets no gradient to recover"),
     "flat": Sentence("the model did not learn at all"),
 }
-WHY = Sentence("the cause: learning rate, numeric precision or data; the training configuration was not given")
-GO_BACK = Sentence("if there is a checkpoint from before the divergence, continue from it, not from the last one")
-LOOK_NON_FINITE = Sentence(
+CAUSE_UNKNOWN = Sentence(
+    "the cause: learning rate, numeric precision or data; the training configuration was not given"
+)
+USE_EARLIER_CHECKPOINT = Sentence(
+    "if there is a checkpoint from before the divergence, continue from it, not from the last one"
+)
+KEEP_PRECISION = Sentence(
     "keep the trained weights in full precision, clip gradients, lower the learning rate, and inspect the batches just "
     "before the divergence"
 )
-LOOK_RATE = Sentence(
+CHECK_RATE = Sentence(
     "check the learning rate, its warm-up, gradient clipping, the labels, and which parameters are trainable"
 )
-FELL = Sentence(
+LOSS_FELL = Sentence(
     "the loss fell from {first} to {last} over {points}",
     running="the loss fell from {first} to {last} over {points} so far",
 )
-LEVEL = Sentence(
+LOSS_LEVEL = Sentence(
     "the loss stayed finite and level: {first} at first, {last} at the end, over {points}",
     running="the loss is finite and level: {first} at first, {last} now, over {points} so far",
 )
@@ -160,21 +166,21 @@ def judge(
     activity: Maybe[GpuActivity],
 ) -> Finding | Missing:
     """The curve first, then the job's own abort, then the evaluations; and whether the machines worked."""
-    raised = _raised(exceptions, trained=bool(curve.curve.points))
+    raised = _loss_exception(exceptions, trained=bool(curve.curve.points))
     witness = _first_witness(curve, shape, exceptions, raised, evaluations, ending)
     if witness is None:
-        return _not_found(curve, shape)
+        return _ruled_out(curve, shape)
     suspects = reports.memory_errors(witness.onset.time)
     cleared = () if suspects else health.unchanged
-    next_step = LOOK_NON_FINITE if witness.variant == "non-finite" else LOOK_RATE
-    actions = [*([TEST_GPU] if suspects else []), *([GO_BACK] if witness.learned else []), next_step]
+    next_step = KEEP_PRECISION if witness.variant == "non-finite" else CHECK_RATE
+    actions = [*([TEST_GPU] if suspects else []), *([USE_EARLIER_CHECKPOINT] if witness.learned else []), next_step]
     return present(
         witness.certainty,
         "unknown" if suspects else "job",
         [*witness.claims, *suspects, *cleared, *_machine_claims(ending, activity)],
         headline=witness.headline,
-        implies=[IMPLIES[witness.variant](), *([NO_MEMORY_ERROR()] if cleared else [])],
-        cannot_decide=[HARDWARE_OR_JOB(), WHY()] if suspects else [WHY()],
+        implies=[MEANINGS[witness.variant](), *([NO_MEMORY_ERROR()] if cleared else [])],
+        cannot_decide=[HARDWARE_OR_JOB(), CAUSE_UNKNOWN()] if suspects else [CAUSE_UNKNOWN()],
         actions=[action(sentence) for sentence in actions],
         since=witness.onset.time,
         at=witness.onset.at,
@@ -183,12 +189,12 @@ def judge(
     )
 
 
-def _raised(exceptions: Exceptions, trained: bool) -> tuple[Event, Claim] | None:
+def _loss_exception(exceptions: Exceptions, trained: bool) -> tuple[Event, Claim] | None:
     """The exception with which the job ended itself for a number that is not finite."""
-    own = [row for row in exceptions.frame.events if row.get("about") in ("application", None)]
-    named = [row for row in own if NOT_FINITE.search(f"{row.get('type')}: {row.get('message')}"[:600])]
-    row = first([row for row in named if "probability tensor" not in str(row.get("message")) or trained])
-    return None if row is None else (row, ABORT(**exceptions.values(row)))
+    own_exceptions = [row for row in exceptions.frame.events if row.get("about") in ("application", None)]
+    about_loss = [row for row in own_exceptions if NOT_FINITE.search(f"{row.get('type')}: {row.get('message')}"[:600])]
+    row = first([row for row in about_loss if "probability tensor" not in str(row.get("message")) or trained])
+    return None if row is None else (row, ENDED_ITSELF(**exceptions.values(row)))
 
 
 def _first_witness(
@@ -204,42 +210,46 @@ def _first_witness(
         headline, learned = _headline(shape, variant), wrong.onset > 0 and variant != "flat"
         return _LossWitness(variant, wrong.certainty, claims, shape.onset, headline, learned)
     if raised is not None:
-        headline = STOPPED_ITSELF(error=error_in_brief(exceptions.frame, raised[0]))
+        headline = STOPPED_WITH_ERROR(error=error_in_brief(exceptions.frame, raised[0]))
         return _LossWitness("non-finite", supported, (raised[1],), raised[0], headline, trained)
     for row in ends.events:
         if row.get("reason") == "not_finite":
-            gave_up = (GAVE_UP(line=ends.value(row, "text")),)
+            gave_up = (STOPPED_FOR_LOSS(line=ends.value(row, "text")),)
             return _LossWitness("non-finite", supported, gave_up, row, HEADLINES["non-finite"](), trained)
     if evaluations.collapse is not None:
         row, claim = evaluations.collapse
-        return _LossWitness("diverging", supported, (claim,), row, NO_SCORE())
+        return _LossWitness("diverging", supported, (claim,), row, SCORE_ZERO())
     return None
 
 
 def _headline(shape: LossShape, variant: str) -> Claim:
     """What is wrong with the curve, and since which step."""
-    if shape.shape is not None and shape.shape.variant == variant and shape.shape.sentence in OF_SHAPE:
-        return OF_SHAPE[shape.shape.sentence]()
-    since = SINCE.get(variant)
+    if shape.shape is not None and shape.shape.variant == variant and shape.shape.sentence in SHAPE_HEADLINES:
+        return SHAPE_HEADLINES[shape.shape.sentence]()
+    since = HEADLINES_BY_STEP.get(variant)
     return HEADLINES[variant]() if since is None or shape.place is None else since(place=shape.place)
 
 
 def _machine_claims(ending: Ending, activity: Maybe[GpuActivity]) -> list[Claim]:
     """That the run ended well, and that its GPUs worked: a run of some minutes may be mostly start-up."""
-    well = [] if ending.completed is None else [ENDED_WELL(state=ending.completed)]
+    end_claims = [] if ending.completed is None else [ENDED_WELL(state=ending.completed)]
     grid = activity.grid("sm") if isinstance(activity, GpuActivity) else None
     sm = grid.value("median") if grid is not None else None
     works = sm is not None and sm.value is not None and sm.number > FLOORS.sm
-    return [GPUS_BUSY(sm=sm), *well] if works and sm is not None else well
+    return [GPUS_BUSY(sm=sm), *end_claims] if works and sm is not None else end_claims
 
 
-def _not_found(curve: LossCurve, shape: LossShape) -> Finding | Missing:
-    line = curve.curve
-    if not line.finite:
+def _ruled_out(curve: LossCurve, shape: LossShape) -> Finding | Missing:
+    run_curve = curve.curve
+    if not run_curve.finite:
         return Missing("no line that prints the training loss was recognized")
     if not shape.judgeable:
         return Missing("too few loss values to judge a shape")
-    return absent((FELL if line.fell else LEVEL)(first=line.first_finite, last=line.last_finite, points=line.count))
+    return absent(
+        (LOSS_FELL if run_curve.fell else LOSS_LEVEL)(
+            first=run_curve.first_finite, last=run_curve.last_finite, points=run_curve.count
+        )
+    )
 
 
 FAMILY = Family(
@@ -248,7 +258,7 @@ FAMILY = Family(
     title="Loss divergence: the model does not learn",
     example=("loss-plateau", "learning"),
     judge=judge,
-    cost_kind="result",
+    cost_kind="spoilt",
     explains=("H2", "H1", "A1"),
     rivals=("E2", "B2"),
     collect=("training output that prints the loss (five values or more), or a metric of the loss",),

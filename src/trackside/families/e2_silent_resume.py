@@ -44,9 +44,9 @@ from dataclasses import dataclass
 
 from trackside.evidence import Missing, derived
 from trackside.facts.logs.exceptions import error_in_brief, named_exception
-from trackside.facts.training.learning import Curve, Trajectory, number
+from trackside.facts.training.learning import TrainingCurve, Trajectory, numeric_field
 from trackside.facts.training.parent_run import ParentRun
-from trackside.facts.training.resume import Failure, Resume, what_failed
+from trackside.facts.training.resume import LoadFailure, Resume, what_failed
 from trackside.family import Family
 from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, present
 from trackside.model import Event, Run
@@ -71,62 +71,62 @@ LOAD_FAILED = Sentence("resume failed: {error}")
 FRESH_START = Sentence("the checkpoint was not loaded: training started from scratch")
 NO_CHECKPOINT = Sentence("the resume found no checkpoint")
 NOT_RESUMED = Sentence("did not resume from job {parent}: training started from scratch")
-CRASHED = Sentence("loading the checkpoint raised {type}: {message}")
-CRASH_MEANS: dict[Failure, Sentence] = {
+LOAD_RAISED = Sentence("loading the checkpoint raised {type}: {message}")
+FAILURE_MEANINGS: dict[LoadFailure, Sentence] = {
     "mismatch": Sentence("the checkpoint's sizes or names do not match the model"),
     "corrupt": Sentence("the checkpoint file is truncated or damaged, as after an interrupted write"),
     "absent": Sentence("there is no valid checkpoint at the path that the run tried"),
     "unreadable": Sentence("the checkpoint cannot be read"),
 }
-MEND: dict[Failure, Sentence] = {
+FAILURE_REMEDIES: dict[LoadFailure, Sentence] = {
     "mismatch": Sentence("resume with the base model, vocabulary and sizes of the run that wrote the checkpoint"),
     "corrupt": Sentence("resume from the previous checkpoint, and check the free disk space"),
     "absent": Sentence("point the resume argument at a complete checkpoint"),
     "unreadable": Sentence("check the file, and resume from the previous checkpoint"),
 }
-LOADED = Sentence("a checkpoint was loaded: {line}")
-CONTINUED = Sentence("the first loss, {first}, continues the parent run's last loss, {last}")
-WENT_ON = Sentence("the first logged step is {step}: not a fresh start")
+CHECKPOINT_LOADED = Sentence("a checkpoint was loaded: {line}")
+LOSS_CONTINUED = Sentence("the first loss, {first}, continues the parent run's last loss, {last}")
+STARTED_LATER = Sentence("the first logged step is {step}: not a fresh start")
 LOSS_RESTARTED = Sentence("the first loss is {first}; the parent run started at {head} and reached {tail}")
 STEPS_RESTARTED = Sentence("the first logged step is {step}; the parent run had reached {reached}")
-STEPS_BEGIN = Sentence("the first logged step is {step}")
-NOT_THERE = Sentence("the log says that nothing was loaded: {line}")
+FIRST_STEP = Sentence("the first logged step is {step}")
+NOTHING_LOADED = Sentence("the log says that nothing was loaded: {line}")
 FIRST_RUN = Sentence("there was no checkpoint and no request to resume: a first run ({line})")
-FROM_SCRATCH = Sentence("the run trained from scratch: it repeats the steps of the previous run")
-MEANT = Sentence("whether this was meant to resume or is a first run")
-POINT_AT = Sentence(
+TRAINED_FROM_SCRATCH = Sentence("the run trained from scratch: it repeats the steps of the previous run")
+INTENT_UNKNOWN = Sentence("whether this was meant to resume or is a first run")
+SET_CHECKPOINT_PATH = Sentence(
     "point the resume argument (such as resume_from_checkpoint, ckpt_path or --load) at the last complete checkpoint, "
     "and rerun"
 )
-NOT_ASKED = Sentence("no resume was requested, and no checkpoint is reported as missing")
+NO_RESUME_REQUESTED = Sentence("no resume was requested, and no checkpoint is reported as missing")
 
 
 def judge(resume: Resume, parent: ParentRun, trajectory: Trajectory, run: Run, limits: Limits) -> Finding | Missing:
     """A crash at the load is conclusive; a silent restart needs the parent, a library message or a request."""
     if resume.failed_load is not None:
-        return _crash(resume, resume.failed_load)
+        return _load_failure(resume, resume.failed_load)
     if resume.loaded is not None:
-        return absent(LOADED(line=resume.loaded))
-    line = trajectory.curve
-    judged = _against_parent(resume, parent, line, run, limits) or _against_absence(resume, line)
-    judged = judged or _against_request(resume, line)
+        return absent(CHECKPOINT_LOADED(line=resume.loaded))
+    run_curve = trajectory.curve
+    judged = _against_parent(resume, parent, run_curve, run, limits) or _against_absence(resume, run_curve)
+    judged = judged or _against_request(resume, run_curve)
     if judged is not None:
         return judged
-    if resume.request is not None or (run.parent is not None and line.points and not parent.points):
+    if resume.request is not None or (run.parent is not None and run_curve.points and not parent.points):
         return Missing("nothing shows whether the checkpoint was loaded: no message, and no losses to compare")
     none = derived(0, resume.requests.reduce("count"), resume.absences.reduce("count"))
-    return absent(NOT_ASKED(count=none))
+    return absent(NO_RESUME_REQUESTED(count=none))
 
 
-def _crash(resume: Resume, row: Event) -> Finding:
+def _load_failure(resume: Resume, row: Event) -> Finding:
     failure = what_failed(row)
     return present(
         Certainty.ESTABLISHED,
         "job",
-        [CRASHED(**resume.exceptions.values(row))],
+        [LOAD_RAISED(**resume.exceptions.values(row))],
         headline=LOAD_FAILED(error=error_in_brief(resume.exceptions.frame, row)),
-        implies=[CRASH_MEANS[failure]()],
-        actions=[action(MEND[failure])],
+        implies=[FAILURE_MEANINGS[failure]()],
+        actions=[action(FAILURE_REMEDIES[failure])],
         since=row.time,
         at=row.at,
         variant="crash",
@@ -136,74 +136,76 @@ def _crash(resume: Resume, row: Event) -> Finding:
     )
 
 
-def _against_parent(resume: Resume, parent: ParentRun, curve: Curve, run: Run, limits: Limits) -> Finding | None:
-    """By the first points of this run, or of its last incarnation, and those of the previous one; None if there are
+def _against_parent(
+    resume: Resume, parent: ParentRun, curve: TrainingCurve, run: Run, limits: Limits
+) -> Finding | None:
+    """By the first points of this run, or of its last run part, and those of the previous one; None if there are
     none."""
     parent_curve = parent.curve
     if parent_curve is None or not parent.learned or not curve.finite:
         return None
     first_loss, head, tail = curve.finite[0], parent_curve.finite[0], parent_curve.finite[-1]
     step, parent_first, parent_last = (
-        number(row, "step") for row in (curve.rows[0], parent_curve.rows[0], parent_curve.rows[-1])
+        numeric_field(row, "step") for row in (curve.rows[0], parent_curve.rows[0], parent_curve.rows[-1])
     )
     starts_over = goes_on = False
     if step is not None and parent_last is not None:
         starts_over = parent_first is not None and step <= max(parent_first, limits.restart_step_share * parent_last)
         goes_on = parent_last > 1 and step >= limits.resume_step_share * parent_last
     if first_loss - tail < limits.lost_progress_share * (head - tail) or (goes_on and not starts_over):
-        return absent(CONTINUED(first=curve.loss(0), last=parent_curve.loss(-1)))
+        return absent(LOSS_CONTINUED(first=curve.loss(0), last=parent_curve.loss(-1)))
     shows = [LOSS_RESTARTED(first=curve.loss(0), head=parent_curve.loss(0), tail=parent_curve.loss(-1))]
     if starts_over:
         shows.append(STEPS_RESTARTED(step=curve.place(0), reached=parent_curve.place(-1)))
-    shows += [*resume.requested, resume.no_marker]
+    shows += [*resume.requested, resume.no_load]
     headline = None if run.parent is None else NOT_RESUMED(parent=derived(run.parent, parent_curve.loss(-1)))
     if run.parent_by == "order" and not resume.requests:
-        return _silent(curve.rows[0], shows, Certainty.POSSIBLE, latent=True, headline=headline)
+        return _silent_restart(curve.rows[0], shows, Certainty.POSSIBLE, latent=True, headline=headline)
     same_start = abs(first_loss - head) <= limits.same_loss_share * abs(head)
     certainty = Certainty.ESTABLISHED if same_start and starts_over else Certainty.SUPPORTED
-    return _silent(curve.rows[0], shows, certainty, headline=headline)
+    return _silent_restart(curve.rows[0], shows, certainty, headline=headline)
 
 
-def _against_absence(resume: Resume, curve: Curve) -> Finding | None:
+def _against_absence(resume: Resume, curve: TrainingCurve) -> Finding | None:
     """By a library message that the requested checkpoint is missing; None if there is none, or if steps continued."""
     row = resume.missing
-    if row is None or _late_start(curve):
+    if row is None or _is_late_start(curve):
         return None
-    shows = [NOT_THERE(line=resume.absences.value(row, "text")), *resume.requested, *resume.history]
+    shows = [NOTHING_LOADED(line=resume.absences.value(row, "text")), *resume.requested, *resume.history]
     if resume.history:
-        return _silent(row, shows, Certainty.SUPPORTED)
+        return _silent_restart(row, shows, Certainty.SUPPORTED)
     if curve.points and resume.request is None:  # a first run, whose load and save folders are often the same
         return absent(FIRST_RUN(line=resume.absences.value(row, "text")))
     headline = FRESH_START() if curve.points else NO_CHECKPOINT()  # no step shows that it trained
-    return _silent(row, shows, Certainty.POSSIBLE, latent=bool(curve.points), headline=headline)
+    return _silent_restart(row, shows, Certainty.POSSIBLE, latent=bool(curve.points), headline=headline)
 
 
-def _against_request(resume: Resume, curve: Curve) -> Finding | None:
+def _against_request(resume: Resume, curve: TrainingCurve) -> Finding | None:
     """By a resume request and the first steps; None if there is no request or the steps are inconclusive."""
     request, steps = resume.request, _first_steps(curve)
     if request is None or not steps:
         return None
     first = curve.frame.value(curve.points[0], "step")
-    if _late_start(curve):
-        return absent(WENT_ON(step=first))
+    if _is_late_start(curve):
+        return absent(STARTED_LATER(step=first))
     if steps[0] > max(1.0, steps[-1] - steps[0]):
         return None
-    shows = [resume.asks(request), STEPS_BEGIN(step=first), resume.no_marker]
+    shows = [resume.asks(request), FIRST_STEP(step=first), resume.no_load]
     named = resume.names_checkpoint and resume.missing is None
-    return _silent(request, shows, Certainty.POSSIBLE, latent=not named)
+    return _silent_restart(request, shows, Certainty.POSSIBLE, latent=not named)
 
 
-def _first_steps(curve: Curve) -> list[float]:
-    return [step for row in curve.points[:2] if (step := number(row, "step")) is not None]
+def _first_steps(curve: TrainingCurve) -> list[float]:
+    return [step for row in curve.points[:2] if (step := numeric_field(row, "step")) is not None]
 
 
-def _late_start(curve: Curve) -> bool:
+def _is_late_start(curve: TrainingCurve) -> bool:
     """Whether the first printed step is far beyond one logging interval: the run did not start at zero."""
     steps = _first_steps(curve)
     return len(steps) == 2 and steps[0] > 2 * max(1.0, steps[1] - steps[0])
 
 
-def _silent(
+def _silent_restart(
     row: Event, shows: list[Claim], certainty: Certainty, latent: bool = False, headline: Claim | None = None
 ) -> Finding:
     return present(
@@ -211,9 +213,9 @@ def _silent(
         "job",
         shows,
         headline=FRESH_START() if headline is None else headline,
-        implies=[FROM_SCRATCH()],
-        cannot_decide=[] if certainty is Certainty.ESTABLISHED else [MEANT()],
-        actions=[action(POINT_AT)],
+        implies=[TRAINED_FROM_SCRATCH()],
+        cannot_decide=[] if certainty is Certainty.ESTABLISHED else [INTENT_UNKNOWN()],
+        actions=[action(SET_CHECKPOINT_PATH)],
         since=row.time,
         at=row.at,
         variant="silent",
@@ -227,7 +229,7 @@ FAMILY = Family(
     title="Resume failed: the checkpoint was not loaded",
     example=("silent-resume", "learning"),
     judge=judge,
-    cost_kind="repeat",
+    cost_kind="repeated",
     limits=Limits(),
     explains=("A1", "H2"),
     rivals=("A1", "E1"),

@@ -38,7 +38,7 @@ import re
 from dataclasses import dataclass
 
 from trackside.evidence import Missing, Value
-from trackside.facts.logs.ending import Ending
+from trackside.facts.logs.ending import ENDED_WELL, Ending
 from trackside.facts.training.learning import Trajectory
 from trackside.family import Family
 from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, present
@@ -55,59 +55,60 @@ class Limits:
     a tenth of the budget."""
 
 
-MEANT = re.compile(r"smoke|sanity|dry.?run|\btest\b|debug|profil|bench|eval|predict|infer|generate", re.IGNORECASE)
+SHORT_JOB_NAMES = re.compile(
+    r"smoke|sanity|dry.?run|\btest\b|debug|profil|bench|eval|predict|infer|generate", re.IGNORECASE
+)
 """Names of jobs that are not meant to train for long."""
 
 TOO_FEW = Sentence("finished after only {steps}")
-FAR_SHORT = Sentence("finished after only {steps} of {planned:plain}")
-FEW = Sentence("the log shows {steps} done")
-BY_PLAN = Sentence("finished after only {steps}, as planned")
-OVER = Sentence("the run ended normally: {how}")
-PLANNED = Sentence("planned: {planned}")
-NEGLIGIBLE = Sentence("so few steps train almost nothing and do not show whether the model learns")
-INTENT = Sentence("whether so few steps were intended")
-PERHAPS_MEANT = Sentence("the job is called {name}: few steps may be intended")
-BUDGET = Sentence("set the intended number of steps or epochs, check the size of the data set, and rerun")
+FAR_TOO_FEW = Sentence("finished after only {steps} of {planned:plain}")
+STEPS_DONE = Sentence("the log shows {steps} done")
+AS_PLANNED = Sentence("finished after only {steps}, as planned")
+STEPS_PLANNED = Sentence("planned: {planned}")
+TRAINED_ALMOST_NOTHING = Sentence("so few steps train almost nothing and do not show whether the model learns")
+INTENT_UNKNOWN = Sentence("whether so few steps were intended")
+MAY_BE_INTENDED = Sentence("the job is called {name}: few steps may be intended")
+SET_BUDGET = Sentence("set the intended number of steps or epochs, check the size of the data set, and rerun")
 
 
 def judge(trajectory: Trajectory, ending: Ending, limits: Limits) -> Finding | Missing:
     """Counts steps, not lines, of a run that ended well."""
     if ending.bad_end is not None:
         return absent(ending.bad_end)
-    done, planned, good = trajectory.done, trajectory.budget, ending.completed
-    if done is None and good is not None and all(row.get("step") is None for row in trajectory.points):
+    done, planned, good_end = trajectory.done, trajectory.budget, ending.completed
+    if done is None and good_end is not None and all(row.get("step") is None for row in trajectory.points):
         done = planned  # ended well with no step printed: the plan is what was done
     if done is None:
         return Missing("nothing shows how many optimizer steps were done")
-    few = done.number <= limits.few_steps and not trajectory.in_epochs
-    if good is None:
+    too_few = done.number <= limits.few_steps and not trajectory.in_epochs
+    if good_end is None:
         if done.number > limits.few_steps:
-            return absent(FEW(steps=done))
+            return absent(STEPS_DONE(steps=done))
         return Missing("nothing shows that the run completed")
     far_short = planned is not None and 0 < done.number < limits.planned_share * planned.number
-    if not few and not far_short:
-        return absent(FEW(steps=done))
-    shows = [FEW(steps=done), OVER(how=good)]
+    if not too_few and not far_short:
+        return absent(STEPS_DONE(steps=done))
+    shows = [STEPS_DONE(steps=done), ENDED_WELL(state=good_end)]
     if planned is not None:
-        shows.append(PLANNED(planned=planned))
+        shows.append(STEPS_PLANNED(planned=planned))
     name = ending.job_name
-    meant = name is not None and MEANT.search(str(name.value)) is not None
+    is_short_job = name is not None and SHORT_JOB_NAMES.search(str(name.value)) is not None
     return present(
-        Certainty.ESTABLISHED if few and ending.jobs else Certainty.SUPPORTED,
+        Certainty.ESTABLISHED if too_few and ending.jobs else Certainty.SUPPORTED,
         "job",
         shows,
         headline=_headline(done, planned),
-        implies=[NEGLIGIBLE()],
-        cannot_decide=[PERHAPS_MEANT(name=name) if meant and name is not None else INTENT()],
-        actions=[action(BUDGET)],
-        latent=meant or bool(trajectory.evaluations and not trajectory.points and planned is None),
+        implies=[TRAINED_ALMOST_NOTHING()],
+        cannot_decide=[MAY_BE_INTENDED(name=name) if is_short_job and name is not None else INTENT_UNKNOWN()],
+        actions=[action(SET_BUDGET)],
+        latent=is_short_job or bool(trajectory.evaluations and not trajectory.points and planned is None),
     )
 
 
 def _headline(done: Value, planned: Value | None) -> Claim:
     if planned is None or planned.number < done.number:
         return TOO_FEW(steps=done)
-    return BY_PLAN(steps=done) if planned.number == done.number else FAR_SHORT(steps=done, planned=planned)
+    return AS_PLANNED(steps=done) if planned.number == done.number else FAR_TOO_FEW(steps=done, planned=planned)
 
 
 FAMILY = Family(

@@ -43,13 +43,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trackside.evidence import Missing, Value, derived
-from trackside.facts.fact import Maybe, neither
+from trackside.facts.fact import Maybe, all_missing
 from trackside.facts.hardware.node_presence import LostNode, NodePresence
 from trackside.facts.logs.drained_nodes import DrainedNodes
 from trackside.facts.logs.ending import RECORDED, Ending
-from trackside.facts.training.learning import Trajectory, number
+from trackside.facts.training.learning import Trajectory, numeric_field
 from trackside.family import Family
-from trackside.finding import Action, Certainty, Claim, Command, Finding, Sentence, absent, action, present
+from trackside.finding import Action, Certainty, Claim, Finding, Sentence, ShellCommand, absent, action, present
 from trackside.model import Run
 from trackside.remedies import DRAIN, RESUBMIT_ELSEWHERE
 
@@ -63,26 +63,28 @@ class Limits:
     of the job's end may be either time."""
 
 
-LOST = ("down", "not_responding", "rebooted")
+LOST_STATES = ("down", "not_responding", "rebooted")
 """Node states that its jobs do not survive."""
 
 NODE_FAILED = Sentence("a node failed while the job was running")
 NODE_FAILED_RERUN = Sentence("a node failed while the job was running; the job ran again and completed")
-FAILED = Sentence("the failed node is {node}")
-NOTICE = Sentence("the scheduler's notice: {line}")
-NODE_EVENT = Sentence("node {node} was {state} when the run ended", running="node {node} is {state}")
+FAILED_NODE = Sentence("the failed node is {node}")
+SCHEDULER_NOTICE = Sentence("the scheduler's notice: {line}")
+NODE_STATE = Sentence("node {node} was {state} when the run ended", running="node {node} is {state}")
 NODE_REASON = Sentence(
     "node {node} was {state} when the run ended; reason: {reason}",
     running="node {node} is {state}; reason: {reason}",
 )
 HEALTHY_UNTIL = Sentence("training was healthy until {place}, loss {loss}")
 NODE_LOST = Sentence("the cluster lost a node while the job was running; the code is not at fault")
-RECOVERED = Sentence("the cluster lost a node while the job was running; the job ran again and completed")
-WHY = Sentence("why the node failed")
-RERUN = Sentence("rerun on other nodes from the last checkpoint, with the options of the first submission")
-KEEP_OUT = Sentence("keep the node out of service until it is checked")
-LOOK = Sentence("once the node is back, read the end of its last kernel log before it takes jobs again")
-LAST_KERNEL_LOG = Command("{node_shell} 'journalctl -k -b -1 | tail -n 50'")
+LOST_AND_RERUN = Sentence("the cluster lost a node while the job was running; the job ran again and completed")
+FAILURE_UNEXPLAINED = Sentence("why the node failed")
+RERUN_ELSEWHERE = Sentence(
+    "rerun on other nodes with the options of the first submission, from the last checkpoint if there is one"
+)
+KEEP_OUT_OF_SERVICE = Sentence("keep the node out of service until it is checked")
+READ_KERNEL_LOG = Sentence("once the node is back, read the end of its last kernel log before it takes jobs again")
+LAST_KERNEL_LOG = ShellCommand("{node_shell} 'journalctl -k -b -1 | tail -n 50'")
 OTHER_STATE = Sentence(
     "the scheduler recorded {state}, and no lost node when the run ended",
     running="the scheduler lists it as {state}, and no node as lost",
@@ -111,11 +113,11 @@ def judge(
 
     Node states and the monitor count only if the job did not continue.
     """
-    if ending.unrecorded is not None and (nothing := neither(ending.unrecorded, presence)) is not None:
+    if ending.missing_end is not None and (nothing := all_missing(ending.missing_end, presence)) is not None:
         return nothing
     lost_nodes = () if isinstance(presence, Missing) else presence.lost
-    recorded, noticed = _recorded(ending), _noticed(ending)
-    drained = _given_up(nodes, run, limits)
+    recorded, noticed = _by_records(ending), _by_notices(ending)
+    drained = _by_node_states(nodes, run, limits)
     is_dated = bool(lost_nodes) or (bool(drained) and ending.job is not None)
     signs: list[NodeLoss | LostNode] = [*drained, *lost_nodes]
     state = None if ending.state is None else ending.state.value
@@ -131,13 +133,13 @@ def judge(
     return present(
         Certainty.ESTABLISHED if recorded or noticed or rebooted or len(planes) > 1 else Certainty.SUPPORTED,
         "infrastructure",
-        [*(claim for witness in witnesses for claim in witness.claims), *_healthy(trajectory)],
+        [*(claim for witness in witnesses for claim in witness.claims), *_health_before(trajectory)],
         headline=(NODE_FAILED_RERUN if completed else NODE_FAILED)(),
-        implies=[RECOVERED() if completed else NODE_LOST()],
-        cannot_decide=[WHY()],
+        implies=[LOST_AND_RERUN() if completed else NODE_LOST()],
+        cannot_decide=[FAILURE_UNEXPLAINED()],
         actions=[
-            action(RERUN, *RESUBMIT_ELSEWHERE),
-            *([] if first is None else [_keep_out(first), action(LOOK, LAST_KERNEL_LOG)]),
+            action(RERUN_ELSEWHERE, *RESUBMIT_ELSEWHERE),
+            *([] if first is None else [_keep_out(first), action(READ_KERNEL_LOG, LAST_KERNEL_LOG)]),
         ],
         since=_since(witnesses, bool(lost_nodes), trajectory, limits),
         at=None if notice is None else notice.at,
@@ -147,34 +149,34 @@ def judge(
 
 
 def _keep_out(node: Value) -> Action:
-    return action(KEEP_OUT, DRAIN, reason=derived("node failure", node))
+    return action(KEEP_OUT_OF_SERVICE, DRAIN, reason=derived("node failure", node))
 
 
-def _recorded(ending: Ending) -> list[NodeLoss]:
+def _by_records(ending: Ending) -> list[NodeLoss]:
     """The scheduler's state of an attempt; the first one has the claims."""
     jobs = ending.jobs
     witnesses: list[NodeLoss] = []
     for row in (row for row in jobs.records if row.get("state") in ("NODE_FAIL", "BOOT_FAIL")):
         node = jobs.value(row, "failed_node") if row.get("failed_node") else None
-        claims = (RECORDED(state=jobs.value(row, "state")), *(() if node is None else (FAILED(node=node),)))
+        claims = (RECORDED(state=jobs.value(row, "state")), *(() if node is None else (FAILED_NODE(node=node),)))
         end = row.get("end")
         since = float(end) if isinstance(end, (int, float)) else None
         witnesses.append(NodeLoss(() if witnesses else claims, None if witnesses else node, since))
     return witnesses
 
 
-def _noticed(ending: Ending) -> list[NodeLoss]:
+def _by_notices(ending: Ending) -> list[NodeLoss]:
     """The scheduler's notices; the first one has the claims."""
     notices = ending.notices
     witnesses: list[NodeLoss] = []
     for row in (row for row in notices.events if row.get("reason") == "node_failure"):
         line = notices.value(row, "text")
         node = derived(row.node, line) if row.node and "failure on" in row.text.lower() else None
-        witnesses.append(NodeLoss(() if witnesses else (NOTICE(line=line),), node, row.time))
+        witnesses.append(NodeLoss(() if witnesses else (SCHEDULER_NOTICE(line=line),), node, row.time))
     return witnesses
 
 
-def _given_up(nodes: DrainedNodes, run: Run, limits: Limits) -> list[NodeLoss]:
+def _by_node_states(nodes: DrainedNodes, run: Run, limits: Limits) -> list[NodeLoss]:
     """The run's nodes that the scheduler declared lost at its end: by its log, else by its node records."""
 
     def at_end(time: float | None) -> bool:
@@ -186,22 +188,22 @@ def _given_up(nodes: DrainedNodes, run: Run, limits: Limits) -> list[NodeLoss]:
     states, records = nodes.states, nodes.frame
     lost: dict[str, NodeLoss] = {}
     for row in states.events:
-        if row.node in run.nodes and row.get("state") in LOST and at_end(row.time):
+        if row.node in run.nodes and row.get("state") in LOST_STATES and at_end(row.time):
             node = states.value(row, "node")
-            lost[str(row.node)] = NodeLoss((NODE_EVENT(node=node, state=states.value(row, "state")),), node)
+            lost[str(row.node)] = NodeLoss((NODE_STATE(node=node, state=states.value(row, "state")),), node)
     for record in nodes.rows:
-        name, moment = str(record.get("name")), number(record, "reason_time")
+        name, time = str(record.get("name")), numeric_field(record, "reason_time")
         down = record.get("state") == "down" or "not_responding" in record.many("flags")
-        if name in run.nodes and down and moment is not None and at_end(moment):
+        if name in run.nodes and down and time is not None and at_end(time):
             node, state = records.value(record, "name"), records.value(record, "state")
-            claim = NODE_EVENT(node=node, state=state)
+            claim = NODE_STATE(node=node, state=state)
             if record.get("reason"):
                 claim = NODE_REASON(node=node, state=state, reason=records.value(record, "reason"))
             lost.setdefault(name, NodeLoss((claim,), node))
     return list(lost.values())
 
 
-def _healthy(trajectory: Maybe[Trajectory]) -> list[Claim]:
+def _health_before(trajectory: Maybe[Trajectory]) -> list[Claim]:
     """That training was healthy until then."""
     if isinstance(trajectory, Missing) or not trajectory.curve.fell or not trajectory.curve.rows:
         return []

@@ -39,54 +39,59 @@ from __future__ import annotations
 from trackside.evidence import Missing
 from trackside.facts.logs.ending import Ending
 from trackside.family import Family
-from trackside.finding import Certainty, Command, Finding, Sentence, absent, action, present
+from trackside.finding import Certainty, Finding, Sentence, ShellCommand, absent, action, present
 
 PREEMPTED = Sentence("preempted by the scheduler")
 PREEMPTED_RERUN = Sentence("preempted by the scheduler; the job ran again and completed")
 REQUEUED = Sentence("requeued by the scheduler")
 REQUEUED_ITSELF = Sentence("requeued by the application itself")
-STATE = Sentence("the scheduler recorded {state} for an attempt")
-NOTICE = Sentence("the scheduler's notice: {line}")
-CHANGE = Sentence("the controller logged the job as {state}")
+ATTEMPT_STATE = Sentence("the scheduler recorded {state} for an attempt")
+SCHEDULER_NOTICE = Sentence("the scheduler's notice: {line}")
+CONTROLLER_STATE = Sentence("the controller logged the job as {state}")
 RESTARTS = Sentence("restarts of the job: {restarts}")
-OWN = Sentence("the application asked for the requeue itself: {line}")
-FINAL = Sentence("the last attempt is recorded as {state}")
-RECOVERED = Sentence("the scheduler ended an attempt; the next one completed the work and repeated a part of it")
-GONE = Sentence("the scheduler ended the run; the job is not at fault")
-BY_ITSELF = Sentence("the application's own requeue worked as intended")
-WHO = Sentence("which job took the nodes")
-NOTHING = Sentence("nothing to debug; make sure that checkpoints are saved often enough")
-AGAIN = Sentence(
-    "resubmit with the options of the first submission, from the last checkpoint, and allow Slurm to requeue it"
+REQUESTED_BY_APPLICATION = Sentence("the application requested the requeue itself: {line}")
+LAST_ATTEMPT = Sentence("the last attempt is recorded as {state}")
+NEXT_ATTEMPT_COMPLETED = Sentence(
+    "the scheduler ended an attempt; the next one completed the work and repeated a part of it"
 )
-REQUEUE = Command("sbatch --requeue {script}")
+SCHEDULER_ENDED_RUN = Sentence("the scheduler ended the run; the job is not at fault")
+OWN_REQUEUE_WORKED = Sentence("the application's own requeue worked as intended")
+OTHER_JOB_UNKNOWN = Sentence("which job took the nodes")
+NOTHING_TO_DEBUG = Sentence("nothing to debug; make sure that checkpoints are saved often enough")
+RESUBMIT = Sentence(
+    "resubmit with the options of the first submission, from the last checkpoint if there is one, and allow Slurm to "
+    "requeue it"
+)
+REQUEUE = ShellCommand("sbatch --requeue {script}")
 ONE_ATTEMPT = Sentence("one attempt was recorded ({state}), with no requeue or preemption")
 
 
 def judge(ending: Ending) -> Finding | Missing:
     """Attempts, notices, else the controller's log; the number of restarts; and whether the last attempt completed."""
-    if ending.unrecorded is not None:
-        return ending.unrecorded
+    if ending.missing_end is not None:
+        return ending.missing_end
     jobs, state = ending.jobs, ending.state
     attempts = [row for row in jobs.records if row.get("state") in ("PREEMPTED", "REQUEUED", "SPECIAL_EXIT")]
     notices = [row for row in ending.notices.events if row.get("reason") in ("preemption", "requeue")]
-    shows = [STATE(state=jobs.value(row, "state")) for row in attempts[:1]]
-    shows += [NOTICE(line=ending.notices.value(row, "text")) for row in notices[:1]]
+    shows = [ATTEMPT_STATE(state=jobs.value(row, "state")) for row in attempts[:1]]
+    shows += [SCHEDULER_NOTICE(line=ending.notices.value(row, "text")) for row in notices[:1]]
     if not shows:
         changes = [row for row in ending.changes.events if row.get("state") in ("requeued", "preempted")]
-        shows += [CHANGE(state=ending.changes.value(row, "state")) for row in changes[:1]]
+        shows += [CONTROLLER_STATE(state=ending.changes.value(row, "state")) for row in changes[:1]]
     again = [row for row in jobs.records if isinstance(row.get("restarts"), int) and row.get("restarts")]
     shows += [RESTARTS(restarts=jobs.value(row, "restarts")) for row in again[-1:]]
     # The application's own request counts only if the requeue happened.
     if shows or state is None or state.value in ("REQUEUED", "PENDING"):
-        shows += [OWN(line=ending.requests.value(row, "text")) for row in ending.requests.events[-1:]]
+        shows += [
+            REQUESTED_BY_APPLICATION(line=ending.requests.value(row, "text")) for row in ending.requests.events[-1:]
+        ]
     if not shows and state is not None:
         return absent(ONE_ATTEMPT(state=state))
     if not shows:
         return Missing("no scheduler record of the job was given") if ending.own_end is None else absent(ending.own_end)
     over = state is not None and state.value == "COMPLETED"
     if state is not None and (over or ending.job not in attempts):
-        shows.append(FINAL(state=state))
+        shows.append(LAST_ATTEMPT(state=state))
     preempted = any(row.get("state") == "PREEMPTED" for row in attempts)
     preempted |= any(row.get("reason") == "preemption" for row in notices)
     times = [*(row.get("end") for row in attempts), *(row.time for row in notices)]
@@ -103,9 +108,12 @@ def judge(ending: Ending) -> Finding | Missing:
             if ending.requests
             else REQUEUED
         )(),
-        implies=[RECOVERED() if over else GONE(), *([BY_ITSELF()] if ending.requests and not preempted else [])],
-        cannot_decide=[WHO()] if preempted else [],
-        actions=[action(NOTHING) if over else action(AGAIN, REQUEUE)],
+        implies=[
+            NEXT_ATTEMPT_COMPLETED() if over else SCHEDULER_ENDED_RUN(),
+            *([OWN_REQUEUE_WORKED()] if ending.requests and not preempted else []),
+        ],
+        cannot_decide=[OTHER_JOB_UNKNOWN()] if preempted else [],
+        actions=[action(NOTHING_TO_DEBUG) if over else action(RESUBMIT, REQUEUE)],
         since=min((float(time) for time in times if isinstance(time, (int, float))), default=None),
         at=notices[0].at if notices else None,
         variant="preempted" if preempted else "requeued",
@@ -118,7 +126,7 @@ FAMILY = Family(
     title="Preempted or requeued by the scheduler",
     example=("preempted", "timeline"),
     judge=judge,
-    cost_kind="repeat",
+    cost_kind="repeated",
     explains=("H3", "A2", "H1", "C2"),
     rivals=("F1", "H1"),
     collect=("sacct -D of the job: every attempt, with Restarts",),

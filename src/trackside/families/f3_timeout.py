@@ -40,11 +40,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from trackside.evidence import Missing, derived
-from trackside.facts.fact import Maybe, known
+from trackside.facts.fact import Maybe, or_none
 from trackside.facts.gpu.first_step import FirstStepHang
 from trackside.facts.gpu.idle import IdleGpus
 from trackside.facts.gpu.stall import GpuStall
-from trackside.facts.logs.ending import Ending
+from trackside.facts.logs.ending import RECORDED, Ending
 from trackside.facts.logs.order import follows
 from trackside.facts.logs.silence import Silence
 from trackside.facts.training.learning import Trajectory
@@ -61,32 +61,33 @@ HEADLINES = {
     "silent": Sentence("hit the time limit after a long silence, probably hung"),
     "slow": Sentence("hit the time limit while still training"),
 }
-STATE = Sentence("the scheduler recorded {state}")
-LIMIT = Sentence("the limit was {limit}")
-NOTICE = Sentence("the scheduler's notice: {line}")
-FINISHED = Sentence("the job had reported that it was done: {line}")
-NO_PROGRESS = Sentence("no training step was recognized in the log")
+TIME_LIMIT = Sentence("the limit was {limit}")
+SCHEDULER_NOTICE = Sentence("the scheduler's notice: {line}")
+REPORTED_DONE = Sentence("the job had reported that it was done: {line}")
+NO_STEP_LOGGED = Sentence("no training step was recognized in the log")
 REACHED = Sentence("progress at the limit: {place}")
 REACHED_OF = Sentence("progress at the limit: {done:plain} of {planned}")
-SILENT = Sentence("nothing was printed for {seconds} before the limit")
+NOTHING_PRINTED = Sentence("nothing was printed for {seconds} before the limit")
 UNACCOUNTED = Sentence("the completed steps, at their pace, do not account for {seconds} of the run")
-PROJECTED = Sentence("{left} remained: about {seconds} at that pace")
-WAS = {
+TIME_MISSING = Sentence("{left} remained: about {seconds} at that pace")
+MEANINGS = {
     "after_end": Sentence("training was over; what ran after it did not finish in time"),
     "no_progress": Sentence("the time limit ended the run, and the log does not show what it was doing"),
     "undecided": Sentence("the time limit ended the run; whether it was still training or hung is unknown"),
     "silent": Sentence("the run stopped printing long before the limit: it probably hung"),
     "slow": Sentence("the run was still training and needs more time"),
 }
-DOING = Sentence("whether the run was working or stuck")
-DO = {
+WORKING_OR_STUCK = Sentence("whether the run was working or stuck")
+NEXT_STEPS = {
     "after_end": Sentence("look at what runs after the last step: uploads, process-group teardown, loader threads"),
     "no_progress": Sentence("rerun with progress printed, and dump the stacks of the ranks if it stays silent"),
     "undecided": Sentence("rerun with time stamps in the log or GPU metrics, which distinguish slow from hung"),
     "silent": Sentence("rerun with the NCCL watchdog on, and dump the stacks while it is silent"),
-    "slow": Sentence("raise --time, or resume in a second job from the last checkpoint"),
+    "slow": Sentence("raise --time, or resume in a second job from the last checkpoint if there is one"),
 }
-RAISE_BY = Sentence("raise --time by more than {seconds}, or resume in a second job from the last checkpoint")
+RAISE_LIMIT_BY = Sentence(
+    "raise --time by more than {seconds}, or resume in a second job from the last checkpoint if there is one"
+)
 
 
 @dataclass(frozen=True)
@@ -107,38 +108,38 @@ def judge(
 
     That the limit ended it is certain; what it was doing is only as certain as the evidence.
     """
-    if ending.unrecorded is not None:
-        return ending.unrecorded
+    if ending.missing_end is not None:
+        return ending.missing_end
     state, notices = ending.state, ending.limit_notices
     name = None if state is None else state.value
     if name not in ("TIMEOUT", "DEADLINE") and (not notices or name not in (None, "FAILED", "CANCELLED")):
         if state is not None:
-            return absent(STATE(state=state))
-        own = ending.own_end
-        return absent(own) if own is not None else Missing("no scheduler record of the job was given")
-    course = known(trajectory)
-    gpus = next(_by_gpus(known(stall), known(idle), known(first_step)), None)
-    doing = next(_doing(ending, silence, course, gpus, limits))
-    trained = course is not None and course.points and doing.variant != "after_end"
-    shows = [*doing.claims]
-    if trained and course is not None:
-        shows.insert(0 if doing.variant == "slow" else len(shows), _reached(course))
-        shows[1:1] = _projected(course) if doing.variant == "slow" else []
+            return absent(RECORDED(state=state))
+        own_end = ending.own_end
+        return absent(own_end) if own_end is not None else Missing("no scheduler record of the job was given")
+    training = or_none(trajectory)
+    gpus = next(_by_gpus(or_none(stall), or_none(idle), or_none(first_step)), None)
+    state_at_end = next(_states_at_end(ending, silence, training, gpus, limits))
+    trained = training is not None and training.points and state_at_end.variant != "after_end"
+    shows = [*state_at_end.claims]
+    if trained and training is not None:
+        shows.insert(0 if state_at_end.variant == "slow" else len(shows), _progress(training))
+        shows[1:1] = _time_missing(training) if state_at_end.variant == "slow" else []
     if ending.job is not None and ending.job.get("time_limit_s") is not None:
-        shows.append(LIMIT(limit=ending.jobs.value(ending.job, "time_limit_s", "s")))
-    shows += [NOTICE(line=ending.notices.value(row, "text")) for row in notices[:1]]
-    shows += [STATE(state=state)] if state is not None else []
+        shows.append(TIME_LIMIT(limit=ending.jobs.value(ending.job, "time_limit_s", "s")))
+    shows += [SCHEDULER_NOTICE(line=ending.notices.value(row, "text")) for row in notices[:1]]
+    shows += [RECORDED(state=state)] if state is not None else []
     return present(
-        doing.certainty,
+        state_at_end.certainty,
         "job",
         shows,
-        headline=HEADLINES[doing.variant](),
-        implies=[WAS[doing.variant]()],
-        cannot_decide=[DOING()] if doing.variant in ("no_progress", "undecided") else [],
-        actions=[_next_step(doing.variant, course)],
+        headline=HEADLINES[state_at_end.variant](),
+        implies=[MEANINGS[state_at_end.variant]()],
+        cannot_decide=[WORKING_OR_STUCK()] if state_at_end.variant in ("no_progress", "undecided") else [],
+        actions=[_next_step(state_at_end.variant, training)],
         since=notices[0].time if notices else run.end,
         at=notices[0].at if notices else None,
-        variant=doing.variant.replace("_", "-"),
+        variant=state_at_end.variant.replace("_", "-"),
     )
 
 
@@ -154,24 +155,24 @@ def _by_gpus(stall: GpuStall | None, idle: IdleGpus | None, stuck: FirstStepHang
         yield witness("slow", Certainty.ESTABLISHED, stall.worked_on)
 
 
-def _doing(
-    ending: Ending, silence: Silence, course: Trajectory | None, gpus: Witness | None, limits: Limits
+def _states_at_end(
+    ending: Ending, silence: Silence, training: Trajectory | None, gpus: Witness | None, limits: Limits
 ) -> Iterator[Witness]:
     """What it was doing at its end, the best evidence first: its closing line, its GPUs, its silence, its steps."""
-    points = () if course is None else course.points
+    points = () if training is None else training.points
     for row in ending.ends.events[-1:]:
         if sum(follows(point, row) is True for point in points) <= 1:  # a closing summary may come after it
-            yield witness("after_end", Certainty.ESTABLISHED, FINISHED(line=ending.ends.value(row, "text")))
+            yield witness("after_end", Certainty.ESTABLISHED, REPORTED_DONE(line=ending.ends.value(row, "text")))
     if gpus is not None:
         yield gpus
-    if course is None or not points:
-        count = [] if course is None else [NO_PROGRESS(count=course.count)]
+    if training is None or not points:
+        count = [] if training is None else [NO_STEP_LOGGED(count=training.count)]
         yield witness("no_progress", Certainty.POSSIBLE, *count)
         return
-    quiet = silence.seconds() if course.stamped else None
-    if quiet is not None and quiet.number > max(limits.min_quiet_s, limits.quiet_steps * course.interval_s):
-        yield witness("silent", Certainty.SUPPORTED, SILENT(seconds=quiet))
-    if not course.stamped and silence.stall is not None:
+    quiet = silence.seconds() if training.has_times else None
+    if quiet is not None and quiet.number > max(limits.min_quiet_s, limits.quiet_steps * training.interval_s):
+        yield witness("silent", Certainty.SUPPORTED, NOTHING_PRINTED(seconds=quiet))
+    if not training.has_times and silence.stall is not None:
         yield witness("silent", Certainty.SUPPORTED, UNACCOUNTED(seconds=silence.stall[0]))
     if silence.unaccounted is not None:
         yield witness("undecided", Certainty.POSSIBLE, UNACCOUNTED(seconds=silence.unaccounted))
@@ -179,29 +180,31 @@ def _doing(
     yield witness("slow", Certainty.ESTABLISHED if stamped else Certainty.SUPPORTED)
 
 
-def _reached(course: Trajectory) -> Claim:
+def _progress(training: Trajectory) -> Claim:
     """How far the run had progressed."""
-    if course.done is None:
-        return REACHED(place=course.progress.value(course.points[-1], "text"))
+    if training.done is None:
+        return REACHED(place=training.progress.value(training.points[-1], "text"))
     return (
-        REACHED(place=course.done) if course.planned is None else REACHED_OF(done=course.done, planned=course.planned)
+        REACHED(place=training.done)
+        if training.planned is None
+        else REACHED_OF(done=training.done, planned=training.planned)
     )
 
 
-def _next_step(doing: str, course: Trajectory | None) -> Action:
+def _next_step(variant: str, training: Trajectory | None) -> Action:
     """What to do next; for a slow run with the time that it lacked, if the log shows it."""
-    remaining = [] if doing != "slow" or course is None else _projected(course)
+    remaining = [] if variant != "slow" or training is None else _time_missing(training)
     if remaining:
-        return action(RAISE_BY, seconds=remaining[0].values["seconds"])
-    return action(DO[doing], *(DUMP_STACKS if doing in ("silent", "no_progress") else ()))
+        return action(RAISE_LIMIT_BY, seconds=remaining[0].values["seconds"])
+    return action(NEXT_STEPS[variant], *(DUMP_STACKS if variant in ("silent", "no_progress") else ()))
 
 
-def _projected(course: Trajectory) -> list[Claim]:
+def _time_missing(training: Trajectory) -> list[Claim]:
     """How much longer it would have taken."""
-    left, step_s = course.left, course.step_seconds
+    left, step_s = training.left, training.step_seconds
     if left is None or step_s is None:
         return []
-    return [PROJECTED(left=left, seconds=derived(round(left.number * step_s.number, 1), left, step_s, unit="s"))]
+    return [TIME_MISSING(left=left, seconds=derived(round(left.number * step_s.number, 1), left, step_s, unit="s"))]
 
 
 FAMILY = Family(

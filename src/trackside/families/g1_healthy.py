@@ -43,10 +43,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trackside.evidence import Missing, Value
-from trackside.facts.fact import Maybe, known, neither
+from trackside.facts.fact import Maybe, all_missing, or_none
 from trackside.facts.gpu.gpu_work import GpuWork
-from trackside.facts.logs.ending import BAD_STATES, Ending
-from trackside.facts.logs.exceptions import Exceptions, unhandled
+from trackside.facts.logs.ending import BAD_STATES, ENDED_WELL, Ending
+from trackside.facts.logs.exceptions import Exceptions, unhandled_exceptions
 from trackside.facts.training.evaluations import Evaluations
 from trackside.facts.training.learning import Trajectory
 from trackside.facts.training.loss_curve import LossCurve
@@ -64,67 +64,66 @@ HEADLINES = {
         running="no fault so far; whether the model learns cannot be checked",
     ),
 }
-EVALUATION_FELL = Sentence(
+EVALUATION_LOSS_FELL = Sentence(
     "no fault found; the evaluation loss fell", running="no fault so far; the evaluation loss falls"
 )
-LOG_ENDS = Sentence(
+NO_FAULT_IN_LOG = Sentence(
     "no fault found in the {steps} that the log shows; the loss fell",
     running="no fault so far; the training loss falls",
 )
 """The same if the log does not show the end."""
-NO_FALL = Sentence(
+LOSS_DID_NOT_FALL = Sentence(
     "no fault found, but the loss did not clearly fall", running="no fault so far, but the loss has not clearly fallen"
 )
-NO_LEVEL = Sentence(
+LOSS_WITHOUT_MEANING = Sentence(
     "no fault found; the loss of this objective does not show whether the model learned",
     running="no fault so far; the loss of this objective does not show whether the model learns",
 )
-ROSE = Sentence("no fault found, but the loss rose", running="no fault so far, but the loss rises")
-LEFT_BADLY = Sentence("no fault found in training, but the job did not exit cleanly")
-CALLED_ABORTED_SHORT = Sentence("no fault found, but the log says that the job was aborted")
-RAISED = Sentence(
+LOSS_ROSE = Sentence("no fault found, but the loss rose", running="no fault so far, but the loss rises")
+UNCLEAN_EXIT = Sentence("no fault found in training, but the job did not exit cleanly")
+LOG_SAYS_ABORTED = Sentence("no fault found, but the log says that the job was aborted")
+RAISED_UNHANDLED = Sentence(
     "the run raised {type}, and nothing shows that it continued",
     running="the run raised {type}, and nothing shows that it continued",
 )
-COMPLETED = Sentence("the run ended normally: {how}")
-SAID_DONE = Sentence("the job reported that training was done: {line}")
-TEARDOWN = Sentence("the job did not exit cleanly: {how}")
-DONE = Sentence("the log shows {steps} done", running="the log shows {steps} done so far")
-DONE_OF = Sentence(
+REPORTED_DONE = Sentence("the job reported that training was done: {line}")
+EXIT_NOT_CLEAN = Sentence("the job did not exit cleanly: {how}")
+STEPS_DONE = Sentence("the log shows {steps} done", running="the log shows {steps} done so far")
+STEPS_DONE_OF = Sentence(
     "the log shows {done:plain} of {planned} done", running="the log shows {done:plain} of {planned} done so far"
 )
 HEALTHY = Sentence("healthy: the run completed, its loss fell, its GPUs computed, and its hardware reported no errors")
-UNMEASURED = Sentence("the end is normal and the loss fell; GPU activity and hardware errors were not measured")
-UNCLEAN = Sentence("the end is normal and the loss fell, but a GPU reported errors")
-SLOW = Sentence(
+GPUS_NOT_MEASURED = Sentence("the end is normal and the loss fell; GPU activity and hardware errors were not measured")
+GPU_REPORTED_ERRORS = Sentence("the end is normal and the loss fell, but a GPU reported errors")
+GPUS_LITTLE_USED = Sentence(
     "healthy, but the GPUs were little used: slow, not broken",
     running="healthy so far, but the GPUs are little used: slow, not broken",
 )
-CALLED_ABORTED = Sentence("no fault was found, but the job itself does not report success")
+NO_SUCCESS_REPORTED = Sentence("no fault was found, but the job itself does not report success")
 NO_FAULT = Sentence("nothing in the inputs points to a fault", running="nothing in the inputs points to a fault so far")
-WASTED = Sentence("the GPU-hours of the idle GPUs are lost")
-UNVERIFIABLE = Sentence(
+IDLE_GPUS_LOST = Sentence("the GPU-hours of the idle GPUs are lost")
+LEARNING_UNKNOWN = Sentence(
     "whether the model learned: the output does not show it",
     running="whether the model learns: the output does not show it",
 )
-NO_END = Sentence(
+END_UNKNOWN = Sentence(
     "how the run ended: the log does not show its end", running="how the run will end: it is still running"
 )
-HARDWARE = Sentence("GPU activity and error counters were not given")
-PLANNED = Sentence(
+HARDWARE_UNKNOWN = Sentence("GPU activity and error counters were not given")
+PLAN_UNKNOWN = Sentence(
     "whether it reached the planned {planned}",
     running="whether it will reach the planned {planned}",
 )
-WHY_ABORTED = Sentence("why the log says that the job was aborted: it may not have reached its target")
+ABORT_UNEXPLAINED = Sentence("why the log says that the job was aborted: it may not have reached its target")
 PRINT_LOSS = Sentence("print the training loss regularly, so that learning can be verified")
-SPEED = Sentence("if it has to be faster, see the warnings for what slows it down")
-NOTHING = Sentence("nothing to do for this run", running="nothing to do so far")
-SHOW_END = Sentence(
+SEE_WARNINGS = Sentence("if it has to be faster, see the warnings for what slows it down")
+NOTHING_TO_DO = Sentence("nothing to do for this run", running="nothing to do so far")
+ADD_END = Sentence(
     "add the rest of the log, or the sacct record: they would show how the run ended", running="nothing to do so far"
 )
-TELL_END = Sentence("add the job's output and its sacct record: metrics alone do not show how it ended")
+ADD_OUTPUT = Sentence("add the job's output and its sacct record: metrics alone do not show how it ended")
 TEST_GPU = Sentence("run the vendor's diagnostics on that GPU before it gets another long job")
-FEWER = Sentence("request only as many GPUs as the job uses, or start a process for each of them")
+REQUEST_FEWER = Sentence("request only as many GPUs as the job uses, or start a process for each of them")
 
 
 @dataclass(frozen=True)
@@ -167,7 +166,7 @@ class RunEnding:
     """A bad end after the job's own message that it was done."""
     aborted: Claim | None
     """The job's own closing line, if it calls the end aborted."""
-    said_done: Value | None
+    reported_done: Value | None
 
 
 def judge(
@@ -175,86 +174,90 @@ def judge(
     trajectory: Maybe[Trajectory], loss: Maybe[LossCurve], limits: Limits,
 ) -> Finding | Missing:  # fmt: skip
     """Completed, or at least without a fault as far as the log goes; then GPU and loss evidence."""
-    if (nothing := neither(trajectory, ending.unfiled, loss)) is not None:
+    if (nothing := all_missing(trajectory, ending.missing_record, loss)) is not None:
         return nothing
-    end, course = _run_ending(ending), known(trajectory)
-    if end.bad is not None and end.said_done is None:
-        return absent(ending.bad_end if ending.bad_end is not None else TEARDOWN(how=end.bad))
+    end, training = _run_ending(ending), or_none(trajectory)
+    if end.bad is not None and end.reported_done is None:
+        return absent(ending.bad_end if ending.bad_end is not None else EXIT_NOT_CLEAN(how=end.bad))
     if run.disposition in BAD_STATES and end.bad is None:
         return Missing("the records disagree on how the run ended")
-    if (raised := _raised(ending, exceptions, course)) is not None:
+    if (raised := _unhandled_exception(ending, exceptions, training)) is not None:
         return absent(raised)
     if work.contradiction is not None:
         return absent(work.contradiction)
-    learning = Learning(known(loss), evaluations)
+    learning = Learning(or_none(loss), evaluations)
     if not learning.readable and end.good is None:
         return Missing("neither the end of the run nor its progress can be read")
     variant = "slow" if work.slow else "healthy"
     variant = "unverifiable" if not learning.learned or end.aborted is not None else variant
-    implies = [_implied(end, learning, work, variant), *([WASTED()] if work.unused is not None else [])]
+    implies = [_conclusion(end, learning, work, variant), *([IDLE_GPUS_LOST()] if work.unused is not None else [])]
     return present(
-        _certainty(ending, end, learning, work, course, limits),
+        _certainty(ending, end, learning, work, training, limits),
         "none",
-        _shows(end, learning, work, course),
-        headline=_headline(end, learning, variant, course),
+        _shows(end, learning, work, training),
+        headline=_headline(end, learning, variant, training),
         implies=implies,
-        cannot_decide=_unsure(end, learning, work, course),
-        actions=_actions(end, learning, work, variant, course),
+        cannot_decide=_open_questions(end, learning, work, training),
+        actions=_actions(end, learning, work, variant, training),
         variant=variant,
     )
 
 
-def _headline(end: RunEnding, learning: Learning, variant: str, course: Trajectory | None) -> Claim:
+def _headline(end: RunEnding, learning: Learning, variant: str, training: Trajectory | None) -> Claim:
     """The answer, limited to what was shown."""
     if end.aborted is not None:
-        return CALLED_ABORTED_SHORT()
+        return LOG_SAYS_ABORTED()
     if end.bad is not None:
-        return LEFT_BADLY()
+        return UNCLEAN_EXIT()
     if variant == "healthy" and not (learning.loss_fell or learning.evaluations.fell):
         curve = None if learning.loss is None else learning.loss.curve
         if curve is None or not curve.level_has_meaning:
-            return NO_LEVEL()
-        return (ROSE if curve.rose else NO_FALL)()
-    if variant == "healthy" and end.good is None and course is not None and course.done is not None:
-        return LOG_ENDS(steps=course.done)
+            return LOSS_WITHOUT_MEANING()
+        return (LOSS_ROSE if curve.rose else LOSS_DID_NOT_FALL)()
+    if variant == "healthy" and end.good is None and training is not None and training.done is not None:
+        return NO_FAULT_IN_LOG(steps=training.done)
     if variant == "healthy" and not learning.loss_fell:
-        return EVALUATION_FELL()
+        return EVALUATION_LOSS_FELL()
     return HEADLINES[variant]()
 
 
 def _run_ending(ending: Ending) -> RunEnding:
     """The job's own message that it was done counts against a bad end only if no scheduler evidence contradicts it."""
     success_lines = [row for row in ending.ends.events if row.get("status") == "success"]
-    bad, good = ending.abnormal, ending.completed
-    outweighed = ending.state is not None or bool(ending.notices)
+    bad_end, good_end = ending.abnormal, ending.completed
+    has_scheduler_evidence = ending.state is not None or bool(ending.notices)
     done_line = (
-        ending.ends.value(success_lines[-1], "text") if success_lines and bad is not None and not outweighed else None
+        ending.ends.value(success_lines[-1], "text")
+        if success_lines and bad_end is not None and not has_scheduler_evidence
+        else None
     )
-    return RunEnding(good, bad, ending.own_end if good is None and ending.aborted_itself else None, done_line)
+    return RunEnding(
+        good_end, bad_end, ending.own_end if good_end is None and ending.aborted_itself else None, done_line
+    )
 
 
-def _raised(ending: Ending, exceptions: Exceptions, course: Trajectory | None) -> Claim | None:
+def _unhandled_exception(ending: Ending, exceptions: Exceptions, training: Trajectory | None) -> Claim | None:
     """An exception that the run did not survive as far as known, unless the scheduler says that the run completed."""
     if ending.completed is not None and ending.jobs:
         return None
-    own = [row for row in exceptions.frame.events if row.get("about") not in ("signal", "wrapper")]
-    last = unhandled(own, () if course is None else course.progress.events)
-    return RAISED(type=exceptions.frame.value(last[0], "type")) if last else None
+    own_exceptions = [row for row in exceptions.frame.events if row.get("about") not in ("signal", "wrapper")]
+    unhandled = unhandled_exceptions(own_exceptions, () if training is None else training.progress.events)
+    return RAISED_UNHANDLED(type=exceptions.frame.value(unhandled[0], "type")) if unhandled else None
 
 
-def _implied(end: RunEnding, learning: Learning, work: GpuWork, variant: str) -> Claim:
+def _conclusion(end: RunEnding, learning: Learning, work: GpuWork, variant: str) -> Claim:
     """The conclusion, limited to what was shown."""
     if end.aborted is not None:
-        return CALLED_ABORTED()
+        return NO_SUCCESS_REPORTED()
     if end.good is None or not (learning.loss_fell or learning.evaluations.fell):
         return NO_FAULT()
     if work.complete or variant == "slow":
-        return {"slow": SLOW, "healthy": HEALTHY, "unverifiable": UNVERIFIABLE}[variant]()
-    return UNCLEAN() if work.unclean else UNMEASURED()
+        return {"slow": GPUS_LITTLE_USED, "healthy": HEALTHY, "unverifiable": LEARNING_UNKNOWN}[variant]()
+    return GPU_REPORTED_ERRORS() if work.unclean else GPUS_NOT_MEASURED()
 
 
 def _certainty(
-    ending: Ending, end: RunEnding, learning: Learning, work: GpuWork, course: Trajectory | None, limits: Limits
+    ending: Ending, end: RunEnding, learning: Learning, work: GpuWork, training: Trajectory | None, limits: Limits
 ) -> Certainty:
     """More than possible needs both the end and the learning; established also needs GPU work and clean hardware."""
     if end.good is not None:
@@ -262,51 +265,53 @@ def _certainty(
             learning.loss_fell and learning.loss is not None and len(learning.loss.curve.finite) >= limits.min_losses
         )
         return Certainty.ESTABLISHED if fell_enough and work.complete else Certainty.SUPPORTED
-    if learning.loss_fell and course is not None and not ending.running and end.bad is None:
+    if learning.loss_fell and training is not None and not ending.running and end.bad is None:
         return Certainty.SUPPORTED  # curves alone don't say that it was not killed
     return Certainty.POSSIBLE
 
 
-def _shows(end: RunEnding, learning: Learning, work: GpuWork, course: Trajectory | None) -> list[Claim]:
+def _shows(end: RunEnding, learning: Learning, work: GpuWork, training: Trajectory | None) -> list[Claim]:
     """Its end, steps, work, learning and hardware."""
-    shows = [COMPLETED(how=end.good)] if end.good is not None else []
+    shows = [ENDED_WELL(state=end.good)] if end.good is not None else []
     shows += [end.aborted] if end.aborted is not None else []
-    if end.bad is not None and end.said_done is not None:
-        shows += [SAID_DONE(line=end.said_done), TEARDOWN(how=end.bad)]
-    if course is not None and course.done is not None:
-        planned = course.planned
-        shows.append(DONE(steps=course.done) if planned is None else DONE_OF(done=course.done, planned=planned))
+    if end.bad is not None and end.reported_done is not None:
+        shows += [REPORTED_DONE(line=end.reported_done), EXIT_NOT_CLEAN(how=end.bad)]
+    if training is not None and training.done is not None:
+        planned = training.planned
+        shows.append(
+            STEPS_DONE(steps=training.done) if planned is None else STEPS_DONE_OF(done=training.done, planned=planned)
+        )
     loss, evaluated = learning.loss, learning.evaluations.claims
-    if loss is not None and (loss.curve.finite or (course is not None and not evaluated)):
+    if loss is not None and (loss.curve.finite or (training is not None and not evaluated)):
         shows += loss.claims
     work_done = [*([work.unused] if work.unused is not None else []), *work.claims]
     return [*shows, *evaluated, *work.unclean, *work_done, *work.clean]
 
 
-def _unsure(end: RunEnding, learning: Learning, work: GpuWork, course: Trajectory | None) -> list[Claim]:
+def _open_questions(end: RunEnding, learning: Learning, work: GpuWork, training: Trajectory | None) -> list[Claim]:
     """What was not measured or not seen."""
-    unsure = [] if learning.learned else [UNVERIFIABLE()]
-    unsure += [] if end.good is not None or end.aborted is not None else [NO_END()]
-    unsure += work.open_questions if work.measured else [HARDWARE()]
-    planned, done = (None, None) if course is None else (course.planned, course.done)
+    claims = [] if learning.learned else [LEARNING_UNKNOWN()]
+    claims += [] if end.good is not None or end.aborted is not None else [END_UNKNOWN()]
+    claims += work.open_questions if work.measured else [HARDWARE_UNKNOWN()]
+    planned, done = (None, None) if training is None else (training.planned, training.done)
     if end.good is None and planned is not None and (done is None or done.number < planned.number):
-        unsure.append(PLANNED(planned=planned))
-    return [*unsure, WHY_ABORTED()] if end.aborted is not None else unsure
+        claims.append(PLAN_UNKNOWN(planned=planned))
+    return [*claims, ABORT_UNEXPLAINED()] if end.aborted is not None else claims
 
 
 def _actions(
-    end: RunEnding, learning: Learning, work: GpuWork, variant: str, course: Trajectory | None
+    end: RunEnding, learning: Learning, work: GpuWork, variant: str, training: Trajectory | None
 ) -> list[Action]:
     """What would show more, or improve the run."""
     after = [TEST_GPU] if work.unclean else []
-    after += [FEWER] if work.unused is not None else []
-    if end.good is None and course is None:
-        first = [TELL_END]
+    after += [REQUEST_FEWER] if work.unused is not None else []
+    if end.good is None and training is None:
+        first = [ADD_OUTPUT]
     elif not learning.learned:
         first = [PRINT_LOSS]
     else:
-        last = NOTHING if end.good is not None or end.aborted is not None or end.bad is not None else SHOW_END
-        first = [SPEED] if variant == "slow" else [] if after else [last]
+        last = NOTHING_TO_DO if end.good is not None or end.aborted is not None or end.bad is not None else ADD_END
+        first = [SEE_WARNINGS] if variant == "slow" else [] if after else [last]
     return [action(sentence) for sentence in (*first, *after)]
 
 

@@ -22,7 +22,7 @@ The work after the last checkpoint.
 
 Do next
 -------
-Ask the person who canceled it; resume from the last checkpoint.
+Ask the person who canceled it; resubmit it from the last checkpoint if there is one.
 
 What it cannot decide
 ---------------------
@@ -42,36 +42,37 @@ from trackside.facts.logs.ending import RECORDED, Ending
 from trackside.facts.logs.exceptions import Exceptions
 from trackside.facts.training.learning import Trajectory
 from trackside.family import Family
-from trackside.finding import Certainty, Claim, Command, Finding, Sentence, absent, action, present
-from trackside.model import Event, Record, Role, Run
+from trackside.finding import Certainty, Claim, Finding, Sentence, ShellCommand, absent, action, present
+from trackside.model import Event, EventRole, Record, Run
 
-OWN_REASONS = ("time_limit", "preemption", "requeue", "node_failure", "dependency", "unkillable", "out_of_memory")
+SLURM_REASONS = ("time_limit", "preemption", "requeue", "node_failure", "dependency", "unkillable", "out_of_memory")
 """Reasons for which Slurm itself ends a job."""
 
-CANCELLED = Sentence("canceled by a user")
+CANCELED = Sentence("canceled by a user")
 INTERRUPTED = Sentence("interrupted from the keyboard (Ctrl-C)")
-BY = Sentence("canceled by user {who}")
-BY_OWNER = Sentence("canceled by the user who submitted it ({who})")
-ASKED_BY = Sentence("user {who} asked the controller to cancel it")
-ASKED_BY_OWNER = Sentence("the user who submitted it ({who}) asked the controller to cancel it")
-NOT_OWNER = Sentence("the job was submitted by {owner}")
-NOTICE = Sentence("the scheduler's notice gives no reason: {line}")
-INTERRUPT = Sentence("the run was interrupted: {line}")
-ON_PURPOSE = Sentence("somebody ended the run on purpose; that is not a fault")
-WHY = Sentence("why it was canceled")
-WHO = Sentence("who canceled it: no record names the user")
-RESUME = Sentence(
-    "if the run is still wanted, resubmit it with the options of the first submission, from the last checkpoint"
+CANCELED_BY = Sentence("canceled by user {who}")
+CANCELED_BY_OWNER = Sentence("canceled by the user who submitted it ({who})")
+REQUESTED_BY = Sentence("user {who} requested its cancellation from the controller")
+REQUESTED_BY_OWNER = Sentence("the user who submitted it ({who}) requested its cancellation from the controller")
+SUBMITTED_BY = Sentence("the job was submitted by {owner}")
+NOTICE_WITHOUT_REASON = Sentence("the scheduler's notice gives no reason: {line}")
+INTERRUPT_LINE = Sentence("the run was interrupted: {line}")
+ENDED_ON_PURPOSE = Sentence("somebody ended the run on purpose; that is not a fault")
+REASON_UNKNOWN = Sentence("why it was canceled")
+USER_UNKNOWN = Sentence("who canceled it: no record names the user")
+RESUBMIT_IF_WANTED = Sentence(
+    "if the run is still wanted, resubmit it with the options of the first submission, from the last checkpoint if "
+    "there is one"
 )
-RESUBMIT = Command("sbatch {script}")
-SLURMS_OWN = Sentence("Slurm itself ended the run: {line}")
+RESUBMIT_SCRIPT = ShellCommand("sbatch {script}")
+ENDED_BY_SLURM = Sentence("Slurm itself ended the run: {line}")
 NO_CANCEL = Sentence("no cancellation notice in the log")
 
 
 def judge(ending: Ending, exceptions: Exceptions, trajectory: Maybe[Trajectory], run: Run) -> Finding | Missing:
     """The scheduler's record, else its notice without a cause, else an interrupt."""
-    if ending.unrecorded is not None:
-        return ending.unrecorded
+    if ending.missing_end is not None:
+        return ending.missing_end
     recorded = ending.state if ending.state is not None and ending.state.value == "CANCELLED" else None
     record, interrupt = None if recorded is None else _record(ending), _interrupt(ending, exceptions, trajectory)
     if (contradiction := _contradiction(ending, record, interrupt is not None)) is not None:
@@ -79,10 +80,10 @@ def judge(ending: Ending, exceptions: Exceptions, trajectory: Maybe[Trajectory],
     sender = [] if recorded is None else _sender(ending, record)
     shows = [] if recorded is None else [RECORDED(state=recorded), *sender]
     notices = [row for row in ending.notices.events if row.get("reason") == "cancelled"]
-    # Beside a record any notice is of this cancellation.
-    telling = [row for row in notices if recorded is not None or _of_the_job(row, ending, exceptions)]
-    shows += [NOTICE(line=ending.notices.value(row, "text")) for row in telling[:1]]
-    shows += [] if interrupt is None else [INTERRUPT(line=interrupt[1])]
+    # With a record, any notice is of this cancellation.
+    relevant = [row for row in notices if recorded is not None or _concerns_job(row, ending, exceptions)]
+    shows += [NOTICE_WITHOUT_REASON(line=ending.notices.value(row, "text")) for row in relevant[:1]]
+    shows += [] if interrupt is None else [INTERRUPT_LINE(line=interrupt[1])]
     if not shows:
         if ending.job is not None or ending.ends or ending.notices.covered:
             return absent(NO_CANCEL(count=ending.notices.reduce("count")))
@@ -93,10 +94,10 @@ def judge(ending: Ending, exceptions: Exceptions, trajectory: Maybe[Trajectory],
         Certainty.SUPPORTED if record is None else Certainty.ESTABLISHED,
         "none",
         shows,
-        headline=(INTERRUPTED if interrupt is not None and not notices and recorded is None else CANCELLED)(),
-        implies=[ON_PURPOSE()],
-        cannot_decide=[WHY(), *([] if sender or interrupt is not None else [WHO()])],
-        actions=[action(RESUME, RESUBMIT)],
+        headline=(INTERRUPTED if interrupt is not None and not notices and recorded is None else CANCELED)(),
+        implies=[ENDED_ON_PURPOSE()],
+        cannot_decide=[REASON_UNKNOWN(), *([] if sender or interrupt is not None else [USER_UNKNOWN()])],
+        actions=[action(RESUBMIT_IF_WANTED, RESUBMIT_SCRIPT)],
         since=run.end if first is None or first.time is None else first.time,
         at=None if first is None else first.at,
         variant="interrupt" if interrupt is not None and not notices and recorded is None else "scancel",
@@ -128,9 +129,9 @@ def _contradiction(ending: Ending, record: Record | None, interrupted: bool) -> 
     if state is not None and state.value != "CANCELLED" and not (state.value == "FAILED" and interrupted):
         return RECORDED(state=state)
     # A notice of unkillable processes follows a cancellation, too.
-    own = [reason for reason in OWN_REASONS if reason != "unkillable" or record is None]
-    if (notice := next((row for row in notices.events if row.get("reason") in own), None)) is not None:
-        return SLURMS_OWN(line=notices.value(notice, "text"))
+    own_reasons = [reason for reason in SLURM_REASONS if reason != "unkillable" or record is None]
+    if (notice := next((row for row in notices.events if row.get("reason") in own_reasons), None)) is not None:
+        return ENDED_BY_SLURM(line=notices.value(notice, "text"))
     if job is not None and job.get("state") == "CANCELLED" and job.get("reason") == "Dependency":
         return RECORDED(state=ending.jobs.value(job, "reason"))
     return None
@@ -141,22 +142,22 @@ def _sender(ending: Ending, record: Record | None) -> list[Claim]:
     jobs, notices = ending.jobs, ending.notices
     senders = [row for row in notices.events if row.get("reason") == "cancelled" and row.get("by") is not None]
     if record is not None:
-        who, sentence, by_owner = jobs.value(record, "cancelled_by"), BY, BY_OWNER
+        sender, sentence, by_owner = jobs.value(record, "cancelled_by"), CANCELED_BY, CANCELED_BY_OWNER
     elif senders:
-        who, sentence, by_owner = notices.value(senders[-1], "by"), ASKED_BY, ASKED_BY_OWNER
+        sender, sentence, by_owner = notices.value(senders[-1], "by"), REQUESTED_BY, REQUESTED_BY_OWNER
     else:
         return []
-    field = "uid" if str(who.value).isdigit() else "user"
+    field = "uid" if str(sender.value).isdigit() else "user"
     row = next((row for row in jobs.records if row.get(field) is not None), None)
     if row is None:
-        return [sentence(who=who)]
+        return [sentence(who=sender)]
     owner = jobs.value(row, field)
-    if str(owner.value) == str(who.value):
-        return [by_owner(who=derived(who.value, who, owner))]
-    return [sentence(who=who), NOT_OWNER(owner=derived(str(owner.value), owner))]
+    if str(owner.value) == str(sender.value):
+        return [by_owner(who=derived(sender.value, sender, owner))]
+    return [sentence(who=sender), SUBMITTED_BY(owner=derived(str(owner.value), owner))]
 
 
-def _of_the_job(notice: Event, ending: Ending, exceptions: Exceptions) -> bool:
+def _concerns_job(notice: Event, ending: Ending, exceptions: Exceptions) -> bool:
     """Whether a notice concerns the whole job: srun also cancels a step when one of its tasks has failed."""
     if "*** JOB" in notice.text:
         return True
@@ -164,7 +165,7 @@ def _of_the_job(notice: Event, ending: Ending, exceptions: Exceptions) -> bool:
     # srun ended the step itself, as --kill-on-bad-exit has it: it says so, and a task had died of a signal before.
     ends = [row for row in ending.notices.events if row.get("reason") == "step_ended"]
     srun_ended_it = any("Terminating " in row.text and row.get("step") in (None, notice.get("step")) for row in ends)
-    if srun_ended_it and any(row.role is Role.ROOT and row.get("signal") not in (None, 0, 2, 15) for row in exits):
+    if srun_ended_it and any(row.role is EventRole.ROOT and row.get("signal") not in (None, 0, 2, 15) for row in exits):
         return False
     failed = any(row.get("exit_code") not in (None, 0) for row in exits)
     failed |= any(row.get("signal") not in (None, 0, 2, 9, 15) for row in exits)

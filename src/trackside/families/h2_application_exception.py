@@ -43,12 +43,12 @@ from trackside.facts.logs.ending import Ending
 from trackside.facts.logs.exceptions import Exceptions, error_in_brief, named_exception, source_line
 from trackside.facts.logs.fault_rules import classify
 from trackside.facts.logs.order import points_before
-from trackside.facts.logs.restarts import AGAIN, LauncherRestarts
+from trackside.facts.logs.restarts import MAY_RECUR, LauncherRestarts
 from trackside.facts.ranks import ranks_of
 from trackside.facts.training.learning import Trajectory
 from trackside.family import Family
 from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, present
-from trackside.model import Event, Role
+from trackside.model import Event, EventRole
 
 
 @dataclass(frozen=True)
@@ -59,33 +59,35 @@ class Limits:
     """Seconds of GPU work; less may be start-up: the limit of A1."""
 
 
-OWN = ("application", "cuda", "dataloader", None)
+FAMILY_TOPICS = ("application", "cuda", "dataloader", None)
 """Topics of this family's exceptions."""
-OF_EITHER = ("unspecified launch failure", "unknown error")
+AMBIGUOUS_CUDA_ERRORS = ("unspecified launch failure", "unknown error")
 """CUDA errors that a lost GPU and a faulty kernel both cause (CUDA runtime, cudaError)."""
 
-AFTER = Sentence("training was running: it reached {place}, loss {loss}")
-WORKED = Sentence("the GPUs had computed for {seconds} before it, though no logged step could be read")
-AFTER_POINT = Sentence("training was running: {line}")
-FRAME = Sentence("raised at {frame}")
-OWN_FRAME = Sentence("last line of the job's own code in the traceback: {frame}")
-FRAMES = {"user_frame": OWN_FRAME, "frame": FRAME}
-OWN_CODE = Sentence("the job's own code, data or configuration ended the run, not the cluster")
-CARD_OR_CODE = Sentence("whether the GPU or a CUDA kernel of the job failed: no kernel log of the node was given")
-MEND = {
-    "code": Sentence("fix the code at that line or what it calls, and resume from the last checkpoint"),
-    "data": Sentence("find the input that this step read, fix or drop it, and resume from the last checkpoint"),
-    "config": Sentence("fix the setting that the error names, and resume from the last checkpoint"),
-    "env": Sentence("fix the environment as the error says, and resume from the last checkpoint"),
-    "asset": Sentence("make the file or repository available, and resume from the last checkpoint"),
+TRAINING_REACHED = Sentence("training was running: it reached {place}, loss {loss}")
+GPUS_HAD_COMPUTED = Sentence("the GPUs had computed for {seconds} before it, though no logged step could be read")
+TRAINING_RAN = Sentence("training was running: {line}")
+RAISED_AT = Sentence("raised at {frame}")
+LAST_OWN_LINE = Sentence("last line of the job's own code in the traceback: {frame}")
+FRAME_CLAIMS = {"user_frame": LAST_OWN_LINE, "frame": RAISED_AT}
+JOB_AT_FAULT = Sentence("the job's own code, data or configuration ended the run, not the cluster")
+GPU_OR_CODE = Sentence("whether the GPU or a CUDA kernel of the job failed: no kernel log of the node was given")
+CLASS_REMEDIES = {
+    "code": Sentence("fix the code at that line or what it calls, and resume from the last checkpoint if there is one"),
+    "data": Sentence(
+        "find the input that this step read, fix or drop it, and resume from the last checkpoint if there is one"
+    ),
+    "config": Sentence("fix the setting that the error names, and resume from the last checkpoint if there is one"),
+    "env": Sentence("fix the environment as the error says, and resume from the last checkpoint if there is one"),
+    "asset": Sentence("make the file or repository available, and resume from the last checkpoint if there is one"),
 }
 CRASHED = Sentence("crashed during training: {error}")
 CRASHED_AT = Sentence("crashed during training in {place}: {error}")
-RECOVERED = Sentence("the launcher restarted the workers after an exception: {error}")
-COMPLETED = Sentence("the run completed nevertheless: {how}")
+RESTARTED_AFTER = Sentence("the launcher restarted the workers after an exception: {error}")
+COMPLETED_NEVERTHELESS = Sentence("the run completed nevertheless: {how}")
 NO_EXCEPTION = Sentence("no exception in the log")
 NO_OWN_EXCEPTION = Sentence("no exception in the log is an unhandled one of the job's own code")
-NO_STEP = Sentence("{type} was raised before any logged step")
+RAISED_BEFORE_STEP = Sentence("{type} was raised before any logged step")
 
 
 def judge(
@@ -98,66 +100,70 @@ def judge(
     limits: Limits,
 ) -> Finding:
     """The earliest of the job's own unhandled exceptions, if a step was completed before it."""
-    own = [row for row in exceptions.unhandled if row.get("about") in OWN]
-    good = ending.completed
-    if (survived := _survived(exceptions, restarts)) is not None and (good is not None or not own):
+    own_exceptions = [row for row in exceptions.unhandled if row.get("about") in FAMILY_TOPICS]
+    good_end = ending.completed
+    if (survived := _survived_exception(exceptions, restarts)) is not None and (
+        good_end is not None or not own_exceptions
+    ):
         return survived
-    if good is not None and ending.jobs:
-        return absent(COMPLETED(how=good))
-    if not own:
+    if good_end is not None and ending.jobs:
+        return absent(COMPLETED_NEVERTHELESS(how=good_end))
+    if not own_exceptions:
         return absent((NO_OWN_EXCEPTION if exceptions.frame else NO_EXCEPTION)(count=exceptions.frame.reduce("count")))
-    row = own[0]
-    training = _training(trajectory, use, row, limits)
+    row = own_exceptions[0]
+    training = _training_before(trajectory, use, row, limits)
     if training is None and not any(row.get("step") for row in trajectory.milestones):
-        return absent(NO_STEP(type=exceptions.frame.value(row, "type"), count=trajectory.count))
-    place = next((name for name in FRAMES if row.get(name) is not None), None)
+        return absent(RAISED_BEFORE_STEP(type=exceptions.frame.value(row, "type"), count=trajectory.count))
+    frame_field = next((name for name in FRAME_CLAIMS if row.get(name) is not None), None)
     shows = [exceptions.raised(row), *([] if training is None else [training])]
     kind = classify(row)
-    error, line = error_in_brief(exceptions.frame, row), source_line(exceptions.frame, row)
+    error, source = error_in_brief(exceptions.frame, row), source_line(exceptions.frame, row)
     # A CUDA error may be the GPU's: without a kernel log it is undecided.
-    unsettled = row.get("about") == "cuda" and not reports.has_kernel_log
-    either = unsettled and any(text in str(row.get("message")) for text in OF_EITHER)
+    may_be_gpu = row.get("about") == "cuda" and not reports.has_kernel_log
+    is_ambiguous = may_be_gpu and any(text in str(row.get("message")) for text in AMBIGUOUS_CUDA_ERRORS)
     return present(
-        Certainty.SUPPORTED if unsettled else Certainty.ESTABLISHED,
-        "unknown" if either else "job",
-        shows if place is None else [*shows, FRAMES[place](frame=exceptions.frame.value(row, place))],
-        headline=CRASHED(error=error) if line is None else CRASHED_AT(error=error, place=line),
-        implies=[] if either else [OWN_CODE()],
-        cannot_decide=[CARD_OR_CODE()] if either else [],
-        actions=[action(MEND[kind])],
+        Certainty.SUPPORTED if may_be_gpu else Certainty.ESTABLISHED,
+        "unknown" if is_ambiguous else "job",
+        shows
+        if frame_field is None
+        else [*shows, FRAME_CLAIMS[frame_field](frame=exceptions.frame.value(row, frame_field))],
+        headline=CRASHED(error=error) if source is None else CRASHED_AT(error=error, place=source),
+        implies=[] if is_ambiguous else [JOB_AT_FAULT()],
+        cannot_decide=[GPU_OR_CODE()] if is_ambiguous else [],
+        actions=[action(CLASS_REMEDIES[kind])],
         since=row.time,
         at=row.at,
-        ranks=ranks_of(other for other in own if other.get("type") == row.get("type")),
+        ranks=ranks_of(exception for exception in own_exceptions if exception.get("type") == row.get("type")),
         nodes=(row.node,) if row.node else (),
         fault_class=kind,
         exception=named_exception(row),
     )
 
 
-def _training(trajectory: Trajectory, use: StartupUse, row: Event, limits: Limits) -> Claim | None:
+def _training_before(trajectory: Trajectory, use: StartupUse, row: Event, limits: Limits) -> Claim | None:
     """Evidence that training was under way before an exception: a point, else long GPU work."""
     before, curve = points_before(trajectory.points, row), trajectory.curve
     if before and curve.rows:
-        return AFTER(place=curve.place(-1), loss=curve.loss(-1))
+        return TRAINING_REACHED(place=curve.place(-1), loss=curve.loss(-1))
     if before:
-        return AFTER_POINT(line=trajectory.progress.value(before[-1], "text"))
+        return TRAINING_RAN(line=trajectory.progress.value(before[-1], "text"))
     worked = use.trained(limits.training_s)
-    return None if worked is None else WORKED(seconds=worked)
+    return None if worked is None else GPUS_HAD_COMPUTED(seconds=worked)
 
 
-def _survived(exceptions: Exceptions, restarts: LauncherRestarts) -> Finding | None:
+def _survived_exception(exceptions: Exceptions, restarts: LauncherRestarts) -> Finding | None:
     """An exception after which the launcher restarted the workers: not the cause of the end, but it may recur."""
     for row in exceptions.frame.events:
-        if row.role is not Role.ROOT or row.get("about") not in OWN or row.get("logged"):
+        if row.role is not EventRole.ROOT or row.get("about") not in FAMILY_TOPICS or row.get("logged"):
             continue
-        if lived_on := restarts.lived_on(row):
+        if restart_claims := restarts.restart_claims(row):
             return present(
                 Certainty.SUPPORTED,
                 "job",
-                [exceptions.raised(row), *lived_on],
-                headline=RECOVERED(error=error_in_brief(exceptions.frame, row)),
-                implies=[AGAIN()],
-                actions=[action(MEND["code"])],
+                [exceptions.raised(row), *restart_claims],
+                headline=RESTARTED_AFTER(error=error_in_brief(exceptions.frame, row)),
+                implies=[MAY_RECUR()],
+                actions=[action(CLASS_REMEDIES["code"])],
                 since=row.time,
                 at=row.at,
                 ranks=() if row.rank is None else (row.rank,),

@@ -40,26 +40,25 @@ from __future__ import annotations
 from trackside.catalog.signals import signal_name
 from trackside.evidence import Missing
 from trackside.facts.fact import Maybe
-from trackside.facts.logs.ending import CUT_SHORT, RECORDED, Ending, exit_signal
-from trackside.facts.logs.stop_signals import SIGTERM, STOPPING, StopSignals
+from trackside.facts.logs.ending import CUT_SHORT, ENDED_WELL, RECORDED, Ending, exit_signal
+from trackside.facts.logs.stop_signals import SIGTERM, STOP_SIGNALS, StopSignals
 from trackside.facts.training.learning import Trajectory
 from trackside.family import Family
 from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, present
 
 STOPPED = Sentence("stopped from outside the job; the sender of the signal is unknown")
-SIGNAL = Sentence("first report of the stop: {line}")
-STATE = Sentence("the scheduler recorded {state} and gives no reason")
-OUTSIDE = Sentence("something outside the job asked it to stop")
-WHO = Sentence("who sent the signal")
-NO_RECORD = Sentence("whether the scheduler sent it: no scheduler record was given")
-LOOK = Sentence(
+FIRST_REPORT = Sentence("first report of the stop: {line}")
+RECORDED_WITHOUT_REASON = Sentence("the scheduler recorded {state} and gives no reason")
+STOPPED_BY_OTHERS = Sentence("something outside the job stopped it")
+SENDER_UNKNOWN = Sentence("who sent the signal")
+SCHEDULER_UNKNOWN = Sentence("whether the scheduler sent it: no scheduler record was given")
+FIND_SENDER = Sentence(
     "look for a timeout command in the job script, and ask the cluster's operators what stopped it on the node"
 )
-ACCOUNTED = Sentence("the scheduler explains the end: {line}")
-COMPLETED = Sentence("the run ended normally: {how}")
+SCHEDULER_EXPLAINS = Sentence("the scheduler explains the end: {line}")
 NO_SIGNAL = Sentence("no process reports a received signal")
 NOT_OUTSIDE = Sentence("no received signal came from outside the run")
-TEARDOWN = Sentence("another failure explains the signal: {line}")
+FAILURE_EXPLAINS = Sentence("another failure explains the signal: {line}")
 
 
 def judge(stops: StopSignals, ending: Ending, trajectory: Maybe[Trajectory]) -> Finding | Missing:
@@ -70,10 +69,10 @@ def judge(stops: StopSignals, ending: Ending, trajectory: Maybe[Trajectory]) -> 
     if sign is None or line is None:
         return absent((NOT_OUTSIDE if stops.frame else NO_SIGNAL)(count=stops.frame.reduce("count")))
     if stops.accounted is not None:
-        return absent(TEARDOWN(line=stops.accounted))
+        return absent(FAILURE_EXPLAINS(line=stops.accounted))
     if state is None and not ending.launchers and not ending.exits and not stops.frame:
         return Missing("no scheduler record of the job was given")
-    shows = [SIGNAL(line=line), *([] if state is None else [STATE(state=state)])]
+    shows = [FIRST_REPORT(line=line), *([] if state is None else [RECORDED_WITHOUT_REASON(state=state)])]
     shows += () if isinstance(trajectory, Missing) else trajectory.until
     number = exit_signal(sign)
     signal = number or SIGTERM
@@ -82,12 +81,12 @@ def judge(stops: StopSignals, ending: Ending, trajectory: Maybe[Trajectory]) -> 
         "unknown",
         shows,
         headline=STOPPED(),
-        implies=[OUTSIDE()],
-        cannot_decide=[WHO(), *([NO_RECORD()] if state is None else [])],
-        actions=[action(LOOK)],
+        implies=[STOPPED_BY_OTHERS()],
+        cannot_decide=[SENDER_UNKNOWN(), *([SCHEDULER_UNKNOWN()] if state is None else [])],
+        actions=[action(FIND_SENDER)],
         since=sign.time,
         at=sign.at,
-        signal=(signal_name(signal), signal) if number in (*STOPPING, None) else None,
+        signal=(signal_name(signal), signal) if number in (*STOP_SIGNALS, None) else None,
     )
 
 
@@ -97,8 +96,8 @@ def _contradiction(ending: Ending) -> Claim | None:
         return RECORDED(state=ending.state)
     notices = (row for row in ending.notices.events if row.get("reason") not in ("step_ended", "revoked"))
     if (notice := next(notices, None)) is not None:
-        return ACCOUNTED(line=ending.notices.value(notice, "text"))
-    return None if ending.completed is None else COMPLETED(how=ending.completed)
+        return SCHEDULER_EXPLAINS(line=ending.notices.value(notice, "text"))
+    return None if ending.completed is None else ENDED_WELL(state=ending.completed)
 
 
 FAMILY = Family(

@@ -38,16 +38,16 @@ from __future__ import annotations
 import re
 
 from trackside.evidence import Value, derived
-from trackside.facts.logs.ending import Ending
+from trackside.facts.logs.ending import ENDED_WELL, Ending
 from trackside.facts.logs.exceptions import Exceptions, named_exception
 from trackside.facts.logs.order import first
 from trackside.facts.logs.storage_faults import StorageFaults
 from trackside.family import Family
-from trackside.finding import Action, Certainty, Claim, Command, Finding, Sentence, absent, action, present
+from trackside.finding import Action, Certainty, Claim, Finding, Sentence, ShellCommand, absent, action, present
 from trackside.model import Event
 from trackside.remedies import RESUBMIT_ELSEWHERE
 
-JOBS_OWN = ("full", "quota")
+CAUSED_BY_JOB = ("full", "quota")
 """Reasons caused by what the job writes."""
 
 HEADLINES = {
@@ -55,75 +55,76 @@ HEADLINES = {
     "quota": Sentence("the disk quota is exceeded"),
     "read_only": Sentence("a file system turned read-only"),
     "stale": Sentence("stale file handle: the file server no longer knows the file"),
-    "unreachable": Sentence("the file server stopped answering"),
+    "unreachable": Sentence("a file server stopped answering"),
 }
 """Reason -> the answer in one clause; of others :data:`STORAGE_FAILED`."""
-AT_PATH = {
+PATH_HEADLINES = {
     "full": Sentence("a file system is full: no space for {path}"),
     "quota": Sentence("the disk quota is exceeded: no space for {path}"),
 }
 """The same if the exception names the path."""
-PATH = re.compile(r"['\"](/[A-Za-z0-9_./-]{1,150})['\"]")
-INFERRED = {
+PATH_PATTERN = re.compile(r"['\"](/[A-Za-z0-9_./-]{1,150})['\"]")
+INFERRED_HEADLINES = {
     "full": Sentence("a write failed, most likely for lack of space"),
     "io_error": Sentence("a file operation failed; the log names no reason"),
 }
 """The same if the log does not name the reason."""
 STORAGE_FAILED = Sentence("a file system failed with an I/O error")
-RAISED = Sentence("a file operation failed: {type}: {message}")
-AWAY = Sentence("a file server did not answer: {line}")
-REFUSED = Sentence("reported as: {line}")
-OWN_SPACE = Sentence(
+OPERATION_FAILED = Sentence("a file operation failed: {type}: {message}")
+SERVER_SILENT = Sentence("a file server did not answer: {line}")
+REPORTED_AS = Sentence("reported as: {line}")
+NO_SPACE = Sentence(
     "there was no space: a full disk, a quota or a file size limit; the newest checkpoint may be truncated"
 )
-BROKEN = Sentence("the file system failed while the job was running; the code is not at fault")
-WHOSE = Sentence("whose data filled the disk")
-WHY = Sentence("why the file system failed")
-MAKE_ROOM = Sentence("free space or raise the limit, keep fewer checkpoints, and resume from the last complete one")
-MAKE_ROOM_IN = Sentence("free space in {folder} or use another folder (for /tmp set TMPDIR), and resume or resubmit")
-SHOW_SPACE_IN = (
-    Command("{node_shell} 'df -h {folder}; df -i {folder}; quota -s'"),
-    Command("df -h {folder}; df -i {folder}; quota -s"),
+FILE_SYSTEM_FAILED = Sentence("the file system failed while the job was running; the code is not at fault")
+DATA_OWNER_UNKNOWN = Sentence("whose data filled the disk")
+FAILURE_UNEXPLAINED = Sentence("why the file system failed")
+FREE_SPACE = Sentence(
+    "free space or raise the limit, keep fewer checkpoints, and resume from the last complete one, if any"
 )
-SHOW_SPACE = (Command("{node_shell} 'df -h; df -i; quota -s'"), Command("df -h; df -i; quota -s"))
+FREE_SPACE_IN = Sentence("free space in {folder} or use another folder (for /tmp set TMPDIR), and resume or resubmit")
+SHOW_SPACE_IN = (
+    ShellCommand("{node_shell} 'df -h {folder}; df -i {folder}; quota -s'"),
+    ShellCommand("df -h {folder}; df -i {folder}; quota -s"),
+)
+SHOW_SPACE = (ShellCommand("{node_shell} 'df -h; df -i; quota -s'"), ShellCommand("df -h; df -i; quota -s"))
 CHECK_MOUNT = Sentence("check the file server, and its mounts on that node")
-SHOW_MOUNTS = Command("{node_shell} 'dmesg -T | tail -n 30; findmnt -t nfs,nfs4,lustre,gpfs,beegfs,ceph'")
-ESCALATE = Sentence(
+SHOW_MOUNTS = ShellCommand("{node_shell} 'dmesg -T | tail -n 30; findmnt -t nfs,nfs4,lustre,gpfs,beegfs,ceph'")
+REPORT_TO_OPERATORS = Sentence(
     "report it to the cluster's operators, and rerun on another node or file system "
     "with the options of the first submission"
 )
-COMPLETED = Sentence("the run ended normally: {how}")
-HANDLED = Sentence("a file operation failed, and the run continued: {line}")
-NONE = Sentence("no failure of a file system in the log")
+ERROR_HANDLED = Sentence("a file operation failed, and the run continued: {line}")
+NO_STORAGE_FAILURE = Sentence("no failure of a file system in the log")
 
 
 def judge(exceptions: Exceptions, faults: StorageFaults, ending: Ending) -> Finding:
     """An unhandled exception about storage, else a line about a file-system error at the run's end."""
     if ending.completed is not None:
         survived = first(faults.lines)
-        handled = [HANDLED(line=faults.line(survived))] if survived is not None else []
-        return absent(COMPLETED(how=ending.completed), *handled)
+        handled = [ERROR_HANDLED(line=faults.line(survived))] if survived is not None else []
+        return absent(ENDED_WELL(state=ending.completed), *handled)
     cause, last, ended = faults.cause, faults.last, ending.abnormal is not None
     if cause is None:
-        return absent(NONE(count=faults.frame.reduce("count")))
+        return absent(NO_STORAGE_FAILURE(count=faults.frame.reduce("count")))
     raised = bool(faults.raised)
-    shows: list[Claim] = [RAISED(**exceptions.values(cause))] if raised else []
+    shows: list[Claim] = [OPERATION_FAILED(**exceptions.values(cause))] if raised else []
     if last and not (raised and last[0].at == cause.at):
-        away = last[0].plane == "kernel" and last[0].get("reason") == "unreachable"
-        shows.append((AWAY if away else REFUSED)(line=faults.line(last[0])))
+        server_silent = last[0].plane == "kernel" and last[0].get("reason") == "unreachable"
+        shows.append((SERVER_SILENT if server_silent else REPORTED_AS)(line=faults.line(last[0])))
     kernel = any(row.plane == "kernel" for row in last)
-    own = faults.reason in JOBS_OWN
-    path = _path(exceptions, cause) if own and raised else None
+    is_jobs_own = faults.reason in CAUSED_BY_JOB
+    path = _path(exceptions, cause) if is_jobs_own and raised else None
     return present(
         Certainty.ESTABLISHED if raised or (kernel and ended) else Certainty.SUPPORTED,
-        "job" if own else "infrastructure",
+        "job" if is_jobs_own else "infrastructure",
         shows,
         headline=_headline(faults, path),
-        implies=[OWN_SPACE() if own else BROKEN()],
-        cannot_decide=[WHOSE() if own else WHY()],
-        actions=[_make_room(path)]
-        if own
-        else [action(CHECK_MOUNT, SHOW_MOUNTS), action(ESCALATE, *RESUBMIT_ELSEWHERE)],
+        implies=[NO_SPACE() if is_jobs_own else FILE_SYSTEM_FAILED()],
+        cannot_decide=[DATA_OWNER_UNKNOWN() if is_jobs_own else FAILURE_UNEXPLAINED()],
+        actions=[_free_space(path)]
+        if is_jobs_own
+        else [action(CHECK_MOUNT, SHOW_MOUNTS), action(REPORT_TO_OPERATORS, *RESUBMIT_ELSEWHERE)],
         since=cause.time,
         at=cause.at,
         variant=faults.reason.replace("_", "-"),
@@ -136,22 +137,22 @@ def judge(exceptions: Exceptions, faults: StorageFaults, ending: Ending) -> Find
 
 def _path(exceptions: Exceptions, cause: Event) -> Value | None:
     """The path that an exception's message names."""
-    match = PATH.search(str(cause.get("message") or ""))
+    match = PATH_PATTERN.search(str(cause.get("message") or ""))
     return None if match is None else derived(match[1], exceptions.frame.value(cause, "message"))
 
 
-def _make_room(path: Value | None) -> Action:
+def _free_space(path: Value | None) -> Action:
     if path is None:
-        return action(MAKE_ROOM, *SHOW_SPACE)
-    return action(MAKE_ROOM_IN, *SHOW_SPACE_IN, folder=derived(str(path.value).rpartition("/")[0] or "/", path))
+        return action(FREE_SPACE, *SHOW_SPACE)
+    return action(FREE_SPACE_IN, *SHOW_SPACE_IN, folder=derived(str(path.value).rpartition("/")[0] or "/", path))
 
 
 def _headline(faults: StorageFaults, path: Value | None) -> Claim:
     """The reason, as certain as the log names it, and the path."""
-    if faults.inferred and faults.reason in INFERRED:
-        return INFERRED[faults.reason]()
+    if faults.inferred and faults.reason in INFERRED_HEADLINES:
+        return INFERRED_HEADLINES[faults.reason]()
     if path is not None:
-        return AT_PATH[faults.reason](path=path)
+        return PATH_HEADLINES[faults.reason](path=path)
     return HEADLINES.get(faults.reason, STORAGE_FAILED)()
 
 

@@ -42,10 +42,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trackside.evidence import Missing, Value, derived
-from trackside.facts.fact import Maybe, neither
+from trackside.facts.fact import Maybe, all_missing
 from trackside.facts.gpu.activity import GpuActivity, missing_activity
-from trackside.facts.gpu.pauses import GpuPauses, GpuRest
-from trackside.facts.pace.training_pauses import Gap, TrainingPauses
+from trackside.facts.gpu.pauses import GpuPauses, LongestPause
+from trackside.facts.pace.training_pauses import StepGap, TrainingPauses
 from trackside.family import Family
 from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, present
 
@@ -56,7 +56,7 @@ class Limits:
 
     min_stall_s: float = 600.0
     """NCCL's default timeout for a collective; evaluations and saves of healthy runs stay below it."""
-    caused_s: float = 120.0
+    caused_by_storage_s: float = 120.0
     """The same if a file server was silent meanwhile: the kernel calls a task hung after this time."""
     min_intervals: float = 10.0
     """Multiple of the usual time between two points."""
@@ -66,16 +66,16 @@ class Limits:
 
 STALLED = Sentence("training stalled for {seconds} and then continued")
 STALLED_BY_STORAGE = Sentence("training stalled for {seconds} while a file server did not answer")
-STOOD = Sentence("training stalled for {seconds}, from {since} to {until}, and then continued")
-RESTED = Sentence("the GPUs did no work for {seconds}, from {since} to {until}, and then continued")
-STORAGE = Sentence("a file server did not answer in that time: {line}")
-BLOCKED = Sentence("the kernel reported a hung task in that time: {line}")
-SURVIVED = Sentence("the run lost only this time; the next stall may become a hang")
-WHY = Sentence("what the run waited for")
-ASK_STORAGE = Sentence("check the file server and the network to it at that time")
-LOOK = Sentence("check the rank's log, the kernel log of its node and the storage at that time")
-WORKED = Sentence("the GPUs kept computing during a pause of {seconds} between logged steps")
-STEADY = Sentence("no gap between logged steps was longer than normal (at most {seconds})")
+STALLED_FROM_TO = Sentence("training stalled for {seconds}, from {since} to {until}, and then continued")
+GPUS_IDLE_FROM_TO = Sentence("the GPUs did no work for {seconds}, from {since} to {until}, and then continued")
+SERVER_SILENT = Sentence("a file server did not answer in that time: {line}")
+HUNG_TASK = Sentence("the kernel reported a hung task in that time: {line}")
+LOST_ONLY_TIME = Sentence("the run lost only this time; the next stall may become a hang")
+WAIT_UNEXPLAINED = Sentence("what the run waited for")
+CHECK_STORAGE = Sentence("check the file server and the network to it at that time")
+CHECK_RANK = Sentence("check the rank's log, the kernel log of its node and the storage at that time")
+GPUS_KEPT_COMPUTING = Sentence("the GPUs kept computing during a pause of {seconds} between logged steps")
+NO_LONG_GAP = Sentence("no gap between logged steps was longer than normal (at most {seconds})")
 SHORT_PAUSES = Sentence("the GPUs paused for at most {seconds}")
 NO_PAUSE = Sentence("the GPUs did not pause")
 
@@ -85,25 +85,25 @@ def judge(
 ) -> Finding | Missing:
     """A pause between logged steps without a planned activity and without GPU work; else, for points without times,
     a pause of the GPUs."""
-    if (missing := neither(pauses.unlogged, missing_activity(activity))) is not None:
+    if (missing := all_missing(pauses.missing_steps, missing_activity(activity))) is not None:
         return missing
-    gap, rest = pauses.longest, None if isinstance(gpus, Missing) or pauses.stamped else gpus.longest
-    if gap is not None and _stalled(pauses, gap, limits):
+    gap, gpu_pause = pauses.longest, None if isinstance(gpus, Missing) or pauses.has_times else gpus.longest
+    if gap is not None and _is_stall(pauses, gap, limits):
         work = None if isinstance(gpus, Missing) else gpus.during(gap.since, gap.until)
         if work is not None and work.worked:
-            return absent(WORKED(seconds=pauses.seconds(gap)))
-        claims, cold = ((), ()) if work is None else (work.claims, work.gpus)
-        return _finding(pauses, gap, STOOD, pauses.seconds(gap), claims, cold)
-    if rest is not None and _stalled_rest(pauses, rest, limits):
-        return _finding(pauses, rest, RESTED, rest.length, rest.claims, rest.gpus)
+            return absent(GPUS_KEPT_COMPUTING(seconds=pauses.seconds(gap)))
+        claims, gpus_waited_for = ((), ()) if work is None else (work.claims, work.gpus)
+        return _finding(pauses, gap, STALLED_FROM_TO, pauses.seconds(gap), claims, gpus_waited_for)
+    if gpu_pause is not None and _is_gpu_stall(pauses, gpu_pause, limits):
+        return _finding(pauses, gpu_pause, GPUS_IDLE_FROM_TO, gpu_pause.length, gpu_pause.claims, gpu_pause.gpus)
     if gap is not None:
-        return absent(STEADY(seconds=pauses.seconds(gap)))
+        return absent(NO_LONG_GAP(seconds=pauses.seconds(gap)))
     if not isinstance(gpus, Missing) and gpus.longest_s is not None:
         return absent((SHORT_PAUSES if gpus.longest_s.number else NO_PAUSE)(seconds=gpus.longest_s))
     return Missing("neither logged steps with times nor GPU activity over the run were given")
 
 
-def _stalled(pauses: TrainingPauses, gap: Gap, limits: Limits) -> bool:
+def _is_stall(pauses: TrainingPauses, gap: StepGap, limits: Limits) -> bool:
     """Whether a pause is far longer than the run's usual interval, and not planned."""
     excess, usual = gap.excess_s, pauses.usual_s
     if (
@@ -112,46 +112,46 @@ def _stalled(pauses: TrainingPauses, gap: Gap, limits: Limits) -> bool:
         or excess < limits.min_repeat_ratio * pauses.next_excess_s
     ):
         return False
-    if pauses.meanwhile(pauses.storage, gap.since, gap.until):
-        return excess >= limits.caused_s
-    return excess >= limits.min_stall_s and not pauses.planned(gap)
+    if pauses.events_during(pauses.storage, gap.since, gap.until):
+        return excess >= limits.caused_by_storage_s
+    return excess >= limits.min_stall_s and not pauses.is_planned(gap)
 
 
-def _stalled_rest(pauses: TrainingPauses, rest: GpuRest, limits: Limits) -> bool:
+def _is_gpu_stall(pauses: TrainingPauses, pause: LongestPause, limits: Limits) -> bool:
     """Whether a pause of the GPUs is long, far longer than any other, and after as much work."""
-    length = rest.length.number
-    caused = pauses.meanwhile(pauses.storage, rest.since, rest.until)
+    length = pause.length.number
+    caused = pauses.events_during(pauses.storage, pause.since, pause.until)
     enough = (
-        length >= (limits.caused_s if caused else limits.min_stall_s)
-        and length >= limits.min_repeat_ratio * rest.next_s
+        length >= (limits.caused_by_storage_s if caused else limits.min_stall_s)
+        and length >= limits.min_repeat_ratio * pause.next_s
     )
-    return enough and rest.worked_s >= min(length, limits.min_stall_s)
+    return enough and pause.worked_s >= min(length, limits.min_stall_s)
 
 
 def _finding(
-    pauses: TrainingPauses, span: Gap | GpuRest, sentence: Sentence, seconds: Value, work: tuple[Claim, ...],
+    pauses: TrainingPauses, pause: StepGap | LongestPause, sentence: Sentence, seconds: Value, work: tuple[Claim, ...],
     gpus: tuple[str, ...],
 ) -> Finding:  # fmt: skip
     """The finding. ``work``: what the GPUs did meanwhile; ``gpus``: those that the others waited for."""
-    storage, tasks = (pauses.meanwhile(frame, span.since, span.until) for frame in (pauses.storage, pauses.tasks))
-    since, until = (derived(time, seconds, unit="time") for time in (span.since, span.until))
+    storage, tasks = (pauses.events_during(frame, pause.since, pause.until) for frame in (pauses.storage, pauses.tasks))
+    since, until = (derived(time, seconds, unit="time") for time in (pause.since, pause.until))
     shows = [sentence(seconds=seconds, since=since, until=until)]
-    shows += [STORAGE(line=pauses.storage.value(row, "text")) for row in storage[:1]]
-    shows += [BLOCKED(line=pauses.tasks.value(row, "text")) for row in tasks[:1]]
-    known, logged = bool(storage), isinstance(span, Gap)
-    certainty = Certainty.SUPPORTED if logged and (known or work) else Certainty.POSSIBLE
+    shows += [SERVER_SILENT(line=pauses.storage.value(row, "text")) for row in storage[:1]]
+    shows += [HUNG_TASK(line=pauses.tasks.value(row, "text")) for row in tasks[:1]]
+    storage_failed, logged = bool(storage), isinstance(pause, StepGap)
+    certainty = Certainty.SUPPORTED if logged and (storage_failed or work) else Certainty.POSSIBLE
     nodes = dict.fromkeys(row.node for row in (*storage, *tasks) if row.node)
     return present(
-        Certainty.ESTABLISHED if logged and known and work else certainty,
-        "infrastructure" if known else "unknown",
+        Certainty.ESTABLISHED if logged and storage_failed and work else certainty,
+        "infrastructure" if storage_failed else "unknown",
         [*shows, *work],
-        headline=(STALLED_BY_STORAGE if known else STALLED)(seconds=seconds),
-        implies=[SURVIVED()],
-        cannot_decide=[] if known else [WHY()],
-        actions=[action(ASK_STORAGE if known else LOOK)],
-        since=span.since,
-        until=span.until,
-        variant="storage" if known else None,
+        headline=(STALLED_BY_STORAGE if storage_failed else STALLED)(seconds=seconds),
+        implies=[LOST_ONLY_TIME()],
+        cannot_decide=[] if storage_failed else [WAIT_UNEXPLAINED()],
+        actions=[action(CHECK_STORAGE if storage_failed else CHECK_RANK)],
+        since=pause.since,
+        until=pause.until,
+        variant="storage" if storage_failed else None,
         nodes=tuple(nodes),
         gpus=gpus,
         latent=True,
@@ -164,7 +164,7 @@ FAMILY = Family(
     title="Stall that resumed",
     example=("healthy-after-a-storage-stall", "busy-wait"),
     judge=judge,
-    cost_kind="pause",
+    cost_kind="paused",
     limits=Limits(),
     collect=(
         "the job's output with a time stamp on each logged step",

@@ -35,38 +35,38 @@ References
 
 from __future__ import annotations
 
-from trackside.catalog.job_states import WAITING
+from trackside.catalog.job_states import WAITING_STATES
 from trackside.catalog.pending_reasons import pending_reason
 from trackside.evidence import Missing, Value, derived
 from trackside.facts.logs.ending import Ending
 from trackside.facts.logs.silence import Silence
 from trackside.family import Family
-from trackside.finding import Certainty, Command, Finding, Sentence, action, present
+from trackside.finding import Certainty, Finding, Sentence, ShellCommand, action, present
 from trackside.model import Record
 
 PENDING = "Pending: the job has not begun"
 
-UNDECIDED = Sentence("no cause found in the inputs")
-WAITS = Sentence("the job has not started: {state}, reason {reason}")
-NO_REASON = Sentence("the job has not started: {state}, no reason given yet")
-MEANS = Sentence("meaning: {meaning}")
+NO_CAUSE_FOUND = Sentence("no cause found in the inputs")
+NOT_STARTED = Sentence("the job has not started: {state}, reason {reason}")
+NOT_STARTED_NO_REASON = Sentence("the job has not started: {state}, no reason given yet")
+REASON_MEANING = Sentence("meaning: {meaning}")
 WAITS_FOR = Sentence("waiting for other jobs: {dependency}")
-SINCE = Sentence("waiting since {time}")
+WAITING_SINCE = Sentence("waiting since {time}")
 NO_FAILURE = Sentence("nothing has failed: no node is allocated and nothing has run")
-WHEN = Sentence("when it will start: Slurm's estimate changes with every job that is submitted or ends")
-DO = {
+START_UNKNOWN = Sentence("when it will start: Slurm's estimate changes with every job that is submitted or ends")
+NEXT_STEPS = {
     "wait": Sentence("wait, and ask Slurm for its priority and expected start"),
-    "mend": Sentence("change what it requests, or submit it again: as it is, it will not start"),
+    "change": Sentence("change what it requests, or submit it again: as it is, it will not start"),
     "release": Sentence("release it once it may run"),
     "ask": Sentence("ask the cluster's operators: it will not start by itself"),
 }
-LOOK = Command("squeue --start -j {id}; scontrol show job -d {id}")
+SHOW_JOB = ShellCommand("squeue --start -j {id}; scontrol show job -d {id}")
 LAST_LINE = Sentence("the log's last line is: {line}")
-STATE = Sentence("the scheduler recorded {state}", running="the scheduler lists it as {state}")
+RECORDED_STATE = Sentence("the scheduler recorded {state}", running="the scheduler lists it as {state}")
 NOTHING_FITS = Sentence(
     "nothing in the inputs points to a cause", running="nothing in the inputs points to a fault so far"
 )
-COLLECT = Sentence(
+ADD_INPUTS = Sentence(
     "add what is missing of these, and run diagnose again: the job's whole output, its sacct record, and the kernel "
     "logs and GPU metrics of its nodes"
 )
@@ -74,20 +74,20 @@ COLLECT = Sentence(
 
 def judge(silence: Silence, ending: Ending) -> Finding | Missing:
     """The last evidence, so that the reader has a starting point."""
-    if ending.job is not None and ending.job.get("state") in WAITING:
+    if ending.job is not None and ending.job.get("state") in WAITING_STATES:
         return _waiting(ending, ending.job)
     jobs, logs = ending.jobs, silence.signs["logs"]
     shows = [LAST_LINE(line=logs.value(log, "last_line")) for log in logs.events[-1:]]
-    shows += [STATE(state=jobs.value(job, "state")) for job in jobs.records[-1:]]
+    shows += [RECORDED_STATE(state=jobs.value(job, "state")) for job in jobs.records[-1:]]
     if not shows:
         return Missing("no log or record of the run was given")
     return present(
         Certainty.POSSIBLE,
         "unknown",
         shows,
-        headline=UNDECIDED(),
+        headline=NO_CAUSE_FOUND(),
         implies=[NOTHING_FITS()],
-        actions=[action(COLLECT)],
+        actions=[action(ADD_INPUTS)],
     )
 
 
@@ -101,22 +101,22 @@ def _waiting(ending: Ending, job: Record) -> Finding:
         return None if row is None else jobs.value(row, field, unit)
 
     state, reason = jobs.value(job, "state"), newest("reason")
-    shows = [NO_REASON(state=state) if reason is None else WAITS(state=state, reason=reason)]
-    if reason is not None and (known := pending_reason(str(reason.value))) is not None:
-        shows.append(MEANS(meaning=derived(known.meaning, reason)))
-        remedy = known.remedy
+    shows = [NOT_STARTED_NO_REASON(state=state) if reason is None else NOT_STARTED(state=state, reason=reason)]
+    if reason is not None and (pending := pending_reason(str(reason.value))) is not None:
+        shows.append(REASON_MEANING(meaning=derived(pending.meaning, reason)))
+        remedy = pending.remedy
     if (dependency := newest("dependency")) is not None:
         shows.append(WAITS_FOR(dependency=dependency))
     if (submitted := newest("submit", "time")) is not None:
-        shows.append(SINCE(time=submitted))
+        shows.append(WAITING_SINCE(time=submitted))
     return present(
         Certainty.ESTABLISHED,
         "none",
         shows,
         headline=shows[0],
         implies=[NO_FAILURE()],
-        cannot_decide=[WHEN()],
-        actions=[action(DO[remedy], LOOK, id=jobs.value(job, "id"))],
+        cannot_decide=[START_UNKNOWN()],
+        actions=[action(NEXT_STEPS[remedy], SHOW_JOB, id=jobs.value(job, "id"))],
         variant="pending",
         title=PENDING,
     )

@@ -32,7 +32,7 @@ from urllib3.exceptions import (
 from trackside.http.connections import Sockets, pool, time_limit
 from trackside.http.options import HttpOptions, identity_headers, tls
 from trackside.http.unavailable import SourceUnavailable, TemporaryFailure, plain, refusal
-from trackside.settings.secrets import shown_url
+from trackside.settings.secrets import url_without_secrets
 
 MIN_PAUSE_S = 0.25
 """Pause before the first retry; it doubles with each further retry."""
@@ -76,7 +76,7 @@ class HttpClient:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.options = options
-        self.name = shown_url(options.url)
+        self.name = url_without_secrets(options.url)
         """The server's URL without credentials."""
         self._closed, self._sockets = threading.Event(), Sockets()
         self._sleep, self._clock = sleep or self._closed.wait, clock
@@ -252,7 +252,7 @@ class HttpClient:
             if self._closed.is_set():
                 raise self._closed_error()
             self._count(bytes_received=len(raw))
-            for piece in [raw] if unpack is None else self._decompressed(request, unpack, raw):
+            for piece in [raw] if unpack is None else self._decompress(request, unpack, raw):
                 if piece:
                     yield piece
             if not raw and unpack is not None and not unpack.eof:
@@ -261,7 +261,7 @@ class HttpClient:
                 return
 
     @staticmethod
-    def _decompressed(request: _Request, unpack: zlib._Decompress, raw: bytes) -> Iterator[bytes]:
+    def _decompress(request: _Request, unpack: zlib._Decompress, raw: bytes) -> Iterator[bytes]:
         """Decompress ``raw`` in pieces of bounded size; empty ``raw`` flushes what is left."""
         try:
             if not raw:

@@ -11,7 +11,7 @@ from typing import ClassVar
 from urllib.parse import unquote, urlsplit
 
 from trackside.http.unavailable import plain
-from trackside.settings.secrets import shown_url
+from trackside.settings.secrets import url_without_secrets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,13 +56,13 @@ class HttpOptions:
             parts = urlsplit(self.url)
             port = f":{parts.port}" if parts.port is not None else ""
         except ValueError:  # its message may contain part of a password
-            raise ValueError(f"the URL {shown_url(self.url)!r} is invalid: is its port a number, and are / ? # of a "
-                             "user or password written as %2F %3F %23?") from None  # fmt: skip
+            raise ValueError(f"the URL {url_without_secrets(self.url)!r} is invalid: is its port a number, and are "
+                             "/ ? # of a user or password written as %2F %3F %23?") from None  # fmt: skip
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"the URL {shown_url(self.url)!r} must begin with http:// or https:// and name a host, as "
-                             "http://metrics:9090 does")  # fmt: skip
+            raise ValueError(f"the URL {url_without_secrets(self.url)!r} must begin with http:// or https:// and "
+                             "name a host, as http://metrics:9090 does")  # fmt: skip
         if not self.exact and (parts.query or parts.fragment):
-            raise ValueError(f"the URL {shown_url(self.url)!r} must end with its path, without parameters")
+            raise ValueError(f"the URL {url_without_secrets(self.url)!r} must end with its path, without parameters")
         if parts.username is not None:
             object.__setattr__(self, "user", self.user or unquote(parts.username))
             object.__setattr__(self, "password", self.password or unquote(parts.password or ""))
@@ -71,7 +71,7 @@ class HttpOptions:
             parts._replace(scheme="", netloc="", fragment="").geturl() if self.exact else parts.path.rstrip("/")
         )
         object.__setattr__(self, "url", f"{parts.scheme}://{host}{port}{path_and_query}")
-        shown = shown_url(self.url)
+        shown = url_without_secrets(self.url)
         if self.bearer and self.user:
             raise ValueError(f"{shown}: give a bearer token or a user and password, not both")
         for name, value in self.headers.items():
@@ -118,7 +118,7 @@ def tls(options: HttpOptions) -> ssl.SSLContext:
     except (OSError, ssl.SSLError) as error:
         files = ", ".join(filter(None, (options.ca, options.cert, options.key)))
         raise ValueError(
-            f"{shown_url(options.url)}: the certificates ({files}) cannot be loaded: {plain(str(error))}"
+            f"{url_without_secrets(options.url)}: the certificates ({files}) cannot be loaded: {plain(str(error))}"
         ) from None
     if not options.verify:
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE

@@ -15,9 +15,9 @@ from trackside.errors import TracksideError
 
 MAX_MESSAGE_CHARS = 300
 """Maximum characters of the server's message in a reason."""
-Kind = Literal["unreachable", "timeout", "refused", "limited", "unauthorized", "broken", "too_large", "partial"]
+FailureKind = Literal["unreachable", "timeout", "refused", "limited", "unauthorized", "broken", "too_large", "partial"]
 CHECK_IDENTITY = "check the token, the user and the tenant"
-_TEMPORARY_STATUSES: Mapping[int, Kind] = {429: "limited", 502: "unreachable", 503: "limited", 504: "timeout"}
+_TEMPORARY_STATUSES: Mapping[int, FailureKind] = {429: "limited", 502: "unreachable", 503: "limited", 504: "timeout"}
 
 
 class SourceUnavailable(TracksideError):
@@ -27,9 +27,11 @@ class SourceUnavailable(TracksideError):
     ``retry_after_s``: seconds before which the server does not want another request.
     """
 
-    def __init__(self, kind: Kind, reason: str, status: int = 0, message: str = "", retry_after_s: float = 0.0) -> None:
+    def __init__(
+        self, kind: FailureKind, reason: str, status: int = 0, message: str = "", retry_after_s: float = 0.0
+    ) -> None:
         super().__init__(reason)
-        self.kind: Kind = kind
+        self.kind: FailureKind = kind
         self.status, self.message, self.retry_after_s = status, message, retry_after_s
 
 
@@ -48,7 +50,7 @@ def refusal(url: str, status: int, headers: Mapping[str, str], body: bytes) -> S
     return (TemporaryFailure if is_temporary else SourceUnavailable)(kind, text, status, message, retry_after_s)
 
 
-def _classify(status: int, message: str, location: str) -> tuple[Kind, str]:
+def _classify(status: int, message: str, location: str) -> tuple[FailureKind, str]:
     """(kind, remedy) of an error response."""
     if status < 400:
         host = urlsplit(location).hostname

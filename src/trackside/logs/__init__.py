@@ -1,4 +1,4 @@
-"""WHAT A LOG LINE MEANS: one fast pass over the bytes (:mod:`.scan`), then one module per framework or system.
+"""Parsers of log lines, one module per framework or system; start with :mod:`.scan`, the one pass over a log's bytes.
 
 A module here that defines ``PARSER`` is registered because it is in this package.
 """

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
-from trackside.model import Event, Role
+from trackside.model import Event, EventRole
 
 _COUNT = re.compile(r"^\s*Num processes: (\d{1,6})")
 
@@ -32,10 +32,10 @@ def _environment(line: Line, match: re.Match[str]) -> Iterator[Event]:
     if match[1] == "NO":
         return
     world = None
-    for near in line.following(6):
-        if near.label == line.label and (count := _COUNT.match(near.text)):
+    for neighbor in line.following(6):
+        if neighbor.label == line.label and (count := _COUNT.match(neighbor.text)):
             world = int(count[1])
             break
-    yield line.event("distributed_ready", Role.FACT, world_size=world, backend=match[2])
+    yield line.event("distributed_ready", EventRole.FACT, world_size=world, backend=match[2])
     if world is not None:
-        yield line.event("host", Role.FACT, world_size=world)
+        yield line.event("host", EventRole.FACT, world_size=world)

@@ -9,7 +9,7 @@ from trackside.logs import exits
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
 from trackside.logs.rendezvous import LOST_STORE
-from trackside.model import Event, Role
+from trackside.model import Event, EventRole
 
 ID = "c10d"
 
@@ -58,8 +58,8 @@ def _last(line: Line, rank: int | None) -> tuple[int, int] | None:
     """(last enqueued, last completed) that the rank prints on this line or soon after."""
     match = _LAST.search(line.text)
     if match is None:
-        for near in line.following(MAX_LINES_AHEAD):
-            if "ast enqueued" in near.text and _rank(near) == rank and (match := _LAST.search(near.text)):
+        for neighbor in line.following(MAX_LINES_AHEAD):
+            if "ast enqueued" in neighbor.text and _rank(neighbor) == rank and (match := _LAST.search(neighbor.text)):
                 break
     return (int(match[1]), int(match[2])) if match else None
 
@@ -107,7 +107,7 @@ def _timeout(line: Line) -> Event | None:
     limit = fields.get("Timeout(ms)", "")
     return line.event(
         "collective_timeout",
-        Role.CASCADE,
+        EventRole.CASCADE,
         rank=rank,
         op=fields.get("OpType"),
         seq=seq,
@@ -151,7 +151,7 @@ def _position(line: Line, match: re.Match[str]) -> Event | None:
         return None
     return line.event(
         "collective_state",
-        Role.CASCADE,
+        EventRole.CASCADE,
         rank=rank,
         last_enqueued=enqueued,
         last_completed=completed,
@@ -183,7 +183,7 @@ def _aborts(line: Line) -> Event | None:
     if not _once(line, ("abort", _rank(line), line.label)):
         return None
     return line.event(
-        "signal_received", Role.TEARDOWN, rank=_rank(line), signal=6, signal_name="SIGABRT", by="NCCL watchdog"
+        "signal_received", EventRole.TEARDOWN, rank=_rank(line), signal=6, signal_name="SIGABRT", by="NCCL watchdog"
     )
 
 
@@ -209,7 +209,7 @@ def _heartbeat(line: Line) -> Event | None:
     if not _once(line, (subject, _rank(line), line.label)):
         return None
     return line.event(
-        "heartbeat_lost", Role.CASCADE, rank=_rank(line), what=subject, seconds=int(match[1]) if match else None
+        "heartbeat_lost", EventRole.CASCADE, rank=_rank(line), what=subject, seconds=int(match[1]) if match else None
     )
 
 
@@ -231,7 +231,7 @@ def _heartbeat(line: Line) -> Event | None:
 )
 def _keepalive(line: Line, _: re.Match[str]) -> Event:
     line.notes(LOST_STORE)["lost"] = True
-    return line.event("heartbeat_lost", Role.CASCADE, what="rendezvous keep-alive")
+    return line.event("heartbeat_lost", EventRole.CASCADE, what="rendezvous keep-alive")
 
 
 @PARSER.pattern(
@@ -248,7 +248,7 @@ def _keepalive(line: Line, _: re.Match[str]) -> Event:
 )
 def _mismatch(line: Line) -> Event:
     text = line.text[line.text.find("Detected mismatch") :]
-    return line.event("collective_mismatch", Role.ROOT, rank=_rank(line), detail=text[:1000])
+    return line.event("collective_mismatch", EventRole.ROOT, rank=_rank(line), detail=text[:1000])
 
 
 @PARSER.pattern(
@@ -268,7 +268,7 @@ def _barrier(line: Line, match: re.Match[str]) -> Event | None:
     seconds = int(match["ms"]) / 1000
     return line.event(
         "collective_timeout",
-        Role.CASCADE,
+        EventRole.CASCADE,
         rank=_rank(line),
         op="BARRIER",
         timeout_s=seconds,
@@ -295,7 +295,7 @@ def _desync(line: Line) -> Event | None:
         return None
     return line.event(
         "collective_timeout",
-        Role.CASCADE,
+        EventRole.CASCADE,
         rank=_rank(line),
         seq=seq,
         last_completed=int(group["done"]) if group.get("done") else None,

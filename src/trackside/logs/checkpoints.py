@@ -169,7 +169,7 @@ def _is_repeat(line: Line, step: int | None, path: str | None, text: str) -> boo
     if save == (None, None):
         repeated: bool = line.number - notes.get("line", -100) <= 3
     else:
-        repeated = bool(notes.get("told") == save)
+        repeated = bool(notes.get("save") == save)
     wording = line.rank, line.label, _DIGITS.sub("", text)
     wordings_seen: set[object] = notes.setdefault("words", set())
     if repeated and step is None and wording in wordings_seen:
@@ -179,7 +179,7 @@ def _is_repeat(line: Line, step: int | None, path: str | None, text: str) -> boo
         notes["time"] = line.time if line.time is not None else 0.0
     if len(wordings_seen) < MAX_WORDINGS:
         wordings_seen.add(wording)
-    notes["told"], notes["line"] = save, line.number
+    notes["save"], notes["line"] = save, line.number
     return repeated
 
 
@@ -212,7 +212,7 @@ def _missing(line: Line) -> Event | None:
     avoids=("Skipping step, loss scale is now 4096",),
     caseless=True,
 )
-def _skipped(line: Line) -> Event | None:
+def _skipped_event(line: Line) -> Event | None:
     return _read_wordings(_SKIPPED, line)
 
 
@@ -244,7 +244,7 @@ def _skipped(line: Line) -> Event | None:
     avoids=("checkpoint could not be saved", "no checkpoint saved"),
     caseless=True,
 )
-def _saved(line: Line) -> Event | None:
+def _saved_event(line: Line) -> Event | None:
     return _read_wordings(_SAVED, line)
 
 
@@ -274,7 +274,7 @@ def _saved(line: Line) -> Event | None:
     avoids=("Loading checkpoint shards: 100%|██████████| 3/3 [00:05<00:00,  1.9s/it]",),
     caseless=True,
 )
-def _loaded(line: Line) -> Event | None:
+def _loaded_event(line: Line) -> Event | None:
     return _read_wordings(_LOADED, line) or _read_wordings(_REQUESTED, line)
 
 
@@ -294,7 +294,7 @@ def _loaded(line: Line) -> Event | None:
         "resume: false",
     ),
 )
-def _argument(line: Line) -> Event | None:
+def _resume_argument(line: Line) -> Event | None:
     text = line.text
     if _ERROR.match(text) or _CALL.search(text):
         return None

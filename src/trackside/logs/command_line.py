@@ -9,7 +9,7 @@ import re
 
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
-from trackside.model import Event, Role
+from trackside.model import Event, EventRole
 
 MAX_MESSAGE_CHARS = 2_000
 _JOB_COMMANDS = re.compile(
@@ -19,14 +19,14 @@ _JOB_COMMANDS = re.compile(
 )
 
 
-def _exception(line: Line, name: str, message: str, role: Role = Role.ROOT) -> Event:
+def _exception(line: Line, name: str, message: str, role: EventRole = EventRole.ROOT) -> Event:
     message = message.strip()[:MAX_MESSAGE_CHARS]
     return line.event(
         "exception", role, type=name, message=message, root_type=name, root_message=message, about="application"
     )
 
 
-_USAGE = re.compile(r"(?P<program>[^\s:][^:]{0,120}): error: (?P<said>.{1,1000})")
+_USAGE = re.compile(r"(?P<program>[^\s:][^:]{0,120}): error: (?P<message>.{1,1000})")
 _LAUNCHERS = re.compile(r"^(?:srun|sbatch|salloc|slurmstepd|scancel|slurmd|bash|sh)$")
 
 
@@ -50,14 +50,14 @@ PARSER = Parser("command-line", "command lines and containers", "system")
 )
 def _parse_usage(line: Line) -> Event | None:
     match = _USAGE.match(line.text)
-    if match is None or _LAUNCHERS.match(match["program"].strip()) or _ARGPARSE.match(match["said"]) is None:
+    if match is None or _LAUNCHERS.match(match["program"].strip()) or _ARGPARSE.match(match["message"]) is None:
         return None
-    return _exception(line, "argparse.ArgumentError", f"{match['program']}: error: {match['said']}")
+    return _exception(line, "argparse.ArgumentError", f"{match['program']}: error: {match['message']}")
 
 
 def _message_event(line: Line, match: re.Match[str], name: str, following: int = 0) -> Event:
-    """An exception event whose message is the line from group ``said`` on, plus up to ``following`` lines after it."""
-    lines = [line.text[match.start("said") :]]
+    """An exception event whose message is the line from group ``message`` on, plus up to ``following`` lines after it."""
+    lines = [line.text[match.start("message") :]]
     for below in line.following(following) if following else ():
         if below.label != line.label or not below.text.strip():
             break
@@ -68,7 +68,7 @@ def _message_event(line: Line, match: re.Match[str], name: str, following: int =
 @PARSER.pattern(
     rb"Error: (?:No such option|Got unexpected extra|Missing (?:option|argument|parameter)"
     rb"|Invalid value for)|No such command '",
-    r"^(?:[│|]\s)?(?:Error: )?(?P<said>(?:No such|Got unexpected|Missing|Invalid value))",
+    r"^(?:[│|]\s)?(?:Error: )?(?P<message>(?:No such|Got unexpected|Missing|Invalid value))",
     safety="click's and typer's own sentences at the start of the line.",
     matches=("Error: No such option: --lrate", "Error: Invalid value for '--lr': 'abc' is not a valid float."),
     avoids=("ValueError: Invalid value for x",),
@@ -79,7 +79,7 @@ def _click(line: Line, match: re.Match[str]) -> Event:
 
 @PARSER.pattern(
     rb"FATAL Flags parsing error|Could not consume arg: ",
-    r"^(?:FATAL |ERROR: )?(?P<said>Flags parsing error|Could not consume arg)",
+    r"^(?:FATAL |ERROR: )?(?P<message>Flags parsing error|Could not consume arg)",
     safety="absl's and fire's own sentences.",
     matches=(
         "FATAL Flags parsing error:\n  Unknown command line flag 'lrate'. Did you mean: lr ?",
@@ -95,7 +95,7 @@ def _absl_flags(line: Line, match: re.Match[str]) -> Event:
     rb"Could not override '|Cannot find primary config |In '[^'\n]{1,100}': Could not (?:find|load) "
     rb"|Error merging override |Missing mandatory value: |LexerNoViableAlt|Error parsing override '"
     rb"|missing EQUAL at '|mismatched input '|no viable alternative at input '",
-    r"^(?P<said>Could not override '|Cannot find primary|In '|Error merging|Missing mandatory"
+    r"^(?P<message>Could not override '|Cannot find primary|In '|Error merging|Missing mandatory"
     r"|LexerNoViableAlt|Error parsing|missing EQUAL|mismatched input|no viable)",
     safety="hydra's own sentences at the start of the line, printed instead of a traceback.",
     matches=(
@@ -110,7 +110,7 @@ def _hydra(line: Line, match: re.Match[str]) -> Event:
 
 _SHELL = re.compile(
     r"(?:(?P<script>[\w./~-]{1,200}): )?(?:line \d{1,6}: "
-    r"|\d{1,6}: )?(?P<what>[\w./~+-]{1,300}): (?P<said>command not found|not found|No such file or directory"
+    r"|\d{1,6}: )?(?P<what>[\w./~+-]{1,300}): (?P<message>command not found|not found|No such file or directory"
     r"|Permission denied|cannot execute[\w :]{0,40})$"
 )
 
@@ -138,14 +138,14 @@ def _parse_shell(line: Line) -> Event | None:
     shell = re.search(r"(?:^|/)(?:ba|z|da|k)?sh$|slurm_script$|\.(?:sh|sbatch|slurm|bash)$", match["script"])
     if shell is None and ": line " not in line.text:
         return None
-    role = Role.ROOT if _JOB_COMMANDS.search(match["what"]) else Role.CONFIRMATION
+    role = EventRole.ROOT if _JOB_COMMANDS.search(match["what"]) else EventRole.CONFIRMATION
     return _exception(line, "CommandNotFound", line.text, role)
 
 
 @PARSER.pattern(
     rb"execve\(\): [^\n]{1,300}: (?:No such file|Permission denied|Exec format)"
     rb"|executable file not found in \$PATH|env: [^\n]{1,100}: No such file",
-    r"^(?P<said>.{0,200}(?:execve\(\): .{1,300}|executable file not found in .{1,20}"
+    r"^(?P<message>.{0,200}(?:execve\(\): .{1,300}|executable file not found in .{1,20}"
     r"|env: .{1,100}: No such file.{0,40}))",
     safety="The step's own program could not be started.",
     matches=(
@@ -214,7 +214,7 @@ def _parse_container(line: Line) -> Event | None:
 
 @PARSER.pattern(
     rb"python[\d.]*: (?:can't |No module named|Error while finding)",
-    r"^(?P<python>[^\s:]{0,200}python[\d.]*): (?P<said>(?:can't open file|No module named"
+    r"^(?P<python>[^\s:]{0,200}python[\d.]*): (?P<message>(?:can't open file|No module named"
     r"|Error while finding module specification|can't find '__main__').{0,500})",
     safety="The interpreter's own one-line errors.",
     matches=(
@@ -224,12 +224,12 @@ def _parse_container(line: Line) -> Event | None:
     avoids=("python: 3.11", "using python3: can"),
 )
 def _parse_python(line: Line, match: re.Match[str]) -> Event:
-    missing = match["said"].startswith(("No module", "Error while"))
-    return _exception(line, "ModuleNotFoundError" if missing else "FileNotFoundError", match["said"])
+    missing = match["message"].startswith(("No module", "Error while"))
+    return _exception(line, "ModuleNotFoundError" if missing else "FileNotFoundError", match["message"])
 
 
 _LIBRARY = re.compile(
-    r"(?P<said>.{0,300}(?:error while loading shared libraries: \S{1,200}"
+    r"(?P<message>.{0,300}(?:error while loading shared libraries: \S{1,200}"
     r"|version `GLIBC\w{0,3}_[\d.]+' not found).{0,200})"
 )
 
@@ -249,4 +249,4 @@ def _parse_library(line: Line) -> Event | None:
     if "Error: " in line.text.split("version `", 1)[0]:
         return None  # the traceback parser reads it
     match = _LIBRARY.match(line.text)
-    return None if match is None else _exception(line, "SharedLibraryError", match["said"])
+    return None if match is None else _exception(line, "SharedLibraryError", match["message"])

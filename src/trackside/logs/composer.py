@@ -32,17 +32,17 @@ def _progress(line: Line, match: re.Match[str]) -> Event:
     header = next(
         (
             m
-            for near in line.preceding(MAX_BLOCK_LINES)
-            if near.label == line.label and (m := _HEADER.search(near.text))
+            for neighbor in line.preceding(MAX_BLOCK_LINES)
+            if neighbor.label == line.label and (m := _HEADER.search(neighbor.text))
         ),
         None,
     )
     figures: dict[str, float | None] = {}
-    for near in line.following(MAX_BLOCK_LINES):
-        if near.label == line.label and _HEADER.search(near.text):
+    for neighbor in line.following(MAX_BLOCK_LINES):
+        if neighbor.label == line.label and _HEADER.search(neighbor.text):
             break
         for name, regex in _OTHERS.items():
-            if near.label == line.label and (figure := regex.search(near.text)):
+            if neighbor.label == line.label and (figure := regex.search(neighbor.text)):
                 figures[name] = number(figure[1])
     return line.event(
         "progress",

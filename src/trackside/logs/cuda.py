@@ -6,7 +6,7 @@ import re
 
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
-from trackside.model import Event, Role
+from trackside.model import Event, EventRole
 
 MAX_TEXT_CHARS = 8_000
 """Characters of a line that are searched for names."""
@@ -90,7 +90,7 @@ PARSER = Parser("cuda", "CUDA errors", "system")
     avoids=("export CUDA_LAUNCH_BLOCKING=1",),
 )
 def _parse_advice(line: Line) -> Event | None:
-    return line.event("advice", Role.ADVICE, about="cuda") if _ADVICE.match(line.text.strip()) else None
+    return line.event("advice", EventRole.ADVICE, about="cuda") if _ADVICE.match(line.text.strip()) else None
 
 
 @PARSER.pattern(
@@ -111,7 +111,7 @@ def _parse_assert(line: Line) -> Event | None:
     if match is None or match[1] in locations or len(locations) > 1_000:
         return None
     locations.add(match[1])
-    return line.event("cuda_error", Role.ROOT, code=710, name="device-side assert", library="cuda")
+    return line.event("cuda_error", EventRole.ROOT, code=710, name="device-side assert", library="cuda")
 
 
 @PARSER.pattern(
@@ -162,7 +162,7 @@ def _parse_error(line: Line) -> Event | None:
     is_warning = re.search(r"Warning:|\bWARN(?:ING)?\b", text) is not None
     return line.event(
         "cuda_error",
-        Role.CONFIRMATION if is_warning else Role.ROOT,
+        EventRole.CONFIRMATION if is_warning else EventRole.ROOT,
         code=code if code != 0 else None,
         name=name,
         library=library[1].lower() if library else "cuda",

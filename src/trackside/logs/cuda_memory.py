@@ -8,7 +8,7 @@ import re
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
 from trackside.logs.traceback_reader import read_frame
-from trackside.model import Event, Role
+from trackside.model import Event, EventRole
 
 MAX_TEXT_CHARS = 8_000
 """Characters of a line that are searched for sizes and names."""
@@ -205,7 +205,7 @@ def _parse_oom(line: Line) -> Event | None:
     gpu = _GPU.search(text)
     backend = next((name for name, pattern in _BACKENDS if pattern.search(text)), "torch")
     is_retried = "CUDA_ERROR_OUT_OF_MEMORY" in text and "from device" in text  # TensorFlow then retries with less
-    role = Role.CONFIRMATION if is_retried or (_CAUGHT.search(text) and backend == "torch") else Role.ROOT
+    role = EventRole.CONFIRMATION if is_retried or (_CAUGHT.search(text) and backend == "torch") else EventRole.ROOT
     by_field = sizes(text)
     return line.event(
         "cuda_oom",

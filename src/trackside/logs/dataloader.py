@@ -6,7 +6,7 @@ import re
 
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
-from trackside.model import Event, Role
+from trackside.model import Event, EventRole
 
 _KILLED = re.compile(r"DataLoader worker \(pid (\d{1,8})\) is killed by signal: ([\w ]{1,40})")
 _EXITED = re.compile(
@@ -59,13 +59,13 @@ PARSER = Parser("dataloader", "PyTorch data-loader workers", "system")
 def _parse(line: Line) -> Event | None:
     if match := _KILLED.search(line.text):
         number, name, reason = _SIGNALS.get(match[2].strip().lower(), (None, None, "killed"))
-        role = Role.TEARDOWN if number in (1, 2, 15) else Role.ROOT
+        role = EventRole.TEARDOWN if number in (1, 2, 15) else EventRole.ROOT
         return line.event("dataloader_death", role, pid=int(match[1]), signal=number, signal_name=name, reason=reason)
     if match := _EXITED.search(line.text):
-        return line.event("dataloader_death", Role.ROOT, pid=match[1].strip().replace(" ", ""), reason="exited")
+        return line.event("dataloader_death", EventRole.ROOT, pid=match[1].strip().replace(" ", ""), reason="exited")
     if match := _UNEXPECTED.search(line.text):
         number, name, reason = _SIGNALS[match[1]]
-        return line.event("dataloader_death", Role.ROOT, signal=number, signal_name=name, reason=reason)
+        return line.event("dataloader_death", EventRole.ROOT, signal=number, signal_name=name, reason=reason)
     return None
 
 
@@ -81,4 +81,4 @@ def _parse(line: Line) -> Event | None:
     avoids=("Running map operation in 8 subprocesses",),
 )
 def _parse_map(line: Line) -> Event:
-    return line.event("dataloader_death", Role.ROOT, reason="exited")
+    return line.event("dataloader_death", EventRole.ROOT, reason="exited")

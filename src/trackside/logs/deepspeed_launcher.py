@@ -8,7 +8,7 @@ from trackside.catalog.signals import read_code
 from trackside.logs import exits
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
-from trackside.model import Event, Role
+from trackside.model import Event, EventRole
 
 LAUNCHER = "deepspeed"
 
@@ -30,7 +30,7 @@ PARSER = Parser("deepspeed-launcher", "DeepSpeed launcher", "system")
     ),
     avoids=("the tool exits with return code = ok",),
 )
-def _returned(line: Line, match: re.Match[str]) -> Event:
+def _exit_event(line: Line, match: re.Match[str]) -> Event:
     end = read_code(int(match[1]))
     local = _LOCAL.search(line.text)
     return line.event(
@@ -57,7 +57,7 @@ def _returned(line: Line, match: re.Match[str]) -> Event:
 )
 def _killing(line: Line, match: re.Match[str]) -> Event:
     exits.launcher_kills(line, int(match[1]))
-    return line.event("signal_received", Role.TEARDOWN, pid=int(match[1]), by=LAUNCHER)
+    return line.event("signal_received", EventRole.TEARDOWN, pid=int(match[1]), by=LAUNCHER)
 
 
 @PARSER.pattern(
@@ -71,8 +71,8 @@ def _main_signal(line: Line) -> Event | None:
         return None
     exits.note_ending(line, "signal")
     if "SIGINT" in line.text:
-        return line.event("user_interrupt", Role.ROOT, by=LAUNCHER)
-    return line.event("signal_received", Role.TEARDOWN, signal=15, signal_name="SIGTERM", by=LAUNCHER)
+        return line.event("user_interrupt", EventRole.ROOT, by=LAUNCHER)
+    return line.event("signal_received", EventRole.TEARDOWN, signal=15, signal_name="SIGTERM", by=LAUNCHER)
 
 
 @PARSER.pattern(
@@ -83,7 +83,7 @@ def _main_signal(line: Line) -> Event | None:
     avoids=("the program exits successfully",),
 )
 def _success(line: Line, match: re.Match[str]) -> Event:
-    return line.event("process_exit", Role.FACT, source=LAUNCHER, exit_code=0, pid=int(match[1]))
+    return line.event("process_exit", EventRole.FACT, source=LAUNCHER, exit_code=0, pid=int(match[1]))
 
 
 @PARSER.pattern(
@@ -109,7 +109,7 @@ def _ssh(line: Line, match: re.Match[str]) -> Event:
 )
 def _world(line: Line, match: re.Match[str]) -> Event:
     nodes, local = int(match[1]), int(match[2])
-    return line.event("host", Role.FACT, nnodes=nodes, local_world_size=local, world_size=nodes * local)
+    return line.event("host", EventRole.FACT, nnodes=nodes, local_world_size=local, world_size=nodes * local)
 
 
 @PARSER.pattern(
@@ -123,4 +123,4 @@ def _world(line: Line, match: re.Match[str]) -> Event:
     avoids=("torch distributed with backends of your choice",),
 )
 def _backend(line: Line, _: re.Match[str]) -> Event:
-    return line.event("distributed_init", Role.FACT)
+    return line.event("distributed_init", EventRole.FACT)

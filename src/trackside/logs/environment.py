@@ -6,7 +6,7 @@ import re
 
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
-from trackside.model import Event, Role
+from trackside.model import Event, EventRole
 
 NAMES = (
     "CUDA_LAUNCH_BLOCKING",
@@ -49,7 +49,7 @@ def _flag(line: Line) -> Event | None:
     match = _SET.search(text)
     if _ADVICE.search(text) and not re.match(r"\s*\+* ?(?:export |env )?(?:\w+=\S* )*(?:" + _NAME + ")=", text):
         name = re.search(_NAME, text)
-        return line.event("advice", Role.ADVICE, about=name[0]) if name else None
+        return line.event("advice", EventRole.ADVICE, about=name[0]) if name else None
     if match is None or match["value"].lower() in ("none", "unset", "null"):
         return None
-    return line.event("env_flag", Role.FACT, name=match["name"], value=match["value"])
+    return line.event("env_flag", EventRole.FACT, name=match["name"], value=match["value"])

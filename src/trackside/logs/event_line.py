@@ -17,7 +17,7 @@ from typing import Any
 
 from trackside.catalog.events import EVENTS
 from trackside.logs.stamp import find_time
-from trackside.model import Event, Plane, Position, Role, Scalar
+from trackside.model import Event, EventRole, Plane, Position, Scalar
 
 MARK = "trackside-event "
 WITHHELD = "(withheld: no text leaves the node)"
@@ -109,7 +109,7 @@ def parse_event(text: str, position: Position, plane: Plane = "log", before: str
             time=float(time) if isinstance(time, (int, float)) else find_time(before),
             rank=int(rank) if isinstance(rank, int) else None,
             node=str(node) if node is not None else None,
-            role=Role(row.get("role", "fact")),
+            role=EventRole(row.get("role", "fact")),
             parser=str(row.get("parser", "")),
             fields={
                 str(name): _figure(value)

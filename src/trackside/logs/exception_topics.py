@@ -1,4 +1,4 @@
-"""What an exception is about, and whether it can name a cause: a table over type, message and frames.
+"""The topic of an exception, and whether it can name a cause: a table over type, message and frames.
 
 The order matters: the first topic that matches wins. An exception that matches none is the application's own.
 """
@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from trackside.logs.traceback_reader import Frame
-from trackside.model import Role
+from trackside.logs.traceback_reader import StackFrame
+from trackside.model import EventRole
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Topic:
     """Matches if every pattern that is set is found; ``unless_text`` and ``unless_path`` veto."""
 
     about: str
-    role: Role = Role.ROOT
+    role: EventRole = EventRole.ROOT
     type: str = ""
     text: str = ""
     """Searched in "Type: message" of the exception."""
@@ -69,24 +69,26 @@ TOPICS: tuple[Topic, ...] = (
         text=r"Command (?:'\[?|\[|\"\[?)'?[^,\s]{0,200}\b(?:ninja|nvcc|gcc|g\+\+|c\+\+|cc|cmake|make|git|pip\d?|which"
         r"|ldconfig|tar|wget|curl|nvidia-smi|hipcc)\b",
     ),
-    Topic("wrapper", Role.TEARDOWN, type=r"(?:ChildFailedError|CalledProcessError|WorkerGroupFailureException)$"),
-    Topic("wrapper", Role.TEARDOWN, type=r"(?:ProcessExitedException|TrainingFailedError)$"),
-    Topic("wrapper", Role.TEARDOWN, type=r"^SystemExit$", path=_LAUNCH_FRAMES),
-    Topic("wrapper", Role.TEARDOWN, text=r"Horovod detected that one or more processes exited|horovodrun failed"),
-    Topic("signal", Role.TEARDOWN, type=r"SignalException$"),
-    Topic("signal", Role.TEARDOWN, text=r"is detected by the operating system"),  # Paddle's handler of fatal signals
-    Topic("signal", Role.TEARDOWN, text=r"(?i:\b(?:got|received|caught) (?:signal|SIG(?:TERM|INT|USR\d|HUP))\b)"),
+    Topic("wrapper", EventRole.TEARDOWN, type=r"(?:ChildFailedError|CalledProcessError|WorkerGroupFailureException)$"),
+    Topic("wrapper", EventRole.TEARDOWN, type=r"(?:ProcessExitedException|TrainingFailedError)$"),
+    Topic("wrapper", EventRole.TEARDOWN, type=r"^SystemExit$", path=_LAUNCH_FRAMES),
+    Topic("wrapper", EventRole.TEARDOWN, text=r"Horovod detected that one or more processes exited|horovodrun failed"),
+    Topic("signal", EventRole.TEARDOWN, type=r"SignalException$"),
+    Topic(
+        "signal", EventRole.TEARDOWN, text=r"is detected by the operating system"
+    ),  # Paddle's handler of fatal signals
+    Topic("signal", EventRole.TEARDOWN, text=r"(?i:\b(?:got|received|caught) (?:signal|SIG(?:TERM|INT|USR\d|HUP))\b)"),
     Topic("interrupt", type=r"^(?:builtins\.)?KeyboardInterrupt$|SIGINTException$"),
     Topic("host_memory", type=r"^ray\.\S*OutOfMemoryError$"),
     Topic(
         "signal",
-        Role.CASCADE,
+        EventRole.CASCADE,
         type=r"(?:Actor(?:Died|Unavailable)Error|RayActorError|WorkerCrashedError|NodeDiedError)$",
     ),
-    Topic("signal", Role.CASCADE, type=r"BrokenProcessPool$|BrokenExecutor$|TerminatedWorkerError$"),
+    Topic("signal", EventRole.CASCADE, type=r"BrokenProcessPool$|BrokenExecutor$|TerminatedWorkerError$"),
     Topic(
         "signal",
-        Role.CASCADE,
+        EventRole.CASCADE,
         text=r"subprocesses has abruptly died|process pool was terminated abruptly|A child process terminated abruptly",
     ),
     # -- shared memory is too small: a container setting, not a full disk
@@ -135,17 +137,17 @@ TOPICS: tuple[Topic, ...] = (
     ),
     Topic(
         "collective",
-        Role.CASCADE,
+        EventRole.CASCADE,
         text=r"Connection closed by peer|Connection reset by peer(?=.{0,80}gloo|.{0,200}remote worker)|gloo/transport"
         r"|Timed out waiting \d+ms for (?:recv|send)|Application timeout caused pair closure|Socket Timeout"
         r"|remote process exited|ncclRemoteError|communicator was aborted|[Ww]atchdog caught collective|NCCL watchdog"
         r"|monitoredBarrier|wait timeout after \d+ms|Store has been (?:closed|aborted)|HorovodInternalError"
         r"|collective operation timeout|Some NCCL operations have failed or timed out|failed to recv, got 0 bytes",
     ),
-    Topic("collective", Role.CASCADE, type=r"(?:DistStoreError|DistNetworkError|HorovodInternalError)$"),
+    Topic("collective", EventRole.CASCADE, type=r"(?:DistStoreError|DistNetworkError|HorovodInternalError)$"),
     Topic(
         "collective",
-        Role.CASCADE,
+        EventRole.CASCADE,
         type=r"(?:BrokenPipeError|ConnectionResetError|EOFError|ConnectionError|RuntimeError)$",
         text=r"(?i:broken pipe|reset by peer|connection closed|EOFError)",
         path=r"distributed_c10d|torch/distributed/|TCPStore",
@@ -157,7 +159,7 @@ TOPICS: tuple[Topic, ...] = (
     ),
     Topic(
         "signal",
-        Role.CASCADE,
+        EventRole.CASCADE,
         type=r"(?:BrokenPipeError|ConnectionResetError|ConnectionRefusedError|EOFError|ConnectionAbortedError)$",
         path=_MP_QUEUE,
     ),
@@ -204,14 +206,14 @@ TOPICS: tuple[Topic, ...] = (
 )
 
 
-def topic(name: str, message: str, frames: Sequence[Frame]) -> tuple[str, Role]:
-    """(about, role) of one exception."""
+def topic(name: str, message: str, frames: Sequence[StackFrame]) -> tuple[str, EventRole]:
+    """(topic, role) of one exception."""
     path = "\n".join(f"{file}::{function}::{code}" for file, _, function, code in frames)
     return _topic(name, message, path)
 
 
 @lru_cache(maxsize=512)  # ranks and steps repeat the same exception
-def _topic(name: str, message: str, path: str) -> tuple[str, Role]:
+def _topic(name: str, message: str, path: str) -> tuple[str, EventRole]:
     text = f"{name}: {message}"
     for candidate, (type_regex, text_regex, path_regex, veto_text, veto_path) in _COMPILED:
         if (
@@ -222,11 +224,11 @@ def _topic(name: str, message: str, path: str) -> tuple[str, Role]:
             and (veto_path is None or veto_path.search(path) is None)
         ):
             return candidate.about, candidate.role
-    return "application", Role.ROOT
+    return "application", EventRole.ROOT
 
 
-def chain_topic(chain: Sequence[tuple[str, str, Sequence[Frame]]]) -> tuple[str, Role]:
-    """(about, role) of a chain, oldest first: those of its last exception, unless that one only rewords an older
+def chain_topic(chain: Sequence[tuple[str, str, Sequence[StackFrame]]]) -> tuple[str, EventRole]:
+    """(topic, role) of a chain, oldest first: those of its last exception, unless that one only rewords an older
     one."""
     about, role = topic(*chain[-1])
     if about != "application" or len(chain) == 1:

@@ -1,4 +1,4 @@
-"""What the end of a process is evidence of, given what its log said before; shared by launchers, Slurm and shells.
+"""The role of a process's end as evidence, given the log before it; shared by launchers, Slurm and shells.
 
 A signal that the launcher or the scheduler sent is teardown; a SIGABRT by NCCL's watchdog is a cascade; an unexpected
 fatal signal is a root cause.
@@ -11,7 +11,7 @@ from typing import Any
 
 from trackside.catalog.signals import DESCRIPTIONS, Exit
 from trackside.logs.line import Line
-from trackside.model import Event, Role
+from trackside.model import Event, EventRole
 
 _NOTES = "exits"
 DEATHS = "|".join(sorted((re.escape(text) for text in DESCRIPTIONS), key=len, reverse=True))
@@ -43,25 +43,25 @@ def watchdog_aborts(line: Line) -> None:
     line.notes(_NOTES)["abort"] = True
 
 
-def role_of(line: Line, signal: int | None, pid: int | None = None, *, first: bool = False) -> Role:
+def role_of(line: Line, signal: int | None, pid: int | None = None, *, first: bool = False) -> EventRole:
     """What the death of a process by this signal (None: by a plain exit code) is evidence of.
 
     ``first``: a launcher calls it the first failure that it saw.
     """
     notes = line.notes(_NOTES)
     if pid is not None and pid in notes.get("pids", ()):
-        return Role.TEARDOWN
+        return EventRole.TEARDOWN
     if signal is None:
-        return Role.CONFIRMATION
+        return EventRole.CONFIRMATION
     if "reason" in notes:
-        return Role.TEARDOWN
+        return EventRole.TEARDOWN
     if signal == 6 and notes.get("abort"):
-        return Role.CASCADE
+        return EventRole.CASCADE
     if signal in (1, 2, 15):
-        return Role.ROOT if first else Role.TEARDOWN
+        return EventRole.ROOT if first else EventRole.TEARDOWN
     if signal in (10, 12, 13, 14):
-        return Role.CONFIRMATION
-    return Role.ROOT
+        return EventRole.CONFIRMATION
+    return EventRole.ROOT
 
 
 def process_exit(

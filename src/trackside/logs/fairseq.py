@@ -18,7 +18,7 @@ PARSER = Parser("fairseq", "fairseq", "framework", precedence=140)
 @PARSER.pattern(
     rb"epoch [0-9]{1,6}: {1,8}[0-9]{1,9} ?/ ?[0-9]{1,9} [^\n\r]{0,30}loss=",
     r"\| epoch (\d{1,6}):\s{1,8}(\d{1,9}) ?/ ?(\d{1,9}) (.*)",
-    safety="The summary at the end of an epoch is a mean, not a training point.",
+    safety="The summary at the end of an epoch is a mean, not a logged step.",
     matches=(
         "2021-05-01 12:00:00 | INFO | train_inner | epoch 001:    100 / 1196 loss=11.505, nll_loss=11.2, wps=9000, "
         "num_updates=100, lr=1.2e-05, gnorm=2.51, loss_scale=128, train_wall=20, wall=30",
@@ -88,7 +88,7 @@ def _json(line: Line) -> Event | None:
 @PARSER.pattern(
     rb"valid on '[^'\n\r]{1,60}' subset \| loss ",
     r"\| epoch (\d{1,6}) \| (?:valid on '[^']{0,60}' subset \| )?(?:valid_)?loss ([^ |]+)",
-    safety="Never a training point.",
+    safety="Never a logged step.",
     matches=(
         "2021-05-01 12:20:00 | INFO | valid | epoch 001 | valid on 'valid' subset | loss 8.102 | ppl 275 | num_updates 1196",
     ),

@@ -265,7 +265,7 @@ def _json(line: Line) -> Iterator[Event]:
 @PARSER.pattern(
     rb"[lL](?:oss|OSS)[^\n\r0-9]{0,24}[0-9nNiI]",
     safety="Settings (loss_scale, loss_weight, a loss without step or epoch), echoed arguments, code in tracebacks, "
-    "best or final losses and validation losses are not training points.",
+    "best or final losses and validation losses are not logged steps.",
     matches=(
         "step 10 loss 3.4290",
         "Epoch: [0] Step: 10 Loss: 3.3378",

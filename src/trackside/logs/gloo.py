@@ -6,7 +6,7 @@ import re
 
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
-from trackside.model import Event, Role
+from trackside.model import Event, EventRole
 
 _TIMED_OUT = re.compile(r"Timed out waiting (\d{1,12})ms for (send|recv) operation")
 _PEER = re.compile(r"(?:Connection closed by peer|Read error|Write error|Broken pipe) ?(\[[^\]\s]{1,60}\]:\d{1,6})?")
@@ -33,7 +33,7 @@ def _timeout(line: Line) -> Event:
     seconds = int(match[1]) / 1000 if match else None
     return line.event(
         "collective_timeout",
-        Role.CASCADE,
+        EventRole.CASCADE,
         op=match[2].upper() if match else None,
         timeout_s=seconds,
         elapsed_s=seconds,
@@ -68,7 +68,7 @@ def _mesh(line: Line) -> Event:
         reason = "timeout"
     return line.event(
         "rendezvous_failure",
-        Role.ROOT,
+        EventRole.ROOT,
         reason=reason,
         address=remote[1] if remote else None,
         retry=retry[1] == "1" if retry else None,
@@ -88,7 +88,7 @@ def _mesh(line: Line) -> Event:
     avoids=("Unable to find address for delivery",),
 )
 def _interface(line: Line, match: re.Match[str]) -> Event:
-    return line.event("rendezvous_failure", Role.ROOT, reason="interface", address=match[1])
+    return line.event("rendezvous_failure", EventRole.ROOT, reason="interface", address=match[1])
 
 
 @PARSER.pattern(
@@ -113,7 +113,11 @@ def _peer(line: Line) -> Event | None:
     if "gloo" not in line.text:
         return None
     match = _PEER.search(line.text)
-    return line.event("peer_lost", Role.CASCADE, address=match[1] if match else None, backend="gloo") if match else None
+    return (
+        line.event("peer_lost", EventRole.CASCADE, address=match[1] if match else None, backend="gloo")
+        if match
+        else None
+    )
 
 
 @PARSER.pattern(
@@ -129,4 +133,4 @@ def _peer(line: Line) -> Event | None:
 )
 def _sizes(line: Line) -> Event:
     position = max(line.text.find("op.preamble"), line.text.find("op.nbytes"), 0)
-    return line.event("collective_mismatch", Role.ROOT, detail=line.text[max(0, position - 20) : position + 200])
+    return line.event("collective_mismatch", EventRole.ROOT, detail=line.text[max(0, position - 20) : position + 200])

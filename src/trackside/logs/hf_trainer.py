@@ -65,10 +65,10 @@ def step_of(line: Line) -> tuple[int | None, int | None]:
     return int(before[1]), total
 
 
-def _elapsed(line: Line) -> float | None:
+def _elapsed_s(line: Line) -> float | None:
     """Seconds that the training bar before a dict had run; None if dicts come late, in bursts."""
     before = _bar_before(line.buffer, line.start + max(0, line.full.find("{")))
-    if before is None or any(near.startswith(b"{'") for near in _neighbors(line)):
+    if before is None or any(neighbor.startswith(b"{'") for neighbor in _neighbors(line)):
         return None
     seconds = _seconds(before[3])
     return seconds if math.isfinite(seconds) else None
@@ -147,7 +147,7 @@ def point(line: Line, figures: dict[str, str], framework: str) -> Event:
         grad_norm=number(figures.get("grad_norm")),
         lr=number(figures.get("learning_rate") or figures.get("lr")),
         reward=reward,
-        elapsed_s=_elapsed(line),
+        elapsed_s=_elapsed_s(line),
         objective=next((name for key, name in _OBJECTIVES if key in figures), None),
         framework=framework,
     )
@@ -158,7 +158,7 @@ PARSER = Parser(ID, "Transformers Trainer and libraries built on it", "framework
 
 @PARSER.pattern(
     rb"'loss(?:/policy_avg)?': ",
-    safety="A training point is a dict with a loss and an epoch. Evaluation dicts, config dumps and dicts of a "
+    safety="A logged step is a dict with a loss and an epoch. Evaluation dicts, config dumps and dicts of a "
     "custom loop (no epoch) are not; LLaMA-Factory's parser reads its callback.",
     matches=(
         "{'loss': 1.25, 'grad_norm': 0.9, 'learning_rate': 2e-05, 'epoch': 0.1}",
@@ -178,7 +178,7 @@ def _progress(line: Line) -> Event | None:
 
 @PARSER.pattern(
     rb"\{'eval_[a-zA-Z0-9_/]{1,60}': ",
-    safety="Never a training point.",
+    safety="Never a logged step.",
     matches=("{'eval_loss': 1.91, 'eval_runtime': 3.2, 'eval_steps_per_second': 9.1, 'epoch': 1.0}",),
     avoids=("{'eval_runtime': 3.2}",),
 )
@@ -207,7 +207,7 @@ _EVALUATION_TIMES = ("runtime", "samples_per_second", "steps_per_second", "model
 
 @PARSER.pattern(
     rb"'train_runtime': ",
-    safety="train_loss is the run's mean here, not a training point.",
+    safety="train_loss is the run's mean here, not a logged step.",
     matches=("{'train_runtime': 4.66, 'train_samples_per_second': 68.6, 'train_loss': 1.54, 'epoch': 0.21}",),
     avoids=("'train_runtime': soon",),
 )
@@ -267,12 +267,12 @@ _PLAN = (
 def _plan(line: Line) -> list[Event] | None:
     fields: dict[str, Any] = {}
     trainer = False
-    for near in [line, *line.following(16)]:
-        if near.label != line.label:
+    for neighbor in [line, *line.following(16)]:
+        if neighbor.label != line.label:
             continue
-        trainer = trainer or "trainable parameters" in near.text or "Number of trainable" in near.text
+        trainer = trainer or "trainable parameters" in neighbor.text or "Number of trainable" in neighbor.text
         for name, regex in _PLAN:
-            value = regex.search(near.text)
+            value = regex.search(neighbor.text)
             if value is not None and name not in fields:
                 fields[name] = whole_number(value[1])
     if not fields:

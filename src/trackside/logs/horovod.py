@@ -6,7 +6,7 @@ import re
 
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
-from trackside.model import Event, Role
+from trackside.model import Event, EventRole
 
 _RANKS = re.compile(r"\[missing ranks: ([\d, ]{1,400})\]")
 _MISSING = re.compile(r"\s{0,8}(\d{1,6}): ?\[")
@@ -28,11 +28,11 @@ PARSER = Parser("horovod", "Horovod", "system")
     ),
     avoids=("workers are waiting for the remainder of the ranks",),
 )
-def _stalled(line: Line, waited: re.Match[str]) -> Event:
+def _stall_event(line: Line, waited: re.Match[str]) -> Event:
     missing = _missing(line)
     return line.event(
         "collective_timeout",
-        Role.CASCADE,
+        EventRole.CASCADE,
         elapsed_s=float(waited[1]),
         backend="horovod",
         missing_ranks=",".join(missing) or None,

@@ -1,6 +1,6 @@
 """Keras' progress bars, old and new, and its one line per epoch (``verbose=2``).
 
-A bar's loss is the running mean within the epoch; each printed count is a training point.
+A bar's loss is the running mean within the epoch; each printed count is a logged step.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from trackside.catalog.signals import signal_name
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
-from trackside.model import Event, Role
+from trackside.model import Event, EventRole
 
 _SIZES = re.compile(r"(?:anon|file|shmem)-rss:(\d{1,15})kB")
 _KEY = re.compile(r"(oom_memcg|task_memcg|task|pid)=([^,\s]{1,300})")
@@ -40,7 +40,7 @@ PARSER = Parser("kernel", "processes that the kernel killed", "system", planes=(
     ),
     avoids=("CUDA out of memory. Tried to allocate 2.00 GiB", "out of memory: Killed by hand"),
 )
-def _killed(line: Line, match: re.Match[str]) -> Event:
+def _oom_kill(line: Line, match: re.Match[str]) -> Event:
     pid = int(match["pid"])
     sizes = [int(size) for size in _SIZES.findall(line.text)]
     in_group = "cgroup out of memory" in line.text
@@ -48,7 +48,7 @@ def _killed(line: Line, match: re.Match[str]) -> Event:
     group = fields.get("oom_memcg")
     return line.event(
         "oom_kill",
-        Role.ROOT,
+        EventRole.ROOT,
         scope="cgroup" if in_group or fields.get("constraint") == "CONSTRAINT_MEMCG" else "host",
         pid=pid,
         comm=match["comm"],
@@ -83,13 +83,14 @@ def _constraint(line: Line, match: re.Match[str]) -> Event | None:
     if pid is not None:
         line.notes("kernel")[str(pid)] = fields
         if any(
-            f"ill process {pid} " in near.text or f"illed process {pid} " in near.text for near in line.following(3)
+            f"ill process {pid} " in neighbor.text or f"illed process {pid} " in neighbor.text
+            for neighbor in line.following(3)
         ):
             return None
     group = fields.get("oom_memcg")
     return line.event(
         "oom_kill",
-        Role.ROOT,
+        EventRole.ROOT,
         scope="cgroup" if fields["constraint"] == "CONSTRAINT_MEMCG" else "host",
         pid=pid,
         comm=fields.get("task"),
@@ -100,10 +101,10 @@ def _constraint(line: Line, match: re.Match[str]) -> Event | None:
 
 
 def _limit(line: Line) -> int | None:
-    for near in line.preceding(MAX_REPORT_LINES):
-        if match := _LIMIT.search(near.text):
+    for neighbor in line.preceding(MAX_REPORT_LINES):
+        if match := _LIMIT.search(neighbor.text):
             return int(match[1]) * 1024
-        if "invoked oom-killer" in near.text:
+        if "invoked oom-killer" in neighbor.text:
             break
     return None
 
@@ -131,7 +132,7 @@ def _crash(line: Line, match: re.Match[str]) -> Event:
     comm = match["comm"].split("traps: ")[-1].strip()
     return line.event(
         "process_exit",
-        Role.CONFIRMATION if _TRAINS.match(comm) else Role.FACT,
+        EventRole.CONFIRMATION if _TRAINS.match(comm) else EventRole.FACT,
         source="kernel",
         signal=number,
         signal_name=signal_name(number),

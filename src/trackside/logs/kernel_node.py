@@ -6,7 +6,7 @@ import re
 
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
-from trackside.model import Event, Role
+from trackside.model import Event, EventRole
 
 _EDAC = re.compile(r"EDAC \w{1,12}\d?: (?P<count>\d{1,9}) (?P<kind>CE|UE)\b")
 _AER = re.compile(
@@ -26,9 +26,9 @@ PARSER = Parser("kernel-node", "a node's state in kernel messages", "system", pl
     matches=("[Sat Mar  4 10:10:10 2023] INFO: task python:280058 blocked for more than 120 seconds.",),
     avoids=("INFO: task queue blocked for more than a minute",),
 )
-def _hung(line: Line, match: re.Match[str]) -> Event:
+def _hung_task(line: Line, match: re.Match[str]) -> Event:
     pid, seconds = int(match["pid"]), int(match["seconds"])
-    return line.event("hung_task", Role.CONFIRMATION, comm=match["comm"], pid=pid, seconds=seconds)
+    return line.event("hung_task", EventRole.CONFIRMATION, comm=match["comm"], pid=pid, seconds=seconds)
 
 
 @PARSER.pattern(
@@ -70,7 +70,7 @@ def _machine_check(line: Line) -> Event | None:
 
 
 def _machine_check_event(line: Line, source: str, severity: str) -> Event:
-    role = Role.FACT if severity == "corrected" else Role.CONFIRMATION
+    role = EventRole.FACT if severity == "corrected" else EventRole.CONFIRMATION
     return line.event("machine_check", role, what=source, severity=severity, detail=line.text.strip()[:300])
 
 
@@ -93,7 +93,7 @@ def _link(line: Line, match: re.Match[str]) -> Event:
     down = match["state"].lower() == "down"
     return line.event(
         "link_down",
-        Role.CONFIRMATION if down else Role.FACT,
+        EventRole.CONFIRMATION if down else EventRole.FACT,
         device=match["device"].removesuffix(": NIC").strip(" :,"),
         state="down" if down else "up",
     )
@@ -107,4 +107,4 @@ def _link(line: Line, match: re.Match[str]) -> Event:
     avoids=("OS: Linux version 5.15",),
 )
 def _boot(line: Line, match: re.Match[str]) -> Event:
-    return line.event("boot", Role.FACT, version=match[1])
+    return line.event("boot", EventRole.FACT, version=match[1])

@@ -6,7 +6,7 @@ import re
 
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
-from trackside.model import Event, Role
+from trackside.model import Event, EventRole
 
 PARSER = Parser("kubernetes", "Kubernetes and Docker", "system")
 
@@ -22,5 +22,5 @@ PARSER = Parser("kubernetes", "Kubernetes and Docker", "system")
     ),
     avoids=('"OOMKilled": false,', "raise the limit if you see OOMKilled"),
 )
-def _oom_killed(line: Line, _: re.Match[str]) -> Event:
-    return line.event("oom_kill", Role.ROOT, scope="container")
+def _oom_kill(line: Line, _: re.Match[str]) -> Event:
+    return line.event("oom_kill", EventRole.ROOT, scope="container")

@@ -38,7 +38,7 @@ def _figure(figures: dict[str, tuple[float, int]], name: str) -> float | None:
 @PARSER.pattern(
     rb"Epoch [0-9]{1,7}[^\n\r|]{0,20}\|?[^\n\r]{0,400}[_, ]loss[a-z_]{0,20}=",
     safety="v_num is the logger's version, not a metric; validation bars and bars at count 0 (which show the last "
-    "epoch's figures) are not training points; the tqdm parser reads the same bar of another library.",
+    "epoch's figures) are not logged steps; the tqdm parser reads the same bar of another library.",
     matches=(
         "Epoch 0:  11%|█         | 2/18 [00:11<01:32,  5.77s/it, loss=10.198, v_num=200417]",
         "Epoch 3: 100%|██████████| 30/30 [00:03<00:00,  8.16it/s, v_num=0, train_loss=0.892, val_loss=1.090]",

@@ -9,7 +9,7 @@ from typing import Any
 
 from trackside.catalog.events import EVENTS
 from trackside.logs.stamp import find_time
-from trackside.model import Event, Plane, Position, Role, Scalar
+from trackside.model import Event, EventRole, Plane, Position, Scalar
 
 MAX_LINE_BYTES = 64 * 1024
 """Bytes of one segment that are read; a longer one is clipped around the match."""
@@ -173,7 +173,7 @@ class Line:
     def event(
         self,
         kind: str,
-        role: Role = Role.FACT,
+        role: EventRole = EventRole.FACT,
         *,
         rank: int | None = None,
         node: str | None = None,

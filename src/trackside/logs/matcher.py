@@ -1,4 +1,4 @@
-"""Finding candidate lines in whole buffers: Hyperscan, or RE2 if there is no Hyperscan wheel for the platform.
+"""Finds candidate lines in whole buffers: Hyperscan, or RE2 if there is no Hyperscan wheel for the platform.
 
 Both report the byte offset at which each match of each pattern ends. See docs/decisions/0002.
 """

@@ -19,7 +19,7 @@ PARSER = Parser("megatron", "Megatron-LM and Megatron-DeepSpeed", "framework", p
 @PARSER.pattern(
     rb"iteration {1,12}[0-9]{1,12}/ {0,12}[0-9]{1,12} \|",
     r"\biteration {1,12}(\d{1,12})/ {0,12}(\d{1,12}) \|",
-    safety="Megatron leaves out the loss when it is NaN: the training point then has no loss.",
+    safety="Megatron leaves out the loss when it is NaN: the logged step then has no loss.",
     matches=(
         " iteration       10/    1000 | consumed samples:          40 | elapsed time per iteration (ms): 1382.1 | "
         "learning rate: 1.4E-05 | global batch size:     4 | lm loss: 1.09E+01 | loss scale: 16384.0 | grad norm: 3.6 | "
@@ -79,7 +79,7 @@ def _throughput(figures: dict[str, str]) -> tuple[float | None, str | None]:
 @PARSER.pattern(
     rb"validation loss at (?:iteration|the end)",
     r"validation loss at (?:iteration|the end of training for)\D{0,12}(\d+)?[^|]{0,60}\| ([\w -]{0,40}?loss)(?: value)?: ([^ |]+)",
-    safety="Never a training point.",
+    safety="Never a logged step.",
     matches=(" validation loss at iteration 200 | lm loss value: 7.487306E+00 | lm loss PPL: 1.785236E+03 | ",),
     avoids=("validation loss at iteration boundary is not computed",),
 )

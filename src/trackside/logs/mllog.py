@@ -101,7 +101,7 @@ def _progress(line: Line, key: str, value: Any, metadata: dict[str, Any], time: 
         step_time_s=figure(stats.get("train_step_time")),
         framework=ID,
     )
-    # a separate series: if train_loss is logged too, throughput alone is not a second training point
+    # a separate series: if train_loss is logged too, throughput alone is not a second logged step
     return event if loss is not None else replace(event, parser=PARSER.fallback_id)
 
 

@@ -18,7 +18,7 @@ PARSER = Parser("mmengine", "OpenMMLab's mmengine and mmcv", "framework", preced
 
 @PARSER.pattern(
     rb"(?:Epoch|Iter) ?(?:\(train\) {0,4})?\[[^\n\r]{1,400}[ \t]loss: ",
-    safety="Epoch(val) lines are evaluations of metrics, not training points.",
+    safety="Epoch(val) lines are evaluations of metrics, not logged steps.",
     matches=(
         "2023/01/01 00:00:10 - mmengine - INFO - Epoch(train)  [1][ 50/500]  lr: 1.0000e-02  eta: 0:10:00  time: 0.21  "
         "data_time: 0.01  memory: 1000  grad_norm: 3.1  loss: 0.5123  loss_cls: 0.3",

@@ -8,7 +8,7 @@ from trackside.catalog.signals import Exit, read_code, signal_number
 from trackside.logs import exits
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
-from trackside.model import Event, Role
+from trackside.model import Event, EventRole
 
 LAUNCHER = "mpirun"
 
@@ -34,8 +34,10 @@ PARSER = Parser("mpirun", "mpirun, prterun, hydra", "system")
     ),
     avoids=("we noticed that process rank 3 is slow",),
 )
-def _noticed(line: Line) -> Event | None:
-    text = " ".join([line.text, *(near.text.strip() for near in line.following(2) if near.label == line.label)])
+def _death_notice(line: Line) -> Event | None:
+    text = " ".join(
+        [line.text, *(neighbor.text.strip() for neighbor in line.following(2) if neighbor.label == line.label)]
+    )
     match = _NOTICED.search(text)
     if match is None:
         return None
@@ -50,10 +52,10 @@ def _noticed(line: Line) -> Event | None:
     matches=("  Process name: [[23456,1],3]",),
     avoids=("Process name: trainer",),
 )
-def _nonzero(line: Line, match: re.Match[str]) -> Event:
-    for near in line.following(MAX_LINES_AHEAD):
-        if code := _CODE.search(near.text):
-            return _failure(line, read_code(int(code[1])), int(match[1]), None, None, f"{line.text} {near.text}")
+def _nonzero_exit(line: Line, match: re.Match[str]) -> Event:
+    for neighbor in line.following(MAX_LINES_AHEAD):
+        if code := _CODE.search(neighbor.text):
+            return _failure(line, read_code(int(code[1])), int(match[1]), None, None, f"{line.text} {neighbor.text}")
     return _failure(line, Exit(), int(match[1]), None, None, line.text)
 
 
@@ -66,9 +68,9 @@ def _nonzero(line: Line, match: re.Match[str]) -> Event:
 )
 def _hydra(line: Line, match: re.Match[str]) -> Event:
     end = Exit()
-    for near in line.following(MAX_LINES_AHEAD):
-        if code := _HYDRA_END.search(near.text):
-            end = Exit(signal=int(code[1])) if "SIGNAL" in near.text else _hydra_exit(int(code[1]))
+    for neighbor in line.following(MAX_LINES_AHEAD):
+        if code := _HYDRA_END.search(neighbor.text):
+            end = Exit(signal=int(code[1])) if "SIGNAL" in neighbor.text else _hydra_exit(int(code[1]))
             break
     return _failure(line, end, int(match[1]), int(match[2]), match[3], line.text)
 
@@ -130,8 +132,8 @@ def _abort(line: Line, match: re.Match[str]) -> Event:
     matches=("ORTE has lost communication with a remote daemon.",),
     avoids=("DARTE has lost communication with a remote daemon",),
 )
-def _lost(line: Line, _: re.Match[str]) -> Event:
-    for near in line.following(MAX_LINES_AHEAD):
-        if match := _DAEMON.search(near.text):
-            return line.event("peer_lost", Role.CASCADE, node=match[1], address=match[1], backend="mpi")
-    return line.event("peer_lost", Role.CASCADE, backend="mpi")
+def _lost_daemon(line: Line, _: re.Match[str]) -> Event:
+    for neighbor in line.following(MAX_LINES_AHEAD):
+        if match := _DAEMON.search(neighbor.text):
+            return line.event("peer_lost", EventRole.CASCADE, node=match[1], address=match[1], backend="mpi")
+    return line.event("peer_lost", EventRole.CASCADE, backend="mpi")

@@ -35,7 +35,7 @@ def _progress(line: Line, match: re.Match[str]) -> Event:
 @PARSER.pattern(
     rb"step [0-9]{1,9}: train loss [^\n\r]{1,30}, val loss ",
     rf"\bstep (\d{{1,9}}): train loss ({NUMBER}), val loss ({NUMBER})",
-    safety="An estimate over several batches: an evaluation, not a training point.",
+    safety="An estimate over several batches: an evaluation, not a logged step.",
     matches=("step 0: train loss 10.9, val loss 10.8",),
     avoids=("step 0: train loss unknown, val loss unknown",),
 )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
-from trackside.model import Event, Role
+from trackside.model import Event, EventRole
 
 _ADDRESS = re.compile(
     r"((?:\d{1,3}\.){3}\d{1,3}<\d{1,6}>|(?:\d{1,3}\.){3}\d{1,3}:\d{1,6}|\[[0-9a-fA-F:%\w]{2,60}\]:\d{1,6})"
@@ -69,23 +69,23 @@ def _warn(line: Line, match: re.Match[str]) -> Iterator[Event]:
     node = host[1] if host else None
     lower = detail.lower()
     if "duplicate gpu detected" in lower:
-        yield line.event("rendezvous_failure", Role.ROOT, node=node, reason="duplicate_gpu")
+        yield line.event("rendezvous_failure", EventRole.ROOT, node=node, reason="duplicate_gpu")
     elif "no socket interface" in lower or "no usable listening interface" in lower or "no interface found" in lower:
-        yield line.event("rendezvous_failure", Role.ROOT, node=node, reason="interface")
+        yield line.event("rendezvous_failure", EventRole.ROOT, node=node, reason="interface")
     elif _PEER_LOST.search(detail) and not _NOISE.search(detail):
-        yield line.event("peer_lost", Role.CASCADE, node=node, address=peer, backend="nccl")
+        yield line.event("peer_lost", EventRole.CASCADE, node=node, address=peer, backend="nccl")
     elif "connect" in lower and ("refused" in lower or "no route to host" in lower or "timed out" in lower):
         reason = "refused" if "refused" in lower else "unreachable" if "no route" in lower else "timeout"
         retry = True if "retrying" in lower else None
-        yield line.event("rendezvous_failure", Role.ROOT, node=node, reason=reason, address=peer, retry=retry)
+        yield line.event("rendezvous_failure", EventRole.ROOT, node=node, reason=reason, address=peer, retry=retry)
     elif "cuda failure" in lower:
-        yield line.event("nccl_error", Role.CONFIRMATION, node=node, code="ncclUnhandledCudaError", detail=detail)
+        yield line.event("nccl_error", EventRole.CONFIRMATION, node=node, code="ncclUnhandledCudaError", detail=detail)
     elif _IB_FLUSH.search(detail) and "error" in lower:
-        yield line.event("nccl_error", Role.CASCADE, node=node, code="ncclRemoteError", detail=detail, peer=peer)
+        yield line.event("nccl_error", EventRole.CASCADE, node=node, code="ncclRemoteError", detail=detail, peer=peer)
     elif "shared memory" in lower and ("error" in lower or "failed" in lower):
-        yield line.event("nccl_error", Role.ROOT, node=node, code="ncclSystemError", detail=detail)
+        yield line.event("nccl_error", EventRole.ROOT, node=node, code="ncclSystemError", detail=detail)
     else:
-        yield line.event("nccl_warn", Role.FACT, node=node, detail=detail[:500])
+        yield line.event("nccl_warn", EventRole.FACT, node=node, detail=detail[:500])
 
 
 @PARSER.pattern(
@@ -119,20 +119,20 @@ def _error(line: Line) -> Event | None:
 
 def _detail(line: Line) -> str:
     """NCCL's own last error, from this line or the next ones."""
-    for near in (line, *line.following(MAX_LINES_AHEAD)):
-        position = near.text.find(_LAST_ERROR)
+    for neighbor in (line, *line.following(MAX_LINES_AHEAD)):
+        position = neighbor.text.find(_LAST_ERROR)
         if position >= 0:
-            detail = near.text[position + len(_LAST_ERROR) :].strip()
-            return detail or next((next_line.text.strip() for next_line in near.following(1)), "")
+            detail = neighbor.text[position + len(_LAST_ERROR) :].strip()
+            return detail or next((next_line.text.strip() for next_line in neighbor.following(1)), "")
     return ""
 
 
-def _role(code: str, detail: str) -> Role:
+def _role(code: str, detail: str) -> EventRole:
     if code == "ncclRemoteError" or _PEER_LOST.search(detail):
-        return Role.CASCADE
+        return EventRole.CASCADE
     if code == "ncclUnhandledCudaError":
-        return Role.CONFIRMATION
-    return Role.ROOT
+        return EventRole.CONFIRMATION
+    return EventRole.ROOT
 
 
 @PARSER.pattern(
@@ -144,7 +144,7 @@ def _role(code: str, detail: str) -> Role:
 def _duplicate(line: Line) -> Event | None:
     if "NCCL WARN" in line.text:
         return None
-    return line.event("rendezvous_failure", Role.ROOT, reason="duplicate_gpu")
+    return line.event("rendezvous_failure", EventRole.ROOT, reason="duplicate_gpu")
 
 
 @PARSER.pattern(

@@ -31,11 +31,11 @@ PARSER = Parser("nnunet", "nnU-Net", "framework")
 )
 def _point(line: Line, match: re.Match[str]) -> Event:
     epoch, rate = None, None
-    for near in line.preceding(MAX_BLOCK_LINES):
-        if header := _EPOCH.search(near.text):
+    for neighbor in line.preceding(MAX_BLOCK_LINES):
+        if header := _EPOCH.search(neighbor.text):
             epoch = int(header[1])
             break
-        rate = rate or _RATE.search(near.text)
+        rate = rate or _RATE.search(neighbor.text)
     loss = number(match[2])
     if match[1] != "train":
         return line.event("evaluation", epoch=epoch, metric="loss", value=loss, loss=loss)

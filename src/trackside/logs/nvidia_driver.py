@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from trackside.catalog.xid import is_mild, recovery_action, sxid_fatal, xid
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
-from trackside.model import Event, Role
+from trackside.model import Event, EventRole
 
 _PID = re.compile(r"pid=(\d{1,10})")
 _NAME = re.compile(r"name=([^,\s<]{1,40})")
@@ -52,7 +52,7 @@ def _xid(line: Line, match: re.Match[str]) -> Iterator[Event]:
     wants_reset = action is not None and action != "None"
     yield line.event(
         "xid",
-        Role.CONFIRMATION if blames_gpu or wants_reset else Role.FACT,
+        EventRole.CONFIRMATION if blames_gpu or wants_reset else EventRole.FACT,
         xid=number,
         pci=match["pci"],
         pid=int(pid[1]) if pid else None,
@@ -60,7 +60,7 @@ def _xid(line: Line, match: re.Match[str]) -> Iterator[Event]:
         detail=detail or None,
     )
     if number == 79:
-        yield line.event("gpu_lost", Role.CONFIRMATION, pci=match["pci"], detail=detail or None)
+        yield line.event("gpu_lost", EventRole.CONFIRMATION, pci=match["pci"], detail=detail or None)
 
 
 @PARSER.pattern(
@@ -76,7 +76,7 @@ def _xid(line: Line, match: re.Match[str]) -> Iterator[Event]:
 def _sxid(line: Line, match: re.Match[str]) -> Event:
     number = int(match["number"])
     fatal = sxid_fatal(number, match["rest"])
-    role = Role.CONFIRMATION if fatal else Role.FACT
+    role = EventRole.CONFIRMATION if fatal else EventRole.FACT
     return line.event("sxid", role, sxid=number, pci=match["pci"], fatal=fatal, detail=match["rest"].strip())
 
 
@@ -94,9 +94,9 @@ def _sxid(line: Line, match: re.Match[str]) -> Event:
     ),
     avoids=("he has fallen off the bike", "nothing fell off"),
 )
-def _lost(line: Line) -> Event | None:
+def _lost_gpu(line: Line) -> Event | None:
     if "Xid (" in line.text or not _LOST.search(line.text):
         return None
     bus = _BUS.search(line.text)
     detail = line.text.strip()[-300:]
-    return line.event("gpu_lost", Role.CONFIRMATION, pci=bus[1] if bus else None, detail=detail)
+    return line.event("gpu_lost", EventRole.CONFIRMATION, pci=bus[1] if bus else None, detail=detail)

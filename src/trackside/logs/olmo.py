@@ -28,10 +28,10 @@ PARSER = Parser("olmo", "OLMo", "framework")
 )
 def _progress(line: Line, header: re.Match[str]) -> Event | None:
     figures: dict[str, float | None] = {}
-    for near in line.following(MAX_BLOCK_LINES):
-        if near.label != line.label:
+    for neighbor in line.following(MAX_BLOCK_LINES):
+        if neighbor.label != line.label:
             continue
-        match = _FIGURE.match(near.text)
+        match = _FIGURE.match(neighbor.text)
         if match is None:
             break
         figures[match[1]] = number(match[2])

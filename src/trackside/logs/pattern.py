@@ -15,7 +15,7 @@ from trackside.model import Event, Plane
 
 Events = Event | Iterable[Event] | None
 PRECEDENCE = 500
-"""Of a parser that declares none, and of training points that no line parser read."""
+"""Of a parser that declares none, and of logged steps that no line parser read."""
 ReadFunction = TypeVar("ReadFunction", bound=Callable[..., Events])
 
 
@@ -59,7 +59,7 @@ class Parser:
     residual: bool = False
     """Whether it sees only lines in which no other parser read anything."""
     redraws: bool = False
-    """Whether its lines are bars that are redrawn: the last drawing of a count is the training point, not the first."""
+    """Whether its lines are bars that are redrawn: the last drawing of a count is the logged step, not the first."""
     patterns: list[Pattern] = field(default_factory=list)
 
     def pattern(

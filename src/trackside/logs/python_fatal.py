@@ -7,7 +7,7 @@ import re
 from trackside.logs.exception_topics import topic
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
-from trackside.model import Event, Role
+from trackside.model import Event, EventRole
 
 _FRAME = re.compile(r'\s*File "([^"]{1,500})", line (\d{1,7}) in (\S.{0,200})')
 _SHUTDOWN = re.compile(r"at interpreter shutdown|_enter_buffered_busy|finalizing")
@@ -34,11 +34,11 @@ PARSER = Parser("python-fatal", "native crashes", "system")
     avoids=("Current thread 0x00007f3f1741ab80 (most recent call first):", "Timeout (0:05:00)!"),
 )
 def _parse_fatal(line: Line, match: re.Match[str]) -> Event:
-    role = Role.TEARDOWN if _SHUTDOWN.search(match[1]) else Role.ROOT
-    return line.event("python_fatal", role, what=match[1].strip(), frame=_innermost(line))
+    role = EventRole.TEARDOWN if _SHUTDOWN.search(match[1]) else EventRole.ROOT
+    return line.event("python_fatal", role, what=match[1].strip(), frame=_innermost_frame(line))
 
 
-def _innermost(line: Line) -> str | None:
+def _innermost_frame(line: Line) -> str | None:
     """The innermost frame of the thread that died: faulthandler lists it first."""
     for below in line.following(60):
         if below.label == line.label and (match := _FRAME.match(below.text)):
@@ -68,7 +68,7 @@ def _innermost(line: Line) -> str | None:
     avoids=("uses malloc() for host buffers", "freed 3 tensors"),
 )
 def _parse_heap(line: Line, match: re.Match[str]) -> Event:
-    return line.event("python_fatal", Role.ROOT, what=match[1].strip())
+    return line.event("python_fatal", EventRole.ROOT, what=match[1].strip())
 
 
 @PARSER.pattern(
@@ -91,7 +91,9 @@ def _parse_terminate(line: Line, match: re.Match[str]) -> Event | None:
             if device := _device_exception(line, name, what_text[1].strip()):
                 return device
             break
-    return line.event("python_fatal", Role.CASCADE if _OTHERS.search(description) else Role.ROOT, what=description)
+    return line.event(
+        "python_fatal", EventRole.CASCADE if _OTHERS.search(description) else EventRole.ROOT, what=description
+    )
 
 
 def _device_exception(line: Line, name: str, message: str) -> Event | None:
@@ -134,7 +136,7 @@ def _device_exception(line: Line, name: str, message: str) -> Event | None:
 def _parse_handler(line: Line, match: re.Match[str]) -> Event:
     description = match[1] or match[3] or match[4] or "Aborted"
     is_stop = description in ("SIGTERM", "Terminated", "SIGINT", "Interrupt") or (match[2] or match[5]) in ("15", "2")
-    return line.event("python_fatal", Role.TEARDOWN if is_stop else Role.ROOT, what=description.strip())
+    return line.event("python_fatal", EventRole.TEARDOWN if is_stop else EventRole.ROOT, what=description.strip())
 
 
 @PARSER.pattern(
@@ -151,4 +153,6 @@ def _parse_check(line: Line, match: re.Match[str]) -> Event | None:
     description = (match[1] or match[2]).strip()
     if device := _device_exception(line, "Check failed", description.removeprefix("Check failed: ")):
         return device
-    return line.event("python_fatal", Role.CASCADE if _OTHERS.search(description) else Role.ROOT, what=description)
+    return line.event(
+        "python_fatal", EventRole.CASCADE if _OTHERS.search(description) else EventRole.ROOT, what=description
+    )

@@ -6,7 +6,7 @@ import re
 
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
-from trackside.model import Event, Role
+from trackside.model import Event, EventRole
 
 _ADDRESS = re.compile(r"(?:IP: |address: |ip=)([\w.:-]{3,80})")
 _USAGE = re.compile(r"was ([\d.]{1,12})GB / ([\d.]{1,12})GB")
@@ -41,7 +41,7 @@ PARSER = Parser("ray", "Ray", "system")
 def _summary(line: Line, match: re.Match[str]) -> Event | None:
     if int(match[1]) == 0:
         return None
-    return line.event("oom_kill", Role.ROOT, node=_node(line), scope="ray", count=int(match[1]))
+    return line.event("oom_kill", EventRole.ROOT, node=_node(line), scope="ray", count=int(match[1]))
 
 
 @PARSER.pattern(
@@ -60,7 +60,7 @@ def _summary(line: Line, match: re.Match[str]) -> Event | None:
 def _low_memory(line: Line) -> Event:
     usage = _USAGE.search(line.text)
     used, limit = (int(float(usage[1]) * 2**30), int(float(usage[2]) * 2**30)) if usage else (None, None)
-    return line.event("oom_kill", Role.ROOT, node=_node(line), scope="ray", rss_bytes=used, limit_bytes=limit)
+    return line.event("oom_kill", EventRole.ROOT, node=_node(line), scope="ray", rss_bytes=used, limit_bytes=limit)
 
 
 @PARSER.pattern(
@@ -78,11 +78,11 @@ def _low_memory(line: Line) -> Event:
 )
 def _worker(line: Line) -> Event | None:
     if "NODE_OUT_OF_MEMORY" in line.text:
-        return line.event("oom_kill", Role.ROOT, node=_node(line), scope="ray")
+        return line.event("oom_kill", EventRole.ROOT, node=_node(line), scope="ray")
     if "INTENDED" in line.text:
         return None
     # "potential root causes ... SIGKILL by OOM killer" is a list of guesses: it is not evidence of a signal
-    return line.event("process_exit", Role.ROOT, node=_node(line), source="ray")
+    return line.event("process_exit", EventRole.ROOT, node=_node(line), source="ray")
 
 
 @PARSER.pattern(
@@ -100,4 +100,4 @@ def _worker(line: Line) -> Event | None:
     avoids=("the tree node was marked dead",),
 )
 def _dead(line: Line, _: re.Match[str]) -> Event:
-    return line.event("node_state", Role.ROOT, node=_node(line), state="down", reason="marked dead by Ray")
+    return line.event("node_state", EventRole.ROOT, node=_node(line), state="down", reason="marked dead by Ray")

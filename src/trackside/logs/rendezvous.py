@@ -7,7 +7,7 @@ import re
 from trackside.logs import exits
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
-from trackside.model import Event, Role
+from trackside.model import Event, EventRole
 
 _LISTEN = re.compile(r"(?:port: |\[::\]:|0\.0\.0\.0:)(\d{1,6})")
 _STORE_ERROR = re.compile(
@@ -21,7 +21,7 @@ _UNKNOWN_HOST_CODES = (-2, -3, -4, -5)
 
 
 def _failure(
-    line: Line, reason: str, address: str | None = None, retry: bool | None = None, role: Role = Role.ROOT
+    line: Line, reason: str, address: str | None = None, retry: bool | None = None, role: EventRole = EventRole.ROOT
 ) -> Event:
     return line.event("rendezvous_failure", role, reason=reason, address=address, retry=retry)
 
@@ -83,7 +83,7 @@ def _dns(line: Line, match: re.Match[str]) -> Event | None:
     ),
     avoids=("the client socket has timed out after a while",),
 )
-def _client(line: Line, match: re.Match[str]) -> Event:
+def _client_timeout(line: Line, match: re.Match[str]) -> Event:
     retry = True if "retrying (try" in line.text else None
     return _failure(line, "timeout", f"{match['host']}:{match['port']}", retry)
 
@@ -140,7 +140,7 @@ def _connect(line: Line, match: re.Match[str]) -> Event:
         ),
     ),
 )
-def _listen(line: Line) -> Event | None:
+def _listen_failure(line: Line) -> Event | None:
     text = line.text
     if "ignoring the error" in text:
         return None
@@ -177,7 +177,7 @@ def _clients(line: Line, match: re.Match[str]) -> Event:
 )
 def _keys(line: Line, match: re.Match[str]) -> Event:
     at_exit = "terminal_state" in match[2] or "exit_barrier" in match[2]
-    return _failure(line, "timeout", role=Role.TEARDOWN if at_exit else Role.ROOT)
+    return _failure(line, "timeout", role=EventRole.TEARDOWN if at_exit else EventRole.ROOT)
 
 
 @PARSER.pattern(
@@ -214,7 +214,7 @@ def _barrier(line: Line) -> Event:
 def _unique_id(line: Line) -> Event:
     store_closed = "reset by peer" in line.text or "closed" in line.text or "shut" in line.text
     if store_closed:
-        return line.event("peer_lost", Role.CASCADE, backend="tcpstore")
+        return line.event("peer_lost", EventRole.CASCADE, backend="tcpstore")
     return _failure(line, "timeout")
 
 
@@ -239,13 +239,13 @@ def _unique_id(line: Line) -> Event:
     ),
     avoids=("sendBytes failed on purpose in this test? no",),
 )
-def _lost(line: Line) -> Event | None:
+def _lost_store(line: Line) -> Event | None:
     match = _STORE_ERROR.search(line.text)
     if match is None and "maybe TCPStore server has shut down" not in line.text:
         return None
     peer = match["peer"] if match else None
     line.notes(LOST_STORE)["lost"] = True
-    role = Role.TEARDOWN if exits.ended_by(line) else Role.CASCADE
+    role = EventRole.TEARDOWN if exits.ended_by(line) else EventRole.CASCADE
     return line.event("peer_lost", role, address=peer, backend="tcpstore")
 
 
@@ -270,12 +270,14 @@ def _lost(line: Line) -> Event | None:
 def _elastic(line: Line) -> Event | None:
     text = line.text.strip()
     if "failed to shutdown the rendezvous" in text or "Unable to shutdown the rendezvous" in text:
-        return line.event("peer_lost", Role.TEARDOWN, backend="tcpstore")
+        return line.event("peer_lost", EventRole.TEARDOWN, backend="tcpstore")
     match = re.search(r"(?:^|[\s.])Rendezvous(Timeout|Connection|Closed|GracefulExit)Error(?::|\s*$)", text)
     if match is None or text.startswith(("raise ", "except ", "File ")) or "due to an error of type" in text:
         return None
     if match[1] == "Timeout":
         return _failure(line, "timeout")
     if match[1] == "Connection":
-        return _failure(line, "unreachable", role=Role.CASCADE if line.notes(LOST_STORE).get("lost") else Role.ROOT)
-    return _failure(line, "closed", role=Role.CASCADE)
+        return _failure(
+            line, "unreachable", role=EventRole.CASCADE if line.notes(LOST_STORE).get("lost") else EventRole.ROOT
+        )
+    return _failure(line, "closed", role=EventRole.CASCADE)

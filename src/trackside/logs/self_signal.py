@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from trackside.catalog.signals import CRASHES, signal_name, signal_number
+from trackside.catalog.signals import CRASH_SIGNALS, signal_name, signal_number
 from trackside.logs import exits
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
-from trackside.model import Event, Role
+from trackside.model import Event, EventRole
 
 _NAMED = r"(?:Signals\.)?(?P<name>SIG(?:TERM|INT|HUP|USR1|USR2|QUIT|CONT|KILL|XCPU|ALRM|PWR))(?!\w)"
 _GOT = re.compile(
@@ -78,18 +78,18 @@ def _signal(line: Line) -> Iterator[Event]:
     requeues = bool(_REQUEUE.search(text)) and not _NOT_REQUEUE.search(text)
     match = None if _NOT_GOT.search(text) else _GOT.search(text)
     number = _number(match) if match else None
-    if number in CRASHES:
+    if number in CRASH_SIGNALS:
         number = None  # a crash handler's report: the native-crash parser reads it
     if number == 2:
         exits.note_ending(line, "interrupt")
-        yield line.event("user_interrupt", Role.ROOT, by="job")
+        yield line.event("user_interrupt", EventRole.ROOT, by="job")
     elif number is not None:
         if number in (1, 9, 15):
             exits.note_ending(line, "signal")
-        role = Role.TEARDOWN if number in (1, 9, 15) else Role.FACT
+        role = EventRole.TEARDOWN if number in (1, 9, 15) else EventRole.FACT
         yield line.event("signal_received", role, signal=number, signal_name=signal_name(number), by="job")
     if requeues:
-        yield line.event("requeue_requested", Role.FACT, by="job")
+        yield line.event("requeue_requested", EventRole.FACT, by="job")
 
 
 @PARSER.pattern(
@@ -113,7 +113,7 @@ def _signal(line: Line) -> Iterator[Event]:
 def _requeue(line: Line) -> Event | None:
     if _NOT_REQUEUE.search(line.text) or not _REQUEUE.search(line.text):
         return None
-    return line.event("requeue_requested", Role.FACT, by="job")
+    return line.event("requeue_requested", EventRole.FACT, by="job")
 
 
 @PARSER.pattern(
@@ -133,5 +133,5 @@ def _interrupt(line: Line) -> Event | None:
         return None
     exits.note_ending(line, "interrupt")
     return line.event(
-        "user_interrupt", Role.ROOT, by="click" if is_click else "terminal" if "^C" in line.text else "job"
+        "user_interrupt", EventRole.ROOT, by="click" if is_click else "terminal" if "^C" in line.text else "job"
     )

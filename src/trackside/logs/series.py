@@ -1,4 +1,4 @@
-"""The distinct training points that one parser read in one file: without copies by ranks and redraws, split at
+"""The distinct logged steps that one parser read in one file: without copies by ranks and redraws, split at
 restarts, bounded.
 
 A *series* is what one parser read in one file. Within it, the same step printed again is the same point; a step far
@@ -17,7 +17,7 @@ import msgspec
 
 from trackside.logs.line import split_label
 from trackside.logs.pattern import redrawing_ids
-from trackside.model import Event, Plane, Position, Role, Scalar
+from trackside.model import Event, EventRole, Plane, Position, Scalar
 
 MAX_OPEN_POINTS = 64
 """Distinct points that stay open: ranks print a step within this many points of each other."""
@@ -258,7 +258,7 @@ class PointSeries:
             self._min_loss, self._max_loss = min(self._min_loss, loss), max(self._max_loss, loss)
         if pinned or extreme or open_point.ordinal % self._stride == 0:
             fields = {**event.fields, "run_part": self.part} if self.part else dict(event.fields)
-            self._packed.append((open_point.ordinal, pinned, loss, _packed(event, fields)))
+            self._packed.append((open_point.ordinal, pinned, loss, _pack_event(event, fields)))
 
     def thin(self) -> None:
         """Drop every second interior point, but neither the lowest nor the highest loss."""
@@ -288,7 +288,7 @@ class PointSeries:
         return replace(event, fields={**event.fields, "ordinal": ordinal}) if self._stride > 1 else event
 
     def _load(self, data: bytes | Callable[[], Event]) -> Event:
-        return _unpacked(self.path, self.parser, data) if isinstance(data, bytes) else data()
+        return _unpack_event(self.path, self.parser, data) if isinstance(data, bytes) else data()
 
     def stored_points(self) -> Iterator[SeriesPoint]:
         """All points with their state, to be stored elsewhere; :meth:`restored` loads them."""
@@ -364,7 +364,7 @@ def _writer_of(event: Event) -> tuple[str, int]:
     return label, int(local[0]) if local else 0
 
 
-def _packed(event: Event, fields: Mapping[str, Scalar]) -> bytes:
+def _pack_event(event: Event, fields: Mapping[str, Scalar]) -> bytes:
     position = event.at
     head = (
         position.line,
@@ -383,9 +383,9 @@ def _packed(event: Event, fields: Mapping[str, Scalar]) -> bytes:
         )
 
 
-def _unpacked(path: str, parser: str, data: bytes) -> Event:
+def _unpack_event(path: str, parser: str, data: bytes) -> Event:
     line, offset, length, text, time, rank, node, fields = msgspec.msgpack.decode(data)
     plane: Plane = "log"
     return Event(
-        "progress", Position(path, line, offset, length), plane, text, time, rank, node, Role.FACT, parser, fields
+        "progress", Position(path, line, offset, length), plane, text, time, rank, node, EventRole.FACT, parser, fields
     )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
-from trackside.catalog.signals import TRANSLATED, Exit, read_code, signal_number
+from trackside.catalog.signals import TRANSLATED_DESCRIPTIONS, Exit, read_code, signal_number
 from trackside.logs import exits
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
-from trackside.model import Event, Role
+from trackside.model import Event, EventRole
 
 _DEATH = rf"(?P<death>(?i:{exits.DEATHS}))(?:: \d{{1,2}})?"
 _CORE = r"(?P<core>\s+\((?:core|memory) dumped\))?"
@@ -17,7 +17,7 @@ _JOB = re.compile(rf"^\s*\[\d{{1,4}}\]\s*[+-]?\s+(?P<pid>\d{{1,10}})?\s*{_DEATH}
 _ZSH = re.compile(rf"^(?:zsh|bash|sh|dash)(?:: \S{{0,80}})?: {_DEATH}{_CORE}(?:\s|$)")
 _BAR = re.compile(r"(?:^|\r).{0,400}(?:it/s|s/it|\?it/s)[^\]]{0,80}\]\s?")
 _BARE = re.compile(rf"{_DEATH}{_CORE}")
-_WORDS = "|".join(sorted(TRANSLATED, key=len, reverse=True))
+_WORDS = "|".join(sorted(TRANSLATED_DESCRIPTIONS, key=len, reverse=True))
 _FOREIGN = re.compile(
     rf"(?:^|.{{0,200}}[\s:：](?P<pid>\d{{1,10}})\s+)(?P<death>(?i:{_WORDS}))(?P<core>\s*[(（][^)）]{{1,40}}[)）])?(?:\s|$)"
 )
@@ -82,7 +82,7 @@ def _bare(text: str) -> re.Match[str] | None:
 
 
 @PARSER.pattern(
-    b"|".join(word.encode() for word in TRANSLATED),
+    b"|".join(word.encode() for word in TRANSLATED_DESCRIPTIONS),
     safety="A shell in another locale: after a process id, or alone on the line with at most the note about the core "
     "dump.",
     matches=(
@@ -117,7 +117,7 @@ def _timeout(line: Line, match: re.Match[str]) -> Event | None:
         return None
     exits.note_ending(line, "timeout")
     end = Exit(signal=number)
-    return line.event("signal_received", Role.ROOT, signal=number, signal_name=end.signal_name, by="timeout")
+    return line.event("signal_received", EventRole.ROOT, signal=number, signal_name=end.signal_name, by="timeout")
 
 
 @PARSER.pattern(

@@ -8,16 +8,16 @@ from trackside.catalog.job_states import ALL_STATES, is_over
 from trackside.catalog.slurm.values import signed_reason
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
-from trackside.model import Event, Role
+from trackside.model import Event, EventRole
 
 _JOB = re.compile(
-    r"(?:^|: )(?P<said>job (?P<id>\d{1,12}(?:[_+]\d{1,8})?)(?:_\[[^\t\]]{1,500}\])? (?P<verb>submitted|requeued|started|"
+    r"(?:^|: )(?P<sentence>job (?P<id>\d{1,12}(?:[_+]\d{1,8})?)(?:_\[[^\t\]]{1,500}\])? (?P<verb>submitted|requeued|started|"
     r"suspended|resumed|updated|waits|ended)\b(?P<rest>[^\t]{0,3000}))\tJobId=\d"
 )
 _ENDED = re.compile(r" (?P<state>[A-Z_]{4,20})(?:, exit code (?P<code>\d{1,5}))?(?:, signal (?P<signal>\d{1,5}))?")
 _WAITS = re.compile(r"(?:^|,)(?: waits)? for (?P<reason>[^\t]{1,300}?)(?:, before for .*)?\Z")
 _NODE = re.compile(
-    r"(?:^|: )(?P<said>node (?P<name>[\w.-]{1,80}) (?:is (?P<state>[A-Z_]{2,24}[A-Z_+*~#!%$@^-]{0,120})(?:: "
+    r"(?:^|: )(?P<sentence>node (?P<name>[\w.-]{1,80}) (?:is (?P<state>[A-Z_]{2,24}[A-Z_+*~#!%$@^-]{0,120})(?:: "
     r"(?P<reason>[^\t]{1,1000}?))?|booted))\tNodeName="
 )
 _OVER = frozenset(filter(is_over, ALL_STATES))
@@ -57,18 +57,20 @@ def _job(line: Line) -> Event | None:
     match = _JOB.search(line.text)
     if match is None:
         return None
-    sentence, job, verb, details = match["said"], match["id"], match["verb"], match["rest"]
+    sentence, job, verb, details = match["sentence"], match["id"], match["verb"], match["rest"]
     if verb == "ended":
         ended = _ENDED.match(details)
         if ended is None or ended["state"] not in _OVER:
             return None
         code, signal = (int(ended[name]) if ended[name] else None for name in ("code", "signal"))
         state = ended["state"].lower()
-        return line.event("job_state", Role.FACT, job=job, text=sentence, state=state, exit_code=code, signal=signal)
+        return line.event(
+            "job_state", EventRole.FACT, job=job, text=sentence, state=state, exit_code=code, signal=signal
+        )
     waiting = _WAITS.search(details) if verb in ("submitted", "requeued", "waits") else None
     return line.event(
         "job_state",
-        Role.FACT,
+        EventRole.FACT,
         text=sentence,
         job=job,
         state=_VERBS.get(verb, verb),
@@ -92,11 +94,11 @@ def _node(line: Line) -> Event | None:
     match = _NODE.search(line.text)
     if match is None:
         return None
-    sentence, name, raw = match["said"], match["name"], match["state"]
+    sentence, name, raw = match["sentence"], match["name"], match["state"]
     if raw is None:
-        return line.event("node_state", Role.ROOT, node=name, text=sentence, state="rebooted")
+        return line.event("node_state", EventRole.ROOT, node=name, text=sentence, state="rebooted")
     state = _state_of(raw)
-    role = {"down": Role.ROOT, "drain": Role.CONFIRMATION}.get(state, Role.FACT)
+    role = {"down": EventRole.ROOT, "drain": EventRole.CONFIRMATION}.get(state, EventRole.FACT)
     reason = signed_reason(match["reason"])[0]
     return line.event(
         "node_state", role, node=name, text=sentence, state=state, reason=reason if state != "up" else None

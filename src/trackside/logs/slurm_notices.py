@@ -10,7 +10,7 @@ from trackside.logs import exits
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
 from trackside.logs.stamp import find_time
-from trackside.model import Event, Role
+from trackside.model import Event, EventRole
 
 _REASONS = (
     ("TIME LIMIT", "time_limit"),
@@ -60,13 +60,13 @@ PARSER = Parser("slurm", "srun, slurmstepd and slurmd", "system", planes=("log",
     ),
     avoids=("the concert was CANCELLED AT noon", "ORDER 7 CANCELLED AT 10:00 ***"),
 )
-def _cancelled(line: Line, match: re.Match[str]) -> Event:
+def _cancellation(line: Line, match: re.Match[str]) -> Event:
     cause = (match["why"] or "").upper()
     reason = next((reason for text, reason in _REASONS if text in cause), "cancelled")
     step = "." in match["id"] or match["what"].upper().startswith("STEP")
-    role = Role.ROOT
-    if reason == "cancelled" and (exits.ended_by(line) or (step and _explained(line))):
-        role = Role.TEARDOWN
+    role = EventRole.ROOT
+    if reason == "cancelled" and (exits.ended_by(line) or (step and _is_explained(line))):
+        role = EventRole.TEARDOWN
     exits.note_ending(line, reason)
     return line.event(
         "scheduler_notice",
@@ -79,12 +79,12 @@ def _cancelled(line: Line, match: re.Match[str]) -> Event:
     )
 
 
-def _explained(line: Line) -> bool:
+def _is_explained(line: Line) -> bool:
     """Whether srun ended the step itself after a task failed, or the scheduler names a reason right after."""
-    for near in line.following(MAX_LINES_AHEAD):
-        if "Terminating StepId" in near.text or "Terminating job step" in near.text:
+    for neighbor in line.following(MAX_LINES_AHEAD):
+        if "Terminating StepId" in neighbor.text or "Terminating job step" in neighbor.text:
             return True
-        if "CANCELLED AT" in near.text and " DUE TO " in near.text:
+        if "CANCELLED AT" in neighbor.text and " DUE TO " in neighbor.text:
             return True
     return False
 
@@ -110,7 +110,7 @@ def _task(line: Line, match: re.Match[str]) -> Iterator[Event]:
         return
     host = match["host"]
     if match["death"] and match["death"].lower() == "out of memory":
-        yield line.event("oom_kill", Role.ROOT, node=host, scope="slurm")
+        yield line.event("oom_kill", EventRole.ROOT, node=host, scope="slurm")
         end = Exit(signal=9)
     elif match["death"]:
         end = Exit(signal=signal_number(match["death"]))
@@ -141,13 +141,13 @@ def _task(line: Line, match: re.Match[str]) -> Iterator[Event]:
 def _oom(line: Line) -> Event | None:
     if match := _DETECTED.search(line.text):
         count, step = int(match[1]), match[2].rstrip(".")
-        return line.event("oom_kill", Role.ROOT, scope="slurm", step=step, count=count) if count else None
+        return line.event("oom_kill", EventRole.ROOT, scope="slurm", step=step, count=count) if count else None
     if match := _EXCEEDED.search(line.text):
         exits.note_ending(line, "out_of_memory")
         unit = 1 if match["new"] else 1024  # releases before StepId= print KiB
         return line.event(
             "oom_kill",
-            Role.ROOT,
+            EventRole.ROOT,
             scope="slurm",
             step=match["step"],
             rss_bytes=int(match["used"]) * unit,
@@ -155,7 +155,7 @@ def _oom(line: Line) -> Event | None:
         )
     if "memory limit" in line.text:
         # 'at some point' reports a limit that was reached, not a kill
-        role = Role.CONFIRMATION if "at some point" in line.text else Role.ROOT
+        role = EventRole.CONFIRMATION if "at some point" in line.text else EventRole.ROOT
         return line.event("oom_kill", role, scope="slurm")
     return None
 
@@ -169,7 +169,7 @@ def _oom(line: Line) -> Event | None:
 )
 def _node_failure(line: Line, match: re.Match[str]) -> Event:
     exits.note_ending(line, "node_failure")
-    return line.event("scheduler_notice", Role.ROOT, node=match[1], reason="node_failure")
+    return line.event("scheduler_notice", EventRole.ROOT, node=match[1], reason="node_failure")
 
 
 @PARSER.pattern(
@@ -194,7 +194,7 @@ def _stepping(line: Line) -> Event | None:
     reason = "revoked" if "has been revoked" in line.text else "step_ended"
     if reason == "step_ended":
         exits.note_ending(line, "step_ended")
-    return line.event("scheduler_notice", Role.TEARDOWN, reason=reason, step=step)
+    return line.event("scheduler_notice", EventRole.TEARDOWN, reason=reason, step=step)
 
 
 @PARSER.pattern(
@@ -220,7 +220,7 @@ def _stepping(line: Line) -> Event | None:
 )
 def _launch(line: Line, _: re.Match[str]) -> Event:
     match = _STEP.search(line.text)
-    return line.event("scheduler_notice", Role.ROOT, reason="launch_failure", step=match[1] if match else None)
+    return line.event("scheduler_notice", EventRole.ROOT, reason="launch_failure", step=match[1] if match else None)
 
 
 @PARSER.pattern(
@@ -237,7 +237,7 @@ def _interrupt(line: Line) -> Event | None:
     if not line.text.lstrip().startswith("srun: "):
         return None
     exits.note_ending(line, "interrupt")
-    return line.event("user_interrupt", Role.ROOT, by="srun")
+    return line.event("user_interrupt", EventRole.ROOT, by="srun")
 
 
 @PARSER.pattern(
@@ -250,5 +250,5 @@ def _interrupt(line: Line) -> Event | None:
 def _stepd_signal(line: Line, match: re.Match[str]) -> Event | None:
     number = int(match[1])
     if number in SLURM_SIGNALS:  # the job's own output and the records report the others
-        return line.event("scheduler_notice", Role.ROOT, reason="launch_failure", signal=number)
+        return line.event("scheduler_notice", EventRole.ROOT, reason="launch_failure", signal=number)
     return None

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from trackside.catalog.hostlist import expand
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
-from trackside.model import Event, Role
+from trackside.model import Event, EventRole
 
 _JOB = re.compile(r"JobId=(?P<id>\d{1,12}(?:[_+]\d{1,10})?)")
 _UID = re.compile(r"(?:uid|UID)[ =](\d{1,10})")
@@ -86,14 +86,14 @@ def _notice(line: Line) -> Iterator[Event]:
     node, uid = _FAILED_NODE.search(line.text), _UID.search(line.text)
     yield line.event(
         "scheduler_notice",
-        Role.ROOT,
+        EventRole.ROOT,
         node=node["node"] if node else None,
         reason=reason,
         job=job,
         by=uid[1] if uid else None,
     )
     if state is not None:
-        yield line.event("job_state", Role.FACT, job=job, state=state)
+        yield line.event("job_state", EventRole.FACT, job=job, state=state)
 
 
 @PARSER.pattern(
@@ -111,7 +111,9 @@ def _complete(line: Line) -> Event | None:
     if match is None or job is None:
         return None
     code = int(match["code"]) if match["code"] else None
-    return line.event("job_state", Role.FACT, job=job, state="completed" if code == 0 else "failed", exit_code=code)
+    return line.event(
+        "job_state", EventRole.FACT, job=job, state="completed" if code == 0 else "failed", exit_code=code
+    )
 
 
 @PARSER.pattern(
@@ -131,11 +133,11 @@ def _life(line: Line) -> Event | None:
     if job is None:
         return None
     if "Requeuing JobId=" in text:
-        return line.event("job_state", Role.FACT, job=job, state="requeued")
+        return line.event("job_state", EventRole.FACT, job=job, state="requeued")
     if "_start_job: Started" in text or "sched: Allocate" in text or "_slurm_rpc_allocate_resources" in text:
         nodes = _ON.search(text)
-        return line.event("job_state", Role.FACT, job=job, state="started", nodes=nodes[1] if nodes else None)
-    return line.event("job_state", Role.FACT, job=job, state="submitted")
+        return line.event("job_state", EventRole.FACT, job=job, state="started", nodes=nodes[1] if nodes else None)
+    return line.event("job_state", EventRole.FACT, job=job, state="submitted")
 
 
 @PARSER.pattern(
@@ -153,7 +155,7 @@ def _life(line: Line) -> Event | None:
 def _node(line: Line, match: re.Match[str]) -> Iterator[Event]:
     states = {"not responding": "not_responding", "unexpectedly rebooted": "rebooted"}
     state = "down" if "setting DOWN" in match["what"] else states.get(match["what"], "up")
-    role = Role.FACT if state in ("up", "not_responding") else Role.ROOT
+    role = EventRole.FACT if state in ("up", "not_responding") else EventRole.ROOT
     reason = None if state == "up" else match["what"]
     for name in expand(match["nodes"], MAX_NODES):
         yield line.event("node_state", role, node=name, state=state, reason=reason)
@@ -176,7 +178,7 @@ def _node(line: Line, match: re.Match[str]) -> Iterator[Event]:
         "[2026-11-21T07:57:47.1] update_node: node n3 state set to FUTURE",
     ),
 )
-def _updated(line: Line) -> Event | None:
+def _update(line: Line) -> Event | None:
     """A change by an admin or a script. The reason is on the line before the state's line."""
     match = _SET.search(line.text) or _SETTING.search(line.text)
     if match is None:
@@ -190,12 +192,14 @@ def _updated(line: Line) -> Event | None:
     state, reason = match["state"].upper(), group.get("reason") or reasons.get(match["node"])
     if state in _UP:
         reasons.pop(match["node"], None)
-        return line.event("node_state", Role.FACT, node=match["node"], state="up")
+        return line.event("node_state", EventRole.FACT, node=match["node"], state="up")
     node_state = (
         "drain" if state.startswith(("DRAIN", "INVAL")) else "down" if state.startswith(("DOWN", "FAIL")) else None
     )
     return (
-        line.event("node_state", Role.ROOT, node=match["node"], state=node_state, reason=reason) if node_state else None
+        line.event("node_state", EventRole.ROOT, node=match["node"], state=node_state, reason=reason)
+        if node_state
+        else None
     )
 
 
@@ -213,13 +217,13 @@ def _updated(line: Line) -> Event | None:
     ),
     avoids=("[2026-11-21T07:57:47.1] draining the node for maintenance",),
 )
-def _drained(line: Line) -> Event | None:
+def _drain(line: Line) -> Event | None:
     match = _DRAINED.search(line.text) or _TASK_FAILED.search(line.text)
     if match is None:
         return None
     return line.event(
         "node_state",
-        Role.CONFIRMATION,
+        EventRole.CONFIRMATION,
         node=match["node"],
         state="drain",
         reason=match["reason"].strip(),

@@ -34,7 +34,7 @@ PARSER = Parser("spawn", "torch.multiprocessing.spawn, torch.distributed.launch,
     ),
     avoids=("process 1 terminated with success", "the process terminated with signal loss"),
 )
-def _spawned(line: Line) -> Event | None:
+def _spawn_failure(line: Line) -> Event | None:
     if match := _RAISED.search(line.text):
         return _failure(line, "spawn", Exit(code=1), int(match[1]))
     match = _SPAWNED.search(line.text)
@@ -61,7 +61,7 @@ def _spawned(line: Line) -> Event | None:
         "subprocess.CalledProcessError: Command '['which', 'nvcc']' died with <Signals.SIGSEGV: 11>.",
     ),
 )
-def _called(line: Line, command: re.Match[str]) -> Event | None:
+def _called_process_failure(line: Line, command: re.Match[str]) -> Event | None:
     if not _TRAINS.search(command["command"]):
         return None
     if match := _DIED.search(line.text):
@@ -78,12 +78,12 @@ def _called(line: Line, command: re.Match[str]) -> Event | None:
 
 def _launcher_above(line: Line) -> str:
     """The launcher whose traceback is above the line."""
-    for near in line.preceding(MAX_TRACEBACK_LINES):
-        if "accelerate/commands" in near.text:
+    for neighbor in line.preceding(MAX_TRACEBACK_LINES):
+        if "accelerate/commands" in neighbor.text:
             return "accelerate"
-        if "torch/distributed/launch" in near.text:
+        if "torch/distributed/launch" in neighbor.text:
             break
-        if near.text.startswith("Traceback "):
+        if neighbor.text.startswith("Traceback "):
             break
     return "torch.distributed.launch"
 

@@ -6,7 +6,7 @@ import re
 
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
-from trackside.model import Event, Role
+from trackside.model import Event, EventRole
 
 _REASONS: tuple[tuple[str, int, str], ...] = (
     ("full", 28, r"No space left on device|StorageFull|ENOSPC|[Dd]isk (?:is )?full|not enough (?:free )?disk space"),
@@ -71,7 +71,7 @@ def _parse(line: Line) -> Event | None:
         if pattern.search(text):
             printed = _ERRNO.search(text)
             errno = int(next(filter(None, printed.groups()))) if printed else number
-            role = Role.CONFIRMATION if _HARMLESS.search(text) else Role.ROOT
+            role = EventRole.CONFIRMATION if _HARMLESS.search(text) else EventRole.ROOT
             return line.event("storage_fault", role, reason=reason, path=_path(text), errno=errno)
     return None
 
@@ -95,7 +95,7 @@ def _parse_writer(line: Line, _: re.Match[str]) -> Event | None:
     """Writers that hide errno: a zip or HDF5 file that could not be written completely."""
     if any(pattern.search(line.text) for _, _, pattern in _COMPILED):
         return None  # the errno pattern reads this line
-    return line.event("storage_fault", Role.ROOT, reason="io_error", path=_path(line.text))
+    return line.event("storage_fault", EventRole.ROOT, reason="io_error", path=_path(line.text))
 
 
 _KERNEL_REASONS = {
@@ -145,7 +145,7 @@ _RECOVERED = re.compile(r"still trying|was lost; in progress operations using th
 def _parse_kernel(line: Line) -> Event | None:
     for reason, pattern in _KERNEL:
         if pattern.search(line.text):
-            role = Role.CONFIRMATION if _RECOVERED.search(line.text) else Role.ROOT
+            role = EventRole.CONFIRMATION if _RECOVERED.search(line.text) else EventRole.ROOT
             device = re.search(r"\((\w[\w-]{1,60})\)|\bdev (\w[\w-]{1,60})|server (\S{1,200}) not", line.text)
             path = next(filter(None, device.groups())) if device else None
             return line.event("storage_fault", role, reason=reason, path=path)

@@ -10,7 +10,7 @@ from trackside.logs import exits
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
 from trackside.logs.stamp import find_time
-from trackside.model import Event, Role
+from trackside.model import Event, EventRole
 
 LAUNCHER = "torchrun"
 
@@ -26,25 +26,25 @@ MAX_ITEM_LINES = 12
 def _around(line: Line) -> Iterator[Line]:
     """Lines of the same writer that belong to one item of a summary."""
     above = []
-    for near in line.preceding(MAX_ITEM_LINES):
-        if near.label != line.label:
+    for neighbor in line.preceding(MAX_ITEM_LINES):
+        if neighbor.label != line.label:
             continue
-        above.append(near)
-        if _ITEM.match(near.text):
+        above.append(neighbor)
+        if _ITEM.match(neighbor.text):
             break
     yield from reversed(above)
-    for near in line.following(MAX_ITEM_LINES):
-        if near.label == line.label:
-            if _ITEM.match(near.text) or near.text.startswith(("---", "===", "***")):
+    for neighbor in line.following(MAX_ITEM_LINES):
+        if neighbor.label == line.label:
+            if _ITEM.match(neighbor.text) or neighbor.text.startswith(("---", "===", "***")):
                 return
-            yield near
+            yield neighbor
 
 
 def _is_first(line: Line) -> bool:
-    for near in line.preceding(MAX_ITEM_LINES):
-        if near.label == line.label and "Root Cause" in near.text:
+    for neighbor in line.preceding(MAX_ITEM_LINES):
+        if neighbor.label == line.label and "Root Cause" in neighbor.text:
             return True
-        if near.label == line.label and ("Failures:" in near.text or _RANK.match(near.text)):
+        if neighbor.label == line.label and ("Failures:" in neighbor.text or _RANK.match(neighbor.text)):
             return False
     return False
 
@@ -65,7 +65,7 @@ PARSER = Parser("torchrun", "torchrun / torchelastic", "system")
     avoids=("rank 3 (local_rank 1) starts", "global rank: 3 of 8", "my rank : 3 (local_rank: x)"),
 )
 def _summary(line: Line, match: re.Match[str]) -> Event:
-    fields = {m[1]: m[2].strip() for near in _around(line) if (m := _FIELD.match(near.text))}
+    fields = {m[1]: m[2].strip() for neighbor in _around(line) if (m := _FIELD.match(neighbor.text))}
     code = _EXIT.match(fields.get("exitcode", ""))
     end = read_code(int(code[1])) if code else Exit()
     pid = int(code[2]) if code and code[2] else None
@@ -73,7 +73,7 @@ def _summary(line: Line, match: re.Match[str]) -> Event:
     text = [line.text.strip(), *(f"{name}: {value}" for name, value in fields.items() if name != "error_file")]
     role = exits.role_of(line, end.signal, pid, first=first)
     if end.signal is None and not first:
-        role = Role.CASCADE
+        role = EventRole.CASCADE
     return line.event(
         "launcher_failure",
         role,
@@ -110,7 +110,7 @@ def _summary(line: Line, match: re.Match[str]) -> Event:
     ),
     avoids=("test failed (exitcode: 1)", "command failed (exitcode: x) local_rank: 0"),
 )
-def _failed(line: Line, match: re.Match[str]) -> Event:
+def _worker_exit(line: Line, match: re.Match[str]) -> Event:
     return exits.process_exit(line, read_code(int(match[1])), LAUNCHER, int(match[3]), first=True, task=match[2])
 
 
@@ -127,7 +127,7 @@ def _failed(line: Line, match: re.Match[str]) -> Event:
     ),
     avoids=("Sending process closing signal", "sending closing remarks to process 12"),
 )
-def _sent(line: Line, match: re.Match[str]) -> Event:
+def _closing_signal(line: Line, match: re.Match[str]) -> Event:
     pid, number = int(match[1] or match[2]), signal_number(match[3])
     exits.launcher_kills(line, pid)
     return _signal(line, number, pid)
@@ -140,7 +140,7 @@ def _sent(line: Line, match: re.Match[str]) -> Event:
     matches=("Unable to shutdown process 30645 via 15, forcefully exiting via 9",),
     avoids=("Unable to shutdown process pool via atexit",),
 )
-def _forced(line: Line, match: re.Match[str]) -> Event:
+def _forced_kill(line: Line, match: re.Match[str]) -> Event:
     exits.launcher_kills(line, int(match[1]))
     return _signal(line, signal_number(match[2]), int(match[1]))
 
@@ -164,13 +164,13 @@ def _got(line: Line, match: re.Match[str]) -> Event | None:
         return None
     exits.note_ending(line, "signal")
     if number == 2:
-        return line.event("user_interrupt", Role.ROOT, by=LAUNCHER)
+        return line.event("user_interrupt", EventRole.ROOT, by=LAUNCHER)
     return _signal(line, number, int(match["pid"]) if match["pid"] else None)
 
 
 def _signal(line: Line, number: int | None, pid: int | None) -> Event:
     name = None if number is None else signal_name(number)
-    return line.event("signal_received", Role.TEARDOWN, signal=number, signal_name=name, pid=pid, by=LAUNCHER)
+    return line.event("signal_received", EventRole.TEARDOWN, signal=number, signal_name=name, pid=pid, by=LAUNCHER)
 
 
 @PARSER.pattern(
@@ -185,9 +185,9 @@ def _signal(line: Line, number: int | None, pid: int | None) -> Event:
 def _restart(line: Line) -> Event | None:
     if match := _RESTART.search(line.text):
         attempt = int(match[2]) - int(match[1]) + 1
-        return line.event("launcher_restart", Role.CONFIRMATION, attempt=attempt, launcher=LAUNCHER)
+        return line.event("launcher_restart", EventRole.CONFIRMATION, attempt=attempt, launcher=LAUNCHER)
     if "will restart worker group" in line.text:
-        return line.event("launcher_restart", Role.CONFIRMATION, launcher=LAUNCHER)
+        return line.event("launcher_restart", EventRole.CONFIRMATION, launcher=LAUNCHER)
     return None
 
 
@@ -197,5 +197,5 @@ def _restart(line: Line) -> Event | None:
     matches=("Setting OMP_NUM_THREADS environment variable for each process to be 1 in default, to avoid overload",),
     avoids=("OMP_NUM_THREADS=1",),
 )
-def _started(line: Line) -> Event | None:
-    return line.event("host", Role.FACT, command=LAUNCHER) if "OMP_NUM_THREADS environment" in line.text else None
+def _launcher_start(line: Line) -> Event | None:
+    return line.event("host", EventRole.FACT, command=LAUNCHER) if "OMP_NUM_THREADS environment" in line.text else None

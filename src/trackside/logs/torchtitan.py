@@ -18,8 +18,7 @@ PARSER = Parser("torchtitan", "torchtitan", "framework", precedence=150)
 @PARSER.pattern(
     rb"step: [^\n\r]{1,30}loss: [^\n\r]{1,120}(?:memory: |[tw]ps: )",
     rf"step:\s{{1,8}}(\d{{1,9}})\s{{1,4}}loss:\s{{1,12}}({NUMBER})(?:\s{{1,4}}grad_norm:\s{{1,12}}({NUMBER}))?",
-    safety="A step line without memory or token rate comes from something else; validation lines are not training "
-    "points.",
+    safety="A step line without memory or token rate comes from something else; validation lines are not logged steps.",
     matches=(
         "[titan] 2025-02-25 21:08:33,204 - root - INFO - step:  4  loss:  7.61940  grad_norm: 27.1250  "
         "memory: 66.91GiB(37.51%)  tps: 10,046  tflops: 314.58  mfu: 13.98%",

@@ -30,7 +30,7 @@ _EPOCHS = re.compile(r"(?:epochs?|ep)\W*(?:progress)?\W*", re.IGNORECASE)
 
 @PARSER.pattern(
     rb"[0-9?] \[[0-9?:]{4,12}<[^\n\r]{3,200}[lL](?:oss|OSS)[a-zA-Z_/]{0,20}[=:]",
-    safety="The trajectory handles redraws (the last drawing of a count is the training point); validation bars do "
+    safety="The trajectory handles redraws (the last drawing of a count is the logged step); validation bars do "
     "not count.",
     matches=(
         "  2%|▎         | 2/80 [00:00<00:10,  7.78it/s, loss=5.94, lr=0.003]",
@@ -75,7 +75,7 @@ def _progress(line: Line) -> Event | None:
         "progress",
         step=step,
         loss=bar.figures["loss"][0],
-        total_steps=_planned(bar),
+        total_steps=_planned_steps(bar),
         throughput=None if rate is None else rate[0],
         throughput_unit=None if rate is None else rate[1],
         framework="accelerate" if "accelerate" in named_frameworks(line) else "custom",
@@ -138,7 +138,7 @@ def _laps(notes: dict[str, object], bar: ProgressBar, count: int) -> int:
     return laps * bar.total
 
 
-def _planned(bar: ProgressBar) -> int | None:
+def _planned_steps(bar: ProgressBar) -> int | None:
     if bar.total is None:
         return None
     if bar.epoch is None:

@@ -13,8 +13,8 @@ from itertools import islice
 from trackside.logs.exception_topics import chain_topic
 from trackside.logs.line import Line, split_label
 from trackside.logs.pattern import Parser
-from trackside.logs.traceback_reader import Frame, ParsedException, TracebackReader, read_frame, unescape
-from trackside.model import Event, Role
+from trackside.logs.traceback_reader import ParsedException, StackFrame, TracebackReader, read_frame, unescape
+from trackside.model import Event, EventRole
 
 MAX_BLOCK_LINES = 4_000
 """Lines of one block; ranks whose tracebacks are longer than that together get separate blocks."""
@@ -80,13 +80,13 @@ class TracebackBlock:
 
     def events(self) -> Iterator[Event]:
         """Read the block; yield its exception events in order of position."""
-        self._open(self._line)
+        self._open_reader(self._line)
         if self._readers:
             self._update_needles()
             for physical in islice(self._line.containing(self._needles, MAX_FOREIGN_BYTES), MAX_BLOCK_LINES):
                 line = last_segment(physical)
                 if HEADER in line.full:
-                    self._open(line)
+                    self._open_reader(line)
                 else:
                     self._distribute(line)
                 if any(reader.open > 1 for _, reader in self._readers):
@@ -104,11 +104,11 @@ class TracebackBlock:
         self._needles.clear()
         self._needles.update((_HEADER, *(_needle(label) for label, _ in self._readers)))
 
-    def _open(self, line: Line) -> None:
+    def _open_reader(self, line: Line) -> None:
         self._read_offsets.add(line.offset)
         label, before, after = _writer(line)
         if "\\n" in after:
-            self._escaped(line, before, after)
+            self._read_escaped(line, before, after)
             return
         summary = _SUMMARY.match(before) is not None
         quoted = "Original" in before
@@ -142,7 +142,7 @@ class TracebackBlock:
             if not reader.shaped and reader.feed(line, line.text):
                 return
 
-    def _escaped(self, line: Line, before: str, after: str) -> None:
+    def _read_escaped(self, line: Line, before: str, after: str) -> None:
         reader = TracebackReader(line, self._add_event, lambda _: None, prefix=before)
         for text in unescape(after):
             reader.feed(line, text)
@@ -202,10 +202,10 @@ def _event(reader: TracebackReader, chain: list[ParsedException]) -> Event:
     last, oldest = chain[-1], chain[0]
     about, role = chain_topic([(exception.type, exception.text, exception.frames) for exception in chain])
     text_above = "\n".join(line.full for line in reader.header.preceding(3)) if not reader.in_summary else ""
-    if role is Role.ROOT and about in ("application", "signal") and _is_not_fatal(reader, text_above):
-        role = Role.CONFIRMATION
+    if role is EventRole.ROOT and about in ("application", "signal") and _is_not_fatal(reader, text_above):
+        role = EventRole.CONFIRMATION
     if about == "interrupt" and any(_ENDING.search(line.full) for line in reader.header.preceding(20)):
-        role = Role.TEARDOWN
+        role = EventRole.TEARDOWN
     rank, pid = _rank_and_pid(reader, last)
     return last.line.event(
         "exception",
@@ -221,7 +221,7 @@ def _event(reader: TracebackReader, chain: list[ParsedException]) -> Event:
         about=about,
         wrapper=True if about == "wrapper" else None,
         in_summary=reader.in_summary or None,
-        logged=_logged(reader.prefix) or None,
+        logged=_is_log_prefix(reader.prefix) or None,
         pid=pid,
         **_frame_fields([exception.frames for exception in reversed(chain) if exception.frames]),
     )
@@ -247,11 +247,11 @@ def _rank_and_pid(reader: TracebackReader, last: ParsedException) -> tuple[int |
     return rank, int(pid[1]) if pid else None
 
 
-def _logged(prefix: str) -> bool:
+def _is_log_prefix(prefix: str) -> bool:
     return _LEVEL.search(prefix) is not None and _BAR.search(prefix) is None
 
 
-def _frame_fields(traces: list[list[Frame]]) -> dict[str, str | None]:
+def _frame_fields(traces: list[list[StackFrame]]) -> dict[str, str | None]:
     """The frame fields: those of the last exception, and the innermost user frame of any exception in the chain."""
     if not traces:
         return {}
@@ -268,7 +268,7 @@ def _frame_fields(traces: list[list[Frame]]) -> dict[str, str | None]:
     }
 
 
-def _format_frame(frame: Frame) -> str:
+def _format_frame(frame: StackFrame) -> str:
     file, number, function, _ = frame
     return f"{file}:{number} in {function}"
 
@@ -338,9 +338,9 @@ def _read_continuation(reader: TracebackReader, exception: ParsedException) -> N
         exception.message = chains[0][0].message
 
 
-def _frames_above(line: Line) -> list[Frame]:
+def _frames_above(line: Line) -> list[StackFrame]:
     """Frames right above a last line whose header is missing, outermost first."""
-    frames: list[Frame] = []
+    frames: list[StackFrame] = []
     code = ""
     for above in line.preceding(60):
         if above.label != line.label:

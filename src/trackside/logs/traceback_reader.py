@@ -23,7 +23,7 @@ MAX_FRAMES = 200
 MAX_STRAY_LINES = 80
 """Lines of other writers that may stand inside a traceback before it counts as cut off."""
 
-Frame = tuple[str, str, str, str]
+StackFrame = tuple[str, str, str, str]
 """(file, line, function, code)"""
 
 _FRAME = re.compile(r'\s*(?:\|\s*)?File "([^"]{1,500})", line (\d{1,7})(?:, in (\S.{0,200}))?')
@@ -78,7 +78,7 @@ class ParsedException:
 
     type: str
     message: list[str]
-    frames: list[Frame]
+    frames: list[StackFrame]
     line: Line
 
     @property
@@ -108,7 +108,7 @@ class TracebackReader:
     state: TracebackState = TracebackState.FRAMES
     open: int = 1
     """Tracebacks that began and did not end; more than one if unlabeled writers interleave."""
-    frames: list[Frame] = field(default_factory=list)
+    frames: list[StackFrame] = field(default_factory=list)
     chain: list[ParsedException] = field(default_factory=list)
     stray: list[str] = field(default_factory=list)
     emitted: int = 0

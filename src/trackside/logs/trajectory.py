@@ -26,7 +26,7 @@ _ATTEMPT = re.compile(r"(?:^|/)attempt_(\d+)/")
 
 
 class Trajectories:
-    """Takes raw progress events of all files; gives the distinct training points of some of them.
+    """Takes raw progress events of all files; gives the distinct logged steps of some of them.
 
     Memory is bounded: above a limit, points between the first and the last are thinned out, but never the ends, the
     extremes or the first non-finite ones.
@@ -63,7 +63,7 @@ class Trajectories:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The files that contain training points."""
+        """The files that contain logged steps."""
         return tuple(dict.fromkeys(path for path, _ in self._series))
 
     def differing(self, paths: frozenset[str]) -> Event | None:
@@ -88,7 +88,7 @@ class Trajectories:
         for (path, _), series in self._series.items():
             if (paths is None or path in paths) and (path not in chosen or _rank_key(series) < _rank_key(chosen[path])):
                 chosen[path] = series
-        return list(_joined(list(chosen.values())))
+        return list(_join_files(list(chosen.values())))
 
 
 def _rank_key(series: PointSeries) -> tuple[bool, float, int]:
@@ -102,10 +102,10 @@ def _precedence() -> dict[str, float]:
     return fallbacks | {parser.id: parser.precedence for parser in parsers()}
 
 
-def _joined(files: list[PointSeries]) -> Iterable[Event]:
+def _join_files(files: list[PointSeries]) -> Iterable[Event]:
     """The points of several files: copies of one another count once; attempts and continuations follow each other."""
     if len(files) <= 1:
-        return _cleaned(files[0]) if files else ()
+        return _without_summaries(files[0]) if files else ()
     attempts: dict[int, list[PointSeries]] = {}
     for series in files:
         match = _ATTEMPT.search(series.path)
@@ -114,21 +114,21 @@ def _joined(files: list[PointSeries]) -> Iterable[Event]:
     fullest = [max(group, key=_fullness) for group in ([other_files] if other_files else [])]
     attempt_files = [max(attempts[number], key=_fullness) for number in sorted(attempts)]
     if not fullest or sum(file.count for file in attempt_files) > sum(file.count for file in other_files):
-        return _chained([_cleaned(file) for file in attempt_files])
-    return _chained(_sequence(other_files))
+        return _chain([_without_summaries(file) for file in attempt_files])
+    return _chain(_sequence(other_files))
 
 
 def _losses(series: PointSeries) -> dict[float, Event]:
     """step -> the point with its loss, without points that name a rank."""
-    points = (point for point in _cleaned(series) if point.rank is None)
+    points = (point for point in _without_summaries(series) if point.rank is None)
     steps = [
         (point.fields.get("step"), point) for point in points if isinstance(point.fields.get("loss"), (int, float))
     ]
     return {float(step): point for step, point in steps if isinstance(step, (int, float))}
 
 
-def _losses_differ(one: Event, other: Event) -> bool:
-    a, b = one.fields["loss"], other.fields["loss"]
+def _losses_differ(first: Event, second: Event) -> bool:
+    a, b = first.fields["loss"], second.fields["loss"]
     if not isinstance(a, (int, float)) or not isinstance(b, (int, float)):
         return False
     return abs(a - b) > MAX_LOSS_DIFFERENCE_RATIO * max(abs(a), abs(b))
@@ -147,7 +147,7 @@ def _sequence(files: list[PointSeries]) -> list[list[Event]]:
         extent = series.extent  # logs of other ranks repeat the same points: most need not be loaded
         if extent is not None and not all(_are_disjoint(extent, other) for other, _ in chosen):
             continue
-        points = _cleaned(series)
+        points = _without_summaries(series)
         spans = _spans(points)
         if points and all(_are_disjoint(spans, other) for other, _ in chosen):
             chosen.append((spans, points))
@@ -160,21 +160,21 @@ def _spans(points: list[Event]) -> tuple[float, ...]:
     """Lowest and highest step, first and last time of some points."""
     steps = [float(step) for p in points if isinstance(step := p.fields.get("step"), (int, float))]
     times = [p.time for p in points if p.time is not None]
-    return (*_ends(steps), *_ends(times))
+    return (*_min_max(steps), *_min_max(times))
 
 
-def _ends(values: list[float]) -> tuple[float, float]:
+def _min_max(values: list[float]) -> tuple[float, float]:
     return (min(values), max(values)) if values else (math.inf, -math.inf)
 
 
-def _are_disjoint(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+def _are_disjoint(first: tuple[float, ...], second: tuple[float, ...]) -> bool:
     """Whether the steps or the times of two spans do not overlap."""
-    steps = (one[0] > other[1] > -math.inf) or (other[0] > one[1] > -math.inf)
-    times = (one[2] > other[3] > -math.inf) or (other[2] > one[3] > -math.inf)
+    steps = (first[0] > second[1] > -math.inf) or (second[0] > first[1] > -math.inf)
+    times = (first[2] > second[3] > -math.inf) or (second[2] > first[3] > -math.inf)
     return steps or times
 
 
-def _chained(runs: list[list[Event]]) -> Iterator[Event]:
+def _chain(runs: list[list[Event]]) -> Iterator[Event]:
     """The points of parts that follow each other; a part whose steps go back increases ``run_part``."""
     part, last_step = 0, -math.inf
     for points in runs:
@@ -192,17 +192,17 @@ def _chained(runs: list[list[Event]]) -> Iterator[Event]:
             part += last if isinstance(last, int) else 0
 
 
-def _cleaned(series: PointSeries) -> list[Event]:
+def _without_summaries(series: PointSeries) -> list[Event]:
     """A series' points; an epoch's summary among printed steps is not a point."""
     points = series.points()
     if series.parser in generic_ids():
         stepped = [point for point in points if "step" in point.fields]
         if 2 * len(stepped) > len(points):
             points = stepped
-    return _filled(points)
+    return _with_missing_steps(points)
 
 
-def _filled(points: list[Event]) -> list[Event]:
+def _with_missing_steps(points: list[Event]) -> list[Event]:
     """The points with missing steps filled in, if the known steps around them divide evenly."""
     known_steps = [(index, step) for index, p in enumerate(points) if isinstance(step := p.fields.get("step"), int)]
     for (start, first), (stop, last) in pairwise(known_steps):

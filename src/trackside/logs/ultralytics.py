@@ -1,6 +1,6 @@
 """Ultralytics YOLO: one row per epoch under ``Epoch GPU_mem box_loss cls_loss ...``, as a bar.
 
-The loss that it minimizes is not printed, only its parts: the first of them (the box's) is the point's loss, or the
+The loss that it minimizes is not printed, only its parts: the first of them is the loss of the step, or the
 first that is not finite.
 """
 

@@ -76,7 +76,7 @@ def printable(text: str) -> str:
     return _CONTROL.sub("?", text)
 
 
-def shown(name: str) -> str:
+def printable_name(name: str) -> str:
     """A member's name, safe to print: no control characters, no root or drive."""
     clean = printable(name.replace("\\", "/"))
     parts = [part for part in clean.split("/") if part not in ("", ".")]
@@ -118,7 +118,7 @@ def tar_members(source: io.BufferedReader, faults: list[str]) -> Iterator[Member
             if kind == _LONG_NAME:
                 long_name = _text(data)
             elif kind == _PAX:
-                name, pax_size = _extended(data)
+                name, pax_size = _pax_path_and_size(data)
                 long_name = name or long_name
             continue
         name = long_name or _name(block)
@@ -165,7 +165,7 @@ def _name(block: bytes) -> str:
     return f"{prefix}/{name}" if prefix and block[257:263] == b"ustar\0" else name
 
 
-def _extended(data: bytes) -> tuple[str | None, int | None]:
+def _pax_path_and_size(data: bytes) -> tuple[str | None, int | None]:
     """Path and size of a pax header: records ``LENGTH KEY=VALUE\\n``."""
     name, size, position = None, None, 0
     while position < len(data):

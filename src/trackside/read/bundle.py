@@ -22,7 +22,7 @@ import msgspec
 
 from trackside.errors import TracksideError
 from trackside.model import InputStatus, Plane
-from trackside.read.archive import escapes, shown
+from trackside.read.archive import escapes, printable_name
 from trackside.read.compression import FREE_BYTES, MAX_MEMBERS, MAX_RATIO
 
 SCHEMA = "trackside.bundle/1"
@@ -38,6 +38,7 @@ _END, _END64, _LOCATOR = struct.Struct("<4s4H2LH"), struct.Struct("<4sQ2H2L4Q"),
 _BROKEN = (zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, struct.error, OSError, EOFError, ValueError,
            NotImplementedError, RuntimeError, OverflowError, KeyError)  # fmt: skip
 ProgressCallback = Callable[[int], None]
+"""Called with the number of further bytes done; over a whole walk these add up to the sizes of the files on disk."""
 
 
 class DamagedBundle(TracksideError, ValueError):
@@ -124,10 +125,10 @@ class Bundle:
     def __init__(self, file: BinaryIO) -> None:
         """Raises DamagedBundle."""
         self._file = file
-        self._size, self._seal = _ends(file)
+        self._size, self._seal = _size_and_seal(file)
         try:
             self._zip = zipfile.ZipFile(file)
-            self._infos = _named(self._zip.infolist())
+            self._infos = _members_by_name(self._zip.infolist())
             self.manifest = self._manifest()
         except DamagedBundle:
             raise
@@ -147,7 +148,7 @@ class Bundle:
             schema = msgspec.json.decode(data, type=_Schema).schema
             if schema != SCHEMA:
                 raise DamagedBundle(
-                    f"{MANIFEST} has schema {shown(schema)!r}; this version of Trackside reads {SCHEMA}"
+                    f"{MANIFEST} has schema {printable_name(schema)!r}; this version of Trackside reads {SCHEMA}"
                 )
             return msgspec.json.decode(data, type=BundleManifest)
         except (msgspec.MsgspecError, RecursionError) as error:
@@ -160,20 +161,22 @@ class Bundle:
             raise DamagedBundle(f"{MANIFEST} names a member twice")
         for name in self._infos:
             if name not in member_docs and name not in (MANIFEST, "mimetype"):
-                raise DamagedBundle(f"{shown(name)}: not listed in {MANIFEST}; it was added later")
+                raise DamagedBundle(f"{printable_name(name)}: not listed in {MANIFEST}; it was added later")
         for name, member in member_docs.items():
             info = self._infos.get(name)
             if info is None:
-                raise DamagedBundle(f"{shown(name)}: missing; {MANIFEST} lists it")
+                raise DamagedBundle(f"{printable_name(name)}: missing; {MANIFEST} lists it")
             if info.file_size != member.size:
-                raise DamagedBundle(f"{shown(name)}: changed: {info.file_size:,} bytes instead of {member.size:,}")
+                raise DamagedBundle(
+                    f"{printable_name(name)}: changed: {info.file_size:,} bytes instead of {member.size:,}"
+                )
         if VERDICT in member_docs and member_docs[VERDICT].sha256 != self.manifest.verdict_sha256:
             raise DamagedBundle(f"{MANIFEST} gives two different SHA-256 for {VERDICT}")
         for input_doc in self.manifest.inputs:
             if input_doc.member is not None and (
                 input_doc.member not in member_docs or not input_doc.member.startswith(INPUTS)
             ):
-                raise DamagedBundle(f"{shown(input_doc.member)}: an input that is not a member")
+                raise DamagedBundle(f"{printable_name(input_doc.member)}: an input that is not a member")
         total = sum(info.file_size for info in self._infos.values())
         if total > max(FREE_BYTES, MAX_RATIO * self._size):
             raise DamagedBundle(f"it expands more than {MAX_RATIO}:1, to {total >> 20:,} MiB")
@@ -193,9 +196,11 @@ class Bundle:
             with self._zip.open(self._infos[member.name]) as stream:
                 digest = hashlib.file_digest(stream, "sha256")  # type: ignore[arg-type]
         except _BROKEN as error:
-            raise DamagedBundle(f"{shown(member.name)}: changed: {error}") from None
+            raise DamagedBundle(f"{printable_name(member.name)}: changed: {error}") from None
         if digest.hexdigest() != member.sha256:
-            raise DamagedBundle(f"{shown(member.name)}: changed: its SHA-256 differs from the one in {MANIFEST}")
+            raise DamagedBundle(
+                f"{printable_name(member.name)}: changed: its SHA-256 differs from the one in {MANIFEST}"
+            )
 
     def verdict(self) -> bytes:
         """The verdict document as JSON. Raises DamagedBundle."""
@@ -257,7 +262,7 @@ def recorded_job_and_time(path: str | os.PathLike[str]) -> tuple[str | None, flo
     return None, None
 
 
-def _ends(file: BinaryIO) -> tuple[int, str]:
+def _size_and_seal(file: BinaryIO) -> tuple[int, str]:
     """Size of the file and the SHA-256 at its end, after checking that the zip directory is not too large.
 
     Raises DamagedBundle.
@@ -278,7 +283,7 @@ def _ends(file: BinaryIO) -> tuple[int, str]:
     return size, tail[-DIGEST_LENGTH:].decode("ascii", "replace")
 
 
-def _named(infos: list[zipfile.ZipInfo]) -> Mapping[str, zipfile.ZipInfo]:
+def _members_by_name(infos: list[zipfile.ZipInfo]) -> Mapping[str, zipfile.ZipInfo]:
     """The members by name. Raises DamagedBundle for members that a bundle never has."""
     if len(infos) > MAX_MEMBERS:
         raise DamagedBundle(f"more than {MAX_MEMBERS:,} members")
@@ -286,11 +291,13 @@ def _named(infos: list[zipfile.ZipInfo]) -> Mapping[str, zipfile.ZipInfo]:
     for info in infos:
         name = info.filename
         kind = stat.S_IFMT(info.external_attr >> 16)
-        if info.orig_filename != name or escapes(name) or shown(name) != name:
-            raise DamagedBundle(f"{shown(name)}: a name that points outside the bundle")
+        if info.orig_filename != name or escapes(name) or printable_name(name) != name:
+            raise DamagedBundle(f"{printable_name(name)}: a name that points outside the bundle")
         if name in by_name:
-            raise DamagedBundle(f"{shown(name)}: appears twice")
+            raise DamagedBundle(f"{printable_name(name)}: appears twice")
         if kind not in (0, stat.S_IFREG) or info.flag_bits & 1 or info.compress_type not in (0, 8):
-            raise DamagedBundle(f"{shown(name)}: a link, encrypted, or compressed with a method that bundles don't use")
+            raise DamagedBundle(
+                f"{printable_name(name)}: a link, encrypted, or compressed with a method that bundles don't use"
+            )
         by_name[name] = info
     return by_name

@@ -11,7 +11,7 @@ from functools import cache
 from trackside.catalog.streams import is_printed
 from trackside.model import Event, Input, InputStatus, Plane, Record, Samples
 from trackside.read.archive import printable
-from trackside.read.format import Format, InputTooLarge, Match, Sink, Source
+from trackside.read.format import Format, InputSource, InputTooLarge, Match, Sink
 
 _NEVER_PRINTED: frozenset[Plane] = frozenset({"scheduler", "kernel"})
 """Planes that a job's output is never evidence for, whatever it contains: a job could print a node's failure or
@@ -32,7 +32,7 @@ def formats() -> tuple[Format, ...]:
     return tuple(sorted(registered, key=lambda format_: format_.id))
 
 
-def detect(source: Source) -> tuple[Format, Match] | None:
+def detect(source: InputSource) -> tuple[Format, Match] | None:
     """The format with the highest score and its match, or None if no reader recognizes the file."""
     best: tuple[Format, Match] | None = None
     is_job_output = is_printed(source.path)
@@ -45,7 +45,7 @@ def detect(source: Source) -> tuple[Format, Match] | None:
     return best
 
 
-def read_source(source: Source, sink: Sink) -> Input:
+def read_source(source: InputSource, sink: Sink) -> Input:
     """Detect and read one source. Faults go to its ``inputs`` row; this never raises."""
     if not source.head:
         if source.faults:
@@ -66,7 +66,7 @@ def read_source(source: Source, sink: Sink) -> Input:
     return _input_row(source, format_, result.status, note, result.rows)
 
 
-def _input_row(source: Source, format_: Format | None, status: InputStatus, note: str, rows: int) -> Input:
+def _input_row(source: InputSource, format_: Format | None, status: InputStatus, note: str, rows: int) -> Input:
     if source.faults:
         note = "; ".join(part for part in (note, *source.faults) if part)
         status = "partial" if status == "read" else status
@@ -109,7 +109,7 @@ def _status_of_error(error: Exception, rows: int) -> tuple[InputStatus, str]:
     return status, f"a bug in this reader ({type(error).__name__}: {error}); please report it with the file"
 
 
-def _unrecognized_input(source: Source) -> Input:
+def _unrecognized_input(source: InputSource) -> Input:
     note = "unknown binary format; use text logs, records or dumps"
     if source.faults:
         note = "; ".join((note, *source.faults))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from trackside.model import Position
-from trackside.read.format import Source
+from trackside.read.format import InputSource
 from trackside.read.walk import walk
 
 CONTEXT_LINES = 3
@@ -45,7 +45,7 @@ def excerpts(paths: Sequence[str | os.PathLike[str]], positions: Iterable[Positi
     if not positions_by_path:
         return excerpts_by_position
     for source in walk([path for path in paths if os.path.lexists(path)]):
-        if isinstance(source, Source) and (file_positions := positions_by_path.pop(source.path, None)) is not None:
+        if isinstance(source, InputSource) and (file_positions := positions_by_path.pop(source.path, None)) is not None:
             for position, data, begin in _windows(
                 source.stream, sorted(file_positions, key=lambda position: position.offset)
             ):

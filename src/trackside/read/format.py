@@ -21,7 +21,7 @@ class InputTooLarge(Exception):
 
 
 @dataclass(slots=True)
-class Source:
+class InputSource:
     """One input to read: a plain file or a member of an archive, decompressed.
 
     ``path`` is its name in citations: relative to the path that the user gave, members as ``a.tar.gz!inner``.
@@ -48,7 +48,7 @@ class Source:
         return self.head.decode("utf-8", "replace")
 
     def whole(self) -> bytes:
-        """All bytes. Raises TooLarge beyond MAX_WHOLE_BYTES."""
+        """All bytes. Raises InputTooLarge beyond MAX_WHOLE_BYTES."""
         data = self.stream.read(MAX_WHOLE_BYTES + 1)
         if len(data) > MAX_WHOLE_BYTES:
             raise InputTooLarge(f"larger than {MAX_WHOLE_BYTES >> 20} MiB")
@@ -118,8 +118,8 @@ class Format:
     id: str
     title: str
     plane: Plane
-    sniff: Callable[[Source], Match | None]
-    read: Callable[[Source, Sink], Result]
+    sniff: Callable[[InputSource], Match | None]
+    read: Callable[[InputSource, Sink], Result]
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ from trackside.catalog.dialect import translate
 from trackside.catalog.metrics import METRICS
 from trackside.catalog.units import factor
 from trackside.logs.stamp import find_time
-from trackside.read.format import HEAD_BYTES, CollectingSink, Result, Sink, Source
+from trackside.read.format import HEAD_BYTES, CollectingSink, InputSource, Result, Sink
 from trackside.read.measurements import Measurements
 from trackside.read.scrape_times import stamp
 
@@ -37,9 +37,9 @@ _DATE = re.compile(r"(20\d\d)[-/]?(\d\d)[-/]?(\d\d)")
 _ZONE = re.compile(r"\d(?:Z|\s?[+-]\d\d:?\d\d)\s*$|\b(?:UTC|GMT)\b")
 
 _LABELS = ("index", "uuid", "pci_bus_id", "gpu_model", "gpu_i_id", "pid")
-Reading = tuple[str, float, str]
+GpuReading = tuple[str, float, str]
 """(foreign field, number, its unit as printed) of one GPU at one time. An empty unit means the dialect's."""
-Pairs = list[tuple[int, float]]
+SeriesValues = list[tuple[int, float]]
 """(series number, raw value) pairs of one GPU at one time."""
 RelativeTime = tuple[float, bool]
 """A time in seconds, and whether it is a POSIX time; if not, it is relative to a start that is not known yet."""
@@ -53,7 +53,7 @@ class TextLine(NamedTuple):
     text: str
 
 
-def head_lines(source: Source) -> Iterator[TextLine]:
+def head_lines(source: InputSource) -> Iterator[TextLine]:
     """The non-blank lines of a file's head, without a line cut off by the end of the head."""
     lines = source.text.splitlines()
     if len(source.head) >= HEAD_BYTES:
@@ -61,7 +61,7 @@ def head_lines(source: Source) -> Iterator[TextLine]:
     return (TextLine(number, 0, text) for number, text in enumerate(lines, 1) if text.strip())
 
 
-class Gpu(NamedTuple):
+class GpuIdentity(NamedTuple):
     """The identity of a GPU, as far as the tool prints it; empty fields are unknown. ``number``: its index. ``mig``: id
     of the GPU instance."""
 
@@ -82,7 +82,7 @@ class Gpu(NamedTuple):
 class Readings:
     """The readings of one file. ``now``: the last time printed in the file, POSIX seconds; None before the first."""
 
-    def __init__(self, source: Source, sink: Sink) -> None:
+    def __init__(self, source: InputSource, sink: Sink) -> None:
         self.path = source.path
         self.modified = source.modified
         self.now: float | None = None
@@ -90,7 +90,7 @@ class Readings:
         """Number of lines that should be readings but could not be read."""
         self.event = sink.event
         self._measurements = Measurements(source.path, sink)
-        self._series_numbers: dict[Gpu, dict[str, int]] = {}
+        self._series_numbers: dict[GpuIdentity, dict[str, int]] = {}
         """GPU -> field -> series number"""
         self._factors: dict[tuple[str, str], float] = {}
         self.naive = False
@@ -101,9 +101,9 @@ class Readings:
         self._index_by_name: dict[str, str] = {}
 
     @classmethod
-    def for_sniffing(cls, source: Source) -> Self:
+    def for_sniffing(cls, source: InputSource) -> Self:
         """Readings of a file's head for format detection; they are discarded."""
-        return cls(Source("", b"", source.stream), CollectingSink())
+        return cls(InputSource("", b"", source.stream), CollectingSink())
 
     # -- times and GPUs
 
@@ -116,14 +116,14 @@ class Readings:
             self.now = time
         return time
 
-    def learn(self, gpu: Gpu) -> None:
+    def learn(self, gpu: GpuIdentity) -> None:
         """Remember the index that belongs to a UUID and PCI address, for later output that prints only these."""
         if gpu.number and len(self._index_by_name) < MAX_GPUS:
             for name in (gpu.uuid, gpu.pci):
                 if name.strip("GPU-0:."):  # masked UUIDs are all zeros
                     self._index_by_name[name] = gpu.number
 
-    def with_index(self, gpu: Gpu) -> Gpu:
+    def with_index(self, gpu: GpuIdentity) -> GpuIdentity:
         """The GPU with its index, if earlier output gave the index."""
         if gpu.number:
             return gpu
@@ -132,7 +132,7 @@ class Readings:
 
     # -- values
 
-    def pairs(self, line: TextLine, gpu: Gpu, values: Iterable[Reading]) -> Pairs:
+    def pairs(self, line: TextLine, gpu: GpuIdentity, values: Iterable[GpuReading]) -> SeriesValues:
         """The values of foreign fields as series numbers and raw values in the dialect's units. Fields without a metric
         and values in a unit that does not fit their field are dropped."""
         numbers, factors = self._series_numbers.get(gpu), self._factors
@@ -165,13 +165,13 @@ class Readings:
     def first_pairs(
         self,
         line: TextLine,
-        gpu: Gpu,
+        gpu: GpuIdentity,
         fields: Mapping[str, Sequence[str]],
         value_of: Callable[[str], tuple[float, str] | None],
-    ) -> Pairs:
+    ) -> SeriesValues:
         """For each field, the pair of its first path that has a usable value, for tools with several names for a
         figure."""
-        pairs_found: Pairs = []
+        pairs_found: SeriesValues = []
         for name, paths in fields.items():
             for path in paths:
                 value = value_of(path)
@@ -180,7 +180,7 @@ class Readings:
                     break
         return pairs_found
 
-    def add(self, time: float, pairs: Pairs) -> None:
+    def add(self, time: float, pairs: SeriesValues) -> None:
         """Add the values of one time, POSIX seconds."""
         self._measurements.row(time, pairs)
 
@@ -218,7 +218,7 @@ class Readings:
         return self._measurements.result(notes, lost)
 
 
-class Clock:
+class RowClock:
     """Determines when rows were printed, from their date and time columns and from repeating GPUs.
 
     Rows without a time or without a date are buffered until :meth:`settle` places them. ``remedy``: how to make the
@@ -268,7 +268,7 @@ class Clock:
         self._last, self._timed = time, True
         return self._days * _DAY_S + time, False
 
-    def add(self, when: RelativeTime, pairs: Pairs) -> None:
+    def add(self, when: RelativeTime, pairs: SeriesValues) -> None:
         """Add the values of a row."""
         time, is_posix = when
         series, times, values = self._untimed
@@ -318,9 +318,9 @@ class Clock:
 def _factor(name: str, unit: str) -> float:
     """The factor from a printed unit to the dialect's unit for bare numbers; 0 for a unit that does not fit the
     field."""
-    known = translate(name, {})
+    translation = translate(name, {})
     try:
-        return 0.0 if known is None else factor(unit, METRICS[known.metric].unit) / known.scale
+        return 0.0 if translation is None else factor(unit, METRICS[translation.metric].unit) / translation.scale
     except ValueError:
         return 0.0
 

@@ -51,12 +51,12 @@ class _PendingUnit(UnitBySize):
 
 
 class Measurements:
-    """The measurements of one input. ``holes``: NaN may mean that there is no value, as in a table of many metrics;
-    otherwise NaN was measured, and a missing value is :data:`trackside.catalog.dialect.BLANK`.
+    """The measurements of one input. ``nan_is_blank``: NaN may mean that there is no value, as in a table of many
+    metrics; otherwise NaN was measured, and a missing value is :data:`trackside.catalog.dialect.BLANK`.
     """
 
-    def __init__(self, path: str, sink: Sink, holes: bool = True) -> None:
-        self._path, self._sink, self._nan_is_blank = path, sink, holes
+    def __init__(self, path: str, sink: Sink, nan_is_blank: bool = True) -> None:
+        self._path, self._sink, self._nan_is_blank = path, sink, nan_is_blank
         self.rows = 0
         self._names: dict[str, bool] = {}
         """foreign name -> whether a dialect knows it"""
@@ -78,10 +78,10 @@ class Measurements:
         """
         if self._names.get(name) is False:
             return UNKNOWN
-        known = translate(name, labels)
-        if known is None:
+        translation = translate(name, labels)
+        if translation is None:
             return self.add_unknown(name)
-        return self.add_translated(name, known, Position(self._path, line, offset, length))
+        return self.add_translated(name, translation, Position(self._path, line, offset, length))
 
     def add_unknown(self, name: str) -> int:
         """Count a foreign name that maps to no metric; returns UNKNOWN."""
@@ -89,15 +89,15 @@ class Measurements:
             self._names.setdefault(name, False)
         return UNKNOWN
 
-    def add_translated(self, name: str, known: Translation, position: Position) -> int:
+    def add_translated(self, name: str, translation: Translation, position: Position) -> int:
         """The number of a series that the reader has translated itself, or FULL."""
         if len(self) >= MAX_SERIES:
             return self.count_rejected()
         self._names.setdefault(name, True)
         units = len(self._foreign.units)
-        number = self._foreign.add(name, known, position)
+        number = self._foreign.add(name, translation, position)
         if len(self._foreign.units) > units:
-            self._pending_units[units] = _PendingUnit(known.guess)
+            self._pending_units[units] = _PendingUnit(translation.guess)
         return number
 
     def count_rejected(self) -> int:
@@ -127,7 +127,7 @@ class Measurements:
         rows = self._foreign.rows
         block = usable_samples(rows, indices, times_ms, raw, self._dropped, nan_is_blank=self._nan_is_blank)
         for unit in list(self._pending_units):
-            selected = rows["unit"][block.places] == unit
+            selected = rows["unit"][block.indices] == unit
             if selected.any():
                 self._hold_back(unit, UsableBlock(*(column[selected] for column in block)))
                 block = UsableBlock(*(column[~selected] for column in block))
@@ -207,11 +207,11 @@ class Measurements:
         for unit in list(self._pending_units):
             self._settle(unit)
         self._flush()
-        known = sum(self._names.values())
+        known_count = sum(self._names.values())
         names = len(self._names)
         dropped = self._dropped
         parts = [
-            self._unknown_names_note(known),
+            self._unknown_names_note(known_count),
             f"{dropped['blank']:,} blank values" if dropped["blank"] else "",
             f"{dropped['implausible']:,} values outside the range of their metric, dropped"
             if dropped["implausible"]
@@ -222,20 +222,20 @@ class Measurements:
         ]
         lost = lost or bool(dropped["untimely"] or self._rejected)
         note = "; ".join(filter(None, parts))
-        if not known and names and all(map(unneeded, self._names)):
+        if not known_count and names and all(map(unneeded, self._names)):
             return Result(0, "read", "; ".join(filter(None, (note, "no metric of it is relevant to a run"))))
-        if not known:
+        if not known_count:
             return Result(0, "unrecognised" if names else "empty", note or "no measurements")
         return Result(self.rows, "partial" if lost else "read", note)
 
-    def _unknown_names_note(self, known: int) -> str:
+    def _unknown_names_note(self, known_count: int) -> str:
         """The note on unknown names: how many are known, and the first unknown ones."""
         unknown = [name for name, is_known in self._names.items() if not is_known and not unneeded(name)]
         if not unknown:
             return ""
-        names = known + len(unknown)
+        names = known_count + len(unknown)
         more_text = f" and {len(unknown) - MAX_NOTED_NAMES:,} more" if len(unknown) > MAX_NOTED_NAMES else ""
         first = ", ".join(name[:80] or "an unnamed one" for name in unknown[:MAX_NOTED_NAMES]) + more_text
-        if known:
-            return f"{known:,} of {names:,} metrics are known; unknown: {first}"
+        if known_count:
+            return f"{known_count:,} of {names:,} metrics are known; unknown: {first}"
         return f"none of its {names:,} metrics is known: {first}" if names > 1 else f"its metric is not known: {first}"

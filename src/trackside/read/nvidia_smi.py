@@ -15,9 +15,9 @@ from typing import NamedTuple, Protocol
 from trackside.catalog.dialect import translate
 from trackside.catalog.labels import pci_address
 from trackside.catalog.throttle import REASONS
-from trackside.model import Event, Position, Role
-from trackside.read.format import Format, Match, Result, Sink, Source
-from trackside.read.gpu_readings import Gpu, Pairs, Reading, Readings, TextLine, head_lines
+from trackside.model import Event, EventRole, Position
+from trackside.read.format import Format, InputSource, Match, Result, Sink
+from trackside.read.gpu_readings import GpuIdentity, GpuReading, Readings, SeriesValues, TextLine, head_lines
 
 _REASON = "clocks_event_reasons."
 ACTIVE = f"{_REASON}active"
@@ -100,8 +100,8 @@ def _plan(fields: tuple[str, ...]) -> tuple[tuple[_Column, ...], int | None]:
     index_by_name = {name: index for index, name in reversed(list(enumerate(fields)))}
     names_by_metric: dict[tuple[str, tuple[tuple[str, str], ...]], list[str]] = {}
     for name in index_by_name:
-        if name != COUNT and (known := translate(name, {})) is not None:
-            names_by_metric.setdefault((known.metric, known.labels), []).append(name)
+        if name != COUNT and (translation := translate(name, {})) is not None:
+            names_by_metric.setdefault((translation.metric, translation.labels), []).append(name)
     columns = []
     for names in names_by_metric.values():
         names.sort(key=lambda name: (_PREFERENCE.get(name, 0), index_by_name[name]))
@@ -132,7 +132,7 @@ def used_fields(fields: tuple[str, ...]) -> frozenset[str]:
     return frozenset(fields[index] for column in _plan(fields)[0] for index in column.indices)
 
 
-def _readings(columns: Sequence[_Column], cells: Sequence[str], units: Sequence[str]) -> Iterator[Reading]:
+def _readings(columns: Sequence[_Column], cells: Sequence[str], units: Sequence[str]) -> Iterator[GpuReading]:
     """Yield the readings of one row."""
     for name, indices, combine in columns:
         index = indices[0]
@@ -149,8 +149,8 @@ def _code(codes: Mapping[str, float], cells: list[str]) -> SmiValue | None:
 
 
 def _sum(cells: list[str]) -> SmiValue | None:
-    known = [value.number for cell in cells if (value := value_of(cell)) is not None]
-    return SmiValue(sum(known)) if known else None
+    numbers = [value.number for cell in cells if (value := value_of(cell)) is not None]
+    return SmiValue(sum(numbers)) if numbers else None
 
 
 def _mask(bits: Sequence[int], cells: list[str]) -> SmiValue | None:
@@ -161,7 +161,7 @@ def _mask(bits: Sequence[int], cells: list[str]) -> SmiValue | None:
 class SmiReadings(Readings):
     """Collects rows of any nvidia-smi layout into the readings of a file."""
 
-    def __init__(self, source: Source, sink: Sink) -> None:
+    def __init__(self, source: InputSource, sink: Sink) -> None:
         super().__init__(source, sink)
         self.rows = 0
         self.foreign_lines = 0
@@ -169,13 +169,13 @@ class SmiReadings(Readings):
         self._lost_gpus: set[str] = set()
 
     def row(
-        self, line: TextLine, gpu: Gpu, fields: tuple[str, ...], cells: Sequence[str], units: Sequence[str] = ()
-    ) -> Pairs:
+        self, line: TextLine, gpu: GpuIdentity, fields: tuple[str, ...], cells: Sequence[str], units: Sequence[str] = ()
+    ) -> SeriesValues:
         """The values of one row. ``units``: unit of each column, for cells printed without one."""
         columns, count_index = _plan(fields)
         pairs = self.pairs(line, gpu, _readings(columns, cells, units))
         if count_index is not None and (count := value_of(cells[count_index])) is not None:
-            pairs += self.pairs(line, Gpu(), [(COUNT, count.number, "")])
+            pairs += self.pairs(line, GpuIdentity(), [(COUNT, count.number, "")])
         return pairs
 
     def is_error_message(self, line: TextLine) -> bool:
@@ -197,14 +197,14 @@ class SmiReadings(Readings):
         position = Position(self.path, line.number, line.offset, len(line.text))
         text = line.text.strip()[:300]
         fields = {"detail": text} | ({"pci": pci} if pci else {})
-        event = Event("gpu_lost", position, "metric", text, self.now, role=Role.CONFIRMATION, parser="nvidia-smi")
+        event = Event("gpu_lost", position, "metric", text, self.now, role=EventRole.CONFIRMATION, parser="nvidia-smi")
         self.event(replace(event, fields=fields))
 
-    def attachment(self, line: TextLine, gpu: Gpu, is_attached: bool) -> Pairs:
+    def attachment(self, line: TextLine, gpu: GpuIdentity, is_attached: bool) -> SeriesValues:
         """The value of whether a process holds a compute context on a GPU."""
         return self.pairs(line, gpu._replace(mig=""), [(ATTACHED, float(is_attached), "")])
 
-    def memory(self, line: TextLine, gpu: Gpu, pid: str, cell: str) -> Pairs:
+    def memory(self, line: TextLine, gpu: GpuIdentity, pid: str, cell: str) -> SeriesValues:
         """The value of the device memory of one process."""
         value = value_of(cell)
         if value is None or not pid.isdecimal():
@@ -212,9 +212,9 @@ class SmiReadings(Readings):
         return self.pairs(line, gpu._replace(pid=pid), [(PROCESS_MEMORY, *value)])
 
 
-def gpu_of(index: str = "", uuid: str = "", pci: str = "", model: str = "", mig: str = "") -> Gpu:
+def gpu_of(index: str = "", uuid: str = "", pci: str = "", model: str = "", mig: str = "") -> GpuIdentity:
     """The GPU that nvidia-smi prints; meaningless parts (``[N/A]``, a truncated name) are dropped."""
-    return Gpu(
+    return GpuIdentity(
         index if index.isdecimal() else "",
         uuid if uuid.startswith(("GPU-", "MIG-")) else "",
         pci_address(pci),
@@ -254,7 +254,7 @@ def is_separator(text: str) -> bool:
 
 
 def sniff_layout(
-    source: Source, mark: bytes | re.Pattern[bytes], make: Callable[[SmiReadings], SmiSection], reason: str
+    source: InputSource, mark: bytes | re.Pattern[bytes], make: Callable[[SmiReadings], SmiSection], reason: str
 ) -> Match | None:
     """The match if the head of a file is all of one layout: reads the head and counts the lines that don't belong."""
     if (mark not in source.head) if isinstance(mark, bytes) else (mark.search(source.head) is None):
@@ -274,7 +274,7 @@ def sniff_layout(
     return Match(0.9 if section.smi.rows else 0.6, reason)
 
 
-def read_lines(source: Source, section: SmiSection, empty: str) -> Result:
+def read_lines(source: InputSource, section: SmiSection, empty: str) -> Result:
     """Read a file that is all of one layout. ``empty``: the note for an intact file without readings."""
     smi = section.smi
     for number, offset, text in source.lines():

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from trackside.catalog.throttle import REASONS
-from trackside.read.gpu_readings import Gpu, TextLine
+from trackside.read.gpu_readings import GpuIdentity, TextLine
 from trackside.read.nvidia_smi import COUNT, SmiReadings, gpu_of, value_of
 
 PROCESSES = "gpu_processes"
 IDLE_SHARE = 0.0025
 """Share of a GPU's memory below which no process can hold a context. If more is in use and no process is listed, the
-list is hidden, as in a container, and tells nothing."""
+list is hidden, as in a container."""
 _REASONS = {
     **{name: name for name, reason in REASONS.items() if reason.bit},
     "idle": "gpu_idle",
@@ -149,7 +149,7 @@ class GpuState(NamedTuple):
     """One GPU of a capture: the line, the GPU, and its fields with their cells."""
 
     line: TextLine
-    gpu: Gpu
+    gpu: GpuIdentity
     fields: dict[str, str]
     processes: list[Process] | None
     """Listed processes; None if the capture has no list."""
@@ -199,7 +199,7 @@ class Capture:
             self.gpus = [self._with_index(gpu_state, index_by_gpu) for gpu_state in self.gpus]
         time = self._time() if self.gpus else None
         if time is not None and self.gpu_count:
-            smi.add(time, smi.pairs(self.gpus[0].line, Gpu(), [(COUNT, float(self.gpu_count), "")]))
+            smi.add(time, smi.pairs(self.gpus[0].line, GpuIdentity(), [(COUNT, float(self.gpu_count), "")]))
         for gpu_state in self.gpus:
             smi.learn(gpu_state.gpu)
             smi.rows += 1
@@ -220,7 +220,7 @@ class Capture:
             return None
         return self.time if self.time is not None else smi.now
 
-    def _with_index(self, gpu_state: GpuState, index_by_gpu: dict[Gpu, str]) -> GpuState:
+    def _with_index(self, gpu_state: GpuState, index_by_gpu: dict[GpuIdentity, str]) -> GpuState:
         index = index_by_gpu.get(gpu_state.gpu._replace(mig=""), "")
         return gpu_state._replace(gpu=gpu_state.gpu._replace(number=index))
 

@@ -8,15 +8,15 @@ from typing import Any
 
 import msgspec
 
-from trackside.catalog.slurm.fields import Value
+from trackside.catalog.slurm.fields import SlurmValue
 from trackside.catalog.slurm.values import dig
 from trackside.model import Position, Record
-from trackside.read.format import Source
+from trackside.read.format import InputSource
 
 Object = dict[str, Any]
 
 
-def document(source: Source) -> Object:
+def document(source: InputSource) -> Object:
     """The JSON document. Raises ValueError if it is not a JSON object."""
     data = source.whole()
     try:
@@ -43,7 +43,7 @@ def objects(answer: Object, key: str) -> list[Object]:
     return objects_
 
 
-def looks_like(source: Source, key: str, *keys: str) -> bool:
+def looks_like(source: InputSource, key: str, *keys: str) -> bool:
     """Whether the head starts a JSON object that contains this list and one of these keys."""
     head = source.text.lstrip("\ufeff \t\r\n")
     if not head.startswith("{"):
@@ -56,7 +56,7 @@ def getter(row: Object) -> Callable[[str], Any]:
     return lambda path: dig(row, *path.split("."))
 
 
-def record(kind: str, path: str, ordinal: int, fields: dict[str, Value]) -> Record:
+def record(kind: str, path: str, ordinal: int, fields: dict[str, SlurmValue]) -> Record:
     """The record of a job or step. ``ordinal``: its 1-based number in the document."""
     text = f"{kind} {fields.get('id')} {fields.get('state')}"
     return Record(kind, Position(path, ordinal), "scheduler", fields, text)

@@ -178,7 +178,7 @@ def align(fields: list[str], columns: tuple[str, ...], free: frozenset[str], sep
     return aligned
 
 
-def header_of(lines: Sequence[str], known: frozenset[str]) -> SlurmTable | None:
+def header_of(lines: Sequence[str], column_names: frozenset[str]) -> SlurmTable | None:
     """The table whose header is the first line, if all its words are known columns; the second line may be dashes."""
     line, second_line = (*lines, "", "")[:2]
     stripped = line.strip().lstrip("\ufeff")
@@ -188,10 +188,10 @@ def header_of(lines: Sequence[str], known: frozenset[str]) -> SlurmTable | None:
         separators.insert(0, match[1])
     for separator in sorted(separators, key=len, reverse=True):
         names = [word.strip().strip('"').lower() for word in stripped.split(separator)]
-        if all(name in known or not name for name in names) and len(set(names) & known) >= 2:
+        if all(name in column_names or not name for name in names) and len(set(names) & column_names) >= 2:
             return SlurmTable(_unique(names), separator, header=line)
     words = [(match.start(), match.end(), match[0].lower()) for match in re.finditer(r"\S+", line)]
-    if len(words) < 2 or any(name not in known for *_, name in words):
+    if len(words) < 2 or any(name not in column_names for *_, name in words):
         return None
     names = [name for *_, name in words]
     if second_line.strip() and not second_line.strip(" -"):

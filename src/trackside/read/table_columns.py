@@ -28,7 +28,7 @@ PACKED = ("labels", "tags")
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class TableColumns:
     """Column indices. Either ``metrics`` is filled (wide), or ``name`` and ``value`` are set (long)."""
 
     time: int
@@ -62,13 +62,13 @@ def _label_names() -> frozenset[str]:
     return frozenset(label for dialect in dialects() for label in dialect.labels)
 
 
-def translated(name: str, labels: Mapping[str, str]) -> Translation | None:
+def translate_heading(name: str, labels: Mapping[str, str]) -> Translation | None:
     """Trackside's metric and labels. In a table, labels may have Trackside's names as well as the source's."""
-    known = translate(name, labels)
-    return None if known is None else relabeled(known, labels, _own_labels(), override=False)
+    translation = translate(name, labels)
+    return None if translation is None else relabeled(translation, labels, _own_labels(), override=False)
 
 
-def columns_of(heading: Sequence[str]) -> Columns | None:
+def columns_of(heading: Sequence[str]) -> TableColumns | None:
     """The columns that a heading names; None without a time column or without any possible metric."""
     names = [text.strip().lower() for text in heading]
     if len(set(names)) != len(names):
@@ -87,7 +87,7 @@ def columns_of(heading: Sequence[str]) -> Columns | None:
         (index, label) for index, label in enumerate(names) if index not in used_columns and label in _label_names()
     )
     if name is not None:
-        return Columns(time, labels, (), name, value, packed)
+        return TableColumns(time, labels, (), name, value, packed)
     used_columns |= {index for index, _ in labels}
     metrics = tuple(
         metric
@@ -96,7 +96,7 @@ def columns_of(heading: Sequence[str]) -> Columns | None:
     )
     used_columns |= {index for index, *_ in metrics}
     others = tuple(heading[index].strip() for index in range(len(names)) if index not in used_columns)
-    return Columns(time, labels, metrics, packed=packed, others=others) if metrics else None
+    return TableColumns(time, labels, metrics, packed=packed, others=others) if metrics else None
 
 
 def _metric(index: int, heading: str) -> tuple[int, str, Mapping[str, str]] | None:
@@ -109,7 +109,7 @@ def _metric(index: int, heading: str) -> tuple[int, str, Mapping[str, str]] | No
 
 
 def series_numbers(
-    measurements: Measurements, columns: Columns, row: Sequence[str], position: Position
+    measurements: Measurements, columns: TableColumns, row: Sequence[str], position: Position
 ) -> tuple[int, ...]:
     """The series numbers of a row: one per metric column, or that of the metric that the row names."""
     labels = {name: row[index] for index, name in columns.labels if row[index]}
@@ -124,10 +124,10 @@ def series_numbers(
 
 
 def _series_number(measurements: Measurements, name: str, labels: Mapping[str, str], position: Position) -> int:
-    known = translated(name, labels)
-    if known is None:
+    translation = translate_heading(name, labels)
+    if translation is None:
         return measurements.series(name, labels, position.line)  # which counts it as unknown
-    return measurements.add_translated(name, known, position)
+    return measurements.add_translated(name, translation, position)
 
 
 def unpack_labels(text: str) -> Mapping[str, str]:

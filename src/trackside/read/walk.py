@@ -14,17 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from trackside.model import Input
-from trackside.read.archive import Member, escapes, is_tar, printable, shown, tar_members
-from trackside.read.bundle import BundlePart, DamagedBundle, is_bundle, is_bundle_file, open_bundle
+from trackside.read.archive import Member, escapes, is_tar, printable, printable_name, tar_members
+from trackside.read.bundle import BundlePart, DamagedBundle, ProgressCallback, is_bundle, is_bundle_file, open_bundle
 from trackside.read.compression import Budget, DecompressedStream, compression_of
-from trackside.read.format import HEAD_BYTES, Source
+from trackside.read.format import HEAD_BYTES, InputSource
 from trackside.read.transcode import Utf8Stream, encoding_of
 from trackside.read.zip import holds_checkpoint, is_zip, zip_members
 
-WalkItem = Source | Input
+WalkItem = InputSource | Input
 """A source to read, or the ``inputs`` row of a file that cannot be read."""
-ProgressCallback = Callable[[int], None]
-"""Called with the number of further bytes done; over a whole walk these add up to the sizes of the files on disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +93,7 @@ def _display_names(paths: Sequence[Path]) -> Iterator[tuple[Path, str]]:
         return
     common = os.path.commonpath([os.path.dirname(path) for path in absolute_paths]) if absolute_paths else ""
     for path, absolute in zip(paths, absolute_paths, strict=True):
-        yield path, shown(os.path.relpath(absolute, common))
+        yield path, printable_name(os.path.relpath(absolute, common))
 
 
 def _files(root_path: str, real_root: str) -> Iterator[tuple[str | Input, str]]:
@@ -151,7 +149,7 @@ def _read_once(
     guarded: GuardedPath | None = None,
 ) -> Iterator[WalkItem]:
     """Yield a file's sources, unless it was already read under another path; or the row, under its label."""
-    label = shown(label)
+    label = printable_name(label)
     if isinstance(path, Input):
         yield Input(label, None, path.status, path.note)
         return
@@ -188,7 +186,7 @@ def _file(
             snapshot = SnapshotFile(raw, file_stat.st_size, on_progress, faults)
             budget = Budget(snapshot.reached)
             stream = io.BufferedReader(snapshot, HEAD_BYTES)
-            source = Source(label, b"", stream, file_stat.st_size, file_stat.st_mtime, faults)
+            source = InputSource(label, b"", stream, file_stat.st_size, file_stat.st_mtime, faults)
             yield from _unwrap(source, stream, budget, 0)
             snapshot.finish()
     except (OSError, ValueError) as error:
@@ -220,7 +218,7 @@ class SnapshotFile(io.RawIOBase):
         except OSError as error:
             self._faults.append(f"reading stopped at byte {self._position:,}: {error.strerror or error}")
             return 0
-        self._moved(self._position + count)
+        self._report_progress(self._position + count)
         return count
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
@@ -229,7 +227,7 @@ class SnapshotFile(io.RawIOBase):
         elif whence == io.SEEK_END:
             offset += self._size
         self._raw.seek(min(offset, 1 << 62))
-        self._moved(offset)
+        self._report_progress(offset)
         return offset
 
     def tell(self) -> int:
@@ -237,9 +235,9 @@ class SnapshotFile(io.RawIOBase):
 
     def finish(self) -> None:
         """Report the part that was not read as done."""
-        self._moved(self._size)
+        self._report_progress(self._size)
 
-    def _moved(self, position: int) -> None:
+    def _report_progress(self, position: int) -> None:
         self._position = position
         reached = min(position, self._size)
         if reached > self._furthest:
@@ -248,7 +246,7 @@ class SnapshotFile(io.RawIOBase):
             self._furthest = reached
 
 
-def _unwrap(source: Source, stream: io.BufferedReader[Any], budget: Budget, depth: int) -> Iterator[WalkItem]:
+def _unwrap(source: InputSource, stream: io.BufferedReader[Any], budget: Budget, depth: int) -> Iterator[WalkItem]:
     """Remove compression and archives, one layer at a time. ``source`` has no head yet."""
     head = source.head = stream.peek(HEAD_BYTES)[:HEAD_BYTES]
     kind = compression_of(head)
@@ -271,13 +269,13 @@ def _unwrap(source: Source, stream: io.BufferedReader[Any], budget: Budget, dept
         yield from _members(source, zip_members(stream, budget, source.faults), budget, depth)
 
 
-def _members(archive: Source, members: Iterator[Member], budget: Budget, depth: int) -> Iterator[WalkItem]:
+def _members(archive: InputSource, members: Iterator[Member], budget: Budget, depth: int) -> Iterator[WalkItem]:
     count, names = 0, set()
     for member in members:
         if not budget.member():
             break
         count += 1
-        path = f"{archive.path}!{shown(member.name)}"
+        path = f"{archive.path}!{printable_name(member.name)}"
         if path in names:  # an archive may hold a name twice; citations must distinguish them
             path += f"#{count}"
         names.add(path)
@@ -285,7 +283,7 @@ def _members(archive: Source, members: Iterator[Member], budget: Budget, depth: 
             reason = member.refusal or "its name points outside the archive"
             yield Input(path, None, "refused", reason)
             continue
-        source = Source(path, b"", member.stream, member.size, member.modified, member.faults)
+        source = InputSource(path, b"", member.stream, member.size, member.modified, member.faults)
         yield from _unwrap(source, member.stream, budget, depth + 1)
         if budget.stopped:
             break
@@ -310,16 +308,17 @@ def _bundle(file: ExplicitFile, label: str, on_progress: ProgressCallback | None
 def bundle_sources(parts: Iterable[BundlePart], prefix: str = "") -> Iterator[WalkItem]:
     """Yield the sources in a bundle's inputs; each path starts with ``prefix``."""
     for part in parts:
-        doc, path = part.doc, prefix + shown(part.doc.path)
+        doc, path = part.doc, prefix + printable_name(part.doc.path)
         if part.stream is None:
             yield Input(path, None, doc.status or "refused", printable(doc.note), 0, doc.plane)
             continue
         size = part.size
         stream = io.BufferedReader(part.stream, HEAD_BYTES)  # type: ignore[type-var]
-        yield from _unwrap(Source(path, b"", stream, size, doc.modified), stream, Budget(lambda size=size: size), 0)  # type: ignore[misc]
+        source = InputSource(path, b"", stream, size, doc.modified)
+        yield from _unwrap(source, stream, Budget(lambda size=size: size), 0)  # type: ignore[misc]
 
 
-def _text(source: Source, stream: io.BufferedReader[Any]) -> Source:
+def _text(source: InputSource, stream: io.BufferedReader[Any]) -> InputSource:
     """The innermost layer: text in UTF-16 or UTF-32, or with a byte-order mark, is converted to plain UTF-8."""
     encoding = encoding_of(source.head)
     if encoding is not None:

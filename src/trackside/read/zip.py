@@ -46,7 +46,7 @@ def zip_members(source: io.BufferedReader, budget: Budget, faults: list[str]) ->
         _, flags, method, clock, date, _, packed, size, name_length, extra_length = _HEADER.unpack(raw)
         name = source.read(name_length).decode("utf-8" if flags & _UTF8 else "cp437", "replace")
         packed, size = _sizes(packed, size, source.read(extra_length))
-        member = Member(name, modified=_modified(date, clock))
+        member = Member(name, modified=_modified_s(date, clock))
         if not flags & _LATER or packed:
             data_stream = LimitedStream(source, packed, member.faults)
             yield from _with_content(member, flags, method, size, io.BufferedReader(data_stream, BUFFER_BYTES), budget)
@@ -138,7 +138,7 @@ def _resume(source: io.BufferedReader, signature: bytes) -> bytes:
     return b""
 
 
-def _modified(date: int, clock: int) -> float | None:
+def _modified_s(date: int, clock: int) -> float | None:
     try:
         day = dt.datetime(1980 + (date >> 9), date >> 5 & 15, date & 31, clock >> 11, clock >> 5 & 63, tzinfo=dt.UTC)
     except ValueError:

@@ -1,1 +1,1 @@
-"""WHICH RUN WAS IT: job -> attempt -> node -> rank; parent runs; which logs belong to it."""
+"""Finds the run in loaded inputs: its job, attempts, nodes, ranks, parent run and logs. Start with ``resolve.py``."""

@@ -9,24 +9,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from trackside.catalog.job_states import ALIVE, CLEARING, WAITING, is_over
+from trackside.catalog.job_states import ACTIVE_STATES, ENDING_STATES, WAITING_STATES, is_over
 from trackside.catalog.signals import SLURM_SIGNALS
 from trackside.model import Attempt, Record, Scalar
 from trackside.runs.jobs import SOURCES
 
-SAME_S = 2.0
+MAX_GAP_S = 2.0
 """Two sources may differ by this many seconds on one time."""
-ZONE_S, ZONES_S = 900.0, 14 * 3600.0
+ZONE_S, MAX_ZONE_OFFSET_S = 900.0, 14 * 3600.0
 """Text without a time zone and JSON in UTC differ by a multiple of 15 minutes, at most 14 hours."""
-LAST_SIGNAL = 64
+MAX_SIGNAL = 64
 """Higher numbers in the signal field are Slurm's own marks, as are those of SLURM_SIGNALS."""
 
-_STARTED_STATES = ALIVE | CLEARING
+_STARTED_STATES = ACTIVE_STATES | ENDING_STATES
 _PLACEHOLDER = "allocation"
 """JobName of a job that ended before accounting had received its record (Slurm 22.05)."""
-_HIDDEN = 128
+_SUBTRACTED = 128
 """sacct before 25.11 subtracts this from exit codes above it."""
-_DEADLY = frozenset({3, 4, 6, 7, 8, 9, 11, 15})
+_FATAL_SIGNALS = frozenset({3, 4, 6, 7, 8, 9, 11, 15})
 """Fatal signals: an exit code below 128 means such a signal only if other evidence confirms it."""
 
 
@@ -86,11 +86,11 @@ class AttemptRows:
         if not codes:
             return None
         code = codes[0]
-        if code + _HIDDEN in codes:
-            return code + _HIDDEN
-        may_be_reduced = 0 < code < _HIDDEN and self.get("source") == "sacct" and self.signal is None
-        if may_be_reduced and (code in signals & _DEADLY or _HIDDEN - code in signals & _DEADLY):
-            return code + _HIDDEN  # 128+n of a shell, or 256-n of a Python launcher
+        if code + _SUBTRACTED in codes:
+            return code + _SUBTRACTED
+        may_be_reduced = 0 < code < _SUBTRACTED and self.get("source") == "sacct" and self.signal is None
+        if may_be_reduced and (code in signals & _FATAL_SIGNALS or _SUBTRACTED - code in signals & _FATAL_SIGNALS):
+            return code + _SUBTRACTED  # 128+n of a shell, or 256-n of a Python launcher
         return code
 
 
@@ -113,7 +113,7 @@ def attempts_of(rows: Sequence[Record]) -> tuple[AttemptRows, ...]:
     return _of_one_job(attempts)
 
 
-def numbered(attempts: Sequence[AttemptRows], signals: frozenset[int] = frozenset()) -> tuple[Attempt, ...]:
+def numbered_attempts(attempts: Sequence[AttemptRows], signals: frozenset[int] = frozenset()) -> tuple[Attempt, ...]:
     """The attempts that started, for the run; ``signals``: signals in the log of the last one."""
     started = [attempt for attempt in attempts if attempt.started]
     return tuple(
@@ -130,7 +130,7 @@ def numbered(attempts: Sequence[AttemptRows], signals: frozenset[int] = frozense
     )
 
 
-def final(attempts: Sequence[AttemptRows]) -> AttemptRows | None:
+def final_attempt(attempts: Sequence[AttemptRows]) -> AttemptRows | None:
     """The attempt whose state is the job's: the last one, unless it still waits in the queue."""
     if not attempts:
         return None
@@ -152,7 +152,7 @@ def _started(rows: Sequence[Record]) -> list[Record]:
 
 def _finality(row: Record) -> tuple[int, int, float]:
     state, source, as_of = row.get("state"), row.get("source"), row.get("as_of")
-    life = 2 if state in WAITING else 1 if state in _STARTED_STATES or state is None else 0
+    life = 2 if state in WAITING_STATES else 1 if state in _STARTED_STATES or state is None else 0
     rank = SOURCES.index(str(source)) if source in SOURCES else len(SOURCES)
     return life, rank, -float(as_of) if isinstance(as_of, (int, float)) else 0.0
 
@@ -163,32 +163,34 @@ def _group_gap(row: Record, group: Sequence[Record]) -> float | None:
     return min(gaps, default=None)
 
 
-def _gap(one: Record, other: Record) -> float | None:
+def _gap(row: Record, other: Record) -> float | None:
     def between(name: str) -> float | None:
-        a, b = one.get(name), other.get(name)
+        a, b = row.get(name), other.get(name)
         return abs(float(a) - float(b)) if isinstance(a, (int, float)) and isinstance(b, (int, float)) else None
 
     start_gap = between("start")
     if start_gap is not None:
-        if start_gap <= SAME_S:
+        if start_gap <= MAX_GAP_S:
             return start_gap
-        is_zone_shift = min(start_gap % ZONE_S, ZONE_S - start_gap % ZONE_S) <= SAME_S and start_gap <= ZONES_S
+        is_zone_shift = (
+            min(start_gap % ZONE_S, ZONE_S - start_gap % ZONE_S) <= MAX_GAP_S and start_gap <= MAX_ZONE_OFFSET_S
+        )
         elapsed_gap = between("elapsed_s")
         is_same = (
             is_zone_shift
-            and one.get("source") != other.get("source")
+            and row.get("source") != other.get("source")
             and elapsed_gap is not None
-            and elapsed_gap <= SAME_S
+            and elapsed_gap <= MAX_GAP_S
         )
-        return SAME_S if is_same else None
+        return MAX_GAP_S if is_same else None
     submit_gap = between("submit")
     if submit_gap is None:
-        return SAME_S
-    return submit_gap if submit_gap <= SAME_S else None
+        return MAX_GAP_S
+    return submit_gap if submit_gap <= MAX_GAP_S else None
 
 
 def _is_slurm_mark(number: Scalar) -> bool:
-    return isinstance(number, int) and (number in SLURM_SIGNALS or number > LAST_SIGNAL)
+    return isinstance(number, int) and (number in SLURM_SIGNALS or number > MAX_SIGNAL)
 
 
 def _of_one_job(attempts: list[AttemptRows]) -> tuple[AttemptRows, ...]:

@@ -5,47 +5,46 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from trackside.model import Event
+from trackside.model import Event, TimeRange
 
 STEP_S = 900.0
 """Time zones differ by multiples of 15 minutes."""
-REACH_S = 14 * 3600.0
+MAX_OFFSET_S = 14 * 3600.0
 """The largest offset of a zone from UTC."""
 SLACK_S = 120.0
 """A log may begin this many seconds before its job's start, or end this many after its end."""
-WORTH_S = 600.0
+MAX_SKEW_S = 600.0
 """A log that misses the job's span by less is not shifted: that is clock skew, not another zone."""
 
-NEAR_S = 120.0
+MAX_SERIES_GAP_S = 120.0
 """A job's series begin and end within this of the job: prolog, epilog, and a scrape or two."""
 
-Span = tuple[float, float | None]
+JobTimes = tuple[float, float | None]
 """Start and end of the job; the end may not be known."""
-Stretch = tuple[float, float]
 
 
-def offset_of(times: Sequence[float], span: Span | None) -> float:
+def offset_of(times: Sequence[float], span: JobTimes | None) -> float:
     """Seconds to add to the times so that all lie in the job's span; 0 if they do already, or if no offset helps.
 
     If several offsets fit, the one that puts the first time nearest to the job's start.
     """
-    if span is None or not times or _out(times, span) <= WORTH_S:
+    if span is None or not times or _distance_s(times, span) <= MAX_SKEW_S:
         return 0.0
-    count = int(REACH_S // STEP_S)
+    count = int(MAX_OFFSET_S // STEP_S)
     offsets = [step * STEP_S for step in range(-count, count + 1)]
-    fitting = [offset for offset in offsets if _out([time + offset for time in times], span) == 0.0]
+    fitting = [offset for offset in offsets if _distance_s([time + offset for time in times], span) == 0.0]
     first = min(times)
     return min(fitting, key=lambda offset: (abs(first + offset - span[0]), abs(offset)), default=0.0)
 
 
-def shifted(event: Event, offset: float, span: Span | None) -> Event:
+def shift_event(event: Event, offset: float, span: JobTimes | None) -> Event:
     """The event with its time shifted; unchanged if it fits as it is and would not after the shift.
 
     (A container that writes UTC and a slurmstepd that writes local time can share one file.)
     """
     if not offset or event.time is None:
         return event
-    if span is not None and _out([event.time], span) == 0.0 and _out([event.time + offset], span) > 0.0:
+    if span is not None and _distance_s([event.time], span) == 0.0 and _distance_s([event.time + offset], span) > 0.0:
         return event
     moved = {
         name: value + offset
@@ -55,7 +54,7 @@ def shifted(event: Event, offset: float, span: Span | None) -> Event:
     return replace(event, time=event.time + offset, fields={**event.fields, **moved})
 
 
-def _out(times: Iterable[float], span: Span) -> float:
+def _distance_s(times: Iterable[float], span: JobTimes) -> float:
     """The largest number of seconds by which a time lies outside the span and its slack."""
     start, end = span
     worst = 0.0
@@ -65,7 +64,9 @@ def _out(times: Iterable[float], span: Span) -> float:
     return worst
 
 
-def shift_of(span: Span, stretches: Iterable[Stretch], min_count: int = 1, near: float = NEAR_S) -> float:
+def shift_of(
+    span: JobTimes, stretches: Iterable[TimeRange], min_count: int = 1, near: float = MAX_SERIES_GAP_S
+) -> float:
     """Seconds to add to the series' times so that at least ``min_count`` stretches fill the span; 0 if none does.
 
     A stretch is the time for which one GPU belonged to the job, or was sampled at all, according to its series. If the
@@ -74,12 +75,12 @@ def shift_of(span: Span, stretches: Iterable[Stretch], min_count: int = 1, near:
     stretches = list(stretches)
     if -_fit(span, stretches, 0.0, near)[0] == len(stretches):
         return 0.0
-    count = int(REACH_S // STEP_S)
+    count = int(MAX_OFFSET_S // STEP_S)
     best = min((*_fit(span, stretches, step * STEP_S, near), abs(step), step) for step in range(-count, count + 1))
     return best[3] * STEP_S if -best[0] >= max(min_count, 1) else 0.0
 
 
-def _fit(span: Span, stretches: Sequence[Stretch], shift: float, near: float) -> tuple[int, float]:
+def _fit(span: JobTimes, stretches: Sequence[TimeRange], shift: float, near: float) -> tuple[int, float]:
     """(minus the number of stretches that fit, the sum of their gaps)."""
     start, end = span
     gaps = []

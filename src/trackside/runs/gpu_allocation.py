@@ -11,21 +11,21 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from trackside.model import GpusBy
+from trackside.model import GpusBy, TimeRange
 from trackside.runs.series_location import LocatedSeries, Unit
 from trackside.stores.metric_backend import AROUND_S, MetricBackend, step_of
 
 GpuUse = Literal["mine", "other", "idle"]
 METRIC = "gpu_memory_used_bytes"
-CONTEXT_BYTES = 256 << 20
+MIN_CONTEXT_BYTES = 256 << 20
 """A process uses at least this much: a CUDA context alone is 300 to 600 MB, depending on GPU and driver."""
-IDLE_BYTES = 1 << 30
+MAX_IDLE_BYTES = 1 << 30
 """An idle GPU uses at most this much: the driver keeps up to 600 MB for itself, a display some more."""
-CLOSE_S = 120.0
+MAX_ALLOC_GAP_S = 120.0
 """A GPU is allocated and freed within this of the job's start and end: prolog, Slurm's KillWait, epilog."""
 Cells = NDArray[np.float64]
 """(units, windows), NaN where nothing was sampled."""
-SURENESS: tuple[GpusBy, ...] = ("label", "scheduler", "whole", "tracer", "occupancy", "all")
+METHODS: tuple[GpusBy, ...] = ("label", "scheduler", "whole", "tracer", "occupancy", "all")
 """From most to least certain."""
 
 
@@ -51,7 +51,7 @@ class AllocationQuery:
     def within(self, series: LocatedSeries) -> bool:
         """Whether a series began and ended with the run."""
         first, last = series.info.first_ms / 1000, series.info.last_ms / 1000
-        return self.overlaps(series) and first >= self.start - CLOSE_S and last <= self.end + CLOSE_S
+        return self.overlaps(series) and first >= self.start - MAX_ALLOC_GAP_S and last <= self.end + MAX_ALLOC_GAP_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +70,8 @@ def find_allocation(
     def find_uses(units: Sequence[Unit]) -> Mapping[Unit, GpuUse]:  # expensive: only called where nothing else decides
         return uses(curves, series, units, query.start, query.end, interval)
 
-    on_gpus = [one for one in series if one.gpu and query.overlaps(one)]
-    groups = _grouped(on_gpus, query)
+    on_gpus = [entry for entry in series if entry.gpu and query.overlaps(entry)]
+    groups = _group_by_node(on_gpus, query)
     counts = _counts(groups, query)
     units: set[Unit] = set()
     methods: list[GpusBy] = []
@@ -80,17 +80,17 @@ def find_allocation(
         if group_units:
             units.update(group_units)
             methods.append(method)
-    return GpuAllocation(frozenset(units), max(methods, key=SURENESS.index, default=None))
+    return GpuAllocation(frozenset(units), max(methods, key=METHODS.index, default=None))
 
 
-def _grouped(series: Iterable[LocatedSeries], query: AllocationQuery) -> dict[str, list[LocatedSeries]]:
+def _group_by_node(series: Iterable[LocatedSeries], query: AllocationQuery) -> dict[str, list[LocatedSeries]]:
     """The series of the run's nodes by node; all together if the number of GPUs per node is unknown."""
     per_node = bool(query.nodes) and (query.n_gpus is None or query.n_gpus % len(query.nodes) == 0)
     groups: dict[str, list[LocatedSeries]] = {}
     nodes = frozenset(query.nodes)
-    for one in series:
-        if not nodes or not one.node or one.node in nodes:
-            groups.setdefault(one.node if per_node else "", []).append(one)
+    for entry in series:
+        if not nodes or not entry.node or entry.node in nodes:
+            groups.setdefault(entry.node if per_node else "", []).append(entry)
     return groups
 
 
@@ -108,7 +108,7 @@ def _of_group(
     find_uses: Callable[[Sequence[Unit]], Mapping[Unit, GpuUse]],
 ) -> tuple[AbstractSet[Unit], GpusBy]:
     units = _units(series)
-    labeled = {one.unit for one in series if one.job and one.job in query.ids} & units
+    labeled = {entry.unit for entry in series if entry.job and entry.job in query.ids} & units
     if labeled:
         return labeled, "label"
     free = sorted(units - _of_others(series, query))
@@ -117,7 +117,7 @@ def _of_group(
         return listed, "scheduler"
     if n_gpus is not None and len(free) <= n_gpus:
         return set(free), "whole"
-    traced = {one.unit for one in series if one.rank and query.within(one)} & set(free)
+    traced = {entry.unit for entry in series if entry.rank and query.within(entry)} & set(free)
     if traced and (n_gpus is None or len(traced) <= n_gpus):
         return traced, "tracer"
     return _by_use(free, n_gpus, find_uses(free))
@@ -138,7 +138,7 @@ def _by_use(free: Sequence[Unit], n_gpus: int | None, used: Mapping[Unit, GpuUse
 
 def _units(series: Iterable[LocatedSeries]) -> set[Unit]:
     """What can be allocated: the MIG instances of a GPU that has some, other GPUs as a whole."""
-    units = {one.unit for one in series}
+    units = {entry.unit for entry in series}
     split = {unit[:2] for unit in units if unit[2]}
     return {unit for unit in units if unit[2] or unit[:2] not in split}
 
@@ -146,12 +146,12 @@ def _units(series: Iterable[LocatedSeries]) -> set[Unit]:
 def _of_others(series: Iterable[LocatedSeries], query: AllocationQuery) -> set[Unit]:
     """Units that carried another job's label for more than a moment of the run."""
     others = set()
-    for one in series:
-        if one.job and one.job not in query.ids:
-            first, last = one.info.first_ms / 1000, one.info.last_ms / 1000
+    for entry in series:
+        if entry.job and entry.job not in query.ids:
+            first, last = entry.info.first_ms / 1000, entry.info.last_ms / 1000
             shared = min(last, query.end) - max(first, query.start)
-            if shared >= min(CLOSE_S, (last - first) / 2, (query.end - query.start) / 2):
-                others.add(one.unit)
+            if shared >= min(MAX_ALLOC_GAP_S, (last - first) / 2, (query.end - query.start) / 2):
+                others.add(entry.unit)
     return others
 
 
@@ -174,8 +174,8 @@ def uses(
     if not ids:
         return {}
     groups, step = list(ids.values()), step_of(end - start + 2 * AROUND_S, interval, fine=True)
-    low, times = _rolled(curves, groups, start - AROUND_S, end + AROUND_S, step, "min")
-    high, _ = _rolled(curves, groups, start - AROUND_S, end + AROUND_S, step, "max")
+    low, times = _roll_up(curves, groups, start - AROUND_S, end + AROUND_S, step, "min")
+    high, _ = _roll_up(curves, groups, start - AROUND_S, end + AROUND_S, step, "max")
     threshold = _threshold(low)
     inside = (times - step >= start) & (times <= end)
     if not inside.any():
@@ -183,10 +183,15 @@ def uses(
     with np.errstate(invalid="ignore"):
         in_use = [bool((high[row, inside] > threshold[row]).any()) for row in range(len(groups))]
     free_before = _was_free(
-        curves, groups, (start - CLOSE_S, min(start + AROUND_S, end)), (start - CLOSE_S, start), threshold, step
+        curves,
+        groups,
+        (start - MAX_ALLOC_GAP_S, min(start + AROUND_S, end)),
+        (start - MAX_ALLOC_GAP_S, start),
+        threshold,
+        step,
     )
     free_after = _was_free(
-        curves, groups, (max(end - CLOSE_S, start), end + AROUND_S), (end, end + AROUND_S), threshold, step
+        curves, groups, (max(end - MAX_ALLOC_GAP_S, start), end + AROUND_S), (end, end + AROUND_S), threshold, step
     )
     use_of_row: list[GpuUse] = [
         "idle" if not in_use[row] else "mine" if free_before[row] and free_after[row] else "other"
@@ -195,31 +200,29 @@ def uses(
     return {unit: use_of_row[row] for row, unit in enumerate(ids) if not np.isnan(high[row]).all()}
 
 
-def occupied(
+def use_times(
     curves: MetricBackend,
     series: Iterable[LocatedSeries],
     units: Sequence[Unit],
     first: float,
     last: float,
     interval: float,
-) -> Mapping[Unit, Sequence[tuple[float, float]]]:
+) -> Mapping[Unit, Sequence[TimeRange]]:
     """The stretches for which each unit was in use, between two times on the series' own clock."""
     ids = _memory(series, set(units))
     if not ids:
         return {}
     step = step_of(last - first, interval, fine=True)
-    high, times = _rolled(curves, list(ids.values()), first, last, step, "max")
+    high, times = _roll_up(curves, list(ids.values()), first, last, step, "max")
     threshold = _threshold(high)[:, None]
     with np.errstate(invalid="ignore"):
         in_use = high > threshold
     return {unit: _stretches(in_use[row], np.isnan(high[row]), times, step) for row, unit in enumerate(ids)}
 
 
-def _stretches(
-    in_use: NDArray[np.bool_], unknown: NDArray[np.bool_], times: Cells, step: float
-) -> list[tuple[float, float]]:
+def _stretches(in_use: NDArray[np.bool_], unknown: NDArray[np.bool_], times: Cells, step: float) -> list[TimeRange]:
     """Stretches of windows in use; a window without samples between two windows in use counts as in use."""
-    stretches: list[tuple[float, float]] = []
+    stretches: list[TimeRange] = []
     previous_in_use = False
     for window in np.flatnonzero(~unknown).tolist():
         if in_use[window]:
@@ -233,13 +236,13 @@ def _stretches(
 
 def _memory(series: Iterable[LocatedSeries], units: set[Unit]) -> dict[Unit, list[int]]:
     ids: dict[Unit, list[int]] = {}
-    for one in series:
-        if one.series.metric == METRIC and one.unit in units:
-            ids.setdefault(one.unit, []).append(one.info.id)
+    for entry in series:
+        if entry.series.metric == METRIC and entry.unit in units:
+            ids.setdefault(entry.unit, []).append(entry.info.id)
     return ids
 
 
-def _rolled(
+def _roll_up(
     curves: MetricBackend,
     groups: Sequence[Sequence[int]],
     start: float,
@@ -258,20 +261,20 @@ def _rolled(
 def _threshold(cells: Cells) -> Cells:
     """(units,) Bytes above which each unit counts as in use."""
     lowest: Cells = np.where(np.isnan(cells), math.inf, cells).min(axis=1)
-    return np.minimum(lowest, IDLE_BYTES) + CONTEXT_BYTES
+    return np.minimum(lowest, MAX_IDLE_BYTES) + MIN_CONTEXT_BYTES
 
 
 def _was_free(
     curves: MetricBackend,
     groups: Sequence[Sequence[int]],
-    within: tuple[float, float],
-    outside: tuple[float, float],
+    within: TimeRange,
+    outside: TimeRange,
     threshold: Cells,
     step: float,
 ) -> NDArray[np.bool_]:
     """(units,) Whether each was free at some time; also True if nothing was sampled outside the run."""
     step_s = min(step, 15.0)
-    low, times = _rolled(curves, groups, *within, step_s, "min")
+    low, times = _roll_up(curves, groups, *within, step_s, "min")
     is_outside = (times > outside[0]) & (times <= outside[1])
     with np.errstate(invalid="ignore"):
         return np.asarray(np.isnan(low[:, is_outside]).all(axis=1) | (low <= threshold[:, None]).any(axis=1))

@@ -18,21 +18,30 @@ from trackside.catalog.streams import host_of, is_stream, is_stream_of
 from trackside.errors import NoSuchRun, SeveralRuns
 from trackside.logs.series import PointSeries, SeriesState, StoredPoint
 from trackside.logs.trajectory import Trajectories
-from trackside.model import Event, Input, Record, Run
-from trackside.runs.locator import HOST, JobLocation, Locator, RecordRow, marks, named_job, path_ends, short_names
+from trackside.model import Event, Input, Record, Run, TimeRange
+from trackside.runs.locator import (
+    HOST,
+    JobLocation,
+    Locator,
+    RecordRow,
+    job_event,
+    parameter_marks,
+    path_ends,
+    short_names,
+)
 from trackside.runs.logs import folder_of
 from trackside.stores.embedded.duck import SeriesFilter
 from trackside.stores.embedded.rows import EVENT, POINT, StoredInput, event_of, point_of
 from trackside.stores.embedded.snapshot import Snapshot
 from trackside.stores.memory import MemoryStore
 
-WHOLE_INPUTS = 1_000
-WHOLE_ROWS = 100_000
-WHOLE_SERIES = 50_000
+MAX_WHOLE_INPUTS = 1_000
+MAX_WHOLE_ROWS = 100_000
+MAX_WHOLE_SERIES = 50_000
 """A job's folders are taken as a whole up to this many inputs, rows (without those of logs), and series."""
 BEFORE_S, AFTER_S = 7 * 86400.0, 86400.0
 """Rows about a job's nodes concern the job if they lie at most this long before its start and after its end."""
-ZONES_S = 15 * 3600.0
+MAX_ZONE_OFFSET_S = 15 * 3600.0
 """The clocks of metrics and of the scheduler may differ by this much."""
 
 
@@ -113,20 +122,20 @@ class _Finder:
     def _of(self, job: str) -> JobData:
         location = self._locator.locate(job)
         run = location.run
-        duplicate_ids = self._sent(location)
+        duplicate_ids = self._pushed_duplicates(location)
         logs = [input_ for input_ in location.logs if input_.path in {*run.log_paths, *run.parent_log_paths}]
         logs = [input_ for input_ in logs if input_.id not in duplicate_ids]
         read_ids = {input_.id for input_ in logs}
         others = [input_ for input_ in location.logs if input_.id not in read_ids | duplicate_ids]
         home = [input_ for input_ in self._inputs if input_.id in location.home]
-        small = len(home) <= WHOLE_INPUTS and sum(map(_row_count, home)) <= WHOLE_ROWS
+        small = len(home) <= MAX_WHOLE_INPUTS and sum(map(_row_count, home)) <= MAX_WHOLE_ROWS
         events, records = self._conditions(location, home, read_ids, small)
         data = JobData(run.id or job, paths=tuple(input_.path for input_ in others))
         data.home = frozenset(input_.path for input_ in location.logs if input_.id in location.home)
         row_inputs = self._fill(data.store, events, records, location.records) | read_ids
         for input_ in others:
             if input_.owner is not None:
-                data.store.add_event(named_job(input_))
+                data.store.add_event(job_event(input_))
         self._train(data.trajectories, logs)
         skipped = duplicate_ids if small else duplicate_ids | {input_.id for input_ in others}
         data.inputs = [
@@ -143,7 +152,7 @@ class _Finder:
         data.scope = self._scope(location)
         return data
 
-    def _sent(self, location: JobLocation) -> set[int]:
+    def _pushed_duplicates(self, location: JobLocation) -> set[int]:
         """Ids of pushed line streams whose files are inputs themselves: the files hold all their lines."""
         files = [log.path for log in location.logs if not is_stream(log.path)]
         return {
@@ -161,11 +170,13 @@ class _Finder:
         ids = tuple(sorted(location.ids))
         hosts = _hosts(run)
         start, end = _span(run)
-        on_nodes = f"({HOST.format('node')} IN ({marks(hosts)}) AND (time IS NULL OR time BETWEEN ? AND ?))"
-        events = f"input IN ({logs}) OR (plane <> 'log' AND (job IN ({marks(ids)}) OR (job IS NULL AND {on_nodes})"
+        on_nodes = f"({HOST.format('node')} IN ({parameter_marks(hosts)}) AND (time IS NULL OR time BETWEEN ? AND ?))"
+        events = (
+            f"input IN ({logs}) OR (plane <> 'log' AND (job IN ({parameter_marks(ids)}) OR (job IS NULL AND {on_nodes})"
+        )
         parameters: list[object] = [*ids, *hosts, start - BEFORE_S, end + AFTER_S]
-        records = f"input IN ({logs}) OR (kind = 'step' AND job IN ({marks(ids)}))"
-        records += f" OR (kind = 'node' AND {HOST.format('node')} IN ({marks(hosts)}))"
+        records = f"input IN ({logs}) OR (kind = 'step' AND job IN ({parameter_marks(ids)}))"
+        records += f" OR (kind = 'node' AND {HOST.format('node')} IN ({parameter_marks(hosts)}))"
         if small:
             # Kernel lines in another job's log belong to no job alone; that job's own lines belong to it.
             other_inputs = {input_.id for input_ in home if not input_.is_log}
@@ -206,7 +217,7 @@ class _Finder:
         return input_ids
 
     def _train(self, trajectories: Trajectories, inputs: Iterable[StoredInput]) -> None:
-        """Add the training points of these logs."""
+        """Add the logged steps of these logs."""
         trained = {log.id: log for log in inputs if log.training}
         if not trained:
             return
@@ -235,12 +246,12 @@ class _Finder:
         ids, hosts = tuple(sorted(location.ids)), _hosts(location.run)
         start, end = _span(location.run)
         at_home = f"p.input IN ({_numbers(location.home)})"
-        if count > WHOLE_SERIES:
+        if count > MAX_WHOLE_SERIES:
             at_home += " AND s.node IS NULL" if hosts else ""
-        on_nodes = f"{HOST.format('s.node')} IN ({marks(hosts)}) AND p.last_ms >= ? AND p.first_ms <= ?"
+        on_nodes = f"{HOST.format('s.node')} IN ({parameter_marks(hosts)}) AND p.last_ms >= ? AND p.first_ms <= ?"
         return SeriesFilter(
-            f"(({at_home}) OR s.job IN ({marks(ids)}) OR ({on_nodes}))",
-            (*ids, *hosts, (start - ZONES_S) * 1000, (end + ZONES_S) * 1000),
+            f"(({at_home}) OR s.job IN ({parameter_marks(ids)}) OR ({on_nodes}))",
+            (*ids, *hosts, (start - MAX_ZONE_OFFSET_S) * 1000, (end + MAX_ZONE_OFFSET_S) * 1000),
         )
 
 
@@ -263,7 +274,7 @@ def _hosts(run: Run) -> tuple[str, ...]:
     return tuple(sorted({host_of(node) for node in nodes}))
 
 
-def _span(run: Run) -> tuple[float, float]:
+def _span(run: Run) -> TimeRange:
     """From the first attempt's start to the last one's end; unbounded where unknown."""
     starts = [start for start in (run.start, *(attempt.start for attempt in run.attempts)) if start is not None]
     return min(starts, default=-1e11), run.end if run.end is not None else 1e11

@@ -59,7 +59,7 @@ def plain_id(text: str) -> str:
     return match[1] if match else _STEP.sub("", text)
 
 
-class Jobs:
+class JobIndex:
     """All jobs, found by any of their ids."""
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class Jobs:
         job.names.add(name)
         self._names.setdefault(name, job)
 
-    def named(self, id_: str) -> Job | None:
+    def find(self, id_: str) -> Job | None:
         """The job that an id means, in any spelling."""
         return self._all.get(id_) or self._names.get(id_)
 
@@ -97,7 +97,7 @@ class Jobs:
         return self._parts.get(number, [])
 
 
-def collect(records: Iterable[Record]) -> Jobs:
+def collect(records: Iterable[Record]) -> JobIndex:
     """The jobs in these records, in order of first appearance."""
     rows = [row for row in records if row.kind == "job" and row.get("id") is not None]
     id_of_raw: dict[str, str] = {}
@@ -106,7 +106,7 @@ def collect(records: Iterable[Record]) -> Jobs:
         # The last task of an array has the array's own number as its raw id: that number means the array.
         if raw is not None and raw != id_ and raw != row.get("array_id") and "[" not in id_:
             id_of_raw.setdefault(str(raw), id_)
-    jobs = Jobs()
+    jobs = JobIndex()
     for row in rows:
         id_ = str(row.get("id"))
         job = jobs.add(id_of_raw.get(id_, id_))

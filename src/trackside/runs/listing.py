@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 
 from trackside.catalog.streams import host_of
 from trackside.model import Plane
-from trackside.runs.attempts import AttemptRows, attempts_of, final
-from trackside.runs.jobs import Job, Jobs, collect
-from trackside.runs.locator import HOST, Locator, RecordRow, named_job, short_names
+from trackside.runs.attempts import AttemptRows, attempts_of, final_attempt
+from trackside.runs.jobs import Job, JobIndex, collect
+from trackside.runs.locator import HOST, Locator, RecordRow, job_event, short_names
 from trackside.runs.logs import assign, folder_of, ids_inside
 from trackside.stores.embedded.rows import StoredInput
 from trackside.stores.embedded.snapshot import Snapshot
 
 HOUR_S = 3600
-_Stretch = tuple[int, int]
+_HourRange = tuple[int, int]
 """First and last hour of a stretch without a gap, counted from 1970."""
 _ORDER: tuple[Plane, ...] = ("scheduler", "log", "metric", "kernel", "collective", "trace")
 
@@ -44,25 +44,25 @@ def listing(snapshot: Snapshot) -> list[RunSummary]:
     rows = locator.records("kind = 'job'")
     jobs = collect(record for *_, record in rows)
     free_logs = set(
-        assign(jobs, [input_.path for input_ in logs], ids_inside(named_job(input_) for input_ in logs if input_.owner))
+        assign(jobs, [input_.path for input_ in logs], ids_inside(job_event(input_) for input_ in logs if input_.owner))
     )
     _assign_only_job(locator, jobs, rows, free_logs)
     activity = _NodeActivity(snapshot)
     collective_inputs = [input_ for input_ in locator.inputs if "collective" in input_.planes]
     summaries = [_summary(job, activity, collective_inputs) for job in jobs]
-    summaries += [input_ for input_ in activity.labeled.values() if jobs.named(input_.id) is None]
+    summaries += [input_ for input_ in activity.labeled.values() if jobs.find(input_.id) is None]
     summaries += _folders(locator.inputs, free_logs)
     return sorted(summaries, key=lambda input_: (input_.start is None, input_.start or 0.0, input_.id))
 
 
 def _summary(job: Job, activity: _NodeActivity, collective_inputs: Sequence[StoredInput]) -> RunSummary:
-    last = final(attempts_of(job.rows)) or AttemptRows(())
+    last = final_attempt(attempts_of(job.rows)) or AttemptRows(())
     start, end = last.time("start"), last.end
     planes: set[Plane] = {"scheduler"} if job.rows else set()
     planes |= {"log"} if job.logs else set()
     if start is not None:
-        planes |= activity.on(last.nodes, start, end)
-    from_metrics = activity.labeled_as(job.names)
+        planes |= activity.planes_on(last.nodes, start, end)
+    from_metrics = activity.from_labels(job.names)
     planes |= {"metric"} if from_metrics is not None else set()
     folders = {folder_of(path) for path in job.logs}
     planes |= {"collective"} if any(folder_of(input_.path) in folders for input_ in collective_inputs) else set()
@@ -82,13 +82,13 @@ def _summary(job: Job, activity: _NodeActivity, collective_inputs: Sequence[Stor
     )
 
 
-def _assign_only_job(locator: Locator, jobs: Jobs, rows: Sequence[RecordRow], free_logs: set[str]) -> None:
+def _assign_only_job(locator: Locator, jobs: JobIndex, rows: Sequence[RecordRow], free_logs: set[str]) -> None:
     """Give unassigned logs to the only job in their folder."""
     root_of = {input_.id: input_.root for input_ in locator.inputs}
     root_of_log = {input_.path: input_.root for input_ in locator.inputs if input_.is_log}
     owners: dict[str, set[Job]] = {}
     for input_, _, record in rows:
-        job = jobs.named(str(record.get("id")))
+        job = jobs.find(str(record.get("id")))
         if job is not None and input_ in root_of:
             owners.setdefault(root_of[input_], set()).add(job)
     for job in jobs:
@@ -150,14 +150,14 @@ class _NodeActivity:
         }
         """By job label: what the metrics show."""
 
-    def labeled_as(self, names: Collection[str]) -> RunSummary | None:
+    def from_labels(self, names: Collection[str]) -> RunSummary | None:
         """What the metrics show of a job, under any of its ids."""
         return next((self.labeled[name] for name in sorted(names) if name in self.labeled), None)
 
-    def on(self, nodes: Sequence[str], start: float, end: float | None) -> set[Plane]:
+    def planes_on(self, nodes: Sequence[str], start: float, end: float | None) -> set[Plane]:
         """The planes that have data about these nodes in that time."""
         hosts = [host_of(node) for node in nodes]
-        stretches_by_plane: tuple[tuple[Plane, Mapping[str, list[_Stretch]]], ...] = (
+        stretches_by_plane: tuple[tuple[Plane, Mapping[str, list[_HourRange]]], ...] = (
             ("metric", self._metric), ("kernel", self._kernel)
         )  # fmt: skip
         return {
@@ -167,7 +167,7 @@ class _NodeActivity:
         }
 
 
-def _stretches(snapshot: Snapshot, source: str) -> Mapping[str, list[_Stretch]]:
+def _stretches(snapshot: Snapshot, source: str) -> Mapping[str, list[_HourRange]]:
     """By host, the stretches of hours without a gap, in order; ``source``: SQL for host, begin, stop, in any order."""
     before = "PARTITION BY host ORDER BY begin, stop ROWS BETWEEN UNBOUNDED PRECEDING AND"
     rows = snapshot.rows(
@@ -177,13 +177,13 @@ def _stretches(snapshot: Snapshot, source: str) -> Mapping[str, list[_Stretch]]:
                     FROM ({source})))
             GROUP BY host, coalesce(stretch, 0) ORDER BY host, begin"""
     )
-    stretches: dict[str, list[_Stretch]] = {}
+    stretches: dict[str, list[_HourRange]] = {}
     for host, begin, stop in rows:
         stretches.setdefault(host, []).append((begin, stop))
     return stretches
 
 
-def _within(stretches: Sequence[_Stretch], start: float, end: float | None) -> bool:
+def _within(stretches: Sequence[_HourRange], start: float, end: float | None) -> bool:
     first = start // HOUR_S
     index = bisect_left(stretches, first, key=lambda stretch: stretch[1])
     return index < len(stretches) and (end is None or max(first, stretches[index][0]) <= end // HOUR_S)

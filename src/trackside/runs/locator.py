@@ -21,7 +21,7 @@ from trackside.stores.embedded.rows import INPUT, RECORD, StoredInput, input_of,
 from trackside.stores.embedded.snapshot import Snapshot
 from trackside.stores.memory import MemoryStore
 
-SAME_NAME = 200
+MAX_NAMESAKES = 200
 """Limit on jobs of one name, latest first, that may be the continued run; and on jobs with one output file."""
 HOST = "(CASE WHEN regexp_full_match({0}, '[0-9.]+') THEN {0} ELSE lower(split_part({0}, '.', 1)) END)"
 """SQL for a node's name in the form in which nodes are compared."""
@@ -47,7 +47,7 @@ def inputs_of(snapshot: Snapshot) -> list[StoredInput]:
     return [input_of(row) for row in rows]
 
 
-def marks(values: Collection[object]) -> str:
+def parameter_marks(values: Collection[object]) -> str:
     """As many SQL parameter marks as there are values; NULL, which equals nothing, if there are none."""
     return ", ".join("?" * len(values)) or "NULL"
 
@@ -67,7 +67,7 @@ def short_names(roots: Collection[str]) -> dict[str, str]:
     return names
 
 
-def named_job(log: StoredInput) -> Event:
+def job_event(log: StoredInput) -> Event:
     """An event that stands for the lines of a log that name its job, so that the lines need not be read."""
     return Event("host", Position(log.path, 0), "log", fields={"job": log.owner})
 
@@ -131,7 +131,7 @@ class Locator:
         for log in logs:
             paths.append(log.path)
             if log.owner is not None:
-                store.add_event(named_job(log))
+                store.add_event(job_event(log))
         return resolve(store, job, paths, home, self._owners).run
 
     def _family(self, job: str) -> list[RecordRow]:
@@ -145,20 +145,20 @@ class Locator:
             rows += self._same_work(
                 rows,
                 self.records(
-                    f"kind = 'job' AND name IN ({marks(names)}) AND \"end\" <= ?",
+                    f"kind = 'job' AND name IN ({parameter_marks(names)}) AND \"end\" <= ?",
                     (*names, max(starts)),
-                    f'ORDER BY "end" DESC LIMIT {SAME_NAME}',
+                    f'ORDER BY "end" DESC LIMIT {MAX_NAMESAKES}',
                 ),
             )
         paths = {str(path) for *_, record in rows for key in ("std_out", "std_err") if (path := record.get(key))}
         outputs = {leaf_of(path) for path in paths if "%" not in leaf_of(path)}
         if outputs:
             rows += self.records(
-                f"kind = 'job' AND list_has_any(string_split(outputs, '/'), [{marks(outputs)}])",
+                f"kind = 'job' AND list_has_any(string_split(outputs, '/'), [{parameter_marks(outputs)}])",
                 tuple(outputs),
-                f"LIMIT {SAME_NAME}",
+                f"LIMIT {MAX_NAMESAKES}",
             )
-        return _once(rows)
+        return _unique(rows)
 
     def _same_work(self, rows: Sequence[RecordRow], namesakes: Iterable[RecordRow]) -> list[RecordRow]:
         """The namesakes from the same ingested folder or work directory: many jobs are called "train"."""
@@ -173,8 +173,8 @@ class Locator:
         plain = {plain_id(id_) for id_ in ids} | set(ids)
         numbers = {match[0] for id_ in plain if (match := re.match(r"\d+", id_))} | plain
         return self.records(
-            f"kind = 'job' AND (job IN ({marks(plain)}) OR raw_id IN ({marks(plain)})"
-            f" OR array_id IN ({marks(numbers)}) OR number IN ({marks(numbers)}))",
+            f"kind = 'job' AND (job IN ({parameter_marks(plain)}) OR raw_id IN ({parameter_marks(plain)})"
+            f" OR array_id IN ({parameter_marks(numbers)}) OR number IN ({parameter_marks(numbers)}))",
             (*plain, *plain, *numbers, *numbers),
         )
 
@@ -199,14 +199,16 @@ class Locator:
         for log in logs:
             ids |= {number for number in self._numbers_of[log.id] if len(number) >= 3}
             ids |= {owner for owner in (log.owner, self._owners.get(log.path)) if owner is not None}
-        return _once([*family, *self._by_id(ids)]) if ids else list(family)
+        return _unique([*family, *self._by_id(ids)]) if ids else list(family)
 
     def _labeled(self, jobs: Collection[str]) -> bool:
         """Whether any series carries the job's id."""
         series = self._snapshot.table("series")
-        return bool(self._snapshot.rows(f"SELECT 1 FROM {series} WHERE job IN ({marks(jobs)}) LIMIT 1", tuple(jobs)))
+        return bool(
+            self._snapshot.rows(f"SELECT 1 FROM {series} WHERE job IN ({parameter_marks(jobs)}) LIMIT 1", tuple(jobs))
+        )
 
 
-def _once(rows: Iterable[RecordRow]) -> list[RecordRow]:
+def _unique(rows: Iterable[RecordRow]) -> list[RecordRow]:
     """Each record once, in order."""
     return [row for _, row in sorted({row[:2]: row for row in rows}.items())]

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from trackside.model import Event
-from trackside.runs.jobs import Job, Jobs, plain_id
+from trackside.runs.jobs import Job, JobIndex, plain_id
 
 _SLURM = re.compile(r"(?:^|[/!_.-])slurm[-_](\d{1,10})(?:_(\d{1,10}))?(?:\+(\d{1,5}))?(?=[._-])")
 _TORCHRUN = re.compile(r"(?:^|[/!])(\d{1,10})_[0-9a-z_]{8}[/!]attempt_\d{1,6}[/!]\d{1,6}[/!]std(?:out|err)\.log")
@@ -16,12 +16,12 @@ _TAIL = re.compile(r"(?:^|[/!]|[-_.])(\d{4,10})(?:_(\d{1,6}))?\.(?:out|err|o|e)\
 _NUMBER = re.compile(r"(?<![\d.])(\d{1,10}(?:[_+]\d{1,10})?)(?![\d])")
 _DATE = re.compile(r"20\d{6}\Z|20\d\d(?:0[1-9]|1[0-2])\Z")
 _PATTERN = re.compile(r"%\d*([AajJtsnNxubB%])")
-TELLING = frozenset({"scheduler_notice", "host", "process_exit", "oom_kill"})
+JOB_NAMING_EVENTS = frozenset({"scheduler_notice", "host", "process_exit", "oom_kill"})
 """Kinds of log events that may name the job of the log."""
 
 
 def assign(
-    jobs: Jobs, paths: Sequence[str], inside: Mapping[str, str], owners: Mapping[str, str] = MappingProxyType({})
+    jobs: JobIndex, paths: Sequence[str], inside: Mapping[str, str], owners: Mapping[str, str] = MappingProxyType({})
 ) -> list[str]:
     """Give each job its logs, adding jobs that only logs name; returns the logs of no job.
 
@@ -32,10 +32,10 @@ def assign(
     recorded = len(jobs) > 0
     outputs = _outputs(jobs)
     for path in paths:
-        job = (jobs.named(owners[path]) or jobs.add(owners[path])) if path in owners else None
+        job = (jobs.find(owners[path]) or jobs.add(owners[path])) if path in owners else None
         job = job or _by_name(jobs, path) or outputs.get(leaf_of(path)) or _by_number(jobs, path)
         if job is None and path in inside:
-            job = jobs.named(inside[path]) or (None if recorded else jobs.add(inside[path]))
+            job = jobs.find(inside[path]) or (None if recorded else jobs.add(inside[path]))
         if job is None and not recorded and (guess := _guess(path)) is not None:
             job = jobs.add(guess)
         if job is None:
@@ -49,31 +49,31 @@ def ids_inside(events: Iterable[Event]) -> dict[str, str]:
     """By path, the job id that most of a log's notices name."""
     counts: dict[str, Counter[str]] = {}
     for event in events:
-        if event.kind in TELLING and (job := event.get("job")) is not None:
+        if event.kind in JOB_NAMING_EVENTS and (job := event.get("job")) is not None:
             counts.setdefault(event.at.path, Counter())[plain_id(str(job))] += 1
     return {path: counter.most_common(1)[0][0] for path, counter in counts.items()}
 
 
-def _by_name(jobs: Jobs, path: str) -> Job | None:
+def _by_name(jobs: JobIndex, path: str) -> Job | None:
     """``slurm-60_3.out`` names its job for certain, whether or not the job has a record."""
     match = _SLURM.search(path)
     if match is None:
         return None
     id_ = match[1] + (f"_{match[2]}" if match[2] else "") + (f"+{match[3]}" if match[3] else "")
-    job = jobs.named(id_) or (jobs.named(f"{id_}+0") if not match[2] else None)
+    job = jobs.find(id_) or (jobs.find(f"{id_}+0") if not match[2] else None)
     # ``slurm-50433_1.out`` may be a task of an array, or the output of a node or rank of job 50433.
     if job is None and match[2]:
-        job = jobs.named(match[1])
+        job = jobs.find(match[1])
     return job or jobs.add(id_)
 
 
 def outputs_of(job: Job) -> set[str]:
     """File names of a job's StdOut and StdErr."""
     named = {str(row.get(key)) for row in job.rows for key in ("std_out", "std_err") if row.get(key)}
-    return {leaf_of(_filled(output, job)) for output in named}
+    return {leaf_of(_fill_patterns(output, job)) for output in named}
 
 
-def _outputs(jobs: Jobs) -> dict[str, Job]:
+def _outputs(jobs: JobIndex) -> dict[str, Job]:
     """File names of StdOut and StdErr in the records -> job, where only one job has the name."""
     owners: dict[str, set[Job]] = {}
     for job in jobs:
@@ -87,7 +87,7 @@ def leaf_of(path: str) -> str:
     return re.split(r"[/!]", path)[-1]
 
 
-def _filled(output: str, job: Job) -> str:
+def _fill_patterns(output: str, job: Job) -> str:
     """An output path with sbatch's ``%j``, ``%A``, ``%a``, ``%x`` filled in."""
     array, _, task = job.id.partition("_")
     raw = next((name for name in job.names if name.isdecimal()), job.id)
@@ -102,15 +102,15 @@ def _filled(output: str, job: Job) -> str:
     return _PATTERN.sub(lambda match: values.get(match[1], "0" if match[1] in "tns" else match[0]), output)
 
 
-def _by_number(jobs: Jobs, path: str) -> Job | None:
+def _by_number(jobs: JobIndex, path: str) -> Job | None:
     """The job with records whose id is a number in the path; the rightmost number wins."""
     match = _TORCHRUN.search(path)
-    if match and (job := jobs.named(match[1])):
+    if match and (job := jobs.find(match[1])):
         return job
     for number in reversed(_NUMBER.findall(path)):
         for id_ in (number, *re.split(r"[_+]", number)[:1]):
             # Short numbers are more often ranks, nodes or counters than job ids.
-            if len(id_) >= 3 and (job := jobs.named(id_)) is not None:
+            if len(id_) >= 3 and (job := jobs.find(id_)) is not None:
                 return job
     return None
 
@@ -127,7 +127,7 @@ def _guess(path: str) -> str | None:
     return f"{number}_{match[2]}" if match[2] else number
 
 
-def _by_folder(jobs: Jobs, free_logs: list[str]) -> list[str]:
+def _by_folder(jobs: JobIndex, free_logs: list[str]) -> list[str]:
     """Assign logs in folders whose assigned logs all belong to one job; returns the other logs."""
     owners: dict[str, set[Job]] = {}
     for job in jobs:

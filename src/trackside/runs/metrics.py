@@ -9,15 +9,15 @@ from math import inf
 
 import numpy as np
 
-from trackside.catalog.job_states import ALIVE
+from trackside.catalog.job_states import ACTIVE_STATES
 from trackside.catalog.metrics import METRICS
 from trackside.catalog.natural import natural, whole_number
 from trackside.errors import NoSuchRun, SeveralRuns
 from trackside.evidence import Frame
-from trackside.model import Record, Run
+from trackside.model import Record, Run, TimeRange
 from trackside.query import Query, Row, events, record
-from trackside.runs.clock import NEAR_S, REACH_S, Stretch, offset_of, shift_of
-from trackside.runs.gpu_allocation import AllocationQuery, GpuAllocation, find_allocation, occupied
+from trackside.runs.clock import MAX_OFFSET_S, MAX_SERIES_GAP_S, JobTimes, offset_of, shift_of
+from trackside.runs.gpu_allocation import AllocationQuery, GpuAllocation, find_allocation, use_times
 from trackside.runs.series_location import LocatedSeries, Unit, locate_series
 from trackside.stores.memory import MemoryStore
 from trackside.stores.metric_backend import AROUND_S, MetricBackend, RunMetrics, SeriesInfo, Timing, max_windows
@@ -29,7 +29,7 @@ EDGE_SAMPLES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class RunPresence:
     """When the run was there. ``shift``: seconds added to the times of the series. ``starts_inside``,
     ``ends_inside``: the series show that the run was not there before ``start``, or after ``end``."""
 
@@ -46,15 +46,17 @@ def run_metrics(curves: MetricBackend, run: Run, rows: MemoryStore) -> tuple[Run
     Raises SeveralRuns if only metrics are given, of several jobs, and no job was chosen; NoSuchRun if the chosen job is
     not among the jobs they name.
     """
-    series = locate_series(_indexed(curves), run.nodes)
+    series = locate_series(_with_gpu_indices(curves), run.nodes)
     if not series:
         return run, RunMetrics(curves, (), None)
-    run, reason = _identified(run, series, rows)
+    run, reason = _identify(run, series, rows)
     ids = _ids(run)
-    series = _renamed(series, run, ids)
+    series = _rename_node(series, run, ids)
     named = frozenset(run.nodes)
-    nodes = run.nodes if any(not one.node or one.node in named for one in series) else ()
-    own_series = [one for one in series if one.job in ids and (not nodes or not one.node or one.node in named)]
+    nodes = run.nodes if any(not entry.node or entry.node in named for entry in series) else ()
+    own_series = [
+        entry for entry in series if entry.job in ids and (not nodes or not entry.node or entry.node in named)
+    ]
     if run.nodes and not nodes and not own_series:
         reason = reason or "the metrics given are of other nodes than the run's"
     if reason:
@@ -66,18 +68,22 @@ def run_metrics(curves: MetricBackend, run: Run, rows: MemoryStore) -> tuple[Run
     query = AllocationQuery(nodes, ids, start, end, _detail(run, rows), run.n_gpus or run.n_ranks or None)
     holding = find_allocation(query, series, curves, interval)
     is_of_run = _SeriesFilter(query, holding, _pusher(series, nodes))
-    selected = [one for one in series if query.overlaps(one, AROUND_S) and is_of_run(one)]
-    if not any(query.overlaps(one) for one in selected):
+    selected = [entry for entry in series if query.overlaps(entry, AROUND_S) and is_of_run(entry)]
+    if not any(query.overlaps(entry) for entry in selected):
         return run, RunMetrics(curves, (), None, "no metric was sampled while the run was there")
-    gpus = len({one.unit for one in selected if one.gpu})
-    until = max(one.info.last_ms for one in selected) / 1000 + window.shift if run.disposition in ALIVE else inf
+    gpus = len({entry.unit for entry in selected if entry.gpu})
+    until = (
+        max(entry.info.last_ms for entry in selected) / 1000 + window.shift if run.disposition in ACTIVE_STATES else inf
+    )
     timing = Timing(
         window.start, max(window.end, window.start), _interval(selected), window.shift, max_windows(gpus), until
     )
-    return _completed(run, selected, holding, window), RunMetrics(curves, tuple(one.info for one in selected), timing)
+    return _complete_run(run, selected, holding, window), RunMetrics(
+        curves, tuple(entry.info for entry in selected), timing
+    )
 
 
-def _indexed(curves: MetricBackend) -> Sequence[SeriesInfo]:
+def _with_gpu_indices(curves: MetricBackend) -> Sequence[SeriesInfo]:
     """All series, with the index of their GPU where only the value of a gauge gives it."""
     infos = curves.series()
     gauges = [info for info in infos if info.series.metric == "gpu_index" and info.series.get("gpu_uuid")]
@@ -106,9 +112,9 @@ def _ids(run: Run) -> AbstractSet[str]:
     return frozenset(name for name in (run.id, *run.aliases) if name)
 
 
-def _identified(run: Run, series: Sequence[LocatedSeries], rows: MemoryStore) -> tuple[Run, str]:
+def _identify(run: Run, series: Sequence[LocatedSeries], rows: MemoryStore) -> tuple[Run, str]:
     """The run with the id that its series carry, if nothing else names it; or the reason why the id is unknown."""
-    jobs = {one.job for one in series if one.gpu and one.job}
+    jobs = {entry.job for entry in series if entry.gpu and entry.job}
     log = _log_window(rows)
     only_metrics = run.start is None and not _rows(rows, events("log_activity")) and not _rows(rows, record("job"))
     if run.id is not None:
@@ -124,17 +130,19 @@ def _identified(run: Run, series: Sequence[LocatedSeries], rows: MemoryStore) ->
     several = (
         "the metrics are of several jobs, and the log does not show which of them it belongs to; choose one with --job"
     )
-    return run, several if any(one.job for one in series) else ""
+    return run, several if any(entry.job for entry in series) else ""
 
 
-def _jobs_during(series: Iterable[LocatedSeries], jobs: AbstractSet[str], log: Stretch) -> set[str]:
+def _jobs_during(series: Iterable[LocatedSeries], jobs: AbstractSet[str], log: TimeRange) -> set[str]:
     """The jobs whose labels were present while the log was written, in any zone; if several are, the one whose time
     nearly equals the log's."""
-    spans: dict[str, Stretch] = {}
-    for one in series:
-        if one.gpu and one.job in jobs:
-            spans[one.job] = _envelope([*([spans[one.job]] if one.job in spans else []), _stretch(one)])
-    jobs_near = {job for job, (first, last) in spans.items() if first - REACH_S <= log[1] and last + REACH_S >= log[0]}
+    spans: dict[str, TimeRange] = {}
+    for entry in series:
+        if entry.gpu and entry.job in jobs:
+            spans[entry.job] = _envelope([*([spans[entry.job]] if entry.job in spans else []), _stretch(entry)])
+    jobs_near = {
+        job for job, (first, last) in spans.items() if first - MAX_OFFSET_S <= log[1] and last + MAX_OFFSET_S >= log[0]
+    }
     if len(jobs_near) < 2:
         return jobs_near
     best_jobs = {
@@ -146,58 +154,58 @@ def _jobs_during(series: Iterable[LocatedSeries], jobs: AbstractSet[str], log: S
     return best_jobs if len(best_jobs) == 1 else jobs_near
 
 
-def _renamed(series: list[LocatedSeries], run: Run, ids: AbstractSet[str]) -> list[LocatedSeries]:
+def _rename_node(series: list[LocatedSeries], run: Run, ids: AbstractSet[str]) -> list[LocatedSeries]:
     """The series with the run's only node spelled as Slurm spells it: the job label shows that they are the same node.
 
     Unchanged if the node has series under Slurm's name: then the label is stale, or another cluster's.
     """
-    nodes = {one.node for one in series if one.job in ids and one.node}
-    if len(run.nodes) != 1 or len(nodes) != 1 or any(one.node == run.nodes[0] for one in series):
+    nodes = {entry.node for entry in series if entry.job in ids and entry.node}
+    if len(run.nodes) != 1 or len(nodes) != 1 or any(entry.node == run.nodes[0] for entry in series):
         return series
     old, new = nodes.pop(), run.nodes[0]
-    return [_renamed_node(one, new) if one.node == old else one for one in series]
+    return [_with_node(entry, new) if entry.node == old else entry for entry in series]
 
 
-def _renamed_node(one: LocatedSeries, node: str) -> LocatedSeries:
-    labels = dict(one.series.labels) | {"node": node}
-    info_series = replace(one.series, labels=tuple(sorted(labels.items())))
-    return one._replace(node=node, info=replace(one.info, series=info_series))
+def _with_node(entry: LocatedSeries, node: str) -> LocatedSeries:
+    labels = dict(entry.series.labels) | {"node": node}
+    info_series = replace(entry.series, labels=tuple(sorted(labels.items())))
+    return entry._replace(node=node, info=replace(entry.info, series=info_series))
 
 
 def _on_nodes(series: Sequence[LocatedSeries], nodes: Sequence[str]) -> list[LocatedSeries]:
     """The series of these nodes; only those of GPUs if there are any."""
     wanted_nodes = frozenset(nodes)
-    on_nodes = [one for one in series if not wanted_nodes or not one.node or one.node in wanted_nodes]
-    return [one for one in on_nodes if one.gpu] or on_nodes or list(series)
+    on_nodes = [entry for entry in series if not wanted_nodes or not entry.node or entry.node in wanted_nodes]
+    return [entry for entry in on_nodes if entry.gpu] or on_nodes or list(series)
 
 
-# -- when
+# -- the run's window
 
 
 def _window(
     curves: MetricBackend, run: Run, rows: MemoryStore, series: Sequence[LocatedSeries], labeled: bool, interval: float
-) -> Window:
+) -> RunPresence:
     """The run's window from the scheduler, else from the log, the job's label or the memory use."""
     log = _log_window(rows) if run.start is None else None
     span = (run.start, run.end) if run.start is not None else log
-    envelope, near = _envelope(map(_stretch, series)), max(NEAR_S, 4 * interval)
+    envelope, near = _envelope(map(_stretch, series)), max(MAX_SERIES_GAP_S, 4 * interval)
     too_short = log is not None and log[1] - log[0] < interval  # for example, only the scheduler's closing lines
     if span is None or (too_short and not labeled):
         return _window_of_series(curves, series, envelope, labeled, interval)
     shift = 0.0
     if labeled and log is not None:
         shift = -offset_of(log, envelope)
-    elif labeled or not _covered(series, span, near):
+    elif labeled or not _is_covered(series, span, near):
         shift = _shift(curves, run, series, (span[0], span[1]), envelope, labeled, interval)
     start, end = span[0], span[1] if span[1] is not None else max(span[0], envelope[1] + shift)
     if log is not None and not labeled:  # a log may go silent long before the run ends
         end = max(end, _time_freed(curves, series, start - shift, near, interval) + shift)
     if log is not None and labeled and envelope[0] + shift <= end + near and envelope[1] + shift >= start - near:
         start, end = envelope[0] + shift - interval, max(end, envelope[1] + shift)
-    return Window(start, end, shift)
+    return RunPresence(start, end, shift)
 
 
-def _covered(series: Sequence[LocatedSeries], span: tuple[float, float | None], near: float) -> bool:
+def _is_covered(series: Sequence[LocatedSeries], span: JobTimes, near: float) -> bool:
     """Whether a series spans the window from start to end; if so, no zone shift is searched."""
     start, end = span
     return any(first <= start + near and (end is None or last >= end - near) for first, last in map(_stretch, series))
@@ -207,17 +215,17 @@ def _shift(
     curves: MetricBackend,
     run: Run,
     series: Sequence[LocatedSeries],
-    span: tuple[float, float | None],
-    envelope: Stretch,
+    span: JobTimes,
+    envelope: TimeRange,
     labeled: bool,
     interval: float,
 ) -> float:
     """Seconds to add to the series' clock, a zone offset, so that they fit the run's window."""
-    near = max(NEAR_S, 4 * interval)
+    near = max(MAX_SERIES_GAP_S, 4 * interval)
     by_unit = _by_unit(series)
     if labeled or span[1] is None:
         return shift_of(span, by_unit.values(), near=near) if labeled else 0.0
-    in_use = occupied(curves, series, list(by_unit), envelope[0] - interval, envelope[1], interval)
+    in_use = use_times(curves, series, list(by_unit), envelope[0] - interval, envelope[1], interval)
     min_count = min(run.n_gpus or run.n_ranks or 1, len(by_unit)) // 2 + 1  # a majority: one GPU may have died early
     stretches = [stretch for unit_stretches in in_use.values() for stretch in unit_stretches]
     shift = shift_of(span, stretches, min_count, near)
@@ -237,7 +245,7 @@ def _time_freed(
     """When memory that was allocated around ``start`` was freed, on the series' clock; ``start`` if none was."""
     units = _by_unit(series)
     envelope = _envelope(units.values())
-    in_use = occupied(curves, series, list(units), envelope[0] - interval, envelope[1], interval)
+    in_use = use_times(curves, series, list(units), envelope[0] - interval, envelope[1], interval)
     return max(
         (last for stretches in in_use.values() for first, last in stretches if abs(first - start) <= near),
         default=start,
@@ -245,24 +253,24 @@ def _time_freed(
 
 
 def _window_of_series(
-    curves: MetricBackend, series: Sequence[LocatedSeries], envelope: Stretch, labeled: bool, interval: float
-) -> Window:
+    curves: MetricBackend, series: Sequence[LocatedSeries], envelope: TimeRange, labeled: bool, interval: float
+) -> RunPresence:
     """The window from series alone: the time with the job's label, else the time of GPU memory use, else all of it."""
     start, end = envelope[0] - interval, envelope[1]
     if labeled:
         data = _envelope((info.first_ms / 1000, info.last_ms / 1000) for info in curves.series())
     else:
         data = start, end
-        in_use = occupied(curves, series, list(_by_unit(series)), start, end, interval)
-        stretches = [info for unit_stretches in in_use.values() for info in unit_stretches]
+        in_use = use_times(curves, series, list(_by_unit(series)), start, end, interval)
+        stretches = [stretch for unit_stretches in in_use.values() for stretch in unit_stretches]
         # Memory in use from the first sample to the last does not show when the run was there.
-        bounded = [info for info in stretches if info[0] > start + interval or info[1] < end - interval]
+        bounded = [stretch for stretch in stretches if stretch[0] > start + interval or stretch[1] < end - interval]
         start, end = _envelope(bounded or stretches) if stretches else (start, end)
     slack = EDGE_SAMPLES * interval
-    return Window(start, end, 0.0, starts_inside=start - data[0] >= slack, ends_inside=data[1] - end >= slack)
+    return RunPresence(start, end, 0.0, starts_inside=start - data[0] >= slack, ends_inside=data[1] - end >= slack)
 
 
-def _log_window(rows: MemoryStore) -> Stretch | None:
+def _log_window(rows: MemoryStore) -> TimeRange | None:
     """From the first to the last time in the logs."""
     times = [
         float(time)
@@ -273,21 +281,21 @@ def _log_window(rows: MemoryStore) -> Stretch | None:
     return (min(times), max(times)) if len(times) > 1 else None
 
 
-def _stretch(one: LocatedSeries) -> Stretch:
-    return one.info.first_ms / 1000, one.info.last_ms / 1000
+def _stretch(entry: LocatedSeries) -> TimeRange:
+    return entry.info.first_ms / 1000, entry.info.last_ms / 1000
 
 
-def _envelope(stretches: Iterable[Stretch]) -> Stretch:
+def _envelope(stretches: Iterable[TimeRange]) -> TimeRange:
     stretch_list = list(stretches)
     return min(first for first, _ in stretch_list), max(last for _, last in stretch_list)
 
 
-def _by_unit(series: Iterable[LocatedSeries]) -> dict[Unit, Stretch]:
+def _by_unit(series: Iterable[LocatedSeries]) -> dict[Unit, TimeRange]:
     """When each GPU was sampled."""
     first: dict[Unit, int] = {}
     last: dict[Unit, int] = {}
-    for one in series:
-        unit, info = one.unit, one.info
+    for entry in series:
+        unit, info = entry.unit, entry.info
         first[unit] = min(info.first_ms, first.get(unit, info.first_ms))
         last[unit] = max(info.last_ms, last.get(unit, info.last_ms))
     return {unit: (first[unit] / 1000, last[unit] / 1000) for unit in first}
@@ -295,12 +303,12 @@ def _by_unit(series: Iterable[LocatedSeries]) -> dict[Unit, Stretch]:
 
 def _interval(series: Iterable[LocatedSeries]) -> float:
     """The usual time between samples, seconds."""
-    infos = [one.info for one in series if one.info.count > 1]
+    infos = [entry.info for entry in series if entry.info.count > 1]
     if not infos:
         return INTERVAL_S
-    gaps = np.array([(one.last_ms - one.first_ms) / 1000 / (one.count - 1) for one in infos])
+    gaps = np.array([(info.last_ms - info.first_ms) / 1000 / (info.count - 1) for info in infos])
     order = np.argsort(gaps)
-    counts = np.cumsum(np.array([one.count for one in infos])[order])  # a series that ends early counts for less
+    counts = np.cumsum(np.array([info.count for info in infos])[order])  # a series that ends early counts for less
     return max(float(gaps[order][np.searchsorted(counts, counts[-1] / 2)]), 0.001)
 
 
@@ -324,10 +332,14 @@ def _detail(run: Run, rows: MemoryStore) -> AbstractSet[str]:
 def _pusher(series: Sequence[LocatedSeries], nodes: Sequence[str]) -> frozenset[str]:
     """The name under which training metrics arrive if not a node of the run: the one service that serves them, such as
     a push gateway, provided that no series is of another job."""
-    training = {one.node for one in series if one.series.metric.startswith("training_")}
-    machines = {one.node for one in series if not one.series.metric.startswith(("training_", "exporter_", "scrape_"))}
+    training = {entry.node for entry in series if entry.series.metric.startswith("training_")}
+    machines = {
+        entry.node for entry in series if not entry.series.metric.startswith(("training_", "exporter_", "scrape_"))
+    }
     is_only_source = (
-        len(training) == 1 and not training & {*nodes, *machines} and len({one.job for one in series if one.job}) < 2
+        len(training) == 1
+        and not training & {*nodes, *machines}
+        and len({entry.job for entry in series if entry.job}) < 2
     )
     return frozenset(training) if is_only_source else frozenset()
 
@@ -359,17 +371,21 @@ _LASTING = ("counter", "sticky")
 # -- what the series show about the run
 
 
-def _completed(run: Run, selected: Sequence[LocatedSeries], holding: GpuAllocation, window: Window) -> Run:
-    ranks = {(one.node, one.gpu): rank for one in selected if one.gpu and (rank := whole_number(one.rank)) is not None}
-    all_ranks = {rank for one in selected if (rank := whole_number(one.rank)) is not None}
+def _complete_run(run: Run, selected: Sequence[LocatedSeries], holding: GpuAllocation, window: RunPresence) -> Run:
+    ranks = {
+        (entry.node, entry.gpu): rank
+        for entry in selected
+        if entry.gpu and (rank := whole_number(entry.rank)) is not None
+    }
+    all_ranks = {rank for entry in selected if (rank := whole_number(entry.rank)) is not None}
     order = {node: index for index, node in enumerate(run.nodes)}
     gpus = sorted(
         {unit[:2] for unit in holding.units}, key=lambda gpu: (order.get(gpu[0], len(order)), *map(natural, gpu))
     )
     if gpus and all(gpu in ranks for gpu in gpus):
         gpus.sort(key=lambda gpu: ranks[gpu])
-    nodes = run.nodes or tuple(sorted({one.node for one in selected if one.node}, key=natural))
-    traced = {one.node for one in selected if whole_number(one.rank) is not None}
+    nodes = run.nodes or tuple(sorted({entry.node for entry in selected if entry.node}, key=natural))
+    traced = {entry.node for entry in selected if whole_number(entry.rank) is not None}
     all_known = all_ranks and all_ranks == set(range(len(all_ranks))) and traced >= set(run.nodes)
     is_certain = holding.by not in (None, "all")
     return replace(

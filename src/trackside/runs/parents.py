@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from trackside.runs.jobs import Job, Jobs
+from trackside.runs.jobs import Job, JobIndex
 from trackside.runs.logs import folder_of
 
-TURN_S = 60.0
+MAX_TURN_GAP_S = 60.0
 """Maximum seconds from one job's end to the start of the next, if that one was waiting for it."""
 
 
-def parents_among(job: Job, jobs: Jobs) -> list[Job]:
+def parents_among(job: Job, jobs: JobIndex) -> list[Job]:
     """The jobs with records or logs that this job depends on."""
     parents = []
     for id_ in job.parents:
-        parent = jobs.named(id_)
+        parent = jobs.find(id_)
         parents += [parent] if parent is not None else jobs.parts(id_)
     return [parent for parent in parents if parent is not job]
 
 
-def ancestors(job: Job, jobs: Jobs) -> set[str]:
+def ancestors(job: Job, jobs: JobIndex) -> set[str]:
     """Ids of all jobs before this one in its dependency chain."""
     ids: set[str] = set()
     queue = [job]
@@ -33,7 +33,7 @@ def ancestors(job: Job, jobs: Jobs) -> set[str]:
     return ids - {job.id}
 
 
-def last_of_chain(pool: Sequence[Job], jobs: Jobs) -> Job | None:
+def last_of_chain(pool: Sequence[Job], jobs: JobIndex) -> Job | None:
     """The one job that comes after all others of the pool; None if they form no chain.
 
     A job that never started (still waiting, or cancelled in the queue) is skipped if another one did.
@@ -59,24 +59,24 @@ def _last_in_turn(pool: Sequence[Job]) -> Job | None:
 def took_turn(later: Job, earlier: Job) -> bool:
     """Whether the later job waited for the earlier one of its name and folder, as a singleton or a chain does."""
     end, start, submit = earlier.time("end", last=True), later.time("start"), later.time("submit")
-    if end is None or start is None or not 0 <= start - end <= TURN_S or not same_work(later, earlier):
+    if end is None or start is None or not 0 <= start - end <= MAX_TURN_GAP_S or not same_work(later, earlier):
         return False
     return submit is None or submit < end
 
 
-def same_work(one: Job, other: Job) -> bool:
+def same_work(job: Job, other: Job) -> bool:
     """Same job name, and no evidence of different folders."""
-    name = one.first("name")
+    name = job.first("name")
     if name is None or name != other.first("name"):
         return False
-    log_folders = [{folder_of(path) for path in job.logs} for job in (one, other)]
+    log_folders = [{folder_of(path) for path in logs} for logs in (job.logs, other.logs)]
     if all(log_folders) and not log_folders[0] & log_folders[1]:
         return False
-    folders = one.first("work_dir"), other.first("work_dir")
+    folders = job.first("work_dir"), other.first("work_dir")
     return None in folders or folders[0] == folders[1]
 
 
-def parent_of(job: Job, jobs: Jobs, attempts: int) -> tuple[str | None, str | None]:
+def parent_of(job: Job, jobs: JobIndex, attempts: int) -> tuple[str | None, str | None]:
     """(id of the run that this one continues, how it was found).
 
     In order: a dependency on a job in the inputs; an earlier attempt under the same id; a dependency on a job that is

@@ -9,13 +9,13 @@ from types import MappingProxyType
 
 from trackside.catalog.natural import natural
 from trackside.errors import NoSuchRun, SeveralRuns
-from trackside.evidence import UNANSWERED
+from trackside.evidence import SOURCE_UNANSWERED
 from trackside.model import Event, Record, Run, Scalar
 from trackside.query import Row
 from trackside.runs import clock
-from trackside.runs.attempts import AttemptRows, attempts_of, final, numbered
-from trackside.runs.clock import Span
-from trackside.runs.jobs import Job, Jobs, collect, plain_id
+from trackside.runs.attempts import AttemptRows, attempts_of, final_attempt, numbered_attempts
+from trackside.runs.clock import JobTimes
+from trackside.runs.jobs import Job, JobIndex, collect, plain_id
 from trackside.runs.logs import assign, ids_inside
 from trackside.runs.parents import last_of_chain, parent_of
 from trackside.runs.ranks import Ranks, Tasks
@@ -34,15 +34,17 @@ class EventAdjustment:
 
     logs: frozenset[str]
     offset: float
-    span: Span | None
+    span: JobTimes | None
     ranks: Ranks
     tasks: Tasks
 
     def __call__(self, event: Event) -> Event:
         """The event as the narrowed store holds it."""
         if event.at.path in self.logs:
-            return self.tasks.with_task_rank(self.ranks.with_global_rank(clock.shifted(event, self.offset, self.span)))
-        return clock.shifted(event, self.offset, None)
+            return self.tasks.with_task_rank(
+                self.ranks.with_global_rank(clock.shift_event(event, self.offset, self.span))
+            )
+        return clock.shift_event(event, self.offset, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,7 @@ class ResolvedRun:
     run: Run
     store: MemoryStore
     adjust: EventAdjustment
-    """Apply it to the training points of the run's logs and its parent's, which are stored elsewhere."""
+    """Apply it to the logged steps of the run's logs and its parent's, which are stored elsewhere."""
 
 
 def resolve(
@@ -62,13 +64,13 @@ def resolve(
     home: Collection[str] | None = None,
     owners: Mapping[str, str] = MappingProxyType({}),
 ) -> ResolvedRun:
-    """Find the run; ``paths``: files with training points, in addition to those with rows in the store.
+    """Find the run; ``paths``: files with logged steps, in addition to those with rows in the store.
 
     ``home``: the logs that came in one folder with the run's; None: all did. ``owners``: path of a log whose job is
     known -> the job's id. Raises SeveralRuns or NoSuchRun.
     """
     rows = list(store.all_rows())
-    events = [row for row in rows if isinstance(row, Event) and row.plane == "log" and row.kind != UNANSWERED]
+    events = [row for row in rows if isinstance(row, Event) and row.plane == "log" and row.kind != SOURCE_UNANSWERED]
     files = list(dict.fromkeys([*(event.at.path for event in events), *paths]))
     jobs = collect(row for row in rows if isinstance(row, Record))
     free = set(assign(jobs, files, ids_inside(events), owners))
@@ -79,8 +81,8 @@ def resolve(
             jobs.add(id_)
     chosen = _named_job(jobs, job) if job is not None else _choose(jobs)
     attempts = attempts_of(chosen.rows)
-    parent, parent_by = parent_of(chosen, jobs, len(numbered(attempts)))
-    parent_job = jobs.named(parent) if parent is not None and parent_by != "requeue" else None
+    parent, parent_by = parent_of(chosen, jobs, len(numbered_attempts(attempts)))
+    parent_job = jobs.find(parent) if parent is not None and parent_by != "requeue" else None
     # An unassigned log belongs to the run, unless another job (except its parent) in the same folder has logs too.
     home_logs = set(files if home is None else home)
     is_only_job = home_logs.isdisjoint(
@@ -90,7 +92,7 @@ def resolve(
     logs = tuple(path for path in files if path in claimed)
     run_events = [event for event in events if event.at.path in set(logs)]
     span = _span(attempts)
-    last = final(attempts) or AttemptRows(())
+    last = final_attempt(attempts) or AttemptRows(())
     tasks = Tasks(run_events, _world(run_events) or _integer(last.get("n_gpus")), _integer(last.get("n_tasks")))
     adjust = EventAdjustment(frozenset(logs), clock.offset_of(_times(run_events), span), span, Ranks(run_events), tasks)
     run = replace(
@@ -109,10 +111,10 @@ def _integer(value: Scalar) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def _named_job(jobs: Jobs, wanted_id: str) -> Job:
+def _named_job(jobs: JobIndex, wanted_id: str) -> Job:
     """The job that ``--job`` names: by any spelling of its id, its array's id, or the id of one of its steps."""
     id_ = plain_id(wanted_id)
-    exact = jobs.named(wanted_id.strip()) or jobs.named(id_)
+    exact = jobs.find(wanted_id.strip()) or jobs.find(id_)
     if exact is not None:
         return exact
     tasks = jobs.parts(id_)
@@ -127,7 +129,7 @@ def _named_job(jobs: Jobs, wanted_id: str) -> Job:
     )
 
 
-def _choose(jobs: Jobs) -> Job:
+def _choose(jobs: JobIndex) -> Job:
     """The job that the inputs are about: among those with the most evidence, the only one, or the last of a chain.
 
     A job that appears only in a listing of the whole cluster does not compete with one that has a log or an accounting
@@ -157,7 +159,7 @@ def _sorted_ids(jobs: Iterable[Job]) -> list[str]:
 
 def _run(job: Job, attempts: Sequence[AttemptRows], run_events: Sequence[Event], ranks: Ranks) -> Run:
     """The properties of a job's last attempt, completed from its log."""
-    last = final(attempts) or AttemptRows(())
+    last = final_attempt(attempts) or AttemptRows(())
     signals = frozenset(
         number for event in run_events if event.kind in _EXITS and isinstance(number := event.get("signal"), int)
     )
@@ -183,7 +185,7 @@ def _run(job: Job, attempts: Sequence[AttemptRows], run_events: Sequence[Event],
         nodes=last.nodes,
         n_ranks=_world(run_events) or ranks.count or None,
         n_gpus=gpus if isinstance(gpus, int) else None,
-        attempts=numbered(attempts, signals),
+        attempts=numbered_attempts(attempts, signals),
         framework=_framework(run_events),
         aliases=tuple(sorted(job.names - {job.id}, key=natural)),
     )
@@ -204,10 +206,10 @@ def _framework(run_events: Iterable[Event]) -> str | None:
     return names.most_common(1)[0][0] if names else None
 
 
-def _span(attempts: Sequence[AttemptRows]) -> Span | None:
+def _span(attempts: Sequence[AttemptRows]) -> JobTimes | None:
     """From the first start to the last end of the job's attempts."""
     starts = [start for attempt in attempts if (start := attempt.time("start")) is not None]
-    last = final(attempts)
+    last = final_attempt(attempts)
     return (min(starts), last.end if last is not None else None) if starts else None
 
 

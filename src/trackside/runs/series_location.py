@@ -15,7 +15,7 @@ from trackside.catalog.streams import host_of
 from trackside.model import Series
 from trackside.stores.metric_backend import SeriesInfo
 
-Gpu = tuple[str, str]
+NodeGpu = tuple[str, str]
 """(node, index); the node is empty if unknown."""
 Unit = tuple[str, str, str]
 """(node, index, MIG instance): what a job can hold. The instance is empty for a whole GPU."""
@@ -48,9 +48,9 @@ def locate_series(infos: Iterable[SeriesInfo], nodes: Sequence[str]) -> list[Loc
     names = NodeNames(nodes)
     keys = [_location_key(info.series) for info in infos]  # all metrics of a GPU have the same
     distinct = {key: dict(key[0]) for key in reversed(keys)}
-    known = _Devices(reversed(distinct.values()), names)
+    devices = _Devices(reversed(distinct.values()), names)
     paths = _by_path([(path, distinct[labels, path]) for labels, path in keys if path is not None], names)
-    completed = {key: _completed(key, names, known, paths) for key in distinct}
+    completed = {key: _complete(key, names, devices, paths) for key in distinct}
     return [_locate(info, completed[key]) for info, key in zip(infos, keys, strict=True)]
 
 
@@ -69,13 +69,13 @@ def _locate(info: SeriesInfo, completed: tuple[_Labels, tuple[str, ...]]) -> Loc
     return LocatedSeries(info, *words)
 
 
-def _completed(
-    key: tuple[_Labels, str | None], names: NodeNames, known: _Devices, paths: Mapping[str, str]
+def _complete(
+    key: tuple[_Labels, str | None], names: NodeNames, devices: _Devices, paths: Mapping[str, str]
 ) -> tuple[_Labels, tuple[str, ...]]:
     """The labels with node and GPU (unchanged if nothing is added), and the label fields of :class:`LocatedSeries`."""
     original, path = key
     labels = dict(original)
-    device = known.of(labels) if "gpu" not in labels or "node" not in labels else None
+    device = devices.of(labels) if "gpu" not in labels or "node" not in labels else None
     if "gpu" not in labels and device is not None:
         labels["gpu"] = device[1]
     node = (
@@ -83,7 +83,7 @@ def _completed(
         or (device[0] if device is not None else "")
         or (paths.get(path, "") if path is not None else "")
     )
-    node = names.spelled(node) or names.only
+    node = names.canonical(node) or names.only
     if node:
         labels["node"] = node
     get = labels.get
@@ -104,7 +104,7 @@ class NodeNames:
         """The run's node, if it has exactly one."""
         self._known: dict[str, str] = {}
 
-    def spelled(self, node: str) -> str:
+    def canonical(self, node: str) -> str:
         """A node as the scheduler spells it; unchanged if it is not one of the run's."""
         if node in self._exact or not node:
             return node
@@ -113,7 +113,7 @@ class NodeNames:
             name = self._known[node] = self._short.get(host_of(node), node)
         return name
 
-    def within(self, path: str) -> str:
+    def named_in(self, path: str) -> str:
         """The one node that a path names; empty if it names none, or several."""
         nodes = {self._short[part] for part in _parts(path) if part in self._short} if self._short else set()
         return nodes.pop() if len(nodes) == 1 else ""
@@ -135,7 +135,7 @@ def _by_path(unnamed: Sequence[tuple[str, Mapping[str, str]]], names: NodeNames)
     """Path -> node, for files whose series (path, labels) name none: a node of the run, else a folder that looks like
     a host if there are several such, else the file itself if the UUIDs in it show several machines."""
     distinct = list(dict.fromkeys(path for path, _ in unnamed))
-    by_node_name = {path: names.within(path) for path in distinct}
+    by_node_name = {path: names.named_in(path) for path in distinct}
     if any(by_node_name.values()) or len(distinct) < 2:
         return by_node_name
     hosts = {path: _hostlike(path) for path in distinct}
@@ -181,28 +181,28 @@ class _Devices:
 
     def __init__(self, labels: Iterable[Mapping[str, str]], names: NodeNames) -> None:
         self._names = names
-        self._by_uuid: dict[str, Gpu] = {}
+        self._by_uuid: dict[str, NodeGpu] = {}
         self._by_pci: dict[tuple[str, str], str] = {}
         for series_labels in labels:
             gpu, uuid, pci = series_labels.get("gpu"), series_labels.get("gpu_uuid"), series_labels.get("pci")
-            node = names.spelled(series_labels.get("node", ""))
-            if gpu is not None and uuid is not None and (node or _plain(uuid) not in self._by_uuid):
-                self._by_uuid[_plain(uuid)] = node, gpu
+            node = names.canonical(series_labels.get("node", ""))
+            if gpu is not None and uuid is not None and (node or _normalize_uuid(uuid) not in self._by_uuid):
+                self._by_uuid[_normalize_uuid(uuid)] = node, gpu
             if gpu is not None and pci is not None:
                 self._by_pci[node, pci] = gpu
 
-    def of(self, labels: Mapping[str, str]) -> Gpu | None:
+    def of(self, labels: Mapping[str, str]) -> NodeGpu | None:
         """(node, index) of a series by its UUID or address; the UUID replaces an unknown index."""
         uuid = labels.get("gpu_uuid")
-        device = self._by_uuid.get(_plain(uuid)) if uuid is not None else None
+        device = self._by_uuid.get(_normalize_uuid(uuid)) if uuid is not None else None
         if device is not None or "gpu" in labels:
             return device
-        node, pci = self._names.spelled(labels.get("node", "")), labels.get("pci")
+        node, pci = self._names.canonical(labels.get("node", "")), labels.get("pci")
         if pci is not None and (node, pci) in self._by_pci:
             return node, self._by_pci[node, pci]
         name = uuid if uuid is not None else pci
         return None if name is None else (node, name)
 
 
-def _plain(uuid: str) -> str:
+def _normalize_uuid(uuid: str) -> str:
     return uuid.lower().removeprefix("gpu-")

@@ -1,1 +1,2 @@
-"""RECEIVING AND ANSWERING: the receiver and the HTTP API; needs the extra ``serve``."""
+"""``trackside serve``: the receiver (:mod:`.receive`) and the HTTP API (:mod:`.api`), started by :mod:`.app`; needs the
+extra ``serve``."""

@@ -6,11 +6,11 @@ import math
 
 import msgspec
 
-from trackside.evidence import Frame, Grid, MissingAnswer, Store, reduced
+from trackside.evidence import Frame, Grid, MissingAnswer, Store, reduce_answer
 from trackside.model import Event, Scalar
 from trackside.query import Query, QueryError, Row
 from trackside.serve.problems import Problem
-from trackside.show.document import MAX_TEXT_CHARS, Json, plain
+from trackside.show.document import MAX_TEXT_CHARS, JsonScalar, plain
 
 MAX_WINDOWS = 10_000
 MAX_CELLS = 500_000
@@ -42,7 +42,7 @@ class RowDoc(msgspec.Struct, frozen=True, kw_only=True):
     """Role of a log line: root, cascade, confirmation, teardown, advice or fact; null for a record."""
     text: str
     """The line or record as text, up to 1,000 characters."""
-    fields: dict[str, Json | list[Json]]
+    fields: dict[str, JsonScalar | list[JsonScalar]]
     """Its fields by name."""
 
 
@@ -88,7 +88,7 @@ class ValueDoc(msgspec.Struct, frozen=True, kw_only=True, tag_field="answer", ta
 
     query: str
     """The query that was answered."""
-    value: Json
+    value: JsonScalar
     """The value."""
     unit: str
     """Unit of the value; empty if it has none."""
@@ -106,7 +106,7 @@ class MissingDoc(msgspec.Struct, frozen=True, kw_only=True, tag_field="answer", 
 AnswerDoc = RowsDoc | GridDoc | ValueDoc | MissingDoc
 
 
-def parsed(text: str) -> Query:
+def parse_query(text: str) -> Query:
     """A query that can be answered within the limits. Raises Problem."""
     try:
         query = Query.parse(text)
@@ -129,14 +129,14 @@ def parsed(text: str) -> Query:
     return query
 
 
-def answered(store: Store, query: Query, limit: int) -> AnswerDoc:
+def answer_query(store: Store, query: Query, limit: int) -> AnswerDoc:
     """A store's answer; at most ``limit`` rows. Raises Problem if it is too large."""
     answer = store.ask(query.rows)
     if isinstance(answer, MissingAnswer):
         return MissingDoc(query=str(query), reason=answer.reason)
     if query.reducer is not None:
         try:
-            value = reduced(answer, query)
+            value = reduce_answer(answer, query)
         except QueryError as error:
             raise Problem(422, str(error), "rows and metrics have different reducers") from error
         unit = answer.unit if isinstance(answer, Grid) and query.reducer != "count" else ""
@@ -172,7 +172,7 @@ def _grid(grid: Grid) -> GridDoc:
 
 def _row(row: Row) -> RowDoc:
     event = row if isinstance(row, Event) else None
-    fields: dict[str, Json | list[Json]] = {}
+    fields: dict[str, JsonScalar | list[JsonScalar]] = {}
     for name, value in row.fields.items():
         fields[name] = [_scalar(item) for item in value] if isinstance(value, tuple) else _scalar(value)
     return RowDoc(
@@ -190,7 +190,7 @@ def _row(row: Row) -> RowDoc:
     )
 
 
-def _scalar(value: Scalar) -> Json:
+def _scalar(value: Scalar) -> JsonScalar:
     value = plain(value)
     if isinstance(value, int) and value.bit_length() > 63:
         return _cut(str(value))  # larger than most JSON parsers support

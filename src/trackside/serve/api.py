@@ -11,47 +11,49 @@ from starlette.routing import Route
 from trackside.finding import Culprit
 from trackside.serve.answers import MAX_QUERY_CHARS, AnswerDoc
 from trackside.serve.handlers import FamilyDetail, FamilyDoc, Handlers, JobsDoc, RunDetail, VerifiedDoc
-from trackside.serve.operations import Arguments, Check, Operation, Parameter, document
-from trackside.serve.problems import encoded
+from trackside.serve.operations import ApiParameter, Arguments, Check, Operation, document
+from trackside.serve.problems import encode
 from trackside.show.document import VerdictDoc
 from trackside.stores.metadata.archive import MAX_PAGE_ROWS
 from trackside.stores.metadata.rows import RunPage, VerdictPage
 from trackside.version import package_version
 
 BASE = "/api/v1"
-ID = Parameter(
+ID = ApiParameter(
     name="id", within="path", about="A run's id (r17), or a job's id (4242), which means that job's last run"
 )
-CLUSTER = Parameter(
+CLUSTER = ApiParameter(
     name="cluster", empty=True, about="The cluster, if several have a job with this id; empty: the unnamed cluster"
 )
-LIMIT = Parameter(
+LIMIT = ApiParameter(
     name="limit", kind="integer", default=100, minimum=1, maximum=MAX_PAGE_ROWS, about="Maximum entries per page"
 )
-CURSOR = Parameter(name="cursor", about="The 'next' value of the previous page")
-VERDICT = Parameter(name="id", within="path", kind="integer", maximum=2**63 - 1, about="A verdict's id")
+CURSOR = ApiParameter(name="cursor", about="The 'next' value of the previous page")
+VERDICT = ApiParameter(name="id", within="path", kind="integer", maximum=2**63 - 1, about="A verdict's id")
 _EXACT = {"job": "A job's id", "cluster": "A cluster's name", "name": "A job's name", "username": "The submitting user",
           "state": "The job's final state in the scheduler, such as NODE_FAIL",
           "node": "A node of the run"}  # fmt: skip
 FILTERS = (
-    *(Parameter(name=name, about=about, empty=name == "cluster") for name, about in _EXACT.items()),
-    Parameter(name="culprit", known=get_args(Culprit), about=f"One of {', '.join(get_args(Culprit))}"),
-    Parameter(name="family", about="A family's code or id, such as b1 or cuda-oom"),
-    Parameter(
+    *(ApiParameter(name=name, about=about, empty=name == "cluster") for name, about in _EXACT.items()),
+    ApiParameter(name="culprit", allowed=get_args(Culprit), about=f"The owner: one of {', '.join(get_args(Culprit))}"),
+    ApiParameter(name="family", about="A family's code or id, such as b1 or cuda-oom"),
+    ApiParameter(
         name="since", kind="time", about="Only runs that started at or after this time: ISO 8601 or POSIX seconds"
     ),
-    Parameter(name="until", kind="time", about="Only runs that started before this time"),
+    ApiParameter(name="until", kind="time", about="Only runs that started before this time"),
 )
-CODE = Parameter(name="code", within="path", about="A family's code or id, such as b1 or cuda-oom")
-ROWS = Parameter(name="limit", kind="integer", default=1000, minimum=1, maximum=10_000, about="Maximum number of rows")
-QUERY = Parameter(name="query", required=True, maximum=MAX_QUERY_CHARS, about="The query as text")
+CODE = ApiParameter(name="code", within="path", about="A family's code or id, such as b1 or cuda-oom")
+ROWS = ApiParameter(
+    name="limit", kind="integer", default=1000, minimum=1, maximum=10_000, about="Maximum number of rows"
+)
+QUERY = ApiParameter(name="query", required=True, maximum=MAX_QUERY_CHARS, about="The query as text")
 
-_JUDGING = (
+_DIAGNOSIS_DETAILS = (
     "The job need not be recorded. The response waits for the verdict; after a minute the status is 202, the"
     " diagnosis continues and is recorded; a repeated request joins it. The headers Trackside-Run and Trackside-Verdict"
     " say where the verdict was recorded; Trackside-Not-Recorded says why it was not, if the verdict archive is down."
 )
-_ASKING = (
+_EVIDENCE_DETAILS = (
     "The query is text such as events(exception), record(job).first(state) or"
     " metric(gpu_utilization_ratio).over('run', 'avg').by('node', how='median'): the form of a citation's query."
 )
@@ -59,35 +61,37 @@ _ASKING = (
 
 async def open_api(_: Handlers, __: Request, ___: Arguments) -> Response:
     """The OpenAPI document."""
-    return Response(encoded(description()), media_type="application/json")
+    return Response(encode(description()), media_type="application/json")
 
 
-_ONE, _GONE = (ID, CLUSTER), (404, 409, 429, 503, 504)
-_JUDGED = (*_GONE, 502)
+_RUN, _RUN_PROBLEMS = (ID, CLUSTER), (404, 409, 429, 503, 504)
+_DIAGNOSIS_PROBLEMS = (*_RUN_PROBLEMS, 502)
 OPERATIONS: tuple[Operation, ...] = (
     Operation(method="GET", path=f"{BASE}/runs", id="listRuns", about="List runs with a verdict, newest first",
               answers=RunPage, handle=Handlers.runs, parameters=(*FILTERS, LIMIT, CURSOR),
               problems=(429, 503, 504)),
     Operation(method="GET", path=f"{BASE}/runs/{{id}}", id="getRun", about="Get a run, its predecessor and successors",
-              answers=RunDetail, handle=Handlers.run, parameters=_ONE, problems=_GONE),
+              answers=RunDetail, handle=Handlers.run, parameters=_RUN, problems=_RUN_PROBLEMS),
     Operation(method="GET", path=f"{BASE}/runs/{{id}}/verdict", id="getLatestVerdict",
               about="Get a run's latest verdict, as 'trackside diagnose --json' prints it", answers=VerdictDoc,
-              handle=Handlers.latest, parameters=_ONE, problems=_GONE, also={304: "Not modified since If-None-Match"}),
+              handle=Handlers.latest, parameters=_RUN, problems=_RUN_PROBLEMS,
+              also={304: "Not modified since If-None-Match"}),
     Operation(method="GET", path=f"{BASE}/runs/{{id}}/verdicts", id="listVerdicts",
               about="List all verdicts of a run, latest first", answers=VerdictPage, handle=Handlers.history,
-              parameters=(*_ONE, LIMIT, CURSOR), problems=_GONE),
+              parameters=(*_RUN, LIMIT, CURSOR), problems=_RUN_PROBLEMS),
     Operation(method="POST", path=f"{BASE}/runs/{{id}}/diagnose", id="diagnoseRun",
-              about="Diagnose a job now, record the verdict and return it", details=_JUDGING, answers=VerdictDoc,
-              handle=Handlers.diagnose, parameters=(ID,), problems=_JUDGED, also={202: "Still running"}),
+              about="Diagnose a job now, record the verdict and return it", details=_DIAGNOSIS_DETAILS,
+              answers=VerdictDoc, handle=Handlers.diagnose, parameters=(ID,), problems=_DIAGNOSIS_PROBLEMS,
+              also={202: "Still running"}),
     Operation(method="GET", path=f"{BASE}/runs/{{id}}/evidence", id="askEvidence",
-              about="Run one query on a job's evidence", details=_ASKING, answers=AnswerDoc,
-              handle=Handlers.evidence, parameters=(ID, QUERY, ROWS), problems=_JUDGED),
+              about="Run one query on a job's evidence", details=_EVIDENCE_DETAILS, answers=AnswerDoc,
+              handle=Handlers.evidence, parameters=(ID, QUERY, ROWS), problems=_DIAGNOSIS_PROBLEMS),
     Operation(method="GET", path=f"{BASE}/verdicts/{{id}}", id="getVerdict", about="Get one verdict's document",
-              answers=VerdictDoc, handle=Handlers.verdict, parameters=(VERDICT,), problems=_GONE,
+              answers=VerdictDoc, handle=Handlers.verdict, parameters=(VERDICT,), problems=_RUN_PROBLEMS,
               also={304: "Not modified since If-None-Match"}),
     Operation(method="POST", path=f"{BASE}/verdicts/{{id}}/verify", id="verifyVerdict",
               about="Check a verdict's citations again", answers=VerifiedDoc, handle=Handlers.verify,
-              parameters=(VERDICT,), problems=_JUDGED),
+              parameters=(VERDICT,), problems=_DIAGNOSIS_PROBLEMS),
     Operation(method="GET", path=f"{BASE}/jobs", id="listJobs", problems=(429, 502, 503, 504),
               about="List jobs that have evidence, with or without a verdict", answers=JobsDoc, handle=Handlers.jobs,
               parameters=(LIMIT,)),

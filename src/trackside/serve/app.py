@@ -58,10 +58,9 @@ def serve(options: ServeOptions, site: Site | None = None) -> None:
     raise_file_limit()
     with ExitStack() as stack:
         bound = stack.enter_context(_bound_socket(options))
-        read_again = decoder(
-            replace(options.limits, decoded_bytes=MAX_FRAME_BYTES)
-        )  # earlier limits may have been higher
-        intake = Intake(options.store, read_again, labels_of, options.limits, options.keeping, LineReader)
+        # the limits may have been higher when these bodies were accepted
+        replay_decoder = decoder(replace(options.limits, decoded_bytes=MAX_FRAME_BYTES))
+        intake = Intake(options.store, replay_decoder, labels_of, options.limits, options.keeping, LineReader)
         stack.callback(intake.close)
         archive = Archive.open(options.metadata or _default_metadata(options.store), lazy=bool(options.metadata))
         stack.callback(archive.close)
@@ -109,10 +108,11 @@ def application(
     intake: Intake,
     write: Tokens,
     read: Tokens,
-    more: Sequence[BaseRoute] = (),
+    extra_routes: Sequence[BaseRoute] = (),
     background: Callable[[], Coroutine[Any, Any, None]] | None = None,
 ) -> ASGIApp:
-    """The receiver's routes and ``more``, which do their own authorization. ``background``: a task to run meanwhile."""
+    """The receiver's routes and ``extra_routes``, which do their own authorization. ``background``: a task that runs as
+    long as the application."""
     receiver = Receiver(intake, write, read)
 
     @asynccontextmanager
@@ -125,7 +125,7 @@ def application(
         await asyncio.to_thread(receiver.close)
 
     handlers: Mapping[Any, Any] = {404: problems.not_found, 405: problems.not_found}
-    return Starlette(routes=[*receiver.routes(), *more], lifespan=lifespan, exception_handlers=handlers)
+    return Starlette(routes=[*receiver.routes(), *extra_routes], lifespan=lifespan, exception_handlers=handlers)
 
 
 async def _prune_daily(archive: Archive, days: float | None) -> None:

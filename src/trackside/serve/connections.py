@@ -11,9 +11,10 @@ import resource
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 MAX_CONNECTIONS = 4096
-"""At the same time, if the process may open twice as many files; the store needs some too."""
+"""Maximum number of simultaneous connections, if the process may open twice as many files: the store needs some
+too."""
 MAX_HEAD_BYTES = 64 << 10
-"""Of a request, without its body."""
+"""Maximum bytes of a request without its body."""
 FRAMING_BYTES = 9
 """Maximum bytes received per body byte, including the chunk headers."""
 HEAD_S = 20.0
@@ -40,7 +41,7 @@ class Connection(HttpToolsProtocol):
     """One connection of a client."""
 
     _timer: asyncio.TimerHandle | None = None
-    _outside = 0
+    _head_bytes = 0
     """Bytes of the current request that are not its body."""
     _is_body = False
     """Whether the head is complete and the body is not."""
@@ -60,9 +61,9 @@ class Connection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
             return
-        self._outside += len(data)
+        self._head_bytes += len(data)
         super().data_received(data)
-        if self._outside > MAX_HEAD_BYTES and not self.transport.is_closing():
+        if self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
             self._refuse(b"431 Request Header Fields Too Large", b"the request head is too long")
         elif self._timer is None and not self._is_body and not self._is_answering:
             self._end_after(HEAD_S)
@@ -73,7 +74,7 @@ class Connection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._outside = 0
+        self._head_bytes = 0
 
     def on_headers_complete(self) -> None:
         self._is_body = True
@@ -81,7 +82,7 @@ class Connection(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        self._outside = max(0, self._outside - FRAMING_BYTES * len(body))
+        self._head_bytes = max(0, self._head_bytes - FRAMING_BYTES * len(body))
         super().on_body(body)
 
     def on_message_complete(self) -> None:

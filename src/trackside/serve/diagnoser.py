@@ -1,4 +1,4 @@
-"""The diagnoser behind the HTTP API: it knows where the evidence is; the API does not."""
+"""The diagnoser behind the HTTP API: it opens the evidence of a job in the store and on the site."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from trackside.model import Plane
 from trackside.runs.listing import RunSummary, listing
 from trackside.session import Request, Session, SiteRequest, StoreRequest, open_session
-from trackside.session.site import is_job, names_of
+from trackside.session.site import is_job, source_names
 from trackside.site.config import Site
 from trackside.stores.embedded.layout import StoreError
 from trackside.stores.embedded.snapshot import Snapshot
 from trackside.stores.memory import MemoryStore
 from trackside.stores.receiver.flush import LinesNotRead
-from trackside.stores.receiver.intake import Intake, NotStored, QueueFull
+from trackside.stores.receiver.intake import Intake, IntakeFull, NotStored
 
 LISTED_S = 5.0
-"""A listing may be based on a flush that is at most this old."""
+"""Maximum age of the last flush for a listing of runs."""
 SOURCE = "received"
 LINES: tuple[Plane, ...] = ("log", "kernel")
 """Planes of log lines."""
@@ -30,7 +30,7 @@ _JOB = re.compile(r"(?:part-\d+/)?job-([^/]+)/")
 
 
 @dataclass(frozen=True, slots=True)
-class Lag:
+class IntakeLag:
     """Accepted data that cannot be diagnosed yet: the planes and the reason. ``files``: the affected files of received
     lines; None: any."""
 
@@ -38,7 +38,7 @@ class Lag:
     reason: str
     files: tuple[str, ...] | None = None
 
-    def of(self, jobs: Collection[str]) -> Lag | None:
+    def of_run(self, jobs: Collection[str]) -> IntakeLag | None:
         """The part that concerns a run with these ids: its files, and those of no job."""
         if self.files is None:
             return self
@@ -51,22 +51,22 @@ class Lag:
             rows.add_unavailable_source(plane, SOURCE, self.reason)
 
 
-def unread_lag(files: tuple[str, ...]) -> Lag:
+def unread_lag(files: tuple[str, ...]) -> IntakeLag:
     """The lag of files of received lines that could not be read in time."""
     number = "1 file of received lines is" if len(files) == 1 else f"{len(files):,} files of received lines are"
-    return Lag(LINES, f"{number} not read yet; try again", files)
+    return IntakeLag(LINES, f"{number} not read yet; try again", files)
 
 
-def lags(intake: Intake, within_s: float) -> tuple[Lag, ...]:
+def lags(intake: Intake, within_s: float) -> tuple[IntakeLag, ...]:
     """Write and read everything that was accepted, as far as the time permits; returns what is left."""
     try:
         unread_files = intake.flush().result(within_s)
     except LinesNotRead as error:
-        return (Lag(LINES, f"received lines cannot be read into the store: {error}"),)
-    except (QueueFull, NotStored, StoreError, OSError, CancelledError) as error:
+        return (IntakeLag(LINES, f"received lines cannot be read into the store: {error}"),)
+    except (IntakeFull, NotStored, StoreError, OSError, CancelledError) as error:
         # A timeout is an OSError without a message.
         reason = str(error) or f"not done within {within_s:g} s; try again"
-        return (Lag((*LINES, "metric"), f"the latest received data are not in the store yet: {reason}"),)
+        return (IntakeLag((*LINES, "metric"), f"the latest received data are not in the store yet: {reason}"),)
     return (unread_lag(tuple(unread_files)),) if unread_files else ()
 
 
@@ -75,20 +75,23 @@ class Diagnoser:
     servers, including jobs that only these know. Its methods are called from several threads at once.
 
     A name that is not a Slurm job id, such as the folder of an ingested run, is only looked up in the store.
-    ``refresh``: called before each query, so that the latest data count; returns the data that do not.
+    ``refresh``: called before each query, so that the latest data are included; returns the data that are not.
     """
 
     def __init__(
-        self, store: str | os.PathLike[str], refresh: Callable[[], Sequence[Lag]] = tuple, site: Site | None = None
+        self,
+        store: str | os.PathLike[str],
+        refresh: Callable[[], Sequence[IntakeLag]] = tuple,
+        site: Site | None = None,
     ) -> None:
         self._store, self._renew, self._site = os.fspath(store), refresh, site
         self._renewed = -LISTED_S
         self.paths = (self._store,)
         """The inputs that a verdict's document names."""
-        self.queried = names_of(site) if site is not None else ()
+        self.queried = source_names(site) if site is not None else ()
         """The servers and commands that the document names in addition."""
 
-    def _refresh(self) -> Sequence[Lag]:
+    def _refresh(self) -> Sequence[IntakeLag]:
         lags = self._renew()
         self._renewed = time.monotonic()
         return lags
@@ -114,11 +117,11 @@ class Diagnoser:
         return SiteRequest(self._site, job, store=self._store, as_of=as_of)
 
 
-def _note_lags(lags: Sequence[Lag], session: Session) -> None:
+def _note_lags(lags: Sequence[IntakeLag], session: Session) -> None:
     """Record the lags that concern the session's run, or possibly its parent's."""
     run = session.run
     ids = {name for name in (run.id, *run.aliases, run.parent) if name}
     ids |= {re.split(r"[_+]", name)[0] for name in ids}  # lines may name the whole array of a task
     for lag in lags:
-        if (run_lag := lag.of(ids)) is not None:
+        if (run_lag := lag.of_run(ids)) is not None:
             run_lag.note(session.store)

@@ -17,11 +17,11 @@ from trackside.facts.fact import closure, derivation
 from trackside.families import families, find_family
 from trackside.family import Family
 from trackside.runs.listing import RunSummary
-from trackside.serve.answers import AnswerDoc, answered, parsed
+from trackside.serve.answers import AnswerDoc, answer_query, parse_query
 from trackside.serve.diagnoser import Diagnoser
 from trackside.serve.operations import Arguments
-from trackside.serve.problems import Problem, encoded
-from trackside.serve.workers import Slow, Workers
+from trackside.serve.problems import Problem, encode
+from trackside.serve.workers import TaskTimeout, Workers
 from trackside.settings.price import NO_PRICE, Price
 from trackside.show import document as published
 from trackside.stores.metadata.archive import Archive
@@ -80,9 +80,9 @@ class BrokenDoc(msgspec.Struct, frozen=True, kw_only=True):
     """The cited place."""
     query: str
     """The cited query."""
-    was: published.Json
+    was: published.JsonScalar
     """Value in the verdict."""
-    now: published.Json
+    now: published.JsonScalar
     """Value now; null if there is none."""
     problem: str
     """Why there is no value now; empty if there is one."""
@@ -125,21 +125,22 @@ class FamilyDetail(FamilyDoc, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class Handlers:
-    """One method per operation. ``judging``: threads for verdicts and evidence; ``looking``: for the archive."""
+    """One method per operation. ``diagnosis_workers``: for verdicts and evidence; ``archive_workers``: for the
+    archive."""
 
     archive: Archive
     diagnoser: Diagnoser
-    judging: Workers = field(default_factory=lambda: Workers("judging", 2, 30, 60.0))
-    looking: Workers = field(default_factory=lambda: Workers("looking", 8, 200, 30.0))
+    diagnosis_workers: Workers = field(default_factory=lambda: Workers("diagnose", 2, 30, 60.0))
+    archive_workers: Workers = field(default_factory=lambda: Workers("archive", 8, 200, 30.0))
     price: Price = NO_PRICE
 
     def close(self) -> None:
-        self.judging.close()
-        self.looking.close()
+        self.diagnosis_workers.close()
+        self.archive_workers.close()
 
     async def _run(self, arguments: Arguments) -> ArchivedRun:
         id_, cluster = arguments["id"], arguments.get("cluster")
-        run = await self.looking.run(lambda: self.archive.find(id_, cluster))
+        run = await self.archive_workers.run(lambda: self.archive.find(id_, cluster))
         if run is None:
             raise Problem(404, f"run {id_} is not recorded", f"POST /api/v1/runs/{id_}/diagnose diagnoses it")
         return run
@@ -147,7 +148,7 @@ class Handlers:
     async def _job(self, arguments: Arguments) -> str:
         """The job's id; the job need not be recorded."""
         id_: str = arguments["id"]
-        run = await self.looking.run(lambda: self.archive.find(id_)) if id_[:1] == "r" else None
+        run = await self.archive_workers.run(lambda: self.archive.find(id_)) if id_[:1] == "r" else None
         return id_ if run is None else run.job
 
     # -- runs and verdicts
@@ -156,14 +157,12 @@ class Handlers:
         values = {name: value for name, value in arguments.items() if name in Filters.__struct_fields__}
         if values["family"] is not None:
             values["family"] = _family(values["family"]).code
-        filters = Filters(**values)
-        return _json(
-            await self.looking.run(lambda: self.archive.runs(filters, arguments["limit"], arguments["cursor"]))
-        )
+        filters, limit, cursor = Filters(**values), arguments["limit"], arguments["cursor"]
+        return _json(await self.archive_workers.run(lambda: self.archive.runs(filters, limit, cursor)))
 
     async def run(self, _: Request, arguments: Arguments) -> Response:
         run = await self._run(arguments)
-        return _json(RunDetail(run=run, lineage=await self.looking.run(lambda: self.archive.lineage(run))))
+        return _json(RunDetail(run=run, lineage=await self.archive_workers.run(lambda: self.archive.lineage(run))))
 
     async def latest(self, request: Request, arguments: Arguments) -> Response:
         run = await self._run(arguments)
@@ -174,7 +173,9 @@ class Handlers:
     async def history(self, _: Request, arguments: Arguments) -> Response:
         run = await self._run(arguments)
         return _json(
-            await self.looking.run(lambda: self.archive.verdicts(run.id, arguments["limit"], arguments["cursor"]))
+            await self.archive_workers.run(
+                lambda: self.archive.verdicts(run.id, arguments["limit"], arguments["cursor"])
+            )
         )
 
     async def verdict(self, request: Request, arguments: Arguments) -> Response:
@@ -182,34 +183,34 @@ class Handlers:
         return await self._document(request, arguments["id"], "private, max-age=86400, immutable")
 
     async def _document(self, request: Request, id_: int, cache: str) -> Response:
-        info = await self.looking.run(lambda: self.archive.verdict(id_))
+        info = await self.archive_workers.run(lambda: self.archive.verdict(id_))
         if info is None:
             raise Problem(404, f"verdict {id_} not found", "GET /api/v1/runs/{id}/verdicts lists a run's verdicts")
         headers = _headers(RecordResult(run=info.run, verdict=id_, new=False), info.digest) | {"Cache-Control": cache}
-        known_tags = [tag.strip() for tag in request.headers.get("if-none-match", "").split(",")]
-        if headers["ETag"] in known_tags or "*" in known_tags:
+        sent_tags = [tag.strip() for tag in request.headers.get("if-none-match", "").split(",")]
+        if headers["ETag"] in sent_tags or "*" in sent_tags:
             return Response(status_code=304, headers=headers)
-        body = await self.looking.run(lambda: self.archive.document(id_))
+        body = await self.archive_workers.run(lambda: self.archive.document(id_))
         if body is None:
             raise Problem(404, f"verdict {id_} was deleted because of its age")
         return Response(body, headers=headers, media_type="application/json")
 
-    # -- judging and evidence
+    # -- diagnosis and evidence
 
     async def diagnose(self, _: Request, arguments: Arguments) -> Response:
         job = await self._job(arguments)
         try:
-            body, record, reason = await self.judging.run(lambda: self._judge(job), ("verdict", job))
-        except Slow:
+            body, record, reason = await self.diagnosis_workers.run(lambda: self._diagnose(job), ("verdict", job))
+        except TaskTimeout:
             headers = {"Retry-After": "10"}
             text = (
                 f"the diagnosis of job {job} is still running and will be recorded; repeat the request to wait for it"
             )
-            return Response(encoded({"status": "running", "detail": text}), 202, headers, "application/json")
+            return Response(encode({"status": "running", "detail": text}), 202, headers, "application/json")
         headers = {"Trackside-Not-Recorded": _header(reason)} if record is None else _headers(record)
         return Response(body, headers={"Cache-Control": "no-store", **headers}, media_type="application/json")
 
-    def _judge(self, job: str) -> tuple[bytes, RecordResult | None, str]:
+    def _diagnose(self, job: str) -> tuple[bytes, RecordResult | None, str]:
         """(document, record, reason why it was not recorded): a verdict is returned even if the archive is down."""
         with self.diagnoser.session(job) as session:
             verdict = session.verdict()
@@ -221,18 +222,18 @@ class Handlers:
             return body, None, str(error)
 
     async def evidence(self, _: Request, arguments: Arguments) -> Response:
-        query, job = parsed(arguments["query"]), await self._job(arguments)
+        query, job = parse_query(arguments["query"]), await self._job(arguments)
 
         def ask() -> AnswerDoc:
             with self.diagnoser.session(job) as session:
-                return answered(session.store, query, arguments["limit"])
+                return answer_query(session.store, query, arguments["limit"])
 
-        return _json(await self.judging.run(ask))
+        return _json(await self.diagnosis_workers.run(ask))
 
     async def verify(self, _: Request, arguments: Arguments) -> Response:
         id_ = arguments["id"]
-        body = await self.looking.run(lambda: self.archive.document(id_))
-        info = await self.looking.run(lambda: self.archive.verdict(id_))
+        body = await self.archive_workers.run(lambda: self.archive.document(id_))
+        info = await self.archive_workers.run(lambda: self.archive.verdict(id_))
         if body is None or info is None:
             raise Problem(404, f"verdict {id_} not found", "GET /api/v1/runs/{id}/verdicts lists a run's verdicts")
         try:
@@ -247,13 +248,13 @@ class Handlers:
             with self.diagnoser.session(job, doc.run.as_of or doc.run.end) as session:
                 return list(check(doc.cites, session.store))
 
-        checked = await self.judging.run(ask, ("verify", id_))
-        broken = [_broken(citation) for citation in checked if not citation.holds]
-        return _json(VerifiedDoc(verdict=id_, cites=len(checked), holding=len(checked) - len(broken), broken=broken,
-                                 dangling=published.uncited(doc)))  # fmt: skip
+        checks = await self.diagnosis_workers.run(ask, ("verify", id_))
+        broken = [_broken_doc(citation) for citation in checks if not citation.holds]
+        return _json(VerifiedDoc(verdict=id_, cites=len(checks), holding=len(checks) - len(broken), broken=broken,
+                                 dangling=published.missing_citations(doc)))  # fmt: skip
 
     async def jobs(self, _: Request, arguments: Arguments) -> Response:
-        rows = await self.judging.run(self.diagnoser.runs, "jobs")
+        rows = await self.diagnosis_workers.run(self.diagnoser.runs, "jobs")
         rows = sorted(rows, key=lambda row: (row.start is not None, row.start or 0.0), reverse=True)
         return _json(JobsDoc(total=len(rows), jobs=[_job_doc(row) for row in rows[: arguments["limit"]]]))
 
@@ -286,14 +287,14 @@ def _job_doc(row: RunSummary) -> JobDoc:
                   n_gpus=row.n_gpus, planes=list(row.planes))  # fmt: skip
 
 
-def _broken(citation: CitationCheck) -> BrokenDoc:
+def _broken_doc(citation: CitationCheck) -> BrokenDoc:
     return BrokenDoc(id=citation.id, where=citation.cite.where, query=str(citation.cite.query),
                      was=published.plain(citation.cite.value),
                      now=published.plain(citation.now), problem=citation.problem)  # fmt: skip
 
 
 def _json(value: object) -> Response:
-    return Response(encoded(value), headers={"Cache-Control": "no-cache"}, media_type="application/json")
+    return Response(encode(value), headers={"Cache-Control": "no-cache"}, media_type="application/json")
 
 
 def _headers(record: RecordResult, digest: str = "") -> dict[str, str]:

@@ -15,11 +15,11 @@ from pathlib import Path
 from starlette.requests import ClientDisconnect, Request
 
 from trackside.errors import TracksideError
-from trackside.stores.receiver.options import Limits, ServeOptions
+from trackside.stores.receiver.options import ReceiverLimits, ServeOptions
 
 LOG = logging.getLogger("trackside.receiver")
 BUSY_S = 1.0
-"""After how many seconds a sender may retry if there was no memory for its body."""
+"""Seconds after which a sender may retry if there was no memory for its body."""
 MIN_TOKEN_CHARS = 16
 """Minimum characters of a token; shorter ones are too easily guessed."""
 
@@ -54,9 +54,8 @@ class Tokens:
         if scheme.lower() != "bearer" or not token.strip():
             raise RequestRefused(401, "a token is required: send the header 'Authorization: Bearer TOKEN'")
         sent_hash = hashlib.sha256(token.strip().encode("utf-8", "replace")).digest()
-        if not sum(
-            hmac.compare_digest(sent_hash, token_hash) for token_hash in self._hashes
-        ):  # compare all: constant time
+        # sum, not any: comparing all hashes takes constant time
+        if not sum(hmac.compare_digest(sent_hash, token_hash) for token_hash in self._hashes):
             raise RequestRefused(401, "the token is not valid here")
 
 
@@ -97,7 +96,7 @@ def load_tokens(options: ServeOptions) -> tuple[Tokens, Tokens]:
 class Bodies:
     """The bodies in memory: their number and total size."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ReceiverLimits) -> None:
         self.limits = limits
         self.count = self.bytes = 0
 
@@ -128,23 +127,23 @@ class BodyMemory:
         length = request.headers.get("content-length", "")
         if length.isdecimal() and int(length) > max_bytes:
             raise _too_large(max_bytes)
-        pieces = []
+        chunks = []
         try:
             async with asyncio.timeout(self._bodies.limits.body_s):
-                async for piece in request.stream():
-                    self.take(len(piece))
+                async for chunk in request.stream():
+                    self.add(len(chunk))
                     if self.bytes > max_bytes:
                         raise _too_large(max_bytes)
-                    pieces.append(piece)
+                    chunks.append(chunk)
         except TimeoutError:
             # Not 408: nearly all senders treat any 4xx as final and drop their data.
             reason = f"the body did not come within {self._bodies.limits.body_s:g} s"
             raise RequestRefused(503, reason, BUSY_S) from None
         except ClientDisconnect:
             raise RequestRefused(400, "the connection was closed before the body's end") from None
-        return b"".join(pieces)
+        return b"".join(chunks)
 
-    def take(self, size: int) -> None:
+    def add(self, size: int) -> None:
         """Count bytes; raises RequestRefused if all bodies together have too many."""
         if self._bodies.bytes + size > self._bodies.limits.bodies_bytes:
             raise RequestRefused(429, f"{self._bodies.bytes:,} bytes are in progress; try again later", BUSY_S)

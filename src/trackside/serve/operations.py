@@ -16,19 +16,19 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from trackside.errors import CannotAsk, NoSuchRun, NothingReadable, SeveralRuns
+from trackside.errors import InvalidSiteRequest, NoSuchRun, NothingReadable, SeveralRuns
 from trackside.http.unavailable import SourceUnavailable
 from trackside.serve.limits import RequestRefused
 from trackside.serve.problems import MEDIA_TYPE, Problem, ProblemDoc
-from trackside.serve.workers import QueueFull, Slow
+from trackside.serve.workers import TaskTimeout, WorkersBusy
 from trackside.show.schema import schema_components
 from trackside.stores.embedded.layout import StoreError
 from trackside.stores.metadata.errors import ArchiveError
 
 log = logging.getLogger(__name__)
-Kind = Literal["text", "integer", "time"]
+ParameterKind = Literal["text", "integer", "time"]
 Arguments = Mapping[str, Any]
-"""Parameter values by name; None for a missing parameter without default."""
+"""ApiParameter values by name; None for a missing parameter without default."""
 Check = Callable[[Request], None]
 """Raises RequestRefused for an unauthorized request."""
 MAX_TEXT_CHARS = 500
@@ -40,12 +40,12 @@ EVERYWHERE = (401, 422, 500)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parameter:
+class ApiParameter:
     """One parameter of a path or a query string. ``maximum``: characters of a text, or the largest integer."""
 
     name: str
     about: str
-    kind: Kind = "text"
+    kind: ParameterKind = "text"
     within: Literal["path", "query"] = "query"
     required: bool = False
     default: int | None = None
@@ -53,7 +53,7 @@ class Parameter:
     maximum: int = MAX_TEXT_CHARS
     empty: bool = False
     """Whether a text may be empty."""
-    known: Sequence[str] = ()
+    allowed: Sequence[str] = ()
     """The allowed values of a text; empty: any."""
 
     def read(self, text: str) -> str | int | float:
@@ -61,8 +61,8 @@ class Parameter:
         if self.kind == "text":
             if not (0 < len(text) <= self.maximum or (self.empty and not text)) or not text.isprintable():
                 raise Problem(422, f"{self.name} must be 1 to {self.maximum:,} printable characters")
-            if self.known and text not in self.known:
-                raise Problem(422, f"unknown {self.name} {text[:40]!r}", f"known: {', '.join(self.known)}")
+            if self.allowed and text not in self.allowed:
+                raise Problem(422, f"unknown {self.name} {text[:40]!r}", f"known: {', '.join(self.allowed)}")
             return text
         if self.kind == "time":
             return _time(self.name, text)
@@ -85,7 +85,7 @@ class Operation:
     handle: Callable[[Any, Request, Arguments], Awaitable[Response]]
     """Called with the handlers object that the routes were made for."""
     details: str = ""
-    parameters: Sequence[Parameter] = ()
+    parameters: Sequence[ApiParameter] = ()
     problems: Sequence[int] = ()
     """Error statuses it may return, besides 401, 422 and 500, which all may."""
     also: Mapping[int, str] = field(default_factory=dict)
@@ -106,11 +106,13 @@ class Operation:
 
     def _arguments(self, request: Request) -> Arguments:
         params = request.query_params
-        queried = [parameter.name for parameter in self.parameters if parameter.within == "query"]
+        allowed_names = [parameter.name for parameter in self.parameters if parameter.within == "query"]
         for name in params:
-            if name not in queried:
-                close_names = get_close_matches(name, queried, 1)
-                remedy = f"did you mean {close_names[0]}?" if close_names else f"known: {', '.join(queried) or 'none'}"
+            if name not in allowed_names:
+                close_names = get_close_matches(name, allowed_names, 1)
+                remedy = (
+                    f"did you mean {close_names[0]}?" if close_names else f"known: {', '.join(allowed_names) or 'none'}"
+                )
                 raise Problem(422, f"unknown parameter {name[:40]!r}", remedy)
             if len(params.getlist(name)) > 1:
                 raise Problem(422, f"{name} is given more than once")
@@ -137,7 +139,7 @@ def _time(name: str, text: str) -> float:
     return time
 
 
-def _problem(error: Exception, where: str) -> Problem:
+def _problem(error: Exception, operation: str) -> Problem:
     """The problem response for an exception."""
     match error:
         case Problem():
@@ -153,7 +155,7 @@ def _problem(error: Exception, where: str) -> Problem:
                 str(error).partition("; 'trackside ")[0],
                 "GET /api/v1/jobs lists the jobs that have evidence",
             )
-        case CannotAsk():
+        case InvalidSiteRequest():
             return Problem(422, str(error))
         case SeveralRuns():
             return Problem(409, f"several runs match: {', '.join(error.jobs[:20])}", "use the id of one of them")
@@ -161,12 +163,14 @@ def _problem(error: Exception, where: str) -> Problem:
             return Problem(503, str(error), "", 30)
         case SourceUnavailable():
             return Problem(504 if error.kind == "timeout" else 502, str(error), "", 30)
-        case QueueFull():
+        case WorkersBusy():
             return Problem(429, "too many requests in progress", "try again later", 5)
-        case Slow():
+        case TaskTimeout():
             return Problem(504, "the request took too long", "ask for less, or try again", 10)
-    log.error("%s failed", where, exc_info=error)
-    return Problem(500, f"{where} failed: {type(error).__name__}", "see the server's log for details; please report it")
+    log.error("%s failed", operation, exc_info=error)
+    return Problem(
+        500, f"{operation} failed: {type(error).__name__}", "see the server's log for details; please report it"
+    )
 
 
 # -- the description
@@ -215,7 +219,7 @@ def _operation(operation: Operation, schema: Mapping[str, Any]) -> dict[str, Any
     return {**description, "description": operation.details} if operation.details else description
 
 
-def _parameter(parameter: Parameter) -> dict[str, Any]:
+def _parameter(parameter: ApiParameter) -> dict[str, Any]:
     schema: dict[str, Any]
     match parameter.kind:
         case "integer":
@@ -224,8 +228,8 @@ def _parameter(parameter: Parameter) -> dict[str, Any]:
             schema = {"type": "string"}
         case _:
             schema = {"type": "string", "minLength": 0 if parameter.empty else 1, "maxLength": parameter.maximum}
-            if parameter.known:
-                schema = {"type": "string", "enum": list(parameter.known)}
+            if parameter.allowed:
+                schema = {"type": "string", "enum": list(parameter.allowed)}
     if parameter.default is not None:
         schema["default"] = parameter.default
     return {

@@ -11,10 +11,16 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from trackside.errors import TracksideError
-from trackside.stores.metadata.errors import ArchiveError, Kind
+from trackside.stores.metadata.errors import ArchiveError, ArchiveErrorKind
 
 MEDIA_TYPE = "application/problem+json"
-_ARCHIVE: Mapping[Kind, int] = {"unreachable": 503, "busy": 503, "newer": 503, "refused": 422, "ambiguous": 409}
+_ARCHIVE: Mapping[ArchiveErrorKind, int] = {
+    "unreachable": 503,
+    "busy": 503,
+    "newer": 503,
+    "refused": 422,
+    "ambiguous": 409,
+}
 
 
 class ProblemDoc(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,7 +60,7 @@ class Problem(TracksideError):
         headers = {} if self.retry_after_s is None else {"Retry-After": str(self.retry_after_s)}
         if self.status == 401:
             headers["WWW-Authenticate"] = "Bearer"
-        return Response(encoded(body), self.status, headers, MEDIA_TYPE)
+        return Response(encode(body), self.status, headers, MEDIA_TYPE)
 
 
 async def not_found(request: Request, error: Exception) -> Response:
@@ -69,7 +75,7 @@ async def not_found(request: Request, error: Exception) -> Response:
     return response
 
 
-def encoded(value: object) -> bytes:
+def encode(value: object) -> bytes:
     """JSON of a value that may contain foreign text: invalid Unicode becomes question marks."""
     try:
         return msgspec.json.encode(value)

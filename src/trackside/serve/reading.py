@@ -18,9 +18,9 @@ ROOT = "received/logs"
 GROWTH_RATIO = 1.5
 """A file is read again when it is this many times as large as at the last reading."""
 QUIET_S = 60.0
-"""A file with a last line of this age is read in any case,"""
+"""A file whose last line has this age is read even if it has not grown enough."""
 MAX_WAIT_S = 600.0
-"""but at the earliest after a twentieth of its age since the last reading, at most this long."""
+"""Maximum time that such a file waits after its last reading; younger files wait a twentieth of their age."""
 SMALL_BYTES = 256 << 10
 """Reading a file of this size again costs almost nothing."""
 BATCH_BYTES = 4 << 20
@@ -30,10 +30,10 @@ _PART = re.compile(r"part-\d+/[^/]+|[^/]+")
 
 @dataclass(slots=True)
 class _FileState:
-    """A file's state at its last reading. ``at``: when, POSIX seconds."""
+    """A file's state at its last reading. ``read_at``: POSIX seconds."""
 
     size: int
-    at: float
+    read_at: float
 
 
 class LineReader:
@@ -41,13 +41,13 @@ class LineReader:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder.absolute()
-        self._read: dict[str, _FileState] | None = None
+        self._states: dict[str, _FileState] | None = None
         self._first_times: dict[str, float] = {}
         """Path -> when it first appeared."""
 
     def sizes(self) -> Mapping[str, int]:
         """By path, the size at which each file was read."""
-        return {name: state.size for name, state in (self._read or {}).items()}
+        return {name: state.size for name, state in (self._states or {}).items()}
 
     def read(self, writer: Writer, all_: bool, within_s: float) -> Sequence[str]:
         """Read files that are due, or all that changed; start none after ``within_s``. Returns the paths of the others.
@@ -55,10 +55,10 @@ class LineReader:
         Raises StoreError.
         """
         end = time.monotonic() + within_s
-        if self._read is None:
-            self._read = self._known(writer)
+        if self._states is None:
+            self._states = self._files_in_store(writer)
         by_folder: dict[str, dict[str, int]] = {}
-        for name, size in self._due(self._read, all_).items():
+        for name, size in self._due(self._states, all_).items():
             match = _PART.match(name)
             folder = match[0] if match and match[0] != name else ""
             if folder.endswith(("nodes", "streams")):  # unrelated files
@@ -72,11 +72,11 @@ class LineReader:
                 names = [os.path.relpath(name, folder) if folder else name for name in names_in_batch]
                 ingest_below(writer, str(self._folder / folder), names, f"{ROOT}/{folder}", folder)
                 for name in names_in_batch:
-                    self._read[name] = _FileState(files[name], time.time())
+                    self._states[name] = _FileState(files[name], time.time())
                 unread = [name for name in unread if name not in names_in_batch]
         return unread
 
-    def _known(self, writer: Writer) -> dict[str, _FileState]:
+    def _files_in_store(self, writer: Writer) -> dict[str, _FileState]:
         """The files that the store has read already."""
         snapshot = writer.snapshot()
         rows = snapshot.rows(
@@ -88,31 +88,31 @@ class LineReader:
             for root, label, size, read_at in rows
         }
 
-    def _due(self, read: Mapping[str, _FileState], all_: bool) -> dict[str, int]:
+    def _due(self, states: Mapping[str, _FileState], all_: bool) -> dict[str, int]:
         now, due = time.time(), {}
         for top, _, names in os.walk(self._folder):
-            for leaf in names:
-                if not leaf.endswith(".log"):
+            for file_name in names:
+                if not file_name.endswith(".log"):
                     continue
-                path = os.path.join(top, leaf)
+                path = os.path.join(top, file_name)
                 name = os.path.relpath(path, self._folder)
                 stat = os.stat(path)
-                before = read.get(name)
+                previous = states.get(name)
                 first_time = self._first_times.setdefault(name, now)
-                if before is not None and before.size == stat.st_size:
+                if previous is not None and previous.size == stat.st_size:
                     continue
-                if all_ or self._is_due(stat, before, now, now - first_time):
+                if all_ or self._is_due(stat, previous, now, now - first_time):
                     due[name] = stat.st_size
         return due
 
-    def _is_due(self, stat: os.stat_result, before: _FileState | None, now: float, age: float) -> bool:
+    def _is_due(self, stat: os.stat_result, previous: _FileState | None, now: float, age: float) -> bool:
         is_quiet = now - stat.st_mtime >= QUIET_S
-        if before is None:
+        if previous is None:
             return is_quiet or stat.st_size > SMALL_BYTES
         if stat.st_size < SMALL_BYTES:
             return is_quiet
-        has_waited = now - before.at >= min(max(QUIET_S, age / 20), MAX_WAIT_S)
-        return stat.st_size >= GROWTH_RATIO * before.size or (is_quiet and has_waited)
+        has_waited = now - previous.read_at >= min(max(QUIET_S, age / 20), MAX_WAIT_S)
+        return stat.st_size >= GROWTH_RATIO * previous.size or (is_quiet and has_waited)
 
 
 def _batches(files: Mapping[str, int]) -> Iterator[list[str]]:

@@ -15,18 +15,18 @@ from starlette.routing import Route
 
 from trackside.serve import own_metrics, pushes
 from trackside.serve.limits import Bodies, RequestRefused, Tokens
-from trackside.serve.protocols.decoded import Answer, BadRequest, TooLarge
+from trackside.serve.protocols.decoded import BadRequest, PushAnswer, TooLarge
 from trackside.serve.protocols.series_key import KnownSeries
 from trackside.serve.pushes import PUSHES, Push
 from trackside.stores.receiver.arrivals import LABELS, SERIES, IntakeResult
-from trackside.stores.receiver.intake import Intake, NotStored, QueueFull
-from trackside.stores.receiver.options import Limits
+from trackside.stores.receiver.intake import Intake, IntakeFull, NotStored
+from trackside.stores.receiver.options import ReceiverLimits
 from trackside.stores.receiver.pending import Decoded
 from trackside.stores.receiver.write_ahead import Entry, Header
 
 LOG = logging.getLogger("trackside.receiver")
 DECODERS = 2
-"""Threads that decompress and decode, so that the event loop can answer meanwhile."""
+"""Threads that decompress and decode, so that the event loop can continue to answer."""
 LOG_INTERVAL_S = 60.0
 """Refusals of one kind are logged at most once in this time."""
 MAX_HEADER_CHARS = 1024
@@ -35,19 +35,20 @@ PREFIX_BYTES = 48
 """Maximum bytes added to each line in its file: its time, and a mark that it came from a stream."""
 
 
-def decoder(limits: Limits) -> Callable[[Entry], Decoded]:
+def decoder(limits: ReceiverLimits) -> Callable[[Entry], Decoded]:
     """A decoder for bodies of all protocols, which caches their series; raises BadRequest."""
-    return partial(pushes.decoded, max_bytes=limits.decoded_bytes, known=KnownSeries())
+    return partial(pushes.decode, max_bytes=limits.decoded_bytes, known_series=KnownSeries())
 
 
 class Receiver:
-    """Answers pushes to one store. ``answered``: number of responses by protocol and status."""
+    """Answers pushes to one store. ``responses``: their number by protocol and status; ``push_s``: seconds
+    spent on pushes."""
 
     def __init__(self, intake: Intake, write: Tokens, read: Tokens) -> None:
         self.intake = intake
         self.bodies = Bodies(intake.limits)
-        self.answered: dict[tuple[str, int], int] = {}
-        self.seconds = 0.0
+        self.responses: dict[tuple[str, int], int] = {}
+        self.push_s = 0.0
         self.stopping = False
         self._last_logged: dict[tuple[str, int], float] = {}
         self._write, self._read = write, read
@@ -79,15 +80,15 @@ class Receiver:
         try:
             self._write.admit(request.headers.get("authorization", ""))
             answer, headers = await self._accept(push, content_type, request), {}
-        except (RequestRefused, BadRequest, QueueFull, NotStored) as error:
+        except (RequestRefused, BadRequest, IntakeFull, NotStored) as error:
             answer = push.refusal(error.status, str(error), content_type)
             retry = error.retry_after_s
             headers = {} if retry is None else {"Retry-After": str(max(1, round(retry)))}
             if error.status == 401:
                 headers["WWW-Authenticate"] = "Bearer"
             self._log_refusal(push.id, error.status, _sender(request), str(error))
-        self.answered[push.id, answer.status] = self.answered.get((push.id, answer.status), 0) + 1
-        self.seconds += time.perf_counter() - begin
+        self.responses[push.id, answer.status] = self.responses.get((push.id, answer.status), 0) + 1
+        self.push_s += time.perf_counter() - begin
         return Response(answer.body, answer.status, {**answer.headers, **headers}, answer.content_type or None)
 
     def _log_refusal(self, protocol: str, status: int, sender: str, reason: str) -> None:
@@ -98,9 +99,9 @@ class Receiver:
             shown = "".join(char if char.isprintable() else "?" for char in reason[:300])
             LOG.warning("%s from %s refused with %d: %s", protocol, sender or "unknown sender", status, shown)
 
-    async def _accept(self, push: Push, content_type: str, request: Request) -> Answer:
+    async def _accept(self, push: Push, content_type: str, request: Request) -> PushAnswer:
         if self.stopping:
-            raise QueueFull("the receiver is stopping", 5.0)
+            raise IntakeFull("the receiver is stopping", 5.0)
         self.intake.check_capacity()
         with self.bodies.reserve() as memory:
             encoding = request.headers.get("content-encoding", "")
@@ -142,7 +143,7 @@ class Receiver:
             return PlainTextResponse(f"cannot write accepted data: {self.intake.last_error}\n", 503)
         try:
             self.intake.check_capacity()
-        except (QueueFull, NotStored) as error:
+        except (IntakeFull, NotStored) as error:
             return PlainTextResponse(f"{error}\n", 503)
         return PlainTextResponse("ready\n")
 
@@ -151,8 +152,8 @@ class Receiver:
             self._read.admit(request.headers.get("authorization", ""))
         except RequestRefused as error:
             return PlainTextResponse(f"{error}\n", error.status, {"WWW-Authenticate": "Bearer"})
-        answered = dict(self.answered)
-        text = await asyncio.to_thread(own_metrics.text, self.intake, self.bodies, answered, self.seconds)
+        responses = dict(self.responses)
+        text = await asyncio.to_thread(own_metrics.render, self.intake, self.bodies, responses, self.push_s)
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 

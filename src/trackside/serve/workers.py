@@ -12,11 +12,11 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
-class QueueFull(Exception):
+class WorkersBusy(Exception):
     """All threads are busy and the queue is full."""
 
 
-class Slow(Exception):
+class TaskTimeout(Exception):
     """The task was not done in time; it continues."""
 
 
@@ -35,30 +35,28 @@ class Workers:
     async def run(self, work: Callable[[], T], key: Hashable = None) -> T:
         """The result of the task, or its exception. Tasks with the same ``key`` run once: later callers join the first.
 
-        Raises QueueFull or Slow.
+        Raises WorkersBusy or TaskTimeout.
         """
         future = self._running.get(key) if key is not None else None
         if future is None:
             if len(self._running) >= self._max_tasks:
-                raise QueueFull
+                raise WorkersBusy
             future = asyncio.get_running_loop().run_in_executor(self._pool, work)
             task_key: Hashable = object() if key is None else key
             self._running[task_key] = future
-            future.add_done_callback(lambda done: self._ended(task_key, done))
+            future.add_done_callback(lambda task: self._forget_task(task_key, task))
         try:
             return await asyncio.wait_for(asyncio.shield(future), self.within_s)
         except TimeoutError:
             if future.done():  # the task itself raised TimeoutError
                 raise
-            raise Slow from None
+            raise TaskTimeout from None
 
-    def _ended(self, task_key: Hashable, done: asyncio.Future[Any]) -> None:
+    def _forget_task(self, task_key: Hashable, future: asyncio.Future[Any]) -> None:
         del self._running[task_key]
-        if not done.cancelled() and done.exception() is not None:
-            log.debug(
-                "failed: %s", done.exception()
-            )  # the caller gets the exception; if none waits, only the log has it
+        if not future.cancelled() and future.exception() is not None:  # if no caller waits, only the log shows it
+            log.debug("failed: %s", future.exception())
 
     def close(self) -> None:
-        """Accept no more tasks; running ones end by themselves."""
+        """Accept no more tasks; running tasks continue to their end."""
         self._pool.shutdown(wait=False, cancel_futures=True)

@@ -17,8 +17,8 @@ __all__ = ["PathsRequest", "Request", "Session", "SiteRequest", "StoreRequest", 
 def open_session(request: Request) -> Iterator[Session]:
     """A session on the requested run; its evidence can be queried until the block ends.
 
-    Raises FileNotFoundError for a missing path, SeveralRuns, NoSuchRun and StoreError; for a site also CannotAsk, and
-    NothingReadable if no source knows the job.
+    Raises FileNotFoundError for a missing path, SeveralRuns, NoSuchRun and StoreError; for a site also
+    InvalidSiteRequest, and NothingReadable if the job was not found in any source.
     """
     with ExitStack() as stack:
         match request:

@@ -1,11 +1,11 @@
-"""Chooses the requested run from loaded inputs: its rows, its training points and its metrics."""
+"""Chooses the requested run from loaded inputs: its rows, its logged steps and its metrics."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
 
-from trackside.catalog.job_states import WAITING
+from trackside.catalog.job_states import WAITING_STATES
 from trackside.http.unavailable import SourceUnavailable
 from trackside.model import Run
 from trackside.runs.metrics import run_metrics
@@ -18,30 +18,30 @@ MetricOpener = Callable[[Run, MemoryStore], MetricBackend]
 """Opens the store that holds the site's metrics of a run."""
 
 
-def choose(
+def choose_run(
     loaded: LoadedInputs, as_of: float | None = None, live: MetricOpener | None = None
 ) -> tuple[Run, MemoryStore]:
     """The run and its rows. ``as_of``: end of a run that is still going. Raises SeveralRuns or NoSuchRun."""
-    loaded.done()
-    resolved = loaded.resolved()
+    loaded.finish()
+    resolved = loaded.resolve_run()
     run, store = resolved.run, resolved.store
-    own, parents = frozenset(run.log_paths), frozenset(run.parent_log_paths)
-    for point in loaded.trajectories.points(own):
+    log_paths, parents = frozenset(run.log_paths), frozenset(run.parent_log_paths)
+    for point in loaded.trajectories.points(log_paths):
         store.add_event(resolved.adjust(point))
-    other = loaded.trajectories.differing(own) if run.id is None else None
-    if other is not None:
-        store.add_event(replace(resolved.adjust(other), kind="other_progress"))
+    other_point = loaded.trajectories.differing(log_paths) if run.id is None else None
+    if other_point is not None:
+        store.add_event(replace(resolved.adjust(other_point), kind="other_progress"))
     for point in loaded.trajectories.points(parents) if parents else ():
         store.add_event(replace(resolved.adjust(point), kind="parent_progress"))
-    if as_of is not None and run.end is None and run.disposition not in WAITING:
+    if as_of is not None and run.end is None and run.disposition not in WAITING_STATES:
         run = replace(run, end=as_of)
     if live is not None:
         run = _with_live(loaded, run, store, live(run, store))
     if loaded.metric_backend is not None and store.metrics is None:
         run, store.metrics = run_metrics(loaded.metric_backend, run, store)
     if loaded.metric_backend is not None and store.metrics is not None:
-        for metric in loaded.metric_backend.failed:
-            if (reason := store.metrics.failed.get(metric)) is not None:
+        for metric in loaded.metric_backend.unavailable:
+            if (reason := store.metrics.unavailable.get(metric)) is not None:
                 store.add_unavailable_source(
                     "metric", f"{loaded.metric_backend.name}: {metric}", str(reason), concerns_all=False
                 )
@@ -59,7 +59,7 @@ def _with_live(loaded: LoadedInputs, run: Run, store: MemoryStore, live: MetricB
     except SourceUnavailable as error:
         store.add_unavailable_source("metric", live.name, str(error))
         return run
-    for reason in live.failed.values():
+    for reason in live.unavailable.values():
         store.add_unavailable_source("metric", live.name, str(reason))
     if not store.metrics.backend.series():
         store.metrics = replace(store.metrics, note=f"{live.name} holds no metric of the run")

@@ -1,4 +1,4 @@
-"""What the inputs hold: their rows, training points and measurements, before a run is chosen."""
+"""What the inputs hold: their rows, logged steps and measurements, before a run is chosen."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trackside.logs.trajectory import Trajectories
 from trackside.model import Event, Input, Record, Samples
 from trackside.read.bundle import recorded_job_and_time
 from trackside.read.detect import read_source
-from trackside.read.format import Source
+from trackside.read.format import InputSource
 from trackside.read.formats.job_log import empty_output
 from trackside.read.walk import walk
 from trackside.runs.resolve import ResolvedRun, resolve
@@ -30,7 +30,7 @@ MAX_SAMPLES_IN_MEMORY = 30_000_000
 
 @dataclass(slots=True)
 class LoadedInputs:
-    """What the inputs hold, and the detected format of each file. A sink for readers until ``done``."""
+    """What the inputs hold, and the detected format of each file. A sink for readers until ``finish``."""
 
     store: MemoryStore = field(default_factory=MemoryStore)
     trajectories: Trajectories = field(default_factory=Trajectories)
@@ -47,11 +47,11 @@ class LoadedInputs:
     """The job to choose; None: the one that the inputs are about."""
     as_of: float | None = None
     """The present, POSIX seconds, according to a bundle's verdict."""
-    on_source: Callable[[Source], None] | None = None
+    on_source: Callable[[InputSource], None] | None = None
     """Called with each source before it is read: a bundle stores what a site returned."""
     _memory: MemoryBackend | None = None
     _spill: Spill | None = None
-    _done: bool = False
+    _finished: bool = False
 
     def event(self, event: Event) -> None:
         """Take one event from a reader."""
@@ -77,11 +77,11 @@ class LoadedInputs:
 
             self._spill, self._memory, self.metric_backend = Spill(self._memory), None, None
 
-    def take(self, source: Source | Input) -> None:
+    def read(self, source: InputSource | Input) -> None:
         """Read a source, or record why it cannot be read."""
-        if self.on_source is not None and isinstance(source, Source):
+        if self.on_source is not None and isinstance(source, InputSource):
             self.on_source(source)
-        row = read_source(source, self) if isinstance(source, Source) else source
+        row = read_source(source, self) if isinstance(source, InputSource) else source
         self.inputs.append(row)
         if row.plane is not None and row.status in ("read", "partial"):
             self.store.planes.add(row.plane)
@@ -97,13 +97,13 @@ class LoadedInputs:
             job, self.as_of = recorded_job_and_time(paths[0])
             self.job = self.job or job
         for source in walk(paths, on_progress):
-            self.take(source)
+            self.read(source)
 
-    def done(self) -> None:
+    def finish(self) -> None:
         """Call after everything was read; a second call changes nothing."""
-        if self._done:
+        if self._finished:
             return
-        self._done = True
+        self._finished = True
         if "log" not in self.store.planes:  # if no log has any line, an empty one is evidence: the job wrote nothing
             for row in self.inputs:
                 if row.status == "empty" and (event := empty_output(row.path)) is not None:
@@ -111,8 +111,8 @@ class LoadedInputs:
         if self._spill is not None:
             self.metric_backend = self._spill.backend()
 
-    def resolved(self) -> ResolvedRun:
-        """The run to choose and its rows, without training points and metrics. Raises SeveralRuns or NoSuchRun."""
+    def resolve_run(self) -> ResolvedRun:
+        """The run to choose and its rows, without logged steps and metrics. Raises SeveralRuns or NoSuchRun."""
         return resolve(self.store, self.job, [*self.trajectories.paths, *self.paths], self.home, self.owners)
 
     @property

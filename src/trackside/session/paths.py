@@ -39,7 +39,7 @@ def load(paths: Paths, on_progress: ProgressCallback | None = None, job: str | N
     """Load everything under the paths. Raises FileNotFoundError for a missing path, and StoreError."""
     loaded = LoadedInputs(job=job)
     loaded.load(paths, on_progress)
-    loaded.done()
+    loaded.finish()
     return loaded
 
 

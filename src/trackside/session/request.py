@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trackside.read.format import Source
+from trackside.read.format import InputSource
 from trackside.stores.embedded.layout import Directory
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ class PathsRequest:
 
 @dataclass(frozen=True, slots=True)
 class StoreRequest:
-    """A job of an embedded store, by its id or the folder that it was ingested from. ``paths``: what else belongs to
-    it, read for this session only."""
+    """A job of an embedded store, by its id or the folder that it was ingested from. ``paths``: further
+    files of the job, read for this session only."""
 
     store: StrPath
     job: str | None = None
@@ -43,7 +43,8 @@ class StoreRequest:
 
 @dataclass(frozen=True, slots=True)
 class SiteRequest:
-    """A job of a site: its Slurm, log stores and server of metrics. ``paths`` and ``store``: what else is known of it.
+    """A job of a site: its Slurm, log stores and server of metrics. ``paths`` and ``store``: further files of
+    the job, and a store that may hold it.
 
     ``on_source``: called with each source before it is read, except those that ``store`` and, with it, ``paths`` hold.
     """
@@ -54,7 +55,7 @@ class SiteRequest:
     store: StrPath | None = None
     as_of: float | None = None
     on_progress: ProgressCallback | None = None
-    on_source: Callable[[Source], None] | None = None
+    on_source: Callable[[InputSource], None] | None = None
 
 
 Request = PathsRequest | StoreRequest | SiteRequest
@@ -69,7 +70,7 @@ def request_of(
     site: Site | None = None,
     on_progress: ProgressCallback | None = None,
 ) -> Request:
-    """The request for what was given. The first of the paths may be a store: then the others belong to its job."""
+    """The request for these arguments. If the first path is a store, the other paths are further files of its job."""
     if store is None and paths and Directory(paths[0]).exists:
         store, paths = paths[0], paths[1:]
     if site is not None:

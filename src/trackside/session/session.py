@@ -1,4 +1,4 @@
-"""One run and everything known about it; the upper rooms work on this."""
+"""One run with its evidence and verdict: what the packages above work on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trackside.facts.fact import Facts
 from trackside.finding import Verdict
 from trackside.model import Input, Run
 from trackside.query import Query
-from trackside.session.choice import choose
+from trackside.session.choice import choose_run
 from trackside.session.inputs import LoadedInputs
 from trackside.session.request import Paths
 from trackside.stores.memory import MemoryStore
@@ -46,7 +46,7 @@ class Session:
     def of(cls, loaded: LoadedInputs, as_of: float | None = None, files: Paths = ()) -> Self:
         """A session on the job to choose from loaded inputs. Raises SeveralRuns or NoSuchRun."""
         as_of = loaded.as_of if as_of is None else as_of
-        return cls(*choose(loaded, as_of), loaded, as_of, files=files)
+        return cls(*choose_run(loaded, as_of), loaded, as_of, files=files)
 
     @property
     def inputs(self) -> Sequence[Input]:

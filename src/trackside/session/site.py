@@ -12,15 +12,15 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 
 from trackside.catalog.streams import is_stream_of, label_value
-from trackside.errors import CannotAsk, NoSuchRun, NothingReadable
-from trackside.evidence import UNABLE, Frame
+from trackside.errors import InvalidSiteRequest, NoSuchRun, NothingReadable
+from trackside.evidence import UNABLE_TO_CHECK, Frame
 from trackside.finding import Verdict
 from trackside.http.unavailable import SourceUnavailable
 from trackside.model import Event, Input, InputStatus, Plane, Run
 from trackside.query import events
-from trackside.read.format import Source
+from trackside.read.format import InputSource
 from trackside.read.walk import WalkItem, walk
-from trackside.session.choice import MetricOpener, choose
+from trackside.session.choice import MetricOpener, choose_run
 from trackside.session.inputs import LoadedInputs
 from trackside.session.request import SiteRequest, StoreRequest
 from trackside.session.session import Session
@@ -37,11 +37,11 @@ from trackside.stores.metric_store import MetricOptions, MetricServer, RunScope,
 from trackside.verdict import engine
 from trackside.version import package_version
 
-ZONES_S = 15 * 3600.0
+MAX_ZONE_OFFSET_S = 15 * 3600.0
 """The times of records and logs in files may differ from UTC, which servers use, by at most this."""
 MAX_REASONS = 4
 """Sources whose reason an error gives."""
-LOG_STORE: tuple[Plane, ...] = ("log", "kernel")
+LOG_STORE_PLANES: tuple[Plane, ...] = ("log", "kernel")
 """The planes that a log store can provide."""
 
 
@@ -62,8 +62,8 @@ class SiteSession(Session):
 def open_site(request: SiteRequest, stack: ExitStack) -> SiteSession:
     """Query everything that the site has about a job; its metrics can be queried until the stack is closed.
 
-    Raises FileNotFoundError for a missing path, CannotAsk, NothingReadable if there is nothing to query or no source
-    knows the job, StoreError, SeveralRuns and NoSuchRun.
+    Raises FileNotFoundError for a missing path, InvalidSiteRequest, NothingReadable if there is nothing to query or the
+    job was not found in any source, StoreError, SeveralRuns and NoSuchRun.
     """
     site, job, has_inputs = request.site, request.job, bool(request.paths or request.store)
     slurm = None
@@ -74,7 +74,7 @@ def open_site(request: SiteRequest, stack: ExitStack) -> SiteSession:
     if job is not None and slurm is not None and not has_inputs and _is_unknown(slurm):
         _refuse_if_unknown_everywhere(site, job, slurm)
     servers: list[MetricServer] = []
-    if site.metrics is not None and answer.known:  # enough to start searching for the metrics while logs are read
+    if site.metrics is not None and answer.is_known:  # enough to start searching for the metrics while logs are read
         scope = RunScope(answer.start, answer.end, answer.nodes, answer.names)
         servers.append(stack.enter_context(closing(open_metrics(site.metrics, scope))))
         servers[0].prefetch()
@@ -84,7 +84,7 @@ def open_site(request: SiteRequest, stack: ExitStack) -> SiteSession:
     for row in answer.rows:
         if row.status in ("unreadable", "refused") and not _was_pushed(loaded, row, answer):
             loaded.store.add_unavailable_source(row.plane or "scheduler", row.path, row.note)
-    queried = names_of(site, slurm is not None)
+    queried = source_names(site, slurm is not None)
     if not queried and not has_inputs:
         raise NothingReadable(
             "no source to query: no Slurm commands on this machine, and no metrics or logs are configured; "
@@ -96,7 +96,7 @@ def open_site(request: SiteRequest, stack: ExitStack) -> SiteSession:
     if as_of is None:
         as_of = time.time() if answer.stage == "going" else loaded.as_of
     opener = None if site.metrics is None else _opener(servers, site.metrics, stack)
-    run, store = choose(loaded, as_of, opener)
+    run, store = choose_run(loaded, as_of, opener)
     files = [*request.paths, *answer.files]
     return SiteSession(run, store, loaded, as_of, answer.stage, queried, files, servers)
 
@@ -110,12 +110,12 @@ def _load(request: SiteRequest, slurm: SlurmAnswer, stack: ExitStack) -> LoadedI
             loaded = load_stored(stored, stack, slurm.sources, slurm.owners)
             loaded.on_source = request.on_source
             for source in (*slurm.sources, *walk(slurm.files)) if request.on_source is not None else ():
-                if isinstance(source, Source) and request.on_source is not None:
+                if isinstance(source, InputSource) and request.on_source is not None:
                     request.on_source(source)
             return loaded
     loaded = LoadedInputs(owners=slurm.owners, job=request.job, on_source=request.on_source)
     for source in slurm.sources:
-        loaded.take(source)
+        loaded.read(source)
     loaded.load(paths, request.on_progress)
     return loaded
 
@@ -148,7 +148,7 @@ def _usage_errors() -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise CannotAsk(str(error)) from error
+        raise InvalidSiteRequest(str(error)) from error
 
 
 def _asks_slurm(site: Site, files: bool) -> bool:
@@ -163,7 +163,7 @@ def _sets_slurm(site: Site) -> bool:
     )
 
 
-def names_of(site: Site, slurm: bool | None = None) -> tuple[str, ...]:
+def source_names(site: Site, slurm: bool | None = None) -> tuple[str, ...]:
     """The names of the sources to query about a job. ``slurm``: whether Slurm is queried; None: per the settings."""
     return (
         *(["slurm"] if (_sets_slurm(site) if slurm is None else slurm) else []),
@@ -190,7 +190,7 @@ def _refuse_unknown(loaded: LoadedInputs, job: str | None, more: Sequence[Input]
     silent = [row for row in rows if row.status in ("unreadable", "refused")]
     if silent and len(silent) == len(rows):
         raise NothingReadable(
-            f"cannot look up {subject}: no source answers ({_reasons(silent)}); run it where they do, or give PATHS"
+            f"cannot look up {subject}: no source answers ({_reasons(silent)}); run it where these work, or give PATHS"
         )
     raise NothingReadable(f"{subject} not found; queried: {_reasons(rows) or 'nothing'}")
 
@@ -214,7 +214,7 @@ def _last_message(note: str) -> str:
 
 def _is_unknown(slurm: SlurmAnswer) -> bool:
     """Whether all Slurm commands answered and none knows the job."""
-    return not slurm.known and bool(slurm.rows) and all(row.status == "empty" for row in slurm.rows)
+    return not slurm.is_known and bool(slurm.rows) and all(row.status == "empty" for row in slurm.rows)
 
 
 def _refuse_if_unknown_everywhere(site: Site, job: str, slurm: SlurmAnswer) -> None:
@@ -247,23 +247,23 @@ def _refuse_if_unknown_everywhere(site: Site, job: str, slurm: SlurmAnswer) -> N
 
 def _line_queries(loaded: LoadedInputs, slurm: SlurmAnswer | None) -> list[LogRequest]:
     """Queries for the lines of the job and of its nodes during it; and for those of its parents."""
-    if slurm is not None and slurm.known:
-        own = LogRequest(slurm.names, slurm.nodes, slurm.start, slurm.end)
-        return [own, LogRequest(slurm.parents, end=slurm.start)] if slurm.parents else [own]
-    run = loaded.resolved().run
+    if slurm is not None and slurm.is_known:
+        request = LogRequest(slurm.names, slurm.nodes, slurm.start, slurm.end)
+        return [request, LogRequest(slurm.parents, end=slurm.start)] if slurm.parents else [request]
+    run = loaded.resolve_run().run
     jobs = tuple(dict.fromkeys(name for name in (loaded.job, run.id, *run.aliases) if name))
-    start = None if run.start is None else run.start - ZONES_S
-    end = None if run.end is None else run.end + ZONES_S
+    start = None if run.start is None else run.start - MAX_ZONE_OFFSET_S
+    end = None if run.end is None else run.end + MAX_ZONE_OFFSET_S
     return [LogRequest(jobs, run.nodes, start, end)]
 
 
 def _take_log(loaded: LoadedInputs, name: str, source: WalkItem) -> None:
-    loaded.take(source)
+    loaded.read(source)
     row = loaded.inputs[-1]
     if row.status in ("unreadable", "partial", "refused"):
-        faults = source.faults if isinstance(source, Source) else []
-        reason = ("; ".join(faults) or row.note).removeprefix(UNABLE).removeprefix(f"{name}: ")
-        for plane in (row.plane,) if row.plane is not None else LOG_STORE:
+        faults = source.faults if isinstance(source, InputSource) else []
+        reason = ("; ".join(faults) or row.note).removeprefix(UNABLE_TO_CHECK).removeprefix(f"{name}: ")
+        for plane in (row.plane,) if row.plane is not None else LOG_STORE_PLANES:
             loaded.store.add_unavailable_source(plane, name, reason)
 
 
@@ -318,7 +318,7 @@ def _scope(run: Run, rows: MemoryStore) -> RunScope:
         start, end = _log_span(rows)
     if start is None:
         return RunScope(None, None, run.nodes, jobs)
-    return RunScope(start - ZONES_S, None if end is None else end + ZONES_S, run.nodes, jobs)
+    return RunScope(start - MAX_ZONE_OFFSET_S, None if end is None else end + MAX_ZONE_OFFSET_S, run.nodes, jobs)
 
 
 def _log_span(rows: MemoryStore) -> tuple[float | None, float | None]:
@@ -344,5 +344,5 @@ def _server_row(curves: MetricServer) -> Input:
         return Input(curves.name, curves.title, "unreadable", f"{error}; {cost}", plane="metric")
     names = len({info.series.metric for info in infos})
     note = f"{names:,} metrics of the run in {len(infos):,} series; {cost}"
-    status: InputStatus = "partial" if curves.failed else "read" if infos else "empty"
+    status: InputStatus = "partial" if curves.unavailable else "read" if infos else "empty"
     return Input(curves.name, curves.title, status, note, len(infos), "metric")

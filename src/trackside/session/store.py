@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from types import MappingProxyType
 
 from trackside.ingest import ingest_into
-from trackside.read.format import Source
+from trackside.read.format import InputSource
 from trackside.runs.job_data import find
 from trackside.session.inputs import LoadedInputs
 from trackside.session.request import StoreRequest
@@ -26,10 +26,10 @@ def open_store(request: StoreRequest, stack: ExitStack) -> Session:
 def load_stored(
     request: StoreRequest,
     stack: ExitStack,
-    more: Sequence[Source] = (),
+    more: Sequence[InputSource] = (),
     owners: Mapping[str, str] = MappingProxyType({}),
 ) -> LoadedInputs:
-    """What a store holds about one job, as if loaded from files; its series can be queried until the stack is closed.
+    """The data of one job in a store, as if loaded from files; its series can be queried until the stack is closed.
 
     ``more``: further sources of the job; ``owners``: path of a file, in the store or not, whose job is known -> its id.
     """

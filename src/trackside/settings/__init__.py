@@ -179,9 +179,9 @@ class Settings:
         keys, table_values = section.types(), self.set_values.get(index, {})
         values: dict[str, Any] = {}
         for key, setting in table_values.items():
-            value = _converted(keys[key], setting, f"{section.name}.{key}")
+            value = _convert(keys[key], setting, f"{section.name}.{key}")
             if key in PATHS or key.endswith(("_file", "_files")):
-                value = _absolute(value, setting.folder)
+                value = _make_absolute(value, setting.folder)
             if key in SECRETS or key in NAMED or key == "url":
                 value = _with_variables(value, setting, environ)
             values[key] = value
@@ -196,7 +196,7 @@ class Settings:
         """An error about a whole table, with the origin of the key that the message names, else of its first key."""
         table_values = self.set_values.get(index, {})
         key = next(
-            (key for key in table_values if re.search(rf"\b{re.escape(key)}\b", message)),
+            (key for key in table_values if re.search(rf"\b{re.escape(key)}\b", message, re.IGNORECASE)),
             next(iter(table_values), None),
         )
         origin = table_values[key].origin if key is not None else "the settings"
@@ -243,14 +243,14 @@ def _lines(text: str) -> dict[tuple[str, int, str], int]:
     return lines
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """The end of an error message: the known name nearest to the word, else all known names."""
-    names = sorted(known)
+def nearest(word: str, candidates: Iterable[str]) -> str:
+    """The end of an error message: the candidate nearest to the word, else all candidates."""
+    names = sorted(candidates)
     close = difflib.get_close_matches(word, names, 1, 0.5)
     return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(names)}"
 
 
-def _converted(hint: Any, setting: SettingValue, name: str) -> Any:
+def _convert(hint: Any, setting: SettingValue, name: str) -> Any:
     value = setting.value
     if setting.text and not _takes_text(hint):
         try:
@@ -290,10 +290,10 @@ def _type_text(hint: Any) -> str:
     return plain.get(hint, "of another type")
 
 
-def _absolute(value: Any, folder: str) -> Any:
+def _make_absolute(value: Any, folder: str) -> Any:
     """A path, or a list of paths, made absolute."""
     if isinstance(value, (list, tuple)):
-        return tuple(_absolute(path, folder) for path in value)
+        return tuple(_make_absolute(path, folder) for path in value)
     return os.path.join(folder, os.path.expanduser(value)) if isinstance(value, str) and value else value
 
 

@@ -15,7 +15,7 @@ def is_secret(name: str) -> bool:
     return _SECRET.search(name) is not None
 
 
-def shown_url(url: str) -> str:
+def url_without_secrets(url: str) -> str:
     """A URL without secrets: the password, a user without password (possibly a token), parameters with secret names."""
     scheme, slashes, rest = url.partition("//") if "//" in url else ("", "", url)
     authority, slash, path = rest.partition("/")
@@ -26,8 +26,8 @@ def shown_url(url: str) -> str:
     if at:
         user, colon, _ = user_info.partition(":")
         authority = f"{user}:{HIDDEN}@{host}" if user and colon else f"{HIDDEN}@{host}"
-    return scheme + slashes + re.sub(r"([?&]([^=&]*)=)[^&]+", _masked, authority + slash + path)
+    return scheme + slashes + re.sub(r"([?&]([^=&]*)=)[^&]+", _mask, authority + slash + path)
 
 
-def _masked(parameter: re.Match[str]) -> str:
+def _mask(parameter: re.Match[str]) -> str:
     return f"{parameter[1]}{HIDDEN}" if is_secret(unquote_plus(parameter[2])) else parameter[0]

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trackside.settings import NAMED, SECRETS, Settings
-from trackside.settings.secrets import HIDDEN, is_secret, shown_url
+from trackside.settings.secrets import HIDDEN, is_secret, url_without_secrets
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class EffectiveSetting:
     """One line of the effective configuration, secrets hidden."""
 
     name: str
@@ -19,10 +19,10 @@ class Setting:
     origin: str
 
 
-def in_force(settings: Settings, unless_given: Collection[str] = ()) -> list[Setting]:
+def effective_settings(settings: Settings, unless_given: Collection[str] = ()) -> list[EffectiveSetting]:
     """Every key of every section in use, with its value and origin. A section of ``unless_given`` is in use only if one
     of its keys is set."""
-    effective: list[Setting] = []
+    effective: list[EffectiveSetting] = []
     for section in settings.sections.values():
         indices = settings.indices(section.name)
         if not indices and section.name not in unless_given:
@@ -36,11 +36,11 @@ def in_force(settings: Settings, unless_given: Collection[str] = ()) -> list[Set
                 if setting is None and (key.endswith("_file") or value is None):
                     continue
                 origin = "default" if setting is None else setting.origin
-                effective.append(Setting(f"{name}.{key}", _hidden(key, value), origin))
+                effective.append(EffectiveSetting(f"{name}.{key}", _hidden(key, value), origin))
     return effective
 
 
-def as_toml(settings: Iterable[Setting], several: Collection[str] = ()) -> str:
+def as_toml(settings: Iterable[EffectiveSetting], several: Collection[str] = ()) -> str:
     """The effective configuration as TOML, each key with its origin; ``several``: sections that may occur more than
     once."""
     tables: dict[str, list[str]] = {}
@@ -51,7 +51,7 @@ def as_toml(settings: Iterable[Setting], several: Collection[str] = ()) -> str:
     return "\n".join(f"{heads[table]}\n" + "\n".join(lines) + "\n" for table, lines in tables.items())
 
 
-def exposed(file: Path, settings: Settings) -> list[str]:
+def exposure_warnings(file: Path, settings: Settings) -> list[str]:
     """A warning if a file that every user can read contains a secret."""
     if not file.stat().st_mode & 0o007:
         return []
@@ -72,7 +72,7 @@ def _remedy(key: str, value: object) -> str:
         return ""
     if key in SECRETS:
         return f"use {key}_file or a $VARIABLE"
-    return "set user and password_file" if key == "url" and shown_url(value) != value else ""
+    return "set user and password_file" if key == "url" and url_without_secrets(value) != value else ""
 
 
 def _hidden(key: str, value: object) -> str:
@@ -81,7 +81,7 @@ def _hidden(key: str, value: object) -> str:
         return f'"{HIDDEN}"' if value else '""'
     if key in NAMED and isinstance(value, Mapping):
         value = {name: HIDDEN if is_secret(name) else item for name, item in value.items()}
-    return _toml(shown_url(value) if key == "url" and isinstance(value, str) else value)
+    return _toml(url_without_secrets(value) if key == "url" and isinstance(value, str) else value)
 
 
 def _toml(value: object) -> str:

@@ -1,1 +1,4 @@
-"""Renders a verdict: sentences, the published JSON document, terminal text, Markdown, HTML. Computes no verdict."""
+"""Renders a verdict: as JSON (``document.py``), terminal text (``brief.py``, ``text.py``), Markdown, and an HTML page.
+
+``wording.py`` turns claims into sentences. Nothing here computes a verdict.
+"""

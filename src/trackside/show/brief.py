@@ -14,7 +14,7 @@ from rich.text import Text
 
 from trackside.show import citations, heading
 from trackside.show.document import ActionDoc, ClaimDoc, SecondaryDoc, VerdictDoc
-from trackside.show.text import classification, trimmed
+from trackside.show.text import classification, trim_trailing_spaces
 from trackside.show.waste import in_brief
 from trackside.show.wording import with_stop
 
@@ -31,7 +31,7 @@ CAUTION_LINES = 3
 MAX_WORD_CHARS = 16
 """Characters up to which a word is left out rather than cut."""
 LABEL_WIDTH = 11
-Rows = list[tuple[str, Text]]
+LabeledLines = list[tuple[str, Text]]
 _SERVER_URL = re.compile(r"https?://[^\s/]*[^\s/:;,]")
 
 
@@ -45,7 +45,7 @@ def render(doc: VerdictDoc, console: Console) -> None:
         screen = Group(head, _table(doc, console.width, facts), Text(_more(doc, facts), style="dim"))
         if len(console.render_lines(screen)) <= MAX_LINES:
             break
-    with trimmed(console):
+    with trim_trailing_spaces(console):
         console.print(screen)
 
 
@@ -53,13 +53,13 @@ def _table(doc: VerdictDoc, console_width: int, facts: int) -> Table:
     width = max(20, console_width - LABEL_WIDTH - 1)
     defects = [claim for claim in doc.preflight if claim.cites]
     rows = [
-        *_labeled(heading.EVIDENCE, [_fact(claim, doc, width) for claim in doc.shows[:facts]]),
-        *_labeled(heading.CAUTIONS, [_defect(claim, width) for claim in defects[:MAX_OTHERS]]),
-        *_labeled(heading.ACTIONS, _actions(doc, width)),
-        *_labeled(heading.CONSEQUENCES, [_other(finding, width) for finding in doc.consequences[:MAX_OTHERS]]),
-        *_labeled(heading.WARNINGS, [_other(finding, width) for finding in doc.warnings[:MAX_OTHERS]]),
-        *_labeled(heading.COST, _cost(doc, width)),
-        *_labeled(heading.UNDECIDED, _undecided(doc, width)),
+        *_label_lines(heading.EVIDENCE, [_fact(claim, doc, width) for claim in doc.shows[:facts]]),
+        *_label_lines(heading.CAUTIONS, [_defect(claim, width) for claim in defects[:MAX_OTHERS]]),
+        *_label_lines(heading.ACTIONS, _actions(doc, width)),
+        *_label_lines(heading.CONSEQUENCES, [_other(finding, width) for finding in doc.consequences[:MAX_OTHERS]]),
+        *_label_lines(heading.WARNINGS, [_other(finding, width) for finding in doc.warnings[:MAX_OTHERS]]),
+        *_label_lines(heading.COST, _cost(doc, width)),
+        *_label_lines(heading.UNDECIDED, _undecided(doc, width)),
     ]
     table = Table.grid(padding=(0, 1, 0, 0))
     table.add_column(width=LABEL_WIDTH, style="dim", no_wrap=True)
@@ -72,10 +72,10 @@ def _table(doc: VerdictDoc, console_width: int, facts: int) -> Table:
 def paragraph(doc: VerdictDoc) -> str:
     """The answer in one paragraph, for a chat or a job's comment."""
     first, defects = doc.primary, [claim for claim in doc.preflight if claim.cites]
-    named = ", ".join(filter(None, (heading.kind(first), heading.confidence(first))))
     parts = [
         with_stop(heading.headline(first, doc.run.n_ranks)),
-        f"Owner: {heading.owner(first)} ({named})." if heading.owner(first) else f"{named}.",
+        *([f"Owner: {heading.owner(first)}."] if heading.owner(first) else []),
+        f"{', '.join(filter(None, (heading.kind(first), heading.confidence(first))))}.",
         *(with_stop(claim.text) for claim in doc.shows[:1]),
         *(f"Caution: {_without_repeated_url(claim)}" for claim in defects[:1]),
         *(f"Do: {with_stop(action.text)}" for action in doc.actions[:1]),
@@ -84,18 +84,18 @@ def paragraph(doc: VerdictDoc) -> str:
     return " ".join(parts)
 
 
-def _labeled(section: heading.VerdictSection, lines: Iterable[Text]) -> Rows:
+def _label_lines(section: heading.VerdictSection, lines: Iterable[Text]) -> LabeledLines:
     """Lines of one section: its label stands before the first."""
     return [(section.label if position == 0 else "", line) for position, line in enumerate(lines)]
 
 
 def _fact(claim: ClaimDoc, doc: VerdictDoc, width: int) -> Text:
-    """A sentence and the first place that it cites, in at most :data:`FACT_LINES` lines. The numbers of its citations
-    are left out, because the list of citations is not printed."""
-    places = citations.by_location(claim.cites, doc.cites)
-    place = f" [{places[0][1]}]" if places else ""
-    room = max(width // 2, FACT_LINES * width - len(place) - width // 8)  # lines break before their end
-    return Text(_cut(with_stop(claim.text), room)).append(place, style="dim")
+    """A sentence and the first location that it cites, in at most :data:`FACT_LINES` lines. Without the numbers of its
+    citations, because the list of citations is not printed."""
+    locations = citations.by_location(claim.cites, doc.cites)
+    location = f" [{locations[0][1]}]" if locations else ""
+    max_chars = max(width // 2, FACT_LINES * width - len(location) - width // 8)  # lines break before their end
+    return Text(_cut(with_stop(claim.text), max_chars)).append(location, style="dim")
 
 
 def _defect(claim: ClaimDoc, width: int) -> Text:
@@ -107,7 +107,7 @@ def _without_repeated_url(claim: ClaimDoc) -> str:
     """The sentence with a server's URL only once, so that the reason fits."""
     text = claim.text
     if server := _SERVER_URL.search(text):
-        text = text[: server.end()] + text[server.end() :].replace(server[0], "")
+        text = text[: server.end()] + text[server.end() :].replace(f"{server[0]} ", "").replace(server[0], "")
     return with_stop(text)
 
 
@@ -121,7 +121,7 @@ def _actions(doc: VerdictDoc, width: int) -> list[Text]:
 
 
 def _action(action: ActionDoc) -> list[Text]:
-    lines = [Text(with_stop(_sentence(action.text)))]
+    lines = [Text(with_stop(action.text))]
     return lines if action.command is None else [*lines, Text(f"  $ {action.command}", style="cyan")]
 
 
@@ -135,7 +135,7 @@ def _cost(doc: VerdictDoc, width: int) -> list[Text]:
     if not doc.priced:
         return []
     lines = doc.waste_unknown if doc.waste is None else [doc.waste.cost_formula, doc.waste.lost_formula]
-    return [Text(_cut(with_stop(_sentence(line)), width)) for line in dict.fromkeys(lines[:MAX_COSTS]) if line]
+    return [Text(_cut(with_stop(line), width)) for line in dict.fromkeys(lines[:MAX_COSTS]) if line]
 
 
 def _undecided(doc: VerdictDoc, width: int) -> Sequence[Text]:
@@ -162,10 +162,6 @@ def _more(doc: VerdictDoc, n_facts: int) -> str:
     undecided = f"{len(doc.unknown)} undecided for lack of data" if doc.unknown else "none undecided"
     parts.append(f"{len(doc.ruled_out)} causes ruled out, {undecided}")
     return f"{', '.join(parts)}. Details: --verbose, trackside explain {doc.primary.family}"
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _cut(text: str, length: int) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from trackside.catalog.streams import is_stream
 from trackside.show.document import CiteDoc, ClaimDoc, TextDoc, VerdictDoc
-from trackside.show.wording import duration, measured, moment, parsed, ranges, span, word
+from trackside.show.wording import duration, metric_phrase, moment, parse_query, ranges, span, word
 
 TIMES = ("submit", "eligible", "start", "end")
 MAX_QUOTE_PREFIX = 80
@@ -28,7 +28,7 @@ def location(cite: CiteDoc) -> str:
     """Where to look: ``slurm-42.out:19``, ``sacct.txt:2 State``, or which metric of which GPU. A line of a pushed log
     stream carries no time of its own, so its time is appended."""
     if is_measured(cite):
-        return measured(cite.query)[0]
+        return metric_phrase(cite.query)[0]
     pushed = cite.window is not None and is_stream(cite.where.rpartition(":")[0])
     return f"{cite.where}, {moment(cite.window[0])}" if pushed and cite.window else cite.where
 
@@ -36,7 +36,7 @@ def location(cite: CiteDoc) -> str:
 def figure(cite: CiteDoc) -> str:
     """The cited value with its unit; times and durations of records in readable form."""
     if is_measured(cite):
-        unit = measured(cite.query)[1]
+        unit = metric_phrase(cite.query)[1]
         return word(cite.value, unit and (cite.unit or unit))
     field = cite.where.rpartition(" ")[2]
     if isinstance(cite.value, float) and (field in TIMES or field.endswith("_time")):
@@ -59,7 +59,7 @@ def line(cite: CiteDoc) -> str:
     return text
 
 
-def unquoted(claim: ClaimDoc, cites: Mapping[str, CiteDoc]) -> str:
+def first_unquoted_line(claim: ClaimDoc, cites: Mapping[str, CiteDoc]) -> str:
     """The first cited log line; empty if the claim already quotes one of its lines."""
     lines = [line(cites[name]) for name in claim.cites]
     first = next(filter(None, lines), "")
@@ -81,7 +81,7 @@ def by_location(names: Iterable[str], cites: Mapping[str, CiteDoc]) -> list[tupl
         cite = cites[name]
         where = cite.where
         if is_measured(cite):
-            query = parsed(cite.query)
+            query = parse_query(cite.query)
             where = cite.query if query is None else query.kind
         numbers_by_location.setdefault(where, []).append(int(number(name)))
     return [(ranges(numbers).replace(" ", ""), where) for where, numbers in numbers_by_location.items()]

@@ -11,16 +11,16 @@ from rich.table import Table
 from rich.text import Text
 
 from trackside.compare.compare import Comparison
-from trackside.compare.setup import sizes, unlike
+from trackside.compare.setup import size_differences, workload_differences
 from trackside.compare.side import ComparedRow
 from trackside.compare.slowdown import Slowdown, pace
 from trackside.compare.training import ELAPSED_PER_STEP
 from trackside.evidence import Value
 from trackside.settings.price import NO_PRICE, Price
 from trackside.show import heading
-from trackside.show.document import CiteDoc, Cites, FindingDoc, Json, RunDoc, VerdictDoc, document, plain
+from trackside.show.document import CiteDoc, Cites, FindingDoc, JsonScalar, RunDoc, VerdictDoc, document, plain
 from trackside.show.sanitize import encodable
-from trackside.show.text import section, trimmed
+from trackside.show.text import section, trim_trailing_spaces
 from trackside.show.wording import duration, word
 
 SCHEMA = "trackside.comparison/1"
@@ -55,16 +55,16 @@ class SideDoc(msgspec.Struct, frozen=True):
     """The primary finding of its verdict."""
 
 
-class RowDoc(msgspec.Struct, frozen=True):
+class ComparedRowDoc(msgspec.Struct, frozen=True):
     """One compared quantity of both runs."""
 
     topic: str
     """outcome, place, setup, alone, start, training, checkpoints or metrics."""
     label: str
     """What is compared."""
-    a: Json
+    a: JsonScalar
     """Value in run A; null if it has none."""
-    b: Json
+    b: JsonScalar
     """Value in run B; null if it has none."""
     unit: str
     """Unit of both values; empty if they have none."""
@@ -128,15 +128,15 @@ class ComparisonDoc(msgspec.Struct, frozen=True):
     """Run A."""
     b: SideDoc
     """Run B."""
-    rows: list[RowDoc]
+    rows: list[ComparedRowDoc]
     """Every compared quantity."""
-    partings: list[RowDoc]
+    partings: list[ComparedRowDoc]
     """Where the runs diverge, the earliest first."""
     cites: dict[str, CiteDoc]
     """Citations by key; a key begins with a or b, the letter of its run."""
     version: str
     """Version of Trackside."""
-    following: list[RowDoc] = []
+    following: list[ComparedRowDoc] = []
     """Divergences that a different setup may explain, the earliest first."""
     slowdown: SlowdownDoc | None = None
     """Extra cost of the slower run; null if the steps of the runs cannot be compared."""
@@ -175,8 +175,8 @@ def comparison(
 def _slowdown(slowdown: Slowdown | None, cites: Cites, price: Price) -> SlowdownDoc | None:
     if slowdown is None:
         return None
-    own, other = [slowdown.gpus, slowdown.steps, slowdown.slow], [slowdown.fast]
-    a, b = (own, other) if slowdown.letter == "A" else (other, own)
+    slower_values, faster_values = [slowdown.gpus, slowdown.steps, slowdown.slow], [slowdown.fast]
+    a, b = (slower_values, faster_values) if slowdown.letter == "A" else (faster_values, slower_values)
     figures = [word(value.number) for value in (slowdown.steps, slowdown.slow, slowdown.fast)]
     elapsed_note = (
         " The step time is the elapsed time divided by the steps done, so startup and pauses count."
@@ -204,12 +204,12 @@ def answer(result: Comparison, docs: Sequence[VerdictDoc], slowdown: SlowdownDoc
         n_unknown = len(result.rows) - len(compared)
         unknown_text = f"; {n_unknown} could not be compared" if n_unknown else ""
         return [f"No difference found in {len(compared)} compared values{unknown_text}."]
-    sentences = [*_unlike(result), _ended(docs), *_pace(result, slowdown is None), *_price(slowdown)]
+    sentences = [*_unlike(result), _verdict_sentence(docs), *_pace(result, slowdown is None), *_cost_sentence(slowdown)]
     if first := result.first:
-        sentences.append(f"The runs diverge {_where(first[0])}: {'; '.join(map(_both, first[:3]))}.")
+        sentences.append(f"The runs diverge {_onset_text(first[0])}: {'; '.join(map(_value_pair, first[:3]))}.")
     elif not result.following:
-        sentences.append(_together(result))
-    sentences += _following(result.following)
+        sentences.append(_agreement_sentence(result))
+    sentences += _explained_sentences(result.following)
     if result.setup:
         rows = [_in_figures(row) for row in result.setup]
         more = f" and {len(rows) - MAX_SHOWN} more" if len(rows) > MAX_SHOWN else ""
@@ -219,7 +219,7 @@ def answer(result: Comparison, docs: Sequence[VerdictDoc], slowdown: SlowdownDoc
     return sentences
 
 
-def _ended(docs: Sequence[VerdictDoc]) -> str:
+def _verdict_sentence(docs: Sequence[VerdictDoc]) -> str:
     words = []
     for doc in docs:
         where = heading.where(doc.primary)
@@ -231,7 +231,7 @@ def _ended(docs: Sequence[VerdictDoc]) -> str:
 
 def _unlike(result: Comparison) -> list[str]:
     """A warning that the runs do not look comparable, and why; empty otherwise."""
-    rows = unlike(result.rows)
+    rows = workload_differences(result.rows)
     if not rows:
         return []
     differences = ", ".join(map(_in_figures, rows[:MAX_SHOWN]))
@@ -241,14 +241,14 @@ def _unlike(result: Comparison) -> list[str]:
     ]
 
 
-def _following(rows: Sequence[ComparedRow]) -> list[str]:
+def _explained_sentences(rows: Sequence[ComparedRow]) -> list[str]:
     """The divergences that a different setup may explain, grouped by the settings."""
     causes: dict[tuple[str, ...], list[ComparedRow]] = {}
     for row in rows:
         causes.setdefault(tuple(map(_in_figures, row.follows)), []).append(row)
     return [
         f"They differ in {', '.join(settings)}, which may explain why these diverge: "
-        + "; ".join(f"{row.name or row.label} {_where(row)}" for row in effects[:MAX_SHOWN])
+        + "; ".join(f"{row.name or row.label} {_onset_text(row)}" for row in effects[:MAX_SHOWN])
         + "."
         for settings, effects in causes.items()
     ]
@@ -263,18 +263,19 @@ def _in_figures(row: ComparedRow) -> str:
     return f"{row.label} ({' / '.join(values)})"
 
 
-def _price(doc: SlowdownDoc | None) -> list[str]:
+def _cost_sentence(doc: SlowdownDoc | None) -> list[str]:
     """The extra GPU-hours of the slower run; empty if unknown."""
     if doc is None:
         return []
     money = "" if doc.cost is None else f" ({doc.cost:,.2f} {doc.currency})"
-    other = "A" if doc.slower == "b" else "B"
+    faster_run = "A" if doc.slower == "b" else "B"
     return [
-        f"That is {doc.gpu_hours:g} GPU-hours{money} more than at the pace of {other}: {doc.formula}. {doc.assumption}"
+        f"That is {doc.gpu_hours:g} GPU-hours{money} more than at the pace of {faster_run}: {doc.formula}."
+        f" {doc.assumption}"
     ]
 
 
-def _together(result: Comparison) -> str:
+def _agreement_sentence(result: Comparison) -> str:
     """How far the runs agree, if no divergence was found."""
     equal = [row.name for row in result.rows if row.differs is False and row.name]
     if not equal:
@@ -292,14 +293,14 @@ def _pace(result: Comparison, explain: bool) -> list[str]:
     text = f"A step takes {ratio:.2f} times as long in {slow}: {_word(row.a)} in A, {_word(row.b)} in B"
     if explain and row.label == ELAPSED_PER_STEP:
         text += " (elapsed time divided by steps done, so pauses count)"
-    differing = sizes(result.rows)
+    differing = size_differences(result.rows)
     if not differing:
         return [f"{text}."]
     differences = ", ".join(map(_in_figures, differing[:3]))
     return [f"{text}; but the steps are not the same amount of work: the runs differ in {differences}."]
 
 
-def _where(row: ComparedRow) -> str:
+def _onset_text(row: ComparedRow) -> str:
     """Where a difference begins: its step, its time or its epoch."""
     after = "" if row.seconds is None else f"{duration(row.seconds)} after the start"
     if row.step is None:
@@ -307,7 +308,7 @@ def _where(row: ComparedRow) -> str:
     return f"at step {row.step:,.0f}" + (f", {after}" if after else "")
 
 
-def _both(row: ComparedRow) -> str:
+def _value_pair(row: ComparedRow) -> str:
     if row.a is None or row.b is None:
         return row.label
     return f"{row.name or row.label} {_brief(row.a)} in A, {_brief(row.b)} in B"
@@ -322,9 +323,9 @@ def _word(value: Value | None) -> str:
     return "" if value is None else word(value.value, value.unit)
 
 
-def _row(row: ComparedRow, cites: Cites) -> RowDoc:
+def _row(row: ComparedRow, cites: Cites) -> ComparedRowDoc:
     unit = next((value.unit for value in (row.a, row.b) if value is not None), "")
-    return RowDoc(
+    return ComparedRowDoc(
         topic=row.topic, label=row.label, a=plain(row.a.value if row.a else None),
         b=plain(row.b.value if row.b else None), unit=unit, differs=row.differs,
         rule=row.rule, why=row.why, cites_a=cites.ids(row.a.cites if row.a else (), "a"),
@@ -340,7 +341,7 @@ def _row(row: ComparedRow, cites: Cites) -> RowDoc:
 def render(doc: ComparisonDoc, console: Console, verbose: bool = False) -> None:
     """Print the differences; with ``verbose`` also equal values, every rule and every citation."""
     max_rows = None if verbose else MAX_SHOWN
-    with trimmed(console):
+    with trim_trailing_spaces(console):
         for index, line in enumerate(doc.answer):
             console.print(Text(line, style="bold" if index == 0 else ""))
         for letter, side in (("A", doc.a), ("B", doc.b)):
@@ -362,7 +363,7 @@ def _run(run: RunDoc) -> str:
     return f"run {run.id or ''} {run.disposition or ''}{size}{elapsed}".replace("  ", " ").strip()
 
 
-def _divergences(rows: Iterable[RowDoc]) -> list[RenderableType]:
+def _divergences(rows: Iterable[ComparedRowDoc]) -> list[RenderableType]:
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True)
     grid.add_column(ratio=1)
@@ -376,7 +377,9 @@ def _divergences(rows: Iterable[RowDoc]) -> list[RenderableType]:
     return [grid] if grid.rows else []
 
 
-def _table(rows: Iterable[RowDoc], cites: dict[str, CiteDoc], verbose: bool, width: int) -> list[RenderableType]:
+def _table(
+    rows: Iterable[ComparedRowDoc], cites: dict[str, CiteDoc], verbose: bool, width: int
+) -> list[RenderableType]:
     """A table of values. Labels are as wide as needed, up to ``MAX_LABEL_RATIO``; the values share the rest."""
     grid = Table.grid(padding=(0, 2, 0, 0), expand=True)
     grid.add_column(max_width=max(16, int(MAX_LABEL_RATIO * width)), overflow="fold")
@@ -403,7 +406,7 @@ def _citations(ids: Sequence[str], cites: dict[str, CiteDoc], verbose: bool) -> 
     return "".join(f"\n[{name}] {cites[name].where}\n  {cites[name].query or cites[name].text}" for name in ids)
 
 
-def _ids(row: RowDoc) -> str:
+def _ids(row: ComparedRowDoc) -> str:
     ids = [*row.cites_a[:1], *row.cites_b[:1]]
     return f" [{', '.join(ids)}]" if ids else ""
 

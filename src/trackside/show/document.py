@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from trackside.catalog.job_states import goes_on
+from trackside.catalog.job_states import is_active
 from trackside.evidence import Cite
 from trackside.families import find_family
 from trackside.finding import Certainty, Claim, Finding, Outcome, Verdict
@@ -21,12 +21,12 @@ from trackside.settings.price import NO_PRICE, Price
 from trackside.show.sanitize import encodable
 from trackside.show.schema import schema_components
 from trackside.show.waste import WasteDoc, unknown_costs, waste
-from trackside.show.wording import clause, worded
+from trackside.show.wording import claim_sentence, clause
 
 SCHEMA = "trackside.verdict/1"
 MAX_TEXT_CHARS = 1000
 """Maximum characters of a citation's text; the input holds the full text."""
-Json = str | int | float | bool | None
+JsonScalar = str | int | float | bool | None
 
 
 class ExceptionDoc(msgspec.Struct, frozen=True):
@@ -214,11 +214,11 @@ class RunDoc(msgspec.Struct, frozen=True):
 
 
 class PointDoc(msgspec.Struct, frozen=True):
-    """One training point."""
+    """One logged step of the training."""
 
-    step: Json
+    step: JsonScalar
     """Training step; null if the log line has none."""
-    loss: Json
+    loss: JsonScalar
     """Training loss; the string nan, inf or -inf if it is not finite."""
 
 
@@ -228,11 +228,11 @@ class ProgressDoc(msgspec.Struct, frozen=True):
     framework: str | None
     """Training framework whose lines were read."""
     points: int
-    """Number of logged training points."""
+    """Number of logged steps."""
     first: PointDoc
-    """The first training point."""
+    """The first logged step."""
     last: PointDoc
-    """The last training point."""
+    """The last logged step."""
     planned_steps: int | None
     """Steps that the run was to do; null if not known."""
 
@@ -250,7 +250,7 @@ class CiteDoc(msgspec.Struct, frozen=True):
     """The place for a reader, such as FILE:LINE, or the metric and its source."""
     window: list[float] | None
     """Start and end of the time range of a metric, POSIX seconds; null for log lines and records."""
-    value: Json
+    value: JsonScalar
     """The cited value."""
     unit: str
     """Unit of the value; empty if it has none."""
@@ -320,7 +320,7 @@ class VerdictDoc(msgspec.Struct, frozen=True):
     unknown: list[UnknownDoc]
     """Families that are undecided, and what is missing."""
     progress: ProgressDoc | None
-    """Training progress in the log; null if no training point was recognized."""
+    """Training progress in the log; null if no logged step was recognized."""
     waste: WasteDoc | None
     """GPU-hours allocated and lost; null if the allocation is not known."""
     cites: dict[str, CiteDoc]
@@ -341,7 +341,7 @@ class VerdictDoc(msgspec.Struct, frozen=True):
     """Whether a price of a GPU-hour was given."""
 
 
-def uncited(doc: VerdictDoc) -> list[str]:
+def missing_citations(doc: VerdictDoc) -> list[str]:
     """Ids that a sentence cites and that the document's ``cites`` lacks."""
     cited: dict[str, None] = {}
 
@@ -356,7 +356,7 @@ def uncited(doc: VerdictDoc) -> list[str]:
     return [name for name in cited if name not in doc.cites]
 
 
-def plain(value: Scalar | tuple[Scalar, ...]) -> Json:
+def plain(value: Scalar | tuple[Scalar, ...]) -> JsonScalar:
     """A value as a JSON scalar: tuples joined by commas, non-finite numbers as strings."""
     if isinstance(value, tuple):
         return ",".join(map(str, value))
@@ -404,22 +404,26 @@ class _Writer:
 
     def __init__(self, run: Run) -> None:
         self.cites = Cites()
-        self.running = goes_on(run.disposition)
+        self.running = is_active(run.disposition)
 
     def ids(self, cites: Iterable[Cite]) -> list[str]:
         return self.cites.ids(dict.fromkeys(cites))
 
     def claims(self, claims: Iterable[Claim]) -> list[ClaimDoc]:
-        return [ClaimDoc(worded(claim, self.running), self.ids(claim.cites)) for claim in claims]
+        """The claims as sentences; those with the same sentence become one."""
+        cites_by_text: dict[str, list[Cite]] = {}
+        for claim in claims:
+            cites_by_text.setdefault(claim_sentence(claim, self.running), []).extend(claim.cites)
+        return [ClaimDoc(text, self.ids(cites)) for text, cites in cites_by_text.items()]
 
     def texts(self, claims: Iterable[Claim]) -> list[TextDoc]:
-        return [TextDoc(worded(claim, self.running), self.ids(claim.cites)) for claim in claims]
+        return [TextDoc(claim_sentence(claim, self.running), self.ids(claim.cites)) for claim in claims]
 
     def actions(self, finding: Finding) -> list[ActionDoc]:
         return [
             ActionDoc(
-                worded(Claim(action.sentence, action.values), self.running),
-                next((clause(Claim(one, action.values), self.running).strip() for one in action.commands), None),
+                claim_sentence(Claim(action.sentence, action.values), self.running),
+                next((clause(Claim(text, action.values), self.running).strip() for text in action.commands), None),
             )
             for action in finding.actions
         ]
@@ -451,7 +455,7 @@ class _Writer:
             return None
         doubtful = finding.certainty is Certainty.POSSIBLE and finding.role == "fault"
         text = clause(finding.headline, self.running)
-        text = f"Possibly {text}" if doubtful else worded(finding.headline, self.running)
+        text = f"Possibly {text}" if doubtful else claim_sentence(finding.headline, self.running)
         return TextDoc(text, self.ids(finding.headline.cites))
 
     def secondary(self, finding: Finding) -> SecondaryDoc:
@@ -509,7 +513,7 @@ def _began(finding: Finding) -> float | None:
 
 def _run(run: Run) -> RunDoc:
     doc = msgspec.convert(run, RunDoc, from_attributes=True)
-    return msgspec.structs.replace(doc, end=None, as_of=run.end) if goes_on(run.disposition) else doc
+    return msgspec.structs.replace(doc, end=None, as_of=run.end) if is_active(run.disposition) else doc
 
 
 def _progress(verdict: Verdict) -> ProgressDoc | None:

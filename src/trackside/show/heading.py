@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trackside.catalog.job_states import in_words
+from trackside.catalog.job_states import state_in_words
 from trackside.families import find_family
 from trackside.show.document import FindingDoc, ProgressDoc, RunDoc, VerdictDoc
 from trackside.show.waste import in_brief
@@ -37,14 +37,14 @@ OWNERS = {
     "scheduler": ("the scheduler", "it followed its rules or a user's request"),
     "unknown": ("not clear yet", ""),
 }
-"""Culprit -> who has to act, and a few more words. Nobody has to act if the culprit is none."""
+"""Published culprit -> the owner who has to act, and a few more words. Nobody has to act if it is none."""
 OUTCOMES = {"unknown": "undecided"}
 """Published outcome -> the word that readers see, if it is another."""
 SEPARATOR = " \N{MIDDLE DOT} "
 STYLES = {
     "job": "bold yellow", "infrastructure": "bold red", "scheduler": "bold cyan", "unknown": "bold"
 }  # fmt: skip
-"""Culprit -> the owner's style on a terminal."""
+"""Published culprit -> the owner's style on a terminal."""
 
 
 def owner(finding: FindingDoc) -> str:
@@ -65,8 +65,8 @@ def family(finding: FindingDoc) -> str:
 
 def is_cause(finding: FindingDoc) -> bool:
     """Whether it names a cause: if no family fits, the finding has no certainty that says anything."""
-    known = find_family(finding.family)
-    return known is None or known.role != "last_resort"
+    match = find_family(finding.family)
+    return match is None or match.role != "last_resort"
 
 
 def confidence(finding: FindingDoc) -> str:
@@ -112,7 +112,7 @@ def ending(run: RunDoc) -> str:
     if not run.disposition:
         return ""
     code = f", exit {run.exit_code}" if run.exit_code else ""
-    return in_words(run.disposition) + code + (f", signal {run.signal}" if run.signal else "")
+    return state_in_words(run.disposition) + code + (f", signal {run.signal}" if run.signal else "")
 
 
 def elapsed_s(run: RunDoc) -> float | None:
@@ -122,8 +122,8 @@ def elapsed_s(run: RunDoc) -> float | None:
 
 
 def progress(doc: ProgressDoc) -> str:
-    """``20 training points, loss 4.2 \N{RIGHTWARDS ARROW} 3.1``."""
-    text = word(doc.points, "training points")
+    """``20 logged steps, loss 4.2 \N{RIGHTWARDS ARROW} 3.1``."""
+    text = word(doc.points, "logged steps")
     if doc.points < 2 or doc.first.loss is None:
         return text
     last = "not printed" if doc.last.loss is None else word(doc.last.loss)

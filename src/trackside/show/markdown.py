@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from trackside.show import citations, heading
 from trackside.show.document import CiteDoc, ClaimDoc, SecondaryDoc, TextDoc, VerdictDoc
-from trackside.show.sanitize import shown
+from trackside.show.sanitize import replace_unsafe
 from trackside.show.waste import in_lines
 from trackside.show.wording import with_stop
 
@@ -28,9 +28,9 @@ def render(doc: VerdictDoc) -> str:
     first, owner = doc.primary, heading.owner(doc.primary)
     classification = (f"owner: {owner}" if owner else "", heading.kind(first), heading.confidence(first))
     blocks = [
-        f"### {escaped(heading.headline(first, doc.run.n_ranks))}",
-        escaped(heading.SEPARATOR.join(filter(None, classification))),
-        escaped(heading.run(doc)),
+        f"### {escape(heading.headline(first, doc.run.n_ranks))}",
+        escape(heading.SEPARATOR.join(filter(None, classification))),
+        escape(heading.run(doc)),
         _section(heading.EVIDENCE.title, _sentences(doc.shows)),
         _section(heading.CAUTIONS.title, _sentences(doc.preflight)),
         _section(heading.MEANING.title, _sentences(doc.implies)),
@@ -41,21 +41,21 @@ def render(doc: VerdictDoc) -> str:
         _section(heading.UNDECIDED.title, _sentences(doc.cannot_decide)),
         _section("Citations", [_citation(name, doc.cites[name]) for name in citations.of_verdict(doc)]),
         _families(doc),
-        f"trackside {escaped(doc.version)}",
+        f"trackside {escape(doc.version)}",
     ]
     return "\n\n".join(filter(None, blocks)) + "\n"
 
 
-def escaped(text: str) -> str:
+def escape(text: str) -> str:
     """Text escaped for one line of Markdown: it creates no heading, list, link, image, mention or formula."""
-    text = _MARKS.sub(r"\\\1", " ".join(shown(text).split()))
+    text = _MARKS.sub(r"\\\1", " ".join(replace_unsafe(text).split()))
     text = _LINK.sub(lambda match: match[1] + _SEPARATOR, _MENTION.sub("@" + _SEPARATOR, text))
     return _LIST.sub(r"\1\\", text)
 
 
-def code(text: str) -> str:
+def code_span(text: str) -> str:
     """Text as a code span, fenced by more backticks than the text contains in a row."""
-    text = " ".join(shown(text).split())
+    text = " ".join(replace_unsafe(text).split())
     fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
     pad = " " if text.startswith("`") or text.endswith("`") else ""
     return f"{fence}{pad}{text}{pad}{fence}" if text else "` `"
@@ -67,7 +67,7 @@ def _section(title: str, lines: Iterable[str]) -> str:
 
 
 def _sentences(claims: Iterable[ClaimDoc | TextDoc]) -> list[str]:
-    return [escaped(claim.text) + _numbers(claim.cites) for claim in claims]
+    return [escape(claim.text) + _numbers(claim.cites) for claim in claims]
 
 
 def _numbers(names: Iterable[str]) -> str:
@@ -77,34 +77,37 @@ def _numbers(names: Iterable[str]) -> str:
 
 def _actions(doc: VerdictDoc) -> list[str]:
     return [
-        f"**{escaped(action.text)}**" + (f" {code(action.command)}" if action.command else "") for action in doc.actions
+        f"**{escape(action.text)}**" + (f" {code_span(action.command)}" if action.command else "")
+        for action in doc.actions
     ]
 
 
 def _secondary(finding: SecondaryDoc) -> str:
     evidence = "; ".join(_sentences(finding.shows))
-    return f"{escaped(heading.headline(finding))} ({finding.family} {finding.id}, {finding.certainty}): {evidence}"
+    return f"{escape(heading.headline(finding))} ({finding.family} {finding.id}, {finding.certainty}): {evidence}"
 
 
 def _citation(name: str, cite: CiteDoc) -> str:
     """One citation: its number, its location, and the value or line found there."""
     window = citations.window(cite)
-    head = f"[{citations.number(name)}] {code(citations.location(cite))}" + (f", {escaped(window)}" if window else "")
+    head = f"[{citations.number(name)}] {code_span(citations.location(cite))}" + (
+        f", {escape(window)}" if window else ""
+    )
     if line := citations.line(cite):
         quote = line if len(line) <= MAX_QUOTE_CHARS else line[: MAX_QUOTE_CHARS - 1] + "\N{HORIZONTAL ELLIPSIS}"
-        return f"{head}: {code(quote)}"
-    return f"{head} = {escaped(citations.figure(cite))}"
+        return f"{head}: {code_span(quote)}"
+    return f"{head} = {escape(citations.figure(cite))}"
 
 
 def _costs(doc: VerdictDoc) -> list[str]:
     """GPU-hours allocated and lost, with the formulas; empty unless a price was given or GPU-hours were lost."""
     lost = doc.waste is not None and doc.waste.lost
-    return [escaped(with_stop(text)) for text in in_lines(doc.waste, doc.waste_unknown)] if doc.priced or lost else []
+    return [escape(with_stop(text)) for text in in_lines(doc.waste, doc.waste_unknown)] if doc.priced or lost else []
 
 
 def _families(doc: VerdictDoc) -> str:
     rows = [(f.family, f.id, "ruled out", f.because) for f in doc.ruled_out]
     rows += [(f.family, f.id, "undecided", "; ".join(f.missing)) for f in doc.unknown]
-    lines = [f"| {family} | {slug} | {state} | {escaped(reason)} |" for family, slug, state, reason in sorted(rows)]
+    lines = [f"| {family} | {slug} | {state} | {escape(reason)} |" for family, slug, state, reason in sorted(rows)]
     head = [f"**{heading.FAMILIES.title}**", "", "| family | id | result | reason |", "| --- | --- | --- | --- |"]
     return "\n".join([*head, *lines]) if lines else ""

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from trackside.query import Query
 from trackside.show.document import CurveDoc
-from trackside.show.wording import SCALED, of_owner, word
+from trackside.show.wording import SCALED, label_phrase, word
 
 NOT_FINITE = "\N{MULTIPLICATION SIGN}"
 """The mark of a value that is not finite."""
@@ -37,7 +37,7 @@ def curves(docs: Iterable[CurveDoc], encoding: str, width: int) -> list[Renderab
         grid.add_row(
             "",
             Text(name, style="dim"),
-            Text(line(downsampled(doc.values, columns), doc.unit)),
+            Text(line(downsample(doc.values, columns), doc.unit)),
             Text(value_range, style="dim"),
         )
     return [grid]
@@ -45,13 +45,15 @@ def curves(docs: Iterable[CurveDoc], encoding: str, width: int) -> list[Renderab
 
 def _name(doc: CurveDoc) -> str:
     growth = "growth of " if Query.parse(doc.query).rollup_how == "increase" else ""
-    return growth + doc.metric + of_owner(dict(doc.labels)) + (f", median of {doc.series}" if doc.series > 1 else "")
+    return (
+        growth + doc.metric + label_phrase(dict(doc.labels)) + (f", median of {doc.series}" if doc.series > 1 else "")
+    )
 
 
 def _value_range(doc: CurveDoc) -> str:
-    known = [value for value in doc.values if value is not None]
-    finite = [value for value in known if math.isfinite(value)]
-    not_finite = f"{NOT_FINITE} not finite" if len(finite) < len(known) else ""
+    sampled = [value for value in doc.values if value is not None]
+    finite = [value for value in sampled if math.isfinite(value)]
+    not_finite = f"{NOT_FINITE} not finite" if len(finite) < len(sampled) else ""
     range_text = (
         f"{word(min(finite), doc.unit if doc.unit in SCALED else '')} to {word(max(finite), doc.unit)}"
         if finite
@@ -60,7 +62,7 @@ def _value_range(doc: CurveDoc) -> str:
     return ", ".join(filter(None, (range_text, not_finite)))
 
 
-def downsampled(values: Sequence[float | None], max_values: int) -> list[float | None]:
+def downsample(values: Sequence[float | None], max_values: int) -> list[float | None]:
     """At most ``max_values`` values, each the mean of a bucket."""
     size = -(-len(values) // max_values)
     parts = [[v for v in values[start : start + size] if v is not None] for start in range(0, len(values), size)]
@@ -70,8 +72,8 @@ def downsampled(values: Sequence[float | None], max_values: int) -> list[float |
 def line(values: Sequence[float | None], unit: str = "") -> str:
     """A bar per value, scaled from 0 (or the minimum, if negative) to the maximum, or to 1 for ratios. A blank means
     not sampled."""
-    known = [value for value in values if value is not None and math.isfinite(value)]
-    low, high = min([0.0, *known]), max([1.0 if unit == "ratio" else 0.0, *known])
+    finite = [value for value in values if value is not None and math.isfinite(value)]
+    low, high = min([0.0, *finite]), max([1.0 if unit == "ratio" else 0.0, *finite])
     scale = (len(BARS) - 1) / (high - low) if high > low else 0.0
     return "".join(_bar(value, low, scale) for value in values)
 

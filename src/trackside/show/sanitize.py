@@ -14,13 +14,13 @@ _UNSAFE = re.compile(
 """Control, invisible and text-direction characters. Tabs and line ends are kept."""
 
 
-def shown(text: str) -> str:
+def replace_unsafe(text: str) -> str:
     """The text with each unsafe character replaced by U+FFFD. The length stays the same, so wrapped lines stay
     aligned."""
     return _UNSAFE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
-def visible(text: str) -> str:
+def spell_unsafe(text: str) -> str:
     """The text with each unsafe character replaced by its name, such as ``⟨U+202E⟩``."""
     return _UNSAFE.sub(_name, text)
 

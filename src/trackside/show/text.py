@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console, Group, RenderableType
@@ -10,38 +11,41 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from trackside.read.detect import formats
 from trackside.show import citations, heading
 from trackside.show.document import CiteDoc, ClaimDoc, FindingDoc, InputDoc, SecondaryDoc, VerdictDoc
 from trackside.show.plot import curves
 from trackside.show.waste import in_lines
-from trackside.show.wording import with_stop
+from trackside.show.wording import ranges, with_stop, word
 
 MAX_INPUTS = 200
+MAX_LINES_OF_FILE = 4
+"""Lines of one file that a claim cites one by one; of more, the first is quoted and the others are listed by number."""
+_FIELD = re.compile(r"(?<=\d) \w+\Z")
+"""The field of a record, at the end of a location."""
 
 
 def render(doc: VerdictDoc, console: Console) -> None:
-    """Print a verdict with every citation."""
-    with trimmed(console):
+    """Print a verdict with its citations, each at the first claim that it supports."""
+    cited = _CitationPrinter(doc.cites)
+    with trim_trailing_spaces(console):
         console.print(Text(heading.headline(doc.primary, doc.run.n_ranks), style="bold"))
         console.print(classification(doc.primary))
         if run_line := heading.run(doc):
             console.print(Text(run_line, style="dim"))
-        section(console, heading.EVIDENCE.title, _claims(doc.shows, doc.cites))
+        section(console, heading.EVIDENCE.title, _claims(doc.shows, cited))
         section(console, "Metrics over time", curves(doc.curves, console.encoding, console.width))
-        cautions = [*_claims(_cited(doc.preflight), doc.cites), *_missing_inputs(doc)]
+        with_citations = [claim for claim in doc.preflight if claim.cites]
+        cautions = [*_claims(with_citations, cited), *_missing_inputs(doc)]
         section(console, heading.CAUTIONS.title, cautions)
         section(console, heading.MEANING.title, [_bullet(claim.text) for claim in doc.implies])
         section(console, heading.ACTIONS.title, _actions(doc))
-        section(console, heading.CONSEQUENCES.title, [_secondary(f, doc.cites) for f in doc.consequences])
-        section(console, heading.WARNINGS.title, [_secondary(f, doc.cites) for f in doc.warnings])
+        section(console, heading.CONSEQUENCES.title, [_secondary(finding, cited) for finding in doc.consequences])
+        section(console, heading.WARNINGS.title, [_secondary(finding, cited) for finding in doc.warnings])
         section(console, heading.COST.title, [_bullet(text) for text in in_lines(doc.waste, doc.waste_unknown)])
         section(console, heading.UNDECIDED.title, [_bullet(claim.text) for claim in doc.cannot_decide])
         section(console, heading.FAMILIES.title, [_reasons(doc)])
         section(console, "Inputs", _inputs(doc.inputs))
-
-
-def _cited(claims: Iterable[ClaimDoc]) -> list[ClaimDoc]:
-    return [claim for claim in claims if claim.cites]
 
 
 def _missing_inputs(doc: VerdictDoc) -> list[RenderableType]:
@@ -75,22 +79,56 @@ def _bullet(text: str | Text, mark: str = "\N{MIDDLE DOT}", style: str = "") -> 
     return grid
 
 
-def _claims(claims: Sequence[ClaimDoc], cites: dict[str, CiteDoc]) -> list[RenderableType]:
-    return [
-        Group(_bullet(claim.text), *(Padding.indent(_cite(name, cites[name]), 4) for name in claim.cites))
-        for claim in claims
-    ]
+def _claims(claims: Sequence[ClaimDoc], cited: _CitationPrinter) -> list[RenderableType]:
+    return [Group(_bullet(claim.text), *cited(claim.cites)) for claim in claims]
 
 
-def _cite(name: str, cite: CiteDoc) -> Text:
-    """One citation in full: its location, the value or line found there, and its query."""
-    text = Text(f"[{citations.number(name)}] {citations.location(cite)}", style="dim")
-    if citations.is_measured(cite):
-        window = citations.window(cite)
-        text.append(f", {window}" if window else "").append(f" = {citations.figure(cite)}", style="not dim")
-        return text.append(f"\n     {cite.where}\n     {cite.query}")
-    line = " ".join(cite.text.split())
-    return text.append(f"  {line or cite.value}", style="not dim").append(f"\n     {cite.query}")
+class _CitationPrinter:
+    """Gives the citations of claims as text: each in full once, later only its number."""
+
+    def __init__(self, cites: Mapping[str, CiteDoc]) -> None:
+        self._cites = cites
+        self._printed: set[str] = set()
+
+    def __call__(self, names: Sequence[str]) -> list[RenderableType]:
+        """The citations of one claim: a line of an input once, however many of its values are cited."""
+        new = [name for name in dict.fromkeys(names) if name not in self._printed]
+        repeated = [name for name in dict.fromkeys(names) if name in self._printed]
+        self._printed.update(new)
+        by_file: dict[str, dict[str, list[str]]] = {}
+        for name in new:
+            cite = self._cites[name]
+            place = name if citations.is_measured(cite) else _FIELD.sub("", cite.where)
+            by_file.setdefault(place.rpartition(":")[0] or place, {}).setdefault(place, []).append(name)
+        texts: list[Text] = []
+        for file, lines in by_file.items():
+            shown = list(lines.values())
+            if len(shown) > MAX_LINES_OF_FILE:
+                others = [place.rpartition(":")[2] for place in lines][1:]
+                shown, folded = shown[:1], [name for names in shown[1:] for name in names]
+                where = ranges(list(map(int, others))) if all(map(str.isdecimal, others)) else ", ".join(others)
+                texts += [*map(self._line, shown), Text(f"{_numbers(folded)} {file}: lines {where}", style="dim")]
+            else:
+                texts += map(self._line, shown)
+        if repeated:
+            texts.append(Text(f"{_numbers(repeated)} see above", style="dim"))
+        return [Padding.indent(text, 4) for text in texts]
+
+    def _line(self, names: Sequence[str]) -> Text:
+        """Citations of one line or measurement: the location, the line or value found there, and the queries."""
+        cite = self._cites[names[0]]
+        location = citations.location(cite) if len(names) == 1 else _FIELD.sub("", cite.where)
+        text = Text(f"{_numbers(names)} {location}", style="dim")
+        if citations.is_measured(cite):
+            window = citations.window(cite)
+            text.append(f", {window}" if window else "").append(f" = {citations.figure(cite)}", style="not dim")
+            return text.append(f"\n     {cite.where}\n     {cite.query}")
+        text.append(f"  {' '.join(cite.text.split()) or cite.value}", style="not dim")
+        return text.append("".join(f"\n     {self._cites[name].query}" for name in names))
+
+
+def _numbers(names: Iterable[str]) -> str:
+    return f"[{ranges([int(citations.number(name)) for name in names])}]"
 
 
 def _actions(doc: VerdictDoc) -> list[RenderableType]:
@@ -102,11 +140,10 @@ def _actions(doc: VerdictDoc) -> list[RenderableType]:
     return body
 
 
-def _secondary(finding: SecondaryDoc, cites: dict[str, CiteDoc]) -> RenderableType:
-    names = list(dict.fromkeys(name for claim in finding.shows for name in claim.cites))
-    text = Text(f"{finding.family} {finding.id} ({finding.certainty}): ")
-    text.append("; ".join(claim.text for claim in finding.shows))
-    return Group(_bullet(text), *(Padding.indent(_cite(name, cites[name]), 4) for name in names))
+def _secondary(finding: SecondaryDoc, cited: _CitationPrinter) -> RenderableType:
+    text = f"{heading.headline(finding)} ({finding.family} {finding.id}, {finding.certainty}): "
+    text += "; ".join(claim.text for claim in finding.shows)
+    return Group(_bullet(text), *cited([name for claim in finding.shows for name in claim.cites]))
 
 
 def _reasons(doc: VerdictDoc) -> RenderableType:
@@ -126,10 +163,12 @@ def _reasons(doc: VerdictDoc) -> RenderableType:
 
 def _inputs(rows: Sequence[InputDoc]) -> list[RenderableType]:
     n_read = sum(row.status == "read" for row in rows)
-    body: list[RenderableType] = [_bullet(f"{n_read} of {len(rows)} file{'' if len(rows) == 1 else 's'} read")]
-    body += [
-        _bullet(f"{row.path}: {row.status}, {row.format or 'unknown format'}; {row.note}") for row in rows[:MAX_INPUTS]
-    ]
+    titles = {format_.id: format_.title for format_ in formats()}
+    body: list[RenderableType] = [_bullet(f"{n_read} of {word(len(rows), 'inputs')} read")]
+    for row in rows[:MAX_INPUTS]:
+        title = titles.get(row.format or "", row.format) or "unknown format"
+        state = word(row.rows, "rows") if row.status == "read" else f"{row.status}: {row.note}"
+        body.append(_bullet(f"{row.path}: {title}; {state}"))
     if len(rows) > MAX_INPUTS:
         body.append(_bullet(f"and {len(rows) - MAX_INPUTS} more (list all with 'trackside inputs')"))
     return body
@@ -154,12 +193,12 @@ def print_table(
         table.add_column(title, justify="right" if title in right else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
-    with trimmed(console):
+    with trim_trailing_spaces(console):
         console.print(table)
 
 
 @contextmanager
-def trimmed(console: Console) -> Iterator[None]:
+def trim_trailing_spaces(console: Console) -> Iterator[None]:
     """Strip the trailing spaces that rich pads lines with, unless the console is a terminal."""
     if console.is_terminal:
         yield

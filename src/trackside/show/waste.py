@@ -10,7 +10,7 @@ import msgspec
 from trackside.evidence import Cite
 from trackside.finding import Cost, WastedTime
 from trackside.settings.price import NO_PRICE, Price
-from trackside.show.wording import clause, worded
+from trackside.show.wording import capitalize, claim_sentence, clause
 
 MAX_ROUNDING_GPU_HOURS = 0.0005
 """Largest rounding error of a figure: GPU-hours are rounded to three decimals."""
@@ -75,9 +75,9 @@ class WasteDoc(msgspec.Struct, frozen=True):
 
 def waste(cost: Cost | None, number: CiteNumberer, price: Price = NO_PRICE) -> WasteDoc | None:
     """The published cost of a run; None if not even its allocation is known (see :func:`unknown_costs`)."""
-    if cost is None or cost.held_hours is None or not isinstance(cost.held_hours.value, (int, float)):
+    if cost is None or cost.allocated_hours is None or not isinstance(cost.allocated_hours.value, (int, float)):
         return None
-    allocated, lost = cost.held_hours.number, [_loss(part, number, price) for part in cost.wasted]
+    allocated, lost = cost.allocated_hours.number, [_loss(part, number, price) for part in cost.wasted]
     total = round(math.fsum(part.gpu_hours for part in lost), 3)
     if allocated - total <= MAX_ROUNDING_GPU_HOURS * (len(lost) + 1):  # each part is rounded by itself
         total = allocated
@@ -88,8 +88,8 @@ def waste(cost: Cost | None, number: CiteNumberer, price: Price = NO_PRICE) -> W
         cost=price.of(allocated),
         currency=price.currency if priced else None,
         formula="" if cost.formula is None else clause(cost.formula),
-        assumption="" if cost.assumption is None else worded(cost.assumption),
-        cites=number(cost.held_hours.cites),
+        assumption="" if cost.assumption is None else claim_sentence(cost.assumption),
+        cites=number(cost.allocated_hours.cites),
         lost=lost,
         lost_gpu_hours=total if known else None,
         lost_cost=price.of(total) if known else None,
@@ -106,13 +106,13 @@ def unknown_costs(cost: Cost | None) -> list[str]:
     if cost is None:
         return []
     unknown = [clause(claim) for claim in cost.unknown]
-    return [_not_known(text) for text in ([cost.missing, *unknown] if cost.missing else unknown)]
+    return [_unknown_cost_text(text) for text in ([cost.missing, *unknown] if cost.missing else unknown)]
 
 
-def _not_known(text: str) -> str:
-    """``the slowdown: the reason`` as ``the slowdown is not known: the reason``."""
+def _unknown_cost_text(text: str) -> str:
+    """``the slowdown: the reason`` as ``The slowdown is not known: the reason``."""
     subject, colon, reason = text.partition(": ")
-    return f"{subject} is not known{colon}{reason}"
+    return capitalize(f"{subject} is not known{colon}{reason}")
 
 
 def in_brief(doc: WasteDoc | None) -> str:
@@ -123,12 +123,12 @@ def in_brief(doc: WasteDoc | None) -> str:
     money = "" if doc.cost is None else f" ({doc.cost:,.2f} {doc.currency})"
     if not doc.lost_gpu_hours:
         return allocated + money
-    qualifier = f"{bound(doc)} " if bound(doc) else ""
+    qualifier = f"{bound_phrase(doc)} " if bound_phrase(doc) else ""
     share = f", {qualifier}{'all' if doc.lost_gpu_hours >= doc.gpu_hours else f'{doc.lost_gpu_hours:.4g}'} lost"
     return allocated + share + ("" if doc.lost_cost is None else f" ({qualifier}{doc.lost_cost:,.2f} {doc.currency})")
 
 
-def bound(doc: WasteDoc) -> str:
+def bound_phrase(doc: WasteDoc) -> str:
     """How to read the lost GPU-hours: ``up to``, ``at least``, or ``about`` if both apply; empty if they are exact."""
     if doc.lost_at_most:
         return "about" if doc.unknown else "up to"
@@ -139,7 +139,7 @@ def in_lines(doc: WasteDoc | None, unknown: Iterable[str] = ()) -> list[str]:
     """The allocated GPU-hours and each lost part, with formula and assumption, then the unknown parts. ``unknown``: the
     lines to use if ``doc`` is None."""
     if doc is None:
-        return [text[:1].upper() + text[1:] for text in unknown]
+        return list(unknown)
     money = f"; {doc.cost_formula}" if doc.cost_formula else ""
     lines = [f"Allocated: {doc.formula}{money}"]
     for part in doc.lost:
@@ -147,18 +147,18 @@ def in_lines(doc: WasteDoc | None, unknown: Iterable[str] = ()) -> list[str]:
         label = f"{part.what}, at most" if part.at_most else part.what
         lines.append(f"{label}: {part.formula}{price}. {part.assumption}")
     if doc.lost_formula:
-        lines.append(f"Lost{f', {bound(doc)}' if bound(doc) else ''}: {doc.lost_formula}")
-    return [*lines, *(text[:1].upper() + text[1:] for text in doc.unknown)]
+        lines.append(f"Lost{f', {bound_phrase(doc)}' if bound_phrase(doc) else ''}: {doc.lost_formula}")
+    return [*lines, *doc.unknown]
 
 
 def _loss(loss: WastedTime, number: CiteNumberer, price: Price) -> LossDoc:
     cites = dict.fromkeys((*loss.gpu_hours.cites, *loss.formula.cites, *loss.what.cites, *loss.assumption.cites))
     return LossDoc(
         kind=loss.kind,
-        what=worded(loss.what),
+        what=claim_sentence(loss.what),
         gpu_hours=loss.gpu_hours.number,
         formula=clause(loss.formula),
-        assumption=worded(loss.assumption),
+        assumption=claim_sentence(loss.assumption),
         cites=number(cites),
         cost=price.of(loss.gpu_hours.number),
         at_most=loss.at_most,

@@ -18,7 +18,7 @@ from trackside.query import Query, QueryError
 MAX_VALUE_CHARS = 160
 """Maximum characters of a text value inside a sentence; the citation holds the full text."""
 
-_DRAWN = re.compile(
+_PROGRESS_BAR = re.compile(
     r"^(?:(?:[^\r\n]{0,200}\d/\d{1,12}|\d{1,12}it) \[[^\]\r\n]{1,200}\] *"
     r"|[^|\r\n]{0,100}\d{1,3}%\|[\u2588-\u258f\ufffd# ]{0,200})(?=[A-Za-z\[*])"
 )
@@ -29,8 +29,8 @@ SCALED = frozenset({"bytes", "s", "time", "share", "ratio", "B/s", "bytes/s", "H
 """Units that change how the figure itself is formatted; any other unit just follows the figure."""
 
 
-def sentence(template: str, values: Mapping[str, Value]) -> str:
-    """Fill a template. ``{name}`` is a value with its unit, ``{name:plain}`` without; ``{name:training points}`` is a
+def fill_template(template: str, values: Mapping[str, Value]) -> str:
+    """Fill a template. ``{name}`` is a value with its unit, ``{name:plain}`` without; ``{name:logged steps}`` is a
     count of that noun, with its singular for 1.
 
     A value named ``ranks`` includes its noun: rank 3, ranks 0-3.
@@ -40,14 +40,19 @@ def sentence(template: str, values: Mapping[str, Value]) -> str:
 
 def clause(claim: Claim, running: bool = False) -> str:
     """The text of a claim as part of a longer sentence. ``running``: use the template for a run that has not ended."""
-    return sentence(claim.sentence.template(running), claim.values)
+    return fill_template(claim.sentence.template(running), claim.values)
 
 
-def worded(claim: Claim, running: bool = False) -> str:
+def claim_sentence(claim: Claim, running: bool = False) -> str:
     """The text of a claim as a sentence: capitalized, unless it begins with a value."""
     template, text = claim.sentence.template(running), clause(claim, running)
     begins_with_word = not template.startswith("{") or template.startswith("{ranks}")  # a value may be a file name
-    return text[:1].upper() + text[1:] if begins_with_word and text[:1].islower() else text
+    return capitalize(text) if begins_with_word else text
+
+
+def capitalize(text: str) -> str:
+    """The text with its first letter in upper case."""
+    return text[:1].upper() + text[1:]
 
 
 def with_stop(text: str) -> str:
@@ -76,7 +81,7 @@ def word(value: Scalar | tuple[Scalar, ...], unit: str = "") -> str:
     if value is None:
         return "not recorded"
     if isinstance(value, str):
-        text = " ".join(_DRAWN.sub("", _COLOR.sub("", value)).split())
+        text = " ".join(_PROGRESS_BAR.sub("", _COLOR.sub("", value)).split())
         return text if len(text) <= MAX_VALUE_CHARS else text[: MAX_VALUE_CHARS - 1] + "\N{HORIZONTAL ELLIPSIS}"
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -93,16 +98,14 @@ def _number(number: float, unit: str) -> str:
             return duration(number)
         case "time":
             return moment(number)
-        case "share":
-            return f"{number:.0%}"
-        case "ratio":
-            return ratio(number)
+        case "share" | "ratio":
+            return percent(number)
         case "B/s" | "bytes/s":
             return f"{size(number)}/s"
         case "Hz":
-            return scaled(number, "Hz")
+            return with_si_prefix(number, "Hz")
         case "J":
-            return scaled(number, "J")
+            return with_si_prefix(number, "J")
         case "W":
             return f"{number:,.0f} W" if abs(number) >= 10 else f"{number:.2g} W"
         case "C":
@@ -121,7 +124,7 @@ def _number(number: float, unit: str) -> str:
 
 
 def _singular(unit: str) -> str:
-    """The singular of a unit that is a plural noun: errors, GPUs, launches, training points. Other units unchanged."""
+    """The singular of a unit that is a plural noun: errors, GPUs, launches, logged steps. Other units unchanged."""
     if not unit[:-1].replace(" ", "").replace("-", "").isalpha() or not unit.endswith("s") or len(unit) < 4:
         return unit
     return unit[:-2] if unit.endswith("ches") else unit[:-1]
@@ -132,7 +135,7 @@ def _list(values: tuple[Scalar, ...], unit: str) -> str:
         return ranges([int(v) for v in values if isinstance(v, int)])
     words = [word(v, unit) for v in values]
     if len(words) > 2 and all(map(_GPU.fullmatch, words)):
-        words = grouped(words)
+        words = group_gpus(words)
     if len(words) > 8:
         words = [*words[:7], f"{len(words) - 7} more"]
     return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " and " + words[-1] if words else "none"
@@ -142,7 +145,7 @@ _GPU = re.compile(r"[^\s:]*:\d{1,5}")
 """A GPU as ``node:index``."""
 
 
-def grouped(names: Sequence[str]) -> list[str]:
+def group_gpus(names: Sequence[str]) -> list[str]:
     """GPU names grouped by node: gpu001:0-3, gpu002:5."""
     nodes: dict[str, list[int]] = {}
     for name in names:
@@ -171,12 +174,12 @@ def size(number: float) -> str:
     return f"{number:.4g} TiB"
 
 
-def ratio(number: float) -> str:
-    """A ratio with two digits: 0.98, 0.10, 0.004."""
-    return f"{number:.2f}" if abs(number) >= 0.095 or number == 0 else f"{number:.2g}"
+def percent(ratio: float) -> str:
+    """A ratio in percent, two digits: 98%, 10%, 0.4%."""
+    return f"{ratio:.0%}" if abs(ratio) >= 0.095 else f"{100 * ratio:.2g}%"
 
 
-def scaled(number: float, unit: str) -> str:
+def with_si_prefix(number: float, unit: str) -> str:
     """A figure with an SI prefix: 1,980 MHz, 1.2 GJ. Clocks are in MHz up to 10 GHz."""
     for prefix, power in (("G", 9), ("M", 6), ("k", 3)):
         if abs(number) >= 10**power * (10 if (prefix, unit) == ("G", "Hz") else 1):
@@ -214,7 +217,7 @@ def span(window: Sequence[float]) -> str:
     return f"{start.removesuffix(' UTC')} to {end[11:] if start[:10] == end[:10] else end}"
 
 
-def parsed(query: str) -> Query | None:
+def parse_query(query: str) -> Query | None:
     """The query of a published citation; None if the text is not a query."""
     try:
         return Query.parse(query)
@@ -222,20 +225,20 @@ def parsed(query: str) -> Query | None:
         return None
 
 
-def measured(query: str) -> tuple[str, str]:
+def metric_phrase(query: str) -> tuple[str, str]:
     """A metric query as text, and the unit of its result: (``median of gpu_sm_active_ratio of gpu001:3``, unit)."""
-    parsed_query = parsed(query)
+    parsed_query = parse_query(query)
     if parsed_query is None:
         return query, ""
     unit = (
         "" if parsed_query.reducer == "count" or parsed_query.rollup_how == "count" else METRICS[parsed_query.kind].unit
     )
-    return f"{parsed_query.reducer or ''} of {parsed_query.kind}".removeprefix(" of ") + of_owner(
+    return f"{parsed_query.reducer or ''} of {parsed_query.kind}".removeprefix(" of ") + label_phrase(
         dict(parsed_query.filters)
     ), unit
 
 
-def of_owner(labels: Mapping[str, Scalar]) -> str:
+def label_phrase(labels: Mapping[str, Scalar]) -> str:
     """The labels of a series as a phrase: `` of gpu001:3, kind replay``; empty without labels."""
     remaining = {name: str(value) for name, value in labels.items()}
     parts = [":".join(part for part in (remaining.pop("node", ""), remaining.pop("gpu", "")) if part)]

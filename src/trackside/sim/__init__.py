@@ -1,4 +1,4 @@
-"""WHAT A RUN WITH A FAULT LEAVES BEHIND: a simulated healthy cluster, and one module per fault. Knows nothing about
+"""Simulates a run: a healthy cluster, and one module per fault. Begin with :mod:`.simulate`. It uses nothing of the
 diagnosis."""
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True)
-class LogEntry:
+class PrintedText:
     """One or several lines of the job's output. ``rank`` is None for the launcher and Slurm."""
 
     time: float
@@ -61,8 +61,8 @@ class JobOutcome:
     state: str = "COMPLETED"
     code: int = 0
     signal: int = 0
-    by: str = ""
-    """Who cancelled it, as sacct writes it: ``by 1000``."""
+    canceled_by: str = ""
+    """Who canceled it, as sacct writes it: ``by 1000``."""
 
 
 @dataclass(slots=True)
@@ -88,7 +88,7 @@ class JobAttempt:
     step_ends: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     """When each completed step ended; the first is step ``first_step + 1``."""
     interruptions: list[Interruption] = field(default_factory=list)
-    entries: list[LogEntry] = field(default_factory=list)
+    entries: list[PrintedText] = field(default_factory=list)
     outcome: JobOutcome = field(default_factory=lambda: JobOutcome(0.0))
 
     @property
@@ -146,7 +146,7 @@ class JobAttempt:
     def log(self, time: float, text: str, rank: int | None = None, **options: Any) -> None:
         """Add a line to the job's output."""
         node = self.placements[rank].node if rank is not None else None
-        self.entries.append(LogEntry(time, text, rank, options.pop("node", node), **options))
+        self.entries.append(PrintedText(time, text, rank, options.pop("node", node), **options))
 
     def truncate(self, time: float) -> None:
         """Drop everything after ``time``: something else will happen instead."""

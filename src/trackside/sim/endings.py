@@ -10,11 +10,11 @@ from trackside.sim.records import torchrun
 from trackside.sim.simulation import Simulation
 from trackside.sim.timeline import RankState
 
-Frame = tuple[str, int, str, str]
+TracebackFrame = tuple[str, int, str, str]
 """(file, line, function, code)"""
 CODE = "/home/user/train/train.py"
 SITE = "/home/user/venv/lib/python3.11/site-packages"
-MAIN: Frame = (CODE, 212, "<module>", "main()")
+MAIN: TracebackFrame = (CODE, 212, "<module>", "main()")
 TEARDOWN_S = 9.0
 """Seconds until a job's other nodes are ended after one node's launcher gave up."""
 
@@ -29,7 +29,7 @@ class RankDeath:
     output: str = ""
 
 
-def traceback(sim: Simulation, rank: int, exception: str, frames: Sequence[Frame] = ()) -> str:
+def traceback(sim: Simulation, rank: int, exception: str, frames: Sequence[TracebackFrame] = ()) -> str:
     """A traceback as Python prints it; torch prefixes each line with the rank once a process group exists."""
     lines = ["Traceback (most recent call last):"]
     for path, number, function, code in (MAIN, *frames):
@@ -53,10 +53,10 @@ def crash(
     """Let ranks die at ``time`` and after; their launcher ends the other ranks, Slurm the job."""
     attempt = sim.attempt
     attempt.truncate(time)
-    first = min(deaths, key=lambda death: death.delay)
-    gave_up = time + first.delay + 1.4
+    first_death = min(deaths, key=lambda death: death.delay)
+    gave_up = time + first_death.delay + 1.4
     ends = {death.rank: time + death.delay for death in deaths}
-    home = attempt.placements[first.rank].node
+    home = attempt.placements[first_death.rank].node
     for placement in attempt.placements:
         if placement.rank not in ends:
             ends[placement.rank] = gave_up + (0.6 if placement.node == home else TEARDOWN_S)
@@ -74,9 +74,9 @@ def crash(
     for death in deaths:
         if death.output:
             attempt.log(time + death.delay, death.output, death.rank, error=True, marked=True)
-    last = _launchers(sim, attempt, time, deaths, gave_up)
-    alone = sim.scenario.job.launcher == "python" and first.code < 0
-    finish(sim, max(last, max(ends.values())) + 2.0, state, 128 - first.code if alone else 1)
+    launchers_end = _launchers(sim, attempt, time, deaths, gave_up)
+    has_no_launcher = sim.scenario.job.launcher == "python" and first_death.code < 0
+    finish(sim, max(launchers_end, *ends.values()) + 2.0, state, 128 - first_death.code if has_no_launcher else 1)
 
 
 def _launchers(sim: Simulation, attempt: JobAttempt, time: float, deaths: Sequence[RankDeath], gave_up: float) -> float:
@@ -112,7 +112,7 @@ def _launchers(sim: Simulation, attempt: JobAttempt, time: float, deaths: Sequen
             attempt.entries += torchrun.failure(sim, attempt, node, exits, alive, now)
         else:
             now = gave_up + TEARDOWN_S
-            attempt.entries.append(torchrun.terminated(sim, attempt, node, alive, now))
+            attempt.entries.append(torchrun.termination(sim, attempt, node, alive, now))
         attempt.log(now + 1.2, f"srun: error: {node}: task {number}: Exited with exit code 1", node=node)
         last = max(last, now + 1.2)
     if launcher == "srun":
@@ -121,18 +121,18 @@ def _launchers(sim: Simulation, attempt: JobAttempt, time: float, deaths: Sequen
 
 
 def _exit_text(code: int) -> str:
-    words = {
+    texts = {
         -9: "Killed",
         -6: "Aborted (core dumped)",
         -11: "Segmentation fault (core dumped)",
         -7: "Bus error (core dumped)",
     }
-    return words.get(code, f"Exited with exit code {code}")
+    return texts.get(code, f"Exited with exit code {code}")
 
 
-def finish(sim: Simulation, time: float, state: str, code: int = 0, signal: int = 0, by: str = "") -> None:
+def finish(sim: Simulation, time: float, state: str, code: int = 0, signal: int = 0, canceled_by: str = "") -> None:
     """Record how the job ended."""
-    sim.attempt.outcome = JobOutcome(time, state, code, signal, by)
+    sim.attempt.outcome = JobOutcome(time, state, code, signal, canceled_by)
 
 
 def hang(
@@ -177,9 +177,9 @@ def fire_watchdogs(
 ) -> None:
     """The watchdogs of the waiting ranks give up, and their launchers with them."""
     attempt, fired_at = sim.attempt, time + limit + 0.4
-    done = max(0, attempt.steps_done - attempt.first_step) * sim.scenario.job.collectives_per_step + 7
+    completed = max(0, attempt.steps_done - attempt.first_step) * sim.scenario.job.collectives_per_step + 7
     for placement in (attempt.placements[rank] for rank in waiting):
-        _watchdog(sim, attempt, placement.rank, fired_at + 0.003 * placement.local_rank, limit, done)
+        _watchdog(sim, attempt, placement.rank, fired_at + 0.003 * placement.local_rank, limit, completed)
     last = fired_at
     for number, node in enumerate(attempt.nodes):
         waiting_here = [rank for rank in waiting if attempt.placements[rank].node == node]
@@ -190,7 +190,7 @@ def fire_watchdogs(
                 exits = [torchrun.WorkerExit(rank, fired_at + 1.9, -6) for rank in waiting_here]
                 attempt.entries += torchrun.failure(sim, attempt, node, exits, alive_stuck, reported_at)
             elif alive_stuck:
-                attempt.entries.append(torchrun.terminated(sim, attempt, node, alive_stuck, reported_at + TEARDOWN_S))
+                attempt.entries.append(torchrun.termination(sim, attempt, node, alive_stuck, reported_at + TEARDOWN_S))
         for rank in waiting_here if sim.scenario.job.launcher == "srun" else ():
             attempt.log(reported_at, f"srun: error: {node}: task {rank}: Aborted (core dumped)", node=node)
         if sim.scenario.job.launcher == "torchrun":
@@ -199,11 +199,9 @@ def fire_watchdogs(
     finish(sim, last + 3.0, "FAILED", 1)
 
 
-def _watchdog(sim: Simulation, attempt: JobAttempt, rank: int, now: float, limit: float, done: int) -> None:
+def _watchdog(sim: Simulation, attempt: JobAttempt, rank: int, now: float, limit: float, completed: int) -> None:
     timeout_ms = int(limit * 1000)
-    work = (
-        f"WorkNCCL(SeqNum={done + 1}, OpType=ALLREDUCE, NumelIn=25165824, NumelOut=25165824, Timeout(ms)={timeout_ms})"
-    )
+    work = f"WorkNCCL(SeqNum={completed + 1}, OpType=ALLREDUCE, NumelIn=25165824, NumelOut=25165824, Timeout(ms)={timeout_ms})"
     caught = f"Watchdog caught collective operation timeout: {work} ran for {timeout_ms + 30 + rank % 60} milliseconds before timing out."
     group = f"[PG ID 0 PG GUID 0(default_pg) Rank {rank}]"
     lines = (
@@ -211,8 +209,8 @@ def _watchdog(sim: Simulation, attempt: JobAttempt, rank: int, now: float, limit
         (
             0.2,
             "ProcessGroupNCCL.cpp:1785",
-            f"{group} Exception (either an error or timeout) detected by watchdog at work: {done + 1}, "
-            f"last enqueued NCCL work: {done + 3}, last completed NCCL work: {done}.",
+            f"{group} Exception (either an error or timeout) detected by watchdog at work: {completed + 1}, "
+            f"last enqueued NCCL work: {completed + 3}, last completed NCCL work: {completed}.",
         ),
         (
             1.1,
@@ -244,7 +242,7 @@ def slurm_notice(sim: Simulation, attempt: JobAttempt, time: float, reason: str 
 
 
 def cancel_job(
-    sim: Simulation, time: float, reason: str, state: str, code: int = 0, signal: int = 0, by: str = ""
+    sim: Simulation, time: float, reason: str, state: str, code: int = 0, signal: int = 0, canceled_by: str = ""
 ) -> None:
     """Let Slurm end the job from outside; ``reason`` follows the time in its notice: DUE TO ..."""
     attempt = sim.attempt
@@ -258,5 +256,5 @@ def cancel_job(
     if sim.scenario.job.launcher == "torchrun":
         for node in attempt.nodes:
             ranks = [placement.rank for placement in attempt.placements if placement.node == node]
-            attempt.entries.append(torchrun.terminated(sim, attempt, node, ranks, time + 0.5))
-    finish(sim, end + 1.5, state, code, signal, by)
+            attempt.entries.append(torchrun.termination(sim, attempt, node, ranks, time + 0.5))
+    finish(sim, end + 1.5, state, code, signal, canceled_by)

@@ -1,4 +1,4 @@
-"""GPU models: values from data sheets, and of an idle card in a rack."""
+"""GPU models: values from data sheets, and of an idle GPU in a rack."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class GpuModel:
     """Reserved by the driver; neither free nor used."""
     tdp: float
     idle: float
-    """Power with no process on the card."""
+    """Power with no process on the GPU."""
     context_idle: float
     """Power while a process has a context and does nothing: clocks stay up."""
     clock_max: int

@@ -51,24 +51,26 @@ class LearningCurve:
     def _with_failure(
         self, steps: NDArray[np.int64], loss: Array, norm: Array, rate: Array, noise: Array
     ) -> tuple[Array, Array, Array]:
-        since = steps - self.onset
-        after = since >= 0
-        grown = np.clip(since / max(0.03 * self.total, 4), 0, 1)
+        steps_since = steps - self.onset
+        is_after = steps_since >= 0
+        grown = np.clip(steps_since / max(0.03 * self.total, 4), 0, 1)
         if self.failure == "nan":
-            loss, norm = np.where(after, np.nan, loss), np.where(after, np.nan, norm)
+            loss, norm = np.where(is_after, np.nan, loss), np.where(is_after, np.nan, norm)
         elif self.failure == "explode":
-            rising = np.exp(np.clip(since, 0, None) / max(0.06 * self.total, 3))
-            loss = np.where(after, np.minimum(loss * rising, 1e4) * (1 + 0.05 * noise), loss)
-            norm = np.where(after, np.minimum(norm * rising**1.5, 1e6), norm)
+            rising = np.exp(np.clip(steps_since, 0, None) / max(0.06 * self.total, 3))
+            loss = np.where(is_after, np.minimum(loss * rising, 1e4) * (1 + 0.05 * noise), loss)
+            norm = np.where(is_after, np.minimum(norm * rising**1.5, 1e6), norm)
         elif self.failure == "plateau":
             flat = loss + (self.level * (1 + 0.002 * noise) - loss) * grown
-            loss = np.where(after, flat, loss)
-            norm = np.where(after, norm * (1 + 25 * grown * (1 - grown)) * (1 - grown) + 1e-4 * (1 + 0.3 * noise), norm)
+            loss = np.where(is_after, flat, loss)
+            norm = np.where(
+                is_after, norm * (1 + 25 * grown * (1 - grown)) * (1 - grown) + 1e-4 * (1 + 0.3 * noise), norm
+            )
         elif self.failure == "flat":
             loss = self.start * (1 + 0.003 * noise)
             norm, rate = 1e-5 * (1 + 0.2 * noise), 0.0 * rate
         elif self.failure == "spike":
-            bump = np.where(after, np.exp(-np.clip(since, 0, None) / max(0.015 * self.total, 3)), 0.0)
+            bump = np.where(is_after, np.exp(-np.clip(steps_since, 0, None) / max(0.015 * self.total, 3)), 0.0)
             loss, norm = loss * (1 + 1.6 * bump), norm * (1 + 12 * bump)
         return loss, norm, rate
 

@@ -72,14 +72,14 @@ class ParquetTable:
         values = values if digits is None else np.round(values, digits)
         self.samples += len(values)
         while len(values):
-            room = MAX_BUFFERED_SAMPLES - self._buffered
+            free_samples = MAX_BUFFERED_SAMPLES - self._buffered
             self._series.append((self._name, labels_text(labels)))
-            self._times.append(times_ms[:room])
-            self._values.append(values[:room])
-            self._buffered += len(values[:room])
+            self._times.append(times_ms[:free_samples])
+            self._values.append(values[:free_samples])
+            self._buffered += len(values[:free_samples])
             if self._buffered == MAX_BUFFERED_SAMPLES:
                 self._flush()
-            times_ms, values = times_ms[room:], values[room:]
+            times_ms, values = times_ms[free_samples:], values[free_samples:]
 
     def _flush(self) -> None:
         """Move the buffered samples to the database."""

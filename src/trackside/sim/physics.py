@@ -83,16 +83,16 @@ def mean_activity(tracks: list[Track], table: Array, begins: Array, ends: Array,
     return np.stack([by_track[id(track)] for track in tracks], axis=1) if tracks else np.zeros((8, 0, len(ends)))
 
 
-def gpu_signals(sim: Simulation, node: str, tracks: list[Track], times: Array, before: float) -> GpuSignals:
-    """All signals of one node; ``before``: the time of the scrape before the first."""
+def gpu_signals(sim: Simulation, node: str, tracks: list[Track], times: Array, previous_time: float) -> GpuSignals:
+    """All signals of one node; ``previous_time``: of the scrape before the first."""
     rng, model, table = sim.rng(f"gpu/{node}"), sim.model, rates(sim)
-    count, begins = len(tracks), np.concatenate([[before], times[:-1]])
+    count, begins = len(tracks), np.concatenate([[previous_time], times[:-1]])
     window = np.maximum(times - begins, 1e-3)
     shape = (count, len(times))
-    activity = _noisy(rng, mean_activity(tracks, table, begins, times, window), shape)
+    activity = _add_noise(rng, mean_activity(tracks, table, begins, times, window), shape)
     short = mean_activity(tracks, table, times - SHORT_S, times, SHORT_S)
-    attached = np.stack([_attached(track, times) for track in tracks]) if tracks else np.zeros(shape, dtype=bool)
-    factor, reasons, resistance, max_celsius, throttled_s = _throttled(sim, node, times, before, attached)
+    attached = np.stack([_is_attached(track, times) for track in tracks]) if tracks else np.zeros(shape, dtype=bool)
+    factor, reasons, resistance, max_celsius, throttled_s = _throttle_effects(sim, node, times, previous_time, attached)
     floor = np.where(attached, model.context_idle, model.idle) * (1 + 0.02 * rng.standard_normal((count, 1)))
     span = sim.model.tdp - model.context_idle
     busy = span * factor**2
@@ -133,7 +133,7 @@ def _load(activity: Array) -> Array:
     return share
 
 
-def _noisy(rng: np.random.Generator, activity: Array, shape: tuple[int, int]) -> Array:
+def _add_noise(rng: np.random.Generator, activity: Array, shape: tuple[int, int]) -> Array:
     """Add noise: GPUs differ slightly from each other, and each sample from the previous one."""
     count = shape[0]
     gpu_factor = 1 + 0.008 * rng.standard_normal((8, count, 1))
@@ -146,22 +146,22 @@ def _noisy(rng: np.random.Generator, activity: Array, shape: tuple[int, int]) ->
     return noisy
 
 
-def _attached(track: Track, times: Array) -> NDArray[np.bool_]:
+def _is_attached(track: Track, times: Array) -> NDArray[np.bool_]:
     attached = np.zeros(len(times), dtype=bool)
     for start, end in track.processes:
         attached |= (times >= start) & (times < end)
     return attached
 
 
-def _throttled(
-    sim: Simulation, node: str, times: Array, before: float, attached: NDArray[np.bool_]
+def _throttle_effects(
+    sim: Simulation, node: str, times: Array, previous_time: float, attached: NDArray[np.bool_]
 ) -> tuple[Array, NDArray[np.int64], Array, Array, Array]:
     """(clock factor, reason bits, cooling resistance, maximum core temperature, seconds throttled for power and
     heat)."""
     shape = attached.shape
     factor, reasons = np.ones(shape), np.zeros(shape, dtype=np.int64)
     resistance, max_celsius, throttled_s = np.ones(shape), np.full(shape, np.inf), np.zeros((2, *shape))
-    window = np.diff(np.concatenate([[before], times]))
+    window = np.diff(np.concatenate([[previous_time], times]))
     for period in sim.throttles:
         if period.node != node or period.gpu >= shape[0]:
             continue

@@ -24,22 +24,22 @@ class ProgressPoint:
     """Seconds since training began."""
 
 
-def points(attempt: JobAttempt, every: int, first: bool = False) -> Iterator[ProgressPoint]:
-    """Every ``every``-th completed step, and also the first one if ``first``."""
+def points(attempt: JobAttempt, every: int, with_first: bool = False) -> Iterator[ProgressPoint]:
+    """Every ``every``-th completed step, and also the first one if ``with_first``."""
     if not len(attempt.step_ends):
         return
     steps = np.arange(attempt.first_step + 1, attempt.first_step + 1 + len(attempt.step_ends))
     loss, norm, rate = attempt.curve.values_at(steps)
     begin = attempt.phases["train"][0]
     is_printed = steps % every == 0
-    if first:
+    if with_first:
         is_printed[0] = True
-    before, last = begin, attempt.first_step
+    last_time, last_step = begin, attempt.first_step
     for i in np.flatnonzero(is_printed).tolist():
         step, time = int(steps[i]), float(attempt.step_ends[i])
-        pace = (time - before) / (step - last)
+        pace = (time - last_time) / (step - last_step)
         yield ProgressPoint(step, time, float(loss[i]), float(norm[i]), float(rate[i]), pace, time - begin)
-        before, last = time, step
+        last_time, last_step = time, step
 
 
 def clock(seconds: float) -> str:

@@ -17,7 +17,7 @@ from trackside.sim.timeline import RankState, Track
 END_S = 6.0
 """Seconds from the last step to the end of the process."""
 DRIFT_STEPS = 12
-"""Consecutive steps that take equally long."""
+"""Number of consecutive steps with the same length."""
 RUN_AHEAD_S = 0.5
 """How far the host's launches run ahead of the GPU."""
 
@@ -41,7 +41,7 @@ def first_attempt(sim: Simulation) -> JobAttempt:
 
 
 def learning_curve(sim: Simulation, steps: int) -> LearningCurve:
-    """How the job learns if it runs so many steps."""
+    """The learning curve of the job for a number of steps."""
     job = sim.scenario.job
     return LearningCurve(
         job.loss_start,
@@ -87,9 +87,9 @@ def _group(attempt: JobAttempt, sim: Simulation) -> list[int]:
     """Give ranks that every cost rule treats alike a common track; returns one rank of each track."""
     job, groups = sim.scenario.job, defaultdict[tuple[object, float], list[int]](list)
     for rank in range(len(attempt.placements)):
-        alike = tuple(rule.ranks is None or rank in rule.ranks for rule in sim.cost_rules)
-        alike += tuple(rank in pause.ranks for pause in sim.pauses)
-        groups[alike, _stage_factor(job, rank, len(attempt.placements))].append(rank)
+        rule_flags = tuple(rule.ranks is None or rank in rule.ranks for rule in sim.cost_rules)
+        rule_flags += tuple(rank in pause.ranks for pause in sim.pauses)
+        groups[rule_flags, _stage_factor(job, rank, len(attempt.placements))].append(rank)
     attempt.track_index = np.zeros(len(attempt.placements), dtype=np.intp)
     attempt.tracks = []
     for members in groups.values():

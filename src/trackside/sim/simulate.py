@@ -9,7 +9,7 @@ from pathlib import Path
 from trackside.sim.endings import slurm_notice
 from trackside.sim.exporters import dcgm, node, tracer, training
 from trackside.sim.exposition import Exposition
-from trackside.sim.faults import Fault, faults
+from trackside.sim.faults import SimulatedFault, faults
 from trackside.sim.parquet import ParquetTable
 from trackside.sim.records import job_log, kernel, slurm
 from trackside.sim.scenario import Scenario, ScenarioError
@@ -27,17 +27,18 @@ EXPORTERS = {"dcgm": ("gpu", dcgm.write), "node": ("host", node.write), "tracer"
 def simulate(scenario: Scenario, folder: Path, metrics: str = "text") -> Truth:
     """Write ``folder``/run and ``folder``/truth.json; the same scenario gives the same bytes. Raises ScenarioError.
 
-    ``metrics``: text as exporters serve it, or parquet.
+    ``folder``: new, empty, or written by this function, whose files are replaced. ``metrics``: text as exporters serve
+    it, or parquet.
     """
+    run, truth_file = folder / "run", folder / "truth.json"
+    if folder.is_dir() and any(folder.iterdir()) and not truth_file.is_file():
+        raise ScenarioError(f"{folder} is not empty and was not made by simulate; give a new or empty folder")
     sim = play_scenario(scenario)
     truth = truth_of(sim)
-    run = folder / "run"
     if run.exists():
-        if not (folder / "truth.json").is_file():
-            raise ScenarioError(f"{run} exists and is not a simulation; use another folder")
         shutil.rmtree(run)
     run.mkdir(parents=True)
-    (folder / "truth.json").write_bytes(truth.encode())
+    truth_file.write_bytes(truth.encode())
     write(sim, run, metrics)
     return truth
 
@@ -65,7 +66,7 @@ def play_scenario(scenario: Scenario) -> Simulation:
     return sim
 
 
-def _faults(scenario: Scenario) -> list[Fault]:
+def _faults(scenario: Scenario) -> list[SimulatedFault]:
     built = []
     for number, table in enumerate(scenario.faults):
         location = f"fault[{number}]"

@@ -1,4 +1,5 @@
-"""What faults change: the cluster, the job's attempts, and everything that happens to machines meanwhile."""
+"""The state of a simulated run: the cluster, the job's attempts, and what happens to the machines. Faults change it,
+writers read it."""
 
 from __future__ import annotations
 
@@ -73,7 +74,7 @@ class GpuChange:
 
 @dataclass(frozen=True, slots=True)
 class HostEffect:
-    """Something else that a node does besides the job. Busy cores, bytes per second, share of time that tasks stall."""
+    """Load of a node that is not the job's: busy cores, bytes per second, shares of time in which tasks stall."""
 
     node: str
     start: float
@@ -129,9 +130,9 @@ class Simulation:
         self.oom_kills: list[tuple[float, str]] = []
         """(time, node)"""
         self.lost_gpus: dict[tuple[str, int], float] = {}
-        """When GPUs fell off the bus."""
+        """(node, GPU index) -> when it fell off the bus."""
         self.down_nodes: dict[str, tuple[float, float]] = {}
-        """When nodes did not answer, from when to when."""
+        """Node -> (start, end) of the time in which it did not answer."""
         self.kernel: list[tuple[float, str, str]] = []
         """(time, node, text)"""
         self.node_changes: list[NodeStateChange] = []
@@ -156,7 +157,7 @@ class Simulation:
         """Random numbers that depend only on the seed and the purpose, not on the order of calls."""
         return np.random.default_rng([self.scenario.seed, zlib.crc32(purpose.encode())])
 
-    def when(self, at: str | float, key: str = "at") -> float:
+    def time_of(self, at: str | float, key: str = "at") -> float:
         """A time: "40%" of the run without faults, "step 300", "12m", or seconds from its start. ``key`` is named in
         errors."""
         reference = self.reference
@@ -209,7 +210,7 @@ class Simulation:
         return f"00000000:{bus[gpu] if gpu < len(bus) else 0x10 + 2 * gpu:02X}:00.0"
 
     def observed_span(self) -> tuple[float, float]:
-        """From when to when the run is observed."""
+        """(start, end) of the time in which the run is observed."""
         telemetry = self.scenario.telemetry
         first = min(attempt.start for attempt in self.attempts)
         return first - telemetry.lead_s, max(attempt.end for attempt in self.attempts) + telemetry.tail_s

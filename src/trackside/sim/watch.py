@@ -1,4 +1,4 @@
-"""When a node is scraped, and what is on its GPUs at any time."""
+"""When a node is scraped, and who uses its GPUs at any time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Tenant:
 
 
 def scrapes(sim: Simulation, node: str, plane: str) -> tuple[Array, NDArray[np.bool_]]:
-    """(times, which of them were answered) of a node and a plane: gpu, host or tracer.
+    """(times, whether each was answered) of a node and a plane: gpu, host or tracer.
 
     A target is scraped at a fixed offset within the interval, a few milliseconds early or late.
     """
@@ -40,23 +40,23 @@ def scrapes(sim: Simulation, node: str, plane: str) -> tuple[Array, NDArray[np.b
     times = np.arange(begin, last, interval)
     times = times + np.clip(rng.normal(0, telemetry.jitter_ms / 1000, len(times)), -0.4 * interval, 0.4 * interval)
     times = np.rint(times * 1000) / 1000
-    answered = np.ones(len(times), dtype=bool)
+    is_answered = np.ones(len(times), dtype=bool)
     if node in sim.down_nodes:
         start, end = sim.down_nodes[node]
-        answered &= (times < start) | (times >= end)
+        is_answered &= (times < start) | (times >= end)
     for number, gap in enumerate(telemetry.gaps):
         if gap.plane in ("*", plane) and gap.node in ("*", node):
-            start = sim.when(gap.at, f"telemetry.gaps[{number}].at")
-            answered &= (times < start) | (times >= start + gap.length_s)
+            start = sim.time_of(gap.at, f"telemetry.gaps[{number}].at")
+            is_answered &= (times < start) | (times >= start + gap.length_s)
     for start in restarts(sim, node, plane):
-        answered &= (times < start) | (times >= start + 20.0)
-    return times, answered
+        is_answered &= (times < start) | (times >= start + 20.0)
+    return times, is_answered
 
 
 def restarts(sim: Simulation, node: str, plane: str) -> list[float]:
     """When a node's exporter restarted."""
     times = [
-        sim.when(restart.at, f"telemetry.restarts[{number}].at")
+        sim.time_of(restart.at, f"telemetry.restarts[{number}].at")
         for number, restart in enumerate(sim.scenario.telemetry.restarts)
         if restart.plane in ("*", plane) and restart.node in ("*", node)
     ]
@@ -114,7 +114,7 @@ def apply_neighbor_faults(sim: Simulation) -> None:
     for number, neighbor in enumerate(sim.scenario.neighbors):
         if not (neighbor.xid or neighbor.ecc):
             continue
-        time = sim.when(neighbor.xid_at, f"neighbors[{number}].xid_at")
+        time = sim.time_of(neighbor.xid_at, f"neighbors[{number}].xid_at")
         for node in sim.nodes:
             for gpu in range(sim.scenario.cluster.gpus_per_node):
                 if not runs_on(sim, neighbor, node, gpu):

@@ -1,1 +1,1 @@
-"""The sources of a site: its settings, its Slurm, its log stores and journals."""
+"""The sources of a site. ``config.py`` reads the settings, ``slurm.py`` queries Slurm, ``hits.py`` log stores."""

@@ -11,13 +11,13 @@ from typing import Any
 from trackside.http.options import HttpOptions
 from trackside.settings import PREFIX, Index, Section, Settings
 from trackside.settings.price import NO_PRICE, Price
-from trackside.settings.shown import Setting, as_toml, exposed, in_force
+from trackside.settings.shown import EffectiveSetting, as_toml, effective_settings, exposure_warnings
 from trackside.site.file import find
 from trackside.site.journal import JournalOptions
 from trackside.site.slurm_options import SlurmOptions
 from trackside.stores.log_store import LogOptions
 from trackside.stores.metric_store import MetricOptions
-from trackside.stores.receiver.options import Limits, RetentionOptions, ServeOptions
+from trackside.stores.receiver.options import ReceiverLimits, RetentionOptions, ServeOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ SECTIONS = (
     Section("metadata", (_Metadata,)),
     Section("cost", (Price,)),
     Section("serve", (ServeOptions,), frozenset({"store", "metadata", "limits", "keeping"})),
-    Section("serve.limits", (Limits,)),
+    Section("serve.limits", (ReceiverLimits,)),
     Section("serve.keeping", (RetentionOptions,)),
 )
 """All tables of the file. Their keys are the fields of the options that a part takes, and are declared only there."""
@@ -63,7 +63,7 @@ class Site:
     """Per GPU-hour."""
     file: str = ""
     """The settings file; empty: none was read."""
-    settings: tuple[Setting, ...] = ()
+    settings: tuple[EffectiveSetting, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
@@ -85,7 +85,7 @@ def load(
     settings.read_environment({name: value for name, value in environ.items() if name != f"{PREFIX}CONFIG"})
     settings.read_flags(flags or {})
     if file is not None:
-        warnings += exposed(file, settings)
+        warnings += exposure_warnings(file, settings)
 
     def build(index: Index) -> Any:
         values = settings.values(index, environ, warnings)
@@ -109,7 +109,7 @@ def load(
         serve=serve,
         price=build(("cost", 0)),
         file=str(file or ""),
-        settings=tuple(in_force(settings, ("metrics", "logs", "journal"))),
+        settings=tuple(effective_settings(settings, ("metrics", "logs", "journal"))),
     )
     return dataclasses.replace(site, warnings=tuple(dict.fromkeys(warnings)))
 

@@ -15,7 +15,7 @@ from tempfile import SpooledTemporaryFile
 from trackside.catalog.streams import is_node_log, stream_path
 from trackside.http.unavailable import SourceUnavailable
 from trackside.model import Input
-from trackside.read.format import HEAD_BYTES, Source
+from trackside.read.format import HEAD_BYTES, InputSource
 from trackside.read.pieces import PieceStream
 from trackside.read.walk import WalkItem
 from trackside.stores.log_store import LogOptions, LogRequest, LogStore, LogStream, Streams
@@ -50,7 +50,7 @@ def sources(
     budget = budget or ReadBudget(options)
     opens = [partial(_open_log, store, options, path, streams, budget) for path, streams in sorted(logs.items())]
     read: set[str] = set()
-    for text in _prefetched(opens, options.endpoint.concurrency):
+    for text in _prefetch(opens, options.endpoint.concurrency):
         for source in text.sources():
             read.add(source.path.partition("/")[0])
             yield source
@@ -61,16 +61,16 @@ def sources(
 def _missing_notes(query: LogRequest, answer: Streams, folders: Collection[str]) -> Iterator[str]:
     """Notes about jobs and nodes whose streams the store knows, but which have no lines in the time range."""
     jobs = [job for job in query.jobs if f"job-{job}" in folders]
-    if query.jobs and not jobs and any(stream.of == "job" for stream in answer.streams):
+    if query.jobs and not jobs and any(stream.owner_kind == "job" for stream in answer.streams):
         yield f"has no lines of job {', '.join(query.jobs)} in this time range"
-    if query.nodes and "nodes" not in folders and any(stream.of == "node" for stream in answer.streams):
+    if query.nodes and "nodes" not in folders and any(stream.owner_kind == "node" for stream in answer.streams):
         shown = ", ".join(query.nodes[:MAX_NAMED]) + (", ..." if len(query.nodes) > MAX_NAMED else "")
         yield f"has no system log lines of {shown} in this time range"
 
 
-def _prefetched(opens: Iterable[Callable[[], Lines]], at_once: int) -> Iterator[Lines]:
+def _prefetch(opens: Iterable[Callable[[], LogLines]], at_once: int) -> Iterator[LogLines]:
     """Opened logs in order; the next ones are opened while one is read."""
-    pending: deque[Future[Lines]] = deque()
+    pending: deque[Future[LogLines]] = deque()
     with ThreadPoolExecutor(at_once) as pool:
         for open_ in opens:
             pending.append(pool.submit(open_))
@@ -101,22 +101,22 @@ class ReadBudget:
 
 def _open_log(
     store: LogStore, options: LogOptions, path: str, streams: Sequence[LogStream], budget: ReadBudget
-) -> Lines:
+) -> LogLines:
     """A log with its first lines fetched. Never raises because of the store."""
-    lines = Lines(store, options, path, streams, budget)
+    lines = LogLines(store, options, path, streams, budget)
     stream = io.BufferedReader(lines, HEAD_BYTES)
     lines.source.stream = stream
     lines.source.head = stream.peek(HEAD_BYTES)[:HEAD_BYTES]
     return lines
 
 
-class Lines(PieceStream):
+class LogLines(PieceStream):
     """The bytes of one log, fetched as they are read. Errors that end it early are in ``source.faults``."""
 
     def __init__(
         self, store: LogStore, options: LogOptions, path: str, streams: Sequence[LogStream], budget: ReadBudget
     ) -> None:
-        self.source = Source(path, b"", io.BytesIO())
+        self.source = InputSource(path, b"", io.BytesIO())
         self._name, self._site, self._budget = store.name, options.labels, budget
         self._entries = heapq.merge(
             *(chain.from_iterable(store.lines(stream)) for stream in streams), key=lambda line: line.time_ns
@@ -160,7 +160,7 @@ class Lines(PieceStream):
             other = self._others[path] = SpooledTemporaryFile(MAX_MEMORY_BYTES)  # noqa: SIM115 - closed after it was read
         other.write(text.encode("utf-8", "replace"))
 
-    def sources(self) -> Iterator[Source]:
+    def sources(self) -> Iterator[InputSource]:
         """This log, if it has a line or a fault, then the other logs found in its stream."""
         if self.source.head or self.source.faults:
             yield self.source
@@ -173,4 +173,4 @@ class Lines(PieceStream):
                 spooled.seek(0)
                 head = spooled.read(HEAD_BYTES)
                 spooled.seek(0)
-                yield Source(path, head, spooled, size, faults=list(self.source.faults))  # type: ignore[arg-type]
+                yield InputSource(path, head, spooled, size, faults=list(self.source.faults))  # type: ignore[arg-type]

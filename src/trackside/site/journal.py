@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from trackside.catalog.streams import short
 from trackside.command import Command, CommandStopped
 from trackside.model import Input
-from trackside.read.format import HEAD_BYTES, Source
+from trackside.read.format import HEAD_BYTES, InputSource
 from trackside.read.pieces import PieceStream
 from trackside.read.walk import WalkItem
 from trackside.stores.log_store import LogRequest
@@ -69,7 +69,7 @@ def journal(options: JournalOptions, query: LogRequest) -> Iterator[WalkItem]:
     entries = _Entries([*base, *format_options, *bounds, *(f"_HOSTNAME={host}" for host in matching_hosts)], options)
     with closing(entries.pieces):
         stream = io.BufferedReader(entries, HEAD_BYTES)
-        source = Source(name, stream.peek(HEAD_BYTES)[:HEAD_BYTES], stream, faults=entries.faults)
+        source = InputSource(name, stream.peek(HEAD_BYTES)[:HEAD_BYTES], stream, faults=entries.faults)
         if source.head or entries.faults:
             yield source
         else:

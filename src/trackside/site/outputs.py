@@ -59,7 +59,7 @@ class Outputs:
             real = os.readlink(f"/proc/self/fd/{descriptor}")
         except OSError:  # not Linux
             real = os.path.realpath(path)
-        return _foreign(self.user, os.fstat(descriptor), real)
+        return _refusal(self.user, os.fstat(descriptor), real)
 
 
 def outputs(job: Job, script: str = "") -> Outputs:
@@ -82,7 +82,7 @@ def _output_paths(job: Job, script: str) -> tuple[list[str], str]:
     """Output paths as written, each once, and where they are named."""
     recorded_paths = [str(value) for row in job.rows for key in ("std_out", "std_err") if (value := row.get(key))]
     if recorded_paths:
-        return list(dict.fromkeys(_filled(path, job) for path in recorded_paths)), "Slurm's record"
+        return list(dict.fromkeys(_fill_patterns(path, job) for path in recorded_paths)), "Slurm's record"
     line = str(job.first("submit_line") or "")
     command, _, arguments = line.strip().partition(" ")
     program, options = os.path.basename(command), _options(arguments)
@@ -94,7 +94,7 @@ def _output_paths(job: Job, script: str) -> tuple[list[str], str]:
     if not options:
         named_by = "sbatch's default"
     options.setdefault("std_out", "slurm-%A_%a.out" if "_" in job.id else "slurm-%j.out")
-    return list(dict.fromkeys(_filled(path, job) for path in options.values())), named_by
+    return list(dict.fromkeys(_fill_patterns(path, job) for path in options.values())), named_by
 
 
 def _options(line: str) -> dict[str, str]:
@@ -118,7 +118,7 @@ def _options(line: str) -> dict[str, str]:
     return options
 
 
-def _filled(path: str, job: Job) -> str:
+def _fill_patterns(path: str, job: Job) -> str:
     """The path with everything filled in that is the same for the whole job; per-task parts stay patterns."""
     if "\\" in path:
         return path.replace("\\", "").replace("%", "%%")  # sbatch fills in nothing then
@@ -126,7 +126,7 @@ def _filled(path: str, job: Job) -> str:
     values = {
         "A": array.partition("+")[0],
         "a": task,
-        "j": _raw(job),
+        "j": _raw_id(job),
         "x": str(job.first("name") or ""),
         "u": str(job.first("user") or ""),
         "b": str(int(task) % 10) if task.isdecimal() else "",
@@ -139,7 +139,7 @@ def _filled(path: str, job: Job) -> str:
     return _PATTERN.sub(fill, path)
 
 
-def _raw(job: Job) -> str:
+def _raw_id(job: Job) -> str:
     return str(job.first("raw_id") or next((name for name in sorted(job.names) if name.isdecimal()), job.id))
 
 
@@ -175,14 +175,14 @@ def _trouble(job: Job, path: str) -> str | None:
         return f"{getattr(error, 'strerror', None) or error}: run trackside as {user or 'its owner'}, or pass a copy"
     if not stat.S_ISREG(status.st_mode):
         return "it is not read: it is not a regular file"
-    if (foreign := _foreign(user, status, os.path.realpath(path))) is not None:
+    if (foreign := _refusal(user, status, os.path.realpath(path))) is not None:
         return foreign
     if not os.access(path, os.R_OK):
         return f"you may not read it: run trackside as {user or 'its owner'}, or pass a copy"
     return None
 
 
-def _foreign(user: str, status: os.stat_result, real: str) -> str | None:
+def _refusal(user: str, status: os.stat_result, real: str) -> str | None:
     """Why the job's user may not read the file; None if the user may."""
     uid, groups = _ids(user)
     if status.st_uid == uid:
@@ -190,7 +190,7 @@ def _foreign(user: str, status: os.stat_result, real: str) -> str | None:
     reason = ""
     if not status.st_mode & stat.S_IROTH:
         reason = f"it does not belong to the job's user ({user or 'unknown'})"
-    elif not all(_can_enter(uid, groups, folder) for folder in _above(real)):
+    elif not all(_can_enter(uid, groups, folder) for folder in _parent_folders(real)):
         reason = f"the job's user ({user or 'unknown'}) cannot enter its folder"
     return f"it is not read: {reason}; pass its path if you trust it" if reason else None
 
@@ -205,7 +205,7 @@ def _ids(user: str) -> tuple[int, frozenset[int]]:
         return -1, frozenset()
 
 
-def _above(path: str) -> Iterator[str]:
+def _parent_folders(path: str) -> Iterator[str]:
     """The folders that contain a file, the nearest first."""
     while (folder := os.path.dirname(path)) != path:
         yield folder
@@ -227,17 +227,17 @@ def _matching(job: Job, path: str) -> Iterator[str]:
     parts = path.split("/")
     folders: Iterable[str] = ["/"]
     for part in parts[1:-1]:
-        folders = [inner for folder in folders for inner in _inside(job, folder, part) if os.path.isdir(inner)]
-    files = (inner for folder in folders for inner in _inside(job, folder, parts[-1]))
+        folders = [inner for folder in folders for inner in _paths_in(job, folder, part) if os.path.isdir(inner)]
+    files = (inner for folder in folders for inner in _paths_in(job, folder, parts[-1]))
     for _, file_path in zip(range(MAX_FILES), files, strict=False):
         yield file_path
 
 
-def _inside(job: Job, folder: str, part: str) -> Sequence[str]:
+def _paths_in(job: Job, folder: str, part: str) -> Sequence[str]:
     """The paths in a folder that a path component means: one name, or the names that match a pattern."""
     if not _PATTERN.search(part):
         return [os.path.join(folder, part)]
-    shape = _shape(job, part)
+    shape = _name_pattern(job, part)
     try:
         with os.scandir(folder) as entries:
             names = [entry.name for _, entry in zip(range(MAX_LISTED_NAMES), entries, strict=False)]
@@ -246,9 +246,9 @@ def _inside(job: Job, folder: str, part: str) -> Sequence[str]:
     return [os.path.join(folder, name) for name in sorted(names) if shape.fullmatch(name)]
 
 
-def _shape(job: Job, part: str) -> re.Pattern[str]:
+def _name_pattern(job: Job, part: str) -> re.Pattern[str]:
     nodes = {node.partition(".")[0] for row in job.rows for node in map(str, row.many("nodes"))}
-    raw = _PER_TASK_PATTERNS["J"].replace("{raw}", re.escape(_raw(job)))
+    raw = _PER_TASK_PATTERNS["J"].replace("{raw}", re.escape(_raw_id(job)))
     patterns = {**_PER_TASK_PATTERNS, "J": raw, "N": "|".join(map(re.escape, nodes)) or r"[\w.-]+"}
     text, position = "", 0
     for match in _PATTERN.finditer(part):

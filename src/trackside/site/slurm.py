@@ -17,21 +17,21 @@ from trackside.errors import UsageError
 from trackside.http.unavailable import SourceUnavailable, plain
 from trackside.model import Input
 from trackside.read.detect import read_source
-from trackside.read.format import CollectingSink, Source
+from trackside.read.format import CollectingSink, InputSource
 from trackside.read.walk import GuardedPath
 from trackside.runs.attempts import attempts_of
-from trackside.runs.jobs import Job, Jobs, collect
+from trackside.runs.jobs import Job, JobIndex, collect
 from trackside.runs.parents import same_work
 from trackside.site.outputs import outputs
 from trackside.site.slurm_commands import SlurmCommands
 from trackside.site.slurm_options import SlurmOptions
-from trackside.site.slurm_replies import Replies, Reply, Slurm, failed, job_id
+from trackside.site.slurm_replies import Replies, Reply, Slurm, failed_row, job_id
 from trackside.site.slurmrestd import SlurmRest
 
 MAX_JOBS = 64
 """Tasks of an array, or parts of a job, whose output and steps are queried."""
 MAX_PARENTS = 8
-NAMESAKE_S = 86400.0
+MAX_NAMESAKE_GAP_S = 86400.0
 """A namesake may be the continued job if it ended at most this long before: same name, user and folder."""
 
 
@@ -64,12 +64,12 @@ class SlurmAnswer:
         return tuple(file.path for file in self.files)
 
     @property
-    def sources(self) -> tuple[Source, ...]:
+    def sources(self) -> tuple[InputSource, ...]:
         """The replies as sources to read, new ones at each call."""
         return tuple(reply.source() for reply in self.replies)
 
     @property
-    def known(self) -> bool:
+    def is_known(self) -> bool:
         """Whether Slurm has a record of the job."""
         return bool(self.names)
 
@@ -215,7 +215,7 @@ class _ClusterQuery:
             if row.plane != "scheduler" and reply.data.strip():
                 begins = plain(reply.data[:60].decode("utf-8", "replace"))
                 note = f"not a reply of Slurm; it begins with {begins!r}"
-                self.rows.append(failed(reply.path, SourceUnavailable("broken", note)))
+                self.rows.append(failed_row(reply.path, SourceUnavailable("broken", note)))
             elif row.status == "unreadable":
                 self.rows.append(row)
             else:
@@ -314,24 +314,24 @@ class _ClusterQuery:
         if start is None or name is None or user is None or "_" in job.id or len(attempts_of(job.rows)) > 1:
             return []
         namesakes_query = _ClusterQuery(self.slurm, self.id)
-        namesakes_query._take(self.slurm.namesakes(str(name), str(user), start - NAMESAKE_S, start))
+        namesakes_query._take(self.slurm.namesakes(str(name), str(user), start - MAX_NAMESAKE_GAP_S, start))
         candidates = [
             (end, other.id)
             for other in collect(namesakes_query.collected.records)
             if other.id not in job.names and "_" not in other.id and same_work(job, other)
-            if (end := other.time("end", last=True)) is not None and start - NAMESAKE_S <= end <= start
+            if (end := other.time("end", last=True)) is not None and start - MAX_NAMESAKE_GAP_S <= end <= start
         ]
         if not candidates:
             return []
         last = max(candidates)[1]
         self._take(self.slurm.accounting([last]))
-        last_job = collect(self.collected.records).named(last)
+        last_job = collect(self.collected.records).find(last)
         return [last_job] if last_job is not None else []
 
 
-def _jobs_of_ids(jobs: Jobs, ids: Iterable[str]) -> list[Job]:
+def _jobs_of_ids(jobs: JobIndex, ids: Iterable[str]) -> list[Job]:
     """The jobs with these ids, each once; a common number means all its tasks or parts."""
-    matching = [job for id_ in ids for job in [jobs.named(id_), *jobs.parts(id_)] if job is not None]
+    matching = [job for id_ in ids for job in [jobs.find(id_), *jobs.parts(id_)] if job is not None]
     return list({job.id: job for job in matching}.values())
 
 

@@ -14,15 +14,15 @@ from dataclasses import dataclass
 
 from trackside.catalog.slurm.commands import accounting_columns, accounting_table, environment
 from trackside.command import MAX_ERROR_BYTES, Command, CommandStopped
-from trackside.http.unavailable import Kind, SourceUnavailable, plain
+from trackside.http.unavailable import FailureKind, SourceUnavailable, plain
 from trackside.site.slurm_options import SlurmOptions
-from trackside.site.slurm_replies import MAX_NODES, Replies, Reply, Slurm, failed, until_failure
+from trackside.site.slurm_replies import MAX_NODES, Replies, Reply, Slurm, failed_row, until_failure
 
 JSON_SINCE = (23, 11)
 NODES_AT_ONCE = 1000
 """Names in one command: the kernel limits one argument to 128 KiB."""
 _UNKNOWN = re.compile(r"Invalid job id|Invalid job/step|[Jj]ob step \S+ not found", re.IGNORECASE)
-_KINDS: tuple[tuple[str, Kind], ...] = (
+_KINDS: tuple[tuple[str, FailureKind], ...] = (
     (r"accounting storage is disabled", "refused"),
     (r"denied|not permitted|[Aa]uth|credential|Invalid user", "unauthorized"),
     (r"Unable to contact|[Cc]onnection refused|onnect failure|Problem talking|not resolve|No route", "unreachable"),
@@ -54,7 +54,7 @@ class SlurmCommands(Slurm):
         try:
             return self._query(arguments)
         except SourceUnavailable as error:
-            rows: Replies = [failed(self._label(arguments), error)]
+            rows: Replies = [failed_row(self._label(arguments), error)]
             if error.kind in ("timeout", "unreachable") and self._program("scontrol"):
                 return rows  # squeue would query the same daemon
         return [*rows, *self._attempt(["squeue", "--states=all", "-j", id_], lambda: ["-o", "%all"])]
@@ -85,7 +85,7 @@ class SlurmCommands(Slurm):
         try:
             return self._query([*arguments, *options()], arguments)
         except SourceUnavailable as error:
-            return [failed(self._label(arguments), error)]
+            return [failed_row(self._label(arguments), error)]
 
     def _query(self, arguments: Sequence[str], shown: Sequence[str] = ()) -> Replies:
         """The answer; empty if there is no such job. Raises SourceUnavailable."""
@@ -145,7 +145,7 @@ class SlurmCommands(Slurm):
 
 def _refusal(name: str, result: CommandResult) -> SourceUnavailable:
     """The error of a failed command, with its message and a remedy."""
-    kind: Kind = next((kind for words, kind in _KINDS if re.search(words, result.message)), "broken")
+    kind: FailureKind = next((kind for words, kind in _KINDS if re.search(words, result.message)), "broken")
     ending = f"exit {result.status}" if result.status >= 0 else f"signal {-result.status}"
     remedy = _REMEDY.get(kind, "")
     words = f"{name} failed ({ending}): {result.message or 'no error message'}"

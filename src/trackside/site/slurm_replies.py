@@ -1,4 +1,4 @@
-"""What querying Slurm returns, by either way: replies for the readers, rows for unanswered queries."""
+"""The results of queries to Slurm, by commands or slurmrestd: replies for the readers, rows for failed queries."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Protocol
 from trackside.catalog.slurm.values import split_job_id
 from trackside.http.unavailable import SourceUnavailable
 from trackside.model import Input
-from trackside.read.format import HEAD_BYTES, Source
+from trackside.read.format import HEAD_BYTES, InputSource
 from trackside.runs.jobs import plain_id
 
 MAX_NODES = 20_000
@@ -24,9 +24,9 @@ class Reply:
     path: str
     data: bytes
 
-    def source(self) -> Source:
+    def source(self) -> InputSource:
         """A new source for the readers."""
-        return Source(self.path, self.data[:HEAD_BYTES], io.BytesIO(self.data), len(self.data))
+        return InputSource(self.path, self.data[:HEAD_BYTES], io.BytesIO(self.data), len(self.data))
 
 
 Replies = list[Reply | Input]
@@ -74,7 +74,7 @@ def until_failure(answers: Iterable[Replies]) -> Replies:
     return replies
 
 
-def failed(path: str, error: SourceUnavailable, remedy: str = "") -> Input:
+def failed_row(path: str, error: SourceUnavailable, remedy: str = "") -> Input:
     """The row of an unanswered query."""
     return Input(path, None, "unreadable", "; ".join(part for part in (str(error), remedy) if part), plane="scheduler")
 

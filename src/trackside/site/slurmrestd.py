@@ -19,13 +19,13 @@ from trackside.http.connections import time_limit
 from trackside.http.options import HttpOptions
 from trackside.http.unavailable import SourceUnavailable, plain, refusal
 from trackside.site.slurm_options import SlurmOptions
-from trackside.site.slurm_replies import Replies, Reply, Slurm, failed, until_failure
+from trackside.site.slurm_replies import Replies, Reply, Slurm, failed_row, until_failure
 
 NEWEST, OLDEST = 45, 37
 """API versions v0.0.NN that the readers know; tried from the newest down if the server gives no list."""
 MAX_ERROR_BYTES = 1 << 14
 """Maximum bytes read of an error response."""
-SINGLY = 16
+MAX_SINGLE_NODE_QUERIES = 16
 """Up to this many nodes are queried one by one; for more, all of the cluster's in one request."""
 _UNKNOWN = re.compile(r"Invalid job id|Nothing found", re.IGNORECASE)
 """Not "Unable to find JobId": 22.05 says that for every failure."""
@@ -52,7 +52,7 @@ class SlurmRest(Slurm):
         return []
 
     def nodes(self, names: Sequence[str]) -> Replies:
-        if len(names) > SINGLY:
+        if len(names) > MAX_SINGLE_NODE_QUERIES:
             return self._query("slurm", "nodes")
         return until_failure(self._query("slurm", f"node/{quote(name, safe='')}") for name in names)
 
@@ -81,11 +81,11 @@ class SlurmRest(Slurm):
                 self._offered()[part] = [version]
                 return [] if _is_unknown(data) else [Reply(f"slurmrestd {path}", data)]
         except SourceUnavailable as error:
-            return [failed(label, error, _REMEDY.get(error.kind, ""))]
+            return [failed_row(label, error, _REMEDY.get(error.kind, ""))]
         none = SourceUnavailable(
             "refused", f"{self._server.name} supports none of the APIs v0.0.{OLDEST} to v0.0.{NEWEST}"
         )
-        return [failed(label, none, "is it slurmrestd, and are its openapi plugins for slurm and slurmdb loaded?")]
+        return [failed_row(label, none, "is it slurmrestd, and are its openapi plugins for slurm and slurmdb loaded?")]
 
     def _offered(self) -> dict[str, list[int]]:
         """API -> its versions to try, the newest first. Raises SourceUnavailable if the server cannot be reached."""

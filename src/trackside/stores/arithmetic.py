@@ -23,8 +23,8 @@ def filled(values: NDArray[np.float64]) -> NDArray[np.float64]:
 def increase(last: NDArray[np.float64]) -> NDArray[np.float64]:
     """Growth of counters from window to window; a fall counts as a restart at 0. NaN where nothing was sampled, or no
     earlier value is known."""
-    known = filled(last)
-    before = np.concatenate([np.full((len(last), 1), np.nan), known[:, :-1]], axis=1)
+    filled_values = filled(last)
+    before = np.concatenate([np.full((len(last), 1), np.nan), filled_values[:, :-1]], axis=1)
     growth = np.where(last < before, last, last - before)
     return np.where(np.isnan(last), np.nan, growth)
 
@@ -32,8 +32,8 @@ def increase(last: NDArray[np.float64]) -> NDArray[np.float64]:
 def onset(last: NDArray[np.float64]) -> NDArray[np.float64]:
     """The value where it differs from the last known one, NaN elsewhere. The first value is left out, because it may be
     old."""
-    known = filled(last)
-    before = np.concatenate([np.full((len(last), 1), np.nan), known[:, :-1]], axis=1)
+    filled_values = filled(last)
+    before = np.concatenate([np.full((len(last), 1), np.nan), filled_values[:, :-1]], axis=1)
     return np.where(~np.isnan(last) & ~np.isnan(before) & (last != before), last, np.nan)
 
 

@@ -22,29 +22,29 @@ class JoinedBackend(MetricBackend):
         self._offset = 1 + max((info.id for info in first.series()), default=-1)
         """Added to the ids of the second backend, so that they follow those of the first."""
         self._series = [*first.series(), *(replace(info, id=info.id + self._offset) for info in second.series())]
-        self._failed = {**_failed(second, first), **_failed(first, second)}
+        self._unavailable = {**_unavailable_in(second, first), **_unavailable_in(first, second)}
 
     @property
-    def failed(self) -> Mapping[str, SourceUnavailable]:
+    def unavailable(self) -> Mapping[str, SourceUnavailable]:
         """What one backend cannot provide and the other does not hold."""
-        return self._failed
+        return self._unavailable
 
     def series(self) -> Sequence[SeriesInfo]:
         return self._series
 
     def expect(self, requests: Sequence[RollupRequest]) -> None:
         for index, part in enumerate(self._parts):
-            part.expect([own for request in requests if (own := self._of_part(request, index)).groups])
+            part.expect([share for request in requests if (share := self._share_of_part(request, index)).groups])
 
     def rollups(self, requests: Sequence[RollupRequest]) -> list[RollupResult]:
         answers: list[list[RollupResult]] = []
         for index, part in enumerate(self._parts):
-            part_requests = [self._of_part(request, index) for request in requests]
+            part_requests = [self._share_of_part(request, index) for request in requests]
             results = iter(part.rollups([request for request in part_requests if request.groups]))
             answers.append(
                 [next(results) if request.groups else (np.empty((0, request.width)), 0) for request in part_requests]
             )
-        merged = [self._merged(request, *both) for request, *both in zip(requests, *answers, strict=True)]
+        merged = [self._merge(request, *both) for request, *both in zip(requests, *answers, strict=True)]
         count_requests = [
             answer.remainder.request
             for answer in merged
@@ -64,7 +64,7 @@ class JoinedBackend(MetricBackend):
             row for row, ids in enumerate(request.groups) if any((id_ >= self._offset) == bool(index) for id_ in ids)
         ]
 
-    def _of_part(self, request: RollupRequest, index: int) -> RollupRequest:
+    def _share_of_part(self, request: RollupRequest, index: int) -> RollupRequest:
         """The part's share of a request, with the part's own ids."""
         id_offset = self._offset if index else 0
         groups = [
@@ -73,7 +73,7 @@ class JoinedBackend(MetricBackend):
         ]
         return replace(request, groups=groups)
 
-    def _merged(
+    def _merge(
         self, request: RollupRequest, first: RollupResult, second: RollupResult
     ) -> _MergedResult | SourceUnavailable:
         """Both results merged into one."""
@@ -89,7 +89,7 @@ class JoinedBackend(MetricBackend):
             return _MergedResult(values[0], samples)
         remainder = _Remainder.of(request, in_second & ~in_first)
         return _MergedResult(
-            values[0], first[1], remainder and replace(remainder, request=self._of_part(remainder.request, 1))
+            values[0], first[1], remainder and replace(remainder, request=self._share_of_part(remainder.request, 1))
         )
 
 
@@ -131,8 +131,8 @@ class _MergedResult:
         return self.values, self.samples + int(np.nansum(counts[0][self.remainder.counted_cells]))
 
 
-def _failed(part: MetricBackend, other: MetricBackend) -> Mapping[str, SourceUnavailable]:
-    if not part.failed:
+def _unavailable_in(part: MetricBackend, other: MetricBackend) -> Mapping[str, SourceUnavailable]:
+    if not part.unavailable:
         return {}
     other_metrics = {info.series.metric for info in other.series()}
-    return {metric: reason for metric, reason in part.failed.items() if metric not in other_metrics}
+    return {metric: reason for metric, reason in part.unavailable.items() if metric not in other_metrics}

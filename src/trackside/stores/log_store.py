@@ -19,7 +19,7 @@ import msgspec
 from trackside.catalog.streams import ROLES
 from trackside.http.options import HttpOptions
 from trackside.http.unavailable import SourceUnavailable, error_message
-from trackside.settings.secrets import shown_url
+from trackside.settings.secrets import url_without_secrets
 from trackside.stores.registry import LOGS, check_kind, engine
 
 T = TypeVar("T")
@@ -77,7 +77,7 @@ class LogOptions:
 
 @dataclass(frozen=True, slots=True)
 class LogRequest:
-    """The lines to request: those of these jobs, and those of these nodes' systems meanwhile. POSIX seconds, None if
+    """The lines to request: those of these jobs, and those of these nodes' systems at that time. POSIX seconds, None if
     unknown."""
 
     jobs: tuple[str, ...] = ()
@@ -103,11 +103,11 @@ class LogEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LogStream:
-    """Lines with the same job, node, rank and file. ``of``: whether they belong to a job or to a node; ``labels``:
-    those that identify them, with the site's names; ``selector``: the store's query for exactly these lines;
-    ``start_ns`` and ``end_ns``: the window, whose end is exclusive."""
+    """Lines with the same job, node, rank and file. ``owner_kind``: whether they belong to a job or to a node;
+    ``labels``: those that identify them, with the site's names; ``selector``: the store's query for exactly these
+    lines; ``start_ns`` and ``end_ns``: the window, whose end is exclusive."""
 
-    of: Literal["job", "node"]
+    owner_kind: Literal["job", "node"]
     labels: Mapping[str, str]
     selector: str
     start_ns: int
@@ -149,7 +149,7 @@ def open_store(options: LogOptions) -> LogStore:
 
 def name_of(options: LogOptions) -> str:
     """How messages call the store; does not open it."""
-    return f"{_kind_of(options).title} {shown_url(options.endpoint.url)}"
+    return f"{_kind_of(options).title} {url_without_secrets(options.endpoint.url)}"
 
 
 # -- paging
@@ -184,7 +184,7 @@ class Paging:
                 if (allowed := allowed_limit(error, limit)) and limit <= self.limit:
                     self.limit = limit = allowed
                 elif limit > self.limit and (_TOO_MANY.search(str(error)) or error.kind == "too_large"):
-                    raise _crowded(start, limit) from error
+                    raise _too_many_at_once(start, limit) from error
                 else:
                     window = shorter_window(error, until - start, total)
                 continue
@@ -202,10 +202,10 @@ class Paging:
             elif limit < self.max_limit:
                 limit = min(2 * limit, self.max_limit)
             else:
-                raise _crowded(last_time, limit)
+                raise _too_many_at_once(last_time, limit)
 
 
-def _crowded(time_ns: int, limit: int) -> SourceUnavailable:
+def _too_many_at_once(time_ns: int, limit: int) -> SourceUnavailable:
     return SourceUnavailable(
         "partial",
         f"more lines at the single time {time_ns} ns than the {limit:,} that the store returns at once; raise its limit"
@@ -234,14 +234,14 @@ def shorter_window(error: SourceUnavailable, window: int, total: int) -> int:
     return max(MIN_SLICE_NS, window // 2)
 
 
-def in_slices(ask: Callable[[int, int], Iterable[T]], start: int, end: int) -> Iterator[T]:
+def in_slices(request: Callable[[int, int], Iterable[T]], start: int, end: int) -> Iterator[T]:
     """Items in a window, requested as a whole, or in slices that the store can answer; an item in several slices comes
     several times. Raises SourceUnavailable."""
     window = total = end - start
     while start < end:
         until = min(end, start + window)
         try:
-            answer = ask(start, until)
+            answer = request(start, until)
         except SourceUnavailable as error:
             window = shorter_window(error, until - start, total)
             continue

@@ -63,12 +63,12 @@ class LogServer(LogStore, ABC):
         start, end = request.window(self.options, time.time())
         names = _Names(self.names(start, end), self.options)
         notes = []
-        of_jobs = _of_jobs(self, names, request.jobs, start, end) if request.jobs else []
+        of_jobs = _job_streams(self, names, request.jobs, start, end) if request.jobs else []
         if request.jobs and not of_jobs:
-            notes.append(f"holds no stream of job {', '.join(request.jobs)} in this time{names.shown('job')}")
-        of_nodes = list(_of_nodes(self, names, request.nodes, start, end)) if request.nodes else []
+            notes.append(f"holds no stream of job {', '.join(request.jobs)} in this time{names.hint('job')}")
+        of_nodes = list(_node_streams(self, names, request.nodes, start, end)) if request.nodes else []
         if request.nodes and not of_nodes:
-            notes.append(f"holds no stream of the run's {len(request.nodes)} nodes in this time{names.shown('node')}")
+            notes.append(f"holds no stream of the run's {len(request.nodes)} nodes in this time{names.hint('node')}")
         return Streams((*of_jobs, *of_nodes), tuple(notes))
 
     def all_of(self, conditions: Conditions) -> Conditions:
@@ -110,7 +110,7 @@ class _Names:
         """Conditions for a line that belongs to no job, by its labels."""
         return tuple(Condition(name, "unlike", JOB_ID_PATTERN) for name in self.job)
 
-    def shown(self, role: str) -> str:
+    def hint(self, role: str) -> str:
         """A hint for messages: the labels that exist instead."""
         suffix = ", ..." if len(self.all) > MAX_SHOWN_LABELS else ""
         shown = ", ".join(self.all[:MAX_SHOWN_LABELS]) + suffix
@@ -121,7 +121,7 @@ class _Names:
         )
 
 
-def _of_jobs(store: LogServer, names: _Names, jobs: Sequence[str], start: int, end: int) -> list[LogStream]:
+def _job_streams(store: LogServer, names: _Names, jobs: Sequence[str], start: int, end: int) -> list[LogStream]:
     by_label: list[Conditions] = [(Condition(name, "in", values=tuple(jobs)),) for name in names.job]
     label_sets = store.groups(names.owner_labels, by_label, start, end) if by_label else []
     if not label_sets and names.file:
@@ -141,7 +141,7 @@ def _of_jobs(store: LogServer, names: _Names, jobs: Sequence[str], start: int, e
     ]
 
 
-def _of_nodes(store: LogServer, names: _Names, nodes: Sequence[str], start: int, end: int) -> Iterator[LogStream]:
+def _node_streams(store: LogServer, names: _Names, nodes: Sequence[str], start: int, end: int) -> Iterator[LogStream]:
     node_names = {short(node).lower() for node in nodes}
     no_file = tuple(Condition(name, "unlike", OUTPUT_FILE_PATTERN) for name in names.file)
     for name in names.node:

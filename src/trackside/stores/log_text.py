@@ -44,14 +44,14 @@ def written_lines(entry: LogEntry, site: Mapping[str, str] | None = None, path: 
     ``path``: that of the entry's stream, if known; a Slurm daemon's lines in a system log get another.
     """
     site = site or {}
-    text, labels = _unwrapped(entry.text, entry.labels)
+    text, labels = _unwrap(entry.text, entry.labels)
     path = path or stream_path(labels, site)
     style = _line_style(identifying_labels(labels, site), tuple(site.items()))
     time = stamp(entry.time_ns)
     of_node = path.startswith("nodes/")
     for part in text.removesuffix("\n").split("\n"):
         part = part.removesuffix("\r")
-        yield _of_node(time, part, style, path) if of_node else (path, _of_output(time, part, style))
+        yield _node_line(time, part, style, path) if of_node else (path, _output_line(time, part, style))
 
 
 class _LineStyle(NamedTuple):
@@ -71,7 +71,7 @@ def _line_style(labels: tuple[tuple[str, str], ...], site: tuple[tuple[str, str]
     )
 
 
-def _of_output(time: str, text: str, style: _LineStyle) -> str:
+def _output_line(time: str, text: str, style: _LineStyle) -> str:
     """A line of a program's output after the time that the store has for it.
 
     If the line begins with a time that has a zone, it stays unchanged, because that time is more accurate than the
@@ -80,7 +80,7 @@ def _of_output(time: str, text: str, style: _LineStyle) -> str:
     return f"{text}\n" if _ZONED.match(text) else f"{time} {style.stream} F {text}\n"
 
 
-def _of_node(time: str, text: str, style: _LineStyle, path: str) -> WrittenLine:
+def _node_line(time: str, text: str, style: _LineStyle, path: str) -> WrittenLine:
     """A line of a node's program in syslog format, with a time that has year and zone."""
     if match := _ZONED_SYSLOG.match(text):
         return _daemon_log(match["tag"], path), f"{text}\n"
@@ -94,7 +94,7 @@ def _daemon_log(tag: str, path: str) -> str:
     return f"{path.rpartition('/')[0]}/{tag}.log" if tag in DAEMONS else path
 
 
-def _unwrapped(text: str, labels: Mapping[str, str]) -> tuple[str, Mapping[str, str]]:
+def _unwrap(text: str, labels: Mapping[str, str]) -> tuple[str, Mapping[str, str]]:
     """A line without the JSON envelope of a collector, whose other keys are added to the labels."""
     if not (text.startswith("{") and text.rstrip().endswith("}")):
         return text, labels

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from trackside.evidence import NOT_GIVEN, UNABLE, UNANSWERED, Frame, Grid, MissingAnswer
+from trackside.evidence import NO_METRIC_INPUT, SOURCE_UNANSWERED, UNABLE_TO_CHECK, Frame, Grid, MissingAnswer
 from trackside.model import Event, Plane, Position, Record
 from trackside.query import Query, Row
 
@@ -39,7 +39,7 @@ class MemoryStore:
 
     def add_event(self, event: Event) -> None:
         """Add an event; its plane counts as read, unless the event reports a source that did not answer."""
-        if event.kind == UNANSWERED:
+        if event.kind == SOURCE_UNANSWERED:
             self._unavailable_sources.setdefault(event.plane, (event.at.path, event.text))
         else:
             self.planes.add(event.plane)
@@ -57,11 +57,11 @@ class MemoryStore:
 
     def ask(self, query: Query) -> Frame | Grid | MissingAnswer:
         if query.subject == "metric":
-            return self._measured([query])[0]
+            return self._ask_metrics([query])[0]
         read_planes = tuple(plane for plane in query.planes if plane in self.planes)
         candidates = self._rows.get((query.subject, query.kind), [])
         matches = tuple(row for row in candidates if all(row.get(name) == value for name, value in query.filters))
-        if not matches and query.kind != UNANSWERED and (unavailable := self._unavailable(query)) is not None:
+        if not matches and query.kind != SOURCE_UNANSWERED and (unavailable := self._unavailable(query)) is not None:
             return unavailable
         if not read_planes and not matches:
             return MissingAnswer(f"no {' or '.join(query.planes)} input was given", query)
@@ -69,7 +69,7 @@ class MemoryStore:
 
     def ask_many(self, queries: Sequence[Query]) -> list[Frame | Grid | MissingAnswer]:
         """Answer several queries, in order; metric queries go to the backend together."""
-        measured = iter(self._measured([query for query in queries if query.subject == "metric"]))
+        measured = iter(self._ask_metrics([query for query in queries if query.subject == "metric"]))
         return [next(measured) if query.subject == "metric" else self.ask(query) for query in queries]
 
     def expect(self, queries: Iterable[Query]) -> None:
@@ -77,13 +77,17 @@ class MemoryStore:
         if self.metrics is not None:
             self.metrics.expect(query for query in queries if query.subject == "metric")
 
-    def _measured(self, queries: Sequence[Query]) -> Sequence[Grid | MissingAnswer]:
+    def _ask_metrics(self, queries: Sequence[Query]) -> Sequence[Grid | MissingAnswer]:
         if self.metrics is None:
-            return [self._unavailable(query) or MissingAnswer(NOT_GIVEN, query) for query in queries]
+            return [self._unavailable(query) or MissingAnswer(NO_METRIC_INPUT, query) for query in queries]
         answers = self.metrics.ask_many(queries, self.name)
         for answer in answers:
-            if isinstance(answer, MissingAnswer) and answer.source and answer.query.kind not in self.metrics.failed:
-                self.add_unavailable_source("metric", answer.source, answer.reason.removeprefix(UNABLE))
+            if (
+                isinstance(answer, MissingAnswer)
+                and answer.source
+                and answer.query.kind not in self.metrics.unavailable
+            ):
+                self.add_unavailable_source("metric", answer.source, answer.reason.removeprefix(UNABLE_TO_CHECK))
         return [
             self._unavailable(answer.query) or answer if isinstance(answer, MissingAnswer) else answer
             for answer in answers
@@ -97,7 +101,7 @@ class MemoryStore:
         return (
             None
             if source_reason is None
-            else MissingAnswer(f"{UNABLE}{source_reason[1]}", query, source=source_reason[0])
+            else MissingAnswer(f"{UNABLE_TO_CHECK}{source_reason[1]}", query, source=source_reason[0])
         )
 
     def add_unavailable_source(self, plane: Plane, source: str, reason: str, concerns_all: bool = True) -> None:
@@ -106,10 +110,10 @@ class MemoryStore:
         ``concerns_all``: whether the source might hold any rows of the plane, so that no absence may be concluded.
         """
         position = Position(source, 0)
-        if not any(row.at == position and row.plane == plane for row in self._rows["events", UNANSWERED]):
+        if not any(row.at == position and row.plane == plane for row in self._rows["events", SOURCE_UNANSWERED]):
             fields = {"source": source, "reason": reason}
-            event = Event(UNANSWERED, position, plane, reason, fields=fields)
+            event = Event(SOURCE_UNANSWERED, position, plane, reason, fields=fields)
             if concerns_all:
                 self.add_event(event)
             else:
-                self._rows["events", UNANSWERED].append(event)
+                self._rows["events", SOURCE_UNANSWERED].append(event)

@@ -26,25 +26,25 @@ class MemoryBackend(MetricBackend):
         self._count = 0
 
     def add(self, samples: Samples) -> None:
-        known = self._ids_of(samples.series)
-        index = known[samples.index] if len(known) else samples.index
+        ids = self._ids_of(samples.series)
+        index = ids[samples.index] if len(ids) else samples.index
         self._blocks.append((index, samples.times_ms, samples.values))
         self._count += len(samples.values)
         self._sorted = self._infos = None
 
     def _ids_of(self, series: Sequence[Series]) -> NDArray[np.int32]:
         """The ids of some series. A list that a reader only appends to is traversed once."""
-        first, known = 0, np.empty(0, dtype=np.int32)
+        first, ids = 0, np.empty(0, dtype=np.int32)
         if self._last is not None and self._last[0] is series and len(series) >= self._last[1]:
-            _, first, known = self._last
+            _, first, ids = self._last
         if first < len(series):
-            known = np.concatenate(
-                [known, np.array([self._id(new_series) for new_series in series[first:]], dtype=np.int32)]
+            ids = np.concatenate(
+                [ids, np.array([self._id(new_series) for new_series in series[first:]], dtype=np.int32)]
             )
-        self._last = series, len(series), known
-        return known
+        self._last = series, len(series), ids
+        return ids
 
-    def drained(self) -> Iterator[Samples]:
+    def drain(self) -> Iterator[Samples]:
         """All blocks, each released as it is yielded; the backend is empty afterwards."""
         self._sorted = self._infos = None
         self._count = 0

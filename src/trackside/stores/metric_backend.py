@@ -1,4 +1,4 @@
-"""Answers metric questions on any backend that holds series: the part that all backends share.
+"""Answers metric queries on any backend that holds series: the part that all backends share.
 
 A backend holds series and rolls them up (:class:`MetricBackend`). This module decides which series belong to one run,
 which window a span means, and how rollups over counters and groups are computed, so that every backend gives the same
@@ -17,11 +17,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from trackside.catalog.metrics import DESCRIPTIVE, METRICS
-from trackside.catalog.natural import Key, natural
-from trackside.evidence import NOT_GIVEN, UNABLE, Grid, MissingAnswer
+from trackside.catalog.metrics import DESCRIPTIVE_LABELS, METRICS
+from trackside.catalog.natural import NaturalKey, natural
+from trackside.evidence import NO_METRIC_INPUT, UNABLE_TO_CHECK, Grid, MissingAnswer
 from trackside.http.unavailable import SourceUnavailable
-from trackside.model import Scalar, Series
+from trackside.model import Scalar, Series, TimeRange
 from trackside.query import MAX_QUERY_WINDOWS, Query, Span
 from trackside.stores.arithmetic import grouped, increase, onset
 
@@ -34,11 +34,11 @@ MAX_WINDOWS = 1500
 """Most windows that a whole run is shown in: as fine as a screen, and cheap to hold for thousands of GPUs."""
 WIDE_CELLS, MIN_WINDOWS = 200_000, 240
 """Windows times GPUs that a whole run of hundreds of GPUs is shown in, and the fewest windows it may get: a day of 512
-GPUs is resolved to five minutes. So the cost of a question does not grow faster than the run."""
-EDGE_S = 1800.0
-"""Length of the spans ``head`` and ``tail``."""
+GPUs is resolved to five minutes. So the cost of a query does not grow faster than the run."""
+TAIL_S = 1800.0
+"""Length of the span ``tail``."""
 MAX_CELLS = 20_000_000
-"""Windows times series that a question may ask for if it asks for more windows than a run is shown in: 160 MB."""
+"""Windows times series that a query may have if it has more windows than a run is shown in: 160 MB."""
 AROUND_S = 600.0
 """Seconds that ``around`` adds on each side."""
 
@@ -85,7 +85,7 @@ class MetricBackend(ABC):
     """How messages call this backend."""
 
     @property
-    def failed(self) -> Mapping[str, SourceUnavailable]:
+    def unavailable(self) -> Mapping[str, SourceUnavailable]:
         """Metric -> why it is unavailable or incomplete: a server does not answer, or a unit is not known yet."""
         return {}
 
@@ -127,7 +127,7 @@ class Timing:
 
     ``shift`` is added to the times of the series to bring them to the run's clock: a whole number of milliseconds.
     ``windows``: the most windows that the whole run is shown in, the same for all metrics so that they line up.
-    ``until``: for a run that is still going, the time of its last sample. Windows that it does not fill are left out,
+    ``until``: for a run that has not ended, the time of its last sample. Windows that it does not fill are left out,
     so that a later verdict finds the same values in the windows already shown.
     """
 
@@ -156,7 +156,7 @@ class RunMetrics:
     timing: Timing | None
     note: str = ""
     by_metric: Mapping[str, Sequence[SeriesInfo]] = field(init=False, repr=False)
-    failed: Mapping[str, SourceUnavailable] = field(init=False, repr=False)
+    unavailable: Mapping[str, SourceUnavailable] = field(init=False, repr=False)
     """Metric -> why it is unavailable or incomplete."""
     _groups: dict[tuple[str, tuple[tuple[str, Scalar], ...]], tuple[Groups, tuple[Series, ...]]] = field(
         init=False, repr=False, default_factory=dict
@@ -168,7 +168,7 @@ class RunMetrics:
         for info in self.series:
             by_metric.setdefault(info.series.metric, []).append(info)
         object.__setattr__(self, "by_metric", by_metric)
-        object.__setattr__(self, "failed", self.backend.failed)
+        object.__setattr__(self, "unavailable", self.backend.unavailable)
 
     def ask(self, query: Query, store: str) -> Grid | MissingAnswer:
         """Answer a metric query without its reducer."""
@@ -185,15 +185,15 @@ class RunMetrics:
         self.backend.expect([plan.request for plan in plans if isinstance(plan, _Plan)])
 
     def _plan(self, query: Query) -> _Plan | MissingAnswer:
-        if (failed := self.failed.get(query.kind)) is not None:
-            return MissingAnswer(f"{UNABLE}{failed}", query, source=self.backend.name)
+        if (reason := self.unavailable.get(query.kind)) is not None:
+            return MissingAnswer(f"{UNABLE_TO_CHECK}{reason}", query, source=self.backend.name)
         key = query.kind, query.filters
         if key not in self._groups:
             self._groups[key] = _group_series(self.by_metric.get(query.kind, ()), query)
         groups, series = self._groups[key]
         if not groups or self.timing is None:
-            return MissingAnswer(self._why_none(query), query)
-        planned = _planned(query, self.timing)
+            return MissingAnswer(self._no_answer_reason(query), query)
+        planned = _with_window(query, self.timing)
         start_ms, end_ms, step_ms = _bounds(planned, self.timing)
         lead_windows = _lead_windows(query, start_ms, step_ms, self.timing)
         shift_ms = round(self.timing.shift * 1000)
@@ -208,10 +208,10 @@ class RunMetrics:
             self.backend.name, query, planned, groups, series, start_ms, end_ms, step_ms, shift_ms, lead_windows
         )
 
-    def _why_none(self, query: Query) -> str:
+    def _no_answer_reason(self, query: Query) -> str:
         if self.note:
             return self.note
-        return _not_measured(query) if self.backend.series() or self.failed else NOT_GIVEN
+        return _not_measured(query) if self.backend.series() or self.unavailable else NO_METRIC_INPUT
 
 
 def _not_measured(query: Query) -> str:
@@ -234,11 +234,11 @@ def _group_series(infos: Sequence[SeriesInfo], query: Query) -> tuple[Groups, tu
 @lru_cache(maxsize=1 << 16)  # all metrics of a GPU share these
 def identifying(labels: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
     """The labels that identify a series among those of its metric."""
-    return tuple(pair for pair in labels if pair[0] not in DESCRIPTIVE)
+    return tuple(pair for pair in labels if pair[0] not in DESCRIPTIVE_LABELS)
 
 
 @lru_cache(maxsize=1 << 16)
-def _in_order(labels: tuple[tuple[str, str], ...]) -> tuple[tuple[str, Key], ...]:
+def _in_order(labels: tuple[tuple[str, str], ...]) -> tuple[tuple[str, NaturalKey], ...]:
     return tuple((name, natural(value)) for name, value in labels)
 
 
@@ -258,7 +258,7 @@ def _common(labels: tuple[tuple[tuple[str, str], ...], ...]) -> tuple[tuple[str,
     return tuple(pair for pair in labels[0] if pair in common)
 
 
-def _planned(query: Query, timing: Timing) -> Query:
+def _with_window(query: Query, timing: Timing) -> Query:
     """The query with its span as numbers."""
     span, how = query.span, query.rollup_how
     if span is None or how is None:
@@ -272,12 +272,12 @@ def _planned(query: Query, timing: Timing) -> Query:
     return Query(query.subject, query.kind, query.filters, step, how, query.group, query.group_how, window=(start, end))
 
 
-def window_of(span: Span, timing: Timing) -> tuple[float, float]:
+def window_of(span: Span, timing: Timing) -> TimeRange:
     """Start and end of a span, in seconds."""
     start, end = timing.start, timing.end
     match span:
         case "tail":
-            return max(start, end - EDGE_S), end
+            return max(start, end - TAIL_S), end
         case "around":
             return start - AROUND_S, end + AROUND_S
     return start, end
@@ -354,7 +354,7 @@ class _Plan:
     def answer(self, result: RollupResult, store: str) -> Grid | MissingAnswer:
         """The grid for a backend's result."""
         if isinstance(result, SourceUnavailable):
-            return MissingAnswer(f"{UNABLE}{result}", self.query, source=self.source)
+            return MissingAnswer(f"{UNABLE_TO_CHECK}{result}", self.query, source=self.source)
         values, samples = result
         if not samples and self.start_ms < self.end_ms:
             return MissingAnswer(f"{self.query.kind} was not sampled during the run", self.query)

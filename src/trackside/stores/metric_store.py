@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from trackside.http.client import HttpClient, HttpTraffic
 from trackside.http.options import HttpOptions
-from trackside.settings.secrets import shown_url
+from trackside.settings.secrets import url_without_secrets
 from trackside.stores.metric_backend import MetricBackend
 from trackside.stores.registry import DEFAULT_METRICS, METRICS, check_kind, engine
 
@@ -93,7 +93,7 @@ def open_metrics(options: MetricOptions, scope: RunScope | None = None) -> Metri
 
 def name_of(options: MetricOptions) -> str:
     """How messages call the store; does not open it."""
-    return f"{_engine(options).title} {shown_url(options.endpoint.url)}"
+    return f"{_engine(options).title} {url_without_secrets(options.endpoint.url)}"
 
 
 def _engine(options: MetricOptions) -> type[MetricServer]:

@@ -21,9 +21,9 @@ def kinds(package: str) -> tuple[str, ...]:
 
 def check_kind(package: str, kind: str, store: str) -> None:
     """Raises ValueError for a kind of store that the package has no engine for."""
-    known = kinds(package)
-    if kind not in known:
-        raise ValueError(f"unknown kind of {store}: {kind!r}{nearest(kind.lower(), known)}")
+    known_kinds = kinds(package)
+    if kind not in known_kinds:
+        raise ValueError(f"unknown kind of {store}: {kind!r}{nearest(kind.lower(), known_kinds)}")
 
 
 def engine(package: str, kind: str, name: str) -> Any:

@@ -1,1 +1,1 @@
-"""WHY: facts are resolved once, families judge them, the arbiter names the first cause."""
+"""From facts to a verdict: families judge a run's facts, the arbiter ranks the findings. Start with engine.py."""

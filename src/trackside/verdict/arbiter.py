@@ -10,11 +10,11 @@ from trackside.family import Family
 from trackside.finding import Certainty, Finding, Outcome
 from trackside.verdict import confidence
 
-PRINTED_S = 1.0
+LOG_SLACK_S = 1.0
 """Log lines about the same moment may differ in time by this much."""
-SCRAPED_S = 60.0
+METRIC_SLACK_S = 60.0
 """The same if a metric dates one of the two: its time is known only to a window."""
-SMOOTHED_S = 600.0
+SAME_GPU_SLACK_S = 600.0
 """The same for two metrics of one GPU: ten windows of a minute. Both are smoothed, to
 separate a phase from a blip, and a slow GPU stands out among its peers before its own clock settles."""
 
@@ -106,8 +106,8 @@ def _named_by(primary: Finding, cause: Finding) -> bool:
 def _slack(cause: Finding, effect: Finding) -> float:
     """How much later than its effect a cause may appear: metrics date both only to a window."""
     if cause.at is None and effect.at is None and set(cause.gpus) & set(effect.gpus):
-        return SMOOTHED_S
-    return SCRAPED_S if "metric" in (*cause.planes, *effect.planes) else PRINTED_S
+        return SAME_GPU_SLACK_S
+    return METRIC_SLACK_S if "metric" in (*cause.planes, *effect.planes) else LOG_SLACK_S
 
 
 def _strength(finding: Finding) -> int:

@@ -12,16 +12,16 @@ from trackside.facts.run_names import RunNames
 from trackside.finding import Action, Finding, Sentence
 
 
-def with_names(finding: Finding, facts: Facts) -> Finding:
+def fill_commands(finding: Finding, facts: Facts) -> Finding:
     """The finding whose actions have at most one command each: the first that can be filled.
 
     An action whose sentence names what is not known is left out.
     """
-    known: Mapping[str, Value] = {}
+    names: Mapping[str, Value] = {}
     if any(_needed(action.sentence, *action.commands) - action.values.keys() for action in finding.actions):
-        names = facts.get(RunNames)  # not before: its queries may be expensive
-        known = {} if isinstance(names, Missing) else names.of(finding)
-    return replace(finding, actions=tuple(_filled(finding.actions, known)))
+        run_names = facts.get(RunNames)  # not before: its queries may be expensive
+        names = {} if isinstance(run_names, Missing) else run_names.of(finding)
+    return replace(finding, actions=tuple(_filled(finding.actions, names)))
 
 
 def _filled(actions: Iterable[Action], names: Mapping[str, Value]) -> Iterable[Action]:

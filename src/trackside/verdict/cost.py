@@ -1,6 +1,6 @@
 """What the fault cost: the allocated GPU-hours that were lost, in parts that do not overlap.
 
-Each part is a stretch of the run's time, or a number of its steps, times its GPUs, with a formula and an assumption.
+Each part is a time range of the run, or a number of its steps, times its GPUs, with a formula and an assumption.
 A family declares what its fault costs (:data:`trackside.family.CostKind`); the finding, the logged steps, the
 checkpoints and the attempts determine where it lies in time.
 """
@@ -11,72 +11,86 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from trackside.evidence import Missing, Value, derived
-from trackside.facts.cost.allocation import Allocation, gpu_hours, hour, length
+from trackside.facts.cost.allocation import Allocation, gpu_hours, hour, seconds_between
 from trackside.facts.cost.earlier_attempts import EarlierAttempts
 from trackside.facts.cost.last_work import LastWork
 from trackside.facts.cost.training_work import SLACK_S, TrainingWork
 from trackside.facts.cost.wasted_time import (
     ALL_WASTED,
+    ALL_WORK_SHOWN,
+    CHECKPOINT_COMPLETE,
+    CHECKPOINT_COMPLETE_EVEN_STEPS,
     EVEN_STEPS,
-    EVEN_TIME,
-    GONE_WRONG,
-    GOOD_BEFORE,
-    GOOD_SAVE,
-    IDLE,
-    SAVED,
-    SAVED_AND_EVEN,
+    EVEN_STEPS_OF_ATTEMPT,
+    LAST_CHECKPOINT_COMPLETE,
     UNSAVED,
-    Part,
-    span,
-    steps,
+    USABLE_BEFORE_FAULT,
+    USELESS_AFTER_FAULT,
+    CostPart,
+    waste_of_range,
+    waste_of_steps,
 )
 from trackside.facts.fact import Facts
 from trackside.facts.logs.ending import BAD_STATES
-from trackside.facts.training.learning import number
+from trackside.facts.training.learning import numeric_field
 from trackside.family import CostKind
 from trackside.finding import Claim, Cost, Finding, Outcome, Sentence, WastedTime
 from trackside.model import Run
 from trackside.verdict.arbiter import RankedFindings
 from trackside.verdict.slowdown import slowdown
 
-START_S = 2.0
+START_SLACK_S = 2.0
 """A fault may precede the start by this much: clocks differ."""
 MIN_HOURS = 0.0005
 """Fewer GPU-hours than this are not listed."""
 
-STARTUP = Part("startup", Sentence("the run failed before its first training step: the whole allocation"), ALL_WASTED)
-ALL = Part("all", Sentence("the run trained almost nothing: the whole allocation"), ALL_WASTED)
-UNBEGUN = Part("startup", Sentence("from the start until it hung, before its first training step"), ALL_WASTED)
-NEVER_SAVED = Part(
+STARTUP = CostPart(
+    "startup", Sentence("the run failed before its first training step: the whole allocation"), ALL_WASTED
+)
+WHOLE_RUN = CostPart("all", Sentence("the run trained almost nothing: the whole allocation"), ALL_WASTED)
+BEFORE_FIRST_STEP = CostPart(
+    "startup", Sentence("from the start until it hung, before its first training step"), ALL_WASTED
+)
+NEVER_SAVED = CostPart(
     "work", Sentence("the work from the start to the end (no checkpoint was seen)"), UNSAVED, at_most=True
 )
-UNSAVED_BEFORE = Part(
+UNSAVED_BEFORE = CostPart(
     "work",
     Sentence("the work from the start to the fault (no checkpoint was seen)"),
     UNSAVED,
     at_most=True,
 )
-UNSAVED_STEPS = Part(
+UNSAVED_STEPS = CostPart(
     "work",
     Sentence("the work up to the fault at step {last} (no checkpoint was seen)"),
     UNSAVED,
     at_most=True,
 )
-SINCE_SAVE = Part("work", Sentence("the work since the last checkpoint"), SAVED)
-SINCE_STEP = Part(
-    "work", Sentence("the work since the last checkpoint, from step {first} to step {last}"), SAVED_AND_EVEN
+SINCE_SAVE = CostPart("work", Sentence("the work since the last checkpoint"), LAST_CHECKPOINT_COMPLETE)
+SINCE_STEP = CostPart(
+    "work",
+    Sentence("the work since the last checkpoint, from step {first} to step {last}"),
+    CHECKPOINT_COMPLETE_EVEN_STEPS,
 )
-HUNG = Part("stopped", Sentence("the time that the run hung while its GPUs were allocated"), IDLE)
-STOPPED = Part("stopped", Sentence("the time that the GPUs stayed allocated after the fault"), IDLE)
-FINISHED = Part("stopped", Sentence("the time that the GPUs stayed allocated after training was done"), IDLE)
-PAUSED = Part("paused", Sentence("a pause in which training stalled"), IDLE)
-SPOILT = Part("spoilt", Sentence("the work from the fault to the end"), GONE_WRONG)
-SPOILT_UNDATED = Part("spoilt", SPOILT.what, GOOD_BEFORE)
-SPOILT_SINCE_SAVE = Part("spoilt", Sentence("the work from the last checkpoint before the fault to the end"), GOOD_SAVE)
-SPOILT_STEPS = Part("spoilt", Sentence("the work from the fault at step {first} to step {last}"), EVEN_STEPS)
-SPOILT_SHARE = Part("spoilt", SPOILT_STEPS.what, EVEN_TIME)
-REPEATED = Part("repeated", Sentence("steps {first} to {last}, which the previous run had already done"), EVEN_STEPS)
-REPEATED_SHARE = Part("repeated", REPEATED.what, EVEN_TIME)
+HUNG = CostPart("stopped", Sentence("the time that the run hung while its GPUs were allocated"), ALL_WORK_SHOWN)
+IDLE_AFTER_FAULT = CostPart(
+    "stopped", Sentence("the time that the GPUs stayed allocated after the fault"), ALL_WORK_SHOWN
+)
+IDLE_AFTER_TRAINING = CostPart(
+    "stopped", Sentence("the time that the GPUs stayed allocated after training was done"), ALL_WORK_SHOWN
+)
+PAUSED = CostPart("paused", Sentence("a pause in which training stalled"), ALL_WORK_SHOWN)
+SPOILT = CostPart("spoilt", Sentence("the work from the fault to the end"), USELESS_AFTER_FAULT)
+SPOILT_UNDATED = CostPart("spoilt", SPOILT.what, USABLE_BEFORE_FAULT)
+SPOILT_SINCE_SAVE = CostPart(
+    "spoilt", Sentence("the work from the last checkpoint before the fault to the end"), CHECKPOINT_COMPLETE
+)
+SPOILT_STEPS = CostPart("spoilt", Sentence("the work from the fault at step {first} to step {last}"), EVEN_STEPS)
+SPOILT_SHARE = CostPart("spoilt", SPOILT_STEPS.what, EVEN_STEPS_OF_ATTEMPT)
+REPEATED = CostPart(
+    "repeated", Sentence("steps {first} to {last}, which the previous run had already done"), EVEN_STEPS
+)
+REPEATED_SHARE = CostPart("repeated", REPEATED.what, EVEN_STEPS_OF_ATTEMPT)
 BY_SHARE = Sentence(
     "{gpus} x {lasted:plain} s x ({last:plain} - {first:plain}) / {last:plain} steps / {hour:plain} s/h = "
     "{hours:plain} GPU-hours"
@@ -85,12 +99,12 @@ BY_SHARE_OF = Sentence(
     "{gpus} x {lasted:plain} s x {first:plain} / {last:plain} steps / {hour:plain} s/h = {hours:plain} GPU-hours"
 )
 
-UNDECIDED = Sentence("what the fault cost: the fault is unknown")
-NO_LOG = Sentence("the lost work: no log with steps and checkpoints was given")
-UNDATED = Sentence("the work since the last checkpoint: neither its time nor its step is known")
-NO_ONSET = Sentence("the work since the fault began: neither its time nor its step is known")
-NO_PARENT = Sentence("the repeated work: how far the previous run had come is unknown")
-STILL_GOING = Sentence("the final cost: the GPUs are still allocated")
+FAULT_UNKNOWN = Sentence("what the fault cost: the fault is unknown")
+LOST_WORK_UNKNOWN = Sentence("the lost work: no log with steps and checkpoints was given")
+LOST_WORK_UNDATED = Sentence("the work since the last checkpoint: neither its time nor its step is known")
+ONSET_UNKNOWN = Sentence("the work since the fault began: neither its time nor its step is known")
+PARENT_PROGRESS_UNKNOWN = Sentence("the repeated work: how far the previous run had come is unknown")
+STILL_RUNNING = Sentence("the final cost: the GPUs are still allocated")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +124,13 @@ class _Fault:
         """Whether the run ended such that its unsaved work is lost."""
         if self.work.finished is not None or self.allocation.running:
             return False
-        bad = self.run.disposition in BAD_STATES
-        return bad or (self.primary.outcome is Outcome.FOUND and self.cost_kind in ("work", "standstill", "all"))
+        bad_state = self.run.disposition in BAD_STATES
+        return bad_state or (self.primary.outcome is Outcome.FOUND and self.cost_kind in ("work", "stopped", "all"))
 
     @property
     def since(self) -> Value | None:
         """When the fault began."""
-        return onset(self.primary, self.allocation)
+        return onset_of(self.primary, self.allocation)
 
 
 def cost(facts: Facts, ranked: RankedFindings, cost_kinds: Mapping[str, CostKind]) -> Cost:
@@ -132,7 +146,7 @@ def cost(facts: Facts, ranked: RankedFindings, cost_kinds: Mapping[str, CostKind
     saved = not fault.failed or work.saved(fault.work_end.number) is not None  # else all of the last attempt is wasted
     if earlier.last_start is not None and saved and fault.cost_kind != "all":
         parts.append(earlier.last_start)
-    pauses = [finding for finding in (ranked.primary, *ranked.warnings) if cost_kinds.get(finding.family) == "pause"]
+    pauses = [finding for finding in (ranked.primary, *ranked.warnings) if cost_kinds.get(finding.family) == "paused"]
     parts += [part for finding in pauses for part in _pause(finding, allocation)]
     parts += _parts(facts, fault)
     return Cost(
@@ -144,11 +158,15 @@ def cost(facts: Facts, ranked: RankedFindings, cost_kinds: Mapping[str, CostKind
     )
 
 
-def onset(finding: Finding, allocation: Allocation) -> Value | None:
+def onset_of(finding: Finding, allocation: Allocation) -> Value | None:
     """When a fault began, with its citations; None if the time is unknown, or before the attempt."""
     since = finding.since
     cites = [cite for claim in finding.shows for cite in claim.cites]
-    if since is None or not cites or not allocation.start.number - START_S <= since <= allocation.end.number + SLACK_S:
+    if (
+        since is None
+        or not cites
+        or not allocation.start.number - START_SLACK_S <= since <= allocation.end.number + SLACK_S
+    ):
         return None
     exact = [cite for cite in cites if cite.window is not None and cite.window[0] <= since <= cite.window[1]]
     within = min(max(since, allocation.start.number), allocation.end.number)
@@ -169,8 +187,8 @@ def _fault(
         and cost_kind == "work"
         and primary.outcome is Outcome.FOUND
     ):
-        hangs = [finding for finding in ranked.consequences if cost_kinds.get(finding.family) == "standstill"]
-        hung = next((since for finding in hangs if (since := onset(finding, allocation)) is not None), work_end)
+        hangs = [finding for finding in ranked.consequences if cost_kinds.get(finding.family) == "stopped"]
+        hung = next((since for finding in hangs if (since := onset_of(finding, allocation)) is not None), work_end)
         last = facts.get(LastWork)
         work_end = hung if isinstance(last, Missing) or last.time is None else last.time
     return _Fault(facts.run, primary, allocation, work, cost_kind, work_end)
@@ -178,15 +196,15 @@ def _fault(
 
 def _work_end(primary: Finding, allocation: Allocation, work: TrainingWork, cost_kind: CostKind) -> Value:
     """When work ended: at the fault, or at the last sign of work if that is later; else at the run's end."""
-    since, sign, finished = onset(primary, allocation), work.last_sign, work.finished
-    if finished is not None and cost_kind != "standstill":
+    since, sign, finished = onset_of(primary, allocation), work.last_sign, work.finished
+    if finished is not None and cost_kind != "stopped":
         return allocation.end if finished.time is None else work.ends.value(finished, "time", "time")
-    if cost_kind in ("pace", "result"):
+    if cost_kind in ("slow", "spoilt"):
         return allocation.end
     if since is not None and primary.outcome is Outcome.FOUND:
-        late = sign is not None and since.number < sign.number <= allocation.end.number
-        return sign if late and sign is not None else since
-    if cost_kind == "standstill":
+        sign_is_later = sign is not None and since.number < sign.number <= allocation.end.number
+        return sign if sign_is_later and sign is not None else since
+    if cost_kind == "stopped":
         if sign is not None and sign.number <= allocation.end.number:
             return sign
         if work.logged and not work.has_training:
@@ -202,61 +220,68 @@ def _parts(facts: Facts, fault: _Fault) -> Iterator[WastedTime | Claim]:
     allocation, cost_kind = fault.allocation, fault.cost_kind
     if fault.primary.outcome is not Outcome.FOUND and not fault.failed:
         if fault.run.disposition != "COMPLETED":
-            yield UNDECIDED()
+            yield FAULT_UNKNOWN()
     elif cost_kind == "all":
-        yield span(ALL, allocation, allocation.start, allocation.end)
+        yield waste_of_range(WHOLE_RUN, allocation, allocation.start, allocation.end)
     elif cost_kind != "nothing":
-        yield from _lost(fault)
-        if cost_kind == "pace":
+        yield from _wasted_work(fault)
+        if cost_kind == "slow":
             until = _slow_until(fault)
             if until is not None:  # else all the work was wasted, and counts as wasted work
                 yield slowdown(facts, fault.work, fault.since, until)
         elif allocation.running:
-            yield STILL_GOING()
+            yield STILL_RUNNING()
 
 
 def _pause(finding: Finding, allocation: Allocation) -> Iterator[WastedTime]:
-    since = onset(finding, allocation)
+    since = onset_of(finding, allocation)
     if since is not None and finding.until is not None:
         until = Value(min(finding.until, allocation.end.number), since.cites, "time")
-        yield span(PAUSED, allocation, since, until)
+        yield waste_of_range(PAUSED, allocation, since, until)
 
 
-def _lost(fault: _Fault) -> Iterator[WastedTime | Claim]:
+def _wasted_work(fault: _Fault) -> Iterator[WastedTime | Claim]:
     """The wasted work, and the time after it; the two do not overlap."""
-    allocation, work, hung = fault.allocation, fault.work, fault.cost_kind == "standstill"
-    if fault.cost_kind == "result" and not fault.failed:
-        yield from _spoilt(fault)
+    allocation, work, hung = fault.allocation, fault.work, fault.cost_kind == "stopped"
+    if fault.cost_kind == "spoilt" and not fault.failed:
+        yield from _spoilt_time(fault)
         return
-    if fault.cost_kind == "repeat":
-        yield from _repeated(fault)
+    if fault.cost_kind == "repeated":
+        yield from _repeated_steps(fault)
     if fault.failed and work.logged and not work.has_training and not hung:
-        yield span(STARTUP, allocation, allocation.start, allocation.end)
+        yield waste_of_range(STARTUP, allocation, allocation.start, allocation.end)
         return
     if fault.failed:
-        yield _unsaved(fault)
+        yield _unsaved_work(fault)
     finished = work.finished is not None and fault.run.disposition in BAD_STATES
     if fault.failed or hung or finished:
-        yield span(HUNG if hung else FINISHED if finished else STOPPED, allocation, fault.work_end, allocation.end)
+        yield waste_of_range(
+            HUNG if hung else IDLE_AFTER_TRAINING if finished else IDLE_AFTER_FAULT,
+            allocation,
+            fault.work_end,
+            allocation.end,
+        )
 
 
-def _unsaved(fault: _Fault) -> WastedTime | Claim:
+def _unsaved_work(fault: _Fault) -> WastedTime | Claim:
     """From the last checkpoint, or from the start, to the end of work."""
     allocation, work = fault.allocation, fault.work
     if not work.logged:
-        return NO_LOG()
+        return LOST_WORK_UNKNOWN()
     saved = work.saved(fault.work_end.number)
     if saved is None:
-        return span(NEVER_SAVED if work.has_training else UNBEGUN, allocation, allocation.start, fault.work_end)
+        return waste_of_range(
+            NEVER_SAVED if work.has_training else BEFORE_FIRST_STEP, allocation, allocation.start, fault.work_end
+        )
     if saved.time is not None:
-        return span(SINCE_SAVE, allocation, saved.time, fault.work_end)
+        return waste_of_range(SINCE_SAVE, allocation, saved.time, fault.work_end)
     last, pace = work.last_step, work.pace
     if saved.step is None or last is None or pace is None or last.number < saved.step.number:
-        return UNDATED()
-    return steps(SINCE_STEP, allocation, saved.step, last, pace)
+        return LOST_WORK_UNDATED()
+    return waste_of_steps(SINCE_STEP, allocation, saved.step, last, pace)
 
 
-def _spoilt(fault: _Fault) -> Iterator[WastedTime | Claim]:
+def _spoilt_time(fault: _Fault) -> Iterator[WastedTime | Claim]:
     """From the last checkpoint before the fault, or from the fault, to the end."""
     allocation, work, since = fault.allocation, fault.work, fault.since
     if since is None:
@@ -264,41 +289,41 @@ def _spoilt(fault: _Fault) -> Iterator[WastedTime | Claim]:
         return
     saved = work.saved(since.number)
     if saved is not None and saved.time is not None:
-        yield span(SPOILT_SINCE_SAVE, allocation, saved.time, allocation.end)
+        yield waste_of_range(SPOILT_SINCE_SAVE, allocation, saved.time, allocation.end)
     elif saved is not None:
-        yield span(SPOILT_UNDATED, allocation, since, allocation.end)
+        yield waste_of_range(SPOILT_UNDATED, allocation, since, allocation.end)
     else:
-        yield span(UNSAVED_BEFORE, allocation, allocation.start, since)
-        yield span(SPOILT, allocation, since, allocation.end)
+        yield waste_of_range(UNSAVED_BEFORE, allocation, allocation.start, since)
+        yield waste_of_range(SPOILT, allocation, since, allocation.end)
 
 
 def _spoilt_steps(fault: _Fault) -> Iterator[WastedTime | Claim]:
     """The same if the fault has no time, by the step at which it appears."""
-    allocation, work, at = fault.allocation, fault.work, fault.primary.at
-    point = work.before(at) if at is not None else None
+    allocation, work, position = fault.allocation, fault.work, fault.primary.at
+    point = work.before(position) if position is not None else None
     last, pace = work.last_step, work.pace
     if point is None or point.get("step") is None or last is None:
-        yield NO_ONSET()
+        yield ONSET_UNKNOWN()
         return
     first, saved = work.step(point), work.saved(allocation.end.number)
     if pace is not None:
         if saved is None:
-            yield steps(UNSAVED_STEPS, allocation, derived(0, first), first, pace)
-        yield steps(SPOILT_STEPS, allocation, first, last, pace)
+            yield waste_of_steps(UNSAVED_STEPS, allocation, derived(0, first), first, pace)
+        yield waste_of_steps(SPOILT_STEPS, allocation, first, last, pace)
     else:
         if saved is None:
             yield _share_to(UNSAVED_STEPS, allocation, first, last, last=first)
         yield _share_from(SPOILT_SHARE, allocation, first, last)
 
 
-def _repeated(fault: _Fault) -> Iterator[WastedTime | Claim]:
+def _repeated_steps(fault: _Fault) -> Iterator[WastedTime | Claim]:
     """Steps that the previous run had done already."""
     work = fault.work
-    parent_points = [row for row in work.parents.events if number(row, "step") is not None]
-    points = [row for row in work.points if number(row, "step") is not None]
+    parent_points = [row for row in work.parents.events if numeric_field(row, "step") is not None]
+    points = [row for row in work.points if numeric_field(row, "step") is not None]
     if not parent_points or len(points) < 2:
         if fault.primary.variant == "silent" and work.has_training:
-            yield NO_PARENT()
+            yield PARENT_PROGRESS_UNKNOWN()
         return
     parent_last, first, last = (
         work.parents.value(parent_points[-1], "step"),
@@ -310,23 +335,23 @@ def _repeated(fault: _Fault) -> Iterator[WastedTime | Claim]:
         return
     start = derived(0, first)
     if work.pace is not None:
-        yield steps(REPEATED, fault.allocation, start, until, work.pace)
+        yield waste_of_steps(REPEATED, fault.allocation, start, until, work.pace)
     else:
         yield _share_to(REPEATED_SHARE, fault.allocation, until, last, first=derived(0, until), last=until)
 
 
-def _share_from(part: Part, allocation: Allocation, first: Value, last: Value) -> WastedTime:
+def _share_from(part: CostPart, allocation: Allocation, first: Value, last: Value) -> WastedTime:
     """The steps after ``first`` as a share of the run's time, if the time per step is unknown."""
-    lasted = length(allocation.start, allocation.end)
+    lasted = seconds_between(allocation.start, allocation.end)
     share = max(0.0, last.number - first.number) / last.number if last.number > 0 else 0.0
     hours = gpu_hours(allocation.gpus, derived(round(share * lasted.number), lasted, first, last, unit="s"))
     formula = BY_SHARE(gpus=allocation.gpus, lasted=lasted, first=first, last=last, hour=hour(lasted), hours=hours)
     return part.wasted(hours, formula, first=first, last=last)
 
 
-def _share_to(part: Part, allocation: Allocation, until: Value, end: Value, **values: Value) -> WastedTime:
+def _share_to(part: CostPart, allocation: Allocation, until: Value, end: Value, **values: Value) -> WastedTime:
     """The steps up to ``until`` out of those up to ``end``, as a share of the run's time."""
-    lasted = length(allocation.start, allocation.end)
+    lasted = seconds_between(allocation.start, allocation.end)
     share = min(1.0, until.number / end.number)
     hours = gpu_hours(allocation.gpus, derived(round(share * lasted.number), lasted, until, end, unit="s"))
     formula = BY_SHARE_OF(gpus=allocation.gpus, lasted=lasted, first=until, last=end, hour=hour(lasted), hours=hours)

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from trackside.evidence import BatchStore, Missing, Store
 from trackside.facts.cost.earlier_attempts import EarlierAttempts
-from trackside.facts.fact import Facts, closure, derivation, guarded
-from trackside.facts.gpus import located
-from trackside.facts.training.learning import Trajectory, number
+from trackside.facts.fact import Facts, closure, derivation, guard
+from trackside.facts.gpus import with_location
+from trackside.facts.training.learning import Trajectory, numeric_field
 from trackside.facts.trust.preflight import Preflight
 from trackside.facts.trust.telemetry import trusted_facts
 from trackside.families import families
@@ -17,9 +17,9 @@ from trackside.family import Family
 from trackside.finding import Finding, Outcome, Progress, Verdict, unknown
 from trackside.model import Event, Input, Run
 from trackside.verdict import arbiter, plots
-from trackside.verdict.commands import with_names
+from trackside.verdict.commands import fill_commands
 from trackside.verdict.cost import cost
-from trackside.verdict.partial_evidence import limited
+from trackside.verdict.partial_evidence import unknown_if_incomplete
 
 
 def facts_of(store: Store, run: Run) -> Facts:
@@ -27,7 +27,7 @@ def facts_of(store: Store, run: Run) -> Facts:
     if isinstance(store, BatchStore):
         kinds = (*(kind for family in families() for kind in family.facts), Preflight, EarlierAttempts)
         derivations = (derivation(kind) for kind in closure(kinds))
-        store.expect(dict.fromkeys(query for one in derivations if not one.lazy for query in one.asks.values()))
+        store.expect(dict.fromkeys(query for item in derivations if not item.lazy for query in item.asks.values()))
     return trusted_facts(store, run)
 
 
@@ -44,7 +44,7 @@ def judge_by(facts: Facts, chosen: Sequence[Family]) -> list[Finding]:
         finding = replace(
             finding, family=family.code, id=family.id, role=family.role, title=finding.title or family.title
         )
-        findings.append(limited(finding, facts, family.absence_based))
+        findings.append(unknown_if_incomplete(finding, facts, family.absence_based))
     return findings
 
 
@@ -55,10 +55,12 @@ def _judge(family: Family, facts: Facts) -> Finding:
     values = facts.arguments(family.parameters)
     if family.limits is not None:
         values["limits"] = family.limits
-    result = guarded(family.code, lambda: family.judge(**values))
-    finding = unknown([result.reason], family.collect) if isinstance(result, Missing) else located(result, facts.run)
+    result = guard(family.code, lambda: family.judge(**values))
+    finding = (
+        unknown([result.reason], family.collect) if isinstance(result, Missing) else with_location(result, facts.run)
+    )
     if finding.outcome is Outcome.UNKNOWN:  # sources that did not answer come first
-        reasons = (*facts.silent_sources(family.facts), *finding.missing)
+        reasons = (*facts.unanswered_reasons(family.facts), *finding.missing)
         finding = replace(finding, missing=tuple(dict.fromkeys(reasons)))
     return finding
 
@@ -69,9 +71,9 @@ def verdict_of(facts: Facts, inputs: Sequence[Input] = (), version: str = "") ->
     preflight = facts.get(Preflight)
     return Verdict(
         run=facts.run,
-        primary=with_names(ranked.primary, facts),
-        consequences=tuple(with_names(finding, facts) for finding in ranked.consequences),
-        warnings=tuple(with_names(finding, facts) for finding in ranked.warnings),
+        primary=fill_commands(ranked.primary, facts),
+        consequences=tuple(fill_commands(finding, facts) for finding in ranked.consequences),
+        warnings=tuple(fill_commands(finding, facts) for finding in ranked.warnings),
         ruled_out=ranked.ruled_out,
         unknown=ranked.unknown,
         preflight=() if isinstance(preflight, Missing) else preflight.claims,
@@ -91,15 +93,15 @@ def _progress(facts: Facts) -> Progress | None:
     points = [event for event in trajectory.progress.events if event.get("split") != "eval"]
     if not points:
         return None
-    planned = [number(row, "total_steps") for row in (*trajectory.plans.events, *points)]
-    known = [int(steps) for steps in planned if steps is not None]
-    with_loss = [row for row in points if number(row, "loss") is not None] or points
-    first, last = ((number(row, "step"), number(row, "loss")) for row in (with_loss[0], with_loss[-1]))
-    return Progress(facts.run.framework, _count(points), first, last, known[-1] if known else None)
+    planned = [numeric_field(row, "total_steps") for row in (*trajectory.plans.events, *points)]
+    plans = [int(steps) for steps in planned if steps is not None]
+    with_loss = [row for row in points if numeric_field(row, "loss") is not None] or points
+    first, last = ((numeric_field(row, "step"), numeric_field(row, "loss")) for row in (with_loss[0], with_loss[-1]))
+    return Progress(facts.run.framework, _count(points), first, last, plans[-1] if plans else None)
 
 
 def _count(points: Sequence[Event]) -> int:
-    """Points printed: the number held, or the ordinal of the last one if the series was thinned."""
+    """The number of points printed: those in the log, or the ordinal of the last one if the series was thinned."""
     counts: dict[tuple[str, str], int] = {}
     for point in points:
         series = point.at.path, point.parser

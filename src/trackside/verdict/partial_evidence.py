@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from trackside.evidence import UNABLE, Missing
+from trackside.evidence import UNABLE_TO_CHECK, Missing
 from trackside.facts.fact import Facts
 from trackside.facts.trust.telemetry import TelemetryTrust
 from trackside.facts.trust.unanswered import UnansweredSources
@@ -16,7 +16,7 @@ MAX_NAMES = 8
 """Nodes or GPUs listed by name; further ones are only counted."""
 
 
-def limited(finding: Finding, facts: Facts, absence_based: bool = False) -> Finding:
+def unknown_if_incomplete(finding: Finding, facts: Facts, absence_based: bool = False) -> Finding:
     """The finding, or UNKNOWN if the evidence is incomplete.
 
     ``absence_based``: see :class:`trackside.family.Family`.
@@ -28,8 +28,8 @@ def limited(finding: Finding, facts: Facts, absence_based: bool = False) -> Find
     rests_on_metrics = finding.outcome is Outcome.ABSENT and all(cite.plane == "metric" for cite in cites)
     if not rests_on_metrics or isinstance(telemetry, Missing):
         return finding
-    missing = [f"GPU metrics of {_join_names(telemetry.unmeasured)}"] if telemetry.unmeasured else []
-    missing += [f"GPU metrics of {_join_names(telemetry.stopped)} up to the run's end"] if telemetry.stopped else []
+    missing = [f"no GPU metrics of {_join_names(telemetry.unmeasured)} were given"] if telemetry.unmeasured else []
+    missing += [f"the GPU metrics of {_join_names(telemetry.stopped)} end before the run"] if telemetry.stopped else []
     if not missing:
         return finding
     return _as_unknown(finding, missing, ("GPU metrics of all of the run's nodes, from its start to its end",))
@@ -42,7 +42,9 @@ def _with_partial_rows(finding: Finding, unanswered: UnansweredSources, absence_
     doubtful_planes: set[Plane] = {cite.plane for cite in cites if cite.query and cite.query.reducer == "count"}
     if absence_based and "metric" not in finding.planes:
         doubtful_planes |= {plane for plane in finding.planes if plane == "log"}
-    if missing := [UNABLE + unanswered.in_part[plane] for plane in sorted(doubtful_planes & unanswered.in_part.keys())]:
+    if missing := [
+        UNABLE_TO_CHECK + unanswered.in_part[plane] for plane in sorted(doubtful_planes & unanswered.in_part.keys())
+    ]:
         return _as_unknown(finding, missing)
     if finding.role == "health" and finding.certainty is Certainty.ESTABLISHED and "log" in unanswered.in_part:
         return replace(finding, certainty=Certainty.SUPPORTED)

@@ -8,7 +8,7 @@ import numpy as np
 
 from trackside.catalog.metrics import METRICS
 from trackside.evidence import Grid, Store
-from trackside.finding import Curve, Finding
+from trackside.finding import Finding, PlottedMetric
 from trackside.query import Query, Rollup
 
 MAX_CURVES = 3
@@ -18,7 +18,7 @@ MAX_POINTS = 60
 _LEVELS: dict[str, Rollup] = {"gauge": "avg", "counter": "increase", "sticky": "last", "flags": "last"}
 
 
-def curves(store: Store, finding: Finding) -> tuple[Curve, ...]:
+def curves(store: Store, finding: Finding) -> tuple[PlottedMetric, ...]:
     """The first few metrics that the finding's claims cite, over the whole run."""
     plotted = []
     for query in _cited_metrics(finding):
@@ -43,7 +43,7 @@ def _cited_metrics(finding: Finding) -> Iterator[Query]:
             yield query
 
 
-def _curve(grid: Grid) -> Curve:
+def _curve(grid: Grid) -> PlottedMetric:
     window_groups = np.array_split(np.arange(len(grid.times)), min(MAX_POINTS, len(grid.times)))
     values = []
     for window_group in window_groups:
@@ -52,4 +52,4 @@ def _curve(grid: Grid) -> Curve:
         values.append(float(np.median(values_in_part)) if len(values_in_part) else None)
     window = float(grid.times[0]) - grid.step, float(grid.times[-1])
     labels = tuple((name, str(value)) for name, value in grid.query.filters)
-    return Curve(grid.query.kind, labels, grid.unit, len(grid), window, tuple(values), str(grid.query))
+    return PlottedMetric(grid.query.kind, labels, grid.unit, len(grid), window, tuple(values), str(grid.query))

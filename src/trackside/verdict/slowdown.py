@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from trackside.evidence import Grid, Missing, Value, derived
-from trackside.facts.cost.allocation import gpu_hours, hour, length
+from trackside.facts.cost.allocation import gpu_hours, hour, seconds_between
 from trackside.facts.cost.training_work import TrainingWork
-from trackside.facts.cost.wasted_time import Part
+from trackside.facts.cost.wasted_time import CostPart
 from trackside.facts.fact import Facts
 from trackside.facts.pace.pace import Pace, StepPace
 from trackside.finding import Claim, Sentence, WastedTime
@@ -20,7 +20,7 @@ WORKING_RATIO = 0.5
 MIN_SLOWDOWN = 1.1
 """Ratio below which the two phases count as equally fast: paces vary by a few percent."""
 
-SLOW = Part(
+EXTRA_TIME = CostPart(
     "slow",
     Sentence("the extra time that the same work took after the slow-down"),
     Sentence("assumes that all work could have been as fast as in the good phase"),
@@ -61,18 +61,18 @@ def slowdown(facts: Facts, work: TrainingWork, since: Value | None, until: Value
         return NOT_SLOWER()
     launches = paces.grids.get("launches")
     measure = MEASURES[pace.kind].format(window=0.0 if launches is None else launches.step)
-    return _slower(work, since, until, pace, measure)
+    return _extra_time(work, since, until, pace, measure)
 
 
-def _slower(work: TrainingWork, since: Value, until: Value, pace: Pace, measure: str) -> WastedTime:
-    gpus, seconds = work.allocation.gpus, length(since, until)
+def _extra_time(work: TrainingWork, since: Value, until: Value, pace: Pace, measure: str) -> WastedTime:
+    gpus, seconds = work.allocation.gpus, seconds_between(since, until)
     longer = derived(round(seconds.number * (1 - 1 / pace.slowdown)), seconds, pace.before, pace.during, unit="s")
     hours = gpu_hours(gpus, longer)
     formula = (BY_PACE if pace.kind == "step" else BY_RATE)(
         gpus=gpus, seconds=seconds, since=since, until=until, longer=longer, one=derived(1, longer), hour=hour(longer),
         hours=hours, slow=pace.during, fast=pace.before, measure=derived(measure, pace.before),
     )  # fmt: skip
-    return SLOW.wasted(hours, formula)
+    return EXTRA_TIME.wasted(hours, formula)
 
 
 def _work_start(paces: StepPace, start: float, since: float, points: Sequence[Event]) -> float | None:
@@ -82,10 +82,12 @@ def _work_start(paces: StepPace, start: float, since: float, points: Sequence[Ev
     if stamped:
         return stamped[0] if stamped[0] < since else None
     grids = (paces.grids.get(name) for name in ("launches", "step_seconds", "tokens", "samples", "sm"))
-    return next((first_work for grid in grids if grid and (first_work := _first(grid, start, since)) is not None), None)
+    return next(
+        (first_work for grid in grids if grid and (first_work := _first_work(grid, start, since)) is not None), None
+    )
 
 
-def _first(grid: Grid, start: float, since: float) -> float | None:
+def _first_work(grid: Grid, start: float, since: float) -> float | None:
     part = grid.during(start, since)
     if not len(part.times):
         return None

@@ -1,1 +1,1 @@
-"""Follows runs that are still going, until they end."""
+"""Diagnoses a running job repeatedly until it ends: ``follow.py``."""

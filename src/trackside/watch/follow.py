@@ -22,7 +22,7 @@ SETTLE_S = HIDDEN_S + 60.0
 last moments arrive up to a scrape later, and logs arrive late."""
 PATIENCE_S = 180.0
 """Maximum wait after the end for accounting to record it, or for a failing source to answer again."""
-USER_ERRORS = (FileNotFoundError, NotADirectoryError, PermissionError)
+PATH_ERRORS = (FileNotFoundError, NotADirectoryError, PermissionError)
 """Errors of a given path, which a retry cannot fix."""
 
 
@@ -36,10 +36,10 @@ class FollowResult:
 
 
 def follow(
-    ask: Callable[[], VerdictDoc],
+    diagnose: Callable[[], VerdictDoc],
     stage: Callable[[], Stage],
     show: Callable[[VerdictDoc], object],
-    say: Callable[[str], object],
+    notify: Callable[[str], object],
     *,
     interval_s: float = INTERVAL_S,
     clock: Callable[[], float] = time.monotonic,
@@ -47,9 +47,9 @@ def follow(
 ) -> FollowResult:
     """Diagnose until the job is over; show each verdict whose family, certainty, culprit or variant changed.
 
-    ``stage``: the job's stage as of the last check. ``say``: takes a line about the watching itself. If a server or the
-    system does not answer, a line says so, and the check is repeated after ever longer pauses; any other error of
-    ``ask`` ends the watching, as it would end a single diagnosis, and so does a mistyped path.
+    ``stage``: the job's stage as of the last check. ``notify``: takes a line about the watching itself. If a server or
+    the system does not answer, a line says so, and the check is repeated after ever longer pauses; any other error of
+    ``diagnose``, such as a wrong path, ends the watching, as it would end a single diagnosis.
     """
     last: VerdictDoc | None = None
     current_stage = ""
@@ -59,28 +59,28 @@ def follow(
         while True:
             check_start = clock()
             try:
-                verdict = ask()
-            except USER_ERRORS:
+                verdict = diagnose()
+            except PATH_ERRORS:
                 raise
             except (SourceUnavailable, OSError) as error:
                 remaining_s = math.inf if ended_at is None else ended_at + PATIENCE_S - clock()
                 if remaining_s <= 0:
-                    say(f"unable to check: {error}; the job has ended, so its last verdict is final")
+                    notify(f"unable to check: {error}; the job has ended, so its last verdict is final")
                     return FollowResult(last, current_stage)
                 failures += 1
                 pause = min(_pause(interval_s, failures), max(remaining_s, MIN_INTERVAL_S))
-                say(f"unable to check: {error}; next check in {pause:.0f} s")
+                notify(f"unable to check: {error}; next check in {pause:.0f} s")
                 sleep(pause)
                 continue
             if failures:
-                say(f"answering again after {failures} {'failure' if failures == 1 else 'failures'}")
+                notify(f"answering again after {failures} {'failure' if failures == 1 else 'failures'}")
                 failures = 0
             if last is None or key(verdict) != key(last):
                 show(verdict)
             last = verdict
             previous_stage, current_stage = current_stage, stage()
             if current_stage == "unknown" != previous_stage:
-                say("the job's state is unknown; checking until Ctrl-C")
+                notify("the job's state is unknown; checking until Ctrl-C")
             ended_at = (clock() if ended_at is None else ended_at) if current_stage in ("ended", "settled") else None
             pause = interval_s
             if ended_at is not None:

@@ -15,7 +15,7 @@ from trackside.agent.trace.collectives import (
     TALLY_KEY,
     Collectives,
     comm_id,
-    read,
+    read_collectives,
 )
 
 PID, SERIAL, OP = 7, 1000, 1
@@ -45,7 +45,7 @@ def tally(number: int) -> tuple[bytes, bytes]:
 
 
 def collectives_of(*lanes: tuple[bytes, bytes], settled: int = 0) -> Collectives:
-    return read([tally(20)], [communicator()], lanes, {PID: settled}, {})[PID]
+    return read_collectives([tally(20)], [communicator()], lanes, {PID: settled}, {})[PID]
 
 
 def test_started_collectives_after_the_mark_are_in_flight() -> None:
@@ -78,23 +78,25 @@ def test_a_stream_that_is_never_queried_is_unobserved() -> None:
 
 def test_a_split_is_named_after_its_parent() -> None:
     child = communicator(2000, 0x20, SERIAL, 1, 2, b"")
-    process = read([], [communicator(), child], [], {}, {})[PID]
+    process = read_collectives([], [communicator(), child], [], {}, {})[PID]
     assert process.label(2000) == f"0x{comm_id(b'id'.ljust(128, bytes(1))):x}/1.2"
     assert process.label(1) == ""
 
 
 def test_a_communicator_that_is_its_own_ancestor_has_no_name() -> None:
     loop = communicator(2000, 0x20, 2000, 1, 1, b"")
-    assert read([], [loop], [], {}, {})[PID].label(2000) == ""
+    assert read_collectives([], [loop], [], {}, {})[PID].label(2000) == ""
 
 
 def test_a_communicator_from_before_the_trace_is_named_by_its_address() -> None:
-    assert read([], [communicator(identifier=b"")], [], {}, {})[PID].label(SERIAL) == "unknown-10"
+    assert read_collectives([], [communicator(identifier=b"")], [], {}, {})[PID].label(SERIAL) == "unknown-10"
 
 
 def test_a_communicator_whose_address_is_reused_keeps_its_name() -> None:
-    first = read([tally(3)], [communicator()], [], {}, {})
-    second = read([tally(3)], [communicator(5000, identifier=b"other")], [], {}, {PID: first[PID].communicators})[PID]
+    first = read_collectives([tally(3)], [communicator()], [], {}, {})
+    second = read_collectives(
+        [tally(3)], [communicator(5000, identifier=b"other")], [], {}, {PID: first[PID].communicators}
+    )[PID]
     assert second.label(SERIAL) == first[PID].label(SERIAL) != second.label(5000)
     assert second.live == 1
 

@@ -9,7 +9,7 @@ import pytest
 from tests.families.grids import Cluster
 from tests.families.rows import END, START, Row, activity, event, job, points, store
 from trackside.evidence import Missing
-from trackside.facts.cost.allocation import BY_LOG, BY_METRICS, BY_SCHEDULER, NO_GPUS, NO_SPAN, Allocation
+from trackside.facts.cost.allocation import BY_LOG, BY_METRICS, BY_SCHEDULER, NO_DURATION, NO_GPUS, Allocation
 from trackside.facts.cost.earlier_attempts import EarlierAttempts
 from trackside.facts.cost.last_work import LastWork
 from trackside.facts.cost.training_work import TrainingWork
@@ -52,7 +52,7 @@ def test_an_unknown_allocation_is_missing_with_a_reason() -> None:
     none, endless = logged(activity(9)).get(Allocation), logged(job("RUNNING", n_gpus=8, start=None)).get(Allocation)
     assert isinstance(none, Missing)
     assert isinstance(endless, Missing)
-    assert (none.reason, endless.reason) == (NO_GPUS, NO_SPAN)
+    assert (none.reason, endless.reason) == (NO_GPUS, NO_DURATION)
 
 
 def test_the_last_checkpoint_before_a_time() -> None:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from tests.families.grids import AWAY, DISTRIBUTED_INIT, STOP, Cluster, cold, hung, traced
 from tests.families.rows import END, START, TIMEOUT, Row, event, points
 from trackside.evidence import Missing
-from trackside.facts.fact import Facts, neither
+from trackside.facts.fact import Facts, all_missing
 from trackside.facts.gpu.activity import GpuActivity, missing_activity
 from trackside.facts.gpu.duty import DutyCycle
 from trackside.facts.gpu.gpu_work import GpuWork
@@ -45,10 +45,10 @@ class TestActivity:
 
     def test_merged_reasons_are_not_repeated(self) -> None:
         one, both = Missing("no log"), Missing("no log or no metric", reasons=("no log", "no metric"))
-        joined = neither(one, both)
+        joined = all_missing(one, both)
         assert joined is not None
         assert joined.reason == "no log or no metric"
-        assert neither(one, "an answer") is None
+        assert all_missing(one, "an answer") is None
 
 
 class TestStall:
@@ -140,9 +140,9 @@ def test_a_stall_or_idle_gpus_contradict_work() -> None:
 
 def test_the_last_part_of_a_run_ended_from_outside() -> None:
     last = fact(hung(), LastPart, points(30), TIMEOUT)
-    assert last.reaped
+    assert last.ended_from_outside
     assert last.quiet is not None
     assert last.final_stall is not None
     assert last.working is None
     own_end = event("training_end", 900, text="done", status="success", time=END)
-    assert not fact(hung(since=9e9), LastPart, points(65), TIMEOUT, own_end).reaped
+    assert not fact(hung(since=9e9), LastPart, points(65), TIMEOUT, own_end).ended_from_outside

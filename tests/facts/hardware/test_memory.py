@@ -30,7 +30,7 @@ def test_the_fullest_gpu_and_its_share() -> None:
     assert (peak.name, peak.share) == ("n2:3", 0.75)
 
 
-def test_capacity_without_a_total_is_what_is_used_and_free() -> None:
+def test_capacity_without_a_total_is_used_plus_free_memory() -> None:
     cluster = Cluster().per_gpu("gpu_memory_used_bytes", 30.0 * GIB)
     assert gpu_memory(cluster).capacity("n1:0") is None
     size = gpu_memory(cluster.per_gpu("gpu_memory_free_bytes", 50.0 * GIB)).capacity("n1:0")

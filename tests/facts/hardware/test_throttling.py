@@ -44,7 +44,7 @@ def test_throttling_reports_reason_duration_and_drop() -> None:
 def test_a_thermal_reason_without_a_lower_clock_is_not_lowered() -> None:
     fact = throttling(slowed(clock=1.58e9))
     assert ([gpu.gpu for gpu in fact.sustained], fact.lowered) == ([SICK], ())
-    assert fact.free
+    assert fact.counter_evidence
 
 
 def test_heat_and_a_low_clock_show_throttling_without_reasons() -> None:

@@ -60,15 +60,15 @@ def test_a_lost_worker_is_not_the_cause_of_a_timeout() -> None:
 def test_a_restart_counts_if_training_goes_on_after_it() -> None:
     failure, again = killed(1), event("launcher_restart", 100, time=2001.0)
     later = log_points(line=110, time=2100.0)
-    assert len(fact_of(LauncherRestarts, again, later).lived_on(failure)) == 2
-    assert not fact_of(LauncherRestarts, again).lived_on(failure)
-    assert not fact_of(LauncherRestarts, later).lived_on(failure)
+    assert len(fact_of(LauncherRestarts, again, later).restart_claims(failure)) == 2
+    assert not fact_of(LauncherRestarts, again).restart_claims(failure)
+    assert not fact_of(LauncherRestarts, later).restart_claims(failure)
 
 
 def test_unstamped_points_are_no_recovery_of_a_failed_run() -> None:
     unstamped, failure = log_points(line=100, time=None), killed(1, None)
-    assert fact_of(LauncherRestarts, unstamped).recovered(failure)
-    assert not fact_of(LauncherRestarts, unstamped, job("FAILED")).recovered(failure)
+    assert fact_of(LauncherRestarts, unstamped).has_recovered(failure)
+    assert not fact_of(LauncherRestarts, unstamped, job("FAILED")).has_recovered(failure)
 
 
 def test_kills_of_other_jobs_are_left_out() -> None:
@@ -76,7 +76,7 @@ def test_kills_of_other_jobs_are_left_out() -> None:
         root("oom_kill", line, cgroup=f"/slurm/job_{name}/step_0", scope="cgroup") for line, name in ((5, 7), (6, 8))
     ]
     kills_of_job = fact_of(OomKills, *kills, run=Run(id="8"))
-    assert [row.at.line for row in kills_of_job.own] == [6]
+    assert [row.at.line for row in kills_of_job.own_kills] == [6]
     assert kills_of_job.report is not None
     assert kills_of_job.report.row.at.line == 6
     assert kills_of_job.scope(()) == "job"

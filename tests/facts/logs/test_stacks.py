@@ -9,21 +9,21 @@ import pytest
 import trackside
 from tests.families.rows import sentence_name
 from trackside.catalog.hang_lines import (
+    LineSubject,
+    ProcessState,
     Resumption,
-    State,
-    Thread,
-    Who,
+    ThreadStack,
     native_name,
     read_line,
-    resumed_line,
+    resumption_line,
     state_line,
+    text_line,
     thread_line,
-    words_line,
 )
-from trackside.catalog.job_states import goes_on
+from trackside.catalog.job_states import is_active
 from trackside.catalog.python_stack import Call, collective_in, is_job_code, job_call, waits_for_gpu
 from trackside.finding import Certainty, Outcome, Verdict
-from trackside.show.wording import worded
+from trackside.show.wording import claim_sentence
 
 LOG = "".join(
     f"2026-03-02T08:{step // 60:02}:{step % 60:02}Z step {step} loss {4 - step / 40:.3f}\n" for step in range(100)
@@ -92,26 +92,26 @@ def test_native_names_are_shortened() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        State("pt_main_thread", "D", "rpc_wait_bit_killable", "0", 1.25, {"S": 24, "D": 1}),
-        State("python3", "S"),
-        Thread(978, "pin memory \"x\"\n", "idle", "", (Call("Queue.get", "queue.py", 171),)),
-        Thread(977, "MainThread", "active", "a b.py:7 in <module>", (Call("f", "a b.py", 7),), ("futex", "x::y")),
+        ProcessState("pt_main_thread", "D", "rpc_wait_bit_killable", "0", 1.25, {"S": 24, "D": 1}),
+        ProcessState("python3", "S"),
+        ThreadStack(978, "pin memory \"x\"\n", "idle", "", (Call("Queue.get", "queue.py", 171),)),
+        ThreadStack(977, "MainThread", "active", "a b.py:7 in <module>", (Call("f", "a b.py", 7),), ("futex", "x::y")),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("who", [Who("4242", 3, 977), Who("60_3"), Who("73+1", None, 5)])
-def test_written_lines_can_be_parsed(line: State | Thread, who: Who) -> None:
-    text = state_line(who, line) if isinstance(line, State) else thread_line(who, line)
+@pytest.mark.parametrize("who", [LineSubject("4242", 3, 977), LineSubject("60_3"), LineSubject("73+1", None, 5)])
+def test_written_lines_can_be_parsed(line: ProcessState | ThreadStack, who: LineSubject) -> None:
+    text = state_line(who, line) if isinstance(line, ProcessState) else thread_line(who, line)
     parsed = read_line(text)
     assert parsed is not None
     assert parsed[0] == who
     again = parsed[1]
     assert isinstance(again, type(line))
-    assert (state_line(who, again) if isinstance(again, State) else thread_line(who, again)) == text  # type: ignore[arg-type]
+    assert (state_line(who, again) if isinstance(again, ProcessState) else thread_line(who, again)) == text  # type: ignore[arg-type]
 
 
 def test_prose_lines_carry_no_stack() -> None:
-    assert read_line(words_line(Who("7", 1, 2), "no stack: why\nnot")) == (Who("7", 1, 2), None)
-    assert read_line(resumed_line(Who("7", 1), 431.6)) == (Who("7", 1), Resumption(432))
+    assert read_line(text_line(LineSubject("7", 1, 2), "no stack: why\nnot")) == (LineSubject("7", 1, 2), None)
+    assert read_line(resumption_line(LineSubject("7", 1), 431.6)) == (LineSubject("7", 1), Resumption(432))
     assert read_line("[hang] nonsense") is None
     assert read_line("step 1 loss 2.0") is None
 
@@ -124,13 +124,13 @@ def verdict(folder: Path, stacks: str, log: str = SIZE + LOG, name: str = "stack
 
 
 def sentences(verdict: Verdict) -> list[str]:
-    return [worded(claim, goes_on(verdict.run.disposition)) for claim in verdict.primary.shows]
+    return [claim_sentence(claim, is_active(verdict.run.disposition)) for claim in verdict.primary.shows]
 
 
 def agent_lines(*threads: tuple[int, str, list[tuple[str, str, int]]], minute: int = 20) -> str:
     """The agent's lines: rank, place, frames."""
     lines = [
-        thread_line(Who("4242", rank, 900 + rank), Thread(900 + rank, "MainThread", "idle", place, tuple(Call(*c) for c in calls)))
+        thread_line(LineSubject("4242", rank, 900 + rank), ThreadStack(900 + rank, "MainThread", "idle", place, tuple(Call(*c) for c in calls)))
         for rank, place, calls in threads
     ]  # fmt: skip
     return "".join(f"2026-03-02T08:{minute}:00.{n:09}Z stdout F {line}\n" for n, line in enumerate(lines))
@@ -189,11 +189,13 @@ class TestCollectiveHang:
         """Another node has no agent: the missing rank stays open."""
         result = verdict(tmp_path, agent_lines(waits(0), waits(1)))
         assert (result.family, result.primary.ranks, result.primary.culprit) == ("C2", (), "unknown")
-        assert [sentence_name(claim) for claim in result.primary.cannot_decide] == ["which"]
+        assert [sentence_name(claim) for claim in result.primary.cannot_decide] == ["rank_unknown"]
 
     def test_a_rank_in_uninterruptible_sleep_blames_infrastructure(self, tmp_path: Path) -> None:
-        state = state_line(Who("4242", 3, 903), State("python", "D", "rpc_wait_bit_killable"))
-        others = [state_line(Who("4242", rank, 900 + rank), State("python", "S", "futex")) for rank in range(3)]
+        state = state_line(LineSubject("4242", 3, 903), ProcessState("python", "D", "rpc_wait_bit_killable"))
+        others = [
+            state_line(LineSubject("4242", rank, 900 + rank), ProcessState("python", "S", "futex")) for rank in range(3)
+        ]
         lines = "".join(f"2026-03-02T08:19:00.{n:09}Z stdout F {line}\n" for n, line in enumerate([state, *others]))
         result = verdict(tmp_path, lines + agent_lines(waits(0), waits(1), waits(2), sleeps(3)))
         assert (result.family, result.primary.ranks, result.primary.culprit) == ("C2", (3,), "infrastructure")
@@ -209,13 +211,13 @@ class TestCollectiveHang:
         log = "".join(line.split(" ", 1)[1] for line in (SIZE + LOG).splitlines(keepends=True))
         stacks = agent_lines(waits(0), waits(1), waits(2), sleeps(3))
         assert verdict(tmp_path, stacks, log).family == "C2"
-        back = f"2026-03-02T08:25:00.000000000Z stdout F {resumed_line(Who('4242'), 300)}\n"
+        back = f"2026-03-02T08:25:00.000000000Z stdout F {resumption_line(LineSubject('4242'), 300)}\n"
         result = verdict(tmp_path, stacks + back, log)
         assert result.family not in ("C2", "C3")
 
     def test_the_latest_stacks_count(self, tmp_path: Path) -> None:
         first = agent_lines(waits(0), waits(1), sleeps(2), waits(3), minute=15)
-        back = f"2026-03-02T08:16:00.000000000Z stdout F {resumed_line(Who('4242'), 60)}\n"
+        back = f"2026-03-02T08:16:00.000000000Z stdout F {resumption_line(LineSubject('4242'), 60)}\n"
         result = verdict(tmp_path, first + back + agent_lines(waits(0), waits(1), waits(2), sleeps(3)))
         assert result.primary.ranks == (3,)
 
@@ -225,7 +227,7 @@ class TestIdleHang:
         result = verdict(tmp_path, agent_lines(*(sleeps(rank) for rank in range(4))))
         assert (result.family, result.primary.ranks) == ("C3", (0, 1, 2, 3))
         assert "Ranks 0-3 stayed at data.py:42 in load_batch" in sentences(result)
-        assert "why" not in [sentence_name(claim) for claim in result.primary.cannot_decide]
+        assert "absence_unexplained" not in [sentence_name(claim) for claim in result.primary.cannot_decide]
         ruled_out = [finding for finding in result.ruled_out if finding.family == "C2"]
         assert ruled_out
         assert ruled_out[0].outcome is Outcome.ABSENT

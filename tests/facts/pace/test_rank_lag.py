@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.families.rows import Row, event, store
 from trackside.evidence import Missing
 from trackside.facts.fact import Facts
-from trackside.facts.pace.rank_lag import Lag, RankLag
+from trackside.facts.pace.rank_lag import LaggingRanks, RankLag
 from trackside.finding import Claim
 from trackside.model import Run
 from trackside.stores.memory import MemoryStore
@@ -28,7 +28,7 @@ def printed(slow: float, until: int = 40, count: int = 4, **fields: float) -> li
 
 def test_a_lag_covers_only_the_slow_steps() -> None:
     lag = ranks(store(printed(0.25, until=20))).printed
-    assert isinstance(lag, Lag)
+    assert isinstance(lag, LaggingRanks)
     assert (lag.ranks, lag.gpus) == ((2,), ())
     assert 0.4 < lag.share < 0.6
     assert lag.row is not None
@@ -45,7 +45,7 @@ def test_even_ranks_give_a_claim_and_two_ranks_give_nothing() -> None:
 def test_a_ranks_own_time_comes_before_the_wall_time() -> None:
     """All print the same wall time; their own part of it differs."""
     lag = ranks(store(printed(0.25, step_time_s=0.4))).printed
-    assert isinstance(lag, Lag)
+    assert isinstance(lag, LaggingRanks)
     assert lag.claims[0].values["mine"].value == 0.25
 
 

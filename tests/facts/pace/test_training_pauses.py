@@ -50,12 +50,12 @@ def test_planned_events_and_kernel_reports_in_a_gap() -> None:
     tasks = [event("hung_task", 1, time=1500.0, plane="kernel", path="dmesg", node=node) for node in ("n1", "n9")]
     fact = pauses(points(), saved, tasks, nodes=("n1",))
     assert fact.longest is not None
-    assert fact.planned(fact.longest)
-    assert [row.node for row in fact.meanwhile(fact.tasks, BEFORE, AFTER)] == ["n1"]
-    assert fact.meanwhile(fact.tasks, AFTER, AFTER + 100) == ()
+    assert fact.is_planned(fact.longest)
+    assert [row.node for row in fact.events_during(fact.tasks, BEFORE, AFTER)] == ["n1"]
+    assert fact.events_during(fact.tasks, AFTER, AFTER + 100) == ()
 
 
 def test_unstamped_points_give_no_gap() -> None:
     rows = [row for row in points() if isinstance(row, Event)]
     fact = pauses([event("progress", row.at.line, step=row.get("step")) for row in rows])
-    assert (fact.stamped, fact.longest, fact.usual_s) == (False, None, None)
+    assert (fact.has_times, fact.longest, fact.usual_s) == (False, None, None)

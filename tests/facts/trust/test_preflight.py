@@ -13,7 +13,7 @@ from trackside.facts.trust.preflight import Preflight
 from trackside.facts.trust.telemetry import trusted_facts
 from trackside.finding import Claim
 from trackside.model import Run
-from trackside.show.wording import worded
+from trackside.show.wording import claim_sentence
 from trackside.stores.memory import MemoryStore
 
 
@@ -26,7 +26,7 @@ def limits(store: MemoryStore, run: Run) -> tuple[Claim, ...]:
 
 def test_preflight_names_missing_inputs() -> None:
     names = [sentence_name(claim) for claim in limits(MemoryStore(), Run())]
-    assert names == ["no_log", "no_scheduler", "no_kernel", "no_gpu_metric"]
+    assert names == ["no_log", "no_scheduler", "no_kernel", "no_gpu_metrics"]
 
 
 def test_preflight_counts_a_kernel_log_without_matches() -> None:
@@ -45,7 +45,7 @@ def test_preflight_names_limits_of_the_logs() -> None:
     logs = [activity(9, path=f"{rank}.log", rank=rank, truncated=rank == 1) for rank in (0, 1)]
     store = MemoryStore([*logs, xid_number(79)], [job("RUNNING", nodes=("n1", "n2"))])
     claims = limits(store, Run(nodes=("n1", "n2"), n_ranks=4, clock_offset_s=3600.0))
-    names = ["no_kernel_of", "still_running", "cut_off", "some_ranks", "clock", "no_gpu_metric"]
+    names = ["no_kernel_of", "still_running", "cut_off", "logs_of_some_ranks", "log_clock_shifted", "no_gpu_metrics"]
     assert [sentence_name(claim) for claim in claims] == names
     for claim in claims:
-        assert "{" not in worded(claim)
+        assert "{" not in claim_sentence(claim)

@@ -24,8 +24,8 @@ from trackside.finding import Certainty, Finding, Outcome, Sentence, Verdict, ab
 from trackside.model import Run
 from trackside.query import Query, metric
 from trackside.show.document import citation, decode, document, encode
-from trackside.show.plot import downsampled, line
-from trackside.show.wording import measured, span, word, worded
+from trackside.show.plot import downsample, line
+from trackside.show.wording import claim_sentence, metric_phrase, span, word
 from trackside.sim import load_scenario, simulate
 from trackside.stores.memory import MemoryStore
 from trackside.verdict import engine, plots
@@ -39,7 +39,7 @@ def metric_limits(cluster: Cluster, *rows: Row, run: Run | None = None) -> dict[
     cites = [citation(cite) for claim in claims for cite in claim.cites]
     broken = [result for result in check({str(i): cite for i, cite in enumerate(cites)}, store) if not result.holds]
     assert not broken, broken
-    return {sentence_name(claim): worded(claim) for claim in claims}
+    return {sentence_name(claim): claim_sentence(claim) for claim in claims}
 
 
 def trust_of(store: MemoryStore, run: Run) -> TelemetryTrust:
@@ -62,7 +62,7 @@ def test_complete_metrics_have_no_limits() -> None:
 
 
 def test_no_metrics_and_metrics_of_other_nodes() -> None:
-    assert list(metric_limits(Cluster())) == ["no_gpu_metric"]
+    assert list(metric_limits(Cluster())) == ["no_gpu_metrics"]
     assert list(metric_limits(watched(), run=Run(id="7", start=START, end=END, nodes=("n8", "n9")))) == [
         "metrics_elsewhere"
     ]
@@ -88,7 +88,7 @@ def test_gpus_without_metrics_are_reported() -> None:
 
 
 def test_missing_sm_activity_is_reported() -> None:
-    assert "no_sm" in metric_limits(Cluster().per_gpu("gpu_utilization_ratio", 0.9))
+    assert "sm_not_measured" in metric_limits(Cluster().per_gpu("gpu_utilization_ratio", 0.9))
 
 
 def test_gpus_of_unknown_jobs_are_not_judged() -> None:
@@ -121,7 +121,7 @@ def test_a_gap_of_all_nodes_is_reported() -> None:
     cluster = Cluster()
     values = cluster.between(2000, 2900, np.nan, 0.9)
     sentences = metric_limits(cluster.per_gpu("gpu_utilization_ratio", values).per_gpu("gpu_sm_active_ratio", values))
-    assert sentences["gaps"] == (
+    assert sentences["metrics_missing"] == (
         "21% of the GPU metrics of n1 and n2 are missing; the longest gap is 14 min, from 1970-01-01 00:34:00 UTC"
     )
 
@@ -147,8 +147,8 @@ def test_metrics_that_start_late_and_end_early_are_reported() -> None:
     cluster = Cluster()
     values = cluster.between(START + 600, END - 900, 0.9, np.nan)
     sentences = metric_limits(cluster.per_gpu("gpu_utilization_ratio", values).per_gpu("gpu_sm_active_ratio", values))
-    assert sentences["late"] == "GPU metrics start 10 min after the run"
-    assert sentences["early"] == "GPU metrics end 15 min before the run does"
+    assert sentences["metrics_start_late"] == "GPU metrics start 10 min after the run"
+    assert sentences["metrics_end_early"] == "GPU metrics end 15 min before the run does"
 
 
 @pytest.mark.parametrize(("host", "key"), [(8.0, "exporter_dead"), (np.nan, "node_silent")])
@@ -175,7 +175,7 @@ def test_failed_collectors_are_reported() -> None:
 
 def test_few_samples_are_reported() -> None:
     cluster = watched(interval=500)
-    assert "9 samples per GPU" in metric_limits(cluster)["coarse"]
+    assert "9 samples per GPU" in metric_limits(cluster)["few_samples"]
 
 
 # -- counters, clocks, tracers
@@ -224,7 +224,7 @@ def test_an_unattached_tracer_and_lost_events_are_reported() -> None:
     cluster = watched().per_gpu("trackside_tracer_attached", 1, but={f"n2:{i}": 0 for i in range(8)}, pid="5")
     cluster.per_node("trackside_tracer_lost_events_total", cluster.growing(0.1))
     sentences = metric_limits(cluster)
-    assert "any process on n2" in sentences["untraced"]
+    assert "any process on n2" in sentences["tracer_saw_nothing"]
     assert "events" in sentences["lost_events"]
 
 
@@ -344,7 +344,7 @@ def test_metrics_of_some_nodes_do_not_rule_out_a_family() -> None:
     assert engine.judge_all(store, whole, [family("X1", busy)])[0].outcome is Outcome.ABSENT
     part = replace(whole, nodes=("n1", "n2", "n3"))
     finding = engine.judge_all(store, part, [family("X1", busy)])[0]
-    assert (finding.outcome, finding.missing) == (Outcome.UNKNOWN, ("GPU metrics of n3",))
+    assert (finding.outcome, finding.missing) == (Outcome.UNKNOWN, ("no GPU metrics of n3 were given",))
 
 
 def test_metrics_that_stop_early_do_not_rule_out_a_family() -> None:
@@ -353,7 +353,7 @@ def test_metrics_that_stop_early_do_not_rule_out_a_family() -> None:
     fresh = Cluster().per_gpu("gpu_utilization_ratio", 0.9, late).per_gpu("gpu_sm_active_ratio", 0.7, late)
     run, store = fresh.store()
     finding = engine.judge_all(store, run, [family("X1", busy)])[0]
-    assert (finding.outcome, finding.missing) == (Outcome.UNKNOWN, ("GPU metrics of n2 up to the run's end",))
+    assert (finding.outcome, finding.missing) == (Outcome.UNKNOWN, ("the GPU metrics of n2 end before the run",))
 
 
 # -- end to end, on simulated runs
@@ -426,7 +426,7 @@ class BatchRecordingStore(MemoryStore):
         return super().ask_many(queries)
 
 
-def test_queries_are_asked_once_and_in_one_batch_per_family() -> None:
+def test_queries_run_once_and_in_one_batch_per_family() -> None:
     run, plain = watched().store()
     store = BatchRecordingStore(plain)
     chosen = [
@@ -472,14 +472,14 @@ def test_curves_are_drawn_as_text() -> None:
     assert line([0.0, 0.5, 1.0, None], "ratio") == "\u2581\u2585\u2588 "
     assert line([5.0, 5.0]) == "\u2588\u2588"
     assert line([0.0, 0.0]) == "\u2581\u2581"
-    assert downsampled([1.0, 3.0, None, None, 5.0], 3) == [2.0, None, 5.0]
+    assert downsample([1.0, 3.0, None, None, 5.0], 3) == [2.0, None, 5.0]
 
 
 @pytest.mark.parametrize(
     ("value", "unit", "text"),
     [
-        (0.9823, "ratio", "0.98"),
-        (0.0042, "ratio", "0.0042"),
+        (0.9823, "ratio", "98%"),
+        (0.0042, "ratio", "0.42%"),
         (1.98e9, "Hz", "1,980 MHz"),
         (683.2, "W", "683 W"),
         (84.0, "C", "84 \N{DEGREE SIGN}C"),
@@ -497,7 +497,7 @@ def test_measurements_are_worded_with_units(value: float, unit: str, text: str) 
 
 def test_queries_are_worded() -> None:
     query = metric("gpu_sm_active_ratio").where(node="n1", gpu="3").during(0, 60).rollup(15, "avg").reduce("median")
-    assert measured(str(query)) == ("median of gpu_sm_active_ratio of n1:3", "ratio")
+    assert metric_phrase(str(query)) == ("median of gpu_sm_active_ratio of n1:3", "ratio")
     assert span((0.0, 5400.0)) == "1970-01-01 00:00:00 to 01:30:00 UTC"
 
 

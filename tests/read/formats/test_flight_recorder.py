@@ -15,7 +15,7 @@ from trackside.facts.logs.flight_records import missing_ranks, pending_collectiv
 from trackside.model import Input, Record
 from trackside.read import plain_pickle
 from trackside.read.detect import read_source
-from trackside.read.format import HEAD_BYTES, CollectingSink, Source
+from trackside.read.format import HEAD_BYTES, CollectingSink, InputSource
 from trackside.read.walk import walk
 
 
@@ -50,7 +50,7 @@ def dump(entries: Sequence[dict[str, Any]], groups: dict[str, tuple[Sequence[int
 
 def read(data: bytes, path: str) -> tuple[Input, list[Record]]:
     sink = CollectingSink()
-    row = read_source(Source(path, data[:HEAD_BYTES], io.BufferedReader(io.BytesIO(data)), len(data)), sink)  # type: ignore[arg-type]
+    row = read_source(InputSource(path, data[:HEAD_BYTES], io.BufferedReader(io.BytesIO(data)), len(data)), sink)  # type: ignore[arg-type]
     return row, sink.records
 
 
@@ -121,8 +121,8 @@ def test_a_rank_that_waits_for_another_is_not_missing() -> None:
 
 def test_no_rank_is_missing_if_all_entered_or_only_sends_are_pending() -> None:
     all_ranks = range(2)
-    same = {rank: dump([entry(1, "0", 7)], {"0": (all_ranks, 7, 6)}) for rank in all_ranks}
-    assert missing_ranks(read_all(same)) == ()
+    dumps = {rank: dump([entry(1, "0", 7)], {"0": (all_ranks, 7, 6)}) for rank in all_ranks}
+    assert missing_ranks(read_all(dumps)) == ()
     only_p2p = {
         0: dump([entry(1, "0", 7, "send 0->1")], {"0": (all_ranks, 9, 6)}),
         1: dump([], {"0": (all_ranks, 2, 2)}),
@@ -227,7 +227,7 @@ def test_ranks_of_injected_faults_are_found(folder: str, missing: tuple[int, ...
     for names in ("_dump_*", "json/*"):
         sink = CollectingSink()
         for source in walk(sorted(data.glob(names))):
-            assert isinstance(source, Source)
+            assert isinstance(source, InputSource)
             assert read_source(source, sink).status == "read"
         assert missing_ranks(sink.records) == missing
         assert unfinished_ranks(sink.records) == unfinished

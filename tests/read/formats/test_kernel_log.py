@@ -13,9 +13,9 @@ from trackside.logs.line import Line
 from trackside.logs.matcher import matcher
 from trackside.logs.pattern import Parser, Pattern
 from trackside.logs.scan import PatternSet, scan_text
-from trackside.model import Event, Input, Role
+from trackside.model import Event, EventRole, Input
 from trackside.read.detect import detect, read_source
-from trackside.read.format import HEAD_BYTES, CollectingSink, Source
+from trackside.read.format import HEAD_BYTES, CollectingSink, InputSource
 from trackside.read.formats.kernel_log import host_in, node_of
 
 XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python, GPU has fallen off the bus."
@@ -44,7 +44,7 @@ STYLES = {
 
 
 def _xid(line: Line) -> Event | None:
-    return line.event("xid", Role.ROOT, xid=79) if "Xid" in line.text else None
+    return line.event("xid", EventRole.ROOT, xid=79) if "Xid" in line.text else None
 
 
 @pytest.fixture
@@ -59,14 +59,14 @@ def xid_only(monkeypatch: pytest.MonkeyPatch) -> None:
 def read(text: str | bytes, path: str = "dmesg.txt", modified: float | None = AT) -> tuple[Input, list[Event]]:
     data = text.encode() if isinstance(text, str) else text
     sink = CollectingSink()
-    source = Source(path, data[:HEAD_BYTES], io.BufferedReader(io.BytesIO(data)), len(data), modified)  # type: ignore[arg-type]
+    source = InputSource(path, data[:HEAD_BYTES], io.BufferedReader(io.BytesIO(data)), len(data), modified)  # type: ignore[arg-type]
     row = read_source(source, sink)
     return row, [event for event in sink.events if event.kind != "kernel_log"]
 
 
 def format_of(text: str, path: str = "file") -> str | None:
     data = text.encode()
-    detected = detect(Source(path, data[:HEAD_BYTES], io.BytesIO(data)))
+    detected = detect(InputSource(path, data[:HEAD_BYTES], io.BytesIO(data)))
     return None if detected is None else detected[0].id
 
 
@@ -118,7 +118,7 @@ def test_a_log_without_events_is_still_evidence(path: str) -> None:
         else f"Nov 21 08:00:01 gpu017 kernel: {OTHER}\n"
     )
     data, sink = line.encode() * 3, CollectingSink()
-    read_source(Source(path, data, io.BufferedReader(io.BytesIO(data)), len(data), AT), sink)  # type: ignore[arg-type]
+    read_source(InputSource(path, data, io.BufferedReader(io.BytesIO(data)), len(data), AT), sink)  # type: ignore[arg-type]
     assert [(event.kind, event.node, event.plane, event.get("lines")) for event in sink.events] == [
         ("kernel_log", "gpu017", "kernel", 3)
     ]

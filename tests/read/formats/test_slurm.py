@@ -13,7 +13,7 @@ from trackside.catalog.records import RECORDS
 from trackside.model import Input
 from trackside.query import Query
 from trackside.read.detect import formats, read_source
-from trackside.read.format import HEAD_BYTES, CollectingSink, Source
+from trackside.read.format import HEAD_BYTES, CollectingSink, InputSource
 from trackside.stores.memory import MemoryStore
 
 SAMPLES = Path(__file__).parent.parent / "slurm"
@@ -25,7 +25,7 @@ SCHEDULER_FORMATS = {format_.id for format_ in formats() if format_.plane == "sc
 def read(path: Path) -> tuple[Input, CollectingSink]:
     data = path.read_bytes()
     sink = CollectingSink()
-    return read_source(Source(path.name, data[:HEAD_BYTES], io.BytesIO(data), len(data)), sink), sink
+    return read_source(InputSource(path.name, data[:HEAD_BYTES], io.BytesIO(data), len(data)), sink), sink
 
 
 def test_every_sample_has_an_expectation() -> None:
@@ -64,7 +64,7 @@ def test_text_and_json_agree() -> None:
     records = []
     for data in (text.encode(), json.dumps(job).encode()):
         sink = CollectingSink()
-        read_source(Source("x", data, io.BytesIO(data)), sink)
+        read_source(InputSource("x", data, io.BytesIO(data)), sink)
         records.append(sink.records[0].fields)
     assert {key: records[1][key] for key in records[0] if key != "raw_id"} == dict(records[0])
 

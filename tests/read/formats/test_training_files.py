@@ -1,4 +1,4 @@
-"""Training points that frameworks save in files of their own, and other text files next to a job's output."""
+"""Logged steps that frameworks save in files of their own, and other text files next to a job's output."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from trackside.model import Event, Input
 from trackside.read.detect import read_source
-from trackside.read.format import HEAD_BYTES, CollectingSink, Source
+from trackside.read.format import HEAD_BYTES, CollectingSink, InputSource
 from trackside.read.formats.job_log import looks_like_text, rank_of
 from trackside.read.walk import walk
 
@@ -19,7 +19,7 @@ from trackside.read.walk import walk
 def read(data: str | bytes, path: str) -> tuple[Input, list[Event]]:
     raw = data.encode() if isinstance(data, str) else data
     sink = CollectingSink()
-    source = Source(path, raw[:HEAD_BYTES], io.BufferedReader(io.BytesIO(raw)), len(raw))  # type: ignore[arg-type]
+    source = InputSource(path, raw[:HEAD_BYTES], io.BufferedReader(io.BytesIO(raw)), len(raw))  # type: ignore[arg-type]
     return read_source(source, sink), sink.events
 
 
@@ -216,7 +216,7 @@ def test_states_of_real_runs() -> None:
     }
     for source in walk([data]):
         sink = CollectingSink()
-        assert isinstance(source, Source)
+        assert isinstance(source, InputSource)
         read_source(source, sink)
         if source.path in expected:
             points = [event for event in sink.events if event.kind == "progress"]

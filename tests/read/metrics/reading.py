@@ -6,7 +6,7 @@ import io
 
 import trackside.read.detect as detect
 from trackside.model import Input
-from trackside.read.format import HEAD_BYTES, CollectingSink, Source
+from trackside.read.format import HEAD_BYTES, CollectingSink, InputSource
 
 Labels = tuple[tuple[str, str], ...]
 Curve = list[tuple[int, float]]
@@ -21,7 +21,7 @@ def read(
     """The ``inputs`` row of the file, and a sink with its content."""
     raw = data.encode() if isinstance(data, str) else data
     sink = CollectingSink()
-    source = Source(path, raw[:HEAD_BYTES], io.BytesIO(raw), len(raw), modified)
+    source = InputSource(path, raw[:HEAD_BYTES], io.BytesIO(raw), len(raw), modified)
     return detect.read_source(source, sink), sink
 
 

@@ -50,12 +50,12 @@ def test_dstat_with_a_delay_and_its_own_times() -> None:
     assert [time for time, _ in only(sink, "host_cpu_busy_ratio")] == [T0 + 5000, T0 + 10000]
     assert [value for _, value in only(sink, "host_network_rx_bytes_total")] != []
     text = HEADING.format(command="dstat -T -l") + '"epoch","load avg",,\n"epoch","1m","5m","15m"\n'
-    row, sink = read(text + "".join(f"{T0 / 1000 + 30 * at},{at}.5,0,0\n" for at in range(3)))
+    row, sink = read(text + "".join(f"{T0 / 1000 + 30 * index},{index}.5,0,0\n" for index in range(3)))
     assert only(sink, "host_load1") == [(T0 + 30000, 1.5), (T0 + 60000, 2.5)]
     assert "computed from start" not in row.note
     text = HEADING.format(command="dstat -t -l") + '"system","load avg",,\n"time","1m","5m","15m"\n'
     _, sink = read(
-        text + "".join(f"{day} 00:00:0{at},{at}.5,0,0\n" for at, day in enumerate(("31-12", "31-12", "01-01")))
+        text + "".join(f"{day} 00:00:0{index},{index}.5,0,0\n" for index, day in enumerate(("31-12", "31-12", "01-01")))
     )
     assert [time for time, _ in only(sink, "host_load1")] == [1767139201000, 1767225602000]
 

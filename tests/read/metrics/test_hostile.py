@@ -16,7 +16,7 @@ from tests.read.metrics.reading import T0, metric, only, read
 from trackside.model import Samples
 from trackside.read import blocks
 from trackside.read.detect import formats, read_source
-from trackside.read.format import HEAD_BYTES, CollectingSink, Format, InputTooLarge, Result, Source
+from trackside.read.format import HEAD_BYTES, CollectingSink, Format, InputSource, InputTooLarge, Result
 from trackside.read.walk import walk
 
 METRIC_FORMATS = ("dstat-csv", "metric-parquet", "metric-table", "other-table", "prometheus-json", "prometheus-text",
@@ -47,7 +47,7 @@ BYTES = st.one_of(TEXTS, st.binary(max_size=300), st.tuples(TEXTS, st.binary(max
 def test_readers_of_any_bytes_raise_only_documented_errors(reader: Format, data: bytes, size: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocks, "BLOCK_BYTES", size)
-        source = Source("x", data[:HEAD_BYTES], io.BytesIO(data), len(data), T0 / 1000)
+        source = InputSource("x", data[:HEAD_BYTES], io.BytesIO(data), len(data), T0 / 1000)
         sink = CollectingSink()
         reader.sniff(source)
         try:
@@ -89,7 +89,7 @@ class DiscardingSink(CollectingSink):
 def peak_mib(parts: Iterator[bytes]) -> tuple[float, str]:
     """(peak memory of reading in MiB, format, status and note of the file)."""
     stream = io.BufferedReader(GeneratedFile(parts), HEAD_BYTES)
-    source = Source("big", stream.peek(HEAD_BYTES)[:HEAD_BYTES], stream)  # type: ignore[arg-type]
+    source = InputSource("big", stream.peek(HEAD_BYTES)[:HEAD_BYTES], stream)  # type: ignore[arg-type]
     tracemalloc.start()
     row = read_source(source, DiscardingSink())
     peak = tracemalloc.get_traced_memory()[1] / (1 << 20)
@@ -159,7 +159,7 @@ def test_line_ends_and_encodings_change_nothing(name: str, end: str, encoding: s
     text = "".join(line + next(ends) for line in LINES[name])
     (tmp_path / "file").write_bytes(text.encode(encoding))
     (source,) = walk([tmp_path])
-    assert isinstance(source, Source)
+    assert isinstance(source, InputSource)
     sink = CollectingSink()
     row = read_source(source, sink)
     assert (row.format, row.status) == (name, "read")

@@ -16,7 +16,7 @@ UTIL, TEMP = "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_GPU_TEMP"
 
 
 def scrape(name: str, *values: str) -> str:
-    return "".join(f'{name}{{Hostname="n1"}} {value} {T0 + at}\n' for at, value in enumerate(values))
+    return "".join(f'{name}{{Hostname="n1"}} {value} {T0 + index}\n' for index, value in enumerate(values))
 
 
 # -- impossible values
@@ -64,7 +64,7 @@ def test_not_finite_in_a_scrape_without_times() -> None:
 
 
 def test_not_finite_in_answers_of_the_api() -> None:
-    values = [[T0 / 1000 + at, text] for at, text in enumerate(["2.5", "NaN", "+Inf", "-Inf", "3.5", "none"])]
+    values = [[T0 / 1000 + index, text] for index, text in enumerate(["2.5", "NaN", "+Inf", "-Inf", "3.5", "none"])]
     curves = [{"metric": {"__name__": name}, "values": values} for name in ("training_loss", TEMP)]
     row, sink = read(json.dumps({"status": "success", "data": {"resultType": "matrix", "result": curves}}))
     assert [value for _, value in only(sink, "training_loss")] == EXPECTED
@@ -75,7 +75,7 @@ def test_not_finite_in_answers_of_the_api() -> None:
 def test_not_finite_in_exports() -> None:
     """null is ambiguous: VictoriaMetrics writes it for NaN and for the end of a series."""
     values = [2.5, "NaN", "Infinity", "-Infinity", 3.5, None]
-    line = {"metric": {"__name__": "training_loss"}, "values": values, "timestamps": [T0 + at for at in range(6)]}
+    line = {"metric": {"__name__": "training_loss"}, "values": values, "timestamps": [T0 + index for index in range(6)]}
     row, sink = read(json.dumps(line, separators=(",", ":")) + "\n")
     assert [value for _, value in only(sink, "training_loss")] == EXPECTED
     assert "1 blank value" in row.note
@@ -83,7 +83,7 @@ def test_not_finite_in_exports() -> None:
 
 def test_not_finite_in_tables_of_one_value_a_row(tmp_path: Path) -> None:
     cells = ["2.5", "nan", "inf", "-inf", "3.5", "", "n/a"]
-    rows = "".join(f"{T0 + at},training_loss,{cell}\n" for at, cell in enumerate(cells))
+    rows = "".join(f"{T0 + index},training_loss,{cell}\n" for index, cell in enumerate(cells))
     row, sink = read("timestamp,metric,value\n" + rows)
     assert [value for _, value in only(sink, "training_loss")] == EXPECTED
     assert "2 blank values" in row.note

@@ -11,7 +11,7 @@ from tests.read.metrics.reading import T0, metric, only, read
 from trackside.model import Input
 from trackside.read import compression, measurements
 from trackside.read.detect import read_source
-from trackside.read.format import CollectingSink, Source
+from trackside.read.format import CollectingSink, InputSource
 from trackside.read.formats import metric_parquet
 from trackside.read.walk import walk
 
@@ -96,7 +96,7 @@ def test_a_table_is_read_in_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def walked(path: Path) -> tuple[Input, CollectingSink]:
     sink = CollectingSink()
     for source in walk([path]):
-        assert isinstance(source, Source)
+        assert isinstance(source, InputSource)
         return read_source(source, sink), sink
     raise AssertionError
 
@@ -121,8 +121,8 @@ def test_a_damaged_file_is_not_reported_as_a_defect(tmp_path: Path) -> None:
     data = bytearray(
         parquet(tmp_path, f"SELECT {START} + to_seconds(r) AS time, r % 90 AS {TEMP} FROM range(9000) t(r)")
     )
-    for at in range(10, len(data) - 8, 7):
-        data[at] ^= 0x5A
+    for offset in range(10, len(data) - 8, 7):
+        data[offset] ^= 0x5A
     row, _ = read(bytes(data))
     assert row.status in ("unreadable", "partial", "unrecognised")
     assert "defect" not in row.note
@@ -216,7 +216,7 @@ def test_a_copy_ends_at_the_limit_of_expansion(tmp_path: Path, monkeypatch: pyte
     copied_bytes: list[int] = []
     copy_all = metric_parquet._copy_all
 
-    def measured_copy(source: Source, copy: IO[bytes]) -> None:
+    def measured_copy(source: InputSource, copy: IO[bytes]) -> None:
         copy_all(source, copy)
         copied_bytes.append(copy.tell())
 

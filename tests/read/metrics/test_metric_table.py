@@ -91,7 +91,7 @@ def test_labels_by_our_own_names() -> None:
 
 def test_cells_without_a_number_are_skipped() -> None:
     cells = ["", "N/A", "NaN", "null", "-", " 41", "4.2e1", "hot", "43"]
-    row, sink = read(f"time,{TEMP},b\n" + "".join(f"{S0 + at},{cell},x\n" for at, cell in enumerate(cells)))
+    row, sink = read(f"time,{TEMP},b\n" + "".join(f"{S0 + index},{cell},x\n" for index, cell in enumerate(cells)))
     assert [value for _, value in only(sink, "gpu_temperature_celsius")] == [41.0, 42.0, 43.0]
     assert row.status == "partial"
     assert "1 cell without a number" in row.note
@@ -120,7 +120,7 @@ def test_a_truncated_last_row_and_windows_line_ends() -> None:
 
 
 def test_every_row_is_read_once_for_any_block_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = [f'{S0 + at},{at % 7},"{at % 90}.5",{at % 90}\n' for at in range(200)]
+    lines = [f'{S0 + index},{index % 7},"{index % 90}.5",{index % 90}\n' for index in range(200)]
     text = f"time,gpu,{TEMP},{UTIL}\n" + "".join(lines[:90]) + "".join(line.replace('"', "") for line in lines[90:])
     expected = curves(read(text)[1])
     assert sum(map(len, expected.values())) == 400

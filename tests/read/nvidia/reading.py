@@ -7,7 +7,7 @@ import io
 
 from trackside.model import Input
 from trackside.read.detect import read_source
-from trackside.read.format import HEAD_BYTES, CollectingSink, Source
+from trackside.read.format import HEAD_BYTES, CollectingSink, InputSource
 
 WRITTEN = 1_795_248_600.0
 """When the files of these tests were last written: 2026-11-21 08:10:00 UTC."""
@@ -27,7 +27,7 @@ def read(
     data = text.encode() if isinstance(text, str) else text
     if crlf:
         data = data.replace(b"\n", b"\r\n")
-    source = Source(path, data[:HEAD_BYTES], io.BufferedReader(io.BytesIO(data)), len(data), written)  # type: ignore[arg-type]
+    source = InputSource(path, data[:HEAD_BYTES], io.BufferedReader(io.BytesIO(data)), len(data), written)  # type: ignore[arg-type]
     sink = CollectingSink()
     return read_source(source, sink), sink
 

@@ -17,7 +17,7 @@ from tests.read.nvidia.reading import read
 from trackside.catalog.events import EVENTS
 from trackside.catalog.metrics import METRICS
 from trackside.read.detect import formats
-from trackside.read.format import HEAD_BYTES, CollectingSink, Format, InputTooLarge, Source
+from trackside.read.format import HEAD_BYTES, CollectingSink, Format, InputSource, InputTooLarge
 
 IDS = {
     "nvidia-smi-csv", "nvidia-smi-q", "nvidia-smi-xml", "nvidia-smi-table", "nvidia-smi-dmon", "nvidia-smi-pmon",
@@ -61,8 +61,8 @@ def damaged(draw: st.DrawFn) -> bytes:
     return text.encode("utf-8", "surrogatepass") + draw(st.binary(max_size=20))
 
 
-def source(data: bytes) -> Source:
-    return Source("run/gpu.txt", data[:HEAD_BYTES], io.BufferedReader(io.BytesIO(data)), len(data), 1.79e9)  # type: ignore[arg-type]
+def source(data: bytes) -> InputSource:
+    return InputSource("run/gpu.txt", data[:HEAD_BYTES], io.BufferedReader(io.BytesIO(data)), len(data), 1.79e9)  # type: ignore[arg-type]
 
 
 def assert_valid(sink: CollectingSink) -> None:

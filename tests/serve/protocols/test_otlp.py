@@ -118,10 +118,10 @@ def samples_of(block) -> list:
 
 def read(request) -> list:
     """The blocks of a request: as protobuf with new and with known series, and as JSON."""
-    known = KnownSeries()
-    blocks = [otlp_metrics.decode(request.SerializeToString(), PROTOBUF, known) for _ in range(2)]
+    known_series = KnownSeries()
+    blocks = [otlp_metrics.decode(request.SerializeToString(), PROTOBUF, known_series) for _ in range(2)]
     forms = (MessageToDict(request), MessageToDict(request, preserving_proto_field_name=True))
-    return [*blocks, *(otlp_metrics.decode(json.dumps(form).encode(), JSON, known) for form in forms)]
+    return [*blocks, *(otlp_metrics.decode(json.dumps(form).encode(), JSON, known_series) for form in forms)]
 
 
 @settings(max_examples=300, deadline=None)
@@ -198,20 +198,20 @@ def test_evicted_series_are_created_again():
     request = metrics_request(
         {}, "", [("a", "gauge", [({}, NOW, 1.0, set())]), ("b", "gauge", [({}, NOW, 2.0, set())])]
     )
-    known = KnownSeries(1)
+    known_series = KnownSeries(1)
     for _ in range(3):
-        block = otlp_metrics.decode(request.SerializeToString(), PROTOBUF, known)
+        block = otlp_metrics.decode(request.SerializeToString(), PROTOBUF, known_series)
         assert samples_of(block) == [("a", [], NOW // 10**6, _bits(1.0)), ("b", [], NOW // 10**6, _bits(2.0))]
-        assert len(known.keys) == 1
+        assert len(known_series.keys) == 1
 
 
 def test_resource_scope_and_name_distinguish_series():
-    known = KnownSeries()
+    known_series = KnownSeries()
     keys = set()
     for resource, scope, name in (({}, "", "a"), ({"x": "1"}, "", "a"), ({}, "x", "a"), ({}, "", "b")):
         request = metrics_request(resource, scope, [(name, "gauge", [({"y": "1"}, NOW, 1.0, set())])])
         for _ in range(2):
-            block = otlp_metrics.decode(request.SerializeToString(), PROTOBUF, known)
+            block = otlp_metrics.decode(request.SerializeToString(), PROTOBUF, known_series)
             assert samples_of(block) == [
                 (name, _labels(resource, {"otel_scope_name": scope}, {"y": "1"}), NOW // 10**6, _bits(1.0))
             ]
@@ -393,7 +393,7 @@ def test_pieces_are_bounded_and_complete(monkeypatch):
     request = logs_request({"host.name": "n1"}, [(NOW + at, f"line {at}", {}) for at in range(99)])
     body = request.SerializeToString()
     whole = ExportLogsServiceRequest()
-    for piece in messages.pieces(body, {1: {2: {2: {}}}}, 100, 0, len(body)):
+    for piece in messages.split_message(body, {1: {2: {2: {}}}}, 100, 0, len(body)):
         assert len(piece) < 100 + 50  # with the resource, which each piece repeats
         part = ExportLogsServiceRequest.FromString(piece)
         assert all(log.resource == request.resource_logs[0].resource for log in part.resource_logs)

@@ -16,7 +16,7 @@ from trackside.serve.protocols import messages, remote_write_1
 from trackside.serve.protocols.decoded import BadRequest, TooLarge, UnsupportedMedia
 from trackside.serve.protocols.remote_write import answer, decode, version_of
 from trackside.serve.protocols.samples import STALE as STALE_BITS
-from trackside.serve.protocols.series_key import KnownSeries, key_of, labels_of, length
+from trackside.serve.protocols.series_key import KnownSeries, key_of, labels_of, varint
 
 STALE = struct.unpack("<d", struct.pack("<Q", STALE_BITS))[0]
 NOW = 1_795_253_628_000
@@ -129,10 +129,10 @@ def test_both_versions_give_what_was_sent(series):
     assert sum(len(message.samples) for message in official_request.timeseries) == sum(
         len(samples) for (_, _, samples), _ in series
     )
-    known = KnownSeries()
+    known_series = KnownSeries()
     for body, version in ((version_1(series), 1), (version_2(series), 2), (version_2(series, UNPACKED, 200), 2)):
         for _ in range(2):  # first the series are new, then known
-            block = decode(body, version, known)
+            block = decode(body, version, known_series)
             assert samples_of(block) == expected
             assert (block.skipped, block.exemplars) == (histograms, exemplars)
             assert block.received == sum(len(samples) for (_, _, samples), _ in series)
@@ -159,7 +159,7 @@ TICK = [
 def test_a_truncated_body_is_refused(encode, version, cut):
     body = encode(TICK)
     decode(body, version)
-    with pytest.raises(BadRequest, match=r"truncated|doesn't end"):
+    with pytest.raises(BadRequest, match=r"truncated|does not end"):
         decode(body[:-cut], version)
 
 
@@ -175,22 +175,25 @@ def test_flipped_bytes_never_crash(data):
 
 
 def test_both_versions_give_the_same_keys():
-    known = KnownSeries()
-    block, reversed_block = decode(version_2(TICK), 2, known), decode(version_2(TICK[::-1], unused_count=300), 2, known)
-    assert len(known.keys) == len(TICK)
+    known_series = KnownSeries()
+    block, reversed_block = (
+        decode(version_2(TICK), 2, known_series),
+        decode(version_2(TICK[::-1], unused_count=300), 2, known_series),
+    )
+    assert len(known_series.keys) == len(TICK)
     assert block.keys == reversed_block.keys[::-1]
-    assert set(block.keys) == set(decode(version_1(TICK), 1, known).keys)
+    assert set(block.keys) == set(decode(version_1(TICK), 1, known_series).keys)
 
 
 def test_keys_are_correct_after_eviction():
-    known = KnownSeries(2000)
+    known_series = KnownSeries(2000)
     for _ in range(3):
         assert (
-            samples_of(decode(version_1(TICK), 1, known))
-            == samples_of(decode(version_2(TICK), 2, known))
+            samples_of(decode(version_1(TICK), 1, known_series))
+            == samples_of(decode(version_2(TICK), 2, known_series))
             == expected_samples(TICK)
         )
-        assert 0 < len(known.keys) < 20
+        assert 0 < len(known_series.keys) < 20
 
 
 def test_version_2_decoded_in_pieces_is_the_same(monkeypatch):
@@ -215,7 +218,7 @@ BAD_LABELS = {
     "no label __name__, only {gpu=\"0\"}": [(b"gpu", b"0")],
     "no label __name__": [(b"__name__", b""), (b"gpu", b"0")],
     "duplicate label \"gpu\": \"0\" and \"1\"": [(b"__name__", b"up"), (b"gpu", b"0"), (b"gpu", b"1")],
-    "isn't UTF-8": [(b"__name__", b"up"), (b"gpu", b"\xff\xfe")],
+    "is not UTF-8": [(b"__name__", b"up"), (b"gpu", b"\xff\xfe")],
     "has no name": [(b"__name__", b"up"), (b"", b"0")],
     "its labels take": [(b"__name__", b"up"), (b"gpu", b"x" * 70_000)],
 }  # fmt: skip
@@ -290,6 +293,6 @@ def test_the_number_of_unusual_samples_is_bounded(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(remote_write_1, "MAX_MESSAGES", 1000)
     labels = key_of([(b"__name__", b"up")])
     few, many = (labels + b"\x12\x00" * count for count in (1000, 1001))
-    assert len(decode(b"\x0a" + length(len(few)) + few).values) == 1000
+    assert len(decode(b"\x0a" + varint(len(few)) + few).values) == 1000
     with pytest.raises(TooLarge, match="more than 1,000 samples"):
-        decode(b"\x0a" + length(len(many)) + many)
+        decode(b"\x0a" + varint(len(many)) + many)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tools.cases import simulated
+from tools.cases import simulated_run
 
 import trackside.sim
 from tests.show.report.pages import verdict_page
@@ -17,7 +17,7 @@ HANG = Path(trackside.sim.__file__).parent / "scenarios" / "stuck-rank-watchdog.
 @pytest.fixture(scope="session")
 def hanging() -> Path:
     """The files of a run with one hung rank: logs, records and metrics, so that it has every chart."""
-    return simulated(HANG)
+    return simulated_run(HANG)
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from click.testing import CliRunner
-from tools.cases import simulated
+from tools.cases import simulated_run
 
 from tests.show.report.conftest import HANG
 from tests.show.report.pages import RLO, diagnosed, hostile_log, verdict_page
@@ -25,7 +25,7 @@ from trackside.show.document import VerdictDoc
 from trackside.show.report import assets
 from trackside.show.report.assets import script_data
 from trackside.show.report.page import badge, facts
-from trackside.show.sanitize import visible
+from trackside.show.sanitize import spell_unsafe
 
 
 class Elements(HTMLParser):
@@ -118,7 +118,7 @@ def test_the_chart_that_proves_the_verdict_is_in_the_head(hang: tuple[VerdictDoc
 
 
 def test_an_unstamped_fault_is_dated_by_the_lines_around_it() -> None:
-    _, page = verdict_page(simulated(HANG.with_name("cuda-oom-then-watchdog.toml")))
+    _, page = verdict_page(simulated_run(HANG.with_name("cuda-oom-then-watchdog.toml")))
     times = [text for attributes, text in Elements(page.decode()).of("dd") if attributes.get("class") == "figure"]
     assert times == ["between 2026-03-02 08:14:40 and 08:25:05 UTC"]
 
@@ -225,7 +225,7 @@ def test_script_data_cannot_close_its_element() -> None:
 
 def test_control_characters_are_made_visible() -> None:
     assert (
-        visible("a\tb\n\x1b\x07\u200b\ufeff")
+        spell_unsafe("a\tb\n\x1b\x07\u200b\ufeff")
         == "a\tb\n\u27e8ESC\u27e9\u27e8U+0007\u27e9\u27e8U+200B\u27e9\u27e8U+FEFF\u27e9"
     )
 

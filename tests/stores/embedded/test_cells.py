@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.stores.embedded.test_duck import ENGINES, T0, block, stored
 from trackside.stores.embedded import order
 from trackside.stores.embedded.duck import DuckBackend
-from trackside.stores.embedded.order import Stretches
+from trackside.stores.embedded.order import StoredSamples
 from trackside.stores.embedded.snapshot import Snapshot
 from trackside.stores.memory_backend import MemoryBackend
 from trackside.stores.metric_backend import RollupRequest
@@ -62,7 +62,7 @@ def test_stretches_are_ordered_as_by_a_sort(input_groups: list[list[tuple[int, i
     rows = [row for part in parts for row in part]
     lengths = [len(part) for part in parts]
     ends = np.cumsum(np.array(lengths, dtype=np.intp))
-    stretches = Stretches(
+    stretches = StoredSamples(
         np.array([row[1] for row in rows], dtype=np.int64),
         np.array([float(row[2]) for row in rows]),
         ends - np.array(lengths, dtype=np.intp),

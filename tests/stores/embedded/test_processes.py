@@ -31,7 +31,7 @@ from tests.stores.embedded.runs import (
 )
 from trackside.cli import main
 from trackside.session import StoreRequest, open_session
-from trackside.session.choice import choose
+from trackside.session.choice import choose_run
 from trackside.stores.embedded import layout
 from trackside.stores.embedded.layout import Directory, StoreBusy
 from trackside.stores.embedded.retention import compact
@@ -225,7 +225,7 @@ def test_a_compaction_does_not_disturb_readers(folder: Path, store: Path) -> Non
             compact(writer, time.time())
             writer.replace((), ())
             writer.directory.sweep()
-        run, rows = choose(loaded)
+        run, rows = choose_run(loaded)
         from trackside.verdict import engine
 
         engine.verdict_of(engine.facts_of(rows, run), loaded.inputs)

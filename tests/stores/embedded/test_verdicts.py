@@ -113,15 +113,15 @@ def test_a_verdict_from_a_store_can_be_verified(tmp_path: Path) -> None:
 
 
 def test_runs_without_a_job_go_by_their_folders(tmp_path: Path) -> None:
-    one = write(tmp_path / "one", {"train.log": steps(20) + TRACEBACK.format(module="flash_attn")})
-    two = write(tmp_path / "two", {"train.log": TRACEBACK.format(module="xformers")})
+    first = write(tmp_path / "one", {"train.log": steps(20) + TRACEBACK.format(module="flash_attn")})
+    second = write(tmp_path / "two", {"train.log": TRACEBACK.format(module="xformers")})
     store, saved = tmp_path / "store", tmp_path / "verdict.json"
-    for folder in (one, two):
+    for folder in (first, second):
         ingest([folder], store)
     with pytest.raises(SeveralRuns, match="one, two; choose one with --job"):
         trackside.diagnose(store=store)
-    assert verdict_of_store(store, "one") == verdict_of_files(one)
-    assert verdict_of_store(store, str(two), ["two/"]) == verdict_of_files(two)
+    assert verdict_of_store(store, "one") == verdict_of_files(first)
+    assert verdict_of_store(store, str(second), ["two/"]) == verdict_of_files(second)
     listed = CliRunner().invoke(main, ["runs", "--store", str(store)]).stdout.splitlines()
     assert [line.split()[:2] for line in listed[1:]] == [["one", "(folder)"], ["two", "(folder)"]]
     saved.write_text(CliRunner().invoke(main, ["diagnose", "--store", str(store), "--job", "two", "--json"]).stdout)

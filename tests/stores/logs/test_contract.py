@@ -20,7 +20,7 @@ from tests.stores.logs.servers import SECOND, Entry, LokiServer, Server, running
 from tests.stores.logs.victorialogs_server import VictoriaLogsServer
 from trackside.http.options import HttpOptions
 from trackside.model import Input
-from trackside.read.format import Source
+from trackside.read.format import InputSource
 from trackside.site.hits import sources
 from trackside.stores.log_store import LogOptions, LogRequest, open_store
 
@@ -54,9 +54,9 @@ def ask_with_prefixes(server: Server, kind: str, request: LogRequest, **more: ob
         return dict(logs(sources(open_store(options), options, request)))
 
 
-def logs(results: Iterator[Source | Input]) -> Iterator[tuple[str, list[str]]]:
+def logs(results: Iterator[InputSource | Input]) -> Iterator[tuple[str, list[str]]]:
     for result in results:
-        if isinstance(result, Source):
+        if isinstance(result, InputSource):
             yield result.path, result.stream.read().decode().split("\n")[:-1]
             assert result.faults == []
         else:

@@ -16,7 +16,7 @@ from trackside.http.options import HttpOptions
 from trackside.http.unavailable import SourceUnavailable
 from trackside.model import Input
 from trackside.read.detect import read_source
-from trackside.read.format import CollectingSink, Source
+from trackside.read.format import CollectingSink, InputSource
 from trackside.site.hits import ReadBudget, sources
 from trackside.stores.log_store import (
     LogEntry,
@@ -43,7 +43,7 @@ def rows(server: Server, kind: str, **more: object) -> tuple[list[Input], Collec
     sink = CollectingSink()
     options = LogOptions(kind=kind, endpoint=HttpOptions(url=server.url, retries=0, timeout_s=1.0), **more)  # type: ignore[arg-type]
     results = sources(open_store(options), options, REQUEST)
-    return [read_source(result, sink) if isinstance(result, Source) else result for result in results], sink
+    return [read_source(result, sink) if isinstance(result, InputSource) else result for result in results], sink
 
 
 def spoiled(server: Server, from_number: int, spoil: Callable[[Answer], Answer]) -> None:
@@ -147,7 +147,7 @@ def test_a_log_is_fetched_as_it_is_read() -> None:
     with running(server):
         options = LogOptions(kind="loki", endpoint=HttpOptions(url=server.url), page=100)
         (source,) = sources(open_store(options), options, REQUEST)
-        assert isinstance(source, Source)
+        assert isinstance(source, InputSource)
         initial_requests = len(server.requests)
         assert initial_requests < 12
         assert len(list(source.lines())) == 3000
@@ -220,7 +220,7 @@ def test_several_requests_of_one_verdict_share_its_line_limit() -> None:
             read_source(source, sink)
             for _ in range(2)
             for source in sources(store, options, REQUEST, budget)
-            if isinstance(source, Source)
+            if isinstance(source, InputSource)
         ]
     assert [row.status for row in rows] == ["read", "partial"]
     assert len([event for event in sink.events if event.kind == "progress"]) == 60

@@ -13,7 +13,7 @@ from trackside.http.options import HttpOptions
 from trackside.logs.scan import scan_text
 from trackside.model import Event
 from trackside.read.detect import read_source
-from trackside.read.format import CollectingSink, Source
+from trackside.read.format import CollectingSink, InputSource
 from trackside.read.formats.job_log import rank_of
 from trackside.site.hits import sources
 from trackside.stores.log_store import LogEntry, LogOptions, LogRequest, LogStream, Streams
@@ -50,7 +50,7 @@ def read(*lines: LogEntry) -> tuple[list[str], CollectingSink]:
     sink, paths = CollectingSink(), []
     options = LogOptions(kind="loki", endpoint=HttpOptions(url="http://localhost:1"))
     for source in sources(MemoryLogStore(*lines), options, LogRequest(("4242",))):
-        assert isinstance(source, Source)
+        assert isinstance(source, InputSource)
         paths.append(source.path)
         assert read_source(source, sink).status == "read"
     return paths, sink

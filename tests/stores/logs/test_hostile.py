@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from trackside.http.client import Response
 from trackside.http.options import HttpOptions
 from trackside.http.unavailable import SourceUnavailable
-from trackside.read.format import Source
+from trackside.read.format import InputSource
 from trackside.site.hits import sources
 from trackside.stores.log_store import LogEntry, LogOptions, LogRequest, LogStream, nanoseconds, open_store, stamp
 from trackside.stores.registry import LOGS, kinds
@@ -70,7 +70,7 @@ def query_everything(kind: str, answer: bytes) -> None:
             reasons.append(str(error))
     assert all("\n" not in reason and len(reason) < 1000 for reason in reasons)
     for result in sources(store, options, REQUEST):
-        if isinstance(result, Source):
+        if isinstance(result, InputSource):
             result.stream.read()
 
 

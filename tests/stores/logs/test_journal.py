@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trackside.model import Input
 from trackside.read.detect import read_source
-from trackside.read.format import CollectingSink, Source
+from trackside.read.format import CollectingSink, InputSource
 from trackside.site.journal import JournalOptions, journal
 from trackside.stores.log_store import LogRequest
 
@@ -35,7 +35,7 @@ def program(folder: Path, entries: str) -> str:
 def read(options: JournalOptions, request: LogRequest = REQUEST) -> tuple[Input, CollectingSink]:
     sink = CollectingSink()
     (row,) = [
-        read_source(result, sink) if isinstance(result, Source) else result for result in journal(options, request)
+        read_source(result, sink) if isinstance(result, InputSource) else result for result in journal(options, request)
     ]
     return row, sink
 

@@ -18,7 +18,7 @@ from tests.stores.logs.servers import Answer, Entry, LokiServer, running
 from tests.stores.logs.victorialogs_server import VictoriaLogsServer, nanoseconds
 from trackside.http.options import HttpOptions
 from trackside.read.detect import read_source
-from trackside.read.format import CollectingSink, Source
+from trackside.read.format import CollectingSink, InputSource
 from trackside.site.hits import sources
 from trackside.stores.log_store import LogOptions, LogRequest, open_store
 
@@ -176,7 +176,7 @@ def lines_of(server: LokiServer | VictoriaLogsServer, kind: str, **more: Any) ->
         options = LogOptions(kind=kind, endpoint=HttpOptions(url=server.url, retries=0), **more)
         results = list(sources(open_store(options), options, LogRequest(("4242",), ("gpu-00", "gpu-01"), START, END)))
         return {
-            source.path: source.stream.read().decode().split("\n")[:-1] for source in results if isinstance(source, Source)
+            source.path: source.stream.read().decode().split("\n")[:-1] for source in results if isinstance(source, InputSource)
         }  # fmt: skip
 
 
@@ -203,7 +203,7 @@ def test_the_recorded_job_gives_its_events() -> None:
         options = LogOptions(kind="loki", endpoint=HttpOptions(url=server.url))
         sink = CollectingSink()
         rows = [
-            read_source(source, sink) if isinstance(source, Source) else source
+            read_source(source, sink) if isinstance(source, InputSource) else source
             for source in sources(open_store(options), options, LogRequest(("4242",), ("gpu-00", "gpu-01"), START, END))
         ]
     assert [row.status for row in rows] == ["read"] * 5
@@ -225,6 +225,6 @@ def test_recorded_refusals_of_loki_are_reported(name: str) -> None:
     with running(server):
         options = LogOptions(kind="loki", endpoint=HttpOptions(url=server.url, retries=0))
         (row,) = sources(open_store(options), options, LogRequest(("4242",), (), START, END))
-    assert not isinstance(row, Source)
+    assert not isinstance(row, InputSource)
     assert row.status == "unreadable"
     assert body(recorded).decode().strip()[:60] in row.note

@@ -305,9 +305,9 @@ def lines_of(process: subprocess.Popen[str]) -> IO[str]:
 
 def test_two_processes_record_the_same_verdicts_at_once(url: str) -> None:
     """Both start with an empty database, migrate it and record the same hundred verdicts on ten runs."""
-    with writer(url, "a", 100) as one, writer(url, "b", 100) as other:
-        outputs = [set(printed) for printed in [lines_of(process) for process in (one, other)]]
-        assert [process.wait(10) for process in (one, other)] == [0, 0]
+    with writer(url, "a", 100) as first, writer(url, "b", 100) as second:
+        outputs = [set(printed) for printed in [lines_of(process) for process in (first, second)]]
+        assert [process.wait(10) for process in (first, second)] == [0, 0]
     assert outputs[0] == outputs[1]
     assert len(outputs[0]) == 100  # each verdict has one id, whichever process recorded it, and none failed
     with Archive.open(url) as archive:

@@ -23,7 +23,7 @@ def run(job: str | None = "4242", **facts: Any) -> Run:
     return Run(id=job, **fields)
 
 
-def verdict(of: Run | None = None, family: str = "A1", exception: str = "ModuleNotFoundError") -> Verdict:
+def verdict(subject: Run | None = None, family: str = "A1", exception: str = "ModuleNotFoundError") -> Verdict:
     """One cited sentence; ``exception`` makes one document differ from another."""
     cite = Cite("log", "files", "events(exception).first(type)", "train.log:3", exception)
     title, id_ = {"A1": ("Crash at start", "startup-crash"), "G1": ("Healthy", "healthy")}[family]
@@ -31,7 +31,7 @@ def verdict(of: Run | None = None, family: str = "A1", exception: str = "ModuleN
         Outcome.FOUND, family, id_, title, Certainty.ESTABLISHED, "job" if family == "A1" else "none", confidence=0.9,
         exception=(exception, "No module named 'x'"),
     )  # fmt: skip
-    return Verdict(of or run(), finding, cost=Cost(Value(2.5, (cite,))), version="1.0")
+    return Verdict(subject or run(), finding, cost=Cost(Value(2.5, (cite,))), version="1.0")
 
 
 def written(made: Verdict) -> bytes:

@@ -57,7 +57,7 @@ class Case:
     def memory(self) -> MemoryBackend:
         """The backend that ``trackside diagnose FILES`` would use."""
         backend = MemoryBackend()
-        measured = Measurements("x", _Sink(backend), holes=False)
+        measured = Measurements("x", _Sink(backend), nan_is_blank=False)
         for name, labels, times, values in self.lines:
             foreign = measured.series(name, labels, 1)
             measured.add(np.full(len(times), foreign), times, values)
@@ -501,7 +501,7 @@ def test_a_metric_that_cannot_be_read_is_reported() -> None:
     with scripted(fake) as server:
         backend = backend_for(server.url)
         assert {info.series.metric for info in backend.series()} == {"gpu_temperature_celsius"}
-        assert {metric: reason.kind for metric, reason in backend.failed.items()} == {"gpu_power_watts": "refused"}
+        assert {metric: reason.kind for metric, reason in backend.unavailable.items()} == {"gpu_power_watts": "refused"}
         fake.refused = "min_over_time"
         with pytest.raises(SourceUnavailable, match="too much"):
             backend_for(server.url).series()

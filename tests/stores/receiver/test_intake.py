@@ -35,7 +35,7 @@ from tests.serve.receiving import (
     write_request,
 )
 from trackside.catalog import settling
-from trackside.evidence import UNANSWERED, MissingAnswer
+from trackside.evidence import SOURCE_UNANSWERED, MissingAnswer
 from trackside.query import events, metric
 from trackside.runs.listing import RunSummary, listing
 from trackside.serve import diagnoser as diagnosers
@@ -53,8 +53,8 @@ from trackside.stores.receiver import arrivals
 from trackside.stores.receiver import flush as flushing
 from trackside.stores.receiver import lines as line_files
 from trackside.stores.receiver.arrivals import Arrivals, IntakeResult
-from trackside.stores.receiver.intake import Intake, NotStored, QueueFull
-from trackside.stores.receiver.options import Limits, RetentionOptions
+from trackside.stores.receiver.intake import Intake, IntakeFull, NotStored
+from trackside.stores.receiver.options import ReceiverLimits, RetentionOptions
 from trackside.stores.receiver.pending import Decoded
 from trackside.stores.receiver.write_ahead import Entry, Header, WriteAhead
 
@@ -181,7 +181,7 @@ def test_useless_samples_are_counted_and_not_stored(intake: Intake, store: Path)
 
 
 def test_series_over_a_limit_are_refused_and_the_others_stored(store: Path) -> None:
-    intake = opened(store, Limits(series=2, labels=3, label_value_bytes=10))
+    intake = opened(store, ReceiverLimits(series=2, labels=3, label_value_bytes=10))
     assert sent(intake, tick(0, gpus=4)).result(10) == IntakeResult(2, {"series": 2})
     assert sent(intake, [(gpu(number=7, a="b", c="d"), [(T0_MS, 1.0)])]).result(10).refused == {"labels": 1}
     assert sent(intake, [(gpu(number=8, a="x" * 11), [(T0_MS, 1.0)])]).result(10).refused == {"labels": 1}
@@ -438,7 +438,7 @@ def test_data_that_could_not_be_written_is_not_reported_as_absent(
 
     monkeypatch.setattr(intake._flush if broken == "write" else intake._flush._reader, broken, fails)
     with Diagnoser(store, lambda: lags(intake, 30)).session("4242") as session:
-        reasons = {row.plane: row.text for row in session.store.all_rows() if row.kind == UNANSWERED}
+        reasons = {row.plane: row.text for row in session.store.all_rows() if row.kind == SOURCE_UNANSWERED}
     assert set(reasons) == {"log", "kernel"} | ({"metric"} if broken == "write" else set())
     assert all("the disk is full" in reason for reason in reasons.values())
 
@@ -808,10 +808,10 @@ def test_a_full_disk_while_flushing_loses_nothing(intake: Intake, store: Path) -
 
 
 def test_samples_over_the_queue_limit_are_refused(store: Path) -> None:
-    intake = opened(store, Limits(pending_samples=8))
+    intake = opened(store, ReceiverLimits(pending_samples=8))
     sent(intake, tick(0)).result(10)
     sent(intake, tick(1)).result(10)
-    with pytest.raises(QueueFull, match="8 samples wait to be written") as caught:
+    with pytest.raises(IntakeFull, match="8 samples wait to be written") as caught:
         sent(intake, tick(2))
     assert caught.value.retry_after_s > 0
     flushed(intake)
@@ -907,7 +907,7 @@ def test_a_thread_that_ended_is_reported(
     assert f"trackside-{which} ended" in intake.last_error
     with pytest.raises(NotStored, match="start the receiver again"):
         sent(intake, tick(2))
-    with pytest.raises(QueueFull, match="start the receiver again"):
+    with pytest.raises(IntakeFull, match="start the receiver again"):
         intake.flush()
     intake.close()
     again = opened(store)
@@ -952,7 +952,7 @@ def test_a_body_that_cannot_be_decoded_does_not_block_the_replay(
 
 def test_memory_for_long_labels_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrivals, "MAX_KEY_BYTES", 100_000)
-    recent = Arrivals(labels_of, Limits(series=10))
+    recent = Arrivals(labels_of, ReceiverLimits(series=10))
 
     def take(keys: list[bytes]) -> IntakeResult:
         return recent.take(remote_write.decode(write_request([(key, [(T0_MS, 1.0)]) for key in keys]), 1))
@@ -964,7 +964,7 @@ def test_memory_for_long_labels_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     assert take([gpu()]).accepted == 1
     long = {f"pad{number}": "x" * 4_000 for number in range(14)}
     assert take([gpu(UTIL, 0, f"n{number}", **long) for number in range(9)]).accepted == 9
-    larger = Arrivals(labels_of, Limits(series=40))
+    larger = Arrivals(labels_of, ReceiverLimits(series=40))
     monkeypatch.setattr(arrivals, "MEAN_KEY_BYTES", 100)
     block = remote_write.decode(write_request([(gpu(UTIL, 0, f"n{n}", **long), [(T0_MS, 1.0)]) for n in range(9)]), 1)
     assert larger.take(block).refused == {"series": 7}

@@ -1,1 +1,1 @@
-"""Hang detection: which jobs seem to hang, and where each of their ranks is."""
+"""Hang detection: :mod:`.watch` suspects a job, :mod:`.report` describes where each of its ranks is."""

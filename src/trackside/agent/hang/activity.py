@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trackside.agent.hang.ranks import Rank
-from trackside.agent.pseudo_files import keyed, readable
-from trackside.catalog.hang_lines import State
+from trackside.agent.pseudo_files import key_values, read_or_empty
+from trackside.catalog.hang_lines import ProcessState
 
 TICKS = os.sysconf("SC_CLK_TCK")
 MAX_PROCESSES = 64
@@ -63,7 +63,7 @@ def read_counters(proc: Path, rank: Rank) -> RankCounters | None:
     helpers = 0.0
     bytes_, written = _io(proc, rank.main.pid)
     outputs, piped = _outputs(proc, rank.main.pid)
-    for process in rank.others[:MAX_PROCESSES]:
+    for process in rank.helpers[:MAX_PROCESSES]:
         cpu_and_faults = _stat(proc, process.pid)
         if cpu_and_faults is None:
             continue
@@ -74,20 +74,22 @@ def read_counters(proc: Path, rank: Rank) -> RankCounters | None:
     return RankCounters(cpu, helpers, bytes_, faults, written, outputs, piped)
 
 
-def activity_between(before: RankCounters, now: RankCounters, seconds: float) -> ProcessActivity:
+def activity_between(previous: RankCounters, current: RankCounters, seconds: float) -> ProcessActivity:
     """The difference of two readings. A helper that ended takes its CPU time with it; that counts as work."""
     elapsed_s = max(seconds, 1e-3)
-    bytes_ = None if now.bytes is None or before.bytes is None else abs(now.bytes - before.bytes) / elapsed_s
+    bytes_per_s = None
+    if current.bytes is not None and previous.bytes is not None:
+        bytes_per_s = abs(current.bytes - previous.bytes) / elapsed_s
     return ProcessActivity(
-        max(0.0, now.cpu_s - before.cpu_s) / elapsed_s,
-        abs(now.helpers_s - before.helpers_s) / elapsed_s,
-        bytes_,
-        abs(now.faults - before.faults) / elapsed_s,
-        _has_output(before, now),
+        max(0.0, current.cpu_s - previous.cpu_s) / elapsed_s,
+        abs(current.helpers_s - previous.helpers_s) / elapsed_s,
+        bytes_per_s,
+        abs(current.faults - previous.faults) / elapsed_s,
+        _has_output(previous, current),
     )
 
 
-def state_of(proc: Path, rank: Rank, cores: float | None = None) -> State | None:
+def state_of(proc: Path, rank: Rank, cores: float | None = None) -> ProcessState | None:
     """The state of a rank's process: of a thread in uninterruptible sleep if there is one, else of the main thread.
     None if it has ended."""
     folder = proc / str(rank.main.pid)
@@ -106,7 +108,7 @@ def state_of(proc: Path, rank: Rank, cores: float | None = None) -> State | None
     if wait in ("", "0"):  # fall back to the innermost kernel function of the stack; only root may read these files
         stack = _text(thread_folder / "stack").splitlines()
         wait = next((line.partition("] ")[2].partition("+")[0] for line in stack if "] " in line), "")
-    return State(
+    return ProcessState(
         comm=rank.main.comm or "?",
         state=states.get(chosen, "S"),
         wait=wait,
@@ -122,7 +124,7 @@ def _state(folder: Path) -> str | None:
 
 
 def _text(path: Path) -> str:
-    return readable(path).decode("utf-8", "replace").strip()
+    return read_or_empty(path).decode("utf-8", "replace").strip()
 
 
 def last_output_ns(all_counters: Iterable[RankCounters]) -> int | None:
@@ -130,19 +132,19 @@ def last_output_ns(all_counters: Iterable[RankCounters]) -> int | None:
     return max((time for counters in all_counters for _, _, time in counters.outputs or ()), default=None)
 
 
-def _has_output(before: RankCounters, now: RankCounters) -> bool:
-    if now.outputs is not None and before.outputs is not None and now.outputs != before.outputs:
+def _has_output(previous: RankCounters, current: RankCounters) -> bool:
+    if current.outputs is not None and previous.outputs is not None and current.outputs != previous.outputs:
         return True
-    if not now.piped or now.written is None or before.written is None:
+    if not current.piped or current.written is None or previous.written is None:
         return False
     # A pipe only shows that something was written somewhere; wake-up writes are excluded by their sizes.
-    size, calls = now.written[0] - before.written[0], now.written[1] - before.written[1]
+    size, calls = current.written[0] - previous.written[0], current.written[1] - previous.written[1]
     return size > 0 and size not in (calls, _WAKE_BYTES * calls)
 
 
 def _stat(proc: Path, pid: int) -> tuple[float, int] | None:
     """CPU seconds and page faults."""
-    fields = readable(proc / str(pid) / "stat").rpartition(b")")[2].split()
+    fields = read_or_empty(proc / str(pid) / "stat").rpartition(b")")[2].split()
     if len(fields) < 13 or fields[0] == b"Z":
         return None
     return (int(fields[11]) + int(fields[12])) / TICKS, int(fields[7]) + int(fields[9])
@@ -150,10 +152,10 @@ def _stat(proc: Path, pid: int) -> tuple[float, int] | None:
 
 def _io(proc: Path, pid: int) -> tuple[int | None, tuple[int, int] | None]:
     """Bytes moved; (bytes, calls) of ``write``."""
-    text = readable(proc / str(pid) / "io")
+    text = read_or_empty(proc / str(pid) / "io")
     if not text:
         return None, None
-    values = keyed(text, (b"rchar", b"wchar", b"read_bytes", b"syscw"))
+    values = key_values(text, (b"rchar", b"wchar", b"read_bytes", b"syscw"))
     moved = sum(values.get(name, 0) for name in (b"rchar", b"wchar", b"read_bytes"))
     return moved, (values.get(b"wchar", 0), values.get(b"syscw", 0))
 

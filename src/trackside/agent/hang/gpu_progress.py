@@ -36,9 +36,9 @@ class GpuProgress:
                 pid = int(dict(sample.labels)["pid"])
                 completed[pid] = completed.get(pid, 0.0) + sample.value
         now = self.clock()
-        before = self._completed
+        previous = self._completed
         self._completed = {
-            pid: (count, before[pid][1] if pid in before and before[pid][0] == count else now)
+            pid: (count, previous[pid][1] if pid in previous and previous[pid][0] == count else now)
             for pid, count in completed.items()
         }
 
@@ -48,6 +48,6 @@ class GpuProgress:
         return any(activity >= min_activity for activity in activities) if activities else None
 
     def frozen_s(self, pid: int) -> float | None:
-        """Seconds since a process last completed a collective; None if it isn't traced."""
+        """Seconds since a process last completed a collective; None if it is not traced."""
         completed = self._completed.get(pid)
         return None if completed is None else self.clock() - completed[1]

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trackside.agent.pseudo_files import readable
+from trackside.agent.pseudo_files import read_or_empty
 from trackside.agent.user import capabilities
-from trackside.catalog.hang_lines import MAX_NATIVE_FRAMES, Thread, native_name, place_of
+from trackside.catalog.hang_lines import MAX_NATIVE_FRAMES, ThreadStack, native_name, place_of
 from trackside.catalog.python_stack import Call, job_call
 from trackside.command import Command, CommandStopped
 from trackside.errors import TracksideError
@@ -38,7 +38,7 @@ def program(path: str = "") -> str | None:
 
 def stacks(
     path: str, pid: int, *, timeout_s: float, native: bool = False, nonblocking: bool = False
-) -> tuple[Thread, ...]:
+) -> tuple[ThreadStack, ...]:
     """The stacks of a process, the main thread's first. Raises NoStack.
 
     py-spy attaches by ptrace and detaches after some milliseconds, even if it is killed. ``nonblocking`` never stops
@@ -70,21 +70,23 @@ def _frame(data: Mapping[str, Any]) -> _Frame:
     return _Frame(str(data["name"]), file, short, int(data["line"]), data.get("module") is not None)
 
 
-def _thread(data: Mapping[str, Any], pid: int) -> Thread:
+def _thread(data: Mapping[str, Any], pid: int) -> ThreadStack:
     frames = [_frame(frame) for frame in data["frames"]]
     python = [frame for frame in frames if not frame.native]
     first_python = next((index for index, frame in enumerate(frames) if not frame.native), len(frames))
-    own = job_call([Call(frame.name, frame.file, frame.line) for frame in python])
-    shown = [Call(frame.name, frame.short, frame.line) for frame in python]
+    job_frame = job_call([Call(frame.name, frame.file, frame.line) for frame in python])
+    calls = [Call(frame.name, frame.short, frame.line) for frame in python]
     location = ""
-    if own is not None:
-        index = next(n for n, frame in enumerate(python) if (frame.name, frame.file) == (own.name, own.file))
-        location = place_of(shown[index])
+    if job_frame is not None:
+        index = next(
+            n for n, frame in enumerate(python) if (frame.name, frame.file) == (job_frame.name, job_frame.file)
+        )
+        location = place_of(calls[index])
     activity = "running" if data.get("owns_gil") else "active" if data.get("active") else "idle"
     native = tuple(native_name(frame.name) for frame in frames[:first_python][:MAX_NATIVE_FRAMES])
     tid = int(data.get("os_thread_id") or pid)
     name = str(data.get("thread_name") or ("MainThread" if tid == pid else "?"))  # set once ``threading`` is imported
-    return Thread(tid, name, activity, location, tuple(shown), native)
+    return ThreadStack(tid, name, activity, location, tuple(calls), native)
 
 
 def _output(arguments: Sequence[str], timeout_s: float) -> bytes:
@@ -120,7 +122,7 @@ def ptrace_obstacle(
     status: Path = Path("/proc/self/status"), yama: Path = Path("/proc/sys/kernel/yama/ptrace_scope")
 ) -> str:
     """What prevents this process from tracing another, and the remedy."""
-    scope = readable(yama).decode().strip()
+    scope = read_or_empty(yama).decode().strip()
     if "CAP_SYS_PTRACE" not in capabilities(status):
         limit = f" (kernel.yama.ptrace_scope is {scope})" if scope not in ("", "0") else ""
         return f"give the agent CAP_SYS_PTRACE{limit}"

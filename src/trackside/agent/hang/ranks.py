@@ -16,13 +16,15 @@ MAX_ANCESTORS = 64
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """A rank of a job on this node: the training process (``main``) and those that it started (``others``). ``number``:
-    None if the job has no ranks or the environment may not be read."""
+    """A rank of a job on this node: the training process (``main``) and those that it started (``helpers``).
+
+    ``number``: None if the job has no ranks or the environment may not be read.
+    """
 
     job: str
     number: int | None
     main: JobProcess
-    others: tuple[JobProcess, ...] = ()
+    helpers: tuple[JobProcess, ...] = ()
 
     @property
     def key(self) -> tuple[int, int]:
@@ -98,9 +100,9 @@ def _rank(job: str, number: int | None, group: Sequence[JobProcess]) -> Rank | N
         return sum(1 for _ in _ancestors(process, by_pid))
 
     python = [process for process in group if process.comm.startswith(_PYTHON)]
-    others = [process for process in group if process.comm not in _WRAPPERS]
-    if not (python or others):
+    programs = [process for process in group if process.comm not in _WRAPPERS]
+    if not (python or programs):
         return None
-    main = min(python or others, key=lambda process: (depth(process), process.started, process.pid))
-    below = tuple(process for process in group if any(ancestor is main for ancestor in _ancestors(process, by_pid)))
-    return Rank(job, number, main, below)
+    main = min(python or programs, key=lambda process: (depth(process), process.started, process.pid))
+    helpers = tuple(process for process in group if any(ancestor is main for ancestor in _ancestors(process, by_pid)))
+    return Rank(job, number, main, helpers)

@@ -1,7 +1,7 @@
 """PyTorch's flight recorder of a process: requesting a dump if it is configured for that, and reading the dump.
 
 A process with TORCH_NCCL_DEBUG_INFO_PIPE_FILE and a ring buffer (TORCH_FR_BUFFER_SIZE, formerly
-TORCH_NCCL_TRACE_BUFFER_SIZE) reads the named pipe ``<that><rank>.pipe`` once a second, and dumps to
+TORCH_NCCL_TRACE_BUFFER_SIZE) reads the named pipe ``<PIPE_FILE><rank>.pipe`` once a second, and dumps to
 ``<TORCH_FR_DUMP_TEMP_FILE><rank>`` when anything arrives (PyTorch: ProcessGroupNCCL and FlightRecorder). The dump is a
 pickle and is never unpickled here.
 
@@ -50,7 +50,7 @@ class DumpUnavailable(TracksideError):
 
 
 def recorder(proc: Path, rank: Rank) -> Recorder | None:
-    """A rank's flight recorder; None if it has none or that isn't known."""
+    """A rank's flight recorder; None if its environment shows none."""
     environ = rank.main.environ or {}
     number = environ.get("RANK", "") or ("" if rank.number is None else str(rank.number))
     is_configured = any(name in environ for name in (PIPE_VARIABLE, *_PREFIXES))
@@ -60,11 +60,11 @@ def recorder(proc: Path, rank: Rank) -> Recorder | None:
     if user is None:
         return None
     stem = environ.get(PIPE_VARIABLE, "")
-    pipe = _inside(proc, rank.main.pid, f"{stem}{number}.pipe") if stem and _has_ring(environ) else None
+    pipe = _path_in_process(proc, rank.main.pid, f"{stem}{number}.pipe") if stem and _has_ring(environ) else None
     full_environ = environ_of(proc, rank.main.pid)
     caches: dict[str, str] = {name: full_environ.get(name, "") for name in ("HOME", "XDG_CACHE_HOME")}
-    stems = _stems({**caches, **environ})
-    return Recorder(pipe, tuple(_inside(proc, rank.main.pid, f"{stem}{number}") for stem in stems), user.uid)
+    stems = _path_prefixes({**caches, **environ})
+    return Recorder(pipe, tuple(_path_in_process(proc, rank.main.pid, f"{stem}{number}") for stem in stems), user.uid)
 
 
 def _has_ring(environ: Mapping[str, str]) -> bool:
@@ -73,7 +73,7 @@ def _has_ring(environ: Mapping[str, str]) -> bool:
     return size.strip() not in ("", "0")
 
 
-def _stems(environ: Mapping[str, str]) -> list[str]:
+def _path_prefixes(environ: Mapping[str, str]) -> list[str]:
     prefix = next((environ[name] for name in _PREFIXES if environ.get(name)), None)
     if prefix is not None:
         return [prefix]
@@ -82,7 +82,7 @@ def _stems(environ: Mapping[str, str]) -> list[str]:
     return [*([f"{cache}/torch/comm_lib_trace_rank_"] if cache else []), _OLD_DEFAULT]
 
 
-def _inside(proc: Path, pid: int, path: str) -> Path:
+def _path_in_process(proc: Path, pid: int, path: str) -> Path:
     """A path as the process sees it, also in a container."""
     if path.startswith("/"):
         return proc / str(pid) / "root" / path.lstrip("/")
@@ -125,9 +125,9 @@ def _newest(recorder: Recorder) -> tuple[int, Path]:
     return max(dumps, default=(0, Path()))
 
 
-def pieces(recorder: Recorder, since_ns: int, max_bytes: int) -> list[Piece]:
-    """The newest dump since ``since_ns``, compressed and encoded in pieces. Raises NoDump, also if it is larger than
-    ``max_bytes`` compressed."""
+def dump_pieces(recorder: Recorder, since_ns: int, max_bytes: int) -> list[Piece]:
+    """The newest dump since ``since_ns``, compressed and encoded in pieces. Raises DumpUnavailable, also if
+    it is larger than ``max_bytes`` compressed."""
     time, path = _newest(recorder)
     if time < since_ns or not time:
         raise DumpUnavailable("its flight recorder made no dump")
@@ -148,7 +148,8 @@ def _status(path: Path, uid: int) -> os.stat_result | None:
 
 
 def _read(path: Path, uid: int, max_bytes: int) -> bytes | None:
-    """The contents of a plain file that belongs to the user; None if it is larger than ``max_bytes``. Raises NoDump."""
+    """The contents of a plain file that belongs to the user; None if it is larger than ``max_bytes``. Raises
+    DumpUnavailable."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:

@@ -20,15 +20,15 @@ from trackside.agent.hang.ranks import Rank
 from trackside.agent.hang.watch import Key, Suspicion
 from trackside.agent.source import Reading
 from trackside.catalog.hang_lines import (
-    State,
-    Thread,
-    Who,
+    LineSubject,
+    ProcessState,
+    ThreadStack,
     piece_line,
     place_of,
-    resumed_line,
+    resumption_line,
     state_line,
+    text_line,
     thread_line,
-    words_line,
 )
 from trackside.catalog.python_stack import collective_in
 
@@ -68,9 +68,9 @@ class HangReporter:
     limits: ReportLimits
     program: str | None
 
-    def stacks(self, ranks: Sequence[Rank], end: float) -> tuple[dict[Key, tuple[Thread, ...]], dict[Key, str]]:
+    def stacks(self, ranks: Sequence[Rank], end: float) -> tuple[dict[Key, tuple[ThreadStack, ...]], dict[Key, str]]:
         """Python stacks by rank, and the reason for each rank without one. ``end``: deadline in monotonic seconds."""
-        stacks: dict[Key, tuple[Thread, ...]] = {}
+        stacks: dict[Key, tuple[ThreadStack, ...]] = {}
         failures: dict[Key, str] = {}
         for rank in ranks:
             try:
@@ -79,7 +79,7 @@ class HangReporter:
                 failures[rank.key] = str(error)
         return stacks, failures
 
-    def _stack(self, rank: Rank, end: float, native: bool) -> tuple[Thread, ...]:
+    def _stack(self, rank: Rank, end: float, native: bool) -> tuple[ThreadStack, ...]:
         if self.program is None:
             raise py_spy.NoStack("py-spy is not installed: pip install trackside[agent]")
         remaining_s = min(self.limits.one_s, end - time.monotonic())
@@ -105,18 +105,21 @@ class HangReporter:
         lines = _Lines(reading, self.limits.bytes)
         end = time.monotonic() + self.limits.all_s
         chosen = list(ranks)[:MAX_RANK_STATES]
-        lines.add(Who(job), words_line(Who(job), _reason(suspicion, len(ranks))))
+        lines.add(LineSubject(job), text_line(LineSubject(job), _reason(suspicion, len(ranks))))
         dump_requests = self._request_dumps(chosen)
         states = {}
         for rank in chosen:
             state = state_of(self.proc, rank, cores.get(rank.key))
             if state is not None:
                 states[rank.key] = state
-                lines.add(_who(rank), state_line(_who(rank), state))
+                lines.add(_subject(rank), state_line(_subject(rank), state))
         order = sorted(chosen, key=_rarest_state_first(states, cores))
         self._stacks(lines, order[: self.limits.ranks], end)
         if len(ranks) > self.limits.ranks:
-            lines.add(Who(job), words_line(Who(job), f"stacks of {self.limits.ranks} of {len(ranks)} ranks were taken"))
+            lines.add(
+                LineSubject(job),
+                text_line(LineSubject(job), f"stacks of {self.limits.ranks} of {len(ranks)} ranks were taken"),
+            )
         self._recorders(lines, dump_requests, end)
         if lines.left_out:
             reading.lost["hang_lines"] += lines.left_out
@@ -130,11 +133,11 @@ class HangReporter:
                 with suppress(py_spy.NoStack):
                     stacks[rank.key] = self._stack(rank, end, native=True)
         for rank in ranks:
-            who = _who(rank)
+            subject = _subject(rank)
             for thread in stacks.get(rank.key, ()):
-                lines.add(who, thread_line(who, thread))
+                lines.add(subject, thread_line(subject, thread))
             if rank.key in failures:
-                lines.add(who, words_line(who, f"no stack: {failures[rank.key]}"))
+                lines.add(subject, text_line(subject, f"no stack: {failures[rank.key]}"))
 
     def _request_dumps(self, ranks: Sequence[Rank]) -> list[tuple[Rank, recorder.Recorder, int, bool]]:
         """(rank, flight recorder, time of its last dump, whether a dump was requested) of each rank that has one."""
@@ -142,8 +145,8 @@ class HangReporter:
         for rank in ranks[: self.limits.ranks]:
             rank_recorder = recorder.recorder(self.proc, rank)
             if rank_recorder is not None:
-                before = recorder.last_dump_ns(rank_recorder)
-                requests.append((rank, rank_recorder, before, recorder.request_dump(rank_recorder)))
+                previous_ns = recorder.last_dump_ns(rank_recorder)
+                requests.append((rank, rank_recorder, previous_ns, recorder.request_dump(rank_recorder)))
         return requests
 
     def _recorders(
@@ -151,30 +154,31 @@ class HangReporter:
     ) -> None:
         remaining_bytes = self.limits.bytes
         deadline = min(end, time.monotonic() + self.limits.recorder_s)
-        for rank, rank_recorder, before, was_asked in dump_requests:
-            if was_asked:
-                _wait_for_dump(rank_recorder, before, deadline)
-            newest = recorder.last_dump_ns(rank_recorder)
-            recent = time.time_ns() - 3600 * 10**9
+        for rank, rank_recorder, previous_ns, is_requested in dump_requests:
+            if is_requested:
+                _wait_for_dump(rank_recorder, previous_ns, deadline)
+            newest_ns = recorder.last_dump_ns(rank_recorder)
+            recent_ns = time.time_ns() - 3600 * 10**9
             try:
                 # A dump made before the request is sent as well if it is recent enough to belong to this hang.
-                pieces = recorder.pieces(rank_recorder, recent if newest <= before else before + 1, remaining_bytes)
+                since_ns = recent_ns if newest_ns <= previous_ns else previous_ns + 1
+                pieces = recorder.dump_pieces(rank_recorder, since_ns, remaining_bytes)
             except recorder.DumpUnavailable as error:
-                if was_asked or newest > recent:
-                    lines.add(_who(rank), words_line(_who(rank), str(error)))
+                if is_requested or newest_ns > recent_ns:
+                    lines.add(_subject(rank), text_line(_subject(rank), str(error)))
                 continue
             remaining_bytes = max(0, remaining_bytes - sum(len(piece.data) for piece in pieces))
             for piece in pieces:
-                lines.add(_who(rank), piece_line(_who(rank), piece), counted=False)
+                lines.add(_subject(rank), piece_line(_subject(rank), piece), counted=False)
 
-    def resumed(self, reading: Reading, job: str, ranks: Sequence[Rank], silent_s: float) -> None:
+    def report_resumption(self, reading: Reading, job: str, ranks: Sequence[Rank], silent_s: float) -> None:
         """Withdraw a report, in the streams of the job and of each rank."""
         lines = _Lines(reading, self.limits.bytes)
-        for who in (Who(job), *(_who(rank) for rank in ranks)):
-            lines.add(who, resumed_line(Who(job, who.rank), silent_s))
+        for subject in (LineSubject(job), *(_subject(rank) for rank in ranks)):
+            lines.add(subject, resumption_line(LineSubject(job, subject.rank), silent_s))
 
 
-def _shows_collective(thread: Thread) -> bool:
+def _shows_collective(thread: ThreadStack) -> bool:
     """Whether a thread's Python frames name the collective that it waits in."""
     own_index = next((index for index, call in enumerate(thread.calls) if place_of(call) == thread.place), None)
     return collective_in(thread.calls[:own_index]) is not None
@@ -187,7 +191,7 @@ class _Lines:
         self._reading, self._remaining_bytes, self._time_ns = reading, max_bytes, time.time_ns()
         self.left_out = 0
 
-    def add(self, who: Who, text: str, counted: bool = True) -> None:
+    def add(self, subject: LineSubject, text: str, counted: bool = True) -> None:
         """Add a line; ``counted``: whether it counts towards the byte limit."""
         if counted:
             self._remaining_bytes -= len(text)
@@ -195,24 +199,26 @@ class _Lines:
                 self.left_out += 1
                 return
         self._time_ns += 1
-        self._reading.line(text, self._time_ns, slurm_job_id=who.job, rank=who.rank, filename=NAME)
+        self._reading.line(text, self._time_ns, slurm_job_id=subject.job, rank=subject.rank, filename=NAME)
 
 
-def _who(rank: Rank) -> Who:
-    return Who(rank.job, rank.number, rank.main.pid)
+def _subject(rank: Rank) -> LineSubject:
+    return LineSubject(rank.job, rank.number, rank.main.pid)
 
 
 def _reason(suspicion: Suspicion, count: int) -> str:
     ranks = f"{count} ranks" if count != 1 else "1 rank"
-    silent = "no output is known of it" if suspicion.silent_s is None else f"no output for {suspicion.silent_s:.0f} s"
+    silent = f"no output for {suspicion.silent_s:.0f} s" if suspicion.silent_s is not None else "its output is unknown"
     usual = "" if suspicion.gap_s is None else f", {suspicion.gap_s:.0f} s between outputs before"
     if suspicion.working:
-        return f"{silent}{usual}; {len(suspicion.standing)} of {ranks} on this node stand still, the rest works"
-    verb = "stand" if count != 1 else "stands"
-    return f"{silent}{usual}; {ranks} on this node {verb} still, for {suspicion.still_s:.0f} s"
+        return f"{silent}{usual}; {len(suspicion.inactive)} of {ranks} on this node are inactive, the others work"
+    verb = "are" if count != 1 else "is"
+    return f"{silent}{usual}; {ranks} on this node {verb} inactive for {suspicion.still_s:.0f} s"
 
 
-def _rarest_state_first(states: Mapping[Key, State], cores: Mapping[Key, float]) -> Callable[[Rank], tuple[int, int]]:
+def _rarest_state_first(
+    states: Mapping[Key, ProcessState], cores: Mapping[Key, float]
+) -> Callable[[Rank], tuple[int, int]]:
     """Sort key of ranks: first those whose kernel state few others share."""
 
     def state_key(key: Key) -> tuple[str, str, bool]:
@@ -224,12 +230,12 @@ def _rarest_state_first(states: Mapping[Key, State], cores: Mapping[Key, float])
     return lambda rank: (shared[state_key(rank.key)], rank.number if rank.number is not None else 1 << 30)
 
 
-def _wait_for_dump(rank_recorder: recorder.Recorder, before: int, deadline: float) -> None:
+def _wait_for_dump(rank_recorder: recorder.Recorder, previous_ns: int, deadline: float) -> None:
     """Wait until a new dump exists and no longer grows."""
-    last = before
+    last_ns = previous_ns
     while time.monotonic() < deadline:
-        now = recorder.last_dump_ns(rank_recorder)
-        if now > before and now == last:
+        newest_ns = recorder.last_dump_ns(rank_recorder)
+        if newest_ns > previous_ns and newest_ns == last_ns:
             return
-        last = now
+        last_ns = newest_ns
         time.sleep(min(0.25, max(0.0, deadline - time.monotonic())))

@@ -2,7 +2,7 @@
 
 Silence alone is not a hang: jobs evaluate, save and compile without output. So a job is suspected only while no rank
 reads, writes, touches new memory or has active helper processes. Idle and busy waiting is distinguished from quiet work
-by the stacks, which must be the same each time they are taken (:meth:`Watch.compared`). No I/O.
+by the stacks, which must be the same each time they are taken (:meth:`Watch.add_stacks`). No I/O.
 """
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ class Thresholds:
     still_s: float = 60.0
     """Minimum time in which no rank worked, in addition to the silence."""
     unheard_s: float = 480.0
-    """The same for a job without output on this node, or with too little to have a rhythm: below those 600 s."""
+    """Minimum silence and inactivity of a job without output on this node, or with too little to have a usual gap: less
+    than the 600 s of NCCL's watchdog."""
     startup_s: float = 1800.0
-    """The same for a job that has not yet worked for ``settled_s``: gloo's timeout, the longest default for which ranks
-    wait for each other at start-up (PyTorch)."""
+    """Minimum silence and inactivity of a job that has not yet worked for ``settled_s``: gloo's timeout, the longest
+    default for which ranks wait for each other at start-up (PyTorch)."""
     settled_s: float = 600.0
-    """Imports, data indexing and the first compilation are done by then."""
+    """Time after which imports, data indexing and the first compilation are done."""
     waits_s: float = 1800.0
     """Silence after which it suffices that some ranks are inactive although others work: no default timeout (NCCL 600
     s, gloo 1800 s) lets ranks wait longer. 0: never."""
@@ -62,7 +63,7 @@ class Suspicion:
     silent_s: float | None
     gap_s: float | None
     still_s: float
-    standing: tuple[Key, ...]
+    inactive: tuple[Key, ...]
     working: tuple[Key, ...]
 
 
@@ -110,8 +111,8 @@ class Watch:
             self._resume(now, self.last_output_s)
             self.last_output_s = now
         for key, kind in kinds.items():
-            before = self.kinds.get(key)
-            self.kinds[key] = (kind, before[1] if before is not None and before[0] == kind else now)
+            previous = self.kinds.get(key)
+            self.kinds[key] = (kind, previous[1] if previous is not None and previous[0] == kind else now)
         for key in self.kinds.keys() - kinds.keys():
             del self.kinds[key]
         if has_output or any(kind == "working" for kind in kinds.values()):
@@ -142,13 +143,13 @@ class Watch:
         limits, gap = self.limits, self.gap_s
         silent = None if self.last_output_s is None else now - self.last_output_s
         working = tuple(key for key, (kind, _) in self.kinds.items() if kind == "working")
-        standing = tuple(key for key in self.kinds if key not in working)
+        inactive = tuple(key for key in self.kinds if key not in working)
         still = now - max(self.last_work_s, self.began)
-        suspicion = Suspicion(silent, gap, still, standing, working)
+        suspicion = Suspicion(silent, gap, still, inactive, working)
         if gap is not None and silent is not None:
             if silent < max(limits.silence_s, limits.usual_gaps * gap):
                 return None
-            is_too_long = 0 < limits.waits_s <= silent and standing and working
+            is_too_long = 0 < limits.waits_s <= silent and inactive and working
             return suspicion if (not working and still >= limits.still_s) or is_too_long else None
         settled = self.last_work_s - self.began >= limits.settled_s
         min_s = limits.unheard_s if settled else limits.startup_s
@@ -160,28 +161,28 @@ class Watch:
         """Whether stacks may be taken: after stacks that had changed, the next are delayed."""
         return now >= self._not_before
 
-    def compared(self, now: float, stacks: Stacks, suspicion: Suspicion, times: int) -> bool:
+    def add_stacks(self, now: float, stacks: Stacks, suspicion: Suspicion, times: int) -> bool:
         """Add stacks; True if those of all inactive ranks were the same ``times`` times in a row."""
-        standing = {key: stacks[key] for key in suspicion.standing if key in stacks}
-        if self._last_stacks is not None and not self._same(self._last_stacks, standing):
+        inactive = {key: stacks[key] for key in suspicion.inactive if key in stacks}
+        if self._last_stacks is not None and not self._is_same(self._last_stacks, inactive):
             self._pause_s = min(max(60.0, self._pause_s * 2), 3600.0)
             self._not_before = now + self._pause_s
             self._clear_probes()
             return False
-        self._last_stacks, self._probes = standing, self._probes + 1
+        self._last_stacks, self._probes = inactive, self._probes + 1
         return self._probes >= times
 
-    def _same(self, before: Stacks, now: Stacks) -> bool:
+    def _is_same(self, previous: Stacks, current: Stacks) -> bool:
         """Whether stacks are the same. An idle rank is compared by its main thread; a busy one by all threads, because
         another may do the work."""
-        for key, threads in now.items():
-            old = before.get(key, {})
+        for key, threads in current.items():
+            old = previous.get(key, {})
             if self.kinds.get(key, ("asleep", 0.0))[0] == "busy":
                 if threads != old:
                     return False
             elif threads.get(key[0]) != old.get(key[0]):
                 return False
-        return before.keys() == now.keys()
+        return previous.keys() == current.keys()
 
     def report(self, now: float) -> None:
         """Note that the hang was reported."""

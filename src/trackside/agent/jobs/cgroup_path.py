@@ -1,4 +1,4 @@
-"""What a cgroup path shows of a process: Slurm job and step, container, Kubernetes pod."""
+"""Parses the cgroup path of a process: Slurm job and step, container, Kubernetes pod."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _STEPS = {
     "4294967290": "interactive", "4294967291": "batch", "4294967292": "extern",
     "4294967294": "batch", "4294967295": "extern",
 }  # fmt: skip
-"""Numbers of special steps, since 20.11 and before."""
+"""Names of special steps by their numbers in Slurm 20.11 and later, and in earlier versions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """What a cgroup path shows; None for what it does not. ``node``: node of the slurmd, if several share a host.
+    """The contents of a cgroup path; None where it has none. ``node``: node of the slurmd, if several share a host.
     ``job``: Slurm's numeric id, also of an array task. ``task``: task number in the whole step."""
 
     job: str | None = None

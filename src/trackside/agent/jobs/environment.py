@@ -43,7 +43,7 @@ _RANKS = (
 )
 """Variables in which launchers set rank, local rank and world size, in the order in which trainers read them."""
 _LAUNCHER_COUNT = 2
-"""The first so many of them are set by a launcher for each process that it starts."""
+"""Number of the first entries of :data:`_RANKS`: those that a launcher sets for each process that it starts."""
 
 
 def variables(data: bytes) -> dict[str, str]:
@@ -83,18 +83,18 @@ def job_id(number: str, environ: Mapping[str, str]) -> str | None:
     """A job id as users write it: ``60_3`` for an array task, ``73+1`` for a component of a heterogeneous job. None if
     the environment is another job's or has no job. The first job's id must not be above this job's, because ids
     increase."""
-    if (first := environ.get(f"{_HET_PREFIX}0")) is not None and _is_not_after(first, number):
-        parts = {value: name[len(_HET_PREFIX) :] for name, value in environ.items() if name.startswith(_HET_PREFIX)}
-        if number in parts:
-            return f"{first}+{parts[number]}"
+    if (first_id := environ.get(f"{_HET_PREFIX}0")) is not None and _is_not_after(first_id, number):
+        for name, value in environ.items():
+            if name.startswith(_HET_PREFIX) and value == number:
+                return f"{first_id}+{name.removeprefix(_HET_PREFIX)}"
     if number not in (environ.get("SLURM_JOB_ID"), environ.get("SLURM_JOBID")):
         return None
     array, task = _id(environ, "SLURM_ARRAY_JOB_ID"), _id(environ, "SLURM_ARRAY_TASK_ID")
     return f"{array}_{task}" if array and task and _is_not_after(array, number) else number
 
 
-def _is_not_after(first: str, number: str) -> bool:
-    return _ID.match(first) is not None and int(first) <= int(number)
+def _is_not_after(first_id: str, number: str) -> bool:
+    return _ID.match(first_id) is not None and int(first_id) <= int(number)
 
 
 def is_ranked(environ: Mapping[str, str]) -> bool:

@@ -41,7 +41,7 @@ MAX_ENVIRON_CHARS = 16 << 20
 YOUNG_TICKS = 200
 """Age in kernel ticks (two seconds) below which a process is read again."""
 RECHECK_RENEWALS = 12
-"""Each process of a job is checked again once in so many renewals."""
+"""Number of renewals in which each process of a job is checked again once."""
 _KERNEL = 0x00200000
 """PF_KTHREAD in a process's flags: kernel threads have no owner."""
 _Key = tuple[str | None, str | None, int | None]
@@ -62,8 +62,7 @@ class _Stat:
 @dataclass(slots=True)
 class _ProcessEntry:
     """A process as last read. ``process``: None if it belongs to no job or container. ``number``: numeric id of its
-    job. ``is_claim``: whether only its environment names the job; then
-    ``uid`` is its user."""
+    job. ``is_claim``: whether only its environment names the job; then ``uid`` is its user."""
 
     inode: int
     stat: _Stat
@@ -101,13 +100,13 @@ class ProcessMap(Owners):
         return tuple(self._view.values())
 
     def of_pid(self, pid: int) -> Owner | None:
-        entry, known = self._entries.get(pid), self._view.get(pid)
+        entry, process = self._entries.get(pid), self._view.get(pid)
         try:
             inode = os.stat(f"{self._proc}/{pid}").st_ino
         except OSError:
-            return None if known is None else known.owner  # it has just ended
+            return None if process is None else process.owner  # it has just ended
         if entry is not None and entry.inode == inode and not entry.is_young:
-            return None if known is None else known.owner
+            return None if process is None else process.owner
         fresh = self._read(pid, inode)
         if fresh is None or fresh.process is None or not self._is_trusted(fresh):
             return None
@@ -235,7 +234,7 @@ class ProcessMap(Owners):
         number = entry.number
         job = None if number is None else job_id(number, variables_or_empty)
         if number is not None and job is not None and job != number and self._is_trusted(entry):
-            if any(known == job and other != number for other, known in list(self._job_ids.items())):
+            if any(job_id_ == job and other_number != number for other_number, job_id_ in list(self._job_ids.items())):
                 job = number  # the name belongs to another job
             else:
                 self._job_ids[number] = job
@@ -309,11 +308,11 @@ class ProcessMap(Owners):
         except OSError:
             return None
         items = tuple(values.items())
-        known = self._environs.get(items)  # processes of a rank have equal environments
-        if known is None and self._environ_chars <= MAX_ENVIRON_CHARS:
+        shared = self._environs.get(items)  # processes of a rank have equal environments
+        if shared is None and self._environ_chars <= MAX_ENVIRON_CHARS:
             self._environ_chars += sum(len(name) + len(value) for name, value in items)
-            known = self._environs[items] = values
-        return values if known is None else known
+            shared = self._environs[items] = values
+        return values if shared is None else shared
 
 
 def _without_launcher_ranks(processes: Sequence[JobProcess]) -> list[JobProcess]:
@@ -361,7 +360,7 @@ def _owners_by_environment(processes: Iterable[JobProcess]) -> dict[str, Owner]:
         for gpu in slurm_gpus(environ):
             allocated.setdefault(gpu, []).append(process.owner)
         if process.owner.rank is None:
-            continue  # a launcher sees what its ranks share out
+            continue  # a launcher sees the GPUs of all its ranks
         for gpu in certain_gpus(environ, process.visible_gpus):
             certain.setdefault(gpu, []).append(process.owner)
     owners: dict[str, Owner] = {}

@@ -64,7 +64,7 @@ class Ring:
 
     def __init__(self, path: Path, after: int = -1, read: Callable[[int, int], bytes] = os.read) -> None:
         """Raises OSError. ``read``: replaced in tests."""
-        self._read, self.last = read, after
+        self._read, self.last_sequence = read, after
         self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         self.lost = 0
         """Records overwritten before they were read, since it was last set to 0."""
@@ -97,11 +97,11 @@ class Ring:
                 return
             for record in parse_records(data):
                 max_records -= 1
-                if record.sequence <= self.last:
+                if record.sequence <= self.last_sequence:
                     continue
-                if self.last >= 0:
-                    self.lost += record.sequence - self.last - 1
-                self.last = record.sequence
+                if self.last_sequence >= 0:
+                    self.lost += record.sequence - self.last_sequence - 1
+                self.last_sequence = record.sequence
                 yield record
 
     def close(self) -> None:
@@ -129,36 +129,36 @@ class KernelClock:
     ) -> None:
         self.now_ns, self._monotonic_ns = now_ns, monotonic_ns
         self.base_ns, self.drift_ns = 0 if base_ns is None else base_ns, drift_ns
-        self._read_to: int | None = None
-        """Monotonic time of the last :meth:`look` after which all records were read."""
-        self._look_ns = 0
-        self.look()
+        self._read_to_ns: int | None = None
+        """Monotonic time of the last :meth:`begin_read` after which all records were read."""
+        self._begin_ns = 0
+        self.begin_read()
 
-    def look(self) -> None:
+    def begin_read(self) -> None:
         """Start reading records; detects that wall-clock time was set."""
-        self._look_ns = self._monotonic_ns()
-        base_ns = self.now_ns() - self._look_ns
+        self._begin_ns = self._monotonic_ns()
+        base_ns = self.now_ns() - self._begin_ns
         if abs(base_ns - self.base_ns) > STEP_NS:
             self.base_ns = base_ns
 
-    def all_read(self) -> None:
-        """Note that all records that existed at :meth:`look` were read: others are later."""
-        self._read_to = self._look_ns
+    def end_read(self) -> None:
+        """Note that all records that existed at :meth:`begin_read` were read: any further record is later."""
+        self._read_to_ns = self._begin_ns
 
-    def fit(self, first_us: int, last_us: int) -> None:
+    def correct(self, first_us: int, last_us: int) -> None:
         """Correct the clock by the records read now: they were written after the last complete reading and before this
         one."""
-        first, last = (time_us * 1000 + self.drift_ns for time_us in (first_us, last_us))
-        error = 0
-        if last > self._look_ns + TOLERANCE_NS:
-            error = self._look_ns - last
-        elif self._read_to is not None and first < self._read_to - TOLERANCE_NS:
-            error = self._read_to - first
-        if abs(error) < MAX_DRIFT_NS:
-            self.drift_ns += error
+        first_ns, last_ns = (time_us * 1000 + self.drift_ns for time_us in (first_us, last_us))
+        error_ns = 0
+        if last_ns > self._begin_ns + TOLERANCE_NS:
+            error_ns = self._begin_ns - last_ns
+        elif self._read_to_ns is not None and first_ns < self._read_to_ns - TOLERANCE_NS:
+            error_ns = self._read_to_ns - first_ns
+        if abs(error_ns) < MAX_DRIFT_NS:
+            self.drift_ns += error_ns
 
     def time_ns(self, time_us: int) -> int:
         """When a record was written, POSIX nanoseconds: not before the last complete reading and not after this one, so
         that lines keep their order when the clock is corrected."""
-        monotonic_ns = min(time_us * 1000 + self.drift_ns, self._look_ns)
-        return self.base_ns + (monotonic_ns if self._read_to is None else max(monotonic_ns, self._read_to))
+        monotonic_ns = min(time_us * 1000 + self.drift_ns, self._begin_ns)
+        return self.base_ns + (monotonic_ns if self._read_to_ns is None else max(monotonic_ns, self._read_to_ns))

@@ -14,10 +14,10 @@ from trackside.agent.source import Labels
 ALL_LINKS = 0xFFFFFFFF
 MAX_LINKS = 36
 _VALUES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
-"""The member of a value that holds it, by the number of its type."""
+"""The member of NVML's union of values for each type number."""
 
 
-class Field(NamedTuple):
+class NvmlField(NamedTuple):
     """One field. ``scope``: the link that it is read from, for fields of links."""
 
     number: int
@@ -27,38 +27,38 @@ class Field(NamedTuple):
     scope: int = 0
 
 
-def _throttle(number: int, reason: str) -> Field:
-    return Field(number, "gpu_throttle_seconds_total", (("reason", reason),), 1e-9)
+def _throttle(number: int, reason: str) -> NvmlField:
+    return NvmlField(number, "gpu_throttle_seconds_total", (("reason", reason),), 1e-9)
 
 
-def _nvlink(number: int, kind: str) -> Field:
-    return Field(number, "gpu_nvlink_errors_total", (("kind", kind),))
+def _nvlink(number: int, kind: str) -> NvmlField:
+    return NvmlField(number, "gpu_nvlink_errors_total", (("kind", kind),))
 
 
-FIELDS: tuple[Field, ...] = (
-    Field(3, "gpu_ecc_correctable_total"),
-    Field(4, "gpu_ecc_uncorrectable_total"),
-    Field(5, "gpu_ecc_correctable_lifetime_total"),
-    Field(6, "gpu_ecc_uncorrectable_lifetime_total"),
-    Field(29, "gpu_pages_retired_total", (("cause", "single_bit"),)),
-    Field(30, "gpu_pages_retired_total", (("cause", "double_bit"),)),
-    Field(31, "gpu_pages_pending"),
-    Field(142, "gpu_rows_remapped_correctable_total"),
-    Field(143, "gpu_rows_remapped_uncorrectable_total"),
-    Field(144, "gpu_row_remap_pending"),
-    Field(145, "gpu_row_remap_failed"),
-    Field(82, "gpu_memory_temperature_celsius"),
-    Field(83, "gpu_energy_joules_total", (), 1e-3),
-    Field(186, "gpu_power_instant_watts", (), 1e-3),
-    Field(94, "gpu_pcie_replays_total"),
-    Field(173, "gpu_pcie_errors_total", (("kind", "correctable"),)),
-    Field(174, "gpu_pcie_errors_total", (("kind", "nack_received"),)),
-    Field(177, "gpu_pcie_errors_total", (("kind", "nack_sent"),)),
-    Field(197, "gpu_pcie_tx_bytes_total"),
-    Field(198, "gpu_pcie_rx_bytes_total"),
-    Field(138, "gpu_nvlink_tx_bytes_total", (), 1024.0, ALL_LINKS),
-    Field(139, "gpu_nvlink_rx_bytes_total", (), 1024.0, ALL_LINKS),
-    Field(230, "gpu_recovery_action"),
+FIELDS: tuple[NvmlField, ...] = (
+    NvmlField(3, "gpu_ecc_correctable_total"),
+    NvmlField(4, "gpu_ecc_uncorrectable_total"),
+    NvmlField(5, "gpu_ecc_correctable_lifetime_total"),
+    NvmlField(6, "gpu_ecc_uncorrectable_lifetime_total"),
+    NvmlField(29, "gpu_pages_retired_total", (("cause", "single_bit"),)),
+    NvmlField(30, "gpu_pages_retired_total", (("cause", "double_bit"),)),
+    NvmlField(31, "gpu_pages_pending"),
+    NvmlField(142, "gpu_rows_remapped_correctable_total"),
+    NvmlField(143, "gpu_rows_remapped_uncorrectable_total"),
+    NvmlField(144, "gpu_row_remap_pending"),
+    NvmlField(145, "gpu_row_remap_failed"),
+    NvmlField(82, "gpu_memory_temperature_celsius"),
+    NvmlField(83, "gpu_energy_joules_total", (), 1e-3),
+    NvmlField(186, "gpu_power_instant_watts", (), 1e-3),
+    NvmlField(94, "gpu_pcie_replays_total"),
+    NvmlField(173, "gpu_pcie_errors_total", (("kind", "correctable"),)),
+    NvmlField(174, "gpu_pcie_errors_total", (("kind", "nack_received"),)),
+    NvmlField(177, "gpu_pcie_errors_total", (("kind", "nack_sent"),)),
+    NvmlField(197, "gpu_pcie_tx_bytes_total"),
+    NvmlField(198, "gpu_pcie_rx_bytes_total"),
+    NvmlField(138, "gpu_nvlink_tx_bytes_total", (), 1024.0, ALL_LINKS),
+    NvmlField(139, "gpu_nvlink_rx_bytes_total", (), 1024.0, ALL_LINKS),
+    NvmlField(230, "gpu_recovery_action"),
     _throttle(74, "sw_power_cap"),
     _throttle(75, "thermal"),
     _throttle(76, "sync_boost"),
@@ -82,8 +82,8 @@ LINK_COUNTERS: Sequence[tuple[int, str]] = ((2, "crc_flit"), (3, "crc_data"), (0
 """nvmlDeviceGetNvLinkErrorCounter: a link's share of the totals above, read if any of them is not 0."""
 
 _NVLINK5 = (
-    Field(202, "gpu_nvlink_tx_bytes_total"),
-    Field(204, "gpu_nvlink_rx_bytes_total"),
+    NvmlField(202, "gpu_nvlink_tx_bytes_total"),
+    NvmlField(204, "gpu_nvlink_rx_bytes_total"),
     _nvlink(206, "malformed"),
     _nvlink(207, "buffer_overrun"),
     _nvlink(208, "receive"),
@@ -99,7 +99,7 @@ _NVLINK5 = (
 )
 
 
-def by_link(links: int) -> tuple[Field, ...]:
+def by_link(links: int) -> tuple[NvmlField, ...]:
     """Fields of each link, which Blackwell and later have instead of the totals."""
     return tuple(field._replace(scope=link) for field in _NVLINK5 for link in range(min(links, MAX_LINKS)))
 
@@ -107,14 +107,14 @@ def by_link(links: int) -> tuple[Field, ...]:
 class FieldRequest:
     """Reads several fields of one GPU by one call. The array is kept because creating it costs more than the call."""
 
-    def __init__(self, api: Any, fields: Sequence[Field]) -> None:
+    def __init__(self, api: Any, fields: Sequence[NvmlField]) -> None:
         self.fields = tuple(fields)
         self._array = (api.c_nvmlFieldValue_t * len(self.fields))()
         self._call = api.nvmlLib.nvmlDeviceGetFieldValues
         for value, field in zip(self._array, self.fields, strict=True):
             value.fieldId, value.scopeId = field.number, field.scope
 
-    def read(self, handle: Any) -> tuple[int, list[tuple[Field, int, float]]]:
+    def read(self, handle: Any) -> tuple[int, list[tuple[NvmlField, int, float]]]:
         """NVML's return code of the call; and (field, its return code, value in the metric's unit) for each field."""
         if not self.fields:
             return 0, []

@@ -1,4 +1,4 @@
-"""One GPU that is read repeatedly: what it does not support, or what hardly changes, is read less often."""
+"""One GPU that is read repeatedly: values that it does not support, or that hardly change, are read less often."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from trackside.agent.nvml.fields import FIELDS, MAX_LINKS, Field, FieldRequest, by_link
+from trackside.agent.nvml.fields import FIELDS, MAX_LINKS, FieldRequest, NvmlField, by_link
 from trackside.agent.nvml.library import GONE, LOST, NOT_SUPPORTED, GpuDevice, Library
 from trackside.agent.nvml.probes import FAULTY_LINKS, NvmlProbe, Value, probes_of
 from trackside.agent.source import Labels, Unavailable
@@ -28,31 +28,31 @@ class _ProbeState:
 
     probe: NvmlProbe
     due: float = 0.0
-    answer: tuple[Value, ...] = ()
+    values: tuple[Value, ...] = ()
     error_code: int = 0
     """The return code that means not supported; 0 if supported."""
 
 
-class Gpu:
+class NvmlGpu:
     """One GPU: its probes and fields, and which of them it supports. Values are in the units of their metrics."""
 
     def __init__(self, library: Library, device: GpuDevice) -> None:
-        """Raises GpuLost."""
+        """Raises LostGpuError."""
         self._api, self.device = library.api, device
         self._error: Any = library.error
         if device.handle is None:
             raise LostGpuError("it could not be identified when the agent started")
         self._probes = [_ProbeState(probe) for probe in probes_of(self._api, device.handle)]
         self._links = _ProbeState(FAULTY_LINKS)
-        self._unsupported: dict[Field, int] = {}
+        self._unsupported: dict[NvmlField, int] = {}
         self._request: FieldRequest | None = None
         self._fields_due = 0.0
         self.failures: list[str] = []
         """Errors of the last reading that do not mean that the GPU is lost; one line each."""
 
     def read(self, skipped_metrics: Collection[str] = ()) -> Iterator[Value]:
-        """Read all values, except probes whose metrics are all in ``skipped_metrics``. Raises GpuLost, and Unavailable
-        if NVML itself is gone."""
+        """Read all values, except probes whose metrics are all in ``skipped_metrics``. Raises LostGpuError, and
+        Unavailable if NVML itself is gone."""
         now = time.monotonic()
         self.failures.clear()
         for state in self._probes:
@@ -72,18 +72,18 @@ class Gpu:
 
     def _probe(self, state: _ProbeState, now: float) -> tuple[Value, ...]:
         if now < state.due:
-            return state.answer
-        state.answer = ()
+            return state.values
+        state.values = ()
         try:
-            state.answer = tuple(
-                value for value in state.probe.read(self._api, self.device.handle) if _plausible(value)
+            state.values = tuple(
+                value for value in state.probe.read(self._api, self.device.handle) if _is_plausible(value)
             )
             state.due, state.error_code = now + state.probe.reuse_s, 0
         except self._error as error:
             if error.value in NOT_SUPPORTED:
                 state.due, state.error_code = now + RETRY_UNSUPPORTED_S, error.value
             self.check(error.value, state.probe.name)
-        return state.answer
+        return state.values
 
     def _fields(self, now: float) -> Iterator[Value]:
         if self._request is None or now >= self._fields_due:
@@ -102,7 +102,7 @@ class Gpu:
                 sums[key] = sums.get(key, 0.0) + value
                 if value and field.metric == "gpu_nvlink_errors_total":
                     yield field.metric, (*field.labels, ("link", str(field.scope))), value
-            elif _plausible(sample := (field.metric, field.labels, value)):
+            elif _is_plausible(sample := (field.metric, field.labels, value)):
                 yield sample
         if len(answers) and any(field in self._unsupported for field in self._request.fields):
             self._request = FieldRequest(
@@ -113,7 +113,7 @@ class Gpu:
     def _select_fields(self, now: float) -> None:
         """Select all fields; unsupported ones are found by reading, and left out until the next selection."""
         self._unsupported.clear()
-        _, answers = FieldRequest(self._api, [Field(_LINK_COUNT, "")]).read(self.device.handle)
+        _, answers = FieldRequest(self._api, [NvmlField(_LINK_COUNT, "")]).read(self.device.handle)
         links = int(answers[0][2]) if answers and answers[0][1] == 0 else 0
         _, answers_of_first_link = FieldRequest(self._api, by_link(1) if links else ()).read(self.device.handle)
         is_newer = any(
@@ -125,10 +125,10 @@ class Gpu:
         self._request = FieldRequest(self._api, [*FIELDS, *sorted(self._by_link)])
         self._fields_due = now + RETRY_UNSUPPORTED_S
 
-    _by_link: frozenset[Field] = frozenset()
+    _by_link: frozenset[NvmlField] = frozenset()
 
     def check(self, code: int, function: str) -> None:
-        """Handle NVML's return code: raises GpuLost or Unavailable, or notes a failure."""
+        """Handle NVML's return code: raises LostGpuError or Unavailable, or notes a failure."""
         if code in LOST:
             raise LostGpuError(str(self._error(code)))
         if code in GONE:
@@ -137,7 +137,7 @@ class Gpu:
             self.failures.append(f"{function}: {self._error(code)}")
 
 
-def _plausible(value: Value) -> bool:
+def _is_plausible(value: Value) -> bool:
     """Whether a value is in its metric's range; NVML sets all bits if it has no value."""
     metric = METRICS[value[0]]
     return metric.low <= value[2] <= metric.high

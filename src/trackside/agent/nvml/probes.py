@@ -1,4 +1,4 @@
-"""The NVML calls that read a GPU. Each probe yields (metric, its own labels, value).
+"""The NVML calls that read a GPU. Each probe yields (metric, further labels, value).
 
 Values that hardly change are read every few minutes and repeated in each reading.
 """
@@ -29,7 +29,7 @@ class NvmlProbe:
     reuse_s: float = 0.0
 
 
-def _one(
+def _number_probe(
     function: str, metric: str, scale: float = 1.0, *arguments: int, reuse_s: float = 0.0, kind: str = ""
 ) -> NvmlProbe:
     """A probe of a function that returns one number."""
@@ -42,7 +42,7 @@ def _one(
     return NvmlProbe(f"{function}({label})" if label else function, read, (metric,), reuse_s)
 
 
-def _percentage(function: str, metric: str) -> NvmlProbe:
+def _percentage_probe(function: str, metric: str) -> NvmlProbe:
     """A probe of a function that returns a percentage and its sampling period."""
 
     def read(api: Any, handle: Any) -> Iterator[Value]:
@@ -137,26 +137,26 @@ PROBES: tuple[NvmlProbe, ...] = (
         ),
     ),
     NvmlProbe("nvmlDeviceGetUtilizationRates", _utilization, ("gpu_utilization_ratio", "gpu_memory_utilization_ratio")),
-    _percentage("nvmlDeviceGetEncoderUtilization", "gpu_encoder_utilization_ratio"),
-    _percentage("nvmlDeviceGetDecoderUtilization", "gpu_decoder_utilization_ratio"),
-    _one("nvmlDeviceGetClockInfo", "gpu_sm_clock_hertz", 1e6, 1),
-    _one("nvmlDeviceGetClockInfo", "gpu_memory_clock_hertz", 1e6, 2),
+    _percentage_probe("nvmlDeviceGetEncoderUtilization", "gpu_encoder_utilization_ratio"),
+    _percentage_probe("nvmlDeviceGetDecoderUtilization", "gpu_decoder_utilization_ratio"),
+    _number_probe("nvmlDeviceGetClockInfo", "gpu_sm_clock_hertz", 1e6, 1),
+    _number_probe("nvmlDeviceGetClockInfo", "gpu_memory_clock_hertz", 1e6, 2),
     NvmlProbe("nvmlDeviceGetCurrentClocksEventReasons", _reasons, ("gpu_throttle_reasons",)),
-    _one("nvmlDeviceGetTemperature", "gpu_temperature_celsius", 1.0, 0),
-    _one("nvmlDeviceGetMarginTemperature", "gpu_temperature_margin_celsius"),
-    _one("nvmlDeviceGetPowerUsage", "gpu_power_watts", 1e-3),
-    _one("nvmlDeviceGetEnforcedPowerLimit", "gpu_power_limit_watts", 1e-3),
-    _one("nvmlDeviceGetPerformanceState", "gpu_pstate"),
-    _one("nvmlDeviceGetCurrPcieLinkGeneration", "gpu_pcie_link_generation"),
-    _one("nvmlDeviceGetCurrPcieLinkWidth", "gpu_pcie_link_width"),
+    _number_probe("nvmlDeviceGetTemperature", "gpu_temperature_celsius", 1.0, 0),
+    _number_probe("nvmlDeviceGetMarginTemperature", "gpu_temperature_margin_celsius"),
+    _number_probe("nvmlDeviceGetPowerUsage", "gpu_power_watts", 1e-3),
+    _number_probe("nvmlDeviceGetEnforcedPowerLimit", "gpu_power_limit_watts", 1e-3),
+    _number_probe("nvmlDeviceGetPerformanceState", "gpu_pstate"),
+    _number_probe("nvmlDeviceGetCurrPcieLinkGeneration", "gpu_pcie_link_generation"),
+    _number_probe("nvmlDeviceGetCurrPcieLinkWidth", "gpu_pcie_link_width"),
     NvmlProbe("nvmlDeviceGetRowRemapperHistogram", _banks, ("gpu_row_remap_banks",), SLOW_S),
     NvmlProbe("nvmlDeviceGetSramEccErrorStatus", _sram, ("gpu_sram_threshold_exceeded",), SLOW_S),
     NvmlProbe("nvmlDeviceGetGpuFabricInfoV", _fabric, ("gpu_fabric_state",), SLOW_S),
     NvmlProbe("nvmlDeviceGetBAR1MemoryInfo", _bar1, ("gpu_bar1_used_bytes", "gpu_bar1_total_bytes"), SLOW_S),
-    _one("nvmlDeviceGetMaxClockInfo", "gpu_sm_clock_max_hertz", 1e6, 1, reuse_s=STATIC_S),
-    _one("nvmlDeviceGetMaxClockInfo", "gpu_memory_clock_max_hertz", 1e6, 2, reuse_s=STATIC_S),
+    _number_probe("nvmlDeviceGetMaxClockInfo", "gpu_sm_clock_max_hertz", 1e6, 1, reuse_s=STATIC_S),
+    _number_probe("nvmlDeviceGetMaxClockInfo", "gpu_memory_clock_max_hertz", 1e6, 2, reuse_s=STATIC_S),
     *(
-        _one(
+        _number_probe(
             "nvmlDeviceGetTemperatureThreshold",
             "gpu_temperature_limit_celsius",
             1.0,
@@ -167,21 +167,21 @@ PROBES: tuple[NvmlProbe, ...] = (
         for index, kind in enumerate(("shutdown", "slowdown", "memory_operating", "operating"))
     ),
     NvmlProbe("nvmlDeviceGetPowerManagementLimitConstraints", _power_range, ("gpu_power_limit_range_watts",), STATIC_S),
-    _one(
+    _number_probe(
         "nvmlDeviceGetPowerManagementDefaultLimit",
         "gpu_power_limit_range_watts",
         1e-3,
         reuse_s=STATIC_S,
         kind="default",
     ),
-    _one("nvmlDeviceGetMaxPcieLinkGeneration", "gpu_pcie_link_generation_max", reuse_s=STATIC_S),
-    _one("nvmlDeviceGetMaxPcieLinkWidth", "gpu_pcie_link_width_max", reuse_s=STATIC_S),
+    _number_probe("nvmlDeviceGetMaxPcieLinkGeneration", "gpu_pcie_link_generation_max", reuse_s=STATIC_S),
+    _number_probe("nvmlDeviceGetMaxPcieLinkWidth", "gpu_pcie_link_width_max", reuse_s=STATIC_S),
 )
 
 # NVML measures the bus for 20 ms per call. GPUs with GPM report it there; others have only these calls.
 THROUGHPUT = (
-    _one("nvmlDeviceGetPcieThroughput", "gpu_pcie_tx_bytes_per_second", 1e3, 0),
-    _one("nvmlDeviceGetPcieThroughput", "gpu_pcie_rx_bytes_per_second", 1e3, 1),
+    _number_probe("nvmlDeviceGetPcieThroughput", "gpu_pcie_tx_bytes_per_second", 1e3, 0),
+    _number_probe("nvmlDeviceGetPcieThroughput", "gpu_pcie_rx_bytes_per_second", 1e3, 1),
 )
 
 

@@ -15,15 +15,15 @@ _WAIT_MS = 1
 """0 means "forever" in some bindings, so it is avoided."""
 
 
-class Xids:
-    """Receives Xids of these GPUs. Earlier Xids are not reported."""
+class XidEvents:
+    """Receives XidEvents of these GPUs. Earlier XidEvents are not reported."""
 
     def __init__(self, library: Library, devices: Sequence[GpuDevice]) -> None:
         self._api, self._error = library.api, library.error
         self._set: Any = None
         self._indices: dict[int | None, int] = {}
         self.watched: frozenset[int] = frozenset()
-        """GPUs whose Xids are received."""
+        """GPUs whose XidEvents are received."""
         self._register(devices)
 
     def _register(self, devices: Sequence[GpuDevice]) -> None:

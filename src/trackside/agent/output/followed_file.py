@@ -6,11 +6,11 @@ import os
 import re
 from dataclasses import dataclass
 
-from trackside.agent.output.choosing import BYTES_BEFORE, POLICIES, QUIET_S, AllLines, Policy, ResumePoint, TimedLine
 from trackside.agent.output.framing import Framer, Redraws, texts
 from trackside.agent.output.holders import OpenOutput
-from trackside.agent.output.marks import Mark
+from trackside.agent.output.line_policy import BYTES_BEFORE, POLICIES, QUIET_S, AllLines, Policy, ResumePoint, TimedLine
 from trackside.agent.output.options import JobOutputOptions
+from trackside.agent.output.positions import FilePosition
 from trackside.agent.output.scanning import HEAD_BYTES
 from trackside.agent.output.tail import Tail
 from trackside.agent.source import Labels, pairs
@@ -19,7 +19,7 @@ from trackside.logs.line import FileContext
 UNFINISHED_S = 30.0
 """An unfinished line is sent after this time, and again in full when it is continued."""
 ENDED_S = 3.0
-"""The same if the process that wrote it is gone."""
+"""Time after which an unfinished line is sent if the process that wrote it is gone."""
 _LEAF = re.compile(r"attempt_(\d{1,6})/(\d{1,6})/(std(?:out|err))\.log\Z")
 
 
@@ -27,7 +27,7 @@ _LEAF = re.compile(r"attempt_(\d{1,6})/(\d{1,6})/(std(?:out|err))\.log\Z")
 class NewLines:
     """Result of one read of a file."""
 
-    sent: list[TimedLine]
+    lines: list[TimedLine]
     bytes: int = 0
     lost: int = 0
     """Bytes lost because the file was truncated or overwritten."""
@@ -37,16 +37,16 @@ class FollowedFile:
     """Follows one file. ``now``: monotonic seconds. Raises OSError if the file cannot be opened."""
 
     def __init__(
-        self, output: OpenOutput, options: JobOutputOptions, mark: Mark | None, now: float, is_old: bool
+        self, output: OpenOutput, options: JobOutputOptions, position: FilePosition | None, now: float, is_old: bool
     ) -> None:
         self.output, self._options = output, options
         self._tail = Tail(output.link, output.user)
         self.labels: Labels = _labels(output, options)
         self.skipped = 0
-        """Bytes at its beginning that are skipped."""
+        """Number of bytes at the beginning that are skipped."""
         resume = None
-        if mark is not None and self._tail.matches(mark.head, mark.done):
-            resume = self._resume(mark)
+        if position is not None and self._tail.matches(position.head, position.read_to):
+            resume = self._resume(position)
         elif is_old and self._tail.size > options.backlog_bytes:
             resume = self._resume_near_end(self._tail.size - options.backlog_bytes)
         self._framer = Framer()
@@ -58,15 +58,15 @@ class FollowedFile:
         self._is_idle = False
         """Whether nothing is left to send until the file grows."""
         self.has_moved = False
-        """Whether its mark changed since it was saved."""
+        """Whether its position changed since it was saved."""
 
-    def _resume(self, mark: Mark) -> ResumePoint:
-        self.labels = mark.labels
-        self._tail.seek(mark.done)
+    def _resume(self, position: FilePosition) -> ResumePoint:
+        self.labels = position.labels
+        self._tail.seek(position.read_to)
         return ResumePoint(
-            mark.done,
-            mark.sent,
-            self._tail.bytes_before(mark.done, BYTES_BEFORE),
+            position.read_to,
+            position.sent_to,
+            self._tail.bytes_before(position.read_to, BYTES_BEFORE),
             self._tail.bytes_before(HEAD_BYTES, HEAD_BYTES),
         )
 
@@ -93,10 +93,10 @@ class FollowedFile:
         return self._tail.has_more
 
     @property
-    def mark(self) -> Mark:
+    def position(self) -> FilePosition:
         """How far it was sent. Raises OSError."""
-        return Mark(
-            *self.key, self._policy.done, self._policy.sent, self._tail.fingerprint, self.labels, self.grew_time
+        return FilePosition(
+            *self.key, self._policy.read_to, self._policy.sent_to, self._tail.fingerprint, self.labels, self.grew_time
         )
 
     def read(self, max_bytes: int, now: float, time_ns: int) -> NewLines:
@@ -107,7 +107,7 @@ class FollowedFile:
         if not data and self._is_idle and self._tail.restarts == restarts:
             return result
         if self._tail.restarts > restarts:
-            result.sent += self._flush(now, time_ns)
+            result.lines += self._flush(now, time_ns)
             result.lost, self._tail.lost = self._tail.lost, 0
             self._framer, self._policy = Framer(), self._new_policy(None)
         self._is_idle = False
@@ -115,27 +115,27 @@ class FollowedFile:
             self.grew_at, self.grew_time, self.has_moved = now, time_ns / 1e9, True
             start = self._tail.offset - len(data) - len(self._framer.remaining)
             if lines := self._framer.feed(data):
-                self._policy.take(lines, start, time_ns, now)
+                self._policy.add(lines, start, time_ns, now)
             if not data.strip(b"\0") and self._tail.skip_hole():
-                result.sent += self._flush(now, time_ns)
+                result.lines += self._flush(now, time_ns)
                 offset = self._tail.offset
                 self._policy = self._new_policy(
                     ResumePoint(offset, offset, b"", self._tail.bytes_before(HEAD_BYTES, HEAD_BYTES))
                 )
         quiet_s = now - self.grew_at
         if self._framer.remaining and quiet_s >= ENDED_S and not self._has_writer():
-            result.sent += self._flush(now, time_ns)
+            result.lines += self._flush(now, time_ns)
         elif self._framer.remaining and quiet_s >= UNFINISHED_S and isinstance(self._policy, AllLines):
-            result.sent += self._unfinished_line(now, time_ns)
-        position = self._policy.done, self._policy.sent
-        result.sent += self._policy.take_lines(now, quiet_s, False)
-        self.has_moved = self.has_moved or (self._policy.done, self._policy.sent) != position
+            result.lines += self._unfinished_line(now, time_ns)
+        offsets = self._policy.read_to, self._policy.sent_to
+        result.lines += self._policy.take_lines(now, quiet_s, False)
+        self.has_moved = self.has_moved or (self._policy.read_to, self._policy.sent_to) != offsets
         self._is_idle = quiet_s > (UNFINISHED_S + ENDED_S if self._framer.remaining else QUIET_S)
         return result
 
-    def measured(self) -> dict[str, float]:
+    def take_measurements(self) -> dict[str, float]:
         """Progress since the last call, by metric."""
-        return self._policy.measured()
+        return self._policy.take_measurements()
 
     def end(self, now: float, time_ns: int) -> list[TimedLine]:
         """The remaining lines, once no process writes to the file."""
@@ -149,7 +149,7 @@ class FollowedFile:
     def _flush(self, now: float, time_ns: int) -> list[TimedLine]:
         remaining = self._framer.flush()
         if remaining and remaining != self._sent_unfinished:
-            self._policy.take(remaining, self._policy.end, time_ns, now)
+            self._policy.add(remaining, self._policy.end, time_ns, now)
         return self._policy.take_lines(now, now - self.grew_at, True)
 
     def _unfinished_line(self, now: float, time_ns: int) -> list[TimedLine]:

@@ -8,12 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from trackside.agent.rate_limit import RateLimit
+
 MAX_LINE_BYTES = 64 << 10
 """Longer lines are sent in pieces of this size."""
 NONFINITE = re.compile(rb"(?i)\b(?:nan|-?inf(?:inity)?)\b")
 BYTES_PER_LINE = 64 << 10
-"""Skipped bytes after which another redraw may be sent, as after the time between two: a backlog is read at once but
-was written over time."""
+"""Bytes after which another thinned line may be sent, as after the time between two: a backlog is read at once but was
+written over time."""
 
 
 class Framer:
@@ -45,39 +47,18 @@ class Framer:
         return complete
 
 
-class LineBudget:
-    """A number of lines at once, then one more per ``every_s`` seconds or per :data:`BYTES_PER_LINE` skipped."""
-
-    def __init__(self, max_lines: int, every_s: float) -> None:
-        self._max_lines, self._available, self._every_s = max_lines, float(max_lines), every_s
-        self._updated_at: float | None = None
-        self._skipped_bytes = 0
-
-    def take(self, now: float, size: int) -> bool:
-        """Whether a line of that size may be sent. ``now``: seconds of any clock."""
-        elapsed_s = 0.0 if self._updated_at is None else max(0.0, now - self._updated_at)
-        self._updated_at, self._skipped_bytes = now, self._skipped_bytes + size
-        self._available = min(
-            self._max_lines, self._available + elapsed_s / self._every_s + self._skipped_bytes // BYTES_PER_LINE
-        )
-        self._skipped_bytes %= BYTES_PER_LINE
-        if self._available < 1:
-            return False
-        self._available -= 1
-        return True
-
-
 MAX_REDRAWS = 200
 """Redraws sent before they are thinned."""
 
 
 class Redraws:
-    """Which states of a redrawn line are sent: the last one, the one before it (the bar's, if other text then took its
-    line), and one now and then of the earlier ones."""
+    """Selects the states of a redrawn line to send: the last one, the one before it (the progress bar's, if other text
+    then took its line), and of the earlier ones at most one per ``every_s`` seconds after the first
+    :data:`MAX_REDRAWS`."""
 
     def __init__(self, every_s: float) -> None:
-        self._budget = LineBudget(MAX_REDRAWS, every_s)
-        self._nonfinite_budget = LineBudget(MAX_REDRAWS, every_s)
+        self._limit = RateLimit(1 / every_s, MAX_REDRAWS)
+        self._nonfinite_limit = RateLimit(1 / every_s, MAX_REDRAWS)
         self.pending = b""
         """The last state of an unfinished line, if it was not sent."""
 
@@ -86,11 +67,11 @@ class Redraws:
         parts = [part for part in (self.pending, *line.split(b"\r")) if part and not part.isspace()]
         self.pending, last_index = b"", len(parts) - 1
         for index, part in enumerate(parts):
-            allowed = self._budget.take(now, len(part) + 1)
+            allowed = self._limit.take(1, now, (len(part) + 1) / BYTES_PER_LINE)
             if (
                 allowed
                 or (ended and index >= last_index - 1)
-                or (NONFINITE.search(part) and self._nonfinite_budget.take(now, 1))
+                or (NONFINITE.search(part) and self._nonfinite_limit.take(1, now))
             ):
                 yield part
             elif index == last_index:
@@ -104,17 +85,17 @@ def texts(data: bytes, redraws: Redraws, now: float) -> list[str]:
     if not complete:
         lines: list[bytes] = []
     elif redraws.pending or b"\r" in complete:
-        lines = list(_thinned(complete[:-1].split(b"\n"), redraws, now))
+        lines = list(_thin(complete[:-1].split(b"\n"), redraws, now))
     else:
         lines = complete[:-1].split(b"\n")
     if unfinished:
         lines += redraws.states(unfinished, now, ended=not unfinished.endswith(b"\r"))
     if lines and len(max(lines, key=len)) > MAX_LINE_BYTES:
-        lines = [piece for line in lines for piece in pieces(line)]
+        lines = [chunk for line in lines for chunk in split_long(line)]
     return [line.decode("utf-8", "replace") for line in lines]
 
 
-def _thinned(lines: list[bytes], redraws: Redraws, now: float) -> Iterator[bytes]:
+def _thin(lines: list[bytes], redraws: Redraws, now: float) -> Iterator[bytes]:
     for line in lines:
         text = line.removesuffix(b"\r")
         if redraws.pending or b"\r" in text:
@@ -123,7 +104,7 @@ def _thinned(lines: list[bytes], redraws: Redraws, now: float) -> Iterator[bytes
             yield text
 
 
-def pieces(line: bytes) -> Iterator[bytes]:
+def split_long(line: bytes) -> Iterator[bytes]:
     """A line in pieces of at most :data:`MAX_LINE_BYTES`, not cut within a character."""
     while len(line) > MAX_LINE_BYTES:
         cut = MAX_LINE_BYTES

@@ -19,7 +19,7 @@ from typing import Literal
 
 from trackside.agent.output.sharing import Sharing
 from trackside.agent.owners import JobProcess, Owner, Owners
-from trackside.agent.pseudo_files import environ_of, readable
+from trackside.agent.pseudo_files import environ_of, read_or_empty
 from trackside.agent.user import User, user_of
 
 Key = tuple[int, int]
@@ -27,11 +27,11 @@ Key = tuple[int, int]
 RECHECK_S = 30.0
 """Interval at which a process is checked again for a changed output."""
 MAX_PROCESSES = 4096
-"""Processes checked at once."""
+"""Maximum number of processes checked at once."""
 YOUNG_CHECKS = (0, 1, 2, 4, 8)
 """Ages, counted in calls of :meth:`Holders.newest`, at which a young process is checked."""
 EARLY_CHECKS = 3
-"""Number of checks in succession once a process is on the map."""
+"""Number of consecutive checks of a process that is new in the map."""
 MAX_DESCRIPTORS = 256
 """Descriptors checked per ``srun``."""
 MAX_LOG_FOLDERS = 256
@@ -79,7 +79,7 @@ class Holders:
     def newest(self) -> list[OpenOutput]:
         """The files of processes started since the last call. This finds scripts that fail at once, before the map of
         processes is renewed. The newest pid in /proc/loadavg makes a scan of all processes unnecessary."""
-        return list(_merged(self._newcomers()))
+        return list(_deduplicated(self._newcomers()))
 
     def check(self, now: float) -> list[OpenOutput]:
         """The files of processes that are new or were not checked for a while. ``now``: monotonic seconds."""
@@ -90,7 +90,7 @@ class Holders:
         if len(self._checks) > 2 * (len(processes) + MAX_PROCESSES):
             alive = {(process.pid, process.started) for process in processes}
             self._checks = {key: check for key, check in self._checks.items() if key in alive}
-        return list(_merged(outputs))
+        return list(_deduplicated(outputs))
 
     def _is_due(self, process: JobProcess, now: float) -> bool:
         last_check = self._checks.get((process.pid, process.started))
@@ -113,14 +113,14 @@ class Holders:
             elif any(map(_may_be_file, outputs)):
                 owner = self._owners.of_pid(pid) if self._is_process(pid) else None
                 if owner is not None and owner.job is not None:
-                    comm = readable(f"{self._proc}/{pid}/comm").decode("utf-8", "replace").strip()
+                    comm = read_or_empty(f"{self._proc}/{pid}/comm").decode("utf-8", "replace").strip()
                     yield from self._files(pid, comm, owner, None)
 
     def _young(self) -> list[int]:
         """Recently started processes; each is checked several times because it may open its output a little later."""
         self._ages = {pid: age + 1 for pid, age in self._ages.items() if age < YOUNG_CHECKS[-1]}
         try:
-            newest = int(readable(f"{self._proc}/loadavg").split()[-1])
+            newest = int(read_or_empty(f"{self._proc}/loadavg").split()[-1])
         except (ValueError, IndexError):
             return []
         first, self._newest = self._newest + 1, newest
@@ -130,7 +130,7 @@ class Holders:
 
     def _is_process(self, pid: int) -> bool:
         """Whether the id is a process, not another thread; both share one number range."""
-        return b"\nTgid:\t%d\n" % pid in readable(f"{self._proc}/{pid}/status", 512)
+        return b"\nTgid:\t%d\n" % pid in read_or_empty(f"{self._proc}/{pid}/status", 512)
 
     def _files(self, pid: int, comm: str, owner: Owner, environ: Mapping[str, str] | None) -> Iterator[OpenOutput]:
         if comm == STEP_DAEMON and owner.step != "batch":
@@ -172,7 +172,7 @@ class Holders:
         except PermissionError:
             self.refused.add(str(owner.job))
             return None
-        except OSError:  # the process has ended meanwhile
+        except OSError:  # the process has just ended
             return None
         if user is None or not stat.S_ISREG(status.st_mode) or not self._is_written(pid, descriptor):
             return None
@@ -187,12 +187,12 @@ class Holders:
 
     def _is_written(self, pid: int, descriptor: int) -> bool:
         """Whether the descriptor was opened for writing."""
-        match = _FLAGS.search(readable(f"{self._proc}/{pid}/fdinfo/{descriptor}", 512))
+        match = _FLAGS.search(read_or_empty(f"{self._proc}/{pid}/fdinfo/{descriptor}", 512))
         return match is not None and int(match[1], 8) & os.O_ACCMODE != os.O_RDONLY
 
     def _note_launcher(self, pid: int, owner: Owner) -> None:
         """Note where a torchrun makes its workers write; workers may be too short-lived to be seen."""
-        match = _LOG_FOLDER.search(readable(f"{self._proc}/{pid}/cmdline", 64 << 10).decode("utf-8", "replace"))
+        match = _LOG_FOLDER.search(read_or_empty(f"{self._proc}/{pid}/cmdline", 64 << 10).decode("utf-8", "replace"))
         if match is None or owner.job is None:
             return
         try:
@@ -212,7 +212,7 @@ def _may_be_file(path: str) -> bool:
     return path.startswith("/") and not path.startswith(_NOT_FILES)
 
 
-def _merged(outputs: Iterable[OpenOutput]) -> Iterator[OpenOutput]:
+def _deduplicated(outputs: Iterable[OpenOutput]) -> Iterator[OpenOutput]:
     """Each file once; without a rank if processes of several ranks, or of none, have it open."""
     by_key: dict[Key, list[OpenOutput]] = {}
     for output in outputs:

@@ -74,9 +74,9 @@ class Tail:
         """The fingerprint of the file as it is now. Raises OSError."""
         return Fingerprint.of(self._descriptor, self.offset)
 
-    def matches(self, known: Fingerprint, offset: int) -> bool:
+    def matches(self, fingerprint: Fingerprint, offset: int) -> bool:
         """Whether the beginning shows that this is the file that was read up to ``offset`` before. Raises OSError."""
-        return self.size >= offset and Fingerprint.of(self._descriptor, known.size) == known
+        return self.size >= offset and Fingerprint.of(self._descriptor, fingerprint.size) == fingerprint
 
     def read(self, max_bytes: int) -> bytes:
         """Up to ``max_bytes`` new bytes; after a truncation, bytes from the beginning. Raises OSError."""

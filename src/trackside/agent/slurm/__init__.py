@@ -1,1 +1,1 @@
-"""What Slurm reports by its commands and logs."""
+"""Slurm's commands and logs: jobs, nodes, accounting and the scheduler's statistics."""

@@ -1,7 +1,7 @@
 """Accounting records of ended jobs, as lines: their attempts and steps, with exit codes and memory.
 
-Accounting learns of an end some seconds late, so it is queried a while after, for many jobs at once, and again for
-those that it does not have yet.
+Accounting records an end some seconds late, so it is queried :data:`DELAY_S` after the end, for many jobs at once, and
+again for jobs that it does not have yet.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _Query:
     due_s: float
     tries: int = 0
     is_last: bool = True
-    """Whether the job's last attempt has to be over, or any attempt."""
+    """Whether the job's last attempt must have ended; otherwise any attempt."""
 
 
 class Accounting:
@@ -49,7 +49,7 @@ class Accounting:
             self._queries[number] = _Query(now + DELAY_S, is_last=is_last)
 
     def query(self, now: float) -> list[JobEvent]:
-        """Lines of the jobs that accounting has by now. Raises CommandFailed."""
+        """Lines of the jobs that accounting has now. Raises CommandFailed."""
         due = [number for number, query in self._queries.items() if query.due_s <= now][:MAX_JOBS_PER_CALL]
         if not due:
             return []

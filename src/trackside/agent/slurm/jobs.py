@@ -1,7 +1,7 @@
 """Changes of the controller's jobs between readings, as lines with Slurm's record of the job.
 
 A line is a sentence, then a tab and the record as ``scontrol show job`` or ``sacct`` prints it, with tabs between its
-parts. So the lines of a job contain all that Slurm reported of it, at every change of its state.
+parts. So the lines of a job contain all that Slurm reported about it, at every change of its state.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from trackside.catalog.job_states import ALIVE, CLEARING, WAITING, is_over
+from trackside.catalog.job_states import ACTIVE_STATES, ENDING_STATES, WAITING_STATES, is_over
 from trackside.catalog.slurm import values
 from trackside.catalog.slurm.fields import job_ids
 
 _VOLATILE = re.compile(r" RunTime=\S+| LastSchedEval=\S+|SecsPreSuspend=\S+")
-"""Fields that change all the time."""
+"""Fields that change without an event."""
 _KEYS = """
     JobId ArrayJobId ArrayTaskId HetJobId HetJobOffset PackJobId PackJobOffset UserId Priority Nice QOS JobState Reason
     Dependency Restarts ExitCode TimeLimit SubmitTime EligibleTime StartTime EndTime SuspendTime Partition NodeList
@@ -91,8 +91,8 @@ class Queue:
             self.oldest[partition] = max(self.oldest.get(partition, 0.0), now - eligible)
 
 
-class Jobs:
-    """The known jobs; used by one thread."""
+class JobChanges:
+    """The jobs as of the last reading, from which their changes are found; used by one thread."""
 
     def __init__(self, max_lines: int = 2000) -> None:
         self._jobs: dict[str, _Job] = {}
@@ -108,16 +108,16 @@ class Jobs:
             record_hash = hash(_VOLATILE.sub("", "\t".join(lines)))
             number = lines[0][6:].partition(" ")[0]
             numbers.add(number)
-            known = self._jobs.get(number)
-            if known is not None and known.record_hash == record_hash:
-                queue.count(known.fields, now)
+            previous = self._jobs.get(number)
+            if previous is not None and previous.record_hash == record_hash:
+                queue.count(previous.fields, now)
                 continue
             fields = _fields(lines)
             queue.count(fields, now)
             # While a job is completing, it is unclear whether it ended or is requeued.
-            if fields.get("JobState") in CLEARING or len(events) >= self._max_lines:
+            if fields.get("JobState") in ENDING_STATES or len(events) >= self._max_lines:
                 continue
-            verb, sentence = _sentence(known, fields)
+            verb, sentence = _sentence(previous, fields)
             if sentence:
                 record = "\t".join(line.strip() for line in lines)
                 time = min(values.time(fields.get(_TIMES.get(verb, ""))) or now, now)
@@ -149,36 +149,40 @@ def _fields(lines: Sequence[str]) -> dict[str, str]:
     return fields
 
 
-def _sentence(known: _Job | None, fields: Mapping[str, str]) -> tuple[str, str]:
+def _sentence(previous: _Job | None, fields: Mapping[str, str]) -> tuple[str, str]:
     """(verb, end of the sentence) of a change; empty strings if nothing relevant changed."""
-    state, before = fields.get("JobState", "UNKNOWN"), known.state if known is not None else ""
-    if state in WAITING and before and before not in WAITING:
+    state, last_state = fields.get("JobState", "UNKNOWN"), previous.state if previous is not None else ""
+    if state in WAITING_STATES and last_state and last_state not in WAITING_STATES:
         return "requeued", f"requeued{_wait_text(fields)}"
-    if known is not None and before not in WAITING and known.fields.get("Restarts") != fields.get("Restarts"):
-        before = ""  # it was requeued and started again between two readings
+    is_restarted = previous is not None and previous.fields.get("Restarts") != fields.get("Restarts")
+    if is_restarted and last_state not in WAITING_STATES:
+        last_state = ""  # it was requeued and started again between two readings
     if is_over(state):
-        return ("", "") if before == state else ("ended", f"ended {state}{_exit_text(fields)}")
-    if state == before or (before and before in ALIVE and state in ALIVE and "SUSPENDED" not in (state, before)):
-        return _update(known.fields if known is not None else {}, fields)
-    if state in WAITING:
+        return ("", "") if last_state == state else ("ended", f"ended {state}{_exit_text(fields)}")
+    is_active = last_state in ACTIVE_STATES and state in ACTIVE_STATES and "SUSPENDED" not in (state, last_state)
+    if state == last_state or (last_state and is_active):
+        return _update(previous.fields if previous is not None else {}, fields)
+    if state in WAITING_STATES:
         return "submitted", f"submitted{_wait_text(fields)}"
     if state == "SUSPENDED":
         return "suspended", "suspended"
-    return ("resumed", "resumed") if before == "SUSPENDED" else ("started", f"started on {fields.get('NodeList')}")
+    return ("resumed", "resumed") if last_state == "SUSPENDED" else ("started", f"started on {fields.get('NodeList')}")
 
 
-def _update(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, str]:
+def _update(previous: Mapping[str, str], current: Mapping[str, str]) -> tuple[str, str]:
     changes = [
-        f"{key} {before.get(key)} -> {now.get(key)}" for key in _REPORTED_FIELDS if before.get(key) != now.get(key)
+        f"{key} {previous.get(key)} -> {current.get(key)}"
+        for key in _REPORTED_FIELDS
+        if previous.get(key) != current.get(key)
     ]
-    old, new = (values.number(record.get("Priority")) for record in (before, now))
+    old, new = (values.number(record.get("Priority")) for record in (previous, current))
     if old is not None and new is not None and abs(new - old) > MIN_PRIORITY_CHANGE_RATIO * max(old, new):
         changes.append(f"Priority {old} -> {new}")
     if changes:
         return "updated", f"updated: {', '.join(changes)}"
-    reason, other = now.get("Reason", "None"), before.get("Reason", "None")
-    if now.get("JobState") in WAITING and reason not in (other, "None"):
-        return "waits", f"waits for {reason}" + (f", before for {other}" if other != "None" else "")
+    reason, last_reason = current.get("Reason", "None"), previous.get("Reason", "None")
+    if current.get("JobState") in WAITING_STATES and reason not in (last_reason, "None"):
+        return "waits", f"waits for {reason}" + (f", before for {last_reason}" if last_reason != "None" else "")
     return "", ""
 
 

@@ -42,8 +42,8 @@ class _Node:
     booted: float
 
 
-class Nodes:
-    """The known nodes, and the time that each spent in each state since the agent started."""
+class NodeChanges:
+    """The nodes as of the last reading, and the time that each spent in each state since the agent started."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, _Node] = {}
@@ -52,20 +52,21 @@ class Nodes:
         """(node, state) -> seconds"""
 
     def update(self, blocks: Iterable[Sequence[str]], now: float, max_s: float) -> list[NodeEvent]:
-        """The changes since the last reading. The time since then, up to ``max_s``, counts for the state found then."""
+        """The changes since the last reading. The time since then, up to ``max_s``, is added to each
+        node's state at the last reading."""
         events: list[NodeEvent] = []
         elapsed_s = min(now - self._updated_at, max_s) if self._updated_at else 0.0
         self._updated_at = now
         nodes: dict[str, _Node] = {}
         for lines in blocks:
             name, node = _node(lines)
-            known = self._nodes.get(name)
-            last_state = node.state if known is None else known.state
+            previous = self._nodes.get(name)
+            last_state = node.state if previous is None else previous.state
             self.seconds[name, last_state] = self.seconds.get((name, last_state), 0.0) + elapsed_s
             nodes[name] = node
             record = "\t".join(line.strip() for line in lines)
             events += [
-                NodeEvent(name, time_s, f"{text}\t{record}") for time_s, text in _changes(name, known, node, now)
+                NodeEvent(name, time_s, f"{text}\t{record}") for time_s, text in _changes(name, previous, node, now)
             ]
         for name, state in [key for key in self.seconds if key[0] not in nodes]:
             del self.seconds[name, state]
@@ -97,16 +98,16 @@ def _state(raw: str) -> str:
     return "not_responding" if raw.endswith("*") and state not in OUT_OF_SERVICE else state
 
 
-def _changes(name: str, known: _Node | None, node: _Node, now: float) -> Iterable[tuple[float, str]]:
+def _changes(name: str, previous: _Node | None, node: _Node, now: float) -> Iterable[tuple[float, str]]:
     """(time, sentence) of each change. A node seen for the first time is reported only if it is out of service; changes
     between idle and allocated are not reported."""
-    if known is not None and known.booted and node.booted > known.booted + REBOOT_S:
+    if previous is not None and previous.booted and node.booted > previous.booted + REBOOT_S:
         yield min(node.booted, now), f"node {name} booted"
-    is_out, was_out = node.state in OUT_OF_SERVICE, known is not None and known.state in OUT_OF_SERVICE
+    is_out, was_out = node.state in OUT_OF_SERVICE, previous is not None and previous.state in OUT_OF_SERVICE
     if not is_out and not was_out:
         return
-    if known is not None and (known.state, known.reason) == (node.state, node.reason):
+    if previous is not None and (previous.state, previous.reason) == (node.state, node.reason):
         return
-    is_new_reason = known is None or known.reason != node.reason
+    is_new_reason = previous is None or previous.reason != node.reason
     since = signed_reason(node.reason)[2] if is_out and is_new_reason else None
     yield min(since or now, now), f"node {name} is {node.raw}" + (f": {node.reason}" if is_out and node.reason else "")

@@ -1,1 +1,1 @@
-"""One source of readings a file. A module here that defines ``SOURCE`` is registered by being there."""
+"""The sources of readings, one file each. A module that defines ``SOURCE`` is registered because it is here."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trackside.agent.pseudo_files import PseudoFile, lines_of, names_in, number, required
-from trackside.agent.source import Collector, Context, Reading, Source
+from trackside.agent.pseudo_files import PseudoFile, lines_of, names_in, number, read_required
+from trackside.agent.source import AgentSource, Collector, Context, Reading
 
 MAX_DISKS = 256
 _SECTOR, _MS = 1 / 512, 1e3
@@ -38,11 +38,11 @@ def parse_diskstats(data: bytes) -> Iterator[tuple[str, dict[int, int]]]:
 class _Block(Collector):
     def __init__(self, context: Context) -> None:
         self._stats, self._folder = PseudoFile(context.node.proc / "diskstats"), context.node.sys / "block"
-        required(self._stats)
+        read_required(self._stats)
 
     def collect(self, reading: Reading) -> None:
         whole_disks = set(names_in(self._folder, 4 * MAX_DISKS))
-        disks = [disk for disk in parse_diskstats(required(self._stats)) if _is_used_disk(*disk, whole_disks)]
+        disks = [disk for disk in parse_diskstats(read_required(self._stats)) if _is_used_disk(*disk, whole_disks)]
         for name, counts in disks[:MAX_DISKS]:
             for column, (metric, op, unit) in COLUMNS.items():
                 reading.sample(metric, counts[column] / unit, device=name, op=op)
@@ -59,7 +59,7 @@ def _is_used_disk(name: str, counts: dict[int, int], whole_disks: set[str]) -> b
     return is_whole and bool(counts[_READS] or counts[_WRITES])
 
 
-SOURCE = Source(
+SOURCE = AgentSource(
     id="block",
     title="disks: bytes, operations and their duration, requests in flight",
     open=_Block,

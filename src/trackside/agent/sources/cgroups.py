@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trackside.agent.jobs.cgroup_path import step_name
-from trackside.agent.pseudo_files import keyed, number, parse_pressure, readable
-from trackside.agent.source import Collector, Context, Labels, Reading, Sample, Source, Unavailable, pairs
+from trackside.agent.pseudo_files import key_values, number, parse_pressure, read_or_empty
+from trackside.agent.source import AgentSource, Collector, Context, Labels, Reading, Sample, Unavailable, pairs
 
 _LEVEL = re.compile(r"(job|step|task)_([A-Za-z0-9]{1,20})\Z")
 _HERTZ = os.sysconf("SC_CLK_TCK")
@@ -124,30 +124,31 @@ Values = Iterator[tuple[str, float, Mapping[str, str]]]
 
 def _version_2(roots: Mapping[str, str], group: Group) -> Values:
     folder = f"{roots['']}/{group.path}"
-    cpu = keyed(readable(f"{folder}/cpu.stat"), (b"user_usec", b"system_usec", b"throttled_usec"))
+    cpu = key_values(read_or_empty(f"{folder}/cpu.stat"), (b"user_usec", b"system_usec", b"throttled_usec"))
     for key, mode in ((b"user_usec", "user"), (b"system_usec", "system")):
         if key in cpu:
             yield "host_cgroup_cpu_seconds_total", cpu[key] / 1e6, {"mode": mode}
     if b"throttled_usec" in cpu:
         yield "host_cgroup_cpu_throttled_seconds_total", cpu[b"throttled_usec"] / 1e6, {}
     yield from _bytes(folder, {"memory.current": "used", "memory.peak": "peak", "memory.max": "limit"})
-    for key, value in keyed(readable(f"{folder}/memory.stat"), _KINDS_2).items():
+    for key, value in key_values(read_or_empty(f"{folder}/memory.stat"), _KINDS_2).items():
         yield "host_cgroup_memory_bytes", value, {"kind": _KINDS_2[key]}
     if group.level < 3:
-        for key, value in keyed(readable(f"{folder}/memory.events"), _EVENTS).items():
+        for key, value in key_values(read_or_empty(f"{folder}/memory.events"), _EVENTS).items():
             yield "host_cgroup_memory_events_total", value, {"kind": _EVENTS[key]}
     if group.level == 1:
         for resource in ("cpu", "io", "memory"):
-            for level, seconds in parse_pressure(readable(f"{folder}/{resource}.pressure")).items():
+            for level, seconds in parse_pressure(read_or_empty(f"{folder}/{resource}.pressure")).items():
                 yield "host_cgroup_pressure_seconds_total", seconds, {"resource": resource, "level": level}
-        tasks = number(readable(f"{folder}/pids.current").strip())
+        tasks = number(read_or_empty(f"{folder}/pids.current").strip())
         if tasks is not None:
             yield "host_cgroup_tasks", tasks, {}
 
 
 def _version_1(roots: Mapping[str, str], group: Group) -> Values:
     if "cpu" in roots:
-        for key, ticks in keyed(readable(f"{roots['cpu']}/{group.path}/cpuacct.stat"), (b"user", b"system")).items():
+        data = read_or_empty(f"{roots['cpu']}/{group.path}/cpuacct.stat")
+        for key, ticks in key_values(data, (b"user", b"system")).items():
             yield "host_cgroup_cpu_seconds_total", ticks / _HERTZ, {"mode": key.decode()}
     if "memory" not in roots:
         return
@@ -156,24 +157,24 @@ def _version_1(roots: Mapping[str, str], group: Group) -> Values:
         folder,
         {"memory.usage_in_bytes": "used", "memory.max_usage_in_bytes": "peak", "memory.limit_in_bytes": "limit"},
     )
-    for key, value in keyed(readable(f"{folder}/memory.stat"), _KINDS_1).items():
+    for key, value in key_values(read_or_empty(f"{folder}/memory.stat"), _KINDS_1).items():
         yield "host_cgroup_memory_bytes", value, {"kind": _KINDS_1[key]}
-    limit_hits = number(readable(f"{folder}/memory.failcnt").strip())
+    limit_hits = number(read_or_empty(f"{folder}/memory.failcnt").strip())
     if limit_hits is not None:
         yield "host_cgroup_memory_events_total", limit_hits, {"kind": "max"}
-    for value in keyed(readable(f"{folder}/memory.oom_control"), (b"oom_kill",)).values():
+    for value in key_values(read_or_empty(f"{folder}/memory.oom_control"), (b"oom_kill",)).values():
         yield "host_cgroup_memory_events_total", value, {"kind": "oom_kill"}
 
 
 def _bytes(folder: str, files: Mapping[str, str]) -> Values:
     for file, name in files.items():
-        value = number(readable(f"{folder}/{file}").strip())
+        value = number(read_or_empty(f"{folder}/{file}").strip())
         if value is not None and value < _UNLIMITED:
             yield f"host_cgroup_memory_{name}_bytes", value, {}
 
 
-def _add_labels(labels: Labels, more: Mapping[str, str]) -> Labels:
-    return tuple(sorted((*labels, *more.items()))) if more else labels
+def _add_labels(labels: Labels, further_labels: Mapping[str, str]) -> Labels:
+    return tuple(sorted((*labels, *further_labels.items()))) if further_labels else labels
 
 
 def roots_of(cgroups: Path, node: str, extra_roots: Iterable[str] = ()) -> tuple[int, dict[str, str]]:
@@ -192,7 +193,7 @@ def roots_of(cgroups: Path, node: str, extra_roots: Iterable[str] = ()) -> tuple
     return (1, folder_by_controller) if folder_by_controller else (0, {})
 
 
-SOURCE = Source(
+SOURCE = AgentSource(
     id="cgroups",
     title="CPU, memory and pressure of each Slurm job, step and task",
     open=_Cgroups,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 
-from trackside.agent.source import Collector, Reading, Source
+from trackside.agent.source import AgentSource, Collector, Reading
 
 _ERROR = 5
 """TIME_ERROR: the clock is not synchronized, so its offset is meaningless."""
@@ -49,7 +49,7 @@ class _Clock(Collector):
             reading.sample("host_clock_offset_seconds", offset)
 
 
-SOURCE = Source(
+SOURCE = AgentSource(
     id="clock",
     title="the node's clock and its offset from NTP",
     open=_Clock,

@@ -15,17 +15,17 @@ from pathlib import Path
 from trackside.agent.slurm.accounting import Accounting
 from trackside.agent.slurm.command import CommandFailed, Commands, blocks
 from trackside.agent.slurm.daemon_log import DaemonLog
-from trackside.agent.slurm.jobs import JobEvent, Jobs, Queue
-from trackside.agent.slurm.nodes import Nodes
+from trackside.agent.slurm.jobs import JobChanges, JobEvent, Queue
+from trackside.agent.slurm.nodes import NodeChanges
 from trackside.agent.slurm.statistics import statistics
-from trackside.agent.source import Collector, Context, Reading, Source, Unavailable
+from trackside.agent.source import AgentSource, Collector, Context, Reading, Unavailable
 from trackside.catalog.job_states import is_over
 
 UNIT = "slurmctld"
 RECORD_NAME = "scontrol"
 """``filename`` or ``unit`` label of the lines of jobs and nodes: the command whose record they contain."""
 PAUSE_RATIO = 20.0
-"""A reading of one second is followed by a pause of so many seconds."""
+"""Pause after a slow reading, as a multiple of its duration."""
 MAX_PAUSE_S = 300.0
 
 
@@ -57,7 +57,7 @@ class _Controller(Collector):
         self, commands: Commands, log: DaemonLog | None, options: ControllerOptions, clock: Callable[[], float]
     ) -> None:
         self._commands, self._log, self._options, self._clock = commands, log, options, clock
-        self._jobs, self._nodes = Jobs(), Nodes()
+        self._jobs, self._nodes = JobChanges(), NodeChanges()
         self._accounting = Accounting(commands) if options.accounting and commands.has("sacct") else None
         self._next, self._next_statistics, self._failures = 0.0, 0.0, 0
         self._queue: Queue | None = None
@@ -172,7 +172,7 @@ def _log_path(commands: Commands) -> str:
     return log_path if log_path.startswith("/") else ""
 
 
-SOURCE = Source(
+SOURCE = AgentSource(
     id="controller",
     title="Slurm controller: jobs, nodes, queue, scheduler",
     open=_open,

@@ -6,8 +6,8 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from trackside.agent.pseudo_files import PseudoFile, number, required
-from trackside.agent.source import Collector, Context, Labels, Reading, Sample, Source, Unavailable
+from trackside.agent.pseudo_files import PseudoFile, number, read_required
+from trackside.agent.source import AgentSource, Collector, Context, Labels, Reading, Sample, Unavailable
 
 MODES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
 """The columns of /proc/stat; guest time, which follows, is already included in user and nice."""
@@ -69,12 +69,12 @@ class _Cpu(Collector):
         self._stat = PseudoFile(context.node.proc / "stat")
         self._load = PseudoFile(context.node.proc / "loadavg")
         self._hertz = os.sysconf("SC_CLK_TCK")
-        self._before: Ticks = ()
+        self._last_total: Ticks = ()
         self._labels: dict[int, tuple[Labels, ...]] = {}
-        required(self._stat)
+        read_required(self._stat)
 
     def collect(self, reading: Reading) -> None:
-        stat = parse_stat(required(self._stat))
+        stat = parse_stat(read_required(self._stat))
         if not stat.cores:
             raise Unavailable(f"{self._stat.path} has no lines of cores")
         self._add_cores(reading, stat)
@@ -103,9 +103,9 @@ class _Cpu(Collector):
 
     def _add_busy(self, reading: Reading, total: Sequence[int]) -> None:
         """Add the share of non-idle time since the last reading."""
-        before, self._before = self._before, tuple(total)
-        elapsed_ticks = [now - then for now, then in zip(total, before, strict=False)]
-        if not elapsed_ticks or sum(elapsed_ticks) <= 0 or len(total) != len(before):
+        last_total, self._last_total = self._last_total, tuple(total)
+        elapsed_ticks = [ticks - last for ticks, last in zip(total, last_total, strict=False)]
+        if not elapsed_ticks or sum(elapsed_ticks) <= 0 or len(total) != len(last_total):
             return
         # idle and iowait may decrease slightly: the kernel reads them from the clocks of several cores
         idle = sum(max(0, ticks) for mode, ticks in zip(MODES, elapsed_ticks, strict=False) if mode in IDLE)
@@ -116,7 +116,7 @@ class _Cpu(Collector):
         self._load.close()
 
 
-SOURCE = Source(
+SOURCE = AgentSource(
     id="cpu",
     title="CPU time of each core, load, blocked tasks, boot time",
     open=_Cpu,

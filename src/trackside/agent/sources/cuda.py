@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trackside.agent.source import Collector, Context, Reading, Source
+from trackside.agent.source import AgentSource, Collector, Context, Reading
 
 if TYPE_CHECKING:
     from trackside.agent.trace.calls import Calls
@@ -24,8 +24,8 @@ LAUNCHES, SECONDS, CALLS, BYTES, HAS_CONTEXT = (
 @dataclass(frozen=True, slots=True)
 class CudaOptions:
     """``jobs``: trace only these. ``everything``: also trace processes without a job. ``libraries``: probe these from
-    the start, so that not even the first calls are missed. ``timed_one_in``: one of so many launches and queries is
-    timed, a power of two; 0: none."""
+    the start, so that not even the first calls are missed. ``timed_one_in``: one of this many launches and queries is
+    timed; a power of two, or 0 for none."""
 
     jobs: tuple[str, ...] = ()
     everything: bool = False
@@ -65,7 +65,7 @@ class _Cuda(Collector):
                 reading.sample(SECONDS, monotonic(pid, SECONDS, api, "", totals.ns * 1e-9), api=api, **labels)
         for direction, size in calls.bytes_copied(self._functions).items():
             reading.sample(BYTES, monotonic(pid, BYTES, direction, "", size), direction=direction, **labels)
-        process = self.tracer.tracker.of(pid)
+        process = self.tracer.tracker.process_of(pid)
         has_context = calls.has_context or (process is not None and process.has_device)
         reading.sample(HAS_CONTEXT, float(has_context), **labels)
 
@@ -80,7 +80,7 @@ class _Cuda(Collector):
         self.tracer.close()
 
 
-SOURCE = Source(
+SOURCE = AgentSource(
     id="cuda",
     title="CUDA runtime and driver calls of processes, traced by eBPF",
     open=_Cuda,

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from trackside.agent.owners import Owners
 from trackside.agent.preferred_source import DCGM_EXPORTER, SeriesKey, series_key
-from trackside.agent.source import Collector, Context, Labels, Reading, Sample, Source, Unavailable
+from trackside.agent.source import AgentSource, Collector, Context, Labels, Reading, Sample, Unavailable
 from trackside.catalog.dialect import BLANK_RANGES, translate
 from trackside.catalog.exposition import line_of, series_of
 from trackside.catalog.metrics import METRICS
@@ -50,7 +50,7 @@ class _Exporter(Collector):
         """Raises Unavailable if no exporter answers."""
         self._owners: Owners = context.owners
         self._url = context.options.url
-        self._known: dict[bytes, _TranslatedSeries | None] = {}
+        self._translations: dict[bytes, _TranslatedSeries | None] = {}
         self._samples()
 
     def collect(self, reading: Reading) -> None:
@@ -61,13 +61,13 @@ class _Exporter(Collector):
         samples: dict[SeriesKey, Sample] = {}
         owner_labels: dict[str, Labels] = {}
         for series, value in _parse_page(self._scrape()):
-            known = self._translate(series)
-            if known is None or any(low <= value <= high for low, high in BLANK_RANGES):
+            translation = self._translate(series)
+            if translation is None or any(low <= value <= high for low, high in BLANK_RANGES):
                 continue
-            value *= known.scale
-            metric = METRICS[known.metric]
+            value *= translation.scale
+            metric = METRICS[translation.metric]
             if metric.low <= value <= metric.high:
-                sample = Sample(known.metric, self._labels(known, owner_labels), value)
+                sample = Sample(translation.metric, self._labels(translation, owner_labels), value)
                 key = series_key(sample.metric, sample.labels)
                 if key not in samples or b"ENFORCED" in series:  # of two power limits, use the enforced one
                     samples[key] = sample
@@ -75,24 +75,24 @@ class _Exporter(Collector):
             raise Unavailable(f"the page at {self._url} has no GPU metrics", _REMEDY)
         return samples
 
-    def _labels(self, known: _TranslatedSeries, owner_labels: dict[str, Labels]) -> Labels:
+    def _labels(self, translation: _TranslatedSeries, owner_labels: dict[str, Labels]) -> Labels:
         """The labels including the GPU's owner: from the exporter's own job mapping if it is on, else from the process
         map."""
-        if "job" in known.labels:
-            return tuple(sorted(known.labels.items()))
-        gpu = known.labels.get("gpu", "")
+        if "job" in translation.labels:
+            return tuple(sorted(translation.labels.items()))
+        gpu = translation.labels.get("gpu", "")
         if gpu not in owner_labels:
             owner = self._owners.of_gpu(gpu) if gpu else None
             pairs = (("job", owner.job), ("user", owner.user)) if owner is not None else ()
             owner_labels[gpu] = tuple((name, value) for name, value in pairs if value)
-        return tuple(sorted({**dict(owner_labels[gpu]), **known.labels}.items()))
+        return tuple(sorted({**dict(owner_labels[gpu]), **translation.labels}.items()))
 
     def _translate(self, text: bytes) -> _TranslatedSeries | None:
-        if text not in self._known:
-            if len(self._known) >= MAX_SERIES:  # labels change with each scrape
-                self._known.clear()
-            self._known[text] = _translate_series(text)
-        return self._known[text]
+        if text not in self._translations:
+            if len(self._translations) >= MAX_SERIES:  # labels change with each scrape
+                self._translations.clear()
+            self._translations[text] = _translate_series(text)
+        return self._translations[text]
 
     def _scrape(self) -> bytes:
         """The exporter's page. Raises Unavailable."""
@@ -110,19 +110,19 @@ class _Exporter(Collector):
             with closing(connection.getresponse()) as response:
                 if response.status != http.client.OK:
                     raise Unavailable(f"{self._url} answers {response.status} {response.reason}"[:200], _REMEDY)
-                return b"".join(_pieces(response))
+                return b"".join(_chunks(response))
         except (OSError, http.client.HTTPException) as error:
             raise Unavailable(f"no dcgm-exporter answers at {self._url}: {error}"[:300], _REMEDY) from None
         finally:
             connection.close()
 
 
-def _pieces(response: http.client.HTTPResponse) -> Iterator[bytes]:
+def _chunks(response: http.client.HTTPResponse) -> Iterator[bytes]:
     """The body, limited in size and total time. Raises OSError, TimeoutError."""
     deadline, size = time.monotonic() + SCRAPE_TIMEOUT_S, 0
-    while piece := response.read1(1 << 16):
-        size += len(piece)
-        yield piece
+    while chunk := response.read1(1 << 16):
+        size += len(chunk)
+        yield chunk
         if size > MAX_BYTES:
             raise OSError(f"its page is larger than {MAX_BYTES >> 20} MiB")
         if time.monotonic() > deadline:
@@ -148,7 +148,7 @@ def _translate_series(text: bytes) -> _TranslatedSeries | None:
     return _TranslatedSeries(translated.metric, labels, translated.scale)
 
 
-SOURCE = Source(
+SOURCE = AgentSource(
     id=DCGM_EXPORTER,
     title="GPU metrics of a dcgm-exporter on this node, instead of reading them twice",
     open=_Exporter,

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from trackside.agent.pseudo_files import PseudoFile, first_of, lines_of, mount_point, required
-from trackside.agent.source import Collector, Context, Reading, Source
+from trackside.agent.pseudo_files import PseudoFile, first_of, lines_of, mount_point, read_required
+from trackside.agent.source import AgentSource, Collector, Context, Reading
 
 MAX_MOUNTS = 64
 LOCAL = frozenset(b"ext2 ext3 ext4 xfs btrfs zfs f2fs bcachefs jfs reiserfs tmpfs".split())
@@ -58,8 +58,8 @@ def parse_mounts(data: bytes) -> list[FilesystemMount]:
     by_device: dict[str, FilesystemMount] = {}
     for mount in by_path.values():
         key = mount.device if "/" in mount.device or mount.remote else f"{mount.device} {mount.path}"
-        known = by_device.get(key)
-        if known is None or len(mount.path) < len(known.path):
+        listed = by_device.get(key)
+        if listed is None or len(mount.path) < len(listed.path):
             by_device[key] = mount
     return sorted(by_device.values(), key=lambda mount: mount.path)[:MAX_MOUNTS]
 
@@ -179,10 +179,10 @@ class _Filesystems(Collector):
         self._root = "" if node.proc == Path("/proc") else os.fspath(node.proc / "1/root")
         self._checks_remote = options.remote
         self._checker = MountChecker(options.remote_every_s, options.remote_patience_s)
-        required(self._mounts)
+        read_required(self._mounts)
 
     def collect(self, reading: Reading) -> None:
-        mounts = parse_mounts(required(self._mounts))
+        mounts = parse_mounts(read_required(self._mounts))
         for mount in mounts:
             if mount.remote and not self._checks_remote:
                 continue
@@ -214,7 +214,7 @@ class _Filesystems(Collector):
         self._checker.close()
 
 
-SOURCE = Source(
+SOURCE = AgentSource(
     id="filesystems",
     title="space and inodes of file systems, and file systems that do not respond",
     open=_Filesystems,

@@ -9,7 +9,7 @@ from typing import Any
 from trackside.agent.nvml.gpu_labels import GpuLabels
 from trackside.agent.nvml.library import GONE, NO_PERMISSION, GpuDevice, Library
 from trackside.agent.preferred_source import SeriesKey, dcgm_exporter_series, series_key
-from trackside.agent.source import Collector, Context, Labels, Reading, Source, Unavailable
+from trackside.agent.source import AgentSource, Collector, Context, Labels, Reading, Unavailable
 
 _PERCENT, _MIB = 0.01, float(1 << 20)
 METRICS: dict[int, tuple[str, Labels, float]] = {
@@ -131,7 +131,7 @@ def _open(context: Context) -> Collector:
     )
 
 
-SOURCE = Source(
+SOURCE = AgentSource(
     id="gpm",
     title="activity of GPU SMs, tensor cores, memory and links (NVML performance monitoring)",
     open=_open,

@@ -27,7 +27,7 @@ from trackside.agent.hang.ranks import Rank, jobs_of
 from trackside.agent.hang.report import HangReporter, ReportLimits
 from trackside.agent.hang.watch import Key, Kind, Suspicion, Thresholds, Watch, kind_of
 from trackside.agent.pseudo_files import uptime_s
-from trackside.agent.source import Collector, Context, Reading, Source, Unavailable
+from trackside.agent.source import AgentSource, Collector, Context, Reading, Unavailable
 
 MIN_SM_ACTIVITY = 0.2
 """SM activity above what polling alone causes: one or two SMs per channel, up to 32 channels, of 100 or more SMs."""
@@ -38,8 +38,8 @@ class HangOptions(Thresholds, ReportLimits):
     """The table ``[collect.hang]``."""
 
     times: int = 3
-    """How many readings in a row must show the same stacks. A process that works on the same line each time is
-    recognized by what it reads, writes and touches."""
+    """Minimum number of consecutive readings with the same stacks. A process that works on the same line each time is
+    recognized by the bytes that it reads and writes and the memory that it touches."""
     reports: int = 8
     """Maximum number of reports per job, however often it resumes and stops again."""
     py_spy: str = ""
@@ -92,7 +92,7 @@ class Hangs(Collector):
         counters = {rank.key: value for rank in ranks if (value := read_counters(self._proc, rank)) is not None}
         self._note(state, ranks, counters, now)
         if state.watch.resumed_s is not None:
-            self._reporter.resumed(reading, job, ranks, state.watch.resumed_s)
+            self._reporter.report_resumption(reading, job, ranks, state.watch.resumed_s)
         suspicion = state.watch.suspicion(now) if state.reports < self._options.reports else None
         if suspicion is not None and state.watch.is_due(now) and self._is_confirmed(state.watch, ranks, suspicion, now):
             self._reporter.report(reading, job, ranks, suspicion, state.cores)
@@ -102,14 +102,14 @@ class Hangs(Collector):
     def _note(self, state: _JobState, ranks: Sequence[Rank], counters: Mapping[Key, RankCounters], now: float) -> None:
         has_output, kinds = False, dict[Key, Kind]()
         for rank in ranks:
-            current, before = counters.get(rank.key), state.counters.get(rank.key)
+            current, previous = counters.get(rank.key), state.counters.get(rank.key)
             if current is None:
                 continue
-            if before is None:
+            if previous is None:
                 has_output = has_output or not state.is_new  # a process that has just started
                 kinds[rank.key] = "working" if not state.is_new else "asleep"
                 continue
-            activity = activity_between(before, current, now - state.read_at)
+            activity = activity_between(previous, current, now - state.read_at)
             state.cores[rank.key] = activity.cpu_cores
             has_output = has_output or activity.has_output
             kinds[rank.key] = self._kind(rank, activity)
@@ -127,15 +127,15 @@ class Hangs(Collector):
 
     def _is_confirmed(self, watch: Watch, ranks: Sequence[Rank], suspicion: Suspicion, now: float) -> bool:
         """Whether stacks confirm the suspicion; without stacks, whether all ranks are asleep."""
-        standing = [rank for rank in ranks if rank.key in suspicion.standing][: self._options.ranks]
+        inactive = [rank for rank in ranks if rank.key in suspicion.inactive][: self._options.ranks]
         if self._reporter.program is not None:
-            threads_by_rank, _ = self._reporter.stacks(standing, time.monotonic() + self._options.all_s / 2)
+            threads_by_rank, _ = self._reporter.stacks(inactive, time.monotonic() + self._options.all_s / 2)
             if threads_by_rank:
                 stacks = {
                     key: {thread.tid: thread.calls for thread in threads} for key, threads in threads_by_rank.items()
                 }
-                return watch.compared(now, stacks, suspicion, self._options.times)
-        return all(watch.kinds[key][0] == "asleep" for key in suspicion.standing)
+                return watch.add_stacks(now, stacks, suspicion, self._options.times)
+        return all(watch.kinds[key][0] == "asleep" for key in suspicion.inactive)
 
     def _age_s(self, ranks: Sequence[Rank]) -> float:
         """Age of the oldest of these processes in seconds."""
@@ -148,7 +148,7 @@ def _open(context: Context) -> Hangs:
     return Hangs(context)
 
 
-SOURCE = Source(
+SOURCE = AgentSource(
     id="hang",
     title="jobs that seem to hang: states, stacks and flight recorder dumps of their ranks",
     open=_open,

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from trackside.agent.pseudo_files import PseudoFile, names_in, number
-from trackside.agent.source import Collector, Context, Labels, Reading, Sample, Source, Unavailable, pairs
+from trackside.agent.source import AgentSource, Collector, Context, Labels, Reading, Sample, Unavailable, pairs
 
 MAX_PORTS = 128
 RESCAN_READINGS = 20
@@ -113,7 +113,7 @@ class _Infiniband(Collector):
             port.close()
 
 
-SOURCE = Source(
+SOURCE = AgentSource(
     id="infiniband",
     title="ports of InfiniBand, RoCE and EFA adapters",
     open=_Infiniband,

@@ -5,22 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from trackside.agent.output.choosing import TimedLine
 from trackside.agent.output.followed_file import FollowedFile, NewLines
 from trackside.agent.output.holders import Holders, Key, OpenOutput
-from trackside.agent.output.marks import Marks
+from trackside.agent.output.line_policy import TimedLine
 from trackside.agent.output.measures import ALL
 from trackside.agent.output.options import JobOutputOptions
 from trackside.agent.output.pattern_files import PatternFiles
+from trackside.agent.output.positions import SavedPositions
 from trackside.agent.output.sharing import Sharing
-from trackside.agent.source import Collector, Context, LogLine, Reading, Sample, Source
+from trackside.agent.source import AgentSource, Collector, Context, LogLine, Reading, Sample
 
 CHECK_S = 2.0
 """Interval at which all processes are checked; new ones are checked in each reading."""
 PATTERNS_S = 10.0
 """Interval at which file name patterns are evaluated."""
 READ_BYTES = 256 << 10
-"""Bytes read of one file before the next file's turn."""
+"""Maximum bytes read of one file before the next file's turn."""
 MAX_BYTES = 4 << 20
 """Limit of all files per reading; the rest is read later."""
 MAX_LINES = 25_000
@@ -45,9 +45,9 @@ class JobOutput(Collector):
         sharing = Sharing(context.node.proc, options.shared)
         self._holders = Holders(context.node.proc, context.node.name, context.owners, sharing)
         self._pattern_files = PatternFiles(options.paths)
-        self._marks = Marks(None if context.state is None else context.state / "job_output.json")
-        if self._marks.warning:
-            context.say(self._marks.warning)
+        self._positions = SavedPositions(None if context.state is None else context.state / "job_output.json")
+        if self._positions.warning:
+            context.say(self._positions.warning)
         self._files: dict[Key, FollowedFile] = {}
         self._failed_at: dict[Key, float] = {}
         """Key of a file that cannot be opened -> time of the last attempt."""
@@ -77,7 +77,7 @@ class JobOutput(Collector):
         self._offered = None
         changed = [file for file in self._files.values() if file.has_moved]
         if changed:
-            self._save_marks(changed)
+            self._save_positions(changed)
 
     def close(self) -> None:
         for file in self._files.values():
@@ -96,9 +96,9 @@ class JobOutput(Collector):
             self._globbed_at = now
             outputs += self._pattern_files.matching_files()
         for output in outputs:
-            known = self._files.get(output.key)
-            if known is not None:
-                known.held_at = now
+            file = self._files.get(output.key)
+            if file is not None:
+                file.held_at = now
             elif now - self._failed_at.get(output.key, float("-inf")) >= CLOSE_AFTER_S:
                 self._open(output, now, reading)
         self._is_first = self._is_first and not outputs
@@ -126,7 +126,7 @@ class JobOutput(Collector):
             self._warn_once(reading, "files", f"more than {max_files} output files; raise most_files to follow all")
             return
         try:
-            file = FollowedFile(output, self._options, self._marks.get(output.key), now, self._is_first)
+            file = FollowedFile(output, self._options, self._positions.get(output.key), now, self._is_first)
         except OSError as error:
             self._failed_at[output.key] = now
             reason = f"{output.path} of job {output.job} cannot be read ({error.strerror})"
@@ -144,34 +144,38 @@ class JobOutput(Collector):
     def _follow(self, now: float, reading: Reading) -> None:
         """Read the files in turns, until none has more or the reading is full."""
         bytes_left = MAX_BYTES
-        files = [f for f in self._files.values() if now - f.grew_at < IDLE_S or now - f.read_at >= IDLE_READ_S]
+        files = [
+            file for file in self._files.values() if now - file.grew_at < IDLE_S or now - file.read_at >= IDLE_READ_S
+        ]
         if files:
             self._first_index = (self._first_index + 1) % len(files)
             files = files[self._first_index :] + files[: self._first_index]
         measurements: dict[tuple[str, str | None, str], float] = {}
         while files and bytes_left > 0 and len(reading.lines) < MAX_LINES:
-            more = []
+            unfinished = []
             for file in files:
                 if bytes_left <= 0 or len(reading.lines) >= MAX_LINES:
                     break
                 result = self._read(file, min(READ_BYTES, bytes_left), now, reading)
                 bytes_left -= result.bytes
                 if result.bytes and file.has_more:
-                    more.append(file)
+                    unfinished.append(file)
                 rank = dict(file.labels).get("rank")
-                measurements |= {(file.output.job, rank, name): value for name, value in file.measured().items()}
-            files = more
+                measurements |= {
+                    (file.output.job, rank, name): value for name, value in file.take_measurements().items()
+                }
+            files = unfinished
         for (job, rank, metric), value in measurements.items():
             reading.sample(metric, value, job=job, rank=rank)
 
     def _read(self, file: FollowedFile, max_bytes: int, now: float, reading: Reading) -> NewLines:
         file.read_at = now
         try:
-            result = file.read(max_bytes, now, self._now(reading))
+            result = file.read(max_bytes, now, self._now_ns(reading))
         except OSError as error:
             self._warn_once(reading, file.output.path, f"{file.output.path} can no longer be read ({error.strerror})")
             return NewLines([])
-        self._add(reading, file, result.sent)
+        self._add(reading, file, result.lines)
         if result.lost:
             reading.lost["bytes"] += result.lost
         return result
@@ -179,8 +183,8 @@ class JobOutput(Collector):
     def _close_unused(self, now: float, reading: Reading) -> None:
         for key, file in list(self._files.items()):
             if now - file.held_at > CLOSE_AFTER_S and now - file.grew_at > CLOSE_AFTER_S:
-                self._add(reading, file, file.end(now, self._now(reading)))
-                self._save_marks([file])
+                self._add(reading, file, file.end(now, self._now_ns(reading)))
+                self._save_positions([file])
                 file.close()
                 del self._files[key]
 
@@ -192,22 +196,22 @@ class JobOutput(Collector):
             self._last_line_ns = time_ns if step_back_ns < 0 or step_back_ns > CLOCK_STEP_NS else self._last_line_ns + 1
             reading.lines.append(LogLine(self._last_line_ns, file.labels, text))
 
-    def _now(self, reading: Reading) -> int:
+    def _now_ns(self, reading: Reading) -> int:
         return max(time.time_ns(), reading.time_ns)
 
-    def _save_marks(self, files: Iterable[FollowedFile]) -> None:
-        marks = []
+    def _save_positions(self, files: Iterable[FollowedFile]) -> None:
+        positions = []
         for file in files:
             try:
-                marks.append(file.mark)
+                positions.append(file.position)
                 file.has_moved = False
             except OSError:
                 continue
         try:
-            self._marks.put(marks)
+            self._positions.put(positions)
         except OSError as error:
-            if "marks" not in self._warned:
-                self._warned.add("marks")
+            if "positions" not in self._warned:
+                self._warned.add("positions")
                 self._say(
                     f"read positions of output files cannot be saved ({error}); lines are sent again after a restart"
                 )
@@ -218,7 +222,7 @@ class JobOutput(Collector):
             reading.warnings.append(warning)
 
 
-SOURCE = Source(
+SOURCE = AgentSource(
     id="job_output",
     title="output of jobs",
     open=JobOutput,

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import msgspec
 
-from trackside.agent.kernel.choice import Policy, RateLimit, select
 from trackside.agent.kernel.journal import Journal, KernelPosition, load_position
+from trackside.agent.kernel.line_selection import Policy, select
 from trackside.agent.kernel.neighbors import is_one_of_several, lines_of_other_nodes
 from trackside.agent.kernel.ring import KernelClock, KernelRecord, Ring
 from trackside.agent.preferred_source import KERNEL_LOG
-from trackside.agent.source import Collector, Context, Reading, Source, Unavailable
+from trackside.agent.rate_limit import RateLimit
+from trackside.agent.source import AgentSource, Collector, Context, Reading, Unavailable
 from trackside.agent.state import write_atomic
 
 MAX_RECORDS = 20_000
@@ -45,28 +46,28 @@ class RingReader:
 
     def __init__(self, path: Path, boot: str, position: KernelPosition, look_back_s: float) -> None:
         """Raises OSError."""
-        known = position if boot and position.boot == boot else KernelPosition()
+        start = position if boot and position.boot == boot else KernelPosition()
         self._boot = boot
-        self._clock = KernelClock(known.base_ns, known.drift_ns)
+        self._clock = KernelClock(start.base_ns, start.drift_ns)
         # If the node rebooted since an earlier agent's last reading, everything in the ring is new.
         self._oldest_ns = 0 if position.boot else self._clock.now_ns() - int(look_back_s * 1e9)
-        self._ring = Ring(path, known.sequence)
+        self._ring = Ring(path, start.sequence)
 
     def read(self, reading: Reading) -> list[tuple[int, str]]:
         """(POSIX nanoseconds, text) since the last call. Raises Unavailable."""
         clock, records = self._clock, list[KernelRecord]()
-        clock.look()
+        clock.begin_read()
         try:
             records.extend(self._ring.records(MAX_RECORDS))
         except OSError as error:
             if not records:
                 raise Unavailable(f"the kernel's ring buffer can no longer be read: {error.strerror}") from error
         if records:
-            clock.fit(records[0].time_us, records[-1].time_us)
+            clock.correct(records[0].time_us, records[-1].time_us)
         timed = ((clock.time_ns(record.time_us), record) for record in records)
         lines = [(time_ns, line) for time_ns, record in timed if time_ns >= self._oldest_ns for line in record.lines]
         if len(records) < MAX_RECORDS:
-            clock.all_read()
+            clock.end_read()
             self._oldest_ns = 0
         if self._ring.lost:
             reading.lost["lines"] += self._ring.lost
@@ -76,11 +77,11 @@ class RingReader:
 
     def position(self) -> KernelPosition:
         """The position to resume from."""
-        if not self._boot or self._ring.last < 0:
+        if not self._boot or self._ring.last_sequence < 0:
             return KernelPosition()
         return KernelPosition(
             boot=self._boot,
-            sequence=self._ring.last,
+            sequence=self._ring.last_sequence,
             base_ns=self._clock.base_ns,
             drift_ns=self._clock.drift_ns,
         )
@@ -105,8 +106,8 @@ class _KernelLog(Collector):
         if any(text.startswith("oom-kill:") for _, text in lines) and is_one_of_several(
             self._node.sys, self._node.name
         ):
-            others = lines_of_other_nodes([text for _, text in lines], self._node.name)
-            lines = [line for index, line in enumerate(lines) if index not in others]
+            excluded = lines_of_other_nodes([text for _, text in lines], self._node.name)
+            lines = [line for index, line in enumerate(lines) if index not in excluded]
         if not lines:
             return
         indices, left_out = select(
@@ -154,7 +155,7 @@ def _reader(context: Context, position: KernelPosition) -> RingReader | Journal:
     return journal
 
 
-SOURCE = Source(
+SOURCE = AgentSource(
     id=KERNEL_LOG,
     title="kernel messages",
     open=_KernelLog,

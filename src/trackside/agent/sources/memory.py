@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from trackside.agent.kernel.neighbors import is_one_of_several
-from trackside.agent.pseudo_files import PseudoFile, keyed, names_in, required
-from trackside.agent.source import Collector, Context, Reading, Source, Unavailable
+from trackside.agent.pseudo_files import PseudoFile, key_values, names_in, read_required
+from trackside.agent.source import AgentSource, Collector, Context, Reading, Unavailable
 
 MEMINFO = {
     b"MemTotal": "host_memory_total_bytes",
@@ -32,15 +32,15 @@ class _Memory(Collector):
             for file, kind in EDAC.items()
         ]
         self._sys, self._node = context.node.sys, context.node.name
-        required(self._meminfo)
+        read_required(self._meminfo)
 
     def collect(self, reading: Reading) -> None:
-        values = keyed(required(self._meminfo), MEMINFO)
+        values = key_values(read_required(self._meminfo), MEMINFO)
         if b"MemTotal" not in values:
             raise Unavailable(f"{self._meminfo.path} has no MemTotal")
         for key, value in values.items():
             reading.sample(MEMINFO[key], value)
-        counts = keyed(self._vmstat.read_or_warn(reading), VMSTAT)
+        counts = key_values(self._vmstat.read_or_warn(reading), VMSTAT)
         if is_one_of_several(self._sys, self._node):
             counts.pop(b"oom_kill", None)  # the kernel counts those of all nodes; each node's own are in its kernel log
         for key, value in counts.items():
@@ -54,7 +54,7 @@ class _Memory(Collector):
             file.close()
 
 
-SOURCE = Source(
+SOURCE = AgentSource(
     id="memory",
     title="host memory, swap, major faults, out-of-memory kills, memory errors",
     open=_Memory,

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trackside.agent.source import Collector, Context, Reading, Source
+from trackside.agent.source import AgentSource, Collector, Context, Reading
 
 if TYPE_CHECKING:
     from trackside.agent.trace.collectives import Collectives, Communicator, Tally
@@ -43,7 +43,7 @@ class _Group:
     in_flight: int = 0
     enqueue_ns: int = 0
     device_ns: int = 0
-    measured: int = 0
+    timed: int = 0
     is_observed: bool = True
 
     def add(self, process: Collectives, key: tuple[int, int], tally: Tally) -> None:
@@ -52,7 +52,7 @@ class _Group:
         self.in_flight += process.in_flight[key]
         self.enqueue_ns += tally.enqueue_ns
         self.device_ns += tally.device_ns
-        self.measured += tally.measured
+        self.timed += tally.timed
         self.is_observed &= key not in process.unobserved
 
 
@@ -61,7 +61,7 @@ class _Nccl(Collector):
         from trackside.agent.trace import collectives, functions  # tracing code is loaded only when it is used
         from trackside.agent.trace.tracer import Tracer
 
-        self._read = collectives.read
+        self._read = collectives.read_collectives
         self._functions = functions.nccl()
         self.tracer = Tracer("nccl", self._functions, context)
         table, handle = self.tracer.probes.loaded.table, collectives.HANDLE.size
@@ -71,13 +71,13 @@ class _Nccl(Collector):
         self._settled = table("settled", 4, 8)
         self._marks = table("marks", handle, 16)
         self._under_way = (table("calls", 16, 40), table("joining", 16, collectives.COMMUNICATOR.size))
-        self._known: dict[int, dict[int, Communicator]] = {}
+        self._last_communicators: dict[int, dict[int, Communicator]] = {}
 
     def collect(self, reading: Reading) -> None:
         tallies, communicators = self._tallies.rows(), self._communicators.rows()
         settled = {_number(key): _number(value) for key, value in self._settled.rows()}
-        collectives_by_pid = self._read(tallies, communicators, self._lanes.rows(), settled, self._known)
-        self._known = {pid: collectives.communicators for pid, collectives in collectives_by_pid.items()}
+        collectives_by_pid = self._read(tallies, communicators, self._lanes.rows(), settled, self._last_communicators)
+        self._last_communicators = {pid: collectives.communicators for pid, collectives in collectives_by_pid.items()}
         now = time.monotonic_ns()
         for pid, collectives in sorted(collectives_by_pid.items()):
             if (labels := self.tracer.labels(pid)) is not None:
@@ -109,7 +109,7 @@ class _Nccl(Collector):
                 completed = monotonic(pid, COMPLETED, op, comm, max(0, group.started - group.in_flight))
                 reading.sample(COMPLETED, completed, **series_labels)
                 reading.sample(IN_FLIGHT, max(0.0, started - completed), **series_labels)
-            if group.measured:
+            if group.timed:
                 reading.sample(SECONDS, monotonic(pid, SECONDS, op, comm, group.device_ns * 1e-9), **series_labels)
         _add_ages(reading, labels, process, names, now)
 
@@ -121,9 +121,9 @@ def _add_ages(reading: Reading, labels: Labels, process: Collectives, names: dic
     """Add how long the oldest collective of each live communicator has been in flight."""
     unobserved = {serial for _, serial in process.unobserved}
     ages: dict[str, float] = {}
-    for serial, known in process.communicators.items():
+    for serial, communicator in process.communicators.items():
         comm = names.get(serial, "")
-        if comm and not known.has_ended and serial not in unobserved:
+        if comm and not communicator.has_ended and serial not in unobserved:
             age = max(0, now - process.oldest.get(serial, now)) * 1e-9
             ages[comm] = max(age, ages.get(comm, 0.0))
     for comm, age in ages.items():
@@ -134,7 +134,7 @@ def _number(value: bytes) -> int:
     return int.from_bytes(value, "little")
 
 
-SOURCE = Source(
+SOURCE = AgentSource(
     id="nccl",
     title="NCCL communicators and collectives of processes, traced by eBPF",
     open=_Nccl,

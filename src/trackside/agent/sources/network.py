@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from trackside.agent.pseudo_files import PseudoFile, first_of, lines_of, number, readable, required
-from trackside.agent.source import Collector, Context, Reading, Source
+from trackside.agent.pseudo_files import PseudoFile, first_of, lines_of, number, read_or_empty, read_required
+from trackside.agent.source import AgentSource, Collector, Context, Reading
 
 MAX_DEVICES = 256
 
@@ -55,10 +55,10 @@ class _Network(Collector):
         self._tcp = PseudoFile(first_of(proc / "1/net/snmp", proc / "net/snmp"))
         self._states: dict[str, PseudoFile | None] = {}
         self._speeds: dict[str, tuple[bytes, float | None]] = {}
-        required(self._devices)
+        read_required(self._devices)
 
     def collect(self, reading: Reading) -> None:
-        devices = list(parse_devices(required(self._devices)))
+        devices = list(parse_devices(read_required(self._devices)))
         for removed in self._states.keys() - {name for name, _ in devices}:
             self._forget(removed)
         hardware = [device for device in devices if self._is_hardware(device[0])]
@@ -95,11 +95,11 @@ class _Network(Collector):
             b"notpresent",
         ):  # InfiniBand devices report unknown with some drivers
             reading.sample("host_network_up", state == b"up", device=name)
-        known = self._speeds.get(name)
-        if known is None or known[0] != state:  # drivers may take milliseconds to report the speed
-            known = self._speeds[name] = state, _speed(self._class / name / "speed")
-        if known[1] is not None:
-            reading.sample("host_network_speed_bytes_per_second", known[1], device=name)
+        cached = self._speeds.get(name)
+        if cached is None or cached[0] != state:  # drivers may take milliseconds to report the speed
+            cached = self._speeds[name] = state, _speed(self._class / name / "speed")
+        if cached[1] is not None:
+            reading.sample("host_network_speed_bytes_per_second", cached[1], device=name)
 
     def _forget(self, name: str) -> None:
         file = self._states.pop(name)
@@ -116,11 +116,11 @@ class _Network(Collector):
 
 def _speed(path: Path) -> float | None:
     """Link speed in bytes per second; None if the link is down or the speed is unknown (-1)."""
-    megabits = number(readable(path, 64).strip())
+    megabits = number(read_or_empty(path, 64).strip())
     return None if not megabits or megabits >= 0xFFFFFFFF else megabits * 1e6 / 8
 
 
-SOURCE = Source(
+SOURCE = AgentSource(
     id="network",
     title="network devices and TCP retransmissions",
     open=_Network,

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from operator import add
 from typing import NamedTuple
 
-from trackside.agent.pseudo_files import PseudoFile, first_of, mount_point, number, required
-from trackside.agent.source import Collector, Context, Reading, Source
+from trackside.agent.pseudo_files import PseudoFile, first_of, mount_point, number, read_required
+from trackside.agent.source import AgentSource, Collector, Context, Reading
 
 MAX_MOUNTS = 64
 _NAMES = """
@@ -29,7 +29,7 @@ class Operations(NamedTuple):
     of that, from sending to response. ``timeouts``: major timeouts, after all retries."""
 
     calls: int = 0
-    sent: int = 0
+    transmissions: int = 0
     timeouts: int = 0
     wire_ms: int = 0
     total_ms: int = 0
@@ -63,8 +63,8 @@ def parse_mountstats(data: bytes) -> list[NfsMount]:
     for mount in mounts:
         identity = mount.device, mount.age, repr((mount.read_bytes, mount.written_bytes, mount.ops.get("read")))
         if mount.ops:
-            known = by_identity.get(identity)
-            if known is None or (len(mount.path), mount.path) < (len(known.path), known.path):
+            listed = by_identity.get(identity)
+            if listed is None or (len(mount.path), mount.path) < (len(listed.path), listed.path):
                 by_identity[identity] = mount
     return sorted(by_identity.values(), key=lambda mount: mount.path)[:MAX_MOUNTS]
 
@@ -104,8 +104,8 @@ def _add_operations(key: bytes, fields: list[bytes], mount: NfsMount) -> None:
     name = OPS.get(key.decode(), "other")
     if None in counts or not (counts[0] or name in ALWAYS_REPORTED):
         return
-    calls, sent, timeouts, _, _, _, wire_ms, total_ms = (count or 0 for count in counts)
-    operations = Operations(calls, sent, timeouts, wire_ms, total_ms)
+    calls, transmissions, timeouts, _, _, _, wire_ms, total_ms = (count or 0 for count in counts)
+    operations = Operations(calls, transmissions, timeouts, wire_ms, total_ms)
     mount.ops[name] = Operations(*map(add, mount.ops.get(name, Operations()), operations))
 
 
@@ -125,10 +125,10 @@ class _Nfs(Collector):
         proc = context.node.proc
         self._mounts = PseudoFile(first_of(proc / "1/mountstats", proc / "self/mountstats"))
         self._rpc = PseudoFile(first_of(proc / "1/net/rpc/nfs", proc / "net/rpc/nfs"))
-        required(self._mounts)
+        read_required(self._mounts)
 
     def collect(self, reading: Reading) -> None:
-        mounts = parse_mountstats(required(self._mounts))
+        mounts = parse_mountstats(read_required(self._mounts))
         try:
             rpc = parse_rpc(self._rpc.read(4096))
         except OSError:  # the NFS client module is not loaded
@@ -152,7 +152,7 @@ def _add(reading: Reading, mount: NfsMount) -> None:
         ("host_nfs_read_bytes_total", mount.read_bytes),
         ("host_nfs_written_bytes_total", mount.written_bytes),
         ("host_nfs_backlog_total", mount.backlog),
-        ("host_nfs_resent_total", sum(max(0, counts.sent - counts.calls) for counts in mount.ops.values())),
+        ("host_nfs_resent_total", sum(max(0, counts.transmissions - counts.calls) for counts in mount.ops.values())),
         ("host_nfs_timeouts_total", sum(counts.timeouts for counts in mount.ops.values())),
     ):
         if value is not None:
@@ -163,7 +163,7 @@ def _add(reading: Reading, mount: NfsMount) -> None:
         reading.sample("host_nfs_round_trip_seconds_total", counts.wire_ms / 1e3, mountpoint=path, op=op)
 
 
-SOURCE = Source(
+SOURCE = AgentSource(
     id="nfs",
     title="NFS client: operations and their duration, bytes, retransmissions, timeouts",
     open=_Nfs,

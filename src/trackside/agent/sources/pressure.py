@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 
 from trackside.agent.pseudo_files import PseudoFile, parse_pressure
-from trackside.agent.source import Collector, Context, Reading, Source, Unavailable
+from trackside.agent.source import AgentSource, Collector, Context, Reading, Unavailable
 
 RESOURCES = ("cpu", "io", "irq", "memory")
 _REMEDY = "use a kernel with CONFIG_PSI, and boot it with psi=1 if PSI is off by default"
@@ -37,7 +37,7 @@ class _Pressure(Collector):
             file.close()
 
 
-SOURCE = Source(
+SOURCE = AgentSource(
     id="pressure",
     title="pressure stall information (PSI): time waiting for CPU, memory, storage",
     open=_Pressure,

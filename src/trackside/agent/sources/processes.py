@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 
 from trackside.agent.owners import Owner
-from trackside.agent.source import Collector, Context, Reading, Source, Unavailable
+from trackside.agent.source import AgentSource, Collector, Context, Reading, Unavailable
 
 MAX_RANKS = 1024
 """Maximum number of owners that are reported individually."""
-_NO_TASKS = frozenset({"extern"})
+_STEPS_WITHOUT_TASKS = frozenset({"extern"})
 """Steps without processes of the job itself."""
 
 
@@ -25,7 +25,7 @@ class _Processes(Collector):
         processes: Counter[str] = Counter()
         owners: Counter[Owner] = Counter()
         for process in self._map.processes():
-            if process.owner.job is not None and process.owner.step not in _NO_TASKS:
+            if process.owner.job is not None and process.owner.step not in _STEPS_WITHOUT_TASKS:
                 processes[process.owner.job] += 1
             if process.owner.rank is not None or process.owner.container is not None:
                 owners[process.owner] += 1
@@ -48,7 +48,7 @@ def _labels(owner: Owner) -> dict[str, str | int | None]:
     return {"container": (owner.container or "")[:12], **{name: getattr(owner, name) for name in names}}
 
 
-SOURCE = Source(
+SOURCE = AgentSource(
     id="processes",
     title="processes of jobs and containers, and their owners by cgroup and environment",
     open=_Processes,

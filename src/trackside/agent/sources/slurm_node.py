@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trackside.agent.slurm.configuration import find_conf, setting
 from trackside.agent.slurm.daemon_log import DaemonLog
-from trackside.agent.source import Collector, Context, Reading, Source, Unavailable
+from trackside.agent.source import AgentSource, Collector, Context, Reading, Unavailable
 
 UNIT = "slurmd"
 _PID_FILE = "/var/run/slurmd.pid"
@@ -66,7 +66,7 @@ def _open(context: Context) -> Collector:
     return _SlurmNode(context.node.proc, Path(pid_file), DaemonLog(Path(log), UNIT) if log else None)
 
 
-SOURCE = Source(
+SOURCE = AgentSource(
     id="slurm_node",
     title="slurmd: whether it is running, and its log",
     open=_open,

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 
 from trackside.agent.output.framing import Framer, Redraws, texts
-from trackside.agent.source import Collector, Context, Reading, Source, Unavailable
+from trackside.agent.source import AgentSource, Collector, Context, Reading, Unavailable
 
 MAX_PROCESSES = 4096
 MAX_STREAMS = 8192
@@ -61,7 +61,7 @@ class _CapturedOutput(Collector):
                     self._flush(reading, *next(iter(self._streams)))
                 stream = self._streams[record.pid, record.stream] = Framer(), Redraws(REDRAW_S)
             if complete := stream[0].feed(record.data):
-                self._add(reading, record.pid, record.stream, complete, record.at, stream[1])
+                self._add(reading, record.pid, record.stream, complete, record.time_ns, stream[1])
         for pid, number in list(self._streams):
             if not os.path.exists(self._proc / str(pid)):
                 self._flush(reading, pid, number)
@@ -120,7 +120,7 @@ class _CapturedOutput(Collector):
             self._writes = None
 
 
-SOURCE = Source(
+SOURCE = AgentSource(
     id="written",
     title="output of a job that writes no file, captured at the write system call (temporarily, on request)",
     open=_CapturedOutput,

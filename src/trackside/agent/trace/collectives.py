@@ -38,13 +38,13 @@ class Communicator:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Calls of one operation on one communicator. ``measured``: calls whose duration the process measured itself."""
+    """Calls of one operation on one communicator. ``timed``: calls whose duration the process measured itself."""
 
     calls: int
     failed: int
     enqueue_ns: int
     device_ns: int
-    measured: int
+    timed: int
 
 
 @dataclass(slots=True)
@@ -63,15 +63,15 @@ class Collectives:
         """A communicator's name, the same for all its ranks: commId as in NCCL's log; after a split, the parent's name,
         the color and the number of the split. A communicator whose creation was not seen gets a name that is unique to
         this process."""
-        communicator, parts = self.communicators.get(serial), list[str]()
+        communicator, splits = self.communicators.get(serial), list[str]()
         for _ in range(MAX_ANCESTORS):
             if communicator is None:
                 return ""
             if any(communicator.identifier):
-                return "/".join([f"0x{comm_id(communicator.identifier):x}", *reversed(parts)])
+                return "/".join([f"0x{comm_id(communicator.identifier):x}", *reversed(splits)])
             if not communicator.parent:
-                return "/".join([f"unknown-{communicator.address:x}", *reversed(parts)])
-            parts.append(f"{communicator.color}.{communicator.split}")
+                return "/".join([f"unknown-{communicator.address:x}", *reversed(splits)])
+            splits.append(f"{communicator.color}.{communicator.split}")
             communicator = self.communicators.get(communicator.parent)
         return ""
 
@@ -90,16 +90,17 @@ def comm_id(identifier: bytes) -> int:
     return value
 
 
-def read(
+def read_collectives(
     tallies: Iterable[tuple[bytes, bytes]],
     communicators: Iterable[tuple[bytes, bytes]],
     lanes: Iterable[tuple[bytes, bytes]],
     settled: Mapping[int, int],
-    known_before: Mapping[int, Mapping[int, Communicator]],
+    last_communicators: Mapping[int, Mapping[int, Communicator]],
 ) -> dict[int, Collectives]:
     """Process id -> its collectives. ``settled``: pid -> last monotonic time (ns) with nothing in flight.
-    ``known_before``: communicators known so far, because addresses are reused. The tables must be read in this order,
-    lanes last: what is started meanwhile then counts as in flight, never as completed."""
+    ``last_communicators``: those of the last reading by pid, because addresses are reused. The tables must be read in
+    this order, lanes last: a collective that is started while they are read then counts as in flight, never as
+    completed."""
     by_pid: defaultdict[int, Collectives] = defaultdict(Collectives)
     for key, value in tallies:
         pid, number, serial = TALLY_KEY.unpack(key)
@@ -109,9 +110,9 @@ def read(
         serial, has_ended, parent, _, ranks, rank, color, split, identifier = COMMUNICATOR.unpack(value)
         communicator = Communicator(serial, address, bool(has_ended), parent, ranks, rank, color, split, identifier)
         by_pid[pid].communicators[serial] = communicator
-    for pid, known in known_before.items():
+    for pid, previous in last_communicators.items():
         if pid in by_pid:
-            earlier = {serial: replace(communicator, has_ended=True) for serial, communicator in known.items()}
+            earlier = {serial: replace(communicator, has_ended=True) for serial, communicator in previous.items()}
             by_pid[pid].communicators = {**earlier, **by_pid[pid].communicators}
     for key, value in lanes:
         pid = HANDLE.unpack(key)[0]
@@ -121,10 +122,12 @@ def read(
 
 def _add_lane(process: Collectives, lane: bytes, settled: int) -> None:
     started, completed, is_observed, _ = LANE_HEAD.unpack_from(lane)
-    first = max(completed, started - SLOTS)
+    oldest_slot = max(completed, started - SLOTS)
     if started <= completed:
         return
-    slots = [SLOT.unpack_from(lane, LANE_HEAD.size + number % SLOTS * SLOT.size) for number in range(first, started)]
+    slots = [
+        SLOT.unpack_from(lane, LANE_HEAD.size + number % SLOTS * SLOT.size) for number in range(oldest_slot, started)
+    ]
     pending = [
         (time_ns & ~ENTERED, operation)
         for time_ns, operation in slots
@@ -134,9 +137,8 @@ def _add_lane(process: Collectives, lane: bytes, settled: int) -> None:
         return
     keys = [(operation >> 56, operation & _SERIAL) for _, operation in pending]
     process.in_flight.update(keys)
-    process.in_flight[keys[0]] += (
-        first - completed
-    )  # more than a lane has slots: assumed to be like the oldest known one
+    # collectives in flight beyond the slots of a lane are counted as if of the oldest slot's kind
+    process.in_flight[keys[0]] += oldest_slot - completed
     for (time_ns, _), (_, serial) in zip(pending, keys, strict=True):
         process.oldest[serial] = min(time_ns, process.oldest.get(serial, time_ns))
     if not is_observed and not settled:

@@ -83,10 +83,10 @@ def _symbol_offsets(
         if info & 15 not in (_FUNCTION, _INDIRECT) or not section:
             continue
         end = string_table.find(b"\0", name, name + longest + 1)
-        known = names.get(string_table[name:end]) if end >= 0 else None
-        if known is None:
+        match = names.get(string_table[name:end]) if end >= 0 else None
+        if match is None:
             continue
         for start, length, offset in loads:
             if start <= address < start + length and address - start + offset < size:
-                yield known, address - start + offset
+                yield match, address - start + offset
                 break

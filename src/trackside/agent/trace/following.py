@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from trackside.agent.owners import JobProcess, Owner, Owners
-from trackside.agent.pseudo_files import readable
+from trackside.agent.pseudo_files import read_or_empty
 
 FileKey = tuple[int, int]
 """Device and inode of a file."""
 MAX_MAPS_BYTES = 8 << 20
-"""Bytes read of /proc/PID/maps; a training process has a few hundred kB."""
+"""Maximum bytes read of /proc/PID/maps; a training process has a few hundred kB."""
 MAX_PROCESSES = 1 << 14
 MAX_LIBRARIES = 256
 MAX_PER_STEP = 64
@@ -28,7 +28,7 @@ MAX_INTERVAL_S = 30.0
 LINGER_S = 60.0
 """How long a library stays probed after its last process, so that a job's next step is traced at once."""
 RETRY_S = 60.0
-"""When a library that could not be probed is tried again."""
+"""Time after which a library that could not be probed is tried again."""
 _MAPPED = re.compile(
     rb"^([0-9a-f]+-[0-9a-f]+) \S+ [0-9a-f]+ ([0-9a-f]+:[0-9a-f]+) (\d+) +"
     rb"(/[^\n]*/lib(cudart|cuda|nccl)(?:-[0-9a-f]+)?\.so(?:\.[0-9.]+)?)( \(deleted\))?$",
@@ -108,8 +108,8 @@ class LibraryTracker:
         """Examine new processes and those that are due. ``now``: monotonic seconds."""
         now = time.monotonic() if now is None else now
         processes_by_pid = self._list_processes()
-        for pid, known in list(self.processes.items()):
-            if pid not in processes_by_pid or processes_by_pid[pid].started != known.process.started:
+        for pid, followed in list(self.processes.items()):
+            if pid not in processes_by_pid or processes_by_pid[pid].started != followed.process.started:
                 del self.processes[pid]
         for pid, process in processes_by_pid.items():
             self.processes.setdefault(pid, FollowedProcess(process, now, now)).process = process
@@ -117,12 +117,12 @@ class LibraryTracker:
             (process for process in self.processes.values() if process.next_check <= now),
             key=lambda process: process.next_check,
         )
-        for known in waiting[:MAX_PER_STEP]:
-            self._examine(known, now)
-            known.next_check = now + min(MAX_INTERVAL_S, max(0.9, (now - known.first_seen) / 10))
+        for followed in waiting[:MAX_PER_STEP]:
+            self._examine(followed, now)
+            followed.next_check = now + min(MAX_INTERVAL_S, max(0.9, (now - followed.first_seen) / 10))
         self._release_unused(now)
 
-    def of(self, pid: int) -> FollowedProcess | None:
+    def process_of(self, pid: int) -> FollowedProcess | None:
         """The process, if it is followed."""
         return self.processes.get(pid)
 
@@ -146,10 +146,10 @@ class LibraryTracker:
         return dict(list(processes.items())[:MAX_PROCESSES])
 
     def _all(self) -> Iterable[JobProcess]:
-        known: Sequence[JobProcess] = self.owners.processes()
-        yield from known
+        job_processes: Sequence[JobProcess] = self.owners.processes()
+        yield from job_processes
         if self.everything:
-            pids = {process.pid for process in known}
+            pids = {process.pid for process in job_processes}
             for name in os.listdir(self.proc):
                 if (
                     name.isdecimal()
@@ -159,7 +159,7 @@ class LibraryTracker:
                     yield process
 
     def _other_process(self, pid: int) -> JobProcess | None:
-        fields = readable(self.proc / str(pid) / "stat").rpartition(b")")[2].split()
+        fields = read_or_empty(self.proc / str(pid) / "stat").rpartition(b")")[2].split()
         return JobProcess(pid, int(fields[19]), int(fields[1]), "", Owner()) if len(fields) > 19 else None
 
     def _examine(self, process: FollowedProcess, now: float) -> None:
@@ -180,7 +180,7 @@ class LibraryTracker:
         process.file_keys = frozenset(file_keys)
 
     def _library_file(self, pid: int, mapping: LibraryMapping, now: float) -> FileKey | None:
-        """The key of the library's file, which is probed if it wasn't yet; None if there are too many."""
+        """The key of the library's file, which is probed if that was not done yet; None if there are too many."""
         name = (mapping.device, mapping.inode, mapping.path)
         library = self.libraries.get(self._file_keys.get(name, (0, 0)))
         if library is not None and (library.probe is not None or now - library.attached_at < RETRY_S):
@@ -196,9 +196,9 @@ class LibraryTracker:
             status = os.fstat(fd)
             key = (status.st_dev, status.st_ino)
             self._file_keys[name] = key
-            known = self.libraries.get(key)
-            if known is None or (known.probe is None and now - known.attached_at >= RETRY_S):
-                if known is None and len(self.libraries) >= MAX_LIBRARIES:
+            library = self.libraries.get(key)
+            if library is None or (library.probe is None and now - library.attached_at >= RETRY_S):
+                if library is None and len(self.libraries) >= MAX_LIBRARIES:
                     return None
                 self.libraries[key] = self._attach_library(mapping, key, fd, now)
             return key
@@ -226,7 +226,7 @@ class LibraryTracker:
         return library
 
     def _open(self, pid: int, mapping: LibraryMapping) -> int:
-        """Open the very file that is mapped, even if its path leads to another file by now, or is in a container."""
+        """Open the mapped file itself: its path may now lead to another file, or be in a container."""
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
         with contextlib.suppress(OSError):
             return os.open(self.proc / str(pid) / "map_files" / mapping.span, flags)
@@ -248,7 +248,7 @@ class LibraryTracker:
             elif now - library.unused_since >= LINGER_S:
                 self._detach(library)
                 del self.libraries[key]
-                self._file_keys = {name: other for name, other in self._file_keys.items() if other != key}
+                self._file_keys = {name: file_key for name, file_key in self._file_keys.items() if file_key != key}
 
     def _detach(self, library: ProbedLibrary) -> None:
         if library.probe is not None:

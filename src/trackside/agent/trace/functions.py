@@ -1,4 +1,4 @@
-"""The probed functions, and what the cookie of each tells the BPF programs (``programs/*.bpf.c``).
+"""The probed functions, and the meaning of each function's cookie for the BPF programs (``programs/*.bpf.c``).
 
 Argument positions are those of the public headers; they are part of each library's binary interface.
 """
@@ -35,7 +35,7 @@ class Function:
 def _cuda(one_in: int) -> Iterator[tuple[str, str, int, bool]]:
     """(names, group, cookie without the number, whether any call is timed)"""
     timing_shift = one_in.bit_length() - 1 if one_in > 0 else NEVER_TIMED
-    launch_cookie, returns = _timed(timing_shift), timing_shift != NEVER_TIMED
+    launch_cookie, returns = _timed_cookie(timing_shift), timing_shift != NEVER_TIMED
     yield (
         "cudaLaunchKernel/ptsz cudaLaunchKernelExC/ptsz cudaLaunchCooperativeKernel/ptsz",
         "launch",
@@ -44,24 +44,24 @@ def _cuda(one_in: int) -> Iterator[tuple[str, str, int, bool]]:
     )
     yield "cuLaunchKernel/ptsz cuLaunchKernelEx/ptsz cuLaunchCooperativeKernel/ptsz", "launch", launch_cookie, returns
     yield "cudaGraphLaunch/ptsz cuGraphLaunch/ptsz", "launch", launch_cookie, returns
-    yield "cudaStreamSynchronize/ptsz cudaDeviceSynchronize cudaEventSynchronize", "wait", _timed(0), True
-    yield "cuStreamSynchronize/ptsz cuCtxSynchronize cuEventSynchronize", "wait", _timed(0), True
-    query_cookie = _timed(min(timing_shift, 4)) & ~_CONTEXT
+    yield "cudaStreamSynchronize/ptsz cudaDeviceSynchronize cudaEventSynchronize", "wait", _timed_cookie(0), True
+    yield "cuStreamSynchronize/ptsz cuCtxSynchronize cuEventSynchronize", "wait", _timed_cookie(0), True
+    query_cookie = _timed_cookie(min(timing_shift, 4)) & ~_CONTEXT
     yield "cudaEventQuery cudaStreamQuery/ptsz", "query", query_cookie, True
     yield "cuEventQuery cuStreamQuery/ptsz", "query", query_cookie, True
-    yield "cudaMemcpy/ptds cudaMemcpyAsync/ptsz", "copy", _timed(0) | 3 << 12 | 4 << 20, True
-    yield "cudaMemcpy2D/ptds cudaMemcpy2DAsync/ptsz", "copy", _timed(0) | 5 << 12 | 6 << 16 | 7 << 20, True
-    yield "cudaMemcpyPeer cudaMemcpyPeerAsync", "copy", _timed(0) | 5 << 12 | _P2P << 24, True
+    yield "cudaMemcpy/ptds cudaMemcpyAsync/ptsz", "copy", _timed_cookie(0) | 3 << 12 | 4 << 20, True
+    yield "cudaMemcpy2D/ptds cudaMemcpy2DAsync/ptsz", "copy", _timed_cookie(0) | 5 << 12 | 6 << 16 | 7 << 20, True
+    yield "cudaMemcpyPeer cudaMemcpyPeerAsync", "copy", _timed_cookie(0) | 5 << 12 | _P2P << 24, True
     for direction, names in ((1, "HtoD"), (2, "DtoH"), (3, "DtoD")):
         both_names = f"cuMemcpy{names}_v2/ptds cuMemcpy{names}Async_v2/ptsz"
-        yield both_names, "copy", _timed(0) | 3 << 12 | direction << 24, True
-    yield "cuMemcpy/ptds cuMemcpyAsync/ptsz", "copy", _timed(0) | 3 << 12 | 4 << 24, True
-    yield "cuMemcpyPeer/ptds cuMemcpyPeerAsync/ptsz", "copy", _timed(0) | 5 << 12 | _P2P << 24, True
-    yield "cudaSetDevice cudaInitDevice", "device", _timed(0) | 1 << 28, True
-    yield "cuCtxCreate_v2 cuCtxCreate_v3 cuCtxCreate_v4 cuDevicePrimaryCtxRetain", "context", _timed(0), True
+        yield both_names, "copy", _timed_cookie(0) | 3 << 12 | direction << 24, True
+    yield "cuMemcpy/ptds cuMemcpyAsync/ptsz", "copy", _timed_cookie(0) | 3 << 12 | 4 << 24, True
+    yield "cuMemcpyPeer/ptds cuMemcpyPeerAsync/ptsz", "copy", _timed_cookie(0) | 5 << 12 | _P2P << 24, True
+    yield "cudaSetDevice cudaInitDevice", "device", _timed_cookie(0) | 1 << 28, True
+    yield "cuCtxCreate_v2 cuCtxCreate_v3 cuCtxCreate_v4 cuDevicePrimaryCtxRetain", "context", _timed_cookie(0), True
 
 
-def _timed(shift: int) -> int:
+def _timed_cookie(shift: int) -> int:
     return shift << 8 | _CONTEXT
 
 

@@ -138,9 +138,9 @@ class BpfObject:
     """One of our BPF objects loaded in the kernel: its selected programs and its tables."""
 
     def __init__(
-        self, name: str, programs: Sequence[str], attach_types: Sequence[int], others: Sequence[str] = ()
+        self, name: str, programs: Sequence[str], attach_types: Sequence[int], unused: Sequence[str] = ()
     ) -> None:
-        """``attach_types``: of each program, 0 for the default. ``others``: programs of the object that are not loaded.
+        """``attach_types``: of each program, 0 for the default. ``unused``: programs of the object that are not loaded.
         Raises Unavailable."""
         self._calls, self._code = library(), machine_code(name)
         ctypes.set_errno(0)
@@ -148,8 +148,8 @@ class BpfObject:
         if not self._object:
             raise kernel_refusal(ctypes.get_errno() or errno.EINVAL, "load BPF programs")
         self.programs: dict[str, int] = {}
-        for other in others:
-            self._calls.bpf_program__set_autoload(self._program(other), False)
+        for program in unused:
+            self._calls.bpf_program__set_autoload(self._program(program), False)
         for program, kind in zip(programs, attach_types, strict=True):
             self._calls.bpf_program__set_autoload(self._program(program), True)
             if kind:

@@ -1,8 +1,8 @@
 """Probes on library functions, by the best method that the kernel supports.
 
-- ``session`` (Linux 6.13): one program runs at entry and return, and decides at entry whether the return matters. -
-``multi`` (Linux 6.6): one system call per library, but every return is trapped if any call of the function is timed. -
-``perf`` (Linux 5.15): one descriptor per function and direction.
+- ``session`` (Linux 6.13): one program runs at entry and return, and decides at entry whether the return matters.
+- ``multi`` (Linux 6.6): one system call per library, but every return is trapped if any call of the function is timed.
+- ``perf`` (Linux 5.15): one descriptor per function and direction.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class Probes:
             programs = ("session",) if method == "session" else ("entry", "leave")
             kinds = {"session": (SESSION,), "multi": (MULTI, MULTI), "perf": (0, 0)}[method]
             try:
-                others = [program for program in _PROGRAMS if program not in programs]
-                self.loaded = BpfObject(name, programs, kinds, others)
+                unused = [program for program in _PROGRAMS if program not in programs]
+                self.loaded = BpfObject(name, programs, kinds, unused)
             except Unavailable as error:
                 reason = error
                 continue
@@ -63,7 +63,7 @@ class Probes:
                 reason = kernel_refusal(error.errno or errno.EINVAL, "set uprobes")
                 continue
             return
-        raise reason or Unavailable("no way to attach was asked for")
+        raise reason or Unavailable("no method of attaching probes is known")
 
     def _test_attach(self) -> None:
         """Attach to a library of this process for a moment."""

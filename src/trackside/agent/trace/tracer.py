@@ -155,7 +155,7 @@ class Tracer:
             try:
                 self.update()
                 self._error = ""
-            except Exception as error:  # noqa: BLE001  told by the next reading; a step later all may be well
+            except Exception as error:  # noqa: BLE001  reported by the next reading; the next update may succeed
                 self._error = f"processes cannot be followed: {type(error).__name__}: {error}"
 
     def labels(self, pid: int, devices: int = 0) -> Labels | None:
@@ -164,7 +164,7 @@ class Tracer:
         with self._lock:
             devices = self._chosen_devices[pid] = devices | self._chosen_devices.get(pid, 0)
             labels = self._labels_by_pid.get(pid)
-            process = self.tracker.of(pid)
+            process = self.tracker.process_of(pid)
             owner = process.process.owner if process is not None else None
             if process is None and labels is None:
                 owner = self._owners.of_pid(pid)
@@ -186,7 +186,7 @@ class Tracer:
             followed = {pid: process for pid, process in self.tracker.processes.items() if process.file_keys}
             return [
                 process for pid, process in followed.items()
-                if pid not in active and not _inherited(process, followed)
+                if pid not in active and not _has_parent_libraries(process, followed)
                 and all(library.probe is not None for library in self.tracker.libraries_of(process))
             ]  # fmt: skip
 
@@ -197,7 +197,7 @@ class Tracer:
             is_attached = {
                 pid: all(library.probe is not None for library in self.tracker.libraries_of(process))
                 for pid, process in followed.items()
-                if pid in active or not _inherited(process, followed)
+                if pid in active or not _has_parent_libraries(process, followed)
             }
             for library in list(self.tracker.libraries.values())[:MAX_WARNINGS]:
                 if library.error:
@@ -243,7 +243,7 @@ class Tracer:
         self.probes.close()
 
 
-def _inherited(process: FollowedProcess, followed: Mapping[int, FollowedProcess]) -> bool:
+def _has_parent_libraries(process: FollowedProcess, followed: Mapping[int, FollowedProcess]) -> bool:
     """Whether its parent belongs to the same rank and has the same libraries."""
     parent = followed.get(process.process.parent)
     return (

@@ -18,9 +18,9 @@ MAX_RECORDS = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class WriteRecord:
-    """Data of one write. ``at``: monotonic ns. ``stream``: 1 or 2."""
+    """Data of one write. ``time_ns``: monotonic. ``stream``: 1 or 2."""
 
-    at: int
+    time_ns: int
     pid: int
     stream: int
     data: bytes
@@ -72,8 +72,8 @@ class Writes:
 
     def _on_record(self, context: int | None, data: int, size: int) -> int:
         raw = ctypes.string_at(data, size)
-        at, pid, stream, length, _ = RECORD.unpack_from(raw)
-        self._records.append(WriteRecord(at, pid, stream, raw[RECORD.size : RECORD.size + length]))
+        time_ns, pid, stream, length, _ = RECORD.unpack_from(raw)
+        self._records.append(WriteRecord(time_ns, pid, stream, raw[RECORD.size : RECORD.size + length]))
         return -1 if len(self._records) >= MAX_RECORDS else 0  # a negative result ends the reading
 
     def close(self) -> None:

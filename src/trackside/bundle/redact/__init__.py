@@ -1,5 +1,5 @@
-"""What tells who or where, replaced by names that tell nothing, the same one everywhere.
+"""Redaction: replaces names of people, machines and projects by placeholders, the same one everywhere.
 
-Each kind of such things is a module with one class (:class:`trackside.bundle.redact.kind.Kind`): it learns from all
-texts first, then gives each thing a name, then replaces. So one node stays one node, in every file and format.
+Start with ``redactor.py``. Each other module holds kinds of names (:class:`trackside.bundle.redact.kind.NameKind`): a
+kind learns its names from all texts, gives each a placeholder, then replaces them.
 """

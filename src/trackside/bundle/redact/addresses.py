@@ -26,13 +26,13 @@ class IPv4(PatternKind):
         re.ASCII,
     )
 
-    _known = re.compile(r"\d(?<![\d.]\d)\d{0,2}\.(?:\d{1,3}\.){2}\d{1,3}(?!\d|\.\d)", re.ASCII)
+    _pattern = re.compile(r"\d(?<![\d.]\d)\d{0,2}\.(?:\d{1,3}\.){2}\d{1,3}(?!\d|\.\d)", re.ASCII)
 
-    def redacted(self, text: str) -> str:
+    def redact(self, text: str) -> str:
         """Replace addresses; text recognized as an address once is replaced everywhere."""
-        return self._known.sub(self._if_known, text) if self.names else text
+        return self._pattern.sub(self._replace_known, text) if self.names else text
 
-    def _if_known(self, match: re.Match[str]) -> str:
+    def _replace_known(self, match: re.Match[str]) -> str:
         name = self.names.get(match[0])
         if name is not None:
             return name

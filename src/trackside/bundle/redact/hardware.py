@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from trackside.bundle.redact.kind import WORD_END, NumberedKind, Trace
 from trackside.bundle.redact.literal import LiteralKind
-from trackside.bundle.redact.sieve import LinePattern, literal
+from trackside.bundle.redact.prefilter import LinePattern, literal
 
 
 class GpuUuids(NumberedKind):
@@ -70,7 +70,7 @@ class Guids(NumberedKind):
     pattern = re.compile(
         r"(?i)guid[\"')]{0,2}[ \t]*[:=.]*[ \t]*[\"']?(?:0x)?([0-9a-f]{16}|[0-9a-f]{4}(?::[0-9a-f]{4}){3})(?![0-9a-z:])"
     )
-    _known = re.compile(
+    _pattern = re.compile(
         r"(?<![0-9A-Za-z])(?:0[xX])?([0-9A-Fa-f]{16})(?![0-9A-Za-z])"
         r"|(?<![\w:])([0-9A-Fa-f]{4}(?::[0-9A-Fa-f]{4}){3})(?![\w:])"
     )
@@ -87,10 +87,10 @@ class Guids(NumberedKind):
     def line_patterns(self) -> Iterable[LinePattern]:
         return (literal(spelling, caseless=True) for key in self.names for spelling in (key, _grouped_by_four(key)))
 
-    def redacted(self, text: str) -> str:
-        return self._known.sub(self._renamed, text) if self.names else text
+    def redact(self, text: str) -> str:
+        return self._pattern.sub(self._replace_known, text) if self.names else text
 
-    def _renamed(self, match: re.Match[str]) -> str:
+    def _replace_known(self, match: re.Match[str]) -> str:
         digits = match[1] or match[2]
         name = self.names.get(digits.lower().replace(":", ""))
         return match[0] if name is None else match[0].replace(digits, _grouped_by_four(name) if match[2] else name)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from trackside.bundle.redact.kind import WORD_END, WORD_START, Kind, Trace, word
+from trackside.bundle.redact.kind import WORD_END, WORD_START, NameKind, Trace, word
 from trackside.bundle.redact.literal import any_of
-from trackside.bundle.redact.sieve import Detector, LinePattern, detector, literal
+from trackside.bundle.redact.prefilter import Detector, LinePattern, detector, literal
 from trackside.catalog.hostlist import expand
 
 MAX_HOSTS = 200_000
@@ -127,7 +127,7 @@ MAX_PATTERN_CHARS = 8000
 _VALID_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]*[A-Za-z0-9])?")
 
 
-class Hosts(Kind):
+class Hosts(NameKind):
     """Host names, learned from records, events and series, and from text in contexts of host names."""
 
     name = "host names"
@@ -157,12 +157,12 @@ class Hosts(Kind):
             *(detector(pattern, self.add, line_pattern) for pattern, line_pattern in _CONTEXTS),
             detector(_QUALIFIED, self._add_qualified, _QUALIFIED_LINE_PATTERN, caseless=True),
             *(
-                detector(pattern, self._add_domain_of_known, line_pattern, caseless=True)
-                for pattern, line_pattern in self._patterns_of_known()
+                detector(pattern, self._add_known_domain, line_pattern, caseless=True)
+                for pattern, line_pattern in self._known_host_patterns()
             ),
         )
 
-    def _patterns_of_known(self) -> Iterator[tuple[re.Pattern[str], bytes]]:
+    def _known_host_patterns(self) -> Iterator[tuple[re.Pattern[str], bytes]]:
         """Yield the pattern for known hosts with any domain, and its prefilter pattern."""
         words = "|".join(sorted({re.escape(_split(name)[0]) for name in self._known}))
         if words:
@@ -170,7 +170,7 @@ class Hosts(Kind):
                 words = "[a-z]"
             yield _QUALIFIED_NAME, rf"(?:{words})[0-9]*\.[a-z][a-z0-9-]*\.[a-z]".encode()
 
-    def _add_domain_of_known(self, match: tuple[str, str]) -> None:
+    def _add_known_domain(self, match: tuple[str, str]) -> None:
         short, domain = match
         if short.lower() in self._known and domain.rpartition(".")[2].lower() not in FILES:
             self._domains.add(domain.lower())
@@ -232,15 +232,15 @@ class Hosts(Kind):
         self.names = {**self._names, **self._words, **self._domain_names}
         self._domain_pattern = any_of(self._domains, "(?<![A-Za-z0-9-])", "(?![A-Za-z0-9-])", _FLAGS)
 
-    def redacted(self, text: str) -> str:
+    def redact(self, text: str) -> str:
         if self._word_hosts:
             for pattern, _ in ((_LABELED, b""), *_CONTEXTS):
-                text = pattern.sub(self._in_place, text)
+                text = pattern.sub(self._replace_words, text)
         if self._domain_pattern is not None:
             text = self._domain_pattern.sub(lambda match: self._domain_names[match[0].lower()], text)
-        return text if self._host_pattern is None else self._host_pattern.sub(self._named, text)
+        return text if self._host_pattern is None else self._host_pattern.sub(self._replace_host, text)
 
-    def _in_place(self, match: re.Match[str]) -> str:
+    def _replace_words(self, match: re.Match[str]) -> str:
         """Replace words in a context of host names."""
         begin, end = match.start(1) - match.start(), match.end(1) - match.start()
         replaced_text = re.sub(
@@ -248,7 +248,7 @@ class Hosts(Kind):
         )
         return match[0][:begin] + replaced_text + match[0][end:] if begin >= 0 else match[0]
 
-    def _named(self, match: re.Match[str]) -> str:
+    def _replace_host(self, match: re.Match[str]) -> str:
         stem, suffix = match[1].lower(), match[2] or ""
         return self._stems[stem] + suffix if self._is_host(match) else match[0]
 

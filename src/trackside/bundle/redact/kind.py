@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from trackside.bundle.redact.sieve import Detector, LinePattern, detector, line_pattern_of, literal
+from trackside.bundle.redact.prefilter import Detector, LinePattern, detector, line_pattern_of, literal
 
 WORD_START = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt])|(?<=[0-9]m)|(?<=%[0-9A-F]{2}))"
 """Where a word may begin: also after an escaped ``\\n``, a terminal color code and a URL escape."""
@@ -37,7 +37,7 @@ def word(text: str, after: bytes = b"", caseless: bool = False) -> LinePattern:
     return LinePattern(word_start + literal(text).regex + after, caseless)
 
 
-class Kind(ABC):
+class NameKind(ABC):
     """One kind of name. First texts are learned in any order, then ``settle`` is called once, then texts are
     redacted."""
 
@@ -62,7 +62,7 @@ class Kind(ABC):
         """Line patterns, one of which matches every line with something to replace."""
 
     @abstractmethod
-    def redacted(self, text: str) -> str:
+    def redact(self, text: str) -> str:
         """The text with originals replaced by pseudonyms; line breaks are kept."""
 
     def traces(self) -> Iterable[Trace]:
@@ -70,7 +70,7 @@ class Kind(ABC):
         return (Trace(key, name) for key, name in self.names.items())
 
 
-class PatternKind(Kind):
+class PatternKind(NameKind):
     """A kind whose originals are recognized by their form alone."""
 
     pattern: re.Pattern[str]
@@ -96,7 +96,7 @@ class PatternKind(Kind):
             else ()
         )
 
-    def redacted(self, text: str) -> str:
+    def redact(self, text: str) -> str:
         return self.pattern.sub(self._replacement, text) if self.names else text
 
     @abstractmethod

@@ -7,15 +7,15 @@ import re
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Sequence
 
-from trackside.bundle.redact.kind import WORD_END, WORD_START, Kind, Trace, word
-from trackside.bundle.redact.sieve import Detector, LinePattern, detector, literal
+from trackside.bundle.redact.kind import WORD_END, WORD_START, NameKind, Trace, word
+from trackside.bundle.redact.prefilter import Detector, LinePattern, detector, literal
 from trackside.errors import TracksideError
 
 MAX_ORIGINALS = 20_000
 """Most originals of one kind; a pattern that finds more does not find names."""
 
 
-class LiteralKind(Kind):
+class LiteralKind(NameKind):
     """``pattern`` has one group, the original; ``word`` is the prefix of pseudonyms."""
 
     word = ""
@@ -47,7 +47,7 @@ class LiteralKind(Kind):
     def line_patterns(self) -> Iterable[LinePattern]:
         return map(literal, self.names)
 
-    def redacted(self, text: str) -> str:
+    def redact(self, text: str) -> str:
         return text if self._pattern is None else self._pattern.sub(lambda match: self.names[match[0]], text)
 
     def traces(self) -> Iterable[Trace]:
@@ -106,19 +106,19 @@ class PrefixedKind(LiteralKind):
         )
         yield from (word(key) if self.whole_words else literal(key) for key in self._originals)
 
-    def redacted(self, text: str) -> str:
+    def redact(self, text: str) -> str:
         """Replace originals after their prefixes."""
         for pattern in self._prefixed_patterns:
-            text = pattern.sub(self._in_place, text)
+            text = pattern.sub(self._replace_after_prefix, text)
         return text
 
-    def _in_place(self, match: re.Match[str]) -> str:
+    def _replace_after_prefix(self, match: re.Match[str]) -> str:
         before, key = self._by_prefixed_text[match[0]]
         return before + self.names[key]
 
-    def redacted_elsewhere(self, text: str) -> str:
+    def redact_elsewhere(self, text: str) -> str:
         """Replace rare originals everywhere else."""
-        return super().redacted(text)
+        return super().redact(text)
 
     def traces(self) -> Iterable[Trace]:
         for prefixed_text, (_, key) in self._by_prefixed_text.items():

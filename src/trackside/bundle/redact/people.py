@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterable, Sequence
 
 from trackside.bundle.redact.hosts import FILES
-from trackside.bundle.redact.kind import WORD_START, Kind, Trace, word
+from trackside.bundle.redact.kind import WORD_START, NameKind, Trace, word
 from trackside.bundle.redact.literal import any_of, numbered_pseudonyms
-from trackside.bundle.redact.sieve import Detector, LinePattern, detector, literal
+from trackside.bundle.redact.prefilter import Detector, LinePattern, detector, literal
 
 _NAME = r"([A-Za-z_][A-Za-z0-9_.-]{0,63})"
 _PATHS = re.compile(
@@ -114,7 +114,7 @@ _CONTEXT_TEXTS = (
 """The same contexts as plain text, to search for missed names."""
 
 
-class PeopleNames(Kind):
+class PeopleNames(NameKind):
     """Names of users, accounts or clusters, learned from records and from the text before them."""
 
     def __init__(
@@ -178,7 +178,7 @@ class PeopleNames(Kind):
         ]
         self._patterns = tuple(name_ for name_ in patterns if name_ is not None)
 
-    def redacted(self, text: str) -> str:
+    def redact(self, text: str) -> str:
         for pattern in self._patterns:
             text = pattern.sub(self._replacement, text)
         return text
@@ -237,7 +237,7 @@ def clusters() -> PeopleNames:
     return PeopleNames("clusters", "cluster", patterns)
 
 
-class OwnerWords(Kind):
+class OwnerWords(NameKind):
     """Words named by the owner, case-insensitive and also within words."""
 
     name = "words given"
@@ -249,7 +249,7 @@ class OwnerWords(Kind):
         }
         self._pattern = any_of(self.names, flags=re.IGNORECASE)
 
-    def redacted(self, text: str) -> str:
+    def redact(self, text: str) -> str:
         return text if self._pattern is None else self._pattern.sub(lambda match: self.names[match[0].lower()], text)
 
     def line_patterns(self) -> Iterable[LinePattern]:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 
 from trackside.bundle.redact.literal import PrefixedKind
-from trackside.bundle.redact.sieve import Detector, detector
+from trackside.bundle.redact.prefilter import Detector, detector
 
 _NAME = r"([A-Za-z0-9][\w.-]{0,99})"
 _PAINT = r"(?:\x1b\[[0-9;]{0,9}m)?"

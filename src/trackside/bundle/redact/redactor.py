@@ -10,11 +10,11 @@ from functools import lru_cache
 from trackside.bundle.redact.addresses import IPv4, IPv6, Mac
 from trackside.bundle.redact.hardware import GpuUuids, Guids, MachineIds, Serials
 from trackside.bundle.redact.hosts import Hosts
-from trackside.bundle.redact.kind import Kind
+from trackside.bundle.redact.kind import NameKind
 from trackside.bundle.redact.people import OwnerWords, accounts, clusters, users
+from trackside.bundle.redact.prefilter import Detector, LinePattern, Prefilter
 from trackside.bundle.redact.projects import Buckets, Projects, TeamNames
 from trackside.bundle.redact.secrets import Emails, Secrets
-from trackside.bundle.redact.sieve import Detector, LinePattern, Prefilter
 from trackside.bundle.redact.tables import people_cells
 from trackside.bundle.redact.traces import Traces
 from trackside.model import Event, Record, Run, Series
@@ -30,17 +30,18 @@ _HOST_FIELDS = ("nodes", "failed_node")
 
 
 class Redactor:
-    """Redacts texts: first learn all texts, then call ``settle``, then redact. ``also``: further words to redact."""
+    """Redacts texts: first learn all texts, then call ``settle``, then redact. ``extra_words``: the user's own
+    words to redact."""
 
-    def __init__(self, also: Iterable[str] = ()) -> None:
+    def __init__(self, extra_words: Iterable[str] = ()) -> None:
         self._redacted_labels: dict[str, str] = {}
         self._hosts, self._users, self._accounts, self._clusters = Hosts(), users(), accounts(), clusters()
         # Kinds that contain others come first: a URL contains a password, an e-mail address a user and a host.
         # Kinds recognized by context come before kinds that change that context.
         self._prefixed_kinds = Buckets(), Projects(), TeamNames()
-        self.kinds: tuple[Kind, ...] = (
-            Secrets(), *self._prefixed_kinds, OwnerWords(also), Emails(), GpuUuids(), Serials(), MachineIds(), Guids(),
-            Mac(), IPv6(), IPv4(), self._hosts, self._users, self._accounts, self._clusters,
+        self.kinds: tuple[NameKind, ...] = (
+            Secrets(), *self._prefixed_kinds, OwnerWords(extra_words), Emails(), GpuUuids(), Serials(), MachineIds(),
+            Guids(), Mac(), IPv6(), IPv4(), self._hosts, self._users, self._accounts, self._clusters,
         )  # fmt: skip
         self._detectors: list[Detector] = []
         self._learning_prefilter = self._prefilter = Prefilter(())
@@ -115,7 +116,7 @@ class Redactor:
     def text(self, text: str) -> str:
         """The redacted text."""
         if not _HAS_SAMPLES.search(text):
-            return self._redacted_lines(text)
+            return self._redact_lines(text)
         # Label sets repeat on every line of samples, so redacted ones are cached.
         redacted_parts: list[str] = []
         plain: list[str] = []
@@ -125,27 +126,27 @@ class Redactor:
                 plain.append(line)
                 continue
             if plain:
-                redacted_parts.append(self._redacted_lines("".join(plain)))
+                redacted_parts.append(self._redact_lines("".join(plain)))
                 plain.clear()
             redacted_labels = self._redacted_labels.get(labels)
             if redacted_labels is None:
-                redacted_labels = self._redacted_by_all(labels)
+                redacted_labels = self._redact_with_all_kinds(labels)
                 if len(self._redacted_labels) < MAX_CACHED_LABEL_SETS:
                     self._redacted_labels[labels] = redacted_labels
             redacted_parts += (redacted_labels, numbers)
-        redacted_parts.append(self._redacted_lines("".join(plain)))
+        redacted_parts.append(self._redact_lines("".join(plain)))
         return "".join(redacted_parts)
 
-    def _redacted_lines(self, text: str) -> str:
+    def _redact_lines(self, text: str) -> str:
         """The redacted text of lines without samples: only lines that pass the prefilter are processed."""
         if "PRIVATE KEY" in text:  # a key spans many lines
-            return self._redacted_by_all(text)
+            return self._redact_with_all_kinds(text)
         data = text.encode("utf-8", "surrogateescape")
         spans = self._prefilter.spans(data)
         if not spans:
             return text
         selected = b"".join(data[begin:end] for begin, end in spans).decode("utf-8", "surrogateescape")
-        lines = self._redacted_by_all(selected).encode("utf-8", "surrogateescape")
+        lines = self._redact_with_all_kinds(selected).encode("utf-8", "surrogateescape")
         parts, position, line_start = [], 0, 0
         for begin, end in spans:
             parts.append(data[position:begin])
@@ -158,11 +159,11 @@ class Redactor:
         parts.append(data[position:])
         return b"".join(parts).decode("utf-8", "surrogateescape")
 
-    def _redacted_by_all(self, text: str) -> str:
+    def _redact_with_all_kinds(self, text: str) -> str:
         for kind in self.kinds:
-            text = kind.redacted(text)
+            text = kind.redact(text)
         for kind in self._prefixed_kinds:
-            text = kind.redacted_elsewhere(text)
+            text = kind.redact_elsewhere(text)
         return text
 
     def stream(self, stream: io.BufferedIOBase) -> Iterator[bytes]:
@@ -176,12 +177,12 @@ class Redactor:
 
     @property
     def replaced(self) -> dict[str, int]:
-        """Kind -> number of distinct originals replaced."""
+        """Name of a kind -> number of distinct originals replaced."""
         return {kind.name: len(kind.names) for kind in self.kinds if kind.names}
 
     @property
     def mapping(self) -> Mapping[str, Mapping[str, str]]:
-        """Kind -> original -> pseudonym: the key, only for the owner."""
+        """Name of a kind -> original -> pseudonym: the key, only for the owner."""
         return {kind.name: dict(sorted(kind.names.items())) for kind in self.kinds if kind.names}
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from trackside.bundle.redact.literal import LiteralKind, PrefixedKind
-from trackside.bundle.redact.sieve import Detector, detector
+from trackside.bundle.redact.prefilter import Detector, detector
 
 _TOKEN_FORMS = (
     r"AKIA[A-Z0-9]{16}",  # AWS
@@ -157,11 +157,11 @@ class Secrets(PrefixedKind):
         mixed = any(character.isdigit() for character in key) and any(character.isalpha() for character in key)
         return (len(key) >= 8 and mixed) or (len(key) >= 20 and " " not in key)
 
-    def redacted(self, text: str) -> str:
+    def redact(self, text: str) -> str:
         """Replace secrets; private keys are replaced as whole blocks, keeping the line breaks."""
         if "PRIVATE KEY" in text:
             text = "".join(_without_keys(text))
-        return self.redacted_elsewhere(super().redacted(text))
+        return self.redact_elsewhere(super().redact(text))
 
 
 def _detector(pattern: str, add: Callable[[Any], object], line_pattern: bytes = b"") -> Detector:

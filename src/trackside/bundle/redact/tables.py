@@ -18,7 +18,7 @@ def people_cells(text: str) -> Iterator[tuple[str, str]]:
         header = text[begin : end if end >= 0 else len(text)]
         if not _COLUMNS.isdisjoint(re.split(r"[\s|]+", header.lower())):
             rows = (match[0] for match in re.finditer(r"[^\n]+", _table(text, begin + len(header))))
-            yield from _piped(header, rows) if "|" in header else _aligned(header, rows)
+            yield from _piped_cells(header, rows) if "|" in header else _aligned_cells(header, rows)
 
 
 def _table(text: str, begin: int) -> str:
@@ -27,7 +27,7 @@ def _table(text: str, begin: int) -> str:
     return text[begin : end if end >= 0 else len(text)]
 
 
-def _piped(header: str, rows: Iterator[str]) -> Iterator[tuple[str, str]]:
+def _piped_cells(header: str, rows: Iterator[str]) -> Iterator[tuple[str, str]]:
     names = [name.strip().lower() for name in header.split("|")]
     for row in rows:
         values = row.split("|")
@@ -36,7 +36,7 @@ def _piped(header: str, rows: Iterator[str]) -> Iterator[tuple[str, str]]:
         yield from ((name, value) for name, value in zip(names, values, strict=True) if name in _COLUMNS)
 
 
-def _aligned(header: str, rows: Iterator[str]) -> Iterator[tuple[str, str]]:
+def _aligned_cells(header: str, rows: Iterator[str]) -> Iterator[tuple[str, str]]:
     """Yield the values of aligned columns, by the line of hyphens below the header, or by overlap with the header
     words."""
     second_line = next(rows, "")

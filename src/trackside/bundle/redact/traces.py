@@ -11,8 +11,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from functools import cache
 
-from trackside.bundle.redact.kind import Kind, Trace
-from trackside.bundle.redact.sieve import LinePattern, Prefilter
+from trackside.bundle.redact.kind import NameKind, Trace
+from trackside.bundle.redact.prefilter import LinePattern, Prefilter
 
 _NUMBERED = re.compile(rb"(.*?[^0-9])([0-9]+)\Z", re.DOTALL)
 _NUMBER = re.compile(rb"[0-9]*")
@@ -23,7 +23,7 @@ _Numbers = Mapping[bytes, list[tuple[Trace, str]]]
 class Traces:
     """The originals of all kinds. Originals that differ only in a trailing number are searched for with one pattern."""
 
-    def __init__(self, kinds: Iterable[Kind]) -> None:
+    def __init__(self, kinds: Iterable[NameKind]) -> None:
         traces_by_stem: dict[tuple[bytes, bool], dict[bytes, list[tuple[Trace, str]]]] = defaultdict(
             lambda: defaultdict(list)
         )
@@ -56,9 +56,9 @@ def _is_match(trace: Trace, data: bytes, begin: int, end: int) -> bool:
     """Whether the match is the original itself and not part of another word."""
     if trace.exact and data[begin:end] != trace.text.encode("utf-8", "surrogateescape"):
         return False
-    return bool(_compiled(trace.before).match(data, begin) and _compiled(trace.after).match(data, end))
+    return bool(_compile(trace.before).match(data, begin) and _compile(trace.after).match(data, end))
 
 
 @cache
-def _compiled(pattern: str) -> re.Pattern[bytes]:
+def _compile(pattern: str) -> re.Pattern[bytes]:
     return re.compile(pattern.encode())

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from trackside.catalog.dialect import Dialect, Foreign
-from trackside.catalog.labels import DEVICE, OWNER, PLACE, Label
+from trackside.catalog.labels import GPU_LABELS, JOB_LABELS, MACHINE_LABELS, Label
 
 _PERCENT, _MIB, _MHZ, _KIB = 0.01, float(1 << 20), 1e6, 1024.0
 _TYPES = {"system": "sm", "gfx": "sm", "memory": "memory"}
@@ -79,9 +79,9 @@ DIALECT = Dialect(
     title="AMD device metrics exporter",
     names={prefix + name: foreign for prefix in ("", "amd_") for name, foreign in _NAMES.items()},
     labels={
-        **PLACE,
-        **OWNER,
-        **DEVICE,
+        **MACHINE_LABELS,
+        **JOB_LABELS,
+        **GPU_LABELS,
         "card_series": Label("gpu_model"),
         "card_model": Label("gpu_model"),
         "gpu_partition_id": Label("mig", "part"),

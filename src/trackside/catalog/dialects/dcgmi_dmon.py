@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from trackside.catalog.dialect import Dialect
 from trackside.catalog.dialects.dcgm import FIELDS
-from trackside.catalog.labels import DEVICE, PLACE, Label
+from trackside.catalog.labels import GPU_LABELS, MACHINE_LABELS, Label
 
 DIALECT = Dialect(
     id="dcgmi-dmon",
     title="dcgmi dmon",
     names={field.short: field.foreign for field in FIELDS if field.short},
-    labels={**PLACE, **DEVICE, "mig": Label("mig"), "gpu_i_id": Label("mig")},
+    labels={**MACHINE_LABELS, **GPU_LABELS, "mig": Label("mig"), "gpu_i_id": Label("mig")},
 )

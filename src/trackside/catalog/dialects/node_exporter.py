@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from trackside.catalog.dialect import Dialect, Foreign
-from trackside.catalog.labels import OWNER, PLACE, Label
+from trackside.catalog.labels import JOB_LABELS, MACHINE_LABELS, Label
 
 _HOST: Mapping[str, Foreign] = {
     "node_cpu_seconds_total": Foreign("host_cpu_seconds_total"),
@@ -103,8 +103,8 @@ DIALECT = Dialect(
     title="node_exporter",
     names={**_HOST, **_PRESSURE, **_NETWORK, **_INFINIBAND},
     labels={
-        **PLACE,
-        **OWNER,
+        **MACHINE_LABELS,
+        **JOB_LABELS,
         **dict.fromkeys(("device", "chip", "controller", "package", "type", "path"), Label("device")),
         **dict.fromkeys(("sensor", "zone"), Label("sensor")),
         **dict.fromkeys(("cpu", "core"), Label("cpu")),

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from trackside.catalog.dialect import Dialect, Foreign
 from trackside.catalog.dialects.nvidia_smi import FIELDS
-from trackside.catalog.labels import OWNER, PLACE, Label
+from trackside.catalog.labels import JOB_LABELS, MACHINE_LABELS, Label
 from trackside.catalog.metrics import METRICS
 
 _ENDS = {"bytes": "_bytes", "ratio": "_ratio", "W": "_watts", "Hz": "_clock_hz", "s": "_seconds"}
@@ -41,13 +41,16 @@ DIALECT = Dialect(
     id="nvidia-gpu-exporter",
     title="nvidia_gpu_exporter",
     names={
-        **{_name(field, known.metric): Foreign(known.metric, labels=known.labels) for field, known in FIELDS.items()},
-        **{_name(field, known.metric): known for field, known in _DISTINCT.items()},
+        **{
+            _name(field, foreign.metric): Foreign(foreign.metric, labels=foreign.labels)
+            for field, foreign in FIELDS.items()
+        },
+        **{_name(field, foreign.metric): foreign for field, foreign in _DISTINCT.items()},
         **_OWN,
     },
     labels={
-        **PLACE,
-        **OWNER,
+        **MACHINE_LABELS,
+        **JOB_LABELS,
         "index": Label("gpu", "index"),
         "uuid": Label("gpu_uuid"),
         "name": Label("gpu_model"),

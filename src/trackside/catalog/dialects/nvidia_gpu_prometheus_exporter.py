@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from trackside.catalog.dialect import Dialect, Foreign
-from trackside.catalog.labels import DEVICE, OWNER, PLACE, Label
+from trackside.catalog.labels import GPU_LABELS, JOB_LABELS, MACHINE_LABELS, Label
 
 _PERCENT, _MHZ, _MILLI = 0.01, 1e6, 1e-3
 
@@ -56,10 +56,10 @@ DIALECT = Dialect(
     title="nvidia_gpu_prometheus_exporter (jobstats)",
     names={f"nvidia_gpu_{name}": foreign for name, foreign in _NAMES.items()},
     labels={
-        **PLACE,
-        **OWNER,
+        **MACHINE_LABELS,
+        **JOB_LABELS,
         "ordinal": Label("gpu", "index"),
-        **DEVICE,
+        **GPU_LABELS,
         "name": Label("gpu_model"),
         "gpu_i_id": Label("mig"),
         "type": Label("kind"),

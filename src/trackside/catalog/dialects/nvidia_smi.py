@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from trackside.catalog.dialect import Dialect, Foreign
-from trackside.catalog.labels import DEVICE, OWNER, PLACE, Label
+from trackside.catalog.labels import GPU_LABELS, JOB_LABELS, MACHINE_LABELS, Label
 
 _PERCENT, _MIB, _MHZ, _US = 0.01, float(1 << 20), 1e6, 1e-6
 
@@ -165,9 +165,9 @@ DIALECT = Dialect(
     title="nvidia-smi",
     names={**FIELDS, **_OTHER_LAYOUTS},
     labels={
-        **PLACE,
-        **OWNER,
-        **DEVICE,
+        **MACHINE_LABELS,
+        **JOB_LABELS,
+        **GPU_LABELS,
         "gpu_bus_id": Label("pci", "pci"),
         "name": Label("gpu_model"),
         "gpu_name": Label("gpu_model"),

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from trackside.catalog.dialect import Dialect, Foreign
 from trackside.catalog.dialects.nvidia_smi import GPM
-from trackside.catalog.labels import DEVICE, PLACE, Label
+from trackside.catalog.labels import GPU_LABELS, MACHINE_LABELS, Label
 
 _PERCENT, _MIB, _MHZ, _MB_S = 0.01, float(1 << 20), 1e6, 1e6
 
@@ -52,5 +52,11 @@ DIALECT = Dialect(
         **{f"dmon.{column}": foreign for column, foreign in _DMON.items()},
         **{f"pmon.{column}": foreign for column, foreign in _PMON.items()},
     },
-    labels={**PLACE, **DEVICE, "pid": Label("pid", "number"), "mig": Label("mig"), "gpu_i_id": Label("mig")},
+    labels={
+        **MACHINE_LABELS,
+        **GPU_LABELS,
+        "pid": Label("pid", "number"),
+        "mig": Label("mig"),
+        "gpu_i_id": Label("mig"),
+    },
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from trackside.catalog.dialect import Case, Dialect, Foreign
-from trackside.catalog.labels import DEVICE, OWNER, PLACE, Label
+from trackside.catalog.labels import GPU_LABELS, JOB_LABELS, MACHINE_LABELS, Label
 
 _GPU = {"hw_type": "gpu"}
 
@@ -43,9 +43,9 @@ DIALECT = Dialect(
         **{name.replace(".", "_") + suffix: foreign for (name, suffix), foreign in _NAMES.items()},
     },
     labels={
-        **PLACE,
-        **OWNER,
-        **DEVICE,
+        **MACHINE_LABELS,
+        **JOB_LABELS,
+        **GPU_LABELS,
         "hw_id": Label("gpu", "name"),
         "hw_name": Label("device"),
         "hw_model": Label("gpu_model"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trackside.catalog.dialect import Dialect, Foreign
-from trackside.catalog.labels import PLACE, Label
+from trackside.catalog.labels import MACHINE_LABELS, Label
 
 DIALECT = Dialect(
     id="prometheus",
@@ -13,7 +13,7 @@ DIALECT = Dialect(
         "scrape_duration_seconds": Foreign("scrape_seconds"),
         "scrape_samples_scraped": Foreign("scrape_samples"),
     },
-    labels={**PLACE, "job": Label("target")},
+    labels={**MACHINE_LABELS, "job": Label("target")},
     # About the exporter's own process and its client library.
     unneeded=("go_", "process_", "promhttp_", "python_"),
 )

@@ -56,8 +56,8 @@ _ECC: Mapping[str, Foreign] = {
 
 def _names() -> Mapping[str, Foreign]:
     renamed = {field.replace(".", "_"): FIELDS[field] for field in _SAME}
-    names = {f"nvidia_smi_{name}": known for name, known in {**renamed, **_OWN, **_COUNTED, **_ECC}.items()}
-    return {name: known for name, known in names.items() if name not in EXPORTER.names}
+    names = {f"nvidia_smi_{name}": foreign for name, foreign in {**renamed, **_OWN, **_COUNTED, **_ECC}.items()}
+    return {name: foreign for name, foreign in names.items() if name not in EXPORTER.names}
 
 
 DIALECT = Dialect(id="telegraf", title="Telegraf (nvidia_smi)", names=_names(), labels=EXPORTER.labels)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from trackside.catalog.dialect import Dialect, Foreign
-from trackside.catalog.labels import DEVICE, OWNER, PLACE, Label
-from trackside.catalog.metrics import COMMON, METRICS
+from trackside.catalog.labels import GPU_LABELS, JOB_LABELS, MACHINE_LABELS, Label
+from trackside.catalog.metrics import COMMON_LABELS, METRICS
 
 _AMBIGUOUS = frozenset({"gpu_health", "gpu_recovery_action"})
 """Names that another source uses too; AMD's ``gpu_health`` has the opposite meaning."""
@@ -14,10 +14,10 @@ DIALECT = Dialect(
     title="Trackside",
     names={name: Foreign(name) for name in METRICS if not name.startswith("training_") and name not in _AMBIGUOUS},
     labels={
-        **PLACE,
-        **OWNER,
+        **MACHINE_LABELS,
+        **JOB_LABELS,
         "job": Label("job", "job"),
-        **DEVICE,
+        **GPU_LABELS,
         "name": Label("gpu_model"),
         "gpu_i_id": Label("mig"),
         "rank": Label("rank", "number"),
@@ -25,9 +25,9 @@ DIALECT = Dialect(
         **{
             label: Label(label)
             for label in sorted(
-                {*COMMON, *(metric_label for metric in METRICS.values() for metric_label in metric.labels)}
+                {*COMMON_LABELS, *(metric_label for metric in METRICS.values() for metric_label in metric.labels)}
             )
-            if label not in {*PLACE, *OWNER, *DEVICE, "job", "rank", "pid"}
+            if label not in {*MACHINE_LABELS, *JOB_LABELS, *GPU_LABELS, "job", "rank", "pid"}
         },
     },
 )

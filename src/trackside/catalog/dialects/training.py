@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from trackside.catalog.dialect import Dialect, Foreign
-from trackside.catalog.labels import DEVICE, OWNER, PLACE, Label
+from trackside.catalog.labels import GPU_LABELS, JOB_LABELS, MACHINE_LABELS, Label
 from trackside.catalog.metrics import METRICS
 
 _OTHER: Mapping[str, Foreign] = {
@@ -47,10 +47,10 @@ DIALECT = Dialect(
         **_ALLOCATOR,
     },
     labels={
-        **PLACE,
-        **OWNER,
+        **MACHINE_LABELS,
+        **JOB_LABELS,
         "job": Label("job", "job"),
-        **DEVICE,
+        **GPU_LABELS,
         "rank": Label("rank", "number"),
         "global_rank": Label("rank", "number"),
         "pid": Label("pid", "number"),

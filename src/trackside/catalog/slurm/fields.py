@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, get_args
 
-from trackside.catalog.job_states import ALIVE, WAITING
+from trackside.catalog.job_states import ACTIVE_STATES, WAITING_STATES
 from trackside.catalog.records import RECORDS
 from trackside.catalog.slurm import values
 from trackside.model import Scalar
 
-Value = Scalar | tuple[Scalar, ...]
+SlurmValue = Scalar | tuple[Scalar, ...]
 Tool = Literal["sacct", "scontrol", "squeue", "sinfo", "sacctmgr", "jobcomp", "slurmdbd", "slurmctld"]
 """``sacct``, ``squeue``, ``sinfo``, ``sacctmgr``: columns of tables; ``scontrol``: keys of its blocks and of
 jobcomp/filetxt; ``jobcomp``: keys of its JSON lines; ``slurmdbd``, ``slurmctld``: paths in the JSON of sacct and slurmdb,
@@ -26,7 +26,7 @@ _TABLES = ("sacct", "squeue", "sinfo", "sacctmgr")
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class SlurmField:
     """A field of a record. ``spellings``: tool -> its names, best first. ``parse``: parses a value of any of them.
 
     If a value contains several fields, ``names`` lists them in the order that ``parse`` returns them; ``-``: ignored.
@@ -37,8 +37,8 @@ class Field:
     spellings: Mapping[str, tuple[str, ...]]
 
 
-def _field(names: str, parse: Callable[[Any], Any], **spellings: str) -> Field:
-    return Field(tuple(names.split()), parse, {tool: tuple(text.split()) for tool, text in spellings.items()})
+def _field(names: str, parse: Callable[[Any], Any], **spellings: str) -> SlurmField:
+    return SlurmField(tuple(names.split()), parse, {tool: tuple(text.split()) for tool, text in spellings.items()})
 
 
 JOB = (
@@ -48,10 +48,10 @@ JOB = (
     _field("cluster", values.raw, sacct="Cluster", scontrol="Cluster", squeue="CLUSTER", jobcomp="cluster", slurmdbd="cluster", slurmctld="cluster"),
     _field("partition", values.raw, sacct="Partition", scontrol="Partition", squeue="PARTITION", jobcomp="partition", slurmdbd="partition", slurmctld="partition"),
     _field("state cancelled_by", values.job_state, sacct="State", scontrol="JobState State", squeue="STATE STATECOMPACT ST", jobcomp="state", slurmdbd="state.current state", slurmctld="job_state state"),
-    _field("cancelled_by", values.known, slurmdbd="kill_request_user"),
+    _field("cancelled_by", values.known_text, slurmdbd="kill_request_user"),
     _field("exit_code signal", values.exit_status, sacct="ExitCode", scontrol="ExitCode", jobcomp="exit_code", slurmdbd="exit_code", slurmctld="exit_code"),
     _field("derived_exit_code -", values.exit_status, sacct="DerivedExitCode", scontrol="DerivedExitCode", jobcomp="derived_ec", slurmdbd="derived_exit_code", slurmctld="derived_exit_code"),
-    _field("reason", values.known, sacct="Reason", scontrol="Reason", squeue="REASON", slurmdbd="state.reason", slurmctld="state_reason"),
+    _field("reason", values.known_text, sacct="Reason", scontrol="Reason", squeue="REASON", slurmdbd="state.reason", slurmctld="state_reason"),
     _field("reason", values.waiting_reason, squeue="NODELIST NODELIST(REASON)"),
     _field("submit", values.time, sacct="Submit", scontrol="SubmitTime", squeue="SUBMIT_TIME SUBMITTIME", jobcomp="@submit", slurmdbd="time.submission", slurmctld="submit_time"),
     _field("eligible", values.time, sacct="Eligible", scontrol="EligibleTime", squeue="ELIGIBLE_TIME", jobcomp="@eligible", slurmdbd="time.eligible", slurmctld="eligible_time"),
@@ -63,23 +63,23 @@ JOB = (
     _field("n_tasks", values.number, sacct="NTasks", scontrol="NumTasks Tasks", squeue="TASKS NTASKS NUMTASKS", jobcomp="ntasks", slurmdbd="tasks.count", slurmctld="tasks.count tasks number_tasks"),
     _field("n_cpus", values.number, sacct="AllocCPUS NCPUS", scontrol="NumCPUs ProcCnt", squeue="CPUS NUMCPUS", jobcomp="total_cpus", slurmdbd="required.CPUs", slurmctld="cpus"),
     _field("nodes", values.nodes, sacct="NodeList", scontrol="NodeList", squeue="NODELIST NODELIST(REASON)", jobcomp="nodes", slurmdbd="nodes", slurmctld="nodes"),
-    _field("failed_node", values.known, sacct="FailedNode", scontrol="FailedNode", slurmdbd="failed_node", slurmctld="failed_node"),
+    _field("failed_node", values.known_text, sacct="FailedNode", scontrol="FailedNode", slurmdbd="failed_node", slurmctld="failed_node"),
     _field("restarts", values.number, sacct="Restarts", scontrol="Restarts", squeue="RESTART_CNT RESTARTCNT", slurmdbd="restart_cnt", slurmctld="restart_cnt"),
     _field("requeue", values.flag, scontrol="Requeue", slurmctld="requeue"),
     _field("n_gpus", values.gpus, sacct="AllocTRES", scontrol="AllocTRES TRES Tres", squeue="TRES_ALLOC TRES-ALLOC", jobcomp="tres_alloc", slurmdbd="tres.allocated", slurmctld="tres_alloc_str"),
     _field("n_gpus", values.gpus, sacct="ReqTRES", scontrol="ReqTRES", jobcomp="tres_req", slurmdbd="tres.requested", slurmctld="tres_req_str"),
     _field("gpus", values.allocated_gpus, scontrol="Nodes"),
-    _field("req_mem_bytes", values.known, sacct="ReqMem"),
+    _field("req_mem_bytes", values.known_text, sacct="ReqMem"),
     _field("req_mem_bytes", partial(values.requested_memory, "n"), scontrol="MinMemoryNode", slurmdbd="required.memory_per_node"),
     _field("req_mem_bytes", partial(values.requested_memory, "c"), scontrol="MinMemoryCPU", slurmdbd="required.memory_per_cpu"),
     _field("max_rss_bytes", values.resident, sacct="MaxRSS", slurmdbd="tres.requested.max"),
-    _field("dependency", values.known, scontrol="Dependency", squeue="DEPENDENCY", slurmctld="dependency"),
+    _field("dependency", values.known_text, scontrol="Dependency", squeue="DEPENDENCY", slurmctld="dependency"),
     _field("dependency", values.dependency_of, sacct="SubmitLine", slurmdbd="submit_line"),
-    _field("submit_line", values.known, sacct="SubmitLine", scontrol="SubmitLine", slurmdbd="submit_line"),
-    _field("command", values.known, scontrol="Command", squeue="COMMAND", slurmctld="command"),
-    _field("work_dir", values.known, sacct="WorkDir", scontrol="WorkDir", squeue="WORK_DIR WORKDIR", jobcomp="work_dir", slurmdbd="working_directory", slurmctld="current_working_directory"),
-    _field("std_out", values.known, sacct="StdOut", scontrol="StdOut", squeue="STDOUT", jobcomp="std_out", slurmdbd="stdout_expanded stdout", slurmctld="standard_output"),
-    _field("std_err", values.known, sacct="StdErr", scontrol="StdErr", squeue="STDERR", jobcomp="std_err", slurmdbd="stderr_expanded stderr", slurmctld="standard_error"),
+    _field("submit_line", values.known_text, sacct="SubmitLine", scontrol="SubmitLine", slurmdbd="submit_line"),
+    _field("command", values.known_text, scontrol="Command", squeue="COMMAND", slurmctld="command"),
+    _field("work_dir", values.known_text, sacct="WorkDir", scontrol="WorkDir", squeue="WORK_DIR WORKDIR", jobcomp="work_dir", slurmdbd="working_directory", slurmctld="current_working_directory"),
+    _field("std_out", values.known_text, sacct="StdOut", scontrol="StdOut", squeue="STDOUT", jobcomp="std_out", slurmdbd="stdout_expanded stdout", slurmctld="standard_output"),
+    _field("std_err", values.known_text, sacct="StdErr", scontrol="StdErr", squeue="STDERR", jobcomp="std_err", slurmdbd="stderr_expanded stderr", slurmctld="standard_error"),
 )  # fmt: skip
 """Fields of jobs and steps. Of rows with the same name, the first with a value is used."""
 _OF_STEPS = RECORDS["step"].fields
@@ -125,9 +125,9 @@ def spellings_of(tool: Tool, *kinds: str) -> frozenset[str]:
     return frozenset(spelling for kind in kinds for *_, spellings in _ROWS[kind, tool] for spelling in spellings)
 
 
-def read(kind: str, tool: Tool, get: Callable[[str], Any]) -> dict[str, Value]:
+def read(kind: str, tool: Tool, get: Callable[[str], Any]) -> dict[str, SlurmValue]:
     """The known fields of a record. ``get`` returns the value of a spelling."""
-    record: dict[str, Value] = {}
+    record: dict[str, SlurmValue] = {}
     for names, parse, spellings in _ROWS[kind, tool]:
         if names[0] in record:
             continue
@@ -144,7 +144,7 @@ def read(kind: str, tool: Tool, get: Callable[[str], Any]) -> dict[str, Value]:
     return record
 
 
-def job_ids(tool: Tool, get: Callable[[str], Any]) -> dict[str, Value]:
+def job_ids(tool: Tool, get: Callable[[str], Any]) -> dict[str, SlurmValue]:
     """A job's ``raw_id``, ``array_id`` and ``id`` as users write it: ``60_3``, ``60_[4-9]`` for pending tasks, ``73+0``."""
     job, array, task, tasks, het, part = (
         next((value for name in names.split(",") if (value := get(name)) not in (None, "")), None)
@@ -152,8 +152,8 @@ def job_ids(tool: Tool, get: Callable[[str], Any]) -> dict[str, Value]:
     )
     raw_id, array_id, het_id, part_number = (values.number(value) for value in (job, array, het, part))
     number = values.number(task.partition("%")[0] if isinstance(task, str) else task)
-    ids: dict[str, Value] = {} if raw_id is None else {"id": str(raw_id), "raw_id": str(raw_id)}
-    if array_id and (number is not None or values.known(tasks)):
+    ids: dict[str, SlurmValue] = {} if raw_id is None else {"id": str(raw_id), "raw_id": str(raw_id)}
+    if array_id and (number is not None or values.known_text(tasks)):
         ids["id"] = f"{array_id}_{f'[{tasks}]' if number is None else number}"
         ids["array_id"] = str(array_id)
     elif het_id and part_number is not None:
@@ -161,7 +161,7 @@ def job_ids(tool: Tool, get: Callable[[str], Any]) -> dict[str, Value]:
     return ids
 
 
-def job_record(tool: Tool, get: Callable[[str], Any], **more: Value | None) -> dict[str, Value]:
+def job_record(tool: Tool, get: Callable[[str], Any], **more: SlurmValue | None) -> dict[str, SlurmValue]:
     """A job's fields for a record: those of the tool, fields derived from them, and ``more``."""
     fields: dict[str, Any] = {**read("job", tool, get), **more}
     fields["n_nodes"] = fields.get("n_nodes") or len(fields.get("nodes", ())) or None
@@ -170,32 +170,34 @@ def job_record(tool: Tool, get: Callable[[str], Any], **more: Value | None) -> d
     return without_forecasts(fields)
 
 
-def step_record(tool: Tool, get: Callable[[str], Any], id_: str | None, **more: Value | None) -> dict[str, Value]:
+def step_record(
+    tool: Tool, get: Callable[[str], Any], id_: str | None, **more: SlurmValue | None
+) -> dict[str, SlurmValue]:
     """A step's fields for a record. ``id_``: ``60_3.batch``."""
     job, *_ = values.split_job_id(id_ or "") or (None,)
     return without_forecasts({**read("step", tool, get), "id": id_, "job": job, **more})
 
 
 def node_record(
-    tool: Tool, get: Callable[[str], Any], name: str, state: str | Iterable[str] | None, **more: Value | None
-) -> dict[str, Value]:
+    tool: Tool, get: Callable[[str], Any], name: str, state: str | Iterable[str] | None, **more: SlurmValue | None
+) -> dict[str, SlurmValue]:
     """A node's fields for a record."""
     base, flags = values.node_state_of(state)
-    return _known({"name": name, "state": base, "flags": flags, **read("node", tool, get), **more})
+    return _without_unknown({"name": name, "state": base, "flags": flags, **read("node", tool, get), **more})
 
 
-def without_forecasts(fields: Mapping[str, Value | None]) -> dict[str, Value]:
+def without_forecasts(fields: Mapping[str, SlurmValue | None]) -> dict[str, SlurmValue]:
     """A job's or step's fields without unknown ones and those that are not real yet: forecast start and end, and the exit
     code of a job that has not ended."""
     forecast: tuple[str, ...] = ()
-    if fields.get("state") in WAITING:
+    if fields.get("state") in WAITING_STATES:
         forecast = ("start", "end", "elapsed_s", "exit_code", "signal")
-    elif fields.get("state") in ALIVE:
+    elif fields.get("state") in ACTIVE_STATES:
         forecast = ("end", "exit_code", "signal", "derived_exit_code")
     elif not fields.get("nodes") and fields.get("start") == fields.get("end"):
         forecast = ("start",)  # it ended without having started; scontrol and 22.05 print the end twice
-    return {name: value for name, value in _known(fields).items() if name not in forecast}
+    return {name: value for name, value in _without_unknown(fields).items() if name not in forecast}
 
 
-def _known(fields: Mapping[str, Value | None]) -> dict[str, Value]:
+def _without_unknown(fields: Mapping[str, SlurmValue | None]) -> dict[str, SlurmValue]:
     return {name: value for name, value in fields.items() if value is not None and value not in _EMPTY}

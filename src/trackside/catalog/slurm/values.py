@@ -89,7 +89,7 @@ def raw(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def known(value: Any) -> str | None:
+def known_text(value: Any) -> str | None:
     """The stripped text; None if it means that the value is unknown."""
     if not isinstance(value, str):
         return None
@@ -195,7 +195,7 @@ def wait_status(status: int) -> tuple[int, int]:
 
 def state_of(text: str | None) -> tuple[str | None, str | None]:
     """(base state, who cancelled). Supports ``CANCELLED by 1001``, short codes and sacct's truncated ``OUT_OF_ME+``."""
-    text = known(text)
+    text = known_text(text)
     if text is None:
         return None, None
     word, _, rest = text.partition(" ")
@@ -260,7 +260,7 @@ def parents_of(text: str | None) -> tuple[str, ...]:
 
 def waiting_reason(value: Any) -> str | None:
     """The reason that squeue prints instead of nodes: ``(Resources)``."""
-    return known(value[1:-1]) if isinstance(value, str) and value.startswith("(") else None
+    return known_text(value[1:-1]) if isinstance(value, str) and value.startswith("(") else None
 
 
 def dependency_of(command: str | None) -> str | None:
@@ -276,7 +276,7 @@ def words(value: Any) -> list[str]:
 
 def user(value: Any) -> tuple[str | None, int | None]:
     """(name, uid) from ``alice(1001)`` or ``alice``."""
-    name, _, number_text = (known(value) or "").partition("(")
+    name, _, number_text = (known_text(value) or "").partition("(")
     return name or None, number(number_text.rstrip(")"))
 
 
@@ -286,14 +286,14 @@ def nodes(value: Any) -> tuple[str, ...]:
         value = value.get("list") or value.get("nodes") or value.get("range")
     if isinstance(value, list):
         return tuple(name for part in value if isinstance(part, str) for name in nodes(part))
-    text = known(value)
+    text = known_text(value)
     return () if text is None or text.startswith("(") else hostlist.expand(text, MAX_NODES)
 
 
 def signed_reason(value: Any) -> tuple[str | None, str | None, float | None]:
     """(reason, user, time) from ``bad fan [root@2026-11-21T07:52:36]``; user and time are None if not printed."""
-    match = _SIGNED.match(known(value) or "")
-    return (match[1], match[2], time(match[3])) if match else (known(value), None, None)
+    match = _SIGNED.match(known_text(value) or "")
+    return (match[1], match[2], time(match[3])) if match else (known_text(value), None, None)
 
 
 def gpus(value: Any) -> int | None:

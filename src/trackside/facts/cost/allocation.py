@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from trackside.catalog.job_states import goes_on
+from trackside.catalog.job_states import is_active
 from trackside.evidence import Evidence, Frame, Missing, Value, derived
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.logs.ending import Ending
 from trackside.facts.logs.silence import Silence
-from trackside.facts.training.learning import number
+from trackside.facts.training.learning import numeric_field
 from trackside.finding import Claim, Sentence
 from trackside.model import Run
 from trackside.query import metric
@@ -33,7 +33,7 @@ BY_SCHEDULER = Sentence("the scheduler's allocation, from start to end")
 BY_METRICS = Sentence("the time for which the run's GPUs were measured")
 BY_LOG = Sentence("one GPU per rank, from the first to the last time stamp of the log")
 NO_GPUS = "the number of allocated GPUs: no scheduler record, metric or log line shows it"
-NO_SPAN = "how long the GPUs were allocated: no scheduler record, metric or time stamp shows it"
+NO_DURATION = "how long the GPUs were allocated: no scheduler record, metric or time stamp shows it"
 
 
 @dataclass(frozen=True)
@@ -83,12 +83,12 @@ def allocation(evidence: Evidence, ending: Ending, silence: Silence, run: Run, l
         (BY_METRICS, lambda: _measured(evidence, run, limits)),
         (BY_LOG, lambda: _logged(silence.signs["logs"], run)),
     )
-    for sentence, span_of in sources:
-        span = span_of()
-        if span is not None and span[1].number > span[0].number:
+    for sentence, times_of in sources:
+        times = times_of()
+        if times is not None and times[1].number > times[0].number:
             earlier = _earlier(ending.jobs, run) if sentence is BY_SCHEDULER else []
-            return _allocation(run, gpus, span, earlier, sentence())
-    return Missing(NO_SPAN)
+            return _allocation(run, gpus, times, earlier, sentence())
+    return Missing(NO_DURATION)
 
 
 def gpu_hours(gpus: Value, seconds: Value, *sources: Value) -> Value:
@@ -96,7 +96,7 @@ def gpu_hours(gpus: Value, seconds: Value, *sources: Value) -> Value:
     return derived(round(gpus.number * seconds.number / 3600, 3), gpus, seconds, *sources, unit="GPU h")
 
 
-def length(start: Value, end: Value) -> Value:
+def seconds_between(start: Value, end: Value) -> Value:
     """Seconds between two times, each floored to the second as displayed, so that adjacent parts add up to the
     total."""
     return derived(max(0, math.floor(end.number) - math.floor(start.number)), start, end, unit="s")
@@ -107,19 +107,24 @@ def hour(source: Value) -> Value:
     return derived(3600, source)
 
 
-def attempt_span(jobs: Frame, start: float | None) -> tuple[Value, Value] | None:
+def times_of_attempt(jobs: Frame, start: float | None) -> tuple[Value, Value] | None:
     """Start and end, from the job records, of the attempt that began at ``start``."""
     for row in jobs.records:
-        began, end = number(row, "start"), number(row, "end")
-        if start is not None and began is not None and abs(began - start) <= LIMITS.same_s and end is not None:
+        attempt_start, end = numeric_field(row, "start"), numeric_field(row, "end")
+        if (
+            start is not None
+            and attempt_start is not None
+            and abs(attempt_start - start) <= LIMITS.same_s
+            and end is not None
+        ):
             return jobs.value(row, "start", "time"), jobs.value(row, "end", "time")
     return None
 
 
 def _allocation(
-    run: Run, gpus: Value, span: tuple[Value, Value], earlier: Sequence[Value], assumption: Claim
+    run: Run, gpus: Value, times: tuple[Value, Value], earlier: Sequence[Value], assumption: Claim
 ) -> Allocation:
-    seconds = length(*span)
+    seconds = seconds_between(*times)
     if not earlier:
         hours = gpu_hours(gpus, seconds)
         formula = FORMULA(gpus=gpus, seconds=seconds, hour=hour(gpus), hours=hours)
@@ -127,19 +132,23 @@ def _allocation(
         total = derived(seconds.number + sum(value.number for value in earlier), seconds, *earlier, unit="s")
         hours, attempts = gpu_hours(gpus, total), derived(len(earlier) + 1, total)
         formula = FORMULA_OF_ATTEMPTS(gpus=gpus, seconds=total, hour=hour(gpus), attempts=attempts, hours=hours)
-    return Allocation(gpus, *span, hours, formula, assumption, goes_on(run.disposition))
+    return Allocation(gpus, *times, hours, formula, assumption, is_active(run.disposition))
 
 
 def _earlier(jobs: Frame, run: Run) -> list[Value]:
     """Seconds of each attempt before the last."""
-    return [length(*span) for attempt in run.attempts[:-1] if (span := attempt_span(jobs, attempt.start)) is not None]
+    return [
+        seconds_between(*times)
+        for attempt in run.attempts[:-1]
+        if (times := times_of_attempt(jobs, attempt.start)) is not None
+    ]
 
 
 def _gpus(evidence: Evidence, ending: Ending, silence: Silence, run: Run) -> Value | None:
     job, jobs = ending.job, ending.jobs
     if job is not None:
         rows = [job, *(row for row in reversed(jobs.records) if row is not job)]
-        if (counted := next((row for row in rows if number(row, "n_gpus")), None)) is not None:
+        if (counted := next((row for row in rows if numeric_field(row, "n_gpus")), None)) is not None:
             return jobs.value(counted, "n_gpus", "GPUs")
     if run.n_gpus and run.gpus_by != "all":
         for name in SAMPLED:
@@ -160,10 +169,10 @@ def _world(silence: Silence, ranks: int) -> Value | None:
 
 def _recorded(ending: Ending, run: Run) -> tuple[Value, Value] | None:
     jobs, job = ending.jobs, ending.job
-    if job is None or number(job, "start") is None:
+    if job is None or numeric_field(job, "start") is None:
         return None
-    start, elapsed = jobs.value(job, "start", "time"), number(job, "elapsed_s")
-    if number(job, "end") is not None and not goes_on(run.disposition):
+    start, elapsed = jobs.value(job, "start", "time"), numeric_field(job, "elapsed_s")
+    if numeric_field(job, "end") is not None and not is_active(run.disposition):
         return start, jobs.value(job, "end", "time")
     if elapsed is not None:
         return start, derived(start.number + elapsed, start, jobs.value(job, "elapsed_s", "s"), unit="time")
@@ -185,7 +194,7 @@ def _measured(evidence: Evidence, run: Run, limits: Limits) -> tuple[Value, Valu
 def _logged(logs: Frame, run: Run) -> tuple[Value, Value] | None:
     rows = [row for row in logs.events if not run.log_paths or row.at.path in run.log_paths]
     firsts, lasts = (
-        [logs.value(row, name, "time") for row in rows if number(row, name) is not None]
+        [logs.value(row, name, "time") for row in rows if numeric_field(row, name) is not None]
         for name in ("first_time", "last_time")
     )
     if not firsts or not lasts:

@@ -7,28 +7,37 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trackside.evidence import Frame, Value, derived
-from trackside.facts.cost.allocation import attempt_span, gpu_hours, hour, length
-from trackside.facts.cost.training_work import SLACK_S, TrainingWork, lives
-from trackside.facts.cost.wasted_time import EVEN_TIME, LOADED, ONE_START, STARTED_OVER, Part, span
+from trackside.facts.cost.allocation import gpu_hours, hour, seconds_between, times_of_attempt
+from trackside.facts.cost.training_work import SLACK_S, TrainingWork, by_run_part
+from trackside.facts.cost.wasted_time import (
+    EVEN_STEPS_OF_ATTEMPT,
+    ONE_START,
+    REPEATED_AFTER_CHECKPOINT,
+    STARTED_OVER,
+    CostPart,
+    waste_of_range,
+)
 from trackside.facts.fact import fact
 from trackside.facts.logs.ending import Ending
-from trackside.facts.training.learning import number, step_seconds, training_points
+from trackside.facts.training.learning import logged_steps, numeric_field, step_seconds
 from trackside.finding import Claim, Sentence, WastedTime
 from trackside.model import Attempt, Event, Run
 
-SAVED_WITHIN = 20
+MAX_SAVE_DELAY_LINES = 20
 """Number of lines after an attempt's last logged step within which its last checkpoint is logged."""
 
-THROWN_AWAY = Part("attempt", Sentence("an attempt that was lost: the next one started from scratch"), STARTED_OVER)
-SINCE_LOADED = Part(
+LOST_ATTEMPT = CostPart(
+    "attempt", Sentence("an attempt that was lost: the next one started from scratch"), STARTED_OVER
+)
+SINCE_LOADED = CostPart(
     "attempt",
     Sentence("the part of an attempt after its checkpoint at step {first}, from which the next attempt continued"),
-    LOADED,
+    REPEATED_AFTER_CHECKPOINT,
 )
-DONE_AGAIN = Part(
-    "attempt", Sentence("steps {first} to {last} of an attempt, which the next attempt repeated"), EVEN_TIME
+REPEATED_STEPS = CostPart(
+    "attempt", Sentence("steps {first} to {last} of an attempt, which the next attempt repeated"), EVEN_STEPS_OF_ATTEMPT
 )
-RESTART = Part("attempt", Sentence("the start-up of an attempt that continued from a checkpoint"), ONE_START)
+RESTART = CostPart("attempt", Sentence("the start-up of an attempt that continued from a checkpoint"), ONE_START)
 BY_ATTEMPT = Sentence(
     "{gpus} x {lasted:plain} s of the attempt x ({last:plain} - {first:plain}) / ({last:plain} - {begun:plain}) of its "
     "steps / {hour:plain} s/h = {hours:plain} GPU-hours"
@@ -42,7 +51,7 @@ RESUMED_UNKNOWN = Sentence(
 )
 RESTART_UNKNOWN = Sentence("how long the start-up of attempt {attempt} took: the log does not show when training began")
 
-Span = tuple[Value, Value]
+AttemptTimes = tuple[Value, Value]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,18 +70,18 @@ def earlier_attempts(work: TrainingWork, ending: Ending, run: Run) -> EarlierAtt
     if len(run.attempts) < 2:
         return EarlierAttempts()
     allocation = work.allocation
-    by_attempt = _by_attempt(training_points(work.progress), work.loads.events, run.attempts)
+    by_attempt = _by_attempt(logged_steps(work.progress), work.loads.events, run.attempts)
     parts: list[WastedTime | Claim] = []
     was_resumed = False  # whether the next attempt went on from what this one had done
     for index, attempt in enumerate(run.attempts[:-1]):
-        attempt_times = attempt_span(ending.jobs, attempt.start)
+        attempt_times = times_of_attempt(ending.jobs, attempt.start)
         ordinal = derived(attempt.number, allocation.start)
         if attempt_times is None or by_attempt is None:
             if attempt.start is not None:
                 parts.append((ATTEMPT_OPEN if attempt_times is None else ATTEMPT_UNKNOWN)(attempt=ordinal))
             was_resumed = False
             continue
-        part, thrown_away = _wasted(work, attempt_times, by_attempt[index], by_attempt[index + 1], ordinal)
+        part, thrown_away = _waste(work, attempt_times, by_attempt[index], by_attempt[index + 1], ordinal)
         parts.append(part)
         if was_resumed and not thrown_away:
             parts.append(_restart(work, attempt_times, by_attempt[index], ordinal))
@@ -90,7 +99,7 @@ def _by_attempt(
     if neither separates the attempts."""
     if points and all(row.time is not None for row in points):
         return [_points_during(points, attempt) for attempt in attempts]
-    for parts in (lives(points), _restored(points, loads)):
+    for parts in (by_run_part(points), _by_loads(points, loads)):
         if len(parts) == len(attempts):
             return parts
     return None
@@ -102,25 +111,31 @@ def _points_during(points: Sequence[Event], attempt: Attempt) -> list[Event]:
     return [row for row in points if start <= (row.time or 0.0) <= end]
 
 
-def _restored(points: Sequence[Event], loads: Sequence[Event]) -> list[list[Event]]:
+def _by_loads(points: Sequence[Event], loads: Sequence[Event]) -> list[list[Event]]:
     """The points of one log, split at the lines that load a checkpoint."""
     if len({row.at.path for row in (*points, *loads)}) != 1:
         return []
-    lines = [row.at.line for row in loads]
-    parts: list[list[Event]] = [[] for _ in range(len(lines) + 1)]
+    load_lines = [row.at.line for row in loads]
+    parts: list[list[Event]] = [[] for _ in range(len(load_lines) + 1)]
     for row in points:
-        parts[bisect(lines, row.at.line)].append(row)
+        parts[bisect(load_lines, row.at.line)].append(row)
     return [part for part in parts if part]
 
 
-def _wasted(
-    work: TrainingWork, attempt_times: Span, points: Sequence[Event], next_points: Sequence[Event], attempt: Value
+def _waste(
+    work: TrainingWork,
+    attempt_times: AttemptTimes,
+    points: Sequence[Event],
+    next_points: Sequence[Event],
+    attempt: Value,
 ) -> tuple[WastedTime | Claim, bool]:
     """(the work of this attempt that the next one repeated, or a claim that it is unknown; whether all of it was
     lost)"""
-    steps, following = ([row for row in rows if number(row, "step") is not None] for rows in (points, next_points))
+    steps, following = (
+        [row for row in rows if numeric_field(row, "step") is not None] for rows in (points, next_points)
+    )
     allocation, frame = work.allocation, work.progress
-    thrown_away = span(THROWN_AWAY, allocation.during(*attempt_times), *attempt_times), True
+    thrown_away = waste_of_range(LOST_ATTEMPT, allocation.during(*attempt_times), *attempt_times), True
     if not points:
         return thrown_away
     if not steps or not following:
@@ -130,15 +145,13 @@ def _wasted(
         return thrown_away
     loaded_step = _loaded(work.loads, steps[-1], following[0])
     if loaded_step is not None and (saved_time := _time_of_step(work, steps, loaded_step)) is not None:
-        return span(
+        return waste_of_range(
             SINCE_LOADED, allocation.during(*attempt_times), saved_time, attempt_times[1], first=loaded_step
         ), False
     resumed_step = loaded_step or resumed_step
-    if (
-        loaded_step is None and resumed_step.number > last_step.number
-    ):  # somewhere between two points: from where is not told
+    if loaded_step is None and resumed_step.number > last_step.number:  # it resumed somewhere between two points
         return RESUMED_UNKNOWN(attempt=attempt), False
-    seconds = length(*attempt_times)
+    seconds = seconds_between(*attempt_times)
     share = (
         max(0.0, last_step.number - resumed_step.number) / (last_step.number - first_step.number)
         if last_step.number > first_step.number
@@ -155,17 +168,17 @@ def _wasted(
         hour=hour(seconds),
         hours=hours,
     )
-    return DONE_AGAIN.wasted(hours, formula, first=resumed_step, last=last_step), False
+    return REPEATED_STEPS.wasted(hours, formula, first=resumed_step, last=last_step), False
 
 
 def _loaded(loads: Frame, last: Event, first: Event) -> Value | None:
     """The step of the checkpoint loaded between the last point of one attempt and the first point of the next."""
     for row in reversed(loads.events):
-        step = number(row, "step")
+        step = numeric_field(row, "step")
         within = (row.at.path == first.at.path and row.at.line < first.at.line) and (
             row.at.path != last.at.path or row.at.line > last.at.line
         )
-        if within and step is not None and step <= (number(first, "step") or 0.0):
+        if within and step is not None and step <= (numeric_field(first, "step") or 0.0):
             return loads.value(row, "step")
     return None
 
@@ -174,28 +187,32 @@ def _time_of_step(work: TrainingWork, points: Sequence[Event], step: Value) -> V
     """When an attempt reached a step: the time of its checkpoint, else of the logged step."""
     for frame, rows in ((work.saves, work.saves.events), (work.progress, points)):
         for row in rows:
-            inside = points[0].at.path != row.at.path or row.at.line <= points[-1].at.line + SAVED_WITHIN
-            if number(row, "step") == step.number and row.time is not None and inside:
+            is_inside = points[0].at.path != row.at.path or row.at.line <= points[-1].at.line + MAX_SAVE_DELAY_LINES
+            if numeric_field(row, "step") == step.number and row.time is not None and is_inside:
                 return frame.value(row, "time", "time")
     return None
 
 
-def _restart(work: TrainingWork, attempt_times: Span, points: Sequence[Event], attempt: Value) -> WastedTime | Claim:
+def _restart(
+    work: TrainingWork, attempt_times: AttemptTimes, points: Sequence[Event], attempt: Value
+) -> WastedTime | Claim:
     """The start-up of an attempt that resumed from a checkpoint."""
     first, start = next((row for row in points if row.time is not None), None), attempt_times[0]
     training_start = None if first is None else _training_start(work, start.number, first, points)
     if training_start is None:
         return RESTART_UNKNOWN(attempt=attempt)
-    return span(RESTART, work.allocation.during(*attempt_times), start, training_start)
+    return waste_of_range(RESTART, work.allocation.during(*attempt_times), start, training_start)
 
 
 def _training_start(work: TrainingWork, start: float, first: Event, points: Sequence[Event]) -> Value | None:
     """When an attempt's training began: by its log line, else by its first stamped point and the loaded step."""
-    lines = [row for row in work.starts.events if row.time is not None and start <= row.time <= (first.time or 0.0)]
-    if lines:
-        return work.starts.value(lines[-1], "time", "time")
-    step, pace = number(first, "step"), step_seconds(points, work.progress)
-    loads = [n for row in work.loads.events if (n := number(row, "step")) is not None and n <= (step or 0.0)]
+    start_rows = [
+        row for row in work.starts.events if row.time is not None and start <= row.time <= (first.time or 0.0)
+    ]
+    if start_rows:
+        return work.starts.value(start_rows[-1], "time", "time")
+    step, pace = numeric_field(first, "step"), step_seconds(points, work.progress)
+    loads = [n for row in work.loads.events if (n := numeric_field(row, "step")) is not None and n <= (step or 0.0)]
     if (first.time or 0.0) < start or step is None or pace is None or not loads:
         return None
     time = work.progress.value(first, "time", "time")

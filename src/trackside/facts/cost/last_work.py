@@ -27,9 +27,9 @@ LAST_WORK: Mapping[str, Query] = {
 class Limits:
     """Thresholds for the end of work."""
 
-    working: float = 0.1
+    working_share: float = 0.1
     """Share of the usual level below which the GPUs were idle."""
-    silent: float = 3.0
+    silent_intervals: float = 3.0
     """Multiple of the typical interval between logged steps after which work has ended."""
     min_pause_s: float = 60.0
     """Shorter gaps at the end count as the run's shutdown."""
@@ -51,10 +51,12 @@ def last_work(evidence: Evidence, work: TrainingWork, limits: Limits) -> LastWor
         grid = evidence.grid(name)
         last = None if grid is None else _last_active_time(grid, work.allocation.start.number, end, limits)
         if last is not None:
-            late = sign is not None and last.number < sign.number <= end
-            time = sign if late and sign is not None else last
+            log_is_later = sign is not None and last.number < sign.number <= end
+            time = sign if log_is_later and sign is not None else last
             return LastWork(time if end - time.number > limits.min_pause_s else None)
-    if sign is None or end - sign.number <= max(limits.min_pause_s, limits.silent * _typical_interval_s(work)):
+    if sign is None or end - sign.number <= max(
+        limits.min_pause_s, limits.silent_intervals * _typical_interval_s(work)
+    ):
         return LastWork(None)
     return LastWork(sign)
 
@@ -69,7 +71,7 @@ def _last_active_time(grid: Grid, start: float, end: float, limits: Limits) -> V
     level[sampled] = np.nanmedian(part.values[:, sampled], axis=0)
     if not np.any(level > 0):
         return None
-    working = np.flatnonzero(level >= limits.working * np.nanmedian(level[level > 0]))
+    working = np.flatnonzero(level >= limits.working_share * np.nanmedian(level[level > 0]))
     return derived(min(float(part.times[working[-1]]), end), part.value("count"), unit="time")
 
 

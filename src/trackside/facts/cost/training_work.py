@@ -11,7 +11,7 @@ from trackside.evidence import Evidence, Frame, Value, derived
 from trackside.facts.cost.allocation import Allocation
 from trackside.facts.fact import fact
 from trackside.facts.logs.ending import Ending
-from trackside.facts.training.learning import number, step_seconds, training_points
+from trackside.facts.training.learning import logged_steps, numeric_field, step_seconds
 from trackside.model import Event, Position, Run
 from trackside.query import Query, events
 
@@ -63,8 +63,8 @@ class TrainingWork:
     @cached_property
     def finished(self) -> Event | None:
         """The job's closing line that reports success."""
-        good = [row for row in self.ends.events if row.get("status") != "aborted" and self._inside(row)]
-        return good[-1] if good else None
+        successful = [row for row in self.ends.events if row.get("status") != "aborted" and self._inside(row)]
+        return successful[-1] if successful else None
 
     @cached_property
     def last_sign(self) -> Value | None:
@@ -88,7 +88,7 @@ class TrainingWork:
     @cached_property
     def last_step(self) -> Value | None:
         """The step of the last logged step that prints one."""
-        counted = [row for row in self.points if number(row, "step") is not None]
+        counted = [row for row in self.points if numeric_field(row, "step") is not None]
         return self.step(counted[-1]) if counted else None
 
     def saved(self, before: float) -> SavedCheckpoint | None:
@@ -99,40 +99,42 @@ class TrainingWork:
         row = rows[-1]
         if row.time is not None:
             return SavedCheckpoint(self.saves.value(row, "time", "time"), None)
-        near = self.before(row.at)
-        if near is not None and near.time is not None:
-            time = derived(near.time, self.progress.value(near, "time"), unit="time")
+        last_point = self.before(row.at)
+        if last_point is not None and last_point.time is not None:
+            time = derived(last_point.time, self.progress.value(last_point, "time"), unit="time")
             return SavedCheckpoint(time, None)
-        if number(row, "step") is not None and self.points:
+        if numeric_field(row, "step") is not None and self.points:
             return SavedCheckpoint(None, self.saves.value(row, "step"))
-        return SavedCheckpoint(None, None if near is None or number(near, "step") is None else self.step(near))
+        return SavedCheckpoint(
+            None, None if last_point is None or numeric_field(last_point, "step") is None else self.step(last_point)
+        )
 
-    def before(self, at: Position) -> Event | None:
+    def before(self, position: Position) -> Event | None:
         """The last logged step at or before a position in its file."""
         points = sorted(self.points, key=_location)
-        index = bisect_left(points, (at.path, at.line + 1), key=_location)
-        return points[index - 1] if index and points[index - 1].at.path == at.path else None
+        index = bisect_left(points, (position.path, position.line + 1), key=_location)
+        return points[index - 1] if index and points[index - 1].at.path == position.path else None
 
     def _inside(self, row: Event) -> bool:
-        return _within(row, self.allocation)
+        return _is_within(row, self.allocation)
 
 
 @fact(WORK)
 def training_work(evidence: Evidence, allocation: Allocation, ending: Ending, run: Run) -> TrainingWork:
     """Covers the last attempt; empty if no log was given."""
-    points = training_points(evidence["progress"])
+    points = logged_steps(evidence["progress"])
     if len(run.attempts) > 1:
         points = _last_attempts(points, allocation)
-    own = tuple(row for row in points if _within(row, allocation))
+    own_points = tuple(row for row in points if _is_within(row, allocation))
     frames = (evidence[name] for name in WORK)
-    return TrainingWork(allocation, own, evidence.has("progress"), ending.ends, *frames)
+    return TrainingWork(allocation, own_points, evidence.has("progress"), ending.ends, *frames)
 
 
-def lives(points: Sequence[Event]) -> list[list[Event]]:
-    """The points of each incarnation of the run; a new one begins where steps go back."""
+def by_run_part(points: Sequence[Event]) -> list[list[Event]]:
+    """The points of each run part; numbered where steps go back."""
     parts: dict[float, list[Event]] = {}
     for row in points:
-        parts.setdefault(number(row, "run_part") or 0.0, []).append(row)
+        parts.setdefault(numeric_field(row, "run_part") or 0.0, []).append(row)
     return [parts[part] for part in sorted(parts)]
 
 
@@ -140,11 +142,11 @@ def _last_attempts(points: Sequence[Event], allocation: Allocation) -> list[Even
     """Points of the last attempt: by time, else those after steps last went back."""
     if any(row.time is not None for row in points):
         return [row for row in points if (row.time or 0.0) >= allocation.start.number - SLACK_S]
-    parts = lives(points)
+    parts = by_run_part(points)
     return parts[-1] if parts else []
 
 
-def _within(row: Event, allocation: Allocation) -> bool:
+def _is_within(row: Event, allocation: Allocation) -> bool:
     return row.time is None or allocation.start.number - SLACK_S <= row.time <= allocation.end.number + SLACK_S
 
 

@@ -1,1 +1,1 @@
-"""What the GPUs did: work, wait or nothing, and when they stopped."""
+"""Facts about what the GPUs did: work, wait or nothing, and when they stopped. Start with activity.py."""

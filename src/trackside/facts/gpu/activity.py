@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from trackside.catalog.natural import whole_number
 from trackside.evidence import Evidence, Grid, Missing, Value
-from trackside.facts.fact import Maybe, fact, unmet
-from trackside.facts.gpus import aligned, name_of
+from trackside.facts.fact import Maybe, fact, unmet_need
+from trackside.facts.gpus import align, gpu_name
 from trackside.finding import Claim, Sentence
 from trackside.model import Run, Series
 from trackside.query import Query, Rollup, metric
@@ -28,9 +28,9 @@ Flags = NDArray[np.bool_]
 Basis = Literal["launches", "sm", "power", "collectives", "utilization"]
 
 
-def counts_by_gpu(name: str, how: Rollup) -> Query:
+def counts_by_gpu(name: str, rollup: Rollup) -> Query:
     """A tracer's counter over the run, summed per GPU or rank."""
-    return metric(name).over("run", how).by("node", "gpu", "rank", how="sum")
+    return metric(name).over("run", rollup).by("node", "gpu", "rank", how="sum")
 
 
 COLLECTIVE_SECONDS = counts_by_gpu("trackside_nccl_collective_seconds_total", "increase")
@@ -44,7 +44,7 @@ ACTIVITY: Mapping[str, Query] = {
     "collectives": counts_by_gpu("trackside_nccl_collectives_completed_total", "increase"),
 }
 """The queries behind :class:`GpuActivity`."""
-NEED = ("sm", "engine", "utilization", "launches")
+WORK_SIGNALS = ("sm", "engine", "utilization", "launches")
 """Any one of these answers distinguishes idle from work."""
 ADVANCING: Mapping[str, Sentence] = {
     "collectives": Sentence("{count} collectives completed meanwhile"),
@@ -57,7 +57,7 @@ TITLES: Mapping[str, str] = {
 """The display name of each signal."""
 MAX_CITED = 8
 """Maximum number of GPUs cited for a claim that names many."""
-COUNTED = ("launches", "collectives")
+COUNT_SIGNALS = ("launches", "collectives")
 """Signals that are counts; the sentences name their unit."""
 
 
@@ -152,13 +152,13 @@ class GpuActivity:
         counts: NDArray[np.intp] = self.known[self.in_use].sum(axis=0)
         return counts >= max(1, int(self.in_use.sum()) / 2)
 
-    def worked_after(self, moment: float) -> bool | None:
+    def worked_after(self, since: float) -> bool | None:
         """Whether the GPUs worked after a time (POSIX seconds); None if no sampled signal proves work. At least three
         windows count as work: shutdown may launch a last kernel."""
         if self.basis in (None, "utilization"):
             return None
-        later = self.times - self.step >= moment
-        return None if not (self.observed & later).any() else int((self.active & later).sum()) >= 3
+        after_windows = self.times - self.step >= since
+        return None if not (self.observed & after_windows).any() else int((self.active & after_windows).sum()) >= 3
 
     @cached_property
     def active(self) -> Flags:
@@ -182,7 +182,7 @@ class GpuActivity:
             return []
         flags = ~self.active & self.observed
         flags[: active[0]] = flags[active[-1] :] = False
-        return stretches(flags)
+        return window_ranges(flags)
 
     @property
     def longest_pause_s(self) -> float:
@@ -197,8 +197,8 @@ class GpuActivity:
             return np.zeros(len(self.gpus), dtype=bool)
         with np.errstate(invalid="ignore"):
             now, usual = nan_median(signal[:, windows], axis=1), nan_median(signal[:, before], axis=1)
-            less: Flags = now <= FLOORS.waiting_share * usual
-        return less
+            is_reduced: Flags = now <= FLOORS.waiting_share * usual
+        return is_reduced
 
     def grid(self, name: str | None) -> Grid | None:
         """The series of one of :data:`ACTIVITY`."""
@@ -216,7 +216,7 @@ class GpuActivity:
         grid = self.grid(name)
         if grid is None:
             return None
-        return grid.value("sum" if name in COUNTED else how, unit=None if name == "power" else "")
+        return grid.value("sum" if name in COUNT_SIGNALS else how, unit=None if name == "power" else "")
 
     def advancing(self, start: float, end: float) -> tuple[Claim, ...]:
         """Collectives completed in (start, end], else kernels launched, if they were traced."""
@@ -243,7 +243,7 @@ NOT_MEASURED = Missing("no metric shows what the GPUs did")
 def gpu_activity(evidence: Evidence, run: Run) -> Maybe[GpuActivity]:
     """Missing if no metric shows what the GPUs did."""
     answered = {name: grid for name in ACTIVITY if (grid := evidence.grid(name)) is not None}
-    missing = unmet(evidence, (NEED,))
+    missing = unmet_need(evidence, (WORK_SIGNALS,))
     grids = {name: grid for name, grid in answered.items() if len(grid.times)}
     sampled = (name for grid in grids.values() for name in gpus_of(grid, run) if name)
     gpus = tuple(dict.fromkeys([*run.gpus, *sampled]))
@@ -252,10 +252,10 @@ def gpu_activity(evidence: Evidence, run: Run) -> Maybe[GpuActivity]:
     first = next(iter(grids.values()))
 
     def level_of(name: str) -> Matrix | None:
-        return aligned(grids[name], gpus, first.times) if name in grids else None
+        return align(grids[name], gpus, first.times) if name in grids else None
 
     def count_of(name: str) -> Matrix | None:
-        return summed(grids[name], run, gpus, first.times) if name in grids else None
+        return sum_by_gpu(grids[name], run, gpus, first.times) if name in grids else None
 
     sm, engine, utilization = level_of("sm"), level_of("engine"), level_of("utilization")
     busy = engine if engine is not None else utilization
@@ -281,10 +281,10 @@ def missing_activity(activity: Maybe[GpuActivity]) -> Missing | None:
 def gpu_of(series: Series, run: Run) -> str:
     """``node:index`` of a series, by its GPU label or else by its rank; empty if both are unknown."""
     if series.get("gpu"):
-        return name_of(series)
+        return gpu_name(series)
     rank = whole_number(series.get("rank") or "")
-    known = rank is not None and run.n_ranks == len(run.gpus) and rank < len(run.gpus)
-    return run.gpus[rank] if known and rank is not None else ""
+    has_gpu = rank is not None and run.n_ranks == len(run.gpus) and rank < len(run.gpus)
+    return run.gpus[rank] if has_gpu and rank is not None else ""
 
 
 def gpus_of(grid: Grid, run: Run) -> list[str]:
@@ -292,7 +292,7 @@ def gpus_of(grid: Grid, run: Run) -> list[str]:
     return [gpu_of(series, run) for series in grid.series]
 
 
-def summed(grid: Grid, run: Run, gpus: Sequence[str], times: Matrix) -> Matrix:
+def sum_by_gpu(grid: Grid, run: Run, gpus: Sequence[str], times: Matrix) -> Matrix:
     """The tracer's counters, which may be labeled by rank only, summed per GPU: (GPUs, windows), NaN where nothing was
     sampled."""
     out = np.full((len(gpus), len(times)), np.nan)
@@ -341,7 +341,7 @@ def nan_mean(values: Matrix) -> Matrix:
     return np.where(counts > 0, total / np.maximum(counts, 1), np.nan)
 
 
-def stretches(flags: Flags) -> list[tuple[int, int]]:
+def window_ranges(flags: Flags) -> list[tuple[int, int]]:
     """The ranges of set flags as [start, stop)."""
     edges = np.diff(np.concatenate([[0], flags.astype(np.int8), [0]]))
     return list(zip(np.flatnonzero(edges == 1).tolist(), np.flatnonzero(edges == -1).tolist(), strict=True))
@@ -356,7 +356,7 @@ def _without_blips(flags: Flags) -> Flags:
     """Flags without single windows long after the previous one: shutdown or a monitor's own kernel."""
     cleaned = flags.copy()
     before: int | None = None
-    for start, stop in stretches(flags):
+    for start, stop in window_ranges(flags):
         if stop - start == 1 and before is not None and start - before >= FLOORS.isolated:
             cleaned[start] = False
         else:
@@ -425,21 +425,21 @@ def _classify(name: Basis, signal: Matrix, sm: Matrix | None, busy: Matrix | Non
     """(where a signal is conclusive, where it shows work). ``busy`` shows whether a kernel ran, which overrides
     power."""
     decided = ~np.isnan(signal)
-    own = level(signal)[:, None]
+    own_level = level(signal)[:, None]
     match name:
         case "launches" | "collectives":
-            works = signal > FLOORS.launch_share * own
+            works = signal > FLOORS.launch_share * own_level
             if sm is not None:
                 works |= (sm > 0.5 * level(sm)[:, None]) & (sm >= FLOORS.unmistakable_sm)
         case "sm":
-            works = signal > np.fmax(FLOORS.sm_share * own, FLOORS.sm)
+            works = signal > np.fmax(FLOORS.sm_share * own_level, FLOORS.sm)
         case "power":
             lowest = lowest_level(signal)
             wide = np.full(signal.shape, FLOORS.power_alone)
             if busy is not None:
                 wide[~np.isnan(busy)] = FLOORS.power_range
-            decided &= own >= wide * lowest
-            works = signal > lowest + FLOORS.power_share * (own - lowest)
+            decided &= own_level >= wide * lowest
+            works = signal > lowest + FLOORS.power_share * (own_level - lowest)
             if busy is not None:
                 works &= ~(busy <= FLOORS.utilization)
         case "utilization":

@@ -15,13 +15,13 @@ import numpy as np
 
 from trackside.evidence import Evidence, Grid, Missing, Value, derived
 from trackside.facts import maths
-from trackside.facts.fact import Maybe, fact, known
+from trackside.facts.fact import Maybe, fact, or_none
 from trackside.facts.gpu.activity import COLLECTIVE_SECONDS, TITLES, GpuActivity
 from trackside.facts.gpu.duty import DutyCycle
 from trackside.facts.gpu.power_limits import PowerLimits
-from trackside.facts.gpu.traffic import MOVES, GpuTraffic
-from trackside.facts.gpus import sampled
-from trackside.facts.training.learning import Trajectory, number
+from trackside.facts.gpu.traffic import TRAFFIC_CLAIMS, GpuTraffic
+from trackside.facts.gpus import value_or_none
+from trackside.facts.training.learning import Trajectory, numeric_field
 from trackside.finding import Claim, Sentence
 from trackside.query import Query, Reducer, metric
 
@@ -43,16 +43,16 @@ BUSY_WAIT: Mapping[str, Query] = {
 """The queries behind :class:`BusyWait`."""
 
 LAUNCHES_WAIT = Sentence("a kernel launch takes {each} (mean of {count}), as long as the kernel itself")
-LAUNCHES_SHARE = Sentence("kernel launches take {share} of the time, kernels run {busy:share} of it")
-PINNED = Sentence("the GPUs look busy but hardly compute: {signal} {busy}, SM activity {sm} (means)")
-PINNED_UNSEEN = Sentence("the GPUs look busy: {signal} {busy} (mean)")
-CALLS = Sentence("CUDA calls block for {each} on average (a call that does not wait takes microseconds)")
-CALLS_BESIDE = Sentence("CUDA calls block for {each} on average; a kernel launch takes {floor}")
-POWER = Sentence("power: {power} per GPU (median)")
-POWER_OF = Sentence("power: {power} per GPU (median) of a {limit} limit")
+LAUNCH_TIME_SHARE = Sentence("kernel launches take {share} of the time, kernels run {busy:share} of it")
+BUSY_WITHOUT_WORK = Sentence("the GPUs look busy but hardly compute: {signal} {busy}, SM activity {sm} (means)")
+LOOK_BUSY = Sentence("the GPUs look busy: {signal} {busy} (mean)")
+CALLS_BLOCK = Sentence("CUDA calls block for {each} on average (a call that does not wait takes microseconds)")
+CALLS_BLOCK_LONGER = Sentence("CUDA calls block for {each} on average; a kernel launch takes {floor}")
+POWER_DRAWN = Sentence("power: {power} per GPU (median)")
+POWER_OF_LIMIT = Sentence("power: {power} per GPU (median) of a {limit} limit")
 TENSOR_PIPES = Sentence("tensor cores were active {level} of the time (mean)")
 IN_COLLECTIVES = Sentence("{share} of the time is communication: GPUs inside collectives (median)")
-COMMUNICATION = Sentence("communication takes {share} of each step: {spent} of {step}")
+COMMUNICATION_SHARE = Sentence("communication takes {share} of each step: {spent} of {step}")
 FABRIC_IDLE = Sentence("a node sends {sent} over Ethernet and {carried} over InfiniBand (medians)")
 
 
@@ -60,7 +60,7 @@ FABRIC_IDLE = Sentence("a node sends {sent} over Ethernet and {carried} over Inf
 class Limits:
     """Thresholds for waiting."""
 
-    pinned: float = 0.85
+    pinned_activity: float = 0.85
     """Engine activity (or utilization) of GPUs that always have a kernel resident."""
     low_sm: float = 0.2
     """SM activity of GPUs that mostly spin. Only 2 to 9 % of all samples of two clusters of language-model training lie
@@ -71,20 +71,20 @@ class Limits:
     """Share of time in collectives from which they set the pace."""
     idle_fabric: float = 0.1
     """Ratio of fast-fabric traffic to plain-network traffic below which collectives use the plain network."""
-    network: float = 2e7
+    min_network_bytes_per_s: float = 2e7
     """Bytes per second of a node's network below which its traffic is insignificant."""
     long_launch_s: float = 5e-5
     """A launch returns in 2 to 10 microseconds; one that waits for its kernel takes as long as the kernel."""
     launch_match: tuple[float, float] = (0.7, 1.4)
     """Ratio of time in launches to kernel run time if each launch waits for its kernel."""
-    gaps: float = 0.95
+    gapless_activity: float = 0.95
     """Engine activity above which kernels follow one another without gaps, so that launches wait for a full queue."""
     call_ratio: float = 2.0
     """Mean time of all calls over that of a launch, from which the calls wait."""
     quiet_pipes: float = 0.1
     """Mean activity of tensor pipes and of device memory: training that is limited by either shows a few tenths of one
     of them."""
-    little_power: float = 0.4
+    little_power_share: float = 0.4
     """Power over its limit up to which GPUs with a resident kernel hardly work: spinning ones drew 85 of 400 W (public
     nvidia-smi output of a hang on A100s)."""
     min_points: int = 5
@@ -92,7 +92,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Spin:
+class SpinningGpus:
     """GPUs that are pinned but hardly work."""
 
     shows: tuple[Claim, ...]
@@ -115,37 +115,37 @@ class BusyWait:
     trajectory: Maybe[Trajectory]
     limits: Limits
 
-    def spin(self, others: Sequence[Claim] = ()) -> Spin | None:
+    def spin(self, others: Sequence[Claim] = ()) -> SpinningGpus | None:
         r"""Several GPUs that always have a kernel resident but hardly work; None if not so or not measured.
 
         ``others``: claims of the log about slow collectives. Without SM activity, time in collectives or low power is
         the evidence, if tensor pipes and memory are idle as far as they were sampled.
         """
         duty, limits = self.duty, self.limits
-        if int(duty.rows.sum()) < 2 or duty.busy is None or duty.busy.number < limits.pinned:
+        if int(duty.rows.sum()) < 2 or duty.busy is None or duty.busy.number < limits.pinned_activity:
             return None
         if (duty.sm is not None and duty.sm.number > limits.doubtful_sm) or not self._advances:
             return None
         power, limit = _over(self.activity.grid("power"), duty), self.powers.between(duty.start, duty.end)
         values = {"busy": duty.busy, "signal": derived(TITLES[self.activity.busy_by or "engine"], duty.busy)}
-        shows = [PINNED(sm=duty.sm, **values) if duty.sm is not None else PINNED_UNSEEN(**values)]
+        shows = [BUSY_WITHOUT_WORK(sm=duty.sm, **values) if duty.sm is not None else LOOK_BUSY(**values)]
         pipes = [_over(self.traffic.evidence.grid(name), duty, "avg") for name in ("tensor", "dram")]
         busy_pipes = any(level.number > limits.quiet_pipes for level in pipes if level is not None)
         if duty.sm is None:
-            sentences = zip((TENSOR_PIPES, MOVES["copy"]), pipes, strict=True)
+            sentences = zip((TENSOR_PIPES, TRAFFIC_CLAIMS["copy"]), pipes, strict=True)
             shows += [sentence(level=level) for sentence, level in sentences if level is not None]
         if power is not None:
-            shows.append(POWER(power=power) if limit is None else POWER_OF(power=power, limit=limit))
+            shows.append(POWER_DRAWN(power=power) if limit is None else POWER_OF_LIMIT(power=power, limit=limit))
         shows += [*self._calls(), *self.activity.advancing(duty.start, duty.end)]
         waiting = self._in_collectives()
         corroborating = (*self._network(), *others, *waiting, *self._printed(), *self._gauged())
         if duty.sm is not None:
-            return Spin(tuple(shows), corroborating, duty.sm.number <= limits.low_sm)
+            return SpinningGpus(tuple(shows), corroborating, duty.sm.number <= limits.low_sm)
         if power is not None and limit is not None:
-            little = power.number <= limits.little_power * limit.number
+            little = power.number <= limits.little_power_share * limit.number
         else:
             little = limit is None and None not in pipes and bool(corroborating)
-        return Spin(tuple(shows), corroborating, False) if waiting or (little and not busy_pipes) else None
+        return SpinningGpus(tuple(shows), corroborating, False) if waiting or (little and not busy_pipes) else None
 
     @property
     def _advances(self) -> bool:
@@ -153,12 +153,12 @@ class BusyWait:
         hung."""
         duty = self.duty
         steps, sent = self.evidence.grid("steps"), _over(self.evidence.grid("network"), duty)
-        course = known(self.trajectory)
-        if (course is not None and len(course.points) > 1) or self.activity.advancing(duty.start, duty.end):
+        training = or_none(self.trajectory)
+        if (training is not None and len(training.points) > 1) or self.activity.advancing(duty.start, duty.end):
             return True
         if steps is not None and steps.value("max").number > steps.value("min").number:
             return True
-        if sent is not None and sent.number >= self.limits.network * self.activity.step:
+        if sent is not None and sent.number >= self.limits.min_network_bytes_per_s * self.activity.step:
             return True
         return bool(self.traffic.between(duty.start, duty.end).active)
 
@@ -175,7 +175,7 @@ class BusyWait:
             return []
         frame, parts = self.trajectory.progress, []
         for row in self.trajectory.points:
-            comm_s, step_s = number(row, "comm_time_s"), number(row, "step_time_s")
+            comm_s, step_s = numeric_field(row, "comm_time_s"), numeric_field(row, "step_time_s")
             if comm_s is not None and step_s is not None and step_s > 0:
                 parts.append((comm_s / step_s, row))
         share = maths.median([part for part, _ in parts])
@@ -184,7 +184,7 @@ class BusyWait:
         row = min(parts, key=lambda pair: abs(pair[0] - share))[1]
         sources = frame.value(row, "comm_time_s", "s"), frame.value(row, "step_time_s", "s")
         share_value = derived(round(share, 3), *sources, unit="share")
-        return [COMMUNICATION(spent=sources[0], step=sources[1], share=share_value)]
+        return [COMMUNICATION_SHARE(spent=sources[0], step=sources[1], share=share_value)]
 
     def _gauged(self) -> list[Claim]:
         """Communication share of the step, from the training loop's gauges."""
@@ -194,13 +194,18 @@ class BusyWait:
         if comm_s.number < self.limits.wait_share * step_s.number:
             return []
         share = derived(round(comm_s.number / step_s.number, 3), comm_s, step_s, unit="share")
-        return [COMMUNICATION(spent=comm_s, step=step_s, share=share)]
+        return [COMMUNICATION_SHARE(spent=comm_s, step=step_s, share=share)]
 
     def _network(self) -> list[Claim]:
         """Traffic on the plain network while a fast fabric exists and carries almost none."""
         plain, limits = self.evidence.grid("network"), self.limits
         sent, carried = _over(plain, self.duty), _over(self.evidence.grid("fabric"), self.duty)
-        if plain is None or sent is None or carried is None or sent.number < limits.network * plain.step:
+        if (
+            plain is None
+            or sent is None
+            or carried is None
+            or sent.number < limits.min_network_bytes_per_s * plain.step
+        ):
             return []
         if carried.number > limits.idle_fabric * sent.number:
             return []
@@ -216,15 +221,15 @@ class BusyWait:
         name = _launch_call(seconds)
         launch_s = _mean(seconds.where(api=name), calls.where(api=name), self.duty) if name else None
         if launch_s is None or not call_s.number > self.limits.call_ratio * launch_s.number > 0:
-            return [CALLS(each=call_s)]
-        return [CALLS_BESIDE(each=call_s, floor=launch_s)]
+            return [CALLS_BLOCK(each=call_s)]
+        return [CALLS_BLOCK_LONGER(each=call_s, floor=launch_s)]
 
     @cached_property
     def blocking(self) -> tuple[Claim, ...]:
         """Launches that take as long as their kernels, with gaps between kernels; empty if not so."""
         seconds, calls = self.evidence.grid("api_seconds"), self.evidence.grid("api_calls")
         duty, limits, launches = self.duty, self.limits, self.activity.launches
-        if seconds is None or calls is None or duty.busy is None or duty.busy.number > limits.gaps:
+        if seconds is None or calls is None or duty.busy is None or duty.busy.number > limits.gapless_activity:
             return ()
         name = _launch_call(seconds)
         launch_s, count = (_over(grid.where(api=name), duty, "sum") if name else None for grid in (seconds, calls))
@@ -237,7 +242,7 @@ class BusyWait:
             return ()
         share_value = derived(round(share, 3), launch_s, count, unit="share")
         mean_value = derived(mean_s, launch_s, count, unit="s")
-        return LAUNCHES_WAIT(each=mean_value, count=count), LAUNCHES_SHARE(share=share_value, busy=duty.busy)
+        return LAUNCHES_WAIT(each=mean_value, count=count), LAUNCH_TIME_SHARE(share=share_value, busy=duty.busy)
 
 
 @fact(BUSY_WAIT, limits=Limits())
@@ -263,8 +268,10 @@ def _mean(seconds: Grid | None, calls: Grid | None, duty: DutyCycle) -> Value | 
     return derived(total_s.number / count.number, total_s, count, unit="s")
 
 
-def _over(grid: Grid | None, duty: DutyCycle, how: Reducer = "median") -> Value | None:
+def _over(grid: Grid | None, duty: DutyCycle, reducer: Reducer = "median") -> Value | None:
     """A grid over the time of work, reduced to one value; None if nothing was sampled."""
     if grid is None:
         return None
-    return sampled(grid.during(duty.start, duty.end), how, "" if how == "sum" and grid.unit != "s" else None)
+    return value_or_none(
+        grid.during(duty.start, duty.end), reducer, "" if reducer == "sum" and grid.unit != "s" else None
+    )

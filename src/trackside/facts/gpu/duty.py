@@ -14,12 +14,13 @@ from functools import cached_property
 import numpy as np
 
 from trackside.evidence import Evidence, Grid, Missing, Value, derived
-from trackside.facts.fact import Maybe, fact, known
-from trackside.facts.gpu.activity import Flags, GpuActivity, Matrix, level, nan_mean, nan_median, stretches
+from trackside.facts.fact import Maybe, fact, or_none
+from trackside.facts.gpu.activity import Flags, GpuActivity, Matrix, level, nan_mean, nan_median, window_ranges
 from trackside.facts.training.learning import Trajectory
+from trackside.model import TimeRange
 from trackside.query import metric
 
-RESTING = 0.1
+IDLE_LEVEL = 0.1
 """Engine activity of a window, or a utilization reading, of idle GPUs."""
 
 
@@ -27,13 +28,13 @@ RESTING = 0.1
 class Limits:
     """What belongs to the time of work."""
 
-    warm_up: float = 0.1
+    warm_up_share: float = 0.1
     """Share of the time of work dropped at its start: compilation and first batches."""
     started_share: float = 0.5
     """Share of the GPUs' peak activity from which they are training."""
 
 
-READINGS = 10
+MIN_READINGS = 10
 """Minimum number of samples per GPU for a reliable mean."""
 
 
@@ -75,7 +76,7 @@ class DutyCycle:
     @property
     def sampled(self) -> bool:
         """Whether there are enough samples for a reliable mean."""
-        return self.readings >= READINGS
+        return self.readings >= MIN_READINGS
 
     @property
     def seconds(self) -> float:
@@ -84,19 +85,19 @@ class DutyCycle:
 
     @cached_property
     def stalls(self) -> int:
-        """Number of stretches of windows in which hardly any GPU was busy."""
-        return 0 if self.typical_busy is None else len(stretches(self.typical_busy <= RESTING))
+        """Number of periods in which hardly any GPU was busy."""
+        return 0 if self.typical_busy is None else len(window_ranges(self.typical_busy <= IDLE_LEVEL))
 
     @cached_property
     def stalled_share(self) -> float:
-        """Share of the time that these stretches take."""
-        return 0.0 if self.typical_busy is None else float((self.typical_busy <= RESTING).mean())
+        """Share of the time that these periods take."""
+        return 0.0 if self.typical_busy is None else float((self.typical_busy <= IDLE_LEVEL).mean())
 
     @cached_property
     def idle(self) -> Value | None:
         r"""Idle seconds per step, without long pauses; None if the step time is unknown.
 
-        The median over stretches of at least two steps, so that occasional evaluations and saves do not count.
+        The median over periods of at least two steps, so that occasional evaluations and saves do not count.
         """
         step_s = self.step_seconds
         if self.typical_busy is None or step_s is None or self.busy is None or not step_s.number > 0:
@@ -115,10 +116,10 @@ class DutyCycle:
             return None
         part = grid.during(self.start, self.end)
         lowest = part.value("median")
-        known, total = int((part.values >= 0).sum()), int((grid.values >= 0).sum())
-        if lowest.value is None or not known:
+        sampled, total = int((part.values >= 0).sum()), int((grid.values >= 0).sum())
+        if lowest.value is None or not sampled:
             return None
-        share = derived(round(float((part.values <= RESTING).sum() / known), 3), lowest, unit="share")
+        share = derived(round(float((part.values <= IDLE_LEVEL).sum() / sampled), 3), lowest, unit="share")
         expected = 1 - self.busy.number ** (grid.samples / total)  # any one of a window's readings
         return IdleReadings(share, derived(grid.step, lowest, unit="s"), expected)
 
@@ -131,8 +132,8 @@ def duty_cycle(
     evidence: Evidence, activity: GpuActivity, trajectory: Maybe[Trajectory], limits: Limits
 ) -> Maybe[DutyCycle]:
     """Missing if nothing shows work. A tracer alone gives times, but no activity levels."""
-    course = known(trajectory)
-    bounds = _bounds(activity, course, limits)
+    training = or_none(trajectory)
+    bounds = _bounds(activity, training, limits)
     signals = (activity.busy, activity.sm, activity.launches, activity.collectives)
     if bounds is None or all(signal is None for signal in signals):
         return NO_WORK
@@ -142,10 +143,10 @@ def duty_cycle(
     rows = activity.in_use
     busy = _mean_of(activity, activity.busy_by, rows, windows, bounds)
     sm = _mean_of(activity, "sm", rows, windows, bounds)
-    crowd = None if activity.busy is None else nan_median(activity.busy[rows][:, windows], axis=0)
-    step_seconds = None if course is None else course.step_seconds
+    typical_busy = None if activity.busy is None else nan_median(activity.busy[rows][:, windows], axis=0)
+    step_seconds = None if training is None else training.step_seconds
     return DutyCycle(
-        *bounds, windows, rows, _readings(activity, windows), busy, sm, crowd, activity.step, step_seconds,
+        *bounds, windows, rows, _readings(activity, windows), busy, sm, typical_busy, activity.step, step_seconds,
         evidence.grid("lowest"),
     )  # fmt: skip
 
@@ -157,10 +158,10 @@ def _readings(activity: GpuActivity, windows: Flags) -> float:
     return float(windows.sum()) * grid.samples / cells if cells else 0.0
 
 
-def _bounds(activity: GpuActivity, course: Trajectory | None, limits: Limits) -> tuple[float, float] | None:
+def _bounds(activity: GpuActivity, training: Trajectory | None, limits: Limits) -> tuple[float, float] | None:
     """From the first work to the last: by the GPUs, else by the log's points. GPUs whose work is too small to detect
     count as working all the time if the log counts steps."""
-    points = () if course is None else course.points
+    points = () if training is None else training.points
     active = np.flatnonzero(activity.active)
     if not len(active) and len(points) > 1:
         active = np.flatnonzero(activity.observed)
@@ -172,7 +173,7 @@ def _bounds(activity: GpuActivity, course: Trajectory | None, limits: Limits) ->
     if not spans:
         return None
     start, end = (max(edges) for edges in zip(*spans, strict=True))
-    return start + limits.warm_up * (end - start), end
+    return start + limits.warm_up_share * (end - start), end
 
 
 def _first_training_window(activity: GpuActivity, limits: Limits) -> int:
@@ -180,14 +181,12 @@ def _first_training_window(activity: GpuActivity, limits: Limits) -> int:
     values = activity.busy if activity.busy is not None else activity.sm
     if values is None or not activity.worked.any():
         return 0
-    crowd = nan_median(values[activity.worked], axis=0)[None, :]
+    typical = nan_median(values[activity.worked], axis=0)[None, :]
     with np.errstate(invalid="ignore"):
-        return int((crowd[0] >= limits.started_share * level(crowd)[0]).argmax())
+        return int((typical[0] >= limits.started_share * level(typical)[0]).argmax())
 
 
-def _mean_of(
-    activity: GpuActivity, name: str | None, rows: Flags, windows: Flags, bounds: tuple[float, float]
-) -> Value | None:
+def _mean_of(activity: GpuActivity, name: str | None, rows: Flags, windows: Flags, bounds: TimeRange) -> Value | None:
     """The mean of a signal for the typical GPU."""
     grid, values = activity.grid(name), activity.signal(name)
     if grid is None or values is None:

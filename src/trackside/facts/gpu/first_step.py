@@ -17,7 +17,7 @@ from trackside.facts.gpu.stall import GpuStall
 from trackside.facts.logs.silence import Silence
 from trackside.finding import Claim, Sentence
 
-PINNED_ON = Sentence("the GPUs looked busy the whole time: {busy} over {seconds} (median)")
+LOOKED_BUSY = Sentence("the GPUs looked busy the whole time: {busy} over {seconds} (median)")
 NO_STEP = Sentence("the ranks had connected ({line}), but no training step was logged")
 LITTLE_SM = Sentence("SM activity was {sm} (median), as when GPUs only wait in a collective")
 LITTLE_POWER = Sentence("power was {power} (median), as when GPUs only wait in a collective")
@@ -27,9 +27,9 @@ LITTLE_POWER = Sentence("power was {power} (median), as when GPUs only wait in a
 class Limits:
     """When GPUs were pinned for long."""
 
-    min_share: float = 0.9
+    min_busy_share: float = 0.9
     """Share of the windows that counts as the whole time."""
-    watched_share: float = 0.5
+    min_lasting_share: float = 0.5
     """Minimum share of the sampled time that it must last."""
 
 
@@ -39,11 +39,11 @@ class FirstStepHang:
 
     since: float
     sure: bool
-    """Whether measurements show that nothing moves; otherwise the GPUs only work too little to tell."""
+    """Whether measurements show that nothing moves; otherwise the GPUs only work little."""
     claims: tuple[Claim, ...]
 
 
-STEPPED = Missing("a step was done, or nothing shows that none was")
+NO_HANG = Missing("a step was completed, or nothing shows that none was")
 
 
 @fact(limits=Limits())
@@ -52,32 +52,34 @@ def first_step_hang(activity: GpuActivity, stall: GpuStall, silence: Silence, li
     short."""
     rendezvous, progress = silence.first_line("ready", "communicators", "inits"), silence.signs["progress"]
     if rendezvous is None or silence.points or stall.stepped > -np.inf:
-        return STEPPED
+        return NO_HANG
     if not silence.several_ranks or activity.busy is None or int(activity.worked.sum()) < 2:
-        return STEPPED
+        return NO_HANG
     collectives = activity.grid("collectives")
     if activity.basis == "launches" or (collectives is not None and collectives.value("sum").value):
-        return STEPPED
-    crowd = nan_median(activity.busy[activity.worked], axis=0)
+        return NO_HANG
+    typical_busy = nan_median(activity.busy[activity.worked], axis=0)
     with np.errstate(invalid="ignore"):
-        busy: Flags = activity.observed & (crowd >= FLOORS.pinned)
+        busy: Flags = activity.observed & (typical_busy >= FLOORS.pinned)
     if not busy.any():
-        return STEPPED
+        return NO_HANG
     start, end = float(activity.times[busy.argmax()]) - activity.step, float(activity.times[activity.observed][-1])
-    length, watched = float(busy.sum()) * activity.step, float(activity.observed.sum()) * activity.step
-    if length < max(silence.limits.min_silence_s, limits.min_share * (end - start), limits.watched_share * watched):
-        return STEPPED
-    moved = stall.traffic.between(start, end)
-    little = [] if stall.beyond_spinning(busy) else _little(activity, start, end)
-    if moved.active or not (moved.nothing_moves or little):
-        return STEPPED
+    busy_s, watched_s = float(busy.sum()) * activity.step, float(activity.observed.sum()) * activity.step
+    if busy_s < max(
+        silence.limits.min_silence_s, limits.min_busy_share * (end - start), limits.min_lasting_share * watched_s
+    ):
+        return NO_HANG
+    traffic = stall.traffic.between(start, end)
+    little_work = [] if stall.beyond_spinning(busy) else _little_work(activity, start, end)
+    if traffic.active or not (traffic.nothing_moves or little_work):
+        return NO_HANG
     level = activity.grids[activity.busy_by or "engine"].during(start, end).value("median", unit="share")
-    pinned = PINNED_ON(busy=level, seconds=derived(length, level, unit="s"))
+    pinned = LOOKED_BUSY(busy=level, seconds=derived(busy_s, level, unit="s"))
     first = NO_STEP(count=progress.reduce("count"), line=rendezvous)
-    return FirstStepHang(start, moved.nothing_moves, (first, pinned, *moved.idle, *little))
+    return FirstStepHang(start, traffic.nothing_moves, (first, pinned, *traffic.idle, *little_work))
 
 
-def _little(activity: GpuActivity, start: float, end: float) -> list[Claim]:
+def _little_work(activity: GpuActivity, start: float, end: float) -> list[Claim]:
     """SM activity, else power, that is no higher than spinning alone produces."""
     sm, power = activity.grid("sm"), activity.grid("power")
     if sm is not None:

@@ -17,33 +17,33 @@ from trackside.facts.gpu.activity import FLOORS, MAX_CITED, Flags, GpuActivity, 
 from trackside.facts.gpu.duty import DutyCycle
 from trackside.facts.gpu.idle import IdleGpus
 from trackside.facts.gpu.stall import GpuStall
-from trackside.facts.gpus import of_gpu
+from trackside.facts.gpus import grid_of_gpu
 from trackside.facts.hardware.health import RISES, HardwareHealth
-from trackside.facts.trust.coverage import STALE_S, sampled_within
+from trackside.facts.trust.coverage import STALE_S, gpus_sampled
 from trackside.finding import Claim, Sentence
 from trackside.model import Run
 
-WORKED = Sentence("the GPUs computed: SM activity {sm} (mean)")
-WORKED_SOME = Sentence("the GPUs in use computed: SM activity {sm} (mean)")
-UNUSED = Sentence(
+COMPUTED = Sentence("the GPUs computed: SM activity {sm} (mean)")
+SOME_COMPUTED = Sentence("the GPUs in use computed: SM activity {sm} (mean)")
+GPUS_UNUSED = Sentence(
     "{idle} of the {allocated} allocated did nothing during the whole run: {gpus}",
     running="{idle} of the {allocated} allocated have done nothing so far: {gpus}",
 )
-LAUNCHED = Sentence("{count} kernels were launched")
-STOOD_IN: Mapping[str, Sentence] = {
+KERNELS_LAUNCHED = Sentence("{count} kernels were launched")
+SUBSTITUTE_CLAIMS: Mapping[str, Sentence] = {
     "launches": Sentence("the GPUs computed: {level} kernels were launched"),
     "collectives": Sentence("the GPUs computed: {level} collectives completed"),
     "power": Sentence("the GPUs drew more power than idle GPUs: {level} (median)"),
 }
 NO_ACTIVITY = Sentence("whether the GPUs computed or waited: no metric that distinguishes them was given")
-NO_SM: Mapping[str, Sentence] = {
+SM_UNKNOWN: Mapping[str, Sentence] = {
     "launches": Sentence("how well the GPUs were used: SM activity was not measured, only kernel launches"),
     "collectives": Sentence("how well the GPUs were used: SM activity was not measured, only collectives"),
     "power": Sentence("whether the GPUs computed or waited: SM activity was not measured, and waiting draws power too"),
 }
-ONLY_BUSY = Sentence("whether the GPUs computed or waited: {busy} utilization (mean) does not show it")
+ONLY_UTILIZATION = Sentence("whether the GPUs computed or waited: {busy} utilization (mean) does not show it")
 NO_COUNTERS = Sentence("whether the hardware had errors: no error counters were given")
-PART = Sentence(
+PARTLY_MEASURED = Sentence(
     "what all GPUs did: {seen} of {allocated} were measured until the end of the run",
     running="what all GPUs did: {seen} of {allocated} were measured",
 )
@@ -57,9 +57,9 @@ class Limits:
     """Mean engine activity below which the GPUs idle noticeably."""
     slow_sm: float = 0.2
     """Mean SM activity below which they hardly work."""
-    readings: int = 5
+    min_readings: int = 5
     """Minimum number of samples of GPU activity for a reliable mean."""
-    watched_share: float = 0.5
+    min_sampled_share: float = 0.5
     """Minimum share of the observed windows with samples of a GPU before it counts as idle."""
 
 
@@ -107,15 +107,15 @@ def gpu_work(
         return GpuWork(True, contradiction=idle.claims[0])
     if not isinstance(stall, Missing) and stall.hung is not None:
         return GpuWork(True, contradiction=stall.hung.claims[0])
-    reliable_duty = None if isinstance(duty, Missing) or duty.readings < limits.readings else duty
-    unused = _unused(activity, run, limits)
-    shows, unsure = _worked(activity, reliable_duty, unused is not None)
+    reliable_duty = None if isinstance(duty, Missing) or duty.readings < limits.min_readings else duty
+    unused = _unused_gpus(activity, run, limits)
+    shows, unsure = _work_claims(activity, reliable_duty, unused is not None)
     unmeasured = _unmeasured_gpus(activity, health, run)
     return GpuWork(
         True,
         shows,
         computed=reliable_duty is not None and reliable_duty.sm is not None and bool(activity.worked.any()),
-        slow=reliable_duty is not None and _slow(reliable_duty, limits),
+        slow=reliable_duty is not None and _is_slow(reliable_duty, limits),
         clean=clean,
         unclean=unclean,
         unused=unused,
@@ -124,36 +124,40 @@ def gpu_work(
     )
 
 
-def _slow(duty_cycle: DutyCycle, limits: Limits) -> bool:
+def _is_slow(duty_cycle: DutyCycle, limits: Limits) -> bool:
     pairs = (duty_cycle.busy, limits.slow_duty), (duty_cycle.sm, limits.slow_sm)
     return any(level is not None and level.number < minimum for level, minimum in pairs)
 
 
-def _worked(
+def _work_claims(
     activity: GpuActivity, duty_cycle: DutyCycle | None, partly: bool
 ) -> tuple[tuple[Claim, ...], tuple[Claim, ...]]:
     """(claims that show work, claims about what that leaves open); ``partly``: some GPUs were idle."""
     if duty_cycle is not None and duty_cycle.sm is not None and activity.worked.any():
-        worked = WORKED_SOME(sm=_of_users(activity, duty_cycle, duty_cycle.sm)) if partly else WORKED(sm=duty_cycle.sm)
-        launched = () if activity.launches is None else (LAUNCHED(count=_level(activity, "launches")),)
+        worked = (
+            SOME_COMPUTED(sm=_sm_of_users(activity, duty_cycle, duty_cycle.sm))
+            if partly
+            else COMPUTED(sm=duty_cycle.sm)
+        )
+        launched = () if activity.launches is None else (KERNELS_LAUNCHED(count=_level(activity, "launches")),)
         return (worked, *launched), ()
-    if activity.worked.any() and activity.basis in STOOD_IN:
+    if activity.worked.any() and activity.basis in SUBSTITUTE_CLAIMS:
         name = str(activity.basis)
-        return (STOOD_IN[name](level=_level(activity, name)),), (NO_SM[name](),)
+        return (SUBSTITUTE_CLAIMS[name](level=_level(activity, name)),), (SM_UNKNOWN[name](),)
     if duty_cycle is not None and duty_cycle.busy is not None:
-        return (), (NO_ACTIVITY(), ONLY_BUSY(busy=duty_cycle.busy))
+        return (), (NO_ACTIVITY(), ONLY_UTILIZATION(busy=duty_cycle.busy))
     return (), (NO_ACTIVITY(),)
 
 
-def _of_users(activity: GpuActivity, duty_cycle: DutyCycle, sm: Value) -> Value:
+def _sm_of_users(activity: GpuActivity, duty_cycle: DutyCycle, sm: Value) -> Value:
     """The mean SM activity of the GPUs that worked, with citations."""
     grid = activity.grids["sm"].during(duty_cycle.start, duty_cycle.end)
     assert sm.value is not None
-    some = [of_gpu(grid, gpu).value("avg") for gpu in activity.named(activity.worked)[:MAX_CITED]]
-    return derived(sm.value, *some)
+    values = [grid_of_gpu(grid, gpu).value("avg") for gpu in activity.named(activity.worked)[:MAX_CITED]]
+    return derived(sm.value, *values)
 
 
-def _unused(activity: GpuActivity, run: Run, limits: Limits) -> Claim | None:
+def _unused_gpus(activity: GpuActivity, run: Run, limits: Limits) -> Claim | None:
     """GPUs that were idle while others worked, if it is known that they were allocated to the run."""
     if run.gpus_by in (None, "all", "occupancy") or not activity.worked.any() or activity.busy is None:
         return None
@@ -162,31 +166,31 @@ def _unused(activity: GpuActivity, run: Run, limits: Limits) -> Claim | None:
         return None
     with np.errstate(invalid="ignore"):
         cold = level(activity.busy) <= FLOORS.cold
-    watched = (~np.isnan(activity.busy)).sum(axis=1) >= limits.watched_share * activity.observed.sum()
+    watched = (~np.isnan(activity.busy)).sum(axis=1) >= limits.min_sampled_share * activity.observed.sum()
     idle: Flags = cold & watched & ~activity.worked
     if not idle.any():
         return None
     gpus = activity.named(idle)
-    maxima = [of_gpu(grid, gpu).value("max", unit="") for gpu in gpus[:MAX_CITED]]
+    maxima = [grid_of_gpu(grid, gpu).value("max", unit="") for gpu in gpus[:MAX_CITED]]
     n_gpus = derived(len(activity.gpus), *maxima, unit="GPUs")
-    return UNUSED(idle=derived(len(gpus), *maxima), allocated=n_gpus, gpus=derived(gpus, *maxima))
+    return GPUS_UNUSED(idle=derived(len(gpus), *maxima), allocated=n_gpus, gpus=derived(gpus, *maxima))
 
 
 def _unmeasured_gpus(activity: GpuActivity, health: HardwareHealth, run: Run) -> Claim | None:
     """GPUs of the run that were not measured, or not up to its end; None if all were."""
-    end, span = float(activity.times[-1]), max(STALE_S, 3 * activity.step)
-    late = activity.watched[:, activity.times > end - span]
-    measured = set(activity.named(row for row, sampled in enumerate(late) if sampled.any()))
+    end, last_s = float(activity.times[-1]), max(STALE_S, 3 * activity.step)
+    last_samples = activity.watched[:, activity.times > end - last_s]
+    measured = set(activity.named(row for row, sampled in enumerate(last_samples) if sampled.any()))
     sampled = next((health.counters[name] for name in RISES if name in health.counters), None)
     if sampled is not None:
-        measured &= sampled_within(sampled, end - span, end)
+        measured &= gpus_sampled(sampled, end - last_s, end)
     grid = next(iter(activity.grids.values()))
     instances = any(mig for (mig,) in grid.labels("mig"))  # which are counted, not GPUs
     n_gpus = max(0 if instances else run.n_gpus or 0, len(activity.gpus))
     if len(measured) >= n_gpus:
         return None
     samples = grid.value("count")
-    return PART(seen=derived(len(measured), samples), allocated=derived(n_gpus, samples, unit="GPUs"))
+    return PARTLY_MEASURED(seen=derived(len(measured), samples), allocated=derived(n_gpus, samples, unit="GPUs"))
 
 
 def _level(activity: GpuActivity, name: str) -> Value:

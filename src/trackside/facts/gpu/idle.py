@@ -13,9 +13,9 @@ import numpy as np
 
 from trackside.evidence import Evidence, Missing, Value, derived
 from trackside.facts.fact import Maybe, fact
-from trackside.facts.gpu.activity import COUNTED, FLOORS, GpuActivity, level
+from trackside.facts.gpu.activity import COUNT_SIGNALS, FLOORS, GpuActivity, level
 from trackside.facts.gpu.power_limits import IDLE_POWER, PowerLimits
-from trackside.facts.gpus import counted, nodes_of, sampled
+from trackside.facts.gpus import count_of, nodes_of, value_or_none
 from trackside.facts.hardware.memory import CONTEXT_SHARE
 from trackside.facts.logs.silence import Silence
 from trackside.finding import Claim, Sentence
@@ -30,7 +30,7 @@ IDLE: Mapping[str, Query] = {
 }
 """The queries behind :class:`IdleGpus`."""
 
-COLD: Mapping[str, Sentence] = {
+NEVER_ABOVE: Mapping[str, Sentence] = {
     "sm": Sentence("SM activity never rose above {most}"),
     "engine": Sentence("engine activity never rose above {most}"),
     "utilization": Sentence("utilization never rose above {most}"),
@@ -40,7 +40,7 @@ COLD: Mapping[str, Sentence] = {
     ),
     "power": Sentence("no GPU drew more than {most}"),
 }
-ALL_COLD = Sentence("{count} on {nodes} did no work for {seconds}, from the start")
+NO_WORK_DONE = Sentence("{count} on {nodes} did no work for {seconds}, from the start")
 NO_LAUNCH = Sentence(
     "the tracer was attached and saw no kernel launch and no collective of the run ({traced})",
     running="the tracer is attached and has seen no kernel launch and no collective of the run ({traced})",
@@ -55,7 +55,7 @@ NO_PROCESS = Sentence(
 )
 CONTEXT_ONLY = Sentence("no GPU used more than {memory} of memory, which is at most a CUDA context")
 MEMORY_IDLE = Sentence("up to {memory} of GPU memory was in use")
-SMALLEST_CARD = 24 * 2**30
+SMALLEST_GPU_BYTES = 24 * 2**30
 """Bytes of the smallest GPU in use for training, used if the GPU's size was not sampled."""
 
 
@@ -63,9 +63,9 @@ SMALLEST_CARD = 24 * 2**30
 class Limits:
     """When GPUs count as idle."""
 
-    windows: int = 3
+    min_windows: int = 3
     """Minimum number of sampled windows."""
-    watched_share: float = 0.5
+    min_sampled_share: float = 0.5
     """Minimum share of the run's windows that were sampled."""
 
 
@@ -87,7 +87,7 @@ class IdleGpus:
     """That they did no work, with the evidence."""
 
 
-WORKED = Missing("the GPUs worked, or too little of the run was watched")
+NOT_IDLE = Missing("the GPUs worked, or too little of the run was sampled")
 
 
 @fact(IDLE, limits=Limits())
@@ -96,17 +96,17 @@ def idle_gpus(
 ) -> Maybe[IdleGpus]:
     """Missing if a GPU worked, or if too little of the run was sampled."""
     watched = int(activity.observed.sum())
-    enough = max(limits.windows, limits.watched_share * len(activity.times))
-    if activity.worked.any() or watched < enough or not _cold(activity, powers):
-        return WORKED
+    enough = max(limits.min_windows, limits.min_sampled_share * len(activity.times))
+    if activity.worked.any() or watched < enough or not _is_idle(activity, powers):
+        return NOT_IDLE
     shows = _levels(activity)
     if not shows:
-        return WORKED
+        return NOT_IDLE
     sources = [value for claim in shows for value in claim.values.values()]
     seconds = derived(watched * activity.step, *sources, unit="s")
     gpus, nodes = activity.gpus, nodes_of(activity.gpus)
-    count, on = counted(len(gpus), "GPU", *sources), counted(len(nodes) or 1, "node", *sources)
-    levels, shows = shows, [ALL_COLD(seconds=seconds, count=count, nodes=on)]
+    count, on_nodes = count_of(len(gpus), "GPU", *sources), count_of(len(nodes) or 1, "node", *sources)
+    levels, shows = shows, [NO_WORK_DONE(seconds=seconds, count=count, nodes=on_nodes)]
     traced, attached, memory = (evidence.grid(name) for name in ("tracer", "attached", "memory"))
     if activity.grid("collectives") is None and traced is not None:
         sentence = NO_COLLECTIVE if activity.grid("launches") is not None else NO_LAUNCH
@@ -114,25 +114,25 @@ def idle_gpus(
     has_context = None if attached is None else bool(np.nanmax(attached.values) > 0)
     if attached is not None and not has_context:
         shows.append(NO_PROCESS(attached=attached.value("max", unit="")))
-    small = _context_only(evidence)
+    context_only = _context_only(evidence)
     if memory is not None:
-        shows.append((CONTEXT_ONLY if small else MEMORY_IDLE)(memory=memory.value("max")))
+        shows.append((CONTEXT_ONLY if context_only else MEMORY_IDLE)(memory=memory.value("max")))
     forming = len(gpus) > 1 and (bool(silence.starts) or max(len(run.nodes), len(nodes)) > 1)
-    return IdleGpus(activity, seconds, small, has_context, forming, (*shows, *levels))
+    return IdleGpus(activity, seconds, context_only, has_context, forming, (*shows, *levels))
 
 
 def _levels(activity: GpuActivity) -> list[Claim]:
     """The maximum of each signal; of power only if no other signal was sampled."""
     shows: list[Claim] = []
-    for name in ("sm", "engine", "utilization", *COUNTED):
-        highest = sampled(activity.grid(name), "sum" if name in COUNTED else "max", "")
+    for name in ("sm", "engine", "utilization", *COUNT_SIGNALS):
+        highest = value_or_none(activity.grid(name), "sum" if name in COUNT_SIGNALS else "max", "")
         if highest is not None:
-            shows.append(COLD[name](most=highest))
+            shows.append(NEVER_ABOVE[name](most=highest))
     power = activity.grid("power")
-    return shows or ([COLD["power"](most=power.value("max"))] if power is not None else [])
+    return shows or ([NEVER_ABOVE["power"](most=power.value("max"))] if power is not None else [])
 
 
-def _cold(activity: GpuActivity, powers: PowerLimits) -> bool:
+def _is_idle(activity: GpuActivity, powers: PowerLimits) -> bool:
     """Whether the samples show that no GPU was busy."""
     if activity.busy is not None:
         return bool(np.nanmax(level(activity.busy), initial=0.0) <= FLOORS.cold)
@@ -149,5 +149,5 @@ def _context_only(evidence: Evidence) -> bool | None:
     memory, capacity = evidence.grid("memory"), evidence.grid("capacity")
     if memory is None:
         return None
-    capacity_bytes = float(np.nanmin(capacity.values)) if capacity is not None else SMALLEST_CARD
+    capacity_bytes = float(np.nanmin(capacity.values)) if capacity is not None else SMALLEST_GPU_BYTES
     return float(np.nanmax(memory.values)) <= CONTEXT_SHARE * capacity_bytes

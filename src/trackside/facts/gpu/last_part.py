@@ -15,10 +15,10 @@ from trackside.facts.fact import Maybe, fact
 from trackside.facts.gpu.stall import GpuStall
 from trackside.facts.gpu.stall_claims import Stall
 from trackside.facts.logs.ending import Ending
-from trackside.facts.logs.exceptions import Exceptions, last_words
+from trackside.facts.logs.exceptions import Exceptions, final_events
 from trackside.facts.logs.silence import Silence
 from trackside.finding import Claim
-from trackside.model import Event, Role
+from trackside.model import Event, EventRole
 
 AT_LIMIT = ("TIMEOUT", "DEADLINE")
 """States of runs that reached their time limit."""
@@ -30,7 +30,7 @@ class LastPart:
 
     points: tuple[Event, ...]
     """The logged steps."""
-    reaped: bool
+    ended_from_outside: bool
     """Whether the run was ended from outside."""
     raised: bool
     """Whether an error of the run's own is the last thing that it printed."""
@@ -41,7 +41,7 @@ class LastPart:
     def quiet(self) -> tuple[Value, bool] | None:
         """(the silence, whether time stamps prove it), of several ranks that had trained and were ended from
         outside."""
-        several = self.reaped and self.points and self.silence.several_ranks
+        several = self.ended_from_outside and self.points and self.silence.several_ranks
         return self.silence.stall if several else None
 
     def find_stall(self, *, corroborated: bool = True, stopped: float | None = None) -> Stall | None:
@@ -52,8 +52,8 @@ class LastPart:
         """
         if self.stall is None:
             return None
-        still = self.stall.at_end_corroborated if corroborated else self.stall.at_end
-        return self.stall.within(stopped) if still is None and stopped is not None else still
+        stall = self.stall.at_end_corroborated if corroborated else self.stall.at_end
+        return self.stall.within(stopped) if stall is None and stopped is not None else stall
 
     @cached_property
     def final_stall(self) -> Stall | None:
@@ -84,6 +84,8 @@ class LastPart:
 def last_part(ending: Ending, silence: Silence, exceptions: Exceptions, stall: Maybe[GpuStall]) -> LastPart:
     """Covers what was given, which may be nothing."""
     points = silence.points
-    own = [row for row in exceptions.frame.events if row.role is Role.ROOT and not row.get("logged")]
+    own_errors = [row for row in exceptions.frame.events if row.role is EventRole.ROOT and not row.get("logged")]
     measured = None if isinstance(stall, Missing) else stall
-    return LastPart(points, ending.reaped and not ending.ends, bool(last_words(own, points)), silence, measured)
+    return LastPart(
+        points, ending.ended_from_outside and not ending.ends, bool(final_events(own_errors, points)), silence, measured
+    )

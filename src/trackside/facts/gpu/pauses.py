@@ -10,18 +10,18 @@ from numpy.typing import NDArray
 
 from trackside.evidence import Grid, Value, derived
 from trackside.facts.fact import fact
-from trackside.facts.gpu.activity import COUNTED, MAX_CITED, TITLES, Flags, GpuActivity
+from trackside.facts.gpu.activity import COUNT_SIGNALS, MAX_CITED, TITLES, Flags, GpuActivity
 from trackside.facts.gpu.stall import GpuStall
-from trackside.facts.gpu.stall_claims import Why
-from trackside.facts.gpus import of_gpu
+from trackside.facts.gpu.stall_claims import OutlierSign
+from trackside.facts.gpus import grid_of_gpu
 from trackside.finding import Claim, Sentence
 
-REST = Sentence("the GPUs did no work in that time ({signal}: {level}, before it {before}; medians)")
-LITTLE = Sentence("the GPUs did far less in that time ({signal}: {level}, before it {before}; medians)")
-ODD_COLD = Sentence("GPU {gpus} was idle while the others waited for it ({signal}: {level})")
-ODD = Sentence("GPU {gpus} behaved differently from the others in that time")
+NO_WORK = Sentence("the GPUs did no work in that time ({signal}: {level}, before it {before}; medians)")
+LESS_WORK = Sentence("the GPUs did far less in that time ({signal}: {level}, before it {before}; medians)")
+OUTLIER_IDLE = Sentence("GPU {gpus} was idle while the others waited for it ({signal}: {level})")
+OUTLIER = Sentence("GPU {gpus} behaved differently from the others in that time")
 
-PROOF = ("launches", "collectives", "sm")
+PROVING_SIGNALS = ("launches", "collectives", "sm")
 """Signals that distinguish idle from work by themselves; power does together with a silent log."""
 
 
@@ -29,7 +29,7 @@ PROOF = ("launches", "collectives", "sm")
 class Limits:
     """What distinguishes work from idleness in a pause."""
 
-    windows: int = 3
+    min_windows: int = 3
     """Minimum number of windows fully inside a pause."""
     worked_share: float = 0.5
     """Share of a pause's windows with work above which the GPUs kept working."""
@@ -48,7 +48,7 @@ class PauseWork:
 
 
 @dataclass(frozen=True)
-class GpuRest:
+class LongestPause:
     """The longest pause between two times of work; POSIX seconds and seconds."""
 
     since: float
@@ -81,61 +81,61 @@ class GpuPauses:
         windows = np.flatnonzero(
             activity.observed & (activity.times - activity.step >= since) & (activity.times <= until)
         )
-        if len(windows) < self.limits.windows or activity.basis in (None, "utilization"):
+        if len(windows) < self.limits.min_windows or activity.basis in (None, "utilization"):
             return None
-        less = activity.reduced(windows) & activity.worked
-        if activity.active[windows].mean() > self.limits.worked_share and 2 * int(less.sum()) <= int(
+        reduced = activity.reduced(windows) & activity.worked
+        if activity.active[windows].mean() > self.limits.worked_share and 2 * int(reduced.sum()) <= int(
             activity.worked.sum()
         ):
             return PauseWork(True)
         start, end = float(activity.times[windows[0]]) - activity.step, float(activity.times[windows[-1]])
-        return PauseWork(False, *self._shown(windows, start, end, less))
+        return PauseWork(False, *self._shown(windows, start, end, reduced))
 
     @cached_property
-    def longest(self) -> GpuRest | None:
+    def longest(self) -> LongestPause | None:
         """The longest pause, by signals that distinguish idle from work by themselves."""
         activity = self.activity
-        rests = sorted(activity.pauses, key=lambda span: span[1] - span[0], reverse=True)
-        if not rests or activity.basis not in PROOF:
+        pauses = sorted(activity.pauses, key=lambda span: span[1] - span[0], reverse=True)
+        if not pauses or activity.basis not in PROVING_SIGNALS:
             return None
-        first, stop = rests[0]
-        second = (rests[1][1] - rests[1][0]) * activity.step if len(rests) > 1 else 0.0
+        first, stop = pauses[0]
+        second = (pauses[1][1] - pauses[1][0]) * activity.step if len(pauses) > 1 else 0.0
         since, until = float(activity.times[first]) - activity.step, float(activity.times[stop - 1])
         shows, gpus = self._shown(np.arange(first, stop), since, until)
         worked = int(activity.active[:first].sum()) * activity.step
-        return GpuRest(since, until, second, worked, shows, gpus) if shows else None
+        return LongestPause(since, until, second, worked, shows, gpus) if shows else None
 
     @cached_property
     def longest_s(self) -> Value | None:
         """Seconds of the longest pause between two times of work; None if no signal shows it."""
         activity = self.activity
-        grid = activity.grid(activity.basis) if activity.basis in PROOF else None
+        grid = activity.grid(activity.basis) if activity.basis in PROVING_SIGNALS else None
         if grid is None or not activity.active.any():
             return None
         return derived(activity.longest_pause_s, grid.value("count"), unit="s")
 
     def _shown(
-        self, windows: NDArray[np.intp], start: float, end: float, less: Flags | None = None
+        self, windows: NDArray[np.intp], start: float, end: float, reduced: Flags | None = None
     ) -> tuple[tuple[Claim, ...], tuple[str, ...]]:
         """(claims that show the pause, the outlier GPUs in it)."""
         activity = self.activity
         grid = activity.grid(activity.basis)
         if grid is None or activity.basis is None:
             return (), ()
-        unit = "" if grid.unit in COUNTED else None
+        unit = "" if grid.unit in COUNT_SIGNALS else None
         level = grid.during(start, end).value("median", unit=unit)
         before = grid.during(0.0, start).value("median", unit=unit)
         if level.value is None or before.value is None:
             return (), ()
-        rested = less is None or activity.active[windows].mean() <= self.limits.edge_share
+        no_work = reduced is None or activity.active[windows].mean() <= self.limits.edge_share
         signal = derived(TITLES[activity.basis], level)
-        shows = [(REST if rested else LITTLE)(signal=signal, level=level, before=before)]
-        outliers = self.stall.outliers(windows, less)
+        shows = [(NO_WORK if no_work else LESS_WORK)(signal=signal, level=level, before=before)]
+        outliers = self.stall.outliers(windows, reduced)
         gpus = activity.named(outliers.outliers)
         name = activity.busy_by or "power"
         busy = activity.grid(name)
         if gpus and busy is not None:
-            shows.append(_apart(name, busy.during(start, end), gpus, outliers.sign))
+            shows.append(_outlier_claim(name, busy.during(start, end), gpus, outliers.sign))
         return tuple(shows), gpus
 
 
@@ -145,10 +145,10 @@ def gpu_pauses(activity: GpuActivity, stall: GpuStall, limits: Limits) -> GpuPau
     return GpuPauses(activity, stall, limits)
 
 
-def _apart(name: str, during: Grid, gpus: tuple[str, ...], why: Why) -> Claim:
-    own = [of_gpu(during, gpu).value("median", unit="") for gpu in gpus[:MAX_CITED]]
-    levels = [value for value in own if value.value is not None]
-    if why == "cold" and levels:
-        most = max(levels, key=lambda value: value.number)
-        return ODD_COLD(gpus=derived(gpus, *levels), signal=derived(TITLES[name], most), level=most)
-    return ODD(gpus=derived(gpus, *own))
+def _outlier_claim(name: str, during: Grid, gpus: tuple[str, ...], sign: OutlierSign) -> Claim:
+    medians = [grid_of_gpu(during, gpu).value("median", unit="") for gpu in gpus[:MAX_CITED]]
+    levels = [value for value in medians if value.value is not None]
+    if sign == "cold" and levels:
+        highest = max(levels, key=lambda value: value.number)
+        return OUTLIER_IDLE(gpus=derived(gpus, *levels), signal=derived(TITLES[name], highest), level=highest)
+    return OUTLIER(gpus=derived(gpus, *medians))

@@ -13,7 +13,7 @@ from trackside.catalog.gpu_models import rating_of
 from trackside.evidence import Evidence, Grid, Value, derived
 from trackside.facts.fact import fact
 from trackside.facts.gpu.activity import GpuActivity, Matrix
-from trackside.facts.gpus import aligned, name_of, sampled
+from trackside.facts.gpus import align, gpu_name, value_or_none
 from trackside.query import metric
 
 IDLE_POWER = 0.3
@@ -38,7 +38,7 @@ class PowerLimits:
 
     def between(self, start: float, end: float) -> Value | None:
         """The common limit of all GPUs in (start, end]: the sampled median, else that of their one model."""
-        limit = None if self.sampled is None else sampled(self.sampled.during(start, end), "median")
+        limit = None if self.sampled is None else value_or_none(self.sampled.during(start, end), "median")
         if limit is not None:
             return limit
         power = self.activity.grid("power")
@@ -60,9 +60,9 @@ def rated_values(
     """(GPUs, windows) The highest SM clock of each GPU, Hz, or its power limit, W: as sampled, else by the model that
     ``model_grid`` names; NaN if both are unknown."""
     models = (
-        {name_of(series): series.get("gpu_model") for series in model_grid.series} if model_grid is not None else {}
+        {gpu_name(series): series.get("gpu_model") for series in model_grid.series} if model_grid is not None else {}
     )
     ratings = (rating_of(models.get(gpu)) for gpu in gpus)
     column = np.array([np.nan if rating is None else getattr(rating, field) for rating in ratings])[:, None]
-    measured = aligned(sampled_limits, gpus, times)
+    measured = align(sampled_limits, gpus, times)
     return np.where(np.isnan(measured), column, measured)

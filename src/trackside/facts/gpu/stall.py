@@ -18,7 +18,7 @@ from trackside.evidence import Evidence, Grid, derived
 from trackside.facts.fact import fact
 from trackside.facts.gpu import stall_claims
 from trackside.facts.gpu.activity import (
-    COUNTED,
+    COUNT_SIGNALS,
     FLOORS,
     Flags,
     GpuActivity,
@@ -32,7 +32,7 @@ from trackside.facts.gpu.activity import (
 from trackside.facts.gpu.power_limits import IDLE_POWER, PowerLimits
 from trackside.facts.gpu.stall_claims import OutlierGpus, Stall, outlier_gpus
 from trackside.facts.gpu.traffic import GpuTraffic
-from trackside.facts.gpus import aligned
+from trackside.facts.gpus import align
 from trackside.facts.logs.silence import Silence
 from trackside.finding import Claim, Sentence
 from trackside.model import Run
@@ -47,7 +47,7 @@ STALL: Mapping[str, Query] = {
 }
 """The queries behind :class:`GpuStall`."""
 
-TO_THE_END: Mapping[str, Sentence] = {
+WORKED_TO_END: Mapping[str, Sentence] = {
     "launches": Sentence(
         "kernels were launched until the end: {level} per interval (median)",
         running="kernels are being launched: {level} per interval (median)",
@@ -71,11 +71,11 @@ TO_THE_END: Mapping[str, Sentence] = {
 class Limits(stall_claims.Limits):
     """When idle GPUs are stalled; applied together with the limits of :class:`Silence`."""
 
-    pauses: float = 2.0
+    pause_ratio: float = 2.0
     """Multiple of the longest pause that the run recovered from."""
-    windows: int = 3
+    min_windows: int = 3
     """Minimum number of idle windows; with fewer, a late scrape looks the same."""
-    readings: int = 6
+    min_readings: int = 6
     """Alternative minimum in samples per GPU, if a window contains more than two."""
     short_s: float = 120.0
     """For runs that are too short for the log-silence limit, if it is as large a share of their duration."""
@@ -118,8 +118,8 @@ class GpuStall:
     @property
     def hung(self) -> Stall | None:
         """The stall of a run that did not complete, if it is long enough by itself."""
-        still = self.at_end
-        return still if still is not None and still.sure and self.silence.ending.completed is None else None
+        stall = self.at_end
+        return stall if stall is not None and stall.sure and self.silence.ending.completed is None else None
 
     def _at_end(self, *, corroborated: bool) -> Stall | None:
         activity, limits, quiet = self.activity, self.limits, self.silence.limits
@@ -127,19 +127,19 @@ class GpuStall:
         if not len(active):
             return None
         idle_windows = np.flatnonzero(activity.observed & (np.arange(len(activity.times)) > active[-1]))
-        min_windows = max(2, min(limits.windows, math.ceil(limits.readings / activity.readings)))
+        min_windows = max(2, min(limits.min_windows, math.ceil(limits.min_readings / activity.readings)))
         if len(idle_windows) < min_windows or (activity.basis == "power" and self._slower_clocks(active, idle_windows)):
-            return self._one_cold()
+            return self._few_cold()
         until = float(activity.times[idle_windows[-1]])
         last_work = max(
             float(activity.times[active[-1]]), float(activity.times[idle_windows[0]]) - activity.step
-        )  # a gap between tells nothing
+        )  # a gap in the samples shows nothing
         length_s = until - max(last_work, self._last_sign)
         duration = until - float(activity.times[0]) + activity.step
         min_s = min_windows * activity.step
-        long_enough = length_s >= max(quiet.min_silence_s, limits.pauses * activity.longest_pause_s)
+        long_enough = length_s >= max(quiet.min_silence_s, limits.pause_ratio * activity.longest_pause_s)
         if not long_enough and length_s < (
-            min_s if corroborated else max(limits.short_s, quiet.share * duration, min_s)
+            min_s if corroborated else max(limits.short_s, quiet.min_share * duration, min_s)
         ):
             return None
         silent_windows = idle_windows[activity.times[idle_windows] > self._last_sign]
@@ -153,23 +153,23 @@ class GpuStall:
         """
         activity = self.activity
         windows = np.flatnonzero(activity.observed & (activity.times - activity.step >= start))
-        if len(windows) < self.limits.windows or activity.basis in COUNTED:
+        if len(windows) < self.limits.min_windows or activity.basis in COUNT_SIGNALS:
             return None
         until, start = float(activity.times[windows[-1]]), max(start, float(activity.times[windows[0]]) - activity.step)
-        less = self._less(windows)
-        stall = self._build_stall((start, start, until), until - start, windows, True, less)
-        most_reduced = less.any() and 2 * int((less & activity.worked).sum()) > int(activity.worked.sum())
+        reduced = self._less(windows)
+        stall = self._build_stall((start, start, until), until - start, windows, True, reduced)
+        most_reduced = reduced.any() and 2 * int((reduced & activity.worked).sum()) > int(activity.worked.sum())
         return stall if stall.outliers or most_reduced else None
 
     def _less(self, windows: NDArray[np.intp]) -> Flags:
         """(G,) GPUs that do far less in these windows than before."""
-        activity, less = self.activity, self.activity.reduced(windows)
+        activity, reduced = self.activity, self.activity.reduced(windows)
         if activity.basis == "sm" and activity.sm is not None:
             with np.errstate(invalid="ignore"):  # an evaluation on one rank works less than a step, and works
-                less &= ~(nan_median(activity.sm[:, windows], axis=1) > FLOORS.unmistakable_sm)
-        return less
+                reduced &= ~(nan_median(activity.sm[:, windows], axis=1) > FLOORS.unmistakable_sm)
+        return reduced
 
-    def _one_cold(self) -> Stall | None:
+    def _few_cold(self) -> Stall | None:
         """A few GPUs that went idle for good while all others stay pinned, if only utilization was sampled, which does
         not show whether these keep working (see :mod:`trackside.facts.gpu.activity` for signals that do)."""
         activity, limits = self.activity, self.limits
@@ -178,7 +178,7 @@ class GpuStall:
             return None
         with np.errstate(invalid="ignore"):
             last = last_true(activity.busy > FLOORS.cold)
-        min_windows = max(limits.windows, self.silence.limits.min_silence_s / activity.step)
+        min_windows = max(limits.min_windows, self.silence.limits.min_silence_s / activity.step)
         cold_for_good = users & (last >= 0) & (end[-1] - last >= min_windows)
         if not cold_for_good.any() or 2 * int(cold_for_good.sum()) > int(users.sum()):
             return None
@@ -192,12 +192,12 @@ class GpuStall:
     def _slower_clocks(self, active: NDArray[np.intp], idle: NDArray[np.intp]) -> bool:
         """Whether clocks fell together with power: then the GPUs keep working, only slower."""
         activity = self.activity
-        clocks = aligned(self.grids.get("clock"), activity.gpus, activity.times)[activity.worked]
+        clocks = align(self.grids.get("clock"), activity.gpus, activity.times)[activity.worked]
         return bool(nan_median(clocks[:, idle]) < self.limits.slower_clock * nan_median(clocks[:, active]))
 
     def _build_stall(
         self, span: tuple[float, float, float], length: float, windows: NDArray[np.intp], sure: bool,
-        less: Flags | None = None,
+        reduced: Flags | None = None,
     ) -> Stall:  # fmt: skip
         after, since, until = span
         inner = windows[
@@ -209,12 +209,12 @@ class GpuStall:
         sources = [value for value in values if value.value is not None]
         return Stall(
             self.activity, self.grids, since, after, until, derived(length, *sources, unit="s"), sure,
-            self.outliers(inner, less), self._memory_held(inner),
+            self.outliers(inner, reduced), self._memory_held(inner),
         )  # fmt: skip
 
-    def outliers(self, windows: NDArray[np.intp], less: Flags | None = None) -> OutlierGpus:
-        """The states of the GPUs in these windows of a stall. ``less``: GPUs that are known not to work in them."""
-        return outlier_gpus(self.activity, self.grids, self.run, windows, self.limits, less)
+    def outliers(self, windows: NDArray[np.intp], reduced: Flags | None = None) -> OutlierGpus:
+        """The states of the GPUs in these windows of a stall. ``reduced``: GPUs that are known not to work in them."""
+        return outlier_gpus(self.activity, self.grids, self.run, windows, self.limits, reduced)
 
     @cached_property
     def _last_sign(self) -> float:
@@ -234,13 +234,13 @@ class GpuStall:
         rose = sampled[1:][np.diff(steps[sampled]) > 0]
         return float(grid.times[rose[-1]]) if len(rose) else -np.inf
 
-    def _memory_held(self, inside: NDArray[np.intp]) -> bool:
+    def _memory_held(self, windows: NDArray[np.intp]) -> bool:
         """Whether most GPUs in use keep the memory that they used while they worked."""
         activity = self.activity
-        memory = aligned(self.grids.get("memory"), activity.gpus, activity.times)[activity.worked]
-        highest, now = level(memory), nan_median(memory[:, inside], axis=1)
-        known = ~np.isnan(now) & ~np.isnan(highest)
-        return bool(known.any() and (now[known] >= self.limits.kept_memory_ratio * highest[known]).mean() > 0.5)
+        memory = align(self.grids.get("memory"), activity.gpus, activity.times)[activity.worked]
+        highest, now = level(memory), nan_median(memory[:, windows], axis=1)
+        sampled = ~np.isnan(now) & ~np.isnan(highest)
+        return bool(sampled.any() and (now[sampled] >= self.limits.kept_memory_ratio * highest[sampled]).mean() > 0.5)
 
     @cached_property
     def worked_on(self) -> Claim | None:
@@ -250,19 +250,19 @@ class GpuStall:
         grid, name = activity.grid(activity.basis), activity.basis
         if grid is None or name is None or name == "utilization" or not self.observed_to_end:
             return None
-        if int(activity.active.sum()) < limits.windows:
+        if int(activity.active.sum()) < limits.min_windows:
             return None
         last = float(activity.times[activity.active][-1])
         start = last - limits.last_windows * activity.step
-        unit = "" if grid.unit in COUNTED else None
+        unit = "" if grid.unit in COUNT_SIGNALS else None
         usual = grid.during(0.0, start).value("median", unit=unit)
         recent = grid.during(start, last).value("median", unit=unit)
-        if recent.value is None or activity.times[activity.observed][-1] - last > limits.windows * activity.step:
+        if recent.value is None or activity.times[activity.observed][-1] - last > limits.min_windows * activity.step:
             return None
         if usual.value is not None and recent.number < FLOORS.waiting_share * usual.number:
             return None
         if self.beyond_spinning(activity.active & (activity.times > start)):
-            return TO_THE_END[name](level=recent)
+            return WORKED_TO_END[name](level=recent)
         return next(iter(self.traffic.between(start, last).active), None)
 
     @cached_property
@@ -271,16 +271,16 @@ class GpuStall:
         run, activity, quiet = self.run, self.activity, self.silence.limits
         if run.end is None:
             return True
-        length = run.end - (run.start if run.start is not None else float(activity.times[0]))
-        least = max(3 * activity.step, min(quiet.min_silence_s, quiet.share * length))
-        return run.end - float(activity.times[activity.observed][-1]) < least
+        duration = run.end - (run.start if run.start is not None else float(activity.times[0]))
+        min_s = max(3 * activity.step, min(quiet.min_silence_s, quiet.min_share * duration))
+        return run.end - float(activity.times[activity.observed][-1]) < min_s
 
     def beyond_spinning(self, windows: Flags) -> bool:
         """Whether GPUs that look busy in these windows do more than spin: they use more SMs, or more power. Launches
         and collectives are work by themselves."""
         activity, limits = self.activity, self.limits
         if activity.basis not in ("sm", "power") or not windows.any():
-            return activity.basis in COUNTED
+            return activity.basis in COUNT_SIGNALS
         users = activity.worked
         if activity.basis == "sm":
             assert activity.sm is not None
@@ -300,5 +300,5 @@ def gpu_stall(
     limits: Limits,
 ) -> GpuStall:  # fmt: skip
     """Derived from the GPUs' activity and the log's signs of life."""
-    own = {name: grid for name in STALL if (grid := evidence.grid(name)) is not None}
-    return GpuStall({**activity.grids, **own}, activity, traffic, powers, silence, run, limits)
+    stall_grids = {name: grid for name in STALL if (grid := evidence.grid(name)) is not None}
+    return GpuStall({**activity.grids, **stall_grids}, activity, traffic, powers, silence, run, limits)

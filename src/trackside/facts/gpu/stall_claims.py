@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from trackside.evidence import Grid, Value, derived
 from trackside.facts.gpu.activity import (
-    COUNTED,
+    COUNT_SIGNALS,
     FLOORS,
     MAX_CITED,
     TITLES,
@@ -26,15 +26,15 @@ from trackside.facts.gpu.activity import (
     last_true,
     lowest_level,
     nan_median,
-    summed,
+    sum_by_gpu,
 )
-from trackside.facts.gpus import counted, of_gpu, sampled
+from trackside.facts.gpus import count_of, grid_of_gpu, value_or_none
 from trackside.finding import Claim, Sentence
 from trackside.model import Run
 from trackside.query import Reducer
 
-Why = Literal["", "cold", "gone", "behind", "absent", "computing", "first"]
-REST: Mapping[str, Sentence] = {
+OutlierSign = Literal["", "cold", "gone", "behind", "absent", "computing", "first"]
+WORK_BEFORE_AND_NOW: Mapping[str, Sentence] = {
     "launches": Sentence(
         "{now} kernel launches in the last {seconds}, {whole} in the whole run",
         running="{now} kernel launches in the last {seconds}, {whole} so far",
@@ -47,9 +47,9 @@ REST: Mapping[str, Sentence] = {
     "power": Sentence("power was {now} in the last {seconds}, {before} before that (medians of the GPUs)"),
     "busy": Sentence("the GPUs were busy for {now} of the last {seconds}, for {before} before that (medians)"),
 }
-SPIN = Sentence("{count} spun at {busy} ({signal}) without computing")
-SPIN_POWER = Sentence("{count} drew {power} without computing, more than idle GPUs draw")
-ODD: Mapping[str, Sentence] = {
+SPINNING = Sentence("{count} spun at {busy} ({signal}) without computing")
+SPINNING_POWER = Sentence("{count} drew {power} without computing, more than idle GPUs draw")
+OUTLIER_CLAIMS: Mapping[str, Sentence] = {
     "cold": Sentence("GPU {gpus} went idle: {signal} {level}, while the others wait"),
     "gone": Sentence("GPU {gpus} stopped being sampled, while the others were still sampled"),
     "behind": Sentence("GPU {gpus} entered fewer collectives than the others: {mine} versus {theirs}"),
@@ -90,7 +90,7 @@ class OutlierGpus:
     working: Flags
     outliers: Flags
     """The GPUs that the others wait for, if known."""
-    sign: Why
+    sign: OutlierSign
     """What distinguishes them; empty if there are none."""
 
 
@@ -102,7 +102,7 @@ class Stall:
     grids: Mapping[str, Grid] = field(repr=False)
     """All series that may show it."""
     since: float
-    """The stall had begun by then; POSIX seconds."""
+    """When it had begun at the latest; POSIX seconds."""
     after: float
     """End of the last window with work."""
     until: float
@@ -119,7 +119,7 @@ class Stall:
         return self.activity.named(self.gpus.outliers)
 
     @property
-    def sign(self) -> Why:
+    def sign(self) -> OutlierSign:
         """What distinguishes the outliers; empty if there are none."""
         return self.gpus.sign
 
@@ -143,23 +143,23 @@ class Stall:
     def _counts(self) -> list[Claim]:
         """Launches and collectives; SM activity always; other activity levels only without counts."""
         shows: list[Claim] = []
-        for name in COUNTED:
+        for name in COUNT_SIGNALS:
             now, grid = self._figure(name, "sum"), self.grids.get(name)
             if now is not None and grid is not None:
-                shows.append(REST[name](now=now, whole=grid.value("sum", unit=""), seconds=self.seconds))
+                shows.append(WORK_BEFORE_AND_NOW[name](now=now, whole=grid.value("sum", unit=""), seconds=self.seconds))
         for name, kind in (("sm", "sm"), ("power", "power"), ("engine", "busy"), ("utilization", "busy")):
             now, before = self._figure(name), self._figure(name, before=True)
             if now is not None and before is not None and (name == "sm" or not shows):
-                shows.append(REST[kind](now=now, before=before, seconds=self.seconds))
+                shows.append(WORK_BEFORE_AND_NOW[kind](now=now, before=before, seconds=self.seconds))
         return shows
 
-    def _figure(self, name: str, how: Reducer = "median", before: bool = False) -> Value | None:
+    def _figure(self, name: str, reducer: Reducer = "median", before: bool = False) -> Value | None:
         """A metric's level during the stall, or during the work before it; None if it was not sampled."""
         grid = self.grids.get(name)
         if grid is None:
             return None
         part = grid.during(self._worked_from(grid), self.after) if before else grid.during(self.after, self.until)
-        return sampled(part, how, "" if grid.unit in COUNTED else None)
+        return value_or_none(part, reducer, "" if grid.unit in COUNT_SIGNALS else None)
 
     def _worked_from(self, grid: Grid) -> float:
         """When work was first seen: the start-up before it is no level to compare with."""
@@ -173,21 +173,21 @@ class Stall:
         if grid is None or values is None:
             return None
         level = nan_median(values[rows][:, (times > self.after) & (times <= self.until)])
-        unit = "" if grid.unit in COUNTED else grid.unit
+        unit = "" if grid.unit in COUNT_SIGNALS else grid.unit
         during = grid.during(self.after, self.until)
-        some = [of_gpu(during, gpu).value("median", unit) for gpu in self.activity.named(rows)[:3]]
-        return derived(round(float(level), 4), *some, unit=unit) if some else None
+        medians = [grid_of_gpu(during, gpu).value("median", unit) for gpu in self.activity.named(rows)[:3]]
+        return derived(round(float(level), 4), *medians, unit=unit) if medians else None
 
     def _waiting(self) -> list[Claim]:
         count, name = int(self.gpus.spinning.sum()), self.activity.busy_by or "power"
         level = self._level(name, self.gpus.spinning)
         if not count or level is None:
             return []
-        number = counted(count, "GPU", level)
+        number = count_of(count, "GPU", level)
         if name == "power":
-            return [SPIN_POWER(count=number, power=level)]
+            return [SPINNING_POWER(count=number, power=level)]
         level = replace(level, unit="share")
-        return [SPIN(count=number, busy=level, signal=derived(TITLES[name], level))]
+        return [SPINNING(count=number, busy=level, signal=derived(TITLES[name], level))]
 
     def _outlier_claims(self) -> list[Claim]:
         if not self.outliers:
@@ -197,24 +197,24 @@ class Stall:
         preferred = "power" if self.sign == "gone" else self.activity.busy_by or "power"
         name = next(name for name in (preferred, "sm", "power", "launches", "memory") if name in self.grids)
         during = self.grids[name].during(self.after, self.until)
-        how: Reducer = "count" if self.sign == "gone" else "median"
-        own = [of_gpu(during, gpu).value(how, unit="") for gpu in self.outliers[:MAX_CITED]]
-        gpus = derived(self.outliers, *own)
+        reducer: Reducer = "count" if self.sign == "gone" else "median"
+        values = [grid_of_gpu(during, gpu).value(reducer, unit="") for gpu in self.outliers[:MAX_CITED]]
+        gpus = derived(self.outliers, *values)
         if self.sign == "cold":
-            most = max(own, key=lambda value: value.number if value.value is not None else -1.0)
-            return [ODD["cold"](gpus=gpus, level=most, signal=derived(name, most))]
+            highest = max(values, key=lambda value: value.number if value.value is not None else -1.0)
+            return [OUTLIER_CLAIMS["cold"](gpus=gpus, level=highest, signal=derived(name, highest))]
         if self.sign == "gone":
-            return [ODD["gone"](gpus=gpus, samples=during.value("count", unit="samples"))]
-        return [ODD[self.sign](gpus=gpus)]
+            return [OUTLIER_CLAIMS["gone"](gpus=gpus, samples=during.value("count", unit="samples"))]
+        return [OUTLIER_CLAIMS[self.sign](gpus=gpus)]
 
     def _by_collectives(self) -> Claim:
         entered, left = self.grids["entered"], self.grids.get("left")
-        own = [of_gpu(entered, gpu).value("last", unit="") for gpu in self.outliers[:MAX_CITED]]
+        own = [grid_of_gpu(entered, gpu).value("last", unit="") for gpu in self.outliers[:MAX_CITED]]
         gpus = derived(self.outliers, *own)
         if self.sign == "behind" or left is None:
-            return ODD["behind"](gpus=gpus, mine=own[0], theirs=entered.value("max", unit=""))
-        done = of_gpu(left, self.outliers[0]).value("last", unit="")
-        return ODD["absent"](gpus=gpus, mine=own[0], theirs=done)
+            return OUTLIER_CLAIMS["behind"](gpus=gpus, mine=own[0], theirs=entered.value("max", unit=""))
+        done = grid_of_gpu(left, self.outliers[0]).value("last", unit="")
+        return OUTLIER_CLAIMS["absent"](gpus=gpus, mine=own[0], theirs=done)
 
 
 def outlier_gpus(
@@ -227,12 +227,12 @@ def outlier_gpus(
     work in these windows.
     """
     users = activity.worked
-    known = activity.known[:, windows].any(axis=1)
+    sampled = activity.known[:, windows].any(axis=1)
     working = users & (activity.working[:, windows].mean(axis=1) > 0.5)
     if reduced is not None:
         working &= ~reduced
     before = slice(max(0, int(windows[0]) - limits.recent_windows), int(windows[0]))
-    unsampled = users & ~known & activity.known[:, before].any(axis=1)
+    unsampled = users & ~sampled & activity.known[:, before].any(axis=1)
     spinning = cold = np.zeros(len(users), dtype=bool)
     with np.errstate(invalid="ignore"):
         if activity.busy is not None:
@@ -241,17 +241,17 @@ def outlier_gpus(
         elif activity.power is not None:
             lowest, power = lowest_level(activity.power), nan_median(activity.power[:, windows], axis=1)
             spinning, cold = power > limits.spinning_power * lowest, power <= limits.cold_power * lowest
-    idle = users & known & ~working
+    idle = users & sampled & ~working
     states = idle & spinning, idle & cold, unsampled, working
     until = float(activity.times[windows[-1]])
     entered, left = (_latest(counters.get(name), run, activity, until) for name in ("entered", "left"))
-    return OutlierGpus(*states, *_odd(activity, states, entered, left, limits))
+    return OutlierGpus(*states, *_outliers(activity, states, entered, left, limits))
 
 
-def _odd(
+def _outliers(
     activity: GpuActivity, states: tuple[Flags, Flags, Flags, Flags], entered: Matrix | None, left: Matrix | None,
     limits: Limits,
-) -> tuple[Flags, Why]:  # fmt: skip
+) -> tuple[Flags, OutlierSign]:  # fmt: skip
     """The GPUs that the others wait for, by the best sign available, and that sign."""
     spinning, cold, unsampled, working = states
     users = activity.worked
@@ -260,8 +260,8 @@ def _odd(
         return nobody, ""
     others_wait = spinning.any() or (
         working.any() and activity.basis == "utilization"
-    )  # which cannot tell the two apart
-    silent_groups: tuple[tuple[Flags, Why], ...] = ((cold, "cold"), (unsampled, "gone"))
+    )  # which does not distinguish them
+    silent_groups: tuple[tuple[Flags, OutlierSign], ...] = ((cold, "cold"), (unsampled, "gone"))
     for flags, sign in silent_groups:
         if flags.any() and others_wait and 2 * int(flags.sum()) <= count:
             return flags, sign
@@ -277,19 +277,19 @@ def _odd(
     return (stopped_early, "first") if stopped_early.any() and 4 * int(stopped_early.sum()) <= count else (nobody, "")
 
 
-def _by_collectives(users: Flags, entered: Matrix | None, left: Matrix | None) -> list[tuple[Flags, Why]]:
+def _by_collectives(users: Flags, entered: Matrix | None, left: Matrix | None) -> list[tuple[Flags, OutlierSign]]:
     """GPUs that entered fewer collectives than most, and GPUs in none while most are in one."""
-    candidates: list[tuple[Flags, Why]] = []
-    if entered is None or not (known := users & ~np.isnan(entered)).any():
+    candidates: list[tuple[Flags, OutlierSign]] = []
+    if entered is None or not (traced := users & ~np.isnan(entered)).any():
         return candidates
     with np.errstate(invalid="ignore"):
-        most = known & (entered == np.nanmax(entered[known]))
-        if 2 * int(most.sum()) > int(known.sum()):
-            candidates.append((known & ~most, "behind"))
+        furthest = traced & (entered == np.nanmax(entered[traced]))
+        if 2 * int(furthest.sum()) > int(traced.sum()):
+            candidates.append((traced & ~furthest, "behind"))
         if left is not None:
-            waiting = known & (entered > left)
-            if 2 * int(waiting.sum()) > int(known.sum()):
-                candidates.append((known & ~waiting, "absent"))
+            waiting = traced & (entered > left)
+            if 2 * int(waiting.sum()) > int(traced.sum()):
+                candidates.append((traced & ~waiting, "absent"))
     return candidates
 
 
@@ -297,7 +297,7 @@ def _latest(grid: Grid | None, run: Run, activity: GpuActivity, until: float) ->
     """(G,) The last value of a counter up to a time."""
     if grid is None:
         return None
-    values = summed(grid, run, activity.gpus, activity.times)[:, activity.times <= until]
+    values = sum_by_gpu(grid, run, activity.gpus, activity.times)[:, activity.times <= until]
     index = np.maximum(last_true(~np.isnan(values)), 0)
     latest: Matrix = np.take_along_axis(values, index[:, None], axis=1)[:, 0]
     return latest

@@ -8,19 +8,19 @@ from functools import cached_property
 from trackside.evidence import Evidence, Missing, Value, derived
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.gpu.activity import ACTIVITY, GpuActivity
-from trackside.facts.gpus import sampled
+from trackside.facts.gpus import value_or_none
 from trackside.facts.hardware.memory import CONTEXT_SHARE, GpuMemory
 from trackside.finding import Claim, Sentence
 from trackside.model import Run
 from trackside.query import metric
 
-LAUNCHES = Sentence("{launches} kernels were launched in total")
+KERNELS_LAUNCHED = Sentence("{launches} kernels were launched in total")
 NO_LAUNCH = Sentence("no kernel was launched")
-NO_WORK = Sentence("no GPU was busy for more than {most} of any interval")
+BARELY_BUSY = Sentence("no GPU was busy for more than {most} of any interval")
 NEVER_BUSY = Sentence("no GPU was ever busy")
-NONE_HELD = Sentence("no GPU memory was in use")
+NO_MEMORY_USED = Sentence("no GPU memory was in use")
 CONTEXT_ONLY = Sentence("no GPU used more than {peak} of {total} ({share}), which is at most a CUDA context")
-LOADED = Sentence("GPU {gpu} used up to {peak} of {total} by then: something had been loaded")
+MEMORY_LOADED = Sentence("GPU {gpu} had used up to {peak} of {total}: something had been loaded")
 
 
 @dataclass(frozen=True)
@@ -58,21 +58,21 @@ class StartupUse:
         if self.launches is not None:
             if self.launches.number > self.limits.max_launches * self.launching:
                 return ()
-            claims.append((LAUNCHES if self.launches.number else NO_LAUNCH)(launches=self.launches))
+            claims.append((KERNELS_LAUNCHED if self.launches.number else NO_LAUNCH)(launches=self.launches))
         elif self.max_busy is not None:
             if self.max_busy.number > self.limits.idle_share:
                 return ()
-            claims.append((NO_WORK if self.max_busy.number else NEVER_BUSY)(most=self.max_busy))
+            claims.append((BARELY_BUSY if self.max_busy.number else NEVER_BUSY)(most=self.max_busy))
         peak = None if isinstance(self.memory, Missing) else self.memory.fullest()
         if peak is None or peak.capacity is None:
             return tuple(claims)
         values = {"peak": peak.value, "total": peak.capacity}
         if peak.value.number <= max(self.limits.context_bytes, CONTEXT_SHARE * peak.capacity.number):
             if not peak.value.number:
-                return *claims, NONE_HELD(**values)
+                return *claims, NO_MEMORY_USED(**values)
             share = derived(peak.share or 0.0, peak.value, peak.capacity, unit="share")
             return *claims, CONTEXT_ONLY(share=share, **values)
-        return (*claims, LOADED(gpu=derived(peak.name, peak.value), **values)) if claims else ()
+        return (*claims, MEMORY_LOADED(gpu=derived(peak.name, peak.value), **values)) if claims else ()
 
     def trained(self, min_s: float) -> Value | None:
         """The seconds of GPU work, if they were long enough to be training."""
@@ -95,16 +95,16 @@ def startup_use(
     The raw counts of the tracer start with the process: a crash within seconds leaves one sample of them.
     """
     launches, counters = evidence.grid("launches"), evidence.grid("launched")
-    total = sampled(launches, "sum", unit="")
+    total = value_or_none(launches, "sum", unit="")
     if total is None and counters is not None and len(counters.times) == 1:
-        launches, total = counters, sampled(counters, "sum", unit="")
+        launches, total = counters, value_or_none(counters, "sum", unit="")
     busy = evidence.grid("sm") or evidence.grid("engine") or evidence.grid("utilization")
-    highest = sampled(busy, "max", unit="share")
-    worked = None if isinstance(activity, Missing) else _worked(evidence, activity, run)
+    highest = value_or_none(busy, "max", unit="share")
+    worked = None if isinstance(activity, Missing) else _seconds_worked(evidence, activity, run)
     return StartupUse(total, 0 if launches is None else len(launches), highest, memory, worked, limits)
 
 
-def _worked(evidence: Evidence, activity: GpuActivity, run: Run) -> Value | None:
+def _seconds_worked(evidence: Evidence, activity: GpuActivity, run: Run) -> Value | None:
     """Seconds for which the GPUs worked, by a metric that proves work."""
     grid = next((grid for name in ("launches", "sm", "power") if (grid := evidence.grid(name)) is not None), None)
     if grid is None or activity.basis in (None, "utilization"):

@@ -13,7 +13,7 @@ import numpy as np
 from trackside.evidence import Evidence, derived
 from trackside.facts.fact import fact
 from trackside.facts.gpu.activity import GpuActivity, nan_mean, nan_median
-from trackside.facts.gpus import aligned
+from trackside.facts.gpus import align
 from trackside.finding import Claim, Sentence
 from trackside.query import Query, metric
 
@@ -25,17 +25,17 @@ TRAFFIC: Mapping[str, Query] = {
 }
 """The queries behind :class:`GpuTraffic`."""
 
-MOVES: Mapping[str, Sentence] = {
+TRAFFIC_CLAIMS: Mapping[str, Sentence] = {
     "dram": Sentence("GPU memory was moving data {level} of the time (mean)"),
     "copy": Sentence("GPU memory was read or written {level} of the time (mean)"),
     "tensor": Sentence("tensor cores were busy {level} of the time (mean)"),
     "nvlink": Sentence("each GPU sent {level} over NVLink (mean)"),
 }
-AT_REST = Sentence("GPU memory was moving data only {level} of the time (mean)")
+LITTLE_TRAFFIC = Sentence("GPU memory was moving data only {level} of the time (mean)")
 
 
 @dataclass(frozen=True)
-class Signal:
+class TrafficThresholds:
     """Thresholds for a signal's mean over a time, for the typical GPU."""
 
     active_from: float
@@ -46,15 +46,15 @@ class Signal:
     """Whether this signal alone shows that nothing moves."""
 
 
-SIGNALS: Mapping[str, Signal] = {
+SIGNALS: Mapping[str, TrafficThresholds] = {
     # a hundredth of an H100's device memory is 33 GB/s; flags that are polled stay cached
-    "dram": Signal(0.01, 0.006),
+    "dram": TrafficThresholds(0.01, 0.006),
     # whole per cents of time in which device memory was read or written
-    "copy": Signal(0.015, 0.005),
+    "copy": TrafficThresholds(0.015, 0.005),
     # models in FP32 use none
-    "tensor": Signal(0.005, 0.001, conclusive=False),
+    "tensor": TrafficThresholds(0.005, 0.001, conclusive=False),
     # gradients of ten million parameters every two seconds; none on one link
-    "nvlink": Signal(1e7, 1e6, conclusive=False),
+    "nvlink": TrafficThresholds(1e7, 1e6, conclusive=False),
 }
 """By query, in the order in which they are stated."""
 
@@ -87,17 +87,15 @@ class GpuTraffic:
             grid = self.evidence.grid(name)
             if grid is None or not windows.any():
                 continue
-            level = float(
-                nan_median(nan_mean(aligned(grid, activity.gpus, activity.times)[activity.in_use][:, windows]))
-            )
+            level = float(nan_median(nan_mean(align(grid, activity.gpus, activity.times)[activity.in_use][:, windows])))
             if np.isnan(level):
                 continue
             unit = "share" if grid.unit == "ratio" else grid.unit
             value = derived(round(level, 4), grid.during(start, end).value("avg", unit=unit), unit=unit)
             if level >= signal.active_from:
-                moving.append(MOVES[name](level=value))
+                moving.append(TRAFFIC_CLAIMS[name](level=value))
             elif level <= signal.idle_up_to:
-                resting.append((AT_REST if name == "dram" else MOVES[name])(level=value))
+                resting.append((LITTLE_TRAFFIC if name == "dram" else TRAFFIC_CLAIMS[name])(level=value))
                 at_rest |= signal.conclusive
         return Traffic(tuple(moving), tuple(resting), at_rest and not moving)
 

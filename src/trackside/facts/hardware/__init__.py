@@ -1,1 +1,1 @@
-"""What counters, gauges and clocks show about the machines."""
+"""Facts about the machines, from counters, gauges, clocks and kernel logs. Start with health.py."""

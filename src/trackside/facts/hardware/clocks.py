@@ -16,10 +16,10 @@ import numpy as np
 
 from trackside.catalog.throttle import REASONS, mask
 from trackside.evidence import Evidence, Grid, Missing
-from trackside.facts.fact import Maybe, fact, known
+from trackside.facts.fact import Maybe, fact, or_none
 from trackside.facts.gpu.activity import Flags, GpuActivity, Matrix
 from trackside.facts.gpu.power_limits import rated_values
-from trackside.facts.gpus import aligned, all_names, name_of
+from trackside.facts.gpus import align, all_names, gpu_name
 from trackside.model import Run
 from trackside.query import Query, metric
 
@@ -35,7 +35,7 @@ CLOCKS: Mapping[str, Query] = {
 }
 """The queries behind :class:`Clocks`. The last reasons of a window, not their maximum: single samples must not fill the
 window."""
-GRAVE = mask("hard", "thermal")
+SEVERE = mask("hard", "thermal")
 NOT_MEASURED = Missing("neither clocks with throttle reasons nor clocks with temperatures of the run's GPUs were given")
 
 
@@ -43,21 +43,21 @@ NOT_MEASURED = Missing("neither clocks with throttle reasons nor clocks with tem
 class Limits:
     """When clocks are lowered."""
 
-    windows: int = 3
+    min_windows: int = 3
     """Windows of two samples each: NVML sets hardware slowdown briefly at every change of performance state."""
     counted_share: float = 0.1
     """Share of a window, by counters of throttled time; less is oscillation around a limit."""
-    drop: float = 0.1
+    min_drop: float = 0.1
     """Relative drop of the SM clock. Clocks of a loaded GPU vary by a few percent with temperature and power."""
-    drop_from_highest: float = 0.3
+    min_drop_from_highest: float = 0.3
     """The same if only the GPU's maximum clock is known: power limits alone cost up to a quarter of it."""
     hot_c: float = 80.0
     """Used without reasons: slowdown begins at 83 to 90 C on data-center GPUs; monitors alert from 80 C."""
-    at_limit: float = 0.97
+    at_limit_share: float = 0.97
     """Share of its power limit from which the limit, not heat, lowers the clocks."""
-    far_from_limit: float = 0.8
+    far_from_limit_share: float = 0.8
     """Share of its power limit below which the limit does not explain clocks far below the maximum."""
-    busy: float = 0.2
+    busy_activity: float = 0.2
     """Engine activity or utilization above which low clocks are not those of an idle GPU."""
 
 
@@ -77,7 +77,7 @@ class Clocks:
     """Samples per GPU."""
     basis: Basis
     """The kind of evidence."""
-    grave: Flags
+    severe: Flags
     """Whether a severe reason lowered the clock."""
     working: Flags
     """Whether the GPU worked, or appeared to, and the reason for its clock is known."""
@@ -94,10 +94,10 @@ class Clocks:
         clocks, highest, activity = self.grids.get("clocks"), self.grids.get("highest"), self.activity
         if clocks is None or highest is None or activity is None:
             return False
-        clock, top = (aligned(grid, activity.gpus, activity.times) for grid in (clocks, highest))
+        clock, top = (align(grid, activity.gpus, activity.times) for grid in (clocks, highest))
         busy = activity.working & ~np.isnan(clock) & ~np.isnan(top)
-        low = busy & (np.nan_to_num(clock) < (1 - self.limits.drop_from_highest) * np.nan_to_num(top))
-        return bool(busy.any() and np.all(low.sum(axis=1) < self.limits.windows))
+        is_low = busy & (np.nan_to_num(clock) < (1 - self.limits.min_drop_from_highest) * np.nan_to_num(top))
+        return bool(busy.any() and np.all(is_low.sum(axis=1) < self.limits.min_windows))
 
 
 @fact(CLOCKS, needs=(("reasons", "counters", "clocks"),), limits=Limits())
@@ -107,41 +107,41 @@ def clocks(evidence: Evidence, activity: Maybe[GpuActivity], run: Run, limits: L
     main = next((grids[name] for name in ("reasons", "counters", "clocks") if name in grids), None)
     if main is None:
         return NOT_MEASURED
-    times, measured = main.times, known(activity)
+    times, measured = main.times, or_none(activity)
     names = all_names(*(grids.get(name) for name in ("reasons", "counters", "clocks")))
     gpus = tuple(dict.fromkeys([*(name for name in run.gpus if name in names), *names]))
-    clock, flags = (aligned(grids.get(name), gpus, times) for name in ("clocks", "reasons"))
-    busy = _busy(measured, gpus, times, clock, flags, limits)
-    counted = _counted(grids.get("counters"), gpus, times, main.step)
+    clock, flags = (align(grids.get(name), gpus, times) for name in ("clocks", "reasons"))
+    busy = _is_busy(measured, gpus, times, clock, flags, limits)
+    counted = _throttled_share(grids.get("counters"), gpus, times, main.step)
     thermal = "clocks" in grids and "temperature" in grids
     if "reasons" in grids or not np.isnan(counted).all():
         basis: Basis = "reasons" if "reasons" in grids else "counters"
         sampled = ~np.isnan(flags) | ~np.isnan(counted)
-        grave = _grave(flags) | (np.nan_to_num(counted) >= limits.counted_share)
+        severe = _is_severe(flags) | (np.nan_to_num(counted) >= limits.counted_share)
         if basis == "counters" and thermal:
             # DCGM's violation times are said to be in microseconds and come in nanoseconds: that they grow is sure.
-            grave |= (np.nan_to_num(counted) > 0) & _hot_and_low(grids, measured, gpus, times, clock, busy, limits)
+            severe |= (np.nan_to_num(counted) > 0) & _is_hot_and_low(grids, measured, gpus, times, clock, busy, limits)
     elif thermal:
         basis, sampled = "heat", ~np.isnan(clock)
-        grave = _hot_and_low(grids, measured, gpus, times, clock, busy, limits)
+        severe = _is_hot_and_low(grids, measured, gpus, times, clock, busy, limits)
     else:
         return NOT_MEASURED
     readings = main.samples / max(1, len(main))
-    return Clocks(grids, measured, gpus, times, main.step, readings, basis, grave, sampled & busy, limits)
+    return Clocks(grids, measured, gpus, times, main.step, readings, basis, severe, sampled & busy, limits)
 
 
-def _grave(flags: Matrix) -> Flags:
-    grave: Flags = np.nan_to_num(flags).astype(np.int64) & GRAVE != 0
-    return grave
+def _is_severe(flags: Matrix) -> Flags:
+    severe: Flags = np.nan_to_num(flags).astype(np.int64) & SEVERE != 0
+    return severe
 
 
-def _busy(
+def _is_busy(
     activity: GpuActivity | None, gpus: tuple[str, ...], times: Matrix, clock: Matrix, flags: Matrix, limits: Limits
 ) -> Flags:
     """Whether each GPU worked, or appeared to: only idle clocks are excluded."""
-    busy = aligned(None if activity is None else activity.grid("engine") or activity.grid("utilization"), gpus, times)
+    busy = align(None if activity is None else activity.grid("engine") or activity.grid("utilization"), gpus, times)
     with np.errstate(invalid="ignore"):
-        sure, idle = busy >= limits.busy, busy < limits.busy
+        sure, idle = busy >= limits.busy_activity, busy < limits.busy_activity
     if activity is not None and len(activity.times) == len(times):
         row_of = {name: row for row, name in enumerate(activity.gpus)}
         rows = [row_of.get(name, -1) for name in gpus]
@@ -151,11 +151,11 @@ def _busy(
     idle |= np.nan_to_num(flags).astype(np.int64) & REASONS["gpu_idle"].bit != 0
     with np.errstate(invalid="ignore"):
         awake = ~(clock < 0.5 * np.fmax.reduce(clock, axis=1, initial=-np.inf)[:, None])
-    at_work: Flags = sure | (~idle & (awake | _grave(flags)))
+    at_work: Flags = sure | (~idle & (awake | _is_severe(flags)))
     return at_work
 
 
-def _counted(grid: Grid | None, gpus: tuple[str, ...], times: Matrix, step: float) -> Matrix:
+def _throttled_share(grid: Grid | None, gpus: tuple[str, ...], times: Matrix, step: float) -> Matrix:
     """The largest share of a window, over the counters of severe reasons; NaN if there are none."""
     out = np.full((len(gpus), len(times)), np.nan)
     if grid is None or len(grid.times) != len(times):
@@ -164,12 +164,12 @@ def _counted(grid: Grid | None, gpus: tuple[str, ...], times: Matrix, step: floa
     for row, series in enumerate(grid.series):
         reason = REASONS.get(series.get("reason") or "")
         if reason is not None and reason.severity != "benign":
-            row_index = row_of[name_of(series)]
+            row_index = row_of[gpu_name(series)]
             out[row_index] = np.fmax(out[row_index], grid.values[row] / step)
     return out
 
 
-def _hot_and_low(
+def _is_hot_and_low(
     grids: Mapping[str, Grid], activity: GpuActivity | None, gpus: tuple[str, ...], times: Matrix, clock: Matrix,
     busy: Flags, limits: Limits,
 ) -> Flags:  # fmt: skip
@@ -185,13 +185,13 @@ def _hot_and_low(
     if len(gpus) > 1 and columns.any():
         others[0, columns] = np.nanmedian(working[:, columns], axis=0)
     drawn = None if activity is None else activity.grid("power")
-    power = aligned(drawn, gpus, times)
+    power = align(drawn, gpus, times)
     limit = rated_values(grids.get("power_limit"), drawn, "power_watts", gpus, times)
     top = rated_values(grids.get("highest"), grids.get("clocks"), "sm_clock_hertz", gpus, times)
     with np.errstate(invalid="ignore"):
-        low = working < (1 - limits.drop) * np.fmax(best, others)
-        low |= (working < (1 - limits.drop_from_highest) * top) & (power < limits.far_from_limit * limit)
-        hot = aligned(grids.get("temperature"), gpus, times) >= limits.hot_c
-        capped = power >= limits.at_limit * limit
-    grave: Flags = low & hot & ~capped
-    return grave
+        is_low = working < (1 - limits.min_drop) * np.fmax(best, others)
+        is_low |= (working < (1 - limits.min_drop_from_highest) * top) & (power < limits.far_from_limit_share * limit)
+        is_hot = align(grids.get("temperature"), gpus, times) >= limits.hot_c
+        capped = power >= limits.at_limit_share * limit
+    severe: Flags = is_low & is_hot & ~capped
+    return severe

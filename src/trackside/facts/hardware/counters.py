@@ -1,4 +1,4 @@
-r"""Changes of counters and sticky gauges while they were sampled: risen, unchanged, or only restarted. Pure.
+r"""Changes of counters and sticky gauges while they were sampled: risen, unchanged, or only restarted. Pure functions.
 
 All functions take a grid of ``last`` values: (series, windows), NaN where nothing was sampled.
 """
@@ -37,7 +37,7 @@ def rises(grid: Grid | None) -> list[Change]:
     """
     if grid is None:
         return []
-    changes = [change for row, windows in _changed(grid, rising=True) if (change := _rise(grid, row, windows))]
+    changes = [change for row, windows in _changes(grid, rising=True) if (change := _rise(grid, row, windows))]
     return sorted(changes, key=lambda change: change.since)
 
 
@@ -50,11 +50,11 @@ def onsets(grid: Grid | None) -> list[Change]:
         return []
     changes = [
         _change(grid, row, window)
-        for row, windows in _changed(grid, rising=False)
+        for row, windows in _changes(grid, rising=False)
         for window in windows
         if grid.values[row, window] != 0 and grid.values[row, window] not in grid.values[row, :window]
     ]
-    return sorted([*changes, *_late(grid)], key=lambda change: change.since)
+    return sorted([*changes, *_late_series(grid)], key=lambda change: change.since)
 
 
 def unchanged_above_zero(grid: Grid | None) -> list[tuple[Series, Value]]:
@@ -62,12 +62,12 @@ def unchanged_above_zero(grid: Grid | None) -> list[tuple[Series, Value]]:
     if grid is None:
         return []
     rose = {change.series for change in rises(grid)}
-    up = np.flatnonzero(_ends_up(grid.values))
+    up = np.flatnonzero(_is_above_zero(grid.values))
     rows = [int(row) for row in up if grid.series[row] not in rose]
     return [(grid.series[row], grid.one(row).value("last", unit="")) for row in rows]
 
 
-def _ends_up(values: NDArray[np.float64]) -> NDArray[np.bool_]:
+def _is_above_zero(values: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Whether the first and the last value of each series are above zero."""
     sampled = ~np.isnan(values)
     first, last = sampled.argmax(axis=1), values.shape[1] - 1 - sampled[:, ::-1].argmax(axis=1)
@@ -77,12 +77,12 @@ def _ends_up(values: NDArray[np.float64]) -> NDArray[np.bool_]:
     return up
 
 
-def _changed(grid: Grid, rising: bool) -> Iterator[tuple[int, NDArray[np.intp]]]:
+def _changes(grid: Grid, rising: bool) -> Iterator[tuple[int, NDArray[np.intp]]]:
     """Each series with a change, and the windows where its value differs from (is larger than) the last known one."""
     before = last_before(grid.values)
     with np.errstate(invalid="ignore"):
-        other = (grid.values > before) if rising else (grid.values != before)
-    cells = other & ~np.isnan(grid.values) & ~np.isnan(before)
+        is_change = (grid.values > before) if rising else (grid.values != before)
+    cells = is_change & ~np.isnan(grid.values) & ~np.isnan(before)
     for row in np.flatnonzero(cells.any(axis=1)):
         yield int(row), np.flatnonzero(cells[row])
 
@@ -115,10 +115,10 @@ def _rise(grid: Grid, row: int, windows: NDArray[np.intp]) -> Change | None:
 
 def _change(grid: Grid, row: int, window: int) -> Change:
     """The change from the last value known before a window to the value in it."""
-    one = grid.one(row)
+    series = grid.one(row)
     prior = int(np.flatnonzero(~np.isnan(grid.values[row, :window]))[-1])
-    before = one.during(float(grid.times[prior]) - grid.step, float(grid.times[prior])).value("last", unit="")
-    after = one.during(float(grid.times[window]) - grid.step, float(grid.times[window])).value("last", unit="")
+    before = series.during(float(grid.times[prior]) - grid.step, float(grid.times[prior])).value("last", unit="")
+    after = series.during(float(grid.times[window]) - grid.step, float(grid.times[window])).value("last", unit="")
     by = derived(after.number - before.number, before, after)
     return Change(grid.series[row], before, after, by, float(grid.times[prior]), float(grid.times[window]))
 
@@ -127,7 +127,7 @@ LATE_WINDOWS = 3
 """Number of windows for which a node's other series of the metric must be sampled before a new series counts as new."""
 
 
-def _late(grid: Grid) -> Iterator[Change]:
+def _late_series(grid: Grid) -> Iterator[Change]:
     """Series that appear with a value other than zero after their node's other series had been sampled for a while."""
     sampled = ~np.isnan(grid.values)
     first = np.where(sampled.any(axis=1), sampled.argmax(axis=1), grid.values.shape[1])
@@ -139,7 +139,7 @@ def _late(grid: Grid) -> Iterator[Change]:
             [other for other, node in enumerate(nodes) if node == nodes[row]], start - LATE_WINDOWS : start
         ]
         if node_mates.any(axis=0).all():
-            one, since, until = grid.one(row), float(grid.times[start - 1]), float(grid.times[start])
-            no_sample = one.during(float(grid.times[0]) - grid.step, since).value("count", unit="")
-            after = one.during(since, until).value("last", unit="")
+            series, since, until = grid.one(row), float(grid.times[start - 1]), float(grid.times[start])
+            no_sample = series.during(float(grid.times[0]) - grid.step, since).value("count", unit="")
+            after = series.during(since, until).value("last", unit="")
             yield Change(grid.series[row], no_sample, after, after, since, until)

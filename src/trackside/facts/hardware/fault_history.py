@@ -19,7 +19,7 @@ from trackside.facts.hardware.health import HardwareFault
 from trackside.facts.hardware.reports import HardwareReports
 from trackside.facts.logs.ending import Ending
 from trackside.facts.logs.exceptions import Exceptions
-from trackside.facts.logs.order import followed_by
+from trackside.facts.logs.order import last_after
 from trackside.facts.training.learning import Trajectory
 from trackside.finding import Claim, Sentence
 from trackside.model import Event, Record, Run
@@ -29,8 +29,8 @@ MAX_CLAIMS = 6
 
 TOO_EARLY = Sentence("on {gpus}, before the run began, at {when}")
 TOO_LATE = Sentence("on {gpus}, after the run had ended, at {when}")
-NOT_THEN = Sentence("the run failed at another time")
-UNDATED = Sentence(
+FAILED_AT_OTHER_TIME = Sentence("the run failed at another time")
+DRAIN_UNDATED = Sentence(
     "the time when node {node} was drained is not recorded: it may have been before or long after the run"
 )
 
@@ -98,8 +98,8 @@ class FaultHistory:
         """Why none of these faults is the cause: they happened at another time, or have no recorded time."""
         undated = [fault.row for fault in self.faults if isinstance(fault.row, Record) and fault.time is None]
         if len(undated) < len(self.faults):
-            return NOT_THEN()
-        return UNDATED(node=self.reports.nodes.value(undated[0], "name"))
+            return FAILED_AT_OTHER_TIME()
+        return DRAIN_UNDATED(node=self.reports.nodes.value(undated[0], "name"))
 
     def since(self, faults: Sequence[HardwareFault]) -> float | None:
         r"""The fault's time, or that of a failure so close to it that only clock differences separate them.
@@ -125,18 +125,18 @@ class FaultHistory:
         if isinstance(fault.row, Record):  # the scheduler's, of the run's time if it has a time
             return fault.time is not None or run.end is None
         if fault.time is None or fault.until is None:
-            return not isinstance(fault.row, Event) or followed_by(fault.row, points) is None
-        inside = run.start is None or fault.until >= run.start - limits.before_start_s
-        inside &= run.end is None or fault.time <= run.end + limits.after_end_s
-        if not inside:
+            return not isinstance(fault.row, Event) or last_after(fault.row, points) is None
+        is_inside = run.start is None or fault.until >= run.start - limits.before_start_s
+        is_inside &= run.end is None or fault.time <= run.end + limits.after_end_s
+        if not is_inside:
             return False
         if isinstance(fault.row, Event):
-            return followed_by(fault.row, points) is None
-        later = fault.until + limits.clock_slack_s
+            return last_after(fault.row, points) is None
+        last_relevant = fault.until + limits.clock_slack_s
         stamped = [point.time for point in points if point.time is not None]
         if stamped:
-            return max(stamped) <= later
-        worked = self.activity.worked_after(later) if isinstance(self.activity, GpuActivity) else None
+            return max(stamped) <= last_relevant
+        worked = self.activity.worked_after(last_relevant) if isinstance(self.activity, GpuActivity) else None
         if worked is None and run.end is not None and not self.ending.running:
             return run.end - fault.until <= limits.coincident_s
         return not worked

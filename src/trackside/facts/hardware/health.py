@@ -17,10 +17,10 @@ from trackside.catalog.xid import xid
 from trackside.evidence import Evidence, Grid, Value, derived
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.gpu.activity import GpuActivity
-from trackside.facts.gpus import counted, name_of, names, sampled
+from trackside.facts.gpus import count_of, gpu_name, gpu_names, value_or_none
 from trackside.facts.hardware.counters import Change, onsets, rises, unchanged_above_zero
 from trackside.facts.hardware.memory import during
-from trackside.facts.hardware.node_presence import fell_silent, interrupted
+from trackside.facts.hardware.node_presence import nodes_with_gaps, silent_entities
 from trackside.finding import Certainty, Claim, Sentence
 from trackside.model import Event, Plane, Position, Record, Run, Series
 from trackside.query import Query, metric
@@ -57,12 +57,12 @@ MAX_GPUS_NAMED = 3
 MEASURED = ("ecc", "lifetime", "remaps", "xid_last")
 """Queries any one of which can rule a fault out."""
 
-CLEAN_ECC = Sentence("no new uncorrectable ECC errors on {count}")
-CLEAN_REMAPS = Sentence("no rows remapped for uncorrectable errors on {count}")
-CLEAN = Sentence("no new GPU memory errors on {count}: no uncorrectable ECC error, no remapped row")
-CLEAN_ECC_MEANWHILE = Sentence("no new uncorrectable ECC errors on {count} during the run")
-CLEAN_REMAPS_MEANWHILE = Sentence("no rows remapped for uncorrectable errors on {count} during the run")
-ROSE: Mapping[str, Sentence] = {
+NO_ECC_ERRORS = Sentence("no new uncorrectable ECC errors on {count}")
+NO_REMAPS = Sentence("no rows remapped for uncorrectable errors on {count}")
+NO_MEMORY_ERRORS = Sentence("no new GPU memory errors on {count}: no uncorrectable ECC error, no remapped row")
+NO_ECC_ERRORS_DURING_RUN = Sentence("no new uncorrectable ECC errors on {count} during the run")
+NO_REMAPS_DURING_RUN = Sentence("no rows remapped for uncorrectable errors on {count} during the run")
+COUNTER_ROSE: Mapping[str, Sentence] = {
     "ecc": Sentence("uncorrectable ECC errors of GPU {gpu} rose from {before} to {after} before {when}"),
     "lifetime": Sentence(
         "the lifetime count of uncorrectable ECC errors of GPU {gpu} rose from {before} to {after} before {when}"
@@ -78,9 +78,9 @@ ROSE: Mapping[str, Sentence] = {
     ),
 }
 """A counter rose; by the name of its query."""
-GAUGE = Sentence("the monitor saw GPU {gpu} report Xid {xid} ({name}) before {when}")
+GAUGE_XID = Sentence("the monitor saw GPU {gpu} report Xid {xid} ({name}) before {when}")
 VANISHED = Sentence("GPU {gpu} has no samples after {since}, while other GPUs of its node were still sampled")
-OLD: Mapping[str, Sentence] = {
+OLD_LEVELS: Mapping[str, Sentence] = {
     "ecc": Sentence("GPU {gpus} had up to {level} uncorrectable ECC errors from before the run, and no new ones"),
     "lifetime": Sentence(
         "GPU {gpus} had up to {level} lifetime uncorrectable ECC errors from before the run, and no new ones"
@@ -96,10 +96,12 @@ OLD: Mapping[str, Sentence] = {
 """A counter was above zero and unchanged; by the name of its query."""
 OLD_GAUGE = Sentence("the last Xid of GPU {gpus} was {level} from the first sample: it may be older than the run")
 APPLICATION_GAUGE = Sentence("the monitor saw only Xids that usually blame the application, such as {xid} on GPU {gpu}")
-FLAG_ONLY = Sentence("the health flag of GPU {gpu} was {level}, but no error counter rose")
-QUIET_GAUGE = Sentence("no new Xid on {count}: the last-Xid metric did not change")
-FOREIGN = Sentence("GPU {gpus} reported errors, but did not compute with the run's GPUs: it belongs to another job")
-RESTARTED = Sentence("the counters restarted and returned to their earlier values, at most {level}")
+ONLY_HEALTH_FLAG = Sentence("the health flag of GPU {gpu} was {level}, but no error counter rose")
+NO_NEW_XID = Sentence("no new Xid on {count}: the last-Xid metric did not change")
+OTHER_JOBS_GPU = Sentence(
+    "GPU {gpus} reported errors, but did not compute with the run's GPUs: it belongs to another job"
+)
+COUNTERS_RESTARTED = Sentence("the counters restarted and returned to their earlier values, at most {level}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,12 +149,12 @@ class HardwareHealth:
     @cached_property
     def unchanged(self) -> tuple[Claim, ...]:
         """Evidence that these counters did not rise while sampled; empty if one did."""
-        return tuple(_unchanged(self.counters))
+        return tuple(_unchanged_claims(self.counters))
 
     @cached_property
     def unchanged_meanwhile(self) -> tuple[Claim, ...]:
         """The same during the run."""
-        return tuple(_unchanged(self.counters, self.run))
+        return tuple(_unchanged_claims(self.counters, self.run))
 
     @cached_property
     def risen(self) -> tuple[Claim, ...]:
@@ -163,8 +165,8 @@ class HardwareHealth:
         claims: list[Claim] = []
         for name in ("ecc", "remaps"):
             changes = rises(grids.get(name)) or (rises(grids.get("lifetime")) if name == "ecc" else [])
-            inside = [change for change in changes if _during_run(change, self.run)]
-            claims += [_rose(name, change) for change in inside[:MAX_GPUS_NAMED]]
+            inside = [change for change in changes if _is_during_run(change, self.run)]
+            claims += [_rise_claim(name, change) for change in inside[:MAX_GPUS_NAMED]]
         return tuple(claims)
 
 
@@ -172,19 +174,19 @@ class HardwareHealth:
 def hardware_health(evidence: Evidence, activity: Maybe[GpuActivity], run: Run) -> HardwareHealth:
     """Covers what was sampled; empty if nothing was."""
     counters = {name: grid for name in (*RISES, *LEVELS) if (grid := evidence.grid(name)) is not None}
-    hardware, application = _reported(evidence)
+    hardware, application = _gauge_xids(evidence)
     until = float("inf") if run.end is None else run.end
-    unused = _unused(activity, run)
-    all_faults = [*_risen(evidence), *hardware, *_vanished(evidence, until)]
+    unused = _unused_gpus(activity, run)
+    all_faults = [*_counter_faults(evidence), *hardware, *_vanished_gpus(evidence, until)]
     faults = [fault for fault in all_faults if fault.gpu not in unused]
-    foreign = _foreign([fault for fault in all_faults if fault.gpu in unused])
+    foreign = _other_jobs_claims([fault for fault in all_faults if fault.gpu in unused])
     clear = [
-        *_unchanged(counters),
+        *_unchanged_claims(counters),
         *([] if hardware or application else _no_new_xid(evidence)),
-        *_restarted(counters),
+        *_restart_claims(counters),
         *foreign,
     ]
-    flag = _flagged(evidence) if clear and not faults else None
+    flag = _health_flag_claim(evidence) if clear and not faults else None
     addressed = (evidence.grid(name) for name in (*MEASURED, "seen_memory"))
     return HardwareHealth(
         tuple(faults),
@@ -198,45 +200,52 @@ def hardware_health(evidence: Evidence, activity: Maybe[GpuActivity], run: Run) 
     )
 
 
-def _unchanged(grids: Mapping[str, Grid], run: Run | None = None) -> list[Claim]:
+def _unchanged_claims(grids: Mapping[str, Grid], run: Run | None = None) -> list[Claim]:
     claims: list[Claim] = []
-    for clean, clean_meanwhile, questions in (
-        (CLEAN_ECC, CLEAN_ECC_MEANWHILE, ("ecc_rise", "lifetime_rise")),
-        (CLEAN_REMAPS, CLEAN_REMAPS_MEANWHILE, ("remap_rise",)),
+    for clean, clean_meanwhile, query_names in (
+        (NO_ECC_ERRORS, NO_ECC_ERRORS_DURING_RUN, ("ecc_rise", "lifetime_rise")),
+        (NO_REMAPS, NO_REMAPS_DURING_RUN, ("remap_rise",)),
     ):
-        rose = [grids[name] for name in questions if name in grids]
-        sentence, sums = clean, [(grid, value) for grid in rose if (value := sampled(grid, "sum", "")) is not None]
+        rose = [grids[name] for name in query_names if name in grids]
+        sentence, sums = (
+            clean,
+            [(grid, value) for grid in rose if (value := value_or_none(grid, "sum", "")) is not None],
+        )
         if run is not None and any(value.value for _, value in sums):
-            inside = ((grid, sampled(during(grid, run), "sum", "")) for grid, _ in sums)
+            inside = ((grid, value_or_none(during(grid, run), "sum", "")) for grid, _ in sums)
             sentence, sums = clean_meanwhile, [(grid, value) for grid, value in inside if value is not None]
         if any(value.value for _, value in sums):
             return []
         claims += [sentence(rise=value, count=_gpus_of(grid, value)) for grid, value in sums[:1]]
-    if [claim.sentence for claim in claims] != [CLEAN_ECC, CLEAN_REMAPS]:
+    if [claim.sentence for claim in claims] != [NO_ECC_ERRORS, NO_REMAPS]:
         return claims
     counts, growths = zip(*((claim.values["count"], claim.values["rise"]) for claim in claims), strict=True)
     if counts[0].value != counts[1].value:
         return claims
-    return [CLEAN(count=derived(counts[0].value, *counts, unit=counts[0].unit), rise=growths[0], remaps=growths[1])]
+    return [
+        NO_MEMORY_ERRORS(
+            count=derived(counts[0].value, *counts, unit=counts[0].unit), rise=growths[0], remaps=growths[1]
+        )
+    ]
 
 
-def _during_run(change: Change, run: Run) -> bool:
+def _is_during_run(change: Change, run: Run) -> bool:
     """Whether a change may have happened during the run."""
     return (run.start is None or change.until >= run.start) and (run.end is None or change.since <= run.end)
 
 
-def _rose(name: str, change: Change) -> Claim:
+def _rise_claim(name: str, change: Change) -> Claim:
     """The claim that a query's counter rose."""
-    gpu, when = derived(name_of(change.series), change.after), derived(change.until, change.after, unit="time")
-    return ROSE[name](gpu=gpu, by=change.by, before=change.before, after=change.after, when=when)
+    gpu, when = derived(gpu_name(change.series), change.after), derived(change.until, change.after, unit="time")
+    return COUNTER_ROSE[name](gpu=gpu, by=change.by, before=change.before, after=change.after, when=when)
 
 
 def _gpus_of(grid: Grid, source: Value) -> Value:
     """The number of GPUs in a grid."""
-    return counted(len(set(names(grid))), "GPU", source)
+    return count_of(len(set(gpu_names(grid))), "GPU", source)
 
 
-def _unused(activity: Maybe[GpuActivity], run: Run) -> frozenset[str]:
+def _unused_gpus(activity: Maybe[GpuActivity], run: Run) -> frozenset[str]:
     """GPUs that were idle while others worked, if only memory shows which ones were allocated to the run: they belong
     to others."""
     if run.gpus_by not in ("occupancy", "all") or not isinstance(activity, GpuActivity):
@@ -246,13 +255,13 @@ def _unused(activity: Maybe[GpuActivity], run: Run) -> frozenset[str]:
     return frozenset(activity.named(~activity.worked & activity.known.any(axis=1)))
 
 
-def _foreign(faults: Sequence[HardwareFault]) -> list[Claim]:
+def _other_jobs_claims(faults: Sequence[HardwareFault]) -> list[Claim]:
     """Claims about faults of other jobs' GPUs."""
     gpus = {fault.gpu: next(iter(fault.claim.values.values())) for fault in faults if fault.gpu}
-    return [FOREIGN(gpus=derived(tuple(gpus), *list(gpus.values())[:8]))] if gpus else []
+    return [OTHER_JOBS_GPU(gpus=derived(tuple(gpus), *list(gpus.values())[:8]))] if gpus else []
 
 
-def _risen(evidence: Evidence) -> list[HardwareFault]:
+def _counter_faults(evidence: Evidence) -> list[HardwareFault]:
     """Counters that rose and flags that were set on the run's GPUs during the run."""
     faults, counted = [], set()
     for name in COUNTERS:
@@ -260,38 +269,40 @@ def _risen(evidence: Evidence) -> list[HardwareFault]:
             if name == "lifetime" and ("ecc", change.series.labels) in counted:
                 continue  # the same errors counted twice
             counted.add((name, change.series.labels))
-            faults.append(_fault(name, _rose(name, change), change))
+            faults.append(_fault(name, _rise_claim(name, change), change))
     return faults
 
 
-def _reported(evidence: Evidence) -> tuple[list[HardwareFault], list[Claim]]:
+def _gauge_xids(evidence: Evidence) -> tuple[list[HardwareFault], list[Claim]]:
     """Xids that the monitor's gauge changed to: (hardware Xids, Xids that usually blame the application)."""
     hardware, application = [], []
     for change in onsets(evidence.grid("xid_last")):
         entry = xid(int(change.after.number))
-        values = {"xid": change.after, "gpu": derived(name_of(change.series), change.after)}
+        values = {"xid": change.after, "gpu": derived(gpu_name(change.series), change.after)}
         if entry.blame == "hardware":
             when = derived(change.until, change.after, unit="time")
-            claim = GAUGE(name=derived(entry.mnemonic, change.after), when=when, **values)
+            claim = GAUGE_XID(name=derived(entry.mnemonic, change.after), when=when, **values)
             hardware.append(_fault("gauge", claim, change, entry.number))
         else:
             application.append(APPLICATION_GAUGE(**values))
     return hardware, application
 
 
-def _vanished(evidence: Evidence, before: float) -> list[HardwareFault]:
+def _vanished_gpus(evidence: Evidence, before: float) -> list[HardwareFault]:
     """GPUs that disappeared while others of their node were sampled; ``before``: the end of the run."""
     grids = [grid for name in ("seen_memory", "seen_temperature") if (grid := evidence.grid(name)) is not None]
     if not grids:
         return []
     faults = []
-    for node in interrupted(grids):
-        for gpu in fell_silent([grid.where(node=node) for grid in grids], "gpu", before):
+    for node in nodes_with_gaps(grids):
+        for gpu in silent_entities([grid.where(node=node) for grid in grids], "gpu", before):
             name = f"{node}:{gpu.name}"
             claim = VANISHED(gpu=derived(name, gpu.since), since=gpu.since, witness=gpu.witness)
-            at = next(series.at for series in grids[0].series if series.get("node") == node)
+            position = next(series.at for series in grids[0].series if series.get("node") == node)
             since = gpu.since.number
-            faults.append(HardwareFault("vanished", claim, Certainty.SUPPORTED, "metric", at, since, since, node, name))
+            faults.append(
+                HardwareFault("vanished", claim, Certainty.SUPPORTED, "metric", position, since, since, node, name)
+            )
     return faults
 
 
@@ -304,19 +315,19 @@ def _old_faults(
         old = [
             (series, level)
             for series, level in unchanged_above_zero(evidence.grid(name))
-            if name_of(series) not in unused
+            if gpu_name(series) not in unused
         ]
         if old:
-            claims.append(_old_fault(OLD[name], old))
+            claims.append(_old_fault(OLD_LEVELS[name], old))
     gauges = [
         (s, v) for s, v in unchanged_above_zero(evidence.grid("xid_last")) if xid(int(v.number)).blame == "hardware"
     ]
-    aside = unused | {fault.gpu for fault in hardware}
-    gauges = [(series, value) for series, value in gauges if name_of(series) not in aside]
+    excluded = unused | {fault.gpu for fault in hardware}
+    gauges = [(series, value) for series, value in gauges if gpu_name(series) not in excluded]
     return [*claims, _old_fault(OLD_GAUGE, gauges)] if gauges else claims
 
 
-def _flagged(evidence: Evidence) -> Claim | None:
+def _health_flag_claim(evidence: Evidence) -> Claim | None:
     """A health flag of the monitor, as a claim that it is incidental."""
     grid = evidence.grid("flags")
     highest = np.fmax.reduce(grid.values, axis=1, initial=0.0) if grid is not None else np.zeros(0)
@@ -324,7 +335,7 @@ def _flagged(evidence: Evidence) -> Claim | None:
         return None
     row = int(highest.argmax())
     level = grid.one(row).value("max", unit="")
-    return FLAG_ONLY(gpu=derived(name_of(grid.series[row]), level), level=level)
+    return ONLY_HEALTH_FLAG(gpu=derived(gpu_name(grid.series[row]), level), level=level)
 
 
 def _no_new_xid(evidence: Evidence) -> list[Claim]:
@@ -333,24 +344,24 @@ def _no_new_xid(evidence: Evidence) -> list[Claim]:
     if gauge is None:
         return []
     level = gauge.value("max", unit="")
-    return [QUIET_GAUGE(level=level, count=_gpus_of(gauge, level))]
+    return [NO_NEW_XID(level=level, count=_gpus_of(gauge, level))]
 
 
-def _restarted(counters: Mapping[str, Grid]) -> list[Claim]:
+def _restart_claims(counters: Mapping[str, Grid]) -> list[Claim]:
     """Claims about counters that only returned to their value after a restart."""
     for rise, name in zip(RISES, LEVELS, strict=True):
         if rise in counters and name in counters and counters[rise].value("sum").value:
-            return [RESTARTED(level=counters[name].value("max", unit=""))]
+            return [COUNTERS_RESTARTED(level=counters[name].value("max", unit=""))]
     return []
 
 
 def _fault(sign: str, claim: Claim, change: Change, number: int | None = None) -> HardwareFault:
     series = change.series
     return HardwareFault(sign, claim, Certainty.ESTABLISHED, "metric", series.at, change.since, change.until,
-                         series.get("node"), name_of(series), number)  # fmt: skip
+                         series.get("node"), gpu_name(series), number)  # fmt: skip
 
 
 def _old_fault(sentence: Sentence, old: Sequence[tuple[Series, Value]]) -> tuple[Claim, tuple[str, ...]]:
-    names = tuple(dict.fromkeys(name_of(series) for series, _ in old))
+    names = tuple(dict.fromkeys(gpu_name(series) for series, _ in old))
     highest = max((value for _, value in old), key=lambda value: value.number)
     return sentence(gpus=derived(names, *(value for _, value in old[:8])), level=highest), names

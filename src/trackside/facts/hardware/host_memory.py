@@ -15,22 +15,22 @@ import numpy as np
 
 from trackside.evidence import Evidence, Grid, Value, derived
 from trackside.facts.fact import fact
-from trackside.facts.gpus import counted, nodes_of_ranks, sampled
+from trackside.facts.gpus import count_of, nodes_of_ranks, value_or_none
 from trackside.facts.hardware.counters import Change, rises
 from trackside.facts.hardware.memory import Peak, during
-from trackside.facts.logs.oom_kills import OomKills, Scope, of_run
+from trackside.facts.logs.oom_kills import OomKills, Scope, belongs_to_run
 from trackside.finding import Claim, Sentence
 from trackside.model import Event, Run
 from trackside.query import metric
 
-OOM_COUNTED = Sentence("the kernel's out-of-memory kill count on node {node} rose by {by}, from {before} to {after}")
+KILLS_COUNTED = Sentence("the kernel's out-of-memory kill count on node {node} rose by {by}, from {before} to {after}")
 HOST_SHORT = Sentence("available host memory on node {node} fell to {low} of {total}")
 HOST_AMPLE = Sentence("node {node} always had at least {low} of {total} host memory available")
 HOST_AMPLE_ALL = Sentence("all nodes had host memory available: at least {low} of {total} (on {node})")
-NONE_COUNTED = Sentence("no out-of-memory kills were counted on {nodes}")
-CGROUP_REACHED = Sentence("the job used {used} of host memory on node {node}, of the {limit} that it requested")
-ASKED_REACHED = Sentence("memory in use on node {node} grew by {grown} during the run; the job requested {limit}")
-RSS_REACHED = Sentence("the job's largest process used {rss} of the {limit} that the job requested per node")
+NO_KILL_COUNTED = Sentence("no out-of-memory kills were counted on {nodes}")
+CGROUP_NEAR_LIMIT = Sentence("the job used {used} of host memory on node {node}, of the {limit} that it requested")
+GROWTH_NEAR_LIMIT = Sentence("memory in use on node {node} grew by {grown} during the run; the job requested {limit}")
+RSS_NEAR_LIMIT = Sentence("the job's largest process used {rss} of the {limit} that the job requested per node")
 
 
 @dataclass(frozen=True)
@@ -101,11 +101,11 @@ class HostShortage:
         claims = []
         for change in self.kills[:2]:
             node = derived(change.series.get("node") or "", change.after)
-            claims.append(OOM_COUNTED(node=node, by=change.by, before=change.before, after=change.after))
+            claims.append(KILLS_COUNTED(node=node, by=change.by, before=change.before, after=change.after))
         if self.low is not None and self.low.capacity is not None and (self.short or self.ample):
-            says = HOST_SHORT if self.short else HOST_AMPLE_ALL if self.anywhere else HOST_AMPLE
+            sentence = HOST_SHORT if self.short else HOST_AMPLE_ALL if self.anywhere else HOST_AMPLE
             claims.append(
-                says(node=derived(self.low.name, self.low.value), low=self.low.value, total=self.low.capacity)
+                sentence(node=derived(self.low.name, self.low.value), low=self.low.value, total=self.low.capacity)
             )
         return tuple(claims if self.limit is None else [*claims, self.limit])
 
@@ -124,35 +124,42 @@ class HostMemory:
     run: Run
     limits: Limits
 
-    def near(self, nodes: tuple[str, ...], moment: float | None) -> HostShortage:
-        """The shortage on these nodes (on all, if empty) around ``moment`` (at any time of the run, if None)."""
+    def near(self, nodes: tuple[str, ...], time: float | None) -> HostShortage:
+        """The shortage on these nodes (on all, if empty) around ``time`` (at any time of the run, if None)."""
         limits, scope = self.limits, self.kills.scope(nodes)
         if all(grid is None for grid in (self.available, self.total, self.counts, self.job_memory)):
             return HostShortage(scope=scope, limit=self._resident, limits=limits)
-        counted = [change for change in rises(self.counts) if self._matches(change, nodes, moment)]
+        counted = [change for change in rises(self.counts) if self._matches(change, nodes, time)]
         kills = tuple(change for change in counted if not self._of_others(change))
-        low = self._scarcest(nodes)
-        if low is not None and moment is not None and low.share is not None and low.share <= limits.short_share:
-            low = low if abs(low.at - moment) <= 5 * limits.near_s else None  # it was short at another time
-        reached, anywhere = self._reached(low) or self._resident, not nodes and len(self.run.nodes) > 1
-        return HostShortage(kills, low, scope, reached, len(kills) < len(counted), anywhere, limits)
+        scarcest = self._scarcest(nodes)
+        if (
+            scarcest is not None
+            and time is not None
+            and scarcest.share is not None
+            and scarcest.share <= limits.short_share
+        ):
+            scarcest = (
+                scarcest if abs(scarcest.at - time) <= 5 * limits.near_s else None
+            )  # it was short at another time
+        reached, anywhere = self._reached(scarcest) or self._resident, not nodes and len(self.run.nodes) > 1
+        return HostShortage(kills, scarcest, scope, reached, len(kills) < len(counted), anywhere, limits)
 
     def at(self, row: Event | None, ranks: tuple[int, ...] = ()) -> HostShortage:
         """The shortage on the node of an event, else on the nodes of these ranks, else on all nodes; at the time of the
         event, or at the run's end."""
         node = None if row is None or row.node not in self.run.nodes else row.node
-        moment = row.time if row is not None and row.time else self.run.end
-        return self.near(nodes_of_ranks(self.run, ranks) if node is None else (node,), moment)
+        time = row.time if row is not None and row.time else self.run.end
+        return self.near(nodes_of_ranks(self.run, ranks) if node is None else (node,), time)
 
     @cached_property
-    def cleared(self) -> tuple[Claim, ...]:
+    def counter_evidence(self) -> tuple[Claim, ...]:
         """Evidence that no process was killed for host memory: no counted kill, and no sample short of memory."""
         shortage = self.near((), None)
         if shortage.kills or shortage.others or shortage.short or self.counts is None:
             return shortage.claims if shortage.ample and not shortage.kills else ()
         nodes = {series.get("node") for series in self.counts.series}
-        watched = counted(len(nodes), "node", self.counts.value("last"))
-        return NONE_COUNTED(nodes=watched), *shortage.claims
+        watched = count_of(len(nodes), "node", self.counts.value("last"))
+        return NO_KILL_COUNTED(nodes=watched), *shortage.claims
 
     @cached_property
     def _limit(self) -> Value | None:
@@ -164,19 +171,19 @@ class HostMemory:
         requested_value = ending.jobs.value(ending.job, "req_mem_bytes", "bytes")
         return derived(requested / len(run.nodes), requested_value, unit="bytes")
 
-    def _reached(self, low: Peak | None) -> Claim | None:
+    def _reached(self, scarcest: Peak | None) -> Claim | None:
         """That the job came close to its requested memory, by its cgroup; else by the growth of memory in use on the
         scarcest node, which may belong to other jobs."""
         limit = self._limit
-        if low is None or limit is None:
+        if scarcest is None or limit is None:
             return None
-        node, min_bytes = derived(low.name, low.value), self.limits.at_limit_share * limit.number
-        if (used := self._held_by_job(low.name)) is not None:
-            return CGROUP_REACHED(used=used, node=node, limit=limit) if used.number >= min_bytes else None
-        grown = self._memory_growth(low)
+        node, min_bytes = derived(scarcest.name, scarcest.value), self.limits.at_limit_share * limit.number
+        if (used := self._held_by_job(scarcest.name)) is not None:
+            return CGROUP_NEAR_LIMIT(used=used, node=node, limit=limit) if used.number >= min_bytes else None
+        grown = self._memory_growth(scarcest)
         if grown is None or grown.number < min_bytes:
             return None
-        return ASKED_REACHED(node=node, grown=grown, limit=limit)
+        return GROWTH_NEAR_LIMIT(node=node, grown=grown, limit=limit)
 
     def _held_by_job(self, node: str) -> Value | None:
         """Maximum memory, without caches, of the job's cgroup on a node; None if it was not sampled."""
@@ -184,8 +191,8 @@ class HostMemory:
         if grid is None:
             return None
         cgroups = (series.get("cgroup") for series in grid.series if series.get("node") == node)
-        own = next((cgroup for cgroup in cgroups if cgroup in names), None)
-        return None if own is None else grid.where(cgroup=own, node=node).value("max")
+        cgroup_name = next((cgroup for cgroup in cgroups if cgroup in names), None)
+        return None if cgroup_name is None else grid.where(cgroup=cgroup_name, node=node).value("max")
 
     @cached_property
     def _resident(self) -> Claim | None:
@@ -195,7 +202,7 @@ class HostMemory:
         if limit is None or not sized:
             return None
         rss = max((steps.value(row, "max_rss_bytes", "bytes") for row in sized), key=lambda value: value.number)
-        return None if rss.number < self.limits.at_limit_share * limit.number else RSS_REACHED(rss=rss, limit=limit)
+        return None if rss.number < self.limits.at_limit_share * limit.number else RSS_NEAR_LIMIT(rss=rss, limit=limit)
 
     def _scarcest(self, nodes: Sequence[str]) -> Peak | None:
         """The node, of these or of all, with the least memory left during the run."""
@@ -208,15 +215,15 @@ class HostMemory:
         if row is None or not np.isfinite(least[row]):
             return None
         name = grid.series[row].get("node") or ""
-        capacity = None if self.total is None else sampled(self.total.where(node=name), "max")
-        at = float(grid.times[int(np.nanargmin(grid.values[row]))])
-        return Peak(name, grid.one(row).value("min"), capacity, at)
+        capacity = None if self.total is None else value_or_none(self.total.where(node=name), "max")
+        time = float(grid.times[int(np.nanargmin(grid.values[row]))])
+        return Peak(name, grid.one(row).value("min"), capacity, time)
 
-    def _memory_growth(self, low: Peak) -> Value | None:
+    def _memory_growth(self, scarcest: Peak) -> Value | None:
         """Bytes by which the memory left on a node fell, from the first samples of the run to the minimum."""
         assert self.available is not None
-        available = during(self.available.where(node=low.name), self.run)
-        first = sampled(
+        available = during(self.available.where(node=scarcest.name), self.run)
+        first = value_or_none(
             available.during(
                 float(available.times[0]) - available.step, float(available.times[min(2, len(available.times) - 1)])
             ),
@@ -224,7 +231,7 @@ class HostMemory:
         )
         if first is None:
             return None
-        return derived(max(0.0, first.number - low.value.number), first, low.value, unit="bytes")
+        return derived(max(0.0, first.number - scarcest.value.number), first, scarcest.value, unit="bytes")
 
     def _of_others(self, change: Change) -> bool:
         """Whether the node's kernel names the processes that it counted, and all belong to other jobs."""
@@ -233,15 +240,15 @@ class HostMemory:
             row for row in self.kills.frame.events
             if row.node == node and row.time is not None and row.time >= first
         ]  # fmt: skip
-        return len(rows) >= change.by.number and not any(of_run(row, self.run) for row in rows)
+        return len(rows) >= change.by.number and not any(belongs_to_run(row, self.run) for row in rows)
 
-    def _matches(self, change: Change, nodes: Sequence[str], moment: float | None) -> bool:
+    def _matches(self, change: Change, nodes: Sequence[str], time: float | None) -> bool:
         """Whether a counter rose on these nodes around a time, or during the run."""
         if nodes and change.series.get("node") not in nodes:
             return False
-        first, last = (moment, moment) if moment is not None else (self.run.start, self.run.end)
-        early = last is None or change.since <= last + self.limits.near_s
-        return early and (first is None or change.until >= first - self.limits.near_s)
+        first, last = (time, time) if time is not None else (self.run.start, self.run.end)
+        began_in_time = last is None or change.since <= last + self.limits.near_s
+        return began_in_time and (first is None or change.until >= first - self.limits.near_s)
 
 
 @fact(

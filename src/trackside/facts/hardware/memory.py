@@ -10,7 +10,7 @@ import numpy as np
 
 from trackside.evidence import Evidence, Grid, Value, derived
 from trackside.facts.fact import fact
-from trackside.facts.gpus import name_of, of_gpu, sampled
+from trackside.facts.gpus import gpu_name, grid_of_gpu, value_or_none
 from trackside.facts.hardware.counters import Change, rises
 from trackside.model import Run
 from trackside.query import metric
@@ -72,22 +72,22 @@ class GpuMemory:
         grid = during(self.used, self.run)
         peaks = np.fmax.reduce(grid.values, axis=1, initial=-1.0)
         selected = set(gpus)
-        rows = [row for row, series in enumerate(grid.series) if not selected or name_of(series) in selected]
+        rows = [row for row, series in enumerate(grid.series) if not selected or gpu_name(series) in selected]
         row = max(rows, key=lambda row: peaks[row], default=None)
         if row is None or peaks[row] < 0:
             return None
         time = float(grid.times[np.flatnonzero(grid.values[row] >= 0.99 * peaks[row])[0]])
-        name = name_of(grid.series[row])
+        name = gpu_name(grid.series[row])
         return Peak(name, grid.one(row).value("max"), self.capacity(name), time)
 
     def capacity(self, gpu: str) -> Value | None:
         """Bytes of a GPU's memory: as measured, else the maximum used plus the minimum free."""
-        if self.total is not None and (value := sampled(of_gpu(self.total, gpu), "max")) is not None:
+        if self.total is not None and (value := value_or_none(grid_of_gpu(self.total, gpu), "max")) is not None:
             return value
         if self.used is None or self.free_low is None:
             return None
-        used = of_gpu(during(self.used, self.run), gpu).value("max")
-        free = of_gpu(during(self.free_low, self.run), gpu).value("min")
+        used = grid_of_gpu(during(self.used, self.run), gpu).value("max")
+        free = grid_of_gpu(during(self.free_low, self.run), gpu).value("min")
         if used.value is None or free.value is None:
             return None
         return derived(used.number + free.number, used, free, unit="bytes")
@@ -111,7 +111,7 @@ class GpuMemory:
         )
         used = {}
         for row in np.flatnonzero(np.isfinite(low) & (low > 0)):
-            name = name_of(grid.series[int(row)])
+            name = gpu_name(grid.series[int(row)])
             if after[row] < (1 - limits.steady_share) * low[row]:
                 continue
             if np.isfinite(before[row]):
@@ -125,8 +125,8 @@ class GpuMemory:
     def late_failure(self) -> Change | None:
         """The rise of the framework's count of failed allocations, if it was shortly before the run's end."""
         end = self.run.end
-        late = [change for change in rises(self.failures) if end and change.until >= end - self.limits.late_s]
-        return late[-1] if late else None
+        late_changes = [change for change in rises(self.failures) if end and change.until >= end - self.limits.late_s]
+        return late_changes[-1] if late_changes else None
 
     def climbed_late(self, peak: Peak) -> bool:
         """Whether a GPU peaked late in the run, unlike a cache, which fills up early."""
@@ -135,7 +135,7 @@ class GpuMemory:
             return False
         if self.used is None or start is None or end - start <= 2 * late_s:
             return True
-        middle = of_gpu(during(self.used, self.run), peak.name).value("median").value
+        middle = grid_of_gpu(during(self.used, self.run), peak.name).value("median").value
         return isinstance(middle, (int, float)) and middle < self.limits.climb_ratio * peak.value.number
 
 

@@ -15,21 +15,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trackside.evidence import Evidence, Grid, Value, derived
-from trackside.facts.fact import fact, known
+from trackside.facts.fact import fact, or_none
 from trackside.facts.hardware.counters import rises
 from trackside.facts.logs.silence import Silence
 from trackside.finding import Claim, Sentence
-from trackside.model import Run
+from trackside.model import Run, TimeRange
 from trackside.query import Query, metric
 
-SILENT = Sentence("node {node} has no samples after {since}, while other nodes were still sampled")
-REFUSED = Sentence("node {node} has no samples after {since}, and {witness:plain} scrapes of it failed")
-REBOOTED = Sentence("node {node} rebooted at {time}")
-WATCHED = Sentence(
+NOT_SAMPLED = Sentence("node {node} has no samples after {since}, while other nodes were still sampled")
+SCRAPES_FAILED = Sentence("node {node} has no samples after {since}, and {witness:plain} scrapes of it failed")
+NODE_REBOOTED = Sentence("node {node} rebooted at {time}")
+SAMPLED_TO_END = Sentence(
     "{nodes} were sampled until the end of the run",
     running="{nodes} are still being sampled",
 )
-MONITORING = Sentence(
+NOT_SAMPLED_BUT_UP = Sentence(
     ("node {node} was not sampled after {since}, but the run continued or ended normally: the node was up"),
     running="node {node} was not sampled after {since}, but the run continues: the node is up",
 )
@@ -66,7 +66,7 @@ class Limits:
     around_end_s: float = 600.0
     """SlurmdTimeout is 300 s by default: a node is declared down up to that long after it fell silent, and the record
     of the job's end may be either time."""
-    went_on_s: float = 120.0
+    continued_s: float = 120.0
     """Maximum difference between the clocks of log and monitor; later training shows that the node was alive."""
 
 
@@ -116,7 +116,7 @@ class NodePresence:
     @cached_property
     def silent(self) -> tuple[SilentEntity, ...]:
         """The nodes without any samples by the run's end."""
-        return () if self.over is None else tuple(fell_silent(self.grids, "node", self.over))
+        return () if self.over is None else tuple(silent_entities(self.grids, "node", self.over))
 
     @cached_property
     def lost(self) -> tuple[LostNode, ...]:
@@ -124,15 +124,17 @@ class NodePresence:
         lost: dict[str, LostNode] = {}
         for silent in self.silent:
             since = silent.since.number
-            if self._last_point > since + self.limits.went_on_s and silent.name not in self.reboots:
+            if self._last_point > since + self.limits.continued_s and silent.name not in self.reboots:
                 continue
-            node, says = derived(silent.name, silent.since), REFUSED if silent.refused else SILENT
-            claim = says(node=node, since=silent.since, witness=silent.witness)
+            node, sentence = derived(silent.name, silent.since), SCRAPES_FAILED if silent.refused else NOT_SAMPLED
+            claim = sentence(node=node, since=silent.since, witness=silent.witness)
             lost[silent.name] = LostNode(node, since, (claim,))
         for name, boot in self.reboots.items():
-            other = lost.get(name, boot)
-            earlier = () if other is boot else other.claims
-            lost[name] = LostNode(other.node, min(other.since, boot.since), (*earlier, *boot.claims), rebooted=True)
+            known_node = lost.get(name, boot)
+            earlier = () if known_node is boot else known_node.claims
+            lost[name] = LostNode(
+                known_node.node, min(known_node.since, boot.since), (*earlier, *boot.claims), rebooted=True
+            )
         return tuple(lost.values())
 
     @cached_property
@@ -141,12 +143,12 @@ class NodePresence:
         reboots, start, end = {}, self.run.start, self.run.end
         for change in rises(self.boots):
             booted, name = change.after.number, change.series.get("node") or ""
-            inside = (start is None or booted > start) and (end is None or booted <= end + self.limits.around_end_s)
-            after = end is not None and change.since > end  # it was still there when the run had ended
-            if change.by.number > self.limits.boot_s and inside and not after:
+            is_inside = (start is None or booted > start) and (end is None or booted <= end + self.limits.around_end_s)
+            rebooted_later = end is not None and change.since > end  # it was still there when the run had ended
+            if change.by.number > self.limits.boot_s and is_inside and not rebooted_later:
                 time = derived(booted, change.before, change.after, unit="time")
                 node = derived(name, time)
-                reboots[name] = LostNode(node, min(booted, change.since), (REBOOTED(node=node, time=time),), True)
+                reboots[name] = LostNode(node, min(booted, change.since), (NODE_REBOOTED(node=node, time=time),), True)
         return reboots
 
     @cached_property
@@ -155,15 +157,18 @@ class NodePresence:
         claims = []
         first = next((grid for grid in self.grids if grid.query.kind in SAMPLED), None)
         if first is not None and self.over is not None and len(first) > 1 and not self.silent:
-            claims.append(WATCHED(nodes=derived(len(first), first.value("count"), unit="nodes")))
-        claims += [MONITORING(node=derived(one.name, one.since), since=one.since) for one in self.silent[:1]]
+            claims.append(SAMPLED_TO_END(nodes=derived(len(first), first.value("count"), unit="nodes")))
+        claims += [
+            NOT_SAMPLED_BUT_UP(node=derived(entity.name, entity.since), since=entity.since)
+            for entity in self.silent[:1]
+        ]
         return tuple(claims)
 
     @property
     def _last_point(self) -> float:
         """Time of the last stamped logged step; minus infinity if there is none."""
-        course = known(self.silence.trajectory)
-        points = () if course is None else course.points
+        training = or_none(self.silence.trajectory)
+        points = () if training is None else training.points
         return max((point.time for point in points if point.time is not None), default=float("-inf"))
 
 
@@ -182,7 +187,7 @@ def node_presence(evidence: Evidence, silence: Silence, run: Run, limits: Limits
     return NodePresence(grids, evidence.grid("boots"), silence, run, limits)
 
 
-def interrupted(grids: Sequence[Grid]) -> tuple[str, ...]:
+def nodes_with_gaps(grids: Sequence[Grid]) -> tuple[str, ...]:
     """The nodes with a GPU that was missing for a while between its first sample and the node's last."""
     nodes: dict[str, None] = {}
     for grid in grids:
@@ -196,7 +201,7 @@ def interrupted(grids: Sequence[Grid]) -> tuple[str, ...]:
     return tuple(nodes)
 
 
-def fell_silent(grids: Sequence[Grid], label: str, before: float) -> list[SilentEntity]:
+def silent_entities(grids: Sequence[Grid], label: str, before: float) -> list[SilentEntity]:
     r"""Those, by this label, whose samples of any kind stopped from a time up to ``before`` while others continued.
 
     ``grids``: counts of samples, and ``scrape_up``, where a zero is a failed scrape.
@@ -207,15 +212,15 @@ def fell_silent(grids: Sequence[Grid], label: str, before: float) -> list[Silent
     times, step = grids[0].times, grids[0].step
     sampled = _by_name(grids, label, answered=True)
     failed = _by_name(grids, label, answered=False)
-    crowd = np.sum(list(sampled.values()), axis=0)
+    n_sampled = np.sum(list(sampled.values()), axis=0)
     silent = []
-    for name, own in sampled.items():
-        bounds = _gap(own, times - step, before, step)
+    for name, presence in sampled.items():
+        bounds = _gap(presence, times - step, before, step)
         if bounds is None:
             continue
-        start, stop, least = bounds
-        watched = np.flatnonzero(((crowd > own) | failed[name])[start:stop])
-        if len(watched) > 1 and watched[-1] + 1 >= least:
+        start, stop, min_windows = bounds
+        watched = np.flatnonzero(((n_sampled > presence) | failed[name])[start:stop])
+        if len(watched) > 1 and watched[-1] + 1 >= min_windows:
             until = float(times[stop]) if stop < len(times) else None
             silent.append(
                 _silent_entity(grids, label, name, (float(times[start]) - step, float(times[stop - 1])), until)
@@ -250,16 +255,14 @@ def _gap(presence: Presence, starts: NDArray[np.float64], before: float, step: f
     return (start, stop, min_windows) if stop - start >= min_windows else None
 
 
-def _silent_entity(
-    grids: Sequence[Grid], label: str, name: str, span: tuple[float, float], until: float | None
-) -> SilentEntity:
+def _silent_entity(grids: Sequence[Grid], label: str, name: str, span: TimeRange, until: float | None) -> SilentEntity:
     counts, all_counts, failed_scrapes = [], [], []
     for grid in grids:
         up, part = grid.query.kind == "scrape_up", grid.during(*span)
         if (name,) in grid.labels(label):
-            own = part.where(**{label: name})
-            counts.append(own.value("max" if up else "count"))
-            failed_scrapes += [own.value("count")] if up else []
+            own_part = part.where(**{label: name})
+            counts.append(own_part.value("max" if up else "count"))
+            failed_scrapes += [own_part.value("count")] if up else []
         all_counts += [] if up else [part.value("count")]
     best = max(all_counts, key=lambda value: value.number, default=None)
     refused = best is None or not best.number

@@ -16,33 +16,33 @@ from functools import cached_property
 from trackside.catalog.xid import xid
 from trackside.evidence import Evidence, Frame, derived
 from trackside.facts.fact import fact
-from trackside.facts.gpus import gpus_at_address, may_be_own
+from trackside.facts.gpus import gpus_at_address, may_belong_to_run
 from trackside.facts.hardware.health import HardwareFault, HardwareHealth
 from trackside.facts.logs.drained_nodes import DrainedNodes
 from trackside.finding import Certainty, Claim, Sentence
-from trackside.model import Event, Position, Role, Run
+from trackside.model import Event, EventRole, Position, Run
 from trackside.query import events, record
 
-XID = Sentence("the kernel reported Xid {xid} ({name}): {line}")
-SWITCH = Sentence("an NVSwitch reported a fatal error: {line}")
-LOST = Sentence("a GPU became unreachable: {line}")
-CUDA = Sentence("CUDA reported a hardware error: {line}")
-DRAINED = Sentence("node {node} was drained: {reason}")
-AGAIN = Sentence("{count} processes hit Xid {xid} on the same GPU {gpu}: the GPU itself may be at fault")
-XID_BEFORE = Sentence("the kernel reported Xid {xid}, a memory error: {line}")
-IN_JOB_LOG = {
+XID_REPORTED = Sentence("the kernel reported Xid {xid}: {line}")
+SWITCH_FAILED = Sentence("an NVSwitch reported a fatal error: {line}")
+GPU_UNREACHABLE = Sentence("a GPU became unreachable: {line}")
+CUDA_HARDWARE_ERROR = Sentence("CUDA reported a hardware error: {line}")
+NODE_DRAINED = Sentence("node {node} was drained: {reason}")
+XID_REPEATED = Sentence("{count} processes hit Xid {xid} on the same GPU {gpu}: the GPU itself may be at fault")
+MEMORY_XID = Sentence("the kernel reported Xid {xid}, a memory error: {line}")
+HARDWARE_CUDA_ERRORS = {
     "uncorrectable ECC error": Certainty.SUPPORTED,
     "uncorrectable NVLink error": Certainty.SUPPORTED,
     "device lost": Certainty.SUPPORTED,
     "hardware stack error": Certainty.POSSIBLE,
 }
 """CUDA errors that only hardware causes, with their certainty without kernel log lines."""
-DRAINED_FOR = re.compile(
+GPU_DRAIN_REASON = re.compile(
     r"\bs?xid\b|\becc\b|\bdbe\b|row.?remap|fallen off|nvlink|nvswitch|uncorrectable|gpu.{0,12}\blost\b", re.IGNORECASE
 )
-NAMED_GPU = re.compile(r"\bgpu[ _#:-]{0,2}(\d{1,2})\b(?! ?(?:of|/|gpu|xid))", re.IGNORECASE)
+GPU_IN_DRAIN_REASON = re.compile(r"\bgpu[ _#:-]{0,2}(\d{1,2})\b(?! ?(?:of|/|gpu|xid))", re.IGNORECASE)
 """The index of a GPU in a drain reason, such as "gpu2 lost"."""
-OF_MEMORY = (48, 64, 94, 95, 140)
+MEMORY_XIDS = (48, 64, 94, 95, 140)
 """Xids of memory errors: double-bit, remap failed, contained, uncontained, unrecovered."""
 MAX_MEASURED = 2
 """Maximum number of measured memory errors in the claims."""
@@ -52,7 +52,7 @@ MAX_MEASURED = 2
 class Limits:
     """When an application-class Xid makes the GPU suspicious, and clock tolerance."""
 
-    repeats: int = 3
+    min_processes: int = 3
     """Number of processes that hit the same application-class Xid on one GPU before the GPU is suspected."""
     clocks_s: float = 120.0
     """Maximum difference between the clocks of log, kernel and monitor."""
@@ -89,26 +89,33 @@ class HardwareReports:
             number, pid = row.get("xid"), row.get("pid")
             if isinstance(number, int) and pid is not None and xid(number).blame in ("application", "either"):
                 hits[str(row.get("pci")), number].setdefault(pid, row)
-        many = {key: list(rows.values()) for key, rows in hits.items() if len(rows) >= self.limits.repeats}
-        for (pci, number), rows in many.items():
-            if not any(other == number and gpu != pci for gpu, other in many):
+        repeated = {key: list(rows.values()) for key, rows in hits.items() if len(rows) >= self.limits.min_processes}
+        for (pci, number), rows in repeated.items():
+            if not any(other_number == number and other_pci != pci for other_pci, other_number in repeated):
                 count = derived(len(rows), *(self.xids.value(row, "text") for row in rows))
-                last, gpu = (self.xids.value(rows[-1], name) for name in ("xid", "pci"))
-                return AGAIN(count=count, xid=last, gpu=gpu), rows[-1].at, pci
+                last, other_pci = (self.xids.value(rows[-1], name) for name in ("xid", "pci"))
+                return XID_REPEATED(count=count, xid=last, gpu=other_pci), rows[-1].at, pci
         return None
 
-    def memory_errors(self, moment: float | None) -> list[Claim]:
-        """GPU memory errors up to ``moment`` (POSIX seconds), else up to the run's end."""
+    def memory_errors(self, time: float | None) -> list[Claim]:
+        """GPU memory errors up to ``time`` (POSIX seconds), else up to the run's end."""
         run, slack = self.run, self.limits.clocks_s
-        latest = moment + slack if moment is not None else run.end
+        latest = time + slack if time is not None else run.end
         lines = []
         for row in self.xids.events:
             in_time = row.time is not None and (run.start is None or row.time >= run.start - slack)
-            own_gpu = row.get("pci") is None or may_be_own(str(row.get("pci")), row.node, self.health.addressed, run)
-            if row.get("xid") in OF_MEMORY and own_gpu and in_time and (latest is None or (row.time or 0.0) <= latest):
-                lines.append(XID_BEFORE(xid=self.xids.value(row, "xid"), line=self.xids.value(row, "text")))
+            own_gpu = row.get("pci") is None or may_belong_to_run(
+                str(row.get("pci")), row.node, self.health.addressed, run
+            )
+            if (
+                row.get("xid") in MEMORY_XIDS
+                and own_gpu
+                and in_time
+                and (latest is None or (row.time or 0.0) <= latest)
+            ):
+                lines.append(MEMORY_XID(xid=self.xids.value(row, "xid"), line=self.xids.value(row, "text")))
         measured = [fault for fault in self.health.faults if fault.sign != "vanished"]
-        measured = [fault for fault in measured if fault.number is None or fault.number in OF_MEMORY]
+        measured = [fault for fault in measured if fault.number is None or fault.number in MEMORY_XIDS]
         early = [fault for fault in measured if latest is None or fault.time is None or fault.time <= latest]
         return [*lines[:1], *(fault.claim for fault in early[:MAX_MEASURED])]
 
@@ -132,24 +139,30 @@ def hardware_reports(
     for name in ("xids", "switches", "lost"):
         frame = evidence[name]
         for row in frame.events:
-            also_xid = name == "lost" and any(other.at == row.at for other in evidence["xids"].events)
-            if row.role not in (Role.CONFIRMATION, Role.ROOT) or also_xid:
+            also_xid = name == "lost" and any(xid_row.at == row.at for xid_row in evidence["xids"].events)
+            if row.role not in (EventRole.CONFIRMATION, EventRole.ROOT) or also_xid:
                 continue
             sure = Certainty.ESTABLISHED if row.plane == "kernel" else Certainty.SUPPORTED
             pci = row.get("pci")
             if pci is not None and name != "switches" and any(health.addressed):
-                if not may_be_own(str(pci), row.node, health.addressed, run):
+                if not may_belong_to_run(str(pci), row.node, health.addressed, run):
                     continue
                 pci = _one_of(gpus_at_address(str(pci), row.node, health.addressed), suspects) or pci
-            kernel.append(_reported(row, *_kernel_claim(name, frame, row), sure, pci))
+            kernel.append(_reported_fault(row, *_kernel_claim(name, frame, row), sure, pci))
     errors = evidence["errors"]
     job = [
-        _reported(row, "cuda", CUDA(line=errors.value(row, "text")), IN_JOB_LOG[str(row.get("name"))], row.get("pci"))
+        _reported_fault(
+            row,
+            "cuda",
+            CUDA_HARDWARE_ERROR(line=errors.value(row, "text")),
+            HARDWARE_CUDA_ERRORS[str(row.get("name"))],
+            row.get("pci"),
+        )
         for row in errors.events
-        if row.get("name") in IN_JOB_LOG and row.role is Role.ROOT
+        if row.get("name") in HARDWARE_CUDA_ERRORS and row.role is EventRole.ROOT
     ]
     has_input = any(evidence.has(name) for name in ("xids", "errors", "nodes"))
-    faults = (*kernel, *job[:1], *_drained(drained, run))
+    faults = (*kernel, *job[:1], *_drain_faults(drained, run))
     return HardwareReports(evidence["xids"], evidence["nodes"], errors, faults, has_input, health, run, limits)
 
 
@@ -159,7 +172,7 @@ def _one_of(gpus: Set[str], suspects: Set[str | None]) -> str | None:
     return next(iter(meant)) if len(meant) == 1 else None
 
 
-def _reported(row: Event, sign: str, claim: Claim, certainty: Certainty, gpu: object) -> HardwareFault:
+def _reported_fault(row: Event, sign: str, claim: Claim, certainty: Certainty, gpu: object) -> HardwareFault:
     number = row.get("xid")
     return HardwareFault(
         sign,
@@ -181,22 +194,22 @@ def _kernel_claim(name: str, frame: Frame, row: Event) -> tuple[str, Claim]:
     number = row.get("xid")
     if name == "xids" and isinstance(number, int):
         value = frame.value(row, "xid")
-        return "xid", XID(xid=value, name=derived(xid(number).mnemonic, value), line=line)
-    return ("switch", SWITCH(line=line)) if name == "switches" else ("lost", LOST(line=line))
+        return "xid", XID_REPORTED(xid=value, line=line)
+    return ("switch", SWITCH_FAILED(line=line)) if name == "switches" else ("lost", GPU_UNREACHABLE(line=line))
 
 
-def _drained(drained: DrainedNodes, run: Run) -> Iterator[HardwareFault]:
+def _drain_faults(drained: DrainedNodes, run: Run) -> Iterator[HardwareFault]:
     """Nodes of the run that were drained for a GPU fault during the run or soon after."""
     nodes = drained.frame
     for row in drained.rows:
         reason, time = str(row.get("reason") or ""), row.get("reason_time")
-        if not DRAINED_FOR.search(reason):
+        if not GPU_DRAIN_REASON.search(reason):
             continue
         when = float(time) if isinstance(time, (int, float)) else None
-        index = NAMED_GPU.search(reason)
+        index = GPU_IN_DRAIN_REASON.search(reason)
         gpu = f"{row.get('name')}:{int(index[1])}" if index is not None else None
         if gpu is not None and run.gpus and run.gpus_by != "all" and gpu not in run.gpus:
             continue  # another job's
-        claim = DRAINED(node=nodes.value(row, "name"), reason=nodes.value(row, "reason"))
+        claim = NODE_DRAINED(node=nodes.value(row, "name"), reason=nodes.value(row, "reason"))
         name = str(row.get("name"))
         yield HardwareFault("drained", claim, Certainty.SUPPORTED, row.plane, row.at, when, when, name, gpu, row=row)

@@ -1,1 +1,1 @@
-"""What log lines and records show: ends, deaths, exceptions, absent ranks."""
+"""Facts from log lines and scheduler records: ends, deaths, exceptions, absent ranks. Start with ending.py."""

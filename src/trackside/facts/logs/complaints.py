@@ -14,37 +14,37 @@ from trackside.catalog.natural import whole_number
 from trackside.evidence import Evidence, Frame, Value, derived
 from trackside.facts.fact import fact
 from trackside.facts.logs.ending import Ending
-from trackside.facts.logs.exceptions import Exceptions, earliest_first, last_words
-from trackside.facts.logs.order import followed_by
+from trackside.facts.logs.exceptions import Exceptions, earliest_first, final_events
+from trackside.facts.logs.order import last_after
 from trackside.facts.logs.silence import Silence
-from trackside.facts.ranks import AbsentRanks, named, rank_of, ranks_of, world_size
+from trackside.facts.ranks import AbsentRanks, cited_ranks, rank_of, ranks_of, world_size
 from trackside.finding import Claim, Sentence
-from trackside.model import Event, Role, Run
+from trackside.model import Event, EventRole, Run
 from trackside.query import Query, events
 
-STRONG: Mapping[str, Query] = {
+STRONG_EVIDENCE: Mapping[str, Query] = {
     "mismatches": events("collective_mismatch"),
     "timeouts": events("collective_timeout"),
     "heartbeats": events("heartbeat_lost"),
     "states": events("collective_state"),
 }
 """Rows of these kinds prove by themselves that a collective failed."""
-WEAK: Mapping[str, Query] = {"peers": events("peer_lost"), "nccl": events("nccl_error")}
+WEAK_EVIDENCE: Mapping[str, Query] = {"peers": events("peer_lost"), "nccl": events("nccl_error")}
 """A lost peer, as seen by the others; exceptions about collectives count as weak, too."""
-SUMMARY = ("heartbeats", "states")
+SUMMARY_KINDS = ("heartbeats", "states")
 """A single row of these kinds may come from a side process."""
 
-PEER = Sentence("a rank lost its connection to another: {line}")
-FIRST: Mapping[str, Sentence] = {
+CONNECTION_LOST = Sentence("a rank lost its connection to another: {line}")
+FIRST_ERRORS: Mapping[str, Sentence] = {
     "timeouts": Sentence("a collective timed out: {line}"),
     "heartbeats": Sentence("a rank's watchdog stopped responding: {line}"),
     "states": Sentence("a rank reported its last collectives: {line}"),
     "mismatches": Sentence("the ranks did not enter the same collective: {line}"),
 }
-WAITED = Sentence("{ranks} reported the failed collective")
-MISSING = Sentence("{ranks} did not arrive, by the reports of the others")
-BEHIND = Sentence("{ranks} had enqueued fewer collectives than the others")
-QUIET = Sentence("{ranks} reported no error, while the others did")
+RANKS_REPORTED = Sentence("{ranks} reported the failed collective")
+RANKS_MISSING = Sentence("{ranks} did not arrive, by the reports of the others")
+RANKS_BEHIND = Sentence("{ranks} had enqueued fewer collectives than the others")
+RANKS_SILENT = Sentence("{ranks} reported no error, while the others did")
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +52,7 @@ class CollectiveComplaints:
     """Errors that ranks report about others."""
 
     frames: Mapping[str, Frame]
-    """Of every kind in :data:`STRONG` and :data:`WEAK`, and ``exceptions``."""
+    """Of every kind in :data:`STRONG_EVIDENCE` and :data:`WEAK_EVIDENCE`, and ``exceptions``."""
     rows: tuple[tuple[str, Event], ...]
     """(kind, row) of the errors that count."""
     silence: Silence
@@ -61,13 +61,13 @@ class CollectiveComplaints:
 
     @property
     def strong(self) -> tuple[tuple[str, Event], ...]:
-        """The rows of the kinds in :data:`STRONG`."""
-        return tuple((name, row) for name, row in self.rows if name in STRONG)
+        """The rows of the kinds in :data:`STRONG_EVIDENCE`."""
+        return tuple((name, row) for name, row in self.rows if name in STRONG_EVIDENCE)
 
     @property
     def single(self) -> bool:
         """Whether the only strong evidence is one rank's summary."""
-        return len(self.strong) == 1 and self.strong[0][0] in SUMMARY
+        return len(self.strong) == 1 and self.strong[0][0] in SUMMARY_KINDS
 
     @cached_property
     def first(self) -> Event | None:
@@ -93,9 +93,9 @@ class CollectiveComplaints:
         if kind is None or first is None:
             return ()
         frame = self.frames[kind]
-        shows = [FIRST.get(kind, PEER)(line=frame.value(first, "text"))]
-        ranks = named(frame, [row for name, row in self.rows if name == kind])
-        return (*shows, WAITED(ranks=ranks)) if ranks is not None and kind != "mismatches" else tuple(shows)
+        shows = [FIRST_ERRORS.get(kind, CONNECTION_LOST)(line=frame.value(first, "text"))]
+        ranks = cited_ranks(frame, [row for name, row in self.rows if name == kind])
+        return (*shows, RANKS_REPORTED(ranks=ranks)) if ranks is not None and kind != "mismatches" else tuple(shows)
 
     @cached_property
     def at_startup(self) -> bool:
@@ -115,7 +115,7 @@ class CollectiveComplaints:
         first = min((row.time for _, row in self.rows if row.time is not None), default=None)
         last = max((row.time for row in self.silence.points if row.time is not None), default=None)
         waited = [row.get("timeout_s") for _, row in self.rows]
-        longest = max((float(one) for one in waited if isinstance(one, (int, float))), default=0.0)
+        longest = max((float(seconds) for seconds in waited if isinstance(seconds, (int, float))), default=0.0)
         if first is None:
             return last
         return first - longest if last is None else max(last, first - longest)
@@ -128,43 +128,47 @@ class CollectiveComplaints:
             parts = str(row.get("missing_ranks") or "").replace(",", " ").split()
             ranks = tuple(sorted({rank for part in parts if (rank := whole_number(part)) is not None}))
             if ranks:
-                return AbsentRanks(ranks, MISSING(ranks=derived(ranks, timeouts.value(row, "missing_ranks"))))
-        return _behind(timeouts, self.frames["states"]) or self._uncomplaining()
+                return AbsentRanks(ranks, RANKS_MISSING(ranks=derived(ranks, timeouts.value(row, "missing_ranks"))))
+        return _ranks_behind(timeouts, self.frames["states"]) or self._uncomplaining()
 
     def _uncomplaining(self) -> AbsentRanks | None:
         """The few silent ranks if at least half of all ranks reported an error."""
         signs = self.silence.signs
         world = world_size(self.run, signs["ready"], signs["communicators"], self.silence.hosts, signs["inits"])
-        loud = ranks_of((row for _, row in self.rows), self.launchers)
-        if world is None and loud and loud[-1] + 1 == self.run.n_gpus:  # one rank a GPU: the last of them spoke
+        reporting = ranks_of((row for _, row in self.rows), self.launchers)
+        if (
+            world is None and reporting and reporting[-1] + 1 == self.run.n_gpus
+        ):  # one rank a GPU: the last of them spoke
             world = self.run.n_gpus
-        if world is None or len(loud) * 2 < world or len(loud) >= world:
+        if world is None or len(reporting) * 2 < world or len(reporting) >= world:
             return None
-        quiet = tuple(sorted(set(range(world)) - set(loud)))
+        silent = tuple(sorted(set(range(world)) - set(reporting)))
         kinds = dict(self.rows)
-        voices = [named(self.frames[kind], [row for name, row in self.rows if name == kind]) for kind in kinds]
-        return AbsentRanks(quiet, QUIET(ranks=derived(quiet, *(voice for voice in voices if voice is not None))))
+        reports = [cited_ranks(self.frames[kind], [row for name, row in self.rows if name == kind]) for kind in kinds]
+        return AbsentRanks(
+            silent, RANKS_SILENT(ranks=derived(silent, *(report for report in reports if report is not None)))
+        )
 
 
-@fact({**STRONG, **WEAK}, needs=("timeouts",))
+@fact({**STRONG_EVIDENCE, **WEAK_EVIDENCE}, needs=("timeouts",))
 def collective_complaints(
     evidence: Evidence, exceptions: Exceptions, ending: Ending, silence: Silence, run: Run
 ) -> CollectiveComplaints:
     """Missing if no log was given."""
-    frames = {name: evidence[name] for name in (*STRONG, *WEAK)}
+    frames = {name: evidence[name] for name in (*STRONG_EVIDENCE, *WEAK_EVIDENCE)}
     frames["exceptions"] = exceptions.frame
     clean_ends = [row for row in ending.ends.events if row.get("status") != "aborted"]
     rows: list[tuple[str, Event]] = []
     for name, frame in frames.items():
-        candidates = [row for row in frame.events if row.role in (Role.CASCADE, Role.ROOT)]
+        candidates = [row for row in frame.events if row.role in (EventRole.CASCADE, EventRole.ROOT)]
         if name == "exceptions":
             candidates = [row for row in candidates if row.get("about") == "collective"]
-        last = last_words(candidates, silence.points, crashed=ending.abnormal is not None)
-        rows += [(name, row) for row in last if not clean_ends or followed_by(clean_ends[-1], [row]) is None]
+        last = final_events(candidates, silence.points, crashed=ending.abnormal is not None)
+        rows += [(name, row) for row in last if not clean_ends or last_after(clean_ends[-1], [row]) is None]
     return CollectiveComplaints(frames, tuple(rows), silence, ending.launchers, run)
 
 
-def _behind(*frames: Frame) -> AbsentRanks | None:
+def _ranks_behind(*frames: Frame) -> AbsentRanks | None:
     """Ranks whose last enqueued work is behind that of the others."""
     last: dict[int, tuple[int, Value]] = {}
     for frame in frames:
@@ -179,4 +183,4 @@ def _behind(*frames: Frame) -> AbsentRanks | None:
     if not behind or len(behind) * 2 > len(last):
         return None
     ranks = tuple(sorted(behind))
-    return AbsentRanks(ranks, BEHIND(ranks=derived(ranks, *behind.values())))
+    return AbsentRanks(ranks, RANKS_BEHIND(ranks=derived(ranks, *behind.values())))

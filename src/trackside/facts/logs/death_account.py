@@ -19,17 +19,17 @@ from trackside.facts.logs.ending import CUT_SHORT, ENDED_WELL, FATAL_SIGNALS, LI
 from trackside.facts.logs.oom_kills import OomKills
 from trackside.facts.ranks import ranks_of
 from trackside.finding import Certainty, Claim, Sentence
-from trackside.model import Event, Role, Run
+from trackside.model import Event, EventRole, Run
 
-ABRUPT = re.compile(r"has abruptly died|was terminated abruptly|terminated abruptly")
-AMBIGUOUS = (4, 6, 7, 8, 9, 11)
+ABRUPT_END = re.compile(r"has abruptly died|was terminated abruptly|terminated abruptly")
+AMBIGUOUS_EXIT_CODES = (4, 6, 7, 8, 9, 11)
 """Exit codes that sacct before 25.11 also writes for 128 + n (139 becomes 11:0)."""
 
-LOST = Sentence("a worker process died without a traceback: {line}")
+WORKER_LOST = Sentence("a worker process died without a traceback: {line}")
 BY_RECORD = Sentence("the scheduler recorded {code}, which is {signal}")
 AS_EXIT_CODE = Sentence("the scheduler recorded exit code {code}, which older Slurm releases use for {signal}")
 
-NOT_LOOKED_AT = HostShortage()
+MEMORY_NOT_CHECKED = HostShortage()
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class DeathAccount:
     claims: tuple[Claim, ...] = ()
     row: Event | None = None
     ranks: tuple[int, ...] = ()
-    memory: HostShortage = NOT_LOOKED_AT
+    memory: HostShortage = MEMORY_NOT_CHECKED
     of_memory: bool = False
     """Whether it shows that host memory was the reason."""
     outlived: bool = False
@@ -64,78 +64,86 @@ def death_account(
 ) -> Maybe[DeathAccount]:
     """By the strongest available kind of evidence; missing if there is none, or if deaths are."""
     return (
-        _reported(deaths, kills, memory, ending)
-        or _worded(kills, memory, ending)
-        or _counted(deaths, memory, ending, run, limits)
-        or _lost(deaths)
-        or _recorded(deaths, kills, memory, ending)
+        _by_signal(deaths, kills, memory, ending)
+        or _by_oom_line(kills, memory, ending)
+        or _by_oom_count(deaths, memory, ending, run, limits)
+        or _by_lost_worker(deaths)
+        or _by_record(deaths, kills, memory, ending)
         or Missing("nothing shows a death")
     )
 
 
-def _reported(deaths: Deaths, kills: OomKills, memory: HostMemory, ending: Ending) -> DeathAccount | None:
+def _by_signal(deaths: Deaths, kills: OomKills, memory: HostMemory, ending: Ending) -> DeathAccount | None:
     """By reports of a fatal signal that nothing else explains."""
-    report, word, bad = deaths.report, kills.report, ending.abnormal
+    report, oom_report, bad_end = deaths.report, kills.report, ending.abnormal
     if report is None:
         return None
     main, ranks, kill = report.main, report.ranks, report.main.number == KILL
-    elsewhere = bad is not None and bad.cites[0].plane != main.line.cites[0].plane
+    elsewhere = bad_end is not None and bad_end.cites[0].plane != main.line.cites[0].plane
     return DeathAccount(
-        Certainty.ESTABLISHED if report.strong or word is not None or elsewhere else Certainty.SUPPORTED,
+        Certainty.ESTABLISHED if report.strong or oom_report is not None or elsewhere else Certainty.SUPPORTED,
         main.number,
-        report.claims if word is None or not kill else (word.claim, *report.claims),  # the reason first
+        report.claims if oom_report is None or not kill else (oom_report.claim, *report.claims),  # the reason first
         main.row,
         ranks,
-        memory.at(main.row, ranks) if kill else NOT_LOOKED_AT,
-        of_memory=word is not None,
+        memory.at(main.row, ranks) if kill else MEMORY_NOT_CHECKED,
+        of_memory=oom_report is not None,
         exception=report.exception,
     )
 
 
-def _worded(kills: OomKills, memory: HostMemory, ending: Ending) -> DeathAccount | None:
+def _by_oom_line(kills: OomKills, memory: HostMemory, ending: Ending) -> DeathAccount | None:
     """By a log line of the kernel, Slurm or Ray that the run ran out of host memory."""
-    word = kills.report
-    if word is None:
+    oom_report = kills.report
+    if oom_report is None:
         return None
-    ranks = ranks_of([word.event], ending.launchers) if word.event is not None else ()
-    shortage = memory.at(word.event)
-    return DeathAccount(Certainty.ESTABLISHED, KILL, (word.claim,), word.event, ranks, shortage, of_memory=True)
+    ranks = ranks_of([oom_report.event], ending.launchers) if oom_report.event is not None else ()
+    shortage = memory.at(oom_report.event)
+    return DeathAccount(
+        Certainty.ESTABLISHED, KILL, (oom_report.claim,), oom_report.event, ranks, shortage, of_memory=True
+    )
 
 
-def _counted(deaths: Deaths, memory: HostMemory, ending: Ending, run: Run, limits: Limits) -> DeathAccount | None:
+def _by_oom_count(deaths: Deaths, memory: HostMemory, ending: Ending, run: Run, limits: Limits) -> DeathAccount | None:
     """Without a log line: by the kernel's count of kills, or by exhausted memory as the run failed."""
     if deaths.raised or deaths.memory:
         return None
-    state, well, bad = ending.state, ending.completed, ending.abnormal
-    ended = well is not None or (state is not None and state.value in CUT_SHORT | LIVE_STATES)
-    near = memory.near((), None if ended else run.end)
-    if not near.kills and (ended or bad is None or not near.short):
+    state, good_end, bad_end = ending.state, ending.completed, ending.abnormal
+    ended = good_end is not None or (state is not None and state.value in CUT_SHORT | LIVE_STATES)
+    shortage = memory.near((), None if ended else run.end)
+    if not shortage.kills and (ended or bad_end is None or not shortage.short):
         return None
-    if ended and not (bad is not None and _stopped(near.kills[0].until, deaths, run, limits)):
-        how = (ENDED_WELL(state=well),) if well is not None else () if bad is None else (RECORDED(state=bad),)
-        claims = (*near.claims, *how)
-        return DeathAccount(Certainty.POSSIBLE, KILL, claims, memory=near, of_memory=True, outlived=True)
-    twice = bool(near.kills) and (near.short or near.ample) and bad is not None
-    certainty = Certainty.ESTABLISHED if twice else Certainty.SUPPORTED
-    return DeathAccount(certainty if near.kills else Certainty.POSSIBLE, KILL, memory=near, of_memory=True)
+    if ended and not (bad_end is not None and _stopped_at(shortage.kills[0].until, deaths, run, limits)):
+        end_claims = (
+            (ENDED_WELL(state=good_end),)
+            if good_end is not None
+            else ()
+            if bad_end is None
+            else (RECORDED(state=bad_end),)
+        )
+        claims = (*shortage.claims, *end_claims)
+        return DeathAccount(Certainty.POSSIBLE, KILL, claims, memory=shortage, of_memory=True, outlived=True)
+    confirmed = bool(shortage.kills) and (shortage.short or shortage.ample) and bad_end is not None
+    certainty = Certainty.ESTABLISHED if confirmed else Certainty.SUPPORTED
+    return DeathAccount(certainty if shortage.kills else Certainty.POSSIBLE, KILL, memory=shortage, of_memory=True)
 
 
-def _lost(deaths: Deaths) -> DeathAccount | None:
+def _by_lost_worker(deaths: Deaths) -> DeathAccount | None:
     """By a parent, Ray or a pool whose worker disappeared without a message, if nothing explains it; the signal is
     unknown."""
     if deaths.raised or deaths.evidence["timeouts"] or deaths.memory:
         return None
     exits, raised = deaths.evidence["exits"], deaths.exceptions.frame
-    ray = (row for row in exits.events if row.get("source") == "ray" and row.role is Role.ROOT)
+    ray = (row for row in exits.events if row.get("source") == "ray" and row.role is EventRole.ROOT)
     rows = [(row, exits) for row in ray if exit_signal(row) is None]
-    rows += [(row, raised) for row in raised.events if ABRUPT.search(str(row.get("message") or ""))]
+    rows += [(row, raised) for row in raised.events if ABRUPT_END.search(str(row.get("message") or ""))]
     for row, frame in rows:
-        if not deaths.restarts.recovered(row):
-            return DeathAccount(Certainty.SUPPORTED, None, (LOST(line=frame.value(row, "text")),), row)
+        if not deaths.restarts.has_recovered(row):
+            return DeathAccount(Certainty.SUPPORTED, None, (WORKER_LOST(line=frame.value(row, "text")),), row)
     return None
 
 
-def _recorded(deaths: Deaths, kills: OomKills, memory: HostMemory, ending: Ending) -> DeathAccount | None:
+def _by_record(deaths: Deaths, kills: OomKills, memory: HostMemory, ending: Ending) -> DeathAccount | None:
     """By the scheduler's records alone, if no exception explains the end and nobody else ended the run."""
     job, jobs, steps = ending.job, ending.jobs, kills.steps
     if deaths.raised or job is None or job.get("state") in CUT_SHORT or job.get("state") == "COMPLETED":
@@ -144,22 +152,24 @@ def _recorded(deaths: Deaths, kills: OomKills, memory: HostMemory, ending: Endin
         number = exit_signal(row)
         if number in FATAL_SIGNALS:
             code = frame.value(row, "signal" if row.get("signal") else "exit_code")
-            return _of_record(BY_RECORD, number, code, memory, Certainty.SUPPORTED)
+            return _record_account(BY_RECORD, number, code, memory, Certainty.SUPPORTED)
     status = job.get("exit_code")
     # A shell or srun names the signal in the output; where that was read and names none, it is an exit code.
-    if status in AMBIGUOUS and isinstance(status, int) and not deaths.evidence.has("exits"):
-        return _of_record(AS_EXIT_CODE, status, jobs.value(job, "exit_code"), memory, Certainty.POSSIBLE)
+    if status in AMBIGUOUS_EXIT_CODES and isinstance(status, int) and not deaths.evidence.has("exits"):
+        return _record_account(AS_EXIT_CODE, status, jobs.value(job, "exit_code"), memory, Certainty.POSSIBLE)
     return None
 
 
-def _of_record(says: Sentence, number: int, code: Value, memory: HostMemory, certainty: Certainty) -> DeathAccount:
-    claim = says(code=code, signal=derived(signal_name(number), code))
-    shortage = memory.at(None) if number == KILL else NOT_LOOKED_AT
+def _record_account(
+    sentence: Sentence, number: int, code: Value, memory: HostMemory, certainty: Certainty
+) -> DeathAccount:
+    claim = sentence(code=code, signal=derived(signal_name(number), code))
+    shortage = memory.at(None) if number == KILL else MEMORY_NOT_CHECKED
     return DeathAccount(certainty, number, (claim,), memory=shortage)
 
 
-def _stopped(moment: float, deaths: Deaths, run: Run, limits: Limits) -> bool:
+def _stopped_at(time: float, deaths: Deaths, run: Run, limits: Limits) -> bool:
     """Whether training continued until about this time, and not after it."""
     times = [point.time for point in deaths.points if point.time is not None]
     end, near_s = run.end, limits.stopped_s
-    return bool(times) and end is not None and abs(max(times) - moment) <= near_s < end - max(times)
+    return bool(times) and end is not None and abs(max(times) - time) <= near_s < end - max(times)

@@ -15,28 +15,28 @@ from trackside.evidence import Evidence, Frame, Missing, Value, derived
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.logs.ending import CUT_SHORT, FATAL_SIGNALS, Ending, exit_signal
 from trackside.facts.logs.exceptions import Exceptions
-from trackside.facts.logs.order import followed_by, follows
+from trackside.facts.logs.order import follows, last_after
 from trackside.facts.logs.restarts import LauncherRestarts
 from trackside.facts.ranks import rank_of, ranks_of
 from trackside.facts.training.learning import Trajectory
 from trackside.finding import Claim, Sentence
-from trackside.model import Event, Role
+from trackside.model import Event, EventRole
 from trackside.query import events, metric, record
 
 ABORT, KILL = 6, 9
-BROKEN = ("uncorrectable ECC error", "uncorrectable NVLink error", "device lost")
+HARDWARE_ERRORS = ("uncorrectable ECC error", "uncorrectable NVLink error", "device lost")
 """CUDA errors caused by hardware: they explain the run's end better than the abort that follows them."""
 SOURCES = ("launchers", "exits", "signals", "fatals", "workers")
 """Reporters of a death: a launcher, a shell or srun, the process's own handler, Python, its parent."""
 
-STRONG = ("launchers", "workers", "fatals")
+RELIABLE_SOURCES = ("launchers", "workers", "fatals")
 """Sources that waited for the process that died, or its own Python."""
 
 DIED = Sentence("a process died of {signal}: {line}")
 DIED_ON = Sentence("{ranks} died of {signal}")
 WORKER_DIED = Sentence("a data-loader worker died of {signal}: {line}")
 WORKER_DIED_ON = Sentence("a data-loader worker of {ranks} died of {signal}")
-ALSO = Sentence("also reported: {line}")
+ALSO_REPORTED = Sentence("also reported: {line}")
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Deaths:
         return self.evidence["memory"]
 
     @property
-    def unread(self) -> Missing | None:
+    def missing_log(self) -> Missing | None:
         """Why no log was read; None if one was."""
         return self.evidence.missing("exceptions")
 
@@ -120,7 +120,7 @@ class Deaths:
     def unexplained(self) -> tuple[Death, ...]:
         """The deaths that no launcher, scheduler, watchdog or traceback explains; the most informative first."""
         rules = (self._ended_before, self._forced, self._aborted_for_others, self._has_traceback)
-        left = (death for death in self.reports if not self.restarts.recovered(death.row))
+        left = (death for death in self.reports if not self.restarts.has_recovered(death.row))
         deaths = [death for death in left if not any(rule(death) for rule in rules)]
         return tuple(
             sorted(deaths, key=lambda death: (not death.first, death.source != "launchers", death.rank is None))
@@ -137,14 +137,16 @@ class Deaths:
         ranks = ranks_of([death.row for death in same], self.ending.launchers)
         values = {"signal": derived(signal_name(main.number), main.line), "line": main.line}
         worker = main.source == "workers"  # its parent lives, and reports it
-        says = WORKER_DIED if worker else DIED
+        sentence = WORKER_DIED if worker else DIED
         if ranks:
-            says = WORKER_DIED_ON if worker else DIED_ON
+            sentence = WORKER_DIED_ON if worker else DIED_ON
             values["ranks"] = derived(ranks, *(death.line for death in same if death.rank is not None))
         firsts = {death.source: death for death in reversed(same) if death.source != main.source}
-        also = (ALSO(line=death.line) for death in same if firsts.get(death.source) is death)
-        strong = len(sources) > 1 or main.source in STRONG
-        return DeathReport(main, ranks, (says(**values), *also), strong, self._parent if "workers" in sources else None)
+        also = (ALSO_REPORTED(line=death.line) for death in same if firsts.get(death.source) is death)
+        strong = len(sources) > 1 or main.source in RELIABLE_SOURCES
+        return DeathReport(
+            main, ranks, (sentence(**values), *also), strong, self._parent if "workers" in sources else None
+        )
 
     @property
     def _parent(self) -> tuple[str, str] | None:
@@ -155,13 +157,13 @@ class Deaths:
     @cached_property
     def survived(self) -> tuple[Death, tuple[Claim, ...]] | None:
         """The first death after which the launcher restarted its workers, and the evidence for that."""
-        lives = ((death, self.restarts.lived_on(death.row)) for death in self.reports)
-        return next((life for life in lives if life[1]), None)
+        restarts = ((death, self.restarts.restart_claims(death.row)) for death in self.reports)
+        return next(((death, claims) for death, claims in restarts if claims), None)
 
     def _reports(self, source: str) -> Iterator[Death]:
         frame = self.frames[source]
         for row in frame.events:
-            if row.role is not Role.ROOT:
+            if row.role is not EventRole.ROOT:
                 continue
             number = _named_signal(str(row.get("what") or "")) if source == "fatals" else exit_signal(row)
             if number in FATAL_SIGNALS:
@@ -169,9 +171,9 @@ class Deaths:
 
     def _ended_before(self, death: Death) -> bool:
         """Whether the run had been ended before: an earlier notice, or, without notices, the record."""
-        notices = (row for row in self.ending.notices.events if row.role is Role.ROOT)
-        own = ("out_of_memory", "launch_failure")
-        order = [follows(notice, death.row) for notice in notices if notice.get("reason") not in own]
+        notices = (row for row in self.ending.notices.events if row.role is EventRole.ROOT)
+        own_reasons = ("out_of_memory", "launch_failure")
+        order = [follows(notice, death.row) for notice in notices if notice.get("reason") not in own_reasons]
         if any(after is False for after in order):
             return True
         job = self.ending.job
@@ -195,9 +197,9 @@ class Deaths:
         if death.number != ABORT:
             return False
         accounted = any(row.get("about") in ("cuda", "collective") for row in self.exceptions.frame.events)
-        device = [row for row in self.evidence["device"].events if row.role in (Role.ROOT, Role.CASCADE)]
+        device = [row for row in self.evidence["device"].events if row.role in (EventRole.ROOT, EventRole.CASCADE)]
         causes = [*self.evidence["timeouts"].events, *self.evidence["heartbeats"].events]
-        causes += [row for row in device if accounted or row.get("name") in BROKEN]
+        causes += [row for row in device if accounted or row.get("name") in HARDWARE_ERRORS]
         return any(row.rank is None or death.rank is None or row.rank == death.rank for row in causes)
 
     def _has_traceback(self, death: Death) -> bool:
@@ -216,7 +218,9 @@ class Deaths:
     def _tracebacks(self) -> tuple[Event, ...]:
         """Exceptions and GPU memory errors that can explain a death."""
         rows = [row for row in self.raised if not row.get("logged")]
-        rows += [row for row in self.memory.events if row.role is Role.ROOT and followed_by(row, self.points) is None]
+        rows += [
+            row for row in self.memory.events if row.role is EventRole.ROOT and last_after(row, self.points) is None
+        ]
         return tuple(row for row in rows if row.get("about") not in ("dataloader", "host_memory"))
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from trackside.evidence import Evidence, Frame
 from trackside.facts.fact import fact
 from trackside.facts.logs.ending import Ending
-from trackside.facts.training.learning import number
+from trackside.facts.training.learning import numeric_field
 from trackside.model import Record, Run
 from trackside.query import events, record
 
@@ -46,12 +46,12 @@ class DrainedNodes:
 def drained_nodes(evidence: Evidence, ending: Ending, run: Run, limits: Limits) -> DrainedNodes:
     """Covers the node records; nothing is required."""
     frame, job = evidence["nodes"], ending.job
-    end = run.end if run.end is not None or job is None else number(job, "end")
+    end = run.end if run.end is not None or job is None else numeric_field(job, "end")
     margin_s = limits.noticed_s if job is None or job.get("state") == "FAILED" else limits.torn_down_s
     own_rows = [row for row in frame.records if not run.nodes or row.get("name") in run.nodes]
     if never_placed(job, run):
         own_rows = []
-    rows = (row for row in own_rows if _in_time(row, frame.records, _start(run), end, limits))
+    rows = (row for row in own_rows if _is_in_time(row, frame.records, _start(run), end, limits))
     return DrainedNodes(frame, tuple(rows), margin_s, evidence["states"])
 
 
@@ -62,8 +62,8 @@ def never_placed(job: Record | None, run: Run) -> bool:
     return job.get("start") is None and run.start is None
 
 
-def _in_time(row: Record, rows: tuple[Record, ...], start: float | None, end: float | None, limits: Limits) -> bool:
-    time = number(row, "reason_time")
+def _is_in_time(row: Record, rows: tuple[Record, ...], start: float | None, end: float | None, limits: Limits) -> bool:
+    time = numeric_field(row, "reason_time")
     if time is None:
         return True
     if start is not None and time < start:
@@ -73,8 +73,11 @@ def _in_time(row: Record, rows: tuple[Record, ...], start: float | None, end: fl
     if time > end + limits.noticed_s:
         return False
     # A node that returned to service after the run was healthy; a later reason concerns another job.
-    same_node = (other for other in rows if other.get("name") == row.get("name"))
-    return not any((back := number(other, "reason_end")) is not None and end <= back <= time for other in same_node)
+    same_node = (other_row for other_row in rows if other_row.get("name") == row.get("name"))
+    return not any(
+        (returned := numeric_field(other_row, "reason_end")) is not None and end <= returned <= time
+        for other_row in same_node
+    )
 
 
 def _start(run: Run) -> float | None:

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from trackside.catalog.job_states import ALIVE, CLEARING
+from trackside.catalog.job_states import ACTIVE_STATES, ENDING_STATES
 from trackside.catalog.signals import signal_name
 from trackside.evidence import Evidence, Frame, Missing, Value, derived
-from trackside.facts.fact import fact, unmet
-from trackside.facts.logs.order import followed_by
+from trackside.facts.fact import fact, unmet_need
+from trackside.facts.logs.order import last_after
 from trackside.finding import Claim, Sentence
-from trackside.model import Event, Record, Role
+from trackside.model import Event, EventRole, Record
 from trackside.query import Query, events, record
 
 ENDING: Mapping[str, Query] = {
@@ -35,18 +35,18 @@ ENDED_WELL = Sentence("the run ended normally: {state}")
 RECORDED = Sentence("the scheduler recorded {state}")
 ENDED_ITSELF = Sentence("the run ended by itself: {line}")
 ABORTED_ITSELF = Sentence("the run ended by itself; its log says that it was aborted: {line}")
-ENDED = Sentence("the run ended: {state}")
-RUNNING = Sentence("the scheduler lists it as {state}")
+RUN_ENDED = Sentence("the run ended: {state}")
+LISTED_AS = Sentence("the scheduler lists it as {state}")
 EXIT_CODE = Sentence("a process exited with code {code}")
 EXIT_SIGNAL = Sentence("a process was ended by {signal}")
-GAVE_REASON = Sentence("the scheduler's notice gives the reason {reason}")
-SUCCESS = "the log reports its end"
+NOTICE_REASON = Sentence("the scheduler's notice gives the reason {reason}")
+REPORTS_END = "the log reports its end"
 
 BAD_STATES = frozenset(
     ("FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "CANCELLED", "PREEMPTED", "DEADLINE", "BOOT_FAIL", "REVOKED")
 )
-LIVE_STATES = ALIVE | CLEARING
-REAPED = ("TIMEOUT", "DEADLINE", "CANCELLED", "RUNNING")
+LIVE_STATES = ACTIVE_STATES | ENDING_STATES
+OUTSIDE_END_STATES = ("TIMEOUT", "DEADLINE", "CANCELLED", "RUNNING")
 """States of runs that were ended from outside, or that still run."""
 CUT_SHORT = frozenset(
     ("TIMEOUT", "CANCELLED", "PREEMPTED", "DEADLINE", "NODE_FAIL", "REQUEUED", "REVOKED", "BOOT_FAIL")
@@ -91,9 +91,9 @@ def last_job(jobs: Frame) -> Record | None:
 class Ending:
     """How the run ended. Frames without an answer are empty."""
 
-    unrecorded: Missing | None
+    missing_end: Missing | None
     """Why there is neither a scheduler record nor a notice; None if there is one."""
-    unfiled: Missing | None
+    missing_record: Missing | None
     """Why there is no scheduler record; None if there is one."""
     jobs: Frame
     ends: Frame
@@ -136,9 +136,9 @@ class Ending:
         return tuple(row for row in self.notices.events if row.get("reason") == "time_limit")
 
     @property
-    def reaped(self) -> bool:
+    def ended_from_outside(self) -> bool:
         """Whether the run was ended from outside, or still runs."""
-        return (self.state is not None and self.state.value in REAPED) or bool(self.limit_notices)
+        return (self.state is not None and self.state.value in OUTSIDE_END_STATES) or bool(self.limit_notices)
 
     @cached_property
     def completed(self) -> Value | None:
@@ -146,12 +146,12 @@ class Ending:
         it."""
         if self.state is not None:
             return self.state if self.state.value == "COMPLETED" else None
-        good = [row for row in self.ends.events if row.get("status") != "aborted"]
-        if not good or self.abnormal is not None:
+        closing_lines = [row for row in self.ends.events if row.get("status") != "aborted"]
+        if not closing_lines or self.abnormal is not None:
             return None
-        if good[-1].get("status") is None:
-            return self.ends.value(good[-1], "text")
-        return derived(SUCCESS, self.ends.value(good[-1], "status"))
+        if closing_lines[-1].get("status") is None:
+            return self.ends.value(closing_lines[-1], "text")
+        return derived(REPORTS_END, self.ends.value(closing_lines[-1], "status"))
 
     @cached_property
     def own_end(self) -> Claim | None:
@@ -183,7 +183,7 @@ class Ending:
         for frame in (self.launchers, self.exits):
             for row in frame.events:
                 failed = exit_signal(row) is not None or row.get("exit_code") not in (None, 0)
-                if failed and followed_by(row, self.ends.events) is None:
+                if failed and last_after(row, self.ends.events) is None:
                     return frame, row
         return None
 
@@ -195,7 +195,7 @@ class Ending:
         if self.state is not None:
             return RECORDED(state=source)
         if self._failed is None:
-            return GAVE_REASON(reason=source)
+            return NOTICE_REASON(reason=source)
         row = self._failed[1]
         number = exit_signal(row)
         if number is not None:
@@ -207,7 +207,7 @@ class Ending:
         """When the run ended, POSIX seconds: by the scheduler's record, else by its notice in the output."""
         if self.job is not None and self.job.get("end") is not None:
             return self.jobs.value(self.job, "end", "time")
-        closing = [row for row in self.notices.events if row.time is not None and row.role is Role.ROOT]
+        closing = [row for row in self.notices.events if row.time is not None and row.role is EventRole.ROOT]
         return self.notices.value(closing[-1], "time", "time") if closing else None
 
     @cached_property
@@ -226,11 +226,11 @@ class Ending:
 
 def how_it_ended(state: Value) -> Claim:
     """How the run ended, or that it still runs."""
-    return (RUNNING if state.value in LIVE_STATES else ENDED)(state=state)
+    return (LISTED_AS if state.value in LIVE_STATES else RUN_ENDED)(state=state)
 
 
 @fact(ENDING)
 def ending(evidence: Evidence) -> Ending:
     """Covers the given rows; nothing is required."""
-    unrecorded = unmet(evidence, (("jobs", "notices"),))
-    return Ending(unrecorded, evidence.missing("jobs"), *(evidence[name] for name in ENDING))
+    missing_end = unmet_need(evidence, (("jobs", "notices"),))
+    return Ending(missing_end, evidence.missing("jobs"), *(evidence[name] for name in ENDING))

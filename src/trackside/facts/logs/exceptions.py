@@ -16,15 +16,15 @@ from dataclasses import dataclass
 from trackside.evidence import Evidence, Frame, Missing, Value, derived
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.logs.ending import Ending
-from trackside.facts.logs.order import followed_by, follows, latest
+from trackside.facts.logs.order import follows, last_after, latest
 from trackside.facts.training.learning import Trajectory
 from trackside.finding import Claim, Sentence
-from trackside.model import Event, Role
+from trackside.model import Event, EventRole
 from trackside.query import events
 
-RAISED = Sentence("the job raised {type}: {message}")
+JOB_RAISED = Sentence("the job raised {type}: {message}")
 
-MAX_HEADLINE = 100
+MAX_HEADLINE_CHARS = 100
 """Characters of an error in a headline; the claim below has all of it."""
 _SOURCE_CODE = re.compile(r"#\s*(?:if|ifdef|ifndef|define|include|pragma)\b|//|/\*")
 _COMPILER_ERROR = re.compile(r"\berror: ")
@@ -32,31 +32,33 @@ _PREAMBLE = re.compile(r"child \d+ failed with error code|Exception encountered 
 """First lines that only announce the error: of pyxis, of Keras."""
 _FOLDERS = re.compile(r"(?<=['\"\s(])/?(?:[^\s'\"/:]{1,100}/){2,20}(?=[^\s'\"/])")
 _LOGGER = re.compile(r"^(?:slurmstepd|srun): error: ")
-MAX_WORD = 16
+MAX_WORD_CHARS = 16
 """Characters up to which a word is left out rather than cut."""
-ABOUT_OTHERS = ("wrapper", "signal", "collective", "interrupt")
+OTHER_TOPICS = ("wrapper", "signal", "collective", "interrupt")
 
 
-def unhandled(raised: Iterable[Event], progress: Iterable[Event], *, crashed: bool = False) -> list[Event]:
+def unhandled_exceptions(raised: Iterable[Event], progress: Iterable[Event], *, crashed: bool = False) -> list[Event]:
     r"""The job's own exceptions without a later logged step, earliest first.
 
     Wrappers, cascades and teardown are dropped. Copies of a traceback in a launcher's summary count only if the rank
-    printed none itself. ``crashed``: see :func:`last_words`.
+    printed none itself. ``crashed``: see :func:`final_events`.
     """
-    own = [event for event in raised if event.role is Role.ROOT and event.get("about") not in ABOUT_OTHERS]
-    final = last_words(own, list(progress), crashed=crashed)
+    own_exceptions = [
+        event for event in raised if event.role is EventRole.ROOT and event.get("about") not in OTHER_TOPICS
+    ]
+    final = final_events(own_exceptions, list(progress), crashed=crashed)
     direct = [event for event in final if not event.get("in_summary")]
     return earliest_first(direct or final)
 
 
-def last_words(events: Iterable[Event], progress: Sequence[Event], *, crashed: bool = False) -> list[Event]:
+def final_events(events: Iterable[Event], progress: Sequence[Event], *, crashed: bool = False) -> list[Event]:
     r"""The events without a later logged step.
 
     ``crashed``: a process is known to have died with an error. Then Python's buffered output is written after the
     traceback, so that later unstamped points in the same file do not clear the last event.
     """
     rows, ends = list(events), latest(progress)
-    final = [event for event in rows if followed_by(event, ends) is None]
+    final = [event for event in rows if last_after(event, ends) is None]
     if final or not crashed or not rows:
         return final
     last = earliest_first(rows)[-1]
@@ -95,31 +97,31 @@ class Exceptions:
 
     def raised(self, row: Event) -> Claim:
         """The claim that the job raised it."""
-        return RAISED(**self.values(row))
+        return JOB_RAISED(**self.values(row))
 
 
 @fact({"exceptions": events("exception")})
 def exceptions(evidence: Evidence, trajectory: Maybe[Trajectory], ending: Ending) -> Exceptions:
     """Covers the tracebacks that were read; nothing is required."""
     frame, points = evidence["exceptions"], () if isinstance(trajectory, Missing) else trajectory.progress.events
-    return Exceptions(frame, tuple(unhandled(frame.events, points, crashed=ending.abnormal is not None)))
+    return Exceptions(frame, tuple(unhandled_exceptions(frame.events, points, crashed=ending.abnormal is not None)))
 
 
 def error_in_brief(frame: Frame, row: Event) -> Value:
     """Type and message of an exception as a headline has them: ``KeyError: 'input_ids'``."""
     values = type_and_message(frame, row)
     name, message = (str(row.get(field) or "").strip() for field in ("type", "message"))
-    first_line = _telling_line(message)
+    first_line = _informative_line(message)
     text = f"{name.rpartition('.')[2]}: {first_line}" if first_line else name.rpartition(".")[2]
-    if len(text) > MAX_HEADLINE:
-        text = _FOLDERS.sub("\N{HORIZONTAL ELLIPSIS}/", text)  # a file's name tells more than its folders
-    if len(text) > MAX_HEADLINE:
-        words, _, last = text[: MAX_HEADLINE - 1].rpartition(" ")
-        text = (words if len(last) < MAX_WORD else f"{words} {last}") + "\N{HORIZONTAL ELLIPSIS}"
+    if len(text) > MAX_HEADLINE_CHARS:
+        text = _FOLDERS.sub("\N{HORIZONTAL ELLIPSIS}/", text)  # a file's name is more informative than its folders
+    if len(text) > MAX_HEADLINE_CHARS:
+        words, _, last = text[: MAX_HEADLINE_CHARS - 1].rpartition(" ")
+        text = (words if len(last) < MAX_WORD_CHARS else f"{words} {last}") + "\N{HORIZONTAL ELLIPSIS}"
     return derived(text, *values.values())
 
 
-def _telling_line(message: str) -> str:
+def _informative_line(message: str) -> str:
     """The first line of a message that says what failed, with the next one if it only announces it; empty if the
     message is a listing of source code."""
     lines = [" ".join(_LOGGER.sub("", line.strip()).split()) for line in message.splitlines() if line.strip()]

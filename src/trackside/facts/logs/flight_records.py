@@ -19,8 +19,8 @@ from trackside.finding import Sentence
 from trackside.model import Record
 from trackside.query import record
 
-DUMP = Sentence("{ranks} never entered {op} {seq}, which the other ranks wait in (Flight Recorder)")
-UNFINISHED = Sentence(
+NEVER_ENTERED = Sentence("{ranks} never entered {op} {seq}, which the other ranks wait in (Flight Recorder)")
+NEVER_LEFT = Sentence(
     "{ranks} entered the collective like all other ranks and never left it: the GPU or the link stopped responding"
 )
 
@@ -45,8 +45,10 @@ class PendingCollective:
 
 def pending_collectives(records: Iterable[Record]) -> list[PendingCollective]:
     """The groups with a pending collective that a member with a dump has not entered; smallest group first."""
-    pending = [one for rows in _by_group(records).values() if (one := _pending(rows)) is not None]
-    return sorted(pending, key=lambda one: (len(one.waiting) + len(one.missing), one.group))
+    pending = [
+        collective for rows in _by_group(records).values() if (collective := _pending_collective(rows)) is not None
+    ]
+    return sorted(pending, key=lambda collective: (len(collective.waiting) + len(collective.missing), collective.group))
 
 
 def missing_ranks(records: Iterable[Record]) -> tuple[int, ...]:
@@ -56,8 +58,8 @@ def missing_ranks(records: Iterable[Record]) -> tuple[int, ...]:
     waits for another (a mismatch or a deadlock), or if none is missing.
     """
     pending = pending_collectives(records)
-    victims = {rank for one in pending for rank in one.waiting}
-    return tuple(sorted({rank for one in pending for rank in one.missing} - victims))
+    victims = {rank for collective in pending for rank in collective.waiting}
+    return tuple(sorted({rank for collective in pending for rank in collective.missing} - victims))
 
 
 def unfinished_ranks(records: Iterable[Record]) -> tuple[int, ...]:
@@ -84,7 +86,7 @@ def _by_group(records: Iterable[Record]) -> dict[tuple[str, str], list[Record]]:
     return groups
 
 
-def _pending(rows: Sequence[Record]) -> PendingCollective | None:
+def _pending_collective(rows: Sequence[Record]) -> PendingCollective | None:
     latest = {_number(row, "rank"): row for row in rows}
     waiting = {rank: row for rank, row in latest.items() if row.get("pending_seq") is not None}
     if not waiting or any(_POINT_TO_POINT.match(str(row.get("pending_op"))) for row in waiting.values()):
@@ -128,12 +130,14 @@ class FlightRecords:
             rows = [frame.value(row, "last_enqueued") for row in pending.rows]
             op, seq = derived(pending.op, *rows), derived(pending.seq, *rows)
             busy = any(row.get("rank") in ranks and row.get("pending_seq") is not None for row in records)
-            return AbsentRanks(ranks, DUMP(ranks=derived(ranks, *rows), op=op, seq=seq), own=not busy)
-        late = unfinished_ranks(records)
-        if not late:
+            return AbsentRanks(
+                ranks, NEVER_ENTERED(ranks=derived(ranks, *rows), op=op, seq=seq), delayed_by_host=not busy
+            )
+        unfinished = unfinished_ranks(records)
+        if not unfinished:
             return None
-        rows = [frame.value(row, "last_completed") for row in records if row.get("rank") in late]
-        return AbsentRanks(late, UNFINISHED(ranks=derived(late, *rows)), own=False)
+        rows = [frame.value(row, "last_completed") for row in records if row.get("rank") in unfinished]
+        return AbsentRanks(unfinished, NEVER_LEFT(ranks=derived(unfinished, *rows)), delayed_by_host=False)
 
 
 @fact({"dumps": record("flight_recorder_group")}, needs=("dumps",))

@@ -11,27 +11,29 @@ from functools import cached_property
 
 from trackside.evidence import Evidence, Frame, Missing, Value
 from trackside.facts.fact import Maybe, fact
-from trackside.facts.gpus import of_ranks
+from trackside.facts.gpus import gpus_of_ranks
 from trackside.facts.logs.ending import Ending
-from trackside.facts.logs.exceptions import Exceptions, earliest_first, last_words
-from trackside.facts.logs.order import followed_by
-from trackside.facts.ranks import named, ranks_of
-from trackside.facts.training.learning import Trajectory, number
+from trackside.facts.logs.exceptions import Exceptions, earliest_first, final_events
+from trackside.facts.logs.order import last_after
+from trackside.facts.ranks import cited_ranks, ranks_of
+from trackside.facts.training.learning import Trajectory, numeric_field
 from trackside.finding import Claim, Sentence
-from trackside.model import Event, Role, Run
+from trackside.model import Event, EventRole, Run
 from trackside.query import events
 
-OOM = Sentence("GPU memory ran out: {line}")
-OOM_ON = Sentence("GPU memory ran out on {ranks}: {line}")
-OOM_OF = Sentence("GPU memory ran out on {ranks}")
-ASKED = Sentence("the allocation of {requested} failed on a GPU with {total}")
-LARGER = Sentence("a single allocation of {requested} is larger than the GPU's memory of {total}")
-ASKED_ONLY = Sentence("the failed allocation was {requested}")
-PHASE = Sentence("it failed during: {phase}")
-PASS = Sentence("it failed in the {phase} pass")
-FRAGMENTED = Sentence("the allocator had reserved {reserved} and used only {allocated}: free memory was fragmented")
-NEIGHBOR = Sentence("other processes used {other} of the GPU's {total}")
-HANDLED = Sentence("the run caught the error and continued: {line}; later: {point}")
+MEMORY_RAN_OUT = Sentence("GPU memory ran out: {line}")
+MEMORY_RAN_OUT_LINE = Sentence("GPU memory ran out on {ranks}: {line}")
+MEMORY_RAN_OUT_ON = Sentence("GPU memory ran out on {ranks}")
+ALLOCATION_FAILED = Sentence("the allocation of {requested} failed on a GPU with {total}")
+LARGER_THAN_GPU = Sentence("a single allocation of {requested} is larger than the GPU's memory of {total}")
+ALLOCATION_SIZE = Sentence("the failed allocation was {requested}")
+FAILED_DURING = Sentence("it failed during: {phase}")
+FAILED_IN_PASS = Sentence("it failed in the {phase} pass")
+MEMORY_FRAGMENTED = Sentence(
+    "the allocator had reserved {reserved} and used only {allocated}: free memory was fragmented"
+)
+OTHER_PROCESSES_USED = Sentence("other processes used {other} of the GPU's {total}")
+ERROR_HANDLED = Sentence("the run caught the error and continued: {line}; later: {point}")
 
 SIZES = ("requested_bytes", "total_bytes", "free_bytes", "allocated_bytes", "reserved_bytes", "other_process_bytes")
 
@@ -46,7 +48,7 @@ class GpuMemoryErrors:
     """The errors with sizes, else the exceptions about GPU memory."""
     sized: bool
     roots: tuple[Event, ...]
-    own: tuple[Event, ...]
+    unhandled: tuple[Event, ...]
     """Those of ``roots`` without a later logged step, earliest first."""
     raised: Frame
     """Exceptions about GPU memory."""
@@ -59,28 +61,30 @@ class GpuMemoryErrors:
     @property
     def cause(self) -> Event:
         """The earliest error that may have ended the run."""
-        return self.own[0]
+        return self.unhandled[0]
 
     @cached_property
     def survived(self) -> Claim | None:
         """That the last error was handled: training, or the run's own end, came after it."""
         ends = self.ending.ends.where(lambda row: row.get("status") != "aborted")
-        if self.own:
-            after = followed_by(self.own[-1], ends.events)
+        if self.unhandled:
+            after = last_after(self.unhandled[-1], ends.events)
             handled = after is not None and self.ending.abnormal is None
-            return self._handled(self.own[-1], ends.value(after, "text")) if after is not None and handled else None
+            return (
+                self._handled(self.unhandled[-1], ends.value(after, "text")) if after is not None and handled else None
+            )
         if not self.roots or isinstance(self.trajectory, Missing):
             return None
-        point = followed_by(self.roots[-1], self.trajectory.points)
+        point = last_after(self.roots[-1], self.trajectory.points)
         return None if point is None else self._handled(self.roots[-1], self.trajectory.progress.value(point, "text"))
 
-    def _handled(self, row: Event, later: Value) -> Claim:
-        return HANDLED(line=self.frame.value(row, "text"), point=later)
+    def _handled(self, row: Event, later_line: Value) -> Claim:
+        return ERROR_HANDLED(line=self.frame.value(row, "text"), point=later_line)
 
     @cached_property
     def sizes(self) -> Mapping[str, Value]:
         """The bytes that the earliest error names, by a name of :data:`SIZES`."""
-        fields = (field for field in SIZES if number(self.cause, field) is not None)
+        fields = (field for field in SIZES if numeric_field(self.cause, field) is not None)
         return {field: self.frame.value(self.cause, field, "bytes") for field in fields}
 
     def bytes(self, field: str) -> float:
@@ -90,17 +94,19 @@ class GpuMemoryErrors:
     @cached_property
     def claims(self) -> tuple[Claim, ...]:
         """The error and its ranks, the requested size, and the phase."""
-        line, ranks, sizes = self.frame.value(self.cause, "text"), named(self.frame, self.own), self.sizes
-        says_line = OOM_OF if "requested_bytes" in sizes else OOM_ON
-        claims = [OOM(line=line) if ranks is None else says_line(line=line, ranks=ranks)]
+        line, ranks, sizes = self.frame.value(self.cause, "text"), cited_ranks(self.frame, self.unhandled), self.sizes
+        line_sentence = MEMORY_RAN_OUT_ON if "requested_bytes" in sizes else MEMORY_RAN_OUT_LINE
+        claims = [MEMORY_RAN_OUT(line=line) if ranks is None else line_sentence(line=line, ranks=ranks)]
         if "requested_bytes" in sizes and "total_bytes" in sizes:
-            says = LARGER if self.bytes("requested_bytes") > self.bytes("total_bytes") else ASKED
-            claims.append(says(requested=sizes["requested_bytes"], total=sizes["total_bytes"]))
+            sentence = (
+                LARGER_THAN_GPU if self.bytes("requested_bytes") > self.bytes("total_bytes") else ALLOCATION_FAILED
+            )
+            claims.append(sentence(requested=sizes["requested_bytes"], total=sizes["total_bytes"]))
         elif "requested_bytes" in sizes:
-            claims.append(ASKED_ONLY(requested=sizes["requested_bytes"]))
+            claims.append(ALLOCATION_SIZE(requested=sizes["requested_bytes"]))
         if self.cause.get("phase") not in (None, "unknown"):
-            says = PASS if self.cause.get("phase") in ("forward", "backward") else PHASE
-            claims.append(says(phase=self.frame.value(self.cause, "phase")))
+            sentence = FAILED_IN_PASS if self.cause.get("phase") in ("forward", "backward") else FAILED_DURING
+            claims.append(sentence(phase=self.frame.value(self.cause, "phase")))
         return tuple(claims)
 
     def in_pieces(self, share: float) -> Claim | None:
@@ -111,14 +117,14 @@ class GpuMemoryErrors:
             return None
         if not self.bytes("total_bytes") or spare <= share * self.bytes("total_bytes"):
             return None
-        return FRAGMENTED(reserved=self.sizes["reserved_bytes"], allocated=self.sizes["allocated_bytes"])
+        return MEMORY_FRAGMENTED(reserved=self.sizes["reserved_bytes"], allocated=self.sizes["allocated_bytes"])
 
     def neighbor(self, share: float) -> Claim | None:
         """That other processes used more than a share of the GPU's memory."""
         total = self.bytes("total_bytes")
         if not total or self.bytes("other_process_bytes") <= share * total:
             return None
-        return NEIGHBOR(other=self.sizes["other_process_bytes"], total=self.sizes["total_bytes"])
+        return OTHER_PROCESSES_USED(other=self.sizes["other_process_bytes"], total=self.sizes["total_bytes"])
 
     @property
     def fits_alone(self) -> bool:
@@ -129,32 +135,34 @@ class GpuMemoryErrors:
     @property
     def ranks(self) -> tuple[int, ...]:
         """The ranks that ran out of memory."""
-        return ranks_of(self.own)
+        return ranks_of(self.unhandled)
 
     @property
     def nodes(self) -> tuple[str, ...]:
         """Their nodes."""
-        return tuple(sorted({row.node for row in self.own if row.node}))
+        return tuple(sorted({row.node for row in self.unhandled if row.node}))
 
     @cached_property
     def gpus(self) -> tuple[str, ...]:
         """The run's GPUs that ran out of memory, by rank, else by the index in the errors if the node is known."""
-        if gpus := of_ranks(self.run, self.ranks):
+        if gpus := gpus_of_ranks(self.run, self.ranks):
             return gpus
-        nodes = {row.node or (self.run.nodes[0] if len(self.run.nodes) == 1 else "") for row in self.own}
-        names = {f"{row.node or next(iter(nodes))}:{row.get('gpu')}" for row in self.own if row.get("gpu") is not None}
+        nodes = {row.node or (self.run.nodes[0] if len(self.run.nodes) == 1 else "") for row in self.unhandled}
+        names = {
+            f"{row.node or next(iter(nodes))}:{row.get('gpu')}" for row in self.unhandled if row.get("gpu") is not None
+        }
         return tuple(name for name in self.run.gpus if name in names)
 
     @property
     def indices(self) -> tuple[str, ...]:
         """The indices of GPUs that the errors name."""
-        return tuple(sorted({str(row.get("gpu")) for row in self.own if row.get("gpu") is not None}))
+        return tuple(sorted({str(row.get("gpu")) for row in self.unhandled if row.get("gpu") is not None}))
 
     @property
     def exception(self) -> tuple[str, str] | None:
         """The Python exception of the error: at the same line, else the first about GPU memory."""
-        place = self.cause.at.path, self.cause.at.line
-        rows = sorted(self.raised.events, key=lambda row: (row.at.path, row.at.line) != place)
+        location = self.cause.at.path, self.cause.at.line
+        rows = sorted(self.raised.events, key=lambda row: (row.at.path, row.at.line) != location)
         return (str(rows[0].get("type")), str(rows[0].get("message") or "")) if rows else None
 
 
@@ -166,9 +174,11 @@ def gpu_memory_errors(
     memory = evidence["memory"]
     raised = exceptions.frame
     about = raised.where(lambda row: row.get("about") == "oom")
-    sized = any(row.role is Role.ROOT for row in memory.events) or not about
+    sized = any(row.role is EventRole.ROOT for row in memory.events) or not about
     frame = memory if sized else about
     points = () if isinstance(trajectory, Missing) else trajectory.points
-    roots = [row for row in frame.events if row.role is Role.ROOT]
-    own = earliest_first(last_words(roots, points, crashed=ending.abnormal is not None))
-    return GpuMemoryErrors(memory, frame, sized, tuple(roots), tuple(own), about, bool(raised), trajectory, ending, run)
+    roots = [row for row in frame.events if row.role is EventRole.ROOT]
+    unhandled = earliest_first(final_events(roots, points, crashed=ending.abnormal is not None))
+    return GpuMemoryErrors(
+        memory, frame, sized, tuple(roots), tuple(unhandled), about, bool(raised), trajectory, ending, run
+    )

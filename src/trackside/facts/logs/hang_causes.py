@@ -14,35 +14,33 @@ from trackside.evidence import Evidence, derived
 from trackside.facts.fact import fact
 from trackside.facts.logs.exceptions import Exceptions
 from trackside.finding import Claim, Sentence
-from trackside.model import Event, Role
+from trackside.model import Event, EventRole
 from trackside.query import events
 
-FROZEN = ("frozen", "unreachable", "stale", "io_error")
+BLOCKING_REASONS = ("frozen", "unreachable", "stale", "io_error")
 """Reasons of storage faults that make a process wait forever."""
 
-UNINTERRUPTIBLE = Sentence(
-    "a process is stuck in uninterruptible I/O (state D), in the file system or a driver: {line}"
-)
-STORAGE = Sentence("processes on a host wait for storage: {line}")
-LINK = Sentence("a network link went down: {line}")
-BLOCKED = {
-    UNINTERRUPTIBLE: Sentence("hung in a collective: a process is stuck in uninterruptible I/O (state D)"),
-    STORAGE: Sentence("hung in a collective: a process waits for storage that does not answer"),
-    LINK: Sentence("hung in a collective: a network link went down"),
+STUCK_IN_IO = Sentence("a process is stuck in uninterruptible I/O (state D), in the file system or a driver: {line}")
+WAIT_FOR_STORAGE = Sentence("processes on a host wait for storage: {line}")
+LINK_DOWN = Sentence("a network link went down: {line}")
+MACHINE_HEADLINES = {
+    STUCK_IN_IO: Sentence("hung in a collective: a process is stuck in uninterruptible I/O (state D)"),
+    WAIT_FOR_STORAGE: Sentence("hung in a collective: a process waits for storage that does not answer"),
+    LINK_DOWN: Sentence("hung in a collective: a network link went down"),
 }
 """The machine's reason -> the answer in one clause."""
 WORKER_DIED = Sentence("the trigger: a data-loader worker of {ranks} died: {line}")
 SOME_WORKER_DIED = Sentence("the likely trigger: a data-loader worker died: {line}")
-HAD_RAISED = Sentence("the trigger: {ranks} raised {type}")
-WAIT_FOR_WORKER = Sentence("hung in a collective: a data-loader worker died, and the other ranks wait for its rank")
-MAYBE_FOR_WORKER = Sentence("hung in a collective, most likely because a data-loader worker died")
-WAIT_FOR_RAISED = Sentence("hung in a collective: one rank raised {type}, and the other ranks wait for it")
+RANK_RAISED = Sentence("the trigger: {ranks} raised {type}")
+HUNG_FOR_WORKER = Sentence("hung in a collective: a data-loader worker died, and the other ranks wait for its rank")
+MAYBE_HUNG_FOR_WORKER = Sentence("hung in a collective, most likely because a data-loader worker died")
+HUNG_FOR_ERROR = Sentence("hung in a collective: one rank raised {type}, and the other ranks wait for it")
 
-MEND_WORKER = Sentence(
+FIND_WORKER_DEATH = Sentence(
     "find what killed the data-loader worker (host memory and /dev/shm first), then raise --mem or "
     "/dev/shm, or use fewer workers"
 )
-MEND_ERROR = Sentence("fix the error that this rank raised: the others only waited for it")
+FIX_ERROR = Sentence("fix the error that this rank raised: the others only waited for it")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,34 +72,34 @@ class HangCauses:
         """The reason that the machines report."""
         storage, processes = self.evidence["storage"], self.evidence["processes"]
         for row in storage.events:
-            if row.get("reason") in FROZEN:
-                return STORAGE(line=storage.value(row, "text"))
+            if row.get("reason") in BLOCKING_REASONS:
+                return WAIT_FOR_STORAGE(line=storage.value(row, "text"))
         if self.stuck_process is not None:
-            return UNINTERRUPTIBLE(line=processes.value(self.stuck_process, "text"))
+            return STUCK_IN_IO(line=processes.value(self.stuck_process, "text"))
         tasks, links = self.evidence["tasks"], self.evidence["links"]
         for row in tasks.events:
-            return STORAGE(line=tasks.value(row, "text"))
+            return WAIT_FOR_STORAGE(line=tasks.value(row, "text"))
         for row in links.events:
             if row.get("state") == "down":
-                return LINK(line=links.value(row, "text"))
+                return LINK_DOWN(line=links.value(row, "text"))
         return None
 
     def trigger(self, ranks: Sequence[int]) -> Trigger | None:
         """The reason in the absent ranks' own output: a loader worker that died, or an error."""
         workers = self.evidence["workers"]
         for row in workers.events:
-            if row.role is Role.ROOT and (row.rank is None or not ranks or row.rank in ranks):
+            if row.role is EventRole.ROOT and (row.rank is None or not ranks or row.rank in ranks):
                 line = workers.value(row, "text")
                 if row.rank is None:
-                    return Trigger(SOME_WORKER_DIED(line=line), MEND_WORKER, MAYBE_FOR_WORKER())
+                    return Trigger(SOME_WORKER_DIED(line=line), FIND_WORKER_DEATH, MAYBE_HUNG_FOR_WORKER())
                 died = WORKER_DIED(line=line, ranks=derived((row.rank,), line))
-                return Trigger(died, MEND_WORKER, WAIT_FOR_WORKER())
+                return Trigger(died, FIND_WORKER_DEATH, HUNG_FOR_WORKER())
         raised = self.exceptions.frame
         for row in raised.events:
-            if row.role is Role.ROOT and row.rank in ranks and row.get("about") != "collective":
+            if row.role is EventRole.ROOT and row.rank in ranks and row.get("about") != "collective":
                 kind = raised.value(row, "type")
-                raised_on = HAD_RAISED(type=kind, ranks=derived((row.rank,), kind))
-                return Trigger(raised_on, MEND_ERROR, WAIT_FOR_RAISED(type=kind))
+                raised_on = RANK_RAISED(type=kind, ranks=derived((row.rank,), kind))
+                return Trigger(raised_on, FIX_ERROR, HUNG_FOR_ERROR(type=kind))
         return None
 
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trackside.evidence import Missing, Value
-from trackside.facts.fact import Maybe, fact, known
+from trackside.facts.fact import Maybe, fact, or_none
 from trackside.facts.gpu.first_step import FirstStepHang
 from trackside.facts.gpu.last_part import LastPart
 from trackside.facts.gpu.stall_claims import Stall
 from trackside.facts.logs.complaints import CollectiveComplaints
-from trackside.facts.logs.ending import REAPED, Ending, how_it_ended
+from trackside.facts.logs.ending import OUTSIDE_END_STATES, Ending, how_it_ended
 from trackside.facts.logs.flight_records import FlightRecords
 from trackside.facts.logs.hang_causes import HangCauses
 from trackside.facts.logs.hang_stacks import HangStacks
@@ -24,14 +24,14 @@ from trackside.facts.training.learning import last_logged
 from trackside.finding import Certainty, Claim, Culprit, Sentence
 from trackside.model import Event, Run
 
-SILENT = Sentence(
+NOTHING_PRINTED = Sentence(
     "the run printed nothing for {seconds} before it ended",
     running="the run has printed nothing for {seconds}",
 )
 UNACCOUNTED = Sentence("the completed steps, at their pace, do not account for {seconds} of the run")
 ENDED_AT = Sentence("the run ended at {time}")
 
-NOBODY = Missing("nothing points to a hang")
+NO_HANG = Missing("nothing points to a hang")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +59,12 @@ def hang_lead(
 ) -> Maybe[HangLead]:  # fmt: skip
     """Missing if there is no evidence of a hang, or if the run ended well."""
     ranks_complaints, found_stacks, dumped = (
-        known(complaints),
-        known(stacks),
+        or_none(complaints),
+        or_none(stacks),
         None if isinstance(flight, Missing) else flight.absent,
     )
     if ending.completed is not None:
-        return NOBODY
+        return NO_HANG
     if ranks_complaints is not None and ranks_complaints.rows:
         return _from_complaints(ranks_complaints, dumped, ending, last)
     if dumped is not None:  # shows which rank is absent, but not whether its code or its machine is the reason
@@ -72,14 +72,14 @@ def hang_lead(
     if found_stacks is not None and found_stacks.waiting:
         return _from_stacks(found_stacks, ending, silence, last, causes)
     if found_stacks is not None and found_stacks.covers_all_ranks(run):
-        return NOBODY
-    if last.final_stall is not None and _between_ranks(last.final_stall, ending, silence, last):
-        return _stalled(last.final_stall, ending, last)
+        return NO_HANG
+    if last.final_stall is not None and _is_between_ranks(last.final_stall, ending, silence, last):
+        return _from_stall(last.final_stall, ending, last)
     if last.working is not None or ranks_complaints is None or last.raised:
-        return NOBODY
-    if last.reaped and not isinstance(first_step, Missing):
-        return _first_step(first_step, ending)
-    return NOBODY if last.quiet is None else _from_silence(*last.quiet, ending, silence, last)
+        return NO_HANG
+    if last.ended_from_outside and not isinstance(first_step, Missing):
+        return _from_first_step(first_step, ending)
+    return NO_HANG if last.quiet is None else _from_silence(*last.quiet, ending, silence, last)
 
 
 def _from_complaints(
@@ -100,28 +100,28 @@ def _from_complaints(
 def _from_stacks(stacks: HangStacks, ending: Ending, silence: Silence, last: LastPart, causes: HangCauses) -> HangLead:
     """Stacks in a collective, taken because the run did not move. Stacks of the ranks themselves, which show who is
     absent, are independent evidence."""
-    away, still, state = stacks.absent, last.find_stall(), ending.state
-    second = still is not None or causes.machine is not None or silence.stall is not None
-    certainty = Certainty.SUPPORTED if second or (away is not None and stacks.suspected) else Certainty.POSSIBLE
-    if second and away is not None and state is not None and state.value in REAPED:
+    absent, stall, state = stacks.absent, last.find_stall(), ending.state
+    second = stall is not None or causes.machine is not None or silence.stall is not None
+    certainty = Certainty.SUPPORTED if second or (absent is not None and stacks.suspected) else Certainty.POSSIBLE
+    if second and absent is not None and state is not None and state.value in OUTSIDE_END_STATES:
         certainty = Certainty.ESTABLISHED
-    return HangLead(certainty, absent=away, stall=still, owner=None if away is not None else "unknown")
+    return HangLead(certainty, absent=absent, stall=stall, owner=None if absent is not None else "unknown")
 
 
-def _between_ranks(stall: Stall, ending: Ending, silence: Silence, last: LastPart) -> bool:
+def _is_between_ranks(stall: Stall, ending: Ending, silence: Silence, last: LastPart) -> bool:
     """Whether idle GPUs are a problem between ranks that no closing line or error explains."""
     if int(stall.activity.worked.sum()) < 2 and not silence.several_ranks:
         return False
     spoken_of = ending.state is not None or bool(ending.notices) or bool(stall.outliers)
-    if not spoken_of and stall.activity.basis in ("power", "utilization") and silence.unread is None:
+    if not spoken_of and stall.activity.basis in ("power", "utilization") and silence.missing_log is None:
         return False  # a log excerpt, and signals that need a silent log to be conclusive
     return not ending.ends and (not last.raised or (stall.sure and stall.busy_waiting))
 
 
-def _stalled(stall: Stall, ending: Ending, last: LastPart) -> HangLead:
+def _from_stall(stall: Stall, ending: Ending, last: LastPart) -> HangLead:
     """Stalled GPUs; more than supported if a second plane agrees."""
     quiet, state, end = last.quiet, ending.state, ending.time
-    shows = [] if quiet is None else [(SILENT if quiet[1] else UNACCOUNTED)(seconds=quiet[0])]
+    shows = [] if quiet is None else [(NOTHING_PRINTED if quiet[1] else UNACCOUNTED)(seconds=quiet[0])]
     if state is not None:
         shows.append(how_it_ended(state))
     elif end is not None:
@@ -134,7 +134,7 @@ def _stalled(stall: Stall, ending: Ending, last: LastPart) -> HangLead:
     return HangLead(certainty, tuple(shows), next(reversed(last.points), None), stall=stall)
 
 
-def _first_step(stuck: FirstStepHang, ending: Ending) -> HangLead:
+def _from_first_step(stuck: FirstStepHang, ending: Ending) -> HangLead:
     """Ranks that connected, spun and never completed a step: they wait in one of their first collectives."""
     shows = stuck.claims if ending.state is None else (*stuck.claims, how_it_ended(ending.state))
     return HangLead(Certainty.SUPPORTED if stuck.sure else Certainty.POSSIBLE, shows, since=stuck.since)
@@ -143,7 +143,7 @@ def _first_step(stuck: FirstStepHang, ending: Ending) -> HangLead:
 def _from_silence(quiet: Value, stamped: bool, ending: Ending, silence: Silence, last: LastPart) -> HangLead:
     """A hang without a watchdog: several ranks trained, then nothing more until the run was ended."""
     point, state = last.points[-1], ending.state
-    shows = [(SILENT if stamped else UNACCOUNTED)(seconds=quiet)]
+    shows = [(NOTHING_PRINTED if stamped else UNACCOUNTED)(seconds=quiet)]
     shows.append(last_logged(silence.signs["progress"], point))
     if state is not None:
         shows.append(how_it_ended(state))

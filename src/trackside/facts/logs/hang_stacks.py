@@ -12,9 +12,9 @@ from functools import cached_property
 
 from trackside.evidence import Evidence, Frame, Value, derived
 from trackside.facts.fact import fact
-from trackside.facts.logs.order import followed_by
+from trackside.facts.logs.order import last_after
 from trackside.facts.logs.silence import Silence
-from trackside.facts.ranks import AbsentRanks, named, rank_of
+from trackside.facts.ranks import AbsentRanks, cited_ranks, rank_of
 from trackside.finding import Claim, Sentence
 from trackside.model import Event, Run
 from trackside.query import events
@@ -24,23 +24,23 @@ WAIT_GPU = Sentence(
     "{ranks} waited for a backward pass or the GPU, at {place}",
     running="{ranks} wait for a backward pass or the GPU, at {place}",
 )
-ELSEWHERE = Sentence(
+STAYED_ELSEWHERE = Sentence(
     "{ranks} did not reach it and stayed at {place}", running="{ranks} have not reached it and are at {place}"
 )
-PARTED = Sentence(
+OTHER_COLLECTIVE = Sentence(
     "{ranks} waited in another collective than the others: {call}, at {place}",
     running="{ranks} wait in another collective than the others: {call}, at {place}",
 )
-STOOD = Sentence("{ranks} stayed at {place}", running="{ranks} are at {place}")
-WAIT_IN_SOME, WAIT_GPU_SOME, ELSEWHERE_SOME, STOOD_SOME = (
-    Sentence(sentence.text.replace("{ranks}", "{who}"), sentence.running.replace("{ranks}", "{who}"))
-    for sentence in (WAIT_IN, WAIT_GPU, ELSEWHERE, STOOD)
+STAYED_AT = Sentence("{ranks} stayed at {place}", running="{ranks} are at {place}")
+WAIT_IN_PROCESSES, WAIT_GPU_PROCESSES, STAYED_ELSEWHERE_PROCESSES, STAYED_AT_PROCESSES = (
+    Sentence(sentence.text.replace("{ranks}", "{processes}"), sentence.running.replace("{ranks}", "{processes}"))
+    for sentence in (WAIT_IN, WAIT_GPU, STAYED_ELSEWHERE, STAYED_AT)
 )
-"""The same of processes whose ranks aren't known."""
+"""The same of processes whose ranks are unknown."""
 
-AGENT = "hang-report"
+AGENT_PARSER = "hang-report"
 """The parser of the agent's lines."""
-SPAN_S = 120.0
+DUMP_S = 120.0
 """Time within which the stacks of one process are taken once."""
 MAX_PLACES = 4
 """Maximum number of code locations of one kind in the claims, those of the most ranks first."""
@@ -64,7 +64,7 @@ class HangStacks:
     @property
     def suspected(self) -> bool:
         """Whether the agent took them because it saw a stall; anyone may take stacks of a healthy run."""
-        return any(row.parser == AGENT for row in (*self.waiting, *self.elsewhere))
+        return any(row.parser == AGENT_PARSER for row in (*self.waiting, *self.elsewhere))
 
     @property
     def ranks(self) -> frozenset[int]:
@@ -85,11 +85,15 @@ class HangStacks:
     @cached_property
     def claims(self) -> tuple[Claim, ...]:
         """The claims about all of them, except the one in :attr:`absent`."""
-        inside = [row for row in self.waiting if row.get("collective") is not None and row not in self.other_collective]
+        in_collective = [
+            row for row in self.waiting if row.get("collective") is not None and row not in self.other_collective
+        ]
         busy = [row for row in self.waiting if row.get("collective") is None and row not in self.other_collective]
-        shows = self._places(inside, WAIT_IN, WAIT_IN_SOME, call=True) + self._places(busy, WAIT_GPU, WAIT_GPU_SOME)
-        away = self._elsewhere_claims()
-        return (*shows, *(away[1:] if self.absent is not None else away))
+        shows = self._places(in_collective, WAIT_IN, WAIT_IN_PROCESSES, call=True) + self._places(
+            busy, WAIT_GPU, WAIT_GPU_PROCESSES
+        )
+        elsewhere_claims = self._elsewhere_claims()
+        return (*shows, *(elsewhere_claims[1:] if self.absent is not None else elsewhere_claims))
 
     @cached_property
     def code_line(self) -> Value | None:
@@ -98,18 +102,20 @@ class HangStacks:
         return self.frame.value(rows[0], "place") if rows else None
 
     def lines(self, ranks: Iterable[int]) -> list[Claim]:
-        """Code locations of these ranks, which other evidence says are absent."""
+        """Code locations of these ranks, which other evidence shows to be absent."""
         selected = set(ranks)
         return self._places(
-            [row for row in (*self.elsewhere, *self.other_collective) if rank_of(row) in selected], STOOD, STOOD_SOME
+            [row for row in (*self.elsewhere, *self.other_collective) if rank_of(row) in selected],
+            STAYED_AT,
+            STAYED_AT_PROCESSES,
         )
 
     def _elsewhere_claims(self) -> list[Claim]:
         """Code locations of the ranks that the others wait for; of all ranks if none wait."""
-        some = ELSEWHERE_SOME if self.waiting else STOOD_SOME
+        by_process = STAYED_ELSEWHERE_PROCESSES if self.waiting else STAYED_AT_PROCESSES
         if not self.elsewhere:
-            return self._places(self.other_collective, PARTED, some, call=True)
-        return self._places(self.elsewhere, ELSEWHERE if self.waiting else STOOD, some)
+            return self._places(self.other_collective, OTHER_COLLECTIVE, by_process, call=True)
+        return self._places(self.elsewhere, STAYED_ELSEWHERE if self.waiting else STAYED_AT, by_process)
 
     def _places(
         self, rows: Iterable[Event], by_rank: Sentence, by_process: Sentence, *, call: bool = False
@@ -124,13 +130,13 @@ class HangStacks:
             values = {"place": self.frame.value(first, "place" if first.get("place") is not None else "top")}
             if call:
                 values["call"] = self.frame.value(first, "collective")
-            ranks = named(self.frame, group)
+            ranks = cited_ranks(self.frame, group)
             if ranks is not None:
                 shows.append(by_rank(ranks=ranks, **values))
             else:
                 processes = tuple(f"process {row.get('pid')}" for row in group)
-                who = derived(processes, *(self.frame.value(row, "pid") for row in group))
-                shows.append(by_process(who=who, **values))
+                cited = derived(processes, *(self.frame.value(row, "pid") for row in group))
+                shows.append(by_process(processes=cited, **values))
         return shows
 
 
@@ -138,40 +144,42 @@ class HangStacks:
 def hang_stacks(evidence: Evidence, silence: Silence) -> HangStacks:
     """Empty if no stack was taken, or if the run continued after it."""
     frame = evidence["stacks"]
-    rows = [row for row in frame.events if row.get("resumed_s") is None and followed_by(row, silence.points) is None]
+    rows = [row for row in frame.events if row.get("resumed_s") is None and last_after(row, silence.points) is None]
     by_process: dict[object, list[Event]] = {}
     for row in rows:
         rank = rank_of(row)
         by_process.setdefault((row.node, rank) if rank is not None else (row.at.path, row.get("pid")), []).append(row)
-    chosen = [one for group in by_process.values() if (one := _telling(group)) is not None]
+    chosen = [thread for group in by_process.values() if (thread := _training_thread(group)) is not None]
     waiting_in_call = [row for row in chosen if row.get("collective") is not None]
     busy = [row for row in chosen if row.get("collective") is None and row.get("waits") is not None]
     # A single rank in a backward pass may be working, unless the agent saw that it was idle.
-    in_collective = waiting_in_call or len(busy) > 1 or (len(chosen) > 1 and any(row.parser == AGENT for row in busy))
+    in_collective = (
+        waiting_in_call or len(busy) > 1 or (len(chosen) > 1 and any(row.parser == AGENT_PARSER for row in busy))
+    )
     waiting = [*waiting_in_call, *busy] if in_collective else []
-    away = [row for row in chosen if row not in waiting]
-    return HangStacks(frame, tuple(waiting), tuple(away), () if away else _parted(waiting))
+    elsewhere = [row for row in chosen if row not in waiting]
+    return HangStacks(frame, tuple(waiting), tuple(elsewhere), () if elsewhere else _in_other_collective(waiting))
 
 
-def _telling(rows: Sequence[Event]) -> Event | None:
+def _training_thread(rows: Sequence[Event]) -> Event | None:
     """The training thread: of the last time that stacks were taken, one in a collective, else the main thread."""
     newest = max(rows, key=lambda row: (row.time or 0.0, row.at.line))
-    began = (newest.time or 0.0) - SPAN_S
-    ordered = [row for row in rows if row.get("pid") == newest.get("pid") and (row.time or 0.0) >= began]
+    earliest = (newest.time or 0.0) - DUMP_S
+    ordered = [row for row in rows if row.get("pid") == newest.get("pid") and (row.time or 0.0) >= earliest]
     main = [row for row in ordered if row.get("thread") in (None, "MainThread") or row.get("tid") == row.get("pid")]
-    inside = [row for row in ordered if row.get("collective") is not None]
-    if main and (main[0].get("collective") is not None or not inside):
+    in_collective = [row for row in ordered if row.get("collective") is not None]
+    if main and (main[0].get("collective") is not None or not in_collective):
         return main[0]
-    return inside[0] if inside else None
+    return in_collective[0] if in_collective else None
 
 
-def _parted(waiting: Sequence[Event]) -> tuple[Event, ...]:
+def _in_other_collective(waiting: Sequence[Event]) -> tuple[Event, ...]:
     """The few that wait in another collective than more than half of all do."""
-    inside = [row for row in waiting if row.get("collective") is not None and row.get("place") is not None]
+    in_collective = [row for row in waiting if row.get("collective") is not None and row.get("place") is not None]
     groups: dict[tuple[object, object], list[Event]] = {}
-    for row in inside:
+    for row in in_collective:
         groups.setdefault((row.get("collective"), row.get("place")), []).append(row)
-    most = max(groups.values(), key=len, default=[])
-    if len(groups) < 2 or len(inside) < len(waiting) or len(most) * 2 <= len(waiting):
+    largest = max(groups.values(), key=len, default=[])
+    if len(groups) < 2 or len(in_collective) < len(waiting) or len(largest) * 2 <= len(waiting):
         return ()
-    return tuple(row for row in inside if row not in most)
+    return tuple(row for row in in_collective if row not in largest)

@@ -15,7 +15,7 @@ from trackside.facts.fact import fact
 from trackside.facts.logs.ending import Ending
 from trackside.facts.logs.restarts import LauncherRestarts
 from trackside.finding import Claim, Sentence
-from trackside.model import Event, Record, Role, Run
+from trackside.model import Event, EventRole, Record, Run
 from trackside.query import events, record
 
 Scope = Literal["node", "job"]
@@ -23,7 +23,7 @@ SCOPES: Mapping[str, Scope] = {"host": "node", "cgroup": "job", "container": "jo
 """Whose memory ran out, by the kernel's line; Slurm counts kills of either kind."""
 
 
-OOM = Sentence("host memory ran out: {line}")
+HOST_MEMORY_RAN_OUT = Sentence("host memory ran out: {line}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,27 +51,27 @@ class OomKills:
     run: Run
 
     @cached_property
-    def own(self) -> tuple[Event, ...]:
+    def own_kills(self) -> tuple[Event, ...]:
         """The kills of the run's processes."""
-        return tuple(row for row in self.frame.events if of_run(row, self.run))
+        return tuple(row for row in self.frame.events if belongs_to_run(row, self.run))
 
     @cached_property
     def report(self) -> OomReport | None:
         """The first report that the run ran out of host memory, unless training continued after it."""
-        for row in self.own:
-            if row.role is Role.ROOT and not self.restarts.recovered(row):
-                return OomReport(OOM(line=self.frame.value(row, "text")), row)
+        for row in self.own_kills:
+            if row.role is EventRole.ROOT and not self.restarts.has_recovered(row):
+                return OomReport(HOST_MEMORY_RAN_OUT(line=self.frame.value(row, "text")), row)
         job = self.ending.job
         if job is not None and job.get("state") == "OUT_OF_MEMORY":
-            return OomReport(OOM(line=self.ending.jobs.value(job, "state")), job)
+            return OomReport(HOST_MEMORY_RAN_OUT(line=self.ending.jobs.value(job, "state")), job)
         for step in self.steps.records:
             if step.get("state") == "OUT_OF_MEMORY":
-                return OomReport(OOM(line=self.steps.value(step, "state")), step)
+                return OomReport(HOST_MEMORY_RAN_OUT(line=self.steps.value(step, "state")), step)
         return None
 
     def scope(self, nodes: tuple[str, ...]) -> Scope | None:
         """Whose memory ran out on these nodes (on any, if empty), if the kernel's lines agree."""
-        rows = [row for row in self.own if row.node is None or not nodes or row.node in nodes]
+        rows = [row for row in self.own_kills if row.node is None or not nodes or row.node in nodes]
         scopes = {SCOPES[scope] for row in rows if (scope := str(row.get("scope"))) in SCOPES}
         return scopes.pop() if len(scopes) == 1 else None
 
@@ -82,7 +82,7 @@ def oom_kills(evidence: Evidence, ending: Ending, restarts: LauncherRestarts, ru
     return OomKills(evidence["kills"], evidence["steps"], ending, restarts, run)
 
 
-def of_run(row: Event, run: Run) -> bool:
+def belongs_to_run(row: Event, run: Run) -> bool:
     """Whether a kill belongs to the run, if its cgroup or step names a job."""
     ids = {str(name) for name in (run.id, *run.aliases) if name}
     step, cgroup = str(row.get("step") or ""), str(row.get("cgroup") or "")

@@ -1,4 +1,4 @@
-"""Order of events whose clocks and files differ. Pure."""
+"""Order of events whose clocks and files differ. Pure functions."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ def follows(later: Event, earlier: Event) -> bool | None:
     return None
 
 
-def followed_by(event: Event, others: Iterable[Event]) -> Event | None:
+def last_after(event: Event, others: Iterable[Event]) -> Event | None:
     """The last of ``others`` that is known to have come after ``event``."""
-    known = others if isinstance(others, Sequence) else tuple(others)
-    return next((other for other in reversed(known) if follows(other, event)), None)
+    events = others if isinstance(others, Sequence) else tuple(others)
+    return next((later for later in reversed(events) if follows(later, event)), None)
 
 
 def latest(events: Iterable[Event]) -> list[Event]:
@@ -30,8 +30,8 @@ def latest(events: Iterable[Event]) -> list[Event]:
         path = event.at.path
         if path not in by_place or follows(event, by_place[path]):
             by_place[path] = event
-        known = by_time.get(path)
-        if event.time is not None and (known is None or known.time is None or event.time > known.time):
+        newest = by_time.get(path)
+        if event.time is not None and (newest is None or newest.time is None or event.time > newest.time):
             by_time[path] = event
     return [*by_time.values(), *by_place.values()]
 

@@ -14,14 +14,14 @@ from functools import cached_property
 from trackside.evidence import Evidence, Frame
 from trackside.facts.fact import fact
 from trackside.facts.logs.exceptions import Exceptions
-from trackside.facts.logs.order import followed_by
+from trackside.facts.logs.order import last_after
 from trackside.facts.logs.silence import Silence
-from trackside.facts.ranks import named
+from trackside.facts.ranks import cited_ranks
 from trackside.finding import Claim, Culprit, Sentence
-from trackside.model import Event, Role
+from trackside.model import Event, EventRole
 from trackside.query import events
 
-FAILED: Mapping[str, Sentence] = {
+FAILURES: Mapping[str, Sentence] = {
     "duplicate_rank": Sentence("two processes claimed the same rank: {line}"),
     "duplicate_gpu": Sentence("two ranks were put on the same GPU: {line}"),
     "interface": Sentence("the configured network interface does not exist or does not reach the peers: {line}"),
@@ -35,13 +35,13 @@ FAILED: Mapping[str, Sentence] = {
 }
 """By reason, the most informative first."""
 START_FAILED = Sentence("connecting the ranks failed: {line}")
-ADDRESS = Sentence("the address is {address}")
+ADDRESS_IS = Sentence("the address is {address}")
 ADDRESSES = {
     "port_in_use": Sentence("the port is {address}"),
     "interface": Sentence("the interface is {address}"),
     "timeout": Sentence("the message names {address}"),
 }
-NEVER_CAME = Sentence(
+RANK_NEVER_REGISTERED = Sentence(
     (
         "the ranks that report the error had reached the store ({count:failures} to reach an address): some "
         "rank never registered there"
@@ -51,7 +51,7 @@ NEVER_CAME = Sentence(
         "has not registered there"
     ),
 )
-COMPLAINED = Sentence("reported by {ranks}")
+REPORTED_BY = Sentence("reported by {ranks}")
 FIX_RANKS = Sentence(
     "start each process with its own rank and GPU (node rank from SLURM_NODEID, local rank from SLURM_LOCALID), and "
     "resubmit"
@@ -73,7 +73,7 @@ FIX_NETWORK = Sentence(
     "check in the job script, from every node, that the coordinator's address and port respond, and that every rank "
     "starts"
 )
-NEVER_MET = Sentence("the ranks never connected to each other")
+NEVER_CONNECTED = Sentence("the ranks never connected to each other")
 HEADLINES = {
     FIX_RANKS: Sentence("the ranks never connected: several processes claim the same rank or GPU"),
     FIX_INTERFACE: Sentence("the ranks never connected: the network interface that is set does not exist"),
@@ -82,7 +82,7 @@ HEADLINES = {
     FIX_ADDRESS: Sentence("the ranks never connected: nothing listens at the coordinator's address"),
     FIX_START: Sentence("the ranks never connected: some of them never started"),
 }
-"""Remedy -> the answer in one clause; of others :data:`NEVER_MET`."""
+"""Remedy -> the answer in one clause; of others :data:`NEVER_CONNECTED`."""
 HEADLINES_AT = {
     "interface": Sentence("the ranks never connected: network interface {address} does not exist or has no route"),
     "port_in_use": Sentence("the ranks never connected: the coordinator's port {address} is in use"),
@@ -91,8 +91,8 @@ HEADLINES_AT = {
     "unreachable": Sentence("the ranks never connected: {address} is unreachable"),
 }
 """Reason -> the same, if the failure names the address."""
-JOINED = Sentence("the ranks never connected: only {address}")
-CLIENTS = re.compile(r"\d+/\d+ clients joined")
+ONLY_JOINED = Sentence("the ranks never connected: only {address}")
+CLIENTS_JOINED = re.compile(r"\d+/\d+ clients joined")
 """How many ranks arrived, which a timeout names in place of an address."""
 REMEDIES: Mapping[str, tuple[Culprit, Sentence]] = {
     "duplicate_rank": ("job", FIX_RANKS),
@@ -108,9 +108,9 @@ connection means that the address was reached and nothing listened there: a wron
 started."""
 HOST_LIST = re.compile(r"[\w-]\[\d[\d,-]*\]")
 """Slurm's compact form of several hosts, passed as one host name: no resolver knows it."""
-VAGUE = ("timeout", "closed", "bootstrap", "unreachable")
+VAGUE_REASONS = ("timeout", "closed", "bootstrap", "unreachable")
 """Reasons that carry little information."""
-LIBRARY = re.compile(r"NCCL error|HCCL error|function error: Hccl")
+LIBRARY_ABORT = re.compile(r"NCCL error|HCCL error|function error: Hccl")
 """The library aborts: before any group has formed that is a start-up failure, too."""
 
 
@@ -130,10 +130,10 @@ class RendezvousFailures:
         return tuple(row for row in self.rows if row.get("retry") is not True)
 
     @cached_property
-    def telling(self) -> Event:
+    def most_informative(self) -> Event:
         """The row with the most informative reason."""
         best = min(self.final or self.rows, key=_rank)
-        if not self.final or str(best.get("reason")) in VAGUE:
+        if not self.final or str(best.get("reason")) in VAGUE_REASONS:
             host = str(best.get("address") or "").rsplit(":", 1)[0]
             same = [row for row in self.rows if not host or host in str(row.get("address") or host)]
             best = min([*same, best], key=_rank)
@@ -142,7 +142,7 @@ class RendezvousFailures:
     @property
     def reason(self) -> str:
         """The reason of the most informative row."""
-        return str(self.telling.get("reason"))
+        return str(self.most_informative.get("reason"))
 
     @property
     def rank_absent(self) -> bool:
@@ -155,44 +155,48 @@ class RendezvousFailures:
         if self.rank_absent:
             return "job", FIX_START
         culprit, remedy = REMEDIES.get(self.reason, ("unknown", FIX_NETWORK))
-        listed = self.reason == "dns" and HOST_LIST.search(str(self.telling.get("address") or ""))
-        return "job" if listed else culprit, remedy
+        is_host_list = self.reason == "dns" and HOST_LIST.search(str(self.most_informative.get("address") or ""))
+        return "job" if is_host_list else culprit, remedy
 
     @property
     def headline(self) -> Claim | None:
         """The answer, with the address or the number of ranks that the failure names; None if it names neither."""
-        address = str(self.telling.get("address") or "")
-        says = JOINED if CLIENTS.fullmatch(address) else HEADLINES_AT.get(self.reason) if address else None
-        return None if says is None else says(address=self.frame.value(self.telling, "address"))
+        address = str(self.most_informative.get("address") or "")
+        sentence = (
+            ONLY_JOINED if CLIENTS_JOINED.fullmatch(address) else HEADLINES_AT.get(self.reason) if address else None
+        )
+        return None if sentence is None else sentence(address=self.frame.value(self.most_informative, "address"))
 
     @property
     def claims(self) -> list[Claim]:
         """What failed, at which address, and who reported it."""
-        frame, telling, reason = self.frame, self.telling, self.reason
-        claims = [FAILED.get(reason, START_FAILED)(line=frame.value(telling, "text"))]
+        frame, telling, reason = self.frame, self.most_informative, self.reason
+        claims = [FAILURES.get(reason, START_FAILED)(line=frame.value(telling, "text"))]
         if telling.get("address") is not None:
-            claims.append(ADDRESSES.get(reason, ADDRESS)(address=frame.value(telling, "address")))
+            claims.append(ADDRESSES.get(reason, ADDRESS_IS)(address=frame.value(telling, "address")))
         if self.rank_absent:
-            claims.append(NEVER_CAME(count=frame.reduce("count", "address")))
-        ranks = named(frame, self.rows)
-        return claims if ranks is None else [*claims, COMPLAINED(ranks=ranks)]
+            claims.append(RANK_NEVER_REGISTERED(count=frame.reduce("count", "address")))
+        ranks = cited_ranks(frame, self.rows)
+        return claims if ranks is None else [*claims, REPORTED_BY(ranks=ranks)]
 
 
 @fact({"failures": events("rendezvous_failure")}, needs=("failures",))
 def rendezvous_failures(evidence: Evidence, exceptions: Exceptions, silence: Silence) -> RendezvousFailures:
     """Missing if no log was given."""
-    frame, up = evidence["failures"], silence.formed
-    rows = [row for row in frame.events if row.role is Role.ROOT and followed_by(row, up) is None]
-    own = [row for row in exceptions.frame.events if _of_startup(row) and followed_by(row, up) is None]
-    return RendezvousFailures(frame, tuple(rows), tuple(own))
+    frame, group_events = evidence["failures"], silence.formed
+    rows = [row for row in frame.events if row.role is EventRole.ROOT and last_after(row, group_events) is None]
+    startup_errors = [
+        row for row in exceptions.frame.events if _is_startup_error(row) and last_after(row, group_events) is None
+    ]
+    return RendezvousFailures(frame, tuple(rows), tuple(startup_errors))
 
 
 def _rank(row: Event) -> int:
     reason = str(row.get("reason"))
-    return list(FAILED).index(reason) if reason in FAILED else len(FAILED)
+    return list(FAILURES).index(reason) if reason in FAILURES else len(FAILURES)
 
 
-def _of_startup(row: Event) -> bool:
+def _is_startup_error(row: Event) -> bool:
     """Whether it is a failed rendezvous, or the library aborted."""
-    library = row.get("about") == "collective" and LIBRARY.search(str(row.get("message") or "")) is not None
-    return row.role is Role.ROOT and (row.get("about") == "rendezvous" or library)
+    library = row.get("about") == "collective" and LIBRARY_ABORT.search(str(row.get("message") or "")) is not None
+    return row.role is EventRole.ROOT and (row.get("about") == "rendezvous" or library)

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from trackside.evidence import Evidence, Frame, Missing
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.logs.ending import Ending
-from trackside.facts.logs.order import followed_by, follows
+from trackside.facts.logs.order import follows, last_after
 from trackside.facts.training.learning import Trajectory
 from trackside.finding import Claim, Sentence
 from trackside.model import Event
 from trackside.query import events
 
-RESTARTED = Sentence("the launcher restarted its workers: {line}")
-AGAIN = Sentence("the run continued from its last checkpoint; the same failure may come back")
-LIVED_ON = Sentence("training continued after that: {point}")
+WORKERS_RESTARTED = Sentence("the launcher restarted its workers: {line}")
+MAY_RECUR = Sentence("training continued after the restart; the same failure may come back")
+TRAINING_CONTINUED = Sentence("training continued after that: {point}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,18 +26,18 @@ class LauncherRestarts:
     trajectory: Maybe[Trajectory]
     ended_badly: bool
 
-    def lived_on(self, failure: Event) -> tuple[Claim, ...]:
+    def restart_claims(self, failure: Event) -> tuple[Claim, ...]:
         """That the workers were restarted after a failure and logged steps followed; empty if not."""
         if isinstance(self.trajectory, Missing):
             return ()
         restart = next((row for row in self.frame.events if follows(row, failure)), None)
-        point = followed_by(restart, self.trajectory.points) if restart is not None else None
+        point = last_after(restart, self.trajectory.points) if restart is not None else None
         if restart is None or point is None:
             return ()
         line = self.frame.value(restart, "text")
-        return RESTARTED(line=line), LIVED_ON(point=self.trajectory.progress.value(point, "text"))
+        return WORKERS_RESTARTED(line=line), TRAINING_CONTINUED(point=self.trajectory.progress.value(point, "text"))
 
-    def recovered(self, failure: Event) -> bool:
+    def has_recovered(self, failure: Event) -> bool:
         """Whether training continued after a failure. In a log with several writers, points may be written late: if the
         run ended badly they count only with their own time, or after a restart."""
         if isinstance(self.trajectory, Missing):

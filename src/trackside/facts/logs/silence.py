@@ -12,11 +12,11 @@ from functools import cached_property
 from trackside.evidence import Evidence, Frame, Missing, Value, derived
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.logs.ending import Ending
-from trackside.facts.training.learning import Trajectory, number, training_points
+from trackside.facts.training.learning import Trajectory, logged_steps, numeric_field
 from trackside.model import Event, Run
 from trackside.query import Query, events
 
-LIFE: Mapping[str, Query] = {
+SIGNS_OF_LIFE: Mapping[str, Query] = {
     "progress": events("progress"),
     "starts": events("training_start"),
     "saves": events("checkpoint_saved"),
@@ -33,11 +33,11 @@ LIFE: Mapping[str, Query] = {
 class Limits:
     """When silence exceeds the usual interval of the run."""
 
-    intervals: float = 10.0
+    min_intervals: float = 10.0
     """Number of printed intervals without output; evaluation and saves take a few."""
     min_silence_s: float = 600.0
     """NCCL's default timeout; evaluations and saves of healthy runs stay below it."""
-    share: float = 0.25
+    min_share: float = 0.25
     """Share of the run's duration, for runs too short for ``min_silence_s``."""
     unstamped_share: float = 0.6
     """Share of the run's duration that its steps do not explain, if lines carry no time: start-up and saves may take
@@ -52,16 +52,16 @@ class Silence:
     """Signs of life in the log, and the silence after the last of them."""
 
     signs: Mapping[str, Frame]
-    """The frames of :data:`LIFE`, by name; empty if there is no answer."""
+    """The frames of :data:`SIGNS_OF_LIFE`, by name; empty if there is no answer."""
     hosts: Frame
     ending: Ending
     trajectory: Maybe[Trajectory]
     run: Run
     limits: Limits
-    unread: Missing | None = None
+    missing_log: Missing | None = None
     """Why no log was read; None if one was."""
 
-    def last_sign(self, names: Iterable[str] = tuple(LIFE)) -> Value | None:
+    def last_sign(self, names: Iterable[str] = tuple(SIGNS_OF_LIFE)) -> Value | None:
         """Time of the last stamped sign of life of these kinds, POSIX seconds; the scheduler's lines do not count."""
         notices = {(row.at.path, row.time) for row in self.ending.notices.events}
         best: tuple[float, Frame, Event, str] | None = None
@@ -77,7 +77,7 @@ class Silence:
                     best = best if closing else (float(time), frame, row, field)
         return None if best is None else best[1].value(best[2], best[3], "time")
 
-    def seconds(self, names: Iterable[str] = tuple(LIFE)) -> Value | None:
+    def seconds(self, names: Iterable[str] = tuple(SIGNS_OF_LIFE)) -> Value | None:
         """Seconds from the last stamped sign of life to the run's end (or to now, if it still runs); None if
         unknown."""
         sign, end = self.last_sign(names), self.ending.time
@@ -86,10 +86,10 @@ class Silence:
             return None
         return derived(max(0.0, last - sign.value), *([] if end is None else [end]), sign, unit="s")
 
-    def sign_after(self, moment: float) -> Value | None:
-        """The last stamped sign of life, if it came after ``moment``: the job continued by itself."""
+    def sign_after(self, time: float) -> Value | None:
+        """The last stamped sign of life, if it came after ``time``: the job continued by itself."""
         sign = self.last_sign()
-        return sign if sign is not None and isinstance(sign.value, (int, float)) and sign.value > moment else None
+        return sign if sign is not None and isinstance(sign.value, (int, float)) and sign.value > time else None
 
     def first_line(self, *names: str) -> Value | None:
         """The first line of the first of these kinds that has any."""
@@ -99,7 +99,7 @@ class Silence:
     @cached_property
     def points(self) -> tuple[Event, ...]:
         """The printed logged steps, without evaluations."""
-        return tuple(training_points(self.signs["progress"]))
+        return tuple(logged_steps(self.signs["progress"]))
 
     @cached_property
     def formed(self) -> tuple[Event, ...]:
@@ -125,15 +125,15 @@ class Silence:
         sources = [logs.value(row, "lines") for row in rows] + [notices.value(row, "text") for row in closing]
         exits = self.ending.exits.events
         closing += [row for row in exits if row.at.path in paths and row.get("source") == "srun"]
-        own = sum(int(str(row.get("lines"))) for row in rows) - len({(row.at.path, row.at.line) for row in closing})
-        return derived(max(0, own), *sources, unit="lines")
+        count = sum(int(str(row.get("lines"))) for row in rows) - len({(row.at.path, row.at.line) for row in closing})
+        return derived(max(0, count), *sources, unit="lines")
 
     @cached_property
     def stall(self) -> tuple[Value, bool] | None:
         """(seconds without activity before the end, whether time stamps prove it); None if it stayed active or nothing
         shows it."""
         trajectory, limits, elapsed = self.trajectory, self.limits, self.ending.elapsed
-        if not isinstance(trajectory, Missing) and trajectory.points and not trajectory.stamped:
+        if not isinstance(trajectory, Missing) and trajectory.points and not trajectory.has_times:
             left = self._left
             if left is None or elapsed is None or left.number < limits.unstamped_share * elapsed.number:
                 return None
@@ -143,15 +143,15 @@ class Silence:
             return None
         interval_s = 0.0 if isinstance(trajectory, Missing) else trajectory.interval_s
         length = quiet.number
-        long = length >= limits.min_silence_s or (elapsed is not None and length >= limits.share * elapsed.number)
-        return (quiet, True) if long and length >= limits.intervals * interval_s else None
+        long = length >= limits.min_silence_s or (elapsed is not None and length >= limits.min_share * elapsed.number)
+        return (quiet, True) if long and length >= limits.min_intervals * interval_s else None
 
     @cached_property
     def unaccounted(self) -> Value | None:
         """Seconds that the completed steps, at their printed pace, do not explain, if lines carry no time and the
         remainder is more than saves and start-up usually take: it is unclear what the run did then."""
         trajectory, elapsed = self.trajectory, self.ending.elapsed
-        if isinstance(trajectory, Missing) or not trajectory.points or trajectory.stamped or elapsed is None:
+        if isinstance(trajectory, Missing) or not trajectory.points or trajectory.has_times or elapsed is None:
             return None
         left, limits = self._left, self.limits
         enough = left is not None and left.number >= max(limits.min_silence_s, limits.open_share * elapsed.number)
@@ -163,7 +163,7 @@ class Silence:
         trajectory, elapsed = self.trajectory, self.ending.elapsed
         if isinstance(trajectory, Missing) or trajectory.last is None or elapsed is None:
             return None
-        elapsed_s = number(trajectory.last, "elapsed_s")
+        elapsed_s = numeric_field(trajectory.last, "elapsed_s")
         if elapsed_s is not None:
             printed = trajectory.progress.value(trajectory.last, "elapsed_s", "s")
             return derived(round(elapsed.number - elapsed_s, 1), elapsed, printed, unit="s")
@@ -186,8 +186,8 @@ class Silence:
         return False
 
 
-@fact({**LIFE, "hosts": events("host")}, limits=Limits())
+@fact({**SIGNS_OF_LIFE, "hosts": events("host")}, limits=Limits())
 def silence(evidence: Evidence, ending: Ending, trajectory: Maybe[Trajectory], run: Run, limits: Limits) -> Silence:
     """By stamped lines; by completed steps if no line is stamped."""
-    signs = {name: evidence[name] for name in LIFE}
+    signs = {name: evidence[name] for name in SIGNS_OF_LIFE}
     return Silence(signs, evidence["hosts"], ending, trajectory, run, limits, evidence.missing("logs"))

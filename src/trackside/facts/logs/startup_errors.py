@@ -13,20 +13,20 @@ from functools import cached_property
 from trackside.evidence import Evidence, Frame, Missing, Value
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.logs.ending import Ending
-from trackside.facts.logs.exceptions import RAISED, type_and_message, unhandled
-from trackside.facts.ranks import failed_beside, named
+from trackside.facts.logs.exceptions import JOB_RAISED, type_and_message, unhandled_exceptions
+from trackside.facts.ranks import cited_ranks, ranks_in_summary
 from trackside.facts.training.learning import Trajectory
 from trackside.finding import Claim, Sentence
-from trackside.model import Event, Role
+from trackside.model import Event, EventRole
 from trackside.query import events, record
 
 RAISED_ON = Sentence("{ranks} raised {type}: {message}")
-ROOTED = Sentence("caused by {type}: {message}")
-WHERE = Sentence("last line of the job's own code in the traceback: {frame}")
+CAUSED_BY = Sentence("caused by {type}: {message}")
+LAST_OWN_LINE = Sentence("last line of the job's own code in the traceback: {frame}")
 
-ABOUT = (None, "application", "cuda", "dataloader", "host_memory")
+STARTUP_TOPICS = (None, "application", "cuda", "dataloader", "host_memory")
 """Topics of the job's own start-up exceptions; the other topics have families of their own."""
-KILLED_WORKER = (4, 6, 8, 9, 11)
+WORKER_KILL_SIGNALS = (4, 6, 8, 9, 11)
 """Signals of a data-loader worker that make it a signal kill; a bus error at start-up means that /dev/shm is too
 small."""
 
@@ -36,9 +36,9 @@ class StartupErrors:
     """The job's own exceptions."""
 
     frame: Frame
-    unread: Missing | None
+    missing_log: Missing | None
     """Why no log was read; None if one was."""
-    own: tuple[Event, ...]
+    unhandled: tuple[Event, ...]
     """Exceptions that may have ended the run, earliest first."""
     other_cause: bool
     """Whether another exception or GPU memory error was printed that may be a cause."""
@@ -47,17 +47,17 @@ class StartupErrors:
     @property
     def cause(self) -> Event | None:
         """The earliest exception."""
-        return self.own[0] if self.own else None
+        return self.unhandled[0] if self.unhandled else None
 
     @property
     def copies(self) -> list[Event]:
         """Exceptions of the same type as the earliest: usually every rank raises the same one."""
-        return [row for row in self.own if row.get("type") == self.own[0].get("type")]
+        return [row for row in self.unhandled if row.get("type") == self.unhandled[0].get("type")]
 
     @cached_property
     def ranks(self) -> Value | None:
         """The ranks that raised it, by their labels or by the launcher's summary."""
-        return named(self.frame, self.copies) or failed_beside(self.copies, self.ending.launchers)
+        return cited_ranks(self.frame, self.copies) or ranks_in_summary(self.copies, self.ending.launchers)
 
     @cached_property
     def rank_numbers(self) -> tuple[int, ...]:
@@ -68,18 +68,18 @@ class StartupErrors:
     @property
     def type(self) -> Value:
         """The type of the earliest exception."""
-        return self.frame.value(self.own[0], "type")
+        return self.frame.value(self.unhandled[0], "type")
 
     @cached_property
     def claims(self) -> Sequence[Claim]:
         """The exception and its ranks, the root exception, and the location in the job's own code."""
-        frame, cause = self.frame, self.own[0]
+        frame, cause = self.frame, self.unhandled[0]
         values = type_and_message(frame, cause)
-        claims = [RAISED(**values) if self.ranks is None else RAISED_ON(**values, ranks=self.ranks)]
+        claims = [JOB_RAISED(**values) if self.ranks is None else RAISED_ON(**values, ranks=self.ranks)]
         if cause.get("root_type") not in (None, cause.get("type")):
-            claims.append(ROOTED(type=frame.value(cause, "root_type"), message=frame.value(cause, "root_message")))
+            claims.append(CAUSED_BY(type=frame.value(cause, "root_type"), message=frame.value(cause, "root_message")))
         if cause.get("user_frame") is not None:
-            claims.append(WHERE(frame=frame.value(cause, "user_frame")))
+            claims.append(LAST_OWN_LINE(frame=frame.value(cause, "user_frame")))
         return claims
 
 
@@ -95,12 +95,12 @@ class StartupErrors:
 def startup_errors(evidence: Evidence, trajectory: Maybe[Trajectory], ending: Ending) -> StartupErrors:
     """Missing if neither a log nor a job record was given."""
     frame, workers = evidence["exceptions"], evidence["workers"]
-    killed = {row.at.path for row in workers.events if row.get("signal") in KILLED_WORKER}
+    killed = {row.at.path for row in workers.events if row.get("signal") in WORKER_KILL_SIGNALS}
     rows = [
         row for row in frame.events
-        if row.get("about") in ABOUT and not (row.get("about") == "dataloader" and row.at.path in killed)
+        if row.get("about") in STARTUP_TOPICS and not (row.get("about") == "dataloader" and row.at.path in killed)
     ]  # fmt: skip
-    done = () if isinstance(trajectory, Missing) else (*trajectory.points, *trajectory.milestones)
-    other = bool(evidence["memory"]) or any(row.role is Role.ROOT for row in frame.events)
-    own = unhandled(rows, done)
-    return StartupErrors(frame, evidence.missing("exceptions"), tuple(own), other, ending)
+    progress = () if isinstance(trajectory, Missing) else (*trajectory.points, *trajectory.milestones)
+    other_cause = bool(evidence["memory"]) or any(row.role is EventRole.ROOT for row in frame.events)
+    exceptions = unhandled_exceptions(rows, progress)
+    return StartupErrors(frame, evidence.missing("exceptions"), tuple(exceptions), other_cause, ending)

@@ -10,17 +10,17 @@ from trackside.evidence import Evidence, Frame, Missing, Value
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.logs.ending import Ending, exit_signal
 from trackside.facts.logs.exceptions import Exceptions
-from trackside.facts.logs.order import first, followed_by, follows
+from trackside.facts.logs.order import first, follows, last_after
 from trackside.facts.training.learning import Trajectory
-from trackside.model import Event, Role
+from trackside.model import Event, EventRole
 from trackside.query import events
 
 SIGTERM = 15
-STOPPING = (SIGTERM, 1)
+STOP_SIGNALS = (SIGTERM, 1)
 """Signals that ask a process to end: SIGTERM, and SIGHUP when its session ends."""
-TIMED_OUT = 124
+TIMEOUT_EXIT_CODE = 124
 """Exit code of coreutils' timeout."""
-NAMED = re.compile(r"\b(?:15|1)$")
+NAMED_SIGNAL = re.compile(r"\b(?:15|1)$")
 """The number of such a signal at the end of an exception's message."""
 
 
@@ -52,27 +52,31 @@ def stop_signals(
 ) -> StopSignals:
     """Missing if no log was given."""
     frame = evidence["signals"]
-    rows = [(row, frame) for row in frame.events if row.get("signal") in STOPPING]
-    for other in (ending.exits, ending.launchers):
-        ended = (row for row in other.events if exit_signal(row) == SIGTERM or row.get("exit_code") == TIMED_OUT)
-        rows += [(row, other) for row in ended]
+    rows = [(row, frame) for row in frame.events if row.get("signal") in STOP_SIGNALS]
+    for frame_of_exits in (ending.exits, ending.launchers):
+        ended = (
+            row
+            for row in frame_of_exits.events
+            if exit_signal(row) == SIGTERM or row.get("exit_code") == TIMEOUT_EXIT_CODE
+        )
+        rows += [(row, frame_of_exits) for row in ended]
     raised = (row for row in exceptions.frame.events if row.get("about") == "signal")
-    rows += [(row, exceptions.frame) for row in raised if NAMED.search(str(row.get("message")))]
+    rows += [(row, exceptions.frame) for row in raised if NAMED_SIGNAL.search(str(row.get("message")))]
     points = () if isinstance(trajectory, Missing) else trajectory.points
-    last = [(row, of) for row, of in rows if followed_by(row, points) is None]
-    sign = first([row for row, _ in last])
+    final = [(row, source) for row, source in rows if last_after(row, points) is None]
+    sign = first([row for row, _ in final])
     if sign is None:
         return StopSignals(frame)
-    line = next(of.value(row, "text") for row, of in last if row is sign)
-    return StopSignals(frame, sign, line, next(_causes(sign, evidence, ending, exceptions), None))
+    line = next(source.value(row, "text") for row, source in final if row is sign)
+    return StopSignals(frame, sign, line, next(_other_causes(sign, evidence, ending, exceptions), None))
 
 
-def _causes(sign: Event, evidence: Evidence, ending: Ending, exceptions: Exceptions) -> Iterator[Value]:
+def _other_causes(sign: Event, evidence: Evidence, ending: Ending, exceptions: Exceptions) -> Iterator[Value]:
     """Other explanations for the end."""
     for frame in (ending.launchers, ending.exits):
         for row in frame.events:
             escalated = exit_signal(row) == 9 and follows(row, sign) is True  # SIGKILL after SIGTERM
-            if _failed(row) and (row.role is Role.ROOT or not escalated):
+            if _is_failure(row) and (row.role is EventRole.ROOT or not escalated):
                 yield frame.value(row, "text")
     for row in exceptions.unhandled:
         if follows(row, sign) is not True:
@@ -82,9 +86,9 @@ def _causes(sign: Event, evidence: Evidence, ending: Ending, exceptions: Excepti
             yield frame.value(row, "text")
 
 
-def _failed(row: Event) -> bool:
+def _is_failure(row: Event) -> bool:
     """Whether a process ended for another reason than a request to stop."""
     number, code = exit_signal(row), row.get("exit_code")
-    if code in (1, TIMED_OUT):
+    if code in (1, TIMEOUT_EXIT_CODE):
         return False
     return number not in (None, SIGTERM, 1, 2) or (number is None and code not in (None, 0))

@@ -12,7 +12,7 @@ from functools import cached_property
 from trackside.evidence import Evidence, Frame, Value
 from trackside.facts.fact import fact
 from trackside.facts.logs.exceptions import Exceptions
-from trackside.facts.logs.order import first, followed_by
+from trackside.facts.logs.order import first, last_after
 from trackside.facts.training.learning import Trajectory
 from trackside.model import Event
 from trackside.query import events
@@ -88,6 +88,6 @@ def reason_of(row: Event) -> str | None:
 def storage_faults(evidence: Evidence, exceptions: Exceptions, trajectory: Trajectory) -> StorageFaults:
     """Missing if no log was given."""
     lines = [row for row in evidence["faults"].events if not SHARED_MEMORY.search(f"{row.get('path')} {row.text}")]
-    last = [row for row in lines if followed_by(row, trajectory.progress.events) is None]
+    last = [row for row in lines if last_after(row, trajectory.progress.events) is None]
     raised = [row for row in exceptions.unhandled if about_storage(row)]
     return StorageFaults(evidence["faults"], tuple(raised), tuple(lines), tuple(last))

@@ -1,1 +1,1 @@
-"""How fast the run was and which ranks delayed it."""
+"""Facts about how fast the run was and which ranks delayed it. Start with pace.py."""

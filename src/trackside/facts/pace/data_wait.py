@@ -17,17 +17,17 @@ from trackside.evidence import Evidence, Frame, Grid, Missing, Value, derived
 from trackside.facts import maths
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.gpu.activity import Matrix, nan_median
-from trackside.facts.gpus import sampled
+from trackside.facts.gpus import value_or_none
 from trackside.facts.pace.pace import StepPace
-from trackside.facts.training.learning import Trajectory, number
+from trackside.facts.training.learning import Trajectory, numeric_field
 from trackside.finding import Claim, Sentence
 from trackside.model import Event
 from trackside.query import events, metric
 
 STARVED = Sentence("each step waits for data {share} of its time (median of {points}; typically {wait} versus {step})")
 STARVED_GAUGE = Sentence("each step waits for data {share} of its time (median of the run)")
-FED = Sentence("waiting for data takes {share} of each step (typically {wait}; {points})")
-FED_GAUGE = Sentence("waiting for data takes {share} of each step (median of the run)")
+LITTLE_WAIT = Sentence("waiting for data takes {share} of each step (typically {wait}; {points})")
+LITTLE_WAIT_GAUGE = Sentence("waiting for data takes {share} of each step (median of the run)")
 WAIT_GREW = Sentence("waiting for data grew from {before} to {after} of each step (medians)")
 SLOWER: Mapping[str, Sentence] = {
     "step": Sentence("a step took {during} from then on, {before} before (medians)"),
@@ -35,7 +35,7 @@ SLOWER: Mapping[str, Sentence] = {
     "launches": Sentence("a GPU got {during:plain} kernel launches per interval from then on, {before:plain} before"),
 }
 """By the kind of pace that was compared."""
-ADVISED = Sentence("a warning about the data loader: {line}")
+LOADER_WARNING = Sentence("a warning about the data loader: {line}")
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,13 @@ class Limits:
     """Minimum number of points after the warm-up for a reliable share."""
     warm_up_share: float = 0.1
     """Share of points dropped at the start, at least one: first batches wait for workers and caches."""
-    readings: int = 10
+    min_readings: int = 10
     """Minimum number of windows of the gauge for a reliable median."""
-    side: int = 5
+    min_side_windows: int = 5
     """Minimum number of windows on either side of the time at which it grew."""
-    slower: float = 1.1
+    min_slowdown_ratio: float = 1.1
     """Minimum slowdown of a step from the wait alone for the growth to matter."""
-    explained_share: float = 0.5
+    min_explained_share: float = 0.5
     """Minimum share of the slowdown explained by the wait that was also measured: other waits shift as well, and gauges
     of wait and throughput are means over different times."""
 
@@ -99,23 +99,27 @@ class DataWait:
     def advice(self) -> tuple[Claim, ...]:
         """The first warning about the loader."""
         rows = [row for row in self.warnings.events if "loader" in str(row.get("about")).lower()]
-        return tuple(ADVISED(line=self.warnings.value(row, "text")) for row in rows[:1])
+        return tuple(LOADER_WARNING(line=self.warnings.value(row, "text")) for row in rows[:1])
 
     @cached_property
     def growth(self) -> WaitGrowth | None:
         """That the gauge rose to another level and steps or throughput slowed down accordingly."""
         grid, limits = self.gauge, self.limits
-        index = None if grid is None else _split(nan_median(grid.values, axis=0), limits.side)
+        index = None if grid is None else _split(nan_median(grid.values, axis=0), limits.min_side_windows)
         if grid is None or index is None:
             return None
         first, last = float(grid.times[0]) - grid.step, float(grid.times[-1])
         since = float(grid.times[index]) - grid.step
         before, after = (grid.during(*span).value("median", unit="share") for span in ((first, since), (since, last)))
         wait_slowdown = (1 - before.number) / max(1 - after.number, 0.01)
-        if wait_slowdown < limits.slower:
+        if wait_slowdown < limits.min_slowdown_ratio:
             return None
         pace = self.pace.compare((first, since), (since, last))
-        if pace is None or pace.kind not in SLOWER or pace.slowdown < 1 + limits.explained_share * (wait_slowdown - 1):
+        if (
+            pace is None
+            or pace.kind not in SLOWER
+            or pace.slowdown < 1 + limits.min_explained_share * (wait_slowdown - 1)
+        ):
             return None
         slower = SLOWER[pace.kind](before=pace.before, during=pace.during)
         return WaitGrowth(since, (WAIT_GREW(before=before, after=after), slower))
@@ -132,20 +136,24 @@ class DataWait:
         level = maths.median([part for part, _ in warm])
         typical = min(warm, key=lambda pair: abs(pair[0] - level))[1]
         names = ("step_time_s", "compute_time_s", "comm_time_s")
-        step_field = next(name for name in names if number(typical, name) is not None)
+        step_field = next(name for name in names if numeric_field(typical, name) is not None)
         wait, step = frame.value(typical, "data_time_s", "s"), frame.value(typical, step_field, "s")
         share = derived(round(level, 3), wait, step, unit="share")
         points = frame.reduce("count", "data_time_s", unit="logged steps")
         starved = STARVED(share=share, wait=wait, step=step, points=points)
-        return WaitShare(share, starved, FED(share=share, wait=wait, points=points), warm[0][1])
+        return WaitShare(share, starved, LITTLE_WAIT(share=share, wait=wait, points=points), warm[0][1])
 
     @cached_property
     def _gauged(self) -> WaitShare | None:
         grid = self.gauge
-        if grid is None or len(grid.times) < self.limits.readings:
+        if grid is None or len(grid.times) < self.limits.min_readings:
             return None
-        share = sampled(grid, "median", "share")
-        return None if share is None else WaitShare(share, STARVED_GAUGE(share=share), FED_GAUGE(share=share), None)
+        share = value_or_none(grid, "median", "share")
+        return (
+            None
+            if share is None
+            else WaitShare(share, STARVED_GAUGE(share=share), LITTLE_WAIT_GAUGE(share=share), None)
+        )
 
 
 @fact(
@@ -159,9 +167,9 @@ def data_wait(evidence: Evidence, trajectory: Maybe[Trajectory], pace: StepPace,
 
 def _data_share(row: Event) -> float | None:
     """Data wait over the whole step: the printed step time, else the sum of the step's parts."""
-    wait = number(row, "data_time_s")
-    parts = [value for name in ("compute_time_s", "comm_time_s") if (value := number(row, name)) is not None]
-    step = number(row, "step_time_s")
+    wait = numeric_field(row, "data_time_s")
+    parts = [value for name in ("compute_time_s", "comm_time_s") if (value := numeric_field(row, name)) is not None]
+    step = numeric_field(row, "step_time_s")
     total = max(step or 0.0, wait or 0.0) if step is not None else (wait or 0.0) + sum(parts)
     if wait is None or wait < 0 or total <= 0 or (step is None and not parts):
         return None
@@ -171,12 +179,12 @@ def _data_share(row: Event) -> float | None:
 def _split(values: Matrix, side: int) -> int | None:
     """The index that best splits the values into two levels, the later one higher; None if there is none."""
     indices = np.flatnonzero(~np.isnan(values))
-    known = values[indices]
-    count = len(known)
+    sampled = values[indices]
+    count = len(sampled)
     if count < 2 * side:
         return None
     sizes = np.arange(1, count)
-    sums = np.cumsum(known)
+    sums = np.cumsum(sampled)
     left, right = sums[:-1] / sizes, (sums[-1] - sums[:-1]) / (count - sizes)
     between = np.where(right > left, sizes * (count - sizes) * (right - left) ** 2, 0.0)[side - 1 : count - side]
     best = int(np.argmax(between))

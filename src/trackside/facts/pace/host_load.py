@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from trackside.evidence import Evidence, Grid, Value, derived
 from trackside.facts.fact import fact
-from trackside.facts.gpus import sampled
+from trackside.facts.gpus import value_or_none
 from trackside.finding import Claim, Sentence
 from trackside.query import Query, metric
 
@@ -28,13 +28,15 @@ HOST_LOAD: Mapping[str, Query] = {
 }
 """The queries behind :class:`HostLoad`."""
 
-CPU = Sentence("host CPUs were {busy} busy (median)")
-PRESSURE: Mapping[str, Sentence] = {
+CPUS_BUSY = Sentence("host CPUs were {busy} busy (median)")
+TASKS_WAITED: Mapping[str, Sentence] = {
     "cpu": Sentence("host tasks waited for a CPU {share} of the time (median)"),
     "io": Sentence("host tasks waited for storage {share} of the time (median)"),
 }
-CPUS = Sentence("tasks on its host {node} waited for a CPU {share} of the time (median)")
-CPUS_BESIDE = Sentence("tasks on its host {node} waited for a CPU {share} of the time; on the median host {others}")
+NODE_TASKS_WAITED = Sentence("tasks on its host {node} waited for a CPU {share} of the time (median)")
+NODE_TASKS_WAITED_MORE = Sentence(
+    "tasks on its host {node} waited for a CPU {share} of the time; on the median host {others}"
+)
 
 
 @dataclass(frozen=True)
@@ -59,10 +61,10 @@ class HostLoad:
     def saturated(self, start: float, end: float) -> tuple[Claim, ...]:
         """The saturated resources in (start, end]: CPU or storage."""
         busy = self._cpu_busy(start, end)
-        claims = [CPU(busy=busy)] if busy is not None and busy.number >= self.limits.saturated_cpu else []
-        for name, sentence in PRESSURE.items():
+        claims = [CPUS_BUSY(busy=busy)] if busy is not None and busy.number >= self.limits.saturated_cpu else []
+        for name, sentence in TASKS_WAITED.items():
             grid = self.grids.get(f"{name}_pressure")
-            wait = None if grid is None else sampled(grid.during(start, end), "median")
+            wait = None if grid is None else value_or_none(grid.during(start, end), "median")
             if grid is not None and wait is not None:
                 share = wait.number / grid.step
                 if share >= self.limits.pressure_share:
@@ -73,8 +75,8 @@ class HostLoad:
         """Busy share of CPU time (median); None if it was not sampled."""
         busy, idle = self.grids.get("cpu_busy"), self.grids.get("cpu_idle")
         if busy is not None:
-            return sampled(busy.during(start, end), "median", "share")
-        spare = None if idle is None else sampled(idle.during(start, end), "median")
+            return value_or_none(busy.during(start, end), "median", "share")
+        spare = None if idle is None else value_or_none(idle.during(start, end), "median")
         if idle is None or spare is None:
             return None
         return derived(round(1 - spare.number / idle.step, 3), spare, unit="share")
@@ -84,14 +86,20 @@ class HostLoad:
         grid, limits = self.grids.get("cpu_pressure"), self.limits
         if grid is None or len(nodes) != 1:
             return ()
-        own, typical = grid.where(node=nodes[0]).value("median"), grid.value("median")
-        if own.value is None or own.number < limits.pressure_share * grid.step:
+        own_wait, typical_wait = grid.where(node=nodes[0]).value("median"), grid.value("median")
+        if own_wait.value is None or own_wait.number < limits.pressure_share * grid.step:
             return ()
-        if len(grid) > 2 and own.number < limits.pressure_ratio * typical.number:
+        if len(grid) > 2 and own_wait.number < limits.pressure_ratio * typical_wait.number:
             return ()
-        share, others = (derived(round(value.number / grid.step, 3), value, unit="share") for value in (own, typical))
-        node = derived(nodes[0], own)
-        return (CPUS_BESIDE(node=node, share=share, others=others) if len(grid) > 2 else CPUS(node=node, share=share),)
+        share, others = (
+            derived(round(value.number / grid.step, 3), value, unit="share") for value in (own_wait, typical_wait)
+        )
+        node = derived(nodes[0], own_wait)
+        return (
+            NODE_TASKS_WAITED_MORE(node=node, share=share, others=others)
+            if len(grid) > 2
+            else NODE_TASKS_WAITED(node=node, share=share),
+        )
 
 
 @fact(HOST_LOAD, limits=Limits())

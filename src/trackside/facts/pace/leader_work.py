@@ -13,8 +13,8 @@ from statistics import median
 
 from trackside.evidence import Missing, derived
 from trackside.facts.fact import Maybe, fact
-from trackside.facts.gpu.activity import GpuActivity, nan_median, stretches
-from trackside.facts.gpus import of_gpu
+from trackside.facts.gpu.activity import GpuActivity, nan_median, window_ranges
+from trackside.facts.gpus import grid_of_gpu
 from trackside.facts.pace.saving import Saving
 from trackside.facts.pace.slow_gpus import SlowGpus, SlowGroup
 from trackside.facts.training.learning import Trajectory
@@ -35,17 +35,17 @@ NO_STEP = Sentence(
 class Limits:
     """What distinguishes a leader's work from slowness."""
 
-    resolved: int = 3
+    min_windows_between_saves: int = 3
     """Minimum number of windows between two saves to see whether a rank that only saves keeps up in between."""
-    keeps_up: float = 0.9
+    keeps_up_share: float = 0.9
     """Share of the others' activity from which a rank keeps up."""
     min_saves: int = 3
     """Minimum number of saves for a pattern."""
-    idles: float = 0.2
+    idle_share: float = 0.2
     """Share of the others' activity that an idling rank lacks; a rank that computes longer lacks none."""
     min_idle_s: float = 1.0
     """Minimum idle time per save; a straggler whose run saves more often idles for another reason."""
-    points: int = 3
+    min_intervals: int = 3
     """Minimum number of intervals between logged steps in a time span for their absence to mean that no step was
     completed."""
 
@@ -98,11 +98,11 @@ def _saver(activity: GpuActivity, group: SlowGroup, saving: Saving, limits: Limi
     if grid is None:
         return None
     part = grid.during(group.start, group.end)
-    own, peers = of_gpu(part, group.gpus[0]).value("avg"), part.value("median")
-    if own.value is None or not peers.value:
+    own_busy, peers_busy = grid_of_gpu(part, group.gpus[0]).value("avg"), part.value("median")
+    if own_busy.value is None or not peers_busy.value:
         return None
-    share, gpu = 1 - own.number / peers.number, derived(group.gpus[0], own)
-    if share < limits.idles:
+    share, gpu = 1 - own_busy.number / peers_busy.number, derived(group.gpus[0], own_busy)
+    if share < limits.idle_share:
         return None  # it works while the others wait
     if (storm := saving.storm) is not None:
         late = [] if storm.steps is None else [SAVER_LATE(gpu=gpu, saves=storm.count, steps=storm.steps)]
@@ -112,30 +112,32 @@ def _saver(activity: GpuActivity, group: SlowGroup, saving: Saving, limits: Limi
     interval = (group.end - group.start) / len(saves)
     if share * interval < limits.min_idle_s or not _keeps_up_between(activity, group, interval, len(saves), limits):
         return None
-    idle = derived(round(share * interval, 1), own, peers, saving.total, unit="s")
-    return Saver(share, (SAVER_IDLES(gpu=gpu, mine=own, theirs=peers, saves=saving.count, idle=idle),), saves[0])
+    idle = derived(round(share * interval, 1), own_busy, peers_busy, saving.total, unit="s")
+    return Saver(
+        share, (SAVER_IDLES(gpu=gpu, mine=own_busy, theirs=peers_busy, saves=saving.count, idle=idle),), saves[0]
+    )
 
 
 def _keeps_up_between(activity: GpuActivity, group: SlowGroup, interval: float, saves: int, limits: Limits) -> bool:
     """Whether it keeps up between the saves, if the sampling is fine enough to show that."""
-    if interval < limits.resolved * activity.step:
-        return interval <= (limits.resolved - 1) * activity.step
+    if interval < limits.min_windows_between_saves * activity.step:
+        return interval <= (limits.min_windows_between_saves - 1) * activity.step
     assert activity.busy is not None
     values = activity.busy[:, (activity.times > group.start) & (activity.times <= group.end)]
-    own, usual = values[activity.gpus.index(group.gpus[0])], float(nan_median(values))
-    return len(stretches(own >= limits.keeps_up * usual)) >= 0.5 * saves
+    own_busy, usual = values[activity.gpus.index(group.gpus[0])], float(nan_median(values))
+    return len(window_ranges(own_busy >= limits.keeps_up_share * usual)) >= 0.5 * saves
 
 
-def _pause(activity: GpuActivity, group: SlowGroup, course: Trajectory, limits: Limits) -> Claim | None:
+def _pause(activity: GpuActivity, group: SlowGroup, trajectory: Trajectory, limits: Limits) -> Claim | None:
     # scrapes lag, and the last step may end in it
     start, end = group.start + activity.step, group.end - 2 * activity.step
-    times = sorted((row.time, index) for index, row in enumerate(course.points) if row.time is not None)
+    times = sorted((row.time, index) for index, row in enumerate(trajectory.points) if row.time is not None)
     before = [(time, index) for time, index in times if time <= start]
-    if len(before) < limits.points or any(start < time < end for time, _ in times):
+    if len(before) < limits.min_intervals or any(start < time < end for time, _ in times):
         return None
     usual = median(after[0] - time for (time, _), after in pairwise(before))
     last, index = before[-1]
-    if end - start < limits.points * usual or start - last > limits.points * usual + 2 * activity.step:
-        return None  # too short to tell, or the log had ended before
-    since = course.progress.value(course.points[index], "time", "time")
+    if end - start < limits.min_intervals * usual or start - last > limits.min_intervals * usual + 2 * activity.step:
+        return None  # too short, or the log had ended before
+    since = trajectory.progress.value(trajectory.points[index], "time", "time")
     return NO_STEP(gpu=derived(group.gpus[0], since), since=since, until=derived(end, since, unit="time"))

@@ -49,68 +49,76 @@ def outliers(values: Matrix, names: Sequence[str], limits: Limits) -> list[Outli
     ``values``: (rows, windows), NaN where there is nothing to compare. Empty if there are too many, or if they differ
     by design.
     """
-    known = ~np.isnan(values)
-    count = int(known.any(axis=1).sum())
+    sampled = ~np.isnan(values)
+    count = int(sampled.any(axis=1).sum())
     if count < 2 or values.shape[1] < limits.windows:
         return []
-    ratios, least = _ratios(values, known, count, limits)
+    ratios, min_ratio = _ratios(values, sampled, count, limits)
     with np.errstate(invalid="ignore"):
-        late = ratios >= least
+        exceeds = ratios >= min_ratio
     late_rows = []
-    for row in np.flatnonzero(late.sum(axis=1) >= limits.windows * limits.sustained):
-        stretch = _stretch(late[row], known[row], limits)
-        if stretch is None:
+    for row in np.flatnonzero(exceeds.sum(axis=1) >= limits.windows * limits.sustained):
+        period = _late_period(exceeds[row], sampled[row], limits)
+        if period is None:
             continue
-        part = ratios[row, stretch[0] : stretch[1]]
-        late_rows.append(Outlier(int(row), *stretch, float(np.nanmedian(part))))
-    late_rows = [outlier for outlier in late_rows if outlier.ratio >= least]
+        part = ratios[row, period[0] : period[1]]
+        late_rows.append(Outlier(int(row), *period, float(np.nanmedian(part))))
+    late_rows = [outlier for outlier in late_rows if outlier.ratio >= min_ratio]
     if not late_rows or (count == 2 and len(late_rows) > 1):
         return []
     return sorted(_few(values, names, late_rows, count, limits), key=lambda outlier: -outlier.ratio)
 
 
-def _ratios(values: Matrix, known: NDArray[np.bool_], count: int, limits: Limits) -> tuple[Matrix, float]:
+def _ratios(values: Matrix, sampled: NDArray[np.bool_], count: int, limits: Limits) -> tuple[Matrix, float]:
     if count == 2:
-        others, enough, least = np.fmin.reduce(values, axis=0), known.sum(axis=0) == 2, limits.pair_ratio
+        others, comparable, min_ratio = np.fmin.reduce(values, axis=0), sampled.sum(axis=0) == 2, limits.pair_ratio
     else:
-        others, enough, least = nan_median(values, axis=0), known.sum(axis=0) >= max(3, count / 2), limits.ratio
+        others, comparable, min_ratio = (
+            nan_median(values, axis=0),
+            sampled.sum(axis=0) >= max(3, count / 2),
+            limits.ratio,
+        )
     with np.errstate(invalid="ignore"):
-        return values / np.where(enough & (others > 0), others, np.nan), least
+        return values / np.where(comparable & (others > 0), others, np.nan), min_ratio
 
 
-def _stretch(late: Flags, known: Flags, limits: Limits) -> tuple[int, int] | None:
+def _late_period(exceeds: Flags, sampled: Flags, limits: Limits) -> tuple[int, int] | None:
     """The range of windows in which it is late most reliably: where lateness minus the required share sums to the
     maximum."""
-    score = np.concatenate([[0.0], np.cumsum(np.where(known, late - limits.sustained, 0.0))])
+    score = np.concatenate([[0.0], np.cumsum(np.where(sampled, exceeds - limits.sustained, 0.0))])
     lowest = np.minimum.accumulate(score)
     stop = int(np.argmax(score - lowest))
     start = int(np.argmin(score[: stop + 1]))
-    if int(known[start:stop].sum()) < limits.windows:
+    if int(sampled[start:stop].sum()) < limits.windows:
         return None
     return start, stop
 
 
-def _few(values: Matrix, names: Sequence[str], late: list[Outlier], count: int, limits: Limits) -> list[Outlier]:
+def _few(
+    values: Matrix, names: Sequence[str], found_outliers: list[Outlier], count: int, limits: Limits
+) -> list[Outlier]:
     """Outliers that are few and do not differ by their position alone."""
-    if len(late) > max(1, limits.max_share * count):
+    if len(found_outliers) > max(1, limits.max_share * count):
         return []
     nodes = [name.rpartition(":")[0] for name in names]
     indices = [name.rpartition(":")[2] for name in names]
-    known: Flags = np.any(~np.isnan(values), axis=1)
-    rows = {outlier.row for outlier in late}
-    few = []
-    for outlier in late:
+    sampled: Flags = np.any(~np.isnan(values), axis=1)
+    rows = {outlier.row for outlier in found_outliers}
+    own_outliers = []
+    for outlier in found_outliers:
         level = _level(values, outlier.row, outlier)
         for group in (nodes, indices):
-            mates = {row for row in np.flatnonzero(known).tolist() if group[row] == group[outlier.row]} - {outlier.row}
+            mates = {row for row in np.flatnonzero(sampled).tolist() if group[row] == group[outlier.row]} - {
+                outlier.row
+            }
             usual = float(np.median([_level(values, row, outlier) for row in mates])) if len(mates) >= 2 else 0.0
             if len(mates) >= 2 and level < limits.ratio * usual:
                 break
             if len(mates) == 1 and mates <= rows and group is indices:  # both of their index: two nodes alike
                 break
         else:
-            few.append(outlier)
-    return few
+            own_outliers.append(outlier)
+    return own_outliers
 
 
 def _level(values: Matrix, row: int, outlier: Outlier) -> float:

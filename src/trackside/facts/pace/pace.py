@@ -13,8 +13,8 @@ from statistics import median
 from trackside.evidence import Evidence, Frame, Grid, Value, derived
 from trackside.facts.fact import fact
 from trackside.facts.gpu.activity import ACTIVITY
-from trackside.facts.training.learning import number, training_points
-from trackside.model import Event
+from trackside.facts.training.learning import logged_steps, numeric_field
+from trackside.model import Event, TimeRange
 from trackside.query import Query, events, metric
 
 PACE: Mapping[str, Query] = {
@@ -34,12 +34,11 @@ MIN_POINTS = 3
 """Minimum number of points or windows on either side."""
 MAX_SHARE = 0.9
 """Share of the earlier SM activity below which it fell: it varies by a few percent."""
-Span = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """``slowdown``: how many times longer the same work took in the second span."""
+    """``slowdown``: how many times longer the same work took in the second time range."""
 
     kind: str
     """What was compared: step, throughput, launches or work (SM activity)."""
@@ -56,12 +55,12 @@ class StepPace:
     grids: Mapping[str, Grid]
     """The series of :data:`PACE` that were sampled."""
 
-    def compare(self, before: Span, during: Span) -> Pace | None:
-        """The paces of two spans (start, end]; None if no signal covers both."""
-        pace = _logged(self.progress, before, during)
+    def compare(self, before: TimeRange, during: TimeRange) -> Pace | None:
+        """The paces of two time ranges (start, end]; None if no signal covers both."""
+        pace = _by_log(self.progress, before, during)
         for name, kind in KINDS.items():
-            pace = pace or _measured(self.grids.get(name), kind, before, during)
-        return pace or _worked(self.grids.get("sm"), before, during)
+            pace = pace or _by_metric(self.grids.get(name), kind, before, during)
+        return pace or _by_sm(self.grids.get("sm"), before, during)
 
 
 @fact(PACE)
@@ -71,14 +70,14 @@ def step_pace(evidence: Evidence) -> StepPace:
     return StepPace(evidence["progress"], grids)
 
 
-def _worked(grid: Grid | None, before: Span, during: Span) -> Pace | None:
+def _by_sm(grid: Grid | None, before: TimeRange, during: TimeRange) -> Pace | None:
     """SM activity of all GPUs, if it fell: GPUs that wait for a slow one do less. A single GPU is not conclusive."""
-    pace = _measured(grid, "work", before, during) if grid is not None and len(grid) > 1 else None
+    pace = _by_metric(grid, "work", before, during) if grid is not None and len(grid) > 1 else None
     return pace if pace is not None and pace.slowdown > 1 / MAX_SHARE else None
 
 
-def _logged(frame: Frame, before: Span, during: Span) -> Pace | None:
-    points = [point for point in training_points(frame) if point.time is not None]
+def _by_log(frame: Frame, before: TimeRange, during: TimeRange) -> Pace | None:
+    points = [point for point in logged_steps(frame) if point.time is not None]
     first, second = (
         _step_time(frame, [point for point in points if start < (point.time or 0.0) <= end])
         for start, end in (before, during)
@@ -90,11 +89,11 @@ def _logged(frame: Frame, before: Span, during: Span) -> Pace | None:
 
 def _step_time(frame: Frame, points: Sequence[Event]) -> Value | None:
     """Seconds per step: the median of the printed ones, else of the intervals between points."""
-    printed = [(seconds, row) for row in points if (seconds := number(row, "step_time_s")) is not None]
+    printed = [(seconds, row) for row in points if (seconds := numeric_field(row, "step_time_s")) is not None]
     if len(printed) >= MIN_POINTS:
         printed.sort(key=lambda pair: pair[0])
         return frame.value(printed[len(printed) // 2][1], "step_time_s", "s")
-    paces = [pace for one, other in pairwise(points) if (pace := _between(one, other)) is not None]
+    paces = [pace for before, after in pairwise(points) if (pace := _step_seconds(before, after)) is not None]
     if len(paces) < MIN_POINTS:
         return None
     first, last = points[0], points[-1]
@@ -102,14 +101,14 @@ def _step_time(frame: Frame, points: Sequence[Event]) -> Value | None:
     return derived(median(paces), *sources, unit="s")
 
 
-def _between(one: Event, other: Event) -> float | None:
-    steps = (number(other, "step") or 0.0) - (number(one, "step") or 0.0)
-    if one.time is None or other.time is None or steps <= 0 or other.time <= one.time:
+def _step_seconds(before: Event, after: Event) -> float | None:
+    steps = (numeric_field(after, "step") or 0.0) - (numeric_field(before, "step") or 0.0)
+    if before.time is None or after.time is None or steps <= 0 or after.time <= before.time:
         return None
-    return (other.time - one.time) / steps
+    return (after.time - before.time) / steps
 
 
-def _measured(grid: Grid | None, kind: str, before: Span, during: Span) -> Pace | None:
+def _by_metric(grid: Grid | None, kind: str, before: TimeRange, during: TimeRange) -> Pace | None:
     if grid is None:
         return None
     parts = [grid.during(*span) for span in (before, during)]

@@ -14,26 +14,28 @@ import numpy as np
 
 from trackside.catalog.natural import whole_number
 from trackside.evidence import Evidence, Frame, Grid, Missing, Value, derived
-from trackside.facts.fact import fact, unmet
+from trackside.facts.fact import fact, unmet_need
 from trackside.facts.gpu.activity import COLLECTIVE_SECONDS, nan_median
-from trackside.facts.gpus import of_ranks
+from trackside.facts.gpus import gpus_of_ranks
 from trackside.facts.pace import outliers
-from trackside.facts.training.learning import number
+from trackside.facts.training.learning import numeric_field
 from trackside.finding import Claim, Sentence
 from trackside.model import Event, Run
 from trackside.query import Query, events, metric
 
-LAGS = Sentence("rank {rank} takes {ratio} times as long to compute a step as the median rank: {mine} versus {theirs}")
-LAGGING = Sentence("this holds for {count} in a row, of {whole} compared")
-EVEN = Sentence(
+RANK_LAGS = Sentence(
+    "rank {rank} takes {ratio} times as long to compute a step as the median rank: {mine} versus {theirs}"
+)
+LAG_LASTS = Sentence("this holds for {count} in a row, of {whole} compared")
+RANKS_EVEN = Sentence(
     "{ranks} compute about equally fast: the slowest, rank {rank}, takes {mine} versus {theirs} "
     "(medians), {ratio} times as long"
 )
-EVEN_GAUGE = Sentence(
+GAUGES_EVEN = Sentence(
     "{count} ranks export similar step times, from {low} to {high} around {middle}, and none lags for long"
 )
 
-OWN_TIMES = ("compute_time_s", "relative_time", "step_time_s")
+OWN_TIME_FIELDS = ("compute_time_s", "relative_time", "step_time_s")
 """Durations of a rank's own work, the best first."""
 
 
@@ -48,7 +50,7 @@ class Limits(outliers.Limits):
 
 
 @dataclass(frozen=True)
-class Lag:
+class LaggingRanks:
     """Ranks that lag."""
 
     ranks: tuple[int, ...]
@@ -74,9 +76,9 @@ class RankLag:
     """Why no source distinguishes ranks, including seconds in collectives; None if one does."""
 
     @cached_property
-    def printed(self) -> Lag | Claim | None:
+    def printed(self) -> LaggingRanks | Claim | None:
         """By printed times, if at least three ranks print them."""
-        for field in OWN_TIMES:
+        for field in OWN_TIME_FIELDS:
             times = self._by_rank(field)
             steps = sorted(set[float]().union(*times.values()))
             if len(times) >= self.limits.min_ranks and len(steps) >= self.limits.min_steps:
@@ -84,7 +86,7 @@ class RankLag:
         return None
 
     @cached_property
-    def exported(self) -> Lag | Claim | None:
+    def exported(self) -> LaggingRanks | Claim | None:
         """By exported step times: they measure a rank's own work if they differ at all."""
         grid, limits = self.gauge, self.limits
         if grid is None or sum(bool(rank) for (rank,) in grid.labels("rank")) < limits.min_ranks:
@@ -95,57 +97,61 @@ class RankLag:
         ranks = [rank for _, rank in numbered]
         late = outliers.outliers(grid.values[[row for row, _ in numbered]], self._names(ranks), limits)
         if not late:
-            middle_, high, low = (grid.value(how) for how in ("median", "max", "min"))
-            return EVEN_GAUGE(count=derived(len(ranks), middle_), middle=middle_, high=high, low=low)
+            middle, high, low = (grid.value(reducer) for reducer in ("median", "max", "min"))
+            return GAUGES_EVEN(count=derived(len(ranks), middle), middle=middle, high=high, low=low)
         first = late[0]
         start, end = float(grid.times[first.start]) - grid.step, float(grid.times[first.stop - 1])
         part = grid.during(start, end)
-        own, typical = part.where(rank=str(ranks[first.row])).value("median"), part.value("median")
-        ratio = derived(round(first.ratio, 2), own, typical)
-        claim = LAGS(rank=derived(ranks[first.row], own), mine=own, theirs=typical, ratio=ratio)
+        own_time, typical_time = part.where(rank=str(ranks[first.row])).value("median"), part.value("median")
+        ratio = derived(round(first.ratio, 2), own_time, typical_time)
+        claim = RANK_LAGS(rank=derived(ranks[first.row], own_time), mine=own_time, theirs=typical_time, ratio=ratio)
         slow = tuple(sorted(ranks[outlier.row] for outlier in late))
         share = (first.stop - first.start) / len(grid.times)
-        return Lag(slow, of_ranks(self.run, slow), (claim,), start + grid.step, None, share)
+        return LaggingRanks(slow, gpus_of_ranks(self.run, slow), (claim,), start + grid.step, None, share)
 
     def _names(self, ranks: Sequence[int]) -> list[str]:
         """The GPU of each rank, else its number as that of a GPU without a node."""
-        return [(of_ranks(self.run, (rank,)) or (f":{rank}",))[0] for rank in ranks]
+        return [(gpus_of_ranks(self.run, (rank,)) or (f":{rank}",))[0] for rank in ranks]
 
     def _by_rank(self, field: str) -> dict[int, dict[float, Event]]:
         """rank -> step -> the point that prints its time; ranks with too few are dropped."""
         times: dict[int, dict[float, Event]] = {}
         for row in self.frame.events:
-            step = number(row, "step")
-            if row.rank is not None and step is not None and number(row, field) is not None:
+            step = numeric_field(row, "step")
+            if row.rank is not None and step is not None and numeric_field(row, field) is not None:
                 times.setdefault(row.rank, {})[step] = row
-        return {rank: own for rank, own in sorted(times.items()) if len(own) >= self.limits.min_steps}
+        return {rank: points for rank, points in sorted(times.items()) if len(points) >= self.limits.min_steps}
 
-    def _compared(self, field: str, times: dict[int, dict[float, Event]], steps: Sequence[float]) -> Lag | Claim:
+    def _compared(
+        self, field: str, times: dict[int, dict[float, Event]], steps: Sequence[float]
+    ) -> LaggingRanks | Claim:
         ranks, column = list(times), {step: index for index, step in enumerate(steps)}
         values = np.full((len(ranks), len(steps)), np.nan)
         for row, rank_points in enumerate(times.values()):
             for step, point in rank_points.items():
-                values[row, column[step]] = number(point, field)
+                values[row, column[step]] = numeric_field(point, field)
         late = outliers.outliers(values, self._names(ranks), self.limits)
         slowest = late[0].row if late else int(np.nanargmax(nan_median(values, axis=1)))
         part = steps[late[0].start : late[0].stop] if late else steps
         points = [times[ranks[slowest]][step] for step in part if step in times[ranks[slowest]]]
-        own = self._typical(field, points)
-        typical = self._typical(
+        own_time = self._typical(field, points)
+        typical_time = self._typical(
             field, [rank_points[step] for rank_points in times.values() for step in part if step in rank_points]
         )
-        ratio = derived(round(own.number / typical.number, 2) if typical.value else 1.0, own, typical)
-        figures = {"rank": derived(ranks[slowest], own), "ratio": ratio, "mine": own, "theirs": typical}
+        ratio = derived(
+            round(own_time.number / typical_time.number, 2) if typical_time.value else 1.0, own_time, typical_time
+        )
+        figures = {"rank": derived(ranks[slowest], own_time), "ratio": ratio, "mine": own_time, "theirs": typical_time}
         if not late:
-            return EVEN(ranks=self.frame.reduce("distinct", "rank"), **figures)
-        count, total = (derived(len(group), own, unit="steps") for group in (part, steps))
+            return RANKS_EVEN(ranks=self.frame.reduce("distinct", "rank"), **figures)
+        count, total = (derived(len(group), own_time, unit="steps") for group in (part, steps))
         slow = tuple(sorted(ranks[outlier.row] for outlier in late))
-        claims, first = (LAGS(**figures), LAGGING(count=count, whole=total)), points[0]
-        return Lag(slow, of_ranks(self.run, slow), claims, first.time, first, len(part) / len(steps))
+        claims, first = (RANK_LAGS(**figures), LAG_LASTS(count=count, whole=total)), points[0]
+        return LaggingRanks(slow, gpus_of_ranks(self.run, slow), claims, first.time, first, len(part) / len(steps))
 
     def _typical(self, field: str, points: Sequence[Event]) -> Value:
         """The median time of these points, as printed."""
-        ordered = sorted(points, key=lambda row: number(row, field) or 0.0)
+        ordered = sorted(points, key=lambda row: numeric_field(row, field) or 0.0)
         return self.frame.value(ordered[len(ordered) // 2], field, "" if field == "relative_time" else "s")
 
 
@@ -160,5 +166,5 @@ RANK_LAG: Mapping[str, Query] = {
 @fact(RANK_LAG, limits=Limits())
 def rank_lag(evidence: Evidence, run: Run, limits: Limits) -> RankLag:
     """Covers what ranks print and export, which may be nothing."""
-    missing = unmet(evidence, (tuple(RANK_LAG),))
+    missing = unmet_need(evidence, (tuple(RANK_LAG),))
     return RankLag(evidence["ranks"], evidence.grid("own_step"), run, limits, missing)

@@ -15,15 +15,13 @@ import numpy as np
 
 from trackside.evidence import Evidence, Missing
 from trackside.facts.fact import Maybe, fact
-from trackside.facts.gpu.activity import Flags, GpuActivity, stretches
-from trackside.facts.training.learning import Trajectory, training_points
+from trackside.facts.gpu.activity import Flags, GpuActivity, window_ranges
+from trackside.facts.training.learning import Trajectory, logged_steps
 from trackside.facts.training.loss_curve import GAUGES, LossCurve
-from trackside.model import Run
+from trackside.model import Run, TimeRange
 from trackside.query import events
 
-Span = tuple[float, float]
-"""Start and end, POSIX seconds."""
-PAUSE, PAUSE_SHARE = 10.0, 0.04
+MIN_PAUSE_RATIO, MIN_PAUSE_SHARE = 10.0, 0.04
 """A gap between two logged steps is shown from this multiple of the usual gap, and this share of the run."""
 _GPU_SIGNALS = ("sm", "engine", "utilization", "power")
 
@@ -42,7 +40,7 @@ class RunPhase:
 class RunPhases:
     """What the run did when."""
 
-    window: Span | None
+    window: TimeRange | None
     """Start and end of the last attempt, by the scheduler, else by its logs, else by its metrics; None if unknown."""
     steps: Sequence[float]
     """Times of the logged steps in the window, POSIX seconds, sorted."""
@@ -54,8 +52,8 @@ class RunPhases:
         if self.window is None:
             return ()
         if len(self.steps) > 1:
-            return tuple(_stepping(self.steps, self.window))
-        return () if isinstance(self.activity, Missing) else tuple(_working(self.activity, self.window))
+            return tuple(_by_steps(self.steps, self.window))
+        return () if isinstance(self.activity, Missing) else tuple(_by_gpus(self.activity, self.window))
 
 
 @fact({"logs": events("log_activity"), "gauge_loss": GAUGES["gauge_loss"]})
@@ -78,14 +76,14 @@ def run_phases(
     end = run.end if run.end is not None else max(times or edges, default=None)
     if start is None or end is None or end <= start:
         return RunPhases(None, (), activity)
-    rows = () if isinstance(loss, Missing) else training_points(loss.curve.frame)
+    rows = () if isinstance(loss, Missing) else logged_steps(loss.curve.frame)
     steps = sorted(row.time for row in rows if row.time is not None and start <= row.time <= end)
     return RunPhases((start, end), steps, activity)
 
 
-def _stepping(times: Sequence[float], window: Span) -> Iterator[RunPhase]:
+def _by_steps(times: Sequence[float], window: TimeRange) -> Iterator[RunPhase]:
     gaps = [after - before for before, after in pairwise(times)]
-    min_gap_s = max(PAUSE * median(gaps), PAUSE_SHARE * (window[1] - window[0]))
+    min_gap_s = max(MIN_PAUSE_RATIO * median(gaps), MIN_PAUSE_SHARE * (window[1] - window[0]))
     if times[0] > window[0]:
         yield RunPhase("start-up", window[0], times[0])
     phase_start = times[0]
@@ -100,13 +98,13 @@ def _stepping(times: Sequence[float], window: Span) -> Iterator[RunPhase]:
         yield RunPhase("after the last step", times[-1], window[1])
 
 
-def _working(activity: GpuActivity, window: Span) -> Iterator[RunPhase]:
-    """By sampled time spans; nothing is reported where samples are missing for long."""
-    min_gap_s = PAUSE_SHARE * (window[1] - window[0])
-    work = _joined(_within(activity, activity.active, window), min_gap_s)
+def _by_gpus(activity: GpuActivity, window: TimeRange) -> Iterator[RunPhase]:
+    """By sampled time ranges; nothing is reported where samples are missing for long."""
+    min_gap_s = MIN_PAUSE_SHARE * (window[1] - window[0])
+    work = _join(_clipped(activity, activity.active, window), min_gap_s)
     name = "GPUs busy" if activity.basis == "utilization" else "GPUs at work"  # which proves no work
     sampled: Flags = np.logical_or.reduce(activity.known, axis=0)
-    for start, end in _joined(_within(activity, sampled, window), max(min_gap_s, activity.step)):
+    for start, end in _join(_clipped(activity, sampled, window), max(min_gap_s, activity.step)):
         edge = start
         for work_start, work_end in work:
             if work_end <= edge or work_start >= end:
@@ -119,18 +117,18 @@ def _working(activity: GpuActivity, window: Span) -> Iterator[RunPhase]:
             yield RunPhase("no work", edge, end)
 
 
-def _within(activity: GpuActivity, flags: Flags, window: Span) -> list[Span]:
+def _clipped(activity: GpuActivity, flags: Flags, window: TimeRange) -> list[TimeRange]:
     """The ranges of set windows, clipped to the run's window."""
     times = activity.times.tolist()
-    spans = [(times[start] - activity.step, times[stop - 1]) for start, stop in stretches(flags)]
+    ranges = [(times[start] - activity.step, times[stop - 1]) for start, stop in window_ranges(flags)]
     first, last = window
-    return [(max(start, first), min(end, last)) for start, end in spans if end > first and start < last]
+    return [(max(start, first), min(end, last)) for start, end in ranges if end > first and start < last]
 
 
-def _joined(spans: Sequence[Span], max_gap_s: float) -> list[Span]:
-    """Spans merged where the gap between them is at most ``max_gap_s``."""
-    joined: list[Span] = []
-    for start, end in spans:
+def _join(ranges: Sequence[TimeRange], max_gap_s: float) -> list[TimeRange]:
+    """Time ranges merged where the gap between them is at most ``max_gap_s``."""
+    joined: list[TimeRange] = []
+    for start, end in ranges:
         if joined and start - joined[-1][1] <= max_gap_s:
             joined[-1] = joined[-1][0], end
         else:

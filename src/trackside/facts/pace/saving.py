@@ -15,8 +15,8 @@ from functools import cached_property
 from itertools import pairwise
 
 from trackside.evidence import Evidence, Frame, Value, derived
-from trackside.facts.fact import Maybe, fact, known
-from trackside.facts.training.learning import Trajectory, number
+from trackside.facts.fact import Maybe, fact, or_none
+from trackside.facts.training.learning import Trajectory, numeric_field
 from trackside.finding import Claim, Sentence
 from trackside.model import Event, Run
 from trackside.query import events
@@ -32,9 +32,9 @@ class Limits:
 
     min_steps: int = 10
     """Minimum number of steps for a meaningful ratio of saves to steps."""
-    saves_a_step: float = 0.45
+    saves_per_step: float = 0.45
     """Steps per save up to which it saves at nearly every step: every one or every second one."""
-    steps_a_save: float = 2
+    steps_per_save: float = 2
     """The same as the number of steps between two saves."""
     saving_share: float = 0.5
     """Share of wall time spent in saves from which saving sets the pace."""
@@ -67,8 +67,8 @@ class Saving:
     @cached_property
     def checkpoints(self) -> tuple[Event, ...]:
         """One event per checkpoint."""
-        course = known(self.trajectory)
-        return tuple(_distinct(self.saves.events, () if course is None else course.points, self.ranks))
+        training = or_none(self.trajectory)
+        return tuple(_distinct(self.saves.events, () if training is None else training.points, self.ranks))
 
     @property
     def total(self) -> Value:
@@ -83,46 +83,46 @@ class Saving:
     @cached_property
     def storm(self) -> SaveStorm | None:
         """Saves at nearly every step, or that take most of the wall time; None if neither is shown."""
-        course = known(self.trajectory)
-        steps = None if course is None else self._steps(course)
-        if course is None or steps is None or steps.number < self.limits.min_steps:
+        training = or_none(self.trajectory)
+        steps = None if training is None else self._steps(training)
+        if training is None or steps is None or steps.number < self.limits.min_steps:
             return None
-        often, share = self._often(course, steps), self._share(course)
-        if often is None and (share is None or share.number < self.limits.saving_share):
+        frequent, share = self._often(training, steps), self._share(training)
+        if frequent is None and (share is None or share.number < self.limits.saving_share):
             return None
-        claims = [] if often is None else [often]
+        claims = [] if frequent is None else [frequent]
         claims += [] if share is None else [SAVING_TIME(share=share)]
         first = next(iter(self.checkpoints), None)
-        return SaveStorm(self.count, tuple(claims), first, None if often is None else steps)
+        return SaveStorm(self.count, tuple(claims), first, None if frequent is None else steps)
 
-    def _steps(self, course: Trajectory) -> Value | None:
+    def _steps(self, trajectory: Trajectory) -> Value | None:
         """Steps completed in this run: from the first point's step to the last's if it resumed another."""
-        done, saved = course.done, [row for row in self.saves.events if number(row, "step") is not None]
+        done, saved = trajectory.done, [row for row in self.saves.events if numeric_field(row, "step") is not None]
         if done is None and saved:  # points without a step: the checkpoints' own count
             done = self.saves.value(saved[-1], "step", "steps")
-        first = number(course.points[0], "step") if course.points else None
+        first = numeric_field(trajectory.points[0], "step") if trajectory.points else None
         if done is None or first is None or first <= self.limits.continued_step:
             return done
-        return derived(done.number - first, done, course.progress.value(course.points[0], "step"), unit="steps")
+        return derived(done.number - first, done, trajectory.progress.value(trajectory.points[0], "step"), unit="steps")
 
-    def _often(self, course: Trajectory, steps: Value) -> Claim | None:
+    def _often(self, trajectory: Trajectory, steps: Value) -> Claim | None:
         """Saves counted at nearly every step, or a plan for that."""
-        limits, plans = self.limits, course.plans
-        if len(self.checkpoints) >= limits.saves_a_step * steps.number:
+        limits, plans = self.limits, trajectory.plans
+        if len(self.checkpoints) >= limits.saves_per_step * steps.number:
             return SAVES_COUNTED(saves=self.count, steps=steps)
-        saved = sorted({step for row in self.checkpoints if (step := number(row, "step")) is not None})
+        saved = sorted({step for row in self.checkpoints if (step := numeric_field(row, "step")) is not None})
         gaps = sorted(after - before for before, after in pairwise(saved))
-        if len(gaps) >= limits.min_steps and gaps[len(gaps) // 2] <= limits.steps_a_save:
+        if len(gaps) >= limits.min_steps and gaps[len(gaps) // 2] <= limits.steps_per_save:
             return SAVES_COUNTED(saves=self.count, steps=steps)
         for row in plans.events:
-            every = number(row, "save_steps")
-            if every is not None and 0 < every <= limits.steps_a_save and not self.checkpoints:
+            every = numeric_field(row, "save_steps")
+            if every is not None and 0 < every <= limits.steps_per_save and not self.checkpoints:
                 return SAVES_PLANNED(every=plans.value(row, "save_steps"), steps=steps)
         return None
 
-    def _share(self, course: Trajectory) -> Value | None:
+    def _share(self, trajectory: Trajectory) -> Value | None:
         """Share of the wall time that the saves took, as printed."""
-        seconds, wall = sum(number(row, "seconds") or 0.0 for row in self.checkpoints), _wall(course)
+        seconds, wall = sum(numeric_field(row, "seconds") or 0.0 for row in self.checkpoints), _wall_seconds(trajectory)
         if not seconds or wall is None or len(self.checkpoints) <= 2:
             return None
         return derived(round(seconds / wall.number, 2), self.total, wall, unit="share")
@@ -134,13 +134,13 @@ def saving(evidence: Evidence, trajectory: Maybe[Trajectory], run: Run, limits: 
     return Saving(evidence["saves"], trajectory, run.n_ranks or 1, limits)
 
 
-def _wall(course: Trajectory) -> Value | None:
+def _wall_seconds(trajectory: Trajectory) -> Value | None:
     """Wall seconds from the first to the last stamped point, or steps times the printed step time."""
-    stamped = [row for row in course.points if row.time is not None]
+    stamped = [row for row in trajectory.points if row.time is not None]
     if len(stamped) > 1 and (stamped[-1].time or 0.0) > (stamped[0].time or 0.0):
-        ends = [course.progress.value(row, "time") for row in (stamped[0], stamped[-1])]
+        ends = [trajectory.progress.value(row, "time") for row in (stamped[0], stamped[-1])]
         return derived((stamped[-1].time or 0.0) - (stamped[0].time or 0.0), *ends, unit="s")
-    step_s, done = course.step_seconds, course.done
+    step_s, done = trajectory.step_seconds, trajectory.done
     if step_s is None or done is None:
         return None
     return derived(step_s.number * done.number, step_s, done, unit="s")

@@ -17,9 +17,17 @@ from numpy.typing import NDArray
 
 from trackside.evidence import Evidence, Grid, Missing, derived
 from trackside.facts.fact import Maybe, fact
-from trackside.facts.gpu.activity import COLLECTIVE_SECONDS, TITLES, GpuActivity, Matrix, gpus_of, nan_median, summed
-from trackside.facts.gpu.duty import RESTING, DutyCycle
-from trackside.facts.gpus import aligned, names, nodes_of, of_gpu
+from trackside.facts.gpu.activity import (
+    COLLECTIVE_SECONDS,
+    TITLES,
+    GpuActivity,
+    Matrix,
+    gpus_of,
+    nan_median,
+    sum_by_gpu,
+)
+from trackside.facts.gpu.duty import IDLE_LEVEL, DutyCycle
+from trackside.facts.gpus import align, gpu_names, grid_of_gpu, nodes_of
 from trackside.facts.pace import outliers
 from trackside.facts.pace.outliers import Outlier
 from trackside.finding import Claim, Sentence
@@ -40,15 +48,15 @@ SLOW_WAIT = Sentence(
     "GPU {gpus} spends {mine} of each {window} in collectives, the others {theirs} (medians): they wait for it"
 )
 PEERS_BUSY = Sentence("the others spin while they wait: {signal} {busy} (median)")
-EQUAL: Mapping[str, Sentence] = {
+EQUAL_WORK: Mapping[str, Sentence] = {
     "launches": Sentence("all ranks do the same work: {mine} versus {theirs} kernel launches per {window} (medians)"),
     "collectives": Sentence(
         "all ranks complete the same number of collectives: {mine} versus {theirs} per {window} (medians)"
     ),
 }
-CLOCK = Sentence("the SM clock of GPU {gpus} is {mine}, that of all GPUs {theirs} (medians)")
-ALIKE = Sentence("all GPUs compute alike: {signal} from {low} to {high} (medians)")
-DO_SO_ALIKE = Sentence("all GPUs are affected alike: {signal} from {low} to {high} (medians)")
+LOW_CLOCK = Sentence("the SM clock of GPU {gpus} is {mine}, that of all GPUs {theirs} (medians)")
+COMPUTE_ALIKE = Sentence("all GPUs compute alike: {signal} from {low} to {high} (medians)")
+AFFECTED_ALIKE = Sentence("all GPUs are affected alike: {signal} from {low} to {high} (medians)")
 
 
 @dataclass(frozen=True)
@@ -57,24 +65,24 @@ class Limits(outliers.Limits):
 
     min_windows: int = 5
     """Minimum number of windows in a run too short for more: at least half of the run."""
-    pinned: float = 0.8
+    pinned_activity: float = 0.8
     """Engine activity of the others from which a less busy GPU delays them."""
     wait_share: float = 0.15
     """Minimum share of time that the others wait in collectives for a rank's short wait to be significant."""
     wait_ratio: float = 2.0
     """Ratio of the others' wait to that rank's."""
-    equal: float = 0.2
+    max_count_difference: float = 0.2
     """Maximum relative difference of the counts of equal ranks: their scrapes are a window apart."""
-    slow_clock: float = 0.9
+    slow_clock_ratio: float = 0.9
     """Ratio of the SM clock to that of the others below which the GPU itself is slow; normal variation is a few
     percent."""
-    smooth: int = 5
+    smoothing_windows: int = 5
     """Windows of two readings each over which utilization, which covers the last second only, becomes a share of
     time."""
 
 
 @dataclass(frozen=True)
-class Stretch:
+class OutlierPeriod:
     """GPUs that are outliers for a while."""
 
     picked: Rows
@@ -88,7 +96,7 @@ class Stretch:
 
 
 @dataclass(frozen=True)
-class SlowGroup(Stretch):
+class SlowGroup(OutlierPeriod):
     """Outlier GPUs, and the sign by which they are."""
 
     sign: Sign
@@ -129,14 +137,14 @@ class SlowGpus:
             ("wait", None if waits is None else 1 / np.fmax(waits, 0.01), replace(limits, ratio=limits.wait_ratio)),
         ]
         compared = [
-            (sign, np.where(windows[None, :], values, np.nan)[rows], own) for sign, values, own in signs
+            (sign, np.where(windows[None, :], values, np.nan)[rows], own_limits) for sign, values, own_limits in signs
             if values is not None
         ]  # fmt: skip
         gpus = [activity.gpus[row] for row in rows]
         for find in (_of_gpus, _of_nodes):
-            for sign, values, own in compared:
-                match = find(values, gpus, own)
-                group = self._group(sign, self._stretch(rows, *match)) if match is not None else None
+            for sign, values, own_limits in compared:
+                match = find(values, gpus, own_limits)
+                group = self._group(sign, self._period(rows, *match)) if match is not None else None
                 if group is not None:
                     return group
         return None
@@ -153,7 +161,7 @@ class SlowGpus:
                 continue
             part = grid.during(duty.start, duty.end)
             rows = int(np.nanargmax(levels)), int(np.nanargmin(levels))
-            high, low = (of_gpu(part, activity.gpus[row]).value("median") for row in rows)
+            high, low = (grid_of_gpu(part, activity.gpus[row]).value("median") for row in rows)
             return (sentence(high=high, low=low, signal=derived(TITLES[name], high)),)
         return ()
 
@@ -162,7 +170,7 @@ class SlowGpus:
         """(G, T) Share of each window that a GPU's rank spent in collectives."""
         if self.waits is None:
             return None
-        return summed(self.waits, self.run, self.activity.gpus, self.activity.times) / self.activity.step
+        return sum_by_gpu(self.waits, self.run, self.activity.gpus, self.activity.times) / self.activity.step
 
     @cached_property
     def _idleness(self) -> Matrix | None:
@@ -173,102 +181,115 @@ class SlowGpus:
         activity = self.activity
         if activity.busy is None:
             return None
-        busy = _smooth(activity.busy, self.limits.smooth) if activity.busy_by == "utilization" else activity.busy
+        busy = (
+            _smooth(activity.busy, self.limits.smoothing_windows)
+            if activity.busy_by == "utilization"
+            else activity.busy
+        )
         with np.errstate(invalid="ignore", divide="ignore"):
-            return np.where(busy > RESTING, 1 / busy, np.nan)
+            return np.where(busy > IDLE_LEVEL, 1 / busy, np.nan)
 
-    def _stretch(self, rows: Rows, indices: Sequence[int], first: Outlier) -> Stretch:
+    def _period(self, rows: Rows, indices: Sequence[int], first: Outlier) -> OutlierPeriod:
         activity, picked = self.activity, rows[list(indices)]
         others = np.setdiff1d(rows, picked)
         start, end = float(activity.times[first.start]) - activity.step, float(activity.times[first.stop - 1])
         window = slice(first.start, first.stop)
-        return Stretch(picked, others, activity.named(picked), activity.named(others), first.ratio, window, start, end)
+        return OutlierPeriod(
+            picked, others, activity.named(picked), activity.named(others), first.ratio, window, start, end
+        )
 
-    def _group(self, sign: Sign, stretch: Stretch) -> SlowGroup | None:
+    def _group(self, sign: Sign, period: OutlierPeriod) -> SlowGroup | None:
         """The outliers, if the others wait meanwhile."""
         limits, busy, waits = self.limits, self.activity.busy, self._waited
-        peers_busy = None if busy is None else float(nan_median(busy[stretch.others][:, stretch.windows]))
-        if sign == "busy" and (peers_busy is None or peers_busy < limits.pinned):
+        peers_busy = None if busy is None else float(nan_median(busy[period.others][:, period.windows]))
+        if sign == "busy" and (peers_busy is None or peers_busy < limits.pinned_activity):
             return None
         own_wait, peers_wait = (
-            None if waits is None else float(nan_median(waits[rows][:, stretch.windows]))
-            for rows in (stretch.picked, stretch.others)
+            None if waits is None else float(nan_median(waits[rows][:, period.windows]))
+            for rows in (period.picked, period.others)
         )
         if sign == "wait" and (peers_wait is None or not peers_wait >= limits.wait_share):
             return None
-        least = None
+        waits_least = None
         if peers_wait is not None and own_wait is not None and peers_wait >= limits.wait_share:
-            least = own_wait * limits.wait_ratio <= peers_wait
-        clock, equal = self._slow_clock(stretch), self._equal(self.activity.launches, stretch)
-        claims = [*self._shows(sign, stretch), *clock]
-        if least and sign != "wait":
-            claims += self._less_wait(stretch)
+            waits_least = own_wait * limits.wait_ratio <= peers_wait
+        clock, equal = self._slow_clock(period), self._equal(self.activity.launches, period)
+        claims = [*self._shows(sign, period), *clock]
+        if waits_least and sign != "wait":
+            claims += self._less_wait(period)
         if equal:
-            claims.append(self._counts("launches", stretch))
-            if self._equal(self.activity.collectives, stretch):
-                claims.append(self._counts("collectives", stretch))
+            claims.append(self._counts("launches", period))
+            if self._equal(self.activity.collectives, period):
+                claims.append(self._counts("collectives", period))
         return SlowGroup(
-            **vars(stretch), sign=sign, peers_busy=peers_busy, equal=equal, waits_least=least, slow_clock=bool(clock),
-            claims=tuple(claims),
+            **vars(period), sign=sign, peers_busy=peers_busy, equal=equal, waits_least=waits_least,
+            slow_clock=bool(clock), claims=tuple(claims),
         )  # fmt: skip
 
-    def _shows(self, sign: Sign, stretch: Stretch) -> list[Claim]:
+    def _shows(self, sign: Sign, period: OutlierPeriod) -> list[Claim]:
         """How much the first outlier differs, and what the others do."""
         if sign == "wait":
-            return self._less_wait(stretch)
+            return self._less_wait(period)
         activity = self.activity
         grid = activity.grid("sm" if sign == "sm" else activity.busy_by or "engine")
         assert grid is not None
-        part = grid.during(stretch.start, stretch.end)
-        own, peers = of_gpu(part, stretch.gpus[0]).value("median"), _of_peers(part, stretch.peers).value("median")
-        gpus, seconds = derived(stretch.gpus, own), derived(stretch.end - stretch.start, own, unit="s")
+        part = grid.during(period.start, period.end)
+        own_level, peers_level = (
+            grid_of_gpu(part, period.gpus[0]).value("median"),
+            _of_peers(part, period.peers).value("median"),
+        )
+        gpus, seconds = derived(period.gpus, own_level), derived(period.end - period.start, own_level, unit="s")
         if sign == "busy":
-            return [SLOW_BUSY(gpus=gpus, mine=own, theirs=peers, seconds=seconds)]
-        ratio = derived(round(own.number / peers.number if peers.value else stretch.ratio, 2), own, peers)
-        claims = [SLOW_SM(gpus=gpus, mine=own, theirs=peers, ratio=ratio, seconds=seconds)]
-        if activity.busy_by is not None and (other := activity.grid(activity.busy_by)) is not None:
-            busy = _of_peers(other.during(stretch.start, stretch.end), stretch.peers).value("median")
+            return [SLOW_BUSY(gpus=gpus, mine=own_level, theirs=peers_level, seconds=seconds)]
+        ratio = derived(
+            round(own_level.number / peers_level.number if peers_level.value else period.ratio, 2),
+            own_level,
+            peers_level,
+        )
+        claims = [SLOW_SM(gpus=gpus, mine=own_level, theirs=peers_level, ratio=ratio, seconds=seconds)]
+        if activity.busy_by is not None and (busy_grid := activity.grid(activity.busy_by)) is not None:
+            busy = _of_peers(busy_grid.during(period.start, period.end), period.peers).value("median")
             claims.append(PEERS_BUSY(busy=busy, signal=derived(TITLES[activity.busy_by], busy)))
         return claims
 
-    def _less_wait(self, stretch: Stretch) -> list[Claim]:
+    def _less_wait(self, period: OutlierPeriod) -> list[Claim]:
         if self.waits is None:
             return []
-        part = self.waits.during(stretch.start, stretch.end)
-        own, peers = (
-            _of_rank(part, self.run, stretch.gpus[0]).value("median"),
-            _of_peers(part, stretch.peers).value("median"),
+        part = self.waits.during(period.start, period.end)
+        own_wait, peers_wait = (
+            _of_rank(part, self.run, period.gpus[0]).value("median"),
+            _of_peers(part, period.peers).value("median"),
         )
-        window = derived(part.step, peers, unit="s")
-        return [SLOW_WAIT(gpus=derived(stretch.gpus[:1], own), mine=own, theirs=peers, window=window)]
+        window = derived(part.step, peers_wait, unit="s")
+        return [SLOW_WAIT(gpus=derived(period.gpus[:1], own_wait), mine=own_wait, theirs=peers_wait, window=window)]
 
-    def _equal(self, counts: Matrix | None, stretch: Stretch) -> bool | None:
+    def _equal(self, counts: Matrix | None, period: OutlierPeriod) -> bool | None:
         """Whether the picked GPUs have the same counts as the others."""
         if counts is None:
             return None
-        sums = np.nansum(counts[:, stretch.windows], axis=1)
-        peers, own = float(np.median(sums[stretch.others])), float(np.median(sums[stretch.picked]))
-        return abs(own / peers - 1) <= self.limits.equal if peers > 0 else None
+        sums = np.nansum(counts[:, period.windows], axis=1)
+        peers_sum, own_sum = float(np.median(sums[period.others])), float(np.median(sums[period.picked]))
+        return abs(own_sum / peers_sum - 1) <= self.limits.max_count_difference if peers_sum > 0 else None
 
-    def _counts(self, name: str, stretch: Stretch) -> Claim:
+    def _counts(self, name: str, period: OutlierPeriod) -> Claim:
         grid = self.activity.grid(name)
         assert grid is not None
-        part = grid.during(stretch.start, stretch.end)
-        own = _of_rank(part, self.run, stretch.gpus[0]).value("median", unit="")
-        peers = _of_peers(part, stretch.peers).value("median", unit="")
-        return EQUAL[name](mine=own, theirs=peers, window=derived(part.step, peers, unit="s"))
+        part = grid.during(period.start, period.end)
+        own_count = _of_rank(part, self.run, period.gpus[0]).value("median", unit="")
+        peers_count = _of_peers(part, period.peers).value("median", unit="")
+        return EQUAL_WORK[name](mine=own_count, theirs=peers_count, window=derived(part.step, peers_count, unit="s"))
 
-    def _slow_clock(self, stretch: Stretch) -> list[Claim]:
+    def _slow_clock(self, period: OutlierPeriod) -> list[Claim]:
         """Their SM clock, if it is well below the others'."""
         if self.clock is None:
             return []
-        clocks = aligned(self.clock, self.activity.gpus, self.activity.times)[:, stretch.windows]
-        own, peers = float(nan_median(clocks[stretch.picked])), float(nan_median(clocks[stretch.others]))
-        if not own <= self.limits.slow_clock * peers:
+        clocks = align(self.clock, self.activity.gpus, self.activity.times)[:, period.windows]
+        own_clock, peers_clock = float(nan_median(clocks[period.picked])), float(nan_median(clocks[period.others]))
+        if not own_clock <= self.limits.slow_clock_ratio * peers_clock:
             return []
-        part = self.clock.during(stretch.start, stretch.end)
-        clock = of_gpu(part, stretch.gpus[0]).value("median")
-        return [CLOCK(gpus=derived(stretch.gpus[:1], clock), mine=clock, theirs=part.value("median"))]
+        part = self.clock.during(period.start, period.end)
+        clock = grid_of_gpu(part, period.gpus[0]).value("median")
+        return [LOW_CLOCK(gpus=derived(period.gpus[:1], clock), mine=clock, theirs=part.value("median"))]
 
 
 @fact({"clock": metric("gpu_sm_clock_hertz").over("run", "avg"), "waits": COLLECTIVE_SECONDS}, limits=Limits())
@@ -320,14 +341,14 @@ def _of_nodes(values: Matrix, gpus: Sequence[str], limits: outliers.Limits) -> t
 def _of_rank(part: Grid, run: Run, gpu: str) -> Grid:
     """The part of a tracer's grid, which may be labeled by rank only, that belongs to one GPU."""
     gpus = gpus_of(part, run)
-    return part.one(gpus.index(gpu)) if gpu in gpus else of_gpu(part, gpu)
+    return part.one(gpus.index(gpu)) if gpu in gpus else grid_of_gpu(part, gpu)
 
 
 def _of_peers(part: Grid, peers: tuple[str, ...]) -> Grid:
     """The grid of the others, if one query can select them: one GPU, or one node; else of all, whose median is
     theirs."""
     if len(peers) == 1:
-        return of_gpu(part, peers[0])
+        return grid_of_gpu(part, peers[0])
     nodes = nodes_of(peers)
-    own = {name for name in names(part) if name.rpartition(":")[0] in nodes}
-    return part.where(node=nodes[0]) if len(nodes) == 1 and own == set(peers) else part
+    gpus_of_nodes = {name for name in gpu_names(part) if name.rpartition(":")[0] in nodes}
+    return part.where(node=nodes[0]) if len(nodes) == 1 and gpus_of_nodes == set(peers) else part

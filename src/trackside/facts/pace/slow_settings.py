@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 from trackside.evidence import Evidence, Value
 from trackside.facts.fact import fact
-from trackside.facts.training.learning import number
+from trackside.facts.training.learning import numeric_field
 from trackside.model import Event, Run
 from trackside.query import events
 
 
 @dataclass(frozen=True)
-class Setting:
+class SlowSetting:
     """An active setting, and the line that shows it."""
 
     row: Event
@@ -28,9 +28,9 @@ class Setting:
 class SlowSettings:
     """The settings in the log; None for those that it does not show."""
 
-    blocking: Setting | None
+    blocking: SlowSetting | None
     """CUDA_LAUNCH_BLOCKING."""
-    sockets: Setting | None
+    sockets: SlowSetting | None
     """NCCL chose sockets between the nodes."""
 
 
@@ -46,12 +46,12 @@ def slow_settings(evidence: Evidence, run: Run) -> SlowSettings:
     set_flags = (row for row in flags.events if str(row.get("value")).strip("'\" ") == "1")
     blocking = next((row for row in set_flags if row.get("name") == "CUDA_LAUNCH_BLOCKING"), None)
     sized = [row for name in ("transports", "ready", "hosts") for row in evidence[name].events]
-    nodes = max([len(run.nodes), *(int(number(row, "nnodes") or 0) for row in sized)])
-    ranks = max((int(number(row, "nranks") or 0) for row in transports.events), default=0)
+    nodes = max([len(run.nodes), *(int(numeric_field(row, "nnodes") or 0) for row in sized)])
+    ranks = max((int(numeric_field(row, "nranks") or 0) for row in transports.events), default=0)
     fast = any(row.get("transport") == "ib" for row in transports.events)
     sockets = next((row for row in transports.events if row.get("transport") == "socket"), None)
     harmless = fast or nodes < 2 or ranks == 1
     return SlowSettings(
-        None if blocking is None else Setting(blocking, flags.value(blocking, "text")),
-        None if sockets is None or harmless else Setting(sockets, transports.value(sockets, "text")),
+        None if blocking is None else SlowSetting(blocking, flags.value(blocking, "text")),
+        None if sockets is None or harmless else SlowSetting(sockets, transports.value(sockets, "text")),
     )

@@ -1,5 +1,5 @@
 r"""Pauses of training in mid-run: gaps between logged steps that are longer than their steps take, within one
-incarnation of the run.
+run part.
 
 The longest is compared with the run's usual interval and the next longest: recurring pauses are normal. An evaluation
 or a save printed meanwhile may explain a pause. Points without times show no pause.
@@ -17,7 +17,7 @@ from statistics import median
 from trackside.evidence import Evidence, Frame, Missing, Value, derived
 from trackside.facts.fact import fact
 from trackside.facts.logs.silence import Silence
-from trackside.facts.training.learning import number
+from trackside.facts.training.learning import numeric_field
 from trackside.model import Event, Run
 from trackside.query import Query, events
 
@@ -28,10 +28,10 @@ PAUSES: Mapping[str, Query] = {
     "loads": events("checkpoint_loaded"),
 }
 """The queries behind :class:`TrainingPauses`."""
-PLANNED = ("evaluations", "saves")
+PLANNED_ACTIVITIES = ("evaluations", "saves")
 """What a loop does between its steps, and prints when it is done."""
-BEGINNINGS = ("inits", "starts")
-"""Signs of life that begin another incarnation of the run: the time between two is not a pause."""
+RUN_PART_STARTS = ("inits", "starts")
+"""Signs of life that begin another run part: the time between two is not a pause."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
-    """The time between two stamped logged steps of one incarnation."""
+class StepGap:
+    """The time between two stamped logged steps of one run part."""
 
     before: Event
     after: Event
@@ -77,17 +77,17 @@ class TrainingPauses:
     limits: Limits
 
     @property
-    def unlogged(self) -> Missing | None:
+    def missing_steps(self) -> Missing | None:
         """Why there are no logged steps; None if the log was read."""
         return self.silence.trajectory if isinstance(self.silence.trajectory, Missing) else None
 
     @cached_property
-    def stamped(self) -> bool:
+    def has_times(self) -> bool:
         """Whether any logged step carries a time."""
         return any(row.time is not None for row in self.silence.points)
 
     @property
-    def longest(self) -> Gap | None:
+    def longest(self) -> StepGap | None:
         """The gap with the most time beyond its steps."""
         return self._gaps[0] if self._gaps else None
 
@@ -101,17 +101,17 @@ class TrainingPauses:
         """The median seconds between two points; None if there are fewer than two gaps."""
         return median(gap.until - gap.since for gap in self._gaps) if len(self._gaps) > 1 else None
 
-    def seconds(self, gap: Gap) -> Value:
+    def seconds(self, gap: StepGap) -> Value:
         """Length of a gap."""
         sources = (self.silence.signs["progress"].value(row, "time", "time") for row in (gap.before, gap.after))
         return derived(gap.until - gap.since, *sources, unit="s")
 
-    def planned(self, gap: Gap) -> bool:
+    def is_planned(self, gap: StepGap) -> bool:
         """Whether a planned activity was printed in it, so that it may explain the whole gap."""
-        rows = (row for name in PLANNED for row in self.silence.signs[name].events)
+        rows = (row for name in PLANNED_ACTIVITIES for row in self.silence.signs[name].events)
         return any(gap.since <= (row.time or 0.0) <= gap.until for row in rows)
 
-    def meanwhile(self, frame: Frame, since: float, until: float) -> tuple[Event, ...]:
+    def events_during(self, frame: Frame, since: float, until: float) -> tuple[Event, ...]:
         """The rows of ``storage`` or ``tasks`` on the run's nodes in (since, until), POSIX seconds."""
         return tuple(
             row
@@ -123,8 +123,8 @@ class TrainingPauses:
         )
 
     @cached_property
-    def _gaps(self) -> tuple[Gap, ...]:
-        """The gaps within an incarnation of the run, the longest beyond its steps first."""
+    def _gaps(self) -> tuple[StepGap, ...]:
+        """The gaps within a run part, the longest beyond its steps first."""
         start = self.run.start
         rows = self.silence.points
         points = [row for row in rows if row.time is not None and (start is None or row.time >= start)]
@@ -132,21 +132,21 @@ class TrainingPauses:
         pairs = [
             (before, after)
             for before, after in pairwise(points)
-            if (after.time or 0.0) > (before.time or 0.0) and _one_life(beginnings, before, after)
+            if (after.time or 0.0) > (before.time or 0.0) and _in_one_run_part(beginnings, before, after)
         ]
         lengths = [((after.time or 0.0) - (before.time or 0.0), _steps(before, after)) for before, after in pairs]
         paces = [length / steps for length, steps in lengths]
         if not paces:
             return ()
         pace = median(paces)
-        gaps = (Gap(*pair, length - pace * steps) for pair, (length, steps) in zip(pairs, lengths, strict=True))
+        gaps = (StepGap(*pair, length - pace * steps) for pair, (length, steps) in zip(pairs, lengths, strict=True))
         return tuple(sorted(gaps, key=lambda gap: gap.excess_s, reverse=True))
 
     @cached_property
     def _beginnings(self) -> list[float]:
-        """When the incarnations of the run began, in order."""
+        """When the run parts began, in order."""
         attempts = [attempt.start for attempt in self.run.attempts if attempt.start is not None]
-        frames = (self.restarts, self.loads, *(self.silence.signs[name] for name in BEGINNINGS))
+        frames = (self.restarts, self.loads, *(self.silence.signs[name] for name in RUN_PART_STARTS))
         return sorted([*attempts, *(row.time or 0.0 for frame in frames for row in frame.events)])
 
 
@@ -160,14 +160,14 @@ def training_pauses(evidence: Evidence, silence: Silence, run: Run, limits: Limi
 def _steps(before: Event, after: Event) -> float:
     """Steps from one point to the next, else the number of printed points: a long series is thinned."""
     for name in ("step", "ordinal"):
-        first, last = number(before, name), number(after, name)
+        first, last = numeric_field(before, name), numeric_field(after, name)
         if first is not None and last is not None and last > first:
             return last - first
     return 1.0
 
 
-def _one_life(beginnings: Sequence[float], before: Event, after: Event) -> bool:
-    """Whether no new incarnation began between two points; ``beginnings``: when they began, in order."""
+def _in_one_run_part(beginnings: Sequence[float], before: Event, after: Event) -> bool:
+    """Whether no new run part began between two points; ``beginnings``: when they began, in order."""
     if before.get("run_part") != after.get("run_part"):
         return False
     return bisect_right(beginnings, before.time or 0.0) == bisect_right(beginnings, after.time or 0.0)

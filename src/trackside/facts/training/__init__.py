@@ -1,1 +1,1 @@
-"""What the model learned, by its loss curve."""
+"""Facts about training: steps, loss, evaluations, resumes. Start with learning.py."""

@@ -11,21 +11,23 @@ from trackside.evidence import Evidence, Frame, Missing
 from trackside.facts import maths
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.logs.ending import Ending
-from trackside.facts.training.learning import Trajectory, number
+from trackside.facts.training.learning import Trajectory, numeric_field
 from trackside.finding import Claim, Sentence
 from trackside.model import Event
 from trackside.query import events
 
 SCORE = re.compile(r"acc|dice|f1|iou|map\b|score|prec|recall|auc|bleu|rouge", re.IGNORECASE)
-NO_SCORE = re.compile(r"loss|ppl|perplexity|error|time|runtime", re.IGNORECASE)
+NOT_A_SCORE = re.compile(r"loss|ppl|perplexity|error|time|runtime", re.IGNORECASE)
 
-COLLAPSED = Sentence("{metric} reached {best} and ended at {last}", running="{metric} reached {best} and is {last} now")
-FELL = Sentence(
+SCORE_COLLAPSED = Sentence(
+    "{metric} reached {best} and ended at {last}", running="{metric} reached {best} and is {last} now"
+)
+EVALUATION_LOSS_FELL = Sentence(
     "the evaluation loss fell from {first} to {last}",
     running="the evaluation loss fell from {first} to {last} so far",
 )
-LEVEL = Sentence("the evaluation loss went from {first} to {last}")
-ZERO = Sentence("{metric} was {last} at every evaluation, and the run stopped")
+EVALUATION_LOSS_CHANGED = Sentence("the evaluation loss went from {first} to {last}")
+SCORE_ALWAYS_ZERO = Sentence("{metric} was {last} at every evaluation, and the run stopped")
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +46,7 @@ class Evaluations:
         two."""
         logs: dict[str, list[tuple[Event, float]]] = {}
         for row in self.frame.events:
-            if (loss := number(row, "loss")) is not None and math.isfinite(loss):
+            if (loss := numeric_field(row, "loss")) is not None and math.isfinite(loss):
                 logs.setdefault(row.at.path, []).append((row, loss))
         rows = max(logs.items(), key=lambda log: (log[0] in self.trained, len(log[1])), default=("", []))[1]
         return tuple(rows) if len(rows) > 1 else ()
@@ -52,15 +54,15 @@ class Evaluations:
     @cached_property
     def fell(self) -> bool:
         """Whether the evaluation loss fell."""
-        return maths.falling([loss for _, loss in self.losses])
+        return maths.is_falling([loss for _, loss in self.losses])
 
     @cached_property
     def claims(self) -> tuple[Claim, ...]:
         """Claims about the evaluation loss."""
         if not self.losses:
             return ()
-        first, last = (self.frame.value(self.losses[at][0], "loss") for at in (0, -1))
-        return ((FELL if self.fell else LEVEL)(first=first, last=last),)
+        first, last = (self.frame.value(self.losses[index][0], "loss") for index in (0, -1))
+        return ((EVALUATION_LOSS_FELL if self.fell else EVALUATION_LOSS_CHANGED)(first=first, last=last),)
 
     @cached_property
     def collapse(self) -> tuple[Event, Claim] | None:
@@ -68,20 +70,20 @@ class Evaluations:
         scores: dict[str, list[Event]] = {}
         for row in self.frame.events:
             name = str(row.get("metric") or "")
-            if number(row, "value") is not None and SCORE.search(name) and not NO_SCORE.search(name):
+            if numeric_field(row, "value") is not None and SCORE.search(name) and not NOT_A_SCORE.search(name):
                 scores.setdefault(name, []).append(row)
         for rows in scores.values():
-            values = [number(row, "value") or 0.0 for row in rows]
+            values = [numeric_field(row, "value") or 0.0 for row in rows]
             if abs(values[-1]) > 1e-6:
                 continue
             best = max(range(len(values)), key=values.__getitem__)
             if values[best] >= 0.1:
                 zero = next(i for i in range(best + 1, len(values)) if abs(values[i]) <= 1e-6)
                 last, high = (self.frame.value(rows[i], "value") for i in (-1, best))
-                return rows[zero], COLLAPSED(metric=self.frame.value(rows[-1], "metric"), best=high, last=last)
+                return rows[zero], SCORE_COLLAPSED(metric=self.frame.value(rows[-1], "metric"), best=high, last=last)
             if self.gave_up and max(values) <= 1e-6:
                 metric, last = self.frame.value(rows[0], "metric"), self.frame.value(rows[-1], "value")
-                return rows[0], ZERO(metric=metric, last=last)
+                return rows[0], SCORE_ALWAYS_ZERO(metric=metric, last=last)
         return None
 
 

@@ -20,11 +20,11 @@ from trackside.finding import Claim, Sentence
 from trackside.model import Event
 from trackside.query import Query, Row, events
 
-UNTIL = Sentence("last logged step: {place:plain}, loss {loss}")
-LAST = Sentence("last logged step: {place:plain}")
-LAST_EPOCH = Sentence("last logged progress: {place}, loss {loss}")
-LAST_LINE = Sentence("last logged progress: {line}")
-LEARNED = Sentence("the loss fell from {first} to {last}")
+LAST_STEP_AND_LOSS = Sentence("last logged step: {place:plain}, loss {loss}")
+LAST_STEP = Sentence("last logged step: {place:plain}")
+LAST_EPOCH_AND_LOSS = Sentence("last logged progress: {place}, loss {loss}")
+LAST_PROGRESS_LINE = Sentence("last logged progress: {line}")
+LOSS_FELL = Sentence("the loss fell from {first} to {last}")
 
 LEARNING: Mapping[str, Query] = {
     "progress": events("progress"),
@@ -35,7 +35,7 @@ LEARNING: Mapping[str, Query] = {
 }
 """The queries behind :class:`Trajectory`."""
 
-FREE_OBJECTIVES = (
+OBJECTIVES_WITHOUT_LEVEL = (
     "grpo",
     "ppo",
     "rloo",
@@ -53,15 +53,15 @@ FREE_OBJECTIVES = (
 """Objectives whose loss does not measure an error: near zero, negative or rising is normal."""
 
 
-def number(row: Row, field: str) -> float | None:
+def numeric_field(row: Row, field: str) -> float | None:
     """A numeric field, or None; booleans do not count."""
     value = row.get(field)
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
-    r"""The logged steps of the run's last incarnation with at least two, and their losses.
+class TrainingCurve:
+    r"""The logged steps of the last run part with at least two, and their losses.
 
     ``rows`` are the points with a loss (or with a sign that it was not finite); ``losses[i]`` belongs to ``rows[i]``.
     """
@@ -74,24 +74,26 @@ class Curve:
     @property
     def finite(self) -> list[float]:
         """The finite losses."""
-        return maths.finite(self.losses)
+        return maths.finite_values(self.losses)
 
     @property
     def level_has_meaning(self) -> bool:
         """Whether a lower loss is a better model: not for preference and reinforcement objectives."""
         if any(value < 0 for value in self.finite):
             return False
-        return not any(row.get("objective") in FREE_OBJECTIVES or row.get("reward") is not None for row in self.rows)
+        return not any(
+            row.get("objective") in OBJECTIVES_WITHOUT_LEVEL or row.get("reward") is not None for row in self.rows
+        )
 
     @property
     def fell(self) -> bool:
         """Whether the loss fell by more than its noise."""
-        return maths.falling(self.finite)
+        return maths.is_falling(self.finite)
 
     @property
     def rose(self) -> bool:
         """Whether the loss rose by more than its noise."""
-        return maths.rising(self.finite, 0.05)
+        return maths.is_rising(self.finite, 0.05)
 
     def loss(self, index: int) -> Value:
         """The printed loss of one of ``rows``, cited; the sign of a hidden nan if no loss was printed."""
@@ -124,60 +126,64 @@ class Curve:
 
     def series(self, field: str) -> list[float]:
         """A numeric field of all points that print it."""
-        return [value for row in self.points if (value := number(row, field)) is not None]
+        return [value for row in self.points if (value := numeric_field(row, field)) is not None]
 
 
-def training_points(frame: Frame) -> list[Event]:
+def logged_steps(frame: Frame) -> list[Event]:
     """Logged steps, without evaluations."""
     return [row for row in frame.events if row.get("split") in (None, "train")]
 
 
-def curve(frame: Frame) -> Curve:
+def training_curve(frame: Frame) -> TrainingCurve:
     """The curve of a frame of progress events."""
-    points = _last_life(training_points(frame))
+    points = _last_run_part(logged_steps(frame))
     with_loss = [(row, loss) for row in points if (loss := _loss(row)) is not None]
-    return Curve(frame, tuple(points), tuple(row for row, _ in with_loss), tuple(loss for _, loss in with_loss))
+    return TrainingCurve(frame, tuple(points), tuple(row for row, _ in with_loss), tuple(loss for _, loss in with_loss))
 
 
-def _last_life(points: Sequence[Event]) -> list[Event]:
-    """The points of the last incarnation with at least two of them; all points if there is none."""
-    lives: dict[int, list[Event]] = {}
+def _last_run_part(points: Sequence[Event]) -> list[Event]:
+    """The points of the last run part with at least two of them; all points if there is none."""
+    parts: dict[int, list[Event]] = {}
     for row in points:
-        lives.setdefault(int(number(row, "run_part") or 0), []).append(row)
-    for part in sorted(lives, reverse=True):
-        if len(lives[part]) > 1:
-            return lives[part]
+        parts.setdefault(int(numeric_field(row, "run_part") or 0), []).append(row)
+    for part in sorted(parts, reverse=True):
+        if len(parts[part]) > 1:
+            return parts[part]
     return list(points)
 
 
 def _loss(row: Event) -> float | None:
-    loss, gradient = number(row, "loss"), number(row, "grad_norm")
+    loss, gradient = numeric_field(row, "loss"), numeric_field(row, "grad_norm")
     if loss == 0 and gradient is not None and math.isnan(gradient):
         return math.nan
-    dropped = row.parser == "megatron" and number(row, "skipped") == 0  # it prints no loss that is not above zero
-    return math.nan if loss is None and (dropped or (number(row, "nan_iterations") or 0) > 0) else loss
+    dropped = (
+        row.parser == "megatron" and numeric_field(row, "skipped") == 0
+    )  # it prints no loss that is not above zero
+    return math.nan if loss is None and (dropped or (numeric_field(row, "nan_iterations") or 0) > 0) else loss
 
 
 def steps_planned(progress: Frame, plans: Frame) -> Value | None:
     """Planned optimizer steps, as last printed by the framework."""
     for frame in (plans, progress):
         for row in reversed(frame.events):
-            if number(row, "total_steps") is not None:
+            if numeric_field(row, "total_steps") is not None:
                 return frame.value(row, "total_steps", "steps")
     return None
 
 
 def step_seconds(points: Sequence[Event], frame: Frame) -> Value | None:
     """Wall seconds per step: as printed (median), or from the times of the first and last stamped points."""
-    printed = [(seconds, row) for row in points if (seconds := number(row, "step_time_s")) is not None and seconds > 0]
+    printed = [
+        (seconds, row) for row in points if (seconds := numeric_field(row, "step_time_s")) is not None and seconds > 0
+    ]
     if printed:
         printed.sort(key=lambda pair: pair[0])
         return frame.value(printed[len(printed) // 2][1], "step_time_s", "s")
-    stamped = [row for row in points if row.time is not None and number(row, "step") is not None]
+    stamped = [row for row in points if row.time is not None and numeric_field(row, "step") is not None]
     if len(stamped) < 2:
         return None
     first, last = stamped[0], stamped[-1]
-    steps = (number(last, "step") or 0) - (number(first, "step") or 0)
+    steps = (numeric_field(last, "step") or 0) - (numeric_field(first, "step") or 0)
     if first.time is None or last.time is None or steps <= 0 or last.time <= first.time:
         return None
     sources = [frame.value(row, field) for row in (first, last) for field in ("time", "step")]
@@ -197,7 +203,7 @@ class Trajectory:
     @cached_property
     def points(self) -> tuple[Event, ...]:
         """The printed logged steps, without evaluations."""
-        return tuple(training_points(self.progress))
+        return tuple(logged_steps(self.progress))
 
     @property
     def milestones(self) -> tuple[Event, ...]:
@@ -205,9 +211,9 @@ class Trajectory:
         return (*self.saves.events, *self.evaluations.events)
 
     @cached_property
-    def curve(self) -> Curve:
-        """The points and losses of the run's last incarnation."""
-        return curve(self.progress)
+    def curve(self) -> TrainingCurve:
+        """The points and losses of the last run part."""
+        return training_curve(self.progress)
 
     @property
     def last(self) -> Event | None:
@@ -215,7 +221,7 @@ class Trajectory:
         return self.points[-1] if self.points else None
 
     @property
-    def stamped(self) -> bool:
+    def has_times(self) -> bool:
         """Whether the last logged step carries a time."""
         return self.last is not None and self.last.time is not None
 
@@ -228,10 +234,14 @@ class Trajectory:
     def done(self) -> Value | None:
         """Completed optimizer steps: the framework's own count, or the last point's step."""
         counts = [
-            self.progress.value(row, "step", "steps") for row in self.points[-1:] if number(row, "step") is not None
+            self.progress.value(row, "step", "steps")
+            for row in self.points[-1:]
+            if numeric_field(row, "step") is not None
         ]
         counts += [
-            self.ends.value(row, "steps", "steps") for row in self.ends.events if number(row, "steps") is not None
+            self.ends.value(row, "steps", "steps")
+            for row in self.ends.events
+            if numeric_field(row, "steps") is not None
         ]
         return max(counts, key=lambda value: value.number, default=None)
 
@@ -243,7 +253,7 @@ class Trajectory:
     @cached_property
     def budget(self) -> Value | None:
         """Planned steps, or those from which a closing summary computed its rate."""
-        rows = [row for row in self.ends.events if number(row, "planned") is not None]
+        rows = [row for row in self.ends.events if numeric_field(row, "planned") is not None]
         return self.planned or (self.ends.value(rows[-1], "planned", "steps") if rows else None)
 
     @property
@@ -265,16 +275,16 @@ class Trajectory:
     @cached_property
     def learned(self) -> tuple[Claim, ...]:
         """That the loss fell, if its level is meaningful."""
-        line = self.curve
-        if len(line.rows) < 2 or not line.level_has_meaning or not line.fell:
+        curve = self.curve
+        if len(curve.rows) < 2 or not curve.level_has_meaning or not curve.fell:
             return ()
-        return (LEARNED(first=line.loss(0), last=line.loss(-1)),)
+        return (LOSS_FELL(first=curve.loss(0), last=curve.loss(-1)),)
 
     @property
     def until(self) -> tuple[Claim, ...]:
         """Position and loss of the last logged step, if any loss was printed."""
-        line = self.curve
-        return (_until(line.place(-1), line.loss(-1)),) if line.finite else ()
+        curve = self.curve
+        return (_last_progress(curve.place(-1), curve.loss(-1)),) if curve.finite else ()
 
     @cached_property
     def step_seconds(self) -> Value | None:
@@ -285,7 +295,7 @@ class Trajectory:
     def interval_s(self) -> float:
         """The median seconds between two stamped points; 0 if there are none."""
         times = [row.time for row in self.points if row.time is not None]
-        gaps = sorted(maths.finite([after - before for before, after in pairwise(times) if after > before]))
+        gaps = sorted(maths.finite_values([after - before for before, after in pairwise(times) if after > before]))
         return gaps[len(gaps) // 2] if gaps else 0.0
 
 
@@ -293,8 +303,8 @@ def last_logged(frame: Frame, row: Event) -> Claim:
     """One of the rows of progress, as the last one: its step or epoch, and its loss; else its text."""
     place = place_of(frame, row)
     if place.unit and row.get("loss") is not None:
-        return _until(place, frame.value(row, "loss"))
-    return LAST(place=place) if place.unit == "step" else LAST_LINE(line=place)
+        return _last_progress(place, frame.value(row, "loss"))
+    return LAST_STEP(place=place) if place.unit == "step" else LAST_PROGRESS_LINE(line=place)
 
 
 def place_of(frame: Frame, row: Event) -> Value:
@@ -303,8 +313,8 @@ def place_of(frame: Frame, row: Event) -> Value:
     return frame.value(row, "text") if field is None else frame.value(row, field, field)
 
 
-def _until(place: Value, loss: Value) -> Claim:
-    return (UNTIL if place.unit == "step" else LAST_EPOCH)(place=place, loss=loss)
+def _last_progress(place: Value, loss: Value) -> Claim:
+    return (LAST_STEP_AND_LOSS if place.unit == "step" else LAST_EPOCH_AND_LOSS)(place=place, loss=loss)
 
 
 @fact(LEARNING, needs=("progress",))

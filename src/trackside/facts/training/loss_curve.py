@@ -15,7 +15,7 @@ import numpy as np
 
 from trackside.evidence import Evidence, Frame, Grid, Value, derived
 from trackside.facts.fact import fact
-from trackside.facts.training.learning import Curve, curve, training_points
+from trackside.facts.training.learning import TrainingCurve, logged_steps, training_curve
 from trackside.finding import Claim, Sentence
 from trackside.model import Event
 from trackside.query import Query, Reducer, events, metric
@@ -27,26 +27,28 @@ GAUGES: Mapping[str, Query] = {
     "gauge_step": metric("training_step").over("run", "last"),
 }
 """Training-loop gauges; a fact includes them in its queries."""
-FELL = Sentence(
+LOSS_FELL = Sentence(
     "the loss fell from {first} to {last} over {points}",
     running="the loss fell from {first} to {last} over {points} so far",
 )
-LEVEL = Sentence(
+LOSS_LEVEL = Sentence(
     "the loss went from {first} to {last} over {points}, no clear fall and no rise",
     running="the loss went from {first} to {last} over {points} so far, no clear fall and no rise",
 )
-ONE = Sentence("the log shows a loss only once: {last}", running="the log shows a loss only once so far: {last}")
-ROSE = Sentence(
+SINGLE_LOSS = Sentence(
+    "the log shows a loss only once: {last}", running="the log shows a loss only once so far: {last}"
+)
+LOSS_ROSE = Sentence(
     "the loss rose from {first} to {last} over {points}",
     running="the loss rose from {first} to {last} over {points} so far",
 )
-ANEW = Sentence(
+LAST_ATTEMPT_ONLY = Sentence(
     "this is the run's last attempt, which started again at {place}; the first attempt started with {before}"
 )
 NO_LOSS = Sentence(
     "no loss could be read: {points} of progress", running="no loss could be read so far: {points} of progress"
 )
-FIELDS = {"loss": "gauge_loss", "grad_norm": "gauge_norm", "lr": "gauge_rate", "step": "gauge_step"}
+GAUGE_OF_FIELD = {"loss": "gauge_loss", "grad_norm": "gauge_norm", "lr": "gauge_rate", "step": "gauge_step"}
 """Field of a point -> query."""
 
 
@@ -74,53 +76,53 @@ class GaugeFrame(Frame):
 
 @dataclass(frozen=True, eq=False)
 class LossCurve:
-    """The loss of the run's last incarnation, from log or gauges."""
+    """The loss of the last run part, from log or gauges."""
 
-    curve: Curve
+    curve: TrainingCurve
 
     @cached_property
     def claims(self) -> tuple[Claim, ...]:
-        """Claims about the loss; for a restarted run, that this is only its last incarnation."""
-        line = self.curve
-        if not line.finite:
-            return (NO_LOSS(points=line.frame.reduce("count", unit="logged steps")),)
-        indices = [index for index, loss in enumerate(line.losses) if math.isfinite(loss)]
-        first, last = line.loss(indices[0]), line.loss(indices[-1])
+        """Claims about the loss; for a restarted run, that this is only its last run part."""
+        curve = self.curve
+        if not curve.finite:
+            return (NO_LOSS(points=curve.frame.reduce("count", unit="logged steps")),)
+        indices = [index for index, loss in enumerate(curve.losses) if math.isfinite(loss)]
+        first, last = curve.loss(indices[0]), curve.loss(indices[-1])
         if len(indices) == 1:
-            return (ONE(last=last),)
-        sentence = FELL if line.fell else ROSE if line.rose and line.level_has_meaning else LEVEL
-        total = line.frame.reduce("count", "loss", unit="logged steps")
-        first_point = training_points(line.frame)[0]
-        if first_point is line.points[0] or first_point.get("loss") is None:
+            return (SINGLE_LOSS(last=last),)
+        sentence = LOSS_FELL if curve.fell else LOSS_ROSE if curve.rose and curve.level_has_meaning else LOSS_LEVEL
+        total = curve.frame.reduce("count", "loss", unit="logged steps")
+        first_point = logged_steps(curve.frame)[0]
+        if first_point is curve.points[0] or first_point.get("loss") is None:
             return (sentence(first=first, last=last, points=total),)
-        own_points = derived(len(line.finite), total, unit="logged steps")
-        restarted = ANEW(place=line.place(indices[0]), before=line.frame.value(first_point, "loss"))
+        own_points = derived(len(curve.finite), total, unit="logged steps")
+        restarted = LAST_ATTEMPT_ONLY(place=curve.place(indices[0]), before=curve.frame.value(first_point, "loss"))
         return sentence(first=first, last=last, points=own_points), restarted
 
 
 @fact({**GAUGES, "progress": events("progress")}, needs=(("progress", "gauge_loss"),))
 def loss_curve(evidence: Evidence) -> LossCurve:
     """Missing if neither log nor gauges were given."""
-    return LossCurve(curve(points_of(evidence)))
+    return LossCurve(training_curve(points_of(evidence)))
 
 
 def points_of(evidence: Evidence) -> Frame:
     """The log's points if they have a loss, else those from gauges, else the log's."""
     logged = evidence["progress"]
-    if any(row.get("loss") is not None for row in training_points(logged)):
+    if any(row.get("loss") is not None for row in logged_steps(logged)):
         return logged
     loss = _longest(evidence.grid("gauge_loss"))
     if loss is None:
         return logged
-    return _sampled(evidence, loss)
+    return _gauge_frame(evidence, loss)
 
 
-def _sampled(evidence: Evidence, loss: Grid) -> Frame:
+def _gauge_frame(evidence: Evidence, loss: Grid) -> Frame:
     grids = {"loss": loss}
-    for field, name in FIELDS.items():
+    for field, name in GAUGE_OF_FIELD.items():
         grid = evidence.grid(name)
         if field != "loss" and grid is not None:
-            grids[field] = _beside(grid, loss)
+            grids[field] = _same_source(grid, loss)
     rows: list[Event] = []
     before: dict[str, float] = {}
     for index, time in enumerate(loss.times.tolist()):
@@ -128,14 +130,14 @@ def _sampled(evidence: Evidence, loss: Grid) -> Frame:
         if all(math.isnan(value) for value in values.values()):
             continue
         fields = {field: value for field, value in values.items() if field == "loss" or not math.isnan(value)}
-        if _again(fields, before):
+        if _is_same_point(fields, before):
             continue
         before = fields
         rows.append(Event("progress", loss.series[0].at, "metric", time=time, parser="gauge", fields=fields))
     return GaugeFrame(evidence["progress"].query, loss.store, tuple(rows), ("metric",), grids)
 
 
-def _again(fields: Mapping[str, float], before: Mapping[str, float]) -> bool:
+def _is_same_point(fields: Mapping[str, float], before: Mapping[str, float]) -> bool:
     """Whether it is the previous point, sampled again."""
     if not before:
         return False
@@ -152,7 +154,7 @@ def _longest(grid: Grid | None) -> Grid | None:
     return grid.one(int(np.argmax((~np.isnan(grid.values)).sum(axis=1))))
 
 
-def _beside(grid: Grid, loss: Grid) -> Grid:
+def _same_source(grid: Grid, loss: Grid) -> Grid:
     """The series from the same source as the loss, else the longest."""
     for index, series in enumerate(grid.series):
         if series.labels == loss.series[0].labels:

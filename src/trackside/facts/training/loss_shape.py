@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from trackside.evidence import Value, derived
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.logs.ending import Ending
-from trackside.facts.training.learning import Curve, Trajectory, number
+from trackside.facts.training.learning import TrainingCurve, Trajectory, numeric_field
 from trackside.facts.training.loss_curve import LossCurve
-from trackside.facts.training.shapes.dead import dead, no_rate, repeats, vanished
-from trackside.facts.training.shapes.level import flat, lost, risen, worse_than_guessing
+from trackside.facts.training.shapes.dead import dead_plateau, repeating_losses, vanished_gradient, zero_rate
+from trackside.facts.training.shapes.level import flat_curve, lost_progress, risen_loss, worse_than_guessing
 from trackside.facts.training.shapes.not_finite import (
-    absurd,
-    gradient_gone,
-    non_finite,
-    scale_collapsed,
+    collapsed_loss_scale,
+    explosion,
+    non_finite_gradient,
+    non_finite_loss,
     zero_after_loss,
 )
 from trackside.facts.training.shapes.shape import Limits, Shape
@@ -47,37 +47,39 @@ class LossShape:
 @fact(limits=Limits())
 def loss_shape(curve: LossCurve, trajectory: Maybe[Trajectory], ending: Ending, limits: Limits) -> LossShape:
     """By the printed points, else by sampled gauges."""
-    line = curve.curve
-    judgeable = len(line.finite) >= limits.min_points
-    shape = wrong_shape(line, _finished(line, trajectory, ending), limits)
+    training_curve = curve.curve
+    judgeable = len(training_curve.finite) >= limits.min_points
+    shape = wrong_shape(training_curve, _finished(training_curve, trajectory, ending), limits)
     if shape is None:
         return LossShape(None, None, (), judgeable)
-    later = shape.onset > 0 and not shape.of_points
-    place = line.place(shape.onset) if later else None
-    return LossShape(shape, _rows(line, shape)[shape.onset], tuple(_claims(line, shape)), judgeable, place)
-
-
-def wrong_shape(curve: Curve, finished: bool, limits: Limits) -> Shape | None:
-    """The first wrong shape; ``finished``: the run completed at least half of its plan."""
-    shape = non_finite(curve, limits) or zero_after_loss(curve, limits)
-    shape = shape or gradient_gone(curve, limits) or scale_collapsed(curve)
-    if shape is not None or len(curve.finite) < 2:
-        return shape
-    if len(curve.finite) < limits.min_points:
-        return absurd(curve, limits)
-    shape = dead(curve, limits) or no_rate(curve, finished, limits) or repeats(curve)
-    if shape is not None or not curve.level_has_meaning:
-        return shape
-    return (
-        vanished(curve, limits)
-        or risen(curve, limits)
-        or lost(curve, limits)
-        or worse_than_guessing(curve, finished, limits)
-        or flat(curve, finished, limits)
+    began_later = shape.onset > 0 and not shape.of_points
+    place = training_curve.place(shape.onset) if began_later else None
+    return LossShape(
+        shape, _rows(training_curve, shape)[shape.onset], tuple(_claims(training_curve, shape)), judgeable, place
     )
 
 
-def _finished(curve: Curve, trajectory: Maybe[Trajectory], ending: Ending) -> bool:
+def wrong_shape(curve: TrainingCurve, finished: bool, limits: Limits) -> Shape | None:
+    """The first wrong shape; ``finished``: the run completed at least half of its plan."""
+    shape = non_finite_loss(curve, limits) or zero_after_loss(curve, limits)
+    shape = shape or non_finite_gradient(curve, limits) or collapsed_loss_scale(curve)
+    if shape is not None or len(curve.finite) < 2:
+        return shape
+    if len(curve.finite) < limits.min_points:
+        return explosion(curve, limits)
+    shape = dead_plateau(curve, limits) or zero_rate(curve, finished, limits) or repeating_losses(curve)
+    if shape is not None or not curve.level_has_meaning:
+        return shape
+    return (
+        vanished_gradient(curve, limits)
+        or risen_loss(curve, limits)
+        or lost_progress(curve, limits)
+        or worse_than_guessing(curve, finished, limits)
+        or flat_curve(curve, finished, limits)
+    )
+
+
+def _finished(curve: TrainingCurve, trajectory: Maybe[Trajectory], ending: Ending) -> bool:
     """Whether at least half of the plan was completed, so that a flat curve is not a warm-up."""
     if ending.completed is not None:
         return True
@@ -86,11 +88,11 @@ def _finished(curve: Curve, trajectory: Maybe[Trajectory], ending: Ending) -> bo
     return trajectory.done.number >= 0.5 * trajectory.planned.number
 
 
-def _rows(curve: Curve, shape: Shape) -> tuple[Event, ...]:
+def _rows(curve: TrainingCurve, shape: Shape) -> tuple[Event, ...]:
     return curve.points if shape.of_points else curve.rows
 
 
-def _claims(curve: Curve, shape: Shape) -> list[Claim]:
+def _claims(curve: TrainingCurve, shape: Shape) -> list[Claim]:
     rows = _rows(curve, shape)
     points = derived(len(curve.rows), curve.count, unit="logged steps")  # also those that print no loss
     values: dict[str, Value] = {"points": points, "count": derived(shape.count, curve.count)}
@@ -103,7 +105,7 @@ def _claims(curve: Curve, shape: Shape) -> list[Claim]:
         highest = curve.losses.index(max(curve.finite)) if curve.finite else 0
         values |= {"lowest": curve.loss(lowest), "highest": curve.loss(highest), "last": curve.loss(-1)}
     for field, name in (("grad_norm", "gradient"), ("lr", "rate")):
-        printed = [row for row in rows[shape.onset :] or rows if number(row, field) is not None]
+        printed = [row for row in rows[shape.onset :] or rows if numeric_field(row, field) is not None]
         if printed:
             values[name] = curve.frame.value(printed[-1], field)
     claims = [shape.sentence(**values)]

@@ -1,6 +1,6 @@
-r"""The training that this run resumes: its parent's points, else those of its own previous incarnation.
+r"""The training that this run resumes: its parent's points, else those of the run's previous part.
 
-A launcher that restarts its workers, or a scheduler that requeues the job, begins another incarnation of the same run;
+A launcher that restarts its workers, or a scheduler that requeues the job, begins another part of the same run;
 if a checkpoint was saved before, it should continue from there. The parent's points do not show what it saved.
 """
 
@@ -10,19 +10,19 @@ from dataclasses import dataclass
 
 from trackside.evidence import Evidence, Frame
 from trackside.facts.fact import fact
-from trackside.facts.training.learning import Curve, Trajectory, curve, number
+from trackside.facts.training.learning import TrainingCurve, Trajectory, numeric_field, training_curve
 from trackside.model import Run
 from trackside.query import events
 
 
 @dataclass(frozen=True, eq=False)
 class ParentRun:
-    """What came before the run's last incarnation."""
+    """What came before the last run part."""
 
     points: Frame
     """The points printed by its parent."""
-    curve: Curve | None
-    """The points and losses of the parent, or of the previous incarnation; None if there is none."""
+    curve: TrainingCurve | None
+    """The points and losses of the parent, or of the previous run part; None if there is none."""
 
     @property
     def learned(self) -> bool:
@@ -33,12 +33,12 @@ class ParentRun:
 
 @fact({"points": events("parent_progress"), "restarts": events("launcher_restart")})
 def parent_run(evidence: Evidence, trajectory: Trajectory, run: Run) -> ParentRun:
-    """From the parent's output, else from the run's own; without a curve if neither shows an earlier incarnation."""
+    """From the parent's output, else from the run's own; without a curve if neither shows an earlier run part."""
     points = evidence["points"]
     if run.parent is not None and points:
-        return ParentRun(points, curve(points))
+        return ParentRun(points, training_curve(points))
     progress = trajectory.progress
-    parts = {number(row, "run_part") or 0.0 for row in progress.events}
+    parts = {numeric_field(row, "run_part") or 0.0 for row in progress.events}
     if len(parts) < 2 or not (evidence["restarts"] or len(run.attempts) > 1) or not trajectory.saves:
         return ParentRun(points, None)
-    return ParentRun(points, curve(progress.where(lambda row: row.get("run_part") != max(parts))))
+    return ParentRun(points, training_curve(progress.where(lambda row: row.get("run_part") != max(parts))))

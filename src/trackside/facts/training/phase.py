@@ -12,8 +12,8 @@ from trackside.facts.training.learning import Trajectory, last_logged, place_of
 from trackside.finding import Claim, Sentence
 from trackside.model import Event
 
-WORKED = Sentence("the GPUs had computed for {seconds} by then")
-AT_STARTUP = Sentence("no training step was recognized in the log before it")
+GPUS_HAD_COMPUTED = Sentence("the GPUs had computed for {seconds} before it")
+NO_STEP_BEFORE = Sentence("no training step was recognized in the log before it")
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,10 +46,10 @@ class Phase:
         if (reached := self.reached(row)) is not None:
             return (reached,)
         if (worked := self.use.trained(training_s)) is not None:
-            return WORKED(seconds=worked), *self.use.untouched
+            return GPUS_HAD_COMPUTED(seconds=worked), *self.use.untouched
         if isinstance(self.trajectory, Missing):
             return self.use.untouched
-        return AT_STARTUP(count=self.trajectory.count), *self.use.untouched
+        return NO_STEP_BEFORE(count=self.trajectory.count), *self.use.untouched
 
 
 @fact()

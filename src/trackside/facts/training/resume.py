@@ -16,21 +16,21 @@ from trackside.evidence import Evidence, Frame, Value
 from trackside.facts.fact import fact
 from trackside.facts.logs.ending import Ending
 from trackside.facts.logs.exceptions import Exceptions
-from trackside.facts.logs.order import followed_by
+from trackside.facts.logs.order import last_after
+from trackside.facts.logs.restarts import WORKERS_RESTARTED
 from trackside.finding import Claim, Sentence
 from trackside.model import Event, Run
 from trackside.query import events
 
-REQUESTED = Sentence("a resume was requested: {line}")
-NO_MARKER = Sentence("no line reports a loaded checkpoint")
-CONTRADICTED = Sentence("later lines contradict the messages of a loaded checkpoint ({count:messages})")
-RESTARTED = Sentence("restarts by the scheduler: {restarts}")
-DEPENDS = Sentence("the job was submitted with dependency {dependency}")
-CONTINUES = Sentence("job {id} continues an earlier one")
-RELAUNCHED = Sentence("the launcher restarted its workers: {line}")
+RESUME_REQUESTED = Sentence("a resume was requested: {line}")
+NO_LOAD_REPORTED = Sentence("no line reports a loaded checkpoint")
+LOADS_CONTRADICTED = Sentence("later lines contradict the messages of a loaded checkpoint ({count:messages})")
+SCHEDULER_RESTARTS = Sentence("restarts by the scheduler: {restarts}")
+HAS_DEPENDENCY = Sentence("the job was submitted with dependency {dependency}")
+CONTINUES_JOB = Sentence("job {id} continues an earlier one")
 
-Failure = Literal["mismatch", "corrupt", "absent", "unreadable"]
-FAILURES: tuple[tuple[Failure, re.Pattern[str]], ...] = (
+LoadFailure = Literal["mismatch", "corrupt", "absent", "unreadable"]
+FAILURES: tuple[tuple[LoadFailure, re.Pattern[str]], ...] = (
     ("mismatch", re.compile(r"size mismatch|shape|Missing key|Unexpected key|loading state_dict|not match|incompatib",
                             re.IGNORECASE)),
     ("corrupt", re.compile(
@@ -47,7 +47,7 @@ WRITING = re.compile(
 )
 WRITING_FRAME = re.compile(r"\b_?save\w*$")
 WRITING_FRAMES = re.compile(r" in (_?save|save_checkpoint|_save\w*)(;|$)")
-NO_PATHS = ("none", "false", "", "null")
+NOT_A_PATH = ("none", "false", "", "null")
 """Arguments that request no resume."""
 
 
@@ -69,7 +69,7 @@ class Resume:
     def failed_load(self) -> Event | None:
         """The unhandled exception raised by a load."""
         about = (row for row in self.exceptions.unhandled if row.get("about") == "checkpoint")
-        return next((row for row in about if not _in_save(row)), None)
+        return next((row for row in about if not _is_in_save(row)), None)
 
     @cached_property
     def failed_ranks(self) -> tuple[int, ...]:
@@ -82,14 +82,14 @@ class Resume:
     def loaded(self) -> Value | None:
         """The load message that no later line contradicts."""
         for row in self.loads.events:
-            if followed_by(row, self.absences.events) is None:
+            if last_after(row, self.absences.events) is None:
                 return self.loads.value(row, "text")
         return None
 
     @property
-    def no_marker(self) -> Claim:
+    def no_load(self) -> Claim:
         """That no load message counts."""
-        return (CONTRADICTED if self.loads else NO_MARKER)(count=self.loads.reduce("count"))
+        return (LOADS_CONTRADICTED if self.loads else NO_LOAD_REPORTED)(count=self.loads.reduce("count"))
 
     @cached_property
     def missing(self) -> Event | None:
@@ -99,7 +99,7 @@ class Resume:
     @cached_property
     def request(self) -> Event | None:
         """The first request that names a checkpoint."""
-        return next((row for row in self.requests.events if str(row.get("path")).lower() not in NO_PATHS), None)
+        return next((row for row in self.requests.events if str(row.get("path")).lower() not in NOT_A_PATH), None)
 
     @property
     def names_checkpoint(self) -> bool:
@@ -114,7 +114,7 @@ class Resume:
 
     def asks(self, row: Event) -> Claim:
         """The claim for one of ``requests``."""
-        return REQUESTED(line=self.requests.value(row, "text"))
+        return RESUME_REQUESTED(line=self.requests.value(row, "text"))
 
     @cached_property
     def history(self) -> tuple[Claim, ...]:
@@ -123,13 +123,13 @@ class Resume:
         claims: list[Claim] = []
         for row in jobs.records[-1:]:
             if isinstance(row.get("restarts"), int) and row.get("restarts"):
-                claims.append(RESTARTED(restarts=jobs.value(row, "restarts")))
+                claims.append(SCHEDULER_RESTARTS(restarts=jobs.value(row, "restarts")))
             elif continues and row.get("dependency"):
-                claims.append(DEPENDS(dependency=jobs.value(row, "dependency")))
+                claims.append(HAS_DEPENDENCY(dependency=jobs.value(row, "dependency")))
             elif continues:
-                claims.append(CONTINUES(id=jobs.value(row, "id")))
+                claims.append(CONTINUES_JOB(id=jobs.value(row, "id")))
         restarts = self.restarts
-        return (*claims, *(RELAUNCHED(line=restarts.value(row, "text")) for row in restarts.events[:1]))
+        return (*claims, *(WORKERS_RESTARTED(line=restarts.value(row, "text")) for row in restarts.events[:1]))
 
 
 @fact({
@@ -144,7 +144,7 @@ def resume(evidence: Evidence, exceptions: Exceptions, ending: Ending, run: Run)
     return Resume(exceptions, ending, run, *frames)
 
 
-def what_failed(exception: Event) -> Failure:
+def what_failed(exception: Event) -> LoadFailure:
     """What is wrong with the checkpoint, by the exception of its load."""
     root = f"{_text(exception)} {exception.get('root_type')}: {exception.get('root_message')}"
     return next((failure for failure, pattern in FAILURES if pattern.search(root)), "unreadable")
@@ -154,7 +154,7 @@ def _text(exception: Event) -> str:
     return f"{exception.get('type')}: {exception.get('message')}"
 
 
-def _in_save(exception: Event) -> bool:
+def _is_in_save(exception: Event) -> bool:
     """Whether a save raised it, by its text or its innermost frames."""
     frame, frames = str(exception.get("frame") or ""), str(exception.get("frames") or "")
     return any(

@@ -27,15 +27,15 @@ SAMPLES_EARLY = Sentence("the job starts and ends {skew} earlier on {nodes} than
 class Limits:
     """Thresholds for clock skew."""
 
-    skew_s: float = 10.0
+    min_skew_s: float = 10.0
     """NTP-synchronized clocks agree to a fraction of a second; order among nodes is known to one scrape, 15 s."""
-    apart_s: float = 60.0
+    max_spread_s: float = 60.0
     """Ranks of one job start and end within this of each other: launchers wait for all, Slurm's KillWait is 30 s."""
-    apart_windows: int = 3
+    max_spread_windows: int = 3
     """The same in windows of the samples, whose times are no more exact than a window."""
-    nodes: int = 3
+    min_nodes: int = 3
     """Of two nodes that differ it is unknown which one is off."""
-    taken_share: float = 0.5
+    in_use_share: float = 0.5
     """GPU memory is in use above this share of its maximum: shows when the job started and ended."""
 
 
@@ -74,7 +74,7 @@ def _own(clocks: Grid, offset: float, limits: Limits) -> Iterator[Claim]:
     # smallest gap + step.
     lower = np.nanmax(np.where(np.isnan(gap), -np.inf, gap), axis=1, initial=-np.inf)
     upper = np.nanmin(np.where(np.isnan(gap), np.inf, gap), axis=1, initial=np.inf) + clocks.step
-    for sentence, differs in ((CLOCK_AHEAD, lower > limits.skew_s), (CLOCK_BEHIND, upper < -limits.skew_s)):
+    for sentence, differs in ((CLOCK_AHEAD, lower > limits.min_skew_s), (CLOCK_BEHIND, upper < -limits.min_skew_s)):
         rows = [int(row) for row in np.flatnonzero(differs)]
         if rows:
             cites = [clocks.one(row).value("last") for row in rows]
@@ -90,10 +90,10 @@ def _between(memory: Grid, limits: Limits) -> Iterator[Claim]:
         values = memory.values[[row for row, name in enumerate(names) if name == node]]
         if (span := _edges(values, limits)) is not None:
             edges[node] = span
-    if len(edges) < limits.nodes:
+    if len(edges) < limits.min_nodes:
         return
     middle = np.median(np.array(list(edges.values())), axis=0)
-    min_windows = max(limits.apart_s / memory.step, limits.apart_windows)
+    min_windows = max(limits.max_spread_s / memory.step, limits.max_spread_windows)
     for node, (first_window, last_window) in edges.items():
         start, end = first_window - float(middle[0]), last_window - float(middle[1])
         if min(abs(start), abs(end)) > min_windows and start * end > 0 and abs(start - end) <= 1:
@@ -106,7 +106,7 @@ def _between(memory: Grid, limits: Limits) -> Iterator[Claim]:
 def _edges(values: NDArray[np.float64], limits: Limits) -> tuple[int, int] | None:
     """The first and last window with a node's memory in use, if it was free before and after."""
     used = np.nanmax(np.where(np.isnan(values), -np.inf, values), axis=0)
-    occupied = np.flatnonzero(used > limits.taken_share * used.max(initial=0.0))
+    occupied = np.flatnonzero(used > limits.in_use_share * used.max(initial=0.0))
     if not len(occupied) or used.max(initial=0.0) <= 0:
         return None
     first, last = int(occupied[0]), int(occupied[-1])

@@ -1,4 +1,4 @@
-"""When each GPU and each node of the run was sampled. Pure, on grids of sample counts."""
+"""When each GPU and each node of the run was sampled. Pure functions of grids of sample counts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trackside.evidence import Grid, Value
-from trackside.facts.gpus import name_of
+from trackside.facts.gpus import gpu_name
 
 STALE_S = 300.0
 """A series without a sample for this long is stale: Prometheus' own limit (its lookback of five minutes)."""
@@ -59,8 +59,8 @@ def sampled_windows(grids: Iterable[Grid], label: str) -> list[SampledWindows]:
 def by_node(sampled_windows: Iterable[SampledWindows]) -> dict[str, list[SampledWindows]]:
     """The entries of each node."""
     nodes: dict[str, list[SampledWindows]] = {}
-    for line in sampled_windows:
-        nodes.setdefault(line.node, []).append(line)
+    for entry in sampled_windows:
+        nodes.setdefault(entry.node, []).append(entry)
     return nodes
 
 
@@ -84,9 +84,9 @@ def share(values: NDArray[np.float64]) -> float:
 
 def sample_gaps(windows: Sequence[SampledWindows]) -> list[SampleGap]:
     """The time spans without any sample of one node, including those at the run's start and end."""
-    sampled = np.any([line.sampled for line in windows], axis=0)
+    sampled = np.any([entry.sampled for entry in windows], axis=0)
     grid, node = windows[0].grid, windows[0].node
-    min_s = stale(sampled, grid.step)
+    min_s = stale_after_s(sampled, grid.step)
     times, gaps = grid.times, []
     indices = np.flatnonzero(sampled)
     bounds = np.concatenate([[-1], indices, [len(sampled)]])
@@ -99,13 +99,13 @@ def sample_gaps(windows: Sequence[SampledWindows]) -> list[SampleGap]:
     return gaps
 
 
-def sampled_within(grid: Grid, start: float, end: float) -> set[str]:
+def gpus_sampled(grid: Grid, start: float, end: float) -> set[str]:
     """The GPUs (``node:index``) with a sample in a window that ends in ``(start, end]``."""
     columns = (grid.times > start) & (grid.times <= end)
     rows = np.flatnonzero((~np.isnan(grid.values[:, columns])).any(axis=1))
-    return {name_of(grid.series[int(row)]) for row in rows}
+    return {gpu_name(grid.series[int(row)]) for row in rows}
 
 
-def stale(sampled: NDArray[np.bool_], step: float) -> float:
+def stale_after_s(sampled: NDArray[np.bool_], step: float) -> float:
     """Seconds without a sample after which it counts as stale."""
     return max(STALE_S, STALE_RHYTHMS * usual_interval(sampled) * step)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from trackside.evidence import Evidence, Grid, Value, derived
 from trackside.facts.fact import fact
 from trackside.facts.hardware.counters import last_before
-from trackside.facts.trust.sampling import FEW_READINGS
+from trackside.facts.trust.sampling import MIN_READINGS
 from trackside.finding import Claim, Sentence
 from trackside.query import metric
 
@@ -20,7 +20,9 @@ EXPORTER_DOWN = Sentence("exporters of {nodes} answered {share} of the scrapes")
 COLLECTOR_FAILED = Sentence("the collectors {collectors} of {nodes} failed")
 BOOTED = Sentence("{nodes} rebooted at {when}: its counters restarted")
 COUNTERS_RESET = Sentence("counters of {nodes} restarted at {when}: its driver or exporter was restarted")
-UNTRACED = Sentence("the tracer was not attached to any process on {nodes}, so missing launches there prove nothing")
+TRACER_SAW_NOTHING = Sentence(
+    "the tracer was not attached to any process on {nodes}, so missing launches there prove nothing"
+)
 LOST_EVENTS = Sentence("the tracer lost {lost}: counts of launches and collectives are too low")
 
 
@@ -59,25 +61,25 @@ class Exporters:
 def exporters(evidence: Evidence, limits: Limits) -> Exporters:
     """Covers what was sampled; nothing is required."""
     attached, lost = evidence.grid("attached"), evidence.grid("lost")
-    untraced = [] if attached is None else list(_untraced(attached))
+    untraced = [] if attached is None else list(_untraced_nodes(attached))
     tracers = []
     if untraced:
         nodes = tuple(node or "a node" for node, _ in untraced)
-        tracers.append(UNTRACED(nodes=derived(nodes, *(value for _, value in untraced))))
+        tracers.append(TRACER_SAW_NOTHING(nodes=derived(nodes, *(value for _, value in untraced))))
     if lost is not None and (total := lost.value("sum")).value:
         tracers.append(LOST_EVENTS(lost=derived(total.value, total, unit="events")))
     return Exporters(
-        tuple(_failures(evidence.grid("up"), evidence.grid("worked"))),
-        tuple(_restarts(evidence.grid("boots"), evidence.grid("energy"), limits)),
+        tuple(_failure_claims(evidence.grid("up"), evidence.grid("worked"))),
+        tuple(_restart_claims(evidence.grid("boots"), evidence.grid("energy"), limits)),
         tuple(tracers),
         attached is not None and len(untraced) == len(dict.fromkeys(attached.labels("node"))),
     )
 
 
-def _failures(up: Grid | None, worked: Grid | None) -> Iterator[Claim]:
+def _failure_claims(up: Grid | None, worked: Grid | None) -> Iterator[Claim]:
     if up is not None:
         shares = np.nanmean(np.where(np.isnan(up.values), 1.0, up.values), axis=1)
-        down = [int(row) for row in np.flatnonzero(shares < 1 - 1 / FEW_READINGS)]
+        down = [int(row) for row in np.flatnonzero(shares < 1 - 1 / MIN_READINGS)]
         if down:
             values = [up.one(row).value("avg") for row in down]
             least = min(values, key=lambda value: value.number)
@@ -93,29 +95,29 @@ def _failures(up: Grid | None, worked: Grid | None) -> Iterator[Claim]:
 
 def _nodes(grid: Grid, rows: Iterable[int]) -> tuple[str, ...]:
     series = (grid.series[row] for row in rows)
-    return tuple(dict.fromkeys(one.get("node") or one.get("target") or "a node" for one in series))
+    return tuple(dict.fromkeys(item.get("node") or item.get("target") or "a node" for item in series))
 
 
-def _restarts(boots: Grid | None, energy: Grid | None, limits: Limits) -> Iterator[Claim]:
+def _restart_claims(boots: Grid | None, energy: Grid | None, limits: Limits) -> Iterator[Claim]:
     """Nodes that rebooted, and nodes whose energy counters (which only rise) fell."""
     already: tuple[str, ...] = ()
     if boots is not None:
-        booted = [row for row in range(len(boots)) if _moved(boots.values[row]) > limits.boot_s]
+        booted = [row for row in range(len(boots)) if _change(boots.values[row]) > limits.boot_s]
         already = _nodes(boots, booted)
         if booted:
             ends = [boots.one(row).value(how) for row in booted for how in ("min", "max")]
             when = derived(max(value.number for value in ends), *ends, unit="time")
             yield BOOTED(nodes=derived(already, *ends), when=when)
     if energy is not None:
-        yield from _resets(energy, already, limits)
+        yield from _reset_claims(energy, already, limits)
 
 
-def _moved(values: NDArray[np.float64]) -> float:
-    known = values[~np.isnan(values)]
-    return float(known.max() - known.min()) if len(known) else 0.0
+def _change(values: NDArray[np.float64]) -> float:
+    sampled = values[~np.isnan(values)]
+    return float(sampled.max() - sampled.min()) if len(sampled) else 0.0
 
 
-def _resets(energy: Grid, already: Sequence[str], limits: Limits) -> Iterator[Claim]:
+def _reset_claims(energy: Grid, already: Sequence[str], limits: Limits) -> Iterator[Claim]:
     falls = energy.values < last_before(energy.values)
     nodes = [node for (node,) in energy.labels("node")]
     for node in dict.fromkeys(nodes):
@@ -125,14 +127,17 @@ def _resets(energy: Grid, already: Sequence[str], limits: Limits) -> Iterator[Cl
             continue
         window = int(windows[0])
         first, end = float(energy.times[0]) - energy.step, float(energy.times[window])
-        one = energy.one(next(row for row in rows if falls[row, window]))
-        cites = [one.during(first, end - energy.step).value("last"), one.during(end - energy.step, end).value("last")]
+        counter = energy.one(next(row for row in rows if falls[row, window]))
+        cites = [
+            counter.during(first, end - energy.step).value("last"),
+            counter.during(end - energy.step, end).value("last"),
+        ]
         yield COUNTERS_RESET(nodes=derived((node or "a node",), *cites), when=derived(end, *cites, unit="time"))
 
 
-def _untraced(attached: Grid) -> Iterator[tuple[str, Value]]:
+def _untraced_nodes(attached: Grid) -> Iterator[tuple[str, Value]]:
     """Nodes on which a tracer ran and saw no process."""
     for (node,) in dict.fromkeys(attached.labels("node")):
-        most = (attached.where(node=node) if node else attached).value("max")
-        if most.value == 0:
-            yield node, most
+        highest = (attached.where(node=node) if node else attached).value("max")
+        if highest.value == 0:
+            yield node, highest

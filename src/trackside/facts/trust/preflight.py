@@ -23,18 +23,18 @@ CUT_OFF = Sentence(
     "the last line of {path} has no line end: the log may be cut",
     running="the last line of {path} has no line end: it is still being written",
 )
-SOME_RANKS = Sentence("logs of {ranks} were given, of {world} ranks in all")
-THINNED = Sentence(
+LOGS_OF_SOME_RANKS = Sentence("logs of {ranks} were given, of {world} ranks in all")
+STEPS_SAMPLED = Sentence(
     "this verdict uses {used} of at least {printed} logged steps",
     running="this verdict uses {used} of at least {printed} logged steps so far",
 )
-CLOCK = Sentence("log times without a time zone were shifted by {offset} to match the scheduler's")
-CONTRADICTED = Sentence(
+LOG_CLOCK_SHIFTED = Sentence("log times without a time zone were shifted by {offset} to match the scheduler's")
+RECORDS_DISAGREE = Sentence(
     "two records of the same start disagree ({good}, {bad}): they may be of two runs with one job id, and the "
     "verdict may mix both"
 )
 SEVERAL_RUNS = Sentence(
-    "two logs give different losses at {step} ({one} and {other}): they look like two runs, but are "
+    "two logs give different losses at {step} ({loss} and {other_loss}): they look like two runs, but are "
     "diagnosed as one; give one run at a time"
 )
 STILL_RUNNING = Sentence("the job is still running: {state}")
@@ -63,64 +63,64 @@ def preflight(
     run: Run,
 ) -> Preflight:
     """Covers the inputs; nothing is required."""
-    claims = [*unanswered.claims, *_inputs(evidence, unanswered, ending, run)]
+    claims = [*unanswered.claims, *_input_claims(evidence, unanswered, ending, run)]
     if evidence.has("logs"):
         progress = None if isinstance(trajectory, Missing) else trajectory.progress
-        claims += _logs(evidence, ending, progress, run)
+        claims += _log_claims(evidence, ending, progress, run)
     return Preflight((*claims, *(() if isinstance(telemetry, Missing) else telemetry.claims)))
 
 
-def _inputs(evidence: Evidence, unanswered: UnansweredSources, ending: Ending, run: Run) -> Iterator[Claim]:
+def _input_claims(evidence: Evidence, unanswered: UnansweredSources, ending: Ending, run: Run) -> Iterator[Claim]:
     """Missing inputs, and what the scheduler's records show."""
     if not evidence.has("logs") and "log" not in unanswered.planes:
         yield NO_LOG()
     if ending.job is None and "scheduler" not in unanswered.planes:
         yield NO_SCHEDULER()
     if "kernel" not in unanswered.planes:
-        yield from _kernel(evidence, ending, run)
-    yield from _contradicted(ending.jobs)
+        yield from _kernel_log_claims(evidence, ending, run)
+    yield from _record_claims(ending.jobs)
     if ending.running and ending.state is not None:
         yield STILL_RUNNING(state=ending.state)
 
 
-def _logs(evidence: Evidence, ending: Ending, progress: Frame | None, run: Run) -> Iterator[Claim]:
+def _log_claims(evidence: Evidence, ending: Ending, progress: Frame | None, run: Run) -> Iterator[Claim]:
     """Logs that are incomplete, thinned, time-shifted or from another run."""
     logs = evidence["logs"]
     for row in logs.events:
         closed_by_slurm = "slurmstepd" in str(row.get("last_line"))
         if row.get("truncated") and (not run.log_paths or row.at.path in run.log_paths) and not closed_by_slurm:
             yield CUT_OFF(path=logs.value(row, "path"))
-    yield from _ranks(logs, run)
+    yield from _rank_log_claims(logs, run)
     if progress and progress.rows[-1].get("ordinal") is not None:
         printed = progress.value(progress.rows[-1], "ordinal")
-        yield THINNED(printed=printed, used=progress.reduce("count"))
+        yield STEPS_SAMPLED(printed=printed, used=progress.reduce("count"))
     if progress is not None:
-        yield from _several(progress, evidence["others"])
+        yield from _other_run_claims(progress, evidence["others"])
     if run.clock_offset_s and ending.job is not None and ending.job.get("start") is not None and logs.events:
         sources = ending.jobs.value(ending.job, "start", "time"), logs.value(logs.events[0], "first_time", "time")
-        yield CLOCK(offset=derived(run.clock_offset_s, *sources, unit="s"))
+        yield LOG_CLOCK_SHIFTED(offset=derived(run.clock_offset_s, *sources, unit="s"))
 
 
-def _contradicted(jobs: Frame) -> Iterator[Claim]:
+def _record_claims(jobs: Frame) -> Iterator[Claim]:
     """A record of a good end and one of a bad end for the same start: they cannot be the same job."""
     for good in (row for row in jobs.records if row.get("state") == "COMPLETED"):
         for bad in jobs.records:
             same = all(bad.get(name) == good.get(name) for name in ("id", "start"))
             if same and bad.get("state") in BAD_STATES and good.get("start") is not None:
-                yield CONTRADICTED(good=jobs.value(good, "state"), bad=jobs.value(bad, "state"))
+                yield RECORDS_DISAGREE(good=jobs.value(good, "state"), bad=jobs.value(bad, "state"))
                 return
 
 
-def _several(points: Frame, others: Frame) -> Iterator[Claim]:
+def _other_run_claims(points: Frame, others: Frame) -> Iterator[Claim]:
     """A log that was not used and has different losses: it seems to be another run."""
-    for other in others.events:
-        own = next((row for row in points.events if row.get("step") == other.get("step")), None)
-        if own is not None:
-            step, one = points.value(own, "step", "step"), points.value(own, "loss")
-            yield SEVERAL_RUNS(step=step, one=one, other=others.value(other, "loss"))
+    for other_row in others.events:
+        own_row = next((row for row in points.events if row.get("step") == other_row.get("step")), None)
+        if own_row is not None:
+            step, own_loss = points.value(own_row, "step", "step"), points.value(own_row, "loss")
+            yield SEVERAL_RUNS(step=step, loss=own_loss, other_loss=others.value(other_row, "loss"))
 
 
-def _kernel(evidence: Evidence, ending: Ending, run: Run) -> Iterator[Claim]:
+def _kernel_log_claims(evidence: Evidence, ending: Ending, run: Run) -> Iterator[Claim]:
     """Whether the kernel log was read; not every format names its node."""
     if not evidence.has("kernel"):
         yield NO_KERNEL()
@@ -131,11 +131,11 @@ def _kernel(evidence: Evidence, ending: Ending, run: Run) -> Iterator[Claim]:
         yield NO_KERNEL_OF(nodes=derived(silent, ending.jobs.value(ending.job, "nodes")))
 
 
-def _ranks(logs: Frame, run: Run) -> Iterator[Claim]:
+def _rank_log_claims(logs: Frame, run: Run) -> Iterator[Claim]:
     """Separate logs for some ranks and not for others."""
-    own = {row.rank: row for row in logs.events if row.rank is not None}
-    if run.n_ranks is None or not 1 < len(own) < run.n_ranks:
+    row_by_rank = {row.rank: row for row in logs.events if row.rank is not None}
+    if run.n_ranks is None or not 1 < len(row_by_rank) < run.n_ranks:
         return
-    cites = [logs.value(row, "rank") for row in own.values()]
-    ranks = derived(tuple(sorted(rank for rank in own if rank is not None)), *cites)
-    yield SOME_RANKS(ranks=ranks, world=derived(run.n_ranks, *cites))
+    cites = [logs.value(row, "rank") for row in row_by_rank.values()]
+    ranks = derived(tuple(sorted(rank for rank in row_by_rank if rank is not None)), *cites)
+    yield LOGS_OF_SOME_RANKS(ranks=ranks, world=derived(run.n_ranks, *cites))

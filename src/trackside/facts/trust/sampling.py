@@ -13,32 +13,32 @@ from operator import attrgetter
 
 import numpy as np
 
-from trackside.evidence import NOT_GIVEN, Evidence, Grid, Value, derived
+from trackside.evidence import NO_METRIC_INPUT, Evidence, Grid, Value, derived
 from trackside.facts.fact import fact
 from trackside.facts.logs.ending import Ending
 from trackside.facts.trust.coverage import SampledWindows, SampleGap, by_node, sample_gaps, sampled_windows
 from trackside.finding import Claim, Sentence
-from trackside.model import Run
+from trackside.model import Run, TimeRange
 from trackside.query import Query, metric
 
-GPU_WITNESSES = (
+GPU_PRESENCE_METRICS = (
     "gpu_utilization_ratio", "gpu_memory_used_bytes", "gpu_power_watts", "gpu_temperature_celsius",
     "gpu_engine_active_ratio", "gpu_sm_active_ratio", "gpu_sm_clock_hertz",
 )  # fmt: skip
 """Metrics that show whether a GPU was sampled; those that every exporter has come first."""
-NODE_WITNESSES = (
+NODE_PRESENCE_METRICS = (
     "host_load1", "host_memory_available_bytes", "host_cpu_busy_ratio", "host_time_seconds",
     "host_boot_time_seconds", "host_cpu_seconds_total", "trackside_collector_success",
 )  # fmt: skip
 SAMPLING: Mapping[str, Query] = {
-    **{name: metric(name).over("run", "count") for name in (*GPU_WITNESSES, *NODE_WITNESSES)},
+    **{name: metric(name).over("run", "count") for name in (*GPU_PRESENCE_METRICS, *NODE_PRESENCE_METRICS)},
     "sm": metric("gpu_sm_active_ratio").over("run", "avg"),
 }
 """The queries behind :class:`Sampling`."""
-FEW_READINGS = 12
+MIN_READINGS = 12
 """With a dozen readings, one is 8 % of the run: shares of time are no more precise."""
 
-NO_GPU_METRIC = Sentence("no GPU metrics were given: what the GPUs did is unknown")
+NO_GPU_METRICS = Sentence("no GPU metrics were given: what the GPUs did is unknown")
 METRICS_ELSEWHERE = Sentence(
     "metrics were given, but of no GPU known to belong to the run: what its GPUs did is unknown"
 )
@@ -50,18 +50,24 @@ GPUS_BY_MEMORY = Sentence("the run's GPUs are those whose memory was in use duri
 METRIC_CLOCK = Sentence("metric times were shifted by {offset} to match the run's")
 NODES_UNMEASURED = Sentence("no GPU metrics of {nodes} were given: faults there cannot be ruled out")
 GPUS_UNMEASURED = Sentence("{measured} of the run's {allocated} GPUs were measured")
-LATE = Sentence("GPU metrics start {late} after the run")
-EARLY = Sentence("GPU metrics end {early} before the run does", running="the newest GPU metrics are {early} old")
+METRICS_START_LATE = Sentence("GPU metrics start {late} after the run")
+METRICS_END_EARLY = Sentence(
+    "GPU metrics end {early} before the run does", running="the newest GPU metrics are {early} old"
+)
 EXPORTER_DEAD = Sentence(
     "the GPU metrics of {nodes} stop at {when} while its other metrics continue: the exporter died, not the node"
 )
 NODE_SILENT = Sentence("all metrics of {nodes} stop at {when}: its exporters stopped, or the node itself")
-GAPS = Sentence("{share} of the GPU metrics of {nodes} are missing; the longest gap is {length}, from {when}")
-COARSE = Sentence(
+METRICS_MISSING = Sentence(
+    "{share} of the GPU metrics of {nodes} are missing; the longest gap is {length}, from {when}"
+)
+FEW_SAMPLES = Sentence(
     "GPU metrics have {readings:samples} per GPU in the whole run: short events can be missed",
     running="GPU metrics have {readings:samples} per GPU so far: short events can be missed",
 )
-NO_SM = Sentence("SM activity was not measured: utilization alone does not distinguish computing from busy-waiting")
+SM_NOT_MEASURED = Sentence(
+    "SM activity was not measured: utilization alone does not distinguish computing from busy-waiting"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,11 +80,11 @@ class Sampling:
     nodes: Sequence[SampledWindows]
     has_metrics: bool
     """Whether any metrics were given."""
-    answered: bool
+    source_answered: bool
     """Whether their source responded."""
     sm: bool
     """Whether SM activity was measured."""
-    accounted: Sequence[Value]
+    scheduler_values: Sequence[Value]
     """The scheduler's values for the run's size and start, to be cited."""
 
     @property
@@ -89,108 +95,112 @@ class Sampling:
     @property
     def mixed(self) -> bool:
         """Whether more GPUs were measured than the run had, and it is unknown which ones are its own."""
-        every = self.run.gpus_by == "all" and self.n_gpus is not None and self.n_gpus < len(self.run.gpus)
-        return every and bool(self.gpus)
+        too_many = self.run.gpus_by == "all" and self.n_gpus is not None and self.n_gpus < len(self.run.gpus)
+        return too_many and bool(self.gpus)
 
     @cached_property
     def unmeasured(self) -> tuple[str, ...]:
         """Nodes of the run without GPU metrics."""
-        measured = {line.node for line in self.gpus}
+        measured = {entry.node for entry in self.gpus}
         return tuple(node for node in self.run.nodes if node not in measured) if measured - {""} else ()
 
     @cached_property
     def stopped(self) -> tuple[str, ...]:
         """Nodes whose GPU metrics stopped long before the run's end."""
-        return tuple(hole.node or "a node" for hole in self._early)
+        return tuple(gap.node or "a node" for gap in self._final_gaps)
 
     @property
     def claims(self) -> list[Claim]:
         """Which GPUs were measured, and which of the run's were not, or not all the time."""
         if not self.gpus:
-            return [METRICS_ELSEWHERE() if self.has_metrics else NO_GPU_METRIC()] if self.answered else []
-        return [*self._whose(), *self._unmeasured(), *self._gaps()]
+            return [METRICS_ELSEWHERE() if self.has_metrics else NO_GPU_METRICS()] if self.source_answered else []
+        return [*self._allocation_claims(), *self._unmeasured_claims(), *self._gap_claims()]
 
     @property
-    def readings(self) -> list[Claim]:
+    def coarse_claims(self) -> list[Claim]:
         """What was sampled too rarely, or not at all."""
         if not self.gpus:
             return []
         grid = self.gpus[0].grid
         count = float(np.nanmedian(np.nansum(grid.values, axis=1)))
-        few = [COARSE(readings=derived(int(count), grid.value("sum")))] if count < FEW_READINGS else []
-        return few if self.sm else [*few, NO_SM()]
+        few = [FEW_SAMPLES(readings=derived(int(count), grid.value("sum")))] if count < MIN_READINGS else []
+        return few if self.sm else [*few, SM_NOT_MEASURED()]
 
-    def _whose(self) -> Iterator[Claim]:
+    def _allocation_claims(self) -> Iterator[Claim]:
         run, count = self.run, self.gpus[0].grid.value("count")
         measured = derived(len(run.gpus), count)
         if self.mixed:
-            yield GPUS_GUESSED(measured=measured, allocated=derived(self.n_gpus, *(self.accounted or [count])))
+            yield GPUS_GUESSED(measured=measured, allocated=derived(self.n_gpus, *(self.scheduler_values or [count])))
         elif run.gpus_by == "all":
             yield GPUS_UNSURE(measured=measured)
         elif run.gpus_by == "occupancy":
             yield GPUS_BY_MEMORY(gpus=derived(tuple(gpu.removeprefix(":") for gpu in run.gpus), count))
         if run.metric_offset_s:
-            yield METRIC_CLOCK(offset=derived(run.metric_offset_s, count, *self.accounted, unit="s"))
+            yield METRIC_CLOCK(offset=derived(run.metric_offset_s, count, *self.scheduler_values, unit="s"))
 
-    def _unmeasured(self) -> Iterator[Claim]:
+    def _unmeasured_claims(self) -> Iterator[Claim]:
         run, count = self.run, self.gpus[0].grid.value("count")
-        instances = any(mig for line in self.gpus for (mig,) in line.grid.labels("mig"))
+        instances = any(mig for entry in self.gpus for (mig,) in entry.grid.labels("mig"))
         if self.unmeasured:
-            yield NODES_UNMEASURED(nodes=derived(self.unmeasured, count, *self.accounted))
+            yield NODES_UNMEASURED(nodes=derived(self.unmeasured, count, *self.scheduler_values))
         elif self.n_gpus is not None and run.n_gpus and len(run.gpus) < self.n_gpus and not instances:
-            n_gpus = derived(self.n_gpus, *(self.accounted or [count]))
+            n_gpus = derived(self.n_gpus, *(self.scheduler_values or [count]))
             yield GPUS_UNMEASURED(measured=derived(len(run.gpus), count), allocated=n_gpus)
 
     @property
-    def _span(self) -> tuple[float, float]:
+    def _time_range(self) -> TimeRange:
         grid = self.gpus[0].grid
         return float(grid.times[0]) - grid.step, float(grid.times[-1])
 
     @cached_property
-    def _holes(self) -> Mapping[str, Sequence[SampleGap]]:
+    def _gaps_by_node(self) -> Mapping[str, Sequence[SampleGap]]:
         """The sample gaps of the GPUs of each node."""
-        return {node: sample_gaps(own) for node, own in by_node(self.gpus).items()}
+        return {node: sample_gaps(windows) for node, windows in by_node(self.gpus).items()}
 
     @cached_property
-    def _early(self) -> Sequence[SampleGap]:
+    def _final_gaps(self) -> Sequence[SampleGap]:
         """The gaps that last to the run's end."""
-        return [hole for own in self._holes.values() for hole in own if hole.end >= self._span[1]]
+        return [gap for gaps in self._gaps_by_node.values() for gap in gaps if gap.end >= self._time_range[1]]
 
-    def _gaps(self) -> Iterator[Claim]:
+    def _gap_claims(self) -> Iterator[Claim]:
         """Gaps of all nodes at the run's ends, of single nodes to its end, and in between."""
-        first, last = self._span
-        every = [hole for own in self._holes.values() for hole in own]
-        late, early = [hole for hole in every if hole.start <= first], self._early
-        if len(late) == len(self._holes):
+        first, last = self._time_range
+        all_gaps = [gap for gaps in self._gaps_by_node.values() for gap in gaps]
+        late, early = [gap for gap in all_gaps if gap.start <= first], self._final_gaps
+        if len(late) == len(self._gaps_by_node):
             least = min(late, key=attrgetter("length"))
-            yield LATE(late=derived(least.length, least.samples, unit="s"))
-        if len(early) == len(self._holes):
+            yield METRICS_START_LATE(late=derived(least.length, least.samples, unit="s"))
+        if len(early) == len(self._gaps_by_node):
             least = min(early, key=attrgetter("length"))
-            yield EARLY(early=derived(least.length, least.samples, unit="s"))
+            yield METRICS_END_EARLY(early=derived(least.length, least.samples, unit="s"))
         else:
-            yield from self._stopped()
-        if between := [hole for hole in every if hole.start > first and hole.end < last]:
-            yield self._between(between)
+            yield from self._stopped_claims()
+        if between := [gap for gap in all_gaps if gap.start > first and gap.end < last]:
+            yield self._inner_gap_claim(between)
 
-    def _stopped(self) -> Iterator[Claim]:
+    def _stopped_claims(self) -> Iterator[Claim]:
         """Nodes whose metrics stopped while those of others continued."""
-        alive = {line.node for line in self.nodes if not any(h.end >= line.grid.times[-1] for h in sample_gaps([line]))}
-        for sentence, own in (
-            (EXPORTER_DEAD, [hole for hole in self._early if hole.node in alive]),
-            (NODE_SILENT, [hole for hole in self._early if hole.node not in alive]),
+        alive = {
+            entry.node
+            for entry in self.nodes
+            if not any(gap.end >= entry.grid.times[-1] for gap in sample_gaps([entry]))
+        }
+        for sentence, gaps in (
+            (EXPORTER_DEAD, [gap for gap in self._final_gaps if gap.node in alive]),
+            (NODE_SILENT, [gap for gap in self._final_gaps if gap.node not in alive]),
         ):
-            if own:
-                cites = [hole.samples for hole in own]
-                when = derived(min(hole.start for hole in own), *cites, unit="time")
-                yield sentence(nodes=derived(tuple(hole.node for hole in own), *cites), when=when)
+            if gaps:
+                cites = [gap.samples for gap in gaps]
+                when = derived(min(gap.start for gap in gaps), *cites, unit="time")
+                yield sentence(nodes=derived(tuple(gap.node for gap in gaps), *cites), when=when)
 
-    def _between(self, between: Sequence[SampleGap]) -> Claim:
-        nodes = tuple(dict.fromkeys(hole.node for hole in between))
-        grid = next(line.grid for line in self.gpus if line.node in nodes)
-        share = sum(hole.length for hole in between) / len(nodes) / (len(grid.times) * grid.step)
+    def _inner_gap_claim(self, between: Sequence[SampleGap]) -> Claim:
+        nodes = tuple(dict.fromkeys(gap.node for gap in between))
+        grid = next(entry.grid for entry in self.gpus if entry.node in nodes)
+        share = sum(gap.length for gap in between) / len(nodes) / (len(grid.times) * grid.step)
         longest = max(between, key=attrgetter("length"))
-        return GAPS(
-            share=derived(share, *(hole.samples for hole in between), unit="share"),
+        return METRICS_MISSING(
+            share=derived(share, *(gap.samples for gap in between), unit="share"),
             nodes=derived(nodes, longest.samples),
             length=derived(longest.length, longest.samples, unit="s"),
             when=derived(longest.start, longest.samples, unit="time"),
@@ -200,17 +210,17 @@ class Sampling:
 @fact(SAMPLING, lazy=True)
 def sampling(evidence: Evidence, ending: Ending, run: Run) -> Sampling:
     """Covers counts of samples; empty if there are none."""
-    first = evidence.missing(GPU_WITNESSES[0])
-    has_metrics, answered = not (first and first.reason == NOT_GIVEN), not (first and first.source)
-    if not (has_metrics and answered):
-        return Sampling(run, (), (), has_metrics, answered, False, ())
-    gpus = sampled_windows(_until_all(evidence, GPU_WITNESSES, run.gpus), "gpu")
-    nodes = sampled_windows(_until_all(evidence, NODE_WITNESSES, ()), "node")
+    first = evidence.missing(GPU_PRESENCE_METRICS[0])
+    has_metrics, source_answered = not (first and first.reason == NO_METRIC_INPUT), not (first and first.source)
+    if not (has_metrics and source_answered):
+        return Sampling(run, (), (), has_metrics, source_answered, False, ())
+    gpus = sampled_windows(_until_all(evidence, GPU_PRESENCE_METRICS, run.gpus), "gpu")
+    nodes = sampled_windows(_until_all(evidence, NODE_PRESENCE_METRICS, ()), "node")
     jobs = ending.jobs
-    accounted = [
+    scheduler_values = [
         jobs.value(row, name) for row in jobs.records[-1:] for name in ("n_gpus", "start") if row.get(name) is not None
     ]
-    return Sampling(run, gpus, nodes, has_metrics, answered, evidence.grid("sm") is not None, accounted)
+    return Sampling(run, gpus, nodes, has_metrics, source_answered, evidence.grid("sm") is not None, scheduler_values)
 
 
 def _until_all(evidence: Evidence, names: Sequence[str], gpus: Sequence[str]) -> Iterator[Grid]:

@@ -21,20 +21,20 @@ from trackside.finding import Claim
 from trackside.model import Run
 from trackside.query import Query
 
-LEVELS = frozenset({"avg", "sum"})
+LEVEL_ROLLUPS = frozenset({"avg", "sum"})
 """Rollups that describe the whole time, so that a mostly unsampled time makes them invalid."""
-OF_PROCESSES = ("trackside_cuda_", "trackside_nccl_", "training_")
+PROCESS_METRICS = ("trackside_cuda_", "trackside_nccl_", "training_")
 """Metrics that end with the processes: their end is information."""
-TRACED = ("trackside_cuda_", "trackside_nccl_")
+TRACER_METRICS = ("trackside_cuda_", "trackside_nccl_")
 
 
 @dataclass(frozen=True)
 class Limits:
     """When an answer has too little data."""
 
-    covered_share: float = 0.5
+    min_covered_share: float = 0.5
     """Minimum share of sampled windows for a level or a share of time: a median or a mean over fewer is arbitrary."""
-    readings: int = 3
+    min_readings: int = 3
     """Minimum readings of each GPU for a share of time."""
 
 
@@ -62,19 +62,22 @@ class TelemetryTrust:
 
     def _doubt(self, query: Query, grid: Grid) -> str:
         if self.mixed and query.kind.startswith("gpu_"):
-            return "which of the GPUs measured are the run's isn't told"
-        if self.untraced and query.kind.startswith(TRACED):
+            return "nothing shows which of the measured GPUs are the run's"
+        if self.untraced and query.kind.startswith(TRACER_METRICS):
             return "the tracer was attached to no process of the run"
-        if query.kind.startswith(OF_PROCESSES) or query.rollup_how in ("count", "onset"):
+        if query.kind.startswith(PROCESS_METRICS) or query.rollup_how in ("count", "onset"):
             return ""
         metric = METRICS[query.kind]
         if query.span == "tail" and metric.kind == "gauge" and _stale_at_end(grid):
             return f"{query.kind} was no longer sampled at the run's end"
-        if metric.unit == "ratio" and np.max((~np.isnan(grid.values)).sum(axis=1), initial=0) < self.limits.readings:
-            return f"{query.kind} was sampled too few times to tell a share of time"
-        levels = query.span != "around" and (query.rollup_how in LEVELS or metric.unit == "ratio")
-        if levels and metric.kind == "gauge" and coverage.share(grid.values) < self.limits.covered_share:
-            return f"{query.kind} was sampled for less than half of the time asked for"
+        if (
+            metric.unit == "ratio"
+            and np.max((~np.isnan(grid.values)).sum(axis=1), initial=0) < self.limits.min_readings
+        ):
+            return f"{query.kind} was sampled too rarely for a share of time"
+        levels = query.span != "around" and (query.rollup_how in LEVEL_ROLLUPS or metric.unit == "ratio")
+        if levels and metric.kind == "gauge" and coverage.share(grid.values) < self.limits.min_covered_share:
+            return f"{query.kind} was sampled for less than half of the queried time"
         return ""
 
 
@@ -86,7 +89,7 @@ def telemetry_trust(sampling: Sampling, exporters: Exporters, skew: ClockSkew, l
     claims = (
         *sampling.claims,
         *exporters.failures,
-        *sampling.readings,
+        *sampling.coarse_claims,
         *exporters.restarts,
         *skew.claims,
         *exporters.tracers,
@@ -106,4 +109,6 @@ def _stale_at_end(grid: Grid) -> bool:
     """Whether no series was sampled for so long before the end that the last value is stale."""
     sampled = np.any(~np.isnan(grid.values), axis=0)
     indices = np.flatnonzero(sampled)
-    return not len(indices) or (len(sampled) - 1 - int(indices[-1])) * grid.step >= coverage.stale(sampled, grid.step)
+    return not len(indices) or (len(sampled) - 1 - int(indices[-1])) * grid.step >= coverage.stale_after_s(
+        sampled, grid.step
+    )

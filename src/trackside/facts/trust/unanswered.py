@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from trackside.evidence import UNANSWERED, Evidence, Frame
+from trackside.evidence import SOURCE_UNANSWERED, Evidence, Frame
 from trackside.facts.fact import fact
 from trackside.finding import Claim, Sentence
 from trackside.model import Plane
@@ -17,13 +17,13 @@ DID_NOT_ANSWER = Sentence("{source} gave no complete answer ({reason}): this ver
 
 @dataclass(frozen=True, eq=False)
 class UnansweredSources:
-    """The silent sources; of metrics each question has its own answer besides."""
+    """The sources that did not answer; each metric query has its own answer in addition."""
 
     rows: Frame
 
     @cached_property
     def planes(self) -> frozenset[Plane]:
-        """What they would have shown."""
+        """The planes that they would have shown."""
         return frozenset(row.plane for row in self.rows.events)
 
     @cached_property
@@ -38,7 +38,7 @@ class UnansweredSources:
         return [DID_NOT_ANSWER(**{name: self.rows.value(row, name) for name in names}) for row in self.rows.events]
 
 
-@fact({"silent": events(UNANSWERED)})
+@fact({"silent": events(SOURCE_UNANSWERED)})
 def unanswered_sources(evidence: Evidence) -> UnansweredSources:
     """Covers the rows that report such sources; nothing is required."""
     return UnansweredSources(evidence["silent"])

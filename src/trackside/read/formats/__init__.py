@@ -1,1 +1,1 @@
-"""One file a format: ``FORMAT`` or ``FORMATS``."""
+"""One file per format; each defines ``FORMAT`` or ``FORMATS``."""

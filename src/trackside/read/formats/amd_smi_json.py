@@ -12,8 +12,8 @@ from functools import partial
 from typing import Any
 
 from trackside.catalog.labels import pci_address
-from trackside.read.format import Format, Match, Result, Sink, Source
-from trackside.read.gpu_readings import Gpu, Readings, TextLine
+from trackside.read.format import Format, InputSource, Match, Result, Sink
+from trackside.read.gpu_readings import GpuIdentity, Readings, TextLine
 
 _METRICS: Mapping[str, tuple[str, ...]] = {
     "gpu_utilization_ratio": ("usage/gfx_activity",),
@@ -37,22 +37,22 @@ _SEPARATOR = re.compile(r"[\s,]*")
 _MARKS = (b'"gfx_activity"', b'"socket_power"', b'"used_vram"', b'"total_vram"')
 
 
-def _sniff(source: Source) -> Match | None:
+def _sniff(source: InputSource) -> Match | None:
     head = source.head.lstrip()
     if head[:1] not in (b"[", b"{") or b'"gpu"' not in head[:4096]:
         return None
     return Match(0.9, "output of amd-smi metric") if any(mark in head for mark in _MARKS) else None
 
 
-def _read(source: Source, sink: Sink) -> Result:
+def _read(source: InputSource, sink: Sink) -> Result:
     readings = Readings(source, sink)
-    untimed: set[Gpu] = set()
+    untimed: set[GpuIdentity] = set()
     for line, entry in _gpus(readings, source.whole().decode("utf-8", "replace")):
         index = entry.get("gpu")
         if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < 10_000:
             readings.lost_lines += 1
             continue
-        gpu = Gpu(str(index), pci=pci_address(str(_value_at(entry, "bus/bdf") or "")))
+        gpu = GpuIdentity(str(index), pci=pci_address(str(_value_at(entry, "bus/bdf") or "")))
         time = _time(readings, entry.get("timestamp"))
         if time is None and source.modified is not None and gpu not in untimed:
             untimed.add(gpu)
@@ -87,8 +87,8 @@ def _gpus(readings: Readings, text: str) -> Iterator[tuple[TextLine, dict[str, A
 def _time(readings: Readings, stamp: object) -> float | None:
     if isinstance(stamp, str):
         return readings.time(stamp)
-    known = isinstance(stamp, int | float) and not isinstance(stamp, bool) and 0 < stamp < 1e15
-    return readings.time(f"{stamp:f}") if known else None
+    is_time = isinstance(stamp, int | float) and not isinstance(stamp, bool) and 0 < stamp < 1e15
+    return readings.time(f"{stamp:f}") if is_time else None
 
 
 def _value_at(entry: dict[str, Any], path: str) -> object:

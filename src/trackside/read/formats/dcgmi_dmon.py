@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 
 from trackside.catalog.dialect import translate
-from trackside.read.format import Format, Match, Result, Sink, Source
-from trackside.read.gpu_readings import Clock, Gpu, Readings, TextLine, head_lines
+from trackside.read.format import Format, InputSource, Match, Result, Sink
+from trackside.read.gpu_readings import GpuIdentity, Readings, RowClock, TextLine, head_lines
 
 _HEADING = re.compile(r"(?P<when>.{0,40}?)# ?Entity\s+(?P<names>\S.*)")
 _UNITS = re.compile(r".{0,40}?\bI[dD]\b[\s\w/%.]*")
@@ -26,7 +26,7 @@ class Dcgmi:
     def __init__(self, readings: Readings) -> None:
         self.readings = readings
         self.rows = 0
-        self._clock = Clock(readings, _REMEDY)
+        self._clock = RowClock(readings, _REMEDY)
         self._names: list[str] = []
 
     def take(self, line: TextLine) -> bool:
@@ -43,7 +43,7 @@ class Dcgmi:
             return False
         self._clock.settle()
         self.readings.now = time
-        self._clock = Clock(self.readings, _REMEDY)
+        self._clock = RowClock(self.readings, _REMEDY)
         return True
 
     def _row(self, line: TextLine, match: re.Match[str]) -> bool:
@@ -65,7 +65,7 @@ class Dcgmi:
                 for name, cell in zip(self._names, cells, strict=True)
                 if _NUMBER.fullmatch(cell)
             )
-            self._clock.add(when, self.readings.pairs(line, Gpu(number=match["id"]), values))
+            self._clock.add(when, self.readings.pairs(line, GpuIdentity(number=match["id"]), values))
         return True
 
     def end(self) -> None:
@@ -73,7 +73,7 @@ class Dcgmi:
         self._clock.settle()
 
 
-def _sniff(source: Source) -> Match | None:
+def _sniff(source: InputSource) -> Match | None:
     match = re.search(rb"^.{0,40}?# ?Entity\s+(\S[^\n]{0,4000})", source.head, re.MULTILINE)
     if match is None or not any(translate(name, {}) for name in match[1].decode("utf-8", "replace").split()):
         return None
@@ -83,7 +83,7 @@ def _sniff(source: Source) -> Match | None:
     return Match(0.9, "samples of dcgmi dmon") if own_lines >= 0.9 * len(lines) - 1 else None
 
 
-def _read(source: Source, sink: Sink) -> Result:
+def _read(source: InputSource, sink: Sink) -> Result:
     readings = Readings(source, sink)
     section = Dcgmi(readings)
     for number, offset, text in source.lines():

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 from trackside.catalog.dialect import Translation
 from trackside.model import Position
-from trackside.read.format import Format, Match, Result, Sink, Source, csv_cells
+from trackside.read.format import Format, InputSource, Match, Result, Sink, csv_cells
 from trackside.read.measurements import Measurements
 
 _HEADING = re.compile(r'"?(?:pcp-)?(?:[Dd]stat|[Dd]ool)\b[^"\n]{0,40} CSV output"?')
@@ -29,11 +29,11 @@ _WITH_VALUE = frozenset({"--output", "-C", "-D", "-I", "-N", "-S", "-M"})
 """Options that take a value."""
 _DAY = re.compile(r"(\d{1,2})-(\d{1,2}) (\d\d):(\d\d):(\d\d)")
 
-Row = Mapping[tuple[str, str], float]
+DstatRow = Mapping[tuple[str, str], float]
 """The figures of a row by (group, name)."""
 
 
-def _sniff(source: Source) -> Match | None:
+def _sniff(source: InputSource) -> Match | None:
     return Match(0.95, "dstat CSV") if _HEADING.match(source.text[:200]) else None
 
 
@@ -55,7 +55,7 @@ def delay_of(command: str) -> float:
     return 1.0
 
 
-def gauges(row: Row) -> dict[tuple[str, str], float]:
+def gauges(row: DstatRow) -> dict[tuple[str, str], float]:
     """The gauges of a row by (metric, device)."""
     values: dict[tuple[str, str], float] = {}
     for cpu in ("total cpu usage", "total usage"):
@@ -138,7 +138,7 @@ class _Parser:
         else:
             self._last = time
 
-    def _time(self, row: Row, cells: Mapping[tuple[str, str], str]) -> float | None:
+    def _time(self, row: DstatRow, cells: Mapping[tuple[str, str], str]) -> float | None:
         """The row's own time, or the time computed from the start; None without either."""
         if ("epoch", "epoch") in row:
             return row["epoch", "epoch"]
@@ -155,7 +155,7 @@ class _Parser:
         self.has_computed_times = True
         return self._start.timestamp() + self._row * self._delay
 
-    def _counters_after(self, row: Row, seconds: float) -> dict[tuple[str, str], float]:
+    def _counters_after(self, row: DstatRow, seconds: float) -> dict[tuple[str, str], float]:
         """The counters: rates integrated over time."""
         for (group, name), value in row.items():
             kind, _, device = group.partition("/")
@@ -168,18 +168,18 @@ class _Parser:
         key = self._node, metric, device
         if key not in self._numbers:
             labels = {"node": self._node, "device": device}
-            known = Translation(metric, tuple(sorted((n, v) for n, v in labels.items() if v)), 1.0)
-            self._numbers[key] = self._measurements.add_translated(metric, known, position)
+            translation = Translation(metric, tuple(sorted((n, v) for n, v in labels.items() if v)), 1.0)
+            self._numbers[key] = self._measurements.add_translated(metric, translation, position)
         self._measurements.value(self._numbers[key], time, value)
 
 
-def _read(source: Source, sink: Sink) -> Result:
+def _read(source: InputSource, sink: Sink) -> Result:
     measurements = Measurements(source.path, sink)
     parser = _Parser(source.path, measurements)
-    holes = 0
+    nuls = 0
     for line, offset, text in source.lines():
         clean = text.strip("\0")
-        holes += len(text) - len(clean)
+        nuls += len(text) - len(clean)
         if not clean.strip():
             continue
         position = Position(source.path, line, offset, len(text.encode()))
@@ -191,7 +191,7 @@ def _read(source: Source, sink: Sink) -> Result:
         f"{parser.untimed_rows:,} rows without a time, and the heading has none: dropped"
         if parser.untimed_rows
         else "",
-        f"{holes:,} NUL bytes (a block that was never written)" if holes else "",
+        f"{nuls:,} NUL bytes (a block that was never written)" if nuls else "",
     ]
     return measurements.result(notes, lost=bool(parser.broken_rows or parser.untimed_rows))
 

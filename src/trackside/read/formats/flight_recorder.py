@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from trackside.model import Position, Record, Scalar
-from trackside.read.format import Format, Match, Result, Sink, Source
+from trackside.read.format import Format, InputSource, Match, Result, Sink
 from trackside.read.plain_pickle import MAX_BYTES, load
 
 _RANK = re.compile(r"rank[_-]?(\d{1,7})(?!\d)", re.IGNORECASE)
@@ -19,17 +19,17 @@ _INTEGER = re.compile(r"\d{1,9}")
 MAX_RANKS = 1 << 20
 
 
-def _sniff(source: Source) -> Match | None:
-    known = sum(1 for key in _KEYS if key in source.head)
+def _sniff(source: InputSource) -> Match | None:
+    key_count = sum(1 for key in _KEYS if key in source.head)
     if source.head[:1] == b"\x80" and source.head[1:2] in (b"\2", b"\3", b"\4", b"\5"):
-        if known >= 2 or _NAME.search(source.name):
+        if key_count >= 2 or _NAME.search(source.name):
             return Match(0.95, "a Flight Recorder dump (pickle)")
-    elif known >= 2 and source.head.lstrip()[:1] == b"{":
+    elif key_count >= 2 and source.head.lstrip()[:1] == b"{":
         return Match(0.95, "a Flight Recorder dump (JSON)")
     return None
 
 
-def _read(source: Source, sink: Sink) -> Result:
+def _read(source: InputSource, sink: Sink) -> Result:
     data = source.whole()
     if len(data) > MAX_BYTES:
         raise ValueError(f"a dump of {len(data) >> 20} MiB; Flight Recorder dumps are far smaller")
@@ -65,9 +65,9 @@ def _read(source: Source, sink: Sink) -> Result:
 
 
 def _record(kind: str, path: str, ordinal: int, fields: Mapping[str, Any]) -> Record:
-    known = {name: value for name, value in fields.items() if value is not None}
-    text = ", ".join(f"{name} {value}" for name, value in known.items() if name != "ranks")
-    return Record(kind, Position(path, ordinal), "collective", known, text[:500])
+    known_fields = {name: value for name, value in fields.items() if value is not None}
+    text = ", ".join(f"{name} {value}" for name, value in known_fields.items() if name != "ranks")
+    return Record(kind, Position(path, ordinal), "collective", known_fields, text[:500])
 
 
 def rank_of(name: str, dump: Mapping[str, Any], groups: Iterable[Mapping[str, Any]]) -> int | None:
@@ -134,14 +134,14 @@ def _group_names(config: Mapping[str, Any], status: Mapping[str, Any], entries: 
     Entries give the name of groups in use. A rank with an empty ring buffer has no entries: both tables are numbered in
     the order of creation, so if they are equally long and agree with the entries, they are paired in that order.
     """
-    known = {
+    name_by_key = {
         str(entry["pg_id"]): name for entry in entries if (name := _group_of(entry)) is not None and "pg_id" in entry
     }
     if len(config) == len(status) and all(key.isdigit() and len(key) < 10 for key in [*config, *status]):
         paired = dict(zip(sorted(status, key=int), sorted(config, key=int), strict=True))
-        if all(paired.get(key) == name for key, name in known.items()):
+        if all(paired.get(key) == name for key, name in name_by_key.items()):
             return paired
-    return {key: known.get(key, key if key in config else f"#{key}") for key in status}
+    return {key: name_by_key.get(key, key if key in config else f"#{key}") for key in status}
 
 
 def _descriptions(entries: list[dict[str, Any]]) -> dict[str, str | None]:

@@ -8,12 +8,12 @@ import io
 import zlib
 from dataclasses import dataclass, field, replace
 
-from trackside.catalog.hang_lines import MARK, Piece, Resumption, State, Thread, Who, read_line
+from trackside.catalog.hang_lines import MARK, LineSubject, Piece, ProcessState, Resumption, ThreadStack, read_line
 from trackside.catalog.streams import is_printed, node_in
 from trackside.logs.line import COLLECTED
 from trackside.logs.stamp import find_time
 from trackside.model import Event, Position, Scalar
-from trackside.read.format import HEAD_BYTES, CollectingSink, Format, Match, Result, Sink, Source
+from trackside.read.format import HEAD_BYTES, CollectingSink, Format, InputSource, Match, Result, Sink
 from trackside.read.formats import flight_recorder
 from trackside.read.plain_pickle import MAX_BYTES
 from trackside.read.stacks import stack_fields
@@ -22,7 +22,7 @@ MAX_PIECES, MAX_DUMPS = 1024, 64
 """Most dump pieces and dumps of one file."""
 
 
-def _sniff(source: Source) -> Match | None:
+def _sniff(source: InputSource) -> Match | None:
     lines = [COLLECTED.sub(b"", line, count=1) for line in source.head.split(b"\n") if line.strip()]
     own_lines = sum(1 for line in lines if line.startswith(MARK.encode()))
     if is_printed(source.path):
@@ -36,7 +36,7 @@ def _sniff(source: Source) -> Match | None:
 class _Dump:
     """The pieces of one flight recorder dump, by number."""
 
-    who: Who
+    subject: LineSubject
     at: Position
     count: int
     parts: dict[int, str] = field(default_factory=dict)
@@ -46,10 +46,10 @@ class _Dump:
 class _Parser:
     """Parses one file. ``pending``: events that a later line may mark as resumed."""
 
-    source: Source
+    source: InputSource
     sink: Sink
     pending: list[Event] = field(default_factory=list)
-    dumps: dict[tuple[Who, str], _Dump] = field(default_factory=dict)
+    dumps: dict[tuple[LineSubject, str], _Dump] = field(default_factory=dict)
     pieces: int = 0
     rows: int = 0
     notes: list[str] = field(default_factory=list)
@@ -58,21 +58,23 @@ class _Parser:
         parsed = read_line(text)
         if parsed is None:
             return
-        who, item = parsed
-        if isinstance(item, (State, Thread)):
-            self.pending.append(self._event(who, item, position, text, time))
+        subject, item = parsed
+        if isinstance(item, (ProcessState, ThreadStack)):
+            self.pending.append(self._event(subject, item, position, text, time))
         elif isinstance(item, Resumption):
             self.emit_pending(item.after_s)
         elif isinstance(item, Piece) and self.pieces < MAX_PIECES:
-            if (who, item.id) not in self.dumps and len(self.dumps) >= MAX_DUMPS:
+            if (subject, item.id) not in self.dumps and len(self.dumps) >= MAX_DUMPS:
                 return
-            dump = self.dumps.setdefault((who, item.id), _Dump(who, position, item.count))
+            dump = self.dumps.setdefault((subject, item.id), _Dump(subject, position, item.count))
             self.pieces += item.number not in dump.parts
             dump.parts[item.number] = item.data
 
-    def _event(self, who: Who, item: State | Thread, position: Position, text: str, time: float | None) -> Event:
-        fields: dict[str, Scalar | None] = {"pid": who.pid, "job": who.job}
-        if isinstance(item, State):
+    def _event(
+        self, subject: LineSubject, item: ProcessState | ThreadStack, position: Position, text: str, time: float | None
+    ) -> Event:
+        fields: dict[str, Scalar | None] = {"pid": subject.pid, "job": subject.job}
+        if isinstance(item, ProcessState):
             kind = "process_state"
             fields |= {"state": item.state, "comm": item.comm, "cores": item.cores}
             fields |= {"waits_in": item.wait or None, "syscall": item.syscall or None}
@@ -80,9 +82,11 @@ class _Parser:
             kind = "stack"
             fields |= {"tid": item.tid, "thread": item.name}
             fields |= stack_fields(item.calls, item.native, item.place or None)
-        known = {name: value for name, value in fields.items() if value is not None}
+        known_fields = {name: value for name, value in fields.items() if value is not None}
         node = node_in(self.source.path)
-        return Event(kind, position, "trace", text[:4096], time, who.rank, node, parser="hang-report", fields=known)
+        return Event(
+            kind, position, "trace", text[:4096], time, subject.rank, node, parser="hang-report", fields=known_fields
+        )
 
     def emit_pending(self, resumed_s: int | None = None) -> None:
         """Emit the pending events, with the time after which output resumed, if it did."""
@@ -96,7 +100,11 @@ class _Parser:
     def read_dumps(self) -> None:
         """Read the complete dumps; note the incomplete and broken ones."""
         for dump in self.dumps.values():
-            name = f"the flight recorder of rank {dump.who.rank}" if dump.who.rank is not None else "a flight recorder"
+            name = (
+                f"the flight recorder of rank {dump.subject.rank}"
+                if dump.subject.rank is not None
+                else "a flight recorder"
+            )
             if len(dump.parts) < dump.count:
                 self.notes.append(
                     f"{name} is skipped: {dump.count - len(dump.parts)} of its {dump.count} pieces are missing"
@@ -117,8 +125,8 @@ class _Parser:
             raise ValueError(f"its pieces are damaged ({error})") from error
         if unpacker.unconsumed_tail or not unpacker.eof:
             raise ValueError("it is truncated or far too large")
-        inner = Source(
-            f"rank{dump.who.rank}" if dump.who.rank is not None else "dump", data[:HEAD_BYTES], io.BytesIO(data)
+        inner = InputSource(
+            f"rank{dump.subject.rank}" if dump.subject.rank is not None else "dump", data[:HEAD_BYTES], io.BytesIO(data)
         )
         if flight_recorder.FORMAT.sniff(inner) is None:
             raise ValueError("it is not a flight recorder dump")
@@ -126,11 +134,11 @@ class _Parser:
         result = flight_recorder.FORMAT.read(inner, collectedd)
         for record in collectedd.records:  # at the first piece; ordinals distinguish the records of one dump
             position = replace(dump.at, offset=dump.at.offset + record.at.line - 1)
-            self.sink.record(replace(record, at=position, fields={**record.fields, "job": dump.who.job}))
+            self.sink.record(replace(record, at=position, fields={**record.fields, "job": dump.subject.job}))
         return result.rows
 
 
-def _read(source: Source, sink: Sink) -> Result:
+def _read(source: InputSource, sink: Sink) -> Result:
     reading = _Parser(source, sink)
     for number, offset, raw in source.lines(limit=1 << 17):
         data = raw.encode("utf-8", "replace")

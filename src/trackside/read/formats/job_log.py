@@ -9,7 +9,7 @@ from trackside.catalog.streams import node_in
 from trackside.logs.line import FileContext
 from trackside.logs.scan import ScanStats, scan
 from trackside.model import Event, Position
-from trackside.read.format import Format, Match, Result, Sink, Source
+from trackside.read.format import Format, InputSource, Match, Result, Sink
 
 _RANK_DIR = re.compile(r"(?:^|[/!])attempt_(\d{1,6})/(\d{1,6})/(?:stdout|stderr)\.log")
 _RANK_FILE = re.compile(r"(?:^|[/_.!-])rank[_-]?(\d{1,6})(?=[/_.!@-]|$)", re.IGNORECASE)
@@ -45,10 +45,10 @@ def looks_like_text(head: bytes) -> bool:
     return len(text.translate(None, _CONTROL)) >= 0.98 * len(text)
 
 
-def _sniff(source: Source) -> Match | None:
+def _sniff(source: InputSource) -> Match | None:
     if not looks_like_text(source.head):
         return None
-    return Match(0.1, "text" if source.head.strip(b"\0") else "starts with a hole (NUL bytes)")
+    return Match(0.1, "text, read as job output" if source.head.strip(b"\0") else "starts with a hole (NUL bytes)")
 
 
 def rank_of(path: str) -> int | None:
@@ -60,7 +60,7 @@ def rank_of(path: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def read_log(source: Source, sink: Sink, node: str | None = None, rank: int | None = None) -> Result:
+def read_log(source: InputSource, sink: Sink, node: str | None = None, rank: int | None = None) -> Result:
     """Scan text as job output. ``node``, ``rank``: where known from the format's content."""
     folder = _RANK_DIR.search(source.path)
 
@@ -97,7 +97,7 @@ def empty_output(path: str) -> Event | None:
     )
 
 
-def _sniff_other(source: Source) -> Match | None:
+def _sniff_other(source: InputSource) -> Match | None:
     """Match text that no run printed: programs and settings by name, JSON documents by their first lines."""
     if not looks_like_text(source.head):
         return None
@@ -110,7 +110,7 @@ def _sniff_other(source: Source) -> Match | None:
     return None
 
 
-def _skip(source: Source, sink: Sink) -> Result:
+def _skip(source: InputSource, sink: Sink) -> Result:
     return Result(0, "unrecognised")
 
 

@@ -9,12 +9,12 @@ import msgspec
 from trackside.catalog.slurm.columns import JOBCOMP_KEYS
 from trackside.catalog.slurm.fields import job_ids, job_record
 from trackside.model import Position, Record
-from trackside.read.format import Format, Match, Result, Sink, Source, give
+from trackside.read.format import Format, InputSource, Match, Result, Sink, give
 from trackside.read.slurm_blocks import blocks
 from trackside.read.slurm_table import SlurmRow
 
 
-def _sniff(source: Source) -> Match | None:
+def _sniff(source: InputSource) -> Match | None:
     if re.match(r"\s*JobId=\d+ UserId=\S+ GroupId=\S+ Name=", source.text):
         return Match(0.97, "jobcomp/filetxt")
     first = source.text.lstrip().partition("\n")[0]
@@ -23,7 +23,7 @@ def _sniff(source: Source) -> Match | None:
     return None
 
 
-def _read(source: Source, sink: Sink) -> Result:
+def _read(source: InputSource, sink: Sink) -> Result:
     if source.text.lstrip().startswith("{"):
         return _read_json(source, sink)
     return Result(give((_record(block, source.path) for block in blocks(source.lines(), "JobId", JOBCOMP_KEYS)), sink))
@@ -35,7 +35,7 @@ def _record(block: SlurmRow, path: str) -> Record:
     return Record("job", block.at(path), "scheduler", fields, block.text.strip())
 
 
-def _read_json(source: Source, sink: Sink) -> Result:
+def _read_json(source: InputSource, sink: Sink) -> Result:
     count = lost_lines = 0
     for number, offset, text in source.lines():
         if not text.strip():

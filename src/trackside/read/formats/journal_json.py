@@ -18,7 +18,7 @@ from typing import Any
 from trackside.logs.line import FileContext
 from trackside.logs.scan import scan
 from trackside.model import Event, Plane, Position
-from trackside.read.format import Format, Match, Result, Sink, Source
+from trackside.read.format import Format, InputSource, Match, Result, Sink
 from trackside.read.formats.job_log import note_on
 from trackside.read.formats.kernel_log import DAEMONS, host_in, node_of
 from trackside.read.pieces import ChunkStream
@@ -28,7 +28,7 @@ _MEMBER = re.compile(r'\s*"(time|msg)"\s*:\s*(.*?)\s*,?\s*$')
 _DMESG = re.compile(rb'\s*\{\s*"dmesg"\s*:\s*\[')
 
 
-def _scan(source: Source, sink: Sink, lines: Iterable[str], plane: Plane) -> Result:
+def _scan(source: InputSource, sink: Sink, lines: Iterable[str], plane: Plane) -> Result:
     def add_event(event: Event) -> None:
         if event.kind == "log_activity" and plane == "kernel":
             event = replace(event, kind="kernel_log")
@@ -80,7 +80,7 @@ def _identifier(entry: dict[str, Any]) -> str:
     return _text(entry.get("SYSLOG_IDENTIFIER")) or _text(entry.get("_COMM")) or "unknown"
 
 
-def _head_entries(source: Source) -> list[dict[str, Any]]:
+def _head_entries(source: InputSource) -> list[dict[str, Any]]:
     """The journal entries in the head, if at least 70 % of its complete lines are entries; else empty."""
     if not source.head.startswith(b"{"):
         return []
@@ -91,7 +91,7 @@ def _head_entries(source: Source) -> list[dict[str, Any]]:
     return entries if len(entries) >= 0.7 * len(parsed) else []
 
 
-def _sniff_kernel(source: Source) -> Match | None:
+def _sniff_kernel(source: InputSource) -> Match | None:
     entries = _head_entries(source)
     kernel = sum(1 for entry in entries if _identifier(entry) == "kernel")
     tags = Counter(_identifier(entry) for entry in entries)
@@ -100,11 +100,11 @@ def _sniff_kernel(source: Source) -> Match | None:
     return Match(0.85, f"journal entries; {kernel} of the first {len(entries)} are from the kernel")
 
 
-def _sniff_service(source: Source) -> Match | None:
+def _sniff_service(source: InputSource) -> Match | None:
     return Match(0.84, "journal entries of a service") if _head_entries(source) else None
 
 
-def _journal(source: Source) -> Iterator[str]:
+def _journal(source: InputSource) -> Iterator[str]:
     for _, _, text in source.lines():
         entry = _entry(text)
         yield "" if entry is None else _line(entry)
@@ -113,11 +113,11 @@ def _journal(source: Source) -> Iterator[str]:
 # -- dmesg --json
 
 
-def _sniff_dmesg(source: Source) -> Match | None:
+def _sniff_dmesg(source: InputSource) -> Match | None:
     return Match(0.9, "dmesg --json") if _DMESG.match(source.head) else None
 
 
-def _dmesg(source: Source) -> Iterator[str]:
+def _dmesg(source: InputSource) -> Iterator[str]:
     """Yield a text line per line of the file. dmesg prints one member per line, so a truncated file is readable."""
     if b"\n" not in source.head[:200]:
         yield from _compact(source)
@@ -131,7 +131,7 @@ def _dmesg(source: Source) -> Iterator[str]:
         yield _dmesg_line(time, value) if match and match[1] == "msg" else ""
 
 
-def _compact(source: Source) -> Iterator[str]:
+def _compact(source: InputSource) -> Iterator[str]:
     """Yield the messages of a file in one line, as from ``jq -c``; they are cited by ordinal."""
     document_ = json.loads(source.whole().decode("utf-8", "replace"))
     rows = document_.get("dmesg") if isinstance(document_, dict) else None
@@ -155,8 +155,8 @@ def _format(
     id_: str,
     title: str,
     plane: Plane,
-    sniff: Callable[[Source], Match | None],
-    lines: Callable[[Source], Iterable[str]],
+    sniff: Callable[[InputSource], Match | None],
+    lines: Callable[[InputSource], Iterable[str]],
 ) -> Format:
     return Format(id_, title, plane, sniff, lambda source, sink: _scan(source, sink, lines(source), plane))
 

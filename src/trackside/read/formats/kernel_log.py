@@ -10,7 +10,7 @@ from trackside.catalog.streams import is_node_log, streaming_node
 from trackside.logs.line import FileContext
 from trackside.logs.scan import scan
 from trackside.model import Event
-from trackside.read.format import Format, Match, Result, Sink, Source
+from trackside.read.format import Format, InputSource, Match, Result, Sink
 from trackside.read.formats.job_log import looks_like_text, note_on
 
 _DAY = r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)"
@@ -60,7 +60,7 @@ DAEMONS = frozenset(_DAEMONS.split())
 """Programs that write to a node's system log. Lines from several of them distinguish it from one service's journal."""
 
 
-def _sniff(source: Source) -> Match | None:
+def _sniff(source: InputSource) -> Match | None:
     if not looks_like_text(source.head):
         return None
     lines = [line for line in source.text.splitlines()[:500] if line.strip() and not _BANNER.match(line)]
@@ -115,7 +115,7 @@ def year_near(head: str, modified: float | None) -> int | None:
     return modified_date.year if month <= modified_date.month else modified_date.year - 1
 
 
-def _read(source: Source, sink: Sink) -> Result:
+def _read(source: InputSource, sink: Sink) -> Result:
     def add_event(event: Event) -> None:
         if event.kind == "log_activity":  # log_activity is for job output only
             event = replace(event, kind="kernel_log")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from trackside.logs.numbers import figure
 from trackside.model import Position
-from trackside.read.format import Format, Match, Result, Sink, Source, csv_cells
+from trackside.read.format import Format, InputSource, Match, Result, Sink, csv_cells
 from trackside.read.formats.trainer_state import point, whole_number
 
 FRAMEWORK = "lightning"
@@ -25,24 +25,24 @@ _HELD_OUT = re.compile(r"(?:^|[_/.-])(?:val|valid|validation|test|eval)(?=[_/.-]
 _EPOCH_ENDED = re.compile(r"_epoch$")
 
 
-def _header(source: Source) -> list[str]:
+def _header(source: InputSource) -> list[str]:
     names = source.text.split("\n", 1)[0].strip().split(",")
     return names if {"epoch", "step"} <= set(names) and all(map(_NAME.fullmatch, names)) else []
 
 
-def _sniff(source: Source) -> Match | None:
+def _sniff(source: InputSource) -> Match | None:
     names = _header(source)
     return Match(0.85, "Lightning CSV metrics") if names and _loss_columns(names) else None
 
 
 def _loss_columns(names: Sequence[str]) -> list[str]:
     """Columns with a training loss, best first."""
-    known = [name for name in _TRAIN_LOSS if name in names]
-    others = [name for name in names if "loss" in name.lower() and not _HELD_OUT.search(name) and name not in known]
-    return known + sorted(others, key=lambda name: (_EPOCH_ENDED.search(name) is not None, names.index(name)))
+    usual = [name for name in _TRAIN_LOSS if name in names]
+    others = [name for name in names if "loss" in name.lower() and not _HELD_OUT.search(name) and name not in usual]
+    return usual + sorted(others, key=lambda name: (_EPOCH_ENDED.search(name) is not None, names.index(name)))
 
 
-def _read(source: Source, sink: Sink) -> Result:
+def _read(source: InputSource, sink: Sink) -> Result:
     names = _header(source)
     losses = _loss_columns(names)
     held_out = [name for name in names if "loss" in name.lower() and _HELD_OUT.search(name)]

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from trackside.catalog.dialect import BLANK
 from trackside.model import Position
 from trackside.read.compression import FREE_BYTES, MAX_RATIO
-from trackside.read.format import Format, InputTooLarge, Match, Result, Sink, Source
+from trackside.read.format import Format, InputSource, InputTooLarge, Match, Result, Sink
 from trackside.read.measurements import MAX_SERIES, Measurements, milliseconds
-from trackside.read.table_columns import Columns, columns_of, series_numbers
+from trackside.read.table_columns import TableColumns, columns_of, series_numbers
 
 _MAGIC = b"PAR1"
 MAX_FILE_BYTES = 16 << 30
@@ -46,11 +46,11 @@ _CONFIG: dict[str, str | bool | int | float | list[str]] = {
 }
 
 
-def _sniff(source: Source) -> Match | None:
+def _sniff(source: InputSource) -> Match | None:
     return Match(0.6, "Parquet") if source.head.startswith(_MAGIC) else None
 
 
-def _read(source: Source, sink: Sink) -> Result:
+def _read(source: InputSource, sink: Sink) -> Result:
     with tempfile.TemporaryDirectory(prefix="trackside-") as folder:
         path = Path(folder) / "table.parquet"
         with path.open("wb") as copy, duckdb.connect(config={**_CONFIG, "temp_directory": folder}) as connection:
@@ -73,7 +73,7 @@ def _not_metrics() -> Result:
     return Result(0, "unrecognised", "no time column or no known metric")
 
 
-def _copy_footer(source: Source, copy: IO[bytes]) -> bool:
+def _copy_footer(source: InputSource, copy: IO[bytes]) -> bool:
     """Copy the end of the file, which holds the schema; False for a stream that cannot seek."""
     stream = source.stream
     if not stream.seekable():
@@ -94,8 +94,8 @@ def _copy_footer(source: Source, copy: IO[bytes]) -> bool:
     return True
 
 
-def _copy_all(source: Source, copy: IO[bytes]) -> None:
-    """Copy the whole file. Raises TooLarge beyond MAX_FILE_BYTES or half of the free disk space.
+def _copy_all(source: InputSource, copy: IO[bytes]) -> None:
+    """Copy the whole file. Raises InputTooLarge beyond MAX_FILE_BYTES or half of the free disk space.
 
     A compressed file or archive member ends when the expansion budget of the file on disk is exhausted.
     """
@@ -114,7 +114,7 @@ def _copy_all(source: Source, copy: IO[bytes]) -> None:
 class _Shape:
     """The columns, their names and types, and the number of rows."""
 
-    columns: Columns
+    columns: TableColumns
     names: list[str]
     types: list[str]
     rows: int
@@ -127,7 +127,7 @@ class _Shape:
 
 
 def _shape(connection: duckdb.DuckDBPyConnection, path: Path) -> _Shape | None:
-    """The shape from the Parquet footer; None if the table holds no metrics. Raises TooLarge."""
+    """The shape from the Parquet footer; None if the table holds no metrics. Raises InputTooLarge."""
     described = connection.execute(f"DESCRIBE SELECT * FROM {_table(path)}").fetchall()
     names = [str(row[0]) for row in described]
     columns = columns_of(names)
@@ -171,7 +171,7 @@ class _TableReader:
 
     def read(self, sink: Sink) -> Result:
         """Read all rows, a window at a time."""
-        measurements = Measurements(self._path, sink, holes=self._columns.value is None)
+        measurements = Measurements(self._path, sink, nan_is_blank=self._columns.value is None)
         for name in self._columns.others:
             measurements.add_unknown(name)
         self._connection.execute("SET TimeZone = 'UTC'")
@@ -195,7 +195,7 @@ class _TableReader:
         return measurements.result([f"split it into files of fewer than {max_sets:,} label sets"] if is_full else ())
 
     def _add_label_sets(
-        self, measurements: Measurements, first: int, rows: int, known: int, max_sets: int
+        self, measurements: Measurements, first: int, rows: int, known_sets: int, max_sets: int
     ) -> tuple[NDArray[np.intp], bool]:
         """Add the label sets that first occur in this window to ``keys``, up to ``max_sets`` in all.
 
@@ -207,10 +207,10 @@ class _TableReader:
         )
         self._connection.execute(
             f"""CREATE OR REPLACE TEMP TABLE fresh AS
-            SELECT row_number() OVER (ORDER BY met.first) - 1 + {known} AS key, met.*
+            SELECT row_number() OVER (ORDER BY met.first) - 1 + {known_sets} AS key, met.*
             FROM (SELECT min(cells.file_row_number) AS first{texts} FROM {self._table}
                   WHERE {_within(first, rows)} GROUP BY ALL) AS met ANTI JOIN keys ON {same_labels}
-            WHERE met.first IS NOT NULL ORDER BY met.first LIMIT {max_sets - known + 1}"""
+            WHERE met.first IS NOT NULL ORDER BY met.first LIMIT {max_sets - known_sets + 1}"""
         )
         self._connection.execute(f"INSERT INTO keys SELECT * EXCLUDE (first) FROM fresh WHERE key < {max_sets}")
         new_sets = self._connection.execute("SELECT * EXCLUDE (key) FROM fresh ORDER BY key")
@@ -218,12 +218,12 @@ class _TableReader:
         set_count = 0
         while batch := new_sets.fetchmany(10_000):
             set_count += len(batch)
-            for line, *cells in batch[: max(0, max_sets - known - len(numbers))]:
+            for line, *cells in batch[: max(0, max_sets - known_sets - len(numbers))]:
                 row = [""] * len(self._shape.names)
                 for index, cell in zip(self._texts, cells, strict=True):
                     row[index] = (cell or "").strip()
                 numbers.append(series_numbers(measurements, self._columns, row, Position(self._path, line + 1)))
-        return np.array(numbers, dtype=np.intp), known + set_count > max_sets
+        return np.array(numbers, dtype=np.intp), known_sets + set_count > max_sets
 
     def _window(self, columns: list[int], first: int, rows: int) -> Mapping[str, NDArray[np.float64]]:
         values = (f"coalesce(TRY_CAST(cells.c{column} AS DOUBLE), {BLANK}) AS value{column}" for column in columns)

@@ -17,9 +17,9 @@ from trackside.logs.stamp import find_time
 from trackside.model import Position
 from trackside.read.blocks import MAX_LINE_BYTES, Block, Blocks
 from trackside.read.decimals import Floats, Offsets, decimals
-from trackside.read.format import Format, Match, Result, Sink, Source, csv_cells
+from trackside.read.format import Format, InputSource, Match, Result, Sink, csv_cells
 from trackside.read.measurements import MAX_SERIES, Measurements
-from trackside.read.table_columns import Columns, columns_of, series_numbers, translated
+from trackside.read.table_columns import TableColumns, columns_of, series_numbers, translate_heading
 
 DELIMITERS = ",;\t"
 _SEPARATOR = "\x1f"
@@ -39,7 +39,7 @@ class MetricTable:
 
     delimiter: str
     width: int
-    columns: Columns
+    columns: TableColumns
 
     @classmethod
     def of(cls, heading: str) -> MetricTable | None:
@@ -237,11 +237,11 @@ class _TableReader:
         return self._measurements.result([naive, *lost], lost=any(lost))
 
 
-def _read(source: Source, sink: Sink) -> Result:
+def _read(source: InputSource, sink: Sink) -> Result:
     table = MetricTable.of(_lines(source)[0])
     if table is None:
         raise ValueError("its heading is truncated")
-    measurements = Measurements(source.path, sink, holes=table.columns.value is None)
+    measurements = Measurements(source.path, sink, nan_is_blank=table.columns.value is None)
     for name in table.columns.others:
         measurements.add_unknown(name)
     reading, blocks, is_truncated = _TableReader(source.path, table, measurements), Blocks(source.stream), False
@@ -253,11 +253,11 @@ def _read(source: Source, sink: Sink) -> Result:
     return reading.finish(blocks, is_truncated)
 
 
-def _lines(source: Source) -> list[str]:
+def _lines(source: InputSource) -> list[str]:
     return [line.rstrip("\r") for line in source.text.split("\n", SNIFF_ROWS + 1)[: SNIFF_ROWS + 1]]
 
 
-def _sniff(source: Source) -> Match | None:
+def _sniff(source: InputSource) -> Match | None:
     heading, *lines = _lines(source)
     table = MetricTable.of(heading)
     if table is None:
@@ -268,7 +268,7 @@ def _sniff(source: Source) -> Match | None:
     if columns.name is None:
         fits = timed_rows or not any(lines)
         return Match(0.6, f"a table of {len(columns.metrics)} known metrics") if fits else None
-    fits = any(translated(row[columns.name].strip(), {}) is not None for row in timed_rows)
+    fits = any(translate_heading(row[columns.name].strip(), {}) is not None for row in timed_rows)
     return Match(0.6, "a table of metrics, one row per value") if fits else None
 
 

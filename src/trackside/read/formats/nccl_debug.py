@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from trackside.read.format import Format, Match, Result, Sink, Source
+from trackside.read.format import Format, InputSource, Match, Result, Sink
 from trackside.read.formats.job_log import looks_like_text, read_log
 
 _LINE = re.compile(
@@ -17,7 +17,7 @@ MIN_SHARE = 0.9
 """Minimum share of NCCL lines: a job's output with NCCL_DEBUG set has many of these too, but mixed with others."""
 
 
-def _lines(source: Source) -> list[re.Match[str]]:
+def _lines(source: InputSource) -> list[re.Match[str]]:
     """The NCCL lines of the head, if nearly all lines are NCCL lines; else empty."""
     lines = [line for line in source.text.splitlines()[:400] if line.strip()]
     matches = [match for line in lines if (match := _LINE.match(line)) is not None]
@@ -25,13 +25,13 @@ def _lines(source: Source) -> list[re.Match[str]]:
     return matches if lines and len(matches) >= 1 and len(matches) + version_lines >= MIN_SHARE * len(lines) else []
 
 
-def _sniff(source: Source) -> Match | None:
+def _sniff(source: InputSource) -> Match | None:
     if b"NCCL" not in source.head or not looks_like_text(source.head):
         return None
     return Match(0.6, "NCCL debug log") if _lines(source) else None
 
 
-def _read(source: Source, sink: Sink) -> Result:
+def _read(source: InputSource, sink: Sink) -> Result:
     """Scan as a job log. A file of one process has a host and rank; a file of several processes has neither."""
     lines = _lines(source)
     hosts = {match["host"] for match in lines}

@@ -8,11 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from trackside.read.format import Format, Match, Result, Sink, Source
+from trackside.read.format import Format, InputSource, Match, Result, Sink
 from trackside.read.formats.nvidia_smi_csv import Csv, cells_of, heading_of
 from trackside.read.formats.nvidia_smi_dmon import Dmon, Pmon
 from trackside.read.formats.nvidia_smi_table import SmiTable
-from trackside.read.formats.nvidia_smi_text import Text
+from trackside.read.formats.nvidia_smi_text import TextCaptures
 from trackside.read.formats.nvidia_smi_xml import Xml
 from trackside.read.gpu_readings import TextLine, head_lines
 from trackside.read.nvidia_smi import FOREIGN_SHARE, SmiReadings, SmiSection, gpu_of, is_separator
@@ -23,7 +23,7 @@ _LISTED = re.compile(r"GPU (\d{1,3}): (.{1,80}?) \(UUID: (GPU-[0-9a-f-]{36})\)")
 _BEGINNINGS: tuple[tuple[re.Pattern[str], Callable[[SmiReadings], SmiSection]], ...] = (
     (re.compile(r"[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d 20\d\d\s*"), SmiTable),
     (re.compile(r"\|\s*NVIDIA-SMI .*"), SmiTable),
-    (re.compile(r"=+NVSMI LOG=+"), Text),
+    (re.compile(r"=+NVSMI LOG=+"), TextCaptures),
     (re.compile(r"\s*(?:<\?xml\b|<!DOCTYPE nvidia_smi_log\b|<nvidia_smi_log\b).*"), Xml),
     (re.compile(r"#\s*(?:Date\s+)?(?:Time\s+)?gpu\s+pid\s+type\s.*"), Pmon),
     (re.compile(r"#\s*(?:Date\s+)?(?:Time\s+)?gpu\s.*"), Dmon),
@@ -81,7 +81,7 @@ class Parts:
         self._section = None
 
 
-def _sniff(source: Source) -> Match | None:
+def _sniff(source: InputSource) -> Match | None:
     if b"nvidia-smi" not in source.head and b"NVIDIA-SMI" not in source.head:
         return None
     lines = list(head_lines(source))
@@ -95,7 +95,7 @@ def _sniff(source: Source) -> Match | None:
     return Match(0.95, f"output of {len(parts.kinds)} nvidia-smi commands")
 
 
-def _read(source: Source, sink: Sink) -> Result:
+def _read(source: InputSource, sink: Sink) -> Result:
     parts = Parts(SmiReadings(source, sink))
     for number, offset, text in source.lines():
         if text.strip():

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from trackside.read.format import Format, Match, Result, Sink, Source, csv_cells
-from trackside.read.gpu_readings import Gpu, TextLine
+from trackside.read.format import Format, InputSource, Match, Result, Sink, csv_cells
+from trackside.read.gpu_readings import GpuIdentity, TextLine
 from trackside.read.nvidia_smi import COUNT, SmiReadings, gpu_of, read_lines, sniff_layout, used_fields, value_of
 
 _ALIASES = {
@@ -132,8 +132,8 @@ class Csv:
         self._heading_text = ""
         self._columns_counted = True
         """Whether the unknown columns of the heading were counted."""
-        self._gpus: dict[tuple[str, ...], Gpu] = {}
-        self._untimed_rows: dict[tuple[str, ...], tuple[TextLine, Gpu, list[str]]] = {}
+        self._gpus: dict[tuple[str, ...], GpuIdentity] = {}
+        self._untimed_rows: dict[tuple[str, ...], tuple[TextLine, GpuIdentity, list[str]]] = {}
         self._untimed = 0
         self._unassigned_rows: list[tuple[TextLine, float, list[str]]] = []
         self._grouper: _SampleGrouper | None = None
@@ -191,7 +191,7 @@ class Csv:
         elif heading.kind == "gpu":
             self._add_unidentified(line, heading, time, cells)
 
-    def _gpu(self, heading: Heading, cells: list[str]) -> Gpu | None:
+    def _gpu(self, heading: Heading, cells: list[str]) -> GpuIdentity | None:
         """The GPU of a row; None if its index is not a number."""
         key = tuple("" if index is None else cells[index] for index in heading.identity_columns)
         gpu = self._gpus.get(key)
@@ -205,7 +205,7 @@ class Csv:
                 self._gpus[key] = gpu
         return gpu
 
-    def _add(self, line: TextLine, heading: Heading, time: float, gpu: Gpu, cells: list[str]) -> None:
+    def _add(self, line: TextLine, heading: Heading, time: float, gpu: GpuIdentity, cells: list[str]) -> None:
         if heading.kind == "gpu":
             self._count_unknown_columns(heading, cells)
             self.smi.add(time, self.smi.row(line, gpu, heading.names, cells, heading.units))
@@ -220,9 +220,9 @@ class Csv:
         if self._columns_counted:
             return
         self._columns_counted = True
-        known = used_fields(heading.names) | _SETTINGS
+        used_names = used_fields(heading.names) | _SETTINGS
         for name, unit, cell in zip(heading.names, heading.units, cells, strict=True):
-            if name not in known and (value_of(cell) is not None or unit):
+            if name not in used_names and (value_of(cell) is not None or unit):
                 self.smi.add_unknown(name)
 
     # -- rows without a GPU
@@ -335,14 +335,14 @@ class _SampleGrouper:
         return []
 
 
-def _sniff(source: Source) -> Match | None:
+def _sniff(source: InputSource) -> Match | None:
     match = sniff_layout(source, _MARK, Csv, _REASON)
     if match is None and _SMI_TIME.match(source.text) is None and _UNIT.search(source.text[:500]) is None:
         return None
     return match or sniff_layout(source, b",", Csv, _REASON)
 
 
-def _read(source: Source, sink: Sink) -> Result:
+def _read(source: InputSource, sink: Sink) -> Result:
     section = Csv(SmiReadings(source, sink))
     result = read_lines(source, section, "a heading without rows")
     if section.headless and not result.rows:

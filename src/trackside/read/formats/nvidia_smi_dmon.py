@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 
 from trackside.catalog.dialect import translate
-from trackside.read.gpu_readings import Clock, Gpu, Pairs, TextLine
+from trackside.read.gpu_readings import GpuIdentity, RowClock, SeriesValues, TextLine
 from trackside.read.nvidia_smi import SmiReadings, layout, value_of
 
 _IGNORED_UNITS = frozenset({"-", "#", "C/G", "name", "Idx", "bool", "errs", "YYYYMMDD", "HH:MM:SS"})
@@ -26,7 +26,7 @@ class Dmon:
 
     def __init__(self, smi: SmiReadings) -> None:
         self.smi = smi
-        self._clock = Clock(smi, _REMEDY)
+        self._clock = RowClock(smi, _REMEDY)
         self._names: list[str] = []
         self._fields: tuple[str, ...] = ()
         self._units: list[str] = []
@@ -61,8 +61,8 @@ class Dmon:
         return False
 
     def _is_heading(self, names: list[str]) -> bool:
-        known = any(translate(f"{self.tool}.{name}", {}) is not None for name in names)
-        return known and "gpu" in names and "pid" not in names
+        has_metric = any(translate(f"{self.tool}.{name}", {}) is not None for name in names)
+        return has_metric and "gpu" in names and "pid" not in names
 
     def _row(self, line: TextLine, cells: Mapping[str, str]) -> bool:
         row_id = self._row_id(cells)
@@ -80,18 +80,18 @@ class Dmon:
         """Identifies a row within a sample; None for a line that is not a sample."""
         return cells["gpu"] if cells["gpu"].isdecimal() else None
 
-    def _pairs(self, line: TextLine, cells: Mapping[str, str]) -> Pairs:
+    def _pairs(self, line: TextLine, cells: Mapping[str, str]) -> SeriesValues:
         if not self._columns_counted:  # counted at the first row
             self._columns_counted = True
             for name, field in zip(self._names, self._fields, strict=True):
                 if name not in _IDENTITY_COLUMNS and translate(field, {}) is None:
                     self.smi.add_unknown(field)
-        gpu = Gpu(cells["gpu"], pid=cells.get("pid", ""))
+        gpu = GpuIdentity(cells["gpu"], pid=cells.get("pid", ""))
         return self.smi.row(line, gpu, self._fields, tuple(cells.values()), self._units)
 
     def end(self) -> None:
         self._clock.settle()
-        self._clock = Clock(self.smi, _REMEDY)
+        self._clock = RowClock(self.smi, _REMEDY)
         self._names = []
 
 
@@ -117,12 +117,12 @@ class Pmon(Dmon):
         gpu, pid = cells["gpu"], cells["pid"]
         return f"{gpu} {pid}" if gpu.isdecimal() and (pid == "-" or value_of(pid) is not None) else None
 
-    def _pairs(self, line: TextLine, cells: Mapping[str, str]) -> Pairs:
+    def _pairs(self, line: TextLine, cells: Mapping[str, str]) -> SeriesValues:
         is_attached, is_process = "C" in cells["type"], cells["pid"] != "-"
         self._process_seen = self._process_seen or is_process
         pairs = []
         if is_attached or (self._process_seen and not is_process):
-            pairs += self.smi.attachment(line, Gpu(cells["gpu"]), is_attached)
+            pairs += self.smi.attachment(line, GpuIdentity(cells["gpu"]), is_attached)
         return pairs + super()._pairs(line, cells) if is_process else pairs
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from trackside.read.gpu_readings import Gpu, TextLine
+from trackside.read.gpu_readings import GpuIdentity, TextLine
 from trackside.read.nvidia_smi import SmiReadings, gpu_of, layout
 from trackside.read.nvidia_smi_state import MAX_PROCESSES, Capture, GpuState, Process
 
@@ -45,7 +45,7 @@ class SmiTable:
     def __init__(self, smi: SmiReadings) -> None:
         self.smi = smi
         self._capture = Capture(smi)
-        self._first_line: tuple[TextLine, Gpu, dict[str, str]] | None = None
+        self._first_line: tuple[TextLine, GpuIdentity, dict[str, str]] | None = None
         self._in_processes = False
         self._in_migs = False
 

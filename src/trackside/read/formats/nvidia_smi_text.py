@@ -18,7 +18,7 @@ INDENT_CHARS = 4
 """Blanks per level."""
 
 
-class Text:
+class TextCaptures:
     """Reads the captures of a file. A GPU's block begins with its bus id; indentation gives the nesting."""
 
     def __init__(self, smi: SmiReadings) -> None:
@@ -87,4 +87,6 @@ class Text:
         self._builder.capture.end()
 
 
-FORMAT = layout("nvidia-smi-q", "GPU state in full (nvidia-smi -q)", _MARK, Text, "output of nvidia-smi -q", "no GPUs")
+FORMAT = layout(
+    "nvidia-smi-q", "GPU state in full (nvidia-smi -q)", _MARK, TextCaptures, "output of nvidia-smi -q", "no GPUs"
+)

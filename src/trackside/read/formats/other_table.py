@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 
-from trackside.read.format import HEAD_BYTES, Format, Match, Result, Sink, Source
+from trackside.read.format import HEAD_BYTES, Format, InputSource, Match, Result, Sink
 from trackside.read.formats.job_log import empty_output, looks_like_text
 from trackside.read.formats.metric_table import DELIMITERS, SNIFF_ROWS, cells_of
 from trackside.read.table_columns import TIMES
@@ -18,7 +18,7 @@ MAX_NOTED_COLUMNS = 6
 """Most columns that the note names."""
 
 
-def _sniff(source: Source) -> Match | None:
+def _sniff(source: InputSource) -> Match | None:
     if not looks_like_text(source.head) or empty_output(source.path) is not None:
         return None
     lines = source.text.split("\n", SNIFF_ROWS + 1)[: SNIFF_ROWS + 1]
@@ -44,7 +44,7 @@ def _is_heading(names: list[str]) -> bool:
     return all(_NAME.fullmatch(name) and not _TRAINING.search(name) for name in named_columns)
 
 
-def _read(source: Source, sink: Sink) -> Result:
+def _read(source: InputSource, sink: Sink) -> Result:
     times = ", ".join(TIMES[:3])
     return Result(0, "unrecognised", f"metrics need a time column ({times} ...) and names as in docs/metrics.md")
 

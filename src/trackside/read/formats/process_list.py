@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trackside.model import Event, Position, Scalar
-from trackside.read.format import Format, Match, Result, Sink, Source
+from trackside.read.format import Format, InputSource, Match, Result, Sink
 
 STATES = frozenset("RSDZTtIXxKWP")
 """First letters of STAT, see ps(1)."""
@@ -20,12 +20,12 @@ def _columns(line: str) -> tuple[int, int, int] | None:
     return names.index("PID"), names.index(state), names.index(command)
 
 
-def _sniff(source: Source) -> Match | None:
+def _sniff(source: InputSource) -> Match | None:
     first = next((line for line in source.text.splitlines() if line.strip()), "")
     return Match(0.9, "a ps header with PID and STAT") if _columns(first) is not None else None
 
 
-def _read(source: Source, sink: Sink) -> Result:
+def _read(source: InputSource, sink: Sink) -> Result:
     columns: tuple[int, int, int] | None = None
     rows = 0
     for number, offset, text in source.lines(limit=64 << 10):

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import msgspec
 
 from trackside.catalog.dialect import BLANK
-from trackside.read.format import Format, Match, Result, Sink, Source
+from trackside.read.format import Format, InputSource, Match, Result, Sink
 from trackside.read.measurements import Measurements
 
 _BEGIN = re.compile(rb'\s*\{\s*"status"\s*:\s*"(success|error)"')
@@ -53,7 +53,7 @@ _points_decoder = msgspec.json.Decoder(list[Point])
 _point_decoder = msgspec.json.Decoder(Point)
 
 
-def _sniff(source: Source) -> Match | None:
+def _sniff(source: InputSource) -> Match | None:
     match = _BEGIN.match(source.head)
     if match is None:
         return None
@@ -65,9 +65,9 @@ def _sniff(source: Source) -> Match | None:
     return Match(0.95, f"a response of the Prometheus API ({kind[1].decode()})")
 
 
-def _read(source: Source, sink: Sink) -> Result:
+def _read(source: InputSource, sink: Sink) -> Result:
     data = source.whole()
-    measurements = Measurements(source.path, sink, holes=False)
+    measurements = Measurements(source.path, sink, nan_is_blank=False)
     notes: list[str] = []
     unnamed_series = counted = 0
     line = 1

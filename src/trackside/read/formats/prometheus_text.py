@@ -19,7 +19,7 @@ from trackside.catalog.dialect import BLANK, translate
 from trackside.catalog.exposition import HELP, line_of, series_of
 from trackside.read.blocks import MAX_LINE_BYTES, Block, Blocks
 from trackside.read.decimals import Flags, Floats, Offsets, decimals
-from trackside.read.format import Format, Match, Result, Sink, Source
+from trackside.read.format import Format, InputSource, Match, Result, Sink
 from trackside.read.keys import Keys
 from trackside.read.measurements import MAX_NAMES, MAX_SERIES, UNKNOWN, Measurements, milliseconds
 from trackside.read.scrape_times import iso_time, stamp
@@ -27,11 +27,11 @@ from trackside.read.scrape_times import iso_time, stamp
 _MAX_SNIFFED_LINES = 400
 MIN_SHARE = 0.9
 """Minimum share of exposition lines in the head."""
-ODD = -4
+IRREGULAR = -4
 """Not a series: the full grammar decides what the line is."""
 
 
-def _sniff(source: Source) -> Match | None:
+def _sniff(source: InputSource) -> Match | None:
     lines = source.head.split(b"\n")
     if len(source.head) == len(source.head.rstrip(b"\n")) and len(lines) > 1:
         lines.pop()  # cut off by the end of the head
@@ -56,7 +56,7 @@ def _sniff(source: Source) -> Match | None:
     return Match(0.9 if described or known else 0.7, "OpenMetrics" if b"\n# EOF" in source.head else "Prometheus text")
 
 
-def _read(source: Source, sink: Sink) -> Result:
+def _read(source: InputSource, sink: Sink) -> Result:
     reading, blocks, cut = _TextReader(source, sink), Blocks(source.stream), False
     for block in blocks:
         if block.cut:  # part of the last value may be missing, which would go unnoticed
@@ -71,7 +71,7 @@ def _read(source: Source, sink: Sink) -> Result:
 
 @dataclass(slots=True)
 class _Lines:
-    """Byte bounds of each line's series, value and time in a block. ``odd``: lines that need the full grammar."""
+    """Byte bounds of each line's series, value and time in a block. ``irregular``: lines that need the full grammar."""
 
     start: Offsets
     series_end: Offsets
@@ -81,9 +81,9 @@ class _Lines:
     end: Offsets
     timed: Flags
     comment: Flags
-    odd: Flags
+    irregular: Flags
     plain: Flags
-    """Lines that are neither blank, comment nor odd."""
+    """Lines that are neither blank, comment nor irregular."""
 
 
 def _lines(data: bytes) -> _Lines:
@@ -112,10 +112,12 @@ def _lines(data: bytes) -> _Lines:
         timed |= is_bare & has_two
     comment = codes[start] == ord("#")
     has_content = (end > start) & ~comment
-    odd = has_content & ~plain
+    irregular = has_content & ~plain
     plain &= has_content
     series_end = np.where(timed, blank_before, last_blank)
-    return _Lines(start, series_end, np.where(timed, last_blank, end), last_blank, end, timed, comment, odd, plain)
+    return _Lines(
+        start, series_end, np.where(timed, last_blank, end), last_blank, end, timed, comment, irregular, plain
+    )
 
 
 class _Rows(NamedTuple):
@@ -143,8 +145,8 @@ Stamps = list[tuple[int, int]]
 class _TextReader:
     """Reads one file block by block; keeps the series by key, and the time for lines without one."""
 
-    def __init__(self, source: Source, sink: Sink) -> None:
-        self._measurements = Measurements(source.path, sink, holes=False)
+    def __init__(self, source: InputSource, sink: Sink) -> None:
+        self._measurements = Measurements(source.path, sink, nan_is_blank=False)
         self._modified = source.modified
         self._keys = Keys()
         self._unknown_names: set[bytes] = set()
@@ -158,7 +160,7 @@ class _TextReader:
         self._malformed = self._first_malformed = 0
 
     def _series(self, block: Block, lines: _Lines, lanes: Offsets) -> Offsets:
-        """The series number of each line, or UNKNOWN, FULL or ODD."""
+        """The series number of each line, or UNKNOWN, FULL or IRREGULAR."""
         starts, ends = lines.start[lanes], lines.series_end[lanes]
 
         def learn(index: int) -> int:
@@ -167,7 +169,7 @@ class _TextReader:
         return self._keys.numbers(block.data, starts, ends, learn)
 
     def _learn(self, key: bytes, block: Block, lines: _Lines, lane: int) -> int:
-        """The series number for a key; ODD if the bytes are not a series."""
+        """The series number for a key; IRREGULAR if the bytes are not a series."""
         number = self._keys.get(key)
         if number is not None:
             return number
@@ -177,7 +179,7 @@ class _TextReader:
         elif len(self._measurements) >= MAX_SERIES:
             return self._measurements.count_rejected()
         elif (parsed := series_of(key.decode("utf-8", "replace"))) is None:
-            return ODD
+            return IRREGULAR
         else:
             start, end = int(lines.start[lane]), int(lines.end[lane])
             number = self._measurements.series(*parsed, block.line + lane, block.offset + start, end - start)
@@ -200,9 +202,11 @@ class _TextReader:
         usable = is_parsed & (series >= 0)
         rows = _Rows(lanes[usable], series[usable], values[usable], times[usable])
         stamps = self._comments(block, lines)
-        odd = np.concatenate([lanes[~is_parsed & (series >= 0) | (series == ODD)], np.flatnonzero(lines.odd)])
-        if len(odd):
-            rows = rows.merged_with(self._parse_odd(block, lines, np.sort(odd), stamps))
+        irregular = np.concatenate(
+            [lanes[~is_parsed & (series >= 0) | (series == IRREGULAR)], np.flatnonzero(lines.irregular)]
+        )
+        if len(irregular):
+            rows = rows.merged_with(self._parse_irregular(block, lines, np.sort(irregular), stamps))
         self._assign_times(rows, sorted(stamps))
 
     def _comments(self, block: Block, lines: _Lines) -> Stamps:
@@ -217,19 +221,19 @@ class _TextReader:
                 stamps.append((lane, round(time * 1000)))
         return stamps
 
-    def _parse_odd(self, block: Block, lines: _Lines, odd: Offsets, stamps: Stamps) -> _Rows:
+    def _parse_irregular(self, block: Block, lines: _Lines, irregular: Offsets, stamps: Stamps) -> _Rows:
         """Parse these lines with the full grammar: returns the measurements, appends lines with only a time to
         ``stamps``."""
         rows: list[tuple[int, int, float, float]] = []
-        for lane in odd.tolist():
+        for lane in irregular.tolist():
             text = block.data[lines.start[lane] : lines.end[lane]].strip()
             if not text or text.startswith(b"#"):
                 continue
             line = line_of(text)
-            number = ODD if line is None else self._learn(line.series, block, lines, lane)
+            number = IRREGULAR if line is None else self._learn(line.series, block, lines, lane)
             if line is not None and number >= 0:
                 rows.append((lane, number, line.value, np.nan if line.time is None else line.time))
-            elif number != ODD:
+            elif number != IRREGULAR:
                 continue
             elif (time := stamp(text.decode("utf-8", "replace"))) is not None:
                 stamps.append((lane, round(time * 1000)))

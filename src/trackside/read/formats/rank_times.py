@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from trackside.logs.numbers import figure, whole_number
 from trackside.model import Event, Position
-from trackside.read.format import Format, Match, Result, Sink, Source, csv_cells
+from trackside.read.format import Format, InputSource, Match, Result, Sink, csv_cells
 
 _RANKS = ("rank", "global_rank", "rank_id", "worker", "worker_id", "worker_index", "worker_rank")
 _STEPS = ("step", "global_step", "iteration", "iter", "batch", "batch_idx", "time")
@@ -56,7 +56,7 @@ def _columns(line: str) -> _Columns | None:
     return _Columns(len(names), rank, step, tuple(times))
 
 
-def _sniff(source: Source) -> Match | None:
+def _sniff(source: InputSource) -> Match | None:
     first = source.text.split("\n", 1)[0].strip()
     if _columns(first) is not None:
         return Match(0.9, "columns for rank, step and times")
@@ -65,7 +65,7 @@ def _sniff(source: Source) -> Match | None:
     return None
 
 
-def _read(source: Source, sink: Sink) -> Result:
+def _read(source: InputSource, sink: Sink) -> Result:
     columns: _Columns | None = None
     rows = bad_rows = excess_rows = 0
     is_relative = False

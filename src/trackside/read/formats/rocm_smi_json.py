@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from functools import partial
 
 from trackside.catalog.labels import pci_address
-from trackside.read.format import Format, Match, Result, Sink, Source
-from trackside.read.gpu_readings import Gpu, Pairs, Readings, TextLine
+from trackside.read.format import Format, InputSource, Match, Result, Sink
+from trackside.read.gpu_readings import GpuIdentity, Readings, SeriesValues, TextLine
 
 _CARD = re.compile(r"card(\d{1,4})")
 _FIGURE = re.compile(r"\(?([-+]?\d{1,20}(?:\.\d{1,20})?)\s?(Mhz|MHz)?\)?")
@@ -41,15 +41,15 @@ _UNITS = {"(%)": "%", "(c)": "C", "(w)": "W", "(b)": "B", "speed:": "MHz"}
 """suffix of a key -> its unit"""
 
 
-def _sniff(source: Source) -> Match | None:
+def _sniff(source: InputSource) -> Match | None:
     head = source.head.lstrip()
     if not head.startswith(b"{") or b'"card' not in head[:4096]:
         return None
-    known = sum(f'"{key}"' in source.text[:16384].lower() for key in _KEYS)
-    return Match(0.9, "output of rocm-smi") if known else None
+    key_count = sum(f'"{key}"' in source.text[:16384].lower() for key in _KEYS)
+    return Match(0.9, "output of rocm-smi") if key_count else None
 
 
-def _read(source: Source, sink: Sink) -> Result:
+def _read(source: InputSource, sink: Sink) -> Result:
     try:
         document = json.loads(source.whole())
     except RecursionError:
@@ -67,9 +67,9 @@ def _read(source: Source, sink: Sink) -> Result:
     return readings.result("no GPUs")
 
 
-def _pairs(readings: Readings, index: str, card: Mapping[str, object]) -> Pairs:
+def _pairs(readings: Readings, index: str, card: Mapping[str, object]) -> SeriesValues:
     model = next((text for key in ("card series", "device name", "card model") if (text := card.get(key))), "")
-    gpu = Gpu(
+    gpu = GpuIdentity(
         index, _text(card.get("unique id")).removeprefix("N/A"), pci_address(_text(card.get("pci bus"))), _text(model)
     )
     return readings.first_pairs(TextLine(1, 0, ""), gpu, _METRICS, partial(_figure, card))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 
-from trackside.catalog.slurm.fields import Value, job_ids, job_record, step_record
+from trackside.catalog.slurm.fields import SlurmValue, job_ids, job_record, step_record
 from trackside.catalog.slurm.values import dig, number
 from trackside.read import slurm_json
-from trackside.read.format import Format, Match, Result, Sink, Source
+from trackside.read.format import Format, InputSource, Match, Result, Sink
 from trackside.read.slurm_json import Object
 
 
-def _sniff(source: Source) -> Match | None:
+def _sniff(source: InputSource) -> Match | None:
     if (
         slurm_json.looks_like(source, "jobs", "allocation_nodes", "derived_exit_code")
         and '"job_state"' not in source.text
@@ -25,7 +25,7 @@ def _sniff(source: Source) -> Match | None:
     return Match(0.9, "sacct --json") if empty else None
 
 
-def _read(source: Source, sink: Sink) -> Result:
+def _read(source: InputSource, sink: Sink) -> Result:
     document = slurm_json.document(source)
     jobs = slurm_json.objects(document, "jobs")
     steps = 0
@@ -39,7 +39,7 @@ def _read(source: Source, sink: Sink) -> Result:
     return Result(len(jobs) + steps) if jobs else Result(0, "empty", "no jobs")
 
 
-def _job(job: Object) -> dict[str, Value]:
+def _job(job: Object) -> dict[str, SlurmValue]:
     get = slurm_json.getter(job)
     fields = job_record("slurmdbd", get, **job_ids("slurmdbd", get), source="sacct")
     if fields.get("state") != "CANCELLED":
@@ -49,7 +49,7 @@ def _job(job: Object) -> dict[str, Value]:
     return _without_false_exit(fields, job)
 
 
-def _step(step: Object, job: str) -> dict[str, Value]:
+def _step(step: Object, job: str) -> dict[str, SlurmValue]:
     name = dig(step, "step", "id")
     if isinstance(name, dict):
         name = name.get("step_id")
@@ -58,7 +58,7 @@ def _step(step: Object, job: str) -> dict[str, Value]:
     return _without_false_exit(fields, step)
 
 
-def _without_false_exit(fields: dict[str, Value], row: Object) -> dict[str, Value]:
+def _without_false_exit(fields: dict[str, SlurmValue], row: Object) -> dict[str, SlurmValue]:
     """Drop a wrong exit code: before 23.11 it is always a success, even for a failed job (status is a string there)."""
     if dig(row, "exit_code", "status") == "SUCCESS" and fields.get("state") in ("FAILED", "REQUEUED", "SPECIAL_EXIT"):
         return {name: value for name, value in fields.items() if name not in ("exit_code", "signal")}

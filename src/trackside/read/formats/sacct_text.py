@@ -9,13 +9,13 @@ from trackside.catalog.slurm.columns import SACCT
 from trackside.catalog.slurm.fields import job_record, step_record
 from trackside.catalog.slurm.values import split_job_id
 from trackside.model import Record
-from trackside.read.format import Format, Match, Result, Sink, Source, give
+from trackside.read.format import Format, InputSource, Match, Result, Sink, give
 from trackside.read.slurm_table import SlurmRow, first_lines, header_of
 
 _STATE = re.compile(rf"(?:CANCELLED by \S+|{'|'.join(sorted(ALL_STATES))})\Z")
 
 
-def _sniff(source: Source) -> Match | None:
+def _sniff(source: InputSource) -> Match | None:
     lines = first_lines(source.text, 12)
     table = header_of(lines, SACCT)
     if table is not None and not lines[0].isupper():
@@ -39,7 +39,7 @@ def _headerless(lines: list[str]) -> bool:
     return bool(counts) and max(counts.values()) >= 0.6 * len(lines)
 
 
-def _read(source: Source, sink: Sink) -> Result:
+def _read(source: InputSource, sink: Sink) -> Result:
     table = header_of(first_lines(source.text), SACCT)
     if table is None:
         raise ValueError("unknown columns: run sacct with -P and without --noheader")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-from trackside.catalog.job_states import ALIVE
+from trackside.catalog.job_states import ACTIVE_STATES
 from trackside.catalog.slurm import values
-from trackside.catalog.slurm.fields import Value, job_ids, job_record, node_record, step_record
+from trackside.catalog.slurm.fields import SlurmValue, job_ids, job_record, node_record, step_record
 from trackside.catalog.slurm.values import dig, time
 from trackside.model import Position, Record
 from trackside.read import slurm_json
-from trackside.read.format import Format, Match, Result, Sink, Source, give
+from trackside.read.format import Format, InputSource, Match, Result, Sink, give
 from trackside.read.slurm_json import Object
 
 
@@ -24,14 +24,14 @@ def _format(
 ) -> Format:
     """The format of responses with a list ``key``, recognized by one of ``words`` in it."""
 
-    def sniff(source: Source) -> Match | None:
+    def sniff(source: InputSource) -> Match | None:
         if slurm_json.looks_like(source, key, *words):
             return Match(0.95, f"Slurm {key} as JSON")
         # A failed or empty response contains only meta.
         bare = slurm_json.looks_like(source, key, "meta") and re.search(r"openapi\\?/v|data_parser", source.text)
         return Match(0.85, f"Slurm {key} as JSON") if bare else None
 
-    def read(source: Source, sink: Sink) -> Result:
+    def read(source: InputSource, sink: Sink) -> Result:
         document = slurm_json.document(source)
         count = give(records_in(document, slurm_json.objects(document, key), source.path), sink)
         return Result(count) if count else Result(0, "empty", f"no {kind}s")
@@ -40,7 +40,7 @@ def _format(
 
 
 def _jobs(document: Object, jobs: list[Object], path: str) -> Iterator[Record]:
-    shared: dict[str, Value | None] = {
+    shared: dict[str, SlurmValue | None] = {
         "source": _caller(document, "squeue"),
         "as_of": time(document.get("last_update")),
     }
@@ -55,14 +55,14 @@ def _caller(document: Object, default: str) -> str:
     return "scontrol" if program in ("scontrol", "show") else default
 
 
-def _job(job: Object, shared: dict[str, Value | None]) -> dict[str, Value]:
+def _job(job: Object, shared: dict[str, SlurmValue | None]) -> dict[str, SlurmValue]:
     get = slurm_json.getter(job)
     state, start, end = (
         values.job_state(job.get("job_state"))[0],
         time(job.get("start_time")),
         time(job.get("end_time")),
     )
-    last = shared["as_of"] if state in ALIVE else end
+    last = shared["as_of"] if state in ACTIVE_STATES else end
     elapsed = last - start if isinstance(last, float) and start is not None and last >= start else None
     gpus = _gpus(job.get("gres_detail"), values.nodes(job.get("nodes")))
     return job_record("slurmctld", get, **job_ids("slurmctld", get), **shared, elapsed_s=elapsed, gpus=gpus)
@@ -83,7 +83,7 @@ def _steps(document: Object, steps: list[Object], path: str) -> Iterator[Record]
         yield slurm_json.record("step", path, ordinal, _step(step))
 
 
-def _step(step: Object) -> dict[str, Value]:
+def _step(step: Object) -> dict[str, SlurmValue]:
     name = dig(step, "step", "id") or step.get("id")
     if isinstance(name, dict):
         name = f"{values.number(name.get('job_id'))}.{name.get('step_id')}"
@@ -112,7 +112,7 @@ def _groups(document: Object, groups: list[Object], path: str) -> Iterator[Recor
         yield _node(path, ordinal, node_record("slurmctld", slurm_json.getter(group), name, state, source="sinfo"))
 
 
-def _node(path: str, ordinal: int, fields: dict[str, Value]) -> Record:
+def _node(path: str, ordinal: int, fields: dict[str, SlurmValue]) -> Record:
     text = f"node {fields.get('name')} {fields.get('state')} {fields.get('reason') or ''}".strip()
     return Record("node", Position(path, ordinal), "scheduler", fields, text)
 

@@ -7,17 +7,17 @@ from collections.abc import Callable, Iterable, Iterator
 
 from trackside.catalog.slurm.columns import JOB_KEYS, JOB_LINES, JOB_REPEATED, NODE_KEYS, NODE_LINES, STEP_KEYS
 from trackside.catalog.slurm.fields import job_ids, job_record, node_record, step_record
-from trackside.catalog.slurm.values import known
+from trackside.catalog.slurm.values import known_text
 from trackside.model import Record
-from trackside.read.format import Format, Match, Result, Sink, Source, give
+from trackside.read.format import Format, InputSource, Match, Result, Sink, give
 from trackside.read.slurm_blocks import blocks
 from trackside.read.slurm_table import first_lines
 
-Lines = Iterable[tuple[int, int, str]]
+NumberedLines = Iterable[tuple[int, int, str]]
 """(number, offset, text) of each line."""
 
 
-def jobs_in(lines: Lines, path: str) -> Iterator[Record]:
+def jobs_in(lines: NumberedLines, path: str) -> Iterator[Record]:
     """Yield the jobs in these lines of an input."""
     for block in blocks(lines, "JobId", JOB_KEYS, JOB_LINES, JOB_REPEATED):
         text = f"{block.text.strip()} JobState={block.get('JobState')} ExitCode={block.get('ExitCode')}"
@@ -26,17 +26,17 @@ def jobs_in(lines: Lines, path: str) -> Iterator[Record]:
         yield Record("job", block.at(path), "scheduler", fields, text)
 
 
-def steps_in(lines: Lines, path: str) -> Iterator[Record]:
+def steps_in(lines: NumberedLines, path: str) -> Iterator[Record]:
     """Yield the steps in these lines of an input."""
     for block in blocks(lines, "StepId", STEP_KEYS):
         fields = step_record("scontrol", block.values.get, block.get("StepId"), source="scontrol")
         yield Record("step", block.at(path), "scheduler", fields, block.text)
 
 
-def nodes_in(lines: Lines, path: str) -> Iterator[Record]:
+def nodes_in(lines: NumberedLines, path: str) -> Iterator[Record]:
     """Yield the nodes in these lines of an input."""
     for block in blocks(lines, "NodeName", NODE_KEYS, NODE_LINES):
-        get, reason = block.values.get, known(block.get("Reason"))
+        get, reason = block.values.get, known_text(block.get("Reason"))
         fields = node_record("scontrol", get, get("NodeName", ""), get("State"), source="scontrol")
         text = f"NodeName={block.get('NodeName')} State={block.get('State')}" + (f" Reason={reason}" if reason else "")
         yield Record("node", block.at(path), "scheduler", fields, text)
@@ -47,16 +47,16 @@ def _format(
     command: str,
     score: float,
     first_line_pattern: str,
-    records_in: Callable[[Lines, str], Iterator[Record]],
+    records_in: Callable[[NumberedLines, str], Iterator[Record]],
     required_text: str = "",
 ) -> Format:
     """The format of a command's output, recognized by the start of its first line and by text that it contains."""
 
-    def sniff(source: Source) -> Match | None:
+    def sniff(source: InputSource) -> Match | None:
         first = "".join(first_lines(source.text, 1))
         return Match(score, command) if re.match(first_line_pattern, first) and required_text in source.text else None
 
-    def read(source: Source, sink: Sink) -> Result:
+    def read(source: InputSource, sink: Sink) -> Result:
         return Result(give(records_in(source.lines(), source.path), sink))
 
     return Format(id_, command, "scheduler", sniff, read)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from trackside.catalog.slurm.columns import SACCTMGR_EVENT, SINFO
-from trackside.catalog.slurm.fields import Value, node_record
+from trackside.catalog.slurm.fields import SlurmValue, node_record
 from trackside.catalog.slurm.values import nodes
 from trackside.model import Position, Record
-from trackside.read.format import Format, Match, Result, Sink, Source
+from trackside.read.format import Format, InputSource, Match, Result, Sink
 from trackside.read.formats.squeue import table_of
 from trackside.read.slurm_table import SlurmRow, SlurmTable, first_lines, header_of
 
 
-def _sniff(source: Source) -> Match | None:
+def _sniff(source: InputSource) -> Match | None:
     table_and_date = table_of(source.text, SINFO)
     if table_and_date is None:
         return None
@@ -27,13 +27,13 @@ def _sniff(source: Source) -> Match | None:
     return Match(0.92, "sinfo -R" if "reason" in columns and "avail" not in columns else "sinfo")
 
 
-def _read(source: Source, sink: Sink) -> Result:
+def _read(source: InputSource, sink: Sink) -> Result:
     table_and_date = table_of(source.text, SINFO)
     if table_and_date is None:
         raise ValueError("the header of sinfo cannot be read: run it without -h")
     table, as_of = table_and_date
 
-    def fields(row: SlurmRow) -> Iterator[dict[str, Value]]:
+    def fields(row: SlurmRow) -> Iterator[dict[str, SlurmValue]]:
         state = row.get("statecomplete", "statelong", "state#2", "state", "statecompact")
         for name in nodes(row.get("nodelist", "nodehost", "hostnames")):
             yield node_record("sinfo", row.values.get, name, state, as_of=as_of, source="sinfo")
@@ -41,19 +41,19 @@ def _read(source: Source, sink: Sink) -> Result:
     return _emit(source, sink, table, fields, "no nodes: none was down or drained")
 
 
-def _sniff_events(source: Source) -> Match | None:
+def _sniff_events(source: InputSource) -> Match | None:
     table = header_of(first_lines(source.text, 2), SACCTMGR_EVENT)
     if table is None or not {"state", "reason"} & set(table.columns):
         return None
     return Match(0.94, "sacctmgr show event") if {"nodename", "node"} & set(table.columns) else None
 
 
-def _read_events(source: Source, sink: Sink) -> Result:
+def _read_events(source: InputSource, sink: Sink) -> Result:
     table = header_of(first_lines(source.text, 2), SACCTMGR_EVENT)
     if table is None:
         raise ValueError("unknown columns: run sacctmgr with -P and its header")
 
-    def fields(row: SlurmRow) -> Iterator[dict[str, Value]]:
+    def fields(row: SlurmRow) -> Iterator[dict[str, SlurmValue]]:
         for name in nodes(row.get("nodename", "node")):
             yield node_record("sacctmgr", row.values.get, name, row.get("state"), source="sacctmgr")
 
@@ -61,14 +61,14 @@ def _read_events(source: Source, sink: Sink) -> Result:
 
 
 def _emit(
-    source: Source,
+    source: InputSource,
     sink: Sink,
     table: SlurmTable,
-    fields: Callable[[SlurmRow], Iterator[dict[str, Value]]],
+    fields: Callable[[SlurmRow], Iterator[dict[str, SlurmValue]]],
     empty_note: str,
 ) -> Result:
     """Emit one record per node and state; sinfo repeats a node for each partition."""
-    seen_keys: set[tuple[Value, ...]] = set()
+    seen_keys: set[tuple[SlurmValue, ...]] = set()
     for row in table.rows(source.lines()):
         for index, node_fields in enumerate(fields(row)):
             key = tuple(node_fields.get(name) for name in ("name", "state", "flags", "reason", "reason_time"))

@@ -17,7 +17,7 @@ from trackside.catalog.streams import streaming_node
 from trackside.logs.line import FileContext, Line, as_written
 from trackside.logs.slurm_history import PARSER, state_change
 from trackside.model import Record
-from trackside.read.format import Format, Match, Result, Sink, Source
+from trackside.read.format import Format, InputSource, Match, Result, Sink
 from trackside.read.formats import sacct_text, scontrol_text
 from trackside.read.slurm_table import SlurmRow, first_lines
 
@@ -29,7 +29,7 @@ _HISTORY_LINE = re.compile(r"(?:^|: |[FP] )(?:job|step|node) \S{1,600} [a-z][^\t
 MIN_SHARE = 0.8
 
 
-def _sniff(source: Source) -> Match | None:
+def _sniff(source: InputSource) -> Match | None:
     lines = first_lines(source.text, 40)
     if source.head[-1:] not in (b"\n", b"") and len(lines) > 1:
         lines = lines[:-1]  # the last line of the head is incomplete
@@ -39,7 +39,7 @@ def _sniff(source: Source) -> Match | None:
     return Match(0.97, "Slurm jobs and nodes over time")
 
 
-def _read(source: Source, sink: Sink) -> Result:
+def _read(source: InputSource, sink: Sink) -> Result:
     headed = streaming_node(source.path) is not None
     context = FileContext(source.path, "scheduler", headed=headed)
     count = foreign_lines = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from trackside.read.format import Format, Match, Result, Sink, Source
+from trackside.read.format import Format, InputSource, Match, Result, Sink
 from trackside.read.slurm_table import first_lines
 
 _TEXTS = (
@@ -27,14 +27,14 @@ _MAX_ERROR_BYTES = 2_000
 """Longest text that is taken for a command's error message, bytes."""
 
 
-def _error_message(source: Source) -> str | None:
+def _error_message(source: InputSource) -> str | None:
     lines = first_lines(source.text, 8)
     if len(source.head) > _MAX_ERROR_BYTES or not lines or not all(_ERROR_LINE.match(line) for line in lines):
         return None
     return lines[0]
 
 
-def _sniff(source: Source) -> Match | None:
+def _sniff(source: InputSource) -> Match | None:
     if _error_message(source) is not None:
         return Match(0.8, "")
     if source.text.lstrip().startswith("{") and _OTHER_JSON.search(source.text):
@@ -43,7 +43,7 @@ def _sniff(source: Source) -> Match | None:
     return Match(0.85, name) if name else None
 
 
-def _read(source: Source, sink: Sink) -> Result:
+def _read(source: InputSource, sink: Sink) -> Result:
     message = _error_message(source)
     if message is not None:
         raise ValueError(f"the command failed: {message[:200]}")

@@ -7,7 +7,7 @@ import re
 from trackside.catalog.streams import streaming_node
 from trackside.logs.line import FileContext
 from trackside.logs.scan import scan
-from trackside.read.format import Format, Match, Result, Sink, Source
+from trackside.read.format import Format, InputSource, Match, Result, Sink
 from trackside.read.formats.job_log import note_on
 from trackside.read.slurm_table import first_lines
 
@@ -26,7 +26,7 @@ _TYPICAL = re.compile(
 _NODE_NAME = re.compile(r"slurmd[._-]([A-Za-z0-9][\w-]*?)(?:\.log.*)?\Z")
 
 
-def _sniff(source: Source) -> Match | None:
+def _sniff(source: InputSource) -> Match | None:
     lines = first_lines(source.text, 60)
     if sum(1 for line in lines if _SYSLOG.match(line)) > 0.8 * len(lines) > 0:
         return Match(0.9, "Slurm daemon log, by syslog")
@@ -37,7 +37,7 @@ def _sniff(source: Source) -> Match | None:
     return Match(0.9, "Slurm daemon log")
 
 
-def _read(source: Source, sink: Sink) -> Result:
+def _read(source: InputSource, sink: Sink) -> Result:
     match = _NODE_NAME.search(source.name)
     headed = streaming_node(source.path) is not None
     scratch = FileContext(source.path, "scheduler", node=match[1] if match else None, headed=headed)

@@ -7,7 +7,7 @@ import re
 from trackside.catalog.hang_lines import MAX_FRAMES
 from trackside.catalog.python_stack import Call
 from trackside.model import Event, Position
-from trackside.read.format import Format, Match, Result, Sink, Source
+from trackside.read.format import Format, InputSource, Match, Result, Sink
 from trackside.read.stacks import stack_fields
 
 _THREAD = re.compile(r'\s*Thread (?:0x)?([0-9A-Fa-f]{1,16}) \([\w+ ]{1,40}\)(?:: "([^"\n]{0,100})")?\s*$')
@@ -15,7 +15,7 @@ _FRAME = re.compile(r"\s+(\S{1,200}) \((\S{1,500}?)(?::(\d{1,7}))?\)\s*$")
 _LIBRARY = re.compile(r"\.so(?:\.\d+)*\Z")
 
 
-def _sniff(source: Source) -> Match | None:
+def _sniff(source: InputSource) -> Match | None:
     lines = source.text.splitlines()
     threads = sum(1 for line in lines if _THREAD.match(line))
     frames = sum(1 for line in lines if _FRAME.match(line))
@@ -24,7 +24,7 @@ def _sniff(source: Source) -> Match | None:
     return None
 
 
-def _read(source: Source, sink: Sink) -> Result:
+def _read(source: InputSource, sink: Sink) -> Result:
     stacks = 0
     head: tuple[Position, str, str, str | None] | None = None
     calls: list[Call] = []

@@ -13,7 +13,7 @@ from trackside.catalog.dialect import Translation
 from trackside.logs.numbers import figure
 from trackside.logs.stamp import find_time
 from trackside.model import Position
-from trackside.read.format import Format, Match, Result, Sink, Source
+from trackside.read.format import Format, InputSource, Match, Result, Sink
 from trackside.read.measurements import MAX_NAMES, UNKNOWN, Measurements
 
 _NAMES = {
@@ -32,11 +32,11 @@ _KEY = re.compile(r"(gpu_\w{1,60}):(\d{1,4})")
 _BEGINNING = re.compile(r'\s*\{"time": "[^"\n]{1,40}", [^\n]{0,400}?"gpu_\w{1,60}:\d{1,4}": ')
 
 
-def _sniff(source: Source) -> Match | None:
+def _sniff(source: InputSource) -> Match | None:
     return Match(0.95, "SuperBench monitor samples") if _BEGINNING.match(source.text[:2000]) else None
 
 
-def _read(source: Source, sink: Sink) -> Result:
+def _read(source: InputSource, sink: Sink) -> Result:
     measurements = Measurements(source.path, sink)
     numbers: dict[str, int] = {}
     broken_lines = first_broken = 0

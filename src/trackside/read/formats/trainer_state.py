@@ -1,4 +1,4 @@
-"""HF Trainer's ``trainer_state.json`` and LLaMA-Factory's ``trainer_log.jsonl``: saved training points.
+"""HF Trainer's ``trainer_state.json`` and LLaMA-Factory's ``trainer_log.jsonl``: saved logged steps.
 
 The entries of ``log_history`` are parsed one by one from the text, so that each can be cited by its line, and a
 truncated state file is read as far as it goes.
@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from trackside.logs.numbers import figure
-from trackside.model import Event, Position, Role, Scalar
-from trackside.read.format import Format, Match, Result, Sink, Source
+from trackside.model import Event, EventRole, Position, Scalar
+from trackside.read.format import Format, InputSource, Match, Result, Sink
 
 FRAMEWORK = "hf-trainer"
 LLAMA_FACTORY = "llama-factory"
@@ -36,13 +36,15 @@ def whole_number(value: object) -> int | None:
 def point(position: Position, kind: str, text: str, **fields: Scalar) -> Event:
     """An event from the job's own records, without the fields that are None."""
     known_fields = {name: value for name, value in fields.items() if value is not None}
-    return Event(kind, position, "log", text=text[:500], role=Role.FACT, parser="trainer-state", fields=known_fields)
+    return Event(
+        kind, position, "log", text=text[:500], role=EventRole.FACT, parser="trainer-state", fields=known_fields
+    )
 
 
 # -- trainer_state.json
 
 
-def _sniff(source: Source) -> Match | None:
+def _sniff(source: InputSource) -> Match | None:
     head = source.head.lstrip()
     if not head.startswith(b"{") or b'"log_history"' not in head:
         return None
@@ -51,7 +53,7 @@ def _sniff(source: Source) -> Match | None:
     return Match(0.95, "HF Trainer saved state")
 
 
-def _read(source: Source, sink: Sink) -> Result:
+def _read(source: InputSource, sink: Sink) -> Result:
     text = source.whole().decode("utf-8", "replace")
     start = _HISTORY.search(text)
     if start is None:
@@ -155,14 +157,14 @@ def _plan(position: Position, state: dict[str, Any]) -> Iterator[Event]:
 # -- trainer_log.jsonl
 
 
-def _sniff_lines(source: Source) -> Match | None:
+def _sniff_lines(source: InputSource) -> Match | None:
     first = source.head.split(b"\n", 1)[0]
     if first.startswith(b'{"current_steps"') and b'"total_steps"' in first:
         return Match(0.95, "LLaMA-Factory trainer log")
     return None
 
 
-def _read_lines(source: Source, sink: Sink) -> Result:
+def _read_lines(source: InputSource, sink: Sink) -> Result:
     rows = bad_lines = 0
     planned_steps = 0
     for line, offset, text in source.lines():

@@ -10,17 +10,17 @@ from trackside.logs.event_line import MARK, Pulse, parse_event
 from trackside.logs.line import COLLECTED
 from trackside.logs.stamp import find_time
 from trackside.model import Event, Position
-from trackside.read.format import Format, Match, Result, Sink, Source
+from trackside.read.format import Format, InputSource, Match, Result, Sink
 from trackside.read.formats.job_log import rank_of
 
 _BEGINNING = re.compile(COLLECTED.pattern.replace(b"^", b"(?:", 1) + b")?" + re.escape(MARK.encode()) + rb"\{")
 
 
-def _sniff(source: Source) -> Match | None:
+def _sniff(source: InputSource) -> Match | None:
     return Match(0.95, "events parsed on the node") if _BEGINNING.match(source.head) else None
 
 
-def _read(source: Source, sink: Sink) -> Result:
+def _read(source: InputSource, sink: Sink) -> Result:
     rank, node = rank_of(source.path), node_in(source.path)
     first: float | None = None
     last: float | None = None

@@ -10,7 +10,7 @@ import msgspec
 
 from trackside.catalog.dialect import BLANK
 from trackside.read.blocks import Blocks
-from trackside.read.format import Format, Match, Result, Sink, Source
+from trackside.read.format import Format, InputSource, Match, Result, Sink
 from trackside.read.measurements import Measurements
 
 MAX_LINE_BYTES = 64 << 20
@@ -37,17 +37,17 @@ _plain_decoder = msgspec.json.Decoder(_PlainLine)
 _text_decoder = msgspec.json.Decoder(_LineWithText)
 
 
-def _sniff(source: Source) -> Match | None:
+def _sniff(source: InputSource) -> Match | None:
     return Match(0.95, "a VictoriaMetrics export") if _LINE.match(source.head[: 16 << 10]) else None
 
 
-def _read(source: Source, sink: Sink) -> Result:
-    measurements, blocks = Measurements(source.path, sink, holes=False), Blocks(source.stream, MAX_LINE_BYTES)
+def _read(source: InputSource, sink: Sink) -> Result:
+    measurements, blocks = Measurements(source.path, sink, nan_is_blank=False), Blocks(source.stream, MAX_LINE_BYTES)
     series_by_labels: dict[tuple[tuple[str, str], ...], int] = {}  # a series may span several lines
     broken_lines = first_broken = unnamed_series = 0
     for line, offset, text in _lines(blocks):
         try:
-            metric, times, values = _decoded(text)
+            metric, times, values = _decode(text)
         except (msgspec.DecodeError, ValueError):
             broken_lines, first_broken = broken_lines + 1, first_broken or line
             continue
@@ -78,7 +78,7 @@ def _lines(blocks: Blocks) -> Iterator[tuple[int, int, bytes]]:
             offset += len(text) + 1
 
 
-def _decoded(text: bytes) -> tuple[dict[str, str], Sequence[float], Sequence[float]]:
+def _decode(text: bytes) -> tuple[dict[str, str], Sequence[float], Sequence[float]]:
     """Labels, times and values of a line. Raises msgspec.DecodeError, or ValueError if their numbers differ or a text
     value is not a number."""
     try:

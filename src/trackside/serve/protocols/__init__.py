@@ -1,1 +1,1 @@
-"""PROTOCOLS: one file per push protocol, from the bytes of a push to samples or lines (:mod:`.decoded`)."""
+"""The push protocols, one file each: from the bytes of a push to samples or lines (:mod:`.decoded`)."""

@@ -21,7 +21,7 @@ _PLACES = frozenset(
 
 
 class BadRequest(TracksideError, ValueError):
-    """The push is invalid (HTTP 400). The message says to the sender what is wrong, where, and what to do."""
+    """The push is invalid (HTTP 400). The message tells the sender what is wrong, where, and how to correct it."""
 
     status = 400
     retry_after_s: float | None = None
@@ -45,7 +45,7 @@ class LineStreams:
     def __init__(self) -> None:
         self._streams: dict[tuple[tuple[str, str], ...], LineStream] = {}
 
-    def of(self, labels: dict[str, str]) -> LineStream:
+    def with_labels(self, labels: dict[str, str]) -> LineStream:
         """The stream with these labels."""
         key = tuple(sorted(labels.items()))
         stream = self._streams.get(key)
@@ -71,7 +71,7 @@ def is_place(name: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class PushAnswer:
     """The response to a push that was stored."""
 
     status: int = 204

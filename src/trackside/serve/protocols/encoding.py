@@ -46,8 +46,8 @@ def _too_large(max_bytes: int) -> TooLarge:
     return TooLarge(f"the body has more than {max_bytes:,} bytes, the limit of this server: send smaller batches")
 
 
-def _broken(name: str, why: object) -> BadRequest:
-    return BadRequest(f"Content-Encoding is {name}, but the body is not valid {name}: {str(why)[:200]}")
+def _damaged(name: str, reason: object) -> BadRequest:
+    return BadRequest(f"Content-Encoding is {name}, but the body is not valid {name}: {str(reason)[:200]}")
 
 
 def _snappy(body: bytes, max_bytes: int) -> bytes:
@@ -59,83 +59,83 @@ def _snappy(body: bytes, max_bytes: int) -> bytes:
     try:
         return bytes(cramjam.snappy.decompress_raw(body))
     except cramjam.DecompressionError as error:
-        raise _broken("snappy", error) from None
+        raise _damaged("snappy", error) from None
 
 
 def _snappy_size(block: bytes) -> int:
     try:
         size = int(cramjam.snappy.decompress_raw_len(block))
     except cramjam.DecompressionError as error:
-        raise _broken("snappy", error) from None
+        raise _damaged("snappy", error) from None
     if not block or size > len(block) * _SNAPPY_RATIO + _SNAPPY_SLACK:
-        raise _broken("snappy", f"{len(block):,} bytes cannot decompress to the {size:,} that their header states")
+        raise _damaged("snappy", f"{len(block):,} bytes cannot decompress to the {size:,} that their header states")
     return size
 
 
 def _snappy_stream(body: bytes, max_bytes: int) -> bytes:
     """The framed format: remote write forbids it, but some senders use it."""
-    at = total = 0
-    while at < len(body):
-        kind, size = body[at], int.from_bytes(body[at + 1 : at + 4], "little")
-        chunk = body[at + 8 : at + 4 + size]  # after a checksum
+    offset = total = 0
+    while offset < len(body):
+        kind, size = body[offset], int.from_bytes(body[offset + 1 : offset + 4], "little")
+        chunk = body[offset + 8 : offset + 4 + size]  # after a checksum
         total += _snappy_size(chunk) if kind == 0 else len(chunk) if kind == 1 else 0
         if total > max_bytes:
             raise _too_large(max_bytes)
-        at += 4 + size
+        offset += 4 + size
     try:
         return bytes(cramjam.snappy.decompress(body, output_len=total))
     except cramjam.DecompressionError as error:
-        raise _broken("snappy", error) from None
+        raise _damaged("snappy", error) from None
 
 
 def _gzip(body: bytes, max_bytes: int) -> bytes:
-    return _inflated(body, max_bytes, "gzip", zlib.MAX_WBITS | 16)
+    return _inflate(body, max_bytes, "gzip", zlib.MAX_WBITS | 16)
 
 
 def _deflate(body: bytes, max_bytes: int) -> bytes:
     """With zlib's header, as the standard says, or without, as some senders do."""
-    headed = len(body) > 1 and body[0] & 0x0F == 8 and (body[0] << 8 | body[1]) % 31 == 0
-    return _inflated(body, max_bytes, "deflate", zlib.MAX_WBITS if headed else -zlib.MAX_WBITS)
+    has_header = len(body) > 1 and body[0] & 0x0F == 8 and (body[0] << 8 | body[1]) % 31 == 0
+    return _inflate(body, max_bytes, "deflate", zlib.MAX_WBITS if has_header else -zlib.MAX_WBITS)
 
 
-def _inflated(body: bytes, max_bytes: int, name: str, window: int) -> bytes:
-    out, rest = bytearray(), body
+def _inflate(body: bytes, max_bytes: int, name: str, window: int) -> bytes:
+    out, remaining = bytearray(), body
     while True:  # gzip allows several members in a row
         member = zlib.decompressobj(window)
         while not member.eof:
             try:
-                step = member.decompress(rest, _STEP)
+                step = member.decompress(remaining, _STEP)
             except zlib.error as error:
-                raise _broken(name, error) from None
-            rest = member.unused_data if member.eof else member.unconsumed_tail
+                raise _damaged(name, error) from None
+            remaining = member.unused_data if member.eof else member.unconsumed_tail
             out += step
             if len(out) > max_bytes:
                 raise _too_large(max_bytes)
-            if not step and not rest and not member.eof:
-                raise _broken(name, "it is truncated")
-        if not rest.strip(b"\0"):
+            if not step and not remaining and not member.eof:
+                raise _damaged(name, "it is truncated")
+        if not remaining.strip(b"\0"):
             return bytes(out)
 
 
 def _zstd(body: bytes, max_bytes: int) -> bytes:
-    out, at = bytearray(), 0
+    out, offset = bytearray(), 0
     decoder = zstandard.ZstdDecompressor(max_window_size=max(_ZSTD_WINDOW, max_bytes))
-    while at < len(body) or not at:
+    while offset < len(body) or not offset:
         frame = decoder.decompressobj()
         try:
-            if 0 <= max_bytes < zstandard.frame_content_size(body[at : at + 18]):
+            if 0 <= max_bytes < zstandard.frame_content_size(body[offset : offset + 18]):
                 raise _too_large(max_bytes)
             while not frame.eof:
-                piece = body[at : at + _ZSTD_STEP]
+                piece = body[offset : offset + _ZSTD_STEP]
                 if not piece:
-                    raise _broken("zstd", "it is truncated")
+                    raise _damaged("zstd", "it is truncated")
                 out += frame.decompress(piece)
-                at += len(piece)
+                offset += len(piece)
                 if len(out) > max_bytes:
                     raise _too_large(max_bytes)
         except zstandard.ZstdError as error:
-            raise _broken("zstd", error) from None
-        at -= len(frame.unused_data)
+            raise _damaged("zstd", error) from None
+        offset -= len(frame.unused_data)
     return bytes(out)
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from trackside.serve.protocols.decoded import Answer, BadRequest, LineStreams, TooLarge, UnsupportedMedia, is_place
-from trackside.serve.protocols.messages import Shape, parsed
+from trackside.serve.protocols.decoded import BadRequest, LineStreams, PushAnswer, TooLarge, UnsupportedMedia, is_place
+from trackside.serve.protocols.messages import Shape, parse_messages
 from trackside.serve.protocols.schema import PushRequest
 from trackside.stores.receiver.pending import LineStream
 
@@ -40,9 +40,13 @@ def decode(body: bytes, content_type: str) -> list[LineStream]:
     raise UnsupportedMedia(f"Content-Type {content_type[:200]!r}: a push is {PROTOBUF} (snappy) or {JSON}")
 
 
-def answer(why: str = "") -> Answer:
-    """The response once the lines are stored. ``why``: why some were rejected; the sender must not retry those."""
-    return Answer(400, f"the rest was stored: {why}\n".encode(), "text/plain; charset=utf-8") if why else Answer()
+def answer(reason: str = "") -> PushAnswer:
+    """The response once the lines are stored. ``reason``: why some were rejected; the sender must not retry those."""
+    return (
+        PushAnswer(400, f"the rest was stored: {reason}\n".encode(), "text/plain; charset=utf-8")
+        if reason
+        else PushAnswer()
+    )
 
 
 # -- labels
@@ -53,17 +57,19 @@ def _selector(text: str) -> tuple[tuple[str, str], ...]:
     inside = text.strip()
     if len(text) > _MAX_LABELS_BYTES or not (inside.startswith("{") and inside.endswith("}")):
         raise BadRequest(f'labels are not written as {{name="value", ...}}: {text[:200]!r}')
-    inside, at, labels = inside[1:-1].strip(), 0, dict[str, str]()
-    while at < len(inside):
-        pair = _PAIR.match(inside, at)
+    inside, offset, labels = inside[1:-1].strip(), 0, dict[str, str]()
+    while offset < len(inside):
+        pair = _PAIR.match(inside, offset)
         if pair is None or pair[1] in labels:
-            raise BadRequest(f"labels cannot be read from character {at + 1} on, or one is repeated: {text[:200]!r}")
-        labels[pair[1]] = pair[2][1:-1] if pair[2][0] == "`" else _ESCAPE.sub(_unescaped, pair[2][1:-1])
-        at = pair.end()
+            raise BadRequest(
+                f"labels cannot be read from character {offset + 1} on, or one is repeated: {text[:200]!r}"
+            )
+        labels[pair[1]] = pair[2][1:-1] if pair[2][0] == "`" else _ESCAPE.sub(_unescape, pair[2][1:-1])
+        offset = pair.end()
     return tuple(labels.items())
 
 
-def _unescaped(match: re.Match[str]) -> str:
+def _unescape(match: re.Match[str]) -> str:
     digits = match[1] or match[2] or match[3]
     if digits or match[4]:
         code = int(digits, 16) if digits else int(match[4], 8)
@@ -76,13 +82,13 @@ def _unescaped(match: re.Match[str]) -> str:
 
 def _read(body: bytes) -> list[LineStream]:
     streams, count = LineStreams(), 0
-    for push in parsed(PushRequest, body, _SHAPE, _MAX_ENTRY_BYTES):
-        for index, sent in enumerate(push.streams, count):
+    for push in parse_messages(PushRequest, body, _SHAPE, _MAX_ENTRY_BYTES):
+        for index, stream_message in enumerate(push.streams, count):
             try:
-                labels = dict(_selector(_text(sent.labels) or "{}"))
+                labels = dict(_selector(_text(stream_message.labels) or "{}"))
             except BadRequest as error:
                 raise BadRequest(f"stream {index:,}: {error}") from None
-            _add_entries(streams, labels, sent.entries)
+            _add_entries(streams, labels, stream_message.entries)
         count += len(push.streams)
         if count > _MAX_STREAMS:
             raise TooLarge(f"{count:,} streams in one push, but at most {_MAX_STREAMS:,} are accepted")
@@ -91,14 +97,14 @@ def _read(body: bytes) -> list[LineStream]:
 
 
 def _add_entries(streams: LineStreams, labels: dict[str, str], entries: Iterable[Any]) -> None:
-    by_places: dict[Places, LineStream] = {(): streams.of(labels)}
+    by_places: dict[Places, LineStream] = {(): streams.with_labels(labels)}
     for entry in entries:
         timestamp, metadata = entry.timestamp, entry.metadata
         places = _places(metadata) if metadata else ()
         stream = by_places.get(places)
         if stream is None:
-            stream = by_places[places] = streams.of(labels | dict(places))
-        stream.times_ns.append(_checked(timestamp.seconds * _SECOND + timestamp.nanos))
+            stream = by_places[places] = streams.with_labels(labels | dict(places))
+        stream.times_ns.append(_check_time(timestamp.seconds * _SECOND + timestamp.nanos))
         stream.lines.append(entry.line.decode("utf-8", "replace"))
 
 
@@ -111,7 +117,7 @@ def _text(raw: bytes) -> str:
     return raw.decode("utf-8", "replace")
 
 
-def _checked(time_ns: int) -> int:
+def _check_time(time_ns: int) -> int:
     if -(1 << 63) <= time_ns < 1 << 63:
         return time_ns
     raise BadRequest(f"an entry's time is {time_ns // _SECOND:,} s from 1970: is it in nanoseconds?")
@@ -140,9 +146,9 @@ def _read_json(body: bytes) -> list[LineStream]:
     except RecursionError:
         raise BadRequest("not a push in JSON: lists and objects are nested too deep") from None
     streams = LineStreams()
-    for index, sent in enumerate(push.streams):
-        by_places: dict[Places, LineStream] = {(): streams.of(sent.stream)}
-        for position, value in enumerate(sent.values):
+    for index, stream_message in enumerate(push.streams):
+        by_places: dict[Places, LineStream] = {(): streams.with_labels(stream_message.stream)}
+        for position, value in enumerate(stream_message.values):
             match value:
                 case [str(time), str(line)]:
                     places: Places = ()
@@ -152,7 +158,7 @@ def _read_json(body: bytes) -> list[LineStream]:
                     raise BadRequest(f'stream {index:,}, value {position:,}: it must be ["NANOSECONDS", "line"]')
             stream = by_places.get(places)
             if stream is None:
-                stream = by_places[places] = streams.of(sent.stream | dict(places))
+                stream = by_places[places] = streams.with_labels(stream_message.stream | dict(places))
             stream.times_ns.append(_nanoseconds(time, index, position))
             stream.lines.append(line)
     return streams.with_lines()
@@ -161,4 +167,4 @@ def _read_json(body: bytes) -> list[LineStream]:
 def _nanoseconds(text: str, index: int, position: int) -> int:
     if not re.fullmatch(r"-?[0-9]{1,20}", text):
         raise BadRequest(f"stream {index:,}, value {position:,}: its time {text[:40]!r} is not a number of nanoseconds")
-    return _checked(int(text))
+    return _check_time(int(text))

@@ -13,8 +13,8 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
-from trackside.serve.protocols.decoded import Answer, BadRequest, TooLarge, UnsupportedMedia
-from trackside.serve.protocols.messages import Shape, parsed
+from trackside.serve.protocols.decoded import BadRequest, PushAnswer, TooLarge, UnsupportedMedia
+from trackside.serve.protocols.messages import Shape, parse_messages
 from trackside.serve.protocols.wire import MAX_MESSAGES
 
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
@@ -38,10 +38,10 @@ def media_of(content_type: str) -> str:
     return media
 
 
-def requests(kind: type[M], body: bytes, content_type: str, shape: Shape) -> Iterator[M]:
+def parse_requests(kind: type[M], body: bytes, content_type: str, shape: Shape) -> Iterator[M]:
     """Messages that together are the request; ``shape``: see :mod:`messages`. Raises BadRequest."""
     if media_of(content_type) == PROTOBUF:
-        return parsed(kind, body, shape)
+        return parse_messages(kind, body, shape)
     return iter((_from_json(kind, body),))
 
 
@@ -110,24 +110,24 @@ def texts(attributes: Iterable[KeyValue]) -> tuple[tuple[str, str], ...]:
     return tuple([(pair.key, pair.value.string_value or text(pair.value)) for pair in attributes])
 
 
-def named(attributes: Iterable[tuple[str, str]]) -> dict[str, str]:
+def as_labels(attributes: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Names and texts as labels, without empty ones."""
     return {_OTHER.sub("_", name): value for name, value in attributes if name and value}
 
 
-def of_resource(attributes: Iterable[KeyValue]) -> dict[str, str]:
+def labels_of_resource(attributes: Iterable[KeyValue]) -> dict[str, str]:
     """The labels of a resource. For scraped metrics service.instance.id is Prometheus' ``instance`` (host and port).
 
     Other senders put any unique text there, which does not name a machine.
     """
-    labels = named(texts(attributes))
+    labels = as_labels(texts(attributes))
     instance = labels.get("service_instance_id", "")
     return {"instance": instance, **labels} if _ADDRESS.fullmatch(instance) else labels
 
 
-def answered(media: str, response: bytes, field: str, left_out: int, why: str) -> Answer:
+def response_of(media: str, response: bytes, field: str, left_out: int, reason: str) -> PushAnswer:
     """Status 200 with the number of rejected points or records; ``response``: the same as protobuf."""
     if media == PROTOBUF:
-        return Answer(200, response, PROTOBUF)
-    partial = {"partialSuccess": {field: str(left_out), "errorMessage": why}} if why else {}
-    return Answer(200, json.dumps(partial).encode(), JSON)
+        return PushAnswer(200, response, PROTOBUF)
+    partial = {"partialSuccess": {field: str(left_out), "errorMessage": reason}} if reason else {}
+    return PushAnswer(200, json.dumps(partial).encode(), JSON)

@@ -10,7 +10,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.logs.v1.logs_pb2 import ResourceLogs
 
 from trackside.serve.protocols import otlp
-from trackside.serve.protocols.decoded import Answer, BadRequest, LineStreams, is_place
+from trackside.serve.protocols.decoded import BadRequest, LineStreams, PushAnswer, is_place
 from trackside.serve.protocols.messages import Shape
 from trackside.stores.receiver.pending import LineStream
 
@@ -22,7 +22,7 @@ _SHAPE: Shape = {1: {2: {2: {}}}}
 def decode(body: bytes, content_type: str) -> list[LineStream]:
     """The lines of a decompressed request. Raises BadRequest."""
     streams, parts = LineStreams(), 0
-    for request in otlp.requests(ExportLogsServiceRequest, body, content_type, _SHAPE):
+    for request in otlp.parse_requests(ExportLogsServiceRequest, body, content_type, _SHAPE):
         for resource in request.resource_logs:
             parts += 1 + len(resource.scope_logs)
             if parts > otlp.MAX_PARTS:
@@ -32,18 +32,18 @@ def decode(body: bytes, content_type: str) -> list[LineStream]:
     return streams.with_lines()
 
 
-def answer(content_type: str, lost: int = 0, why: str = "") -> Answer:
+def answer(content_type: str, lost: int = 0, reason: str = "") -> PushAnswer:
     """The response once the lines are stored, except ``lost`` ones, with the reason."""
     response = ExportLogsServiceResponse()
-    if why:
+    if reason:
         response.partial_success.rejected_log_records = lost
-        response.partial_success.error_message = why
+        response.partial_success.error_message = reason
     media = otlp.media_of(content_type)
-    return otlp.answered(media, response.SerializeToString(), "rejectedLogRecords", lost, why)
+    return otlp.response_of(media, response.SerializeToString(), "rejectedLogRecords", lost, reason)
 
 
 def _add_records(streams: LineStreams, resource: ResourceLogs) -> None:
-    labels = otlp.of_resource(resource.resource.attributes)
+    labels = otlp.labels_of_resource(resource.resource.attributes)
     by_places: dict[tuple[tuple[str, str], ...], LineStream] = {}
     for scope in resource.scope_logs:
         for record in scope.log_records:
@@ -58,6 +58,6 @@ def _add_records(streams: LineStreams, resource: ResourceLogs) -> None:
             key = tuple(places)
             stream = by_places.get(key)
             if stream is None:
-                stream = by_places[key] = streams.of(labels | otlp.named(places))
+                stream = by_places[key] = streams.with_labels(labels | otlp.as_labels(places))
             stream.times_ns.append(record.time_unix_nano or record.observed_time_unix_nano)
             stream.lines.append(line)

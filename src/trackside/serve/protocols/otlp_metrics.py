@@ -19,7 +19,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from opentelemetry.proto.metrics.v1 import metrics_pb2 as messages
 
 from trackside.serve.protocols import otlp
-from trackside.serve.protocols.decoded import Answer, BadRequest, TooLarge
+from trackside.serve.protocols.decoded import BadRequest, PushAnswer, TooLarge
 from trackside.serve.protocols.messages import Shape
 from trackside.serve.protocols.series_key import MAX_KEY_BYTES, KnownSeries, key_of
 from trackside.serve.protocols.wire import MAX_MESSAGES
@@ -40,37 +40,37 @@ Distribution: TypeAlias = (
 )
 
 
-def decode(body: bytes, content_type: str, known: KnownSeries | None = None) -> MetricBlock:
-    """The samples of a decompressed request. ``known``: series of earlier requests. Raises BadRequest."""
-    samples, parts, known = _Samples(), 0, known or KnownSeries()
-    for request in otlp.requests(ExportMetricsServiceRequest, body, content_type, _SHAPE):
-        for place, resource in enumerate(request.resource_metrics):
-            shared = otlp.of_resource(resource.resource.attributes)
+def decode(body: bytes, content_type: str, known_series: KnownSeries | None = None) -> MetricBlock:
+    """The samples of a decompressed request. ``known_series``: those of earlier requests. Raises BadRequest."""
+    samples, part_count, known_series = _Samples(), 0, known_series or KnownSeries()
+    for request in otlp.parse_requests(ExportMetricsServiceRequest, body, content_type, _SHAPE):
+        for resource_index, resource in enumerate(request.resource_metrics):
+            shared = otlp.labels_of_resource(resource.resource.attributes)
             for scope in resource.scope_metrics:
-                parts += 1 + len(scope.metrics)
-                if parts + place > otlp.MAX_PARTS:
+                part_count += 1 + len(scope.metrics)
+                if part_count + resource_index > otlp.MAX_PARTS:
                     raise BadRequest(
                         f"more than {otlp.MAX_PARTS:,} resources, scopes and metrics: send smaller batches"
                     )
                 name = scope.scope.name
                 labels = {**shared, "otel_scope_name": name} if name else shared
                 context = key_of((label.encode(), value.encode()) for label, value in labels.items())
-                for at, metric in enumerate(scope.metrics):
+                for metric_index, metric in enumerate(scope.metrics):
                     if not metric.name:
-                        raise BadRequest(f"metric {at:,} of resource {place:,} has no name")
-                    samples.add_metric(_Series(metric.name, labels, context, known), metric)
+                        raise BadRequest(f"metric {metric_index:,} of resource {resource_index:,} has no name")
+                    samples.add_metric(_Series(metric.name, labels, context, known_series), metric)
     return samples.block()
 
 
-def answer(block: MetricBlock, content_type: str, lost: int = 0, why: str = "") -> Answer:
+def answer(block: MetricBlock, content_type: str, lost: int = 0, reason: str = "") -> PushAnswer:
     """The response once the block is stored, except ``lost`` samples, with the reason."""
     response, left_out = ExportMetricsServiceResponse(), block.skipped + lost
-    message = "; ".join(text for text in (block.reason_text, why) if text)
+    message = "; ".join(text for text in (block.reason_text, reason) if text)
     if message:
         response.partial_success.rejected_data_points = left_out
         response.partial_success.error_message = message
     media = otlp.media_of(content_type)
-    return otlp.answered(media, response.SerializeToString(), "rejectedDataPoints", left_out, message)
+    return otlp.response_of(media, response.SerializeToString(), "rejectedDataPoints", left_out, message)
 
 
 @dataclass(slots=True)
@@ -110,7 +110,7 @@ class _Samples:
             np.frombuffer(self.values, dtype=np.float64),
             self.deltas + self.empty,
             self.stale,
-            reason_text=self._why(),
+            reason_text=self._reasons(),
         )
 
     def _add(self, key: bytes, time_ns: int, value: float) -> None:
@@ -149,7 +149,7 @@ class _Samples:
         if total is not None:
             self._add(series.key(labels, "_sum"), time_ns, total)
 
-    def _why(self) -> str:
+    def _reasons(self) -> str:
         reasons = []
         if self.deltas:
             reasons.append(
@@ -172,22 +172,22 @@ class _Series:
     """Labels of the resource and the scope."""
     context: bytes
     """The shared labels as a key."""
-    known: KnownSeries
+    known_series: KnownSeries
 
     def key(self, labels: Labels, suffix: str = "") -> bytes:
         """The key of a point with its own labels added. Raises BadRequest."""
         raw = (self.context, self.name, suffix, labels)
-        return self.known.keys.get(raw) or self._new_key(labels, suffix)
+        return self.known_series.keys.get(raw) or self._new_key(labels, suffix)
 
     def _new_key(self, labels: Labels, suffix: str) -> bytes:
-        whole = {**self.shared, **otlp.named(labels), "__name__": self.name + suffix}
-        key = key_of((label.encode(), value.encode()) for label, value in sorted(whole.items()))
+        all_labels = {**self.shared, **otlp.as_labels(labels), "__name__": self.name + suffix}
+        key = key_of((label.encode(), value.encode()) for label, value in sorted(all_labels.items()))
         if len(key) > MAX_KEY_BYTES:
             raise BadRequest(
                 f"metric {self.name[:80]!r}: labels of {len(key):,} bytes, but at most {MAX_KEY_BYTES:,} are accepted"
             )
         size = len(self.context) + sum(len(label) + len(value) + _PAIR_BYTES for label, value in labels)
-        return self.known.add((self.context, self.name, suffix, labels), key, size)
+        return self.known_series.add((self.context, self.name, suffix, labels), key, size)
 
     def check_buckets(self, bounds: Sequence[float], counts: Sequence[int]) -> None:
         """Raise BadRequest unless there is one bucket more than bounds, and not too many of them."""

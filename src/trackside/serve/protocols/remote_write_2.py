@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from trackside.serve.protocols.decoded import BadRequest, TooLarge
-from trackside.serve.protocols.messages import Shape, parsed
+from trackside.serve.protocols.messages import Shape, parse_messages
 from trackside.serve.protocols.samples import SampleRows
 from trackside.serve.protocols.schema import Symbols, WriteRequest
 from trackside.serve.protocols.series_key import MAX_KEY_BYTES, KnownSeries, key_of
@@ -19,12 +19,12 @@ _POINTER_BYTES = 16
 """Memory of a symbol in a tuple; the symbol itself is shared by many series."""
 
 
-def decode(body: bytes, known: KnownSeries) -> MetricBlock:
+def decode(body: bytes, known_series: KnownSeries) -> MetricBlock:
     """The samples of a decompressed request. Raises BadRequest."""
     symbols, rows, keys = _symbols(body), SampleRows(), list[bytes]()
     add_index, add_time, add_value = rows.index.append, rows.times_ms.append, rows.values.append
-    get = known.keys.get
-    for request in parsed(WriteRequest, body, _SHAPE):
+    get = known_series.keys.get
+    for request in parse_messages(WriteRequest, body, _SHAPE):
         if request.timeseries and (not symbols or symbols[0]):
             raise BadRequest("the first symbol must be the empty string: without it all references may be off by one")
         for series in request.timeseries:
@@ -36,7 +36,7 @@ def decode(body: bytes, known: KnownSeries) -> MetricBlock:
                     f"series {index:,}: labels_refs refers to symbol {max(series.labels_refs):,}, but the request has "
                     f"{len(symbols):,}"
                 ) from None
-            keys.append(get(labels) or _new_key(known, labels, index))
+            keys.append(get(labels) or _new_key(known_series, labels, index))
             for sample in series.samples:
                 add_index(index)
                 add_time(sample.timestamp)
@@ -50,7 +50,7 @@ def decode(body: bytes, known: KnownSeries) -> MetricBlock:
 
 def _symbols(body: bytes) -> list[bytes]:
     symbols: list[bytes] = []
-    for request in parsed(Symbols, body, _SHAPE):
+    for request in parse_messages(Symbols, body, _SHAPE):
         symbols += request.symbols
         if len(symbols) > MAX_MESSAGES:
             raise BadRequest(
@@ -60,7 +60,7 @@ def _symbols(body: bytes) -> list[bytes]:
     return symbols
 
 
-def _new_key(known: KnownSeries, labels: tuple[bytes, ...], index: int) -> bytes:
+def _new_key(known_series: KnownSeries, labels: tuple[bytes, ...], index: int) -> bytes:
     if len(labels) % 2:
         raise BadRequest(
             f"series {index:,}: labels_refs has {len(labels):,} references, but names and values come in pairs"
@@ -68,4 +68,4 @@ def _new_key(known: KnownSeries, labels: tuple[bytes, ...], index: int) -> bytes
     if sum(map(len, labels)) > MAX_KEY_BYTES:
         raise BadRequest(f"series {index:,}: its labels take more than {MAX_KEY_BYTES:,} bytes: drop the longest")
     key = key_of(zip(labels[::2], labels[1::2], strict=True))
-    return known.add_checked(labels, key, _POINTER_BYTES * len(labels), index)
+    return known_series.add_checked(labels, key, _POINTER_BYTES * len(labels), index)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from trackside.serve.protocols.wire import SIX, SIX_MASK, Offsets, bytes_of, six, words_of
+from trackside.serve.protocols.wire import VARINT6, VARINT6_MASK, Offsets, bytes_of, six_byte_varints, words_of
 from trackside.stores.receiver.arrivals import MetricBlock
 
 STALE = 0x7FF0000000000002
@@ -21,7 +21,7 @@ STALE = 0x7FF0000000000002
 _FULL, _ZERO, _STARTED = 18, 9, 25
 _HEADS = {_FULL: 0x091012, _ZERO: 0x100712, _STARTED: 0x091712}
 _HEAD_MASK = 0xFFFFFF
-_TIME, _START = SIX | 0x1000, SIX | 0x1800
+_TIME, _START = VARINT6 | 0x1000, VARINT6 | 0x1800
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,9 @@ class SampleScan:
         sizes = np.select([heads == head for head in _HEADS.values()], list(_HEADS), default=0)
         plausible = (sizes > 0) & (begins + sizes <= len(octets))
         begins, sizes = begins[plausible], sizes[plausible]
-        timed = words[_times(begins, sizes)] & SIX_MASK == _TIME
+        timed = words[_times(begins, sizes)] & VARINT6_MASK == _TIME
         started = sizes == _STARTED
-        timed[started] &= words[begins[started] + 17] & SIX_MASK == _START
+        timed[started] &= words[begins[started] + 17] & VARINT6_MASK == _START
         begins, ends = begins[timed], (begins + sizes)[timed]
         ends_chain = np.append(ends[:-1] != begins[1:], True)
         lasts = np.flatnonzero(ends_chain)
@@ -62,7 +62,7 @@ class SampleScan:
     def messages(self) -> tuple[Offsets, Offsets] | None:
         """Starts and ends of the messages of field 1, if the body has nothing else and each ends with a sample.
 
-        The lengths prove it: each must lead to the next message. None if they don't.
+        The lengths prove it: each must lead to the next message. None if they do not.
         """
         if not len(self.ends) or self.ends[-1] != len(self.body):
             return None
@@ -82,30 +82,30 @@ class SampleScan:
         """Starts of the chains that end where the messages end; a message's end if it has none."""
         if not len(self.ends):
             return ends.copy()
-        place = np.minimum(np.searchsorted(self.ends, ends), len(self.ends) - 1)
-        begins = self.begins[self.first[place]]
-        return np.where((self.ends[place] == ends) & (begins >= starts), begins, ends)
+        index = np.minimum(np.searchsorted(self.ends, ends), len(self.ends) - 1)
+        begins = self.begins[self.first[index]]
+        return np.where((self.ends[index] == ends) & (begins >= starts), begins, ends)
 
     def chains(self, begins: Offsets, ends: Offsets) -> tuple[Offsets, Offsets, Offsets]:
         """(index of the first sample, count, end) of the chains that start at ``begins`` and end by ``ends``."""
         if not len(self.begins):
             return begins, np.zeros(len(begins), dtype=np.int64), begins
-        place = np.minimum(np.searchsorted(self.begins, begins), len(self.begins) - 1)
-        last = self.last[place]
-        there = (self.begins[place] == begins) & (self.ends[last] <= ends)
-        return place, np.where(there, last - place + 1, 0), np.where(there, self.ends[last], begins)
+        index = np.minimum(np.searchsorted(self.begins, begins), len(self.begins) - 1)
+        last = self.last[index]
+        is_chain = (self.begins[index] == begins) & (self.ends[last] <= ends)
+        return index, np.where(is_chain, last - index + 1, 0), np.where(is_chain, self.ends[last], begins)
 
     def read(self, first: Offsets, counts: Offsets) -> tuple[Offsets, NDArray[np.float64]]:
         """Times and values of some rows of samples."""
         within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        places = np.repeat(first, counts) + within
-        values = np.zeros(len(places), dtype=np.uint64)
-        if not len(places):
-            return places, values.view(np.float64)
-        words, begins, sizes = words_of(self.body), self.begins[places], (self.ends - self.begins)[places]
+        indices = np.repeat(first, counts) + within
+        values = np.zeros(len(indices), dtype=np.uint64)
+        if not len(indices):
+            return indices, values.view(np.float64)
+        words, begins, sizes = words_of(self.body), self.begins[indices], (self.ends - self.begins)[indices]
         valued = sizes != _ZERO
         values[valued] = words[begins[valued] + 3]
-        return six(words[_times(begins, sizes)]), values.view(np.float64)
+        return six_byte_varints(words[_times(begins, sizes)]), values.view(np.float64)
 
 
 def _times(begins: Offsets, sizes: Offsets) -> Offsets:
@@ -136,12 +136,12 @@ class SampleRows:
         ended = int(stale.sum())
         if ended:
             index, times_ms, values = index[~stale], times_ms[~stale], values[~stale]
-        return MetricBlock(keys, index, times_ms, values, self.histograms, ended, self.exemplars, self._why())
+        return MetricBlock(keys, index, times_ms, values, self.histograms, ended, self.exemplars, self._reasons())
 
-    def _why(self) -> str:
+    def _reasons(self) -> str:
         reasons = []
         if self.histograms:
             reasons.append(f"{self.histograms:,} native histograms were dropped: scrape classic ones instead")
         if self.exemplars:
-            reasons.append(f"{self.exemplars:,} exemplars were dropped: don't send them (send_exemplars: false)")
+            reasons.append(f"{self.exemplars:,} exemplars were dropped: do not send them (send_exemplars: false)")
         return "; ".join(reasons)

@@ -17,7 +17,7 @@ MAX_CACHE_BYTES = 128 << 20
 """Approximate bytes of cached keys; when it is exceeded, the cache is emptied."""
 _ENTRY_BYTES = 200
 """Memory of a dictionary entry and two byte strings, in addition to their content."""
-_SHOWN = 80
+MAX_QUOTED_BYTES = 80
 
 
 class KnownSeries:
@@ -28,15 +28,15 @@ class KnownSeries:
 
     def __init__(self, max_bytes: int = MAX_CACHE_BYTES) -> None:
         self.keys: dict[Hashable, bytes] = {}
-        self._max = self._room = max_bytes
+        self._max_bytes = self._free_bytes = max_bytes
 
     def add(self, raw: Hashable, key: bytes, raw_bytes: int) -> bytes:
         """Cache a key; returns it. ``raw_bytes``: memory of ``raw``."""
         size = raw_bytes + len(key) + _ENTRY_BYTES
-        self._room -= size
-        if self._room < 0:
+        self._free_bytes -= size
+        if self._free_bytes < 0:
             self.keys.clear()
-            self._room = self._max - size
+            self._free_bytes = self._max_bytes - size
         self.keys[raw] = key
         return key
 
@@ -46,8 +46,8 @@ class KnownSeries:
         return self.add(raw, key, raw_bytes)
 
 
-def length(number: int) -> bytes:
-    """A length as a varint."""
+def varint(number: int) -> bytes:
+    """A number as a varint."""
     out = bytearray()
     while number >= 0x80:
         out.append(number & 0x7F | 0x80)
@@ -60,31 +60,31 @@ def key_of(labels: Iterable[tuple[bytes, bytes]]) -> bytes:
     """The key of labels, including ``__name__``, in the given order."""
     parts = []
     for name, value in labels:
-        label = b"\x0a" + length(len(name)) + name + b"\x12" + length(len(value)) + value
-        parts.append(b"\x0a" + length(len(label)) + label)
+        label = b"\x0a" + varint(len(name)) + name + b"\x12" + varint(len(value)) + value
+        parts.append(b"\x0a" + varint(len(label)) + label)
     return b"".join(parts)
 
 
 def pairs(key: bytes) -> Iterator[tuple[bytes, bytes]]:
     """The labels of a key as they were sent."""
-    at, end = 0, len(key)
-    while at + 4 < end:
+    offset, end = 0, len(key)
+    while offset + 4 < end:
         # The common case: name and value of less than 128 bytes, and nothing else. fields() reads the rest.
-        stop, middle = at + 2 + key[at + 1], at + 4 + key[at + 3]
-        if not (key[at] == key[at + 2] == 0x0A and stop <= min(end, at + 0x81) and middle + 1 < stop):
+        stop, middle = offset + 2 + key[offset + 1], offset + 4 + key[offset + 3]
+        if not (key[offset] == key[offset + 2] == 0x0A and stop <= min(end, offset + 0x81) and middle + 1 < stop):
             break
         if key[middle] != 0x12 or middle + 2 + key[middle + 1] != stop:
             break
-        yield key[at + 4 : middle], key[middle + 2 : stop]
-        at = stop
-    for number, kind, begin, stop in fields(key, at, end):
+        yield key[offset + 4 : middle], key[middle + 2 : stop]
+        offset = stop
+    for number, kind, begin, stop in fields(key, offset, end):
         if number == 1 and kind == BYTES:
             yield _pair(key, begin, stop)
 
 
-def _pair(key: bytes, at: int, end: int) -> tuple[bytes, bytes]:
+def _pair(key: bytes, offset: int, end: int) -> tuple[bytes, bytes]:
     name = value = b""
-    for number, kind, begin, stop in fields(key, at, end):
+    for number, kind, begin, stop in fields(key, offset, end):
         if kind == BYTES and number == 1:
             name = key[begin:stop]
         elif kind == BYTES and number == 2:
@@ -108,15 +108,15 @@ def check_key(key: bytes, where: str) -> None:
     for name, value in pairs(key):
         for text in (name, value):
             if not (text.isascii() or _is_utf8(text)):
-                raise BadRequest(f"{where}: {_shown(text)} in its labels isn't UTF-8")
+                raise BadRequest(f"{where}: {_quote(text)} in its labels is not UTF-8")
         if not name:
-            raise BadRequest(f"{where}: a label with the value {_shown(value)} has no name")
+            raise BadRequest(f"{where}: a label with the value {_quote(value)} has no name")
         if name in labels:
-            raise BadRequest(f"{where}: duplicate label {_shown(name)}: {_shown(labels[name])} and {_shown(value)}")
+            raise BadRequest(f"{where}: duplicate label {_quote(name)}: {_quote(labels[name])} and {_quote(value)}")
         labels[name] = value
     if not labels.get(NAME):
-        others = ", ".join(f"{_shown(name)[1:-1]}={_shown(value)}" for name, value in list(labels.items())[:8])
-        raise BadRequest(f"{where}: there is no label __name__, only {{{others}}}")
+        labels_text = ", ".join(f"{_quote(name)[1:-1]}={_quote(value)}" for name, value in list(labels.items())[:8])
+        raise BadRequest(f"{where}: there is no label __name__, only {{{labels_text}}}")
 
 
 def _is_utf8(text: bytes) -> bool:
@@ -127,6 +127,6 @@ def _is_utf8(text: bytes) -> bool:
     return True
 
 
-def _shown(text: bytes) -> str:
-    whole = text[:_SHOWN].decode("utf-8", "backslashreplace")
-    return f'"{whole}{"..." if len(text) > _SHOWN else ""}"'
+def _quote(text: bytes) -> str:
+    whole = text[:MAX_QUOTED_BYTES].decode("utf-8", "backslashreplace")
+    return f'"{whole}{"..." if len(text) > MAX_QUOTED_BYTES else ""}"'

@@ -18,87 +18,87 @@ MAX_MESSAGES = 1 << 20
 """Messages in one repeated field: each becomes objects that take many times the bytes of an empty message."""
 MAX_UNKNOWN_FIELDS = 1 << 20
 """Unknown fields in a body; each takes time."""
-SIX_MASK, SIX = 0x808080808080FF00, 0x0080808080800000
+VARINT6_MASK, VARINT6 = 0x808080808080FF00, 0x0080808080800000
 """Bits of a 64-bit word: its byte 1 (a tag) and the ends of a varint of six bytes (times in ms from 2004 to 2109)."""
 Bytes = NDArray[np.uint8]
 Words = NDArray[np.uint64]
 Offsets = NDArray[np.int64]
 
 
-def varint(body: bytes, at: int, end: int) -> tuple[int, int]:
+def varint(body: bytes, offset: int, end: int) -> tuple[int, int]:
     """An unsigned number of up to 64 bits, and the offset after it."""
     value = shift = 0
-    begin = at
-    while at < end:
-        byte = body[at]
-        at += 1
+    begin = offset
+    while offset < end:
+        byte = body[offset]
+        offset += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return value & 0xFFFFFFFFFFFFFFFF, at
+            return value & 0xFFFFFFFFFFFFFFFF, offset
         shift += 7
         if shift == 70:
             raise BadRequest(f"the number at byte {begin:,} has more than 64 bits: is this protobuf?")
-    raise BadRequest(f"the body is truncated, or a length in it is wrong: the number at byte {begin:,} doesn't end")
+    raise BadRequest(f"the body is truncated, or a length in it is wrong: the number at byte {begin:,} does not end")
 
 
-def signed(value: int) -> int:
+def to_signed(value: int) -> int:
     """A 64-bit number in two's complement."""
     return value - (1 << 64) if value >> 63 else value
 
 
-def fields(body: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """(number, kind, value, stop) of each field between ``at`` and ``end``.
+def fields(body: bytes, offset: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+    """(number, kind, value, stop) of each field between ``offset`` and ``end``.
 
     The value of a varint is the number itself; for other kinds, the offset where the content begins. ``stop``: its end.
     """
-    while at < end:
-        begin = at
-        tag, at = varint(body, at, end)
+    while offset < end:
+        begin = offset
+        tag, offset = varint(body, offset, end)
         number, kind = tag >> 3, tag & 7
         if not number:
             raise BadRequest(f"field 0 at byte {begin:,}: this is not protobuf")
         if kind == VARINT:
-            value, at = varint(body, at, end)
-            yield number, kind, value, at
+            value, offset = varint(body, offset, end)
+            yield number, kind, value, offset
             continue
         if kind == BYTES:
-            length, at = varint(body, at, end)
+            length, offset = varint(body, offset, end)
         elif kind == FIXED64:
             length = 8
         elif kind == FIXED32:
             length = 4
         else:
             raise BadRequest(
-                f"field {number} at byte {begin:,} is of wire type {kind}, which these protocols don't use"
+                f"field {number} at byte {begin:,} is of wire type {kind}, which these protocols do not use"
             )
-        stop = at + length
+        stop = offset + length
         if stop > end:
             raise BadRequest(
-                f"field {number} at byte {begin:,} says it has {length:,} bytes but only {end - at:,} are left: "
+                f"field {number} at byte {begin:,} states {length:,} bytes, but only {end - offset:,} are left: "
                 "the body is truncated, or not encoded as the protocol says"
             )
-        yield number, kind, at, stop
-        at = stop
+        yield number, kind, offset, stop
+        offset = stop
 
 
-def split(body: bytes, number: int) -> tuple[Offsets, Offsets]:
+def split_messages(body: bytes, number: int) -> tuple[Offsets, Offsets]:
     """Starts and ends of the messages of a repeated field (numbered below 16); other fields are skipped."""
     starts, stops = array("q"), array("q")
-    tag, at, unknown_fields = number << 3 | BYTES, 0, 0
-    while at < len(body):
-        if body[at] == tag:
-            at = run(body, at, len(body), starts, stops)
+    tag, offset, unknown_fields = number << 3 | BYTES, 0, 0
+    while offset < len(body):
+        if body[offset] == tag:
+            offset = append_run(body, offset, len(body), starts, stops)
             if len(starts) > MAX_MESSAGES:
                 raise TooLarge(
                     f"{len(starts):,} messages in one field, but at most {MAX_MESSAGES:,} are accepted: "
                     "send smaller batches"
                 )
-            if at == len(body):
+            if offset == len(body):
                 break
-        field, kind, begin, at = next(fields(body, at, len(body)))
+        field, kind, begin, offset = next(fields(body, offset, len(body)))
         if kind == BYTES and field == number:
             starts.append(begin)
-            stops.append(at)
+            stops.append(offset)
         else:
             unknown_fields += 1
             if unknown_fields > MAX_UNKNOWN_FIELDS:
@@ -106,13 +106,14 @@ def split(body: bytes, number: int) -> tuple[Offsets, Offsets]:
     return np.frombuffer(starts, dtype=np.int64), np.frombuffer(stops, dtype=np.int64)
 
 
-def run(body: bytes, at: int, end: int, starts: array[int], stops: array[int]) -> int:
-    """Append adjacent messages of one field; returns the offset of the first that is different, unusual or invalid."""
+def append_run(body: bytes, offset: int, end: int, starts: array[int], stops: array[int]) -> int:
+    """Append the starts and ends of adjacent messages of one field; returns the offset of the first message that is
+    of another field, unusual or invalid."""
     begins, ends = starts.append, stops.append
-    tag = body[at]
-    while at + 2 < end and body[at] == tag:
-        begin = at + 2
-        length = body[at + 1]
+    tag = body[offset]
+    while offset + 2 < end and body[offset] == tag:
+        begin = offset + 2
+        length = body[offset + 1]
         if length >= 0x80:
             high = body[begin]
             if high >= 0x80:
@@ -124,8 +125,8 @@ def run(body: bytes, at: int, end: int, starts: array[int], stops: array[int]) -
             break
         begins(begin)
         ends(stop)
-        at = stop
-    return at
+        offset = stop
+    return offset
 
 
 def bytes_of(body: bytes) -> Bytes:
@@ -138,9 +139,9 @@ def words_of(body: bytes) -> Words:
     return np.ndarray((len(body) - 7,), dtype="<u8", buffer=body, strides=(1,))
 
 
-def six(words: Words) -> Offsets:
-    """The six-byte varints at the end of words that are ``SIX`` and a tag under ``SIX_MASK``."""
+def six_byte_varints(words: Words) -> Offsets:
+    """The six-byte varints at the end of words that are ``VARINT6`` and a tag under ``VARINT6_MASK``."""
     value = np.zeros(words.shape, dtype=np.uint64)
-    for place in range(6):
-        value |= (words >> np.uint64(16 + 8 * place) & np.uint64(0x7F)) << np.uint64(7 * place)
+    for index in range(6):
+        value |= (words >> np.uint64(16 + 8 * index) & np.uint64(0x7F)) << np.uint64(7 * index)
     return value.view(np.int64)

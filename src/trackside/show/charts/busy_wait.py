@@ -11,13 +11,21 @@ from trackside.evidence import Grid
 from trackside.facts.fact import Facts
 from trackside.facts.gpu.activity import Flags, nan_median
 from trackside.finding import Verdict
+from trackside.model import TimeRange
 from trackside.query import metric
 from trackside.show.charts import curves, reduce
 from trackside.show.charts.chart import NARROW_AXIS_LEFT, Chart, Drawing
 from trackside.show.charts.curves import CurveStyle
-from trackside.show.charts.phases import first_cause, over_window, phases, plotted, run_window, split_culprits
-from trackside.show.charts.time_axis import Json, Span, label, signal
-from trackside.show.wording import ratio, word
+from trackside.show.charts.phases import (
+    finding_onset,
+    over_window,
+    phases,
+    plottable_samples,
+    run_window,
+    split_culprits,
+)
+from trackside.show.charts.time_axis import Json, label, signal
+from trackside.show.wording import percent, word
 
 SM = metric("gpu_sm_active_ratio").over("run", "avg")
 BUSY = {
@@ -39,8 +47,8 @@ Levels = dict[str, reduce.Level]
 
 def draw(verdict: Verdict, facts: Facts) -> Drawing | None:
     """The chart; None if neither metric was sampled."""
-    sm, window = plotted(facts, SM), run_window(facts)
-    busy_grids = [(name, grid) for name, query in BUSY.items() if (grid := plotted(facts, query)) is not None]
+    sm, window = plottable_samples(facts, SM), run_window(facts)
+    busy_grids = [(name, grid) for name, query in BUSY.items() if (grid := plottable_samples(facts, query)) is not None]
     name, busy = busy_grids[0] if busy_grids else ("", None)
     grid = sm or busy
     if window is None or grid is None:
@@ -58,16 +66,16 @@ def draw(verdict: Verdict, facts: Facts) -> Drawing | None:
     return Drawing(
         curves.figure_of(
             "share of time",
-            [*lines, *curves.of_culprits(culprit_values)],
+            [*lines, *curves.culprit_styles(culprit_values)],
             columns,
             facts,
             window=window,
             height=HEIGHT,
             top=TOP_RATIO,
             step=grid.step,
-            form=".2f",
+            form=".0%",
             background=background,
-            moment=first_cause(verdict, facts),
+            moment=finding_onset(verdict, facts),
         ),
         _caption(levels, name, len(grid), len(culprit_values), _working_windows(facts, grid)),
         (
@@ -111,12 +119,12 @@ def _caption(levels: Levels, name: str, count: int, n_culprits: int, working: tu
     )
 
 
-def _rows(facts: Facts, window: Span, grids: list[Grid]) -> list[tuple[str, ...]]:
+def _rows(facts: Facts, window: TimeRange, grids: list[Grid]) -> list[tuple[str, ...]]:
     rows = []
     spans = [(phase.name, phase.start, phase.end) for phase in phases(facts)] or [("whole run", *window)]
     for phase, start, end in spans[:50]:
         parts = [grid.values[:, over_window(grid, (start, end))] for grid in grids]
-        medians = [ratio(float(nan_median(part))) if not np.isnan(part).all() else "not sampled" for part in parts]
+        medians = [percent(float(nan_median(part))) if not np.isnan(part).all() else "not sampled" for part in parts]
         rows.append((phase, word(start, "time"), word(end, "time"), *medians))
     return rows
 
@@ -128,9 +136,8 @@ def _gap_label(columns: curves.Columns) -> list[Json]:
     if 8 * len(wide) < len(gap):
         return []
     index = int(wide[len(wide) // 2])
-    edges = sorted(
-        float(values[index]) for key, values in columns.items() if key in ("busy", "under") or key[:3] == "own"
-    )
+    levels = [float(values[index]) for key, values in columns.items() if key in ("busy", "under") or key[:3] == "own"]
+    edges = sorted(level for level in levels if not np.isnan(level))  # a GPU at fault may have stopped
     low, high = max(pairwise(edges), key=lambda pair: pair[1] - pair[0])
     level = (low + high) / 2
     x = f"scale('x', {float(columns['t'][index])!r})"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal
 
-from trackside.facts.fact import Facts, questions
+from trackside.facts.fact import Facts, queries_of
 from trackside.facts.pace.run_phases import RunPhases
 from trackside.finding import Verdict
 from trackside.query import Query
@@ -55,15 +55,15 @@ class Drawing:
     """A chart of one run.
 
     ``spec``: Vega (not Vega-Lite), its data inline, width as the signal ``width``. A chart over time has the signals
-    ``full`` (from its first moment to its last: [from, to], milliseconds), ``shown`` (the part that is zoomed to) and
-    ``moment`` (milliseconds or null). The chart sets these from the mouse: moving it, dragging a stretch, the wheel
-    with a modifier key, a double click to see all again; the page sets them from the keyboard and its other charts.
-    What is read at ``moment`` stands in text marks whose names begin with ``reading``.
+    ``full`` (from its first moment to its last: [from, to], milliseconds), ``shown`` (the visible part) and
+    ``moment`` (the cursor: milliseconds or null). The chart sets them from the mouse (move, drag, wheel with a modifier
+    key, double click to reset); the page sets them from the keyboard and its other charts. Text marks whose names begin
+    with ``reading`` show the values at ``moment``.
     Every chart has the signal ``narrow``, which a page sets together with the padding ``narrow_left, NARROW_RIGHT``.
-    A chart over steps has the same, in steps: ``axis`` says which, and only those over time go together.
-    ``caption``: one or two sentences that say what is seen. ``columns`` and ``rows``: the same as a table of text, at
-    most some fifty rows. ``rasters``: by the name of the data set that the page fills with ``{width, height, values}``,
-    and a value of the signal ``choice``.
+    A chart over steps has the same signals, in steps (``axis``); only charts over time are linked.
+    ``caption``: one or two sentences that describe the chart. ``columns`` and ``rows``: the same as a table of text, of
+    about fifty rows at most. ``rasters``: by the name of their data set, which the page fills with ``{width, height,
+    values}``; the signal ``choice`` selects one.
     """
 
     spec: Mapping[str, Any]
@@ -90,7 +90,7 @@ class Chart:
 def drawings(verdict: Verdict, facts: Facts) -> Iterator[tuple[Chart, Drawing]]:
     """Yield each chart that a run has data for, in page order. ``facts``: built on unchecked answers, because data too
     poor for a verdict can still be shown."""
-    facts.ask([*questions(RunPhases), *(query for chart in charts() for query in chart.asks)])
+    facts.ask([*queries_of(RunPhases), *(query for chart in charts() for query in chart.asks)])
     for chart in charts():
         if (drawing := chart.draw(verdict, facts)) is not None:
             yield chart, drawing
@@ -99,9 +99,9 @@ def drawings(verdict: Verdict, facts: Facts) -> Iterator[tuple[Chart, Drawing]]:
 @lru_cache(maxsize=1)
 def charts() -> tuple[Chart, ...]:
     """All charts in page order: the ``CHART`` of each module of this package."""
-    import trackside.show.charts as room
+    import trackside.show.charts as package
 
-    names = [module.name for module in pkgutil.iter_modules(room.__path__)]
-    modules = [importlib.import_module(f"{room.__name__}.{name}") for name in names]
+    names = [module.name for module in pkgutil.iter_modules(package.__path__)]
+    modules = [importlib.import_module(f"{package.__name__}.{name}") for name in names]
     definitions = [module.CHART for module in modules if hasattr(module, "CHART")]
     return tuple(sorted(definitions, key=lambda chart: chart.order))

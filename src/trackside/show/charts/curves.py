@@ -1,4 +1,4 @@
-"""A metric of all GPUs over the run: a line for the median, a band from minimum to maximum, a line per culprit."""
+"""A metric of all GPUs over the run: a line for the median, a band from minimum to maximum, a line per GPU at fault."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ import numpy as np
 from trackside.evidence import Grid
 from trackside.facts.fact import Facts
 from trackside.facts.gpu.activity import Matrix
+from trackside.model import TimeRange
 from trackside.show.charts import reduce
-from trackside.show.charts.phases import phases, titled
+from trackside.show.charts.phases import display_name, phases
 from trackside.show.charts.time_axis import (
     PHASES,
     TOP,
     Json,
-    Span,
     at_ends,
     at_x,
     figure,
-    heading,
     label,
     line,
     mark,
-    named_moment,
+    moment_marks,
     panel,
     readout,
     signal,
     table,
     text_of,
+    title_mark,
 )
 
 HEAD = 22 + PHASES
@@ -39,7 +39,7 @@ Columns = Mapping[str, Matrix]
 
 @dataclass(frozen=True, slots=True)
 class CurveStyle:
-    """One line of a chart: the column of its values, its title and its look. The columns of its band are
+    """One line of a chart: the column of its values, its title and its style. The columns of its band are
     ``..._low`` and ``..._high``."""
 
     key: str
@@ -57,13 +57,13 @@ def columns(grid: Grid, levels: Mapping[str, reduce.Level], culprit_values: Iter
         data |= {key: reduced.middle}
         data |= {f"{key}_low": reduced.low, f"{key}_high": reduced.high} if len(grid) > 1 else {}
     data |= {f"own{index}": reduce.line(values) for index, values in enumerate(culprit_values)}
-    data["alone"] = reduce.alone(data[next(iter(levels))])
+    data["alone"] = reduce.isolated_flags(data[next(iter(levels))])
     return data
 
 
-def of_culprits(gpus: Iterable[str]) -> list[CurveStyle]:
+def culprit_styles(gpus: Iterable[str]) -> list[CurveStyle]:
     """The lines of the culprits in the columns of :func:`columns`."""
-    return [CurveStyle(f"own{index}", titled(gpu), "bad", (1, 2)) for index, gpu in enumerate(gpus)]
+    return [CurveStyle(f"own{index}", display_name(gpu), "bad", (1, 2)) for index, gpu in enumerate(gpus)]
 
 
 def figure_of(
@@ -72,7 +72,7 @@ def figure_of(
     data: Columns,
     facts: Facts,
     *,
-    window: Span,
+    window: TimeRange,
     height: int,
     top: float,
     step: float,
@@ -90,16 +90,16 @@ def figure_of(
         if f"{curve.key}_low" in data:
             marks.append(between(f"{curve.key}_low", f"{curve.key}_high", curve.color, 0.15))
         marks += [line("curve", curve.key, curve.color, dash=curve.dash, wide=2), _dots(curve)]
-    end_labels = [*((curve.title, reduce.settled(data[curve.key]), curve.color) for curve in curves), *ends]
+    end_labels = [*((curve.title, reduce.final_level(data[curve.key]), curve.color) for curve in curves), *ends]
     return figure(
         height,
         window,
         [
             *_bands(facts, height, None if moment is None else moment[0]),
-            heading(title, -HEAD),
-            panel(0, height, marks, (0, top)),
+            title_mark(title, -HEAD),
+            panel(0, height, marks, (0, top), form=".0%" if form == ".0%" else ".4~g"),
             *at_ends([(text, height * (1 - value / top), color) for text, value, color in end_labels], height),
-            *(named_moment(*moment, height, "bad", y=-5 - PHASES) if moment else []),
+            *(moment_marks(*moment, height, "bad", y=-5 - PHASES) if moment else []),
             readout(_cursor_text(curves, data["t"], step, form) + (f" + {text_of(unit)}" if unit else ""), -HEAD),
         ],
         data=[table("curve", data, 4)],
@@ -110,21 +110,21 @@ def figure_of(
 def between(low: str, high: str, color: str, opacity: float) -> Json:
     """The band between two columns."""
     edges = {"y": {"scale": "y", "field": high}, "y2": {"scale": "y", "field": low}}
-    known = signal(f"isValid(datum.{low}) && isValid(datum.{high})")
-    look = {"fill": signal(color), "fillOpacity": opacity, "defined": known}
-    return mark("area", {"x": at_x("t"), **edges, **look}, "curve")
+    is_sampled = signal(f"isValid(datum.{low}) && isValid(datum.{high})")
+    style = {"fill": signal(color), "fillOpacity": opacity, "defined": is_sampled}
+    return mark("area", {"x": at_x("t"), **edges, **style}, "curve")
 
 
 def _dots(curve: CurveStyle) -> Json:
     """Dots for points without neighbors, through which no line is drawn."""
     shown = signal(f"datum.alone && isValid(datum.{curve.key}) ? 1 : 0")
-    place = {"x": at_x("t"), "y": {"scale": "y", "field": curve.key}}
-    return mark("symbol", {**place, "fill": signal(curve.color), "size": 26, "opacity": shown}, "curve")
+    position = {"x": at_x("t"), "y": {"scale": "y", "field": curve.key}}
+    return mark("symbol", {**position, "fill": signal(curve.color), "size": 26, "opacity": shown}, "curve")
 
 
 def _bands(facts: Facts, height: float, marked: float | None) -> list[Json]:
     """The phases other than training, shaded, each with its name above the plot if there is room; the name starts
-    behind the line of the moment that is marked, if that would cross it."""
+    to the right of the marked moment's line if that would cross it."""
     bands = []
     for phase in phases(facts):
         if phase.training:

@@ -15,13 +15,12 @@ from trackside.catalog.throttle import REASONS, mask, reasons_in
 from trackside.catalog.xid import XIDS
 from trackside.evidence import Grid
 from trackside.facts.fact import Facts
-from trackside.facts.gpu.activity import stretches
-from trackside.facts.gpus import name_of
-from trackside.model import Event, Role
+from trackside.facts.gpu.activity import window_ranges
+from trackside.facts.gpus import gpu_name
+from trackside.model import Event, EventRole, TimeRange
 from trackside.query import Query, events, metric
-from trackside.show.charts.phases import events_of, sampled
-from trackside.show.charts.time_axis import Span
-from trackside.show.sanitize import shown
+from trackside.show.charts.phases import events_of, samples_of
+from trackside.show.sanitize import replace_unsafe
 from trackside.show.wording import moment, word
 from trackside.show.wording import span as time_span
 
@@ -29,17 +28,17 @@ LANES: Mapping[str, tuple[str, ...]] = {
     "training": ("training_start", "training_end", "launcher_restart", "requeue_requested", "resume_requested"),
     "checkpoints": ("checkpoint_saved", "checkpoint_loaded", "checkpoint_missing", "checkpoint_skipped"),
     "evaluations": ("evaluation",),
-    "ranks meet": ("distributed_init", "distributed_ready", "rendezvous_failure"),
-    "loss scale cut": ("loss_scale_cut",),
+    "rendezvous": ("distributed_init", "distributed_ready", "rendezvous_failure"),
+    "loss scale": ("loss_scale_cut",),
     "exceptions": ("exception", "python_fatal"),
     "out of memory": ("cuda_oom", "oom_kill"),
     "CUDA errors": ("cuda_error",),
     "collectives": (
         "collective_timeout", "collective_mismatch", "heartbeat_lost", "peer_lost", "nccl_error", "nccl_warn",
     ),
-    "processes end": ("process_exit", "launcher_failure", "signal_received", "user_interrupt", "dataloader_death"),
+    "process exits": ("process_exit", "launcher_failure", "signal_received", "user_interrupt", "dataloader_death"),
     "storage": ("storage_fault",),
-    "scheduler says": ("scheduler_notice", "job_state"),
+    "scheduler notices": ("scheduler_notice", "job_state"),
     "GPU faults": ("xid", "sxid", "gpu_lost"),
     "host faults": ("machine_check", "link_down", "hung_task"),
     "nodes": ("node_state", "boot"),
@@ -47,15 +46,15 @@ LANES: Mapping[str, tuple[str, ...]] = {
 """Lane -> kinds of events."""
 HARDWARE = ("GPU faults", "host faults", "nodes")
 """Lanes at the bottom: hardware and node events."""
-_STEADY = (
+_STATE_KINDS = (
     "progress", "parent_progress", "rank_progress", "training_plan", "log_activity", "kernel_log", "host", "env_flag",
     "advice", "collective_state", "stack", "process_state", "nccl_init", "nccl_transport", "source_unanswered",
 )  # fmt: skip
 """Kinds that describe a state or are drawn in other charts; not shown as events."""
-_LANE = {kind: lane for lane, kinds in LANES.items() for kind in kinds} | {
-    kind: "others" for kind in EVENTS if kind not in _STEADY and not any(kind in kinds for kinds in LANES.values())
+_LANE_BY_KIND = {kind: lane for lane, kinds in LANES.items() for kind in kinds} | {
+    kind: "other" for kind in EVENTS if kind not in _STATE_KINDS and not any(kind in kinds for kinds in LANES.values())
 }
-_CALM = ("training", "checkpoints", "evaluations", "ranks meet", "scheduler says")
+_CALM_LANES = ("training", "checkpoints", "evaluations", "rendezvous", "scheduler notices")
 _FAULTS_IN_CALM_LANES = ("checkpoint_missing", "rendezvous_failure")
 """Kinds in calm lanes that are faults nevertheless."""
 XID = metric("gpu_xid_last").over("run", "onset")
@@ -63,8 +62,8 @@ ERRORS: Mapping[str, Query] = {
     "uncorrectable ECC errors": metric("gpu_ecc_uncorrectable_total").over("run", "increase"),
     "rows remapped for uncorrectable errors": metric("gpu_rows_remapped_uncorrectable_total").over("run", "increase"),
 }
-FLAGS = metric("gpu_throttle_reasons").over("run", "last")
-EVENT_ASKS = (*(events(kind) for kind in _LANE), XID, *ERRORS.values(), FLAGS)
+THROTTLE_FLAGS = metric("gpu_throttle_reasons").over("run", "last")
+EVENT_ASKS = (*(events(kind) for kind in _LANE_BY_KIND), XID, *ERRORS.values(), THROTTLE_FLAGS)
 MAX_SLOTS = 110
 """Number of time slots of the window: the events of a lane within one slot are drawn as one mark."""
 MAX_TIP_EVENTS, MAX_TIP_CHARS = 4, 160
@@ -94,20 +93,20 @@ class TimelineEvent:
     @property
     def color(self) -> str:
         """The color signal: by severity, and whether the event is a symptom of a failure elsewhere."""
-        if self.lane in _CALM and (self.event is None or self.event.kind not in _FAULTS_IN_CALM_LANES):
+        if self.lane in _CALM_LANES and (self.event is None or self.event.kind not in _FAULTS_IN_CALM_LANES):
             return "good" if self.lane in ("checkpoints", "evaluations") else "ink"
-        return "bad" if self.event is None or self.event.role in (Role.ROOT, Role.FACT) else "warn"
+        return "bad" if self.event is None or self.event.role in (EventRole.ROOT, EventRole.FACT) else "warn"
 
     @property
     def root(self) -> bool:
         """Whether the event can be a root cause."""
-        return self.event is not None and self.event.role is Role.ROOT and self.color == "bad"
+        return self.event is not None and self.event.role is EventRole.ROOT and self.color == "bad"
 
     @property
     def words(self) -> str:
         """The text of the event, in one line."""
         text = self.text if self.event is None else self.event.text or self.event.kind.replace("_", " ")
-        line = " ".join(shown(text[: 4 * MAX_TIP_CHARS]).split())
+        line = " ".join(replace_unsafe(text[: 4 * MAX_TIP_CHARS]).split())
         return line if len(line) <= MAX_TIP_CHARS else line[: MAX_TIP_CHARS - 1] + "\N{HORIZONTAL ELLIPSIS}"
 
     @property
@@ -116,7 +115,7 @@ class TimelineEvent:
         if self.event is None:
             return "from metrics"
         rank = f"rank {self.event.rank}" if self.event.rank is not None else ""
-        return shown(", ".join(filter(None, (rank, self.event.node, str(self.event.at)))))
+        return replace_unsafe(", ".join(filter(None, (rank, self.event.node, str(self.event.at)))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,17 +134,17 @@ class EventGroup:
     between: bool = False
 
 
-def logged_events(facts: Facts, span: Span, end: float) -> tuple[list[TimelineEvent], list[TimelineEvent]]:
+def logged_events(facts: Facts, span: TimeRange, end: float) -> tuple[list[TimelineEvent], list[TimelineEvent]]:
     """(events in the span, events of unknown time). An event without a timestamp lies between the nearest earlier and
     later events of its file that have one; without a later one, before the end of the run."""
-    rows = [row for kind in (*_LANE, "progress") for row in events_of(facts, events(kind))]
+    rows = [row for kind in (*_LANE_BY_KIND, "progress") for row in events_of(facts, events(kind))]
     files = {row.at.path for row in rows if row.time is None}
     timed = sorted(
         (row.at.path, row.at.line, row.time) for row in rows if row.time is not None and row.at.path in files
     )
     placed_events, unplaced_events = [], []
     for row in rows:
-        lane = _LANE.get(row.kind)
+        lane = _LANE_BY_KIND.get(row.kind)
         if lane is None:
             continue
         if row.time is not None:
@@ -162,26 +161,26 @@ def logged_events(facts: Facts, span: Span, end: float) -> tuple[list[TimelineEv
     return placed_events, unplaced_events
 
 
-def metric_events(facts: Facts, span: Span) -> Iterator[TimelineEvent]:
+def metric_events(facts: Facts, span: TimeRange) -> Iterator[TimelineEvent]:
     """Yield the faults that metrics count, those of one kind and window as one event."""
-    if (xids := sampled(facts, XID)) is not None:
+    if (xids := samples_of(facts, XID)) is not None:
         codes = np.nan_to_num(xids.values).astype(np.int64)
         for column in np.flatnonzero((codes > 0).any(axis=0)).tolist():
             values = codes[:, column]
             for number in np.unique(values[values > 0]).tolist():
-                known = XIDS.get(number)
-                name = f"Xid {number}{f' ({known.mnemonic})' if known else ''}"
-                yield _at(xids, column, name, np.flatnonzero(values == number), span)
+                xid = XIDS.get(number)
+                name = f"Xid {number}{f' ({xid.mnemonic})' if xid else ''}"
+                yield _metric_event(xids, column, name, np.flatnonzero(values == number), span)
     for name, query in ERRORS.items():
-        if (errors := sampled(facts, query)) is not None:
+        if (errors := samples_of(facts, query)) is not None:
             counts = np.nan_to_num(errors.values)
             for column in np.flatnonzero((counts > 0).any(axis=0)).tolist():
                 text = f"{counts[:, column].sum():,.0f} {name}"
-                yield _at(errors, column, text, np.flatnonzero(counts[:, column] > 0), span)
+                yield _metric_event(errors, column, text, np.flatnonzero(counts[:, column] > 0), span)
 
 
-def _at(grid: Grid, column: int, text: str, rows: NDArray[np.intp], span: Span) -> TimelineEvent:
-    gpus = tuple(name_of(grid.series[row]) for row in rows.tolist())
+def _metric_event(grid: Grid, column: int, text: str, rows: NDArray[np.intp], span: TimeRange) -> TimelineEvent:
+    gpus = tuple(gpu_name(grid.series[row]) for row in rows.tolist())
     time = min(max(float(grid.times[column]), span[0]), span[1])
     return TimelineEvent("GPU faults", time, text=f"{text} on {word(gpus)}")
 
@@ -189,16 +188,16 @@ def _at(grid: Grid, column: int, text: str, rows: NDArray[np.intp], span: Span) 
 def throttled_spans(facts: Facts) -> Iterator[tuple[float, float, str, str]]:
     """Yield the spans (from, to, name, tooltip) of at least two windows in which clocks were throttled. Shorter ones
     are ignored: NVML reports hardware slowdown briefly at every change of performance state."""
-    flags = sampled(facts, FLAGS)
+    flags = samples_of(facts, THROTTLE_FLAGS)
     if flags is None:
         return
     values = np.nan_to_num(flags.values).astype(np.int64) & mask("hard", "thermal")
-    lasting = _lasting(values != 0)
+    lasting = _lasting_flags(values != 0)
     any_gpu: NDArray[np.bool_] = np.logical_or.reduce(lasting, axis=0)
-    for start, stop in stretches(any_gpu):
+    for start, stop in window_ranges(any_gpu):
         rows = lasting[:, start:stop].any(axis=1)
         bits = int(np.bitwise_or.reduce(values[:, start:stop][rows], axis=None))
-        gpus = [name_of(flags.series[row]) for row in np.flatnonzero(rows)]
+        gpus = [gpu_name(flags.series[row]) for row in np.flatnonzero(rows)]
         reasons = "; ".join(REASONS[name].title for name in reasons_in(bits))
         name = f"{len(gpus)} GPU{'' if len(gpus) == 1 else 's'}"
         start_s, end_s = float(flags.times[start]) - flags.step, float(flags.times[stop - 1])
@@ -206,17 +205,17 @@ def throttled_spans(facts: Facts) -> Iterator[tuple[float, float, str, str]]:
             start_s,
             end_s,
             name,
-            f"{name}: {shown(word(tuple(gpus)))}\n{reasons}\n{moment(start_s)} to {moment(end_s)}",
+            f"{name}: {replace_unsafe(word(tuple(gpus)))}\n{reasons}\n{moment(start_s)} to {moment(end_s)}",
         )
 
 
-def _lasting(throttled: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _lasting_flags(throttled: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """The windows that are set and have a neighbor that is set as well."""
     padded = np.pad(throttled, ((0, 0), (1, 1)))
     return throttled & (padded[:, :-2] | padded[:, 2:])
 
 
-def merge_close(timeline_events: Sequence[TimelineEvent], span: Span) -> list[EventGroup]:
+def merge_close(timeline_events: Sequence[TimelineEvent], span: TimeRange) -> list[EventGroup]:
     """The events of one lane and slot as one group, in order of time; events without a timestamp form groups of their
     own. If too many marks remain, the slots are made wider."""
     ordered = sorted(timeline_events, key=lambda event: event.time)
@@ -233,7 +232,7 @@ def merge_close(timeline_events: Sequence[TimelineEvent], span: Span) -> list[Ev
         if n_slots <= MIN_SLOTS or sum(map(len, groups.values())) <= MAX_MARKS:
             break
         n_slots //= 2
-    return sorted((_grouped(group) for lane in groups.values() for group in lane), key=lambda group: group.time)
+    return sorted((_group(group) for lane in groups.values() for group in lane), key=lambda group: group.time)
 
 
 def by_lane(timeline_events: Sequence[TimelineEvent]) -> list[EventGroup]:
@@ -241,22 +240,24 @@ def by_lane(timeline_events: Sequence[TimelineEvent]) -> list[EventGroup]:
     lanes: dict[str, list[TimelineEvent]] = {}
     for event in timeline_events:
         lanes.setdefault(event.lane, []).append(event)
-    return [_grouped(group) for group in lanes.values()]
+    return [_group(group) for group in lanes.values()]
 
 
-def _grouped(group: Sequence[TimelineEvent]) -> EventGroup:
-    chief = next((event for event in group if event.root), None) or max(group, key=lambda event: _SEVERITY[event.color])
+def _group(group: Sequence[TimelineEvent]) -> EventGroup:
+    leading = next((event for event in group if event.root), None) or max(
+        group, key=lambda event: _SEVERITY[event.color]
+    )
     if len(group) == 1:
-        tip = f"{chief.stamp}  {chief.where}\n{chief.words}"
+        tip = f"{leading.stamp}  {leading.where}\n{leading.words}"
     else:
         lines = [f"{event.stamp}  {event.where}  {event.words}" for event in group[:MAX_TIP_EVENTS]]
         if len(group) > MAX_TIP_EVENTS:
             lines.append(f"and {len(group) - MAX_TIP_EVENTS:,} more until {moment(group[-1].time)}")
         tip = "\n".join(lines)
-    words = chief.words if len(group) == 1 else f"{chief.words}, and others"
+    words = leading.words if len(group) == 1 else f"{leading.words}, and others"
     end = max(event.time if event.until is None else event.until for event in group)
     return EventGroup(
-        chief.lane, group[0].time, end, words, tip, chief.color, chief.root, len(group), chief.until is not None
+        leading.lane, group[0].time, end, words, tip, leading.color, leading.root, len(group), leading.until is not None
     )
 
 

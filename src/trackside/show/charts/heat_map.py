@@ -14,7 +14,7 @@ from trackside.show.charts.time_axis import (
     figure,
     label,
     mark,
-    named_moment,
+    moment_marks,
     rule,
     signal,
     text_of,
@@ -24,10 +24,10 @@ MAX_ROW_PX, MAX_ROWS_PX, MAX_IMAGE_PX = 16, 480, 1280
 """Maximum height of a row, of all rows, and of all rows if each is one pixel high."""
 MIN_LABELED_ROW_PX = 9
 """Height in pixels from which each row has its label."""
-LENS_PX, LENS_GAP_PX, MAX_LENSES = 14, 3, 8
+ENLARGED_PX, ENLARGED_GAP_PX, MAX_ENLARGED = 14, 3, 8
 """Height of an enlarged row and of the gap below it in pixels; maximum number of enlarged rows."""
 LIGHTEST, MIDDLE, DARKEST = 0.06, 0.62, 0.85
-"""Positions on the color scale from the ground (0) to the ink (1): the lightest cell, the accent, the darkest cell."""
+"""Positions on the color scale from background (0) to ink (1): the lightest cell, the accent, the darkest cell."""
 KEY_PX = 96
 """Width in pixels of the color scale."""
 
@@ -35,8 +35,8 @@ KEY_PX = 96
 @dataclass(frozen=True, slots=True)
 class HeatMap:
     """The contents of a heat map. ``names`` and ``ranks`` by row; ``marked``: the rows to point out; ``rasters`` by
-    metric, each of ``len(names)`` rows and ``columns`` columns of ``step`` seconds from ``start`` on; ``since``: a time
-    to mark."""
+    metric, each of ``len(names)`` rows and ``columns`` columns of ``step`` seconds from ``start`` on; ``onset``: a time
+    to mark, and its label."""
 
     names: tuple[str, ...]
     ranks: tuple[str, ...]
@@ -45,7 +45,7 @@ class HeatMap:
     start: float
     step: float
     columns: int
-    since: float | None
+    onset: tuple[float, str] | None
     choice: str
     """The metric that is shown first."""
 
@@ -58,12 +58,12 @@ class HeatMap:
     @property
     def enlarged_rows(self) -> tuple[int, ...]:
         """Rows that are also drawn enlarged, above the map."""
-        return self.marked[:MAX_LENSES] if self.row_px < MIN_LABELED_ROW_PX else ()
+        return self.marked[:MAX_ENLARGED] if self.row_px < MIN_LABELED_ROW_PX else ()
 
     @property
     def enlarged_px(self) -> int:
         """Height in pixels of the enlarged rows."""
-        return len(self.enlarged_rows) * (LENS_PX + LENS_GAP_PX) + 6 if self.enlarged_rows else 0
+        return len(self.enlarged_rows) * (ENLARGED_PX + ENLARGED_GAP_PX) + 6 if self.enlarged_rows else 0
 
     @property
     def height(self) -> int:
@@ -80,11 +80,11 @@ def heat_map(heat: HeatMap) -> Json:
     """The Vega specification."""
     marks = [_rows(heat, 0, heat.enlarged_px, heat.row_px * len(heat.names), heat.row_px)]
     for index, row in enumerate(heat.enlarged_rows):
-        marks.append(_rows(heat, row, index * (LENS_PX + LENS_GAP_PX), LENS_PX, LENS_PX))
-    marks += [*_labels(heat), *_key(), _hovered(heat)]
-    if heat.since is not None:
-        marks.append(rule(repr(heat.since * 1000), heat.height, "ground", wide=4))  # it stands out from the cells
-        marks += named_moment(heat.since, "first cause", heat.height, "bad")
+        marks.append(_rows(heat, row, index * (ENLARGED_PX + ENLARGED_GAP_PX), ENLARGED_PX, ENLARGED_PX))
+    marks += [*_labels(heat), *_key(), _hover_frame(heat)]
+    if heat.onset is not None:
+        marks.append(rule(repr(heat.onset[0] * 1000), heat.height, "ground", wide=4))  # it stands out from the cells
+        marks += moment_marks(*heat.onset, heat.height, "bad")
     return figure(
         heat.height,
         (heat.start, heat.end),
@@ -121,7 +121,7 @@ def _data(heat: HeatMap) -> list[Json]:
             {"type": "filter", "expr": "datum.key === choice"},
             {
                 "type": "heatmap",
-                "color": {"expr": "data('ramp')[datum.$value].color"},  # looked up: it is asked for every cell
+                "color": {"expr": "data('ramp')[datum.$value].color"},  # looked up: computed once, not for every cell
                 "opacity": {"expr": "ground && accent && ink ? 1 : 1"},  # so that new colors draw it anew
             },
         ],
@@ -136,10 +136,10 @@ def _signals(heat: HeatMap) -> list[Json]:
               "unit": f" {raster.unit}" if raster.unit else ""}
         for key, raster in heat.rasters.items()
     }  # fmt: skip
-    lens = f"inrange(y(), [0, {heat.enlarged_px - 7}]) ? lenses[floor(y() / {LENS_PX + LENS_GAP_PX})]"
+    enlarged_row = f"inrange(y(), [0, {heat.enlarged_px - 7}]) ? enlarged[floor(y() / {ENLARGED_PX + ENLARGED_GAP_PX})]"
     top = heat.enlarged_px
     whole = f"inrange(y(), [{top}, {heat.height - 0.01!r}]) ? floor((y() - {top}) / {heat.row_px!r})"
-    row = f"{lens} : {whole} : null" if heat.enlarged_rows else f"{whole} : null"
+    row = f"{enlarged_row} : {whole} : null" if heat.enlarged_rows else f"{whole} : null"
     column = f"floor((moment / 1000 - {heat.start!r}) / {heat.step!r})"
     index = f"row * {heat.columns} + column"
     names = [f"{name}, rank {rank}" if rank else name for name, rank in zip(heat.names, heat.ranks, strict=True)]
@@ -148,7 +148,7 @@ def _signals(heat: HeatMap) -> list[Json]:
         {"name": "layers", "value": layers},
         {"name": "layer", "update": "layers[choice]"},
         {"name": "names", "value": names},
-        {"name": "lenses", "value": list(heat.enlarged_rows)},
+        {"name": "enlarged", "value": list(heat.enlarged_rows)},
         {
             "name": "row",
             "value": None,
@@ -192,12 +192,12 @@ def _rows(heat: HeatMap, row: int, y: float, height: float, row_px: float) -> Js
 
 
 def _labels(heat: HeatMap) -> list[Json]:
-    """Names of the rows at the left; of the nodes only, if rows are many and where they fit; marked rows always."""
+    """Row labels at the left: every name, or only the nodes if there are too many rows; always the marked rows."""
     marked, labels = set(heat.marked), []
     for index, row in enumerate(heat.enlarged_rows):
-        labels.append(_label(heat.names[row], index * (LENS_PX + LENS_GAP_PX) + LENS_PX / 2, bad=True))
+        labels.append(_label(heat.names[row], index * (ENLARGED_PX + ENLARGED_GAP_PX) + ENLARGED_PX / 2, bad=True))
         if heat.ranks[row]:
-            y = index * (LENS_PX + LENS_GAP_PX) + LENS_PX / 2
+            y = index * (ENLARGED_PX + ENLARGED_GAP_PX) + ENLARGED_PX / 2
             rank = signal(f"narrow ? '' : {text_of(f'rank {heat.ranks[row]}')}")  # its name under the cursor says it
             labels.append(label(rank, signal("width + 8"), y, "bad", baseline="middle"))
     last_label_y = -100.0
@@ -252,7 +252,7 @@ def _key() -> list[Json]:
     ]
 
 
-def _hovered(heat: HeatMap) -> Json:
+def _hover_frame(heat: HeatMap) -> Json:
     """A frame around the row under the pointer."""
     box = {
         "x": 0,

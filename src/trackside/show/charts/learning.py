@@ -9,30 +9,30 @@ from typing import Literal
 
 from trackside.evidence import Frame, Missing
 from trackside.facts.fact import Facts
-from trackside.facts.training.learning import Curve, curve, number
+from trackside.facts.training.learning import TrainingCurve, numeric_field, training_curve
 from trackside.facts.training.loss_curve import LossCurve
 from trackside.finding import Verdict
 from trackside.model import Event
 from trackside.query import events, metric
 from trackside.show.charts import reduce
 from trackside.show.charts.chart import NARROW_AXIS_LEFT, Chart, Drawing
-from trackside.show.charts.phases import finding, run_window, sampled
+from trackside.show.charts.phases import finding, run_window, samples_of
 from trackside.show.charts.time_axis import (
+    AxisRange,
     Json,
-    Span,
     at_ends,
     at_x,
     figure,
-    heading,
     line,
     mark,
-    named_moment,
+    moment_marks,
     panel,
     readout,
     signal,
     table,
+    title_mark,
 )
-from trackside.show.sanitize import shown
+from trackside.show.sanitize import replace_unsafe
 from trackside.show.wording import word
 
 PARENT = events("parent_progress")
@@ -52,62 +52,63 @@ Points = tuple[tuple[float, float], ...]
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One quantity over time or steps: its finite points, and the positions of non-finite ones (``wild``)."""
+    """One quantity over time or steps: its finite points, and the positions of non-finite ones (``non_finite``)."""
 
     key: str
     title: str
     points: Points = ()
-    wild: tuple[float, ...] = ()
+    non_finite: tuple[float, ...] = ()
     count: int = 0
-    """The number of non-finite values; ``wild`` may hold only a sample of their positions."""
+    """The number of non-finite values; ``non_finite`` may hold only a sample of their positions."""
     parent: Points = ()
-    tests: Points = ()
+    held_out: Points = ()
     """Losses on held-out data."""
 
     @property
     def values(self) -> list[float]:
         """All values in the panel."""
-        return [y for _, y in (*self.points, *self.parent, *self.tests)]
+        return [y for _, y in (*self.points, *self.parent, *self.held_out)]
 
     @property
     def logarithmic(self) -> bool:
         """Whether its range calls for a logarithmic scale."""
-        known = self.values or [0.0]
-        return self.key in ("loss", "norm") and min(known) > 0 and max(known) / min(known) >= MIN_LOG_RATIO
+        low, high = min(self.values, default=0.0), max(self.values, default=0.0)
+        return self.key in ("loss", "norm") and low > 0 and high / low >= MIN_LOG_RATIO
 
     @property
-    def bounds(self) -> Span:
+    def bounds(self) -> AxisRange:
         """The range of the vertical axis, with a margin; from 0 for everything but the loss."""
-        known = self.values or [0.0, 1.0]
-        low, high = min(known), max(known)
+        low, high = min(self.values, default=0.0), max(self.values, default=1.0)
         if self.logarithmic:
             return low / 1.1, high * 1.1
         if self.key != "loss" and low >= 0:
             low = 0.0
-        room = (high - low) * 0.06 or abs(high) / 2 or 1.0
-        return low - (room if low else 0.0), high + room
+        margin = (high - low) * 0.06 or abs(high) / 2 or 1.0
+        return low - (margin if low else 0.0), high + margin
 
 
 def draw(verdict: Verdict, facts: Facts) -> Drawing | None:
-    """The chart; None if fewer than two training points are known."""
+    """The chart; None if the log has fewer than two logged steps."""
     loss = facts.get(LossCurve)
     if isinstance(loss, Missing) or len(loss.curve.points) < 2:
         return None
     frame, run_curve = loss.curve.frame, loss.curve
     answer = facts.answer(PARENT)
-    parent = curve(answer) if isinstance(answer, Frame) and answer else None
-    ground = _horizontal_axis(run_curve, parent)
-    axis = ground.axis
+    parent = training_curve(answer) if isinstance(answer, Frame) and answer else None
+    x_axis = _horizontal_axis(run_curve, parent)
+    axis = x_axis.axis
     tail = _tail(parent, run_curve) if parent is not None and len(parent.points) > 1 and axis == "step" else []
     lines = [
         panel_data
-        for panel_data in _lines(run_curve, tail, frame, ground, facts)
-        if panel_data.points or panel_data.wild
+        for panel_data in _lines(run_curve, tail, frame, x_axis, facts)
+        if panel_data.points or panel_data.non_finite
     ]
     if not lines:
         return None
     xs = [
-        x for panel_data in lines for x in (*panel_data.wild, *(x for x, _ in (*panel_data.points, *panel_data.parent)))
+        x
+        for panel_data in lines
+        for x in (*panel_data.non_finite, *(x for x, _ in (*panel_data.points, *panel_data.parent)))
     ]
     span = (min(xs), max(xs))
     window = run_window(facts)
@@ -117,9 +118,9 @@ def draw(verdict: Verdict, facts: Facts) -> Drawing | None:
         span = span[0] - (span[1] - span[0]) / 100, span[1] + (span[1] - span[0]) / 100
     if span[1] <= span[0]:
         return None
-    moments = _moments(verdict, run_curve, tail, ground)
+    moments = _moments(verdict, run_curve, tail, x_axis)
     return Drawing(
-        _spec(lines, span, ground, moments),
+        _spec(lines, span, x_axis, moments),
         _caption(lines, run_curve, tail, axis, moments),
         ("time" if axis == "time" else "step", *(panel_data.title for panel_data in lines)),
         _rows(lines, axis),
@@ -130,63 +131,74 @@ def draw(verdict: Verdict, facts: Facts) -> Drawing | None:
 
 @dataclass(frozen=True, slots=True)
 class HorizontalAxis:
-    """The horizontal axis, and the positions on it of points of this run and of its parent run."""
+    """The horizontal axis, and the positions on it of the logged steps of this run and of its parent run."""
 
     axis: Axis
-    own: PositionOf
-    parent: PositionOf
+    position: PositionOf
+    parent_position: PositionOf
     title: str = ""
 
 
-def _horizontal_axis(own: Curve, parent: Curve | None) -> HorizontalAxis:
+def _horizontal_axis(run_curve: TrainingCurve, parent: TrainingCurve | None) -> HorizontalAxis:
     """Time if all points have one and there is no parent run; otherwise steps; otherwise the order of the points.
 
     If a run counts its steps from 0 again, they are shown after those of its parent.
     """
-    stepped = _all_stepped(own)
-    if parent is not None and parent.points and stepped and _all_stepped(parent):
-        last, first = _step(parent.points[-1]), _step(own.points[0])
+    stepped = _have_steps(run_curve)
+    if parent is not None and parent.points and stepped and _have_steps(parent):
+        last, first = _step(parent.points[-1]), _step(run_curve.points[0])
         if first > last / 2:
             return HorizontalAxis("step", _step, _step)
         return HorizontalAxis(
             "step", lambda row: last + _step(row), _step, f"steps of both runs; this one counts from {first:g}"
         )
-    if all(row.time is not None for row in own.points):
+    if all(row.time is not None for row in run_curve.points):
         return HorizontalAxis("time", lambda row: row.time, lambda row: None)
     if stepped:
         return HorizontalAxis("step", _step, lambda row: None)
-    order = {id(row): float(place + 1) for place, row in enumerate(own.points)}
-    return HorizontalAxis("step", lambda row: order.get(id(row)), lambda row: None, "training points in their order")
+    order = {id(row): float(index + 1) for index, row in enumerate(run_curve.points)}
+    return HorizontalAxis("step", lambda row: order.get(id(row)), lambda row: None, "logged steps in order")
 
 
-def _all_stepped(training_curve: Curve) -> bool:
-    return all((step := number(row, "step")) is not None and math.isfinite(step) for row in training_curve.points)
+def _have_steps(run_curve: TrainingCurve) -> bool:
+    return all((step := numeric_field(row, "step")) is not None and math.isfinite(step) for row in run_curve.points)
 
 
 def _step(row: Event) -> float:
-    return number(row, "step") or 0.0
+    return numeric_field(row, "step") or 0.0
 
 
-def _tail(parent: Curve, own: Curve) -> list[Event]:
+def _tail(parent: TrainingCurve, run_curve: TrainingCurve) -> list[Event]:
     """The last points of the parent run, as many steps as this run has."""
-    reach = max(_step(own.points[-1]) - _step(own.points[0]), 1.0)
+    reach = max(_step(run_curve.points[-1]) - _step(run_curve.points[0]), 1.0)
     return [row for row in parent.points if _step(row) >= _step(parent.points[-1]) - reach]
 
 
-def _lines(own: Curve, tail: Sequence[Event], frame: Frame, ground: HorizontalAxis, facts: Facts) -> list[Panel]:
-    losses = [(x, loss) for row, loss in zip(own.rows, own.losses, strict=True) if (x := ground.own(row)) is not None]
-    tests = _field_points([row for row in frame.events if row.get("split") == "eval"], "loss", ground.own)
-    panels = [_line("loss", "loss", losses, _field_points(tail, "loss", ground.parent), tests)]
+def _lines(
+    run_curve: TrainingCurve, tail: Sequence[Event], frame: Frame, x_axis: HorizontalAxis, facts: Facts
+) -> list[Panel]:
+    losses = [
+        (x, loss)
+        for row, loss in zip(run_curve.rows, run_curve.losses, strict=True)
+        if (x := x_axis.position(row)) is not None
+    ]
+    held_out = _field_points([row for row in frame.events if row.get("split") == "eval"], "loss", x_axis.position)
+    panels = [_line("loss", "loss", losses, _field_points(tail, "loss", x_axis.parent_position), held_out)]
     for key, title, field in (("norm", "gradient norm", "grad_norm"), ("rate", "learning rate", "lr")):
         panels.append(
-            _line(key, title, _field_points(own.points, field, ground.own), _field_points(tail, field, ground.parent))
+            _line(
+                key,
+                title,
+                _field_points(run_curve.points, field, x_axis.position),
+                _field_points(tail, field, x_axis.parent_position),
+            )
         )
-    return [*panels, _throughput(own, ground, facts)]
+    return [*panels, _throughput(run_curve, x_axis, facts)]
 
 
-def _field_points(rows: Sequence[Event], field: str, place: PositionOf) -> Sequence[tuple[float, float]]:
+def _field_points(rows: Sequence[Event], field: str, position: PositionOf) -> Sequence[tuple[float, float]]:
     """(position, value) of the points that have a field."""
-    return [(x, y) for row in rows if (x := place(row)) is not None and (y := number(row, field)) is not None]
+    return [(x, y) for row in rows if (x := position(row)) is not None and (y := numeric_field(row, field)) is not None]
 
 
 def _line(
@@ -194,32 +206,34 @@ def _line(
     title: str,
     points: Sequence[tuple[float, float]],
     parent: Sequence[tuple[float, float]] = (),
-    tests: Sequence[tuple[float, float]] = (),
+    held_out: Sequence[tuple[float, float]] = (),
 ) -> Panel:
-    wild = sorted(x for x, y in points if not math.isfinite(y))
-    some = tuple(wild[:: max(1, len(wild) // 200)])
-    return Panel(key, title, _fewer(points), some, len(wild), _fewer(parent), _fewer(tests))
+    non_finite = sorted(x for x, y in points if not math.isfinite(y))
+    sample = tuple(non_finite[:: max(1, len(non_finite) // 200)])
+    return Panel(key, title, _downsample(points), sample, len(non_finite), _downsample(parent), _downsample(held_out))
 
 
 def _finite(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     return [pair for pair in points if math.isfinite(pair[1])]
 
 
-def _fewer(points: Sequence[tuple[float, float]]) -> Points:
+def _downsample(points: Sequence[tuple[float, float]]) -> Points:
     """The finite points in order, downsampled for drawing."""
     finite = sorted(_finite(points), key=lambda pair: pair[0])
-    return tuple(finite[place] for place in reduce.points([x for x, _ in finite], [y for _, y in finite]))
+    return tuple(finite[index] for index in reduce.points([x for x, _ in finite], [y for _, y in finite]))
 
 
-def _throughput(own: Curve, ground: HorizontalAxis, facts: Facts) -> Panel:
+def _throughput(run_curve: TrainingCurve, x_axis: HorizontalAxis, facts: Facts) -> Panel:
     """Throughput as printed, otherwise steps per second from printed step times, otherwise as sampled."""
-    if printed := _finite(_field_points(own.points, "throughput", ground.own)):
-        units = {str(row.get("throughput_unit")) for row in own.points if row.get("throughput_unit")}
-        return _line("throughput", "throughput" + (f", {shown(units.pop())}" if len(units) == 1 else ""), printed)
-    if seconds := _finite(_field_points(own.points, "step_time_s", ground.own)):
+    if printed := _finite(_field_points(run_curve.points, "throughput", x_axis.position)):
+        units = {str(row.get("throughput_unit")) for row in run_curve.points if row.get("throughput_unit")}
+        return _line(
+            "throughput", "throughput" + (f", {replace_unsafe(units.pop())}" if len(units) == 1 else ""), printed
+        )
+    if seconds := _finite(_field_points(run_curve.points, "step_time_s", x_axis.position)):
         return _line("throughput", "throughput, steps/s", [(x, 1 / y) for x, y in seconds if y > 0])
-    for unit, query in RATES.items() if ground.axis == "time" else ():
-        if (grid := sampled(facts, query)) is not None:
+    for unit, query in RATES.items() if x_axis.axis == "time" else ():
+        if (grid := samples_of(facts, query)) is not None:
             values = reduce.across(grid.values).middle
             points = [(t, v) for t, v in zip(grid.times.tolist(), values.tolist(), strict=True) if not math.isnan(v)]
             return _line("throughput", f"throughput, {unit}", points)
@@ -227,20 +241,22 @@ def _throughput(own: Curve, ground: HorizontalAxis, facts: Facts) -> Panel:
 
 
 def _moments(
-    verdict: Verdict, own: Curve, tail: Sequence[Event], ground: HorizontalAxis
+    verdict: Verdict, run_curve: TrainingCurve, tail: Sequence[Event], x_axis: HorizontalAxis
 ) -> list[tuple[float, str, str]]:
     """Positions to mark, (position, label, color): the onset of a divergence, and the end of the parent run."""
-    divergence = finding(verdict, lambda family: family.cost_kind == "result")
+    divergence = finding(verdict, lambda family: family.cost_kind == "spoilt")
     moments = []
     if divergence is not None and divergence.variant != "flat":  # which has no onset
-        row = next((point for point in own.points if divergence.at is not None and point.at == divergence.at), None)
+        row = next(
+            (point for point in run_curve.points if divergence.at is not None and point.at == divergence.at), None
+        )
         if row is None and divergence.since is not None:
             row = next(
-                (point for point in own.points if point.time is not None and point.time >= divergence.since), None
+                (point for point in run_curve.points if point.time is not None and point.time >= divergence.since), None
             )
-        if row is not None and (x := ground.own(row)) is not None:
+        if row is not None and (x := x_axis.position(row)) is not None:
             moments.append((x, "divergence begins", "bad"))
-    if tail and (x := ground.parent(tail[-1])) is not None:
+    if tail and (x := x_axis.parent_position(tail[-1])) is not None:
         moments.append((x, "parent run ended", "second"))
     return moments
 
@@ -250,7 +266,7 @@ def _moments(
 
 def _caption(
     lines: Sequence[Panel],
-    own: Curve,
+    run_curve: TrainingCurve,
     tail: Sequence[Event],
     axis: Axis,
     moments: Sequence[tuple[float, str, str]],
@@ -258,17 +274,17 @@ def _caption(
     parts = []
     for panel_data in lines[:2]:
         if panel_data.points and panel_data.key in ("loss", "norm"):
-            last = "last finite value" if panel_data.wild else "last"
+            last = "last finite value" if panel_data.non_finite else "last"
             parts.append(
                 f"{panel_data.title} first {word(panel_data.points[0][1])}, {last} {word(panel_data.points[-1][1])}"
             )
-        if panel_data.wild:
-            count = "one point" if panel_data.count == 1 else f"{panel_data.count:,} points"
-            parts.append(f"{panel_data.title} not finite from {_where(panel_data.wild[0], axis)} on ({count})")
-    text = f"{len(own.points):,} training points" + (f": {'; '.join(parts)}" if parts else "") + "."
+        if panel_data.non_finite:
+            count = "one step" if panel_data.count == 1 else f"{panel_data.count:,} steps"
+            parts.append(f"{panel_data.title} not finite from {_where(panel_data.non_finite[0], axis)} on ({count})")
+    text = f"{len(run_curve.points):,} logged steps" + (f": {'; '.join(parts)}" if parts else "") + "."
     for x, label, _ in moments:
         text += f" {label[0].upper()}{label[1:]} at {_where(x, axis)}."
-    ended = [loss for row in tail if (loss := number(row, "loss")) is not None]
+    ended = [loss for row in tail if (loss := numeric_field(row, "loss")) is not None]
     if ended:
         text += f" The dashed line is the parent run; its last loss was {word(ended[-1])}."
     return text
@@ -280,7 +296,7 @@ def _where(x: float, axis: Axis) -> str:
 
 def _rows(lines: Sequence[Panel], axis: Axis) -> list[tuple[str, ...]]:
     """Evenly spaced points, including the first and the last."""
-    values_by_panel = [dict(panel_data.points) | dict.fromkeys(panel_data.wild, math.nan) for panel_data in lines]
+    values_by_panel = [dict(panel_data.points) | dict.fromkeys(panel_data.non_finite, math.nan) for panel_data in lines]
     positions = sorted({x for panel_data in values_by_panel for x in panel_data})
     if len(positions) > MAX_ROWS:
         positions = [positions[round(i * (len(positions) - 1) / (MAX_ROWS - 1))] for i in range(MAX_ROWS)]
@@ -294,7 +310,7 @@ def _rows(lines: Sequence[Panel], axis: Axis) -> list[tuple[str, ...]]:
 
 
 def _spec(
-    lines: Sequence[Panel], span: Span, ground: HorizontalAxis, moments: Sequence[tuple[float, str, str]]
+    lines: Sequence[Panel], span: AxisRange, x_axis: HorizontalAxis, moments: Sequence[tuple[float, str, str]]
 ) -> Json:
     marks: list[Json] = []
     data: list[Json] = []
@@ -302,12 +318,12 @@ def _spec(
     for panel_data in lines:
         height = LOSS_HEIGHT if panel_data.key == "loss" else PANEL_HEIGHT
         marks += _panel(panel_data, y, height, span)
-        data += _data(panel_data, ground.axis)
+        data += _data(panel_data, x_axis.axis)
         y += height + PANEL_GAP
     height = y - PANEL_GAP
     for x, text, color in moments:
-        marks += named_moment(x, text, height, color, axis=ground.axis)
-    return figure(height, span, marks, data=data, axis=ground.axis, title=ground.title)
+        marks += moment_marks(x, text, height, color, axis=x_axis.axis)
+    return figure(height, span, marks, data=data, axis=x_axis.axis, title=x_axis.title)
 
 
 def _data(panel_data: Panel, axis: Axis) -> list[Json]:
@@ -318,60 +334,63 @@ def _data(panel_data: Panel, axis: Axis) -> list[Json]:
     ]
     sets = [
         table(f"{panel_data.key}{name}", {"t": [x * scale for x, _ in points], "y": [y for _, y in points]}, 6)
-        for name, points in (("", panel_data.points), ("_parent", panel_data.parent), ("_tests", panel_data.tests))
+        for name, points in (
+            ("", panel_data.points),
+            ("_parent", panel_data.parent),
+            ("_held_out", panel_data.held_out),
+        )
         if points or not name
     ]
     sets.append({"name": f"{panel_data.key}_near", "source": panel_data.key, "transform": nearest})
-    if panel_data.wild:
-        sets.append(table(f"{panel_data.key}_wild", {"t": [x * scale for x in panel_data.wild]}))
+    if panel_data.non_finite:
+        sets.append(table(f"{panel_data.key}_non_finite", {"t": [x * scale for x in panel_data.non_finite]}))
     return sets
 
 
-def _panel(panel_data: Panel, y: int, height: int, span: Span) -> list[Json]:
+def _panel(panel_data: Panel, y: int, height: int, span: AxisRange) -> list[Json]:
     marks = [line(panel_data.key, "y", "accent", wide=1.8)]
     if len(panel_data.points) <= 60:
         dot = {"size": 14, "fill": signal("accent"), "x": at_x("t"), "y": {"scale": "y", "field": "y"}}
         marks.append(mark("symbol", dot, panel_data.key))
     if panel_data.parent:
         marks.insert(0, line(f"{panel_data.key}_parent", "y", "second", dash=(5, 3)))
-    if panel_data.tests:
+    if panel_data.held_out:
         ring = {"size": 30, "stroke": signal("third"), "strokeWidth": 1.5, "fillOpacity": 0}
         marks.append(
-            mark("symbol", {**ring, "x": at_x("t"), "y": {"scale": "y", "field": "y"}}, f"{panel_data.key}_tests")
+            mark("symbol", {**ring, "x": at_x("t"), "y": {"scale": "y", "field": "y"}}, f"{panel_data.key}_held_out")
         )
-    if panel_data.wild:
+    if panel_data.non_finite:
         cross = {"shape": "cross", "angle": 45, "size": 40, "fill": signal("bad"), "x": at_x("t"), "y": 7}
-        marks.append(mark("symbol", cross, f"{panel_data.key}_wild"))
+        marks.append(mark("symbol", cross, f"{panel_data.key}_non_finite"))
     title = f"{panel_data.title}, logarithmic" if panel_data.logarithmic else panel_data.title
     near = f"length(data('{panel_data.key}_near')) && data('{panel_data.key}_near')[0].point"
     value = f"format(data('{panel_data.key}_near')[0].point.y, '.4~g')"
     return [
-        heading(title, y - (22 if y == 0 else 10)),
+        title_mark(title, y - (22 if y == 0 else 10)),
         panel(y, height, marks, panel_data.bounds, log=panel_data.logarithmic, ticks=4 if height == LOSS_HEIGHT else 3),
         *at_ends(_ends(panel_data, height, span), height, y),
         readout(f"{near} ? {value} : ''", y - (22 if y == 0 else 10)),
     ]
 
 
-def _ends(panel_data: Panel, height: int, span: Span) -> list[tuple[str, float, str]]:
+def _ends(panel_data: Panel, height: int, span: AxisRange) -> list[tuple[str, float, str]]:
     """The labels at the right edge, (text, y, color): the last value of each line, named if there are several lines."""
     low, high = panel_data.bounds
 
-    def place(value: float) -> float:
+    def y_of(value: float) -> float:
         if panel_data.logarithmic:
-            low_, high_, value = math.log(low), math.log(high), math.log(value)
-            return height * (1 - (value - low_) / (high_ - low_))
+            return height * (1 - (math.log(value) - math.log(low)) / (math.log(high) - math.log(low)))
         return height * (1 - (value - low) / (high - low))
 
     stops = bool(panel_data.points) and panel_data.points[-1][0] < span[1] - 0.04 * (span[1] - span[0])
-    own = "this run " if panel_data.parent else "last " if stops else ""
+    run_label = "this run " if panel_data.parent else "last " if stops else ""
     lines = (
-        (own, panel_data.points, "accent"),
+        (run_label, panel_data.points, "accent"),
         ("parent ", panel_data.parent, "second"),
-        ("held-out ", panel_data.tests, "third"),
+        ("held-out ", panel_data.held_out, "third"),
     )
-    ends = [(f"{name}{word(points[-1][1])}", place(points[-1][1]), color) for name, points, color in lines if points]
-    if panel_data.wild:
+    ends = [(f"{name}{word(points[-1][1])}", y_of(points[-1][1]), color) for name, points, color in lines if points]
+    if panel_data.non_finite:
         ends.append(("not finite", 7.0, "bad"))
     return ends
 

@@ -8,24 +8,25 @@ from trackside.evidence import Grid
 from trackside.facts.fact import Facts
 from trackside.facts.gpu.activity import gpus_of, nan_median
 from trackside.finding import Finding, Verdict
+from trackside.model import TimeRange
 from trackside.query import events, metric
 from trackside.show.charts import curves, reduce
 from trackside.show.charts.chart import NARROW_AXIS_LEFT, Chart, Drawing
 from trackside.show.charts.curves import CurveStyle
-from trackside.show.charts.phases import events_of, finding, plotted, run_window, split_culprits, titled
-from trackside.show.charts.time_axis import Json, Span, mark, signal
+from trackside.show.charts.phases import display_name, events_of, finding, plottable_samples, run_window, split_culprits
+from trackside.show.charts.time_axis import Json, mark, signal
 from trackside.show.wording import size, word
 
 USED = metric("gpu_memory_used_bytes").over("run", "max")
 TOTAL = metric("gpu_memory_total_bytes").over("run", "max")
 FREE = metric("gpu_memory_free_bytes").over("run", "max")
-OOMS = events("cuda_oom")
-CAPACITY = (TOTAL, FREE, OOMS)
-"""What :func:`capacity_bytes` asks."""
+OOM_EVENTS = events("cuda_oom")
+CAPACITY = (TOTAL, FREE, OOM_EVENTS)
+"""The queries of :func:`capacity_bytes`."""
 HEIGHT = 190
 """Pixels of the plot."""
-HEADROOM = 1.15
-"""The top of the scale over the capacity, or the peak: room for a label above the line."""
+HEADROOM_RATIO = 1.15
+"""Top of the scale relative to the capacity or the peak; leaves space for a label above the line."""
 GIB = 2.0**30
 SLACK_S = 60.0
 """Seconds before and after the run in which a logged error still counts."""
@@ -33,7 +34,7 @@ SLACK_S = 60.0
 
 def draw(verdict: Verdict, facts: Facts) -> Drawing | None:
     """The chart; None if memory was not sampled."""
-    used, window = plotted(facts, USED), run_window(facts)
+    used, window = plottable_samples(facts, USED), run_window(facts)
     if window is None or used is None:
         return None
     capacity, moments = capacity_bytes(facts, used), _moments(verdict, facts, window)
@@ -46,12 +47,12 @@ def draw(verdict: Verdict, facts: Facts) -> Drawing | None:
     return Drawing(
         curves.figure_of(
             "memory used, GiB",
-            [*lines, *curves.of_culprits(culprit_values)],
+            [*lines, *curves.culprit_styles(culprit_values)],
             columns,
             facts,
             window=window,
             height=HEIGHT,
-            top=(top := max(float(np.nanmax(used.values)), capacity or 0.0) / GIB * HEADROOM or 1.0),
+            top=(top := max(float(np.nanmax(used.values)), capacity or 0.0) / GIB * HEADROOM_RATIO or 1.0),
             step=used.step,
             form=".1f",
             unit=" GiB",
@@ -68,12 +69,12 @@ def draw(verdict: Verdict, facts: Facts) -> Drawing | None:
 
 def _capacity_line(share: float) -> Json:
     """A line at the capacity of the GPU; ``share``: its height as a share of the plot."""
-    look = {"stroke": signal("ink"), "strokeDash": {"value": [8, 3]}, "strokeWidth": 1}
-    return mark("rule", {"x": 0, "x2": signal("width"), "y": HEIGHT * (1 - share), **look})
+    style = {"stroke": signal("ink"), "strokeDash": {"value": [8, 3]}, "strokeWidth": 1}
+    return mark("rule", {"x": 0, "x2": signal("width"), "y": HEIGHT * (1 - share), **style})
 
 
 def capacity_bytes(facts: Facts, used: Grid) -> float | None:
-    """Bytes of the largest card: as sampled, otherwise used plus free, otherwise as printed by an out-of-memory
+    """Bytes of the largest GPU: as sampled, otherwise used plus free, otherwise as printed by an out-of-memory
     error."""
     total_grid, free = facts.answer(TOTAL), facts.answer(FREE)
     if isinstance(total_grid, Grid):
@@ -81,13 +82,13 @@ def capacity_bytes(facts: Facts, used: Grid) -> float | None:
     if isinstance(free, Grid) and free.values.shape == used.values.shape:
         both = used.values + free.values
         return None if np.isnan(both).all() else float(np.nanmedian(both))
-    printed = [row.get("total_bytes") for row in events_of(facts, OOMS)]
+    printed = [row.get("total_bytes") for row in events_of(facts, OOM_EVENTS)]
     return max((float(size_bytes) for size_bytes in printed if isinstance(size_bytes, (int, float))), default=None)
 
 
-def _moments(verdict: Verdict, facts: Facts, window: Span) -> list[float]:
+def _moments(verdict: Verdict, facts: Facts, window: TimeRange) -> list[float]:
     """The times of out-of-memory errors: as logged, otherwise that of the finding."""
-    logged = [row.time for row in events_of(facts, OOMS) if row.time is not None]
+    logged = [row.time for row in events_of(facts, OOM_EVENTS) if row.time is not None]
     times = [time for time in logged if window[0] - SLACK_S <= time <= window[1] + SLACK_S]
     oom = _oom_finding(verdict)
     if not times and oom is not None and oom.since is not None:
@@ -123,7 +124,7 @@ def _rows(verdict: Verdict, used: Grid, capacity: float | None) -> list[tuple[st
     for index in np.argsort(-np.nan_to_num(peaks), kind="stable")[:50]:
         gpu = gpus[index] or str(used.series[index].get("gpu_uuid") or "")
         share = word(float(peaks[index]) / capacity, "share") if capacity else "not known"
-        rows.append((titled(gpu), size(float(peaks[index])), size(float(middles[index])), share))
+        rows.append((display_name(gpu), size(float(peaks[index])), size(float(middles[index])), share))
     return rows
 
 

@@ -1,4 +1,4 @@
-"""What charts need of a verdict: the run's window, its phases, the culprit GPUs, and the time of the first cause."""
+"""What charts need of a verdict: the run's window and phases, the GPUs at fault, the onset of the primary finding."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 from trackside.evidence import Frame, Grid, Missing
 from trackside.facts.fact import Facts
 from trackside.facts.gpu.activity import Flags, Matrix, gpus_of
-from trackside.facts.gpus import of_ranks
-from trackside.facts.pace.run_phases import RunPhase, RunPhases, Span
+from trackside.facts.gpus import gpus_of_ranks
+from trackside.facts.pace.run_phases import RunPhase, RunPhases
 from trackside.families import families, find_family
 from trackside.family import Family
 from trackside.finding import Finding, Outcome, Verdict
-from trackside.model import Event
+from trackside.model import Event, TimeRange
 from trackside.query import Query
-from trackside.show.sanitize import shown
+from trackside.show.sanitize import replace_unsafe
 
 MIN_SLOWDOWN, MIN_STEPS = 1.2, 3
 """Minimum ratio of the median step times after and before a moment, of this many steps each, to count as a
@@ -29,7 +29,7 @@ MIN_WINDOWS = 3
 """Minimum windows with samples of a chart over time."""
 
 
-def run_window(facts: Facts) -> Span | None:
+def run_window(facts: Facts) -> TimeRange | None:
     """The start and end of the run's last attempt; None if fewer than two times are known."""
     run = facts.get(RunPhases)
     return None if isinstance(run, Missing) else run.window
@@ -41,12 +41,12 @@ def phases(facts: Facts) -> tuple[RunPhase, ...]:
     return () if isinstance(run, Missing) else run.phases
 
 
-def first_cause(verdict: Verdict, facts: Facts) -> tuple[float, str] | None:
+def finding_onset(verdict: Verdict, facts: Facts) -> tuple[float, str] | None:
     """The onset of the primary finding, and its label; None if unknown or without meaning."""
     primary = verdict.primary
     if primary.since is None or primary.outcome is not Outcome.FOUND or primary.role == "health":
         return None
-    if often_from_start(primary.family) and not _slowed(facts, primary.since):
+    if often_from_start(primary.family) and not _has_slowed(facts, primary.since):
         return None
     return primary.since, primary.title.partition(":")[0]
 
@@ -57,7 +57,7 @@ def often_from_start(code: str) -> bool:
     return family is not None and family.often_from_start
 
 
-def _slowed(facts: Facts, since: float) -> bool:
+def _has_slowed(facts: Facts, since: float) -> bool:
     """Whether steps took clearly longer after ``since`` than before. Otherwise the run was slow from the start, and
     ``since`` is only the start of the analyzed interval."""
     run = facts.get(RunPhases)
@@ -70,7 +70,7 @@ def culprits(verdict: Verdict, gpus: Sequence[str]) -> tuple[str, ...]:
     """The GPUs of the run that the primary finding names; empty if it names none, or more than half of them."""
     primary = verdict.primary
     named = [gpu for gpu in primary.gpus if gpu in gpus] or [
-        gpu for gpu in of_ranks(verdict.run, primary.ranks) if gpu in gpus
+        gpu for gpu in gpus_of_ranks(verdict.run, primary.ranks) if gpu in gpus
     ]
     if not named:
         named = [gpu for gpu in gpus if gpu.rpartition(":")[0] in primary.nodes]
@@ -78,9 +78,9 @@ def culprits(verdict: Verdict, gpus: Sequence[str]) -> tuple[str, ...]:
     return tuple(gpu for gpu in gpus if gpu in named_set) if 2 * len(named_set) <= len(gpus) else ()
 
 
-def titled(gpu: str) -> str:
+def display_name(gpu: str) -> str:
     """The display name of a GPU: ``node:index``, or ``GPU 2`` if the node is unknown."""
-    return shown(f"GPU {gpu[1:]}" if gpu.startswith(":") else gpu)
+    return replace_unsafe(f"GPU {gpu[1:]}" if gpu.startswith(":") else gpu)
 
 
 def split_culprits(verdict: Verdict, grid: Grid) -> tuple[dict[str, Matrix], Matrix]:
@@ -102,15 +102,15 @@ def finding(verdict: Verdict, predicate: Callable[[Family], bool]) -> Finding | 
     )
 
 
-def sampled(facts: Facts, query: Query) -> Grid | None:
+def samples_of(facts: Facts, query: Query) -> Grid | None:
     """The samples of a metric; None if there are none."""
     answer = facts.answer(query)
     return answer if isinstance(answer, Grid) and len(answer.times) else None
 
 
-def plotted(facts: Facts, query: Query) -> Grid | None:
+def plottable_samples(facts: Facts, query: Query) -> Grid | None:
     """The samples of a metric; None if they are too few to draw over time."""
-    grid = sampled(facts, query)
+    grid = samples_of(facts, query)
     return grid if grid is not None and np.count_nonzero(~np.isnan(grid.values).all(axis=0)) >= MIN_WINDOWS else None
 
 
@@ -120,7 +120,7 @@ def events_of(facts: Facts, query: Query) -> tuple[Event, ...]:
     return answer.events if isinstance(answer, Frame) else ()
 
 
-def over_window(grid: Grid, window: Span) -> Flags:
+def over_window(grid: Grid, window: TimeRange) -> Flags:
     """(T,) Which windows of a grid overlap a time span."""
     flags: Flags = (grid.times > window[0]) & (grid.times - grid.step < window[1])
     return flags

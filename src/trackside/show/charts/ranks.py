@@ -12,14 +12,14 @@ from trackside.catalog.natural import natural
 from trackside.evidence import Grid
 from trackside.facts.fact import Facts
 from trackside.facts.gpu.activity import Matrix, gpus_of, nan_median
-from trackside.facts.gpus import aligned, ranks_at
+from trackside.facts.gpus import align, ranks_of_gpus
 from trackside.finding import Verdict
 from trackside.query import Query, metric
 from trackside.show.charts import reduce
 from trackside.show.charts.chart import Chart, Drawing, Raster
 from trackside.show.charts.heat_map import HeatMap, heat_map
 from trackside.show.charts.memory import CAPACITY, capacity_bytes
-from trackside.show.charts.phases import culprits, first_cause, plotted, titled
+from trackside.show.charts.phases import culprits, display_name, finding_onset, plottable_samples
 from trackside.show.wording import word
 
 MAX_CELL_BYTES = 900_000
@@ -35,8 +35,8 @@ MAX_TABLE_ROWS = 50
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One metric to look at. ``aggregate``: which of a window's readings a cell shows. ``scale``: factor to the unit
-    that is shown. ``color_range``: the range of its colors, if it is not the range measured."""
+    """One metric that can be shown. ``aggregate``: which sample of a window a cell shows. ``scale``: factor to the
+    display unit. ``color_range``: the range of its colors; None: the measured range. ``form``: d3-format of a value."""
 
     key: str
     title: str
@@ -53,9 +53,9 @@ def _layer(key: str, title: str, name: str, aggregate: Literal["avg", "max"], un
 
 
 LAYERS = (
-    _layer("sm", "SM activity", "gpu_sm_active_ratio", "avg", color_range=(0.0, 1.0)),
-    _layer("engine", "engine activity", "gpu_engine_active_ratio", "avg", color_range=(0.0, 1.0)),
-    _layer("utilization", "utilization (NVML)", "gpu_utilization_ratio", "avg", color_range=(0.0, 1.0)),
+    _layer("sm", "SM activity", "gpu_sm_active_ratio", "avg", color_range=(0.0, 1.0), form=".0%"),
+    _layer("engine", "engine activity", "gpu_engine_active_ratio", "avg", color_range=(0.0, 1.0), form=".0%"),
+    _layer("utilization", "utilization (NVML)", "gpu_utilization_ratio", "avg", color_range=(0.0, 1.0), form=".0%"),
     _layer("memory", "memory used", "gpu_memory_used_bytes", "max", "GiB", scale=2.0**-30, form=".1f"),
     _layer("temperature", "temperature", "gpu_temperature_celsius", "max", "\N{DEGREE SIGN}C", form=".0f"),
     _layer("clock", "SM clock", "gpu_sm_clock_hertz", "avg", "MHz", scale=1e-6, form=",.0f"),
@@ -86,8 +86,8 @@ class LayerValues:
     def raster(self) -> Raster:
         """The values as one byte per cell."""
         (low, high), layer = self.bounds, self.layer
-        known = np.nan_to_num((self.values - low) / (high - low))
-        cells = np.where(np.isnan(self.values), 255, np.clip(np.rint(known * 254), 0, 254)).astype(np.uint8)
+        shares = np.nan_to_num((self.values - low) / (high - low))
+        cells = np.where(np.isnan(self.values), 255, np.clip(np.rint(shares * 254), 0, 254)).astype(np.uint8)
         rows, columns = cells.shape
         return Raster(layer.title, columns, rows, cells.tobytes(), low, high, layer.unit, layer.form)
 
@@ -98,7 +98,7 @@ class LayerValues:
 
 def draw(verdict: Verdict, facts: Facts) -> Drawing | None:
     """The chart; None if no GPU was sampled."""
-    grids = [(layer, grid) for layer in LAYERS if (grid := plotted(facts, layer.query)) is not None]
+    grids = [(layer, grid) for layer in LAYERS if (grid := plottable_samples(facts, layer.query)) is not None]
     if any(layer.key == "engine" for layer, _ in grids):  # a less precise measure of the same
         grids = [(layer, grid) for layer, grid in grids if layer.key != "utilization"]
     gpus = _rows(verdict, [grid for _, grid in grids])
@@ -108,7 +108,7 @@ def draw(verdict: Verdict, facts: Facts) -> Drawing | None:
     max_columns = max(1, MAX_CELL_BYTES // (len(gpus) * len(grids)))
     layer_values = []
     for layer, grid in grids:
-        values = aligned(grid, gpus, times, gpus_of(grid, verdict.run)) * layer.scale
+        values = align(grid, gpus, times, gpus_of(grid, verdict.run)) * layer.scale
         if not np.isnan(values).all():
             size_bytes = capacity_bytes(facts, grid) if layer.key == "memory" else None
             capacity = None if size_bytes is None else size_bytes * layer.scale
@@ -119,13 +119,13 @@ def draw(verdict: Verdict, facts: Facts) -> Drawing | None:
     step = grids[0][1].step * -(-len(times) // columns)
     start = float(times[0]) - grids[0][1].step
     marked = tuple(gpus.index(gpu) for gpu in culprits(verdict, gpus))
-    ranks = dict(zip(verdict.run.gpus, map(str, ranks_at(verdict.run, verdict.run.gpus)), strict=False))
-    cause = first_cause(verdict, facts)
-    onset_column = 0 if cause is None else max(0, int((cause[0] - start) // step))
+    ranks = dict(zip(verdict.run.gpus, map(str, ranks_of_gpus(verdict.run, verdict.run.gpus)), strict=False))
+    onset = finding_onset(verdict, facts)
+    onset_column = 0 if onset is None else max(0, int((onset[0] - start) // step))
     drawn = HeatMap(
-        tuple(titled(gpu) for gpu in gpus), tuple(ranks.get(gpu, "") for gpu in gpus), marked,
+        tuple(display_name(gpu) for gpu in gpus), tuple(ranks.get(gpu, "") for gpu in gpus), marked,
         {entry.layer.key: entry.raster for entry in layer_values}, start, step, columns,
-        None if cause is None else cause[0],
+        onset,
         _first(layer_values, verdict, marked, onset_column),
     )  # fmt: skip
     return Drawing(
@@ -141,14 +141,14 @@ def _rows(verdict: Verdict, grids: Sequence[Grid]) -> list[str]:
     """The run's GPUs in rank order, then any others that were sampled with it, node by node."""
     run = verdict.run
     sampled = {gpu for grid in grids for gpu in gpus_of(grid, run)} - {""}
-    own = [gpu for gpu in run.gpus if gpu in sampled]
-    return own + sorted(sampled.difference(own), key=natural)
+    sampled_run_gpus = [gpu for gpu in run.gpus if gpu in sampled]
+    return sampled_run_gpus + sorted(sampled.difference(sampled_run_gpus), key=natural)
 
 
 def _first(layer_values: Sequence[LayerValues], verdict: Verdict, marked: Sequence[int], onset_column: int) -> str:
     """The layer to show first: the first that the finding cites for its culprits; otherwise the most distinct of those
     that it cites, or of the activity layers."""
-    at_culprits, cited = _cited(verdict)
+    at_culprits, cited = _cited_layers(verdict)
     keys = [entry.layer.key for entry in layer_values]
     candidates = [entry for entry in layer_values if entry.layer.key in cited] or [
         entry for entry in layer_values if entry.layer.key in ACTIVE
@@ -158,7 +158,7 @@ def _first(layer_values: Sequence[LayerValues], verdict: Verdict, marked: Sequen
     )
 
 
-def _cited(verdict: Verdict) -> tuple[list[str], list[str]]:
+def _cited_layers(verdict: Verdict) -> tuple[list[str], list[str]]:
     """(layers that the primary finding cites for the GPUs it names, all layers that it cites), in order."""
     primary, layers = verdict.primary, {layer.query.kind: layer.key for layer in LAYERS}
     at_culprits, every = [], []
@@ -166,8 +166,8 @@ def _cited(verdict: Verdict) -> tuple[list[str], list[str]]:
         query = cite.query
         if query is not None and query.subject == "metric" and query.kind in layers:
             every.append(layers[query.kind])
-            of = dict(query.filters)
-            if f"{of.get('node') or ''}:{of.get('gpu') or ''}" in primary.gpus:
+            filters = dict(query.filters)
+            if f"{filters.get('node') or ''}:{filters.get('gpu') or ''}" in primary.gpus:
                 at_culprits.append(layers[query.kind])
     return at_culprits, every
 
@@ -196,7 +196,7 @@ def _caption(layer_values: Sequence[LayerValues], drawn: HeatMap) -> str:
     peaks = [entry.layer.title for entry in layer_values if entry.layer.aggregate == "max"]
     text = f"{word(len(drawn.names), 'GPUs')}, one row each; a cell covers {word(drawn.step, 's')}: "
     if means:
-        text += "its mean" + (f"; for {_listed(peaks)}, its maximum." if peaks else ".")
+        text += "its mean" + (f"; for {_name_list(peaks)}, its maximum." if peaks else ".")
     else:
         text += "its maximum."
     text += " Blank: not sampled."
@@ -206,7 +206,7 @@ def _caption(layer_values: Sequence[LayerValues], drawn: HeatMap) -> str:
     return text
 
 
-def _listed(names: Sequence[str]) -> str:
+def _name_list(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]
 
 
@@ -233,10 +233,10 @@ def _distances(middles: Sequence[Matrix], count: int) -> Matrix:
     """(rows,) The largest distance of each GPU from the median in any layer, as a share of the layer's range."""
     distances = np.zeros(count)
     for values in middles:
-        known = values[~np.isnan(values)]
-        width = float(np.ptp(known)) if len(known) else 0.0
+        sampled = values[~np.isnan(values)]
+        width = float(np.ptp(sampled)) if len(sampled) else 0.0
         if width > 0:
-            distances = np.fmax(distances, np.abs(values - np.median(known)) / width)
+            distances = np.fmax(distances, np.abs(values - np.median(sampled)) / width)
     return distances
 
 

@@ -1,4 +1,4 @@
-"""Downsampling that preserves peaks. Pure, on arrays."""
+"""Downsampling of arrays that preserves peaks."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def level(original: Level, max_points: int = MAX_POINTS) -> Level:
 def line(values: Matrix, max_points: int = MAX_POINTS) -> Matrix:
     """One series with at most ``max_points`` values: in each bucket, the value farthest from the overall median."""
     parts = _buckets(values, max_points)
-    known = parts[~np.isnan(parts)]
-    distances = np.abs(parts - (np.median(known) if len(known) else 0.0))
+    sampled = parts[~np.isnan(parts)]
+    distances = np.abs(parts - (np.median(sampled) if len(sampled) else 0.0))
     index = np.where(np.isnan(distances), -1.0, distances).argmax(axis=1)
     extremes: Matrix = parts[np.arange(len(parts)), index]
     return extremes
@@ -60,7 +60,7 @@ def cells(values: Matrix, max_points: int, aggregate: Literal["avg", "min", "max
     bucket_size = _bucket_size(values.shape[1], max_points)
     if bucket_size == 1:
         return values
-    parts = _padded(values, bucket_size).reshape(len(values), -1, bucket_size)
+    parts = _pad(values, bucket_size).reshape(len(values), -1, bucket_size)
     if aggregate != "avg":
         reduced: Matrix = (np.fmax if aggregate == "max" else np.fmin).reduce(parts, axis=2)
         return reduced
@@ -68,21 +68,21 @@ def cells(values: Matrix, max_points: int, aggregate: Literal["avg", "min", "max
     return np.where(counts > 0, np.nansum(parts, axis=2) / np.maximum(counts, 1), np.nan)
 
 
-def alone(values: Matrix) -> Matrix:
+def isolated_flags(values: Matrix) -> Matrix:
     """(T,) 1 for a point without neighbors, through which no line is drawn."""
-    known = np.concatenate([[False], ~np.isnan(values), [False]])
-    isolated: Matrix = (known[1:-1] & ~known[:-2] & ~known[2:]).astype(np.float64)
-    return isolated
+    sampled = np.concatenate([[False], ~np.isnan(values), [False]])
+    flags: Matrix = (sampled[1:-1] & ~sampled[:-2] & ~sampled[2:]).astype(np.float64)
+    return flags
 
 
-def settled(values: Matrix) -> float:
+def final_level(values: Matrix) -> float:
     """The median of the last tenth of a series; 0 if nothing was sampled."""
-    known = values[~np.isnan(values)]
-    return float(np.median(known[-max(1, len(known) // 10) :])) if len(known) else 0.0
+    sampled = values[~np.isnan(values)]
+    return float(np.median(sampled[-max(1, len(sampled) // 10) :])) if len(sampled) else 0.0
 
 
 def points(x: Sequence[float] | Matrix, y: Sequence[float] | Matrix, max_points: int = MAX_POINTS) -> list[int]:
-    """The indices of the points of a line to draw: the lowest and highest of each of ``max_points / 2`` stretches of x,
+    """The indices of the points of a line to draw: the lowest and highest of each of ``max_points / 2`` intervals of x,
     and both ends. The points must be finite."""
     xs, ys = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     if len(xs) <= max_points:
@@ -100,7 +100,7 @@ def _bucket_size(count: int, max_points: int) -> int:
     return max(1, -(-count // max_points))
 
 
-def _padded(values: Matrix, bucket_size: int) -> Matrix:
+def _pad(values: Matrix, bucket_size: int) -> Matrix:
     missing = -values.shape[-1] % bucket_size
     return np.concatenate([values, np.full((*values.shape[:-1], missing), np.nan)], axis=-1)
 
@@ -108,4 +108,4 @@ def _padded(values: Matrix, bucket_size: int) -> Matrix:
 def _buckets(values: Matrix, max_points: int) -> Matrix:
     """(buckets, windows of each)."""
     bucket_size = _bucket_size(len(values), max_points)
-    return _padded(values, bucket_size).reshape(-1, bucket_size)
+    return _pad(values, bucket_size).reshape(-1, bucket_size)

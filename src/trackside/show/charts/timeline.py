@@ -1,15 +1,15 @@
-"""The timeline of the run, from submission to end: scheduler, log and hardware events, and the first cause."""
+"""The timeline of the run, from submission to end: scheduler, log and hardware events, and the onset of the fault."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from trackside.catalog.job_states import ALIVE
+from trackside.catalog.job_states import ACTIVE_STATES
 from trackside.evidence import Frame
 from trackside.facts.fact import Facts
 from trackside.finding import Verdict
-from trackside.model import Record
+from trackside.model import Record, TimeRange
 from trackside.query import record
 from trackside.show.charts.chart import NARROW_LEFT, NARROW_RIGHT, RIGHT, Chart, Drawing
 from trackside.show.charts.event_lanes import (
@@ -22,19 +22,18 @@ from trackside.show.charts.event_lanes import (
     metric_events,
     throttled_spans,
 )
-from trackside.show.charts.phases import first_cause, phases, run_window
+from trackside.show.charts.phases import finding_onset, phases, run_window
 from trackside.show.charts.time_axis import (
     Json,
-    Span,
     clock,
     figure,
     label,
     mark,
-    named_moment,
+    moment_marks,
     readout,
     signal,
 )
-from trackside.show.sanitize import shown
+from trackside.show.sanitize import replace_unsafe
 from trackside.show.wording import duration, moment, word
 from trackside.show.wording import span as time_span
 
@@ -72,19 +71,19 @@ def draw(verdict: Verdict, facts: Facts) -> Drawing | None:
     if not bars and not groups:
         return None
     lanes = _lanes(bars, groups)
-    cause = first_cause(verdict, facts)
+    onset = finding_onset(verdict, facts)
     return Drawing(
-        _spec(span, bars, groups, lanes, cause),
-        _caption(verdict, window, groups, untimed, cause),
+        _spec(span, bars, groups, lanes, onset),
+        _caption(verdict, window, groups, untimed, onset),
         ("from", "to", "event", "count", "text"),
-        _rows(bars, groups, untimed, cause),
+        _rows(bars, groups, untimed, onset),
     )
 
 
-# -- what there is
+# -- bars and lanes
 
 
-def _attempt_bars(verdict: Verdict, facts: Facts, window: Span) -> Iterator[Bar]:
+def _attempt_bars(verdict: Verdict, facts: Facts, window: TimeRange) -> Iterator[Bar]:
     """Yield a bar for each attempt and for its time in the queue."""
     run = verdict.run
     answer = facts.answer(JOBS)
@@ -100,14 +99,14 @@ def _attempt_bars(verdict: Verdict, facts: Facts, window: Span) -> Iterator[Bar]
     attempts = [attempt for attempt in run.attempts if attempt.start is not None]
     for attempt in attempts:
         end = attempt.end if attempt.end is not None else window[1]
-        state = shown(attempt.state or "state not known")
+        state = replace_unsafe(attempt.state or "state not known")
         name = f"attempt {attempt.number}: {state}" if len(attempts) > 1 else state
         tip = f"{name}\n{moment(attempt.start or 0.0)} to {moment(end)}, {duration(end - (attempt.start or 0.0))}"
         tip += f"\nexit code {attempt.exit_code}" if attempt.exit_code is not None else ""
-        tip += f"\non {shown(word(attempt.nodes))}" if attempt.nodes else ""
+        tip += f"\non {replace_unsafe(word(attempt.nodes))}" if attempt.nodes else ""
         yield Bar("scheduler", attempt.start or 0.0, end, name, tip, _color(attempt.state))
     if not attempts:
-        name = shown(run.disposition or "the run")
+        name = replace_unsafe(run.disposition or "the run")
         tip = f"{name}\n{moment(window[0])} to {moment(window[1])}, {duration(window[1] - window[0])}"
         yield Bar("scheduler" if run.start is not None else "the run", *window, name, tip, _color(run.disposition))
 
@@ -120,7 +119,7 @@ def _time(row: Record, name: str) -> float | None:
 def _color(state: str | None) -> str:
     if state == "COMPLETED":
         return "good"
-    return "accent" if state is None or state in ALIVE else "bad"
+    return "accent" if state is None or state in ACTIVE_STATES else "bad"
 
 
 def _phase_bars(facts: Facts) -> Iterator[Bar]:
@@ -129,14 +128,14 @@ def _phase_bars(facts: Facts) -> Iterator[Bar]:
         yield Bar("phases", phase.start, phase.end, phase.name, tip, "accent" if phase.name == "training" else "faint")
 
 
-def _span(bars: Sequence[Bar], window: Span) -> Span:
+def _span(bars: Sequence[Bar], window: TimeRange) -> TimeRange:
     """The time span of the chart: from shortly before the first attempt to the end."""
     starts = [bar.start for bar in bars if bar.color != "faint"] or [window[0]]
     start, end = min(*starts, window[0]), max(*(bar.end for bar in bars), window[1])
     queued = min((bar.start for bar in bars), default=start)
-    room = MAX_QUEUE_RATIO * (end - start)
-    edge = 0.008 * (end - start)
-    return max(queued, start - room) - edge, end + edge
+    max_queue = MAX_QUEUE_RATIO * (end - start)
+    margin = 0.008 * (end - start)
+    return max(queued, start - max_queue) - margin, end + margin
 
 
 def _lanes(bars: Sequence[Bar], groups: Sequence[EventGroup]) -> list[str]:
@@ -153,16 +152,16 @@ def _lanes(bars: Sequence[Bar], groups: Sequence[EventGroup]) -> list[str]:
 
 def _caption(
     verdict: Verdict,
-    window: Span,
+    window: TimeRange,
     groups: Sequence[EventGroup],
     untimed: Sequence[EventGroup],
-    cause: tuple[float, str] | None,
+    onset: tuple[float, str] | None,
 ) -> str:
     run = verdict.run
-    state = f", {shown(run.disposition)}" if run.disposition else ""
+    state = f", {replace_unsafe(run.disposition)}" if run.disposition else ""
     text = f"{time_span(window)} ({duration(window[1] - window[0])}){state}."
-    if cause is not None:
-        text += f" First cause at {moment(cause[0])}: {cause[1]}."
+    if onset is not None:
+        text += f" Verdict: {onset[1]}, since {moment(onset[0])}."
     count = sum(group.count for group in groups)
     n_kinds = len({group.lane for group in groups})
     if count:
@@ -172,18 +171,18 @@ def _caption(
         text += f" {n_between:,} of them {have} no timestamp: {lines} the range given by the lines around in the file."
     if untimed:
         count = sum(group.count for group in untimed)
-        have = "has" if count == 1 else "have"
-        text += f" {word(count, 'events')} {have} no timestamp and can only be listed."
+        have, are = ("has", "is") if count == 1 else ("have", "are")
+        text += f" {word(count, 'events')} {have} no timestamp and {are} only in the table."
     return text
 
 
 def _rows(
-    bars: Sequence[Bar], groups: Sequence[EventGroup], untimed: Sequence[EventGroup], cause: tuple[float, str] | None
+    bars: Sequence[Bar], groups: Sequence[EventGroup], untimed: Sequence[EventGroup], onset: tuple[float, str] | None
 ) -> list[tuple[str, ...]]:
     """All bars and events in order of time; if there are too many, a row per lane."""
     rows = [(bar.start, bar.end, bar.lane, "", bar.tip.split("\n")[0]) for bar in bars]
-    if cause is not None:
-        rows.append((cause[0], cause[0], "first cause", "", cause[1]))
+    if onset is not None:
+        rows.append((onset[0], onset[0], "verdict", "", onset[1]))
     if len(rows) + len(groups) > MAX_ROWS:
         groups_by_lane: dict[str, list[EventGroup]] = {}
         for group in groups:
@@ -212,11 +211,11 @@ def _rows(
 
 
 def _spec(
-    span: Span,
+    span: TimeRange,
     bars: Sequence[Bar],
     groups: Sequence[EventGroup],
     lanes: Sequence[str],
-    cause: tuple[float, str] | None,
+    onset: tuple[float, str] | None,
 ) -> Json:
     height = LANE * len(lanes)
     y_by_lane = {lane: LANE * (index + 0.5) for index, lane in enumerate(lanes)}
@@ -230,14 +229,14 @@ def _spec(
         )
         if not any(bar.lane == lane for bar in bars):
             marks.append(mark("rule", {"x": 0, "x2": signal("width"), "y": y, "stroke": signal("faint")}))
-    inside = {"type": "group", "clip": True, "marks": [*_bars(cause), *_events()]}
+    inside = {"type": "group", "clip": True, "marks": [*_bars(onset), *_events()]}
     inside["encode"] = {"update": {"width": signal("width"), "height": {"value": height}}}
-    stretches = [
+    bar_rows = [
         {"y": y_by_lane[bar.lane], "from": round(max(bar.start, span[0]) * 1000), "to": round(bar.end * 1000),
          "text": bar.text, "tip": bar.tip, "color": bar.color}
         for bar in bars
     ]  # fmt: skip
-    points = [
+    event_rows = [
         {"y": y_by_lane[group.lane], "t": round(group.time * 1000), "to": round(group.end * 1000), "tip": group.tip,
          "count": f"\N{MULTIPLICATION SIGN}{group.count}" if group.count > 1 else "", "color": group.color,
          "root": group.root, "between": group.between}
@@ -250,10 +249,10 @@ def _spec(
             *marks,
             inside,
             _counts(),
-            *(named_moment(cause[0], f"first cause: {cause[1]}", height, "bad") if cause else []),
+            *(moment_marks(onset[0], onset[1], height, "bad") if onset else []),
             readout(clock("moment")),
         ],
-        data=[{"name": "bars", "values": stretches}, {"name": "events", "values": points, "transform": [_NEXT]}],
+        data=[{"name": "bars", "values": bar_rows}, {"name": "events", "values": event_rows, "transform": [_NEXT]}],
     )
 
 
@@ -263,8 +262,8 @@ _PAINT = "{faint: faint, accent: accent, bad: bad, warn: warn, good: good, ink: 
 """Expression: the color that a row names."""
 
 
-def _bars(cause: tuple[float, str] | None) -> list[Json]:
-    """Each bar with its text, which starts behind the line of the first cause if that would cross it."""
+def _bars(onset: tuple[float, str] | None) -> list[Json]:
+    """Each bar with its text, which starts behind the line of the onset if that would cross it."""
     left, right = "clamp(scale('x', datum.from), 0, width)", "clamp(scale('x', datum.to), 0, width)"
     box = {
         "x": signal(left),
@@ -277,8 +276,8 @@ def _bars(cause: tuple[float, str] | None) -> list[Json]:
         "tooltip": {"field": "tip"},
     }
     start, text_px = left, "6.6 * length(datum.text) + 6"
-    if cause is not None:
-        line_x = f"scale('x', {cause[0] * 1000!r})"
+    if onset is not None:
+        line_x = f"scale('x', {onset[0] * 1000!r})"
         start = f"(inrange({line_x}, [{left}, {left} + {text_px}]) ? {line_x} : {left})"
     words = {
         "text": signal(f"{right} - {start} > {text_px} ? datum.text : ''"),
@@ -292,8 +291,8 @@ def _bars(cause: tuple[float, str] | None) -> list[Json]:
 
 
 def _events() -> list[Json]:
-    """A stretch over which events were merged, dashed where they bear no time; and the events themselves, filled where
-    one can name a cause."""
+    """A line over the time of merged events, dashed if they have no timestamp; and the events themselves, filled if one
+    can be a root cause."""
     reach = {"x": {"scale": "x", "field": "t"}, "x2": {"scale": "x", "field": "to"}, "y": {"field": "y"}}
     shape = signal("datum.root ? 'diamond' : datum.color === 'good' ? 'stroke' : 'circle'")
     point = {
@@ -316,12 +315,12 @@ def _events() -> list[Json]:
 
 
 def _counts() -> Json:
-    """How many events a mark stands for, above its right where there is room; not cut off at the edge."""
+    """The number of events of a mark, at its upper right if there is room; not cut off at the edge."""
     edge = f"width + (narrow ? {NARROW_RIGHT} : {RIGHT})"
     until = f"(isValid(datum.next) ? min(scale('x', datum.next), {edge}) : {edge})"
-    room = f"{until} - scale('x', datum.t) > 14 + 6.6 * length(datum.count)"
+    fits = f"{until} - scale('x', datum.t) > 14 + 6.6 * length(datum.count)"
     count = {
-        "text": signal(f"datum.t >= shown[0] && datum.t <= shown[1] && {room} ? datum.count : ''"),
+        "text": signal(f"datum.t >= shown[0] && datum.t <= shown[1] && {fits} ? datum.count : ''"),
         "x": {"scale": "x", "field": "t", "offset": 6},
         "y": {"field": "y", "offset": -5},
         "baseline": "middle",

@@ -1,1 +1,1 @@
-"""THE VERDICT AS A PAGE: one HTML file that needs nothing else, to read, to print and to send on."""
+"""The verdict as one self-contained HTML page. ``page.py`` fills the template ``page.html``."""

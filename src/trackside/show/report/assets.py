@@ -16,7 +16,7 @@ import msgspec
 
 from trackside.logs.matcher import cache_file, write_atomically
 from trackside.show.charts.chart import NARROW_RIGHT, Chart, Drawing, Raster
-from trackside.show.sanitize import visible
+from trackside.show.sanitize import spell_unsafe
 
 HERE = Path(__file__).parent
 SNIPPET = "window.vegaEmbed=vegaEmbed;"
@@ -51,8 +51,8 @@ def policy(scripts: Sequence[str], style: str) -> str:
     """The content security policy of a page: only these scripts and this style run, and nothing is loaded."""
     rules = {
         "default-src": "'none'",
-        "script-src": " ".join(map(_hashed, scripts)),
-        "style-src": _hashed(style),
+        "script-src": " ".join(map(_source_hash, scripts)),
+        "style-src": _source_hash(style),
         "img-src": "data:",
         "base-uri": "'none'",
         "form-action": "'none'",
@@ -60,11 +60,11 @@ def policy(scripts: Sequence[str], style: str) -> str:
     return "; ".join(f"{name} {allowed}" for name, allowed in rules.items())
 
 
-def _hashed(text: str) -> str:
+def _source_hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def described(chart: Chart, drawing: Drawing) -> Mapping[str, Any]:
+def chart_data(chart: Chart, drawing: Drawing) -> Mapping[str, Any]:
     """The data from which the page's script draws a chart."""
     return {
         "slug": chart.slug,
@@ -76,10 +76,10 @@ def described(chart: Chart, drawing: Drawing) -> Mapping[str, Any]:
 
 
 def _raster(raster: Raster) -> Mapping[str, Any]:
-    return {"width": raster.width, "height": raster.height, "cells": packed(raster.cells)}
+    return {"width": raster.width, "height": raster.height, "cells": compress(raster.cells)}
 
 
-def packed(content: bytes) -> str:
+def compress(content: bytes) -> str:
     """Compressed, as text; the page's script unpacks it."""
     return base64.b64encode(zlib.compress(content)).decode()  # level 9: 2 % smaller, ten times as long
 
@@ -87,10 +87,10 @@ def packed(content: bytes) -> str:
 def script_data(value: Any) -> str:
     """JSON for a script element: it cannot end the element, and control characters are made visible."""
     text = msgspec.json.encode(value).decode()
-    return visible(_ESCAPE.sub(_unescaped, text)).translate(_MARKUP)
+    return spell_unsafe(_ESCAPE.sub(_reveal_control, text)).translate(_MARKUP)
 
 
-def _unescaped(escape: re.Match[str]) -> str:
+def _reveal_control(escape: re.Match[str]) -> str:
     """An escaped control character, made visible; any other escape unchanged."""
     code = escape[1]
-    return escape[0] if code is None else visible(chr(int(code, 16)))
+    return escape[0] if code is None else spell_unsafe(chr(int(code, 16)))

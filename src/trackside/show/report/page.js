@@ -8,11 +8,11 @@
 
   // -- copying
 
-  async function copied(text) {
+  async function copyText(text) {
     try {
       await navigator.clipboard.writeText(text);
       return true;
-    } catch { // a browser that has none for files, or asked and was refused
+    } catch { // no clipboard for local files, or the user refused it
       const area = document.createElement("textarea");
       area.value = text;
       document.body.append(area);
@@ -27,13 +27,13 @@
     button.hidden = false;
     button.addEventListener("click", async () => {
       const source = button.parentElement.querySelector(".copied");
-      button.textContent = (await copied(source.textContent)) ? "Copied" : "Not copied";
+      button.textContent = (await copyText(source.textContent)) ? "Copied" : "Not copied";
       button.focus();
       setTimeout(() => { button.textContent = "Copy"; }, 1500);
     });
   }
 
-  // -- links into what is folded up
+  // -- links to targets inside folded sections
 
   function unfold() {
     const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
@@ -50,15 +50,15 @@
 
   const button = document.getElementById("theme");
   const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : dark.matches);
-  const themed = () => { button.textContent = isDark() ? "Light theme" : "Dark theme"; }; // what it switches to
+  const showOtherTheme = () => { button.textContent = isDark() ? "Light theme" : "Dark theme"; }; // the theme to switch to
   button.hidden = false;
   button.addEventListener("click", () => {
     root.dataset.theme = isDark() ? "light" : "dark";
-    themed();
+    showOtherTheme();
     repaint();
   });
-  dark.addEventListener("change", () => { themed(); repaint(); });
-  themed();
+  dark.addEventListener("change", () => { showOtherTheme(); repaint(); });
+  showOtherTheme();
 
   const names = document.body.dataset.paint.split(" ");
   function paint() {
@@ -74,15 +74,15 @@
 
   // -- charts
 
-  const views = []; // {view, box, axis, paddings: by whether the page is narrow, width: of the plot}
+  const charts = []; // {view, box, axis, paddings: by whether the page is narrow, width: of the plot}
   const announced = document.getElementById("announced");
-  let saying = 0;
+  let announceTimer = 0;
 
   function repaint() {
     const colors = paint();
-    for (const each of views) {
-      for (const { name, value } of colors) each.view.signal(name, value);
-      each.view.runAsync();
+    for (const chart of charts) {
+      for (const { name, value } of colors) chart.view.signal(name, value);
+      chart.view.runAsync();
     }
   }
 
@@ -91,20 +91,20 @@
     return { signals: paint(), axis: { labelFont: font, titleFont: font }, text: { font } };
   }
 
-  function unpacked(text) {
-    const packed = Uint8Array.from(atob(text), (each) => each.charCodeAt(0));
+  function unpack(text) {
+    const packed = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
     return new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate")));
   }
 
   // The page's policy allows this script by the hash of its text.
   async function load() {
     const script = document.createElement("script");
-    script.textContent = await unpacked(document.getElementById("vega").textContent).text();
+    script.textContent = await unpack(document.getElementById("vega").textContent).text();
     document.head.append(script);
   }
 
   // Vega would compile a function to read a table of numbers, which the page's policy forbids.
-  function read(set) {
+  function parseTable(set) {
     if (set.format?.type !== "csv" || typeof set.values !== "string") return;
     const [head, ...lines] = set.values.split("\n").map((line) => line.split(","));
     set.values = lines.map((line) => Object.fromEntries(head.map((name, i) => [name, line[i] === "" ? null : Number(line[i])])));
@@ -117,182 +117,182 @@
   tip.setAttribute("aria-hidden", "true");
   document.body.append(tip);
 
-  function told(value) {
+  function tipText(value) {
     if (value === null || typeof value !== "object") return String(value);
-    return Object.entries(value).map(([name, each]) => `${name}: ${each}`).join("\n");
+    return Object.entries(value).map(([name, field]) => `${name}: ${field}`).join("\n");
   }
 
   function tooltip(handler, event, item, value) {
     tip.hidden = value === null || value === undefined || value === "";
     if (tip.hidden) return;
-    tip.textContent = told(value);
+    tip.textContent = tipText(value);
     const { width, height } = tip.getBoundingClientRect();
     tip.style.left = `${Math.max(4, Math.min(event.clientX + 14, innerWidth - width - 4))}px`;
     tip.style.top = `${event.clientY + 18 + height > innerHeight ? event.clientY - height - 10 : event.clientY + 18}px`;
   }
 
   // The page makes no requests: a chart cannot load anything.
-  const refused = () => Promise.reject(new Error("charts cannot load data"));
-  const loader = { load: refused, sanitize: refused, http: refused, file: refused };
+  const refuse = () => Promise.reject(new Error("charts cannot load data"));
+  const loader = { load: refuse, sanitize: refuse, http: refuse, file: refuse };
 
-  async function draw(box, described) {
-    const { spec, rasters, axis, narrow } = described;
-    spec.data.forEach(read);
+  async function draw(box, description) {
+    const { spec, rasters, axis, narrow } = description;
+    spec.data.forEach(parseTable);
     const grids = Object.entries(rasters);
-    for (const [name, raster] of grids) spec.data.find((each) => each.name === name).values = [{
-      width: raster.width, height: raster.height, values: new Uint8Array(await unpacked(raster.cells).arrayBuffer()),
+    for (const [name, raster] of grids) spec.data.find((set) => set.name === name).values = [{
+      width: raster.width, height: raster.height, values: new Uint8Array(await unpack(raster.cells).arrayBuffer()),
     }];
-    const each = { box, axis, paddings: { false: spec.padding, true: { ...spec.padding, ...narrow } } };
-    Object.assign(each, sized(each, box.clientWidth));
-    const signals = spec.signals.map((given) => (given.name === "narrow" ? { ...given, value: each.narrow } : given));
-    const { view } = await vegaEmbed(box, { ...spec, signals, width: each.width, padding: each.paddings[each.narrow] }, {
+    const chart = { box, axis, paddings: { false: spec.padding, true: { ...spec.padding, ...narrow } } };
+    Object.assign(chart, fitSize(chart, box.clientWidth));
+    const signals = spec.signals.map((signal) => (signal.name === "narrow" ? { ...signal, value: chart.narrow } : signal));
+    const { view } = await vegaEmbed(box, { ...spec, signals, width: chart.width, padding: chart.paddings[chart.narrow] }, {
       mode: "vega", renderer: grids.length ? "canvas" : "svg", config: config(), loader, tooltip,
       actions: false, defaultStyle: false, hover: true, ast: true, // ast: nothing is compiled, so the page needs no eval
     });
-    each.view = view;
-    for (const drawn of box.querySelectorAll("svg, canvas")) drawn.setAttribute("aria-hidden", "true"); // the caption and the table say it
-    views.push(each);
-    choose(each, described.slug);
-    joined(each);
-    new ResizeObserver(() => fitted(each)).observe(box);
+    chart.view = view;
+    for (const image of box.querySelectorAll("svg, canvas")) image.setAttribute("aria-hidden", "true"); // the caption and the table contain it
+    charts.push(chart);
+    showChoices(chart, description.slug);
+    linkCharts(chart);
+    new ResizeObserver(() => resize(chart)).observe(box);
   }
 
-  function sized(each, width) {
+  function fitSize(chart, width) {
     const narrow = width < NARROW_PX;
-    const { left, right } = each.paddings[narrow];
+    const { left, right } = chart.paddings[narrow];
     return { narrow, width: Math.max(MIN_PLOT_PX, Math.floor(width - left - right)) };
   }
 
-  function fitted(each, width = each.box.clientWidth) {
-    const wanted = sized(each, width);
-    if (each.width === wanted.width && each.narrow === wanted.narrow) return;
-    Object.assign(each, wanted);
-    each.view.padding(each.paddings[each.narrow]).signal("narrow", each.narrow).width(each.width).runAsync();
+  function resize(chart, width = chart.box.clientWidth) {
+    const size = fitSize(chart, width);
+    if (chart.width === size.width && chart.narrow === size.narrow) return;
+    Object.assign(chart, size);
+    chart.view.padding(chart.paddings[chart.narrow]).signal("narrow", chart.narrow).width(chart.width).runAsync();
   }
 
-  function choose(each, slug) {
+  function showChoices(chart, slug) {
     const group = document.querySelector(`.choices[data-of="${slug}"]`);
     if (!group) return;
     group.disabled = false;
     for (const radio of group.querySelectorAll("input")) {
-      radio.checked = radio.value === each.view.signal("choice");
-      radio.addEventListener("change", () => each.view.signal("choice", radio.value).runAsync());
+      radio.checked = radio.value === chart.view.signal("choice");
+      radio.addEventListener("change", () => chart.view.signal("choice", radio.value).runAsync());
     }
   }
 
-  // -- what charts over time share
+  // -- charts over time are linked
 
-  function joined(each) {
-    for (const name of ["shown", "moment"]) each.view.addSignalListener(name, (_, value) => share(each, name, value));
-    each.box.addEventListener("keydown", (event) => pressed(each, event));
-    each.box.addEventListener("blur", () => move(each, null));
+  function linkCharts(chart) {
+    for (const name of ["shown", "moment"]) chart.view.addSignalListener(name, (_, value) => shareSignal(chart, name, value));
+    chart.box.addEventListener("keydown", (event) => onKey(chart, event));
+    chart.box.addEventListener("blur", () => moveCursor(chart, null));
   }
 
-  function same(a, b) {
+  function isEqual(a, b) {
     return a === b || (Array.isArray(a) && Array.isArray(b) && a[0] === b[0] && a[1] === b[1]);
   }
 
-  function share(from, name, value) {
-    for (const each of views) {
-      if (each === from || each.axis !== from.axis || same(each.view.signal(name), value)) continue;
-      each.view.signal(name, value).runAsync();
+  function shareSignal(from, name, value) {
+    for (const chart of charts) {
+      if (chart === from || chart.axis !== from.axis || isEqual(chart.view.signal(name), value)) continue;
+      chart.view.signal(name, value).runAsync();
     }
   }
 
-  const full = (each) => each.view.signal("full");
+  const full = (chart) => chart.view.signal("full");
 
   // All charts over time show the same time range, so that they line up.
-  function aligned() {
-    const over = views.filter((each) => each.axis === "time");
-    const all = [Math.min(...over.map((each) => full(each)[0])), Math.max(...over.map((each) => full(each)[1]))];
-    for (const each of over) each.view.signal("full", all).signal("shown", all);
-    return Promise.all(over.map((each) => each.view.runAsync()));
+  function alignRanges() {
+    const overTime = charts.filter((chart) => chart.axis === "time");
+    const range = [Math.min(...overTime.map((chart) => full(chart)[0])), Math.max(...overTime.map((chart) => full(chart)[1]))];
+    for (const chart of overTime) chart.view.signal("full", range).signal("shown", range);
+    return Promise.all(overTime.map((chart) => chart.view.runAsync()));
   }
 
-  async function move(each, to) {
-    await each.view.signal("moment", to).runAsync();
-    share(each, "moment", to);
-    if (to !== null) say(each, to);
+  async function moveCursor(chart, to) {
+    await chart.view.signal("moment", to).runAsync();
+    shareSignal(chart, "moment", to);
+    if (to !== null) announce(chart, to);
   }
 
-  function show(each, from, to) {
-    const [first, last] = full(each);
+  function zoom(chart, from, to) {
+    const [first, last] = full(chart);
     const span = Math.min(last - first, Math.max((last - first) / 2000, to - from));
     const start = Math.min(Math.max(first, from), last - span);
-    each.view.signal("shown", [start, start + span]).runAsync();
-    share(each, "shown", [start, start + span]);
+    chart.view.signal("shown", [start, start + span]).runAsync();
+    shareSignal(chart, "shown", [start, start + span]);
   }
 
-  function say(each, at) {
-    clearTimeout(saying);
-    saying = setTimeout(() => {
-      const readings = readingsOf(each.view.scenegraph().root);
-      announced.textContent = [each.axis === "time" ? clock(at) : `step ${Math.round(at)}`, ...new Set(readings)].join(", ");
+  function announce(chart, position) {
+    clearTimeout(announceTimer);
+    announceTimer = setTimeout(() => {
+      const readings = collectReadings(chart.view.scenegraph().root);
+      announced.textContent = [chart.axis === "time" ? clock(position) : `step ${Math.round(position)}`, ...new Set(readings)].join(", ");
     }, 120);
   }
 
-  function readingsOf(item, found = []) {
-    if (item.marktype === "text" && item.name?.startsWith("reading")) found.push(...item.items.map((each) => String(each.text || "")).filter(Boolean));
-    for (const each of item.items || []) readingsOf(each, found);
-    return found;
+  function collectReadings(item, readings = []) {
+    if (item.marktype === "text" && item.name?.startsWith("reading")) readings.push(...item.items.map((mark) => String(mark.text || "")).filter(Boolean));
+    for (const child of item.items || []) collectReadings(child, readings);
+    return readings;
   }
 
-  function pressed(each, event) {
+  function onKey(chart, event) {
     if (event.altKey || event.ctrlKey || event.metaKey) return;
-    const [from, to] = each.view.signal("shown"), span = to - from;
+    const [from, to] = chart.view.signal("shown"), span = to - from;
     const since = 1000 * Number(document.body.dataset.since);
-    const start = each.axis === "time" && since >= from && since <= to ? since : from;
-    const at = each.view.signal("moment") ?? start;
+    const start = chart.axis === "time" && since >= from && since <= to ? since : from;
+    const cursor = chart.view.signal("moment") ?? start;
     const step = (event.shiftKey ? 0.1 : 0.01) * span;
-    const stepped = (by) => {
-      const next = each.view.signal("moment") === null ? at : Math.min(full(each)[1], Math.max(full(each)[0], at + by));
-      if (next < from || next > to) show(each, next - span / 2, next + span / 2);
-      move(each, next);
+    const moveBy = (by) => {
+      const next = chart.view.signal("moment") === null ? cursor : Math.min(full(chart)[1], Math.max(full(chart)[0], cursor + by));
+      if (next < from || next > to) zoom(chart, next - span / 2, next + span / 2);
+      moveCursor(chart, next);
     };
-    const act = {
-      ArrowLeft: () => stepped(-step),
-      ArrowRight: () => stepped(step),
-      Home: () => move(each, from),
-      End: () => move(each, to),
-      "+": () => show(each, at - (at - from) / 2, at + (to - at) / 2),
-      "=": () => show(each, at - (at - from) / 2, at + (to - at) / 2),
-      "-": () => show(each, at - (at - from) * 2, at + (to - at) * 2),
-      Escape: () => { show(each, ...full(each)); move(each, null); },
+    const action = {
+      ArrowLeft: () => moveBy(-step),
+      ArrowRight: () => moveBy(step),
+      Home: () => moveCursor(chart, from),
+      End: () => moveCursor(chart, to),
+      "+": () => zoom(chart, cursor - (cursor - from) / 2, cursor + (to - cursor) / 2),
+      "=": () => zoom(chart, cursor - (cursor - from) / 2, cursor + (to - cursor) / 2),
+      "-": () => zoom(chart, cursor - (cursor - from) * 2, cursor + (to - cursor) * 2),
+      Escape: () => { zoom(chart, ...full(chart)); moveCursor(chart, null); },
     }[event.key];
-    if (!act) return;
+    if (!action) return;
     event.preventDefault();
-    act();
+    action();
   }
 
-  // -- paper
+  // -- printing
 
   let before;
   addEventListener("beforeprint", () => {
     before = { theme: root.dataset.theme, folded: [...document.querySelectorAll("details.more:not([open])")] };
     root.dataset.theme = "light";
-    for (const each of before.folded) each.open = true;
+    for (const details of before.folded) details.open = true;
     repaint();
-    for (const each of views) fitted(each, 680);
+    for (const chart of charts) resize(chart, 680);
   });
   addEventListener("afterprint", () => {
     if (before.theme === undefined) delete root.dataset.theme;
     else root.dataset.theme = before.theme;
-    for (const each of before.folded) each.open = false;
+    for (const details of before.folded) details.open = false;
     repaint();
-    for (const each of views) fitted(each);
+    for (const chart of charts) resize(chart);
   });
 
-  // -- begin
+  // -- start
 
   async function begin() {
     const data = document.getElementById("charts");
     if (data) {
       document.querySelector(".without").hidden = true;
-      const loaded = load(), described = JSON.parse(data.textContent);
+      const loaded = load(), descriptions = JSON.parse(data.textContent);
       for (const box of document.querySelectorAll(".chart")) {
         try {
           await loaded;
-          await draw(box, described[Number(box.dataset.chart)]);
+          await draw(box, descriptions[Number(box.dataset.chart)]);
         } catch (error) {
           console.error(error);
           box.classList.add("empty");
@@ -302,7 +302,7 @@
           box.replaceChildren(note);
         }
       }
-      await aligned();
+      await alignRanges();
     }
     root.dataset.ready = "true";
   }

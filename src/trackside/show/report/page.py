@@ -20,12 +20,12 @@ from trackside.read.excerpts import Excerpt
 from trackside.show import citations, heading
 from trackside.show.charts.chart import PAINT, Chart, Drawing, drawings
 from trackside.show.charts.event_lanes import logged_events
-from trackside.show.charts.phases import first_cause, often_from_start, run_window
+from trackside.show.charts.phases import finding_onset, often_from_start, run_window
 from trackside.show.document import CiteDoc, InputDoc, ProgressDoc, VerdictDoc
 from trackside.show.report import assets
-from trackside.show.sanitize import visible
+from trackside.show.sanitize import spell_unsafe
 from trackside.show.waste import in_brief
-from trackside.show.wording import duration, moment, parsed, ranges, with_stop, word
+from trackside.show.wording import duration, moment, parse_query, ranges, with_stop, word
 from trackside.stores.embedded.layout import Directory
 
 MAX_INPUTS_OPEN, MAX_INPUTS = 6, 1000
@@ -100,7 +100,7 @@ def cited_positions(doc: VerdictDoc) -> dict[str, Position]:
     """The input position of each citation that refers to a single row, by citation id."""
     positions: dict[str, Position] = {}
     for name, cite in doc.cites.items():
-        query = parsed(cite.query)
+        query = parse_query(cite.query)
         filters = {} if query is None else dict(query.filters)
         file, line, offset = filters.get("file"), filters.get("line"), filters.get("offset")
         if isinstance(file, str) and isinstance(line, int) and isinstance(offset, int):
@@ -119,14 +119,14 @@ def page(doc: VerdictDoc, verdict: Verdict, store: Store, around: Mapping[Positi
         f"#chart-{figure.chart.slug} .chart {{ min-height: {figure.height}px; }}\n" for figure in figures
     )
     citation_entries, first, rows = list(_citations(doc, around)), _verdict_citations(doc), _rows(doc)
-    has_onset = not often_from_start(doc.primary.family) or first_cause(verdict, unchecked) is not None
+    has_onset = not often_from_start(doc.primary.family) or finding_onset(verdict, unchecked) is not None
     html = _environment().get_template("page.html").render(
         doc=doc,
         policy=assets.policy([text for text in (vega, script) if text], style),
         style=Markup(style),
         script=Markup(script),
-        vega=assets.packed(vega.encode()) if vega else "",
-        charts=Markup(assets.script_data([assets.described(*drawn) for drawn in charts])),
+        vega=assets.compress(vega.encode()) if vega else "",
+        charts=Markup(assets.script_data([assets.chart_data(*drawn) for drawn in charts])),
         paint=" ".join(PAINT),
         proof=proof,
         figures=[figure for figure in figures if figure is not proof],
@@ -140,7 +140,7 @@ def page(doc: VerdictDoc, verdict: Verdict, store: Store, around: Mapping[Positi
         owner=_owner(doc),
         certain=CERTAINTIES.get(doc.primary.certainty or "", "") if heading.is_cause(doc.primary) else "",
         since=doc.primary.since if has_onset else None,
-        when=_when(verdict, unchecked, has_onset),
+        when=_fault_time(verdict, unchecked, has_onset),
         actions=doc.actions[:MAX_TOP_ACTIONS],
         more_actions=doc.actions[MAX_TOP_ACTIONS:],
         cost=in_brief(doc.waste),
@@ -153,7 +153,7 @@ def page(doc: VerdictDoc, verdict: Verdict, store: Store, around: Mapping[Positi
         collect=_collect(doc),
         inputs=_inputs(doc.inputs),
         unread=sum(row.status != "read" for row in doc.inputs),
-        again=again(doc),
+        again=repeat_command(doc),
         vega_version=vl_convert.get_vega_version() if charts else "",
     )  # fmt: skip
     return html.encode("utf-8", "replace")
@@ -180,7 +180,7 @@ def _owner(doc: VerdictDoc) -> tuple[str, str]:
     return owner, f"see {heading.UNDECIDED.title}" if is_undecided else words
 
 
-def _when(verdict: Verdict, facts: Facts, has_onset: bool) -> str:
+def _fault_time(verdict: Verdict, facts: Facts, has_onset: bool) -> str:
     """When the primary finding began; without a timestamp, the range given by the lines around it; may be empty."""
     primary, window = verdict.primary, run_window(facts)
     if primary.since is not None:
@@ -210,7 +210,7 @@ def _environment() -> Environment:
     """The template environment: every output is escaped, and control characters are made visible."""
 
     def shown(value: Any) -> Any:
-        return value if isinstance(value, Markup) else visible(str(value))
+        return value if isinstance(value, Markup) else spell_unsafe(str(value))
 
     environment = Environment(
         autoescape=True,
@@ -222,7 +222,7 @@ def _environment() -> Environment:
         keep_trailing_newline=True,
     )
     environment.filters.update(
-        numbered=numbered, moment=moment, where=heading.where, family=heading.family, kind=heading.kind,
+        numbered=citation_links, moment=moment, where=heading.where, family=heading.family, kind=heading.kind,
         stop=with_stop,
         number=citations.number, place=citations.location, window=citations.window,
     )  # fmt: skip
@@ -233,7 +233,7 @@ def _environment() -> Environment:
 # -- words
 
 
-def again(doc: VerdictDoc) -> str:
+def repeat_command(doc: VerdictDoc) -> str:
     """The command that repeats the diagnosis."""
     arguments = list(doc.paths)
     if arguments and Directory(arguments[0]).exists:
@@ -256,7 +256,7 @@ def facts(doc: VerdictDoc) -> Iterator[tuple[str, str]]:
     if (seconds := heading.elapsed_s(run)) is not None:
         yield "Elapsed" if run.end is not None else "So far", duration(seconds)
     if run.nodes:
-        yield f"Node{'s' if len(run.nodes) > 1 else ''}", _some(run.nodes)
+        yield f"Node{'s' if len(run.nodes) > 1 else ''}", _name_list(run.nodes)
     if sizes := [word(count, unit) for count, unit in ((run.n_ranks, "ranks"), (run.n_gpus, "GPUs")) if count]:
         yield "Size", ", ".join(sizes)
     if len(run.attempts) > 1:
@@ -272,7 +272,7 @@ def facts(doc: VerdictDoc) -> Iterator[tuple[str, str]]:
             yield label, f"shifted by {duration(offset)} to match the scheduler's clock"
 
 
-def _some(names: Sequence[str]) -> str:
+def _name_list(names: Sequence[str]) -> str:
     return word(tuple(names)) if len(names) <= 4 else f"{len(names):,}: {names[0]} to {names[-1]}"
 
 
@@ -285,7 +285,7 @@ def _progress(progress: ProgressDoc) -> str:
 # -- citations
 
 
-def numbered(names: Iterable[str]) -> list[tuple[str, str]]:
+def citation_links(names: Iterable[str]) -> list[tuple[str, str]]:
     """The links after a claim, (id, text): 1, 2, 5\N{EN DASH}9."""
     ids = list(dict.fromkeys(names))
     if len(ids) <= MAX_CITATION_LINKS:
@@ -308,7 +308,7 @@ def _citations(doc: VerdictDoc, around: Mapping[Position, Excerpt]) -> Iterator[
     shown: dict[tuple[str, int], str] = {}
     for name, cite in doc.cites.items():
         excerpt = around.get(positions[name]) if name in positions else None
-        if excerpt is not None and excerpt.line == 1 and not _holds(excerpt, cite):
+        if excerpt is not None and excerpt.line == 1 and not _contains_quote(excerpt, cite):
             excerpt = None
         lines: list[tuple[int, str, bool]] = []
         elsewhere = ""
@@ -328,12 +328,12 @@ def _figure(cite: CiteDoc) -> str:
     """The cited value, with the name of its field; empty if the value is the whole line."""
     if cite.text and str(cite.value).strip() == cite.text.strip():
         return ""
-    query = None if citations.is_measured(cite) or cite.plane == "scheduler" else parsed(cite.query)
+    query = None if citations.is_measured(cite) or cite.plane == "scheduler" else parse_query(cite.query)
     name = "" if query is None else query.reduced or query.reducer or ""
     return f"{name} = {word(citations.figure(cite))}".strip()
 
 
-def _holds(excerpt: Excerpt, cite: CiteDoc) -> bool:
+def _contains_quote(excerpt: Excerpt, cite: CiteDoc) -> bool:
     """Whether the excerpt contains the line that the citation quotes. Rows of binary formats have no line."""
     words = cite.text.split()[:3]
     text = excerpt.lines[excerpt.line - excerpt.first]

@@ -93,7 +93,7 @@ def _counter(name: str, text: str, values_of: FieldValues, default: bool = True)
     return DcgmField(f"DCGM_FI_{name}", "counter", text, "whole", values_of, default)
 
 
-def _profiled(name: str, text: str, row: int, default: bool = True, style: Style = "ratio") -> DcgmField:
+def _profiling_field(name: str, text: str, row: int, default: bool = True, style: Style = "ratio") -> DcgmField:
     return DcgmField(f"DCGM_FI_{name}", "gauge", text, style, lambda node: node.signals.activity[row], default, True)
 
 
@@ -131,15 +131,15 @@ FIELDS: Sequence[DcgmField] = (
     _counter("DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL", "Total number of NVLink retries.", lambda n: n.fault_counter("nvlink_replay"), False),
     _counter("DEV_NVLINK_BANDWIDTH_TOTAL", "Total number of NVLink bandwidth counters for all lanes", _links),
     _gauge("DEV_VGPU_LICENSE_STATUS", "vGPU License status", _zero),
-    _profiled("PROF_GR_ENGINE_ACTIVE", "Ratio of time the graphics engine is active.", physics.ENGINE),
-    _profiled("PROF_SM_ACTIVE", "The ratio of cycles an SM has at least 1 warp assigned.", physics.SM, False),
-    _profiled("PROF_SM_OCCUPANCY", "The ratio of number of warps resident on an SM.", physics.OCCUPANCY, False),
-    _profiled("PROF_PIPE_TENSOR_ACTIVE", "Ratio of time the tensor (HMMA) pipe is active.", physics.TENSOR),
-    _profiled("PROF_DRAM_ACTIVE", "Ratio of cycles the device memory interface is sending or receiving data.", physics.DRAM),
-    _profiled("PROF_PCIE_TX_BYTES", "Total number of bytes transmitted through PCIe TX via NVML.", physics.PCIE_TX, style="whole"),
-    _profiled("PROF_PCIE_RX_BYTES", "Total number of bytes received through PCIe RX via NVML.", physics.PCIE_RX, style="whole"),
-    _profiled("PROF_NVLINK_TX_BYTES", "Rate of data sent over NVLink (in bytes per second).", physics.NVLINK, False, "whole"),
-    _profiled("PROF_NVLINK_RX_BYTES", "Rate of data received over NVLink (in bytes per second).", physics.NVLINK, False, "whole"),
+    _profiling_field("PROF_GR_ENGINE_ACTIVE", "Ratio of time the graphics engine is active.", physics.ENGINE),
+    _profiling_field("PROF_SM_ACTIVE", "The ratio of cycles an SM has at least 1 warp assigned.", physics.SM, False),
+    _profiling_field("PROF_SM_OCCUPANCY", "The ratio of number of warps resident on an SM.", physics.OCCUPANCY, False),
+    _profiling_field("PROF_PIPE_TENSOR_ACTIVE", "Ratio of time the tensor (HMMA) pipe is active.", physics.TENSOR),
+    _profiling_field("PROF_DRAM_ACTIVE", "Ratio of cycles the device memory interface is sending or receiving data.", physics.DRAM),
+    _profiling_field("PROF_PCIE_TX_BYTES", "Total number of bytes transmitted through PCIe TX via NVML.", physics.PCIE_TX, style="whole"),
+    _profiling_field("PROF_PCIE_RX_BYTES", "Total number of bytes received through PCIe RX via NVML.", physics.PCIE_RX, style="whole"),
+    _profiling_field("PROF_NVLINK_TX_BYTES", "Rate of data sent over NVLink (in bytes per second).", physics.NVLINK, False, "whole"),
+    _profiling_field("PROF_NVLINK_RX_BYTES", "Rate of data received over NVLink (in bytes per second).", physics.NVLINK, False, "whole"),
 )
 # fmt: on
 
@@ -147,15 +147,15 @@ FIELDS: Sequence[DcgmField] = (
 def write(sim: Simulation, node: str, sink: MetricSink) -> None:
     """Write everything that a node's exporter served."""
     telemetry = sim.scenario.telemetry
-    times, answered = scrapes(sim, node, "gpu")
+    times, is_answered = scrapes(sim, node, "gpu")
     if not len(times):
         return
     gpus = range(sim.scenario.cluster.gpus_per_node)
     gpu_tenants = [tenants(sim, node, gpu) for gpu in gpus]
     tracks = [track_of(sim, node, gpu, gpu_tenants[gpu]) for gpu in gpus]
-    before = float(times[0]) - telemetry.interval_s
-    node_signals = NodeSignals(sim, node, times, physics.gpu_signals(sim, node, tracks, times, before))
-    spans = [_spans(sim, node, gpu, gpu_tenants[gpu], times, answered) for gpu in gpus]
+    previous_time = float(times[0]) - telemetry.interval_s
+    node_signals = NodeSignals(sim, node, times, physics.gpu_signals(sim, node, tracks, times, previous_time))
+    spans = [_spans(sim, node, gpu, gpu_tenants[gpu], times, is_answered) for gpu in gpus]
     times_ms = np.rint(times * 1000).astype(np.int64)
     stamps = [[times_ms[rows] for _, rows in spans[gpu]] for gpu in gpus]
     for field in FIELDS:
@@ -171,10 +171,10 @@ def write(sim: Simulation, node: str, sink: MetricSink) -> None:
 
 
 def _spans(
-    sim: Simulation, node: str, gpu: int, gpu_tenants: list[Tenant], times: Array, answered: NDArray[np.bool_]
+    sim: Simulation, node: str, gpu: int, gpu_tenants: list[Tenant], times: Array, is_answered: NDArray[np.bool_]
 ) -> list[tuple[dict[str, str], NDArray[np.intp]]]:
     """(labels, scrape indices) of a GPU: the job's label comes and goes."""
-    usable = answered & (times < sim.lost_gpus.get((node, gpu), math.inf))
+    usable = is_answered & (times < sim.lost_gpus.get((node, gpu), math.inf))
     labels = gpu_labels(sim, node, gpu)
     spans: list[tuple[dict[str, str], NDArray[np.intp]]] = []
     unlabeled = usable.copy()

@@ -83,11 +83,11 @@ class HostSignals:
 
 def write(sim: Simulation, node: str, sink: MetricSink) -> None:
     """Write everything that a machine's exporter served."""
-    times, answered = scrapes(sim, node, "host")
+    times, is_answered = scrapes(sim, node, "host")
     if not len(times):
         return
-    host = _host(sim, node, times)
-    rows = np.flatnonzero(answered)
+    host = _host_signals(sim, node, times)
+    rows = np.flatnonzero(is_answered)
     times_ms = np.rint(times * 1000).astype(np.int64)[rows]
     instance = {"instance": f"{node}:9100", "job": "node"}
     for name, kind, help_text, all_series in _families(host):
@@ -99,7 +99,7 @@ def write(sim: Simulation, node: str, sink: MetricSink) -> None:
             sink.series({**labels, **instance}, times_ms, values[rows], "whole" if is_integer else "short")
 
 
-def _host(sim: Simulation, node: str, times: Array) -> HostSignals:
+def _host_signals(sim: Simulation, node: str, times: Array) -> HostSignals:
     gpus = range(sim.scenario.cluster.gpus_per_node)
     tracks = [track_of(sim, node, gpu, tenants(sim, node, gpu)) for gpu in gpus]
     amounts = np.zeros((len(times), 4))

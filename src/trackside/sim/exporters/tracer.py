@@ -110,24 +110,24 @@ def _op(process: TracedProcess) -> dict[str, str]:
     return {"op": "AllReduce", "comm": process.comm}
 
 
-def _started(process: TracedProcess) -> Iterator[LabeledValues]:
+def _collectives_started(process: TracedProcess) -> Iterator[LabeledValues]:
     if process.comm:
         yield _op(process), process.collectives + process.integrals[:, STATE_COUNT + 4]
 
 
-def _completed(process: TracedProcess) -> Iterator[LabeledValues]:
+def _collectives_completed(process: TracedProcess) -> Iterator[LabeledValues]:
     if process.comm:
         yield _op(process), process.collectives
 
 
-def _seconds(process: TracedProcess) -> Iterator[LabeledValues]:
+def _collective_seconds(process: TracedProcess) -> Iterator[LabeledValues]:
     if process.comm:
         integrals = process.integrals
         overlapped = 0.2 * integrals[:, RankState.COMPUTE]
         yield _op(process), overlapped + integrals[:, RankState.COLLECTIVE] + integrals[:, RankState.WAIT]
 
 
-def _lost(process: TracedProcess) -> Iterator[LabeledValues]:
+def _lost_events(process: TracedProcess) -> Iterator[LabeledValues]:
     yield {}, np.zeros(len(process.rows))
 
 
@@ -138,16 +138,16 @@ COUNTERS = (
     TracerCounter("trackside_cuda_api_seconds_total", "Time in CUDA API calls.", "decimal", _api_seconds),
     TracerCounter("trackside_cuda_api_calls_total", "CUDA API calls.", "whole", _api_calls),
     TracerCounter("trackside_cuda_memcpy_bytes_total", "Bytes copied.", "whole", _copies),
-    TracerCounter("trackside_nccl_collectives_started_total", "Collectives begun.", "whole", _started),
-    TracerCounter("trackside_nccl_collectives_completed_total", "Collectives done.", "whole", _completed),
-    TracerCounter("trackside_nccl_collective_seconds_total", "Time in collectives.", "decimal", _seconds),
-    TracerCounter("trackside_tracer_lost_events_total", "Events the tracer could not keep.", "whole", _lost),
+    TracerCounter("trackside_nccl_collectives_started_total", "Collectives begun.", "whole", _collectives_started),
+    TracerCounter("trackside_nccl_collectives_completed_total", "Collectives done.", "whole", _collectives_completed),
+    TracerCounter("trackside_nccl_collective_seconds_total", "Time in collectives.", "decimal", _collective_seconds),
+    TracerCounter("trackside_tracer_lost_events_total", "Events the tracer could not keep.", "whole", _lost_events),
 )
 
 
 def write(sim: Simulation, node: str, sink: MetricSink) -> None:
     """Write everything that a node's tracer served."""
-    times, answered = scrapes(sim, node, "tracer")
+    times, is_answered = scrapes(sim, node, "tracer")
     if not len(times):
         return
     times_ms = np.rint(times * 1000).astype(np.int64)
@@ -155,7 +155,7 @@ def write(sim: Simulation, node: str, sink: MetricSink) -> None:
         (attempt, placement) for attempt in sim.attempts for placement in attempt.placements if placement.node == node
     ]
     restart_times = restarts(sim, node, "tracer")
-    processes = _processes(sim, running, times, answered, restart_times)
+    processes = _processes(sim, running, times, is_answered, restart_times)
     for counter in COUNTERS:
         all_series = [(process, labels, values) for process in processes for labels, values in counter.make(process)]
         if not all_series:
@@ -165,7 +165,7 @@ def write(sim: Simulation, node: str, sink: MetricSink) -> None:
             sink.series(
                 {**process.labels, **labels}, times_ms[process.rows], _since_restart(process, values), counter.style
             )
-    _gauges(sim, node, sink, times, times_ms, answered, running, processes)
+    _gauges(sim, node, sink, times, times_ms, is_answered, running, processes)
 
 
 def _since_restart(process: TracedProcess, values: Array) -> Array:
@@ -180,7 +180,7 @@ def _processes(
     sim: Simulation,
     running: list[tuple[JobAttempt, Placement]],
     times: Array,
-    answered: NDArray[np.bool_],
+    is_answered: NDArray[np.bool_],
     restart_times: list[float],
 ) -> list[TracedProcess]:
     """All processes that had a context on this node; ranks on one track share its integrals."""
@@ -191,7 +191,7 @@ def _processes(
         if id(track) not in integrals_of:
             integrals_of[id(track)] = track.integral().at(times)
         for begin, end in track.processes:
-            rows = np.flatnonzero(answered & (times >= begin) & (times < end))
+            rows = np.flatnonzero(is_answered & (times >= begin) & (times < end))
             if not len(rows):
                 continue
             labels = {"node": placement.node, "gpu": str(placement.gpu), "pid": str(sim.pid(attempt, placement.rank))}
@@ -227,7 +227,7 @@ def _gauges(
     sink: MetricSink,
     times: Array,
     times_ms: NDArray[np.int64],
-    answered: NDArray[np.bool_],
+    is_answered: NDArray[np.bool_],
     running: list[tuple[JobAttempt, Placement]],
     processes: list[TracedProcess],
 ) -> None:
@@ -240,7 +240,7 @@ def _gauges(
     sink.family("trackside_gpu_process_attached", "gauge", "1 while a process holds a CUDA context.")
     for gpu in range(sim.scenario.cluster.gpus_per_node):
         for tenant in tenants(sim, node, gpu):
-            rows = np.flatnonzero(answered & (times >= tenant.start) & (times < tenant.end))
+            rows = np.flatnonzero(is_answered & (times >= tenant.start) & (times < tenant.end))
             attached = np.ones(len(rows))
             if tenant.attempt >= 0:
                 spans = sim.attempts[tenant.attempt].track(tenant.rank).processes
@@ -254,10 +254,10 @@ def _gauges(
     sink.family("trackside_tracer_attached", "gauge", "Whether tracing sees this process.")
     for attempt, placement in running:
         began = attempt.phases.get("import", (attempt.end, attempt.end))[0] + 1
-        rows = np.flatnonzero(answered & (times >= began) & (times < attempt.end))
+        rows = np.flatnonzero(is_answered & (times >= began) & (times < attempt.end))
         labels = {"node": node, "pid": str(sim.pid(attempt, placement.rank))}
         sink.series(labels, times_ms[rows], np.ones(len(rows)), "whole")
-    rows = np.flatnonzero(answered)
+    rows = np.flatnonzero(is_answered)
     rng = sim.rng(f"collectors/{node}")
     for name, help_text in (("success", "Whether a collector worked."), ("seconds", "Time a collector took.")):
         sink.family(f"trackside_collector_{name}", "gauge", help_text)

@@ -12,12 +12,12 @@ from trackside.sim.watch import scrapes
 
 def write(sim: Simulation, sink: MetricSink) -> None:
     """Write the gauges of every attempt of the job, scraped on its first node."""
-    times, answered = scrapes(sim, sim.attempt.nodes[0], "training")
+    times, is_answered = scrapes(sim, sim.attempt.nodes[0], "training")
     rows = []
     for attempt in sim.attempts:
         progress = list(points(attempt, 1))
         ends = np.array([point.time for point in progress])
-        for time in times[answered]:
+        for time in times[is_answered]:
             if len(ends) and ends[0] <= time < attempt.end:
                 rows.append((time, attempt.job, progress[int(np.searchsorted(ends, time, "right")) - 1]))  # noqa: PERF401
     if not rows:

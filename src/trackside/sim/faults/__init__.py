@@ -1,5 +1,5 @@
-"""What goes wrong: one module per fault. A module in this package is registered because it is here; the fields of
-its class are the keys of its table in the scenario."""
+"""The faults that can be injected: one module per fault, registered because it lies in this package. The fields of its
+class are the keys of its table in the scenario."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trackside.sim.truth import InjectedFault
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class SimulatedFault:
     """Base of all faults. ``prepare`` may change what steps cost, before the run is played; ``apply`` changes what then
     happens.
 
@@ -41,7 +41,7 @@ class Fault:
 
     def start_time(self, sim: Simulation) -> float:
         """When the fault begins, POSIX seconds."""
-        return sim.when(self.at, f"fault {self.kind}: at")
+        return sim.time_of(self.at, f"fault {self.kind}: at")
 
     def placement(self, sim: Simulation) -> Placement:
         """The rank that it hits. Raises ScenarioError if there is none."""
@@ -82,8 +82,8 @@ class Fault:
         return zlib.crc32(f"{sim.scenario.seed}/{self.kind}".encode()) % count
 
 
-FaultClass = TypeVar("FaultClass", bound=Fault)
-_KINDS: dict[str, type[Fault]] = {}
+FaultClass = TypeVar("FaultClass", bound=SimulatedFault)
+_KINDS: dict[str, type[SimulatedFault]] = {}
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
@@ -100,7 +100,7 @@ def fault(kind: str) -> Callable[[type[FaultClass]], type[FaultClass]]:
 
 
 @cache
-def faults() -> Mapping[str, type[Fault]]:
+def faults() -> Mapping[str, type[SimulatedFault]]:
     """kind -> class of the fault."""
     for module in pkgutil.iter_modules(__path__):
         importlib.import_module(f"{__name__}.{module.name}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trackside.sim.endings import CODE, RankDeath, crash, traceback
-from trackside.sim.faults import Fault, fault
+from trackside.sim.faults import SimulatedFault, fault
 from trackside.sim.faults.ecc import ADVICE
 from trackside.sim.kernel_lines import xid
 from trackside.sim.simulation import Simulation
@@ -16,7 +16,7 @@ TEXTS = {
 
 
 @fault("app-exception")
-class AppException(Fault):
+class AppException(SimulatedFault):
     """A rank raises in mid-training; with ``illegal_access`` the job's own kernel faults."""
 
     fault_class: str = "code"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from trackside.sim.faults import Fault, fault
+from trackside.sim.faults import SimulatedFault, fault
 from trackside.sim.hardware import INLET_CELSIUS
 from trackside.sim.scenario import ScenarioError
 from trackside.sim.simulation import Simulation, StepCostRule, ThrottlePeriod
@@ -18,7 +18,7 @@ REASONS = {
 
 
 @fault("clock-throttle")
-class ClockThrottle(Fault):
+class ClockThrottle(SimulatedFault):
     """Cooling fails on a GPU or a node, or the power brake is applied: clocks fall, steps take longer."""
 
     reason: str = "thermal"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trackside.sim.endings import CODE, SITE, finish, hang, slurm_notice, traceback
-from trackside.sim.faults import Fault, fault
+from trackside.sim.faults import SimulatedFault, fault
 from trackside.sim.simulation import Simulation
 from trackside.sim.timeline import RankState
 
@@ -11,7 +11,7 @@ CAUSES = ("stuck", "loader-killed", "rank-killed")
 
 
 @fault("collective-hang")
-class CollectiveHang(Fault):
+class CollectiveHang(SimulatedFault):
     """A rank is stuck on the host, loses its data loader, or is killed alone; its peers spin in an all-reduce."""
 
     cause: str = "stuck"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trackside.sim.endings import CODE, SITE, RankDeath, crash, hang, traceback
-from trackside.sim.faults import Fault, fault
+from trackside.sim.faults import SimulatedFault, fault
 from trackside.sim.simulation import Simulation
 from trackside.sim.timeline import RankState
 
@@ -22,7 +22,7 @@ FRAMES = {
 
 
 @fault("cuda-oom")
-class CudaOom(Fault):
+class CudaOom(SimulatedFault):
     """torch.OutOfMemoryError: at model load, in the first step, or later on a long batch."""
 
     phase: str = "first-step"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trackside.sim.endings import CODE, SITE, RankDeath, crash, hang, traceback
-from trackside.sim.faults import Fault, fault
+from trackside.sim.faults import SimulatedFault, fault
 from trackside.sim.kernel_lines import xid
 from trackside.sim.scenario import ScenarioError
 from trackside.sim.simulation import NodeStateChange, Simulation
@@ -16,7 +16,7 @@ ADVICE = (
 
 
 @fault("ecc")
-class Ecc(Fault):
+class Ecc(SimulatedFault):
     """An uncorrectable ECC error: Xid 48, a row to remap, and the process that used the row is lost."""
 
     errors: int = 1

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from trackside.sim.endings import CODE, RankDeath, crash, hang, traceback
-from trackside.sim.faults import Fault, fault
+from trackside.sim.faults import SimulatedFault, fault
 from trackside.sim.faults.ecc import ADVICE
 from trackside.sim.kernel_lines import xid
 from trackside.sim.simulation import NodeStateChange, Simulation
 
 
 @fault("gpu-lost")
-class GpuLost(Fault):
+class GpuLost(SimulatedFault):
     """Xid 79: no more samples of that GPU; its process fails or never returns from the driver."""
 
     hangs: bool = False

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from trackside.sim.endings import finish, slurm_notice
-from trackside.sim.faults import Fault, fault
+from trackside.sim.faults import SimulatedFault, fault
 from trackside.sim.simulation import Simulation
 from trackside.sim.timeline import RankState
 
 
 @fault("idle-hang")
-class IdleHang(Fault):
+class IdleHang(SimulatedFault):
     """The process is alive but stuck on the host: with its memory on the GPU, or without ever using the GPU."""
 
     at: str = "10%"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from trackside.sim.faults import Fault, fault
+from trackside.sim.faults import SimulatedFault, fault
 from trackside.sim.simulation import Simulation
 from trackside.sim.truth import InjectedFault
 
 
 @fault("latent-remap")
-class LatentRemap(Fault):
+class LatentRemap(SimulatedFault):
     """Rows remapped and errors counted before the job began; the counters stay constant."""
 
     at: str = "0%"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from trackside.sim.faults import Fault, fault
+from trackside.sim.faults import SimulatedFault, fault
 from trackside.sim.simulation import Simulation, StepCostRule
 
 
 @fault("launch-blocking")
-class LaunchBlocking(Fault):
+class LaunchBlocking(SimulatedFault):
     """CUDA_LAUNCH_BLOCKING=1: nothing overlaps, the GPU idles between kernels, launches take as long as kernels."""
 
     at: str = "0%"

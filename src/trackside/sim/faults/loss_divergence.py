@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 
 from trackside.sim.endings import CODE, RankDeath, crash, traceback
-from trackside.sim.faults import Fault, fault
+from trackside.sim.faults import SimulatedFault, fault
 from trackside.sim.simulation import Simulation
 
 VARIANTS = {"nan": "non-finite", "explode": "diverging", "plateau": "plateau", "flat": "flat", "spike": ""}
 
 
 @fault("loss-divergence")
-class LossDivergence(Fault):
+class LossDivergence(SimulatedFault):
     """nan, explode, plateau (high and constant) or flat from the first step; a spike recovers and is not a fault."""
 
     at: str = "30%"

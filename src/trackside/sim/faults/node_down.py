@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 
 from trackside.sim.endings import finish, slurm_notice
-from trackside.sim.faults import Fault, fault
+from trackside.sim.faults import SimulatedFault, fault
 from trackside.sim.kernel_lines import xid
 from trackside.sim.simulation import NodeStateChange, Simulation
 from trackside.sim.timeline import RankState
 
 
 @fault("node-down")
-class NodeDown(Fault):
+class NodeDown(SimulatedFault):
     """A node stops answering; Slurm notices after a while and ends the job."""
 
     notice_s: float = 90.0
@@ -24,14 +24,14 @@ class NodeDown(Fault):
 
     def apply(self, sim: Simulation) -> None:
         placement, time, attempt = self.placement(sim), self.start_time(sim), sim.attempt
-        lost = self.node_ranks(sim)
+        lost_ranks = self.node_ranks(sim)
         attempt.truncate(time)
         end_time = time + self.notice_s
-        attempt.add_activity(lost, time, end_time, RankState.OFF)
-        attempt.release(lost, time)
-        others = attempt.other_ranks(lost)
-        attempt.add_activity(others, time, end_time + 1, RankState.SPIN, in_flight=1.0)
-        attempt.release(others, end_time + 1)
+        attempt.add_activity(lost_ranks, time, end_time, RankState.OFF)
+        attempt.release(lost_ranks, time)
+        remaining_ranks = attempt.other_ranks(lost_ranks)
+        attempt.add_activity(remaining_ranks, time, end_time + 1, RankState.SPIN, in_flight=1.0)
+        attempt.release(remaining_ranks, end_time + 1)
         sim.down_nodes[placement.node] = (time, time + self.back_after_s if self.back_after_s else math.inf)
         if attempt.nodes[0] != placement.node:
             attempt.log(end_time, f"srun: error: Node failure on {placement.node}")
@@ -55,6 +55,6 @@ class NodeDown(Fault):
             )  # fmt: skip
         else:
             self.record_truth(
-                sim, "F1", "infrastructure", since=time, nodes=(placement.node,), ranks=tuple(lost),
+                sim, "F1", "infrastructure", since=time, nodes=(placement.node,), ranks=tuple(lost_ranks),
                 enough=(("scheduler",), *log_planes), halts=True,
             )  # fmt: skip

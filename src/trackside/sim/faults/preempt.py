@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from trackside.sim.attempt import JobAttempt
 from trackside.sim.endings import cancel_job
-from trackside.sim.faults import Fault, fault
+from trackside.sim.faults import SimulatedFault, fault
 from trackside.sim.schedule import play_attempt
 from trackside.sim.simulation import Simulation
 
 
 @fault("preempt")
-class Preempt(Fault):
+class Preempt(SimulatedFault):
     """PREEMPTED or REQUEUED, back to the queue, and a second start that resumes from the last checkpoint or not."""
 
     requeue: bool = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trackside.sim.endings import RankDeath, crash, finish, traceback
-from trackside.sim.faults import Fault, fault
+from trackside.sim.faults import SimulatedFault, fault
 from trackside.sim.simulation import Simulation
 from trackside.sim.timeline import RankState
 
@@ -18,7 +18,7 @@ TEXTS = {
 
 
 @fault("rendezvous-hang")
-class RendezvousHang(Fault):
+class RendezvousHang(SimulatedFault):
     """Every rank waits for the others before there is a process group: until a socket times out, or forever."""
 
     at: str = "0%"

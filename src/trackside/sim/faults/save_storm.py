@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from trackside.sim.attempt import Interruption
-from trackside.sim.faults import Fault, fault
+from trackside.sim.faults import SimulatedFault, fault
 from trackside.sim.simulation import Simulation, StepCostRule
 
 
 @fault("save-storm")
-class FrequentSaves(Fault):
+class FrequentSaves(SimulatedFault):
     """Saving takes most of the wall time."""
 
     at: str = "0%"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trackside.sim.endings import RankDeath, crash, finish
-from trackside.sim.faults import Fault, fault
+from trackside.sim.faults import SimulatedFault, fault
 from trackside.sim.kernel_lines import oom_kill, segfault
 from trackside.sim.simulation import HostEffect, Simulation
 from trackside.sim.timeline import RankState
@@ -12,7 +12,7 @@ SIGNALS = {"SIGKILL": 9, "SIGSEGV": 11, "SIGABRT": 6, "SIGBUS": 7}
 
 
 @fault("signal-kill")
-class SignalKill(Fault):
+class SignalKill(SimulatedFault):
     """The kernel kills ranks because host memory is exhausted, or native code crashes."""
 
     signal: str = "SIGKILL"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trackside.sim.attempt import JobAttempt
 from trackside.sim.endings import CODE, SITE, RankDeath, crash, finish, slurm_notice, traceback
-from trackside.sim.faults import Fault, fault
+from trackside.sim.faults import SimulatedFault, fault
 from trackside.sim.schedule import learning_curve, play_attempt
 from trackside.sim.simulation import Simulation
 from trackside.sim.timeline import RankState
@@ -19,7 +19,7 @@ CRASHES = {
 
 
 @fault("silent-resume")
-class SilentResume(Fault):
+class SilentResume(SimulatedFault):
     """A parent job runs first; the job depends on it and starts from scratch, or cannot load its checkpoint."""
 
     at: str = "0%"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from trackside.sim.faults import Fault, fault
+from trackside.sim.faults import SimulatedFault, fault
 from trackside.sim.simulation import Simulation, StepCostRule
 
 
 @fault("slow-interconnect")
-class SlowInterconnect(Fault):
+class SlowInterconnect(SimulatedFault):
     """Communication takes ``factor`` times as long on all ranks: GPUs spin while they wait for data."""
 
     at: str = "0%"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trackside.sim.endings import CODE, SITE, Frame, RankDeath, crash, traceback
-from trackside.sim.faults import Fault, fault
+from trackside.sim.endings import CODE, SITE, RankDeath, TracebackFrame, crash, traceback
+from trackside.sim.faults import SimulatedFault, fault
 from trackside.sim.simulation import Simulation
 from trackside.sim.timeline import RankState
 
@@ -15,7 +15,7 @@ class StartupException:
     """An exception, its frames, and the start-up phase in which it is raised."""
 
     exception: str
-    frames: tuple[Frame, ...]
+    frames: tuple[TracebackFrame, ...]
     phase: str
 
 
@@ -90,7 +90,7 @@ TEXTS = {
 
 
 @fault("startup-crash")
-class StartupCrash(Fault):
+class StartupCrash(SimulatedFault):
     """Bad data, configuration, environment or asset: every rank raises the same exception before the first step."""
 
     at: str = "0%"

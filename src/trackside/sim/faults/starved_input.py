@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from trackside.sim.faults import Fault, fault
+from trackside.sim.faults import SimulatedFault, fault
 from trackside.sim.simulation import HostEffect, Simulation, StepCostRule
 
 
 @fault("starved-input")
-class StarvedInput(Fault):
+class StarvedInput(SimulatedFault):
     """Every step waits for its batch: ``data_s`` seconds more than a step normally takes."""
 
     at: str = "0%"

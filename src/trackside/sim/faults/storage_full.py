@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from trackside.sim.endings import CODE, SITE, RankDeath, crash, traceback
-from trackside.sim.faults import Fault, fault
+from trackside.sim.faults import SimulatedFault, fault
 from trackside.sim.simulation import Simulation
 
 
 @fault("storage-full")
-class StorageFull(Fault):
+class StorageFull(SimulatedFault):
     """Saving raises: no space is left, or the quota is used up."""
 
     quota: bool = False

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from trackside.sim.endings import hang
-from trackside.sim.faults import Fault, fault
+from trackside.sim.faults import SimulatedFault, fault
 from trackside.sim.kernel_lines import blocked, nfs_back, nfs_lost
 from trackside.sim.simulation import HostEffect, Simulation, StepPause
 
 
 @fault("storage-stall")
-class StorageStall(Fault):
+class StorageStall(SimulatedFault):
     """A rank blocks in a read; the others wait for it. If the server comes back in time, the run continues."""
 
     resumes_after_s: float = 180.0

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from trackside.sim.faults import Fault, fault
+from trackside.sim.faults import SimulatedFault, fault
 from trackside.sim.simulation import HostEffect, Simulation, StepCostRule
 
 
 @fault("straggler")
-class Straggler(Fault):
+class Straggler(SimulatedFault):
     """Every step waits for one rank: a GPU slow for no visible reason, a host under contention, a bad data shard."""
 
     at: str = "0%"

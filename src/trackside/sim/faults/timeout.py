@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from trackside.sim.faults import Fault, fault
+from trackside.sim.faults import SimulatedFault, fault
 from trackside.sim.scenario import ScenarioError
 from trackside.sim.simulation import Simulation
 
 
 @fault("timeout")
-class Timeout(Fault):
+class Timeout(SimulatedFault):
     """A healthy run is ended at its wall-clock limit: ``share`` of the time that it would take."""
 
     at: str = "0%"

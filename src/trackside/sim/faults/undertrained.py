@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from trackside.sim.faults import Fault, fault
+from trackside.sim.faults import SimulatedFault, fault
 from trackside.sim.simulation import Simulation
 
 
 @fault("undertrained")
-class TooFewSteps(Fault):
+class TooFewSteps(SimulatedFault):
     """The run completes after very few steps. (Set job.log_every to 1 to print each of them.)"""
 
     at: str = "0%"

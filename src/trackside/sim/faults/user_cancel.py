@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from trackside.sim.endings import cancel_job
-from trackside.sim.faults import Fault, fault
+from trackside.sim.faults import SimulatedFault, fault
 from trackside.sim.simulation import Simulation
 
 
 @fault("user-cancel")
-class UserCancel(Fault):
+class UserCancel(SimulatedFault):
     """scancel by its owner, during good training."""
 
     def apply(self, sim: Simulation) -> None:

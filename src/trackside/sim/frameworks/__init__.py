@@ -7,10 +7,10 @@ import pkgutil
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 
-from trackside.sim.attempt import JobAttempt, LogEntry
+from trackside.sim.attempt import JobAttempt, PrintedText
 from trackside.sim.simulation import Simulation
 
-Lines = Callable[[Simulation, JobAttempt], Iterator[LogEntry]]
+Lines = Callable[[Simulation, JobAttempt], Iterator[PrintedText]]
 """Everything that the job's own code prints, up to what the attempt's phases and steps reached."""
 
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trackside.sim.attempt import JobAttempt, LogEntry
+from trackside.sim.attempt import JobAttempt, PrintedText
 from trackside.sim.progress import points
 from trackside.sim.simulation import Simulation
 
 
-def lines(sim: Simulation, attempt: JobAttempt) -> Iterator[LogEntry]:
+def lines(sim: Simulation, attempt: JobAttempt) -> Iterator[PrintedText]:
     """Set-up, steps and checkpoints."""
     home = attempt.placements[0].node
 
-    def entry(time: float, text: str) -> LogEntry:
-        return LogEntry(time, f"{sim.wall_clock(time, home):%Y-%m-%d %H:%M:%S} | INFO | {text}", 0)
+    def entry(time: float, text: str) -> PrintedText:
+        return PrintedText(time, f"{sim.wall_clock(time, home):%Y-%m-%d %H:%M:%S} | INFO | {text}", 0)
 
     ranks = len(attempt.placements)
     if "rendezvous" in attempt.phases:
@@ -35,7 +35,7 @@ def lines(sim: Simulation, attempt: JobAttempt) -> Iterator[LogEntry]:
     if "train" not in attempt.phases:
         return
     total = sim.scenario.job.planned_steps or attempt.last_step
-    for point in points(attempt, sim.scenario.job.log_every, first=True):
+    for point in points(attempt, sim.scenario.job.log_every, with_first=True):
         loss = "nan" if point.loss != point.loss else f"{point.loss:.4f}"
         yield entry(
             point.time,

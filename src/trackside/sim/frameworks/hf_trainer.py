@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trackside.sim.attempt import JobAttempt, LogEntry
+from trackside.sim.attempt import JobAttempt, PrintedText
 from trackside.sim.progress import ProgressPoint, bar, clock, points
 from trackside.sim.simulation import Simulation
 
 
-def lines(sim: Simulation, attempt: JobAttempt) -> Iterator[LogEntry]:
+def lines(sim: Simulation, attempt: JobAttempt) -> Iterator[PrintedText]:
     """Banner, dicts, evaluations, saves and the summary."""
     job = sim.scenario.job
     total = job.planned_steps or attempt.last_step
     if attempt.loaded_checkpoint and "load" in attempt.phases:
-        yield LogEntry(attempt.phases["load"][0] + 2, f"Loading model from {attempt.loaded_checkpoint}.", 0)
+        yield PrintedText(attempt.phases["load"][0] + 2, f"Loading model from {attempt.loaded_checkpoint}.", 0)
     if "train" not in attempt.phases:
         return
     begin = attempt.phases["train"][0]
@@ -35,7 +35,7 @@ def lines(sim: Simulation, attempt: JobAttempt) -> Iterator[LogEntry]:
         yield from _summary(attempt, attempt.phases["end"][0], begin, total, sim)
 
 
-def _banner(sim: Simulation, attempt: JobAttempt, begin: float, total: int) -> Iterator[LogEntry]:
+def _banner(sim: Simulation, attempt: JobAttempt, begin: float, total: int) -> Iterator[PrintedText]:
     job, ranks = sim.scenario.job, len(attempt.placements)
     batch_per_device = 4
     head = [
@@ -48,7 +48,7 @@ def _banner(sim: Simulation, attempt: JobAttempt, begin: float, total: int) -> I
         f"  Total optimization steps = {total:,}",
         "  Number of trainable parameters = 8,030,261,248",
     ]
-    yield LogEntry(begin, "\n".join(head), 0)
+    yield PrintedText(begin, "\n".join(head), 0)
     if attempt.first_step and attempt.loaded_checkpoint:
         resumed = [
             "  Continuing training from checkpoint, will skip to saved global_step",
@@ -56,12 +56,12 @@ def _banner(sim: Simulation, attempt: JobAttempt, begin: float, total: int) -> I
             f"  Continuing training from global step {attempt.first_step}",
             f"  Will skip the first 0 epochs then the first {attempt.first_step} batches in the first epoch.",
         ]
-        yield LogEntry(begin + 0.01, "\n".join(resumed), 0)
+        yield PrintedText(begin + 0.01, "\n".join(resumed), 0)
     drawn = bar(attempt.first_step, total, 0, 1).partition("<")[0]
-    yield LogEntry(begin + 0.02, f"\r{drawn}<?, ?it/s]", 0, end="")
+    yield PrintedText(begin + 0.02, f"\r{drawn}<?, ?it/s]", 0, end="")
 
 
-def _dict(attempt: JobAttempt, point: ProgressPoint, total: int, epochs: int) -> LogEntry:
+def _dict(attempt: JobAttempt, point: ProgressPoint, total: int, epochs: int) -> PrintedText:
     drawn = bar(point.step, total, point.elapsed, point.pace)
     values = {
         "loss": _short(point.loss),
@@ -70,22 +70,22 @@ def _dict(attempt: JobAttempt, point: ProgressPoint, total: int, epochs: int) ->
         "epoch": f"{point.step / total * epochs:.2f}",
     }
     items = ", ".join(f"'{name}': {value}" for name, value in values.items())
-    return LogEntry(point.time, f"\r{drawn}\r{' ' * 50}\r{{{items}}}\n\r{drawn}", 0, error=True, end="")
+    return PrintedText(point.time, f"\r{drawn}\r{' ' * 50}\r{{{items}}}\n\r{drawn}", 0, error=True, end="")
 
 
 def _short(loss: float) -> str:
     return "nan" if loss != loss else f"{loss:.4f}"
 
 
-def _mark(kind: str, step: int, start: float, end: float, point: ProgressPoint) -> LogEntry:
+def _mark(kind: str, step: int, start: float, end: float, point: ProgressPoint) -> PrintedText:
     if kind == "checkpoint":
-        return LogEntry(start, f"\nSaving model checkpoint to output/checkpoint-{step}", 0, error=True)
+        return PrintedText(start, f"\nSaving model checkpoint to output/checkpoint-{step}", 0, error=True)
     loss = _short(point.loss * 1.04)
     text = f"{{'eval_loss': {loss}, 'eval_runtime': {end - start:.4f}, 'eval_samples_per_second': 61.2, 'eval_steps_per_second': 1.92, 'epoch': 0.5}}"
-    return LogEntry(end, f"\r{' ' * 50}\r{text}", 0, error=True)
+    return PrintedText(end, f"\r{' ' * 50}\r{text}", 0, error=True)
 
 
-def _summary(attempt: JobAttempt, now: float, begin: float, total: int, sim: Simulation) -> Iterator[LogEntry]:
+def _summary(attempt: JobAttempt, now: float, begin: float, total: int, sim: Simulation) -> Iterator[PrintedText]:
     runtime = now - begin
     mean = next((point.loss for point in points(attempt, max(1, len(attempt.step_ends) // 2))), float("nan"))
     done = len(attempt.step_ends)
@@ -94,10 +94,10 @@ def _summary(attempt: JobAttempt, now: float, begin: float, total: int, sim: Sim
         f"'train_steps_per_second': {done / runtime:.3f}, 'train_loss': {_short(mean)}, 'epoch': {sim.scenario.job.epochs}.0}}"
     )
     drawn = bar(total, total, runtime, runtime / max(done, 1))
-    yield LogEntry(now, f"\r{' ' * 50}\r{text}\n\r{drawn}\r{drawn}", 0, error=True)
+    yield PrintedText(now, f"\r{' ' * 50}\r{text}\n\r{drawn}\r{drawn}", 0, error=True)
     table = [
         "***** train metrics *****",
         f"  train_loss               = {_short(mean):>10}",
         f"  train_runtime            = {clock(runtime):>10}",
     ]
-    yield LogEntry(now + 1, "\n".join(table), 0)
+    yield PrintedText(now + 1, "\n".join(table), 0)

@@ -1,1 +1,1 @@
-"""What the scheduler, the kernel and the job itself leave behind: one module per source."""
+"""The records of a simulated run: output of the job, Slurm's records and kernel logs, one module per source."""

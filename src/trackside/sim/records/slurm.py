@@ -58,7 +58,9 @@ def sacct(sim: Simulation) -> str:
 
 def _rows(sim: Simulation, attempt: JobAttempt) -> list[str]:
     job, outcome = sim.scenario.job, attempt.outcome
-    state = f"CANCELLED {outcome.by}" if outcome.state == "CANCELLED" and outcome.by else outcome.state
+    state = (
+        f"CANCELLED {outcome.canceled_by}" if outcome.state == "CANCELLED" and outcome.canceled_by else outcome.state
+    )
     per_node = len(attempt.placements) // len(attempt.nodes)
     gpus, nodes, cpus = len(attempt.placements), len(attempt.nodes), sim.scenario.cluster.cores * len(attempt.nodes)
     tres = f"billing={cpus},cpu={cpus},gres/gpu={gpus},mem={nodes * 960}G,node={nodes}"

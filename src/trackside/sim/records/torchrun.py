@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from trackside.catalog.signals import signal_name
-from trackside.sim.attempt import JobAttempt, LogEntry
+from trackside.sim.attempt import JobAttempt, PrintedText
 from trackside.sim.simulation import Simulation
 
 _RUN = "/home/user/venv/lib/python3.11/site-packages/torch/distributed"
@@ -21,22 +21,22 @@ class WorkerExit:
     code: int
 
 
-def banner(sim: Simulation, attempt: JobAttempt) -> Iterator[LogEntry]:
+def banner(sim: Simulation, attempt: JobAttempt) -> Iterator[PrintedText]:
     """The notice about OMP_NUM_THREADS, once per node."""
     if len(attempt.placements) == 1:
         return
     now = attempt.start + 2.0
     for node in attempt.nodes:
-        head = _head(sim, now, node, "W", "torch/distributed/run.py:874")
-        stars = f"{head} *****************************************"
+        prefix = _log_prefix(sim, now, node, "W", "torch/distributed/run.py:874")
+        stars = f"{prefix} *****************************************"
         advice = (
-            f"{head} Setting OMP_NUM_THREADS environment variable for each process to be 1 in default, to avoid your "
+            f"{prefix} Setting OMP_NUM_THREADS environment variable for each process to be 1 in default, to avoid your "
             "system being overloaded, please further tune the variable for optimal performance in your application as needed. "
         )
-        yield LogEntry(now, "\n".join((f"{head} ", stars, advice, stars)), None, node)
+        yield PrintedText(now, "\n".join((f"{prefix} ", stars, advice, stars)), None, node)
 
 
-def _head(sim: Simulation, time: float, node: str, level: str, location: str) -> str:
+def _log_prefix(sim: Simulation, time: float, node: str, level: str, location: str) -> str:
     stamp = sim.wall_clock(time, node)
     agent = 39_000 + sum(map(ord, node)) % 900
     return f"{level}{stamp:%m%d %H:%M:%S}.{stamp.microsecond // 1000:03d}000 {agent} {location}]"
@@ -44,21 +44,21 @@ def _head(sim: Simulation, time: float, node: str, level: str, location: str) ->
 
 def failure(
     sim: Simulation, attempt: JobAttempt, node: str, exits: Sequence[WorkerExit], killed: Sequence[int], now: float
-) -> list[LogEntry]:
+) -> list[PrintedText]:
     """What a node's agent prints if one of its workers failed: teardown of the others, then the summary.
 
-    ``exits``: workers that ended by themselves, the first one first; ``killed``: ranks that the agent then ended by
+    ``exits``: workers that ended without a signal of the agent, in order of time; ``killed``: ranks that the agent then ended by
     SIGTERM.
     """
     first = exits[0]
     placement = attempt.placements[first.rank]
     lines = []
     for rank in killed:
-        head = _head(sim, now, node, "W", "torch/distributed/elastic/multiprocessing/api.py:1028")
-        lines.append(f"{head} Sending process {sim.pid(attempt, rank)} closing signal SIGTERM")
-    head = _head(sim, now + 0.8, node, "E", "torch/distributed/elastic/multiprocessing/api.py:1002")
+        prefix = _log_prefix(sim, now, node, "W", "torch/distributed/elastic/multiprocessing/api.py:1028")
+        lines.append(f"{prefix} Sending process {sim.pid(attempt, rank)} closing signal SIGTERM")
+    prefix = _log_prefix(sim, now + 0.8, node, "E", "torch/distributed/elastic/multiprocessing/api.py:1002")
     lines.append(
-        f"{head} failed (exitcode: {first.code}) local_rank: {placement.local_rank} (pid: {sim.pid(attempt, first.rank)}) "
+        f"{prefix} failed (exitcode: {first.code}) local_rank: {placement.local_rank} (pid: {sim.pid(attempt, first.rank)}) "
         "of binary: /home/user/venv/bin/python3"
     )
     lines += _trace()
@@ -71,7 +71,7 @@ def failure(
     if not other_exits:
         lines.append("  <NO_OTHER_FAILURES>")
     lines += ["-" * 60, "Root Cause (first observed failure):", *_item(sim, attempt, 0, first), rule]
-    return [LogEntry(now + 0.9, "\n".join(lines), None, node, error=True)]
+    return [PrintedText(now + 0.9, "\n".join(lines), None, node, error=True)]
 
 
 def _trace() -> list[str]:
@@ -110,10 +110,10 @@ def _item(sim: Simulation, attempt: JobAttempt, number: int, exit_: WorkerExit) 
     ]
 
 
-def terminated(sim: Simulation, attempt: JobAttempt, node: str, ranks: Sequence[int], now: float) -> LogEntry:
+def termination(sim: Simulation, attempt: JobAttempt, node: str, ranks: Sequence[int], now: float) -> PrintedText:
     """What a node's agent prints when something ends it by SIGTERM."""
-    head = _head(sim, now, node, "W", "torch/distributed/elastic/agent/server/api.py:704")
-    lines = [f"{head} Received Signals.SIGTERM death signal, shutting down workers"]
-    head = _head(sim, now, node, "W", "torch/distributed/elastic/multiprocessing/api.py:1028")
-    lines += [f"{head} Sending process {sim.pid(attempt, rank)} closing signal SIGTERM" for rank in ranks]
-    return LogEntry(now, "\n".join(lines), None, node, error=True)
+    prefix = _log_prefix(sim, now, node, "W", "torch/distributed/elastic/agent/server/api.py:704")
+    lines = [f"{prefix} Received Signals.SIGTERM death signal, shutting down workers"]
+    prefix = _log_prefix(sim, now, node, "W", "torch/distributed/elastic/multiprocessing/api.py:1028")
+    lines += [f"{prefix} Sending process {sim.pid(attempt, rank)} closing signal SIGTERM" for rank in ranks]
+    return PrintedText(now, "\n".join(lines), None, node, error=True)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trackside.stores.embedded.order import Indices, SortedSamples, Stretches, Values, sort_samples
+from trackside.stores.embedded.order import Indices, SortedSamples, StoredSamples, Values, sort_samples
 from trackside.stores.memory_backend import rolled_up
 from trackside.stores.metric_backend import EngineRollup, RollupRequest
 
@@ -26,7 +26,7 @@ reduced."""
 class SampleRead:
     """Samples, and the per-minute aggregates of older ones; ``length_ms`` is the length of the time that was read."""
 
-    samples: Stretches
+    samples: StoredSamples
     minutes: dict[str, NDArray[Any]] | None
     length_ms: int
 
@@ -62,7 +62,7 @@ class RollupTables:
         self._counts = np.zeros((0, 0), dtype=np.int32)
         self._tables: dict[EngineRollup, Values] = {}
 
-    def allocated(self) -> RollupTables:
+    def allocate(self) -> RollupTables:
         """Allocate the tables; before that they are only a plan."""
         self._counts = np.zeros((self.rows, self.width), dtype=np.int32)
         self._tables = {rollup: np.full((self.rows, self.width), np.nan) for rollup in sorted(self.rollups - {"count"})}

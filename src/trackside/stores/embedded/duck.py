@@ -24,7 +24,7 @@ from trackside.model import Position, Series
 from trackside.stores.batches import batches
 from trackside.stores.embedded.cells import RollupTables, SampleRead
 from trackside.stores.embedded.fields import labels_of
-from trackside.stores.embedded.order import Ids, Indices, Stretches, Values
+from trackside.stores.embedded.order import Ids, Indices, StoredSamples, Values
 from trackside.stores.embedded.snapshot import Snapshot
 from trackside.stores.embedded.tables import quoted
 from trackside.stores.metric_backend import Groups, RollupRequest, RollupResult, SampleBackend, SeriesInfo, identifying
@@ -115,7 +115,7 @@ class DuckBackend(SampleBackend):
         return self._series
 
     @property
-    def failed(self) -> Mapping[str, SourceUnavailable]:
+    def unavailable(self) -> Mapping[str, SourceUnavailable]:
         """Metrics with received values whose unit is not known yet, if no other samples of the same series exist."""
         if self._failed is None:
             measured = {(info.series.metric, identifying(info.series.labels)) for info in self.series()}
@@ -190,15 +190,15 @@ class DuckBackend(SampleBackend):
         """Step -> empty tables for the requests about some groups, and for announced ones if there is room."""
         by_step: dict[int, RollupTables] = {}
         for request in requests:
-            known = by_step.get(request.step_ms)
-            by_step[request.step_ms] = RollupTables.of(request) if known is None else known.widened(request)
+            tables = by_step.get(request.step_ms)
+            by_step[request.step_ms] = RollupTables.of(request) if tables is None else tables.widened(request)
         for request in self._expected.get(groups, ()):
-            known = by_step.get(request.step_ms)
-            wider = RollupTables.of(request) if known is None else known.widened(request)
+            tables = by_step.get(request.step_ms)
+            wider = RollupTables.of(request) if tables is None else tables.widened(request)
             other_bytes = sum(table.bytes for step, table in by_step.items() if step != request.step_ms)
             if other_bytes + wider.bytes <= MAX_TABLES_BYTES // 2:
                 by_step[request.step_ms] = wider
-        return {step: table.allocated() for step, table in by_step.items()}
+        return {step: table.allocate() for step, table in by_step.items()}
 
     def _cache(self, fresh: Mapping[tuple[Groups, int], RollupTables]) -> None:
         """Cache tables, and drop the oldest if they take too much memory."""
@@ -232,11 +232,11 @@ class DuckBackend(SampleBackend):
         lookup = _RowLookup(part.ids, part.rows)
         columns = self._read("samples", part, lookup, ("value",))
         starts, ends, rows = lookup.stretches(columns["series"])
-        samples = Stretches(columns["time_ms"], columns["value"], starts, ends, rows)
+        samples = StoredSamples(columns["time_ms"], columns["value"], starts, ends, rows)
         minutes = None
         if self._snapshot.segments("minutes", times_ms=(part.start_ms, part.end_ms)):
             names = ("min", "max", "sum", "count", "last", "last_ms")
-            minutes = lookup.chosen(self._read("minutes", part, lookup, names))
+            minutes = lookup.select_columns(self._read("minutes", part, lookup, names))
         return SampleRead(samples, minutes, part.end_ms - part.start_ms)
 
     def _read(self, table: str, part: _Part, lookup: _RowLookup, columns: Sequence[str]) -> dict[str, NDArray[Any]]:
@@ -294,7 +294,7 @@ class _RowLookup:
         is_requested = rows >= 0
         return starts[is_requested], ends[is_requested], rows[is_requested]
 
-    def chosen(self, columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]] | None:
+    def select_columns(self, columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]] | None:
         """Columns of the requested series, with ``row`` in place of ``series``; None if there are none."""
         rows = self.rows(columns.pop("series"))
         is_requested = rows >= 0

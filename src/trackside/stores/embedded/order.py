@@ -35,13 +35,13 @@ class SortedSamples:
     values: Values
     order: Indices | None = None
 
-    def _reordered(self, order: Indices) -> SortedSamples:
+    def _reorder(self, order: Indices) -> SortedSamples:
         before = order if self.order is None else self.order[order]
         return SortedSamples(self.groups[order], self.times[order], self.values[order], before)
 
 
 @dataclass(slots=True, eq=False)
-class Stretches:
+class StoredSamples:
     """Samples as stored; those from each of ``starts`` to its end belong to one group and are mostly in time order."""
 
     times: Times
@@ -52,7 +52,7 @@ class Stretches:
 
     def pieces(self) -> Iterator[SortedSamples]:
         """All samples in order, some groups at a time."""
-        starts, ends, groups = self._ordered()
+        starts, ends, groups = self._sorted_stretches()
         lengths = ends - starts
         before = np.cumsum(lengths) - lengths
         first = np.flatnonzero(np.diff(groups, prepend=-1))  # first stretch of each group
@@ -66,7 +66,7 @@ class Stretches:
                 np.concatenate([self.values[span] for span in spans]),
             )
 
-    def _ordered(self) -> tuple[Indices, Indices, Ids]:
+    def _sorted_stretches(self) -> tuple[Indices, Indices, Ids]:
         """The stretches by group and start time, cut where one overlaps the start of the next in its group. Example:
         the same GPU without a job, before and after one, is a separate series."""
         starts, ends, groups = self.starts, self.ends, self.groups
@@ -98,14 +98,14 @@ def sort_samples(groups: Ids, times: Times, values: Values) -> SortedSamples:
     samples = SortedSamples(groups, times, values)
     order = _group_order(groups)
     if order is not None:
-        samples = samples._reordered(order)
+        samples = samples._reorder(order)
     groups, times, values = samples.groups, samples.times, samples.values
     is_unsorted = (groups[1:] == groups[:-1]) & (
         (times[1:] < times[:-1]) | ((times[1:] == times[:-1]) & (values[1:] < values[:-1]))
     )
     if not is_unsorted.any():
         return samples
-    return samples._reordered(_sort_groups(samples, np.unique(groups[1:][is_unsorted])))
+    return samples._reorder(_sort_groups(samples, np.unique(groups[1:][is_unsorted])))
 
 
 def _group_order(groups: Ids) -> Indices | None:

@@ -85,7 +85,7 @@ def tidy(writer: Writer, min_segments: int = MANY_SEGMENTS) -> None:
             rows = (
                 f"{_merge_select(table)} FROM {writer.snapshot().source(table, group)}{grouped} ORDER BY {ORDER[table]}"
             )
-            writer.replace(writer.selected(table, rows, 1), group)
+            writer.replace(writer.write_query(table, rows, 1), group)
 
 
 def _merge_select(table: str) -> str:
@@ -174,7 +174,7 @@ def _parts(
         literals = ", ".join(quoted(metric) for metric, _ in batch)
         rows = f"SELECT * FROM {source} WHERE {time} AND metric IN ({literals})"
         rows = _MINUTES.format(rows=rows) if thinned else rows
-        yield from writer.selected(table, f"SELECT * FROM ({rows}) ORDER BY {ORDER[table]}", level)
+        yield from writer.write_query(table, f"SELECT * FROM ({rows}) ORDER BY {ORDER[table]}", level)
 
 
 _MINUTES = f"""
@@ -196,7 +196,7 @@ def _delete_before(writer: Writer, from_day: int, result: CompactionResult) -> N
             if segment.times_ms[1] > cutoff_ms:
                 source = writer.snapshot().source(table, [segment])
                 rows = f"SELECT * FROM {source} WHERE time_ms > {cutoff_ms} ORDER BY {ORDER[table]}"
-                remaining = writer.selected(table, rows, 1)
+                remaining = writer.write_query(table, rows, 1)
             writer.replace(remaining, [segment])
             result.forgotten += segment.rows - sum(part.rows for part in remaining)
     _shorten_spans(writer, cutoff_ms)
@@ -214,7 +214,7 @@ def _shorten_spans(writer: Writer, cutoff_ms: int) -> None:
             greatest(first_ms, {cutoff_ms + 1}) AS first_ms,
             if(first_ms <= {cutoff_ms}, {shortened}, count) AS count)
         FROM {source} WHERE last_ms IS NULL OR last_ms > {cutoff_ms} ORDER BY {ORDER["spans"]}"""
-    writer.replace(writer.selected("spans", rows, 1), old_segments)
+    writer.replace(writer.write_query("spans", rows, 1), old_segments)
 
 
 def _drop_dead_inputs(writer: Writer) -> None:

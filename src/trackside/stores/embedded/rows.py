@@ -1,4 +1,4 @@
-"""Converts inputs, events, records and training points to columns of a store's tables, and back."""
+"""Converts inputs, events, records and logged steps to columns of a store's tables, and back."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trackside.model import Event, Input, Plane, Position, Record, Role, Scalar
+from trackside.model import Event, EventRole, Input, Plane, Position, Record, Scalar
 from trackside.stores.embedded.fields import clean, fields_of, fields_text
 
 ObjectColumn = NDArray[np.object_]
@@ -58,7 +58,7 @@ def position_columns(rows: Sequence[Position]) -> dict[str, NDArray[Any]]:
 class StoredInput:
     """An input as the store keeps it, around its row in a verdict.
 
-    ``is_log``: whether it has log events or training points, and so is a job's log; ``owner``: the job that its lines
+    ``is_log``: whether it has log events or logged steps, and so is a job's log; ``owner``: the job that its lines
     name; ``training``: JSON of the series of its points; ``place``: the id of the input whose place in the order it
     takes, 0 for none; ``planes``: those of its rows; ``read_at``: POSIX seconds.
     """
@@ -119,8 +119,8 @@ def input_of(row: Sequence[Any]) -> StoredInput:
 
 
 @dataclass(frozen=True, slots=True)
-class TrainingPoint:
-    """One training point of a log's series."""
+class LoggedStep:
+    """One logged step of a log's series."""
 
     event: Event
     ordinal: int
@@ -152,7 +152,7 @@ def event_of(row: Sequence[Any]) -> Event:
     """An event from (kind, plane, time, rank, node, role, parser, path, line, offset, length, text, fields)."""
     kind, plane, time, rank, node, role, parser, path, line, offset, length, text, fields = row
     position = Position(path, line, offset, length)
-    return Event(kind, position, plane, text, time, rank, node, Role(role), parser, fields_of(fields))
+    return Event(kind, position, plane, text, time, rank, node, EventRole(role), parser, fields_of(fields))
 
 
 EVENT = 'kind, plane, time, rank, node, role, parser, path, line, "offset", length, text, fields'
@@ -202,7 +202,7 @@ def record_of(row: Sequence[Any]) -> Record:
     return Record(kind, Position(path, line, offset, length), plane, fields_of(fields), text)
 
 
-def point_columns(rows: Sequence[tuple[int, TrainingPoint]]) -> dict[str, NDArray[Any]]:
+def point_columns(rows: Sequence[tuple[int, LoggedStep]]) -> dict[str, NDArray[Any]]:
     """Columns from rows of (input, point)."""
     events = [point.event for _, point in rows]
     return {
@@ -225,9 +225,9 @@ def point_columns(rows: Sequence[tuple[int, TrainingPoint]]) -> dict[str, NDArra
 POINT = 'parser, ordinal, pinned, held, time, rank, node, path, line, "offset", length, text, fields'
 
 
-def point_of(row: Sequence[Any]) -> TrainingPoint:
-    """A training point from the columns of :data:`POINT`."""
+def point_of(row: Sequence[Any]) -> LoggedStep:
+    """A logged step from the columns of :data:`POINT`."""
     parser, ordinal, pinned, is_open, time, rank, node, path, line, offset, length, text, fields = row
     position = Position(path, line, offset, length)
-    event = Event("progress", position, "log", text, time, rank, node, Role.FACT, parser, fields_of(fields))
-    return TrainingPoint(event, ordinal, pinned, is_open)
+    event = Event("progress", position, "log", text, time, rank, node, EventRole.FACT, parser, fields_of(fields))
+    return LoggedStep(event, ordinal, pinned, is_open)

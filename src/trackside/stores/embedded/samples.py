@@ -26,9 +26,9 @@ _Block = tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.float64], int]
 class SeriesIds:
     """The permanent id of each series: those of the store, and new ones counted up."""
 
-    def __init__(self, known: tuple[NDArray[np.int64], NDArray[np.int32]], next_id: int) -> None:
-        order = np.argsort(known[0])
-        self._hashes, self._ids = known[0][order], known[1][order]
+    def __init__(self, hashes_and_ids: tuple[NDArray[np.int64], NDArray[np.int32]], next_id: int) -> None:
+        order = np.argsort(hashes_and_ids[0])
+        self._hashes, self._ids = hashes_and_ids[0][order], hashes_and_ids[1][order]
         self._cache: dict[tuple[str, tuple[tuple[str, str], ...], str], int] = {}
         self._new_ids: dict[int, int] = {}
         self.next_id = next_id
@@ -46,16 +46,16 @@ class SeriesIds:
 
     def of(self, series: Sequence[Series]) -> NDArray[np.int32]:
         """The ids of some series. A list that a reader only appends to is traversed once."""
-        begin, known = 0, np.empty(0, dtype=np.int32)
+        begin, ids = 0, np.empty(0, dtype=np.int32)
         if self._last is not None and self._last[0] is series and len(series) >= self._last[1]:
-            _, begin, known = self._last
+            _, begin, ids = self._last
         if begin < len(series):
             tail = np.array([self._id(new_series) for new_series in series[begin:]], dtype=np.int32)
-            known = np.concatenate([known, tail])
+            ids = np.concatenate([ids, tail])
             for id_, new_series in zip(tail.tolist(), series[begin:], strict=True):
                 self.positions.setdefault(id_, new_series.at)
-        self._last = series, len(series), known
-        return known
+        self._last = series, len(series), ids
+        return ids
 
     def _id(self, series: Series) -> int:
         # Without a node label, the file distinguishes the series that two nodes measured of their GPU 0.

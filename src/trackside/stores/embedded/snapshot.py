@@ -94,7 +94,7 @@ class Snapshot:
         try:
             return self.connection.execute(sql, parameters).fetchall()
         except (duckdb.Error, OSError) as error:
-            raise self._explained(error) from error
+            raise self._explain(error) from error
 
     def arrays(
         self, sql: str, parameters: Sequence[object] | dict[str, object] | None = None
@@ -104,10 +104,10 @@ class Snapshot:
             # Not execute(): it returns results while they arrive, and takes twice as long to fill arrays with them.
             columns = self.connection.sql(sql, params=parameters).fetchnumpy()
         except (duckdb.Error, OSError) as error:
-            raise self._explained(error) from error
+            raise self._explain(error) from error
         return {name: np.ma.getdata(column) for name, column in columns.items()}
 
-    def _explained(self, error: Exception) -> StoreError:
+    def _explain(self, error: Exception) -> StoreError:
         """An error for a failed query that names the damaged segment, if there is one."""
         text = str(error)
         if not isinstance(error, duckdb.OutOfMemoryException):

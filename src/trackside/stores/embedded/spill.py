@@ -18,7 +18,7 @@ class Spill:
         self._writer = Writer.temporary()
         self._end = weakref.finalize(self, _remove, self._writer)
         self._input = self._writer.begin()
-        for block in memory.drained():
+        for block in memory.drain():
             self.add(block)
 
     def add(self, samples: Samples) -> None:

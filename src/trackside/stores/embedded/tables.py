@@ -47,7 +47,7 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         "node": "VARCHAR", "outputs": "VARCHAR", "path": "VARCHAR", "line": "BIGINT", "offset": "BIGINT",
         "length": "BIGINT", "text": "VARCHAR", "fields": "VARCHAR",
     },
-    # Distinct training points as one parser read them in one log; ``pinned`` ones are never thinned, ``held`` ones were
+    # Distinct logged steps as one parser read them in one log; ``pinned`` ones are never thinned, ``held`` ones were
     # still open at its end.
     "points": {
         "input": "INTEGER", "parser": "VARCHAR", "ordinal": "BIGINT", "pinned": "BOOLEAN", "held": "BOOLEAN",

@@ -15,9 +15,9 @@ import numpy as np
 from trackside.model import Event, Plane, Position, Record, Samples
 from trackside.stores.embedded.layout import Directory, Lock, ReceivedState, StoreManifest, TableSegment
 from trackside.stores.embedded.rows import (
+    LoggedStep,
     RecordKeys,
     StoredInput,
-    TrainingPoint,
     event_columns,
     input_columns,
     point_columns,
@@ -43,7 +43,7 @@ class _Batch:
     samples: SampleBatch = field(default_factory=SampleBatch)
     events: list[tuple[int, int, Event, str | None]] = field(default_factory=list)
     records: list[tuple[int, int, Record, RecordKeys]] = field(default_factory=list)
-    points: list[tuple[int, TrainingPoint]] = field(default_factory=list)
+    points: list[tuple[int, LoggedStep]] = field(default_factory=list)
     inputs: list[StoredInput] = field(default_factory=list)
     spans: list[Spans] = field(default_factory=list)
     positions: dict[int, dict[int, Position]] = field(default_factory=dict)
@@ -150,7 +150,7 @@ class Writer:
         self._open.records.append((input_, self._seq, record, keys))
         self._count_row()
 
-    def points(self, input_: int, points: Iterable[TrainingPoint]) -> None:
+    def points(self, input_: int, points: Iterable[LoggedStep]) -> None:
         for point in points:
             self._open.points.append((input_, point))
             self._count_row()
@@ -188,8 +188,8 @@ class Writer:
         """The ids of the series, loaded when the first samples come."""
         if self._series_ids is None:
             series = self.snapshot().table("series")
-            known = self.snapshot().arrays(f"SELECT hash, series FROM {series}")
-            self._series_ids = SeriesIds((known["hash"], known["series"]), self.manifest.next_series)
+            stored = self.snapshot().arrays(f"SELECT hash, series FROM {series}")
+            self._series_ids = SeriesIds((stored["hash"], stored["series"]), self.manifest.next_series)
         return self._series_ids
 
     def _count_row(self) -> None:
@@ -216,14 +216,14 @@ class Writer:
             ("points", point_columns(batch.points) if batch.points else None),
         ):
             if columns is not None:
-                batch.segments.append(self.segment(table, columns))
+                batch.segments.append(self.write_segment(table, columns))
         batch.events, batch.records, batch.points = [], [], []
 
-    def segment(self, table: str, columns: Columns) -> TableSegment:
+    def write_segment(self, table: str, columns: Columns) -> TableSegment:
         """Write columns as a segment; a later commit adds it to the store."""
         return write_columns(self.connection, self.directory, table, columns)
 
-    def selected(self, table: str, query: str, level: int = 0) -> list[TableSegment]:
+    def write_query(self, table: str, query: str, level: int = 0) -> list[TableSegment]:
         """Write a query's result as a segment for a later commit; none if the query gives no row."""
         name = write(self.connection, self.directory, table, query)
         path = self.directory.segments / name
@@ -247,10 +247,10 @@ class Writer:
         self._write(batch)
         segments = batch.segments
         if any(batch.positions.values()):
-            segments.append(self.segment("spans", _span_columns(batch.spans, batch.positions)))
+            segments.append(self.write_segment("spans", _span_columns(batch.spans, batch.positions)))
         if self._series_ids is not None and self._series_ids.unwritten:
-            segments.append(self.segment("series", self._series_ids.columns()))
-        segments.append(self.segment("inputs", input_columns(batch.inputs)))
+            segments.append(self.write_segment("series", self._series_ids.columns()))
+        segments.append(self.write_segment("inputs", input_columns(batch.inputs)))
         self.replace(segments, ())
 
     def replace(
@@ -289,8 +289,8 @@ class Writer:
         replaces."""
         segments = list(added)
         if self._series_ids is not None and self._series_ids.unwritten:
-            segments.append(self.segment("series", self._series_ids.columns()))
-        row = self.segment("inputs", input_columns([stored]))
+            segments.append(self.write_segment("series", self._series_ids.columns()))
+        row = self.write_segment("inputs", input_columns([stored]))
         self.replace([*segments, row], removed, received=received)
         return row
 

@@ -177,7 +177,7 @@ class Elasticsearch(LogServer):
         # An index returns at most 10,000 at once by default.
         yield from Paging(fetch, min(self.options.page, 10_000)).lines(stream.start_ns, stream.end_ns)
 
-    def _line(self, hit: _Hit, known: Mapping[str, str]) -> LogEntry:
+    def _line(self, hit: _Hit, known_labels: Mapping[str, str]) -> LogEntry:
         source = _flat(hit.source or {})
         times = (hit.fields or {}).get(self.options.time_field) or [source.get(self.options.time_field)]
         time_ns = nanoseconds(times[0]) if isinstance(times[0], str) else None
@@ -189,7 +189,7 @@ class Elasticsearch(LogServer):
         text = next(
             (source[name] for name in (self.options.message_field, "log", "event.original") if name in source), ""
         )
-        return LogEntry(time_ns, text, {**known, **source})
+        return LogEntry(time_ns, text, {**known_labels, **source})
 
     @property
     def _index(self) -> str:

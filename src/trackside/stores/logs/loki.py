@@ -70,22 +70,22 @@ class Loki(LogServer):
         """The labels of all streams that match any of the conditions."""
         selected = [("match[]", self.selector(conditions)) for conditions in any_of]
 
-        def ask(start: int, end: int) -> list[dict[str, str]]:
+        def request(start: int, end: int) -> list[dict[str, str]]:
             response = self._get("series", start, end, selected)
             return decoded(_SERIES, response.body, response.url, PRODUCT).data or []
 
-        return list(in_slices(ask, start, end))
+        return list(in_slices(request, start, end))
 
     def selector(self, conditions: Conditions) -> str:
         """A stream selector; a label that must be empty must be absent."""
         return "{" + ", ".join(map(_matcher, self.all_of(conditions))) + "}"
 
     def _texts(self, path: str, start: int, end: int) -> list[str]:
-        def ask(start: int, end: int) -> list[str]:
+        def request(start: int, end: int) -> list[str]:
             response = self._get(path, start, end)
             return decoded(_TEXTS, response.body, response.url, PRODUCT).data or []
 
-        return list(in_slices(ask, start, end))
+        return list(in_slices(request, start, end))
 
     def _get(self, path: str, start: int, end: int, extra_params: Sequence[tuple[str, str]] = ()) -> Response:
         params = [("start", str(start)), ("end", str(end)), *extra_params]
@@ -103,7 +103,7 @@ class Loki(LogServer):
         yield from Paging(fetch, self.options.page).lines(stream.start_ns, stream.end_ns)
 
 
-def _lines(response: Response, known: Mapping[str, str]) -> list[LogEntry]:
+def _lines(response: Response, known_labels: Mapping[str, str]) -> list[LogEntry]:
     """An answer's entries in time order; the answer groups them by labels and structured metadata."""
     answer = decoded(_LINES, response.body, response.url, PRODUCT)
     if answer.data.result_type != "streams":
@@ -115,7 +115,7 @@ def _lines(response: Response, known: Mapping[str, str]) -> list[LogEntry]:
         raise SourceUnavailable("partial", f"{response.url} gave only a part: {plain('; '.join(answer.warnings))}")
     lines = []
     for result in answer.data.result:
-        labels = {**known, **result.stream}
+        labels = {**known_labels, **result.stream}
         lines += [LogEntry(_time(entry.nanoseconds, response.url), entry.text, labels) for entry in result.values]
     lines.sort(key=lambda line: line.time_ns)  # stable: entries of one stream keep their order
     return lines

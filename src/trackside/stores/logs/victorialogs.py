@@ -70,12 +70,12 @@ class VictoriaLogs(LogServer):
         return " ".join(map(_filter, self.all_of(conditions)))
 
     def _values_of(self, endpoint: str, start: int, end: int, field: str = "") -> list[str]:
-        def ask(start: int, end: int) -> list[str]:
+        def request(start: int, end: int) -> list[str]:
             params = {"query": self.selector(()) or "*", **_times(start, end)} | ({"field": field} if field else {})
             response = self.endpoint.request("GET", f"/select/logsql/{endpoint}", params=params)
             return [item.value for item in decoded(_VALUE_LIST, response.body, response.url, PRODUCT).values or ()]
 
-        return list(in_slices(ask, start, end))
+        return list(in_slices(request, start, end))
 
     # -- lines
 
@@ -113,13 +113,13 @@ class VictoriaLogs(LogServer):
         response = self.endpoint.request("POST", "/select/logsql/query", form={"query": query, **_times(start, end)})
         return [decoded(_ROW, text, response.url, PRODUCT) for text in response.body.split(b"\n") if text.strip()]
 
-    def _line(self, row: dict[str, str], known: Mapping[str, str]) -> LogEntry:
+    def _line(self, row: dict[str, str], known_labels: Mapping[str, str]) -> LogEntry:
         time_ns = nanoseconds(row.get("_time", ""))
         if time_ns is None:
             raise SourceUnavailable(
                 "broken", f"{self.name}: a line whose _time is {row.get('_time', '')[:40]!r}, which is not a time"
             )
-        labels = {**known, **{name: value for name, value in row.items() if name not in _BUILT_IN}}
+        labels = {**known_labels, **{name: value for name, value in row.items() if name not in _BUILT_IN}}
         return LogEntry(time_ns, row.get("_msg", ""), labels)
 
 

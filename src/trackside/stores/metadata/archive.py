@@ -120,7 +120,9 @@ class Archive:
                 raise
             return self._record(run, row, facts.parent_facts(verdict), now)  # for a connection that died meanwhile
 
-    def _record(self, run: facts.Row, row: facts.Row, parent: tuple[str, str] | None, now: float) -> RecordResult:
+    def _record(
+        self, run: facts.ColumnValues, row: facts.ColumnValues, parent: tuple[str, str] | None, now: float
+    ) -> RecordResult:
         with self._database.writing("run", run["cluster"], run["job"]) as link:
             before = _same_run(link, run)
             started_at = run["started"] or run["submitted"] or now
@@ -148,7 +150,7 @@ class Archive:
 
     def runs(self, filters: Filters | None = None, limit: int = 100, after: str | None = None) -> RunPage:
         """Runs, the latest start first; ``after``: the ``next`` of the previous page."""
-        rows, next_cursor = self._page(_filtered(filters or Filters()), runs.c.at, runs.c.id, limit, after)
+        rows, next_cursor = self._page(_filter(filters or Filters()), runs.c.at, runs.c.id, limit, after)
         return RunPage(runs=[run_of(row) for row in rows], next=next_cursor)
 
     def find(self, id_: str, cluster: str | None = None) -> ArchivedRun | None:
@@ -239,7 +241,7 @@ class Archive:
             return link.execute(query).mappings().all()
 
 
-def _filtered(filters: Filters) -> sa.Select[Any]:
+def _filter(filters: Filters) -> sa.Select[Any]:
     query = sa.select(runs)
     for name in ("job", "cluster", "name", "username", "state", "family", "culprit"):
         value = getattr(filters, name)
@@ -254,7 +256,7 @@ def _filtered(filters: Filters) -> sa.Select[Any]:
     return query
 
 
-def _same_run(link: sa.Connection, run: facts.Row) -> sa.Row[Any] | None:
+def _same_run(link: sa.Connection, run: facts.ColumnValues) -> sa.Row[Any] | None:
     """The row of this run. If its time or the row's is unknown, the last run of the job; the caller holds the lock."""
     same_job = sa.select(runs).where(runs.c.cluster == run["cluster"], runs.c.job == run["job"])
     rows = link.execute(same_job.order_by(runs.c.began.desc(), runs.c.id.desc()).limit(MAX_PAGE_ROWS)).all()
@@ -270,11 +272,11 @@ def _same_run(link: sa.Connection, run: facts.Row) -> sa.Row[Any] | None:
     return None
 
 
-def _insert(link: sa.Connection, table: sa.Table, row: facts.Row) -> int:
+def _insert(link: sa.Connection, table: sa.Table, row: facts.ColumnValues) -> int:
     return int(link.execute(sa.insert(table).returning(table.c.id), row).scalar_one())
 
 
-def _insert_verdict(link: sa.Connection, run: int, row: facts.Row, now: float) -> tuple[int, bool]:
+def _insert_verdict(link: sa.Connection, run: int, row: facts.ColumnValues, now: float) -> tuple[int, bool]:
     """Insert a verdict, unless the previous or next verdict of the run in time has the same document. Returns its id,
     and whether it is new."""
     of_run = sa.select(verdicts.c.id, verdicts.c.digest, verdicts.c.made_at, verdicts.c.confirmed_at).where(
@@ -292,17 +294,17 @@ def _insert_verdict(link: sa.Connection, run: int, row: facts.Row, now: float) -
 
 
 def _update_run(
-    link: sa.Connection, number: int, before: sa.Row[Any] | None, run: facts.Row, latest: facts.Row
+    link: sa.Connection, number: int, before: sa.Row[Any] | None, run: facts.ColumnValues, latest: facts.ColumnValues
 ) -> None:
     """Update the run from its latest verdict; facts that the verdict does not have stay unchanged."""
-    known = {name: value for name, value in run.items() if value not in (None, [], "")}
+    values = {name: value for name, value in run.items() if value not in (None, [], "")}
     if before is not None:
-        submitted = known.get("submitted") or before.submitted
-        started = known.get("started") or before.started
-        known["began"] = submitted or known["began"] or before.began
-        known["at"] = started or submitted or before.first_seen
-        known["attempts"] = max(run["attempts"], before.attempts)
-    link.execute(sa.update(runs).where(runs.c.id == number).values({**known, **latest}))
+        submitted = values.get("submitted") or before.submitted
+        started = values.get("started") or before.started
+        values["began"] = submitted or values["began"] or before.began
+        values["at"] = started or submitted or before.first_seen
+        values["attempts"] = max(run["attempts"], before.attempts)
+    link.execute(sa.update(runs).where(runs.c.id == number).values({**values, **latest}))
     if run["nodes"] and (before is None or before.nodes != run["nodes"]):
         link.execute(sa.delete(run_nodes).where(run_nodes.c.run == number))
         link.execute(sa.insert(run_nodes), [{"node": node, "run": number} for node in run["nodes"]])

@@ -19,7 +19,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import event, exc
 
-from trackside.stores.metadata.errors import ArchiveError, archive_error, shown
+from trackside.stores.metadata.errors import ArchiveError, archive_error, redacted_url
 from trackside.stores.metadata.schema import REVISION, metadata
 
 WAIT_S = 15
@@ -51,7 +51,7 @@ class Database:
                     pool_pre_ping=not self.is_sqlite,
                 )  # fmt: skip
         except (ValueError, TypeError, exc.ArgumentError, exc.SAWarning) as error:
-            raise ArchiveError("refused", f"{shown(self.url)}: invalid parameters: {error}") from error
+            raise ArchiveError("refused", f"{redacted_url(self.url)}: invalid parameters: {error}") from error
         if self.is_sqlite:
             event.listen(self._engine, "connect", _configure_sqlite)
             event.listen(self._engine, "begin", _begin_sqlite)
@@ -87,7 +87,7 @@ class Database:
         except exc.SQLAlchemyError as error:
             raise archive_error(self.url, error) from error
         except UnicodeEncodeError as error:
-            raise ArchiveError("refused", f"{shown(self.url)}: text that is not Unicode: {error}") from error
+            raise ArchiveError("refused", f"{redacted_url(self.url)}: text that is not Unicode: {error}") from error
 
 
 def _checked_url(text: str) -> sa.URL:
@@ -176,14 +176,14 @@ def migrate(database: Database, scripts: Path = SCRIPTS, revision: str = REVISIO
 
     config = Config()
     config.set_main_option("script_location", str(scripts).replace("%", "%%"))
-    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+    revisions = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
     with database.writing("migrate") as link:
         current = _current(link)  # another instance may have migrated while this one waited for the lock
-        if current is not None and current not in known:
+        if current is not None and current not in revisions:
             raise ArchiveError(
                 "newer",
-                f"{shown(database.url)} was made by a later Trackside (revision {current}, this one knows {revision}): "
-                "update it",
+                f"{redacted_url(database.url)} was made by a later Trackside (revision {current}, "
+                f"this one knows {revision}): update it",
             )
         config.attributes["connection"] = link
         if current is None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from trackside.errors import UsageError
-from trackside.settings.secrets import HIDDEN, is_secret, shown_url
+from trackside.settings.secrets import HIDDEN, is_secret, url_without_secrets
 
 if TYPE_CHECKING:  # callers that only catch ArchiveError may not have the extra
     import sqlalchemy as sa
     from sqlalchemy import exc
 
-Kind = Literal["unreachable", "busy", "newer", "refused", "ambiguous"]
+ArchiveErrorKind = Literal["unreachable", "busy", "newer", "refused", "ambiguous"]
 
 
 class ArchiveError(UsageError):
@@ -21,12 +21,12 @@ class ArchiveError(UsageError):
     version), refused (the request cannot be fulfilled), ambiguous (several runs have that id).
     """
 
-    def __init__(self, kind: Kind, reason: str) -> None:
+    def __init__(self, kind: ArchiveErrorKind, reason: str) -> None:
         super().__init__(reason)
-        self.kind: Kind = kind
+        self.kind: ArchiveErrorKind = kind
 
 
-_SQLITE: tuple[tuple[str, Kind, str], ...] = (
+_SQLITE: tuple[tuple[str, ArchiveErrorKind, str], ...] = (
     ("locked", "busy", "another process writes to it: try again"),
     ("busy", "busy", "another process writes to it: try again"),
     ("unable to open", "unreachable", "does its folder exist, and may this user write there?"),
@@ -36,7 +36,7 @@ _SQLITE: tuple[tuple[str, Kind, str], ...] = (
     ("not a database", "refused", "it is another kind of file: give a new path"),
     ("malformed", "refused", "the file is damaged: restore it from a copy, or move it away to start a new one"),
 )
-_POSTGRES: tuple[tuple[str, Kind, str], ...] = (
+_POSTGRES: tuple[tuple[str, ArchiveErrorKind, str], ...] = (
     ("57014", "busy", "the server is overloaded or a lock is held long: try again"),  # statement_timeout
     ("55P03", "busy", "another instance holds the lock: try again"),  # lock_timeout
     ("40", "busy", "another instance changed the same rows: try again"),  # serialization, deadlock
@@ -48,16 +48,16 @@ _POSTGRES: tuple[tuple[str, Kind, str], ...] = (
 )
 
 
-def shown(url: sa.URL) -> str:
+def redacted_url(url: sa.URL) -> str:
     """A database's URL without its secrets."""
-    return shown_url(url.render_as_string(hide_password=False))
+    return url_without_secrets(url.render_as_string(hide_password=False))
 
 
 def archive_error(url: sa.URL, error: exc.SQLAlchemyError) -> ArchiveError:
     """The ArchiveError for a failure of the driver, without the URL's secrets."""
     from sqlalchemy import exc
 
-    where = shown(url)
+    where = redacted_url(url)
     if isinstance(error, exc.TimeoutError):
         return ArchiveError("busy", f"{where}: all connections are in use; try again")
     cause = error.orig if isinstance(error, exc.DBAPIError) else error

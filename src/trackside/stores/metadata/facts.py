@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from trackside.catalog.job_states import goes_on
+from trackside.catalog.job_states import is_active
 from trackside.finding import Verdict
 from trackside.stores.metadata.errors import ArchiveError
 
@@ -17,10 +17,10 @@ MAX_TEXT_CHARS = 500
 """Longest name in characters; the document holds it in full."""
 MAX_NODES = 20_000
 MAX_INTEGER = 2**31 - 1
-Row = dict[str, Any]
+ColumnValues = dict[str, Any]
 
 
-def run_facts(verdict: Verdict, job: str | None) -> Row:
+def run_facts(verdict: Verdict, job: str | None) -> ColumnValues:
     """Columns of ``runs`` from a verdict; None or empty where the verdict has no value. Raises ArchiveError without an
     id."""
     run = verdict.run
@@ -38,7 +38,7 @@ def run_facts(verdict: Verdict, job: str | None) -> Row:
         "state": text(run.disposition),
         "submitted": submitted,
         "started": started,
-        "ended": None if goes_on(run.disposition) else finite_or_none(run.end),
+        "ended": None if is_active(run.disposition) else finite_or_none(run.end),
         "attempts": max(1, len(run.attempts)),
         "nodes": texts(run.nodes),
         "gpus": texts(run.gpus),
@@ -47,7 +47,7 @@ def run_facts(verdict: Verdict, job: str | None) -> Row:
     }
 
 
-def verdict_facts(verdict: Verdict) -> Row:
+def verdict_facts(verdict: Verdict) -> ColumnValues:
     """Columns of ``verdicts``, which ``runs`` repeats for the latest one, without time and id."""
     primary = verdict.primary
     return {

@@ -26,7 +26,7 @@ from trackside.stores.prometheus.series import MAX_READ_SAMPLES, MetricSource, w
 
 MAX_FETCHED_SAMPLES = 20_000_000
 """Most samples fetched for one answer that the server cannot roll up."""
-Part = tuple[MetricSource, int]
+SourceRow = tuple[MetricSource, int]
 """A series of the server: its source, and its row there."""
 Flags = NDArray[np.bool_]
 MAX_TABLES_BYTES = 384 << 20
@@ -70,9 +70,9 @@ class PrometheusBackend(MetricServer, SampleBackend):
         """Number of samples for announced requests, by groups, start and end."""
 
     @property
-    def failed(self) -> Mapping[str, SourceUnavailable]:
+    def unavailable(self) -> Mapping[str, SourceUnavailable]:
         """Metrics that are unavailable; they may have been measured all the same."""
-        return self._sources.failed
+        return self._sources.unavailable
 
     def close(self) -> None:
         self._api.close()
@@ -81,12 +81,14 @@ class PrometheusBackend(MetricServer, SampleBackend):
         with self._lookup_lock:
             if self._lookup is None:
                 self._lookup = Future()
-                threading.Thread(target=self._look, args=(self._lookup,), name="prometheus-look", daemon=True).start()
+                threading.Thread(
+                    target=self._find_sources, args=(self._lookup,), name="prometheus-look", daemon=True
+                ).start()
 
-    def _look(self, lookup: Future[RunSources]) -> None:
+    def _find_sources(self, lookup: Future[RunSources]) -> None:
         try:
             lookup.set_result(find_sources(self._api, self.scope))
-        except BaseException as error:  # noqa: BLE001 - whatever it is, who wants the result is to get it
+        except BaseException as error:  # noqa: BLE001 - the caller that waits gets it
             lookup.set_exception(error)
 
     @property
@@ -173,7 +175,7 @@ class PrometheusBackend(MetricServer, SampleBackend):
     def _table(self, request: RollupRequest) -> _Table:
         return _Table(request, self._api.pool.submit(lambda: _windows_of(self._parts(request), request)))
 
-    def _parts(self, request: RollupRequest) -> list[list[Part]]:
+    def _parts(self, request: RollupRequest) -> list[list[SourceRow]]:
         parts = self._sources.parts
         return [[part for id_ in ids for part in parts.get(id_, ())] for ids in request.groups]
 
@@ -203,7 +205,7 @@ def _bytes(request: RollupRequest) -> int:
 # -- windows: rolled up by the server, or here if necessary
 
 
-def _windows_of(groups: Sequence[Sequence[Part]], request: RollupRequest) -> Values:
+def _windows_of(groups: Sequence[Sequence[SourceRow]], request: RollupRequest) -> Values:
     """Values of shape (groups, windows); each group of the server's series forms one series of ours. Raises
     SourceUnavailable."""
     shape = len(groups), request.width
@@ -211,7 +213,7 @@ def _windows_of(groups: Sequence[Sequence[Part]], request: RollupRequest) -> Val
     parts = [part for group in groups for part in group]
     if not parts or not request.width:
         return out
-    values, first = _rolled(parts, request), 0
+    values, first = _roll_up_rows(parts, request), 0
     for row, group in enumerate(groups):
         group_values = values[first : first + len(group)]
         first += len(group)
@@ -230,7 +232,7 @@ def _windows_of(groups: Sequence[Sequence[Part]], request: RollupRequest) -> Val
     return out
 
 
-def _by_source(parts: Iterable[Part]) -> dict[MetricSource, list[int]]:
+def _by_source(parts: Iterable[SourceRow]) -> dict[MetricSource, list[int]]:
     """The rows of each source, in order."""
     by_source: dict[MetricSource, set[int]] = {}
     for source, row in parts:
@@ -243,7 +245,7 @@ def _complete_windows(source: MetricSource, request: RollupRequest) -> int:
     return int(np.clip((source.end_ms - request.start_ms) // request.step_ms, 0, None))
 
 
-def _rolled(parts: Sequence[Part], request: RollupRequest) -> Values:
+def _roll_up_rows(parts: Sequence[SourceRow], request: RollupRequest) -> Values:
     """Values of shape (parts, windows) of each series, in our unit."""
     values = np.full((len(parts), request.width), np.nan)
     index_of = {part: index for index, part in enumerate(parts)}
@@ -267,10 +269,10 @@ def _roll_window(out: Values, times: Times, values: Values, request: RollupReque
     roll(out, times[first:last], values[first:last], request)
 
 
-def _from_samples(groups: Sequence[Sequence[Part]], request: RollupRequest, mixed: Flags, out: Values) -> None:
+def _from_samples(groups: Sequence[Sequence[SourceRow]], request: RollupRequest, mixed: Flags, out: Values) -> None:
     """Roll up the windows marked in ``mixed`` from samples."""
     mixed_rows = [row for row in range(len(groups)) if groups[row] and mixed[row].any()]
-    read: dict[Part, list[tuple[Times, Values]]] = {}
+    read: dict[SourceRow, list[tuple[Times, Values]]] = {}
     for source, rows in _by_source(part for row in mixed_rows for part in groups[row]).items():
         _read(source, rows, request, np.asarray(mixed[mixed_rows].any(axis=0)), read)
     for row in mixed_rows:
@@ -288,7 +290,7 @@ def _read(
     rows: Sequence[int],
     request: RollupRequest,
     marked: Flags,
-    read: dict[Part, list[tuple[Times, Values]]],
+    read: dict[SourceRow, list[tuple[Times, Values]]],
 ) -> None:
     """Read the samples of some rows in the marked windows, in our unit."""
     clean = [row for row in rows if row not in source.raw]

@@ -1,1 +1,1 @@
-"""Queries a Prometheus-compatible store: metric questions as PromQL (decision 0010)."""
+"""Queries a Prometheus-compatible store: metric queries as PromQL (decision 0010)."""

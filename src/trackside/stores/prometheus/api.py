@@ -86,7 +86,7 @@ class Api:
         series = list(self._points(promql.PROBE, _PROBE_TIME_MS))
         answers = [int(values[0]) for _, (_, values) in series if len(values) == 1 and values[0] in (1, 2)]
         if len(answers) != 1:
-            raise SourceUnavailable("broken", f"{self._where('query')} did not show how its windows are bounded")
+            raise SourceUnavailable("broken", f"{self._endpoint('query')} did not show how its windows are bounded")
         return answers[0] == 2
 
     def _probe_metricsql(self) -> bool:
@@ -128,8 +128,8 @@ class Api:
 
     def at(self, query: str, time_ms: int) -> list[tuple[bytes, float]]:
         """The value of each series at one time."""
-        where = self._where("query")
-        pairs = ((series.labels, matrix.value_of(series.points, where)) for series in self._vector(query, time_ms))
+        endpoint = self._endpoint("query")
+        pairs = ((series.labels, matrix.value_of(series.points, endpoint)) for series in self._vector(query, time_ms))
         return [(labels, value) for labels, value in pairs if value is not None]
 
     def samples(self, selector: str, start_ms: int, end_ms: int) -> list[tuple[bytes, tuple[Times, Values]]]:
@@ -144,7 +144,7 @@ class Api:
         """The labels of a series in an answer, without its name."""
         labels = self._labels.get(raw_labels)
         if labels is None:
-            labels = self._labels[raw_labels] = matrix.labels_of(raw_labels, self._where("query"))
+            labels = self._labels[raw_labels] = matrix.labels_of(raw_labels, self._endpoint("query"))
         return labels
 
     # -- requests
@@ -168,15 +168,15 @@ class Api:
             yield from self._pages(query, start_ms, middle, step_ms)
             yield from self._pages(query, middle, end_ms, step_ms)
         else:
-            where = self._where("query_range")
+            endpoint = self._endpoint("query_range")
             yield Page(start_ms, width, [
-                (series.labels, matrix.windows(series.points, start_ms, step_ms, width, where)) for series in answer
+                (series.labels, matrix.windows(series.points, start_ms, step_ms, width, endpoint)) for series in answer
             ])  # fmt: skip
 
     def _points(self, query: str, time_ms: int) -> Iterator[tuple[bytes, tuple[Times, Values]]]:
-        where = self._where("query")
+        endpoint = self._endpoint("query")
         for series in self._vector(query, time_ms):
-            yield series.labels, matrix.samples(series.points, where)
+            yield series.labels, matrix.samples(series.points, endpoint)
 
     def _vector(self, query: str, time_ms: int) -> Iterable[RawSeries]:
         return self._answer("query", [("query", query), ("time", _seconds(time_ms))], matrix.series_of)
@@ -191,9 +191,9 @@ class Api:
         else:
             answer = self.endpoint.request("POST", f"/api/v1/{path}", form=params)
         data = matrix.data_of(answer.body, answer.url, self.options.allow_partial)
-        return read(data, self._where(path.partition("/")[0]))
+        return read(data, self._endpoint(path.partition("/")[0]))
 
-    def _where(self, path: str) -> str:
+    def _endpoint(self, path: str) -> str:
         return f"{self.endpoint.name}/api/v1/{path}"
 
 

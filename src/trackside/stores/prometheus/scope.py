@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from trackside.catalog.dialect import Translation, relabeled, translate
-from trackside.catalog.labels import DEVICE, OWNER, PLACE, Label
+from trackside.catalog.labels import GPU_LABELS, JOB_LABELS, MACHINE_LABELS, Label
 from trackside.catalog.natural import natural
 from trackside.catalog.settling import ForeignSeries
 from trackside.http.unavailable import SourceUnavailable
@@ -38,13 +38,13 @@ NAMES_PER_QUERY = 24
 class RunSources:
     """What a server holds of the run. ``parts``: id of our series -> the rows of sources that form it.
 
-    ``failed``: our metric -> why it is unavailable.
+    ``unavailable``: our metric -> why it is unavailable.
     """
 
     sources: Sequence[MetricSource]
     series: Sequence[SeriesInfo]
     parts: Mapping[int, Sequence[tuple[MetricSource, int]]]
-    failed: Mapping[str, SourceUnavailable]
+    unavailable: Mapping[str, SourceUnavailable]
 
 
 def find_sources(api: Api, scope: RunScope) -> RunSources:
@@ -71,13 +71,13 @@ def _times(api: Api, scope: RunScope, now: float) -> tuple[int, int]:
     end = min(scope.end + MARGIN_S, now) if scope.end is not None else now
     if scope.start is not None:
         return math.floor((scope.start - MARGIN_S) * 1000), math.ceil(end * 1000)
-    known = RunScope(jobs=scope.jobs) if scope.jobs else scope
+    job_scope = RunScope(jobs=scope.jobs) if scope.jobs else scope
     first = last = 0
     for back in LOOK_BACK_S:
         step_ms = coarse_step(round(back * 1000), COARSE_WINDOWS)
         end_ms = math.floor(end * 1000) // step_ms * step_ms  # the part cut off at the end was covered by finer steps
         begin_ms = end_ms - round(back * 1000) // step_ms * step_ms
-        span = _sampled_span(api, known, begin_ms, end_ms, step_ms)
+        span = _sampled_span(api, job_scope, begin_ms, end_ms, step_ms)
         if span is not None:
             first, last = min(first or span[0], span[0]), max(last, span[1])
         if last and first > begin_ms:
@@ -115,8 +115,8 @@ def _conditions(api: Api, scope: RunScope, names: Sequence[str], span: tuple[int
     labels = _labels(api, names, span) if names else []
     all_conditions: list[tuple[str, ...]] = []
     for ours, common, regexes in (
-        ("node", PLACE, promql.hosts(scope.nodes)),
-        ("job", OWNER, promql.jobs(scope.jobs)),
+        ("node", MACHINE_LABELS, promql.hosts(scope.nodes)),
+        ("job", JOB_LABELS, promql.jobs(scope.jobs)),
     ):
         their_labels = {label for label, rule in common.items() if rule.name == ours}
         matching = [
@@ -135,7 +135,7 @@ def _labels(api: Api, names: Sequence[str], span: tuple[int, int]) -> Sequence[s
     except SourceUnavailable as reason:
         if reason.kind not in ("refused", "unauthorized"):  # the server listed names, so only this endpoint is refused
             raise
-        return list(dict.fromkeys([*api.options.labels, *PLACE, *OWNER, "Hostname"]))
+        return list(dict.fromkeys([*api.options.labels, *MACHINE_LABELS, *JOB_LABELS, "Hostname"]))
 
 
 class _SeriesLookup:
@@ -144,13 +144,13 @@ class _SeriesLookup:
     def __init__(self, api: Api, scope: RunScope, span: tuple[int, int]) -> None:
         self._api, self._scope, self._span = api, scope, span
         self._foreign = ForeignSeries()
-        self._failed: dict[str, SourceUnavailable] = {}
+        self._unavailable: dict[str, SourceUnavailable] = {}
         self._conditions: Sequence[tuple[str, ...]] = ()
 
     def find(self, names: Sequence[str]) -> RunSources:
         """All that the server holds under these names."""
         sources = list(self._sources(self._list_all(names)))
-        inspected = self._inspected(sources)
+        inspected = self._inspect(sources)
         parts: dict[int, list[tuple[MetricSource, int]]] = {}
         for source in inspected:
             for row, id_ in enumerate(source.series_ids):
@@ -164,7 +164,7 @@ class _SeriesLookup:
         infos.sort(
             key=lambda info: (info.series.metric, [(name, natural(value)) for name, value in info.series.labels])
         )
-        return RunSources(inspected, infos, parts, self._failed)
+        return RunSources(inspected, infos, parts, self._unavailable)
 
     def _list_all(self, names: Sequence[str]) -> dict[str, list[dict[str, str]]]:
         """Name -> label sets."""
@@ -194,26 +194,26 @@ class _SeriesLookup:
         for name, sets in sorted(listed.items()):
             by_metric: dict[str, list[tuple[dict[str, str], Translation]]] = {}
             for labels in sets:
-                known = self._translated(name, labels)
-                if known is not None:
-                    by_metric.setdefault(known.metric, []).append((labels, known))
+                translation = self._translate(name, labels)
+                if translation is not None:
+                    by_metric.setdefault(translation.metric, []).append((labels, translation))
             for metric, translated_sets in by_metric.items():
                 position = Position(self._api.name, 0)
-                rows_added = [self._foreign.add(name, known, position) for _, known in translated_sets]
+                rows_added = [self._foreign.add(name, translation, position) for _, translation in translated_sets]
                 rows = self._foreign.rows[rows_added]
                 yield MetricSource(
                     self._api, name, metric, translated_sets[0][1].guess, self._span, scoped or len(by_metric) > 1,
                     [labels for labels, _ in translated_sets], rows["ours"].tolist(), rows["scale"].tolist(),
                 )  # fmt: skip
 
-    def _translated(self, name: str, labels: Mapping[str, str]) -> Translation | None:
-        known = translate(name, labels)
+    def _translate(self, name: str, labels: Mapping[str, str]) -> Translation | None:
+        translation = translate(name, labels)
         rules = {
             site_label: _LABEL_RULES.get(ours, Label(ours)) for site_label, ours in self._api.options.labels.items()
         }
-        return known if known is None or not rules else relabeled(known, labels, rules, override=True)
+        return translation if translation is None or not rules else relabeled(translation, labels, rules, override=True)
 
-    def _inspected(self, sources: Sequence[MetricSource]) -> list[MetricSource]:
+    def _inspect(self, sources: Sequence[MetricSource]) -> list[MetricSource]:
         """The sources whose content is known. Raises SourceUnavailable if there is none."""
         futures = [self._api.pool.submit(source.inspect) for source in sources]
         inspected = []
@@ -222,11 +222,11 @@ class _SeriesLookup:
                 future.result()
                 inspected.append(source)
             except SourceUnavailable as reason:
-                self._failed[source.metric] = reason
+                self._unavailable[source.metric] = reason
         if sources and not inspected:
-            raise next(iter(self._failed.values()))
+            raise next(iter(self._unavailable.values()))
         return [
-            source for source in inspected if source.metric not in self._failed
+            source for source in inspected if source.metric not in self._unavailable
         ]  # a metric that is only partly known counts as unavailable
 
 
@@ -240,5 +240,5 @@ def _extent(parts: Sequence[tuple[MetricSource, int]]) -> tuple[int, int, int]:
 
 
 _LABEL_RULES: Mapping[str, Label] = {
-    label.name: label for label in (*PLACE.values(), *OWNER.values(), *DEVICE.values())
+    label.name: label for label in (*MACHINE_LABELS.values(), *JOB_LABELS.values(), *GPU_LABELS.values())
 }

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trackside.catalog.dialect import BLANK_RANGES, Guess
-from trackside.catalog.labels import OWNER, PLACE
+from trackside.catalog.labels import JOB_LABELS, MACHINE_LABELS
 from trackside.catalog.metrics import METRICS
 from trackside.catalog.settling import UnitBySize, is_blank, may_hide_blanks, measured, scaled
 from trackside.http.unavailable import SourceUnavailable
@@ -140,7 +140,7 @@ class MetricSource:
 
     def _is_owner_label(self, label: str) -> bool:
         plain = plain_label(label)
-        return plain in OWNER or plain in PLACE or self._api.options.labels.get(label) in ("node", "job")
+        return plain in JOB_LABELS or plain in MACHINE_LABELS or self._api.options.labels.get(label) in ("node", "job")
 
     def _owner_label(self, row: int) -> str:
         return next((label for label in sorted(self.labels[row]) if self._is_owner_label(label)), "")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from trackside.catalog.dialect import Guess, translate, unneeded
 from trackside.catalog.settling import ForeignSeries
 from trackside.model import Position, Series
-from trackside.stores.receiver.options import Limits
+from trackside.stores.receiver.options import ReceiverLimits
 
 SERIES_PATH = "received/metrics"
 """Path of the series of all senders: without a node, only their labels distinguish them."""
@@ -86,7 +86,7 @@ class ArrivalBatch:
 class Arrivals:
     """Foreign series by their keys, and the samples since the last flush. For one thread at a time."""
 
-    def __init__(self, labels_of: LabelsOf, limits: Limits) -> None:
+    def __init__(self, labels_of: LabelsOf, limits: ReceiverLimits) -> None:
         self._labels_of, self._limits = labels_of, limits
         self._keys: dict[bytes, int] = {}
         """Key -> row of its foreign series; if negative, -1 minus the index of the reason in ``_reasons``."""
@@ -115,8 +115,7 @@ class Arrivals:
         """Add the samples of a body. ``limited``: whether to refuse new series beyond the limit."""
         if not len(block.values):
             return IntakeResult(0)
-        known = self._keys
-        known_codes = list(map(known.get, block.keys))
+        known_codes = list(map(self._keys.get, block.keys))
         codes = [
             self._add_key(key, limited) if code is None else code
             for key, code in zip(block.keys, known_codes, strict=True)
@@ -141,7 +140,7 @@ class Arrivals:
         translated = None if name in self._by_name else translate(name, labels)
         if translated is None:
             code = self._unknown_code(name)
-        elif not self._allowed(labels):
+        elif not self._allowed_labels(labels):
             code = _reason_code(LABELS)
         elif limited and self._is_full:
             return _reason_code(SERIES)  # not remembered: there may be room later
@@ -170,7 +169,7 @@ class Arrivals:
                 self._key_bytes += len(name)
         return code
 
-    def _allowed(self, labels: Mapping[str, str]) -> bool:
+    def _allowed_labels(self, labels: Mapping[str, str]) -> bool:
         limits = self._limits
         return len(labels) <= limits.labels and all(
             len(name) <= limits.label_name_bytes and len(value) <= limits.label_value_bytes
@@ -182,7 +181,7 @@ class Arrivals:
         """Our series so far."""
         return self._foreign.series
 
-    def drained(self) -> ArrivalBatch:
+    def drain(self) -> ArrivalBatch:
         """Take out all waiting samples."""
         blocks, self._blocks, self.pending = self._blocks, [], 0
         rows, times_ms, values = (

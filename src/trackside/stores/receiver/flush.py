@@ -102,7 +102,7 @@ class Flusher:
             self.samples.reset()
             self._writer.directory.sweep()
             self._write(self.batch)
-        self.batch = self._queue.drained()
+        self.batch = self._queue.drain()
         if self.batch is not None:
             self._write(self.batch)
 

@@ -26,7 +26,7 @@ from trackside.stores.embedded.layout import LogPosition, StoreError
 from trackside.stores.embedded.writer import Writer
 from trackside.stores.receiver.arrivals import IntakeResult, LabelsOf
 from trackside.stores.receiver.flush import Flusher, LineFileReader, ReceiverCounts, error_text
-from trackside.stores.receiver.options import Limits, RetentionOptions
+from trackside.stores.receiver.options import ReceiverLimits, RetentionOptions
 from trackside.stores.receiver.pending import Decoded, PendingQueue
 from trackside.stores.receiver.write_ahead import Entry, Header, WriteAhead
 
@@ -38,7 +38,7 @@ LOG_INTERVAL_S = 30.0
 """Shortest interval between two log messages about the same failure."""
 
 
-class QueueFull(TracksideError):
+class IntakeFull(TracksideError):
     """The queue is full: HTTP 429."""
 
     status = 429
@@ -65,7 +65,9 @@ class _QueuedBody:
 
 
 class Intake:
-    """The receiving side of one store; nobody else may write to it meanwhile. Raises StoreBusy and StoreError.
+    """The receiving side of one store; nothing else may write to the store while it is open.
+
+    Raises StoreBusy and StoreError.
 
     ``decode``: decodes a body that is replayed from the log.
     """
@@ -75,11 +77,11 @@ class Intake:
         store: str | os.PathLike[str],
         decode: Callable[[Entry], Decoded],
         labels_of: LabelsOf,
-        limits: Limits | None = None,
+        limits: ReceiverLimits | None = None,
         keeping: RetentionOptions | None = None,
         reader: Callable[[Path], LineFileReader] | None = None,
     ) -> None:
-        self.limits, self.keeping = limits or Limits(), keeping or RetentionOptions()
+        self.limits, self.keeping = limits or ReceiverLimits(), keeping or RetentionOptions()
         self.counts = ReceiverCounts()
         self._decode = decode
         self._log_lock = threading.Lock()
@@ -107,7 +109,7 @@ class Intake:
         """Why the last flush failed, empty once one succeeded; and which thread ended because of a defect."""
         self._replay()
         self._threads = [
-            threading.Thread(target=self._supervised, args=(loop,), name=f"trackside-{name}", daemon=True)
+            threading.Thread(target=self._supervise, args=(loop,), name=f"trackside-{name}", daemon=True)
             for name, loop in (("log", self._append_loop), ("flush", self._flush_loop))
         ]
         for thread in self._threads:
@@ -120,7 +122,7 @@ class Intake:
         """Why accepted data cannot be written; empty if the last flush succeeded."""
         return self._thread_error or self._flush_error
 
-    def _supervised(self, loop: Callable[[], None]) -> None:
+    def _supervise(self, loop: Callable[[], None]) -> None:
         """Run one of the two threads: if a defect ends it, nothing more is accepted and no caller waits for it."""
         try:
             loop()
@@ -135,10 +137,10 @@ class Intake:
             for body in queue:
                 _fail(body.done, NotStored(self._thread_error))
             for future, _ in requests:
-                _fail(future, QueueFull(self._thread_error, RETRY_S))
+                _fail(future, IntakeFull(self._thread_error, RETRY_S))
 
     def check_capacity(self) -> None:
-        """Raise QueueFull (429) if the queue is full, and NotStored (503) if the data would never be written or would
+        """Raise IntakeFull (429) if the queue is full, and NotStored (503) if the data would never be written or would
         fill the disk. All senders retry after a 503."""
         if self._thread_error:
             raise NotStored(self._thread_error)
@@ -150,11 +152,11 @@ class Intake:
             )
         samples, line_bytes = self.pending
         if samples >= self.limits.pending_samples:
-            raise QueueFull(f"{samples:,} samples wait to be written{self._last_failure()}", RETRY_S)
+            raise IntakeFull(f"{samples:,} samples wait to be written{self._last_failure()}", RETRY_S)
         if line_bytes >= self.limits.pending_line_bytes:
-            raise QueueFull(f"{line_bytes:,} bytes of lines wait to be written{self._last_failure()}", RETRY_S)
+            raise IntakeFull(f"{line_bytes:,} bytes of lines wait to be written{self._last_failure()}", RETRY_S)
         if self._queued_bytes >= self.limits.bodies_bytes:
-            raise QueueFull(f"{self._queued_bytes:,} bytes wait to be synced", 1.0)
+            raise IntakeFull(f"{self._queued_bytes:,} bytes wait to be synced", 1.0)
 
     def _free(self) -> int:
         """Free bytes on the store's disk, at most a second old."""
@@ -181,7 +183,7 @@ class Intake:
     def accept(self, header: Header, body: bytes, decoded: Decoded) -> Future[IntakeResult]:
         """Accept a body. The future is done once the body is on disk; NotStored if it could not be written.
 
-        Raises QueueFull and NotStored.
+        Raises IntakeFull and NotStored.
         """
         self.check_capacity()
         if isinstance(decoded, Sequence):
@@ -189,7 +191,7 @@ class Intake:
         queued = _QueuedBody((header, body), decoded, Future())
         with self._wake:
             if self._closing:
-                raise QueueFull("the receiver is stopping", RETRY_S)
+                raise IntakeFull("the receiver is stopping", RETRY_S)
             if self._thread_error:
                 raise NotStored(self._thread_error)
             self._unlogged.append(queued)
@@ -206,7 +208,7 @@ class Intake:
                 self._queued_bytes = 0
                 if not batch:
                     return
-            with _all_finished([body.done for body in batch]):
+            with _finish_all([body.done for body in batch]):
                 self._append(batch)
 
     def _append(self, batch: list[_QueuedBody]) -> None:
@@ -304,7 +306,7 @@ class Intake:
         request: Future[Sequence[str]] = Future()
         with self._flush_wake:
             if self._closing or self._thread_error:
-                raise QueueFull(self._thread_error or "the receiver is stopping", RETRY_S)
+                raise IntakeFull(self._thread_error or "the receiver is stopping", RETRY_S)
             self._flush_requests.append((request, read))
             self._flush_wake.notify()
         return request
@@ -318,7 +320,7 @@ class Intake:
                 )
                 requests, self._flush_requests = self._flush_requests, []
                 closing, self._flush_now = self._closing, False
-            with _all_finished([future for future, _ in requests]):
+            with _finish_all([future for future, _ in requests]):
                 self._flush_round(requests, closing)
             if closing:
                 return
@@ -330,7 +332,7 @@ class Intake:
             self._flush.clean_up(closing)
         except Exception as error:  # noqa: BLE001 - a defect here must not stop what comes after
             expected = isinstance(error, (StoreError, OSError))
-            self._failed(error, expected)
+            self._report_failure(error, expected)
             for future, _ in requests:
                 _fail(future, error)
             return
@@ -339,7 +341,7 @@ class Intake:
             if future.set_running_or_notify_cancel():
                 future.set_result(unread_paths)
 
-    def _failed(self, error: Exception, expected: bool) -> None:
+    def _report_failure(self, error: Exception, expected: bool) -> None:
         self._flush_error = error_text(error)
         self.counts.failures += 1
         LOG.error(
@@ -366,7 +368,7 @@ class Intake:
 
 
 @contextmanager
-def _all_finished(futures: Sequence[Future[T]]) -> Iterator[None]:
+def _finish_all(futures: Sequence[Future[T]]) -> Iterator[None]:
     """Fail all unfinished futures when the block ends, so that no caller waits for ever."""
     try:
         yield

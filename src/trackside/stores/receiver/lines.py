@@ -141,14 +141,14 @@ class LineFiles:
             self._count()
 
     def _stream(self, name: str) -> _Stream:
-        known = self._streams.get(name)
-        if known is None:
-            known = self._streams[name] = self._open_stream(name)
+        stream = self._streams.get(name)
+        if stream is None:
+            stream = self._streams[name] = self._open_stream(name)
         self._streams.move_to_end(name)
-        if known.size >= MAX_PART_BYTES:
+        if stream.size >= MAX_PART_BYTES:
             self._parts[name] = self._parts.get(name, 1) + 1
-            known.path, known.size, known.before = _part_path(name, self._parts[name]), 0, known.path
-        return known
+            stream.path, stream.size, stream.before = _part_path(name, self._parts[name]), 0, stream.path
+        return stream
 
     def _open_stream(self, name: str) -> _Stream:
         """A stream's state on disk; for one that was compressed, its next part."""

@@ -9,7 +9,7 @@ DEFAULT_LISTEN = "127.0.0.1:9480"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class ReceiverLimits:
     """Limits on what is accepted at once, so that no sender can exhaust memory or disk."""
 
     body_bytes: int = 32 << 20
@@ -77,7 +77,7 @@ class ServeOptions:
     key: str = ""
     metadata: str = ""
     """URL of the database of runs and verdicts; empty: SQLite next to the store."""
-    limits: Limits = field(default_factory=Limits)
+    limits: ReceiverLimits = field(default_factory=ReceiverLimits)
     keeping: RetentionOptions = field(default_factory=RetentionOptions)
 
     @property

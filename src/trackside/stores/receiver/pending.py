@@ -14,7 +14,7 @@ from trackside.stores.log_store import LogEntry
 from trackside.stores.log_text import written_lines
 from trackside.stores.receiver.arrivals import ArrivalBatch, Arrivals, IntakeResult, LabelsOf, MetricBlock
 from trackside.stores.receiver.lines import Rows
-from trackside.stores.receiver.options import Limits
+from trackside.stores.receiver.options import ReceiverLimits
 from trackside.stores.receiver.write_ahead import Entry
 
 LOG = logging.getLogger("trackside.receiver")
@@ -59,7 +59,7 @@ class AcceptedTotals:
 class PendingQueue:
     """Everything that waits, and the log position up to which it reaches. One thread adds, another drains."""
 
-    def __init__(self, labels_of: LabelsOf, limits: Limits, mark: LogPosition) -> None:
+    def __init__(self, labels_of: LabelsOf, limits: ReceiverLimits, mark: LogPosition) -> None:
         self._labels_of, self._limits = labels_of, limits
         self._arrivals = Arrivals(labels_of, limits)
         self._streams: dict[str, Rows] = {}
@@ -101,13 +101,13 @@ class PendingQueue:
             self.mark = mark
         return results
 
-    def drained(self) -> FlushBatch | None:
+    def drain(self) -> FlushBatch | None:
         """Take out everything that waits; None if nothing does. Once a day, or if there are too many, the known series
         are reset."""
         with self._lock:
             if self.mark == self._drained_to:
                 return None
-            batch = FlushBatch(self._arrivals.drained(), self._streams, self.line_bytes, self.mark, self._bytes)
+            batch = FlushBatch(self._arrivals.drain(), self._streams, self.line_bytes, self.mark, self._bytes)
             self._bytes, self._streams, self.line_bytes, self._drained_to = 0, {}, 0, self.mark
             day = time.time() // 86400
             if day != self._day or self._arrivals.has_too_many_keys:

@@ -216,7 +216,7 @@ class ReceivedSamples:
             "value": samples.values,
             "input": np.full(len(samples.groups), input_, dtype=np.int32),
         }
-        return self._writer.segment("waiting", columns)
+        return self._writer.write_segment("waiting", columns)
 
     def _release(self, settled: Mapping[str, float], change: _Change, left_out: Counter[str]) -> list[_Rows]:
         """Take out the values that waited for these names; values that wait for others are written again."""
@@ -240,7 +240,7 @@ class ReceivedSamples:
         change.removed += old_segments
         names = ", ".join(map(quoted, settled))
         remaining = f"SELECT * FROM {source} WHERE name NOT IN ({names}) ORDER BY {ORDER['waiting']}"
-        change.added += self._writer.selected("waiting", remaining)
+        change.added += self._writer.write_query("waiting", remaining)
         return moved
 
     # -- samples
@@ -285,7 +285,7 @@ class ReceivedSamples:
         writer = self._writer
         sample_batch = SampleBatch([(*rows, day.id)], len(rows[0]))
         segment, spans = sample_batch.write(writer.connection, writer.directory, writer.series_ids.metrics)
-        return [segment, writer.segment("spans", _span_columns(spans, day.path))]
+        return [segment, writer.write_segment("spans", _span_columns(spans, day.path))]
 
     def _note_times(self, rows: _Rows) -> None:
         series, times_ms, _ = rows

@@ -28,7 +28,7 @@ from trackside.stores.embedded.layout import LogPosition, sync
 FILE_BYTES = 64 << 20
 """Size at which the next file begins; files are deleted whole once they are in segments."""
 MAX_FRAME_BYTES = 1 << 30
-"""Longest frame, to tell a damaged length from a valid one."""
+"""Longest frame; a greater length is damaged."""
 MAX_HEADER_BYTES = (1 << 16) - 1
 """Longest header: its length takes two bytes."""
 MAX_SEARCH_FACTOR = 8

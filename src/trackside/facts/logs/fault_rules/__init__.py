@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from trackside.facts.logs.fault_rules import assets, code, config, data, environment
-from trackside.facts.logs.fault_rules.rule import Fault
+from trackside.facts.logs.fault_rules.rule import FaultClass
 from trackside.model import Event
 
 RULES = (*environment.RULES, *assets.RULES, *data.RULES, *config.RULES, *code.RULES)
@@ -21,11 +21,11 @@ ADVICE = re.compile(
 """Text that PyTorch adds to every device error; its words (device-side assertions) are not part of the error."""
 
 
-def classify(event: Event) -> Fault:
+def classify(event: Event) -> FaultClass:
     """The class of an ``exception`` event; ``code`` if no rule matches."""
     text = _text(event)
-    place = f"{event.get('frames') or ''}\n{event.get('user_code') or ''}".replace(";", "\n")
-    return next((rule.fault for rule in RULES if rule.fits(text, place)), "code")
+    location = f"{event.get('frames') or ''}\n{event.get('user_code') or ''}".replace(";", "\n")
+    return next((rule.fault for rule in RULES if rule.fits(text, location)), "code")
 
 
 def _text(event: Event) -> str:

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-Fault = Literal["data", "config", "env", "asset", "code"]
+FaultClass = Literal["data", "config", "env", "asset", "code"]
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
     """Matches if every given pattern is found."""
 
-    fault: Fault
+    fault: FaultClass
     id: str
     text: str = ""
     """Pattern for the lines "type: message" of the last and the oldest exception, and the types between."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trackside.facts import maths
-from trackside.facts.training.learning import Curve, number
+from trackside.facts.training.learning import TrainingCurve, numeric_field
 from trackside.facts.training.shapes.shape import Limits, Shape, Variant, from_the_start
 from trackside.finding import Certainty, Sentence
 
@@ -13,46 +13,48 @@ DEAD_PLATEAU = Sentence(
     running="the loss repeats {loss} to the digit from {place} on ({count:logged steps} so far) with a gradient norm "
     "of {gradient}; the highest was {highest}",
 )
-SAME_VALUE = Sentence(
+LOSS_REPEATS = Sentence(
     "the loss repeats {loss} to the digit from {place} to the end ({count:logged steps}); the highest was {highest}",
     running="the loss repeats {loss} to the digit from {place} on ({count:logged steps} so far); "
     "the highest was {highest}",
 )
-VANISHED = Sentence(
+GRADIENT_VANISHED = Sentence(
     ("the loss stays at {loss} from {place} to the end ({count} of {points}); the last gradient norm is {gradient}"),
     running=(
         "the loss has stayed at {loss} since {place} ({count} of {points} so far); the last gradient norm is {gradient}"
     ),
 )
-NO_RATE = Sentence("the loss went from {first} to {last} over {points}; the learning rate stayed at {rate}")
-NO_GRADIENT = Sentence("the loss went from {first} to {last} over {points}; the gradient norm stayed at {gradient}")
-REPEATS = Sentence("the loss repeats {count:values} over {points}: the weights do not change")
+RATE_NEAR_ZERO = Sentence("the loss went from {first} to {last} over {points}; the learning rate stayed at {rate}")
+GRADIENT_NEAR_ZERO = Sentence(
+    "the loss went from {first} to {last} over {points}; the gradient norm stayed at {gradient}"
+)
+LOSSES_REPEAT = Sentence("the loss repeats {count:values} over {points}: the weights do not change")
 
 
-def dead(curve: Curve, limits: Limits) -> Shape | None:
+def dead_plateau(curve: TrainingCurve, limits: Limits) -> Shape | None:
     """The loss repeats to the last digit at the end, far from zero; the gradient norm, if printed, is zero."""
-    count = maths.plateau(curve.losses, limits.same_share)
+    count = maths.plateau_length(curve.losses, limits.same_share)
     level = curve.losses[-1]
     if count < limits.min_points or not level > 0.01:
         return None
-    norms = [n for row in curve.rows[-count:] if (n := number(row, "grad_norm")) is not None]
+    norms = [n for row in curve.rows[-count:] if (n := numeric_field(row, "grad_norm")) is not None]
     silent = len(norms) > 2 and max(norms) <= limits.dead_gradient
     begin = len(curve.losses) - count
-    if not silent and (count < 10 or count < 0.5 * len(curve.losses) or _running_mean(curve)):
+    if not silent and (count < 10 or count < 0.5 * len(curve.losses) or _prints_running_mean(curve)):
         return None
     fell_to = begin > 0 and level < 0.1 * maths.median(curve.losses[:begin]) and level < 0.1 and not silent
     if fell_to:
         return None
     strength = Certainty.ESTABLISHED if silent else Certainty.SUPPORTED
     variant: Variant = "plateau" if begin > 0 else "flat"
-    return Shape(variant, strength, DEAD_PLATEAU if silent else SAME_VALUE, begin, begin, count)
+    return Shape(variant, strength, DEAD_PLATEAU if silent else LOSS_REPEATS, begin, begin, count)
 
 
-def vanished(curve: Curve, limits: Limits) -> Shape | None:
+def vanished_gradient(curve: TrainingCurve, limits: Limits) -> Shape | None:
     """The gradient norm fell to almost nothing and the loss has been constant since, far from zero. In a model that has
     merely converged, differing mini-batches keep up the norm."""
-    norms = [number(row, "grad_norm") for row in curve.rows]
-    finite = maths.finite([norm for norm in norms if norm is not None])
+    norms = [numeric_field(row, "grad_norm") for row in curve.rows]
+    finite = maths.finite_values([norm for norm in norms if norm is not None])
     if len(finite) < limits.flat_points:
         return None
     faint = min(limits.faint_gradient, limits.gone_share * maths.median(finite[: max(3, len(finite) // 10)]))
@@ -62,32 +64,35 @@ def vanished(curve: Curve, limits: Limits) -> Shape | None:
             break
         count += 1
     tail = curve.losses[len(curve.losses) - count :]
-    if count < max(limits.min_points, 0.3 * len(norms)) or maths.falling(tail):
+    if count < max(limits.min_points, 0.3 * len(norms)) or maths.is_falling(tail):
         return None
     if maths.median(tail) < 0.1 or maths.spread(tail) >= 0.1:
         return None
     begin = len(norms) - count
-    return Shape("plateau", Certainty.SUPPORTED, VANISHED, begin, len(norms) - 1, count)
+    return Shape("plateau", Certainty.SUPPORTED, GRADIENT_VANISHED, begin, len(norms) - 1, count)
 
 
-def no_rate(curve: Curve, finished: bool, limits: Limits) -> Shape | None:
+def zero_rate(curve: TrainingCurve, finished: bool, limits: Limits) -> Shape | None:
     """Flat from the first step because the learning rate or the gradient is zero throughout."""
     if curve.fell or not from_the_start(curve) or not (finished or len(curve.finite) >= 10):
         return None
     count = len(curve.finite)
-    for field, limit, key in (("lr", limits.dead_rate, NO_RATE), ("grad_norm", limits.dead_gradient, NO_GRADIENT)):
+    for field, limit, key in (
+        ("lr", limits.dead_rate, RATE_NEAR_ZERO),
+        ("grad_norm", limits.dead_gradient, GRADIENT_NEAR_ZERO),
+    ):
         values = curve.series(field)
         if len(values) >= limits.min_points and max(values) <= limit:
             return Shape("flat", Certainty.ESTABLISHED, key, 0, len(curve.rows) - 1, count)
     return None
 
 
-def _running_mean(curve: Curve) -> bool:
+def _prints_running_mean(curve: TrainingCurve) -> bool:
     """Whether it is Keras, which prints the mean since the epoch's start: that settles by itself."""
     return any(str(row.get("framework") or "").startswith("keras") for row in curve.rows[-1:])
 
 
-def repeats(curve: Curve) -> Shape | None:
+def repeating_losses(curve: TrainingCurve) -> Shape | None:
     """The same few losses repeat: the same batches meet the same weights, so no step changes them."""
     values = curve.finite
     kinds = set(values)
@@ -97,4 +102,4 @@ def repeats(curve: Curve) -> Shape | None:
     cells = (max(kinds) - min(kinds)) * 10**digits
     if digits > 12 or cells < 50 * len(kinds) or curve.fell:
         return None
-    return Shape("flat", Certainty.SUPPORTED, REPEATS, 0, -1, len(kinds))
+    return Shape("flat", Certainty.SUPPORTED, LOSSES_REPEAT, 0, -1, len(kinds))

@@ -6,25 +6,27 @@ import math
 from collections.abc import Sequence
 
 from trackside.facts import maths
-from trackside.facts.training.learning import Curve
+from trackside.facts.training.learning import TrainingCurve
 from trackside.facts.training.shapes.shape import Limits, Shape, Variant, from_the_start, nth_finite
 from trackside.finding import Certainty, Sentence
 
-RISEN = Sentence(
+LOSS_ROSE = Sentence(
     "the loss rose far above its start and stayed there from {place}: {first} at first, {last} at the "
     "end, {highest} at most"
 )
-LOST = Sentence("the loss fell from {first} to {lowest}, then rose and stayed high from {place}: {last} at the end")
+LOSS_FELL_AND_ROSE = Sentence(
+    "the loss fell from {first} to {lowest}, then rose and stayed high from {place}: {last} at the end"
+)
 WORSE_THAN_GUESSING = Sentence(
     "the loss rose above that of random guessing and never came down: {first} at first, {highest} at "
     "most, {lowest} at least, {last} at the end"
 )
-GUESSING = Sentence(
+AT_GUESSING = Sentence(
     "the loss stayed at the level of random guessing for {count} of {points}: {first} at first, {last} at the end"
 )
 
 
-LANGUAGE = (
+LANGUAGE_FRAMEWORKS = (
     "hf",
     "transformers",
     "trl",
@@ -39,48 +41,54 @@ LANGUAGE = (
 """Frameworks (by the start of the parser's id) whose loss is a mean cross-entropy over tokens."""
 
 
-GUESSES = tuple(math.log(k) for k in (2, 10, 100, 1000))
+GUESSING_LOSSES = tuple(math.log(k) for k in (2, 10, 100, 1000))
 """Losses of guessing among common numbers of classes."""
 
 
-def risen(curve: Curve, limits: Limits) -> Shape | None:
+def risen_loss(curve: TrainingCurve, limits: Limits) -> Shape | None:
     """The tail stays far above the head; or everything after the first few points is an explosion."""
     values = curve.finite
-    few = max(1, len(values) // 10)
-    if min(values[few:]) > limits.rise_ratio * 1.5 * values[0] > 0:
+    n_first = max(1, len(values) // 10)
+    if min(values[n_first:]) > limits.rise_ratio * 1.5 * values[0] > 0:
         return Shape(
-            "diverging", Certainty.ESTABLISHED, RISEN, nth_finite(curve, few), -1, len(values) - few, of_level=True
+            "diverging",
+            Certainty.ESTABLISHED,
+            LOSS_ROSE,
+            nth_finite(curve, n_first),
+            -1,
+            len(values) - n_first,
+            of_level=True,
         )
     size = max(3, len(values) // 20)
     head, tail = maths.median(values[:size]), maths.median(values[-max(3, len(values) // 10) :])
-    high = maths.trailing(values, lambda loss: loss > 0.75 * limits.rise_ratio * head)
-    if tail <= limits.rise_ratio * head or tail - head < 3 * maths.noise(values[:size] + values[-high:]):
+    n_high = maths.trailing_count(values, lambda loss: loss > 0.75 * limits.rise_ratio * head)
+    if tail <= limits.rise_ratio * head or tail - head < 3 * maths.noise(values[:size] + values[-n_high:]):
         return None
-    if high < max(3, 0.1 * len(values)):
+    if n_high < max(3, 0.1 * len(values)):
         return None
-    begin = nth_finite(curve, -high)
-    strong = len(values) >= 10 and high >= 5 and tail > 1.5 * limits.rise_ratio * head
-    still = _settled(curve, high, limits)
-    strength = Certainty.ESTABLISHED if strong or still else Certainty.SUPPORTED
-    return Shape("plateau" if still else "diverging", strength, RISEN, begin, -1, high, of_level=True)
+    begin = nth_finite(curve, -n_high)
+    strong = len(values) >= 10 and n_high >= 5 and tail > 1.5 * limits.rise_ratio * head
+    settled = _is_settled(curve, n_high, limits)
+    strength = Certainty.ESTABLISHED if strong or settled else Certainty.SUPPORTED
+    return Shape("plateau" if settled else "diverging", strength, LOSS_ROSE, begin, -1, n_high, of_level=True)
 
 
-def _settled(curve: Curve, high: int, limits: Limits) -> bool:
-    """Whether the last ``high`` losses are constant and the gradient norm, if printed, is almost zero compared with its
-    start."""
-    norms = maths.finite(curve.series("grad_norm"))
-    if high < limits.min_points or len(norms) < limits.min_points:
+def _is_settled(curve: TrainingCurve, n_high: int, limits: Limits) -> bool:
+    """Whether the last ``n_high`` losses are constant and the gradient norm, if printed, is almost zero compared with
+    its start."""
+    norms = maths.finite_values(curve.series("grad_norm"))
+    if n_high < limits.min_points or len(norms) < limits.min_points:
         return False
     vanished = maths.median(norms[-5:]) <= limits.gone_share * maths.median(norms[: max(3, len(norms) // 5)])
-    return vanished and maths.spread(_rest(curve.finite, high, limits)) < 0.1
+    return vanished and maths.spread(_level_after_rise(curve.finite, n_high, limits)) < 0.1
 
 
-def _rest(values: Sequence[float], high: int, limits: Limits) -> Sequence[float]:
-    """The level of the last ``high`` losses, without the rise to it."""
-    return values[-max(limits.min_points, 3 * high // 4) :]
+def _level_after_rise(values: Sequence[float], n_high: int, limits: Limits) -> Sequence[float]:
+    """The level of the last ``n_high`` losses, without the rise to it."""
+    return values[-max(limits.min_points, 3 * n_high // 4) :]
 
 
-def lost(curve: Curve, limits: Limits) -> Shape | None:
+def lost_progress(curve: TrainingCurve, limits: Limits) -> Shape | None:
     """The loss fell, then lost at least half of that again, and stayed there."""
     values = curve.finite
     if len(values) < 10:
@@ -88,22 +96,30 @@ def lost(curve: Curve, limits: Limits) -> Shape | None:
     head = maths.median(values[: max(3, len(values) // 20)])
     index, best = maths.best_level(values)
     tail = maths.median(values[-max(3, len(values) // 10) :])
-    learned, lost = head - best, tail - best
+    learned, relapse = head - best, tail - best
     level = best + 0.8 * limits.lost_share * learned
-    high = maths.trailing(values, lambda loss: loss > level)
+    n_high = maths.trailing_count(values, lambda loss: loss > level)
     noise = limits.noise_times * max(maths.roughness(values[: index + 1]), maths.roughness(values[index:]))
-    ratio = 1.5 if lost < learned else 1.2  # worse than it began is no other stretch of the data
-    if min(learned, lost) <= noise or lost < limits.lost_share * learned or tail < ratio * best:
+    ratio = 1.5 if relapse < learned else 1.2  # worse than it began is not just other data
+    if min(learned, relapse) <= noise or relapse < limits.lost_share * learned or tail < ratio * best:
         return None
-    if high < max(5, 0.1 * len(values)):
+    if n_high < max(5, 0.1 * len(values)):
         return None
-    still = _settled(curve, high, limits)
-    flat = still or maths.spread(_rest(values, high, limits)) < 0.1
-    strength = Certainty.ESTABLISHED if still else Certainty.SUPPORTED
-    return Shape("plateau" if flat else "diverging", strength, LOST, nth_finite(curve, -high), -1, high, of_level=True)
+    settled = _is_settled(curve, n_high, limits)
+    is_flat = settled or maths.spread(_level_after_rise(values, n_high, limits)) < 0.1
+    strength = Certainty.ESTABLISHED if settled else Certainty.SUPPORTED
+    return Shape(
+        "plateau" if is_flat else "diverging",
+        strength,
+        LOSS_FELL_AND_ROSE,
+        nth_finite(curve, -n_high),
+        -1,
+        n_high,
+        of_level=True,
+    )
 
 
-def worse_than_guessing(curve: Curve, finished: bool, limits: Limits) -> Shape | None:
+def worse_than_guessing(curve: TrainingCurve, finished: bool, limits: Limits) -> Shape | None:
     r"""A mean cross-entropy above the loss of guessing that never fell to that of a model.
 
     Either it stayed above and is no lower than at its start, or the first printed mean was already an explosion that
@@ -113,7 +129,7 @@ def worse_than_guessing(curve: Curve, finished: bool, limits: Limits) -> Shape |
     if len(values) < 10 or not finished:
         return None
     first, tail = values[0], maths.median(values[-max(3, len(values) // 5) :])
-    if not _language(curve) or max(first, tail) <= limits.chance_ceiling:
+    if not _is_language_model(curve) or max(first, tail) <= limits.chance_ceiling:
         return None
     stayed = min(values) > limits.chance_ceiling and tail >= first
     went_on = max(values) > limits.rise_ratio * first or first > limits.explosion_ratio * limits.chance_ceiling
@@ -124,7 +140,7 @@ def worse_than_guessing(curve: Curve, finished: bool, limits: Limits) -> Shape |
     return Shape("diverging", strength, WORSE_THAN_GUESSING, 0, -1, len(values))
 
 
-def flat(curve: Curve, finished: bool, limits: Limits) -> Shape | None:
+def flat_curve(curve: TrainingCurve, finished: bool, limits: Limits) -> Shape | None:
     """At the loss of guessing from the run's start to its end, or back to it after an explosion."""
     values = curve.finite
     if len(values) < limits.flat_points or not finished or not from_the_start(curve):
@@ -132,16 +148,16 @@ def flat(curve: Curve, finished: bool, limits: Limits) -> Shape | None:
     settled = values[max(1, len(values) // 20) :]
     level, noise = maths.median(settled), maths.noise(settled)
     head, tail = maths.ends(settled)
-    still = head - tail <= 2 * limits.guess_tolerance * level and noise <= limits.noise_share * level
-    if not still or not maths.steady(settled, 5 * limits.guess_tolerance, 0.9):
+    level_kept = head - tail <= 2 * limits.guess_tolerance * level and noise <= limits.noise_share * level
+    if not level_kept or not maths.is_steady(settled, 5 * limits.guess_tolerance, 0.9):
         return None
-    guess = any(abs(level - guess_loss) <= 0.5 * limits.guess_tolerance * guess_loss for guess_loss in GUESSES)
+    guess = any(abs(level - guess_loss) <= 0.5 * limits.guess_tolerance * guess_loss for guess_loss in GUESSING_LOSSES)
     if not guess and level < limits.scratch_level:
         return None
     exploded = max(values) > 3 * max(level, values[0])
     variant: Variant = "plateau" if exploded else "flat"
-    return Shape(variant, Certainty.SUPPORTED, GUESSING, 0, -1, len(settled))
+    return Shape(variant, Certainty.SUPPORTED, AT_GUESSING, 0, -1, len(settled))
 
 
-def _language(curve: Curve) -> bool:
-    return any(str(row.get("framework") or row.parser).startswith(LANGUAGE) for row in curve.rows[:1])
+def _is_language_model(curve: TrainingCurve) -> bool:
+    return any(str(row.get("framework") or row.parser).startswith(LANGUAGE_FRAMEWORKS) for row in curve.rows[:1])

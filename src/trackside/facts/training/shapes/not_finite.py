@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from trackside.facts import maths
-from trackside.facts.training.learning import Curve, number
+from trackside.facts.training.learning import TrainingCurve, numeric_field
 from trackside.facts.training.shapes.shape import Limits, Shape, nth_finite
 from trackside.finding import Certainty, Sentence
 
@@ -28,30 +28,30 @@ GRADIENT_NOT_FINITE = Sentence(
     "longer falls",
 )
 STEPS_SKIPPED = Sentence("nearly every recent step was skipped for gradient overflow: {skipped} at step {step}")
-EXPLODED = Sentence("the loss went from {first} to {last}")
+LOSS_EXPLODED = Sentence("the loss went from {first} to {last}")
 
 
-def non_finite(curve: Curve, limits: Limits) -> Shape | None:
+def non_finite_loss(curve: TrainingCurve, limits: Limits) -> Shape | None:
     """Losses that are not finite to the end, or repeatedly."""
-    bad = [index for index, loss in enumerate(curve.losses) if not math.isfinite(loss)]
-    if not bad:
+    not_finite = [index for index, loss in enumerate(curve.losses) if not math.isfinite(loss)]
+    if not not_finite:
         return None
-    last = maths.trailing(curve.losses, maths.not_finite)
-    if len(bad) == len(curve.losses):
-        strength = Certainty.SUPPORTED if len(bad) == 1 else Certainty.ESTABLISHED
-        return Shape("non-finite", strength, NEVER_FINITE, 0, 0, len(bad))
-    if last >= 2:
-        begin = len(curve.losses) - last
-        return Shape("non-finite", Certainty.ESTABLISHED, NOT_FINITE_TO_THE_END, begin, begin, last)
-    if last or (len(bad) > 1 and len(bad) >= limits.bad_share * len(curve.losses)):
-        strength = Certainty.ESTABLISHED if len(bad) > 2 else Certainty.SUPPORTED
-        return Shape("non-finite", strength, NOT_FINITE_AGAIN, bad[0], bad[-1], len(bad))
+    n_trailing = maths.trailing_count(curve.losses, maths.is_not_finite)
+    if len(not_finite) == len(curve.losses):
+        strength = Certainty.SUPPORTED if len(not_finite) == 1 else Certainty.ESTABLISHED
+        return Shape("non-finite", strength, NEVER_FINITE, 0, 0, len(not_finite))
+    if n_trailing >= 2:
+        begin = len(curve.losses) - n_trailing
+        return Shape("non-finite", Certainty.ESTABLISHED, NOT_FINITE_TO_THE_END, begin, begin, n_trailing)
+    if n_trailing or (len(not_finite) > 1 and len(not_finite) >= limits.bad_share * len(curve.losses)):
+        strength = Certainty.ESTABLISHED if len(not_finite) > 2 else Certainty.SUPPORTED
+        return Shape("non-finite", strength, NOT_FINITE_AGAIN, not_finite[0], not_finite[-1], len(not_finite))
     return None
 
 
-def zero_after_loss(curve: Curve, limits: Limits) -> Shape | None:
+def zero_after_loss(curve: TrainingCurve, limits: Limits) -> Shape | None:
     """Older Transformers prints 0.0 for nan and no gradient norm: a loss that drops to 0.0, or was never higher."""
-    zeros = maths.trailing(curve.losses, lambda loss: loss == 0)
+    zeros = maths.trailing_count(curve.losses, lambda loss: loss == 0)
     before = curve.losses[: len(curve.losses) - zeros]
     if zeros < 3 or not curve.level_has_meaning:
         return None
@@ -64,29 +64,33 @@ def zero_after_loss(curve: Curve, limits: Limits) -> Shape | None:
     return None
 
 
-def gradient_gone(curve: Curve, limits: Limits) -> Shape | None:
+def non_finite_gradient(curve: TrainingCurve, limits: Limits) -> Shape | None:
     """Gradient norms that are not finite to the end, while the loss no longer falls."""
-    norms = [number(row, "grad_norm") for row in curve.rows]
+    norms = [numeric_field(row, "grad_norm") for row in curve.rows]
     count = 0
     for norm in reversed(norms):
         if norm is None or math.isfinite(norm):
             break
         count += 1
-    if count < 3 or count < limits.bad_share * len(norms) or maths.falling(curve.losses[-count:]):
+    if count < 3 or count < limits.bad_share * len(norms) or maths.is_falling(curve.losses[-count:]):
         return None
     begin = len(norms) - count
     return Shape("non-finite", Certainty.SUPPORTED, GRADIENT_NOT_FINITE, begin, begin, count)
 
 
-def scale_collapsed(curve: Curve) -> Shape | None:
+def collapsed_loss_scale(curve: TrainingCurve) -> Shape | None:
     """Nearly every recent step skipped for overflow: loss scaling found no scale that works."""
-    counted = [row for row in curve.points if number(row, "skipped") is not None and number(row, "step") is not None]
+    counted = [
+        row
+        for row in curve.points
+        if numeric_field(row, "skipped") is not None and numeric_field(row, "step") is not None
+    ]
     growing = 0
     for before, after in zip(reversed(counted[:-1]), reversed(counted[1:]), strict=False):
-        steps = (number(after, "step") or 0) - (number(before, "step") or 0)
-        skipped = (number(after, "skipped") or 0) - (number(before, "skipped") or 0)
-        own = number(after, "skipped") or 0
-        if steps <= 0 or max(skipped, own if own <= steps else 0) < 0.8 * steps:
+        steps = (numeric_field(after, "step") or 0) - (numeric_field(before, "step") or 0)
+        skipped = (numeric_field(after, "skipped") or 0) - (numeric_field(before, "skipped") or 0)
+        total_skipped = numeric_field(after, "skipped") or 0
+        if steps <= 0 or max(skipped, total_skipped if total_skipped <= steps else 0) < 0.8 * steps:
             break
         growing += 1
     if growing < 3:
@@ -96,10 +100,10 @@ def scale_collapsed(curve: Curve) -> Shape | None:
     return Shape("non-finite", Certainty.SUPPORTED, STEPS_SKIPPED, begin, -1, growing, of_points=True)
 
 
-def absurd(curve: Curve, limits: Limits) -> Shape | None:
+def explosion(curve: TrainingCurve, limits: Limits) -> Shape | None:
     """An explosion, which is conclusive even with too few points for a shape."""
     first, last = curve.finite[0], curve.finite[-1]
     if curve.level_has_meaning and last > limits.explosion_ratio * first and last > 100:
         index = nth_finite(curve, -1)
-        return Shape("diverging", Certainty.SUPPORTED, EXPLODED, index, index, 1)
+        return Shape("diverging", Certainty.SUPPORTED, LOSS_EXPLODED, index, index, 1)
     return None

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from trackside.facts.training.learning import Curve, number
+from trackside.facts.training.learning import TrainingCurve, numeric_field
 from trackside.finding import Certainty, Sentence
 
 Variant = Literal["non-finite", "diverging", "plateau", "flat"]
@@ -70,14 +70,14 @@ class Shape:
     """Whether the loss rose and stayed high."""
 
 
-def from_the_start(curve: Curve) -> bool:
+def from_the_start(curve: TrainingCurve) -> bool:
     """Whether the first point is the run's first: neither an excerpt nor a resumed run."""
-    steps = [step for row in curve.rows[:3] if (step := number(row, "step")) is not None]
+    steps = [step for row in curve.rows[:3] if (step := numeric_field(row, "step")) is not None]
     if len(steps) < 2:
         return True
     return steps[0] <= 2 * max(1.0, steps[-1] - steps[0])
 
 
-def nth_finite(curve: Curve, nth: int) -> int:
+def nth_finite(curve: TrainingCurve, nth: int) -> int:
     """Index in ``curve.losses`` of the nth finite one."""
     return [index for index, loss in enumerate(curve.losses) if math.isfinite(loss)][nth]

@@ -7,6 +7,8 @@ import re
 from collections.abc import Sequence
 from typing import Literal
 
+from trackside.agent.rate_limit import RateLimit
+
 Policy = Literal["all", "known"]
 _CONTEXT = re.compile(r"invoked oom-killer|memory: usage \d|oom-kill:constraint=")
 """Lines that are not events themselves but belong to the event that follows."""
@@ -27,23 +29,6 @@ def known_lines(lines: Sequence[str]) -> set[int]:
     text = "\n".join(lines).encode("utf-8", "replace") + b"\n"
     scan(io.BytesIO(text.replace(b"\r", b" ")), take, FileContext("kernel", plane="kernel"))
     return indices & set(range(len(lines)))
-
-
-class RateLimit:
-    """A rate limit: ``per_s`` lines, and ``burst`` at once after a quiet time."""
-
-    def __init__(self, per_s: float, burst: int) -> None:
-        self._per_s, self._burst, self._available = per_s, burst, float(burst)
-        self._updated_s: float | None = None
-
-    def take(self, requested: int, now_s: float) -> int:
-        """How many of ``requested`` lines may be sent now. ``now_s``: monotonic time."""
-        if self._updated_s is not None:
-            self._available = min(float(self._burst), self._available + (now_s - self._updated_s) * self._per_s)
-        self._updated_s = now_s
-        granted = min(requested, int(self._available))
-        self._available -= granted
-        return granted
 
 
 def select(lines: Sequence[str], policy: Policy, limit: RateLimit, now_s: float) -> tuple[list[int], int]:

@@ -25,7 +25,7 @@ from pathlib import Path
 from trackside.errors import TracksideError
 
 MAX_RECORD_BYTES = 64 << 20
-"""Limit that tells a damaged length from a valid one."""
+"""Maximum length of a valid record; a larger one is damaged."""
 MIN_COMPRESSED_BYTES = 512
 """Records of at least this size are compressed."""
 _HEAD = struct.Struct("<III")
@@ -233,7 +233,7 @@ class Segments:
             except (OSError, struct.error) as error:
                 if isinstance(error, OSError) and error.errno not in _GONE:
                     raise
-                self._damaged(file, file.count)
+                self._count_damaged(file, file.count)
                 return None
             if len(data) < length or length > MAX_RECORD_BYTES:
                 return None  # the rest was cut off, so it was never acknowledged
@@ -242,15 +242,15 @@ class Segments:
                 return _decompress(data, count_and_flag), count_and_flag & ~_COMPRESSED, offset
             if record_offset >= file.checked_to:
                 file.checked_to = offset
-                self._damaged(file, count_and_flag & ~_COMPRESSED)
+                self._count_damaged(file, count_and_flag & ~_COMPRESSED)
         return None
 
     def drop_counts(self) -> None:
         """Count all remaining items as damaged: they are counted, but no record can be read."""
         for file in self.files:
-            self._damaged(file, file.count)
+            self._count_damaged(file, file.count)
 
-    def _damaged(self, file: Segment, count: int) -> None:
+    def _count_damaged(self, file: Segment, count: int) -> None:
         file.count -= count
         self._note("damaged", count)
 
@@ -267,8 +267,8 @@ class Segments:
             self._reading_number = number
         return os.pread(self._read_fd, size, offset)
 
-    def done(self, end: tuple[int, int], count: int) -> None:
-        """Note that ``count`` items up to a position are delivered."""
+    def confirm(self, end: tuple[int, int], count: int) -> None:
+        """Remove ``count`` delivered items up to a position."""
         for file in self.files:
             if file.number <= end[0]:
                 delivered = min(count, file.count)

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from trackside.agent.out.identity import Identity
-from trackside.agent.out.receiver import ReceiverOptions
+from trackside.agent.delivery.identity import Identity
+from trackside.agent.delivery.receiver import ReceiverOptions
 from trackside.agent.source import Labels, Reading
 
 PATH = "/api/v1/write"

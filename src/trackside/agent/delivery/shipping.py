@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from trackside.agent.out.loki_push import LokiPush
-from trackside.agent.out.receiver import ReceiverOptions
-from trackside.agent.out.remote_write import RemoteWrite
-from trackside.agent.out.spool import Batch, Spool
+from trackside.agent.delivery.loki_push import LokiPush
+from trackside.agent.delivery.receiver import ReceiverOptions
+from trackside.agent.delivery.remote_write import RemoteWrite
+from trackside.agent.delivery.spool import Batch, Spool
 from trackside.agent.source import Reading
 from trackside.http.client import HttpClient
 from trackside.http.unavailable import SourceUnavailable
@@ -33,13 +33,12 @@ Protocol = RemoteWrite | LokiPush
 
 @dataclass(slots=True)
 class SendStatistics:
-    """Statistics of sending. ``failures``: consecutive failed requests; ``failed``: all failed requests;
-    ``last_success``: POSIX seconds."""
+    """Statistics of sending. ``last_success``: POSIX seconds, 0 for never."""
 
     count: int = 0
     requests: int = 0
-    failures: int = 0
-    failed: int = 0
+    consecutive_failures: int = 0
+    failed_requests: int = 0
     last_success: float = 0.0
 
 
@@ -50,7 +49,7 @@ class Sender:
         self, protocol: Protocol, options: ReceiverOptions, spool: Spool, say: Callable[[str], object]
     ) -> None:
         """Raises ValueError for certificates that cannot be loaded."""
-        self.protocol, self.spool, self.sent = protocol, spool, SendStatistics()
+        self.protocol, self.spool, self.statistics = protocol, spool, SendStatistics()
         self._say = say
         self._options = options
         self._client = HttpClient(options.with_path(protocol.path))
@@ -111,8 +110,8 @@ class Sender:
 
     def _send(self, batch: Batch) -> float:
         """Send a batch and handle the result; seconds to wait before the next try, 0 after success."""
-        sent = self.sent
-        sent.requests += 1
+        statistics = self.statistics
+        statistics.requests += 1
         try:
             body, headers = self.protocol.body(batch.records)
             self._client.request("POST", "", body=body, headers=headers)
@@ -123,33 +122,33 @@ class Sender:
                 return self._handle_failure(batch, str(error), error.retry_after_s)
         except Exception as error:  # noqa: BLE001  no error may end this thread
             return self._handle_failure(batch, f"{self.url}: {type(error).__name__}: {error}", 0.0)
-        if sent.failures:
+        if statistics.consecutive_failures:
             self._say(f"{self.url} works again")
             self._logged_at.clear()
-        sent.count += batch.count
-        sent.failures, sent.last_success = 0, time.time()
-        self.spool.done(batch)
+        statistics.count += batch.count
+        statistics.consecutive_failures, statistics.last_success = 0, time.time()
+        self.spool.confirm(batch)
         self._batch_records = min(2 * self._batch_records, MAX_RECORDS)
         return 0.0
 
     def _handle_refusal(self, batch: Batch, reason: str) -> float:
         """Narrow down which record the receiver refuses, and drop it."""
         if len(batch.records) > 1:
-            self.spool.released(batch)
+            self.spool.release(batch)
             self._batch_records = len(batch.records) // 2  # to find the refused record by bisection
         else:
             self._complain(reason, f"{batch.count:,} items are lost")
-            self.spool.refused(batch)
+            self.spool.discard(batch)
         return 0.0
 
     def _handle_failure(self, batch: Batch, reason: str, retry_after_s: float) -> float:
         """Note a failure; seconds until the next try."""
-        self.spool.released(batch)
-        sent = self.sent
-        sent.failures += 1
-        sent.failed += 1
+        self.spool.release(batch)
+        statistics = self.statistics
+        statistics.consecutive_failures += 1
+        statistics.failed_requests += 1
         self._complain(reason, "the data is kept and sent again")
-        wait_s = min(MIN_RETRY_S * 2.0 ** min(sent.failures - 1, 10), MAX_RETRY_S)
+        wait_s = min(MIN_RETRY_S * 2.0 ** min(statistics.consecutive_failures - 1, 10), MAX_RETRY_S)
         return max(min(retry_after_s, MAX_RETRY_AFTER_S), wait_s) * random.uniform(1.0, 1.5)
 
     def _complain(self, problem: str, consequence: str) -> None:

@@ -8,10 +8,11 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from trackside.agent.output.framing import LineBudget, Redraws, pieces, texts
+from trackside.agent.output.framing import BYTES_PER_LINE, Redraws, split_long, texts
 from trackside.agent.output.measures import measures
 from trackside.agent.output.options import JobOutputOptions, Text
 from trackside.agent.output.scanning import Head, Meaning, Scanner, last_meanings
+from trackside.agent.rate_limit import RateLimit
 from trackside.logs.event_line import format_event, format_pulse
 from trackside.logs.line import FileContext
 from trackside.model import Event
@@ -31,7 +32,7 @@ MAX_EVENT_LINES = 500
 MAX_CONTEXT_BYTES = 1 << 20
 """Bytes of a file that are sent before lines are sent without context."""
 CONTEXT_BYTES_PER_S = 4 << 10
-"""Bytes per second by which that allowance refills."""
+"""Bytes per second by which :data:`MAX_CONTEXT_BYTES` refills."""
 CONTEXT_SIDE_BYTES = 8 << 10
 """Maximum bytes of context on either side of a line."""
 BYTES_BEFORE = 32 << 10
@@ -45,42 +46,42 @@ TimedLine = tuple[int, str]
 
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
-    """How far an earlier agent process read a file. ``done``, ``sent``: offsets of its policy. ``preceding``: the
-    bytes before ``done``. ``head``: the first bytes of the file."""
+    """How far an earlier agent process read a file. ``read_to``, ``sent_to``: offsets of its policy. ``preceding``:
+    the bytes before ``read_to``. ``head``: the first bytes of the file."""
 
-    done: int
-    sent: int
+    read_to: int
+    sent_to: int
     preceding: bytes
     head: bytes
 
 
 class Policy(ABC):
-    """Gets the complete lines of one file, and gives the lines to send."""
+    """Decides which lines of one file are sent: it gets all complete lines, and returns those to send."""
 
     def __init__(self, context: FileContext, options: JobOutputOptions, resume: ResumePoint | None = None) -> None:
         self._options, self._head = options, Head(context)
-        self._sent: list[TimedLine] = []
+        self._lines_to_send: list[TimedLine] = []
         self._measurements: dict[str, float] = {}
         if resume is not None:
             self._head.add(resume.head, 0)
 
     @property
     @abstractmethod
-    def done(self) -> int:
+    def read_to(self) -> int:
         """Offset up to which the file was read."""
 
     @property
-    def sent(self) -> int:
+    def sent_to(self) -> int:
         """Offset before which all lines are sent or will never be."""
-        return self.done
+        return self.read_to
 
     @property
     def end(self) -> int:
         """Offset of the end of the data taken so far."""
-        return self.done
+        return self.read_to
 
     @abstractmethod
-    def take(self, data: bytes, offset: int, time_ns: int, now: float) -> None:
+    def add(self, data: bytes, offset: int, time_ns: int, now: float) -> None:
         """Add complete lines of the file that start at ``offset``. ``time_ns``: when they were read; ``now``: monotonic
         seconds."""
         self._head.add(data, offset)
@@ -88,10 +89,10 @@ class Policy(ABC):
     def take_lines(self, now: float, quiet_s: float, ended: bool) -> list[TimedLine]:
         """The lines to send, in order. ``quiet_s``: seconds since the file last grew. ``ended``: whether it will not
         grow again."""
-        sent, self._sent = self._sent, []
-        return sent
+        lines, self._lines_to_send = self._lines_to_send, []
+        return lines
 
-    def measured(self) -> dict[str, float]:
+    def take_measurements(self) -> dict[str, float]:
         """Progress since the last call, by metric."""
         measurements, self._measurements = self._measurements, {}
         return measurements
@@ -102,18 +103,18 @@ class AllLines(Policy):
 
     def __init__(self, context: FileContext, options: JobOutputOptions, resume: ResumePoint | None = None) -> None:
         super().__init__(context, options, resume)
-        self._done, self._context = 0 if resume is None else resume.done, context
+        self._read_to, self._context = 0 if resume is None else resume.read_to, context
         self._redraws = Redraws(options.redraw_s)
 
     @property
-    def done(self) -> int:
-        return self._done
+    def read_to(self) -> int:
+        return self._read_to
 
-    def take(self, data: bytes, offset: int, time_ns: int, now: float) -> None:
-        super().take(data, offset, time_ns, now)
-        self._sent += [(time_ns, text) for text in texts(data, self._redraws, now)]
+    def add(self, data: bytes, offset: int, time_ns: int, now: float) -> None:
+        super().add(data, offset, time_ns, now)
+        self._lines_to_send += [(time_ns, text) for text in texts(data, self._redraws, now)]
         self._measurements |= measures(last_meanings(data, self._context))
-        self._done = offset + len(data)
+        self._read_to = offset + len(data)
 
 
 class _ParsingPolicy(Policy):
@@ -121,25 +122,25 @@ class _ParsingPolicy(Policy):
 
     def __init__(self, context: FileContext, options: JobOutputOptions, resume: ResumePoint | None = None) -> None:
         super().__init__(context, options, resume)
-        done, preceding = (0, b"") if resume is None else (resume.done, resume.preceding.replace(b"\0", b"\r"))
-        self._scanner = Scanner(context, done - len(preceding), done, preceding)
+        read_to, preceding = (0, b"") if resume is None else (resume.read_to, resume.preceding.replace(b"\0", b"\r"))
+        self._scanner = Scanner(context, read_to - len(preceding), read_to, preceding)
         self._arrivals: list[tuple[int, int, float]] = []
         """(offset, POSIX time in ns, monotonic time) of data read together."""
-        self._progress_budget = LineBudget(MAX_PROGRESS_LINES, options.progress_s)
-        self._nonfinite_budget = LineBudget(MAX_PROGRESS_LINES, options.progress_s)
-        self._event_budgets: dict[str, LineBudget] = {}
+        self._progress_limit = RateLimit(1 / options.progress_s, MAX_PROGRESS_LINES)
+        self._nonfinite_limit = RateLimit(1 / options.progress_s, MAX_PROGRESS_LINES)
+        self._event_limits: dict[str, RateLimit] = {}
         self._last_sent = -math.inf
 
     @property
-    def done(self) -> int:
+    def read_to(self) -> int:
         return self._scanner.read
 
     @property
     def end(self) -> int:
         return self._scanner.end
 
-    def take(self, data: bytes, offset: int, time_ns: int, now: float) -> None:
-        super().take(data, offset, time_ns, now)
+    def add(self, data: bytes, offset: int, time_ns: int, now: float) -> None:
+        super().add(data, offset, time_ns, now)
         self._arrivals.append((offset, time_ns, now))
         self._scanner.feed(data)
 
@@ -172,14 +173,15 @@ class _ParsingPolicy(Policy):
         return settled
 
     def _is_sent(self, event: Event, now: float) -> bool:
+        refill = event.at.length / BYTES_PER_LINE
         if event.kind != "progress":
-            budget = self._event_budgets.get(event.kind)
-            if budget is None:
-                budget = self._event_budgets[event.kind] = LineBudget(MAX_EVENT_LINES, self._options.progress_s)
-            return budget.take(now, event.at.length)
+            limit = self._event_limits.get(event.kind)
+            if limit is None:
+                limit = self._event_limits[event.kind] = RateLimit(1 / self._options.progress_s, MAX_EVENT_LINES)
+            return limit.take(1, now, refill) > 0
         is_nonfinite = any(isinstance(value, float) and not math.isfinite(value) for value in event.fields.values())
-        return self._progress_budget.take(now, event.at.length) or (
-            is_nonfinite and self._nonfinite_budget.take(now, 1)
+        return self._progress_limit.take(1, now, refill) > 0 or (
+            is_nonfinite and self._nonfinite_limit.take(1, now) > 0
         )
 
     def _time(self, offset: int) -> int:
@@ -202,14 +204,15 @@ class _ParsingPolicy(Policy):
 
 class ErrorLines(_ParsingPolicy):
     """Sends meaningful lines with the lines that their parser read and some context; the first and last lines of the
-    file; the first thousand progress lines, then one now and then, and all with non-finite values."""
+    file; the first thousand progress lines, then at most one per ``progress_s`` seconds; and up to a thousand progress
+    lines with non-finite values."""
 
     def __init__(self, context: FileContext, options: JobOutputOptions, resume: ResumePoint | None = None) -> None:
         super().__init__(context, options, resume)
         self._sent_to, self._head_lines = 0, options.head_lines
         if resume is not None:  # lines read by an earlier agent process may still have to be sent
-            self._sent_to = max(self._scanner.base, min(resume.sent, resume.done))
-            self._head_lines -= min(self._head_lines, resume.head[: resume.done].count(b"\n"))
+            self._sent_to = max(self._scanner.base, min(resume.sent_to, resume.read_to))
+            self._head_lines -= min(self._head_lines, resume.head[: resume.read_to].count(b"\n"))
         self._context_bytes, self._refilled_at = float(MAX_CONTEXT_BYTES), 0.0
         """Bytes of context that may still be sent, and the time of the last refill."""
         self._context_end = 0
@@ -218,7 +221,7 @@ class ErrorLines(_ParsingPolicy):
         """Number of further lines that are context of lines sent before."""
 
     @property
-    def sent(self) -> int:
+    def sent_to(self) -> int:
         return self._sent_to
 
     def _handle(self, meanings: list[tuple[Meaning, bool]], start: int, end: int, now: float, is_silent: bool) -> None:
@@ -329,7 +332,7 @@ class ErrorLines(_ParsingPolicy):
             time_ns = self._time(offset)
             if offset < end:
                 for part in _visible_parts(line):
-                    self._sent += [(time_ns, piece.decode("utf-8", "replace")) for piece in pieces(part)]
+                    self._lines_to_send += [(time_ns, chunk.decode("utf-8", "replace")) for chunk in split_long(part)]
             offset += len(line) + 1
 
 
@@ -341,8 +344,8 @@ def _visible_parts(line: bytes) -> list[bytes]:
 class EventLines(_ParsingPolicy):
     """Sends no lines of the file, only typed events, one line each; see :mod:`trackside.logs.event_line`."""
 
-    def __init__(self, context: FileContext, options: JobOutputOptions, before: ResumePoint | None = None) -> None:
-        super().__init__(context, options, before)
+    def __init__(self, context: FileContext, options: JobOutputOptions, resume: ResumePoint | None = None) -> None:
+        super().__init__(context, options, resume)
         self._latest: dict[str, tuple[int, Event]] = {}
         """Kind -> the last event, if it was not sent."""
         self._pulse_offset = -1
@@ -353,23 +356,23 @@ class EventLines(_ParsingPolicy):
             time_ns = self._time(meaning.start)
             for event in meaning.events:
                 if is_sent:
-                    self._sent.append((time_ns, format_event(event)))
+                    self._lines_to_send.append((time_ns, format_event(event)))
                     self._latest.pop(event.kind, None)
                 else:
                     self._latest[event.kind] = time_ns, event
         if now - self._last_sent >= PULSE_S:
-            self._pulse(end, now)
+            self._send_pulse(end, now)
 
     def _on_silence(self, now: float) -> None:
         for time_ns, event in sorted(self._latest.values(), key=lambda entry: entry[0]):
-            self._sent.append((time_ns, format_event(event)))
+            self._lines_to_send.append((time_ns, format_event(event)))
         self._latest.clear()
-        self._pulse(self._scanner.read, now)
+        self._send_pulse(self._scanner.read, now)
 
-    def _pulse(self, end: int, now: float) -> None:
+    def _send_pulse(self, end: int, now: float) -> None:
         if end > self._pulse_offset and end:
             self._pulse_offset, self._last_sent = end, now
-            self._sent.append((self._time(end - 1), format_pulse(self._scanner.lines, end)))
+            self._lines_to_send.append((self._time(end - 1), format_pulse(self._scanner.lines, end)))
 
 
 POLICIES: Mapping[Text, type[Policy]] = {"all": AllLines, "errors": ErrorLines, "none": EventLines}

@@ -10,7 +10,7 @@ from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from trackside.agent.out.exposition import CONTENT_TYPE
+from trackside.agent.delivery.exposition import CONTENT_TYPE
 
 MAX_REQUESTS = 8
 REQUEST_S = 10.0

@@ -6,7 +6,7 @@ import math
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 
-from trackside.agent.out.identity import Identity
+from trackside.agent.delivery.identity import Identity
 from trackside.agent.source import Labels, LogLine, Reading, Sample
 from trackside.catalog.metrics import METRICS
 

@@ -1,4 +1,4 @@
-"""Compares two verdicts on a run: finding, culprit, certainty and location."""
+"""Compares two verdicts on a run: finding, owner, certainty and location."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _finding(finding: Finding, renamed: Callable[[str], str]) -> dict[str, str]:
     gpus = (_gpu(gpu, renamed) for gpu in finding.gpus)
     return {
         "family": finding.family,
-        "culprit": finding.culprit,
+        "owner": finding.culprit,
         "outcome": finding.outcome.value,
         "certainty": finding.certainty.value if finding.certainty is not None else "",
         "variant": finding.variant or "",

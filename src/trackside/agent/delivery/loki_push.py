@@ -8,8 +8,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from trackside.agent.out.identity import Identity
-from trackside.agent.out.receiver import ReceiverOptions
+from trackside.agent.delivery.identity import Identity
+from trackside.agent.delivery.receiver import ReceiverOptions
 from trackside.agent.source import Labels, Reading
 
 PATH = "/loki/api/v1/push"

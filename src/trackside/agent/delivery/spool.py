@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trackside.agent.out.segments import InUse, Segments, frame_of, record_of
+from trackside.agent.delivery.segments import InUse, Segments, frame_of, record_of
 
 __all__ = ["Batch", "InUse", "Spool", "SpoolOptions", "Waiting"]
 
@@ -195,11 +195,11 @@ class Spool:
 
     def batch(self, max_bytes: int, max_records: int) -> Batch | None:
         """The oldest records up to the limits, at least one; None if none waits. They stay in the spool until
-        :meth:`done`, :meth:`refused` or :meth:`released`. Raises OSError if files cannot be read at the moment."""
+        :meth:`confirm`, :meth:`discard` or :meth:`release`. Raises OSError if files cannot be read at the moment."""
         with self._lock:
             records, counts = list[bytes](), list[int]()
 
-            def has_room() -> bool:
+            def has_space() -> bool:
                 return len(records) < max_records and sum(map(len, records)) < max_bytes
 
             disk, number, offset = self._disk, 0, 0
@@ -207,15 +207,15 @@ class Spool:
                 number, offset = disk.position
                 for file in list(disk.files):
                     number, offset = file.number, offset if file.number == number else 0
-                    while has_room() and (entry := disk.record(file, offset)) is not None:
+                    while has_space() and (entry := disk.record(file, offset)) is not None:
                         records.append(entry[0])
                         counts.append(entry[1])
                         offset = entry[2]
-                    if not has_room():
+                    if not has_space():
                         break
             from_disk = len(records)
             for frame, count in self._memory:
-                if not has_room():
+                if not has_space():
                     break
                 records.append(record_of(frame))
                 counts.append(count)
@@ -228,23 +228,23 @@ class Spool:
             self._in_flight = _InFlight(number if from_disk else -1, memory)
             return Batch(records, counts, (number, offset), memory)
 
-    def done(self, batch: Batch) -> None:
-        """The receiver has accepted a batch."""
+    def confirm(self, batch: Batch) -> None:
+        """Remove a batch that the receiver has accepted."""
         with self._lock:
             self._in_flight = _InFlight()
             for _ in range(batch.memory):
                 self._pop_memory()
             from_disk = batch.counts[: len(batch.records) - batch.memory]
             if from_disk and self._disk is not None:
-                self._disk.done(batch.end, sum(from_disk))
+                self._disk.confirm(batch.end, sum(from_disk))
 
-    def refused(self, batch: Batch) -> None:
-        """The receiver will never accept a batch: it is lost."""
+    def discard(self, batch: Batch) -> None:
+        """Remove a batch that the receiver will never accept, and count it as lost."""
         self._lost["refused"] += batch.count
-        self.done(batch)
+        self.confirm(batch)
 
-    def released(self, batch: Batch) -> None:
-        """A batch was not sent, and waits again."""
+    def release(self, batch: Batch) -> None:
+        """Let a batch that was not sent wait again."""
         with self._lock:
             self._in_flight = _InFlight()
 

@@ -1,1 +1,0 @@
-"""Where readings go: /metrics, Prometheus remote write, the Loki push API, and the spool in front of the senders."""

@@ -1,0 +1,21 @@
+"""How many lines may be sent now: the limit of kernel messages and of thinned lines of job output."""
+
+from __future__ import annotations
+
+
+class RateLimit:
+    """A token bucket: ``burst`` lines at once, and ``per_s`` more per second."""
+
+    def __init__(self, per_s: float, burst: int) -> None:
+        self._per_s, self._burst, self._available = per_s, burst, float(burst)
+        self._updated_s: float | None = None
+
+    def take(self, requested: int, now_s: float, refill: float = 0.0) -> int:
+        """How many of ``requested`` lines may be sent now. ``now_s``: seconds of any clock; ``refill``: lines that may
+        be sent in addition to those of the time since the last call."""
+        elapsed_s = 0.0 if self._updated_s is None else max(0.0, now_s - self._updated_s)
+        self._updated_s = now_s
+        self._available = min(float(self._burst), self._available + elapsed_s * self._per_s + refill)
+        granted = min(requested, int(self._available))
+        self._available -= granted
+        return granted
