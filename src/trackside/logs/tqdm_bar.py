@@ -118,7 +118,7 @@ def _counts(line: Line) -> Event | None:
         event = line.event("progress", epoch=bar.count, framework="custom")
     else:
         step = _laps(notes, bar, bar.count) + bar.count
-        event = line.event("progress", step=step, total_steps=_planned(bar), framework="custom")
+        event = line.event("progress", step=step, total_steps=_planned_steps(bar), framework="custom")
     return replace(event, parser=PARSER.fallback_id)
 
 
