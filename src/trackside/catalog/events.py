@@ -30,6 +30,7 @@ _LOG = {
     "bytes": "bytes",
     "last_line": "last line with text",
     "last_line_number": "its number",
+    "unstamped_lines": "lines of the job's own after the last one with a time, in the last 64 KiB",
     "truncated": "true if it ends within a line",
 }
 

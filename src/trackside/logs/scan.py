@@ -27,6 +27,8 @@ AHEAD_BYTES = 256 << 10
 MAX_PER_KIND = 2_000
 """Events of one kind kept from one file: the first half as they come, and the last half."""
 PROGRESS = "progress"
+_SCHEDULER = re.compile(rb"slurmstepd|^\s*(?:\d+: )?srun: ")
+"""Lines that are not the job's own."""
 
 EventSink = Callable[[Event], None]
 
@@ -219,6 +221,10 @@ def _activity(tail: bytes, context: FileContext, stats: ScanStats) -> Event:
         _times((s.decode("utf-8", "replace") for s in reversed(hit_segments)), context), stats.first_time
     )
     number = stats.lines + (0 if tail.endswith(b"\n") else 1)
+    own = [part.decode("utf-8", "replace") for part in hit_segments if not _SCHEDULER.search(part)]
+    since_stamp = next(
+        (count for count, text in enumerate(reversed(own)) if find_time(text, context.year) is not None), len(own)
+    )
     fields: dict[str, Scalar] = {
         "first_time": stats.first_time,
         "last_time": stats.last_time,
@@ -226,6 +232,7 @@ def _activity(tail: bytes, context: FileContext, stats: ScanStats) -> Event:
         "bytes": stats.bytes,
         "last_line": last[:500],
         "last_line_number": number,
+        "unstamped_lines": since_stamp,
         "truncated": not tail.endswith((b"\n", b"\r")),
     }
     return Event(

@@ -11,6 +11,7 @@ _ISO = re.compile(
 _GLOG = re.compile(r"(?:^|\[|\s)[IWEF](\d\d)(\d\d) (\d\d):(\d\d):(\d\d)\.(\d{3,9})\s")
 _SYSLOG = re.compile(r"^([A-Z][a-z]{2})\s{1,2}(\d{1,2}) (\d\d):(\d\d):(\d\d)(?:\.(\d+))?\s")
 _CTIME = re.compile(r"\[?[A-Z][a-z]{2} ([A-Z][a-z]{2})\s{1,2}(\d{1,2}) (\d\d):(\d\d):(\d\d) (20\d\d)")
+_MLPERF = re.compile(r"\"time_ms\": ?(\d{13})\b")
 _DIGITS = re.compile(r"\d\d:\d\d")
 _MONTHS = {
     m: i for i, m in enumerate(["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"], 1)
@@ -24,6 +25,8 @@ def find_time(text: str, year: int | None = None) -> float | None:
     ``year`` completes timestamps without one (glog, syslog); without it those are not read.
     """
     text = text[:_MAX_CHARS]
+    if ":::MLL" in text and (match := _MLPERF.search(text)):
+        return int(match[1]) / 1000
     if _DIGITS.search(text) is None:
         return None
     if match := _ISO.search(text):

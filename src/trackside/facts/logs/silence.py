@@ -42,6 +42,8 @@ class Limits:
     unstamped_share: float = 0.6
     """Share of the run's duration that its steps do not explain, if lines carry no time: start-up and saves may take
     the remainder."""
+    max_unstamped_lines: int = 20
+    """Number of lines without a time after the last stamped one that a run prints in a moment: warnings, a summary."""
     open_share: float = 0.35
     """The same, from which it is unclear what the run did: start-up, saves and evaluations take at most a third of
     healthy runs."""
@@ -139,12 +141,18 @@ class Silence:
                 return None
             return left, False
         quiet = self.seconds()
-        if quiet is None:
+        if quiet is None or self._prints_without_time:
             return None
         interval_s = 0.0 if isinstance(trajectory, Missing) else trajectory.interval_s
         length = quiet.number
         long = length >= limits.min_silence_s or (elapsed is not None and length >= limits.min_share * elapsed.number)
         return (quiet, True) if long and length >= limits.min_intervals * interval_s else None
+
+    @property
+    def _prints_without_time(self) -> bool:
+        """Whether a log goes on without times after its last stamped line: then it may have been active."""
+        counts = (row.get("unstamped_lines") for row in self.signs["logs"].events)
+        return any(isinstance(count, int) and count > self.limits.max_unstamped_lines for count in counts)
 
     @cached_property
     def unaccounted(self) -> Value | None:
