@@ -47,6 +47,7 @@ from trackside.facts.fact import Maybe, all_missing, or_none
 from trackside.facts.gpu.gpu_work import GpuWork
 from trackside.facts.logs.ending import BAD_STATES, ENDED_WELL, Ending
 from trackside.facts.logs.exceptions import Exceptions, unhandled_exceptions
+from trackside.facts.logs.unread_errors import UnreadErrors
 from trackside.facts.training.evaluations import Evaluations
 from trackside.facts.training.learning import Trajectory
 from trackside.facts.training.loss_curve import LossCurve
@@ -171,7 +172,7 @@ class RunEnding:
 
 def judge(
     run: Run, ending: Ending, work: GpuWork, evaluations: Evaluations, exceptions: Exceptions,
-    trajectory: Maybe[Trajectory], loss: Maybe[LossCurve], limits: Limits,
+    trajectory: Maybe[Trajectory], loss: Maybe[LossCurve], unread: UnreadErrors, limits: Limits,
 ) -> Finding | Missing:  # fmt: skip
     """Completed, or at least without a fault as far as the log goes; then GPU and loss evidence."""
     if (nothing := all_missing(trajectory, ending.missing_record, loss)) is not None:
@@ -192,12 +193,12 @@ def judge(
     variant = "unverifiable" if not learning.learned or end.aborted is not None else variant
     implies = [_conclusion(end, learning, work, variant), *([IDLE_GPUS_LOST()] if work.unused is not None else [])]
     return present(
-        _certainty(ending, end, learning, work, training, limits),
+        _certainty(end, learning, work, training, unread, limits),
         "none",
         _shows(end, learning, work, training),
         headline=_headline(end, learning, variant, training),
         implies=implies,
-        cannot_decide=_open_questions(end, learning, work, training),
+        cannot_decide=[*unread.open_questions, *_open_questions(end, learning, work, training)],
         actions=_actions(end, learning, work, variant, training),
         variant=variant,
     )
@@ -257,17 +258,19 @@ def _conclusion(end: RunEnding, learning: Learning, work: GpuWork, variant: str)
 
 
 def _certainty(
-    ending: Ending, end: RunEnding, learning: Learning, work: GpuWork, training: Trajectory | None, limits: Limits
+    end: RunEnding, learning: Learning, work: GpuWork, training: Trajectory | None, unread: UnreadErrors, limits: Limits
 ) -> Certainty:
-    """More than possible needs both the end and the learning; established also needs GPU work and clean hardware."""
-    if end.good is not None:
-        fell_enough = (
-            learning.loss_fell and learning.loss is not None and len(learning.loss.curve.finite) >= limits.min_losses
-        )
-        return Certainty.ESTABLISHED if fell_enough and work.complete else Certainty.SUPPORTED
-    if learning.loss_fell and training is not None and not ending.running and end.bad is None:
-        return Certainty.SUPPORTED  # curves alone don't say that it was not killed
-    return Certainty.POSSIBLE
+    """More than possible needs the end, learning, and a log without unknown errors; established also needs GPU work and
+    clean hardware."""
+    complete = training is not None and training.is_complete
+    seen = end.good is not None or (complete and end.bad is None)
+    if not seen or unread.rows or not (learning.loss_fell or learning.evaluations.fell):
+        return Certainty.POSSIBLE
+    fell_enough = (
+        learning.loss_fell and learning.loss is not None and len(learning.loss.curve.finite) >= limits.min_losses
+    )
+    is_proven = end.good is not None and fell_enough and work.complete
+    return Certainty.ESTABLISHED if is_proven else Certainty.SUPPORTED
 
 
 def _shows(end: RunEnding, learning: Learning, work: GpuWork, training: Trajectory | None) -> list[Claim]:

@@ -40,6 +40,7 @@ from trackside.catalog.pending_reasons import pending_reason
 from trackside.evidence import Missing, Value, derived
 from trackside.facts.logs.ending import Ending
 from trackside.facts.logs.silence import Silence
+from trackside.facts.logs.unread_errors import UnreadErrors
 from trackside.family import Family
 from trackside.finding import Certainty, Finding, Sentence, ShellCommand, action, present
 from trackside.model import Record
@@ -72,12 +73,12 @@ ADD_INPUTS = Sentence(
 )
 
 
-def judge(silence: Silence, ending: Ending) -> Finding | Missing:
+def judge(silence: Silence, ending: Ending, unread: UnreadErrors) -> Finding | Missing:
     """The last evidence, so that the reader has a starting point."""
     if ending.job is not None and ending.job.get("state") in WAITING_STATES:
         return _waiting(ending, ending.job)
     jobs, logs = ending.jobs, silence.signs["logs"]
-    shows = [LAST_LINE(line=logs.value(log, "last_line")) for log in logs.events[-1:]]
+    shows = [*unread.claims, *(LAST_LINE(line=logs.value(log, "last_line")) for log in logs.events[-1:])]
     shows += [RECORDED_STATE(state=jobs.value(job, "state")) for job in jobs.records[-1:]]
     if not shows:
         return Missing("no log or record of the run was given")

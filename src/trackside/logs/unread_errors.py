@@ -30,6 +30,7 @@ _HARMLESS = re.compile(
     r"|\b(?:errors?|error rate|(?:mean|absolute|squared|percentage|relative|word|char\w*|prediction|reconstruction|validation|training|test|top-?\d)\s(?:\w+\s)?errors?)\s{0,3}(?:\(|rate|is|was|[:=]|\d)"  # measures
     r"|\b(?:WARN(?:ING)?|INFO|DEBUG|NOTICE|TRACE)\b|[Ww]arning:|\w*Warning\b|^\[[WI]\b|\bW\d{4}\b|\bI\d{4}\b|\| ?(?:INFO|DEBUG|WARNING)"
     r"|: [IW] \w+/|Unable to register cu\w+ factory|not a git repository|\bf?no-\w+-err|^frame #\d|\b(?:longer than|more than) the\b"
+    r"|^\S{1,300} FAILED\s*$|Root Cause \(first|Error Message Summary|stack trace|Error executing job with overrides|Request ID:|^NumPy \d|compiled using NumPy|The server socket has failed|ProcessGroup\w+\.cpp|socketStartConnect|submit this"  # parts of blocks that others read
     r"|^\s{2,}|^\s{0,2}(?:raise|return|except|assert|import|from|def|class|if|for|with|#|//|\+|-|>)\b"
     r"|^\s{0,8}(?:File \"|\^+|~+)|Traceback \(most recent|The above exception|During handling"
     r"|^\S{0,120}(?:Error|Exception|Interrupt|Exit|Iteration)\b(?::|$|\s*$)"

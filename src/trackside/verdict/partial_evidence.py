@@ -7,11 +7,13 @@ from dataclasses import replace
 
 from trackside.evidence import UNABLE_TO_CHECK, Missing
 from trackside.facts.fact import Facts
+from trackside.facts.logs.unread_errors import UnreadErrors
 from trackside.facts.trust.telemetry import TelemetryTrust
 from trackside.facts.trust.unanswered import UnansweredSources
 from trackside.finding import Certainty, Finding, Outcome, unknown
 from trackside.model import Plane
 
+UNKNOWN_ERRORS = "the log ends with lines that look like errors and that Trackside does not know"
 MAX_NAMES = 8
 """Nodes or GPUs listed by name; further ones are only counted."""
 
@@ -21,9 +23,11 @@ def unknown_if_incomplete(finding: Finding, facts: Facts, absence_based: bool = 
 
     ``absence_based``: see :class:`trackside.family.Family`.
     """
-    unanswered, telemetry = facts.get(UnansweredSources), facts.get(TelemetryTrust)
+    unanswered, telemetry, unread = facts.get(UnansweredSources), facts.get(TelemetryTrust), facts.get(UnreadErrors)
     if not isinstance(unanswered, Missing):
         finding = _with_partial_rows(finding, unanswered, absence_based)
+    if not isinstance(unread, Missing) and unread.rows and _rests_on_no_row(finding):
+        return _as_unknown(finding, [UNKNOWN_ERRORS])
     cites = [cite for claim in finding.because for cite in claim.cites]
     rests_on_metrics = finding.outcome is Outcome.ABSENT and all(cite.plane == "metric" for cite in cites)
     if not rests_on_metrics or isinstance(telemetry, Missing):
@@ -49,6 +53,16 @@ def _with_partial_rows(finding: Finding, unanswered: UnansweredSources, absence_
     if finding.role == "health" and finding.certainty is Certainty.ESTABLISHED and "log" in unanswered.in_part:
         return replace(finding, certainty=Certainty.SUPPORTED)
     return finding
+
+
+def _rests_on_no_row(finding: Finding) -> bool:
+    """Whether a family is ruled out only because the log has no row of some kind."""
+    counts = [value for claim in finding.because for value in claim.values.values()]
+    return (
+        finding.outcome is Outcome.ABSENT
+        and bool(counts)
+        and all(value.value == 0 and all(cite.plane == "log" for cite in value.cites) for value in counts)
+    )
 
 
 def _as_unknown(finding: Finding, missing: Iterable[str], collect: Iterable[str] = ()) -> Finding:

@@ -257,6 +257,12 @@ class Trajectory:
         return self.planned or (self.ends.value(rows[-1], "planned", "steps") if rows else None)
 
     @property
+    def is_complete(self) -> bool:
+        """Whether the last logged step is the last planned one."""
+        done, planned = self.done, self.planned
+        return done is not None and planned is not None and done.number >= planned.number
+
+    @property
     def in_epochs(self) -> bool:
         """Whether the log prints one line per epoch and calls it a step: each contains many steps."""
         epoch = None if self.last is None else self.last.get("epoch")
