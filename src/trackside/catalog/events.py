@@ -21,6 +21,15 @@ class EventKind:
     planes: tuple[Plane, ...] = ("log",)
 
 
+OUTCOMES = frozenset(
+    (
+        "unread_error", "exception", "python_fatal", "cuda_oom", "cuda_error", "launcher_failure", "process_exit",
+        "signal_received", "user_interrupt", "requeue_requested", "dataloader_death", "oom_kill", "rendezvous_failure",
+        "collective_timeout", "collective_state", "peer_lost", "heartbeat_lost", "collective_mismatch", "nccl_error",
+        "storage_fault", "scheduler_notice", "training_end", "checkpoint_missing", "resume_requested",
+    )
+)  # fmt: skip
+"""Kinds that say how a program failed or ended: of the last program in a file, not of those before it."""
 LABELED = "task number, if srun labels each line with it"
 
 _LOG = {
@@ -131,6 +140,10 @@ EVENTS: Mapping[str, EventKind] = {
     "evaluation": EventKind(
         "one evaluation",
         {"step": "step", "epoch": "epoch", "metric": "name as printed", "value": "value", "loss": "eval loss"},
+    ),
+    "program_start": EventKind("a launcher's banner before a program starts", {}),
+    "earlier_outcome": EventKind(
+        "how an earlier program in the same file failed or ended", {"kind": "the kind of event that it was"}
     ),
     "unread_error": EventKind("a line that looks like an error and that no parser read", {}),
     # -- exceptions

@@ -9,15 +9,17 @@ import io
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import BinaryIO
 
+from trackside.catalog.events import OUTCOMES
 from trackside.logs.line import MAX_LINE_BYTES, FileContext, Line, as_written, has_srun_labels
 from trackside.logs.matcher import Hit, Matcher, matcher
 from trackside.logs.pattern import Parser, Pattern, parsers
+from trackside.logs.program_starts import FirstLines, first_lines, last_start
 from trackside.logs.stamp import find_time, find_year
-from trackside.model import Event, Plane, Position, Scalar
+from trackside.model import Event, EventRole, Plane, Position, Scalar
 
 CHUNK_BYTES = 8 << 20
 BEHIND_BYTES = 64 << 10
@@ -71,11 +73,13 @@ def scan(stream: BinaryIO, sink: EventSink, context: FileContext, *, engine: str
     """Read a log to its end and pass its events to ``sink``."""
     compiled = rules(context.plane, engine)
     limit = _EventLimit(sink)
+    opening: FirstLines | None = None
     stats = ScanStats()
     tail = b""
     for buffer, begin, end, base in _buffers(stream, stats):
         if stats.bytes == 0:
             learn_context(buffer[: 64 << 10], context, stats)
+            opening = first_lines(buffer[: 64 << 10]) if context.plane == "log" else None
         number, counted = stats.lines + 1, begin
         for start, stop, owners in hit_segments(buffer, compiled.matcher.hits(buffer), begin, end):
             number += buffer.count(b"\n", counted, start)
@@ -83,6 +87,8 @@ def scan(stream: BinaryIO, sink: EventSink, context: FileContext, *, engine: str
             line = Line(buffer, start, stop, number, base + start, context)
             for event in parse_line(line, owners, compiled, stats):
                 limit.add(event)
+        if opening is not None:
+            limit.starts.extend(base + start for start in opening.starts(buffer, begin, end))
         stats.lines += buffer.count(b"\n", begin, end)
         stats.bytes = base + end
         tail = buffer[max(0, end - BEHIND_BYTES) : end]
@@ -172,19 +178,30 @@ def parse_line(line: Line, owners: tuple[int, ...], compiled: PatternSet, stats:
 class _EventLimit:
     """Passes events on as they come, but of each kind only the first and the last MAX_PER_KIND / 2.
 
-    Progress is never cut here: the trajectory thins itself.
+    Progress is never cut here: the trajectory thins itself. Outcomes wait for the end of the file: those of an earlier
+    program become events of another kind.
     """
 
     def __init__(self, sink: EventSink) -> None:
         self._sink, self.count, self.dropped = sink, 0, 0
+        self.starts: list[int] = []
+        """Offsets at which a program starts again."""
         self._counts: Counter[str] = Counter()
+        self._outcomes: list[Event] = []
         self._last_events: dict[str, list[Event]] = {}
+        self._reach: tuple[int, int] | None = None
+        """Lowest and highest offset of the events that show a program at work or its outcome."""
 
     def add(self, event: Event) -> None:
         self.count += 1
         self._counts[event.kind] += 1
+        if event.kind == "program_start":
+            self.starts.append(event.at.offset)
+        if event.kind in OUTCOMES or event.kind == PROGRESS:
+            first, last = self._reach or (event.at.offset, event.at.offset)
+            self._reach = min(first, event.at.offset), max(last, event.at.offset)
         if event.kind == PROGRESS or self._counts[event.kind] <= MAX_PER_KIND // 2:
-            self._sink(event)
+            (self._outcomes.append if event.kind in OUTCOMES else self._sink)(event)
             return
         last_events = self._last_events.setdefault(event.kind, [])
         last_events.append(event)
@@ -193,10 +210,20 @@ class _EventLimit:
             del last_events[: MAX_PER_KIND // 2]
 
     def flush(self) -> None:
+        start = last_start(self.starts, self._reach or ()) or 0
+        for event in self._outcomes:
+            self._sink(_of_program(event, start))
         for last_events in self._last_events.values():
             self.dropped += max(0, len(last_events) - MAX_PER_KIND // 2)
             for event in last_events[-MAX_PER_KIND // 2 :]:
-                self._sink(event)
+                self._sink(_of_program(event, start))
+
+
+def _of_program(event: Event, start: int) -> Event:
+    """The event, or an outcome before ``start`` as that of an earlier program."""
+    if event.kind not in OUTCOMES or event.at.offset >= start:
+        return event
+    return replace(event, kind="earlier_outcome", role=EventRole.FACT, fields={"kind": event.kind})
 
 
 def learn_context(head: bytes, context: FileContext, stats: ScanStats) -> None:
