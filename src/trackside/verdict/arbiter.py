@@ -38,7 +38,10 @@ def arbitrate(findings: Sequence[Finding], families: Sequence[Family]) -> Ranked
     present_findings = [finding for finding in findings if finding.outcome is Outcome.FOUND and not finding.latent]
     latent = [finding for finding in findings if finding.outcome is Outcome.FOUND and finding.latent]
     faults = [finding for finding in present_findings if _is_fault(finding)]
-    candidates = _unexplained(faults, explains) or [finding for finding in present_findings if finding.role == "health"]
+    slowdowns = frozenset(family.code for family in families if family.cost_kind in ("slow", "paused"))
+    candidates = _unexplained(faults, explains, slowdowns) or [
+        finding for finding in present_findings if finding.role == "health"
+    ]
     candidates = candidates or [finding for finding in findings if finding.role == "last_resort"]
     primary = min(candidates, key=_rank)
     chain = _closure(primary.family, explains)
@@ -72,9 +75,11 @@ def _is_fault(finding: Finding) -> bool:
     return finding.role in ("fault", "disposition")
 
 
-def _unexplained(faults: Sequence[Finding], explains: dict[str, frozenset[str]]) -> list[Finding]:
+def _unexplained(
+    faults: Sequence[Finding], explains: dict[str, frozenset[str]], slowdowns: frozenset[str]
+) -> list[Finding]:
     """Faults that no other fault explains. A merely possible cause does not explain an established fault, and a cause
-    known to be later does not explain an earlier fault."""
+    known to be later does not explain an earlier fault. That a run was slow does not say why it ended."""
     open_ = [
         fault
         for fault in faults
@@ -84,6 +89,9 @@ def _unexplained(faults: Sequence[Finding], explains: dict[str, frozenset[str]])
             if other is not fault
         )
     ]
+    others = [fault for fault in open_ if fault.family not in slowdowns]
+    strongest = max((_strength(fault) for fault in others), default=-1)
+    open_ = [fault for fault in open_ if fault in others or _strength(fault) > strongest]
     causes = [fault for fault in open_ if fault.role != "disposition"]
     return causes or open_ or list(faults)
 
