@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 from trackside.logs.frameworks import named_frameworks
@@ -48,6 +49,9 @@ _EPOCH_COMMA = re.compile(r"\[\s{0,6}(\d{1,7}),\s{1,9}(\d{1,9})\]\s{0,3}loss")
 _BATCHES = re.compile(r"\|\s{1,9}(\d{1,9})/\s{0,9}(\d{1,9}) batches")
 _SAMPLES = re.compile(r"\[\s{0,9}(\d{1,12})\s?/\s?(\d{1,12})\s{1,3}\(\s{0,3}\d{1,3}(?:\.\d+)?%\)\]")
 _BRACKET = re.compile(r"(?:^|\s)[\[(]\s{0,9}(\d{1,9})\s?/\s{0,9}(\d{1,9})\s?[\])]")
+_RECORD = re.compile(r"(?<![A-Za-z])[Ee]poch:? ?\[?\d{1,7}/\d{1,7}[\],]")
+MIN_GLUED_RECORDS = 3
+"""Records in one line, printed without a line end, from which the line is split."""
 _EPOCH_AFTER = re.compile(r"\b(\d{1,7}) epoch\b[.:,]")
 _BAR_COUNT = re.compile(r"(?:^|\s)(\d{1,9})/(\d{1,9}) \[[=>.]{5,60}\]")
 _BAR = re.compile(r":? {0,4}(?::|\d{1,3}%\|[^|]{0,200}\|) {0,4}\d{1,9}(?:it|/\d{1,9}) \[[^\]]{0,200}\].{0,400}$")
@@ -292,6 +296,7 @@ def _json(line: Line) -> Iterator[Event]:
         "INFO [Train] 48 epoch. Loss: 87.07872",
         "[Training] 83/160 [==============>...............] - ETA: 1:48  [ loss=3.6367 ]",
         "Train Epoch: 50 [79/287 (27%)] Loss: 8.961083: : 79it [00:18,  4.26it/s]",
+        "epoch: 1/9, train_loss: 2.3epoch: 2/9, train_loss: 2.2epoch: 3/9, train_loss: 2.1",
     ),
     avoids=(
         "`loss_type=None` was set in the config but it is unrecognized.",
@@ -306,9 +311,15 @@ def _json(line: Line) -> Iterator[Event]:
     ),
 )
 def _line(line: Line) -> list[Event] | None:
-    text = line.text
-    if len(text) > MAX_TEXT_CHARS:
-        return None
+    starts = [match.start() for match in _RECORD.finditer(line.text)]
+    if len(starts) < MIN_GLUED_RECORDS:
+        return None if len(line.text) > MAX_TEXT_CHARS else _read(line, line.text)
+    pieces = [line.text[start:stop] for start, stop in pairwise([*starts, len(line.text)])]
+    return [event for piece in pieces for event in _read(line, piece) or ()]
+
+
+def _read(line: Line, text: str) -> list[Event] | None:
+    """The events of one record."""
     if "est]" in text or "EST]" in text:
         text = _BEST_FIELD.sub("", text)
     if "%|" in text or "it [" in text:

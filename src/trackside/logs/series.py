@@ -122,6 +122,8 @@ class PointSeries:
     _was_finite: bool = True
     _pin_count: int = 0
     _epoch: float | None = None
+    _last_epoch: int | None = None
+    """Of the last point without a step."""
     _epoch_offsets: dict[float, int] = field(default_factory=dict)
     _step_gap: float = 0.0
 
@@ -191,7 +193,11 @@ class PointSeries:
         self._epoch, self._epoch_offsets = None, {}
 
     def _add_without_step(self, event: Event, writer: str, priority: int) -> None:
-        last = self._anonymous
+        last, epoch = self._anonymous, event.fields.get("epoch")
+        if isinstance(epoch, int):
+            if self._last_epoch is not None and epoch < self._last_epoch and not self._recent:
+                self._new_part()
+            self._last_epoch = epoch
         if last is not None and _same_print(last, event, writer):
             self._complete(last, event, writer, priority)
             return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from trackside.facts import maths
 from trackside.facts.training.learning import TrainingCurve, numeric_field
 from trackside.facts.training.shapes.shape import Limits, Shape, Variant, from_the_start
@@ -98,8 +100,14 @@ def repeating_losses(curve: TrainingCurve) -> Shape | None:
     kinds = set(values)
     if len(values) < 12 or len(kinds) > len(values) / 3 or len(kinds) < 2 or min(values) < 0.05:
         return None
-    digits = max(len(repr(value).partition(".")[2]) for value in kinds)
-    cells = (max(kinds) - min(kinds)) * 10**digits
-    if digits > 12 or cells < 50 * len(kinds) or curve.fell:
+    spacing = _spacing(kinds)
+    if spacing < 1e-12 or (max(kinds) - min(kinds)) / spacing < 50 * len(kinds) or curve.fell:
         return None
     return Shape("flat", Certainty.SUPPORTED, LOSSES_REPEAT, 0, -1, len(kinds))
+
+
+def _spacing(values: set[float]) -> float:
+    """The distance of neighboring printed values: of bfloat16 if all have its 8 bits, else of their decimals."""
+    if all((math.frexp(value)[0] * 256).is_integer() for value in values):
+        return 2.0 ** (math.frexp(max(values))[1] - 8)
+    return 10.0 ** -max(len(repr(value).partition(".")[2]) for value in values)
