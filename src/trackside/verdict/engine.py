@@ -95,8 +95,8 @@ def _progress(facts: Facts) -> Progress | None:
         return None
     planned = [numeric_field(row, "total_steps") for row in (*trajectory.plans.events, *points)]
     plans = [int(steps) for steps in planned if steps is not None]
-    with_loss = [row for row in points if numeric_field(row, "loss") is not None] or points
-    first, last = ((numeric_field(row, "step"), numeric_field(row, "loss")) for row in (with_loss[0], with_loss[-1]))
+    begin = next((row for row in points if numeric_field(row, "loss") is not None), points[0])
+    first, last = ((numeric_field(row, "step"), numeric_field(row, "loss")) for row in (begin, points[-1]))
     return Progress(facts.run.framework, _count(points), first, last, plans[-1] if plans else None)
 
 

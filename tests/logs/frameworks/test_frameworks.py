@@ -31,7 +31,7 @@ def read(path: Path, engine: str | None = None) -> tuple[list[Event], list[Event
             other_events.append(event)
 
     scan(io.BytesIO(path.read_bytes()), sink, FileContext(path.name), engine=engine)
-    return trajectories.points(), other_events
+    return trajectories.points(), sorted(other_events, key=lambda event: event.at.offset)
 
 
 def is_same(actual: Any, expected: Any) -> bool:
