@@ -91,6 +91,17 @@ TOPICS: tuple[Topic, ...] = (
     ),
     # -- shared memory is too small: a container setting, not a full disk
     Topic("application", text=r"(?i:shared memory\(shm\)|/dev/shm/|shared memory (?:segment|object)|/torch_\d+_\d+)"),
+    # -- MindSpore and NCCL about the GPU's memory, before their own words for host memory and collectives
+    Topic(
+        "oom", text=r"Device(?:\(id:\d{1,4}\))? memory isn't enough|Malloc for [\w ]{1,40} failed, Memory isn't enough"
+    ),
+    Topic(
+        "oom",
+        text=r"Failed to CUDA [cm]alloc",
+        unless_text=r"(?i:illegal|assert|launch failure|uncorrectable|cuda failure (?:\d+ )?'(?!out of memory))",
+    ),
+    # -- storage, before memory: TensorFlow calls a full disk an exhausted resource
+    Topic("storage", text=r"No space left on device|[Dd]isk quota exceeded|\[Errno (?:28|122|E(?:NOSPC|DQUOT))\]"),
     # -- memory
     Topic(
         "host_memory",
@@ -98,7 +109,7 @@ TOPICS: tuple[Topic, ...] = (
         r"|Unable to allocate [\d.]+ [KMGTP]?i?B for an array"
         r"|\[Errno 12\]|Cannot allocate memory|std::bad_alloc|can't allocate memory|device:CPU:\d by allocator"
         r"|ArrowMemoryError",
-        unless_text=r"CUDA|cudaMalloc",
+        unless_text=r"CUDA|cudaMalloc|cudaErrorMemoryAllocation|device memory|CNMEM",
     ),
     Topic(
         "oom",
@@ -106,9 +117,10 @@ TOPICS: tuple[Topic, ...] = (
         r"|cuda_error_out_of_memory"
         r"|RESOURCE_EXHAUSTED: (?:.{0,40}: )?(?:Out of memory|Failed to allocate|XLA|Attempting to)"
         r"|OOM when allocating tensor|cuda runtime error \(2\)|\(2 vs\. 0\) {1,2}out of memory"
-        r"|ResourceExhaustedError|_STATUS_ALLOC_FAILED|cudaErrorMemoryAllocation|driver error: out of memory"
+        r"|ResourceExhaustedError(?!: [^\n]{0,300}(?:Received message larger|[Qq]uota))|_STATUS_ALLOC_FAILED|cudaErrorMemoryAllocation|driver error: out of memory"
         r"|Cuda failure (?:\d+ )?'out of memory'|No available memory for the cache blocks"
-        r"|cudaMalloc failed: out of memory"
+        r"|cudaMalloc (?:retry )?failed: out of memory|bytes of device memory|CNMEM_STATUS_OUT_OF_MEMORY"
+        r"|is less than desired GPU memory utilization"
         r"|CUDA error: out of memory|Ran out of memory in memory space hbm|out of memory.{0,40}\bGPU \d)",
     ),
     Topic("dataloader", text=r"DataLoader worker \(pid(?:\(s\))? ?[\d, ]*\) (?:is killed|exited|died)"),

@@ -304,7 +304,7 @@ def _format_frame(frame: Frame) -> str:
 # -- last lines whose traceback is missing
 
 _BARE = re.compile(
-    r"(?P<before>.{0,300}?)(?P<type>(?:[a-z_]\w{0,40}\.){0,8}(?:[A-Z]\w{1,60}(?:Error|Exception)|KeyboardInterrupt"
+    r"(?P<before>.{0,300}?)(?P<type>(?:[a-z_]\w{0,40}\.){0,8}(?:_?[A-Z]\w{1,60}(?:Error|Exception)|KeyboardInterrupt"
     r"|SystemExit|"
     r"PyYAMLException|ArrowInvalid))(?::(?: (?P<message>.*))?)?$",
     re.DOTALL,

@@ -41,7 +41,7 @@ _SUFFIX = re.compile(
     r"Conflict|Mismatch|Corruption|Denied|NotFound|Traceback|Abort|Aborted|Empty|Full|\.gaierror|\.herror|\.timeout|"
     r"\.error)(?:\([\w.]+\))?$"
 )
-_NO_TYPE = re.compile(r"[A-Z_\d]+|Error|Exception|Failure|Timeout|Group|Empty|Full|Invalid|Exit|www\..*")
+_NO_TYPE = re.compile(r"[nhr]ccl\w+|[A-Z_\d]+|Error|Exception|Failure|Timeout|Group|Empty|Full|Invalid|Exit|www\..*")
 _LINK = re.compile(r"(?:During handling of the above exception|The above exception was the direct cause)")
 _NESTED = re.compile(r"-- Process \d+ terminated|'{3}$|\"{3}$|Original Traceback")
 _NESTING_TYPE = re.compile(r"RayTaskError|RemoteTraceback|ProcessRaised|TrainingFailedError")

@@ -11,6 +11,8 @@ BYTES_BEFORE, BYTES_AFTER = 4 << 10, 12 << 10
 """Text around a line in which the width is looked for."""
 MAX_PIECES = 12
 """Pieces of one line that are joined."""
+TERMINALS = frozenset((79, 80, 99, 100, 119, 120, 131, 132, 159, 160))
+"""Usual widths: text without a broken frame counts as broken only there."""
 MAX_SHORT = 8
 """Columns that a frame may lack when it is broken at a word."""
 _NEW_LINE = re.compile(r"\s{2}|Traceback \(most recent|$")
@@ -19,21 +21,30 @@ _SAME_WIDTH = re.compile(r"[│|╭╰├┃┏┗+]|(.)\1{19}|\s+[~^\s]*$")
 """Boxes, rulers and the marks below source code: they are as wide as a neighbor for another reason."""
 _OPEN_FRAME = re.compile(r'  File "[^\n]*(?<!>)$')
 _FRAME = re.compile(r'  File "[^"]+", line \d+, in \S+$')
+_DIGITS = re.compile(r"\d+")
 _LAST_LINE = re.compile(r"(?:[a-z_]\w{0,40}\.){0,8}[A-Z]\w{1,60}(?::|$)")
 
 
 def columns(line: Line) -> int | None:
     """The width at which the text around a line is broken; None if it does not look broken.
 
-    It does if several different lines have exactly the length of the longest one.
+    It does if several different lines have exactly the length of the longest one, and one of them is part of a frame
+    or that length is a terminal's.
     """
     if line.label:
         return None
     text = line.buffer[max(0, line.start - BYTES_BEFORE) : line.end + BYTES_AFTER].decode("utf-8", "replace")
     rows = {row.rstrip("\r") for row in text.split("\n")[1:-1]} | {line.full}
-    lengths = [len(row) for row in rows if _SAME_WIDTH.match(row) is None]
-    width = max(lengths, default=0)
-    return width if MIN_COLUMNS <= width <= MAX_COLUMNS and lengths.count(width) >= 2 else None
+    rows = {row for row in rows if _SAME_WIDTH.match(row) is None}
+    width = max(map(len, rows), default=0)
+    full = [row for row in rows if len(row) == width]
+    if not MIN_COLUMNS <= width <= MAX_COLUMNS or len({_DIGITS.sub("0", row) for row in full}) < 2:
+        return None
+    return width if width in TERMINALS or any(map(_is_open_frame, full)) else None
+
+
+def _is_open_frame(row: str) -> bool:
+    return _OPEN_FRAME.match(row) is not None and _FRAME.match(row) is None
 
 
 def continues(piece: str, below: str, width: int) -> bool:
@@ -41,8 +52,8 @@ def continues(piece: str, below: str, width: int) -> bool:
     if _NEW_LINE.match(below) or _SAME_WIDTH.match(piece) or (piece[:1] == " " and _LAST_LINE.match(below)):
         return False
     if len(piece) == width:
-        return True
-    return len(piece) >= width - MAX_SHORT and _OPEN_FRAME.match(piece) is not None and _FRAME.match(piece) is None
+        return piece[:8] != below[:8]
+    return len(piece) >= width - MAX_SHORT and _is_open_frame(piece)
 
 
 def joined(line: Line) -> str:
