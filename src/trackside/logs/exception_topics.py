@@ -76,6 +76,11 @@ TOPICS: tuple[Topic, ...] = (
     Topic("signal", Role.TEARDOWN, type=r"SignalException$"),
     Topic("signal", Role.TEARDOWN, text=r"is detected by the operating system"),  # Paddle's handler of fatal signals
     Topic("signal", Role.TEARDOWN, text=r"(?i:\b(?:got|received|caught) (?:signal|SIG(?:TERM|INT|USR\d|HUP))\b)"),
+    Topic(
+        "signal",
+        Role.TEARDOWN,
+        text=r"DataLoader worker \(pid[\d, ()s]{1,80}\) is killed by signal: (?:Terminated|Interrupt|Hangup)",
+    ),
     Topic("interrupt", type=r"^(?:builtins\.)?KeyboardInterrupt$|SIGINTException$"),
     Topic("host_memory", type=r"^ray\.\S*OutOfMemoryError$"),
     Topic(

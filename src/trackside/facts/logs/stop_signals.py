@@ -52,7 +52,8 @@ def stop_signals(
 ) -> StopSignals:
     """Missing if no log was given."""
     frame = evidence["signals"]
-    rows = [(row, frame) for row in frame.events if row.get("signal") in STOPPING]
+    reports = (frame, evidence["deaths"])
+    rows = [(row, of) for of in reports for row in of.events if row.get("signal") in STOPPING]
     for other in (ending.exits, ending.launchers):
         ended = (row for row in other.events if exit_signal(row) == SIGTERM or row.get("exit_code") == TIMED_OUT)
         rows += [(row, other) for row in ended]
@@ -78,7 +79,7 @@ def _causes(sign: Event, evidence: Evidence, ending: Ending, exceptions: Excepti
         if follows(row, sign) is not True:
             yield exceptions.frame.value(row, "type")
     for frame in (evidence["deaths"], evidence["oom_kills"], evidence["timeouts"], ending.interrupts):
-        for row in frame.events:
+        for row in (row for row in frame.events if row.get("signal") not in STOPPING):
             yield frame.value(row, "text")
 
 
