@@ -21,6 +21,7 @@ from trackside.logs.traceback_reader import (
     raised,
     read_frame,
     unescape,
+    untangled,
 )
 from trackside.logs.wrapping import columns, continues, joined
 from trackside.model import Event, Role
@@ -316,10 +317,11 @@ _LOGGER = re.compile(
 
 
 @PARSER.pattern(
-    rb"(?:Error|Exception|Interrupt|SystemExit|ArrowInvalid): ",
+    rb"(?:Error|Exception|Interrupt|SystemExit|ArrowInvalid)(?:: |\r?\n)",
     safety="Only at the start of the line, or right after a logger's ERROR prefix: prose, warnings and reports like "
-    "'with error <class ...>' do not count.",
+    "'with error <class ...>' do not count. Without a colon, frames must be above.",
     matches=(
+        '  File "/home/u/train.py", line 61, in main\n    step()\nKeyboardInterrupt',
         "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB",
         "2026-01-02 03:04:05,678 - ERROR - ValueError: bad batch size",
         "datasets.exceptions.DatasetGenerationError: An error occurred while generating the dataset",
@@ -329,6 +331,7 @@ _LOGGER = re.compile(
         "if you see a ValueError: check your data",
         "error: something failed",
         "FutureWarning: x raises ValueError: later",
+        "ValueError",
         "Error: 3",
     ),
 )
@@ -336,16 +339,19 @@ def _parse_bare(line: Line) -> Event | None:
     notes = line.notes("python")
     if line.offset in notes.get("read", ()) or line.offset <= notes.get("interleaved", -1):
         return None
-    text = joined(line).rstrip()
+    text = untangled(joined(line).rstrip())
     match = _BARE.match(text)
-    if match is None or (match["message"] is None and match.end("type") == len(text)):
+    if match is None:
+        return None
+    colon = match["message"] is not None or match.end("type") < len(text)
+    if not colon and (match["before"].strip() or not _frames_above(line)):
         return None
     before, name, message = match["before"], match["type"], match["message"] or ""
     if before.strip() and not (_LOGGER.match(before) or (_BAR.search(before) and before.rstrip()[-1] in "])%|")):
         return None
     reader = TracebackReader(line, lambda reader, chain: None, lambda line: None, prefix=before)
-    exception = ParsedException(name, [message], _frames_above(line), line)
-    if not before.strip():
+    exception = ParsedException(name, [message], _frames_above(line), line, colon)
+    if not before.strip() and colon:
         _read_continuation(reader, exception)
     return _event(reader, [exception])
 

@@ -41,7 +41,7 @@ _SUFFIX = re.compile(
     r"Conflict|Mismatch|Corruption|Denied|NotFound|Traceback|Abort|Aborted|Empty|Full|\.gaierror|\.herror|\.timeout|"
     r"\.error)(?:\([\w.]+\))?$"
 )
-_NO_TYPE = re.compile(r"[nhr]ccl\w+|[A-Z_\d]+|Error|Exception|Failure|Timeout|Group|Empty|Full|Invalid|Exit|www\..*")
+_NO_TYPE = re.compile(r"[a-z]\w+|[A-Z_\d]+|Error|Exception|Failure|Timeout|Group|Empty|Full|Invalid|Exit|www\..*")
 _LINK = re.compile(r"(?:During handling of the above exception|The above exception was the direct cause)")
 _NESTED = re.compile(r"-- Process \d+ terminated|'{3}$|\"{3}$|Original Traceback")
 _NESTING_TYPE = re.compile(r"RayTaskError|RemoteTraceback|ProcessRaised|TrainingFailedError")
@@ -167,6 +167,8 @@ class TracebackReader:
                 self._finish()
                 return False
             text = _GROUP.sub("", text, count=1)
+        elif self.prefix.isspace():
+            text = text.removeprefix(self.prefix)  # the whole traceback is indented
         if self.state is TracebackState.FRAMES:
             return self._in_frames(line, text)
         if self.state is TracebackState.MESSAGE:

@@ -40,7 +40,8 @@ def columns(line: Line) -> int | None:
     full = [row for row in rows if len(row) == width]
     if not MIN_COLUMNS <= width <= MAX_COLUMNS or len({_DIGITS.sub("0", row) for row in full}) < 2:
         return None
-    return width if width in TERMINALS or any(map(_is_open_frame, full)) else None
+    broken = (len(row) >= width - MAX_SHORT and _is_open_frame(row) for row in rows)
+    return width if width in TERMINALS or any(broken) else None
 
 
 def _is_open_frame(row: str) -> bool:
