@@ -73,9 +73,13 @@ TOPICS: tuple[Topic, ...] = (
     Topic("wrapper", Role.TEARDOWN, type=r"(?:ProcessExitedException|TrainingFailedError)$"),
     Topic("wrapper", Role.TEARDOWN, type=r"^SystemExit$", path=_LAUNCH_FRAMES),
     Topic("wrapper", Role.TEARDOWN, text=r"Horovod detected that one or more processes exited|horovodrun failed"),
-    Topic("signal", Role.TEARDOWN, type=r"SignalException$"),
+    Topic("signal", Role.TEARDOWN, type=r"(?:Signal|SIGTERM|TaskCancelled)(?:Exception|Error)$"),
     Topic("signal", Role.TEARDOWN, text=r"is detected by the operating system"),  # Paddle's handler of fatal signals
-    Topic("signal", Role.TEARDOWN, text=r"(?i:\b(?:got|received|caught) (?:signal|SIG(?:TERM|INT|USR\d|HUP))\b)"),
+    Topic(
+        "signal",
+        Role.TEARDOWN,
+        text=r"^[^\n]{0,300}(?i:\b(?:got|received|caught) (?:signal|SIG(?:TERM|INT|USR\d|HUP))\b)",
+    ),
     Topic(
         "signal",
         Role.TEARDOWN,
@@ -86,7 +90,8 @@ TOPICS: tuple[Topic, ...] = (
     Topic(
         "signal",
         Role.CASCADE,
-        type=r"(?:Actor(?:Died|Unavailable)Error|RayActorError|WorkerCrashedError|NodeDiedError)$",
+        type=r"(?:Actor(?:Died|Unavailable)Error|RayActorError|WorkerCrashedError|NodeDiedError|OwnerDiedError"
+        r"|LocalRayletDiedError|ObjectLostError|KilledWorker)$",
     ),
     Topic("signal", Role.CASCADE, type=r"BrokenProcessPool$|BrokenExecutor$|TerminatedWorkerError$"),
     Topic(
@@ -246,6 +251,8 @@ def chain_topic(chain: Sequence[tuple[str, str, Sequence[Frame]]]) -> tuple[str,
     """(about, role) of a chain, oldest first: those of its last exception, unless that one only rewords an older
     one."""
     about, role = topic(*chain[-1])
+    if any(name == "KeyboardInterrupt" for name, _, _ in chain[:-1]):
+        return "interrupt", Role.ROOT  # what cleaning up after Ctrl-C raises
     if about != "application" or len(chain) == 1:
         return about, role
     for name, message, frames in reversed(chain[:-1]):

@@ -233,6 +233,8 @@ def _event(reader: TracebackReader, chain: list[ParsedException]) -> Event:
     text_above = "\n".join(line.full for line in reader.header.preceding(3)) if not reader.in_summary else ""
     if role is Role.ROOT and about in ("application", "signal") and _is_not_fatal(reader, text_above):
         role = Role.CONFIRMATION
+    if "^C" in reader.prefix and about in ("application", "signal"):
+        about, role = "interrupt", Role.ROOT
     if about == "interrupt" and any(_ENDING.search(line.full) for line in reader.header.preceding(20)):
         role = Role.TEARDOWN
     rank, pid = _rank_and_pid(reader, last)

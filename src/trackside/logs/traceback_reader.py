@@ -44,7 +44,8 @@ _SUFFIX = re.compile(
 _NO_TYPE = re.compile(r"[a-z]\w+|[A-Z_\d]+|Error|Exception|Failure|Timeout|Group|Empty|Full|Invalid|Exit|www\..*")
 _LINK = re.compile(r"(?:During handling of the above exception|The above exception was the direct cause)")
 _NESTED = re.compile(r"-- Process \d+ terminated|'{3}$|\"{3}$|Original Traceback")
-_NESTING_TYPE = re.compile(r"RayTaskError|RemoteTraceback|ProcessRaised|TrainingFailedError")
+_NESTING_TYPE = re.compile(r"RayTaskError|RemoteTraceback|ProcessRaised|TrainingFailedError|FailedJobError")
+_RULER = re.compile(r"-{10,60}$")
 _GROUP = re.compile(r"[ ]{0,40}[|+](?:-[-+ \d.]*|[ ]|$)")
 _NAME = r"(?:[A-Za-z_]\w{0,60}\.){0,6}[A-Z]\w{1,60}?(?:Error|Exception|Interrupt|Exit|Iteration|Failure|Invalid)"
 _TORN = re.compile(
@@ -68,6 +69,7 @@ _STARTER = re.compile(
     r"|\[?\d{1,4}[-/.]\d{1,2}(?:[-/.]\d{2,4})?[T _,]{1,2}\d\d:\d\d|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d"
     r"|\[[DIWEF](?:\d{3,8} [\d:.]{5,20}){0,1}(?: \d{1,10})? \S{1,80}:\d{1,6}\]|-{3,20}(?:Begin|End) "
     r"|[a-z][\w.-]{1,20}: warning: |[\w./-]{1,100}: \d{1,6}: |(?:real|user|sys)\t\d"
+    r"|(?:\[rank: \d{1,6}\] )?(?:Received|Caught|Got|Trapped|Handling) (?:signal |Signals\.|SIG)"
     r"|(?:\(\S{1,40}\) ){0,3}\w\S{0,40}@\S{1,60}:\S{0,200}[$#] "
     r"|\[?(?:INFO|DEBUG|WARN|WARNING|ERROR|CRITICAL|FATAL)\b|Traceback \(most recent|[│|╭╰+]"
     r"|(?:srun|slurmstepd|wandb|mpirun|salloc|sbatch): |\[\w{1,20}:\d{1,7}(?::\d{1,7})?\] |\S{1,60} NCCL "
@@ -217,7 +219,7 @@ class TracebackReader:
             self.state = TracebackState.ENDED
         elif _LINK.match(stripped):
             self.state = TracebackState.LINKED
-        elif _NESTED.match(stripped):
+        elif _NESTED.match(stripped) or (_RULER.match(stripped) and _NESTING_TYPE.search(self.chain[-1].type)):
             self.nested = True
         elif read_frame(text) is not None:
             return self._frames_again(line, text)

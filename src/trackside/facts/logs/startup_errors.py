@@ -13,7 +13,7 @@ from functools import cached_property
 from trackside.evidence import Evidence, Frame, Missing, Value
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.logs.ending import Ending
-from trackside.facts.logs.exceptions import RAISED, type_and_message, unhandled
+from trackside.facts.logs.exceptions import RAISED, Exceptions, type_and_message, unhandled
 from trackside.facts.ranks import failed_beside, named
 from trackside.facts.training.learning import Trajectory
 from trackside.finding import Claim, Sentence
@@ -92,7 +92,9 @@ class StartupErrors:
     },
     needs=(("exceptions", "jobs"),),
 )
-def startup_errors(evidence: Evidence, trajectory: Maybe[Trajectory], ending: Ending) -> StartupErrors:
+def startup_errors(
+    evidence: Evidence, trajectory: Maybe[Trajectory], ending: Ending, exceptions: Exceptions
+) -> StartupErrors:
     """Missing if neither a log nor a job record was given."""
     frame, workers = evidence["exceptions"], evidence["workers"]
     killed = {row.at.path for row in workers.events if row.get("signal") in KILLED_WORKER}
@@ -102,5 +104,5 @@ def startup_errors(evidence: Evidence, trajectory: Maybe[Trajectory], ending: En
     ]  # fmt: skip
     done = () if isinstance(trajectory, Missing) else (*trajectory.points, *trajectory.milestones)
     other = bool(evidence["memory"]) or any(row.role is Role.ROOT for row in frame.events)
-    own = unhandled(rows, done)
+    own = unhandled(rows, done, exceptions.stops)
     return StartupErrors(frame, evidence.missing("exceptions"), tuple(own), other, ending)
