@@ -13,7 +13,7 @@ from trackside.model import Event
 _RUN = r"(?:the )?(?:main |model )?(?:training|pre-?training|fine-?tuning|trainer|experiment|job|run|program|pipeline|main)"
 _RUN += r"(?: (?:loop|run|job|script|process|function|step))?"
 _FAILED = re.compile(
-    rf"(?P<before>.{{0,160}}?)(?P<what>(?i:{_RUN} (?:has |was )?(?:failed|crashed|aborted|errored)"
+    rf"^(?P<before>.{{0,160}}?)(?P<what>(?i:{_RUN} (?:has |was )?(?:failed|crashed|aborted|errored)"
     r"(?: with (?:an? )?(?:error|exception))?"
     r"|(?:an? )?(?:fatal |unexpected )?(?:error|exception|failure)(?: occurred| raised| encountered)?"
     rf" (?:during|in|while running) {_RUN}"

@@ -189,9 +189,11 @@ def _parse_assert(line: Line, match: re.Match[str]) -> Event:
 _PANIC = re.compile(
     r"thread '([^'\n]{0,100})'(?: \(\d{1,10}\))? panicked at (?:'(.{0,1000})', )?(\S{1,300}:\d{1,7}:\d{1,5}):?"
 )
-_PANIC_END = re.compile(r"note: (?:run with|some details)|stack backtrace:")
+_PANIC_END = re.compile(r"note: (?:run with|some details)|stack backtrace:|thread '[^']*' panicked|$")
 MAX_PANIC_LINES = 20
 """Lines of a panic's message."""
+BYTES_AFTER = 16 << 10
+"""Text below a panic in which Python's traceback about it is expected."""
 
 
 @PARSER.pattern(
@@ -210,13 +212,13 @@ MAX_PANIC_LINES = 20
     ),
 )
 def _parse_panic(line: Line, match: re.Match[str]) -> Event | None:
+    if line.buffer.find(b"pyo3_runtime.PanicException", line.end, line.end + BYTES_AFTER) >= 0:
+        return None
     message: list[str] = [match[2]] if match[2] else []
-    ended = bool(message)
-    for below in line.following(MAX_PANIC_LINES * 5):
-        if "pyo3_runtime.PanicException" in below.text:
-            return None
-        ended = ended or _PANIC_END.match(below.text) is not None or len(message) >= MAX_PANIC_LINES
-        if below.label == line.label and not ended:
+    for below in () if message else line.following(MAX_PANIC_LINES):
+        if below.label == line.label:
+            if _PANIC_END.match(below.text):
+                break
             message.append(below.text)
     text = "\n".join(message).strip()
     about, role = topic("panic", text, ())
