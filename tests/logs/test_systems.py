@@ -60,7 +60,7 @@ def events(text: str | bytes, plane: str) -> list[Event]:
 @pytest.mark.parametrize("case", CASES, ids=lambda path: path.stem)
 def test_events_and_roles_of_a_log(case: Path, ending: str) -> None:
     expected_events, log, plane = read(case)
-    actual = events(log.replace("\n", ending), plane)
+    actual = sorted(events(log.replace("\n", ending), plane), key=lambda event: event.at.offset)
     assert [(event.kind, event.role.value) for event in actual] == [
         (row["kind"], row["role"]) for row in expected_events
     ]

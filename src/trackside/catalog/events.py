@@ -148,7 +148,7 @@ EVENTS: Mapping[str, EventKind] = {
     "unread_error": EventKind("a line that looks like an error and that no parser read", {}),
     # -- exceptions
     "exception": EventKind(
-        "a printed Python exception (one event per traceback, for its last exception)",
+        "a printed exception: one event per traceback of Python, for its last exception; also panics of Rust and a program's own report that it failed",
         {
             "type": "class name as printed, e.g. torch.OutOfMemoryError",
             "message": "message, first 2,000 characters, continuation lines kept",
@@ -199,7 +199,7 @@ EVENTS: Mapping[str, EventKind] = {
     "launcher_failure": EventKind(
         "one failed worker in a launcher's summary (torchrun, accelerate, DeepSpeed, mpirun)",
         {
-            "launcher": "torchrun, deepspeed, accelerate, mpirun, spawn, torch.distributed.launch",
+            "launcher": "torchrun, deepspeed, accelerate, mpirun, spawn, torch.distributed.launch, composer, pals, aprun",
             "global_rank": "rank in the summary",
             "local_rank": "local rank",
             "exit_code": "positive exit code",

@@ -8,6 +8,7 @@ import re
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
 from trackside.logs.traceback_reader import read_frame
+from trackside.logs.wrapping import joined
 from trackside.model import Event, EventRole
 
 MAX_TEXT_CHARS = 8_000
@@ -34,7 +35,8 @@ _SIZES: tuple[tuple[str, re.Pattern[str]], ...] = (
         re.compile(
             rf"(?:trying to allocate|[Oo]ut of memory allocating|[Ff]ailed to (?:allocate|alloc)(?: request for)?"
             rf"|Attempting to (?:reserve|allocate)"
-            rf"|Cannot allocate) {_SIZE}"
+            rf"|Cannot allocate|[Ee]rror allocating|alloc size:|Failed to CUDA [cm]alloc(?: async)?"
+            rf"|to allocate a memory region of) {_SIZE}"
         ),
     ),
     ("total_bytes", re.compile(rf"{_SIZE} total capacity")),
@@ -64,22 +66,33 @@ _BACKENDS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("jax", re.compile(r"RESOURCE_EXHAUSTED|Ran out of memory in memory space|jax|XlaRuntime|_bfc\)")),
     ("cublas", re.compile(r"CUBLAS_STATUS")),
     ("cudnn", re.compile(r"CUDNN_STATUS")),
-    ("nccl", re.compile(r"NCCL|Cuda failure")),
+    ("nccl", re.compile(r"NCCL|nccl|Cuda failure|CUDA [cm]alloc")),
+    ("mindspore", re.compile(r"[Mm]emory isn't enough")),
+    ("mxnet", re.compile(r"mxnet|pooled_storage_manager")),
     ("vllm", re.compile(r"cache blocks|KV cache")),
     ("cupy", re.compile(r"cupy")),
     ("paddle", re.compile(r"Out of memory error on GPU|paddle")),
 )
 _HOST = re.compile(
-    r"DefaultCPUAllocator|device:CPU:|/cpu:\d|by allocator cpu|CUDA_?Host|on host\b|pinned|shared memory"
+    r"java\.lang|ray\.exceptions|node running low on memory|DefaultCPUAllocator|device:CPU:|/cpu:\d|by allocator cpu|CUDA_?Host|on host\b|pinned|shared memory"
 )
 _OTHER_RESOURCE = re.compile(r"ResourceExhaustedError: (?!.*(?:OOM|memory|[Ff]ailed to alloc))")
+_MINDSPORE = re.compile(r"Device(?:\(id:\d{1,4}\))? memory isn't|Malloc for [\w ]{1,40} failed")
 _HINT = re.compile(
     r"this is not a failure|could be performance gains|to (?:avoid|prevent)|may (?:cause|lead|run)|might"
-    r"|if you (?:get|see|run)|in case of"
+    r"|if you (?:get|see|run)|in case of|Search for `"
 )
 _CAUGHT = re.compile(
-    r"\b(?:WARNING|WARN|UserWarning)\b|[Rr]etry|[Ss]kipping|caught|[Rr]educing batch|recover(?:ed|ing)"
+    r"\b(?:WARNING|WARN|UserWarning)\b|[Rr]etry(?! failed)|[Ss]kipp(?:ing|ed)|[Ii]gnor(?:ing|ed)|caught"
+    r"|[Rr]educing batch|recover(?:ed|ing)"
+    r"|\b(?i:error|failed|failure|exception|OOM)\b[^:\n]{0,60}\b(?i:example|sample|item|image|prompt|question|batch|file"
+    r"|video|clip|sentence|document|row|record|case|idx|index|frame|config|combination)\b[^:\n]{0,80}: "
 )
+"""A handler's words: it goes on with less memory, or with the next item."""
+_OTHER_FAILURE = re.compile(
+    r"(?i:illegal|assert|launch failure|uncorrectable|cuda failure (?:\d+ )?'(?!out of memory))"
+)
+"""Another CUDA error, after which NCCL's allocations fail as well."""
 
 _BACKWARD = re.compile(r"backward|autograd/__init__|autograd/graph|_engine_run")
 _FORWARD = re.compile(
@@ -140,7 +153,9 @@ PARSER = Parser("cuda-memory", "GPU out of memory", "system")
     rb"|cudaMalloc[^\n]{0,30}failed: out of memory|Out of memory error on GPU"
     rb"|ran out of memory trying to allocate|memory in memory space hbm|GPU is out of memory|CUDA OOM"
     rb"|RESOURCE_EXHAUSTED: Attempting to (?:reserve|allocate)|cuda runtime error \(2\)|error=2 : out of memory"
-    rb"|\(2 vs\. 0\)  ?out of memory",
+    rb"|\(2 vs\. 0\)  ?out of memory|cudaMalloc retry failed: out of memory|bytes of device memory|CNMEM_STATUS_OUT_OF_MEMORY"
+    rb"|Failed to CUDA [cm]alloc|emory isn't enough|allocate a memory region of [0-9]|CUDA failure 2: out of memory"
+    rb"|is less than desired GPU memory utilization",
     safety="Host memory (DefaultCPUAllocator, device:CPU, pinned) is not GPU memory; advice and the allocators' "
     "'this is not a failure' do not count; an error that is caught and retried only confirms.",
     matches=(
@@ -175,6 +190,13 @@ PARSER = Parser("cuda-memory", "GPU out of memory", "system")
             "initializing the engine."
         ),
         (
+            "Device(id:0) memory isn't enough and alloc failed, kernel name: Default/Conv2D-op1, alloc size: "
+            "4294967296B."
+        ),
+        "ncclUnhandledCudaError: Call to CUDA function failed. Last error: Failed to CUDA calloc async 16 bytes",
+        "mxnet.base.MXNetError: src/storage/./pooled_storage_manager.h:157: cudaMalloc retry failed: out of memory",
+        "MemoryError: Error allocating 531025920 bytes of device memory (out of memory).",
+        (
             "HIP out of memory. Tried to allocate 1.00 GiB (GPU 2; 63.98 GiB total capacity; 60.00 GiB already "
             "allocated; 512.00 MiB free; 61.00 GiB reserved in total by PyTorch)"
         ),
@@ -186,6 +208,10 @@ PARSER = Parser("cuda-memory", "GPU out of memory", "system")
         ),
         "grpc: RESOURCE_EXHAUSTED: Received message larger than max (5242880 vs. 4194304)",
         "use gradient checkpointing to avoid CUDA out of memory errors",
+        "Search for `cudaErrorMemoryAllocation' in https://docs.nvidia.com for more information.",
+        'Exception in thread "main" java.lang.OutOfMemoryError: Java heap space',
+        "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.",
+        "MemoryError: Memory isn't enough and alloc failed, kernel name: Default/Conv2D",
         (
             "Allocator (GPU_0_bfc) ran out of memory trying to allocate 2.25GiB. The caller indicates "
             "that this "
@@ -199,7 +225,11 @@ PARSER = Parser("cuda-memory", "GPU out of memory", "system")
     ),
 )
 def _parse_oom(line: Line) -> Event | None:
-    text = line.text[:MAX_TEXT_CHARS]
+    text = joined(line)[:MAX_TEXT_CHARS]
+    if "emory isn't enough" in text and not _MINDSPORE.search(text):
+        return None
+    if "CUDA" in text and "alloc" in text and _OTHER_FAILURE.search(text):
+        return None
     if _HOST.search(text) or _OTHER_RESOURCE.search(text) or ("Tried to allocate" not in text and _HINT.search(text)):
         return None
     gpu = _GPU.search(text)

@@ -12,15 +12,14 @@ from trackside.model import Event, EventRole
 
 LAUNCHER = "deepspeed"
 
-_LOCAL = re.compile(r"--local[-_]rank=(\d{1,4})")
-
 PARSER = Parser("deepspeed-launcher", "DeepSpeed launcher", "system")
 
 
 @PARSER.pattern(
     rb"exits with return code = -?[0-9]",
     r"exits with return code = (-?\d{1,5})",
-    safety="The return code of the worker that failed first; workers that were killed before it are not named.",
+    safety="The return code of the worker that failed first. The command is the one that was started last, so its "
+    "local rank says nothing.",
     matches=(
         (
             "[2026-11-21 08:45:25,792] [ERROR] [launch.py:259:sigkill_handler] ['python3', '-u', "
@@ -32,12 +31,10 @@ PARSER = Parser("deepspeed-launcher", "DeepSpeed launcher", "system")
 )
 def _exit_event(line: Line, match: re.Match[str]) -> Event:
     end = read_code(int(match[1]))
-    local = _LOCAL.search(line.text)
     return line.event(
         "launcher_failure",
         exits.role_of(line, end.signal, first=True),
         launcher=LAUNCHER,
-        local_rank=int(local[1]) if local else None,
         exit_code=end.code,
         signal=end.signal,
         signal_name=end.signal_name,

@@ -73,17 +73,27 @@ TOPICS: tuple[Topic, ...] = (
     Topic("wrapper", EventRole.TEARDOWN, type=r"(?:ProcessExitedException|TrainingFailedError)$"),
     Topic("wrapper", EventRole.TEARDOWN, type=r"^SystemExit$", path=_LAUNCH_FRAMES),
     Topic("wrapper", EventRole.TEARDOWN, text=r"Horovod detected that one or more processes exited|horovodrun failed"),
-    Topic("signal", EventRole.TEARDOWN, type=r"SignalException$"),
+    Topic("signal", EventRole.TEARDOWN, type=r"(?:Signal|SIGTERM|TaskCancelled)(?:Exception|Error)$"),
     Topic(
         "signal", EventRole.TEARDOWN, text=r"is detected by the operating system"
     ),  # Paddle's handler of fatal signals
-    Topic("signal", EventRole.TEARDOWN, text=r"(?i:\b(?:got|received|caught) (?:signal|SIG(?:TERM|INT|USR\d|HUP))\b)"),
+    Topic(
+        "signal",
+        EventRole.TEARDOWN,
+        text=r"^[^\n]{0,300}(?i:\b(?:got|received|caught) (?:signal|SIG(?:TERM|INT|USR\d|HUP))\b)",
+    ),
+    Topic(
+        "signal",
+        EventRole.TEARDOWN,
+        text=r"DataLoader worker \(pid[\d, ()s]{1,80}\) is killed by signal: (?:Terminated|Interrupt|Hangup)",
+    ),
     Topic("interrupt", type=r"^(?:builtins\.)?KeyboardInterrupt$|SIGINTException$"),
     Topic("host_memory", type=r"^ray\.\S*OutOfMemoryError$"),
     Topic(
         "signal",
         EventRole.CASCADE,
-        type=r"(?:Actor(?:Died|Unavailable)Error|RayActorError|WorkerCrashedError|NodeDiedError)$",
+        type=r"(?:Actor(?:Died|Unavailable)Error|RayActorError|WorkerCrashedError|NodeDiedError|OwnerDiedError"
+        r"|LocalRayletDiedError|ObjectLostError|KilledWorker)$",
     ),
     Topic("signal", EventRole.CASCADE, type=r"BrokenProcessPool$|BrokenExecutor$|TerminatedWorkerError$"),
     Topic(
@@ -93,6 +103,17 @@ TOPICS: tuple[Topic, ...] = (
     ),
     # -- shared memory is too small: a container setting, not a full disk
     Topic("application", text=r"(?i:shared memory\(shm\)|/dev/shm/|shared memory (?:segment|object)|/torch_\d+_\d+)"),
+    # -- MindSpore and NCCL about the GPU's memory, before their own words for host memory and collectives
+    Topic(
+        "oom", text=r"Device(?:\(id:\d{1,4}\))? memory isn't enough|Malloc for [\w ]{1,40} failed, Memory isn't enough"
+    ),
+    Topic(
+        "oom",
+        text=r"Failed to CUDA [cm]alloc",
+        unless_text=r"(?i:illegal|assert|launch failure|uncorrectable|cuda failure (?:\d+ )?'(?!out of memory))",
+    ),
+    # -- storage, before memory: TensorFlow calls a full disk an exhausted resource
+    Topic("storage", text=r"No space left on device|[Dd]isk quota exceeded|\[Errno (?:28|122|E(?:NOSPC|DQUOT))\]"),
     # -- memory
     Topic(
         "host_memory",
@@ -100,7 +121,7 @@ TOPICS: tuple[Topic, ...] = (
         r"|Unable to allocate [\d.]+ [KMGTP]?i?B for an array"
         r"|\[Errno 12\]|Cannot allocate memory|std::bad_alloc|can't allocate memory|device:CPU:\d by allocator"
         r"|ArrowMemoryError",
-        unless_text=r"CUDA|cudaMalloc",
+        unless_text=r"CUDA|cudaMalloc|cudaErrorMemoryAllocation|device memory|CNMEM",
     ),
     Topic(
         "oom",
@@ -108,9 +129,10 @@ TOPICS: tuple[Topic, ...] = (
         r"|cuda_error_out_of_memory"
         r"|RESOURCE_EXHAUSTED: (?:.{0,40}: )?(?:Out of memory|Failed to allocate|XLA|Attempting to)"
         r"|OOM when allocating tensor|cuda runtime error \(2\)|\(2 vs\. 0\) {1,2}out of memory"
-        r"|ResourceExhaustedError|_STATUS_ALLOC_FAILED|cudaErrorMemoryAllocation|driver error: out of memory"
+        r"|ResourceExhaustedError(?!: [^\n]{0,300}(?:Received message larger|[Qq]uota))|_STATUS_ALLOC_FAILED|cudaErrorMemoryAllocation|driver error: out of memory"
         r"|Cuda failure (?:\d+ )?'out of memory'|No available memory for the cache blocks"
-        r"|cudaMalloc failed: out of memory"
+        r"|cudaMalloc (?:retry )?failed: out of memory|bytes of device memory|CNMEM_STATUS_OUT_OF_MEMORY"
+        r"|is less than desired GPU memory utilization"
         r"|CUDA error: out of memory|Ran out of memory in memory space hbm|out of memory.{0,40}\bGPU \d)",
     ),
     Topic("dataloader", text=r"DataLoader worker \(pid(?:\(s\))? ?[\d, ]*\) (?:is killed|exited|died)"),
@@ -231,6 +253,8 @@ def chain_topic(chain: Sequence[tuple[str, str, Sequence[StackFrame]]]) -> tuple
     """(topic, role) of a chain, oldest first: those of its last exception, unless that one only rewords an older
     one."""
     about, role = topic(*chain[-1])
+    if any(name == "KeyboardInterrupt" for name, _, _ in chain[:-1]):
+        return "interrupt", EventRole.ROOT  # what cleaning up after Ctrl-C raises
     if about != "application" or len(chain) == 1:
         return about, role
     for name, message, frames in reversed(chain[:-1]):

@@ -60,10 +60,10 @@ def _nonzero_exit(line: Line, match: re.Match[str]) -> Event:
 
 
 @PARSER.pattern(
-    rb"RANK [0-9]{1,7} PID [0-9]{1,10} RUNNING AT ",
-    r"RANK (\d{1,7}) PID (\d{1,10}) RUNNING AT (\S{1,80})",
-    safety="MPICH's and Intel MPI's box about a dead rank.",
-    matches=("=   RANK 3 PID 4711 RUNNING AT n1",),
+    rb"PID [0-9]{1,10} RUNNING AT ",
+    r"(?:RANK (\d{1,7}) )?PID (\d{1,10}) RUNNING AT (\S{1,80})",
+    safety="MPICH's and Intel MPI's box about a dead rank; older releases do not name the rank.",
+    matches=("=   RANK 3 PID 4711 RUNNING AT n1", "=   PID 4711 RUNNING AT n1\n=   EXIT CODE: 9"),
     avoids=("RANK 3 RUNNING AT full speed",),
 )
 def _hydra(line: Line, match: re.Match[str]) -> Event:
@@ -72,7 +72,7 @@ def _hydra(line: Line, match: re.Match[str]) -> Event:
         if code := _HYDRA_END.search(neighbor.text):
             end = Exit(signal=int(code[1])) if "SIGNAL" in neighbor.text else _hydra_exit(int(code[1]))
             break
-    return _failure(line, end, int(match[1]), int(match[2]), match[3], line.text)
+    return _failure(line, end, int(match[1]) if match[1] else None, int(match[2]), match[3], line.text)
 
 
 def _hydra_exit(code: int) -> Exit:
@@ -80,7 +80,7 @@ def _hydra_exit(code: int) -> Exit:
     return Exit(signal=code) if code in (4, 6, 7, 8, 9, 11, 15) else read_code(code)
 
 
-def _failure(line: Line, end: Exit, rank: int, pid: int | None, node: str | None, text: str) -> Event:
+def _failure(line: Line, end: Exit, rank: int | None, pid: int | None, node: str | None, text: str) -> Event:
     pid = pid or None  # mpirun prints 0 for a process whose pid it does not know
     return line.event(
         "launcher_failure",

@@ -1,12 +1,15 @@
-"""A process that dies below Python: faulthandler, glibc's heap checks, uncaught C++ exceptions, failed checks."""
+"""A process that dies below Python: faulthandler, glibc's heap checks, uncaught C++ exceptions, failed checks, Rust's
+panics."""
 
 from __future__ import annotations
 
 import re
 
+from trackside.catalog.signals import signal_number
 from trackside.logs.exception_topics import topic
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
+from trackside.logs.traceback_reader import MAX_MESSAGE_CHARS
 from trackside.model import Event, EventRole
 
 _FRAME = re.compile(r'\s*File "([^"]{1,500})", line (\d{1,7}) in (\S.{0,200})')
@@ -72,19 +75,27 @@ def _parse_heap(line: Line, match: re.Match[str]) -> Event:
 
 
 @PARSER.pattern(
-    rb"terminate called (?:after|without|recursively)",
-    r"terminate called (?:after throwing an instance of '([^']{1,200})'|(without an active exception|recursively))",
+    rb"terminate called (?:after|without|recursively)|terminating (?:due to|with) uncaught exception",
+    r"terminate called (?:after throwing an instance of '(?P<name>[^']{1,200})'"
+    r"|(?P<bare>without an active exception|recursively))"
+    r"|terminating (?:due to|with) uncaught (?:exception|foreign exception)(?: of type (?P<type>[\w:<>, ]{1,200}?)"
+    r"(?:: (?P<what>.{1,500}))?)?$",
     safety="If what() is about another rank's end or a timeout, this is that rank's cascade.",
     matches=(
         "terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc",
         "terminate called without an active exception",
         "terminate called after throwing an instance of 'c10::Error'\n"
         "  what():  CUDA error: an illegal memory access was encountered",
+        "libc++abi: terminating due to uncaught exception of type std::runtime_error: record 7 is truncated",
     ),
-    avoids=("the terminate handler was called",),
+    avoids=("the terminate handler was called", "terminating with uncaught exceptions is bad style"),
 )
 def _parse_terminate(line: Line, match: re.Match[str]) -> Event | None:
-    description = name = match[1] or match[2]
+    description = name = match["name"] or match["bare"] or match["type"] or "uncaught exception"
+    if match["what"]:
+        if device := _device_exception(line, name, match["what"]):
+            return device
+        description = f"{name}: {match['what']}"
     for below in line.following(20):
         if below.label == line.label and (what_text := _WHAT.match(below.text)):
             description = f"{name}: {what_text[1].strip()}"
@@ -120,8 +131,9 @@ def _device_exception(line: Line, name: str, message: str) -> Event | None:
     rb"|Illegal|Kill|Term|Inter)",
     r"\*\*\* (SIG[A-Z]{2,6}) (?:\(@\w{1,20}\) )?received (?:at time|by PID)|Caught signal (\d{1,2}) \(([^:)]{1,60})"
     r"|Signal: ([A-Z][\w ]{2,40}) \((\d{1,2})\)",
-    safety="The signal handlers of absl, glog, UCX and Open MPI; SIGTERM there is teardown.",
+    safety="The signal handlers of absl, glog, UCX, Open MPI and Paddle; SIGTERM there is a request to stop.",
     matches=(
+        "  [SignalInfo: *** SIGTERM (@0x3e8) received by PID 786 (TID 0x7fd2759b0700) from PID 792 ***]",
         "*** SIGSEGV received at time=1767322000 on cpu 12 ***",
         "*** SIGSEGV (@0x0) received by PID 1835 (TID 0x7fc9305c9700) from PID 0; stack trace: ***",
         "[gpu017:4242] Signal: Segmentation fault (11)",
@@ -135,16 +147,19 @@ def _device_exception(line: Line, name: str, message: str) -> Event | None:
 )
 def _parse_handler(line: Line, match: re.Match[str]) -> Event:
     description = match[1] or match[3] or match[4] or "Aborted"
-    is_stop = description in ("SIGTERM", "Terminated", "SIGINT", "Interrupt") or (match[2] or match[5]) in ("15", "2")
-    return line.event("python_fatal", EventRole.TEARDOWN if is_stop else EventRole.ROOT, what=description.strip())
+    number = signal_number(match[2] or match[5] or description.partition(" ")[0])
+    if number == 15:
+        return line.event("signal_received", EventRole.TEARDOWN, signal=15, signal_name="SIGTERM", by="job")
+    return line.event("python_fatal", EventRole.TEARDOWN if number == 2 else EventRole.ROOT, what=description.strip())
 
 
 @PARSER.pattern(
-    rb"Check failed|: F tensorflow|: F external|: F \\./",
-    r"(?:^|\s|\[)F\d{4} .{0,120}\] ?(.{1,300})|: F (?:\w|/).{0,160}\] (.{1,300})",
+    rb"Check failed|: F tensorflow|: F external|: F \\./|F[0-9]{4,8} [0-9][0-9]:[0-9][0-9]:",
+    r"(?:^|\s|\[)F(?:20\d\d)?\d{4} \d\d:.{0,120}\] ?(.{1,300})|: F (?:\w|/).{0,160}\] (.{1,300})",
     safety="Only glog's F level, which aborts; I, W and E lines do not.",
     matches=(
         "F0102 03:04:05.678901 4242 layer.cc:88] Check failed: n == m (3 vs. 4)",
+        "F20260102 03:04:05.678901 4242 reader.cc:88] the record is truncated",
         "2026-01-02 03:04:05.678: F tensorflow/core/platform/env.cc:20] Check failed: ok",
     ),
     avoids=("E0102 03:04:05.678901 4242 layer.cc:88] will retry", "grade: F [1] end"),
@@ -155,4 +170,72 @@ def _parse_check(line: Line, match: re.Match[str]) -> Event | None:
         return device
     return line.event(
         "python_fatal", EventRole.CASCADE if _OTHERS.search(description) else EventRole.ROOT, what=description
+    )
+
+
+@PARSER.pattern(
+    rb"Assertion `[^\n]{1,300}' failed|Assertion failed: \(",
+    r"\S{1,200}:\d{1,7}: .{0,300}(Assertion `.{1,300}' failed)|^(Assertion failed: \(.{1,300}\), function .{1,200})",
+    safety="A failed assert() of C, which aborts the process; CUDA's assertions name the block and the thread.",
+    matches=(
+        "python: ../src/reader.cc:88: void Reader::Next(): Assertion `pos < size' failed.",
+        "Assertion failed: (pos < size), function Next, file reader.cc, line 88.",
+    ),
+    avoids=(
+        "/src/Loss.cu:250: nll_loss_forward: block: [0,0,0], thread: [1,0,0] Assertion `t >= 0` failed.",
+        "AssertionError: Assertion failed",
+    ),
+)
+def _parse_assert(line: Line, match: re.Match[str]) -> Event:
+    return line.event("python_fatal", EventRole.ROOT, what=match[1] or match[2])
+
+
+_PANIC = re.compile(
+    r"thread '([^'\n]{0,100})'(?: \(\d{1,10}\))? panicked at (?:'(.{0,1000})', )?(\S{1,300}:\d{1,7}:\d{1,5}):?"
+)
+_PANIC_END = re.compile(r"note: (?:run with|some details)|stack backtrace:|thread '[^']*' panicked|$")
+MAX_PANIC_LINES = 20
+"""Lines of a panic's message."""
+BYTES_AFTER = 16 << 10
+"""Text below a panic in which Python's traceback about it is expected."""
+
+
+@PARSER.pattern(
+    rb"thread '[^'\n]{0,100}'[^\n]{0,20} panicked at ",
+    _PANIC,
+    safety="Rust's own report. A panic in a pool's thread need not end the process; if Python raises PanicException for "
+    "it, that traceback says more.",
+    matches=(
+        "thread '<unnamed>' panicked at src/shard.rs:88:14:\ncalled `Option::unwrap()` on a `None` value",
+        "thread 'main' panicked at 'index out of bounds: the len is 3 but the index is 7', src/loader.rs:12:9",
+        "thread 'main' (4711) panicked at src/loader.rs:12:9:\nno shard",
+    ),
+    avoids=(
+        "the thread 'main' panicked at once",
+        "thread '<unnamed>' panicked at src/a.rs:8:1:\nx\npyo3_runtime.PanicException: x",
+    ),
+)
+def _parse_panic(line: Line, match: re.Match[str]) -> Event | None:
+    if line.buffer.find(b"pyo3_runtime.PanicException", line.end, line.end + BYTES_AFTER) >= 0:
+        return None
+    message: list[str] = [match[2]] if match[2] else []
+    for below in () if message else line.following(MAX_PANIC_LINES):
+        if below.label == line.label:
+            if _PANIC_END.match(below.text):
+                break
+            message.append(below.text)
+    text = "\n".join(message).strip()
+    about, role = topic("panic", text, ())
+    if match[1] not in ("main", "<unnamed>"):
+        role = EventRole.CONFIRMATION
+    return line.event(
+        "exception",
+        role,
+        text=f"panic: {text.partition(chr(10))[0]}",
+        type="panic",
+        message=text[:MAX_MESSAGE_CHARS],
+        root_type="panic",
+        root_message=text[:MAX_MESSAGE_CHARS],
+        about=about,
+        frame=f"{match[3]} in ?",
     )

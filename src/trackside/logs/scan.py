@@ -28,6 +28,8 @@ AHEAD_BYTES = 256 << 10
 """Bytes that must be buffered after a line, for :meth:`Line.following`."""
 MAX_PER_KIND = 2_000
 """Events of one kind kept from one file: the first half as they come, and the last half."""
+TAIL_BYTES = 64 << 10
+"""Bytes at the end in which the last lines and times are looked for."""
 PROGRESS = "progress"
 _SCHEDULER = re.compile(rb"slurmstepd|^\s*(?:\d+: )?srun: ")
 """Lines that are not the job's own."""
@@ -91,7 +93,7 @@ def scan(stream: BinaryIO, sink: EventSink, context: FileContext, *, engine: str
             limit.starts.extend(base + start for start in opening.starts(buffer, begin, end))
         stats.lines += buffer.count(b"\n", begin, end)
         stats.bytes = base + end
-        tail = buffer[max(0, end - BEHIND_BYTES) : end]
+        tail = (tail + buffer[max(begin, end - TAIL_BYTES) : end])[-TAIL_BYTES:]
     limit.flush()
     stats.events, stats.dropped = limit.count, limit.dropped
     if stats.bytes:

@@ -12,10 +12,13 @@ from trackside.model import Event, EventRole
 
 _DEATH = rf"(?P<death>(?i:{exits.DEATHS}))(?:: \d{{1,2}})?"
 _CORE = r"(?P<core>\s+\((?:core|memory) dumped\))?"
-_SCRIPT = re.compile(rf": line \d{{1,7}}:\s+(?P<pid>\d{{1,10}}) {_DEATH}{_CORE}(?:\s|$)")
+_SCRIPT = re.compile(rf"(?:^|: )line \d{{1,7}}:\s+(?P<pid>\d{{1,10}}) {_DEATH}{_CORE}(?:\s|$)")
 _JOB = re.compile(rf"^\s*\[\d{{1,4}}\]\s*[+-]?\s+(?P<pid>\d{{1,10}})?\s*{_DEATH}{_CORE}\s+\S")
 _ZSH = re.compile(rf"^(?:zsh|bash|sh|dash)(?:: \S{{0,80}})?: {_DEATH}{_CORE}(?:\s|$)")
-_BAR = re.compile(r"(?:^|\r).{0,400}(?:it/s|s/it|\?it/s)[^\]]{0,80}\]\s?")
+_BAR = re.compile(
+    r"(?:^|\r).{0,400}(?:(?:it/s|s/it|\?it/s)[^\]]{0,80}\]\s?|(?:[\])%|]|\d(?: ?(?:m?s|min|h|[KMG]i?B))?)(?=[A-Z][a-z]+(?: |$)))"
+)
+"""A progress bar, or a record that ends in a figure, behind which the shell's message was printed without a newline."""
 _BARE = re.compile(rf"{_DEATH}{_CORE}")
 _WORDS = "|".join(sorted(TRANSLATED_DESCRIPTIONS, key=len, reverse=True))
 _FOREIGN = re.compile(
@@ -46,6 +49,10 @@ PARSER = Parser("shell", "shell messages", "system")
         "[1]    1234 segmentation fault (core dumped)  python train.py",
         "[1]+  Killed                  python train.py",
         " 45%|####5     | 45/100 [00:12<00:15,  3.6it/s]Killed",
+        "step 45 loss 0.5Killed",
+        "step 45 took 812.4 msKilled",
+        "[Training] 45/100 [====>.....] - ETA: 8:54  [ loss=1.4463 ]Segmentation fault (core dumped)",
+        "line 22: 2612342 Bus error (core dumped) python3 train.py",
         "Terminated",
     ),
     avoids=(
@@ -57,6 +64,8 @@ PARSER = Parser("shell", "shell messages", "system")
         "loss is fine, nobody Killed",
         "Fatal Python error: Segmentation fault",
         "Aborted 3 of 10 uploads",
+        "trial 7Killed by the scheduler of trials",
+        "see line 22: 2612342 Bus error",
     ),
 )
 def _death(line: Line) -> Event | None:

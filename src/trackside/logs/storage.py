@@ -9,11 +9,15 @@ from trackside.logs.pattern import Parser
 from trackside.model import Event, EventRole
 
 _REASONS: tuple[tuple[str, int, str], ...] = (
-    ("full", 28, r"No space left on device|StorageFull|ENOSPC|[Dd]isk (?:is )?full|not enough (?:free )?disk space"),
-    ("quota", 122, r"[Dd]isk quota exceeded|EDQUOT|[Qq]uota exceeded"),
+    (
+        "full",
+        28,
+        r"No space left on device|StorageFull|ENOSPC|(?:[Dd]isk|database or disk) (?:is )?full|not enough (?:free )?disk space",
+    ),
+    ("quota", 122, r"[Dd]isk quota exceeded|EDQUOT|[Qq]uota ?[Ee]xceeded"),
     ("read_only", 30, r"[Rr]ead-only file ?system|EROFS"),
     ("stale", 116, r"Stale (?:NFS )?file handle|ESTALE"),
-    ("io_error", 5, r"Input/output error|Remote I/O error|Structure needs cleaning"),
+    ("io_error", 5, r"Input/output error|Remote I/O error|disk I/O error|Structure needs cleaning"),
     (
         "unreachable",
         107,
@@ -29,7 +33,7 @@ _HARMLESS = re.compile(
     r"\b(?:WARNING|WARN|UserWarning|RuntimeWarning|retry|retrying)\b|tput|tty|/dev/tty|ioctl|\bcore\b.{0,20}dump"
 )
 _PATH = re.compile(r"['\"‘]((?:/|[\w.-]{1,80}/)[^'\"’\n]{1,400})['\"’]|(?:^|[\s:])(/[\w./+@=-]{2,400})(?=[:\s]|$)")
-_ERRNO = re.compile(r"\[Errno (\d{1,3})\]|os error (\d{1,3})|errno ?[=:] ?(\d{1,3})|code: (\d{1,3}), kind")
+_ERRNO = re.compile(r"(?:^|.*\W)errno ?[=:] ?(\d{1,3})|\[Errno (\d{1,3})\]|os error (\d{1,3})|code: (\d{1,3}), kind")
 
 PARSER = Parser("storage", "file system errors", "system", planes=("log", "kernel"))
 
@@ -39,7 +43,8 @@ PARSER = Parser("storage", "file system errors", "system", planes=("log", "kerne
     rb"|[Rr]ead-only file ?system|Stale (?:NFS )?file handle"
     rb"|Input/output error|Remote I/O error|Structure needs cleaning|Transport endpoint is not connected"
     rb"|Cannot send after transport endpoint"
-    rb"|not enough (?:free )?disk space",
+    rb"|not enough (?:free )?disk space|kind: (?:Filesystem)?QuotaExceeded|\[Errno E(?:NOSPC|DQUOT|ROFS|STALE)\]"
+    rb"|database or disk is full|disk I/O error",
     safety="Shared memory (/dev/shm, torch's shm files) is a container setting, an API's quota is not a file "
     "system's; a warning or a full cache confirms, it does not name the cause.",
     matches=(
@@ -49,6 +54,8 @@ PARSER = Parser("storage", "file system errors", "system", planes=("log", "kerne
         "OSError: [Errno 30] Read-only file system: '/data/out'",
         "OSError: [Errno 116] Stale file handle",
         "OSError: [Errno 5] Input/output error",
+        'SafetensorError: IoError(Os { code: 122, kind: FilesystemQuotaExceeded, message: "" })',
+        "sqlite3.OperationalError: database or disk is full",
         (
             "safetensors_rust.SafetensorError: Error while serializing: IoError(Os { code: 28, kind: "
             'StorageFull, message: "No space left on device" })'

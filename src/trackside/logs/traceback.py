@@ -13,7 +13,17 @@ from itertools import islice
 from trackside.logs.exception_topics import chain_topic
 from trackside.logs.line import Line, split_label
 from trackside.logs.pattern import Parser
-from trackside.logs.traceback_reader import ParsedException, StackFrame, TracebackReader, read_frame, unescape
+from trackside.logs.traceback_reader import (
+    ParsedException,
+    StackFrame,
+    TracebackReader,
+    exception_line,
+    raised,
+    read_frame,
+    unescape,
+    untangled,
+)
+from trackside.logs.wrapping import columns, continues, joined
 from trackside.model import Event, EventRole
 
 MAX_BLOCK_LINES = 4_000
@@ -77,6 +87,9 @@ class TracebackBlock:
         self._readers: list[tuple[str, TracebackReader]] = []
         self._events: list[Event] = []
         self._needles: set[bytes] = set()
+        self._columns = columns(line)
+        self._pieces: list[Line] = []
+        """Lines that a terminal broke off one line, up to now."""
 
     def events(self) -> Iterator[Event]:
         """Read the block; yield its exception events in order of position."""
@@ -86,15 +99,20 @@ class TracebackBlock:
             for physical in islice(self._line.containing(self._needles, MAX_FOREIGN_BYTES), MAX_BLOCK_LINES):
                 line = last_segment(physical)
                 if HEADER in line.full:
+                    self._distribute_pieces()
                     self._open_reader(line)
+                elif self._columns is None:
+                    self._distribute(line, line.text)
                 else:
-                    self._distribute(line)
+                    self._distribute_broken(line, self._columns)
+                self._line.notes("python")["end"] = line.offset
                 if any(reader.open > 1 for _, reader in self._readers):
                     self._line.notes("python")["interleaved"] = line.offset
                 self._readers = [(label, reader) for label, reader in self._readers if not reader.closed]
                 if not self._readers:
                     break
                 self._update_needles()
+        self._distribute_pieces()
         for _, reader in self._readers:
             reader.close()
         yield from sorted(self._events, key=lambda event: event.at.offset)
@@ -131,15 +149,26 @@ class TracebackBlock:
         )
         self._readers.append((label, reader))
 
-    def _distribute(self, line: Line) -> None:
+    def _distribute_broken(self, line: Line, width: int) -> None:
+        """Collect the pieces of a broken line; hand over the line before it."""
+        if not (self._pieces and continues(self._pieces[-1].full, line.full, width)):
+            self._distribute_pieces()
+        self._pieces.append(line)
+
+    def _distribute_pieces(self) -> None:
+        pieces, self._pieces = self._pieces, []
+        if pieces:
+            self._distribute(pieces[0], pieces[0].text + "".join(piece.full for piece in pieces[1:]))
+
+    def _distribute(self, line: Line, text: str) -> None:
         readers = [reader for label, reader in reversed(self._readers) if label == line.label]
         for reader in readers:
-            if reader.shape is not None and (match := reader.shape.match(line.text)):
+            if reader.shape is not None and (match := reader.shape.match(text)):
                 reader.shaped = True
-                reader.feed(line, line.text[match.end() :])
+                reader.feed(line, text[match.end() :])
                 return
         for reader in readers:
-            if not reader.shaped and reader.feed(line, line.text):
+            if not reader.shaped and reader.feed(line, text):
                 return
 
     def _read_escaped(self, line: Line, before: str, after: str) -> None:
@@ -204,6 +233,8 @@ def _event(reader: TracebackReader, chain: list[ParsedException]) -> Event:
     text_above = "\n".join(line.full for line in reader.header.preceding(3)) if not reader.in_summary else ""
     if role is EventRole.ROOT and about in ("application", "signal") and _is_not_fatal(reader, text_above):
         role = EventRole.CONFIRMATION
+    if "^C" in reader.prefix and about in ("application", "signal"):
+        about, role = "interrupt", EventRole.ROOT
     if about == "interrupt" and any(_ENDING.search(line.full) for line in reader.header.preceding(20)):
         role = EventRole.TEARDOWN
     rank, pid = _rank_and_pid(reader, last)
@@ -276,7 +307,7 @@ def _format_frame(frame: StackFrame) -> str:
 # -- last lines whose traceback is missing
 
 _BARE = re.compile(
-    r"(?P<before>.{0,120}?)(?P<type>(?:[a-z_]\w{0,40}\.){0,8}(?:[A-Z]\w{1,60}(?:Error|Exception)|KeyboardInterrupt"
+    r"(?P<before>.{0,300}?)(?P<type>(?:[a-z_]\w{0,40}\.){0,8}(?:_?[A-Z]\w{1,60}(?:Error|Exception)|KeyboardInterrupt"
     r"|SystemExit|"
     r"PyYAMLException|ArrowInvalid))(?::(?: (?P<message>.*))?)?$",
     re.DOTALL,
@@ -288,10 +319,11 @@ _LOGGER = re.compile(
 
 
 @PARSER.pattern(
-    rb"(?:Error|Exception|Interrupt|SystemExit|ArrowInvalid): ",
+    rb"(?:Error|Exception|Interrupt|SystemExit|ArrowInvalid)(?:: |\r?\n)",
     safety="Only at the start of the line, or right after a logger's ERROR prefix: prose, warnings and reports like "
-    "'with error <class ...>' do not count.",
+    "'with error <class ...>' do not count. Without a colon, frames must be above.",
     matches=(
+        '  File "/home/u/train.py", line 61, in main\n    step()\nKeyboardInterrupt',
         "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB",
         "2026-01-02 03:04:05,678 - ERROR - ValueError: bad batch size",
         "datasets.exceptions.DatasetGenerationError: An error occurred while generating the dataset",
@@ -301,6 +333,7 @@ _LOGGER = re.compile(
         "if you see a ValueError: check your data",
         "error: something failed",
         "FutureWarning: x raises ValueError: later",
+        "ValueError",
         "Error: 3",
     ),
 )
@@ -308,15 +341,19 @@ def _parse_bare(line: Line) -> Event | None:
     notes = line.notes("python")
     if line.offset in notes.get("read", ()) or line.offset <= notes.get("interleaved", -1):
         return None
-    match = _BARE.match(line.text.rstrip())
-    if match is None or (match["message"] is None and match.end("type") == len(line.text.rstrip())):
+    text = untangled(joined(line).rstrip())
+    match = _BARE.match(text)
+    if match is None:
+        return None
+    colon = match["message"] is not None or match.end("type") < len(text)
+    if not colon and (match["before"].strip() or not _frames_above(line)):
         return None
     before, name, message = match["before"], match["type"], match["message"] or ""
-    if before.strip() and _LOGGER.match(before) is None:
+    if before.strip() and not (_LOGGER.match(before) or (_BAR.search(before) and before.rstrip()[-1] in "])%|")):
         return None
     reader = TracebackReader(line, lambda reader, chain: None, lambda line: None, prefix=before)
-    exception = ParsedException(name, [message], _frames_above(line), line)
-    if not before.strip():
+    exception = ParsedException(name, [message], _frames_above(line), line, colon)
+    if not before.strip() and colon:
         _read_continuation(reader, exception)
     return _event(reader, [exception])
 
@@ -326,22 +363,59 @@ def _read_continuation(reader: TracebackReader, exception: ParsedException) -> N
     chains: list[list[ParsedException]] = []
     reader.emit = lambda _, chain: chains.append(chain)
     reader.feed(exception.line, f"{exception.type}: {exception.message[0]}")
+    width, above = columns(exception.line), exception.line.full
     for line in exception.line.following(60):
         if reader.closed:
             break
         if line.label == exception.line.label:
             if HEADER in line.text:
                 break
-            reader.feed(line, line.text)
+            if width is None or not continues(above, line.full, width):  # else it is part of the first line
+                reader.feed(line, line.text)
+                width = None
+            above = line.full
     reader.close()
     if chains:
         exception.message = chains[0][0].message
 
 
-def _frames_above(line: Line) -> list[StackFrame]:
-    """Frames right above a last line whose header is missing, outermost first."""
+@PARSER.pattern(
+    rb"  raise [A-Za-z_]",
+    r"^\s{4,12}(raise \S.{0,400})",
+    safety="The source line of a frame, if the text ends there or something else follows: then the header and the last "
+    "line are missing. Source code that is printed without a frame above it does not count.",
+    matches=(
+        '  File "/home/u/data.py", line 17, in collate\n    raise ValueError(',
+        '  File "/home/u/io.py", line 9, in read\n    raise EOFError\n2026-01-02 03:04:05 INFO bye',
+    ),
+    avoids=(
+        "    raise ValueError(",
+        '  File "/home/u/data.py", line 17, in collate\n    raise exception',
+        "    if n < 0:\n        raise ValueError(",
+    ),
+)
+def _parse_raise(line: Line, match: re.Match[str]) -> Event | None:
+    parsed = raised(match[1])
+    if parsed is None or line.offset <= line.notes("python").get("end", -1):
+        return None
+    above = next((near for near in line.preceding(20) if near.label == line.label), None)
+    if above is None or read_frame(above.text) is None or not _ends_here(line):
+        return None
+    reader = TracebackReader(line, lambda reader, chain: None, lambda line: None)
+    return _event(reader, [ParsedException(parsed[0], [parsed[1]], _frames_above(line, match[1].strip()), line)])
+
+
+def _ends_here(line: Line) -> bool:
+    """Whether neither a last line nor another frame follows a frame's source line."""
+    for below in line.following(20):
+        if below.label == line.label and not below.text.startswith("    "):
+            return read_frame(below.text) is None and exception_line(below.text) is None
+    return True
+
+
+def _frames_above(line: Line, code: str = "") -> list[StackFrame]:
+    """Frames right above a last line whose header is missing, outermost first; ``code`` is the innermost one's."""
     frames: list[StackFrame] = []
-    code = ""
     for above in line.preceding(60):
         if above.label != line.label:
             continue

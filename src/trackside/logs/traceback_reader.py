@@ -41,14 +41,36 @@ _SUFFIX = re.compile(
     r"Conflict|Mismatch|Corruption|Denied|NotFound|Traceback|Abort|Aborted|Empty|Full|\.gaierror|\.herror|\.timeout|"
     r"\.error)(?:\([\w.]+\))?$"
 )
-_NO_TYPE = re.compile(r"[A-Z_\d]+|Error|Exception|Failure|Timeout|Group|Empty|Full|Invalid|Exit|www\..*")
+_NO_TYPE = re.compile(r"[a-z]\w+|[A-Z_\d]+|Error|Exception|Failure|Timeout|Group|Empty|Full|Invalid|Exit|www\..*")
 _LINK = re.compile(r"(?:During handling of the above exception|The above exception was the direct cause)")
 _NESTED = re.compile(r"-- Process \d+ terminated|'{3}$|\"{3}$|Original Traceback")
-_NESTING_TYPE = re.compile(r"RayTaskError|RemoteTraceback|ProcessRaised|TrainingFailedError")
+_NESTING_TYPE = re.compile(r"RayTaskError|RemoteTraceback|ProcessRaised|TrainingFailedError|FailedJobError")
+_RULER = re.compile(r"-{10,60}$")
 _GROUP = re.compile(r"[ ]{0,40}[|+](?:-[-+ \d.]*|[ ]|$)")
+_NAME = r"(?:[A-Za-z_]\w{0,60}\.){0,6}[A-Z]\w{1,60}?(?:Error|Exception|Interrupt|Exit|Iteration|Failure|Invalid)"
+_TORN = re.compile(
+    rf"({_NAME})(?:: )?(?:\1(?:: )?|{_NAME}(?=(?:: ){{2}})){{1,64}}(?:: ){{0,64}}(.{{0,4000}})$", re.DOTALL
+)
+"""A type that several ranks printed at once: each rank writes the type, the colon and the message on its own."""
+_GLUED = re.compile(rf"[^\n]{{1,2000}}?[\])%|}}\d](?={_NAME}(?:: |$))")
+"""What stands before a last line that was printed behind a progress bar without a newline."""
+_RAISE = re.compile(
+    rf"raise (?P<type>{_NAME}|[A-Z]\w{{2,60}})(?:\((?:(['\"])(?P<message>[^'\"{{}}]{{1,300}})\2\)?)?|$| from )"
+)
+_ONE_LINE = re.compile(
+    r"(?:\w{1,60}\.){0,6}(?:Key|Index|Name|Type|Attribute|UnboundLocal|ZeroDivision|Recursion|ModuleNotFound)Error$"
+)
+"""Types whose message has further lines only if the first one announces them."""
+_SYSTEM_MESSAGE = re.compile(r"\[Errno -?\d{1,3}\] ")
+_ANNOUNCES = re.compile(r"[:,(\[{\\]\s*$")
 _ESCAPED_END = re.compile(r'(?<!\\)"')
 _STARTER = re.compile(
     r"\[?[(]?\d{2,4}[-/]\d\d[-/]\d\d[T _]|\[?\d\d:\d\d:\d\d|\[?[IWEF]\d{4} |.{0,80}?\d%\|"
+    r"|\[?\d{1,4}[-/.]\d{1,2}(?:[-/.]\d{2,4})?[T _,]{1,2}\d\d:\d\d|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d"
+    r"|\[[DIWEF](?:\d{3,8} [\d:.]{5,20}){0,1}(?: \d{1,10})? \S{1,80}:\d{1,6}\]|-{3,20}(?:Begin|End) "
+    r"|[a-z][\w.-]{1,20}: warning: |[\w./-]{1,100}: \d{1,6}: |(?:real|user|sys)\t\d"
+    r"|(?:\[rank: \d{1,6}\] )?(?:Received|Caught|Got|Trapped|Handling) (?:signal |Signals\.|SIG)"
+    r"|(?:\(\S{1,40}\) ){0,3}\w\S{0,40}@\S{1,60}:\S{0,200}[$#] "
     r"|\[?(?:INFO|DEBUG|WARN|WARNING|ERROR|CRITICAL|FATAL)\b|Traceback \(most recent|[│|╭╰+]"
     r"|(?:srun|slurmstepd|wandb|mpirun|salloc|sbatch): |\[\w{1,20}:\d{1,7}(?::\d{1,7})?\] |\S{1,60} NCCL "
     r"|Exception (?:ignored|raised) |frame #\d|\[frame \d|Stacktrace \(|C\+\+ CapturedTraceback|={20}|-{20}|\*{20}"
@@ -80,6 +102,8 @@ class ParsedException:
     message: list[str]
     frames: list[StackFrame]
     line: Line
+    colon: bool = True
+    """Whether a colon follows the type: Python prints none if the message is empty."""
 
     @property
     def text(self) -> str:
@@ -116,6 +140,8 @@ class TracebackReader:
     nested: bool = False
     fresh: bool = True
     """Whether frames came since the last exception line."""
+    last_line: Line | None = None
+    """The last line that was read in a frame."""
 
     @property
     def closed(self) -> bool:
@@ -143,6 +169,8 @@ class TracebackReader:
                 self._finish()
                 return False
             text = _GROUP.sub("", text, count=1)
+        elif self.prefix.isspace():
+            text = text.removeprefix(self.prefix)  # the whole traceback is indented
         if self.state is TracebackState.FRAMES:
             return self._in_frames(line, text)
         if self.state is TracebackState.MESSAGE:
@@ -170,9 +198,12 @@ class TracebackReader:
                 self.frames[-1] = (file, number or match[1], function, match[2])
             return True
         parsed = exception_line(text.strip() if self.in_summary else text)
+        if parsed is None and self.frames and (bar := _GLUED.match(text)) is not None:
+            parsed = exception_line(text[bar.end() :])
         if parsed is not None:
             self._begin(line, *parsed)
             return True
+        self.last_line = line
         if not text.strip() or text[0] in " \t│╰╭|":
             if self.frames and text.strip(" ^~│") and not self.frames[-1][3]:
                 self.frames[-1] = (*self.frames[-1][:3], text.strip()[:300])
@@ -188,14 +219,14 @@ class TracebackReader:
             self.state = TracebackState.ENDED
         elif _LINK.match(stripped):
             self.state = TracebackState.LINKED
-        elif _NESTED.match(stripped):
+        elif _NESTED.match(stripped) or (_RULER.match(stripped) and _NESTING_TYPE.search(self.chain[-1].type)):
             self.nested = True
         elif read_frame(text) is not None:
             return self._frames_again(line, text)
         elif (parsed := exception_line(stripped if self.in_summary else text)) is not None and self.open > 1:
             self._finish()
             self._begin(line, *parsed)
-        elif self._foreign(text, parsed is not None):
+        elif self._complete(text) or self._foreign(text, parsed is not None):
             return self._leave()
         else:
             self._extend(text)
@@ -213,7 +244,8 @@ class TracebackReader:
             return True
         last = self.chain[-1]
         may_continue = self.labeled or not last.text or text.startswith(("  ", "\t")) or _PARAGRAPHS.search(last.text)
-        if self.in_summary or not may_continue or self._foreign(text, exception_line(text) is not None):
+        foreign = not may_continue or self._complete(text) or self._foreign(text, exception_line(text) is not None)
+        if self.in_summary or foreign:
             return self._leave()
         self._extend("\n" + text)
         self.state = TracebackState.MESSAGE
@@ -228,6 +260,17 @@ class TracebackReader:
             return False
         self.open += 1
         return True
+
+    def _complete(self, text: str) -> bool:
+        """Whether the message cannot have this further line: Python prints no colon if there is no message, and the
+        interpreter's own messages have one line."""
+        last = self.chain[-1]
+        if self.labeled or self.in_summary or text.startswith(("  ", "\t")):
+            return False
+        if not last.text:
+            return not last.colon
+        one_line = _ONE_LINE.match(last.type) or _SYSTEM_MESSAGE.match(last.text)
+        return one_line is not None and self.continued == 0 and _ANNOUNCES.search(last.text) is None
 
     def _foreign(self, text: str, exception: bool) -> bool:
         if self.in_summary and not text.startswith("  "):
@@ -246,7 +289,8 @@ class TracebackReader:
         self.state, self.fresh, self.nested, self.continued = TracebackState.MESSAGE, False, False, 0
         if self.group and self.chain and "Group" not in self.chain[-1].type:
             return  # only the first leaf of a group is kept
-        self.chain.append(ParsedException(name, [message], list(self.frames), line))
+        colon = not line.full.rstrip().endswith(name)
+        self.chain.append(ParsedException(name, [message], list(self.frames), line, colon))
         if self.open <= 1:
             self.frames = []
 
@@ -287,17 +331,22 @@ class TracebackReader:
             self.emit(self, chain)
 
     def _salvage(self) -> None:
-        """Ranks printed into each other's lines: find the exception's name somewhere in the stray lines."""
+        """Without a last line: find the exception's name somewhere in the stray lines, which ranks printed into each
+        other's, or in the statement that raised it."""
         for text in self.stray:
             if match := _SALVAGE.search(text):
                 self.chain.append(ParsedException(match[1], [match[2] or ""], self.frames, self.header))
                 self._finish()
                 return
+        if (parsed := raised(self.frames[-1][3])) is not None:
+            self.chain.append(ParsedException(parsed[0], [parsed[1]], self.frames, self.last_line or self.header))
+            self._finish()
 
 
 def exception_line(text: str) -> tuple[str, str] | None:
     """(type, message) if a line looks like a traceback's last: a class name, then optionally ``: message``."""
-    match = _TYPE.match(text.rstrip())
+    text = text.rstrip()
+    match = _TYPE.match(untangled(text))
     if match is None:
         return None
     name, message = match["type"], match["message"]
@@ -307,6 +356,29 @@ def exception_line(text: str) -> tuple[str, str] | None:
     if not plain and ((_SUFFIX.search(name) is None and not dotted) or _NO_TYPE.fullmatch(name)):
         return None
     return name, message or ""
+
+
+def untangled(text: str) -> str:
+    """A last line that several ranks printed into each other, as one rank printed it."""
+    match = _TORN.match(text)
+    if match is None:
+        return text
+    name, message = match[1], match[2].strip()
+    copies = text.count(name, 0, match.start(2))
+    size = len(message) // copies if copies else 0
+    if size and message == message[:size] * copies:
+        message = message[:size]
+    elif ": :" not in text and f"{name}{name}" not in text:
+        return text  # a message that begins with its own type
+    return f"{name}: {message}" if message else name
+
+
+def raised(code: str) -> tuple[str, str] | None:
+    """(type, message) of the exception that a ``raise`` statement names; the message only if it is a literal."""
+    match = _RAISE.match(code)
+    if match is None or exception_line(match["type"] + ": x") is None:
+        return None
+    return match["type"], match["message"] or ""
 
 
 def starts_something_else(text: str) -> bool:

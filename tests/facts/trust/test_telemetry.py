@@ -17,6 +17,7 @@ from tests.families.rows import END, START, Row, event, job, sentence_name
 from trackside.cli import main
 from trackside.evidence import Evidence, Grid, MissingAnswer, Value
 from trackside.facts.fact import Facts, fact
+from trackside.facts.logs.unread_errors import UnreadErrors
 from trackside.facts.trust.telemetry import TelemetryTrust
 from trackside.facts.trust.unanswered import UnansweredSources
 from trackside.family import Family
@@ -435,7 +436,7 @@ def test_queries_run_once_and_in_one_batch_per_family() -> None:
         family("X3", busy),
     ]
     facts = Facts(store, run, known={TelemetryTrust: TelemetryTrust()})
-    facts.get(UnansweredSources)
+    facts.get(UnansweredSources), facts.get(UnreadErrors)
     store.batches.clear()
     engine.judge_by(facts, chosen)
     assert [len(batch) for batch in store.batches] == [1, 1]

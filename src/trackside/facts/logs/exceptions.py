@@ -1,10 +1,12 @@
-r"""Exceptions in a run's logs, and which of them can be its cause: three ordering rules.
+r"""Exceptions in a run's logs, and which of them can be its cause: four ordering rules.
 
 1. The rank that reports an error is rarely the rank at fault: cascades are dropped by role.
 
 2. The last error printed is often teardown; the first may have been handled: later progress clears it.
 
 3. A launcher's summary names the first exit, not the first cause: wrappers are dropped.
+
+4. What is raised right after the run was asked to stop is teardown.
 """
 
 from __future__ import annotations
@@ -32,21 +34,28 @@ _PREAMBLE = re.compile(r"child \d+ failed with error code|Exception encountered 
 """First lines that only announce the error: of pyxis, of Keras."""
 _FOLDERS = re.compile(r"(?<=['\"\s(])/?(?:[^\s'\"/:]{1,100}/){2,20}(?=[^\s'\"/])")
 _LOGGER = re.compile(r"^(?:slurmstepd|srun): error: ")
+STOPS = (1, 2, 15)
+"""Signals that ask a process to end."""
+ENDED_BY_SCHEDULER = ("time_limit", "preemption", "requeue", "deadline", "node_failure", "drain", "unkillable")
+"""Reasons of notices that a run is ended; a canceled step may have failed before, a canceled job has not."""
+MAX_LINES_AFTER_STOP = 30
+"""Lines between the request to stop, or the last exception that followed it, and a traceback."""
 MAX_WORD_CHARS = 16
 """Characters up to which a word is left out rather than cut."""
 OTHER_TOPICS = ("wrapper", "signal", "collective", "interrupt")
 
 
-def unhandled_exceptions(raised: Iterable[Event], progress: Iterable[Event], *, crashed: bool = False) -> list[Event]:
+def unhandled_exceptions(
+    raised: Iterable[Event], progress: Iterable[Event], stops: Sequence[Event] = (), *, crashed: bool = False
+) -> list[Event]:
     r"""The job's own exceptions without a later logged step, earliest first.
 
     Wrappers, cascades and teardown are dropped. Copies of a traceback in a launcher's summary count only if the rank
-    printed none itself. ``crashed``: see :func:`final_events`.
+    printed none itself. ``stops``: see :func:`before_stop`; ``crashed``: see :func:`final_events`.
     """
-    own_exceptions = [
-        event for event in raised if event.role is EventRole.ROOT and event.get("about") not in OTHER_TOPICS
-    ]
-    final = final_events(own_exceptions, list(progress), crashed=crashed)
+    own = [event for event in raised if event.role is EventRole.ROOT and event.get("about") not in OTHER_TOPICS]
+    points = list(progress)
+    final = before_stop(final_events(own, points, crashed=crashed), stops, points)
     direct = [event for event in final if not event.get("in_summary")]
     return earliest_first(direct or final)
 
@@ -65,6 +74,33 @@ def final_events(events: Iterable[Event], progress: Sequence[Event], *, crashed:
     after = [point for point in progress if follows(point, last)]
     buffered = all(point.at.path == last.at.path and point.time is None for point in after)
     return [last] if buffered else []
+
+
+def before_stop(rows: Sequence[Event], stops: Sequence[Event], progress: Sequence[Event]) -> list[Event]:
+    """The exceptions that were not raised right after a request to stop in the same file: a process that ends fails in
+    its own way. A stop after which training continued was no end."""
+    ends = latest(progress) if stops and rows else []
+    lines: dict[str, list[int]] = {}
+    for stop in stops:
+        if last_after(stop, ends) is None:
+            lines.setdefault(stop.at.path, []).append(stop.at.line)
+    left = []
+    for row in sorted(rows, key=lambda row: (row.at.path, row.at.line)) if lines else rows:
+        header = row.at.line - 2 * (str(row.get("frames") or "").count(";") + 1)
+        before = [line for line in lines.get(row.at.path, ()) if line < row.at.line]
+        if before and header - max(before) <= MAX_LINES_AFTER_STOP:
+            lines[row.at.path].append(row.at.line)
+        else:
+            left.append(row)
+    return left
+
+
+def _is_stop(row: Event) -> bool:
+    """Whether a received signal or a scheduler's notice is about the end of the whole run."""
+    if row.kind == "signal_received":
+        sent = row.get("pid") is not None and row.get("by") != "job"  # by a launcher, to its workers
+        return row.get("signal") in STOPS and not sent
+    return row.role is EventRole.ROOT and (row.get("reason") in ENDED_BY_SCHEDULER or "*** JOB" in row.text)
 
 
 def earliest_first(events: Iterable[Event]) -> list[Event]:
@@ -90,6 +126,8 @@ class Exceptions:
     frame: Frame
     unhandled: tuple[Event, ...]
     """The job's own exceptions without a later logged step, earliest first."""
+    stops: tuple[Event, ...] = ()
+    """Requests to stop that the run received."""
 
     def values(self, row: Event) -> dict[str, Value]:
         """Type and message of an exception, as the values of a claim."""
@@ -100,11 +138,14 @@ class Exceptions:
         return JOB_RAISED(**self.values(row))
 
 
-@fact({"exceptions": events("exception")})
+@fact({"exceptions": events("exception"), "signals": events("signal_received")})
 def exceptions(evidence: Evidence, trajectory: Maybe[Trajectory], ending: Ending) -> Exceptions:
     """Covers the tracebacks that were read; nothing is required."""
     frame, points = evidence["exceptions"], () if isinstance(trajectory, Missing) else trajectory.progress.events
-    return Exceptions(frame, tuple(unhandled_exceptions(frame.events, points, crashed=ending.abnormal is not None)))
+    requests = (*evidence["signals"].events, *ending.notices.events)
+    stops = tuple(row for row in requests if _is_stop(row))
+    own = unhandled_exceptions(frame.events, points, stops, crashed=ending.abnormal is not None)
+    return Exceptions(frame, tuple(own), stops)
 
 
 def error_in_brief(frame: Frame, row: Event) -> Value:

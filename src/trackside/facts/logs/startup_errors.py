@@ -13,7 +13,7 @@ from functools import cached_property
 from trackside.evidence import Evidence, Frame, Missing, Value
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.logs.ending import Ending
-from trackside.facts.logs.exceptions import JOB_RAISED, type_and_message, unhandled_exceptions
+from trackside.facts.logs.exceptions import JOB_RAISED, Exceptions, type_and_message, unhandled_exceptions
 from trackside.facts.ranks import cited_ranks, ranks_in_summary
 from trackside.facts.training.learning import Trajectory
 from trackside.finding import Claim, Sentence
@@ -92,7 +92,9 @@ class StartupErrors:
     },
     needs=(("exceptions", "jobs"),),
 )
-def startup_errors(evidence: Evidence, trajectory: Maybe[Trajectory], ending: Ending) -> StartupErrors:
+def startup_errors(
+    evidence: Evidence, trajectory: Maybe[Trajectory], ending: Ending, exceptions: Exceptions
+) -> StartupErrors:
     """Missing if neither a log nor a job record was given."""
     frame, workers = evidence["exceptions"], evidence["workers"]
     killed = {row.at.path for row in workers.events if row.get("signal") in WORKER_KILL_SIGNALS}
@@ -100,7 +102,7 @@ def startup_errors(evidence: Evidence, trajectory: Maybe[Trajectory], ending: En
         row for row in frame.events
         if row.get("about") in STARTUP_TOPICS and not (row.get("about") == "dataloader" and row.at.path in killed)
     ]  # fmt: skip
-    progress = () if isinstance(trajectory, Missing) else (*trajectory.points, *trajectory.milestones)
-    other_cause = bool(evidence["memory"]) or any(row.role is EventRole.ROOT for row in frame.events)
-    exceptions = unhandled_exceptions(rows, progress)
-    return StartupErrors(frame, evidence.missing("exceptions"), tuple(exceptions), other_cause, ending)
+    done = () if isinstance(trajectory, Missing) else (*trajectory.points, *trajectory.milestones)
+    other = bool(evidence["memory"]) or any(row.role is EventRole.ROOT for row in frame.events)
+    own = unhandled_exceptions(rows, done, exceptions.stops)
+    return StartupErrors(frame, evidence.missing("exceptions"), tuple(own), other, ending)

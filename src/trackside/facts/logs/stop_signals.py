@@ -52,14 +52,13 @@ def stop_signals(
 ) -> StopSignals:
     """Missing if no log was given."""
     frame = evidence["signals"]
-    rows = [(row, frame) for row in frame.events if row.get("signal") in STOP_SIGNALS]
-    for frame_of_exits in (ending.exits, ending.launchers):
+    reports = (frame, evidence["deaths"])
+    rows = [(row, of) for of in reports for row in of.events if row.get("signal") in STOP_SIGNALS]
+    for other in (ending.exits, ending.launchers):
         ended = (
-            row
-            for row in frame_of_exits.events
-            if exit_signal(row) == SIGTERM or row.get("exit_code") == TIMEOUT_EXIT_CODE
+            row for row in other.events if exit_signal(row) == SIGTERM or row.get("exit_code") == TIMEOUT_EXIT_CODE
         )
-        rows += [(row, frame_of_exits) for row in ended]
+        rows += [(row, other) for row in ended]
     raised = (row for row in exceptions.frame.events if row.get("about") == "signal")
     rows += [(row, exceptions.frame) for row in raised if NAMED_SIGNAL.search(str(row.get("message")))]
     points = () if isinstance(trajectory, Missing) else trajectory.points
@@ -82,7 +81,7 @@ def _other_causes(sign: Event, evidence: Evidence, ending: Ending, exceptions: E
         if follows(row, sign) is not True:
             yield exceptions.frame.value(row, "type")
     for frame in (evidence["deaths"], evidence["oom_kills"], evidence["timeouts"], ending.interrupts):
-        for row in frame.events:
+        for row in (row for row in frame.events if row.get("signal") not in STOP_SIGNALS):
             yield frame.value(row, "text")
 
 

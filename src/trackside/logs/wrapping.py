@@ -1,0 +1,70 @@
+"""Lines that a terminal or an editor broke at its width: where they were broken, and the line as it was printed."""
+
+from __future__ import annotations
+
+import re
+
+from trackside.logs.line import Line
+
+MIN_COLUMNS, MAX_COLUMNS = 60, 250
+BYTES_BEFORE, BYTES_AFTER = 4 << 10, 12 << 10
+"""Text around a line in which the width is looked for."""
+MAX_PIECES = 12
+"""Pieces of one line that are joined."""
+TERMINALS = frozenset((79, 80, 99, 100, 119, 120, 131, 132, 159, 160))
+"""Usual widths: text without a broken frame counts as broken only there."""
+MAX_SHORT = 8
+"""Columns that a frame may lack when it is broken at a word."""
+_NEW_LINE = re.compile(r"\s{2}|Traceback \(most recent|$")
+"""How a line begins that does not continue the one above: Python indents frames and source code."""
+_SAME_WIDTH = re.compile(r"[│|╭╰├┃┏┗+]|(.)\1{19}|\s+[~^\s]*$")
+"""Boxes, rulers and the marks below source code: they are as wide as a neighbor for another reason."""
+_OPEN_FRAME = re.compile(r'  File "[^\n]*(?<!>)$')
+_FRAME = re.compile(r'  File "[^"]+", line \d+, in \S+$')
+_DIGITS = re.compile(r"\d+")
+_LAST_LINE = re.compile(r"(?:[a-z_]\w{0,40}\.){0,8}[A-Z]\w{1,60}(?::|$)")
+
+
+def columns(line: Line) -> int | None:
+    """The width at which the text around a line is broken; None if it does not look broken.
+
+    It does if several different lines have exactly the length of the longest one, and one of them is part of a frame
+    or that length is a terminal's.
+    """
+    if line.label:
+        return None
+    text = line.buffer[max(0, line.start - BYTES_BEFORE) : line.end + BYTES_AFTER].decode("utf-8", "replace")
+    rows = {row.rstrip("\r") for row in text.split("\n")[1:-1]} | {line.full}
+    rows = {row for row in rows if _SAME_WIDTH.match(row) is None}
+    width = max(map(len, rows), default=0)
+    full = [row for row in rows if len(row) == width]
+    if not MIN_COLUMNS <= width <= MAX_COLUMNS or len({_DIGITS.sub("0", row) for row in full}) < 2:
+        return None
+    broken = (len(row) >= width - MAX_SHORT and _is_open_frame(row) for row in rows)
+    return width if width in TERMINALS or any(broken) else None
+
+
+def _is_open_frame(row: str) -> bool:
+    return _OPEN_FRAME.match(row) is not None and _FRAME.match(row) is None
+
+
+def continues(piece: str, below: str, width: int) -> bool:
+    """Whether a line that was broken at this width goes on in the line below."""
+    if _NEW_LINE.match(below) or _SAME_WIDTH.match(piece) or (piece[:1] == " " and _LAST_LINE.match(below)):
+        return False
+    if len(piece) == width:
+        return piece[:8] != below[:8]
+    return len(piece) >= width - MAX_SHORT and _is_open_frame(piece)
+
+
+def joined(line: Line) -> str:
+    """The text of a line with the pieces below it that a terminal broke off."""
+    width = columns(line)
+    if width is None:
+        return line.text
+    pieces = [line.full]
+    for below in line.following(MAX_PIECES):
+        if not continues(pieces[-1], below.full, width):
+            break
+        pieces.append(below.full)
+    return "".join(pieces)

@@ -1,0 +1,35 @@
+"""Which exceptions can be the cause of the end: those after a request to stop cannot."""
+
+from __future__ import annotations
+
+import pytest
+
+from trackside.facts.logs.exceptions import before_stop
+from trackside.model import Event, EventRole, Position
+
+
+def event(kind: str, line: int, path: str = "job.log", **fields: str | int) -> Event:
+    return Event(kind, Position(path, line), "log", role=EventRole.ROOT, fields=dict(fields))
+
+
+STOP = event("signal_received", 100, signal=15)
+NEAR = event("exception", 120, type="RuntimeError", frames="a.py:1 in f;b.py:2 in g")
+
+
+@pytest.mark.parametrize(
+    ("rows", "stops", "points", "left"),
+    [
+        pytest.param([NEAR], [STOP], [], [], id="right after"),
+        pytest.param([NEAR], [], [], [120], id="no stop"),
+        pytest.param([event("exception", 90)], [STOP], [], [90], id="before"),
+        pytest.param([event("exception", 400)], [STOP], [], [400], id="long after"),
+        pytest.param([event("exception", 400, frames=";".join("f" * 140))], [STOP], [], [], id="a long traceback"),
+        pytest.param([event("exception", at) for at in (120, 145, 170)], [STOP], [], [], id="one after the other"),
+        pytest.param([event("exception", 120, "other.log")], [STOP], [], [120], id="another file"),
+        pytest.param([NEAR], [STOP], [event("progress", 110)], [120], id="training went on"),
+    ],
+)
+def test_what_is_raised_after_a_request_to_stop_is_teardown(
+    rows: list[Event], stops: list[Event], points: list[Event], left: list[int]
+) -> None:
+    assert [row.at.line for row in before_stop(rows, stops, points)] == left
