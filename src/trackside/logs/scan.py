@@ -78,6 +78,8 @@ def scan(stream: BinaryIO, sink: EventSink, context: FileContext, *, engine: str
         for start, stop, owners in hit_segments(buffer, compiled.matcher.hits(buffer), begin, end):
             number += buffer.count(b"\n", counted, start)
             counted = start
+            if number <= context.quoted_until:
+                continue
             line = Line(buffer, start, stop, number, base + start, context)
             for event in parse_line(line, owners, compiled, stats):
                 limit.add(event)

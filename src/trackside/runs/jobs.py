@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 
 from trackside.model import Record, Scalar
 
-SOURCES = ("sacct", "jobcomp", "scontrol", "squeue", "slurmctld")
+OTHER_SYSTEMS = ("lsf", "pbs", "grid_engine", "htcondor", "flux", "kubernetes", "sagemaker")
+"""Batch systems other than Slurm."""
+SOURCES = ("sacct", "jobcomp", "scontrol", "seff", "slurm_mail", *OTHER_SYSTEMS, "squeue", "slurmctld")
 """Sources of job records, the most final first."""
 _STEP = re.compile(r"\.(?:batch|extern|interactive|\d+|[A-Za-z]\w*)\Z")
 _BOTH = re.compile(r"(\d+[_+]\d+)\((\d+)\)\Z")

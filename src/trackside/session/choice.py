@@ -9,6 +9,7 @@ from trackside.catalog.job_states import WAITING
 from trackside.http.unavailable import SourceUnavailable
 from trackside.model import Run
 from trackside.runs.metrics import run_metrics
+from trackside.runs.reports import is_of_last_job
 from trackside.session.inputs import LoadedInputs
 from trackside.stores.joined import JoinedBackend
 from trackside.stores.memory import MemoryStore
@@ -27,7 +28,8 @@ def choose(
     run, store = resolved.run, resolved.store
     own, parents = frozenset(run.log_paths), frozenset(run.parent_log_paths)
     for point in loaded.trajectories.points(own):
-        store.add_event(resolved.adjust(point))
+        if is_of_last_job(point.at, resolved.last_of_file):
+            store.add_event(resolved.adjust(point))
     other = loaded.trajectories.differing(own) if run.id is None else None
     if other is not None:
         store.add_event(replace(resolved.adjust(other), kind="other_progress"))

@@ -1,0 +1,65 @@
+"""What batch systems report of a job's end, in the words that all parsers of their texts share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from trackside.logs import exits
+from trackside.logs.line import Line
+from trackside.logs.stamp import find_time
+from trackside.model import Event, Role, Scalar
+
+STATES: Mapping[str, str] = {
+    "time_limit": "TIMEOUT",
+    "deadline": "DEADLINE",
+    "preemption": "PREEMPTED",
+    "requeue": "REQUEUED",
+    "node_failure": "NODE_FAIL",
+    "out_of_memory": "OUT_OF_MEMORY",
+    "cancelled": "CANCELLED",
+    "launch_failure": "BOOT_FAIL",
+}
+"""Reason of a scheduler's notice -> state of the job's record."""
+MAX_REPORT_LINES = 2_000
+"""Most lines of one report."""
+_UNITS = {"": 0, "B": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+_SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?) ?([KMGT]?)i?(B?)\b", re.IGNORECASE)
+_CLOCK = re.compile(r"(?:(\d{1,4})[-:](?=\d{1,3}:\d\d:\d\d))?(\d{1,5}):(\d\d):(\d\d)")
+
+
+def notice(line: Line, reason: str, job: str | None = None, by: str | None = None, **more: Scalar) -> Iterator[Event]:
+    """The scheduler's notice that it ended the job for this reason; for a memory limit, also the kill."""
+    exits.note_ending(line, reason)
+    if reason == "out_of_memory":
+        yield line.event("oom_kill", Role.ROOT, scope="cgroup")
+    yield line.event("scheduler_notice", Role.ROOT, reason=reason, job=job, by=by, **more)
+
+
+def state_of(reason: str | None, exit_code: int | None, signal: int | None = None) -> str | None:
+    """The state of a job that ended for this reason, else with this exit code; None if neither is known."""
+    if reason is not None:
+        return STATES.get(reason, "FAILED")
+    if exit_code is None and not signal:
+        return None
+    return "FAILED" if exit_code or signal else "COMPLETED"
+
+
+def size(text: str | None) -> int | None:
+    """``16 GB``, ``1953 MB``, ``409600kb`` in bytes; None without one."""
+    match = _SIZE.match((text or "").strip())
+    return int(float(match[1]) * 1024 ** _UNITS[match[2].upper()]) if match else None
+
+
+def duration(text: str | None) -> float | None:
+    """``24:00:10``, ``1-00:00:12``, ``86442 sec.`` in seconds; None without one."""
+    text = (text or "").strip()
+    if match := _CLOCK.match(text):
+        return int(match[1] or 0) * 86_400.0 + int(match[2]) * 3_600 + int(match[3]) * 60 + int(match[4])
+    match = re.match(r"\d{1,12}(?:\.\d{1,6})?", text)
+    return float(match[0]) if match else None
+
+
+def time(text: str | None) -> float | None:
+    """A date and time in any form of :mod:`trackside.logs.stamp`; None without one."""
+    return find_time(text) if text else None
