@@ -382,7 +382,7 @@ EVENTS: Mapping[str, EventKind] = {
     "scheduler_notice": EventKind(
         "the scheduler reports why work ends or moves",
         {
-            "reason": "time_limit, preemption, requeue, node_failure, cancelled, unkillable, out_of_memory, launch_failure, dependency, deadline, drain; step_ended and revoked (teardown)",
+            "reason": "time_limit, preemption, requeue, node_failure, cancelled, unkillable, out_of_memory, launch_failure, dependency, deadline, drain, resource_limit; step_ended and revoked (teardown)",
             "job": "job id",
             "step": "step id",
             "by": "uid or user, if printed",

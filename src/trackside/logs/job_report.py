@@ -5,11 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
+from trackside.catalog.records import RECORDS
+from trackside.catalog.slurm.fields import Value, without_forecasts
 from trackside.logs import exits
 from trackside.logs.line import Line
-from trackside.logs.stamp import find_time
-from trackside.model import Event, Role, Scalar
+from trackside.logs.stamp import find_time, posix
+from trackside.model import Event, Record, Role
 
+REPORT = "job_report"
+_FIELDS = frozenset(RECORDS["job"].fields)
 STATES: Mapping[str, str] = {
     "time_limit": "TIMEOUT",
     "deadline": "DEADLINE",
@@ -28,12 +32,12 @@ _SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?) ?([KMGT]?)i?(B?)\b", re.IGNORECASE
 _CLOCK = re.compile(r"(?:(\d{1,4})[-:](?=\d{1,3}:\d\d:\d\d))?(\d{1,5}):(\d\d):(\d\d)")
 
 
-def notice(line: Line, reason: str, job: str | None = None, by: str | None = None, **more: Scalar) -> Iterator[Event]:
+def notice(line: Line, reason: str, job: str | None = None, by: str | None = None) -> Iterator[Event]:
     """The scheduler's notice that it ended the job for this reason; for a memory limit, also the kill."""
     exits.note_ending(line, reason)
     if reason == "out_of_memory":
         yield line.event("oom_kill", Role.ROOT, scope="cgroup")
-    yield line.event("scheduler_notice", Role.ROOT, reason=reason, job=job, by=by, **more)
+    yield line.event("scheduler_notice", Role.ROOT, reason=reason, job=job, by=by)
 
 
 def state_of(reason: str | None, exit_code: int | None, signal: int | None = None) -> str | None:
@@ -60,6 +64,23 @@ def duration(text: str | None) -> float | None:
     return float(match[0]) if match else None
 
 
+_MONTH_FIRST = re.compile(r"(\d\d)/(\d\d)/(20\d\d) (\d\d):(\d\d):(\d\d)")
+
+
 def time(text: str | None) -> float | None:
-    """A date and time in any form of :mod:`trackside.logs.stamp`; None without one."""
-    return find_time(text) if text else None
+    """A date and time in any form of :mod:`trackside.logs.stamp`, or ``11/28/2026 19:17:27``; None without one."""
+    if not text:
+        return None
+    if match := _MONTH_FIRST.match(text):
+        month, day, year, hour, minute, second = map(int, match.groups())
+        return posix(year, month, day, hour, minute, second)
+    return find_time(text)
+
+
+def record_of(report: Event, id_: str) -> Record:
+    """The record of the job that a report is about."""
+    fields: dict[str, Value | None] = {name: value for name, value in report.fields.items() if name in _FIELDS}
+    hosts = report.get("hosts")
+    nodes = tuple(hosts.split(",")) if isinstance(hosts, str) and hosts else ()
+    fields |= {"id": id_, "raw_id": id_ if id_.isdecimal() else None, "nodes": nodes, "n_nodes": len(nodes) or None}
+    return Record("job", report.at, "scheduler", without_forecasts(fields), report.text)

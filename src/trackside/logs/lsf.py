@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from trackside.catalog.signals import Exit, read_code
 from trackside.logs import exits
 from trackside.logs.job_report import MAX_REPORT_LINES, duration, notice, size, state_of, time
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
-from trackside.model import Event, Role, Scalar
+from trackside.model import Event, Role
 
 REASONS: Mapping[str, str] = {
     "RUNLIMIT": "time_limit",
@@ -84,7 +85,7 @@ def _lines_of_report(line: Line) -> Iterator[Line]:
 
 
 def _event(line: Line, printed_end: str | None, lines: list[Line], subject: re.Match[str] | None) -> Event:
-    fields: dict[str, Scalar] = {}
+    fields: dict[str, Any] = {}
     hosts: list[str] = []
     reason = term = None
     is_quoted = is_host_list = False
@@ -108,10 +109,10 @@ def _event(line: Line, printed_end: str | None, lines: list[Line], subject: re.M
             for name, regex, parse in _FIELDS:
                 if name not in fields and (value := regex.match(text)):
                     fields[name] = parse(value[1])
-    code, signal = fields.get("exit_code"), fields.get("signal")
-    state = state_of(
-        reason, code if isinstance(code, int) else None, signal if isinstance(signal, int) else None
-    ) or {"Done": "COMPLETED", "Exited": "FAILED"}.get(printed_end or "")
+    state = state_of(reason, fields.get("exit_code"), fields.get("signal")) or {
+        "Done": "COMPLETED",
+        "Exited": "FAILED",
+    }.get(printed_end or "")
     if subject is not None:
         fields["job"] = subject["job"] + (f"_{subject['index']}" if subject["index"] else "")
         fields["name"] = subject["name"]
@@ -121,7 +122,7 @@ def _event(line: Line, printed_end: str | None, lines: list[Line], subject: re.M
     return line.event(
         "job_report",
         Role.ROOT,
-        time=time_of(fields.get("end")),
+        time=fields.get("end"),
         source="lsf",
         state=state,
         cancelled_by=fields.get("user") if term in ("TERM_OWNER", "TERM_FORCE_OWNER") else None,
@@ -131,11 +132,6 @@ def _event(line: Line, printed_end: str | None, lines: list[Line], subject: re.M
         lines=lines[-1].number - line.number + 1,
         **fields,
     )
-
-
-def time_of(value: Scalar) -> float | None:
-    """A time among the fields; None without one."""
-    return float(value) if isinstance(value, (int, float)) else None
 
 
 @PARSER.pattern(

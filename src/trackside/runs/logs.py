@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
+from trackside.logs.job_report import REPORT
 from trackside.model import Event
 from trackside.runs.jobs import Job, Jobs, plain_id
-from trackside.runs.reports import REPORT
 
 _SLURM = re.compile(r"(?:^|[/!_.-])slurm[-_](\d{1,10})(?:_(\d{1,10}))?(?:\+(\d{1,5}))?(?=[._-])")
 _TORCHRUN = re.compile(r"(?:^|[/!])(\d{1,10})_[0-9a-z_]{8}[/!]attempt_\d{1,6}[/!]\d{1,6}[/!]std(?:out|err)\.log")

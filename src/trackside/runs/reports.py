@@ -9,16 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from trackside.catalog.records import RECORDS
-from trackside.catalog.slurm.fields import Value, without_forecasts
-from trackside.model import Event, Position, Record
+from trackside.logs.job_report import REPORT
+from trackside.model import Event, Position
 
-REPORT = "job_report"
 _OF_A_JOB = frozenset({"training_start", "training_plan", "training_end", "exception", "launcher_failure", "cuda_oom"})
 """Kinds of events after the last report that show that another job was appended, which has no report."""
 MAX_TRAILING_LINES = 40
 """More lines than this after the last report are another job's output; fewer may be notes of the batch system."""
-_FIELDS = frozenset(RECORDS["job"].fields)
+_APPENDING = frozenset({"lsf", "pbs"})
+"""Sources of reports that the batch system itself adds to the output: what is above them is over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +49,6 @@ def is_of_last_job(position: Position, jobs: Mapping[str, LastJob]) -> bool:
     return job is None or position.line == 0 or position.line > job.after
 
 
-def record_of(report: Event, id_: str) -> Record:
-    """The record of the job that a report is about."""
-    fields: dict[str, Value | None] = {name: value for name, value in report.fields.items() if name in _FIELDS}
-    hosts = report.get("hosts")
-    nodes = tuple(hosts.split(",")) if isinstance(hosts, str) and hosts else ()
-    fields |= {"id": id_, "raw_id": id_ if id_.isdecimal() else None, "nodes": nodes, "n_nodes": len(nodes) or None}
-    return Record("job", report.at, "scheduler", without_forecasts(fields), report.text)
-
-
 def _line(event: Event) -> int:
     return event.at.line
 
@@ -67,9 +57,11 @@ def _last_job(reports: list[Event], last_line: int) -> LastJob:
     last = reports[-1]
     if last.get("above") is not True:
         return LastJob(last.at.line - 1, last)
+    appended = [report for report in reports if report.get("source") in _APPENDING]
     if last_line > _end(last):
-        return LastJob(_end(last), None)
-    return LastJob(_end(reports[-2]) if len(reports) > 1 else 0, last)
+        return LastJob(_end(appended[-1]) if appended else 0, None)
+    before = [report for report in appended if report is not last]
+    return LastJob(_end(before[-1]) if before else 0, last)
 
 
 def _end(report: Event) -> int:

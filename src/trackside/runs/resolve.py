@@ -10,6 +10,7 @@ from types import MappingProxyType
 from trackside.catalog.natural import natural
 from trackside.errors import NoSuchRun, SeveralRuns
 from trackside.evidence import UNANSWERED
+from trackside.logs.job_report import record_of
 from trackside.model import Event, Record, Run, Scalar
 from trackside.query import Row
 from trackside.runs import clock
@@ -19,7 +20,7 @@ from trackside.runs.jobs import OTHER_SYSTEMS, Job, Jobs, collect, plain_id
 from trackside.runs.logs import assign, guessed_id, ids_inside
 from trackside.runs.parents import last_of_chain, parent_of
 from trackside.runs.ranks import Ranks, Tasks
-from trackside.runs.reports import LastJob, is_of_last_job, last_jobs, record_of
+from trackside.runs.reports import LastJob, is_of_last_job, last_jobs
 from trackside.stores.memory import MemoryStore
 
 _SIZES = ("host", "distributed_init", "distributed_ready", "nccl_init")
