@@ -54,6 +54,7 @@ _FIELDS = (
     ("req_mem_bytes", re.compile(r"^\s*Total Requested Memory :\s+(\d[\d.]{0,15} [KMGT]?B)"), size),
 )
 _HOSTS = re.compile(r"<(?:\d{1,5}\*)?([\w.-]{1,120})>")
+_MORE_HOSTS = re.compile(r"^\s+<(?:\d{1,5}\*)?[\w.-]{1,120}>$")
 _RULE = re.compile(r"^-{20,}\s*$")
 
 PARSER = Parser("lsf", "LSF", "system")
@@ -88,7 +89,7 @@ def _event(line: Line, printed_end: str | None, lines: list[Line], subject: re.M
     fields: dict[str, Any] = {}
     hosts: list[str] = []
     reason = term = None
-    is_quoted = is_host_list = False
+    is_quoted = False
     for below in lines:
         text = below.text.rstrip()
         if is_quoted:
@@ -97,9 +98,8 @@ def _event(line: Line, printed_end: str | None, lines: list[Line], subject: re.M
             is_quoted = True
         elif submitted := _SUBMITTED.match(text):
             fields["user"], fields["submit"] = submitted["user"], time(text.rpartition(" at ")[2])
-        elif text.startswith("Job was executed on host(s) ") or is_host_list:
+        elif text.startswith("Job was executed on host(s) ") or (hosts and _MORE_HOSTS.match(text)):
             hosts += _HOSTS.findall(text.partition(", in queue")[0])
-            is_host_list = ", in queue" not in text and len(hosts) < MAX_REPORT_LINES
         elif ended := _TERM.match(text):
             term, reason = text.partition(":")[0], REASONS.get(ended["term"], "other")
         elif exited := _EXITED.match(text):

@@ -101,18 +101,25 @@ class Jobs:
 
 def collect(records: Iterable[Record]) -> Jobs:
     """The jobs in these records, in order of first appearance."""
-    rows = [row for row in records if row.kind == "job" and row.get("id") is not None]
+    rows = [row for row in records if row.kind == "job"]
+    # A part of a record may lack the id: it is about the only job.
+    rows = [row for row in rows if row.get("id") is not None] or rows
     id_of_raw: dict[str, str] = {}
     for row in rows:
-        id_, raw = str(row.get("id")), row.get("raw_id")
+        id_, raw = _id_of(row), row.get("raw_id")
         # The last task of an array has the array's own number as its raw id: that number means the array.
         if raw is not None and raw != id_ and raw != row.get("array_id") and "[" not in id_:
             id_of_raw.setdefault(str(raw), id_)
     jobs = Jobs()
     for row in rows:
-        id_ = str(row.get("id"))
+        id_ = _id_of(row)
         job = jobs.add(id_of_raw.get(id_, id_))
         job.rows.append(row)
         if row.get("raw_id") is not None and row.get("raw_id") != row.get("array_id"):
             jobs.alias(job, str(row.get("raw_id")))
     return jobs
+
+
+def _id_of(row: Record) -> str:
+    id_ = row.get("id")
+    return "" if id_ is None else str(id_)
