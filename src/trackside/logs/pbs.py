@@ -40,7 +40,8 @@ PARSER = Parser("pbs", "PBS and Torque", "system")
 def end_of(status: int | None, used_s: float | None, limit_s: float | None) -> tuple[str | None, dict[str, int]]:
     """Why a job ended by its Exit_status, and its exit code and signal: 256 and above are 256 plus a signal.
 
-    PBS ends jobs with SIGTERM, then SIGKILL: at the limit of walltime, else because somebody deleted the job.
+    PBS ends jobs with SIGTERM, then SIGKILL: at the limit of walltime, else because somebody deleted the job; which one is
+    unknown without the limit.
     """
     if status is None:
         return ("time_limit" if _is_at_limit(used_s, limit_s) else None), {}
@@ -50,7 +51,8 @@ def end_of(status: int | None, used_s: float | None, limit_s: float | None) -> t
     fields = {"exit_code": status} if status < 256 else {"exit_code": 0, "signal": signal or 0}
     if signal in (9, 15) and _is_at_limit(used_s, limit_s):
         return "time_limit", fields
-    return ("cancelled" if status == 256 + 15 else None), fields
+    was_deleted = status == 256 + 15 and used_s is not None and limit_s is not None
+    return ("cancelled" if was_deleted else None), fields
 
 
 def _is_at_limit(used_s: float | None, limit_s: float | None) -> bool:
