@@ -16,22 +16,25 @@ _NOT = re.compile(
     re.IGNORECASE,
 )
 MAX_CHARS = 600
+_STATEMENT = re.compile(
+    r"\b(?:received|got|detected)\b.{0,60}\b(?:spot|preemptible|ec2)\b.{0,40}"
+    r"\b(?:interruption|termination|preemption) (?:notice|warning|event|signal)\b"
+    r"|\bspot (?:instance )?(?:interruption|termination) (?:notice|warning) (?:was |has been )?(?:received|detected)\b"
+    r"|\b(?:spot|preemptible|low[- ]priority)\b.{0,60}\b(?:instance|vm|node|machine)\b.{0,60}"
+    r"\b(?:was|is being|has been|got|will be) (?:preempted|reclaimed|evicted|interrupted)\b"
+    r"|\b(?:instance|vm|node|machine|tpu|cluster)\b.{0,80}\b(?:was|is being|has been|got) (?:preempted|reclaimed)\b"
+    r"|\bcompute\.instances\.preempted\b"
+    r"|\"EventType\": ?\"Preempt\""
+    r"|\"action\": ?\"(?:terminate|stop|hibernate)\", ?\"time\": ?\"20\d\d-",
+    re.IGNORECASE,
+)
 
 PARSER = Parser("cloud", "spot and preemptible machines", "system")
 
 
 @PARSER.pattern(
-    rb"(interruption|termination|preemption) (notice|warning|event|signal)|(vm|instance|node|machine|tpu|cluster|worker|replica)[^\n]{0,120} "
+    rb"(interruption|termination|preemption) (notice|warning|event|signal)|(vm|instance|node|machine|tpu|cluster)[^\n]{0,120} "
     rb"(preempted|reclaimed|evicted)|compute\.instances\.preempted|\"eventtype\": ?\"preempt\"|\"action\": ?\"(terminate|stop|hibernate)\"",
-    r"(?i)\b(?:received|got|detected)\b.{0,60}\b(?:(?:spot|preemptible|ec2)\b.{0,40}\b(?:interruption|termination|preemption)"
-    r"|(?:interruption|preemption)) (?:notice|warning|event|signal)\b"
-    r"|\bspot (?:instance )?(?:interruption|termination) (?:notice|warning) (?:was |has been )?(?:received|detected)\b"
-    r"|\b(?:spot|preemptible|low[- ]priority)\b.{0,60}\b(?:instance|vm|node|machine)\b.{0,60}"
-    r"\b(?:was|is being|has been|got|will be) (?:preempted|reclaimed|evicted|interrupted)\b"
-    r"|\b(?:instance|vm|node|machine|tpu|cluster|worker|replica)\b.{0,80}\b(?:was|is being|has been|got) (?:preempted|reclaimed)\b"
-    r"|\bcompute\.instances\.preempted\b"
-    r"|\"EventType\": ?\"Preempt\""
-    r"|\"action\": ?\"(?:terminate|stop|hibernate)\", ?\"time\": ?\"20\d\d-",
     safety="A statement that it happens now; conditions, settings and handlers that wait for it do not count.",
     matches=(
         "WARNING: received spot interruption notice, saving a checkpoint",
@@ -44,12 +47,14 @@ PARSER = Parser("cloud", "spot and preemptible machines", "system")
         "will save a checkpoint when a spot interruption notice is received",
         "spot interruption handler enabled",
         "the worker thread was preempted",
+        "received preemption signal SIGUSR1, saving",
         "no spot termination notice received",
         '{"action": "terminate"}',
         "Node evicted 3 cache entries",
     ),
     caseless=True,
 )
-def _preempted(line: Line, _: re.Match[str]) -> Iterator[Event]:
-    if len(line.text) <= MAX_CHARS and _NOT.search(line.text) is None and "thread" not in line.text:
+def _preempted(line: Line) -> Iterator[Event]:
+    text = line.text
+    if len(text) <= MAX_CHARS and _STATEMENT.search(text) and _NOT.search(text) is None and "thread" not in text:
         yield from notice(line, "preemption")

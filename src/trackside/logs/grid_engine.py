@@ -13,7 +13,7 @@ from trackside.model import Event, Role
 
 _LIMITS = {"h_rt": "time_limit", "h_cpu": "time_limit", "h_vmem": "out_of_memory", "h_rss": "out_of_memory"}
 MAX_MAIL_LINES = 24
-_FIELD = re.compile(r"^\s+(?P<key>[A-Z][A-Za-z ]{2,20}?)\s*= (?P<value>\S.{0,200}?)\s*$")
+_FIELD = re.compile(r"^\s{1,8}(?P<key>[A-Z][A-Za-z ]{2,20}?)\s{0,20}= (?P<value>\S.{0,200})")
 _SUBJECT = re.compile(
     r"^(?:Subject: )?(?:Job (?P<job>\d{1,12})|Job-array task (?P<array>\d{1,12})\.(?P<task>\d{1,9}))"
     r" \((?P<name>[^)\n]{1,300})\) (?P<end>Complete|Aborted)\s*$"
@@ -54,7 +54,7 @@ def _mail(line: Line, match: re.Match[str]) -> Event | None:
     for below in line.following(MAX_MAIL_LINES):
         field = _FIELD.match(below.text)
         if field is not None:
-            values[field["key"].lower()] = field["value"]
+            values[field["key"].lower()] = field["value"].strip()
         elif below.text.startswith(("failed ", "job ", "Exit Status")):
             failure = f"{failure} {below.text.strip()}".strip()
         elif below.text.strip():

@@ -28,7 +28,8 @@ REASONS: Mapping[str, str] = {
 }
 """Reason of a pod's status, its DisruptionTarget condition, a job's condition or an event -> reason of a notice."""
 _EVENT = re.compile(
-    r"^\s*(?:\S+\s+)?(?:\S+\s+(?:\(x\d{1,6} over \S{1,12}\)\s+)?)?(?:Normal|Warning)\s+(?P<reason>[A-Z]\w{3,40})\s+(?P<text>\S.{0,600})"
+    r"^\s{0,8}(?:\S{1,64}\s{1,20})?(?:\S{1,64}\s{1,20}(?:\(x\d{1,6} over \S{1,12}\)\s{1,20})?)?"
+    r"(?:Normal|Warning)\s{1,40}(?P<reason>[A-Z]\w{3,40})\s{1,60}(?P<text>\S.{0,600})"
 )
 _STORAGE = re.compile(r"low on resource: (?:ephemeral-storage|inodes)|[Ee]phemeral (?:local )?storage usage exceeds")
 

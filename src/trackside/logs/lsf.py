@@ -141,9 +141,11 @@ def _event(line: Line, printed_end: str | None, lines: list[Line], subject: re.M
     avoids=("echo '# LSBATCH: User inputs'",),
 )
 def _script(line: Line) -> None:
-    if not line.text.startswith("# LSBATCH: User input"):
+    notes = line.notes("lsf")
+    if not line.text.startswith("# LSBATCH: User input") or line.number <= notes.get("searched", 0):
         return
     for below in line.following(MAX_REPORT_LINES):
+        notes["searched"] = below.number
         if _RULE.match(below.text):
             line.context.quoted_until = below.number
             return

@@ -26,8 +26,9 @@ EXIT_REASONS: Mapping[int, str] = {
 limit."""
 _RESOURCES = (("walltime", "time_limit"), ("cput", "time_limit"), ("mem", "out_of_memory"))
 MAX_BLOCK_LINES = 60
-_FIELD = re.compile(r"^\s*(?P<key>[A-Za-z][\w. ]{1,40}?)\s*[:=]\s*(?P<value>\S.{0,1000}?)\s*$")
-_SECOND = re.compile(r"\s{2,}(?P<key>[A-Z][A-Za-z ]{3,24}?)\s*:\s+(?P<value>\S+)\s*$")
+MAX_LINE_CHARS = 2_000
+_FIELD = re.compile(r"^\s{0,20}(?P<key>[A-Za-z][\w. ]{1,40}?)\s{0,20}[:=]\s{0,40}(?P<value>\S.{0,1000})")
+_SECOND = re.compile(r"\s{2,20}(?P<key>[A-Z][A-Za-z ]{3,24}?)\s{0,20}:\s{1,40}(?P<value>\S{1,80})$")
 _BEGIN = re.compile(
     r"^\s*(?:Begin PBS Epilogue\b|Resource Usage on (?P<date>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d):?\s*$"
     r"|PBS Job Id: (?P<id>\d{1,12})(?:\[\d*\])?[.\w-]{0,120}\s*$)"
@@ -107,9 +108,9 @@ def _block(line: Line, match: re.Match[str]) -> Event | None:
     values: dict[str, str] = {"job id": match["id"] or ""}
     texts, last = [line.text], line.number
     for below in line.following(MAX_BLOCK_LINES):
-        if _STOP.match(below.text) or (_BEGIN.match(below.text) and "job id" in values and len(texts) > 1):
+        if _STOP.match(below.text) or _BEGIN.match(below.text):
             break
-        texts.append(below.text)
+        texts.append(below.text[:MAX_LINE_CHARS].rstrip())
         last = below.number
     for text in texts[1:]:
         second = _SECOND.search(text)

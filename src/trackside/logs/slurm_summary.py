@@ -13,7 +13,7 @@ from trackside.model import Event, Role
 MAX_SEFF_LINES = 24
 _SEFF = re.compile(
     r"^(?P<key>Array Job ID|Cluster|User/Group|State|Nodes|Cores(?: per node)?|CPU \w+|Job Wall-clock time|Memory \w+|GPU .{1,20})"
-    r": (?P<value>\S.{0,160}?)\s*$"
+    r": (?P<value>\S.{0,160})"
 )
 _STATE = re.compile(
     r"(?P<state>[A-Z_]{4,20})(?: \(exit code (?P<code>\d{1,5})\))?(?: \(signal (?P<signal>\d{1,3})\))?$"
@@ -37,7 +37,7 @@ def _seff(line: Line, match: re.Match[str]) -> Event | None:
         field = _SEFF.match(below.text)
         if field is None:
             break
-        values[field["key"]] = field["value"]
+        values[field["key"]] = field["value"].strip()
         last = below.number
     state = _STATE.match(values.get("State", ""))
     if state is None or state["state"] not in ALL_STATES or not is_over(state["state"]):

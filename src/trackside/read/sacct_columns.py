@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from trackside.catalog.job_states import ALL_STATES
@@ -14,6 +16,7 @@ DEFAULT = ("jobid", "jobname", "partition", "account", "alloccpus", "state", "ex
 """sacct's columns without --format."""
 MAX_ROWS_READ = 2_000
 """Rows by which the columns are recognized."""
+MAX_ROW_CHARS = 4_000
 _TIME_NAMES = {2: ("start", "end"), 3: ("submit", "start", "end"), 4: ("submit", "eligible", "start", "end")}
 _STATE = re.compile(
     rf"(?:CANCELLED by \S+|CANCELLED\+|(?:{'|'.join(sorted(ALL_STATES))})\+?|OUT_OF_ME\+|NODE_FAIL\+?)\Z"
@@ -23,27 +26,38 @@ _PATTERNS = {
     "exitcode": re.compile(r"\d{1,3}:\d{1,3}\Z"),
     "time": re.compile(r"(?:20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d|Unknown|None)\Z"),
     "duration": re.compile(r"(?:\d{1,4}-)?\d{1,3}:\d\d:\d\d\Z"),
-    "nodelist": re.compile(r"[A-Za-z][\w.-]*?(?:\d+|\[[\d,-]+\])(?:,[A-Za-z][\w.-]*?(?:\d+|\[[\d,-]+\]))*\Z"),
+    "nodelist": re.compile(
+        r"[A-Za-z][\w.-]{0,60}?(?:\d{1,8}|\[[\d,-]{1,200}\])(?:,[A-Za-z][\w.-]{0,60}?(?:\d{1,8}|\[[\d,-]{1,200}\])){0,200}\Z"
+    ),
 }
 
 
 def headerless_rows(source: Source) -> Iterator[SlurmRow]:
     """The rows of a file without a header."""
-    lines = [line for line in source.lines() if line[2].strip()]
-    is_parsable = sum(1 for *_, text in lines[:20] if text.count("|") >= 2) > 0.5 * len(lines[:20])
-    if not is_parsable:
+    rows = (line for line in source.lines() if line[2].strip())
+    first = list(itertools.islice(rows, MAX_ROWS_READ))
+    lines = itertools.chain(first, rows)
+    if sum(1 for *_, text in first[:20] if text.count("|") >= 2) <= 0.5 * len(first[:20]):
         for number, offset, text in lines:
-            if is_job_row(words := text.replace("CANCELLED by ", "CANCELLED_by_").split()):
+            if is_job_row(words := _words(text)):
                 yield SlurmRow(number, offset, text, _of_words(words))
         return
-    rows = [(line, [value.strip() for value in line[2].rstrip("|").split("|")]) for line in lines]
-    width = max(map(len, (fields for _, fields in rows)), key=[len(fields) for _, fields in rows].count)
-    names = _columns([fields for _, fields in rows[:MAX_ROWS_READ] if len(fields) == width], width)
-    for (number, offset, text), fields in rows:
-        if len(fields) == width:
+    fields_of_first = [_fields(text) for *_, text in first]
+    (width, _), *_ = Counter(map(len, fields_of_first)).most_common(1)
+    names = _columns([fields for fields in fields_of_first if len(fields) == width], width)
+    for number, offset, text in lines:
+        if len(fields := _fields(text)) == width:
             values = {name: value for name, value in zip(names, fields, strict=True) if name}
             if split_job_id(values.get("jobid", "")) is not None:
                 yield SlurmRow(number, offset, text, values)
+
+
+def _fields(text: str) -> list[str]:
+    return [value.strip() for value in text.rstrip("|").split("|")]
+
+
+def _words(text: str) -> list[str]:
+    return text[:MAX_ROW_CHARS].replace("CANCELLED by ", "CANCELLED_by_").split()
 
 
 def is_job_row(words: Sequence[str]) -> bool:
@@ -85,6 +99,7 @@ def _columns(rows: list[list[str]], width: int) -> list[str]:
     if width == len(DEFAULT) and kinds[5] == "state" and kinds[6] == "exitcode":
         return list(DEFAULT)
     names = [""] * width
+    # Other columns of plain numbers (CPUs) look like ids, too: the first is the id.
     for kind, *targets in (("jobid", "jobid"), ("state", "state"), ("exitcode", "exitcode", "derivedexitcode")):
         for index, name in zip([i for i, found in enumerate(kinds) if found == kind], targets, strict=False):
             names[index] = name
@@ -112,8 +127,5 @@ def _kind(values: list[str]) -> str:
     if not known_values:
         return ""
     if all(split_job_id(value) for value in known_values) and any(re.match(r"\d{2,}", value) for value in known_values):
-        is_id = len(known_values) == len(values) and (
-            len(set(values)) == len(values) or any("." in value for value in values)
-        )
-        return "jobid" if is_id else ""
+        return "jobid" if len(known_values) == len(values) else ""
     return next((kind for kind, pattern in _PATTERNS.items() if all(map(pattern.match, known_values))), "")

@@ -23,7 +23,8 @@ _INNER = re.compile(
     r"^ +(?P<key>Reason|Exit Code|Signal|Started|Finished|State|Last State|Message):\s+(?P<value>\S.*)$"
 )
 _EVENT = re.compile(
-    r"^\s*(?:(?:\S+\s+)?(?:\d+\w*|<unknown>)(?: \(x\d+ over \S+\))?\s+)?(?:Normal|Warning)\s+[A-Z]\w+\s+\S"
+    r"^\s{0,8}(?:(?:\S{1,64}\s{1,20})?(?:\d{1,6}\w{0,8}|<unknown>)(?: \(x\d{1,6} over \w{1,12}\))?\s{1,20})?"
+    r"(?:Normal|Warning)\s{1,20}[A-Z]\w{1,40}\s{1,40}\S"
 )
 _HEADER = re.compile(
     r"^(?:NAMESPACE +)?LAST SEEN +(?:FIRST SEEN +)?(?:COUNT +)?TYPE +REASON +|^  Type +Reason +Age +From +Message"

@@ -53,7 +53,7 @@ class _Listing:
 
 
 def _sniff(source: Source) -> Match | None:
-    lines = source.text.splitlines()
+    lines = [line[:200] for line in source.text.splitlines()[:200]]
     begin = next((index for index, line in enumerate(lines[:60]) if _BEGIN.match(line)), None)
     if begin is None:
         return None
