@@ -101,7 +101,7 @@ def _columns(rows: list[list[str]], width: int) -> list[str]:
     names = [""] * width
     # Other columns of plain numbers (CPUs) look like ids, too: the first is the id.
     for kind, *targets in (("jobid", "jobid"), ("state", "state"), ("exitcode", "exitcode", "derivedexitcode")):
-        for index, name in zip([i for i, found in enumerate(kinds) if found == kind], targets, strict=False):
+        for index, name in zip([i for i, other in enumerate(kinds) if other == kind], targets, strict=False):
             names[index] = name
     times = [index for index, kind in enumerate(kinds) if kind == "time"]
     for index, name in zip(times, _TIME_NAMES.get(len(times), ()), strict=False):

@@ -85,6 +85,14 @@ class Jobs:
                 self._parts.setdefault(number, []).append(job)
         return job
 
+    def assign_nameless(self) -> None:
+        """Give the records without an id to the only job that has one."""
+        nameless = self._all.get("")
+        if nameless is not None and len(self._all) == 2:
+            job = next(job for job in self._all.values() if job is not nameless)
+            job.rows += nameless.rows
+            del self._all[""], self._names[""]
+
     def alias(self, job: Job, name: str) -> None:
         """Make another id mean this job too."""
         job.names.add(name)

@@ -76,7 +76,10 @@ def resolve(
     files = list(dict.fromkeys([*(event.at.path for event in events), *paths]))
     last_of_file = last_jobs(events)
     jobs = collect([*(row for row in rows if isinstance(row, Record)), *_reported(rows, last_of_file)])
-    free = set(assign(jobs, files, ids_inside(events), owners))
+    free = set(
+        assign(jobs, files, ids_inside(event for event in events if is_of_last_job(event.at, last_of_file)), owners)
+    )
+    jobs.assign_nameless()
     if not len(jobs):  # the only evidence are stacks of a job's processes
         for id_ in sorted(
             {str(named) for row in rows if row.kind == "stack" and (named := row.get("job")) is not None}

@@ -39,8 +39,8 @@ _MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 def _sniff(source: Source) -> Match | None:
     text = source.text
     if text.lstrip().startswith("{"):
-        found = re.search(r'"kind": ?"(?:Pod|Job)"', text) and re.search(r'"status": ?\{', text)
-        return Match(0.95, "kubectl get -o json") if found and '"apiVersion"' in text else None
+        has_status = re.search(r'"kind": ?"(?:Pod|Job)"', text) and re.search(r'"status": ?\{', text)
+        return Match(0.95, "kubectl get -o json") if has_status and '"apiVersion"' in text else None
     lines = [line for line in text.splitlines()[:400] if line.strip()]
     keys = {match["key"] for line in lines if (match := _TOP.match(line))}
     if keys & _STATUS_KEYS and len(keys & _OTHER_KEYS) >= 3:

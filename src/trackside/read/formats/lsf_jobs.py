@@ -113,22 +113,22 @@ def _record(listing: _Listing, written: float | None) -> Record:
         statement = _STATEMENT.match(text)
         if statement is None:
             continue
-        time, said = time_of(statement["stamp"], written), statement["text"]
-        if said.startswith("Submitted from"):
+        time, message = time_of(statement["stamp"], written), statement["text"]
+        if message.startswith("Submitted from"):
             fields["submit"] = time
-            fields["std_out"] = _value(said, "Output File")
-            fields["work_dir"] = _value(said, "CWD")
-        elif _STARTED.match(said):
+            fields["std_out"] = _value(message, "Output File")
+            fields["work_dir"] = _value(message, "CWD")
+        elif _STARTED.match(message):
             started, ended = True, False
             fields["start"] = time
-            hosts = _HOSTS.findall(re.split(r", (?:Allocated|Execution|Effective)", said, maxsplit=1)[0])
+            hosts = _HOSTS.findall(re.split(r", (?:Allocated|Execution|Effective)", message, maxsplit=1)[0])
             fields["nodes"] = tuple(dict.fromkeys(hosts)) or fields.get("nodes", ())
-        elif match := _EXIT.search(said):
+        elif match := _EXIT.search(message):
             ended = True
             fields["end"] = time
             code = int(match["code"]) if match["code"] else 0 if match["done"] else code
             signal = int(match["signal"]) if match["signal"] else signal
-        by, reason = _KILLED_BY.search(said), _TERM.search(said)
+        by, reason = _KILLED_BY.search(message), _TERM.search(message)
         killed_by = by[1] if by else killed_by
         term = reason[1] if reason else term
     if ended:
