@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
+from trackside.logs import exits
 from trackside.logs.job_report import notice
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
@@ -80,7 +81,7 @@ def _pod_event(line: Line, match: re.Match[str]) -> Iterator[Event]:
     if reason == "resource_limit":
         yield line.event("storage_fault", Role.ROOT, reason="full")
     elif reason is not None and re.search(r"\b(?:pod|job|node)s?/|\bkubelet\b|-scheduler|-controller", match["text"]):
-        yield from notice(line, reason)
+        yield from _ended(line, reason)
 
 
 @PARSER.pattern(
@@ -100,4 +101,13 @@ def _message(line: Line, match: re.Match[str]) -> Iterator[Event]:
     if reason == "resource_limit":
         yield line.event("storage_fault", Role.ROOT, reason="full")
     elif reason is not None and (match["low"] is None or reason == "out_of_memory"):
+        yield from _ended(line, reason)
+
+
+def _ended(line: Line, reason: str) -> Iterator[Event]:
+    """The notice; a pod that was evicted for memory was on a node that had none left."""
+    if reason == "out_of_memory":
+        exits.note_ending(line, reason)
+        yield line.event("oom_kill", Role.ROOT, scope="host")
+    else:
         yield from notice(line, reason)
