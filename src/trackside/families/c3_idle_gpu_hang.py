@@ -267,6 +267,8 @@ def _by_log(ending: Ending, silence: Silence, end: Value | None, limits: Limits)
         return absent(BRIEF(seconds=ending.elapsed, state=end))
     reaped, lines = REAPED_BY(state=end), silence.own_lines
     if lines is not None and lines.value == 0:
+        if ending.state is None:  # how long it ran is unknown, and its output may be in another file
+            return Missing("the log holds only the scheduler's notices")
         return _unmeasured(silence, HUNG_EMPTY(), [EMPTY(count=lines), reaped])
     first_sign = silence.first_line("progress", "ready", "communicators", "inits")
     if first_sign is not None and silence.several_ranks:
