@@ -42,6 +42,15 @@ SYSTEMS = frozenset(
         "kernel-node",
         "nvidia-driver",
         "slurmctld",
+        "lsf",
+        "pbs",
+        "grid-engine",
+        "htcondor",
+        "flux",
+        "kubernetes",
+        "sagemaker",
+        "cloud",
+        "slurm-summary",
     ]
 )
 

@@ -217,7 +217,7 @@ EVENTS: Mapping[str, EventKind] = {
     "process_exit": EventKind(
         "a task or process ended, as reported by srun, slurmstepd, a shell or a launcher",
         {
-            "source": "srun, slurmstepd, bash, time, kubectl, pdsh, deepspeed, mpirun, ray, torchrun, kernel",
+            "source": "srun, slurmstepd, bash, time, kubectl, pdsh, deepspeed, mpirun, ray, torchrun, kernel, lsf, flux",
             "task": "task number or list as printed",
             "exit_code": "exit code",
             "signal": "signal number",
@@ -395,15 +395,39 @@ EVENTS: Mapping[str, EventKind] = {
     "boot": EventKind("the kernel starts", {"version": "kernel"}, ("kernel",)),
     # -- scheduler, from notices in the output or its own logs
     "scheduler_notice": EventKind(
-        "slurmstepd, srun or slurmctld reports why work ends or moves",
+        "the scheduler reports why work ends or moves",
         {
-            "reason": "time_limit, preemption, requeue, node_failure, cancelled, unkillable, out_of_memory, launch_failure, dependency, deadline, drain; step_ended and revoked (teardown)",
+            "reason": "time_limit, preemption, requeue, node_failure, cancelled, unkillable, out_of_memory, launch_failure, dependency, deadline, drain, resource_limit; step_ended and revoked (teardown)",
             "job": "job id",
             "step": "step id",
             "by": "uid or user, if printed",
             "signal": "number",
         },
         ("log", "scheduler"),
+    ),
+    "job_report": EventKind(
+        "a batch system's report of a job's end, as it stands in the job's output",
+        {
+            "source": "lsf, pbs, grid_engine, htcondor, flux, kubernetes, sagemaker, seff, slurm_mail",
+            "job": "job id",
+            "name": "job name",
+            "user": "user who submitted it",
+            "state": "base state, as in records of jobs",
+            "cancelled_by": "user who canceled it",
+            "exit_code": "exit code",
+            "signal": "signal number; 0 when none",
+            "reason": "reason as printed",
+            "submit": "time",
+            "start": "time",
+            "end": "time",
+            "elapsed_s": "seconds",
+            "time_limit_s": "seconds",
+            "hosts": "node names, ',' between",
+            "max_rss_bytes": "largest resident size",
+            "req_mem_bytes": "memory requested",
+            "above": "true if the job's output is above the report, false if it is below",
+            "lines": "lines of the report",
+        },
     ),
     "node_state": EventKind(
         "the controller changes or reports a node's state",

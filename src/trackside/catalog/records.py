@@ -64,7 +64,7 @@ RECORDS: Mapping[str, RecordKind] = {
             "std_err": "path",
             "max_rss_bytes": "largest resident size",
             "req_mem_bytes": "memory requested",
-            "source": "sacct, scontrol, squeue, jobcomp, slurmctld",
+            "source": "sacct, scontrol, squeue, jobcomp, slurmctld, seff, slurm_mail, lsf, pbs, grid_engine, htcondor, flux, kubernetes, sagemaker",
             "as_of": "time of the record, where known",
         },
     ),

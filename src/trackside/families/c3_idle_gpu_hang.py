@@ -269,11 +269,11 @@ def _by_log(ending: Ending, silence: Silence, end: Value | None, limits: Limits)
     min_s = limits.imports_s if by_limit else limits.min_idle_s
     if ending.elapsed is not None and ending.elapsed.number < min_s:
         return absent(RAN_BRIEFLY(seconds=ending.elapsed, state=end))
-    end_claim, own_lines = ENDED_FROM_OUTSIDE(state=end), silence.own_lines
-    if own_lines is not None and own_lines.value == 0 and ending.state is None:
-        return Missing("the given log holds only the scheduler's notices, and no record of the job was given")
-    if own_lines is not None and own_lines.value == 0:
-        return _finding_without_metrics(silence, HUNG_EMPTY(), [LOG_EMPTY(count=own_lines), end_claim])
+    end_claim, lines = ENDED_FROM_OUTSIDE(state=end), silence.own_lines
+    if lines is not None and lines.value == 0:
+        if ending.state is None:  # how long it ran is unknown, and its output may be in another file
+            return Missing("the log holds only the scheduler's notices")
+        return _finding_without_metrics(silence, HUNG_EMPTY(), [LOG_EMPTY(count=lines), end_claim])
     first_sign = silence.first_line("progress", "ready", "communicators", "inits")
     if first_sign is not None and silence.several_ranks:
         return absent(RANKS_CONNECTED(line=first_sign))

@@ -48,6 +48,9 @@ from trackside.model import Event, EventRole, Record, Run
 SLURM_REASONS = ("time_limit", "preemption", "requeue", "node_failure", "dependency", "unkillable", "out_of_memory")
 """Reasons for which Slurm itself ends a job."""
 
+WITHOUT_STEPS = frozenset(("lsf", "flux", "htcondor"))
+"""Parsers of batch systems that cancel whole jobs only."""
+
 CANCELED = Sentence("canceled by a user")
 INTERRUPTED = Sentence("interrupted from the keyboard (Ctrl-C)")
 CANCELED_BY = Sentence("canceled by user {who}")
@@ -159,7 +162,7 @@ def _sender(ending: Ending, record: Record | None) -> list[Claim]:
 
 def _concerns_job(notice: Event, ending: Ending, exceptions: Exceptions) -> bool:
     """Whether a notice concerns the whole job: srun also cancels a step when one of its tasks has failed."""
-    if "*** JOB" in notice.text:
+    if "*** JOB" in notice.text or notice.parser in WITHOUT_STEPS:
         return True
     exits, launchers = ending.exits.events, ending.launchers.events
     # srun ended the step itself, as --kill-on-bad-exit has it: it says so, and a task had died of a signal before.

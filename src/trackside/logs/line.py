@@ -43,6 +43,8 @@ class FileContext:
     rank: int | None = None
     node: str | None = None
     year: int | None = None
+    quoted_until: int = 0
+    """Number of the last line of a quotation, such as a job's script in its batch system's report: it is not read."""
     headed: bool = False
     """Whether the receiver put :data:`HEADED` before the lines."""
     notes: dict[str, Any] = field(default_factory=dict)

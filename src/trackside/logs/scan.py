@@ -74,7 +74,7 @@ class ScanStats:
 def scan(stream: BinaryIO, sink: EventSink, context: FileContext, *, engine: str | None = None) -> ScanStats:
     """Read a log to its end and pass its events to ``sink``."""
     compiled = rules(context.plane, engine)
-    limit = _EventLimit(sink)
+    limit = _EventLimit(sink, holds_outcomes=context.plane == "log")
     opening: FirstLines | None = None
     stats = ScanStats()
     tail = b""
@@ -86,6 +86,8 @@ def scan(stream: BinaryIO, sink: EventSink, context: FileContext, *, engine: str
         for start, stop, owners in hit_segments(buffer, compiled.matcher.hits(buffer), begin, end):
             number += buffer.count(b"\n", counted, start)
             counted = start
+            if number <= context.quoted_until:
+                continue
             line = Line(buffer, start, stop, number, base + start, context)
             for event in parse_line(line, owners, compiled, stats):
                 limit.add(event)
@@ -184,7 +186,8 @@ class _EventLimit:
     program become events of another kind.
     """
 
-    def __init__(self, sink: EventSink) -> None:
+    def __init__(self, sink: EventSink, *, holds_outcomes: bool) -> None:
+        self._waiting_kinds = OUTCOMES if holds_outcomes else frozenset()
         self._sink, self.count, self.dropped = sink, 0, 0
         self.starts: list[int] = []
         """Offsets at which a program starts again."""
@@ -203,7 +206,7 @@ class _EventLimit:
             first, last = self._reach or (event.at.offset, event.at.offset)
             self._reach = min(first, event.at.offset), max(last, event.at.offset)
         if event.kind == PROGRESS or self._counts[event.kind] <= MAX_PER_KIND // 2:
-            (self._outcomes.append if event.kind in OUTCOMES else self._sink)(event)
+            (self._outcomes.append if event.kind in self._waiting_kinds else self._sink)(event)
             return
         last_events = self._last_events.setdefault(event.kind, [])
         last_events.append(event)

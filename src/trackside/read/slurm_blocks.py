@@ -22,8 +22,12 @@ def blocks(
     keys: frozenset[str],
     to_line_end: frozenset[str] = frozenset(),
     repeated: frozenset[str] = frozenset(),
+    *,
+    begin_is_cut: bool = False,
 ) -> Iterator[SlurmRow]:
     """Yield the blocks that begin with ``begin=`` at the start of a line.
+
+    ``begin_is_cut``: the lines before the first such line are the rest of a block.
 
     ``keys``: a known key ends the value before it. ``to_line_end``: keys whose values run to the end of their line, if
     the block has several lines. ``repeated``: keys of which all values are kept, one per line; of other keys the first
@@ -35,7 +39,7 @@ def blocks(
             if block:
                 yield _block(block, keys, to_line_end, repeated)
             block = [line]
-        elif block and len(block) < MAX_BLOCK_LINES:
+        elif (block or begin_is_cut) and len(block) < MAX_BLOCK_LINES:
             block.append(line)
     if block:
         yield _block(block, keys, to_line_end, repeated)

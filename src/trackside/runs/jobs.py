@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 
 from trackside.model import Record, Scalar
 
-SOURCES = ("sacct", "jobcomp", "scontrol", "squeue", "slurmctld")
+OTHER_SYSTEMS = ("lsf", "pbs", "grid_engine", "htcondor", "flux", "kubernetes", "sagemaker")
+"""Batch systems other than Slurm."""
+SOURCES = ("sacct", "jobcomp", "scontrol", "seff", "slurm_mail", *OTHER_SYSTEMS, "squeue", "slurmctld")
 """Sources of job records, the most final first."""
 _STEP = re.compile(r"\.(?:batch|extern|interactive|\d+|[A-Za-z]\w*)\Z")
 _BOTH = re.compile(r"(\d+[_+]\d+)\((\d+)\)\Z")
@@ -83,6 +85,14 @@ class JobIndex:
                 self._parts.setdefault(number, []).append(job)
         return job
 
+    def assign_nameless(self) -> None:
+        """Give the records without an id to the only job that has one."""
+        nameless = self._all.get("")
+        if nameless is not None and len(self._all) == 2:
+            job = next(job for job in self._all.values() if job is not nameless)
+            job.rows += nameless.rows
+            del self._all[""], self._names[""]
+
     def alias(self, job: Job, name: str) -> None:
         """Make another id mean this job too."""
         job.names.add(name)
@@ -99,18 +109,25 @@ class JobIndex:
 
 def collect(records: Iterable[Record]) -> JobIndex:
     """The jobs in these records, in order of first appearance."""
-    rows = [row for row in records if row.kind == "job" and row.get("id") is not None]
+    rows = [row for row in records if row.kind == "job"]
+    # A part of a record may lack the id: it is about the only job.
+    rows = [row for row in rows if row.get("id") is not None] or rows
     id_of_raw: dict[str, str] = {}
     for row in rows:
-        id_, raw = str(row.get("id")), row.get("raw_id")
+        id_, raw = _id_of(row), row.get("raw_id")
         # The last task of an array has the array's own number as its raw id: that number means the array.
         if raw is not None and raw != id_ and raw != row.get("array_id") and "[" not in id_:
             id_of_raw.setdefault(str(raw), id_)
     jobs = JobIndex()
     for row in rows:
-        id_ = str(row.get("id"))
+        id_ = _id_of(row)
         job = jobs.add(id_of_raw.get(id_, id_))
         job.rows.append(row)
         if row.get("raw_id") is not None and row.get("raw_id") != row.get("array_id"):
             jobs.alias(job, str(row.get("raw_id")))
     return jobs
+
+
+def _id_of(row: Record) -> str:
+    id_ = row.get("id")
+    return "" if id_ is None else str(id_)

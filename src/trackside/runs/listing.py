@@ -46,6 +46,7 @@ def listing(snapshot: Snapshot) -> list[RunSummary]:
     free_logs = set(
         assign(jobs, [input_.path for input_ in logs], ids_inside(job_event(input_) for input_ in logs if input_.owner))
     )
+    jobs.assign_nameless()
     _assign_only_job(locator, jobs, rows, free_logs)
     activity = _NodeActivity(snapshot)
     collective_inputs = [input_ for input_ in locator.inputs if "collective" in input_.planes]

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
+from trackside.logs.job_report import REPORT
 from trackside.model import Event
 from trackside.runs.jobs import Job, JobIndex, plain_id
 
@@ -16,7 +17,7 @@ _TAIL = re.compile(r"(?:^|[/!]|[-_.])(\d{4,10})(?:_(\d{1,6}))?\.(?:out|err|o|e)\
 _NUMBER = re.compile(r"(?<![\d.])(\d{1,10}(?:[_+]\d{1,10})?)(?![\d])")
 _DATE = re.compile(r"20\d{6}\Z|20\d\d(?:0[1-9]|1[0-2])\Z")
 _PATTERN = re.compile(r"%\d*([AajJtsnNxubB%])")
-JOB_NAMING_EVENTS = frozenset({"scheduler_notice", "host", "process_exit", "oom_kill"})
+JOB_NAMING_EVENTS = frozenset({"scheduler_notice", "host", "process_exit", "oom_kill", REPORT})
 """Kinds of log events that may name the job of the log."""
 
 
@@ -36,7 +37,7 @@ def assign(
         job = job or _by_name(jobs, path) or outputs.get(leaf_of(path)) or _by_number(jobs, path)
         if job is None and path in inside:
             job = jobs.find(inside[path]) or (None if recorded else jobs.add(inside[path]))
-        if job is None and not recorded and (guess := _guess(path)) is not None:
+        if job is None and not recorded and (guess := guessed_id(path)) is not None:
             job = jobs.add(guess)
         if job is None:
             free_logs.append(path)
@@ -46,12 +47,15 @@ def assign(
 
 
 def ids_inside(events: Iterable[Event]) -> dict[str, str]:
-    """By path, the job id that most of a log's notices name."""
+    """By path, the job id of a log's last report, else the one that most of its notices name."""
     counts: dict[str, Counter[str]] = {}
+    last_ids: dict[str, str] = {}
     for event in events:
         if event.kind in JOB_NAMING_EVENTS and (job := event.get("job")) is not None:
             counts.setdefault(event.at.path, Counter())[plain_id(str(job))] += 1
-    return {path: counter.most_common(1)[0][0] for path, counter in counts.items()}
+            if event.kind == REPORT:
+                last_ids[event.at.path] = plain_id(str(job))
+    return {path: counter.most_common(1)[0][0] for path, counter in counts.items()} | last_ids
 
 
 def _by_name(jobs: JobIndex, path: str) -> Job | None:
@@ -115,7 +119,7 @@ def _by_number(jobs: JobIndex, path: str) -> Job | None:
     return None
 
 
-def _guess(path: str) -> str | None:
+def guessed_id(path: str) -> str | None:
     """A job id guessed from the path, without records: ``name-48563.out``, ``train.o48563``, ``49005_2cby87dw/``."""
     torchrun_match = _TORCHRUN.search(path)
     if torchrun_match and not _DATE.match(torchrun_match[1]) and len(torchrun_match[1]) >= 3:

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from trackside.catalog.natural import natural
 from trackside.errors import NoSuchRun, SeveralRuns
 from trackside.evidence import SOURCE_UNANSWERED
+from trackside.logs.job_report import record_of
 from trackside.model import Event, Record, Run, Scalar
 from trackside.query import Row
 from trackside.runs import clock
 from trackside.runs.attempts import AttemptRows, attempts_of, final_attempt, numbered_attempts
 from trackside.runs.clock import JobTimes
-from trackside.runs.jobs import Job, JobIndex, collect, plain_id
-from trackside.runs.logs import assign, ids_inside
+from trackside.runs.jobs import OTHER_SYSTEMS, Job, JobIndex, collect, plain_id
+from trackside.runs.logs import assign, guessed_id, ids_inside
 from trackside.runs.parents import last_of_chain, parent_of
 from trackside.runs.ranks import Ranks, Tasks
+from trackside.runs.reports import LastJob, is_of_last_job, last_jobs
 from trackside.stores.memory import MemoryStore
 
 _SIZES = ("host", "distributed_init", "distributed_ready", "nccl_init")
@@ -55,6 +57,8 @@ class ResolvedRun:
     store: MemoryStore
     adjust: EventAdjustment
     """Apply it to the logged steps of the run's logs and its parent's, which are stored elsewhere."""
+    last_of_file: Mapping[str, LastJob]
+    """By path of a log: its last job, if the log holds reports of jobs."""
 
 
 def resolve(
@@ -72,8 +76,12 @@ def resolve(
     rows = list(store.all_rows())
     events = [row for row in rows if isinstance(row, Event) and row.plane == "log" and row.kind != SOURCE_UNANSWERED]
     files = list(dict.fromkeys([*(event.at.path for event in events), *paths]))
-    jobs = collect(row for row in rows if isinstance(row, Record))
-    free = set(assign(jobs, files, ids_inside(events), owners))
+    last_of_file = last_jobs(events)
+    jobs = collect([*(row for row in rows if isinstance(row, Record)), *_reported(rows, last_of_file)])
+    free = set(
+        assign(jobs, files, ids_inside(event for event in events if is_of_last_job(event.at, last_of_file)), owners)
+    )
+    jobs.assign_nameless()
     if not len(jobs):  # the only evidence are stacks of a job's processes
         for id_ in sorted(
             {str(named) for row in rows if row.kind == "stack" and (named := row.get("job")) is not None}
@@ -90,7 +98,7 @@ def resolve(
     )
     claimed = {*chosen.logs, *(free & home_logs if is_only_job else ())}
     logs = tuple(path for path in files if path in claimed)
-    run_events = [event for event in events if event.at.path in set(logs)]
+    run_events = [event for event in events if event.at.path in set(logs) and is_of_last_job(event.at, last_of_file)]
     span = _span(attempts)
     last = final_attempt(attempts) or AttemptRows(())
     tasks = Tasks(run_events, _world(run_events) or _integer(last.get("n_gpus")), _integer(last.get("n_tasks")))
@@ -104,7 +112,20 @@ def resolve(
         clock_offset_s=adjust.offset,
     )
     others = frozenset(files) - adjust.logs
-    return ResolvedRun(run, _narrow(rows, store, chosen, others, adjust), adjust)
+    rows = [row for row in rows if isinstance(row, Record) or is_of_last_job(row.at, last_of_file)]
+    return ResolvedRun(run, _narrow(rows, store, chosen, others, adjust), adjust, last_of_file)
+
+
+def _reported(rows: Iterable[Row], last_of_file: Mapping[str, LastJob]) -> Iterator[Record]:
+    """Records of the jobs whose output reports their end, unless another record of the job was given."""
+    recorded = {str(row.get("id")) for row in rows if isinstance(row, Record) and row.kind == "job"}
+    for path, last in last_of_file.items():
+        if last.report is None:
+            continue
+        job = last.report.get("job")
+        id_ = str(job) if job is not None else guessed_id(path) or ""
+        if id_ not in recorded and (id_ or not recorded):
+            yield record_of(last.report, id_)
 
 
 def _integer(value: Scalar) -> int | None:
@@ -144,7 +165,7 @@ def _choose(jobs: JobIndex) -> Job:
             return last
     if strong:
         raise SeveralRuns(_sorted_ids(both or logged or accounted))
-    for source in ("scontrol", "jobcomp", "squeue"):
+    for source in ("scontrol", "jobcomp", "seff", "slurm_mail", *OTHER_SYSTEMS, "squeue"):
         pool = [job for job in jobs if job.has(source) and "[" not in job.id]
         if pool:
             if (last := last_of_chain(pool, jobs)) is not None:

@@ -9,6 +9,7 @@ from trackside.catalog.job_states import WAITING_STATES
 from trackside.http.unavailable import SourceUnavailable
 from trackside.model import Run
 from trackside.runs.metrics import run_metrics
+from trackside.runs.reports import is_of_last_job
 from trackside.session.inputs import LoadedInputs
 from trackside.stores.joined import JoinedBackend
 from trackside.stores.memory import MemoryStore
@@ -25,12 +26,13 @@ def choose_run(
     loaded.finish()
     resolved = loaded.resolve_run()
     run, store = resolved.run, resolved.store
-    log_paths, parents = frozenset(run.log_paths), frozenset(run.parent_log_paths)
-    for point in loaded.trajectories.points(log_paths):
-        store.add_event(resolved.adjust(point))
-    other_point = loaded.trajectories.differing(log_paths) if run.id is None else None
-    if other_point is not None:
-        store.add_event(replace(resolved.adjust(other_point), kind="other_progress"))
+    own, parents = frozenset(run.log_paths), frozenset(run.parent_log_paths)
+    for point in loaded.trajectories.points(own):
+        if is_of_last_job(point.at, resolved.last_of_file):
+            store.add_event(resolved.adjust(point))
+    other = loaded.trajectories.differing(own) if run.id is None else None
+    if other is not None:
+        store.add_event(replace(resolved.adjust(other), kind="other_progress"))
     for point in loaded.trajectories.points(parents) if parents else ():
         store.add_event(replace(resolved.adjust(point), kind="parent_progress"))
     if as_of is not None and run.end is None and run.disposition not in WAITING_STATES:

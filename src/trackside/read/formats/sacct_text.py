@@ -10,6 +10,7 @@ from trackside.catalog.slurm.fields import job_record, step_record
 from trackside.catalog.slurm.values import split_job_id
 from trackside.model import Record
 from trackside.read.format import Format, InputSource, Match, Result, Sink, give
+from trackside.read.sacct_columns import headerless_rows, is_job_row
 from trackside.read.slurm_table import SlurmRow, first_lines, header_of
 
 _STATE = re.compile(rf"(?:CANCELLED by \S+|{'|'.join(sorted(ALL_STATES))})\Z")
@@ -23,7 +24,7 @@ def _sniff(source: InputSource) -> Match | None:
             return None
         what = "fixed columns" if table.spans else f"{len(table.columns)} columns"
         return Match(0.95, f"sacct, {what}")
-    return Match(0.7, "sacct without its header") if _headerless(lines) else None
+    return Match(0.7, "sacct without its header") if _headerless(lines) or _aligned(lines) else None
 
 
 def _headerless(lines: list[str]) -> bool:
@@ -39,10 +40,16 @@ def _headerless(lines: list[str]) -> bool:
     return bool(counts) and max(counts.values()) >= 0.6 * len(lines)
 
 
+def _aligned(lines: list[str]) -> bool:
+    """Whether most lines are rows of sacct's aligned columns."""
+    return bool(lines) and sum(1 for line in lines if is_job_row(line.split())) >= 0.8 * len(lines)
+
+
 def _read(source: InputSource, sink: Sink) -> Result:
     table = header_of(first_lines(source.text), SACCT)
     if table is None:
-        raise ValueError("unknown columns: run sacct with -P and without --noheader")
+        count = give((record_of(source.path, row) for row in headerless_rows(source)), sink)
+        return Result(count, note="columns recognized by their values") if count else Result(0, "empty", "no job")
     if not {"jobid", "jobidraw"} & set(table.columns):
         raise ValueError("no job id: add JobID to the columns of sacct --format")
     count = give((record_of(source.path, row) for row in table.rows(source.lines())), sink)

@@ -17,13 +17,30 @@ NumberedLines = Iterable[tuple[int, int, str]]
 """(number, offset, text) of each line."""
 
 
-def jobs_in(lines: NumberedLines, path: str) -> Iterator[Record]:
-    """Yield the jobs in these lines of an input."""
-    for block in blocks(lines, "JobId", JOB_KEYS, JOB_LINES, JOB_REPEATED):
+_PART = re.compile(r"\s{0,8}[A-Z][A-Za-z/:]{1,40}=\S*")
+_KEYS = re.compile(r"(?:^|\s)([A-Z][A-Za-z/:]{1,40})=")
+
+
+def jobs_in(lines: NumberedLines, path: str, *, begin_is_cut: bool = False) -> Iterator[Record]:
+    """Yield the jobs in these lines of an input. ``begin_is_cut``: the first job may lack its first lines."""
+    for block in blocks(lines, "JobId", JOB_KEYS, JOB_LINES, JOB_REPEATED, begin_is_cut=begin_is_cut):
         text = f"{block.text.strip()} JobState={block.get('JobState')} ExitCode={block.get('ExitCode')}"
         get = block.values.get
-        fields = job_record("scontrol", get, **job_ids("scontrol", get), source="scontrol")
+        fields = job_record("scontrol", get, **({"id": ""} | job_ids("scontrol", get)), source="scontrol")
         yield Record("job", block.at(path), "scheduler", fields, text)
+
+
+def _sniff_part(source: InputSource) -> Match | None:
+    """A part of ``scontrol show job``: nothing but its lines, and its state among them."""
+    lines = [line for line in source.text.splitlines()[:400] if line.strip()]
+    if not any("JobState=" in line for line in lines) or not all(_PART.match(line) for line in lines):
+        return None
+    keys = {match[1] for line in lines for match in _KEYS.finditer(line)}
+    return Match(0.85, "scontrol show job, in part") if len(keys & JOB_KEYS) >= 2 else None
+
+
+def _read_part(source: InputSource, sink: Sink) -> Result:
+    return Result(give(jobs_in(source.lines(), source.path, begin_is_cut=True), sink))
 
 
 def steps_in(lines: NumberedLines, path: str) -> Iterator[Record]:
@@ -63,6 +80,7 @@ def _format(
 
 
 FORMATS = (
+    Format("scontrol-job-part", "scontrol show job, in part", "scheduler", _sniff_part, _read_part),
     _format(
         "scontrol-job",
         "scontrol show job",
