@@ -18,7 +18,7 @@ MIN_NEEDLE_BYTES = 20
 MAX_NEEDLE_BYTES = 120
 MAX_APART_BYTES = 4_000
 """Distance within which the file's first two lines are printed again."""
-_ERROR = re.compile(rb"Traceback|File \"|Error|[Ff]ailed|[Kk]illed")
+_ERROR = re.compile(rb"Traceback|File \"|Error|ERROR|[Ff]ailed|[Kk]ill|[Aa]bort|[Ss]ignal")
 """A file that begins with a failure does not show how a program begins."""
 _PLAIN = re.compile(rb"[^0-9\x00-\x1f]+")
 
@@ -63,7 +63,9 @@ def first_lines(head: bytes) -> FirstLines | None:
     for match in re.finditer(rb"[^\n]+", head):
         pieces = _PLAIN.findall(match[0].rpartition(b"\r")[2])
         piece = max(pieces, key=len, default=b"").strip()[:MAX_NEEDLE_BYTES]
-        if len(piece) >= MIN_NEEDLE_BYTES and piece not in needles:
+        if piece in needles:
+            return None
+        if len(piece) >= MIN_NEEDLE_BYTES:
             needles.append(piece)
             last = match.end()
         if len(needles) == 2:

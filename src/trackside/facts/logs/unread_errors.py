@@ -46,7 +46,7 @@ class UnreadErrors:
         return () if self.last is None else (UNREAD_QUESTION(line=self.last),)
 
 
-@fact({"lines": events("unread_error")})
+@fact({"lines": events("unread_error"), "reports": events("job_report")})
 def unread_errors(evidence: Evidence, trajectory: Maybe[Trajectory], ending: Ending) -> UnreadErrors:
     """Empty if the scheduler recorded a good end: nothing that is printed matters then."""
     frame = evidence["lines"]
@@ -54,4 +54,13 @@ def unread_errors(evidence: Evidence, trajectory: Maybe[Trajectory], ending: End
         return UnreadErrors(frame, ())
     done = [] if isinstance(trajectory, Missing) else latest((*trajectory.points, *trajectory.milestones))
     done += latest([row for row in ending.ends.events if row.get("status") != "aborted"])
-    return UnreadErrors(frame, tuple(row for row in frame.events if last_after(row, done) is None))
+    reports = evidence["reports"].events
+    rows = (row for row in frame.events if not any(_is_inside(row, report) for report in reports))
+    return UnreadErrors(frame, tuple(row for row in rows if last_after(row, done) is None))
+
+
+def _is_inside(row: Event, report: Event) -> bool:
+    """Whether a line belongs to a batch system's report, which is read as a whole."""
+    length = report.get("lines")
+    begin = report.at.line
+    return row.at.path == report.at.path and begin <= row.at.line < begin + (length if isinstance(length, int) else 1)
