@@ -222,6 +222,11 @@ def test_an_interrupted_migration_changes_nothing(store: Path, monkeypatch: pyte
     assert verdict_of_store(store) == expected
 
 
+def without_notes(document: dict[str, Any]) -> dict[str, Any]:
+    """A verdict document without the notes on its inputs: they have the words of the version that ingested them."""
+    return {**document, "inputs": [{**row, "note": ""} for row in document["inputs"]]}
+
+
 def test_stores_of_all_versions_can_be_read(folder: Path, tmp_path: Path, rewrite: bool) -> None:
     """The stores in this folder were written by the versions in their names and never change."""
     current = STORES / f"version-{layout.VERSION}"
@@ -233,7 +238,7 @@ def test_stores_of_all_versions_can_be_read(folder: Path, tmp_path: Path, rewrit
         copy = tmp_path / path.name
         shutil.copytree(path, copy)
         ingest([write(tmp_path / "more", {"sacct-2.txt": SACCT + sacct("42", node="gpu018")})], copy)
-        assert verdict_of_store(copy, "41") == expected
+        assert without_notes(verdict_of_store(copy, "41")) == without_notes(expected)
         assert trackside.diagnose(store=copy, job="42").run.disposition == "FAILED"
 
 
