@@ -159,7 +159,7 @@ def test_g1_variants() -> None:
     slow = Cluster().per_gpu("gpu_sm_active_ratio", 0.12).per_gpu("gpu_engine_active_ratio", 0.4)
     assert judged(slow, "G1", points(65), COMPLETED).variant == "slow"
     finding = judged(healthy(), "G1", COMPLETED, planes=NO_LOG)
-    assert (decision(finding), finding.variant) == ((FOUND, POSSIBLE), "unverifiable")
+    assert (decision(finding), finding.variant) == ((FOUND, Certainty.POSSIBLE), "unverifiable")
     level = [event("progress", 10 + i, step=i, loss=2.0, time=1060.0 + 60 * i) for i in range(60)]
     flat = judged(healthy(), "G1", level, COMPLETED)
     assert (flat.certainty, [sentence_name(claim) for claim in flat.implies]) == (SUPPORTED, ["no_fault"])
