@@ -29,8 +29,12 @@ SCHEDULER_RESTARTS = Sentence("restarts by the scheduler: {restarts}")
 HAS_DEPENDENCY = Sentence("the job was submitted with dependency {dependency}")
 CONTINUES_JOB = Sentence("job {id} continues an earlier one")
 
-LoadFailure = Literal["mismatch", "corrupt", "absent", "unreadable"]
+LoadFailure = Literal["mismatch", "corrupt", "absent", "unreadable", "old_torch", "not_weights"]
+NEEDED_TORCH = re.compile(r"upgrade torch to at least v?([\d.]*\d)")
+"""What transformers says if torch is too old to load a file that is not safetensors."""
 FAILURES: tuple[tuple[LoadFailure, re.Pattern[str]], ...] = (
+    ("old_torch", NEEDED_TORCH),
+    ("not_weights", re.compile(r"Weights only load failed|WeightsUnpickler")),
     ("mismatch", re.compile(r"size mismatch|shape|Missing key|Unexpected key|loading state_dict|not match|incompatib",
                             re.IGNORECASE)),
     ("corrupt", re.compile(
@@ -88,7 +92,7 @@ class Resume:
 
     @property
     def no_load(self) -> Claim:
-        """That no load message counts."""
+        """The claim that no load message counts."""
         return (LOADS_CONTRADICTED if self.loads else NO_LOAD_REPORTED)(count=self.loads.reduce("count"))
 
     @cached_property
