@@ -84,8 +84,8 @@ KEEP_OUT_OF_SERVICE = Sentence("keep {node} out of service until it is checked")
 READ_KERNEL_LOG = Sentence("once the node is back, read the end of its last kernel log before it takes jobs again")
 LAST_KERNEL_LOG = ShellCommand("{node_shell} 'sudo journalctl -k -b -1 | tail -n 50'")
 OTHER_STATE = Sentence(
-    "the scheduler recorded {state}, which is no node failure",
-    running="the scheduler lists it as {state}, which is no node failure",
+    "the scheduler recorded {state}, which is not a node failure",
+    running="the scheduler lists it as {state}, which is not a node failure",
 )
 
 
