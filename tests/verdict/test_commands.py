@@ -46,7 +46,10 @@ def commands(*templates: Sentence, rows: tuple[Any, ...] = (), run: Run = RUN, r
     [
         ({"command": "/home/a/train.sbatch"}, "sbatch --exclude=n2 FIRST_OPTIONS /home/a/train.sbatch"),
         ({"command": "/home/a b/train.sh"}, "sbatch --exclude=n2 FIRST_OPTIONS JOB_SCRIPT"),
-        ({"submit_line": "sbatch --export=TOKEN=secret -N 2 run.slurm --lr 3"}, "sbatch --exclude=n2 FIRST_OPTIONS run.slurm"),
+        (
+            {"submit_line": "sbatch --export=TOKEN=secret -N 2 run.slurm --lr 3"},
+            "sbatch --exclude=n2 FIRST_OPTIONS run.slurm",
+        ),
         ({"submit_line": "sbatch --wrap 'python train.py'"}, "sbatch --exclude=n2 FIRST_OPTIONS JOB_SCRIPT"),
         ({"submit_line": "sbatch 'unbalanced"}, "sbatch --exclude=n2 FIRST_OPTIONS JOB_SCRIPT"),
         (
@@ -60,7 +63,9 @@ def commands(*templates: Sentence, rows: tuple[Any, ...] = (), run: Run = RUN, r
         ({}, "sbatch --exclude=n2 FIRST_OPTIONS JOB_SCRIPT"),
     ],
 )
-def test_the_script_of_the_record_is_resubmitted_with_options_that_hold_no_secret(record: dict[str, str], printed: str) -> None:
+def test_the_script_of_the_record_is_resubmitted_with_options_that_hold_no_secret(
+    record: dict[str, str], printed: str
+) -> None:
     assert commands(*RESUBMIT_ELSEWHERE, nodes=("n2",), record=job("FAILED", **record)) == [printed]
 
 

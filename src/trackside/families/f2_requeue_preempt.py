@@ -66,7 +66,8 @@ ONE_ATTEMPT = Sentence("one attempt was recorded ({state}), with no requeue or p
 
 
 def judge(ending: Ending) -> Finding | Missing:
-    """Attempts, notices, else the controller's log; the number of restarts; and whether the last attempt completed."""
+    """Judge by the attempts and the notices, else by the controller's log; name the number of restarts and how the last
+    attempt ended."""
     if ending.missing_end is not None:
         return ending.missing_end
     jobs, state = ending.jobs, ending.state

@@ -66,6 +66,8 @@ SHOW_SYSTEM_LOG = (
     ShellCommand("ssh {node} \"sudo journalctl --since '{since}' --until '{until}'\""),
     ShellCommand("sudo journalctl --since '{since}' --until '{until}'"),
 )
+READ_CONTROLLER_LOG = Sentence("see what the controller's log says about the job, on the controller's host")
+SHOW_CONTROLLER_LOG = ShellCommand("grep -w {job} \"$(scontrol show config | awk '/SlurmctldLogFile/ {{print $3}}')\"")
 AROUND_S = 120.0
 """Seconds before and after the signal for which the system log is shown."""
 DETACH = Sentence(
@@ -102,22 +104,27 @@ def judge(stops: StopSignals, ending: Ending, trajectory: Maybe[Trajectory]) -> 
         headline=STOPPED() if named is None else (HUNG_UP if number == SIGHUP else STOPPED_BY)(signal=named),
         implies=[STOPPED_BY_OTHERS()],
         cannot_decide=[SENDER_UNKNOWN(), *([SCHEDULER_UNKNOWN()] if state is None else [])],
-        actions=[action(DETACH) if number == SIGHUP else _find_sender(sign, line)],
+        actions=[action(DETACH)] if number == SIGHUP else _find_sender(sign, line, ending),
         since=sign.time,
         at=sign.at,
         signal=(signal_name(signal), signal) if number in (*STOP_SIGNALS, None) else None,
     )
 
 
-def _find_sender(sign: Event, line: Value) -> Action:
-    """How to find the sender; with the time as the log prints it, if it does."""
-    if sign.time is None:
-        return action(FIND_SENDER)
+def _find_sender(sign: Event, line: Value, ending: Ending) -> list[Action]:
+    """How to find the sender: in the system log around the signal, else around the run's end, and in the controller's
+    log if it was not given."""
+    time = sign.time if sign.time is not None or ending.time is None else ending.time.number
+    controller = [action(READ_CONTROLLER_LOG, SHOW_CONTROLLER_LOG)] if ending.jobs and not ending.changes else []
+    if time is None:
+        return [action(FIND_SENDER), *controller]
     since, until = (
-        dt.datetime.fromtimestamp(sign.time + shift, dt.UTC).strftime("%Y-%m-%d %H:%M")
-        for shift in (-AROUND_S, AROUND_S)
+        dt.datetime.fromtimestamp(time + shift, dt.UTC).strftime("%Y-%m-%d %H:%M") for shift in (-AROUND_S, AROUND_S)
     )
-    return action(FIND_SENDER, *SHOW_SYSTEM_LOG, since=derived(since, line), until=derived(until, line))
+    return [
+        action(FIND_SENDER, *SHOW_SYSTEM_LOG, since=derived(since, line), until=derived(until, line)),
+        *controller,
+    ]
 
 
 def _contradiction(ending: Ending) -> Claim | None:
