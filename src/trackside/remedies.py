@@ -1,7 +1,7 @@
 """Commands that several families advise.
 
-Placeholders are names of the run (:meth:`trackside.facts.run_names.RunNames.of`). Of several commands for one action
-the first that can be filled is shown.
+Placeholders are names of the run (:meth:`trackside.facts.run_names.RunNames.of`). If an
+action has several commands, the first that can be filled is shown.
 """
 
 from __future__ import annotations

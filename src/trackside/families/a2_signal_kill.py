@@ -26,8 +26,9 @@ The run ends, and the log does not say why.
 
 Do next
 -------
-For SIGKILL check host memory: fewer DataLoader workers, smaller prefetch, no copy of the data set per worker, a
-larger --mem. For native crashes get a core file or faulthandler's stack, and check the native extension.
+SIGKILL: see whether the kernel's OOM killer sent it (`sudo journalctl -k | grep -i 'killed process'`); then use fewer
+DataLoader workers, a smaller prefetch, no copy of the data set per worker, or a larger `--mem`. Native crash: rerun
+with `export PYTHONFAULTHANDLER=1; ulimit -c unlimited`, and check the native extension that the stack names.
 
 What it cannot decide
 ---------------------

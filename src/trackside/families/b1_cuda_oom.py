@@ -72,8 +72,8 @@ class Limits:
     neighbor_share: float = 0.1
     """Used by other processes, as a share of the GPU's memory: several CUDA contexts alone take about 2 % each."""
     near_share: float = 0.9
-    """Share of the GPU's memory from which it is nearly full: the allocator frees memory before it fails, and samples
-    miss the last seconds."""
+    """The GPU counts as nearly full if at least this share of its memory is in use: the allocator frees memory before
+    it fails, and samples miss the last seconds."""
     full_share: float = 0.97
     """The same if only the memory series shows it."""
 
@@ -181,7 +181,7 @@ def _error_finding(
     is_near = curve is not None and curve.share is not None and curve.share >= limits.near_share
     peak = {} if curve is None or curve.share is None else _peak_values(curve)
     count = None if memory is None else memory.late_failure
-    fragmented = errors.in_pieces(limits.fragmented_share)
+    fragmented = errors.fragmentation_claim(limits.fragmented_share)
     printed, sampled = errors.neighbor(limits.neighbor_share), _used_by_neighbor(errors, memory, curve, run, limits)
     would_fit_alone = (
         printed is not None and run.n_ranks in (None, 1) and errors.fits_alone

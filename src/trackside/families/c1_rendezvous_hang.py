@@ -24,8 +24,9 @@ The whole allocation on all nodes is idle until the timeout.
 
 Do next
 -------
-Check from every node that the coordinator's name resolves and its port responds, that one task per node (or
-GPU) is started with its own rank, and that the configured socket interface connects the nodes.
+While the job waits, check from every node that the coordinator's name resolves and its port responds (`getent hosts
+HOST`, `nc -vz HOST PORT`), that one task per node (or GPU) runs with its own rank, and that the configured socket
+interface connects the nodes (`ip -brief address`). Port in use: find who holds it (`sudo ss -ltnp`), or use another.
 
 What it cannot decide
 ---------------------

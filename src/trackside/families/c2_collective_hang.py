@@ -30,8 +30,9 @@ All GPUs stay allocated, and look busy, until a timeout or the time limit.
 
 Do next
 -------
-Check the named rank: its log, its node, its data and storage. Enable the watchdog and the Flight Recorder, so
-that a lost peer fails fast and is named.
+Check the named rank: its log, its node, its data and storage. While it hangs, dump its stack (`py-spy dump --pid
+PID`). Record the last collectives of each rank, so that the next hang shows which one is missing: `export
+TORCH_NCCL_DUMP_ON_TIMEOUT=true TORCH_FR_BUFFER_SIZE=2000` (older PyTorch: `TORCH_NCCL_TRACE_BUFFER_SIZE=2000`).
 
 What it cannot decide
 ---------------------

@@ -46,7 +46,7 @@ from trackside.evidence import Missing, Value, derived
 from trackside.facts.logs.exceptions import error_in_brief, named_exception
 from trackside.facts.training.learning import TrainingCurve, Trajectory, numeric_field
 from trackside.facts.training.parent_run import ParentRun
-from trackside.facts.training.resume import NEEDED_TORCH, LoadFailure, Resume, what_failed
+from trackside.facts.training.resume import NEEDED_TORCH, LoadFailure, Resume, load_failure
 from trackside.family import Family
 from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, present
 from trackside.model import Event, Run
@@ -130,12 +130,12 @@ def judge(resume: Resume, parent: ParentRun, trajectory: Trajectory, run: Run, l
         return judged
     if resume.request is not None or (run.parent is not None and run_curve.points and not parent.points):
         return Missing("nothing shows whether the checkpoint was loaded: no message, and no losses to compare")
-    none = derived(0, resume.requests.reduce("count"), resume.absences.reduce("count"))
+    none = derived(0, resume.requests.reduce("count"), resume.missing_messages.reduce("count"))
     return absent(NO_RESUME_REQUESTED(count=none))
 
 
 def _load_failure(resume: Resume, row: Event) -> Finding:
-    failure, values, headline = what_failed(row), {}, LOAD_FAILED(error=error_in_brief(resume.exceptions.frame, row))
+    failure, values, headline = load_failure(row), {}, LOAD_FAILED(error=error_in_brief(resume.exceptions.frame, row))
     if (needed := NEEDED_TORCH.search(str(row.get("message")))) is not None:
         values = {"version": derived(needed[1], resume.exceptions.frame.value(row, "message"))}
         headline = OLD_TORCH(**values)
@@ -160,8 +160,8 @@ def _load_failure(resume: Resume, row: Event) -> Finding:
 def _against_parent(
     resume: Resume, parent: ParentRun, curve: TrainingCurve, run: Run, limits: Limits
 ) -> Finding | None:
-    """By the first points of this run, or of its last run part, and those of the previous one; None if there are
-    none."""
+    """The finding by the first points of this run, or of its last run part, and those of the previous one; None if
+    there are none."""
     parent_curve = parent.curve
     if parent_curve is None or not parent.learned or not curve.finite:
         return None
@@ -191,21 +191,23 @@ def _against_parent(
 
 
 def _against_absence(resume: Resume, curve: TrainingCurve) -> Finding | None:
-    """By a library message that the requested checkpoint is missing; None if there is none, or if steps continued."""
+    """The finding by a library message that the requested checkpoint is missing; None if there is none, or if steps
+    continued."""
     row = resume.missing
     if row is None or _is_late_start(curve):
         return None
-    shows = [NOTHING_LOADED(line=resume.absences.value(row, "text")), *resume.requested, *resume.history]
+    shows = [NOTHING_LOADED(line=resume.missing_messages.value(row, "text")), *resume.requested, *resume.history]
     if resume.history:
         return _silent_restart(row, shows, Certainty.SUPPORTED)
     if curve.points and resume.request is None:  # a first run, whose load and save folders are often the same
-        return absent(FIRST_RUN(line=resume.absences.value(row, "text")))
+        return absent(FIRST_RUN(line=resume.missing_messages.value(row, "text")))
     headline = FRESH_START() if curve.points else NO_CHECKPOINT()  # no step shows that it trained
     return _silent_restart(row, shows, Certainty.POSSIBLE, latent=bool(curve.points), headline=headline)
 
 
 def _against_request(resume: Resume, curve: TrainingCurve) -> Finding | None:
-    """By a resume request and the first steps; None if there is no request or the steps are inconclusive."""
+    """The finding by a resume request and the first steps; None if there is no request or the steps are
+    inconclusive."""
     request, steps = resume.request, _first_steps(curve)
     if request is None or not steps:
         return None
@@ -214,7 +216,7 @@ def _against_request(resume: Resume, curve: TrainingCurve) -> Finding | None:
         return absent(STARTED_LATER(step=first))
     if steps[0] > max(1.0, steps[-1] - steps[0]):
         return None
-    shows = [resume.asks(request), FIRST_STEP(step=first), resume.no_load]
+    shows = [resume.request_claim(request), FIRST_STEP(step=first), resume.no_load]
     named = resume.names_checkpoint and resume.missing is None
     return _silent_restart(request, shows, Certainty.POSSIBLE, latent=not named)
 

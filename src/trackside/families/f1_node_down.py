@@ -24,7 +24,8 @@ All work since the last checkpoint.
 
 Do next
 -------
-Rerun on other nodes; have the node checked before it returns to service.
+Drain the node until it is checked (`scontrol update nodename=NODE state=drain reason='node failure'`), and rerun on
+other nodes (`sbatch --exclude=NODE`).
 
 What it cannot decide
 ---------------------
@@ -203,7 +204,7 @@ def _by_node_states(nodes: DrainedNodes, run: Run, limits: Limits) -> list[NodeL
 
 
 def _health_before(trajectory: Maybe[Trajectory]) -> list[Claim]:
-    """That training was healthy until then."""
+    """The claim that training was healthy until then, if it was."""
     if isinstance(trajectory, Missing) or not trajectory.curve.fell or not trajectory.curve.rows:
         return []
     return [HEALTHY_UNTIL(place=trajectory.curve.place(-1), loss=trajectory.curve.loss(-1))]

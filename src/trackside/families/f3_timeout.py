@@ -20,8 +20,9 @@ The work after the last checkpoint. If the progress rate is known, so is the mis
 
 Do next
 -------
-Healthy but slow: raise the limit, or resume in a second job. Finished without exiting: check what runs after
-the last step (uploads, process-group teardown, loader threads).
+Healthy but slow: raise `--time`, or resume in a second job. Finished without exiting: check what runs after the
+last step (uploads, process-group teardown, loader threads). Silent: if it happens again, dump the stacks while it
+is silent (`srun --jobid=JOB_ID --overlap py-spy dump --pid PID`).
 
 What it cannot decide
 ---------------------

@@ -115,7 +115,7 @@ class GpuMemoryErrors:
             claims.append(sentence(phase=self.frame.value(self.cause, "phase")))
         return tuple(claims)
 
-    def in_pieces(self, share: float) -> Claim | None:
+    def fragmentation_claim(self, share: float) -> Claim | None:
         """The claim that free memory was fragmented: the allocator had reserved but not used more than a share of the
         GPU's memory, and the request was smaller. None if not."""
         spare = self.bytes("reserved_bytes") - self.bytes("allocated_bytes")

@@ -1,6 +1,6 @@
 r"""Where each rank is in the code, by stacks taken during a hang.
 
-Of each process the training thread counts: one in a collective, else the main thread. Stacks after which the run
+Only the training thread of each process counts: one in a collective, else the main thread. Stacks after which the run
 continued are ignored.
 """
 

@@ -1,7 +1,7 @@
 r"""Failed rendezvous at start-up, after which no process group formed.
 
-Of several failures the most informative one is reported: a final one, or a retried one if the final ones only report a
-timeout.
+If there are several failures, the most informative one is reported: a final one, or a retried one if the final ones
+only report a timeout.
 """
 
 from __future__ import annotations
