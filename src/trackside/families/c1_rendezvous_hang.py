@@ -68,6 +68,7 @@ from trackside.facts.logs.rendezvous_failures import (
 )
 from trackside.facts.logs.silence import Silence
 from trackside.facts.ranks import cited_ranks, ranks_of, world_size
+from trackside.facts.training.learning import place_of
 from trackside.family import Family
 from trackside.finding import (
     Action,
@@ -128,7 +129,7 @@ FIND_PORT_HOLDER = Sentence(
     "--standalone on a single node)"
 )
 SHOW_PORT_HOLDER = ShellCommand("sudo ss -ltnp | grep ':{port} '")
-TRAINING_RAN = Sentence("training was running, so the ranks had connected: {point}")
+TRAINING_RAN = Sentence("training was running, so the ranks had connected: the log shows {point}")
 GROUP_FORMED = Sentence("the process group came up: {line}")
 NO_FAILED_RENDEZVOUS = Sentence("no failed rendezvous in the log")
 
@@ -201,7 +202,7 @@ def judge(
         return missing
     progress = silence.signs["progress"]
     if silence.points:
-        return absent(TRAINING_RAN(point=progress.value(silence.points[0], "text")))
+        return absent(TRAINING_RAN(point=place_of(progress, silence.points[0])))
     if ending.completed is not None:
         return absent(ENDED_WELL(state=ending.completed))
     idle_gpus = or_none(idle)

@@ -91,7 +91,10 @@ GPU_WORK = {
     "power": Sentence("the GPUs drew {level} (median), more than idle GPUs"),
 }
 RANKS_CONNECTED = Sentence("several ranks had connected: {line}")
-WORKED_TO_END = Sentence("the run worked until its end: {point}", running="the run is working: {point}")
+WORKED_TO_END = Sentence(
+    "the log shows activity until the end; the last step is {point}",
+    running="the log shows activity until now; the last step is {point}",
+)
 LOG_EMPTY = Sentence("the given log has no line of the job's own output")
 NOTHING_PRINTED = Sentence(
     "the last line with a time was printed {seconds} before the run ended",
@@ -296,7 +299,7 @@ def _by_log(ending: Ending, silence: Silence, end: Value | None, limits: Limits)
         )
     last = silence.points[-1:]
     if last and last[0].time is not None:
-        return absent(WORKED_TO_END(point=silence.signs["progress"].value(last[0], "text")))
+        return absent(WORKED_TO_END(point=place_of(silence.signs["progress"], last[0])))
     return Missing("no GPU activity was given, and the log has no times")
 
 
