@@ -110,6 +110,7 @@ CLASS_REMEDIES = {
 CHECK_PATH = Sentence("check that {path} exists on every node of the job, and which step of the job was to create it")
 LOCAL_PATH = re.compile(r"No such file or directory: '((?:\.{0,2}/|[\w.-]+/)[\w./-]{1,150})'")
 INSTALL_MODULE = Sentence("install {module} in the job's environment, and resubmit")
+INSTALL_VERSION = Sentence("install a version of {package} that has {module} in the job's environment, and resubmit")
 INSTALL_ON_NODE = Sentence("install {module} on {node}, in the job's environment, as on the other nodes, and resubmit")
 NO_START_WITHOUT_OUTPUT = Sentence("Slurm does not start a job whose output file it cannot open")
 CREATE_OUTPUT_FOLDER = Sentence("create the folder that --output names, writable from the nodes, and resubmit")
@@ -200,6 +201,9 @@ def _remedy(
     if meaning.sentence is NODE_DIFFERS and errors.ranks is not None:
         node = nodes_of(gpus_of_ranks(run, errors.rank_numbers))[0]
         return action(INSTALL_ON_NODE, *CHECK_IMPORT, module=name, node=derived(node, errors.ranks))
+    package = derived(module[1].partition(".")[0], message)
+    if package.value != name.value:  # the package is there, without this part of it
+        return action(INSTALL_VERSION, *CHECK_IMPORT, module=name, package=package)
     return action(INSTALL_MODULE, *CHECK_IMPORT, module=name)
 
 

@@ -86,14 +86,20 @@ FREE_SPACE = Sentence(
 )
 FREE_SPACE_IN = Sentence("free space in {folder} or use another folder (for /tmp set TMPDIR), and resume or resubmit")
 SHOW_SPACE_IN = (
-    ShellCommand("{node_shell} 'df -h {folder}; df -i {folder}; quota -s'"),
+    ShellCommand("ssh {node} 'df -h {folder}; df -i {folder}; quota -s'"),
     ShellCommand("df -h {folder}; df -i {folder}; quota -s"),
 )
-SHOW_SPACE = (ShellCommand("{node_shell} 'df -h; df -i; quota -s'"), ShellCommand("df -h; df -i; quota -s"))
-CHECK_SERVER = Sentence("check that file server {server} answers, from that node too")
-SHOW_SERVER = (ShellCommand("{node_shell} 'findmnt -t nfs,nfs4; sudo dmesg -T | grep {server}'"),)
-CHECK_MOUNT = Sentence("check the file server, and its mounts on that node")
-SHOW_MOUNTS = ShellCommand("{node_shell} 'sudo dmesg -T | tail -n 30; findmnt -t nfs,nfs4,lustre,gpfs,beegfs,ceph'")
+SHOW_SPACE = (ShellCommand("ssh {node} 'df -h; df -i; quota -s'"), ShellCommand("df -h; df -i; quota -s"))
+CHECK_SERVER = Sentence("check that file server {server} answers, from the node too")
+SHOW_SERVER = (
+    ShellCommand("ssh {node} 'findmnt -t nfs,nfs4; sudo dmesg -T | grep {server}'"),
+    ShellCommand("findmnt -t nfs,nfs4; sudo dmesg -T | grep {server}"),
+)
+CHECK_MOUNT = Sentence("check the file server, and its mounts on the node")
+SHOW_MOUNTS = (
+    ShellCommand("ssh {node} 'sudo dmesg -T | tail -n 30; findmnt -t nfs,nfs4,lustre,gpfs,beegfs,ceph'"),
+    ShellCommand("sudo dmesg -T | tail -n 30; findmnt -t nfs,nfs4,lustre,gpfs,beegfs,ceph"),
+)
 RERUN = Sentence(
     "rerun with the same options once the file system works; if only this node has lost it, now, on other nodes"
 )
@@ -129,7 +135,7 @@ def judge(exceptions: Exceptions, faults: StorageFaults, ending: Ending) -> Find
         actions=[_free_space(path)]
         if is_jobs_own
         else [
-            action(CHECK_MOUNT, SHOW_MOUNTS) if server is None else action(CHECK_SERVER, *SHOW_SERVER, server=server),
+            action(CHECK_MOUNT, *SHOW_MOUNTS) if server is None else action(CHECK_SERVER, *SHOW_SERVER, server=server),
             action(RERUN, *RESUBMIT_ELSEWHERE),
         ],
         since=cause.time,
