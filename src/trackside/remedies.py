@@ -1,26 +1,43 @@
 """Commands that several families advise.
 
-Placeholders are names of the run (:meth:`trackside.facts.run_names.RunNames.of`). Of several commands for one action
-the first that can be filled is shown.
+Placeholders are names of the run (:meth:`trackside.facts.run_names.RunNames.of`). If an
+action has several commands, the first that can be filled is shown.
 """
 
 from __future__ import annotations
 
 from trackside.finding import ShellCommand
 
+RESUBMIT = (
+    ShellCommand("cd {work_dir} && sbatch {submission}"),
+    ShellCommand("sbatch FIRST_OPTIONS {script}"),
+)
+"""With the options of the first submission; where they are not known, ``FIRST_OPTIONS`` stands for them, which sbatch
+refuses to take for a script."""
+RESUBMIT_REQUEUABLE = (
+    ShellCommand("cd {work_dir} && sbatch --requeue {submission}"),
+    ShellCommand("sbatch --requeue FIRST_OPTIONS {script}"),
+)
 RESUBMIT_ELSEWHERE = (
-    ShellCommand("sbatch --exclude={slurm_nodes} {script}"),
-    ShellCommand("sbatch --exclude={slurm_nodes} JOB_SCRIPT"),
+    ShellCommand("cd {work_dir} && sbatch --exclude={slurm_nodes} {submission}"),
+    ShellCommand("sbatch --exclude={slurm_nodes} FIRST_OPTIONS {script}"),
+    ShellCommand("sbatch --exclude={slurm_nodes} FIRST_OPTIONS JOB_SCRIPT"),
 )
 DRAIN = ShellCommand("scontrol update nodename={slurm_nodes} state=drain reason='{reason}'")
-_DUMP_ALL = "'for p in $(pgrep -u $USER -f python); do py-spy dump --pid $p; done'"
+_DUMP_ALL = "for p in $(pgrep -f python); do py-spy dump --pid $p; done"
 DUMP_STACKS = (
     ShellCommand("{on_node} py-spy dump --pid {pid}"),
     ShellCommand("{node_shell} 'for p in {pids}; do py-spy dump --pid $p; done'"),
-    ShellCommand(f"{{node_shell}} {_DUMP_ALL}"),
     ShellCommand(
-        f"srun --jobid=JOB_ID --overlap bash -c {_DUMP_ALL}",
-        running=f"srun --jobid={{job}} --overlap bash -c {_DUMP_ALL}",
+        f"srun --jobid=JOB_ID --overlap --ntasks-per-node=1 --label bash -c '{_DUMP_ALL}'",
+        running=f"srun --jobid={{job}} --overlap --nodelist={{slurm_node}} --ntasks=1 bash -c '{_DUMP_ALL}'",
     ),
+    ShellCommand(
+        f"srun --jobid=JOB_ID --overlap --ntasks-per-node=1 --label bash -c '{_DUMP_ALL}'",
+        running=f"srun --jobid={{job}} --overlap --ntasks-per-node=1 --label bash -c '{_DUMP_ALL}'",
+    ),
+    ShellCommand(f"ssh {{node}} '{_DUMP_ALL}'"),
+    ShellCommand(_DUMP_ALL),
 )
-"""The stack of the named processes; else of all Python processes on the node, in the job, or on this machine."""
+"""The stack of the named processes; else of all Python processes of the job, whose next run has another id; else on
+the node, on which the last command is to run."""

@@ -113,7 +113,7 @@ def test_the_verdict_names_the_line_where_the_missing_rank_stayed(receiver: Runn
     assert not verdict.primary.cannot_decide
     text = sentences(verdict)
     assert f"Ranks 0, 2 waited in all_reduce, at train.py:{WAITING} in train" in text
-    assert f"Rank 1 did not reach it and stayed at train.py:{ASLEEP} in load_batch" in text
+    assert f"Rank 1 did not reach it: the stack shows train.py:{ASLEEP} in load_batch" in text
     assert f"train.py:{ASLEEP}" in encode(document(verdict)).decode()
     assert verdict.progress is not None
     assert verdict.progress.points == 12
@@ -149,5 +149,5 @@ def test_a_hang_in_all_ranks_names_their_common_line(receiver: Running, tmp_path
     push(receiver, lines_of_hung_job(tmp_path / "job", TRAINING.replace("rank == 1 and ", "")))
     verdict = diagnose_job(receiver, tmp_path)
     assert (verdict.family, verdict.primary.ranks) == ("C3", (0, 1, 2))
-    assert f"Ranks 0-2 stayed at train.py:{ASLEEP} in load_batch" in sentences(verdict)
+    assert f"The stack of ranks 0-2 shows train.py:{ASLEEP} in load_batch" in sentences(verdict)
     assert "absence_unexplained" not in [sentence_name(claim) for claim in verdict.primary.cannot_decide]

@@ -145,3 +145,19 @@ def test_failed_allocations_counted_by_the_framework_support_a_cuda_oom() -> Non
     )
     assert counted(4950).judge("B1", raised, FAILED).outcome is ABSENT
     assert "failures_counted" in keys(counted(4950).judge("B1", oom(), FAILED))
+
+
+def test_the_remedy_of_fragmentation_comes_first_and_is_offered_if_free_memory_would_have_been_enough() -> None:
+    pieces = judge("B1", oom_gib(requested_bytes=4, total_bytes=80, allocated_bytes=58, reserved_bytes=75))
+    assert [sentence_name(step) for step in pieces.actions] == ["limit_splits", "use_less_memory"]
+    sizes = {
+        "requested_bytes": 7.9,
+        "total_bytes": 39.4,
+        "free_bytes": 8.2,
+        "allocated_bytes": 24,
+        "reserved_bytes": 31,
+    }
+    free = judge("B1", oom_gib(**sizes))
+    assert [sentence_name(step) for step in free.actions] == ["use_less_memory", "limit_splits"]
+    assert [sentence_name(claim) for claim in free.implies] == ["free_not_usable"]
+    assert "allocation_failed_free" in keys(free)

@@ -29,6 +29,7 @@ from tests.families.rows import (
     keys,
     log_points,
     points,
+    raised,
     root,
     text_of,
 )
@@ -143,3 +144,9 @@ def test_a_silent_log_of_several_gpus_is_a_collective_hang() -> None:
     assert blind.judge("C2", until_stop(), TIMEOUT, run=eight_gpus).outcome is FOUND
     assert blind.judge("C3", until_stop(), TIMEOUT, run=one_gpu).outcome is FOUND
     assert blind.judge("C2", until_stop(), TIMEOUT, run=one_gpu).outcome is not FOUND
+
+
+def test_an_error_that_training_survived_is_not_called_the_end() -> None:
+    handled = judge("C3", raised("MaxLengthError", 5), log_points(), LIMIT)
+    assert keys(handled) == ["worked_after_error"]
+    assert keys(judge("C3", raised("ValueError", 90), log_points(), LIMIT)) == ["error_before_end"]

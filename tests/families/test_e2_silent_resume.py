@@ -14,6 +14,7 @@ from tests.families.rows import (
     exception,
     judge_store,
     primary,
+    sentence_name,
     short_job,
     store,
 )
@@ -66,3 +67,10 @@ def test_a_failed_save_is_h4_and_not_e2() -> None:
     broken = exception("RuntimeError", "PytorchStreamWriter failed writing file data/7", about="checkpoint")
     assert judge_store("E2", store(broken)).outcome is ABSENT
     assert judge_store("H4", store(curve(FALLING), broken, short_job("FAILED"))).variant == "full"
+
+
+def test_e2_names_the_remedy_that_the_message_names() -> None:
+    message = "we now require users to upgrade torch to at least v2.6 in order to use the function"
+    finding = judge_store("E2", store(exception("ValueError", message, about="checkpoint")))
+    assert sentence_name(finding.actions[0]) == "failure_remedies_old_torch"
+    assert finding.actions[0].values["version"].value == "2.6"

@@ -60,4 +60,4 @@ def test_an_exception_that_a_restart_survived_is_a_warning() -> None:
     finding = cluster.judge("H2", error, restarted(), later(), COMPLETED)
     assert (finding.outcome, finding.latent) == (FOUND, True)
     assert {"workers_restarted", "training_continued"} <= set(keys(finding))
-    assert keys(cluster.judge("H2", error, later(), COMPLETED)) == ["completed_nevertheless"]
+    assert keys(cluster.judge("H2", error, later(), COMPLETED)) == ["completed_in_spite"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.families.rows import (
     ABSENT,
     FALLING,
@@ -11,6 +13,7 @@ from tests.families.rows import (
     judge_store,
     notice,
     primary,
+    sentence_name,
     short_job,
     store,
 )
@@ -28,3 +31,13 @@ def test_h3_finds_a_sigterm_without_a_known_sender() -> None:
         judge_store("H3", store(curve(FALLING), exception("KeyError", "x", 450), term, short_job("FAILED"))).outcome
         is ABSENT
     )
+
+
+@pytest.mark.parametrize(
+    ("number", "headline", "advice"), [(1, "hung_up", "detach"), (15, "stopped_by", "find_sender")]
+)
+def test_h3_names_the_signal_and_its_remedy(number: int, headline: str, advice: str) -> None:
+    stop = event("signal_received", 500, EventRole.ROOT, signal=number)
+    finding = judge_store("H3", store(curve(FALLING), stop))
+    assert finding.headline is not None
+    assert (sentence_name(finding.headline), sentence_name(finding.actions[0])) == (headline, advice)

@@ -60,3 +60,13 @@ def test_a_storage_stall_that_ended_is_no_fault() -> None:
     stalled = traced(hung(sm=0.0, until=STOP + 300), 5000)
     assert judged(stalled, "H4", *rows, COMPLETED, planes=planes).outcome is ABSENT
     assert judged(stalled, "H4", until_stop(), late, FAILED, planes=planes).outcome is FOUND
+
+
+def test_h4_names_the_file_server() -> None:
+    silent = event("storage_fault", 40, EventRole.ROOT, reason="unreachable", plane="kernel",
+                   text="nfs: server fs03 not responding, still trying")  # fmt: skip
+    finding = judge_store(
+        "H4", store(curve(FALLING), silent, short_job("FAILED"), planes=("log", "scheduler", "kernel"))
+    )
+    assert finding.headline is not None
+    assert finding.headline.values["server"].value == "fs03"

@@ -14,10 +14,9 @@ from tests.families.rows import event, job, store
 from trackside.facts.fact import Facts
 from trackside.facts.logs.ending import Ending
 from trackside.families.c2_collective_hang import SHOW_KERNEL_STACKS
-from trackside.families.h1_user_cancelled import RESUBMIT_SCRIPT
 from trackside.finding import Certainty, Finding, Sentence, action, present
 from trackside.model import Record, Run
-from trackside.remedies import DUMP_STACKS, RESUBMIT_ELSEWHERE
+from trackside.remedies import DUMP_STACKS, RESUBMIT, RESUBMIT_ELSEWHERE
 from trackside.show.wording import fill_template
 from trackside.verdict.commands import fill_commands
 
@@ -45,20 +44,33 @@ def commands(*templates: Sentence, rows: tuple[Any, ...] = (), run: Run = RUN, r
 @pytest.mark.parametrize(
     ("record", "printed"),
     [
-        ({"command": "/home/a/train.sbatch"}, "sbatch --exclude=n2 /home/a/train.sbatch"),
-        ({"command": "/home/a b/train.sh"}, "sbatch --exclude=n2 JOB_SCRIPT"),
-        ({"submit_line": "sbatch --export=TOKEN=secret -N 2 run.slurm --lr 3"}, "sbatch --exclude=n2 run.slurm"),
-        ({"submit_line": "sbatch --wrap 'python train.py'"}, "sbatch --exclude=n2 JOB_SCRIPT"),
-        ({"submit_line": "sbatch 'unbalanced"}, "sbatch --exclude=n2 JOB_SCRIPT"),
-        ({}, "sbatch --exclude=n2 JOB_SCRIPT"),
+        ({"command": "/home/a/train.sbatch"}, "sbatch --exclude=n2 FIRST_OPTIONS /home/a/train.sbatch"),
+        ({"command": "/home/a b/train.sh"}, "sbatch --exclude=n2 FIRST_OPTIONS JOB_SCRIPT"),
+        (
+            {"submit_line": "sbatch --export=TOKEN=secret -N 2 run.slurm --lr 3"},
+            "sbatch --exclude=n2 FIRST_OPTIONS run.slurm",
+        ),
+        ({"submit_line": "sbatch --wrap 'python train.py'"}, "sbatch --exclude=n2 FIRST_OPTIONS JOB_SCRIPT"),
+        ({"submit_line": "sbatch 'unbalanced"}, "sbatch --exclude=n2 FIRST_OPTIONS JOB_SCRIPT"),
+        (
+            {"submit_line": "sbatch --nodes=2 --gpus-per-node=8 --time=02:00:00 train.sh", "work_dir": "/home/a b"},
+            "cd '/home/a b' && sbatch --exclude=n2 --nodes=2 --gpus-per-node=8 --time=02:00:00 train.sh",
+        ),
+        (
+            {"submit_line": "sbatch -N2 --comment=token train.sh", "work_dir": "/home/a"},
+            "sbatch --exclude=n2 FIRST_OPTIONS train.sh",
+        ),
+        ({}, "sbatch --exclude=n2 FIRST_OPTIONS JOB_SCRIPT"),
     ],
 )
-def test_the_script_of_the_record_is_resubmitted_without_its_options(record: dict[str, str], printed: str) -> None:
+def test_the_script_of_the_record_is_resubmitted_with_options_that_hold_no_secret(
+    record: dict[str, str], printed: str
+) -> None:
     assert commands(*RESUBMIT_ELSEWHERE, nodes=("n2",), record=job("FAILED", **record)) == [printed]
 
 
 def test_a_command_with_unknown_names_is_not_shown() -> None:
-    assert commands(RESUBMIT_SCRIPT) == []
+    assert commands(*RESUBMIT) == []
     assert commands(*RESUBMIT_ELSEWHERE) == []
 
 
@@ -67,6 +79,8 @@ def test_a_stack_dump_names_the_process_and_node_of_the_rank() -> None:
     running = replace(RUN, disposition="RUNNING")
     at = {"ranks": (9,), "nodes": ("n2",), "rows": rows}
     assert commands(*DUMP_STACKS, **at) == ["ssh n2 py-spy dump --pid 411"]
+    (ended,) = commands(*DUMP_STACKS, run=replace(RUN, disposition="FAILED"), **at)
+    assert ended.startswith("srun --jobid=JOB_ID --overlap ")  # the process is gone, and the next job has another id
     assert commands(*DUMP_STACKS, run=running, record=job("RUNNING"), **at) == [
         "srun --jobid=7 --overlap --nodelist=n2 --ntasks=1 py-spy dump --pid 411"
     ]
@@ -91,7 +105,7 @@ def test_hostile_names_stay_one_quoted_word_of_a_command(node: str, script: str,
         words = shlex.split(printed)
         assert words[0] == "sbatch"
         assert words[1].startswith("--exclude=")
-        assert len(words) == 3
-        assert not words[2].startswith("-")
+        assert len(words) == 4
+        assert not words[3].startswith("-")
     for printed in commands(*DUMP_STACKS, nodes=(node,), run=run, record=record):
-        assert not shlex.split(printed)[1].startswith("-") or printed.startswith(("srun --jobid=", "bash -c "))
+        assert not shlex.split(printed)[1].startswith("-") or printed.startswith(("srun --jobid=", "for p in "))

@@ -24,6 +24,12 @@ MAX_NAME_CHARS = 150
 """A longer name or list of nodes would be cut in the text of a command."""
 MAX_PIDS = 4
 _HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+_HARMLESS_OPTION = re.compile(
+    r"-[NncptAqGCJ][\w,.:-]{1,60}|--(?:account|constraint|cores-per-socket|cpus-per-gpu|cpus-per-task|exclusive|gpus"
+    r"|gpus-per-node|gpus-per-task|gres|job-name|mem|mem-per-cpu|mem-per-gpu|nodes|ntasks|ntasks-per-node|open-mode"
+    r"|partition|qos|requeue|no-requeue|reservation|signal|time|tres-per-node|wait-all-nodes)(?:=[\w,.:@/+*-]{1,60})?"
+)
+"""An option of sbatch with its value in the same word; others, such as --export, may hold secrets."""
 _BATCH_SCRIPT = re.compile(r"[^-].*\.(?:sh|bash|sbatch|slurm|batch|job)")
 
 
@@ -38,7 +44,8 @@ class RunNames:
     def of(self, finding: Finding) -> Mapping[str, Value]:
         """The names that commands about this finding may use; one that is not known is left out.
 
-        ``job`` and ``script``: of a Slurm job. ``node``: the first of the finding. ``slurm_nodes``, ``slurm_node``: its
+        ``job`` and ``script``: of a Slurm job. ``submission`` and ``work_dir``: the options and the script that
+        submitted it, and in which folder. ``node``: the first of the finding. ``slurm_nodes``, ``slurm_node``: its
         nodes, comma-separated, and the first, if Slurm manages them. ``on_node``: the prefix that runs a command on
         ``node``; empty if no node is known. ``node_shell``: the same for a quoted shell script. ``gpu``,
         ``gpu_index``, ``gpu_uuid``, ``gpu_pci``: the finding's only GPU. ``pids``, ``pid``: processes of its ranks, or
@@ -52,17 +59,32 @@ class RunNames:
 
     @property
     def is_slurm(self) -> bool:
-        """Whether Slurm ran the job, by its records or its notices in the output."""
-        return bool(self.ending.jobs or self.ending.notices or self.ending.changes)
+        """Whether Slurm ran the job."""
+        return self.ending.by_slurm
 
     def _job(self) -> Mapping[str, str]:
         if not self.is_slurm:
             return {}
+        submission, work_dir = self._submission()
         names = {"job": self.run.id, "script": self._script()}
-        return {name: shlex.quote(text) for name, text in names.items() if text and len(text) <= MAX_NAME_CHARS}
+        if submission and work_dir and len(submission) + len(work_dir) <= MAX_NAME_CHARS:
+            return {**_quoted(names), "submission": submission, "work_dir": work_dir}
+        return _quoted(names)
+
+    def _submission(self) -> tuple[str, str]:
+        """The options and the script of the line that submitted the job, and its folder, both quoted; empty if one of
+        them is not known or the line has a word that may hold a secret or that a new submission must not repeat."""
+        records = self.ending.jobs.records[::-1]
+        words = next((words for row in records if (words := _words(str(row.get("submit_line") or "")))), [])
+        folder = next((str(row.get("work_dir")) for row in records if row.get("work_dir")), "")
+        *options, script = words[1:] or [""]
+        is_batch = words[:1] == ["sbatch"] and _BATCH_SCRIPT.fullmatch(script)
+        if not (folder and is_batch and all(map(_HARMLESS_OPTION.fullmatch, options))):
+            return "", ""
+        return shlex.join([*options, script]), shlex.quote(folder)
 
     def _script(self) -> str | None:
-        """The batch script, from the newest record. Its options are not used: they may hold secrets."""
+        """The batch script, from the newest record."""
         records = self.ending.jobs.records[::-1]
         # scontrol prints the script's path, unquoted, before its arguments; sacct the line that submitted it.
         commands = (word for record in records for word in str(record.get("command") or "").split()[:1])
@@ -125,6 +147,11 @@ class RunNames:
 def run_names(run: Run, evidence: Evidence, ending: Ending) -> RunNames:
     """Empty where no input names anything."""
     return RunNames(run, ending, evidence)
+
+
+def _quoted(names: Mapping[str, str | None]) -> Mapping[str, str]:
+    """The names that are known and short, quoted for a shell."""
+    return {name: shlex.quote(text) for name, text in names.items() if text and len(text) <= MAX_NAME_CHARS}
 
 
 def _words(line: str) -> list[str]:

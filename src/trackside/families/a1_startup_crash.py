@@ -16,7 +16,7 @@ that cannot be started, an output file that cannot be opened.
 Not this when
 -------------
 Logged steps came before it (an exception in mid-run), or the GPUs had worked for long, whatever the log
-printed; points came after it (it was handled). Separate families: GPU out of memory, a failed rendezvous, a
+printed; steps were logged after it (it was handled). Separate families: GPU out of memory, a failed rendezvous, a
 checkpoint that cannot be loaded, and storage faults. A process that died of a signal without a traceback is a
 signal kill.
 
@@ -84,10 +84,10 @@ PROLOG_FAILED = Sentence("the prolog failed on the node (Slurm exit code {code})
 FAILED_WITHIN_MINUTES = Sentence(
     "the job failed within minutes with exit code {code}, before any training step and without a traceback"
 )
-FAILED_AT_STARTUP = Sentence("the run failed during start-up; a rerun without a change will fail in the same way")
+FAILED_AT_STARTUP = Sentence("the run failed during start-up")
 NODE_DIFFERS = Sentence("something differs on that node: compare its packages and files with another node's")
 FAILED_ON_EVERY_RANK = Sentence(
-    "the run failed during start-up on every rank; a rerun without a change will fail in the same way"
+    "the run failed during start-up on every rank: a rerun without a change will most likely fail in the same way"
 )
 ONLY_ON_NODE = Sentence("all ranks of node {node} raised it, and no rank of another node")
 BEFORE_PYTHON = Sentence("the launch failed before the training program ran")
@@ -101,16 +101,24 @@ CLASS_MEANINGS = {
 CLASS_REMEDIES = {
     "data": Sentence("check the input that the error is about, for example by loading it in one process, and resubmit"),
     "config": Sentence("correct the setting that the error is about, and resubmit"),
-    "env": Sentence("install or align the packages that the error is about in the job's environment, and resubmit"),
+    "env": Sentence(
+        "install what the error names in the job's environment, or load the module that provides it, and resubmit"
+    ),
     "asset": Sentence("check the path or repository name, the access token, and the network of the compute nodes"),
-    "code": Sentence("fix the code that the traceback leads to, and try it on one GPU first"),
+    "code": Sentence("fix the code that the traceback leads to, and resubmit"),
 }
+CHECK_PATH = Sentence("check that {path} exists on every node of the job, and which step of the job was to create it")
+LOCAL_PATH = re.compile(r"No such file or directory: '((?:\.{0,2}/|[\w.-]+/)[\w./-]{1,150})'")
+INSTALL_MODULE = Sentence("install {module} in the job's environment, and resubmit")
+INSTALL_VERSION = Sentence("install a version of {package} that has {module} in the job's environment, and resubmit")
+INSTALL_ON_NODE = Sentence("install {module} on {node}, in the job's environment, as on the other nodes, and resubmit")
 NO_START_WITHOUT_OUTPUT = Sentence("Slurm does not start a job whose output file it cannot open")
 CREATE_OUTPUT_FOLDER = Sentence("create the folder that --output names, writable from the nodes, and resubmit")
 NODE_AT_FAULT = Sentence("the node's prolog failed before the job began; the job is not at fault")
-CHECK_PROLOG = Sentence("ask the operators to check the node and its prolog, and resubmit on other nodes")
+CHECK_PROLOG = Sentence("check the prolog and slurmd's log on the node, and resubmit on other nodes")
 MISSING_MODULE = re.compile(r"No module named '?([A-Za-z_]\w*(?:\.\w+)*)")
-FIX_PLACE = Sentence("fix {place} or what it calls, and try it on one GPU first")
+FIX_PLACE = Sentence("fix {place} or what it calls, and resubmit")
+TRY_PLACE = Sentence("fix {place} or what it calls, and try it on one GPU first")
 ONLY_EXIT_CODE_KNOWN = Sentence("the job failed at its start; the exit code alone does not say why")
 CHECK_IMPORT = (
     ShellCommand("srun --nodelist={slurm_node} --ntasks=1 python -c 'import {module}'"),
@@ -167,7 +175,7 @@ def _exception_finding(errors: StartupErrors, cause: Event, ending: Ending, phas
         headline=CRASHED(error=error) if place is None else CRASHED_AT(error=error, place=place),
         implies=[meaning, CLASS_MEANINGS[kind]()],
         cannot_decide=[] if idle or phase.use.worked is not None else [GPU_USE_UNKNOWN()],
-        actions=[_remedy(errors, cause, kind, place)],
+        actions=[_remedy(errors, cause, kind, place, run, meaning)],
         since=cause.time,
         at=cause.at,
         ranks=errors.rank_numbers,
@@ -177,14 +185,26 @@ def _exception_finding(errors: StartupErrors, cause: Event, ending: Ending, phas
     )
 
 
-def _remedy(errors: StartupErrors, cause: Event, kind: FaultClass, place: Value | None) -> Action:
+def _remedy(
+    errors: StartupErrors, cause: Event, kind: FaultClass, place: Value | None, run: Run, meaning: Claim
+) -> Action:
     """What to change; for a missing module, a command that fails until it can be imported."""
-    module = MISSING_MODULE.search(str(cause.get("message") or ""))
+    text, message = str(cause.get("message") or ""), errors.frame.value(cause, "message")
+    module, path = MISSING_MODULE.search(text), LOCAL_PATH.search(text)
     if kind == "code" and place is not None:
-        return action(FIX_PLACE, place=place)
+        return action(TRY_PLACE if (run.n_ranks or run.n_gpus or 1) > 1 else FIX_PLACE, place=place)
+    if kind == "asset" and path is not None:
+        return action(CHECK_PATH, path=derived(path[1], message))
     if kind != "env" or module is None:
         return action(CLASS_REMEDIES[kind])
-    return action(CLASS_REMEDIES[kind], *CHECK_IMPORT, module=derived(module[1], errors.frame.value(cause, "message")))
+    name = derived(module[1], message)
+    if meaning.sentence is NODE_DIFFERS and errors.ranks is not None:
+        node = nodes_of(gpus_of_ranks(run, errors.rank_numbers))[0]
+        return action(INSTALL_ON_NODE, *CHECK_IMPORT, module=name, node=derived(node, errors.ranks))
+    package = derived(module[1].partition(".")[0], message)
+    if package.value != name.value:  # the package is there, without this part of it
+        return action(INSTALL_VERSION, *CHECK_IMPORT, module=name, package=package)
+    return action(INSTALL_MODULE, *CHECK_IMPORT, module=name)
 
 
 def _affected_ranks(run: Run, ranks: tuple[int, ...]) -> Claim:

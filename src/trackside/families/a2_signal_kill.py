@@ -26,8 +26,9 @@ The run ends, and the log does not say why.
 
 Do next
 -------
-For SIGKILL check host memory: fewer DataLoader workers, smaller prefetch, no copy of the data set per worker, a
-larger --mem. For native crashes get a core file or faulthandler's stack, and check the native extension.
+SIGKILL: see whether the kernel's OOM killer sent it (`sudo journalctl -k | grep -i 'killed process'`); then use fewer
+DataLoader workers, a smaller prefetch, no copy of the data set per worker, or a larger `--mem`. Native crash: rerun
+with `export PYTHONFAULTHANDLER=1; ulimit -c unlimited`, and check the native extension that the stack names.
 
 What it cannot decide
 ---------------------
@@ -54,7 +55,7 @@ from trackside.facts.gpus import nodes_of_ranks
 from trackside.facts.hardware.host_memory import HostMemory
 from trackside.facts.logs.death_account import DeathAccount
 from trackside.facts.logs.deaths import ALSO_REPORTED, DIED, DIED_ON, KILL, Death, Deaths
-from trackside.facts.logs.ending import ENDED_WELL, RECORDED, Ending
+from trackside.facts.logs.ending import ENDED_WELL, FATAL_SIGNALS, RECORDED, Ending, exit_signal
 from trackside.facts.logs.oom_kills import OomKills, OomReport
 from trackside.facts.logs.order import follows
 from trackside.facts.logs.restarts import MAY_RECUR
@@ -76,9 +77,10 @@ NATIVE_FAULTS = (4, 7, 8, 11)
 """Signals of a native-code fault."""
 
 SIGNAL_UNKNOWN = Sentence("which signal ended the process: its parent only saw that it was gone")
-TRAINING_WAS_OVER = Sentence("training was over before it: {line}")
-SIGNALS_OF_TEARDOWN = Sentence("the signals in the log belong to a teardown or to another failure: {line}")
-NO_SIGNAL = Sentence("no worker ended by a signal")
+TRAINING_WAS_OVER = Sentence("training was over before that: {line}")
+NO_DEADLY_SIGNAL = Sentence("{signal} is neither a crash nor a kill: {line}")
+SIGNAL_EXPLAINED = Sentence("another failure explains the signal: {line}")
+NO_SIGNAL = Sentence("no process in the log ended by a signal")
 HEADLINES = {
     "host_oom": Sentence("out of host memory: the kernel killed a process of the job"),
     "cgroup_oom": Sentence("out of host memory: the job exceeded its own memory limit and was killed"),
@@ -113,16 +115,26 @@ SENDER_UNKNOWN_MEMORY_LEFT = Sentence(
     "who sent the SIGKILL: the node had memory left, so possibly a cgroup limit or another process"
 )
 LIBRARY_UNKNOWN = Sentence("which library crashed: no core file or native stack was given")
+USE_LESS_MEMORY_IF_KILLED = Sentence(
+    "if it did, use less host memory (fewer DataLoader workers, smaller prefetch, lazy loading) or request more, and "
+    "rerun"
+)
 USE_LESS_MEMORY = Sentence(
     "use less host memory (fewer DataLoader workers, smaller prefetch, lazy loading) or request more (--mem), and rerun"
+)
+MEASURE_AND_USE_LESS = Sentence(
+    "see how much memory each step used, then use less (fewer DataLoader workers, smaller prefetch, lazy loading) or "
+    "request more (--mem), and rerun"
 )
 USE_LESS_MEMORY_PER_NODE = Sentence(
     "use less host memory (fewer DataLoader workers, smaller prefetch, lazy loading) or fewer ranks per node, and rerun"
 )
-FIND_SENDER = Sentence(
-    "find who ended the process, if necessary with the cluster's operators: the kernel log of its node shows OOM kills"
+FIND_SENDER = Sentence("find who ended the process: the kernel log of its node shows OOM kills")
+CHECK_OOM_KILL = Sentence("see whether the kernel's OOM killer ended it: its node's kernel log shows that")
+SHOW_KERNEL_LOG = (
+    ShellCommand("ssh {node} 'sudo journalctl -k | grep -iE \"oom|killed process\"'"),
+    ShellCommand("sudo journalctl -k | grep -iE 'oom|killed process'"),
 )
-SHOW_KERNEL_LOG = ShellCommand("{node_shell} 'journalctl -k | grep -iE \"oom|killed process\"'")
 TRACE_NATIVE_CODE = Sentence(
     "run once with a stack trace of the crash, and check or rebuild the native extension that it names"
 )
@@ -179,7 +191,7 @@ def _death_finding(account: DeathAccount, phase: Phase, ending: Ending, run: Run
         headline=_headline(account, sender),
         implies=[MEANINGS["helper" if account.outlived else sender]()],
         cannot_decide=[] if sender in ("cgroup_oom", "host_oom") else [doubt()],
-        actions=[_remedy(sender, kill)],
+        actions=_remedies(sender, kill),
         since=row.time if row is not None else min((change.since for change in memory.kills), default=None),
         at=None if row is None else row.at,
         variant="training" if trained else "startup",
@@ -200,13 +212,17 @@ def _headline(account: DeathAccount, sender: str) -> Claim:
     return HEADLINES[sender](signal=derived(signal_name(account.number), *cited))
 
 
-def _remedy(sender: str, kill: bool) -> Action:
+def _remedies(sender: str, kill: bool) -> list[Action]:
     """What to do about it; less memory is no remedy if memory was not short."""
     if not kill:
-        return action(TRACE_NATIVE_CODE, TRACE_CRASH)
+        return [action(TRACE_NATIVE_CODE, TRACE_CRASH)]
     if sender == "other_kill":
-        return action(FIND_SENDER, SHOW_KERNEL_LOG)
-    return action(USE_LESS_MEMORY_PER_NODE if sender == "host_oom" else USE_LESS_MEMORY, SHOW_MEMORY)
+        return [action(FIND_SENDER, *SHOW_KERNEL_LOG)]
+    if sender == "host_oom":
+        return [action(USE_LESS_MEMORY_PER_NODE)]
+    if sender == "kill":
+        return [action(CHECK_OOM_KILL, *SHOW_KERNEL_LOG), action(USE_LESS_MEMORY_IF_KILLED)]
+    return [action(MEASURE_AND_USE_LESS, SHOW_MEMORY)]
 
 
 def _sender(account: DeathAccount) -> str:
@@ -233,7 +249,7 @@ def _survived_oom_kill(report: OomReport, good_end: Value) -> Finding:
         [report.claim, ENDED_WELL(state=good_end)],
         headline=HEADLINES["helper"](),
         implies=[MEANINGS["helper"]()],
-        actions=[action(USE_LESS_MEMORY, SHOW_MEMORY)],
+        actions=[action(MEASURE_AND_USE_LESS, SHOW_MEMORY)],
         since=None if report.event is None else report.event.time,
         at=report.row.at,
         latent=True,
@@ -255,7 +271,7 @@ def _survived_death(run: Run, death: Death, restart_claims: tuple[Claim, ...]) -
         headline=DIED_AND_RESTARTED(),
         implies=[MAY_RECUR()],
         cannot_decide=[SENDER_UNKNOWN() if kill else LIBRARY_UNKNOWN()],
-        actions=[action(USE_LESS_MEMORY, SHOW_MEMORY) if kill else action(TRACE_NATIVE_CODE, TRACE_CRASH)],
+        actions=[action(USE_LESS_MEMORY) if kill else action(TRACE_NATIVE_CODE, TRACE_CRASH)],
         since=death.row.time,
         at=death.row.at,
         ranks=() if rank is None else (rank,),
@@ -270,7 +286,10 @@ def _ruled_out(deaths: Deaths, memory: HostMemory, ending: Ending) -> Finding | 
     for source, frame in deaths.frames.items():
         for row in frame.events if source != "workers" else ():
             if row.get("signal") is not None or source == "fatals":
-                return absent(SIGNALS_OF_TEARDOWN(line=frame.value(row, "text")), *clear)
+                line, number = frame.value(row, "text"), exit_signal(row)
+                if source == "fatals" or number is None or number in FATAL_SIGNALS:
+                    return absent(SIGNAL_EXPLAINED(line=line), *clear)
+                return absent(NO_DEADLY_SIGNAL(line=line, signal=derived(signal_name(number), line)), *clear)
     if ending.completed is not None:
         return absent(ENDED_WELL(state=ending.completed), *clear)
     if deaths.missing_log is None:

@@ -27,9 +27,10 @@ The run ends; every rerun with the same settings ends at the same point.
 
 Do next
 -------
-Smaller micro-batch with more accumulation, activation checkpointing, sharding of the optimizer and the
-parameters, a shorter sequence. If much memory is reserved but not allocated, expandable segments. If another
-process is on the GPU, find and end it.
+Use a smaller micro-batch with more accumulation, activation checkpointing, sharded optimizer and parameters, or
+shorter sequences. If much memory is reserved but not allocated: `export
+PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True` (before PyTorch 2.1: `max_split_size_mb:128`). If another process
+is on the GPU (`nvidia-smi`), end it.
 
 What it cannot decide
 ---------------------
@@ -63,7 +64,7 @@ from trackside.model import Run
 
 @dataclass(frozen=True)
 class Limits:
-    """When unavailable memory is another process's, or fragmented."""
+    """When memory counts as another process's, or as fragmented."""
 
     fragmented_share: float = 0.1
     """Reserved but not allocated, as a share of the GPU's memory: PyTorch's own message advises expandable segments if
@@ -71,8 +72,8 @@ class Limits:
     neighbor_share: float = 0.1
     """Used by other processes, as a share of the GPU's memory: several CUDA contexts alone take about 2 % each."""
     near_share: float = 0.9
-    """Share of the GPU's memory from which it is nearly full: the allocator frees memory before it fails, and samples
-    miss the last seconds."""
+    """The GPU counts as nearly full if at least this share of its memory is in use: the allocator frees memory before
+    it fails, and samples miss the last seconds."""
     full_share: float = 0.97
     """The same if only the memory series shows it."""
 
@@ -92,7 +93,7 @@ USED_BY_OTHER_PROCESS = Sentence(
     "another process used {other} of the {total} of GPU {gpu} before the job began, and kept it"
 )
 ONLY_MEMORY_CURVE = Sentence(
-    "GPU memory may have run out: the memory curve alone does not distinguish that from a full cache"
+    "GPU memory may have run out: the memory metric alone does not distinguish that from a full cache"
 )
 FAILURES_COUNTED = Sentence("the framework counted {by} more failed GPU allocations, from {before} to {after}")
 ONLY_FAILURE_COUNT = Sentence(
@@ -101,22 +102,32 @@ ONLY_FAILURE_COUNT = Sentence(
 NO_ERROR_OUTPUT = Sentence("whether an allocation failed: no output with an error was given")
 READ_OUTPUT = Sentence("read the job's own output for an out-of-memory error")
 NEEDS_TOO_MUCH = Sentence(
-    "the job needs more GPU memory than the GPU has; this is not a hardware fault, and a rerun with the "
-    "same settings fails again"
+    "what the job uses and what it requested do not fit on the GPU together; this is not a hardware fault"
+)
+FREE_NOT_USABLE = Sentence(
+    "the request did not fit although {free} were free: free memory was not in one piece, or was taken meanwhile; this "
+    "is not a hardware fault"
+)
+MAY_BE_FRAGMENTED = Sentence(
+    "the request did not fit although free memory and what the allocator had reserved without using it add up to more: "
+    "it was not in one piece; this is not a hardware fault"
 )
 MEMORY_FRAGMENTED = Sentence(
     "the allocator had reserved enough memory, but only in small pieces; this is not a hardware fault"
 )
 WOULD_FIT_ALONE = Sentence("the job would have fit on the GPU without the other process")
-SETTING_UNKNOWN = Sentence("which setting to change: the training configuration was not given")
+SETTING_UNKNOWN = Sentence("which setting to change: Trackside does not analyze the training configuration")
 USE_LESS_MEMORY = Sentence(
     "use less GPU memory: a smaller micro-batch with more accumulation steps, activation checkpointing, "
     "sharded optimizer and parameters, or shorter sequences (in an evaluation: a smaller evaluation batch)"
 )
-USE_SEGMENTS = Sentence("enable expandable segments: free memory is fragmented")
-SET_SEGMENTS = ShellCommand(
-    "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True  # PyTorch 2.1 or later, else max_split_size_mb:128"
+USE_SEGMENTS = Sentence("enable expandable segments in the job's environment, against fragmentation")
+SET_SEGMENTS = ShellCommand("export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
+LIMIT_SPLITS = Sentence(
+    "limit the blocks that the allocator splits, in the job's environment, against fragmentation "
+    "(with a PyTorch that has it, expandable_segments:True is better)"
 )
+SET_SPLIT_SIZE = ShellCommand("export PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:128")
 RAN_OUT_BEFORE_LOADING = Sentence("out of GPU memory at the first use of the GPU: another process probably holds it")
 ALREADY_IN_USE = Sentence("the first use of the GPU failed, before a model was loaded: its memory was already in use")
 FIRST_USE = re.compile(r"\bset_device\b|\b_?lazy_init\b|\b_cuda_init\b")
@@ -164,13 +175,13 @@ def _error_finding(
     run: Run,
     limits: Limits,
 ) -> Finding:
-    """The finding about errors that ended the run. The memory plan is the cause, unless another process on the GPU is,
-    without which the request would have fit."""
+    """The finding about errors that ended the run. The job's own memory use is the cause, unless the request would have
+    fit without another process on the GPU."""
     curve = None if memory is None else memory.fullest(errors.gpus)
     is_near = curve is not None and curve.share is not None and curve.share >= limits.near_share
     peak = {} if curve is None or curve.share is None else _peak_values(curve)
     count = None if memory is None else memory.late_failure
-    fragmented = errors.in_pieces(limits.fragmented_share)
+    fragmented = errors.fragmentation_claim(limits.fragmented_share)
     printed, sampled = errors.neighbor(limits.neighbor_share), _used_by_neighbor(errors, memory, curve, run, limits)
     would_fit_alone = (
         printed is not None and run.n_ranks in (None, 1) and errors.fits_alone
@@ -178,8 +189,8 @@ def _error_finding(
     to_blame = would_fit_alone or (sampled is not None and sampled[1])
     neighbors = [claim for claim in (printed, sampled and sampled[0]) if claim is not None]
     reached, bad_end = phase.reached(errors.cause), ending.bad_end
-    plan = [
-        NEEDS_TOO_MUCH() if fragmented is None else MEMORY_FRAGMENTED(),
+    own_use = [
+        MEMORY_FRAGMENTED() if fragmented is not None else _reason(errors),
         *([PEAK_BELOW_TOTAL(**peak)] if peak and not is_near else []),
     ]
     claims = [
@@ -195,7 +206,12 @@ def _error_finding(
     ]
     first_use = any(FIRST_USE.search(str(row.get("frame"))) for row in errors.raised.events)
     first_use = first_use and not to_blame and reached is None
-    advice = [action(USE_LESS_MEMORY), *([] if fragmented is None else [action(USE_SEGMENTS, SET_SEGMENTS)])]
+    defragment = action(LIMIT_SPLITS, SET_SPLIT_SIZE) if errors.names_split_size else action(USE_SEGMENTS, SET_SEGMENTS)
+    advice = [action(USE_LESS_MEMORY)]
+    if fragmented is not None:
+        advice.insert(0, defragment)
+    elif errors.fitted_by_sum:
+        advice.append(defragment)
     swallowed = ending.completed is not None or (bad_end is None and not errors.sized)
     return present(
         Certainty.SUPPORTED if swallowed else Certainty.ESTABLISHED,
@@ -206,7 +222,7 @@ def _error_finding(
         else RAN_OUT_BEFORE_LOADING()
         if first_use
         else _headline(errors, fragmented is not None),
-        implies=[WOULD_FIT_ALONE()] if to_blame else [ALREADY_IN_USE()] if first_use else plan,
+        implies=[WOULD_FIT_ALONE()] if to_blame else [ALREADY_IN_USE()] if first_use else own_use,
         cannot_decide=[] if first_use else [SETTING_UNKNOWN()],
         actions=[action(FIND_OTHER_PROCESSES, SHOW_PROCESSES)]
         if first_use
@@ -220,6 +236,14 @@ def _error_finding(
         gpus=errors.gpus or errors.indices,
         exception=errors.exception,
     )
+
+
+def _reason(errors: GpuMemoryErrors) -> Claim:
+    """Why the request did not fit, by the sizes that the error names."""
+    free = errors.sizes.get("free_bytes")
+    if free is None or not errors.fitted_by_sum:
+        return NEEDS_TOO_MUCH()
+    return FREE_NOT_USABLE(free=free) if free.number >= errors.bytes("requested_bytes") else MAY_BE_FRAGMENTED()
 
 
 def _headline(errors: GpuMemoryErrors, in_pieces: bool) -> Claim:

@@ -24,8 +24,9 @@ The whole allocation on all nodes is idle until the timeout.
 
 Do next
 -------
-Check from every node that the coordinator's name resolves and its port responds, that one task per node (or
-GPU) is started with its own rank, and that the configured socket interface connects the nodes.
+While the job waits, check from every node that the coordinator's name resolves and its port responds (`getent hosts
+HOST`, `nc -vz HOST PORT`), that one task per node (or GPU) runs with its own rank, and that the configured socket
+interface connects the nodes (`ip -brief address`). Port in use: find who holds it (`sudo ss -ltnp`), or use another.
 
 What it cannot decide
 ---------------------
@@ -41,10 +42,11 @@ References
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from trackside.evidence import Frame, Missing, Value
+from trackside.evidence import Frame, Missing, Value, derived
 from trackside.facts.fact import Maybe, all_missing, or_none
 from trackside.facts.gpu.activity import GpuActivity, missing_activity
 from trackside.facts.gpu.idle import IdleGpus
@@ -66,8 +68,20 @@ from trackside.facts.logs.rendezvous_failures import (
 )
 from trackside.facts.logs.silence import Silence
 from trackside.facts.ranks import cited_ranks, ranks_of, world_size
+from trackside.facts.training.learning import place_of
 from trackside.family import Family
-from trackside.finding import Certainty, Claim, Culprit, Finding, Sentence, ShellCommand, absent, action, present
+from trackside.finding import (
+    Action,
+    Certainty,
+    Claim,
+    Culprit,
+    Finding,
+    Sentence,
+    ShellCommand,
+    absent,
+    action,
+    present,
+)
 from trackside.model import Event, EventRole, Run
 
 GPU_WORK = {
@@ -80,7 +94,8 @@ SETUP_RAISED = Sentence("setting up the process group raised {type}: {message}")
 FIRST_COLLECTIVE_TIMED_OUT = Sentence("the very first collective timed out: {line}")
 CONNECTING_BEGAN = Sentence("the ranks started to connect: {line}")
 NOTHING_PRINTED = Sentence(
-    "then nothing was printed for {seconds}", running="since then nothing has been printed for {seconds}"
+    "the last line with a time was printed {seconds} before the run ended",
+    running="the last line with a time was printed {seconds} ago",
 )
 ONLY_THESE_STARTED = Sentence("only {ranks} printed a start-up message")
 NO_STEP_LOGGED = Sentence("no training step was logged")
@@ -92,7 +107,8 @@ CAUSE_UNKNOWN = Sentence(
     "the cause: an unreachable coordinator, a firewall, name resolution, or a rank that never started"
 )
 PROBE_ADDRESS = ShellCommand(
-    "srun --label --ntasks-per-node=1 bash -c 'getent hosts $MASTER_ADDR; nc -vz $MASTER_ADDR $MASTER_PORT'"
+    "srun --jobid=JOB_ID --overlap --label --ntasks-per-node=1 nc -vz FIRST_NODE PORT",
+    running="srun --jobid={job} --overlap --label --ntasks-per-node=1 nc -vz FIRST_NODE PORT",
 )
 SET_FIRST_NODE = ShellCommand('export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)')
 SET_OWN_PORT = ShellCommand("export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))")
@@ -107,8 +123,13 @@ COMMANDS = {
     FIX_START: (SHOW_TASKS,),
     FIX_RANKS: (SHOW_TASKS,),
 }
-"""Remedy -> the command that applies or checks it, inside the job."""
-TRAINING_RAN = Sentence("training was running, so the ranks had connected: {point}")
+"""Remedy -> the command of Slurm that applies or checks it, in the job script."""
+FIND_PORT_HOLDER = Sentence(
+    "end what holds the port on the first node, often an earlier run, or use another port (torchrun: --master-port, or "
+    "--standalone on a single node)"
+)
+SHOW_PORT_HOLDER = ShellCommand("sudo ss -ltnp | grep ':{port} '")
+TRAINING_RAN = Sentence("training was running, so the ranks had connected: the log shows {point}")
 GROUP_FORMED = Sentence("the process group came up: {line}")
 NO_FAILED_RENDEZVOUS = Sentence("no failed rendezvous in the log")
 
@@ -181,7 +202,7 @@ def judge(
         return missing
     progress = silence.signs["progress"]
     if silence.points:
-        return absent(TRAINING_RAN(point=progress.value(silence.points[0], "text")))
+        return absent(TRAINING_RAN(point=place_of(progress, silence.points[0])))
     if ending.completed is not None:
         return absent(ENDED_WELL(state=ending.completed))
     idle_gpus = or_none(idle)
@@ -276,7 +297,8 @@ def _ruled_out(facts: StartupFacts) -> Finding | Missing:
 def _finding(facts: StartupFacts, lead: StartupLead) -> Finding:
     shows, certainty, row = [*lead.claims], lead.certainty, lead.row
     if lead.end is not None:
-        shows.append(how_it_ended(lead.end))
+        end = None if facts.ending.state is not None else facts.ending.bad_end
+        shows.append(how_it_ended(lead.end) if end is None else end)
     elif certainty is Certainty.ESTABLISHED:
         certainty = Certainty.SUPPORTED
     if not isinstance(facts.silence.trajectory, Missing):
@@ -291,13 +313,26 @@ def _finding(facts: StartupFacts, lead: StartupLead) -> Finding:
         headline=lead.headline or HEADLINES.get(lead.remedy, NEVER_CONNECTED)(),
         implies=[GROUP_NEVER_FORMED()],
         cannot_decide=[CAUSE_UNKNOWN()] if lead.culprit == "unknown" else [],
-        actions=[action(lead.remedy, *COMMANDS.get(lead.remedy, ()))],
+        actions=[_remedy(facts, lead)],
         since=None if row is None else row.time,
         at=None if row is None else row.at,
         ranks=ranks_of([row]) if row is not None and same_rank else ranks_of_gpus(facts.run, cold),
         nodes=nodes_of(cold),
         exception=(str(failed[0].get("type")), str(failed[0].get("message") or "")) if failed else None,
     )
+
+
+def _remedy(facts: StartupFacts, lead: StartupLead) -> Action:
+    """What to change. Slurm's commands are of use in a job of Slurm only."""
+    if facts.ending.by_slurm:
+        return action(lead.remedy, *COMMANDS.get(lead.remedy, ()))
+    if lead.remedy is not FIX_PORT:
+        return action(lead.remedy)
+    address = lead.headline.values.get("address") if lead.headline is not None else None
+    port = re.search(r"\d{1,5}$", str(address.value)) if address is not None else None
+    if address is None or port is None:
+        return action(FIND_PORT_HOLDER)
+    return action(FIND_PORT_HOLDER, SHOW_PORT_HOLDER, port=derived(port[0], address))
 
 
 FAMILY = Family(

@@ -30,8 +30,9 @@ All GPUs stay allocated, and look busy, until a timeout or the time limit.
 
 Do next
 -------
-Check the named rank: its log, its node, its data and storage. Enable the watchdog and the Flight Recorder, so
-that a lost peer fails fast and is named.
+Check the named rank: its log, its node, its data and storage. While it hangs, dump its stack (`py-spy dump --pid
+PID`). Record the last collectives of each rank, so that the next hang shows which one is missing: `export
+TORCH_NCCL_DUMP_ON_TIMEOUT=true TORCH_FR_BUFFER_SIZE=2000` (older PyTorch: `TORCH_NCCL_TRACE_BUFFER_SIZE=2000`).
 
 What it cannot decide
 ---------------------
@@ -66,10 +67,12 @@ from trackside.finding import Action, Claim, Culprit, Finding, Sentence, ShellCo
 from trackside.model import Event, Run
 from trackside.remedies import DUMP_STACKS
 
-STUCK_AT = Sentence("hung in a collective: the other ranks wait for one rank, which stays at {place}")
+STUCK_AT = Sentence("hung in a collective: the other ranks wait for one rank, which is stuck at {place}")
 WAIT_FOR_ONE = Sentence("hung in a collective: the other ranks wait for one rank")
 WAIT_FOR_SOME = Sentence("hung in a collective: several ranks did not enter it")
 HUNG = Sentence("hung in a collective")
+FAILED_BETWEEN_RANKS = Sentence("failed in the communication between ranks")
+FAILURE_ENDED_RUN = Sentence("an error in the communication between ranks ended the run; nothing shows that it hung")
 STOPPED_AT_ONCE = Sentence("several ranks stopped at once, most likely in a collective")
 ONLY_WAIT = Sentence(
     "the run hung in a collective; GPUs that look busy only wait",
@@ -91,8 +94,9 @@ CHECK_RANK = Sentence(
     "check the log, the node, the data shard and the storage of that rank; if it hangs again, dump its stack",
     running="dump the stack of that rank, and check its log, its node, its data shard and its storage",
 )
-CHECK_LINE = Sentence("look at {place}: what that rank waits for there, and why no other rank is there")
-FIND_SILENT_RANK = Sentence("find the rank that did not report a timeout, and check its log and its node")
+CHECK_LINE = Sentence("read {place}: find what that rank waits for there, and why the other ranks did not get there")
+FIND_SILENT_RANK = Sentence("find the rank that reported no error, and check its log and its node")
+READ_BEFORE_ERROR = Sentence("read the lines before that error: the log shows a single process")
 SHOW_KERNEL_STACKS = (
     ShellCommand("{on_node} sudo cat /proc/{pid}/stack"),
     ShellCommand("{node_shell} 'for p in {pids}; do sudo cat /proc/$p/stack; done'"),
@@ -100,10 +104,11 @@ SHOW_KERNEL_STACKS = (
 CHECK_KERNEL_STACK = Sentence(
     "see where the process in state D waits in the kernel, and check that file system or driver"
 )
-TURN_ON_WATCHDOG = Sentence(
-    "turn on the NCCL watchdog and the Flight Recorder, so that the next hang fails fast and names the rank"
+RECORD_COLLECTIVES = Sentence(
+    "record the last collectives of each rank with PyTorch's Flight Recorder, in the job script before torchrun or "
+    "srun, so that the next hang shows which rank is missing"
 )
-WATCHDOG_SETTINGS = ShellCommand(
+RECORDER_SETTINGS = ShellCommand(
     "export TORCH_NCCL_DUMP_ON_TIMEOUT=true TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_TRACE_BUFFER_SIZE=2000"
 )
 """The size of the Flight Recorder's buffer under its present name, and under the one of older PyTorch versions."""
@@ -150,16 +155,22 @@ def judge(
     because = first_claim is not None or own_work or code_line is not None
     witnesses = (lead.absent, machine_claim, stall, own_stacks)
     is_collective = lead.of_collective or any(witness is not None for witness in witnesses)
+    raised_only = own_complaints is not None and own_complaints.raised_only
+    failed = raised_only and trigger is None and not any(witness is not None for witness in witnesses)
     return present(
         lead.certainty,
         _culprit(run, lead, machine_claim, trigger, absent_ranks, own_work or code_line is not None),
         shows,
-        headline=_headline(is_collective, machine_claim, trigger, code_line, max(len(ranks), len(gpus))),
-        implies=[ONLY_WAIT() if is_collective else USUALLY_STUCK()],
+        headline=FAILED_BETWEEN_RANKS()
+        if failed
+        else _headline(is_collective, machine_claim, trigger, code_line, max(len(ranks), len(gpus))),
+        implies=[FAILURE_ENDED_RUN() if failed else ONLY_WAIT() if is_collective else USUALLY_STUCK()],
         cannot_decide=[] if because else [ABSENCE_UNEXPLAINED() if ranks or gpus else RANK_UNKNOWN()],
         actions=[
-            _next_step(causes, trigger, code_line, bool(ranks or gpus), is_collective),
-            action(TURN_ON_WATCHDOG, WATCHDOG_SETTINGS),
+            action(READ_BEFORE_ERROR)
+            if lead.of_collective and trigger is None and run.n_ranks == 1
+            else _next_step(causes, trigger, code_line, bool(ranks or gpus), is_collective),
+            *([action(RECORD_COLLECTIVES, RECORDER_SETTINGS)] if isinstance(flight, Missing) else []),
         ],
         since=_since(lead, last_point),
         at=None if lead.row is None else lead.row.at,

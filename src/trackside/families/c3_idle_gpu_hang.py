@@ -48,10 +48,12 @@ from trackside.facts.gpu.idle import IdleGpus
 from trackside.facts.gpu.stall import GpuStall
 from trackside.facts.gpus import nodes_of, ranks_of_gpus
 from trackside.facts.logs.ending import ENDED_WELL, OUTSIDE_END_STATES, Ending
-from trackside.facts.logs.exceptions import Exceptions
+from trackside.facts.logs.exceptions import Exceptions, error_in_brief
 from trackside.facts.logs.flight_records import FlightRecords
 from trackside.facts.logs.hang_stacks import HangStacks
+from trackside.facts.logs.order import last_after
 from trackside.facts.logs.silence import Silence
+from trackside.facts.training.learning import place_of
 from trackside.family import Family
 from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, present
 from trackside.model import EventRole, Run
@@ -68,7 +70,11 @@ NOT_ENDED_FROM_OUTSIDE = Sentence(
     "neither the time limit nor a user ended the run: the scheduler recorded {state}",
     running="neither the time limit nor a user ended the run: the scheduler lists it as {state}",
 )
-ENDED_BY_EXCEPTION = Sentence("the run ended with {type}", running="the job raised {type}")
+ENDED_BY_EXCEPTION = Sentence("an error in the log explains the end: {error}", running="the job reported {error}")
+ERROR_BEFORE_END = Sentence(
+    "before the run was ended from outside, one of its processes reported {error}", running="the job reported {error}"
+)
+WORKED_AFTER_ERROR = Sentence("training continued after {error}, until {place}")
 RAN_BRIEFLY = Sentence(
     "the run lasted only {seconds} before it was ended: {state}",
     running="the run has lasted only {seconds}: {state}",
@@ -85,11 +91,14 @@ GPU_WORK = {
     "power": Sentence("the GPUs drew {level} (median), more than idle GPUs"),
 }
 RANKS_CONNECTED = Sentence("several ranks had connected: {line}")
-WORKED_TO_END = Sentence("the run worked until its end: {point}", running="the run is working: {point}")
+WORKED_TO_END = Sentence(
+    "the log shows activity until the end; the last step is {point}",
+    running="the log shows activity until now; the last step is {point}",
+)
 LOG_EMPTY = Sentence("the given log has no line of the job's own output")
 NOTHING_PRINTED = Sentence(
-    "the job printed nothing for {seconds} before it ended",
-    running="the job has printed nothing for {seconds}",
+    "the last line with a time was printed {seconds} before the run ended",
+    running="the last line with a time was printed {seconds} ago",
 )
 ENDED_FROM_OUTSIDE = Sentence("the run was ended from outside: {state}", running="the run is still running: {state}")
 USE_NOT_SHOWN = Sentence("nothing in the inputs shows that the allocation was used; an empty log does not mean healthy")
@@ -131,7 +140,7 @@ def judge(
         return missing
     found_stacks = or_none(stacks)
     own_stacks = found_stacks if found_stacks is not None and found_stacks.has_stacks else None
-    excluded = _ended_itself(ending, exceptions) or _between_ranks(silence, or_none(flight), own_stacks)
+    excluded = _ended_itself(ending, exceptions, silence) or _between_ranks(silence, or_none(flight), own_stacks)
     if excluded is not None:
         return excluded
     end_state = ending.state
@@ -153,7 +162,7 @@ def judge(
     return _by_log(ending, silence, end_state, limits)
 
 
-def _ended_itself(ending: Ending, exceptions: Exceptions) -> Finding | None:
+def _ended_itself(ending: Ending, exceptions: Exceptions, silence: Silence) -> Finding | None:
     """Evidence that the run ended by itself."""
     if ending.completed is not None:
         return absent(ENDED_WELL(state=ending.completed))
@@ -162,8 +171,14 @@ def _ended_itself(ending: Ending, exceptions: Exceptions) -> Finding | None:
         return absent(NOT_ENDED_FROM_OUTSIDE(state=state))
     if ending.own_end is not None:
         return absent(ending.own_end)
-    own_errors = (row for row in exceptions.frame.events if row.role is EventRole.ROOT)
-    return next((absent(ENDED_BY_EXCEPTION(type=exceptions.frame.value(row, "type"))) for row in own_errors), None)
+    own_errors = [row for row in exceptions.frame.events if row.role is EventRole.ROOT]
+    if not own_errors:
+        return None
+    row = (exceptions.unhandled or own_errors)[-1]
+    error = error_in_brief(exceptions.frame, row)
+    if not exceptions.unhandled and (point := last_after(row, silence.points)) is not None:
+        return absent(WORKED_AFTER_ERROR(error=error, place=place_of(silence.signs["progress"], point)))
+    return absent((ERROR_BEFORE_END if ending.ended_from_outside else ENDED_BY_EXCEPTION)(error=error))
 
 
 def _between_ranks(silence: Silence, flight: FlightRecords | None, stacks: HangStacks | None) -> Finding | None:
@@ -284,7 +299,7 @@ def _by_log(ending: Ending, silence: Silence, end: Value | None, limits: Limits)
         )
     last = silence.points[-1:]
     if last and last[0].time is not None:
-        return absent(WORKED_TO_END(point=silence.signs["progress"].value(last[0], "text")))
+        return absent(WORKED_TO_END(point=place_of(silence.signs["progress"], last[0])))
     return Missing("no GPU activity was given, and the log has no times")
 
 

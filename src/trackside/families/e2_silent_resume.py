@@ -3,7 +3,7 @@
 Meaning
 -------
 A run that was to resume from a checkpoint started from scratch without saying so, or died while it loaded the
-checkpoint. The first wastes all that its parent had computed and looks healthy.
+checkpoint. The first looks healthy, and wastes all that the run before it had computed.
 
 What it looks like
 ------------------
@@ -24,8 +24,8 @@ Silent: the parent's whole computation is repeated. Crash: nothing runs until it
 
 Do next
 -------
-Silent: point the resume argument at the parent's last checkpoint and rerun. Corrupt: use the previous
-checkpoint. Mismatch: use the base model, the vocabulary and the sizes of the checkpoint.
+Silent: point the resume argument at the last checkpoint of the run before it, and rerun. Corrupt file: resume from
+the previous checkpoint. Mismatch: build the model as the checkpoint has it: base model, vocabulary, sizes.
 
 What it cannot decide
 ---------------------
@@ -42,11 +42,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trackside.evidence import Missing, derived
+from trackside.evidence import Missing, Value, derived
 from trackside.facts.logs.exceptions import error_in_brief, named_exception
 from trackside.facts.training.learning import TrainingCurve, Trajectory, numeric_field
 from trackside.facts.training.parent_run import ParentRun
-from trackside.facts.training.resume import LoadFailure, Resume, what_failed
+from trackside.facts.training.resume import NEEDED_TORCH, LoadFailure, Resume, load_failure
 from trackside.family import Family
 from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, present
 from trackside.model import Event, Run
@@ -57,8 +57,8 @@ class Limits:
     """When a run started over."""
 
     lost_progress_share: float = 0.5
-    """A first loss that gives back at least this share of the parent's loss reduction is a fresh start. A true resume
-    gives back a few percent (optimizer state and data order differ)."""
+    """Training started over if its first loss is higher than the parent's last one by at least this share of what the
+    parent had gained. A true resume loses a few percent (optimizer state and data order differ)."""
     same_loss_share: float = 0.02
     """First losses this close are the same start: same seed, same initial weights."""
     restart_step_share: float = 0.2
@@ -76,14 +76,26 @@ FAILURE_MEANINGS: dict[LoadFailure, Sentence] = {
     "mismatch": Sentence("the checkpoint's sizes or names do not match the model"),
     "corrupt": Sentence("the checkpoint file is truncated or damaged, as after an interrupted write"),
     "absent": Sentence("there is no valid checkpoint at the path that the run tried"),
-    "unreadable": Sentence("the checkpoint cannot be read"),
+    "unreadable": Sentence("the checkpoint could not be loaded"),
+    "old_torch": Sentence("the installed torch is too old for this file; the file itself is not at fault"),
+    "not_weights": Sentence(
+        "torch.load refused the file because it holds more than weights: weights_only=True is its default since "
+        "recent versions"
+    ),
 }
 FAILURE_REMEDIES: dict[LoadFailure, Sentence] = {
     "mismatch": Sentence("resume with the base model, vocabulary and sizes of the run that wrote the checkpoint"),
     "corrupt": Sentence("resume from the previous checkpoint, and check the free disk space"),
     "absent": Sentence("point the resume argument at a complete checkpoint"),
-    "unreadable": Sentence("check the file, and resume from the previous checkpoint"),
+    "unreadable": Sentence("do what the message says; if it names no remedy, resume from the previous checkpoint"),
+    "old_torch": Sentence("upgrade torch to {version} or later, or save the checkpoint as safetensors"),
+    "not_weights": Sentence(
+        "load it with weights_only=False if you trust the file, or list its classes with "
+        "torch.serialization.add_safe_globals"
+    ),
 }
+OLD_TORCH = Sentence("resume failed: this checkpoint needs torch {version} or later")
+NOT_WEIGHTS = Sentence("resume failed: torch.load refused the checkpoint, which holds more than weights")
 CHECKPOINT_LOADED = Sentence("a checkpoint was loaded: {line}")
 LOSS_CONTINUED = Sentence("the first loss, {first}, continues the parent run's last loss, {last}")
 STARTED_LATER = Sentence("the first logged step is {step}: not a fresh start")
@@ -97,6 +109,10 @@ INTENT_UNKNOWN = Sentence("whether this was meant to resume or is a first run")
 SET_CHECKPOINT_PATH = Sentence(
     "point the resume argument (such as resume_from_checkpoint, ckpt_path or --load) at the last complete checkpoint, "
     "and rerun"
+)
+SET_CHECKPOINT_OF = Sentence(
+    "point the resume argument (such as resume_from_checkpoint, ckpt_path or --load) at the last complete checkpoint "
+    "of job {parent}, and rerun"
 )
 NO_RESUME_REQUESTED = Sentence("no resume was requested, and no checkpoint is reported as missing")
 
@@ -114,19 +130,24 @@ def judge(resume: Resume, parent: ParentRun, trajectory: Trajectory, run: Run, l
         return judged
     if resume.request is not None or (run.parent is not None and run_curve.points and not parent.points):
         return Missing("nothing shows whether the checkpoint was loaded: no message, and no losses to compare")
-    none = derived(0, resume.requests.reduce("count"), resume.absences.reduce("count"))
+    none = derived(0, resume.requests.reduce("count"), resume.missing_messages.reduce("count"))
     return absent(NO_RESUME_REQUESTED(count=none))
 
 
 def _load_failure(resume: Resume, row: Event) -> Finding:
-    failure = what_failed(row)
+    failure, values, headline = load_failure(row), {}, LOAD_FAILED(error=error_in_brief(resume.exceptions.frame, row))
+    if (needed := NEEDED_TORCH.search(str(row.get("message")))) is not None:
+        values = {"version": derived(needed[1], resume.exceptions.frame.value(row, "message"))}
+        headline = OLD_TORCH(**values)
+    elif failure == "not_weights":
+        headline = NOT_WEIGHTS(**resume.exceptions.values(row))
     return present(
         Certainty.ESTABLISHED,
         "job",
         [LOAD_RAISED(**resume.exceptions.values(row))],
-        headline=LOAD_FAILED(error=error_in_brief(resume.exceptions.frame, row)),
+        headline=headline,
         implies=[FAILURE_MEANINGS[failure]()],
-        actions=[action(FAILURE_REMEDIES[failure])],
+        actions=[action(FAILURE_REMEDIES[failure], **values)],
         since=row.time,
         at=row.at,
         variant="crash",
@@ -139,8 +160,8 @@ def _load_failure(resume: Resume, row: Event) -> Finding:
 def _against_parent(
     resume: Resume, parent: ParentRun, curve: TrainingCurve, run: Run, limits: Limits
 ) -> Finding | None:
-    """By the first points of this run, or of its last run part, and those of the previous one; None if there are
-    none."""
+    """The finding by the first points of this run, or of its last run part, and those of the previous one; None if
+    there are none."""
     parent_curve = parent.curve
     if parent_curve is None or not parent.learned or not curve.finite:
         return None
@@ -158,30 +179,35 @@ def _against_parent(
     if starts_over:
         shows.append(STEPS_RESTARTED(step=curve.place(0), reached=parent_curve.place(-1)))
     shows += [*resume.requested, resume.no_load]
-    headline = None if run.parent is None else NOT_RESUMED(parent=derived(run.parent, parent_curve.loss(-1)))
+    parent_job = None if run.parent is None else derived(run.parent, parent_curve.loss(-1))
+    headline = None if parent_job is None else NOT_RESUMED(parent=parent_job)
     if run.parent_by == "order" and not resume.requests:
-        return _silent_restart(curve.rows[0], shows, Certainty.POSSIBLE, latent=True, headline=headline)
+        return _silent_restart(
+            curve.rows[0], shows, Certainty.POSSIBLE, latent=True, headline=headline, parent=parent_job
+        )
     same_start = abs(first_loss - head) <= limits.same_loss_share * abs(head)
     certainty = Certainty.ESTABLISHED if same_start and starts_over else Certainty.SUPPORTED
-    return _silent_restart(curve.rows[0], shows, certainty, headline=headline)
+    return _silent_restart(curve.rows[0], shows, certainty, headline=headline, parent=parent_job)
 
 
 def _against_absence(resume: Resume, curve: TrainingCurve) -> Finding | None:
-    """By a library message that the requested checkpoint is missing; None if there is none, or if steps continued."""
+    """The finding by a library message that the requested checkpoint is missing; None if there is none, or if steps
+    continued."""
     row = resume.missing
     if row is None or _is_late_start(curve):
         return None
-    shows = [NOTHING_LOADED(line=resume.absences.value(row, "text")), *resume.requested, *resume.history]
+    shows = [NOTHING_LOADED(line=resume.missing_messages.value(row, "text")), *resume.requested, *resume.history]
     if resume.history:
         return _silent_restart(row, shows, Certainty.SUPPORTED)
     if curve.points and resume.request is None:  # a first run, whose load and save folders are often the same
-        return absent(FIRST_RUN(line=resume.absences.value(row, "text")))
+        return absent(FIRST_RUN(line=resume.missing_messages.value(row, "text")))
     headline = FRESH_START() if curve.points else NO_CHECKPOINT()  # no step shows that it trained
     return _silent_restart(row, shows, Certainty.POSSIBLE, latent=bool(curve.points), headline=headline)
 
 
 def _against_request(resume: Resume, curve: TrainingCurve) -> Finding | None:
-    """By a resume request and the first steps; None if there is no request or the steps are inconclusive."""
+    """The finding by a resume request and the first steps; None if there is no request or the steps are
+    inconclusive."""
     request, steps = resume.request, _first_steps(curve)
     if request is None or not steps:
         return None
@@ -190,7 +216,7 @@ def _against_request(resume: Resume, curve: TrainingCurve) -> Finding | None:
         return absent(STARTED_LATER(step=first))
     if steps[0] > max(1.0, steps[-1] - steps[0]):
         return None
-    shows = [resume.asks(request), FIRST_STEP(step=first), resume.no_load]
+    shows = [resume.request_claim(request), FIRST_STEP(step=first), resume.no_load]
     named = resume.names_checkpoint and resume.missing is None
     return _silent_restart(request, shows, Certainty.POSSIBLE, latent=not named)
 
@@ -206,8 +232,9 @@ def _is_late_start(curve: TrainingCurve) -> bool:
 
 
 def _silent_restart(
-    row: Event, shows: list[Claim], certainty: Certainty, latent: bool = False, headline: Claim | None = None
-) -> Finding:
+    row: Event, shows: list[Claim], certainty: Certainty, latent: bool = False, headline: Claim | None = None,
+    parent: Value | None = None,
+) -> Finding:  # fmt: skip
     return present(
         certainty,
         "job",
@@ -215,7 +242,7 @@ def _silent_restart(
         headline=FRESH_START() if headline is None else headline,
         implies=[TRAINED_FROM_SCRATCH()],
         cannot_decide=[] if certainty is Certainty.ESTABLISHED else [INTENT_UNKNOWN()],
-        actions=[action(SET_CHECKPOINT_PATH)],
+        actions=[action(SET_CHECKPOINT_PATH) if parent is None else action(SET_CHECKPOINT_OF, parent=parent)],
         since=row.time,
         at=row.at,
         variant="silent",

@@ -24,7 +24,8 @@ All work since the last checkpoint.
 
 Do next
 -------
-Rerun on other nodes; have the node checked before it returns to service.
+Drain the node until it is checked (`scontrol update nodename=NODE state=drain reason='node failure'`), and rerun on
+other nodes (`sbatch --exclude=NODE`).
 
 What it cannot decide
 ---------------------
@@ -79,15 +80,13 @@ HEALTHY_UNTIL = Sentence("training was healthy until {place}, loss {loss}")
 NODE_LOST = Sentence("the cluster lost a node while the job was running; the code is not at fault")
 LOST_AND_RERUN = Sentence("the cluster lost a node while the job was running; the job ran again and completed")
 FAILURE_UNEXPLAINED = Sentence("why the node failed")
-RERUN_ELSEWHERE = Sentence(
-    "rerun on other nodes with the options of the first submission, from the last checkpoint if there is one"
-)
-KEEP_OUT_OF_SERVICE = Sentence("keep the node out of service until it is checked")
+RERUN_ELSEWHERE = Sentence("rerun on other nodes with the same options, from the last checkpoint if there is one")
+KEEP_OUT_OF_SERVICE = Sentence("keep {node} out of service until it is checked")
 READ_KERNEL_LOG = Sentence("once the node is back, read the end of its last kernel log before it takes jobs again")
-LAST_KERNEL_LOG = ShellCommand("{node_shell} 'journalctl -k -b -1 | tail -n 50'")
+LAST_KERNEL_LOG = ShellCommand("{node_shell} 'sudo journalctl -k -b -1 | tail -n 50'")
 OTHER_STATE = Sentence(
-    "the scheduler recorded {state}, and no lost node when the run ended",
-    running="the scheduler lists it as {state}, and no node as lost",
+    "the scheduler recorded {state}, which is not a node failure",
+    running="the scheduler lists it as {state}, which is not a node failure",
 )
 
 
@@ -138,8 +137,9 @@ def judge(
         implies=[LOST_AND_RERUN() if completed else NODE_LOST()],
         cannot_decide=[FAILURE_UNEXPLAINED()],
         actions=[
+            *([] if first is None else [_keep_out(first)]),  # of the owner, who acts first
             action(RERUN_ELSEWHERE, *RESUBMIT_ELSEWHERE),
-            *([] if first is None else [_keep_out(first), action(READ_KERNEL_LOG, LAST_KERNEL_LOG)]),
+            *([] if first is None else [action(READ_KERNEL_LOG, LAST_KERNEL_LOG)]),
         ],
         since=_since(witnesses, bool(lost_nodes), trajectory, limits),
         at=None if notice is None else notice.at,
@@ -149,7 +149,7 @@ def judge(
 
 
 def _keep_out(node: Value) -> Action:
-    return action(KEEP_OUT_OF_SERVICE, DRAIN, reason=derived("node failure", node))
+    return action(KEEP_OUT_OF_SERVICE, DRAIN, node=node, reason=derived("node failure", node))
 
 
 def _by_records(ending: Ending) -> list[NodeLoss]:
@@ -204,7 +204,7 @@ def _by_node_states(nodes: DrainedNodes, run: Run, limits: Limits) -> list[NodeL
 
 
 def _health_before(trajectory: Maybe[Trajectory]) -> list[Claim]:
-    """That training was healthy until then."""
+    """The claim that training was healthy until then, if it was."""
     if isinstance(trajectory, Missing) or not trajectory.curve.fell or not trajectory.curve.rows:
         return []
     return [HEALTHY_UNTIL(place=trajectory.curve.place(-1), loss=trajectory.curve.loss(-1))]

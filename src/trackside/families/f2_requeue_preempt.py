@@ -39,7 +39,8 @@ from __future__ import annotations
 from trackside.evidence import Missing
 from trackside.facts.logs.ending import Ending
 from trackside.family import Family
-from trackside.finding import Certainty, Finding, Sentence, ShellCommand, absent, action, present
+from trackside.finding import Certainty, Finding, Sentence, absent, action, present
+from trackside.remedies import RESUBMIT_REQUEUABLE
 
 PREEMPTED = Sentence("preempted by the scheduler")
 PREEMPTED_RERUN = Sentence("preempted by the scheduler; the job ran again and completed")
@@ -59,15 +60,14 @@ OWN_REQUEUE_WORKED = Sentence("the application's own requeue worked as intended"
 OTHER_JOB_UNKNOWN = Sentence("which job took the nodes")
 NOTHING_TO_DEBUG = Sentence("nothing to debug; make sure that checkpoints are saved often enough")
 RESUBMIT = Sentence(
-    "resubmit with the options of the first submission, from the last checkpoint if there is one, and allow Slurm to "
-    "requeue it"
+    "resubmit it with the same options, from the last checkpoint if there is one, and allow Slurm to requeue it"
 )
-REQUEUE = ShellCommand("sbatch --requeue {script}")
 ONE_ATTEMPT = Sentence("one attempt was recorded ({state}), with no requeue or preemption")
 
 
 def judge(ending: Ending) -> Finding | Missing:
-    """Attempts, notices, else the controller's log; the number of restarts; and whether the last attempt completed."""
+    """Judge by the attempts and the notices, else by the controller's log; name the number of restarts and how the last
+    attempt ended."""
     if ending.missing_end is not None:
         return ending.missing_end
     jobs, state = ending.jobs, ending.state
@@ -113,7 +113,7 @@ def judge(ending: Ending) -> Finding | Missing:
             *([OWN_REQUEUE_WORKED()] if ending.requests and not preempted else []),
         ],
         cannot_decide=[OTHER_JOB_UNKNOWN()] if preempted else [],
-        actions=[action(NOTHING_TO_DEBUG) if over else action(RESUBMIT, REQUEUE)],
+        actions=[action(NOTHING_TO_DEBUG) if over else action(RESUBMIT, *RESUBMIT_REQUEUABLE)],
         since=min((float(time) for time in times if isinstance(time, (int, float))), default=None),
         at=notices[0].at if notices else None,
         variant="preempted" if preempted else "requeued",

@@ -20,13 +20,14 @@ The work after the last checkpoint. If the progress rate is known, so is the mis
 
 Do next
 -------
-Healthy but slow: raise the limit, or resume in a second job. Finished without exiting: check what runs after
-the last step (uploads, process-group teardown, loader threads).
+Healthy but slow: raise `--time`, or resume in a second job. Finished without exiting: check what runs after the
+last step (uploads, process-group teardown, loader threads). Silent: if it happens again, dump the stacks while it
+is silent (`srun --jobid=JOB_ID --overlap py-spy dump --pid PID`).
 
 What it cannot decide
 ---------------------
-Whether the run was working when it was ended, without progress lines or metrics of its last part. GPUs that are
-busy at the power level of waiting, and move no data, do not show work.
+Whether the run was working when it was ended, without progress lines or metrics of its last part. GPUs that only
+spin look busy, but draw little power and move no data: that does not show work.
 
 References
 ----------
@@ -67,7 +68,7 @@ REPORTED_DONE = Sentence("the job had reported that it was done: {line}")
 NO_STEP_LOGGED = Sentence("no training step was recognized in the log")
 REACHED = Sentence("progress at the limit: {place}")
 REACHED_OF = Sentence("progress at the limit: {done:plain} of {planned}")
-NOTHING_PRINTED = Sentence("nothing was printed for {seconds} before the limit")
+NOTHING_PRINTED = Sentence("the last line with a time was printed {seconds} before the limit")
 UNACCOUNTED = Sentence("the completed steps, at their pace, do not account for {seconds} of the run")
 TIME_MISSING = Sentence("{left} remained: about {seconds} at that pace")
 MEANINGS = {
@@ -80,9 +81,9 @@ MEANINGS = {
 WORKING_OR_STUCK = Sentence("whether the run was working or stuck")
 NEXT_STEPS = {
     "after_end": Sentence("look at what runs after the last step: uploads, process-group teardown, loader threads"),
-    "no_progress": Sentence("rerun with progress printed, and dump the stacks of the ranks if it stays silent"),
+    "no_progress": Sentence("rerun with progress printed, and dump the stacks of its ranks if it stays silent"),
     "undecided": Sentence("rerun with time stamps in the log or GPU metrics, which distinguish slow from hung"),
-    "silent": Sentence("rerun with the NCCL watchdog on, and dump the stacks while it is silent"),
+    "silent": Sentence("if it falls silent again, dump the stacks of its ranks before the limit ends it"),
     "slow": Sentence("raise --time, or resume in a second job from the last checkpoint if there is one"),
 }
 RAISE_LIMIT_BY = Sentence(

@@ -42,8 +42,9 @@ from trackside.facts.logs.ending import RECORDED, Ending
 from trackside.facts.logs.exceptions import Exceptions
 from trackside.facts.training.learning import Trajectory
 from trackside.family import Family
-from trackside.finding import Certainty, Claim, Finding, Sentence, ShellCommand, absent, action, present
+from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, present
 from trackside.model import Event, EventRole, Record, Run
+from trackside.remedies import RESUBMIT
 
 SLURM_REASONS = ("time_limit", "preemption", "requeue", "node_failure", "dependency", "unkillable", "out_of_memory")
 """Reasons for which Slurm itself ends a job."""
@@ -52,22 +53,27 @@ WITHOUT_STEPS = frozenset(("lsf", "flux", "htcondor"))
 """Parsers of batch systems that cancel whole jobs only."""
 
 CANCELED = Sentence("canceled by a user")
+PROBABLY_CANCELED = Sentence("canceled, most likely with scancel")
 INTERRUPTED = Sentence("interrupted from the keyboard (Ctrl-C)")
-CANCELED_BY = Sentence("canceled by user {who}")
+CANCELED_BY = Sentence("canceled by {who}")
 CANCELED_BY_OWNER = Sentence("canceled by the user who submitted it ({who})")
-REQUESTED_BY = Sentence("user {who} requested its cancellation from the controller")
+REQUESTED_BY = Sentence("{who} requested its cancellation from the controller")
 REQUESTED_BY_OWNER = Sentence("the user who submitted it ({who}) requested its cancellation from the controller")
 SUBMITTED_BY = Sentence("the job was submitted by {owner}")
-NOTICE_WITHOUT_REASON = Sentence("the scheduler's notice gives no reason: {line}")
+NOTICE_WITHOUT_REASON = Sentence(
+    "Slurm's notice names no time limit, preemption or node failure, as after scancel: {line}"
+)
 INTERRUPT_LINE = Sentence("the run was interrupted: {line}")
 ENDED_ON_PURPOSE = Sentence("somebody ended the run on purpose; that is not a fault")
 REASON_UNKNOWN = Sentence("why it was canceled")
+INTERRUPT_UNEXPLAINED = Sentence("why it was interrupted")
 USER_UNKNOWN = Sentence("who canceled it: no record names the user")
 RESUBMIT_IF_WANTED = Sentence(
-    "if the run is still wanted, resubmit it with the options of the first submission, from the last checkpoint if "
-    "there is one"
+    "if the run is still wanted, resubmit it with the same options, from the last checkpoint if there is one"
 )
-RESUBMIT_SCRIPT = ShellCommand("sbatch {script}")
+START_AGAIN = Sentence(
+    "nothing to fix; if the run is still wanted, start it again, from the last checkpoint if there is one"
+)
 ENDED_BY_SLURM = Sentence("Slurm itself ended the run: {line}")
 NO_CANCEL = Sentence("no cancellation notice in the log")
 
@@ -93,17 +99,20 @@ def judge(ending: Ending, exceptions: Exceptions, trajectory: Maybe[Trajectory],
         return Missing("no scheduler record of the job was given")
     shows += () if isinstance(trajectory, Missing) else trajectory.until
     first = notices[0] if notices else None if interrupt is None else interrupt[0]
+    interrupted = interrupt is not None and not notices and recorded is None
+    headline = INTERRUPTED if interrupted else CANCELED if recorded is not None or sender else PROBABLY_CANCELED
+    unknown_reason = INTERRUPT_UNEXPLAINED() if interrupted else REASON_UNKNOWN()
     return present(
         Certainty.SUPPORTED if record is None else Certainty.ESTABLISHED,
         "none",
         shows,
-        headline=(INTERRUPTED if interrupt is not None and not notices and recorded is None else CANCELED)(),
+        headline=headline(),
         implies=[ENDED_ON_PURPOSE()],
-        cannot_decide=[REASON_UNKNOWN(), *([] if sender or interrupt is not None else [USER_UNKNOWN()])],
-        actions=[action(RESUBMIT_IF_WANTED, RESUBMIT_SCRIPT)],
+        cannot_decide=[unknown_reason, *([] if sender or interrupt is not None else [USER_UNKNOWN()])],
+        actions=[action(START_AGAIN) if interrupted else action(RESUBMIT_IF_WANTED, *RESUBMIT)],
         since=run.end if first is None or first.time is None else first.time,
         at=None if first is None else first.at,
-        variant="interrupt" if interrupt is not None and not notices and recorded is None else "scancel",
+        variant="interrupt" if interrupted else "scancel",
     )
 
 
@@ -151,13 +160,15 @@ def _sender(ending: Ending, record: Record | None) -> list[Claim]:
     else:
         return []
     field = "uid" if str(sender.value).isdigit() else "user"
+    prefix = "uid " if field == "uid" else ""
+    who = derived(prefix + str(sender.value), sender)
     row = next((row for row in jobs.records if row.get(field) is not None), None)
     if row is None:
-        return [sentence(who=sender)]
+        return [sentence(who=who)]
     owner = jobs.value(row, field)
     if str(owner.value) == str(sender.value):
-        return [by_owner(who=derived(sender.value, sender, owner))]
-    return [sentence(who=sender), SUBMITTED_BY(owner=derived(str(owner.value), owner))]
+        return [by_owner(who=derived(who.value, sender, owner))]
+    return [sentence(who=who), SUBMITTED_BY(owner=derived(prefix + str(owner.value), owner))]
 
 
 def _concerns_job(notice: Event, ending: Ending, exceptions: Exceptions) -> bool:

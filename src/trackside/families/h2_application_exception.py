@@ -37,10 +37,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trackside.evidence import derived
 from trackside.facts.gpu.startup import StartupUse
 from trackside.facts.hardware.reports import HardwareReports
 from trackside.facts.logs.ending import Ending
-from trackside.facts.logs.exceptions import Exceptions, error_in_brief, named_exception, source_line
+from trackside.facts.logs.exceptions import Exceptions, error_in_brief, error_type, named_exception, source_line
 from trackside.facts.logs.fault_rules import classify
 from trackside.facts.logs.order import points_before
 from trackside.facts.logs.restarts import MAY_RECUR, LauncherRestarts
@@ -84,9 +85,20 @@ CLASS_REMEDIES = {
 CRASHED = Sentence("crashed during training: {error}")
 CRASHED_AT = Sentence("crashed during training in {place}: {error}")
 RESTARTED_AFTER = Sentence("the launcher restarted the workers after an exception: {error}")
-COMPLETED_NEVERTHELESS = Sentence("the run completed nevertheless: {how}")
+COMPLETED = Sentence("the run completed: {how}")
+COMPLETED_IN_SPITE = Sentence("the run completed in spite of {error}: {how}")
 NO_EXCEPTION = Sentence("no exception in the log")
-NO_OWN_EXCEPTION = Sentence("no exception in the log is an unhandled one of the job's own code")
+NO_OWN_EXCEPTION = Sentence("the log has no unhandled exception of the job's own code")
+OTHER_EXCEPTION = Sentence("the exception in the log is about {topic}, which has a family of its own: {type}")
+TOPICS = {
+    "oom": "GPU memory",
+    "collective": "a collective",
+    "rendezvous": "connecting the ranks",
+    "checkpoint": "a checkpoint",
+    "storage": "a file system",
+    "interrupt": "an interrupt",
+    "host_memory": "host memory",
+}
 RAISED_BEFORE_STEP = Sentence("{type} was raised before any logged step")
 
 
@@ -107,13 +119,16 @@ def judge(
     ):
         return survived
     if good_end is not None and ending.jobs:
-        return absent(COMPLETED_NEVERTHELESS(how=good_end))
+        raised = own_exceptions or [row for row in exceptions.frame.events if row.role is EventRole.ROOT]
+        if not raised:
+            return absent(COMPLETED(how=good_end))
+        return absent(COMPLETED_IN_SPITE(error=error_in_brief(exceptions.frame, raised[-1]), how=good_end))
     if not own_exceptions:
-        return absent((NO_OWN_EXCEPTION if exceptions.frame else NO_EXCEPTION)(count=exceptions.frame.reduce("count")))
+        return absent(_why_none(exceptions))
     row = own_exceptions[0]
     training = _training_before(trajectory, use, row, limits)
     if training is None and not any(row.get("step") for row in trajectory.milestones):
-        return absent(RAISED_BEFORE_STEP(type=exceptions.frame.value(row, "type"), count=trajectory.count))
+        return absent(RAISED_BEFORE_STEP(type=error_type(exceptions.frame, row), count=trajectory.count))
     frame_field = next((name for name in FRAME_CLAIMS if row.get(name) is not None), None)
     shows = [exceptions.raised(row), *([] if training is None else [training])]
     kind = classify(row)
@@ -138,6 +153,15 @@ def judge(
         fault_class=kind,
         exception=named_exception(row),
     )
+
+
+def _why_none(exceptions: Exceptions) -> Claim:
+    """Why no exception of the log is of this family."""
+    row = next((row for row in exceptions.frame.events if row.get("about") in TOPICS), None)
+    if row is not None and row.role is EventRole.ROOT:
+        kind = error_type(exceptions.frame, row)
+        return OTHER_EXCEPTION(type=kind, topic=derived(TOPICS[str(row.get("about"))], kind))
+    return (NO_OWN_EXCEPTION if exceptions.frame else NO_EXCEPTION)(count=exceptions.frame.reduce("count"))
 
 
 def _training_before(trajectory: Trajectory, use: StartupUse, row: Event, limits: Limits) -> Claim | None:

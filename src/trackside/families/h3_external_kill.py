@@ -23,7 +23,9 @@ The work after the last checkpoint.
 
 Do next
 -------
-Look for a `timeout` in the job script, watchdogs and clean-up scripts on the node, and ask the operators.
+SIGHUP means that the terminal or the SSH session closed: start the run in tmux, with setsid or as a batch job
+(torchrun handles SIGHUP itself, so nohup alone does not protect it). SIGTERM: look for a `timeout` in the job
+script, and for watchdogs and clean-up scripts in the node's system log at that time (`sudo journalctl --since TIME`).
 
 What it cannot decide
 ---------------------
@@ -37,23 +39,42 @@ References
 
 from __future__ import annotations
 
+import datetime as dt
+
 from trackside.catalog.signals import signal_name
-from trackside.evidence import Missing
+from trackside.evidence import Missing, Value, derived
 from trackside.facts.fact import Maybe
 from trackside.facts.logs.ending import CUT_SHORT, ENDED_WELL, RECORDED, Ending, exit_signal
-from trackside.facts.logs.stop_signals import SIGTERM, STOP_SIGNALS, StopSignals
+from trackside.facts.logs.stop_signals import SIGHUP, SIGTERM, STOP_SIGNALS, StopSignals
 from trackside.facts.training.learning import Trajectory
 from trackside.family import Family
-from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, present
+from trackside.finding import Action, Certainty, Claim, Finding, Sentence, ShellCommand, absent, action, present
+from trackside.model import Event
 
 STOPPED = Sentence("stopped from outside the job; the sender of the signal is unknown")
+STOPPED_BY = Sentence("stopped by {signal} from outside the job; its sender is unknown")
+HUNG_UP = Sentence("stopped by {signal}: the terminal or SSH session probably closed")
 FIRST_REPORT = Sentence("first report of the stop: {line}")
+RECEIVED = Sentence("{signal} was received: {line}")
 RECORDED_WITHOUT_REASON = Sentence("the scheduler recorded {state} and gives no reason")
 STOPPED_BY_OTHERS = Sentence("something outside the job stopped it")
 SENDER_UNKNOWN = Sentence("who sent the signal")
 SCHEDULER_UNKNOWN = Sentence("whether the scheduler sent it: no scheduler record was given")
 FIND_SENDER = Sentence(
-    "look for a timeout command in the job script, and ask the cluster's operators what stopped it on the node"
+    "find what sent the signal: a timeout command in the job script, or a person or a service on the node, whose "
+    "system log shows who was logged in and what was stopped at that time"
+)
+SHOW_SYSTEM_LOG = (
+    ShellCommand("ssh {node} \"sudo journalctl --since '{since}' --until '{until}'\""),
+    ShellCommand("sudo journalctl --since '{since}' --until '{until}'"),
+)
+READ_CONTROLLER_LOG = Sentence("see what the controller's log says about the job, on the controller's host")
+SHOW_CONTROLLER_LOG = ShellCommand("grep -w {job} \"$(scontrol show config | awk '/SlurmctldLogFile/ {{print $3}}')\"")
+AROUND_S = 120.0
+"""Seconds before and after the signal for which the system log is shown."""
+DETACH = Sentence(
+    "start it detached from the terminal: in tmux, with setsid, or as a batch job; torchrun handles SIGHUP itself, so "
+    "that nohup alone does not protect it"
 )
 SCHEDULER_EXPLAINS = Sentence("the scheduler explains the end: {line}")
 NO_SIGNAL = Sentence("no process reports a received signal")
@@ -72,22 +93,40 @@ def judge(stops: StopSignals, ending: Ending, trajectory: Maybe[Trajectory]) -> 
         return absent(FAILURE_EXPLAINS(line=stops.accounted))
     if state is None and not ending.launchers and not ending.exits and not stops.frame:
         return Missing("no scheduler record of the job was given")
-    shows = [FIRST_REPORT(line=line), *([] if state is None else [RECORDED_WITHOUT_REASON(state=state)])]
-    shows += () if isinstance(trajectory, Missing) else trajectory.until
     number = exit_signal(sign)
     signal = number or SIGTERM
+    named = None if number is None else derived(signal_name(number), line)
+    shows = [FIRST_REPORT(line=line) if named is None else RECEIVED(signal=named, line=line)]
+    shows += [] if state is None else [RECORDED_WITHOUT_REASON(state=state)]
+    shows += () if isinstance(trajectory, Missing) else trajectory.until
     return present(
         Certainty.POSSIBLE if state is None else Certainty.SUPPORTED,
         "unknown",
         shows,
-        headline=STOPPED(),
+        headline=STOPPED() if named is None else (HUNG_UP if number == SIGHUP else STOPPED_BY)(signal=named),
         implies=[STOPPED_BY_OTHERS()],
         cannot_decide=[SENDER_UNKNOWN(), *([SCHEDULER_UNKNOWN()] if state is None else [])],
-        actions=[action(FIND_SENDER)],
+        actions=[action(DETACH)] if number == SIGHUP else _find_sender(sign, line, ending),
         since=sign.time,
         at=sign.at,
         signal=(signal_name(signal), signal) if number in (*STOP_SIGNALS, None) else None,
     )
+
+
+def _find_sender(sign: Event, line: Value, ending: Ending) -> list[Action]:
+    """How to find the sender: in the system log around the signal, else around the run's end, and in the controller's
+    log if it was not given."""
+    time = sign.time if sign.time is not None or ending.time is None else ending.time.number
+    controller = [action(READ_CONTROLLER_LOG, SHOW_CONTROLLER_LOG)] if ending.jobs and not ending.changes else []
+    if time is None:
+        return [action(FIND_SENDER), *controller]
+    since, until = (
+        dt.datetime.fromtimestamp(time + shift, dt.UTC).strftime("%Y-%m-%d %H:%M") for shift in (-AROUND_S, AROUND_S)
+    )
+    return [
+        action(FIND_SENDER, *SHOW_SYSTEM_LOG, since=derived(since, line), until=derived(until, line)),
+        *controller,
+    ]
 
 
 def _contradiction(ending: Ending) -> Claim | None:

@@ -21,8 +21,8 @@ The work after the last complete checkpoint; the newest checkpoint may be trunca
 
 Do next
 -------
-Full disk or quota: free space, keep fewer checkpoints. Read-only, stale or I/O errors: report to the operators;
-rerun on another node or mount.
+Full disk or quota: free space (`df -h`, `df -i`, `quota -s`), keep fewer checkpoints. Read-only, stale or I/O errors:
+check the file server and the node's mounts; rerun on other nodes if only this node has lost it.
 
 What it cannot decide
 ---------------------
@@ -58,6 +58,8 @@ HEADLINES = {
     "unreachable": Sentence("a file server stopped answering"),
 }
 """Reason -> the answer in one clause; of others :data:`STORAGE_FAILED`."""
+SERVER_HEADLINE = Sentence("file server {server} stopped answering")
+SERVER_PATTERN = re.compile(r"\bserver ([A-Za-z0-9][\w.-]{0,62}),? (?:is )?not responding")
 PATH_HEADLINES = {
     "full": Sentence("a file system is full: no space for {path}"),
     "quota": Sentence("the disk quota is exceeded: no space for {path}"),
@@ -84,15 +86,22 @@ FREE_SPACE = Sentence(
 )
 FREE_SPACE_IN = Sentence("free space in {folder} or use another folder (for /tmp set TMPDIR), and resume or resubmit")
 SHOW_SPACE_IN = (
-    ShellCommand("{node_shell} 'df -h {folder}; df -i {folder}; quota -s'"),
+    ShellCommand("ssh {node} 'df -h {folder}; df -i {folder}; quota -s'"),
     ShellCommand("df -h {folder}; df -i {folder}; quota -s"),
 )
-SHOW_SPACE = (ShellCommand("{node_shell} 'df -h; df -i; quota -s'"), ShellCommand("df -h; df -i; quota -s"))
-CHECK_MOUNT = Sentence("check the file server, and its mounts on that node")
-SHOW_MOUNTS = ShellCommand("{node_shell} 'dmesg -T | tail -n 30; findmnt -t nfs,nfs4,lustre,gpfs,beegfs,ceph'")
-REPORT_TO_OPERATORS = Sentence(
-    "report it to the cluster's operators, and rerun on another node or file system "
-    "with the options of the first submission"
+SHOW_SPACE = (ShellCommand("ssh {node} 'df -h; df -i; quota -s'"), ShellCommand("df -h; df -i; quota -s"))
+CHECK_SERVER = Sentence("check that file server {server} answers, from the node too")
+SHOW_SERVER = (
+    ShellCommand("ssh {node} 'findmnt -t nfs,nfs4; sudo dmesg -T | grep {server}'"),
+    ShellCommand("findmnt -t nfs,nfs4; sudo dmesg -T | grep {server}"),
+)
+CHECK_MOUNT = Sentence("check the file server, and its mounts on the node")
+SHOW_MOUNTS = (
+    ShellCommand("ssh {node} 'sudo dmesg -T | tail -n 30; findmnt -t nfs,nfs4,lustre,gpfs,beegfs,ceph'"),
+    ShellCommand("sudo dmesg -T | tail -n 30; findmnt -t nfs,nfs4,lustre,gpfs,beegfs,ceph"),
+)
+RERUN = Sentence(
+    "rerun with the same options once the file system works; if only this node has lost it, now, on other nodes"
 )
 ERROR_HANDLED = Sentence("a file operation failed, and the run continued: {line}")
 NO_STORAGE_FAILURE = Sentence("no failure of a file system in the log")
@@ -114,17 +123,21 @@ def judge(exceptions: Exceptions, faults: StorageFaults, ending: Ending) -> Find
         shows.append((SERVER_SILENT if server_silent else REPORTED_AS)(line=faults.line(last[0])))
     kernel = any(row.plane == "kernel" for row in last)
     is_jobs_own = faults.reason in CAUSED_BY_JOB
+    server = next((name for row in last if (name := _server(faults, row)) is not None), None)
     path = _path(exceptions, cause) if is_jobs_own and raised else None
     return present(
         Certainty.ESTABLISHED if raised or (kernel and ended) else Certainty.SUPPORTED,
         "job" if is_jobs_own else "infrastructure",
         shows,
-        headline=_headline(faults, path),
+        headline=_headline(faults, path) if server is None else SERVER_HEADLINE(server=server),
         implies=[NO_SPACE() if is_jobs_own else FILE_SYSTEM_FAILED()],
         cannot_decide=[DATA_OWNER_UNKNOWN() if is_jobs_own else FAILURE_UNEXPLAINED()],
         actions=[_free_space(path)]
         if is_jobs_own
-        else [action(CHECK_MOUNT, SHOW_MOUNTS), action(REPORT_TO_OPERATORS, *RESUBMIT_ELSEWHERE)],
+        else [
+            action(CHECK_MOUNT, *SHOW_MOUNTS) if server is None else action(CHECK_SERVER, *SHOW_SERVER, server=server),
+            action(RERUN, *RESUBMIT_ELSEWHERE),
+        ],
         since=cause.time,
         at=cause.at,
         variant=faults.reason.replace("_", "-"),
@@ -133,6 +146,12 @@ def judge(exceptions: Exceptions, faults: StorageFaults, ending: Ending) -> Find
         exception=named_exception(cause) if raised else None,
         latent=not raised and not ended,  # a line alone, without a bad end, is a warning
     )
+
+
+def _server(faults: StorageFaults, row: Event) -> Value | None:
+    """The file server that a line of the kernel names."""
+    match = SERVER_PATTERN.search(row.text) if faults.reason == "unreachable" else None
+    return None if match is None else derived(match[1], faults.line(row))
 
 
 def _path(exceptions: Exceptions, cause: Event) -> Value | None:

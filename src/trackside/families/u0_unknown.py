@@ -2,7 +2,7 @@
 
 Meaning
 -------
-The run ended, or is, in a state that none of the other families explains with the given evidence. It is an
+No other family explains, with the given evidence, how the run ended or what it is doing now. It is an
 answer, not a failure: naming a cause without evidence would be worse. A job that has not started is not a
 failure: the only question is what it waits for.
 
@@ -21,11 +21,11 @@ A person has to investigate; the verdict lists what was seen and what would sett
 
 Do next
 -------
-Collect what the unknown families ask for, and diagnose again. For a pending job: do what its reason requires.
+Collect what the undecided families need, and diagnose again. For a pending job: do what its reason requires.
 
 What it cannot decide
 ---------------------
-Everything but what was seen. When a pending job will start.
+The cause of the end. When a pending job will start.
 
 References
 ----------
@@ -59,7 +59,7 @@ NEXT_STEPS = {
     "wait": Sentence("wait, and ask Slurm for its priority and expected start"),
     "change": Sentence("change what it requests, or submit it again: as it is, it will not start"),
     "release": Sentence("release it once it may run"),
-    "ask": Sentence("ask the cluster's operators: it will not start by itself"),
+    "ask": Sentence("it will not start by itself: an operator of the cluster has to remove what it waits for"),
 }
 SHOW_JOB = ShellCommand("squeue --start -j {id}; scontrol show job -d {id}")
 LAST_LINE = Sentence("the log's last line is: {line}")
@@ -68,7 +68,7 @@ NOTHING_FITS = Sentence(
     "nothing in the inputs points to a cause", running="nothing in the inputs points to a fault so far"
 )
 ADD_INPUTS = Sentence(
-    "add what is missing of these, and run diagnose again: the job's whole output, its sacct record, and the kernel "
+    "run diagnose again with whichever of these you have: the job's whole output, its sacct record, and the kernel "
     "logs and GPU metrics of its nodes"
 )
 

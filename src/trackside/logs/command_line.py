@@ -139,7 +139,7 @@ def _parse_shell(line: Line) -> Event | None:
     if shell is None and ": line " not in line.text:
         return None
     role = EventRole.ROOT if _JOB_COMMANDS.search(match["what"]) else EventRole.CONFIRMATION
-    return _exception(line, "CommandNotFound", line.text, role)
+    return _exception(line, "ShellError", line.text, role)
 
 
 @PARSER.pattern(
@@ -155,7 +155,7 @@ def _parse_shell(line: Line) -> Event | None:
     avoids=("execve traced",),
 )
 def _slurm_exec(line: Line, match: re.Match[str]) -> Event:
-    return _message_event(line, match, "CommandNotFound")
+    return _message_event(line, match, "ShellError")
 
 
 _CONTAINER = re.compile(

@@ -12,6 +12,8 @@ from trackside.verdict import confidence
 
 LOG_SLACK_S = 1.0
 """Log lines about the same moment may differ in time by this much."""
+MIN_LINES_APART = 100
+"""Processes that fail together print within fewer lines than this, in any order."""
 METRIC_SLACK_S = 60.0
 """The same if a metric dates one of the two: its time is known only to a window."""
 SAME_GPU_SLACK_S = 600.0
@@ -48,15 +50,16 @@ def arbitrate(findings: Sequence[Finding], families: Sequence[Family]) -> Ranked
     others = [finding for finding in present_findings if finding is not primary and _is_fault(finding)]
     causes = [
         finding for finding in others if primary.family in explains[finding.family] and _may_cause(finding, primary)
-    ]  # which a cycle of explanations or a time left second: never "then"
+    ]  # a cause that ranked second (a cycle of explanations, or a time) is no consequence
     others = [finding for finding in others if not (finding in causes and _named_by(primary, finding))]
-    consequences = tuple(finding for finding in others if finding.family in chain and finding not in causes)
-    warnings = tuple(finding for finding in others if finding.family not in chain or finding in causes) + tuple(
-        finding for finding in latent if finding is not primary
-    )
+    related = [finding for finding in others if finding.family in chain and finding not in causes]
+    earlier = [finding for finding in related if _is_earlier(finding, primary)]
+    consequences = tuple(finding for finding in related if finding not in earlier)
+    unrelated = [finding for finding in others if finding not in related]
+    warnings = (*unrelated, *earlier, *(finding for finding in latent if finding is not primary))
     others_and_health = [finding for finding in findings if finding.role != "last_resort" and finding is not primary]
     open_codes = {finding.family for finding in others_and_health if finding.outcome is Outcome.UNKNOWN} | {
-        finding.family for finding in warnings if not finding.latent
+        finding.family for finding in unrelated
     }
     rival = bool(rivals.get(primary.family, frozenset()) & open_codes)
     pattern = confidence.pattern(primary, consequences, rival)
@@ -94,6 +97,14 @@ def _unexplained(
     open_ = [fault for fault in open_ if fault in others or _strength(fault) > strongest]
     causes = [fault for fault in open_ if fault.role != "disposition"]
     return causes or open_ or list(faults)
+
+
+def _is_earlier(finding: Finding, primary: Finding) -> bool:
+    """Whether it stands so far above the primary in the same log that it can be no consequence of it."""
+    here, there = finding.at, primary.at
+    if here is None or there is None or here.path != there.path or there.line - here.line < MIN_LINES_APART:
+        return False
+    return finding.since is None or primary.since is None or finding.since < primary.since - LOG_SLACK_S
 
 
 def _may_cause(cause: Finding, effect: Finding) -> bool:

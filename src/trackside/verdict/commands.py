@@ -8,8 +8,11 @@ from dataclasses import replace
 
 from trackside.evidence import Missing, Value
 from trackside.facts.fact import Facts
+from trackside.facts.logs.ending import BAD_STATES
 from trackside.facts.run_names import RunNames
 from trackside.finding import Action, Finding, Sentence
+
+ENDED_STATES = BAD_STATES | {"COMPLETED"}
 
 
 def fill_commands(finding: Finding, facts: Facts) -> Finding:
@@ -21,6 +24,8 @@ def fill_commands(finding: Finding, facts: Facts) -> Finding:
     if any(_needed(action.sentence, *action.commands) - action.values.keys() for action in finding.actions):
         run_names = facts.get(RunNames)  # not before: its queries may be expensive
         names = {} if isinstance(run_names, Missing) else run_names.of(finding)
+    if facts.run.disposition in ENDED_STATES:  # its processes are gone
+        names = {name: value for name, value in names.items() if name not in ("pid", "pids")}
     return replace(finding, actions=tuple(_filled(finding.actions, names)))
 
 

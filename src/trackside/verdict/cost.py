@@ -23,6 +23,7 @@ from trackside.facts.cost.wasted_time import (
     EVEN_STEPS,
     EVEN_STEPS_OF_ATTEMPT,
     LAST_CHECKPOINT_COMPLETE,
+    NOTHING_BEFORE_TRAINING,
     UNSAVED,
     USABLE_BEFORE_FAULT,
     USELESS_AFTER_FAULT,
@@ -45,24 +46,22 @@ MIN_HOURS = 0.0005
 """Fewer GPU-hours than this are not listed."""
 
 STARTUP = CostPart(
-    "startup", Sentence("the run failed before its first training step: the whole allocation"), ALL_WASTED
+    "startup", Sentence("the whole allocation, because the log shows no training step"), NOTHING_BEFORE_TRAINING
 )
-WHOLE_RUN = CostPart("all", Sentence("the run trained almost nothing: the whole allocation"), ALL_WASTED)
+WHOLE_RUN = CostPart("all", Sentence("the whole allocation, because the run hardly trained"), ALL_WASTED)
 BEFORE_FIRST_STEP = CostPart(
-    "startup", Sentence("from the start until it hung, before its first training step"), ALL_WASTED
+    "startup", Sentence("from the start until it hung, before its first training step"), NOTHING_BEFORE_TRAINING
 )
-NEVER_SAVED = CostPart(
-    "work", Sentence("the work from the start to the end (no checkpoint was seen)"), UNSAVED, at_most=True
-)
+NEVER_SAVED = CostPart("work", Sentence("the work from the start to the end"), UNSAVED, at_most=True)
 UNSAVED_BEFORE = CostPart(
     "work",
-    Sentence("the work from the start to the fault (no checkpoint was seen)"),
+    Sentence("the work from the start to the fault"),
     UNSAVED,
     at_most=True,
 )
 UNSAVED_STEPS = CostPart(
     "work",
-    Sentence("the work up to the fault at step {last} (no checkpoint was seen)"),
+    Sentence("the work up to the fault at step {last}"),
     UNSAVED,
     at_most=True,
 )

@@ -57,12 +57,10 @@ def _with_partial_rows(finding: Finding, unanswered: UnansweredSources, absence_
 
 def _rests_on_no_row(finding: Finding) -> bool:
     """Whether a family is ruled out only because the log has no row of some kind."""
-    counts = [value for claim in finding.because for value in claim.values.values()]
-    return (
-        finding.outcome is Outcome.ABSENT
-        and bool(counts)
-        and all(value.value == 0 and all(cite.plane == "log" for cite in value.cites) for value in counts)
-    )
+    values = [value for claim in finding.because for value in claim.values.values()]
+    cites = [cite for value in values for cite in value.cites]
+    counted = all(cite.plane == "log" and cite.query and cite.query.reducer == "count" for cite in cites)
+    return finding.outcome is Outcome.ABSENT and bool(values) and counted and all(value.value == 0 for value in values)
 
 
 def _as_unknown(finding: Finding, missing: Iterable[str], collect: Iterable[str] = ()) -> Finding:

@@ -18,7 +18,7 @@ from trackside.model import Event
 WORKING_RATIO = 0.5
 """Fraction of the good phase's usual level; below it, work has not started yet."""
 MIN_SLOWDOWN = 1.1
-"""Ratio below which the two phases count as equally fast: paces vary by a few percent."""
+"""Two phases count as equally fast if their ratio is smaller: paces vary by a few percent."""
 
 EXTRA_TIME = CostPart(
     "slow",

@@ -98,7 +98,7 @@ def test_an_unstamped_checkpoint_is_dated_by_its_step(waste_of: WasteOf) -> None
 def test_all_work_is_lost_without_a_checkpoint_and_the_assumption_is_stated(waste_of: WasteOf) -> None:
     waste = waste_of([*steps(10, 300, 60), *CRASH], row("FAILED", "1:0", 0, 940))
     assert kinds(waste) == {"work": waste.gpu_hours}
-    assert waste.lost[0].what.endswith("(no checkpoint was seen)")
+    assert waste.lost[0].assumption.startswith("No checkpoint appears in the log")
     assert "No checkpoint appears in the log" in waste.lost[0].assumption
 
 

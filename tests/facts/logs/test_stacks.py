@@ -151,7 +151,7 @@ class TestCollectiveHang:
         assert result.primary.certainty is Certainty.SUPPORTED
         texts = sentences(result)
         assert "Ranks 0-2 waited in all_reduce, at train.py:31 in step" in texts
-        assert "Rank 3 did not reach it and stayed at data.py:42 in load_batch" in texts
+        assert "Rank 3 did not reach it: the stack shows data.py:42 in load_batch" in texts
         assert not result.primary.cannot_decide
 
     def test_py_spy_dumps_give_the_same_sentences(self, tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ class TestCollectiveHang:
         assert result.family == "C2"
         texts = sentences(result)
         assert "process 11 and process 12 waited in all_reduce, at train.py:31 in step" in texts
-        assert "process 13 did not reach it and stayed at data.py:42 in load_batch" in texts
+        assert "process 13 did not reach it: the stack shows data.py:42 in load_batch" in texts
         assert not any("other.py" in sentence for sentence in texts)
 
     def test_a_rank_outside_the_backward_pass_is_missing(self, tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ class TestIdleHang:
     def test_stacks_without_a_collective_are_an_idle_hang(self, tmp_path: Path) -> None:
         result = verdict(tmp_path, agent_lines(*(sleeps(rank) for rank in range(4))))
         assert (result.family, result.primary.ranks) == ("C3", (0, 1, 2, 3))
-        assert "Ranks 0-3 stayed at data.py:42 in load_batch" in sentences(result)
+        assert "The stack of ranks 0-3 shows data.py:42 in load_batch" in sentences(result)
         assert "absence_unexplained" not in [sentence_name(claim) for claim in result.primary.cannot_decide]
         ruled_out = [finding for finding in result.ruled_out if finding.family == "C2"]
         assert ruled_out

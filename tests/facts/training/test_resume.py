@@ -7,7 +7,7 @@ import pytest
 from tests.families.rows import curve, event, exception, short_job, store
 from trackside.facts.fact import Facts
 from trackside.facts.training.parent_run import ParentRun
-from trackside.facts.training.resume import Resume, what_failed
+from trackside.facts.training.resume import Resume, load_failure
 from trackside.model import Run
 from trackside.stores.memory import MemoryStore
 
@@ -29,7 +29,7 @@ def resume(evidence_store: MemoryStore, run: Run | None = None) -> Resume:
 )
 def test_a_failed_load_is_classified_by_its_message(message: str, failure: str) -> None:
     row = exception("RuntimeError", message, about="checkpoint")
-    assert what_failed(row) == failure
+    assert load_failure(row) == failure
     assert resume(store(row)).failed_load is row
 
 

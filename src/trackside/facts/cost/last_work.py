@@ -28,7 +28,7 @@ class Limits:
     """Thresholds for the end of work."""
 
     working_share: float = 0.1
-    """Share of the usual level below which the GPUs were idle."""
+    """GPUs below this share of their usual level were idle."""
     silent_intervals: float = 3.0
     """Multiple of the typical interval between logged steps after which work has ended."""
     min_pause_s: float = 60.0

@@ -6,6 +6,7 @@ is rarely the one at fault: ranks that wait time out, the one they wait for is s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -40,7 +41,17 @@ FIRST_ERRORS: Mapping[str, Sentence] = {
     "heartbeats": Sentence("a rank's watchdog stopped responding: {line}"),
     "states": Sentence("a rank reported its last collectives: {line}"),
     "mismatches": Sentence("the ranks did not enter the same collective: {line}"),
+    "peers": CONNECTION_LOST,
+    "nccl": Sentence("NCCL reported an error: {line}"),
 }
+PROCESS_RAISED = Sentence("a process raised {line}")
+LOST = re.compile(
+    r"connection (?:was )?(?:closed|reset|lost|refused|aborted)|closed by (?:remote )?peer|remote process exited"
+    r"|reset by peer|broken pipe|lost (?:connection|peer)",
+    re.IGNORECASE,
+)
+"""An error that says that a connection was lost."""
+TIMED_OUT = re.compile(r"time ?out|timed out", re.IGNORECASE)
 RANKS_REPORTED = Sentence("{ranks} reported the failed collective")
 RANKS_MISSING = Sentence("{ranks} did not arrive, by the reports of the others")
 RANKS_BEHIND = Sentence("{ranks} had enqueued fewer collectives than the others")
@@ -75,6 +86,16 @@ class CollectiveComplaints:
         return next(iter(earliest_first(row for _, row in self.strong or self.rows)), None)
 
     @property
+    def raised_only(self) -> bool:
+        """Whether there are only exceptions, of which none says that something timed out: then nothing hung."""
+        texts = (f"{row.text} {row.get('message')}" for _, row in self.rows)
+        return (
+            bool(self.rows)
+            and {name for name, _ in self.rows} == {"exceptions"}
+            and not any(map(TIMED_OUT.search, texts))
+        )
+
+    @property
     def exception(self) -> tuple[str, str] | None:
         """Type and message of the first exception about a collective."""
         rows = (row for row in self.frames["exceptions"].events if row.get("about") == "collective")
@@ -93,7 +114,8 @@ class CollectiveComplaints:
         if kind is None or first is None:
             return ()
         frame = self.frames[kind]
-        shows = [FIRST_ERRORS.get(kind, CONNECTION_LOST)(line=frame.value(first, "text"))]
+        lost = CONNECTION_LOST if LOST.search(f"{first.text} {first.get('message')}") else PROCESS_RAISED
+        shows = [FIRST_ERRORS.get(kind, lost)(line=frame.value(first, "text"))]
         ranks = cited_ranks(frame, [row for name, row in self.rows if name == kind])
         return (*shows, RANKS_REPORTED(ranks=ranks)) if ranks is not None and kind != "mismatches" else tuple(shows)
 

@@ -40,6 +40,17 @@ LISTED_AS = Sentence("the scheduler lists it as {state}")
 EXIT_CODE = Sentence("a process exited with code {code}")
 EXIT_SIGNAL = Sentence("a process was ended by {signal}")
 NOTICE_REASON = Sentence("the scheduler's notice gives the reason {reason}")
+NOTICE_ENDS: Mapping[str, Sentence] = {
+    "time_limit": Sentence("the run hit its time limit"),
+    "cancelled": Sentence("the run was canceled"),
+    "preemption": Sentence("the run was preempted"),
+    "requeue": Sentence("the run was requeued"),
+    "node_failure": Sentence("a node of the run failed"),
+    "out_of_memory": Sentence("the scheduler reported that the run exceeded its memory limit"),
+    "launch_failure": Sentence("a step of the run could not be launched"),
+    "revoked": Sentence("the run's allocation was revoked"),
+}
+"""A notice's reason -> how the run ended; of others :data:`NOTICE_REASON`."""
 REPORTS_END = "the log reports its end"
 
 BAD_STATES = frozenset(
@@ -126,6 +137,11 @@ class Ending:
         return self.jobs.value(rows[0], "name") if rows else None
 
     @property
+    def by_slurm(self) -> bool:
+        """Whether Slurm ran the job, by its records, its notices in the output, or the controller's log."""
+        return bool(self.jobs or self.notices or self.changes)
+
+    @property
     def running(self) -> bool:
         """Whether the scheduler lists the job as not finished."""
         return self.state is not None and self.state.value in LIVE_STATES
@@ -195,7 +211,7 @@ class Ending:
         if self.state is not None:
             return RECORDED(state=source)
         if self._failed is None:
-            return NOTICE_REASON(reason=source)
+            return NOTICE_ENDS.get(str(source.value), NOTICE_REASON)(reason=source)
         row = self._failed[1]
         number = exit_signal(row)
         if number is not None:

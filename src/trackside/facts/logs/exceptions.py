@@ -12,7 +12,7 @@ r"""Exceptions in a run's logs, and which of them can be its cause: four orderin
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from trackside.evidence import Evidence, Frame, Missing, Value, derived
@@ -25,8 +25,16 @@ from trackside.model import Event, EventRole
 from trackside.query import events
 
 JOB_RAISED = Sentence("the job raised {type}: {message}")
+NOT_RAISED: Mapping[str, tuple[str, Sentence]] = {
+    "ShellError": (
+        "a failed command", Sentence("a command or script was not found or could not be run: {message}")
+    ),
+    "ContainerError": ("a container error", Sentence("the container could not be started: {message}")),
+    "SharedLibraryError": ("a missing library", Sentence("a shared library could not be loaded: {message}")),
+}  # fmt: skip
+"""Types of errors that no program raised as an exception -> their name in a sentence, and what happened."""
 
-MAX_HEADLINE_CHARS = 100
+MAX_HEADLINE_CHARS = 120
 """Characters of an error in a headline; the claim below has all of it."""
 _SOURCE_CODE = re.compile(r"#\s*(?:if|ifdef|ifndef|define|include|pragma)\b|//|/\*")
 _COMPILER_ERROR = re.compile(r"\berror: ")
@@ -116,7 +124,20 @@ def earliest_first(events: Iterable[Event]) -> list[Event]:
 
 def type_and_message(frame: Frame, row: Event) -> dict[str, Value]:
     """Type and message of an exception, as the values of a claim."""
-    return {"type": frame.value(row, "type"), "message": frame.value(row, "message")}
+    return {"type": error_type(frame, row), "message": frame.value(row, "message")}
+
+
+def error_type(frame: Frame, row: Event) -> Value:
+    """The type of an exception, or what to call an error that is none."""
+    value = frame.value(row, "type")
+    name, _ = NOT_RAISED.get(str(value.value), (None, None))
+    return value if name is None else derived(name, value)
+
+
+def raised_claim(frame: Frame, row: Event) -> Claim:
+    """The claim that the job raised an exception, or that an error occurred that is none."""
+    _, sentence = NOT_RAISED.get(str(row.get("type")), ("", JOB_RAISED))
+    return sentence(**type_and_message(frame, row))
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,7 +156,7 @@ class Exceptions:
 
     def raised(self, row: Event) -> Claim:
         """The claim that the job raised it."""
-        return JOB_RAISED(**self.values(row))
+        return raised_claim(self.frame, row)
 
 
 @fact({"exceptions": events("exception"), "signals": events("signal_received")})
@@ -153,7 +174,10 @@ def error_in_brief(frame: Frame, row: Event) -> Value:
     values = type_and_message(frame, row)
     name, message = (str(row.get(field) or "").strip() for field in ("type", "message"))
     first_line = _informative_line(message)
-    text = f"{name.rpartition('.')[2]}: {first_line}" if first_line else name.rpartition(".")[2]
+    if name in NOT_RAISED and first_line:
+        text = first_line
+    else:
+        text = f"{name.rpartition('.')[2]}: {first_line}" if first_line else name.rpartition(".")[2]
     if len(text) > MAX_HEADLINE_CHARS:
         text = _FOLDERS.sub("\N{HORIZONTAL ELLIPSIS}/", text)  # a file's name is more informative than its folders
     if len(text) > MAX_HEADLINE_CHARS:

@@ -26,9 +26,12 @@ MEMORY_RAN_OUT_LINE = Sentence("GPU memory ran out on {ranks}: {line}")
 MEMORY_RAN_OUT_ON = Sentence("GPU memory ran out on {ranks}")
 ALLOCATION_FAILED = Sentence("the allocation of {requested} failed on a GPU with {total}")
 LARGER_THAN_GPU = Sentence("a single allocation of {requested} is larger than the GPU's memory of {total}")
+ALLOCATION_FAILED_FREE = Sentence(
+    "the allocation of {requested} failed on a GPU with {total}, of which {free} were free"
+)
 ALLOCATION_SIZE = Sentence("the failed allocation was {requested}")
-FAILED_DURING = Sentence("it failed during: {phase}")
-FAILED_IN_PASS = Sentence("it failed in the {phase} pass")
+FAILED_DURING = Sentence("the allocation failed in this phase: {phase}")
+FAILED_IN_PASS = Sentence("the allocation failed in the {phase} pass")
 MEMORY_FRAGMENTED = Sentence(
     "the allocator had reserved {reserved} and used only {allocated}: free memory was fragmented"
 )
@@ -65,7 +68,7 @@ class GpuMemoryErrors:
 
     @cached_property
     def survived(self) -> Claim | None:
-        """That the last error was handled: training, or the run's own end, came after it."""
+        """The claim that the last error was handled: training, or the run's own end, came after it; None if not."""
         ends = self.ending.ends.where(lambda row: row.get("status") != "aborted")
         if self.unhandled:
             after = last_after(self.unhandled[-1], ends.events)
@@ -101,7 +104,10 @@ class GpuMemoryErrors:
             sentence = (
                 LARGER_THAN_GPU if self.bytes("requested_bytes") > self.bytes("total_bytes") else ALLOCATION_FAILED
             )
-            claims.append(sentence(requested=sizes["requested_bytes"], total=sizes["total_bytes"]))
+            values = {"requested": sizes["requested_bytes"], "total": sizes["total_bytes"]}
+            if sentence is ALLOCATION_FAILED and "free_bytes" in sizes:
+                sentence, values = ALLOCATION_FAILED_FREE, {**values, "free": sizes["free_bytes"]}
+            claims.append(sentence(**values))
         elif "requested_bytes" in sizes:
             claims.append(ALLOCATION_SIZE(requested=sizes["requested_bytes"]))
         if self.cause.get("phase") not in (None, "unknown"):
@@ -109,9 +115,9 @@ class GpuMemoryErrors:
             claims.append(sentence(phase=self.frame.value(self.cause, "phase")))
         return tuple(claims)
 
-    def in_pieces(self, share: float) -> Claim | None:
-        """That the allocator had reserved but not used more than a share of the GPU's memory, if that would have been
-        enough."""
+    def fragmentation_claim(self, share: float) -> Claim | None:
+        """The claim that free memory was fragmented: the allocator had reserved but not used more than a share of the
+        GPU's memory, and the request was smaller. None if not."""
         spare = self.bytes("reserved_bytes") - self.bytes("allocated_bytes")
         if "allocated_bytes" not in self.sizes or spare < self.bytes("requested_bytes"):
             return None
@@ -119,8 +125,20 @@ class GpuMemoryErrors:
             return None
         return MEMORY_FRAGMENTED(reserved=self.sizes["reserved_bytes"], allocated=self.sizes["allocated_bytes"])
 
+    @property
+    def fitted_by_sum(self) -> bool:
+        """Whether free memory, and what the allocator had reserved but not used, add up to the request."""
+        spare = max(0.0, self.bytes("reserved_bytes") - self.bytes("allocated_bytes"))
+        known = {"free_bytes", "allocated_bytes"} <= self.sizes.keys()
+        return known and 0 < self.bytes("requested_bytes") <= self.bytes("free_bytes") + spare
+
+    @property
+    def names_split_size(self) -> bool:
+        """Whether the error is of a PyTorch before expandable segments: its advice, if any, is another option."""
+        return "expandable_segments" not in f"{self.cause.text} {self.cause.get('message') or ''}"
+
     def neighbor(self, share: float) -> Claim | None:
-        """That other processes used more than a share of the GPU's memory."""
+        """The claim that other processes used more than a share of the GPU's memory; None if they did not."""
         total = self.bytes("total_bytes")
         if not total or self.bytes("other_process_bytes") <= share * total:
             return None

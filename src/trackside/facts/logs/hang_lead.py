@@ -25,8 +25,8 @@ from trackside.finding import Certainty, Claim, Culprit, Sentence
 from trackside.model import Event, Run
 
 NOTHING_PRINTED = Sentence(
-    "the run printed nothing for {seconds} before it ended",
-    running="the run has printed nothing for {seconds}",
+    "the last line with a time was printed {seconds} before the run ended",
+    running="the last line with a time was printed {seconds} ago",
 )
 UNACCOUNTED = Sentence("the completed steps, at their pace, do not account for {seconds} of the run")
 ENDED_AT = Sentence("the run ended at {time}")

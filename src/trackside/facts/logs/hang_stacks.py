@@ -1,6 +1,6 @@
 r"""Where each rank is in the code, by stacks taken during a hang.
 
-Of each process the training thread counts: one in a collective, else the main thread. Stacks after which the run
+Only the training thread of each process counts: one in a collective, else the main thread. Stacks after which the run
 continued are ignored.
 """
 
@@ -25,13 +25,13 @@ WAIT_GPU = Sentence(
     running="{ranks} wait for a backward pass or the GPU, at {place}",
 )
 STAYED_ELSEWHERE = Sentence(
-    "{ranks} did not reach it and stayed at {place}", running="{ranks} have not reached it and are at {place}"
+    "{ranks} did not reach it: the stack shows {place}", running="{ranks} have not reached it and are at {place}"
 )
 OTHER_COLLECTIVE = Sentence(
     "{ranks} waited in another collective than the others: {call}, at {place}",
     running="{ranks} wait in another collective than the others: {call}, at {place}",
 )
-STAYED_AT = Sentence("{ranks} stayed at {place}", running="{ranks} are at {place}")
+STAYED_AT = Sentence("the stack of {ranks} shows {place}", running="{ranks} are at {place}")
 WAIT_IN_PROCESSES, WAIT_GPU_PROCESSES, STAYED_ELSEWHERE_PROCESSES, STAYED_AT_PROCESSES = (
     Sentence(sentence.text.replace("{ranks}", "{processes}"), sentence.running.replace("{ranks}", "{processes}"))
     for sentence in (WAIT_IN, WAIT_GPU, STAYED_ELSEWHERE, STAYED_AT)

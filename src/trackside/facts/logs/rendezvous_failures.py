@@ -1,7 +1,7 @@
 r"""Failed rendezvous at start-up, after which no process group formed.
 
-Of several failures the most informative one is reported: a final one, or a retried one if the final ones only report a
-timeout.
+If there are several failures, the most informative one is reported: a final one, or a retried one if the final ones
+only report a timeout.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from trackside.evidence import Evidence, Frame
+from trackside.evidence import Evidence, Frame, derived
 from trackside.facts.fact import fact
 from trackside.facts.logs.exceptions import Exceptions
 from trackside.facts.logs.order import last_after
@@ -39,17 +39,10 @@ ADDRESS_IS = Sentence("the address is {address}")
 ADDRESSES = {
     "port_in_use": Sentence("the port is {address}"),
     "interface": Sentence("the interface is {address}"),
-    "timeout": Sentence("the message names {address}"),
 }
 RANK_NEVER_REGISTERED = Sentence(
-    (
-        "the ranks that report the error had reached the store ({count:failures} to reach an address): some "
-        "rank never registered there"
-    ),
-    running=(
-        "the ranks that report the error reached the store ({count:failures} to reach an address): some rank "
-        "has not registered there"
-    ),
+    ("the ranks that report the error had reached the store, and waited there for another rank"),
+    running=("the ranks that report the error reached the store, and wait there for another rank"),
 )
 REPORTED_BY = Sentence("reported by {ranks}")
 FIX_RANKS = Sentence(
@@ -57,9 +50,12 @@ FIX_RANKS = Sentence(
     "resubmit"
 )
 FIX_INTERFACE = Sentence(
-    "set NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME to the interface between the nodes, or unset both"
+    "set NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME in the job script to the interface between the nodes, or unset both"
 )
-FIX_PORT = Sentence("use a free port for the coordinator, for example one derived from the job id")
+FIX_PORT = Sentence(
+    "use a free port for the coordinator, for example one derived from the job id, and pass it to the launcher "
+    "(torchrun: --master-port $MASTER_PORT)"
+)
 FIX_NAME = Sentence(
     "use a host name that every node resolves, such as the first one that scontrol show hostnames prints"
 )
@@ -70,8 +66,8 @@ FIX_START = Sentence(
     "check in the job script that the launch command starts every rank on every node, each with its own rank number"
 )
 FIX_NETWORK = Sentence(
-    "check in the job script, from every node, that the coordinator's address and port respond, and that every rank "
-    "starts"
+    "while the job waits at start-up, check from each of its nodes that the coordinator's address and port respond, "
+    "and that every rank runs"
 )
 NEVER_CONNECTED = Sentence("the ranks never connected to each other")
 HEADLINES = {
@@ -80,7 +76,7 @@ HEADLINES = {
     FIX_PORT: Sentence("the ranks never connected: the coordinator's port is in use"),
     FIX_NAME: Sentence("the ranks never connected: the coordinator's host name does not resolve"),
     FIX_ADDRESS: Sentence("the ranks never connected: nothing listens at the coordinator's address"),
-    FIX_START: Sentence("the ranks never connected: some of them never started"),
+    FIX_START: Sentence("the ranks never connected: some of them never joined"),
 }
 """Remedy -> the answer in one clause; of others :data:`NEVER_CONNECTED`."""
 HEADLINES_AT = {
@@ -91,8 +87,8 @@ HEADLINES_AT = {
     "unreachable": Sentence("the ranks never connected: {address} is unreachable"),
 }
 """Reason -> the same, if the failure names the address."""
-ONLY_JOINED = Sentence("the ranks never connected: only {address}")
-CLIENTS_JOINED = re.compile(r"\d+/\d+ clients joined")
+ONLY_JOINED = Sentence("the ranks never connected: {joined} of {all} joined in time")
+CLIENTS_JOINED = re.compile(r"(\d+)/(\d+) clients joined")
 """How many ranks arrived, which a timeout names in place of an address."""
 REMEDIES: Mapping[str, tuple[Culprit, Sentence]] = {
     "duplicate_rank": ("job", FIX_RANKS),
@@ -162,17 +158,21 @@ class RendezvousFailures:
     def headline(self) -> Claim | None:
         """The answer, with the address or the number of ranks that the failure names; None if it names neither."""
         address = str(self.most_informative.get("address") or "")
-        sentence = (
-            ONLY_JOINED if CLIENTS_JOINED.fullmatch(address) else HEADLINES_AT.get(self.reason) if address else None
-        )
-        return None if sentence is None else sentence(address=self.frame.value(self.most_informative, "address"))
+        sentence = HEADLINES_AT.get(self.reason) if address else None
+        value = self.frame.value(self.most_informative, "address") if address else None
+        if value is not None and (joined := CLIENTS_JOINED.fullmatch(address)) is not None:
+            counts = (derived(int(number), value) for number in joined.groups())
+            return ONLY_JOINED(**dict(zip(("joined", "all"), counts, strict=True)))
+        return None if sentence is None or value is None else sentence(address=value)
 
     @property
     def claims(self) -> list[Claim]:
         """What failed, at which address, and who reported it."""
         frame, telling, reason = self.frame, self.most_informative, self.reason
-        claims = [FAILURES.get(reason, START_FAILED)(line=frame.value(telling, "text"))]
-        if telling.get("address") is not None:
+        text = frame.value(telling, "text")
+        line = derived(str(text.value).lstrip(": "), text)
+        claims = [FAILURES.get(reason, START_FAILED)(line=line)]
+        if telling.get("address") is not None and self.headline is None:  # which contains the address
             claims.append(ADDRESSES.get(reason, ADDRESS_IS)(address=frame.value(telling, "address")))
         if self.rank_absent:
             claims.append(RANK_NEVER_REGISTERED(count=frame.reduce("count", "address")))

@@ -45,8 +45,8 @@ class Limits:
     max_unstamped_lines: int = 20
     """Number of lines without a time after the last stamped one that a run prints in a moment: warnings, a summary."""
     open_share: float = 0.35
-    """The same, from which it is unclear what the run did: start-up, saves and evaluations take at most a third of
-    healthy runs."""
+    """It is unclear what the run did if its steps do not explain at least this share: start-up, saves and evaluations
+    take at most a third of healthy runs."""
 
 
 @dataclass(frozen=True, eq=False)

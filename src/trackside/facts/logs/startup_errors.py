@@ -13,7 +13,14 @@ from functools import cached_property
 from trackside.evidence import Evidence, Frame, Missing, Value
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.logs.ending import Ending
-from trackside.facts.logs.exceptions import JOB_RAISED, Exceptions, type_and_message, unhandled_exceptions
+from trackside.facts.logs.exceptions import (
+    NOT_RAISED,
+    Exceptions,
+    error_type,
+    raised_claim,
+    type_and_message,
+    unhandled_exceptions,
+)
 from trackside.facts.ranks import cited_ranks, ranks_in_summary
 from trackside.facts.training.learning import Trajectory
 from trackside.finding import Claim, Sentence
@@ -68,14 +75,18 @@ class StartupErrors:
     @property
     def type(self) -> Value:
         """The type of the earliest exception."""
-        return self.frame.value(self.unhandled[0], "type")
+        return error_type(self.frame, self.unhandled[0])
 
     @cached_property
     def claims(self) -> Sequence[Claim]:
         """The exception and its ranks, the root exception, and the location in the job's own code."""
         frame, cause = self.frame, self.unhandled[0]
-        values = type_and_message(frame, cause)
-        claims = [JOB_RAISED(**values) if self.ranks is None else RAISED_ON(**values, ranks=self.ranks)]
+        by_ranks = self.ranks is not None and str(cause.get("type")) not in NOT_RAISED
+        claims = [
+            RAISED_ON(**type_and_message(frame, cause), ranks=self.ranks)
+            if by_ranks and self.ranks is not None
+            else raised_claim(frame, cause)
+        ]
         if cause.get("root_type") not in (None, cause.get("type")):
             claims.append(CAUSED_BY(type=frame.value(cause, "root_type"), message=frame.value(cause, "root_message")))
         if cause.get("user_frame") is not None:

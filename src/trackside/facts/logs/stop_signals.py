@@ -15,8 +15,8 @@ from trackside.facts.training.learning import Trajectory
 from trackside.model import Event, EventRole
 from trackside.query import events
 
-SIGTERM = 15
-STOP_SIGNALS = (SIGTERM, 1)
+SIGTERM, SIGHUP = 15, 1
+STOP_SIGNALS = (SIGTERM, SIGHUP)
 """Signals that ask a process to end: SIGTERM, and SIGHUP when its session ends."""
 TIMEOUT_EXIT_CODE = 124
 """Exit code of coreutils' timeout."""
@@ -77,7 +77,7 @@ def _other_causes(sign: Event, evidence: Evidence, ending: Ending, exceptions: E
             escalated = exit_signal(row) == 9 and follows(row, sign) is True  # SIGKILL after SIGTERM
             if _is_failure(row) and (row.role is EventRole.ROOT or not escalated):
                 yield frame.value(row, "text")
-    for row in exceptions.unhandled:
+    for row in reversed(exceptions.unhandled):  # the last one is the nearest to the signal
         if follows(row, sign) is not True:
             yield exceptions.frame.value(row, "type")
     for frame in (evidence["deaths"], evidence["oom_kills"], evidence["timeouts"], ending.interrupts):

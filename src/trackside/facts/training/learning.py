@@ -280,7 +280,7 @@ class Trajectory:
 
     @cached_property
     def learned(self) -> tuple[Claim, ...]:
-        """That the loss fell, if its level is meaningful."""
+        """The claim that the loss fell, if its level is meaningful."""
         curve = self.curve
         if len(curve.rows) < 2 or not curve.level_has_meaning or not curve.fell:
             return ()

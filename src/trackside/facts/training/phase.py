@@ -12,8 +12,8 @@ from trackside.facts.training.learning import Trajectory, last_logged, place_of
 from trackside.finding import Claim, Sentence
 from trackside.model import Event
 
-GPUS_HAD_COMPUTED = Sentence("the GPUs had computed for {seconds} before it")
-NO_STEP_BEFORE = Sentence("no training step was recognized in the log before it")
+GPUS_HAD_COMPUTED = Sentence("the GPUs had computed for {seconds} before the failure")
+NO_STEP_BEFORE = Sentence("no training step was recognized in the log before the failure")
 
 
 @dataclass(frozen=True, eq=False)

@@ -29,8 +29,12 @@ SCHEDULER_RESTARTS = Sentence("restarts by the scheduler: {restarts}")
 HAS_DEPENDENCY = Sentence("the job was submitted with dependency {dependency}")
 CONTINUES_JOB = Sentence("job {id} continues an earlier one")
 
-LoadFailure = Literal["mismatch", "corrupt", "absent", "unreadable"]
+LoadFailure = Literal["mismatch", "corrupt", "absent", "unreadable", "old_torch", "not_weights"]
+NEEDED_TORCH = re.compile(r"upgrade torch to at least v?([\d.]*\d)")
+"""What transformers says if torch is too old to load a file that is not safetensors."""
 FAILURES: tuple[tuple[LoadFailure, re.Pattern[str]], ...] = (
+    ("old_torch", NEEDED_TORCH),
+    ("not_weights", re.compile(r"Weights only load failed|WeightsUnpickler")),
     ("mismatch", re.compile(r"size mismatch|shape|Missing key|Unexpected key|loading state_dict|not match|incompatib",
                             re.IGNORECASE)),
     ("corrupt", re.compile(
@@ -59,7 +63,7 @@ class Resume:
     ending: Ending
     run: Run
     loads: Frame
-    absences: Frame
+    missing_messages: Frame
     """Library messages about a missing checkpoint."""
     requests: Frame
     restarts: Frame
@@ -82,19 +86,19 @@ class Resume:
     def loaded(self) -> Value | None:
         """The load message that no later line contradicts."""
         for row in self.loads.events:
-            if last_after(row, self.absences.events) is None:
+            if last_after(row, self.missing_messages.events) is None:
                 return self.loads.value(row, "text")
         return None
 
     @property
     def no_load(self) -> Claim:
-        """That no load message counts."""
+        """The claim that no load message counts."""
         return (LOADS_CONTRADICTED if self.loads else NO_LOAD_REPORTED)(count=self.loads.reduce("count"))
 
     @cached_property
     def missing(self) -> Event | None:
         """The first message about a missing checkpoint."""
-        return next(iter(self.absences.events), None)
+        return next(iter(self.missing_messages.events), None)
 
     @cached_property
     def request(self) -> Event | None:
@@ -110,9 +114,9 @@ class Resume:
     @cached_property
     def requested(self) -> tuple[Claim, ...]:
         """The first request line, whatever it names."""
-        return tuple(self.asks(row) for row in self.requests.events[:1])
+        return tuple(self.request_claim(row) for row in self.requests.events[:1])
 
-    def asks(self, row: Event) -> Claim:
+    def request_claim(self, row: Event) -> Claim:
         """The claim for one of ``requests``."""
         return RESUME_REQUESTED(line=self.requests.value(row, "text"))
 
@@ -134,17 +138,17 @@ class Resume:
 
 @fact({
     "loads": events("checkpoint_loaded"),
-    "absences": events("checkpoint_missing"),
+    "missing_messages": events("checkpoint_missing"),
     "requests": events("resume_requested"),
     "restarts": events("launcher_restart"),
 })  # fmt: skip
 def resume(evidence: Evidence, exceptions: Exceptions, ending: Ending, run: Run) -> Resume:
     """Missing if no log was given."""
-    frames = (evidence[name] for name in ("loads", "absences", "requests", "restarts"))
+    frames = (evidence[name] for name in ("loads", "missing_messages", "requests", "restarts"))
     return Resume(exceptions, ending, run, *frames)
 
 
-def what_failed(exception: Event) -> LoadFailure:
+def load_failure(exception: Event) -> LoadFailure:
     """What is wrong with the checkpoint, by the exception of its load."""
     root = f"{_text(exception)} {exception.get('root_type')}: {exception.get('root_message')}"
     return next((failure for failure, pattern in FAILURES if pattern.search(root)), "unreadable")

@@ -33,7 +33,7 @@ RULES: tuple[Rule, ...] = (
     ),
     config("container-option", r"^ContainerError: (?s:.{0,600})(?:mount|argument|option|workdir|chdir)"),
     asset("container-image", r"^ContainerError: "),
-    env("command", r"^(?:CommandNotFound|SharedLibraryError): "),
+    env("command", r"^(?:ShellError|SharedLibraryError): "),
     config("script-path", r"can't open file|can't find '__main__'"),
     # -- environment: shared memory, limits, hardware and drivers
     env("shared-memory", r"(?i:shared memory\(shm\)|/dev/shm|shared memory (?:segment|object)|out of shared memory)"),

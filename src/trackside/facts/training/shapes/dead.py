@@ -10,14 +10,14 @@ from trackside.facts.training.shapes.shape import Limits, Shape, Variant, from_t
 from trackside.finding import Certainty, Sentence
 
 DEAD_PLATEAU = Sentence(
-    "the loss repeats {loss} to the digit from {place} to the end ({count:logged steps}) with a gradient "
+    "the loss is {loss} at every logged step from {place} to the end ({count:logged steps}) with a gradient "
     "norm of {gradient}; the highest was {highest}",
-    running="the loss repeats {loss} to the digit from {place} on ({count:logged steps} so far) with a gradient norm "
-    "of {gradient}; the highest was {highest}",
+    running="the loss has been {loss} at every logged step since {place} ({count:logged steps} so far) with a "
+    "gradient norm of {gradient}; the highest was {highest}",
 )
 LOSS_REPEATS = Sentence(
-    "the loss repeats {loss} to the digit from {place} to the end ({count:logged steps}); the highest was {highest}",
-    running="the loss repeats {loss} to the digit from {place} on ({count:logged steps} so far); "
+    "the loss is {loss} at every logged step from {place} to the end ({count:logged steps}); the highest was {highest}",
+    running="the loss has been {loss} at every logged step since {place} ({count:logged steps} so far); "
     "the highest was {highest}",
 )
 GRADIENT_VANISHED = Sentence(

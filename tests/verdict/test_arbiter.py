@@ -1,0 +1,22 @@
+"""The ranking of findings: what is a consequence, and what only stands in the same log."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.families.rows import exception, root, store
+from trackside.families import families
+from trackside.model import Run
+from trackside.verdict.arbiter import arbitrate
+from trackside.verdict.engine import judge_all
+
+
+@pytest.mark.parametrize(("line", "consequences"), [(13, ()), (590, ("A1",))])
+def test_an_error_far_above_its_explanation_is_a_warning_and_no_consequence(
+    line: int, consequences: tuple[str, ...]
+) -> None:
+    rows = store(exception("AssertionError", "no config", line), root("cuda_oom", 600, requested_bytes=1 << 34))
+    ranked = arbitrate(judge_all(rows, Run()), families())
+    assert ranked.primary.family == "B1"
+    assert tuple(finding.family for finding in ranked.consequences) == consequences
+    assert ("A1" in [finding.family for finding in ranked.warnings]) is not bool(consequences)
