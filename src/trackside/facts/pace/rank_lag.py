@@ -44,7 +44,7 @@ class Limits(outliers.Limits):
     """Minimum data for a comparison."""
 
     min_steps: int = 20
-    """Minimum number of steps printed by every compared rank (fewer are no lasting lag)."""
+    """Minimum number of steps printed by every compared rank: fewer do not show a lasting lag."""
     min_ranks: int = 3
     """With two ranks there is no median."""
 
@@ -165,6 +165,6 @@ RANK_LAG: Mapping[str, Query] = {
 
 @fact(RANK_LAG, limits=Limits())
 def rank_lag(evidence: Evidence, run: Run, limits: Limits) -> RankLag:
-    """Covers what ranks print and export, which may be nothing."""
+    """Times that ranks print or export, or their seconds in collectives; without them it says what is missing."""
     missing = unmet_need(evidence, (tuple(RANK_LAG),))
     return RankLag(evidence["ranks"], evidence.grid("own_step"), run, limits, missing)
