@@ -188,7 +188,7 @@ class Throttling:
 
 @fact({"memory": metric("gpu_memory_used_bytes").over("run", "avg")}, limits=Limits())
 def throttling(evidence: Evidence, clocks: Clocks, limits: Limits) -> Throttling:
-    """Clocks with throttle reasons, counters of throttled time, or temperatures; missing without them."""
+    """Throttle reasons, counters of throttled time, or clocks with temperatures; missing without them."""
     windows_by_row: dict[int, Rows] = {}
     brief = None
     at_work = [np.flatnonzero(row) for row in clocks.working]

@@ -34,9 +34,7 @@ TASKS_WAITED: Mapping[str, Sentence] = {
     "io": Sentence("host tasks waited for storage {share} of the time (median)"),
 }
 NODE_TASKS_WAITED = Sentence("tasks on {node} waited for a CPU {share} of the time (median)")
-NODE_TASKS_WAITED_MORE = Sentence(
-    "tasks on {node} waited for a CPU {share} of the time, on the median host {others}"
-)
+NODE_TASKS_WAITED_MORE = Sentence("tasks on {node} waited for a CPU {share} of the time, on the median host {others}")
 
 
 @dataclass(frozen=True)

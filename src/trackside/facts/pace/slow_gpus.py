@@ -44,9 +44,7 @@ SLOW_SM = Sentence(
 SLOW_BUSY = Sentence(
     "the {signal} is {own} on {gpus} and {others} on the others, which wait in a spinning kernel (medians), for {seconds}"
 )
-SLOW_WAIT = Sentence(
-    "time in collectives per {window}: {own} on {gpus}, {others} on the others, which wait (medians)"
-)
+SLOW_WAIT = Sentence("time in collectives per {window}: {own} on {gpus}, {others} on the others, which wait (medians)")
 PEERS_BUSY = Sentence("the others wait in a spinning kernel: {signal} {busy} (median)")
 EQUAL_WORK: Mapping[str, Sentence] = {
     "launches": Sentence(
@@ -57,8 +55,10 @@ EQUAL_WORK: Mapping[str, Sentence] = {
     ),
 }
 LOW_CLOCK = Sentence("SM clock: {own} on {gpus}, {others} on the others (medians)")
-COMPUTE_ALIKE = Sentence("all GPUs compute alike: {signal} from {low} to {high} (medians)")
-AFFECTED_ALIKE = Sentence("all GPUs are affected alike: {signal} from {low} to {high} (medians)")
+COMPUTE_ALIKE = Sentence("all GPUs compute alike: {signal} from {low} to {high} (medians of {seconds} of training)")
+AFFECTED_ALIKE = Sentence(
+    "all GPUs are affected alike: {signal} from {low} to {high} (medians of {seconds} of training)"
+)
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,8 @@ class SlowGpus:
             part = grid.during(duty.start, duty.end)
             rows = int(np.nanargmax(levels)), int(np.nanargmin(levels))
             high, low = (grid_of_gpu(part, activity.gpus[row]).value("median") for row in rows)
-            return (sentence(high=high, low=low, signal=derived(TITLES[name], high)),)
+            seconds = derived(duty.seconds, high, unit="s")
+            return (sentence(high=high, low=low, signal=derived(TITLES[name], high), seconds=seconds),)
         return ()
 
     @cached_property

@@ -17,11 +17,13 @@ from trackside.query import events
 
 NO_LOG = Sentence("no job output was given: progress and errors are unknown")
 NO_SCHEDULER = Sentence("no scheduler record was given: the final state is not certain")
-NO_KERNEL = Sentence("no kernel log was given: GPU and memory faults cannot be ruled out")
-NO_KERNEL_OF = Sentence("no kernel log of {nodes} was given: faults there cannot be ruled out")
+NO_KERNEL = Sentence(
+    "no kernel log was given: GPU hardware faults (Xids) and processes that the kernel killed may be missing here"
+)
+NO_KERNEL_OF = Sentence("no kernel log of {nodes} was given: hardware faults there may be missing here")
 CUT_OFF = Sentence(
-    "the last line of {path} has no line end: the log may be cut",
-    running="the last line of {path} has no line end: it is still being written",
+    "{path} does not end with a newline: the log may be cut",
+    running="{path} does not end with a newline: it is still being written",
 )
 LOGS_OF_SOME_RANKS = Sentence("logs of {ranks} were given, of {world} ranks in all")
 STEPS_SAMPLED = Sentence(
@@ -62,7 +64,7 @@ def preflight(
     telemetry: Maybe[TelemetryTrust],
     run: Run,
 ) -> Preflight:
-    """Covers the inputs; nothing is required."""
+    """Nothing: it covers the inputs that were given."""
     claims = [*unanswered.claims, *_input_claims(evidence, unanswered, ending, run)]
     if evidence.has("logs"):
         progress = None if isinstance(trajectory, Missing) else trajectory.progress
