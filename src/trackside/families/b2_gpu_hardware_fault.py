@@ -259,10 +259,10 @@ def _ruled_out(history: FaultHistory) -> Finding | Missing:
         hardware = any(isinstance(number, int) and xid(number).blame == "hardware" for number in numbers)
         sentence = XID_BY_ANOTHER_ERROR if hardware else ONLY_APPLICATION_XIDS
         because.append(sentence(xid=xids.value(own[-1], "xid"), line=xids.value(own[-1], "text")))
-    for row in history.reports.foreign_xids[-1:]:
-        because.append(
-            FOREIGN_XID(**{name: xids.value(row, name) for name in ("xid", "pci")}, line=xids.value(row, "text"))
-        )
+    because += [
+        FOREIGN_XID(xid=xids.value(row, "xid"), pci=xids.value(row, "pci"), line=xids.value(row, "text"))
+        for row in history.reports.foreign_xids[-1:]
+    ]
     because += [*history.reports.health.application[-1:], *history.reports.health.clean]
     if not xids and history.reports.has_kernel_log:
         because.append(NO_XID(count=xids.reduce("count")))

@@ -66,8 +66,8 @@ class Limits:
     min_steps: int = 6
     """Minimum number of steps: up to five are mostly start-up."""
     starved_share: float = 0.5
-    """The step mostly waits if the median share of data wait is at least this. A real eight-GPU run that was only mildly starved
-    shows 0.1 to 0.2."""
+    """The step mostly waits if the median share of data wait is at least this. A real eight-GPU run that was only
+    mildly starved shows 0.1 to 0.2."""
     noticeable_share: float = 0.25
     """A share of at least this is worth a warning."""
     idle_duty: float = 0.25
@@ -78,7 +78,8 @@ class Limits:
     busy_duty: float = 0.85
     """The GPU is fed if its mean engine activity is at least this and its SMs work as well."""
     working_sm: float = 0.4
-    """The SMs work as well if their mean activity is at least this: GPUs that only wait in collectives stay below it."""
+    """The SMs work as well if their mean activity is at least this: GPUs that only wait in collectives stay below
+    it."""
     min_stalls: int = 5
     """Minimum number of recurring time spans without any GPU work."""
     stalled_share: float = 0.2
@@ -110,8 +111,8 @@ CAUSE_UNKNOWN = Sentence(
     "the cause: slow input, checkpoint saves, other work on the host, or a model too small for this GPU"
 )
 MORE_CPUS = Sentence(
-    "request more CPUs (--cpus-per-task), or decode and tokenize before training: the CPUs are busy, and more data-loader "
-    "workers need free ones"
+    "request more CPUs (--cpus-per-task), or decode and tokenize before training: the CPUs are busy, and more "
+    "data-loader workers need free ones"
 )
 SPEED_UP_INPUT = Sentence(
     "use more data-loader workers and prefetch, put the data on faster or local storage, and decode or "

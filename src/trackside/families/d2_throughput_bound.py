@@ -109,8 +109,8 @@ SAVE_LESS = Sentence("save every few hundred steps or every half hour, asynchron
 UNSET_DEBUG_FLAG = Sentence("unset the flag: it is for debugging")
 UNSET_FLAG = ShellCommand("unset CUDA_LAUNCH_BLOCKING")
 CHECK_FABRIC = Sentence(
-    "check that the node's InfiniBand ports are up; then put `env | grep NCCL` and NCCL_DEBUG=INFO into the job script, "
-    "to see whether NCCL_IB_DISABLE is set and which network NCCL chooses"
+    "check that the node's InfiniBand ports are up; then put `env | grep NCCL` and NCCL_DEBUG=INFO into the job "
+    "script, to see whether NCCL_IB_DISABLE is set and which network NCCL chooses"
 )
 SHOW_FABRIC = (
     ShellCommand(

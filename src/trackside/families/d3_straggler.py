@@ -12,9 +12,9 @@ median, sustained. In metrics: that rank's SM activity is far above the others',
 
 Not this when
 -------------
-All ranks are slow: that is input or throughput. Only a single step was slow. The first rank writes checkpoints while the
-others wait, or works alone in a pause without any step. Pipeline stages and experts are uneven by design:
-compare within the same parallel position. Fewer than twenty steps were completed. The wall time of a step is the same on every
+All ranks are slow: that is input or throughput. Only a single step was slow. The first rank writes checkpoints while
+the others wait, or works alone in a pause without any step. Pipeline stages and experts are uneven by design: compare
+within the same parallel position. Fewer than twenty steps were completed. The wall time of a step is the same on every
 rank by construction and shows nothing; only a rank's own compute time does.
 
 Impact

@@ -12,8 +12,8 @@ steps than planned.
 
 Not this when
 -------------
-The log has few lines only because it prints one every few steps: steps count, not lines. The run failed or was stopped. The job
-evaluates, predicts or is named a smoke test: then few steps are intended, and the finding says so.
+The log has few lines only because it prints one every few steps: steps count, not lines. The run failed or was stopped.
+The job evaluates, predicts or is named a smoke test: then few steps are intended, and the finding says so.
 
 Impact
 ------

@@ -87,8 +87,8 @@ class Limits:
     """Mean activity of tensor pipes and of device memory: training that is limited by either shows a few tenths of one
     of them."""
     little_power_share: float = 0.4
-    """GPUs with a resident kernel hardly work if they draw at most this share of their power limit: spinning ones drew 85 of 400 W (public
-    nvidia-smi output of a hang on A100s)."""
+    """GPUs with a resident kernel hardly work if they draw at most this share of their power limit: spinning ones drew
+    85 of 400 W (public nvidia-smi output of a hang on A100s)."""
     min_points: int = 5
     """Minimum number of printed points with the time in collectives for a reliable median."""
 

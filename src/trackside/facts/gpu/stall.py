@@ -82,8 +82,9 @@ class Limits(stall_claims.Limits):
     kept_memory_ratio: float = 0.5
     """Share of its working memory level that a GPU keeps while its process is alive."""
     spinning_ratio: float = 4.0
-    """GPUs may only spin if they draw at most this many times the power of the lowest GPU, if the limit was not sampled: a context alone draws
-    up to 2.2 times an idle GPU's power (L40S), and spinning adds a seventh of the remaining range."""
+    """GPUs may only spin if they draw at most this many times the power of the lowest GPU, if the limit was not
+    sampled: a context alone draws up to 2.2 times an idle GPU's power (L40S), and spinning adds a seventh of the
+    remaining range."""
     spinning_sm: float = 0.2
     """SM activity of spinning alone: one or two SMs per channel, at most 32 channels, of more than 100 SMs."""
     slower_clock: float = 0.9

@@ -69,8 +69,8 @@ class Limits:
     spinning: float = 0.8
     """Engine activity of a GPU that waits in a collective: a kernel is resident all the time."""
     spinning_power: float = 1.3
-    """A GPU spins if it draws at least this many times the power of the lowest GPU, if engine activity was not sampled: 85 W versus 60 W idle (public nvidia-smi
-    output of a hang on A100s)."""
+    """A GPU spins if it draws at least this many times the power of the lowest GPU, if engine activity was not sampled:
+    85 W versus 60 W idle (public nvidia-smi output of a hang on A100s)."""
     cold_power: float = 1.15
     """Nothing runs on a GPU that draws at most this many times the power of the lowest GPU."""
     recent_windows: int = 10

@@ -56,7 +56,8 @@ class Limits:
     at_limit_share: float = 0.97
     """If a GPU draws at least this share of its power limit, the limit lowers the clocks, not heat."""
     far_from_limit_share: float = 0.8
-    """If a GPU draws less than this share of its power limit, the limit does not explain clocks far below the maximum."""
+    """If a GPU draws less than this share of its power limit, the limit does not explain clocks far below the
+    maximum."""
     busy_activity: float = 0.2
     """With at least this engine activity or utilization, low clocks are not those of an idle GPU."""
 

@@ -38,8 +38,8 @@ class Limits:
     """Thresholds for short and ample memory, and time tolerances."""
 
     short_share: float = 0.06
-    """A node was short of memory if less than this share was left: the kernel kills at about zero, and samples are seconds
-    older."""
+    """A node was short of memory if less than this share was left: the kernel kills at about zero, and samples are
+    seconds older."""
     ample_share: float = 0.2
     """The node was not short if at least this share was always left."""
     near_s: float = 120.0
