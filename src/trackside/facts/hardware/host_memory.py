@@ -28,8 +28,12 @@ HOST_SHORT = Sentence("available host memory on node {node} fell to {low} of {to
 HOST_AMPLE = Sentence("node {node} always had at least {low} of {total} host memory available")
 HOST_AMPLE_ALL = Sentence("all nodes had host memory available: at least {low} of {total} (on {node})")
 NO_KILL_COUNTED = Sentence("no out-of-memory kills were counted on {nodes}")
-CGROUP_NEAR_LIMIT = Sentence("the job used {used} of host memory on node {node}, of the {limit} that it requested")
-GROWTH_NEAR_LIMIT = Sentence("memory in use on node {node} grew by {grown} during the run; the job requested {limit}")
+CGROUP_NEAR_LIMIT = Sentence(
+    "the job used {used} of host memory on node {node}, of the {limit} that it requested per node"
+)
+GROWTH_NEAR_LIMIT = Sentence(
+    "memory in use on node {node} grew by {grown} during the run; the job requested {limit} per node"
+)
 RSS_NEAR_LIMIT = Sentence("the job's largest process used {rss} of the {limit} that the job requested per node")
 
 
