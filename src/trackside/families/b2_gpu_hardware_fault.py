@@ -99,7 +99,7 @@ ERRORS_BEFORE_RUN = Sentence(
 )
 PART_UNKNOWN = Sentence("whether a reset is enough, or the hardware must be replaced")
 TIME_UNKNOWN = Sentence("whether it happened during the run: the kernel log has no wall-clock times")
-NVIDIA_ADVICE = Sentence("NVIDIA's advice for this Xid, once no other job runs on the node: {advice}")
+NVIDIA_ADVICE = Sentence("when the drained node is empty, follow NVIDIA's advice for this Xid: {advice}")
 DRAIN_NODE = Sentence("drain {node}")
 DRAIN_ANY = Sentence("drain the node")
 KEEP_DRAINED = Sentence("keep {node} drained")
@@ -107,9 +107,9 @@ RERUN_ELSEWHERE = Sentence(
     "rerun on other nodes with the options of the first submission, from the last checkpoint if there is one"
 )
 SAVE_REPORT = Sentence("save NVIDIA's bug report before a reset or reboot clears its state")
-RESET_GPU = Sentence("once no other job uses it, reset the GPU, and replace it if the fault recurs")
+RESET_GPU = Sentence("when the drained node is empty, reset the GPU, and replace it if the fault recurs")
 POWER_CYCLE = Sentence(
-    "once no other job runs there, power-cycle the node, check PCIe and power, and replace the GPU if the fault recurs"
+    "when the drained node is empty, power-cycle it, check PCIe and power, and replace the GPU if the fault recurs"
 )
 FOR_SUPPORT = Sentence("if it must be replaced: {gpu} has UUID {gpu_uuid} and PCI address {gpu_pci}")
 RESET_COMMAND = ShellCommand("{on_node} sudo nvidia-smi --gpu-reset -i {gpu_index}")
@@ -119,7 +119,9 @@ DIAGNOSTICS = (ShellCommand("{on_node} dcgmi diag -r 3 -i {gpu_index}"), ShellCo
 ONLY_APPLICATION_XIDS = Sentence(
     "the kernel reported only Xids that usually blame the application, such as {xid}: {line}"
 )
-XID_BY_ANOTHER_ERROR = Sentence("the kernel reported Xid {xid}, which alone does not show a hardware fault: {line}")
+ONLY_HARMLESS_XIDS = Sentence(
+    "the kernel reported only Xids that do not show a hardware fault by themselves, such as {xid}: {line}"
+)
 FOREIGN_XID = Sentence("Xid {xid} is of the GPU at PCI address {pci}, which this run did not use: {line}")
 NO_XID = Sentence("no Xid in the kernel log")
 
@@ -255,9 +257,8 @@ def _ruled_out(history: FaultHistory) -> Finding | Missing:
     xids = history.reports.xids
     because: list[Claim] = []
     if own := history.reports.own_xids:
-        numbers = [row.get("xid") for row in own]
-        hardware = any(isinstance(number, int) and xid(number).blame == "hardware" for number in numbers)
-        sentence = XID_BY_ANOTHER_ERROR if hardware else ONLY_APPLICATION_XIDS
+        blames = {xid(number).blame for row in own if isinstance(number := row.get("xid"), int)}
+        sentence = ONLY_APPLICATION_XIDS if blames == {"application"} else ONLY_HARMLESS_XIDS
         because.append(sentence(xid=xids.value(own[-1], "xid"), line=xids.value(own[-1], "text")))
     because += [
         FOREIGN_XID(xid=xids.value(row, "xid"), pci=xids.value(row, "pci"), line=xids.value(row, "text"))
