@@ -159,7 +159,9 @@ def test_idle_gpus_with_another_cause_are_not_starved() -> None:
     assert (finding.outcome, keys(finding)) == (ABSENT, ["idle_while_saving"])
     flag = event("env_flag", 1, name="CUDA_LAUNCH_BLOCKING", value="1", text="CUDA_LAUNCH_BLOCKING=1")
     assert keys(low.judge("D1", points(), flag, COMPLETED)) == ["launches_block"]
-    assert keys(uniform(0.99, 0.1).judge("D1", points(), COMPLETED)) == ["busy_during"]  # they spin: a slow interconnect
+    assert keys(uniform(0.99, 0.1).judge("D1", points(), COMPLETED)) == [
+        "busy_during"
+    ]  # they spin: a slow interconnect
 
 
 def test_starvation_before_a_hang_is_a_warning() -> None:

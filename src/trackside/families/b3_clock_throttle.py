@@ -102,9 +102,8 @@ SLOWDOWN_UNKNOWN = Sentence(
 )
 CHECK_COOLING = Sentence("check the cooling of {node}: dust, failed fans, air flow and inlet temperature")
 CHECK_POWER = Sentence("check power supplies, power feeds and power caps of {node}")
-READ_SENSORS = ShellCommand(
-    "{node_shell} 'sudo ipmitool sel elist | tail; nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER'"
-)
+READ_HEAT = ShellCommand("{node_shell} 'sudo ipmitool sel elist | tail; nvidia-smi -q -d TEMPERATURE'")
+READ_POWER = ShellCommand("{node_shell} 'sudo ipmitool sel elist | tail; nvidia-smi -q -d PERFORMANCE,POWER'")
 DRAIN_NODE = Sentence("drain {node} until it is repaired")
 RUN_ELSEWHERE = Sentence("until the node is repaired, run on other nodes, with the options of the first submission")
 
@@ -171,7 +170,7 @@ def _finding(throttling: Throttling, pace: StepPace, ending: Ending, run: Run, l
             *([SLOWDOWN_UNKNOWN()] if speed is None else []),
         ],
         actions=[
-            action(CHECK_POWER if power else CHECK_COOLING, READ_SENSORS, node=node),
+            action(*((CHECK_POWER, READ_POWER) if power else (CHECK_COOLING, READ_HEAT)), node=node),
             *([action(DRAIN_NODE, DRAIN, reason=reason, node=node)] if drain else []),
             action(RUN_ELSEWHERE, *RESUBMIT_ELSEWHERE),
         ],

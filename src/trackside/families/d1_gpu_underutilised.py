@@ -120,7 +120,7 @@ SPEED_UP_INPUT = Sentence(
 )
 NEVER_WORKED = Missing("the GPUs never worked, so there is no step to judge")
 TOO_FEW_READINGS = Missing("no line splits the step into data wait and compute, and too few GPU readings show work")
-IDLE_WHILE_SAVING = Sentence("the GPUs are idle while {saves} checkpoints are saved")
+IDLE_WHILE_SAVING = Sentence("the log shows {saves} saved checkpoints, which explain idle GPUs")
 LAUNCHES_BLOCK = Sentence("a debug flag makes every kernel launch block: {line}")
 
 

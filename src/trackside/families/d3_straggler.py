@@ -105,7 +105,7 @@ FIND_CPU_LOAD = Sentence(
 SHOW_CPU_LOAD = ShellCommand("{node_shell} 'ps -eo pcpu,lstart,user,args --sort=-pcpu | head -n 20'")
 TEST_GPUS = Sentence(
     "test {gpus} before the next job: a GPU can be slow without reporting an error",
-    running="check the load, NUMA placement and storage of {hosts}",
+    running="check the load, NUMA placement and storage of the host of {gpus}",
 )
 _SHOW_HOST = "{node_shell} 'uptime; numactl --hardware; nvidia-smi topo -m'"
 DIAGNOSTICS = (
@@ -221,7 +221,7 @@ def _finding(
         if clock
         else action(FIND_CPU_LOAD, SHOW_CPU_LOAD, hosts=hosts_value)
         if cpus
-        else action(TEST_GPUS, *DIAGNOSTICS, gpus=gpus_value, hosts=hosts_value)
+        else action(TEST_GPUS, *DIAGNOSTICS, gpus=gpus_value)
     )
     return present(
         certainty,

@@ -105,9 +105,9 @@ SHAPE_HEADLINES = {
     STEPS_SKIPPED: Sentence("gradients overflow: nearly every recent step was skipped"),
     NOT_FINITE_AGAIN: Sentence("training is unstable: the loss is repeatedly not finite"),
     NEVER_FINITE: Sentence("training diverged: the loss was never finite"),
-    ZERO_AT_ONCE: Sentence("training diverged: the loss is stuck at zero, as when the trainer logs NaN as 0"),
+    ZERO_AT_ONCE: Sentence("training diverged: the loss is stuck at zero, as when the trainer logs NaN as zero"),
     ZERO_THROUGHOUT: Sentence(
-        "the loss is zero throughout: the trainer logs NaN as 0, or there is nothing to learn from"
+        "the loss is zero throughout: the trainer logs NaN as zero, or there is nothing to learn from"
     ),
     GRADIENT_NOT_FINITE: Sentence("training diverged: the gradient is no longer finite"),
     WORSE_THAN_GUESSING: Sentence("training diverged: the loss stays above that of random guessing"),

@@ -42,18 +42,18 @@ BUSY_WAIT: Mapping[str, Query] = {
 }  # fmt: skip
 """The queries behind :class:`BusyWait`."""
 
-LAUNCHES_WAIT = Sentence("a kernel launch takes {each} (mean of {count}), as long as the kernel itself")
+LAUNCHES_WAIT = Sentence("a kernel launch takes {mean} (mean of {count}), as long as the kernel itself")
 LAUNCH_TIME_SHARE = Sentence("kernel launches take {share} of the time, kernels run {busy:share} of it")
 BUSY_WITHOUT_WORK = Sentence(
     "the GPUs look busy but hardly compute: {signal} {busy}, SM activity {sm} (means of {seconds} of training)"
 )
 LOOK_BUSY = Sentence("the GPUs look busy: {signal} {busy} (mean of {seconds} of training)")
-CALLS_BLOCK = Sentence("CUDA calls block for {each} on average (a call that does not wait takes microseconds)")
-CALLS_BLOCK_LONGER = Sentence("CUDA calls block for {each} on average; a kernel launch takes {floor}")
+CALLS_BLOCK = Sentence("CUDA calls block for {mean} on average (a call that does not wait takes microseconds)")
+CALLS_BLOCK_LONGER = Sentence("CUDA calls block for {mean} on average; a kernel launch takes {floor}")
 POWER_DRAWN = Sentence("power: {power} per GPU (median)")
 POWER_OF_LIMIT = Sentence("power: {power} per GPU (median) of a {limit} limit")
 TENSOR_PIPES = Sentence("tensor cores were active {level} of the time (mean)")
-IN_COLLECTIVES = Sentence("{share} of the time is communication: GPUs inside collectives (median)")
+IN_COLLECTIVES = Sentence("{share} of the time is spent in communication: GPUs inside collectives (median)")
 COMMUNICATION_SHARE = Sentence("communication takes {share} of each step: {spent} of {step}")
 FABRIC_IDLE = Sentence("a node sends {sent} over Ethernet and {carried} over InfiniBand (medians)")
 
@@ -134,7 +134,7 @@ class BusyWait:
             "signal": derived(TITLES[self.activity.busy_by or "engine"], duty.busy),
             "seconds": derived(duty.seconds, duty.busy, unit="s"),
         }
-        shows = [BUSY_WITHOUT_WORK(sm=duty.sm, **values) if duty.sm is not None else LOOK_BUSY(**values)]
+        shows = [BUSY_WITHOUT_WORK(**values, sm=duty.sm) if duty.sm is not None else LOOK_BUSY(**values)]
         pipes = [_over(self.traffic.evidence.grid(name), duty, "avg") for name in ("tensor", "dram")]
         busy_pipes = any(level.number > limits.quiet_pipes for level in pipes if level is not None)
         if duty.sm is None:
@@ -227,8 +227,8 @@ class BusyWait:
         name = _launch_call(seconds)
         launch_s = _mean(seconds.where(api=name), calls.where(api=name), self.duty) if name else None
         if launch_s is None or not call_s.number > self.limits.call_ratio * launch_s.number > 0:
-            return [CALLS_BLOCK(each=call_s)]
-        return [CALLS_BLOCK_LONGER(each=call_s, floor=launch_s)]
+            return [CALLS_BLOCK(mean=call_s)]
+        return [CALLS_BLOCK_LONGER(mean=call_s, floor=launch_s)]
 
     @cached_property
     def blocking(self) -> tuple[Claim, ...]:
@@ -248,7 +248,7 @@ class BusyWait:
             return ()
         share_value = derived(round(share, 3), launch_s, count, unit="share")
         mean_value = derived(mean_s, launch_s, count, unit="s")
-        return LAUNCHES_WAIT(each=mean_value, count=count), LAUNCH_TIME_SHARE(share=share_value, busy=duty.busy)
+        return LAUNCHES_WAIT(mean=mean_value, count=count), LAUNCH_TIME_SHARE(share=share_value, busy=duty.busy)
 
 
 @fact(BUSY_WAIT, limits=Limits())

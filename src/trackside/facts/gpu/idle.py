@@ -72,7 +72,7 @@ class Limits:
 
 @dataclass(frozen=True, eq=False)
 class IdleGpus:
-    """No GPU of the run worked from its start on."""
+    """GPUs that did no work from the start of the run on."""
 
     activity: GpuActivity
     seconds: Value

@@ -52,9 +52,9 @@ SPINNING_POWER = Sentence("{count} drew {power} without computing, more than idl
 OUTLIER_CLAIMS: Mapping[str, Sentence] = {
     "cold": Sentence("GPU {gpus} went idle ({signal} {level}), while the others waited"),
     "gone": Sentence("GPU {gpus} stopped being sampled, while the others were still sampled"),
-    "behind": Sentence("GPU {gpus} entered fewer collectives than the others: {mine} versus {theirs}"),
+    "behind": Sentence("GPU {gpus} entered fewer collectives than the others: {own} versus {others}"),
     "absent": Sentence(
-        "GPU {gpus} was in no collective while the others were in one: {mine} entered, {theirs} completed"
+        "GPU {gpus} was in no collective while the others were in one: {own} entered, {others} completed"
     ),
     "computing": Sentence("GPU {gpus} kept computing something else"),
     "first": Sentence("GPU {gpus} stopped before the others"),
@@ -213,9 +213,9 @@ class Stall:
         own = [grid_of_gpu(entered, gpu).value("last", unit="") for gpu in self.outliers[:MAX_CITED]]
         gpus = derived(self.outliers, *own)
         if self.sign == "behind" or left is None:
-            return OUTLIER_CLAIMS["behind"](gpus=gpus, mine=own[0], theirs=entered.value("max", unit=""))
+            return OUTLIER_CLAIMS["behind"](gpus=gpus, own=own[0], others=entered.value("max", unit=""))
         done = grid_of_gpu(left, self.outliers[0]).value("last", unit="")
-        return OUTLIER_CLAIMS["absent"](gpus=gpus, mine=own[0], theirs=done)
+        return OUTLIER_CLAIMS["absent"](gpus=gpus, own=own[0], others=done)
 
 
 def outlier_gpus(

@@ -22,7 +22,7 @@ from trackside.finding import Claim, Sentence
 from trackside.model import Event, Run
 
 SAVER_IDLES = Sentence(
-    "GPU {gpu}, whose rank saves, was busy {mine:share} of the time (mean), the others {theirs:share} (median), "
+    "GPU {gpu}, whose rank saves, was busy {own:share} of the time (mean), the others {others:share} (median), "
     "while {saves} checkpoints were saved: it was idle for {idle} per save"
 )
 SAVER_LATE = Sentence("GPU {gpu}, whose rank saves, is the one that lags: {saves:saved checkpoints} in {steps}")
@@ -114,7 +114,7 @@ def _saver(activity: GpuActivity, group: SlowGroup, saving: Saving, limits: Limi
         return None
     idle = derived(round(share * interval, 1), own_busy, peers_busy, saving.total, unit="s")
     return Saver(
-        share, (SAVER_IDLES(gpu=gpu, mine=own_busy, theirs=peers_busy, saves=saving.count, idle=idle),), saves[0]
+        share, (SAVER_IDLES(gpu=gpu, own=own_busy, others=peers_busy, saves=saving.count, idle=idle),), saves[0]
     )
 
 

@@ -19,7 +19,7 @@ from trackside.query import events
 NO_LOG = Sentence("no job output was given: progress and errors are unknown")
 NO_SCHEDULER = Sentence("no scheduler record was given: the final state is not certain")
 NO_KERNEL = Sentence(
-    "no kernel log was given: GPU hardware faults (Xids) and processes that the kernel killed may be missing here"
+    "no kernel log was given: GPU hardware faults and processes that the kernel killed may be missing here"
 )
 ONLY_LOG = Sentence(
     "only the job's log was given, no Slurm record, kernel log or GPU metrics: hardware faults and processes that the "

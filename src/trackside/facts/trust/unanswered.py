@@ -12,7 +12,7 @@ from trackside.finding import Claim, Sentence
 from trackside.model import Plane
 from trackside.query import events
 
-DID_NOT_ANSWER = Sentence("this verdict lacks data of {source}, which gave no complete answer: {reason}")
+DID_NOT_ANSWER = Sentence("{source} gave no complete answer, so the verdict lacks its data: {reason}")
 
 
 @dataclass(frozen=True, eq=False)
