@@ -154,7 +154,8 @@ class Throttling:
         if len(nodes) > 1 or not same or first.reasons_value is None or not MAX_GPUS < len(on_node) == len(lowered):
             return []
         shown = [gpu.reasons_value for gpu in lowered[:MAX_CITED] if gpu.reasons_value is not None]
-        sentence = NODE_THROTTLED_ALONE if len(self.clocks.gpus) > len(on_node) and not self.brief else NODE_THROTTLED
+        alone = len(self.clocks.gpus) > len(on_node) and not self.brief and len(self.sustained) == len(lowered)
+        sentence = NODE_THROTTLED_ALONE if alone else NODE_THROTTLED
         why = derived(first.reasons_value.value, *shown)
         values = {"count": count_of(len(lowered), "GPU", *shown), "node": derived(nodes.pop(), *shown)}
         claims = [sentence(why=why, seconds=first.seconds, **values), *first.clock_claim]
