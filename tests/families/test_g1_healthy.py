@@ -29,6 +29,7 @@ from tests.families.rows import (
     FAILED,
     FALLING,
     FOUND,
+    POSSIBLE,
     START,
     SUPPORTED,
     UNKNOWN,
@@ -54,7 +55,7 @@ def test_g1_needs_positive_evidence() -> None:
     assert (finding.family, finding.variant, finding.certainty) == ("G1", "healthy", Certainty.SUPPORTED)  # no metrics
     assert judge_store("G1", store(short_job("COMPLETED"))).variant == "unverifiable"
     assert judge_store("G1", store(curve([None] * 4, lr=5e-5))).variant == "unverifiable"
-    assert judge_store("G1", store(curve([7.6, 7.1]))).certainty is Certainty.SUPPORTED
+    assert judge_store("G1", store(curve([7.6, 7.1]))).certainty is Certainty.POSSIBLE
     assert judge_store("G1", store(curve(FALLING), short_job("FAILED"))).outcome is ABSENT
     assert judge_store("G1", store(curve(FALLING), exception("KeyError", "'text'"))).outcome is ABSENT
     assert judge_store("G1", store(event("log_activity"))).outcome is UNKNOWN
@@ -159,7 +160,7 @@ def test_g1_variants() -> None:
     slow = Cluster().per_gpu("gpu_sm_active_ratio", 0.12).per_gpu("gpu_engine_active_ratio", 0.4)
     assert judged(slow, "G1", points(65), COMPLETED).variant == "slow"
     finding = judged(healthy(), "G1", COMPLETED, planes=NO_LOG)
-    assert (decision(finding), finding.variant) == ((FOUND, SUPPORTED), "unverifiable")
+    assert (decision(finding), finding.variant) == ((FOUND, POSSIBLE), "unverifiable")
     level = [event("progress", 10 + i, step=i, loss=2.0, time=1060.0 + 60 * i) for i in range(60)]
     flat = judged(healthy(), "G1", level, COMPLETED)
     assert (flat.certainty, [sentence_name(claim) for claim in flat.implies]) == (SUPPORTED, ["no_fault"])
