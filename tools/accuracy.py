@@ -38,7 +38,10 @@ BLIND = confidence.TrackRecord(407, 452)
 logs rewritten after public issue threads, and small runs, in nine batches. The family was right in 407."""
 LOCAL = ("nodes", "gpus", "ranks")
 UNDECIDED = ("U0",)
-SHOWN_AS = {"culprit": "owner"}
+SHOWN_AS = {
+    "culprit": "owner", "never": "families that must not be found", "warns": "warnings", "explains": "consequences",
+    "unknown": "families left undecided", "disposition": "state of the run", "fault_class": "fault class", "gpus": "GPUs",
+}  # fmt: skip
 """Aspects that the page calls by another name than the labels."""
 MATRIX_CAPTION = (
     "Label (rows) against verdict (columns). A case may accept several families: an accepted one counts as right although"
@@ -189,9 +192,15 @@ def summary(results: Sequence[CaseResult]) -> list[tuple[str, str]]:
     traps = [case for case in results if case.case.expected.get("never")]
     times = sorted(case.seconds for case in results)
     figures = [
-        ("family right, where the inputs can show it", share(sum(case.is_right for case in enough), len(enough))),
-        ("family right, where they cannot", share(sum(case.is_right for case in blind), len(blind))),
-        ("wrong although called established, where they cannot", share(len(misled), len(blind))),
+        (
+            "family right, where the inputs can show the fault",
+            share(sum(case.is_right for case in enough), len(enough)),
+        ),
+        (
+            "family right, where the inputs cannot show the fault",
+            share(sum(case.is_right for case in blind), len(blind)),
+        ),
+        ("wrong with certainty established, where the inputs cannot show the fault", share(len(misled), len(blind))),
         (
             "wrong owner (job for infrastructure or the reverse)",
             share(sum(case.blames_wrong_side for case in sided), len(sided)),
@@ -279,9 +288,9 @@ def reliability(table: dict[str, object], held_out: Sequence[CaseResult]) -> lis
 
 
 WHAT = {
-    "simulated": "scenarios of this repository made by `trackside simulate`, one folder each, every trap and rival named",
+    "simulated": "scenarios of this repository made by `trackside simulate`, one folder each; families that must not be found are named for each",
     "own lab": "small real runs recorded for this repository with faults injected, some on a real Slurm cluster",
-    "after public threads": "console output that we wrote after public issue threads",
+    "modeled on public threads": "console output that we wrote on the model of public issue threads",
     "written by hand": "small cases for single rules",
     "corpus logs": "the labeled corpus: re-rendered console logs",
     "corpus runs": "the labeled corpus: real small CPU runs with injected faults",

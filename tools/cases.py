@@ -109,7 +109,7 @@ def _source(folder: Path) -> str:
         return "simulated"
     if folder.name.startswith("lab-"):
         return "own lab"
-    return "after public threads" if folder.name.startswith("thread-") else "written by hand"
+    return "modeled on public threads" if folder.name.startswith("thread-") else "written by hand"
 
 
 def simulated_run(scenario: Path) -> Path:

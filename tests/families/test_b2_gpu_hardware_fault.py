@@ -67,6 +67,11 @@ def test_application_xids_are_no_hardware_fault() -> None:
     assert (finding.outcome, finding.latent, finding.certainty) == (FOUND, True, Certainty.POSSIBLE)
 
 
+def test_an_xid_for_information_is_not_blamed_on_the_application() -> None:
+    finding = judge("B2", event("xid", 3, role=EventRole.FACT, plane="kernel", xid=63, time=1500.0), run=RUN)
+    assert (finding.outcome, keys(finding)) == (ABSENT, ["only_harmless_xids"])
+
+
 def test_b2_is_unknown_without_a_kernel_log() -> None:
     assert judge("B2", log_points(), job("FAILED")).outcome is UNKNOWN
 
@@ -195,7 +200,9 @@ def test_kernel_log_and_metrics_name_the_same_gpu() -> None:
     cluster = addressed()
     cluster.per_gpu("gpu_xid_last", 0, {SICK: cluster.after(4980, 79)})
     assert cluster.judge("B2", xid("0000:3a:00"), FAILED).gpus == (SICK,)
-    assert addressed().judge("B2", xid("0000:90:00", "n2"), FAILED).outcome is ABSENT
+    foreign = addressed().judge("B2", xid("0000:90:00", "n2"), FAILED)
+    assert (foreign.outcome, keys(foreign)[0]) == (ABSENT, "foreign_xid")
+    assert "only_application_xids" not in keys(foreign)
 
 
 def test_a_pci_address_unknown_to_the_metrics_is_not_a_second_gpu() -> None:

@@ -117,6 +117,15 @@ def test_a_whole_node_can_be_throttled() -> None:
     node = tuple(f"n2:{i}" for i in range(8))
     finding = throttled(0x80, gpus=node).judge("B3", steps(), COMPLETED)
     assert (finding.gpus, finding.nodes, finding.variant) == (node, ("n2",), "power")
+    assert keys(finding)[:4] == ["node_throttled_alone", "clock_lowered_own", "pace_claims_step", "node_temperature"]
+    assert "cooling" not in str(finding.cannot_decide)
+
+
+def test_a_figure_cites_its_own_metric_first() -> None:
+    metrics = {"clock_lowered_own": "gpu_sm_clock_hertz", "temperature_reached": "gpu_temperature_celsius"}
+    claims = throttled().judge("B3", steps(), COMPLETED).shows
+    shown = {sentence_name(claim): str(claim.cites[0]) for claim in claims}
+    assert all(metric in shown[key] for key, metric in metrics.items())
 
 
 def test_throttling_that_did_not_end_the_run_is_a_warning() -> None:

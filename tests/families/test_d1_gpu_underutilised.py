@@ -77,7 +77,7 @@ def test_printed_data_waits_establish_starvation() -> None:
     assert outcome(finding) == (FOUND, ESTABLISHED, False)
     assert "cause_unknown" not in [sentence_name(claim) for claim in finding.cannot_decide]
     fed = uniform(0.95, 0.7).judge("D1", steps(10.0, data_time_s=0.2), COMPLETED)
-    assert (fed.outcome, keys(fed)) == (ABSENT, ["busy_mean", "little_wait"])
+    assert (fed.outcome, keys(fed)) == (ABSENT, ["busy_during", "little_wait"])
 
 
 def test_low_duty_alone_is_only_possible() -> None:
@@ -159,7 +159,9 @@ def test_idle_gpus_with_another_cause_are_not_starved() -> None:
     assert (finding.outcome, keys(finding)) == (ABSENT, ["idle_while_saving"])
     flag = event("env_flag", 1, name="CUDA_LAUNCH_BLOCKING", value="1", text="CUDA_LAUNCH_BLOCKING=1")
     assert keys(low.judge("D1", points(), flag, COMPLETED)) == ["launches_block"]
-    assert keys(uniform(0.99, 0.1).judge("D1", points(), COMPLETED)) == ["busy_mean"]  # they spin: a slow interconnect
+    assert keys(uniform(0.99, 0.1).judge("D1", points(), COMPLETED)) == [
+        "busy_during"
+    ]  # they spin: a slow interconnect
 
 
 def test_starvation_before_a_hang_is_a_warning() -> None:
@@ -190,3 +192,5 @@ def test_d1_is_unknown_without_enough_metrics() -> None:
     only_sm.per_gpu("gpu_sm_active_ratio", 0.1)
     finding = only_sm.judge("D1", points(), COMPLETED)
     assert (finding.outcome, bool(finding.collect)) == (UNKNOWN, True)
+    idle = Cluster().per_gpu("gpu_engine_active_ratio", 0.0).judge("D1", job("FAILED"))
+    assert "never worked" in str(idle.missing)

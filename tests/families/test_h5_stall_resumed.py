@@ -14,6 +14,7 @@ from tests.families.rows import (
     ABSENT,
     COMPLETED,
     ESTABLISHED,
+    FAILED,
     FOUND,
     POSSIBLE,
     START,
@@ -138,6 +139,11 @@ def test_gpu_metrics_show_a_stall_of_unstamped_steps() -> None:
     assert (finding.outcome, finding.certainty, keys(finding)[0]) == (FOUND, POSSIBLE, "gpus_idle_from_to")
     steady = Cluster().per_gpu("gpu_sm_active_ratio", 0.8).judge("H5", unstamped(), COMPLETED)
     assert keys(steady) == ["no_pause"]
+    stuck = Cluster()
+    stuck.per_gpu("gpu_sm_active_ratio", stuck.between(0, 2500, 0.8, 0.0))
+    assert keys(stuck.judge("H5", unstamped(), FAILED)) == ["not_resumed", "no_pause"]
+    idle = Cluster().per_gpu("gpu_sm_active_ratio", 0.0).judge("H5", unstamped(), FAILED)
+    assert "never worked" in str(idle.missing)
     early = Cluster()  # one warm-up, then data preparation: no stall of a started run
     early.per_gpu("gpu_sm_active_ratio", early.between(START + 90, 2500, 0.0, 0.8))
     assert early.judge("H5", unstamped(), COMPLETED).outcome is ABSENT

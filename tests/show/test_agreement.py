@@ -55,7 +55,7 @@ def test_the_reason_is_the_first_claim(name: str, first: str) -> None:
         ("c2/sim-metrics-and-scheduler-only", "GPU gpu001:0 went idle"),
         ("b1/another-process-holds-the-card", "Other processes used"),
         ("b1/sim-fragmented", "free memory was fragmented"),
-        ("b3/sim-power-brake-node", "kernel launches per interval while throttled"),
+        ("b3/sim-power-brake-node", "while throttled"),
         ("d3/sim-cpu-contention", "waited for a CPU"),
     ],
 )
@@ -73,7 +73,7 @@ def test_the_decisive_claim_is_among_the_first_three(name: str, fact: str) -> No
         ("b2/sim-ecc-remap-failed-metrics-only", "GPU memory fault: a bad memory row could not be remapped"),
         ("b1/sim-fragmented", "Out of GPU memory: free memory was fragmented"),
         ("e1/deepspeed-every-step-overflows", "Gradients overflow: nearly every recent step was skipped"),
-        ("e1/hf-learning-rate-zero", "The model learns nothing: the learning rate is next to zero"),
+        ("e1/hf-learning-rate-zero", "The model learns nothing: the learning rate is near zero"),
         ("e1/mllog-score-falls-to-zero", "The model collapsed: its evaluation score is zero"),
         ("e1/sim-nan", "Training diverged by step 130: the loss is no longer finite"),
         (

@@ -34,9 +34,10 @@ Drain the node, reset or replace the GPU, and rerun on healthy hardware, from th
 
 What it cannot decide
 ---------------------
-Without a kernel log and GPU metrics: Xids are not visible inside a container. Which part failed, and whether a
-reset fixes it. A repeated Xid while the gauge still shows the same number. Whether driver, firmware or hardware
-is the reason that the GPU's firmware processor (GSP, Xid 119 and 120) does not answer.
+Whether there was a fault at all, without a kernel log and GPU metrics: Xids (error numbers of NVIDIA's driver in the
+kernel log) are not visible inside a container. Whether a reset is enough, or the hardware must be replaced. Whether an
+Xid was repeated while the gauge kept its number. Whether driver, firmware or hardware is the reason that the GPU's
+firmware processor (GSP, Xid 119 and 120) does not answer.
 
 References
 ----------
@@ -96,9 +97,9 @@ REPORTED_BY_TOOL = Sentence("whether the job was affected: the kernel's report n
 ERRORS_BEFORE_RUN = Sentence(
     "the errors are from before this run and do not change the verdict, but the GPU may fail completely"
 )
-PART_UNKNOWN = Sentence("which part failed, and whether a reset fixes it")
+PART_UNKNOWN = Sentence("whether a reset is enough, or the hardware must be replaced")
 TIME_UNKNOWN = Sentence("whether it happened during the run: the kernel log has no wall-clock times")
-NVIDIA_ADVICE = Sentence("NVIDIA's advice for this Xid: {advice}")
+NVIDIA_ADVICE = Sentence("when the drained node is empty, follow NVIDIA's advice for this Xid: {advice}")
 DRAIN_NODE = Sentence("drain {node}")
 DRAIN_ANY = Sentence("drain the node")
 KEEP_DRAINED = Sentence("keep {node} drained")
@@ -106,8 +107,10 @@ RERUN_ELSEWHERE = Sentence(
     "rerun on other nodes with the options of the first submission, from the last checkpoint if there is one"
 )
 SAVE_REPORT = Sentence("save NVIDIA's bug report before a reset or reboot clears its state")
-RESET_GPU = Sentence("reset the GPU, and replace it if the fault recurs")
-POWER_CYCLE = Sentence("power-cycle the node, check PCIe and power, and replace the GPU if the fault recurs")
+RESET_GPU = Sentence("when the drained node is empty, reset the GPU, and replace it if the fault recurs")
+POWER_CYCLE = Sentence(
+    "when the drained node is empty, power-cycle it, check PCIe and power, and replace the GPU if the fault recurs"
+)
 FOR_SUPPORT = Sentence("if it must be replaced: {gpu} has UUID {gpu_uuid} and PCI address {gpu_pci}")
 RESET_COMMAND = ShellCommand("{on_node} sudo nvidia-smi --gpu-reset -i {gpu_index}")
 BUG_REPORT = ShellCommand("{on_node} sudo nvidia-bug-report.sh")
@@ -116,6 +119,10 @@ DIAGNOSTICS = (ShellCommand("{on_node} dcgmi diag -r 3 -i {gpu_index}"), ShellCo
 ONLY_APPLICATION_XIDS = Sentence(
     "the kernel reported only Xids that usually blame the application, such as {xid}: {line}"
 )
+ONLY_HARMLESS_XIDS = Sentence(
+    "the kernel reported only Xids that do not show a hardware fault by themselves, such as {xid}: {line}"
+)
+FOREIGN_XID = Sentence("Xid {xid} is of the GPU at PCI address {pci}, which this run did not use: {line}")
 NO_XID = Sentence("no Xid in the kernel log")
 
 
@@ -249,9 +256,14 @@ def _ruled_out(history: FaultHistory) -> Finding | Missing:
     """Absent with the evidence; missing if neither the kernel log nor a counter was read."""
     xids = history.reports.xids
     because: list[Claim] = []
-    if xids:
-        row = xids.events[-1]
-        because.append(ONLY_APPLICATION_XIDS(xid=xids.value(row, "xid"), line=xids.value(row, "text")))
+    if own := history.reports.own_xids:
+        blames = {xid(number).blame for row in own if isinstance(number := row.get("xid"), int)}
+        sentence = ONLY_APPLICATION_XIDS if blames == {"application"} else ONLY_HARMLESS_XIDS
+        because.append(sentence(xid=xids.value(own[-1], "xid"), line=xids.value(own[-1], "text")))
+    because += [
+        FOREIGN_XID(xid=xids.value(row, "xid"), pci=xids.value(row, "pci"), line=xids.value(row, "text"))
+        for row in history.reports.foreign_xids[-1:]
+    ]
     because += [*history.reports.health.application[-1:], *history.reports.health.clean]
     if not xids and history.reports.has_kernel_log:
         because.append(NO_XID(count=xids.reduce("count")))

@@ -25,12 +25,12 @@ The slowest GPU sets the pace of all ranks.
 
 Do next
 -------
-Check cooling, fans, dust, power supplies and power caps of the node, and rerun on another node meanwhile.
+Check the cooling or the power supply of the node, drain it until it is repaired, and rerun on another node.
 
 What it cannot decide
 ---------------------
-The cause in the environment. Without GPU metrics nothing is known; without step times or throughput, the
-slowdown is unknown.
+Why the node gets hot or lacks power. Without GPU metrics, whether clocks were throttled at all; without step times or
+throughput, how much they slowed the run.
 
 References
 ----------
@@ -43,7 +43,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from trackside.evidence import Missing
+from trackside.evidence import Missing, derived
 from trackside.facts.gpus import nodes_of, ranks_of_gpus
 from trackside.facts.hardware.throttling import ThrottledGpu, Throttling
 from trackside.facts.logs.ending import Ending
@@ -51,16 +51,21 @@ from trackside.facts.pace.pace import StepPace
 from trackside.family import Family
 from trackside.finding import Certainty, Finding, Sentence, ShellCommand, absent, action, present
 from trackside.model import Run
-from trackside.remedies import RESUBMIT_ELSEWHERE
+from trackside.remedies import DRAIN, RESUBMIT_ELSEWHERE
 
 SLOW_END_STATES = frozenset(("TIMEOUT", "DEADLINE", "CANCELLED"))
 """States in which slowness may be the reason for the end."""
 PACE_CLAIMS: Mapping[str, Sentence] = {
-    "step": Sentence("a step took {during} while throttled, {before} otherwise"),
-    "throughput": Sentence("throughput was {during} while throttled, {before} otherwise"),
-    "work": Sentence("the median SM activity of all GPUs was {during} while throttled, {before} otherwise"),
+    "step": Sentence("a step took {during} while throttled, {before} in {normal} with normal clocks (medians)"),
+    "throughput": Sentence(
+        "throughput was {during} while throttled, {before} in {normal} with normal clocks (medians)"
+    ),
+    "work": Sentence(
+        "SM activity of all GPUs was {during} while throttled, {before} in {normal} with normal clocks (medians)"
+    ),
     "launches": Sentence(
-        "a GPU got {during:plain} kernel launches per interval while throttled, {before:plain} otherwise"
+        "each GPU got {during:plain} kernel launches per {window} while throttled, {before:plain} in {normal} with "
+        "normal clocks (medians)"
     ),
 }
 HEADLINES = {
@@ -69,20 +74,38 @@ HEADLINES = {
     "thermal": Sentence("GPU clocks throttled by heat"),
     "slowdown": Sentence("GPU clocks throttled by the hardware"),
 }
-HARDWARE_SLOWED = Sentence("heat or power slows the hardware down; code and data are not the cause")
+MEANINGS = {
+    "power": Sentence("a power limit slows the GPUs down; code and data are not the cause"),
+    "brake": Sentence("the power brake slows the GPUs down; code and data are not the cause"),
+    "thermal": Sentence("heat slows the GPUs down; code and data are not the cause"),
+    "slowdown": Sentence("the hardware slows the GPUs down; code and data are not the cause"),
+}
 DID_NOT_END_RUN = Sentence(
-    "heat or power throttled the clocks, but did not end this run",
-    running="heat or power throttles the clocks, and the run continues",
+    "the GPU clocks were lowered, but that did not end this run",
+    running="the GPU clocks are lowered, and the run continues",
 )
+DRAIN_REASONS = {
+    "power": "GPU clocks throttled by a power limit",
+    "brake": "GPU power brake",
+    "thermal": "GPU clocks throttled by heat",
+    "slowdown": "GPU clocks throttled",
+}
 HEAT_OR_SETTING = Sentence("whether heat lowers the clocks or somebody set them: throttle reasons would show it")
-ENVIRONMENT_UNKNOWN = Sentence("what caused it: cooling, air flow or power delivery")
+CAUSES_UNKNOWN = {
+    "power": Sentence("what limits the power: a power cap, the power supply or the power distribution"),
+    "brake": Sentence("what asserted the power brake: a power supply, the power distribution or the node's BMC"),
+    "thermal": Sentence("why it gets so hot: heat sink, fans, air flow or inlet temperature"),
+    "slowdown": Sentence("whether heat or power is the reason"),
+}
 SLOWDOWN_UNKNOWN = Sentence(
     "how much it slowed the run: no step times or throughput with and without throttling were given"
 )
-CHECK_COOLING = Sentence("check fans, dust, air flow and inlet temperature of the node")
-CHECK_POWER = Sentence("check power supplies, power feeds and power caps of the node")
-READ_SENSORS = ShellCommand("{node_shell} 'sudo ipmitool sel elist | tail; nvidia-smi -q -d TEMPERATURE,POWER'")
-RUN_ELSEWHERE = Sentence("until that is repaired, run on other nodes, with the options of the first submission")
+CHECK_COOLING = Sentence("check the cooling of {node}: dust, failed fans, air flow and inlet temperature")
+CHECK_POWER = Sentence("check power supplies, power feeds and power caps of {node}")
+READ_HEAT = ShellCommand("{node_shell} 'sudo ipmitool sel elist | tail; nvidia-smi -q -d TEMPERATURE'")
+READ_POWER = ShellCommand("{node_shell} 'sudo ipmitool sel elist | tail; nvidia-smi -q -d PERFORMANCE,POWER'")
+DRAIN_NODE = Sentence("drain {node} until it is repaired")
+RUN_ELSEWHERE = Sentence("until the node is repaired, run on other nodes, with the options of the first submission")
 
 
 @dataclass(frozen=True)
@@ -94,7 +117,7 @@ class Limits:
     min_slowdown_ratio: float = 1.05
     """Minimum slowdown of a step for the work to have slowed down."""
     min_share: float = 0.05
-    """Share of the GPU's working time below which it is only a warning."""
+    """Throttling for less than this share of the GPU's working time is only a warning."""
 
 
 def judge(throttling: Throttling, pace: StepPace, ending: Ending, run: Run, limits: Limits) -> Finding | Missing:
@@ -115,7 +138,10 @@ def _finding(throttling: Throttling, pace: StepPace, ending: Ending, run: Run, l
     speed = pace.compare(worst.before, (worst.start, worst.end)) if worst.before is not None else None
     slower = None if speed is None else speed.slowdown >= limits.min_slowdown_ratio
     if speed is not None:
-        effect = PACE_CLAIMS[speed.kind](before=speed.before, during=speed.during)
+        assert worst.before is not None
+        spans = {"normal": derived(worst.before[1] - worst.before[0], speed.before, unit="s")}
+        spans |= {} if speed.window is None else {"window": speed.window}
+        effect = PACE_CLAIMS[speed.kind](before=speed.before, during=speed.during, **spans)
         shows.insert(min(2, len(worst.claims)), effect)  # before temperatures and other GPUs
     crashed = ending.abnormal is not None and (ending.state is None or ending.state.value not in SLOW_END_STATES)
     by_heat = throttling.clocks.basis == "heat"
@@ -128,24 +154,30 @@ def _finding(throttling: Throttling, pace: StepPace, ending: Ending, run: Run, l
     power = any("power" in reason for reason in reasons)
     hot = by_heat or any("therm" in reason or reason == "processor_hot" for reason in reasons)
     variant = "power" if power else "thermal" if hot else "slowdown"
+    cause = "brake" if any("brake" in reason for reason in reasons) else variant
+    certainty = _certainty(throttling, worst, slower)
+    sources, nodes = shows[0].values.values(), nodes_of(gpus)
+    reason, node = (derived(text, *sources) for text in (DRAIN_REASONS[cause], ", ".join(nodes) or "the node"))
+    drain = nodes and certainty is not Certainty.POSSIBLE and not latent
     return present(
-        _certainty(throttling, worst, slower),
+        certainty,
         "infrastructure",
         shows,
-        headline=HEADLINES["brake" if any("brake" in reason for reason in reasons) else variant](),
-        implies=[DID_NOT_END_RUN() if latent else HARDWARE_SLOWED()],
+        headline=HEADLINES[cause](),
+        implies=[DID_NOT_END_RUN() if latent else MEANINGS[cause]()],
         cannot_decide=[
-            HEAT_OR_SETTING() if set_so else ENVIRONMENT_UNKNOWN(),
+            HEAT_OR_SETTING() if set_so else CAUSES_UNKNOWN["slowdown" if power and hot else cause](),
             *([SLOWDOWN_UNKNOWN()] if speed is None else []),
         ],
         actions=[
-            action(CHECK_POWER if power else CHECK_COOLING, READ_SENSORS),
+            action(*((CHECK_POWER, READ_POWER) if power else (CHECK_COOLING, READ_HEAT)), node=node),
+            *([action(DRAIN_NODE, DRAIN, reason=reason, node=node)] if drain else []),
             action(RUN_ELSEWHERE, *RESUBMIT_ELSEWHERE),
         ],
         since=worst.start,
         variant=variant,
         ranks=ranks_of_gpus(run, gpus),
-        nodes=nodes_of(gpus),
+        nodes=nodes,
         gpus=gpus,
         latent=latent,
     )

@@ -7,18 +7,17 @@ because reading, decoding or tokenizing is too slow.
 
 What it looks like
 ------------------
-Progress lines that split the step: more seconds of data wait than of compute and communication, at most points
-after the warm-up. Or a gauge of data wait that grows during the run while throughput falls, however busy the
-GPUs look: utilization counts a kernel that only spins for the waiting rank. DataLoader warnings about too few
-or too many workers corroborate. In metrics: kernel launches continue, but the engine's duty cycle is low with
-gaps of a step's length: seconds of each step are idle, and utilization readings, which cover the last second,
-find the GPUs idle about as often.
+Progress lines that split the step: more seconds of data wait than of compute and communication, in most logged steps
+after the warm-up. Or a gauge of data wait grows during the run while throughput falls, even if the GPUs look busy:
+utilization also counts a kernel that only waits for a slow rank. DataLoader warnings about too few or too many
+workers corroborate. In metrics: kernel launches continue, but the GPUs idle for seconds in each step, and
+utilization readings, which cover the last second, are zero about as often.
 
 Not this when
 -------------
-The first points are slow only because caches and workers warm up. The model is too small for the GPU: its gaps
-are between kernels, no reading finds it idle, and without a baseline that is at most a suspicion. The engine is
-pinned while collectives advance: that is the interconnect. There are too few points or steps.
+Only the first logged steps are slow: caches and workers warm up. The model is too small for the GPU: its gaps
+are between kernels, no reading is zero, and without a baseline that is at most a suspicion. The engines are busy all
+the time while collectives advance: that is the interconnect. Too few steps were logged or completed.
 
 Impact
 ------
@@ -26,7 +25,8 @@ The run completes, so nothing else reports it; the share of wall time spent wait
 
 Do next
 -------
-More loader workers and prefetch, data on local or faster storage, decoding and tokenizing before training.
+More loader workers and prefetch if CPUs are free, else more CPUs; data on local or faster storage; decoding and
+tokenizing before training.
 
 What it cannot decide
 ---------------------
@@ -66,29 +66,30 @@ class Limits:
     min_steps: int = 6
     """Minimum number of steps: up to five are mostly start-up."""
     starved_share: float = 0.5
-    """Median share of data wait from which the step mostly waits. A real eight-GPU run that was only mildly starved
-    shows 0.1 to 0.2."""
+    """The step mostly waits if the median share of data wait is at least this. A real eight-GPU run that was only
+    mildly starved shows 0.1 to 0.2."""
     noticeable_share: float = 0.25
-    """Share from which it is worth a warning."""
+    """A share of at least this is worth a warning."""
     idle_duty: float = 0.25
-    """Mean engine activity up to which the GPU idles most of its time, whatever the model is."""
+    """The GPU idles most of its time if its mean engine activity is at most this, whatever the model is."""
     low_duty: float = 0.6
-    """Mean engine activity below which it idles noticeably: half of all samples of two clusters of language-model
+    """It idles noticeably if its mean engine activity is lower: half of all samples of two clusters of language-model
     training are at 0.98 or more (AcmeTrace)."""
     busy_duty: float = 0.85
-    """Mean engine activity from which the GPU is fed, if its SMs work as well."""
+    """The GPU is fed if its mean engine activity is at least this and its SMs work as well."""
     working_sm: float = 0.4
-    """Mean SM activity from which the SMs work as well: GPUs that only wait in collectives stay below it."""
+    """The SMs work as well if their mean activity is at least this: GPUs that only wait in collectives stay below
+    it."""
     min_stalls: int = 5
     """Minimum number of recurring time spans without any GPU work."""
     stalled_share: float = 0.2
-    """Share of time that they take from which they are hard stalls."""
+    """They are hard stalls if they take at least this share of the time."""
     idle_step_s: float = 2.0
     """Idle seconds per step that are a hard stall: a model too small for its GPU
     leaves gaps of microseconds to milliseconds between kernels."""
     min_idle_ratio: float = 0.5
-    """Ratio of idle readings to the number expected at random times: stalls shorter than a reading's second leave
-    few."""
+    """Minimum ratio of readings near zero to the number expected at random times: stalls of less than the second that a
+    reading covers leave few."""
 
 
 STARVED_FOR = Sentence("GPU starvation: each step waits for data {share} of its time")
@@ -99,8 +100,8 @@ IDLE_IN_BURSTS_BUSY = Sentence("GPUs idle between bursts of work: busy {busy:sha
 BUSY_DURING = Sentence("the GPUs were busy {busy:share} of the time during {seconds} of training (mean)")
 SM_ACTIVITY = Sentence("SM activity was {sm} (mean)")
 GPUS_STALLED = Sentence("the GPUs stalled {count:times}, {share} of the time in total")
-IDLE_READINGS = Sentence("{share} of {window} intervals contain a utilization reading near zero")
-IDLE_STEPS = Sentence("in each step the GPUs are idle for {idle}")
+IDLE_READINGS = Sentence("in {share} of the {window} intervals a utilization reading was near zero")
+IDLE_STEPS = Sentence("the GPUs are idle for {idle} of each {step} step")
 INPUT_BOUND = Sentence("the input pipeline limits the speed, not the GPU; the run is slower than necessary")
 USUALLY_INPUT = Sentence("the GPUs idle between bursts of work, usually because the input pipeline cannot keep up")
 SPEEDUP_UNKNOWN = Sentence(
@@ -109,12 +110,17 @@ SPEEDUP_UNKNOWN = Sentence(
 CAUSE_UNKNOWN = Sentence(
     "the cause: slow input, checkpoint saves, other work on the host, or a model too small for this GPU"
 )
+MORE_CPUS = Sentence(
+    "request more CPUs (--cpus-per-task), or decode and tokenize before training: the CPUs are busy, and more "
+    "data-loader workers need free ones"
+)
 SPEED_UP_INPUT = Sentence(
     "use more data-loader workers and prefetch, put the data on faster or local storage, and decode or "
     "tokenize before training"
 )
-BUSY_MEAN = Sentence("the GPUs were busy {busy:share} of the time (mean)")
-IDLE_WHILE_SAVING = Sentence("the GPUs are idle while {saves} checkpoints are saved")
+NEVER_WORKED = Missing("the GPUs never worked, so there is no step to judge")
+TOO_FEW_READINGS = Missing("no line splits the step into data wait and compute, and too few GPU readings show work")
+IDLE_WHILE_SAVING = Sentence("the log shows {saves} saved checkpoints, which explain idle GPUs")
 LAUNCHES_BLOCK = Sentence("a debug flag makes every kernel launch block: {line}")
 
 
@@ -135,9 +141,10 @@ def judge(
         claims = (*wait.growth.claims, *wait.advice, *sound)
         return _finding(Certainty.SUPPORTED, claims, wait.growth.since, None, True, last)
     if duty_cycle is None or duty_cycle.busy is None or not duty_cycle.sampled:
-        return _by_wait(wait, last, limits)
+        return _by_wait(wait, activity, last, limits)
     if _is_fed(duty_cycle, share, activity, limits):
-        return absent(BUSY_MEAN(busy=duty_cycle.busy), *(() if share is None else (share.fed,)))
+        seconds = derived(duty_cycle.seconds, duty_cycle.busy, unit="s")
+        return absent(BUSY_DURING(busy=duty_cycle.busy, seconds=seconds), *(() if share is None else (share.fed,)))
     if other_cause is not None:
         return absent(other_cause)
     idle, idles, signals = _idleness(duty_cycle, limits)
@@ -148,13 +155,16 @@ def judge(
     waits = () if starved is None else (starved.starved,)
     claims = (*idles, *waits, *hints, *signals, *advancing, *sound)
     return _finding(
-        certainty, claims, duty_cycle.start, share, starved is not None or bool(hints), last, duty_cycle.busy
-    )
+        certainty, claims, duty_cycle.start, share, starved is not None or bool(hints), last, duty_cycle.busy,
+        MORE_CPUS if hosts.lacks_cpus(duty_cycle.start, duty_cycle.end) else SPEED_UP_INPUT,
+    )  # fmt: skip
 
 
-def _by_wait(wait: DataWait, last: LastPart, limits: Limits) -> Finding | Missing:
-    """Without GPU activity: by the job's own reports."""
+def _by_wait(wait: DataWait, activity: Maybe[GpuActivity], last: LastPart, limits: Limits) -> Finding | Missing:
+    """Without enough GPU activity: by the job's own reports."""
     share = wait.share
+    if share is None and isinstance(activity, GpuActivity) and activity.busy is not None:
+        return TOO_FEW_READINGS if activity.worked.any() else NEVER_WORKED
     if share is None:
         return Missing(
             "no line splits the step into data wait and compute, and neither engine activity nor utilization was given"
@@ -201,10 +211,10 @@ def _idleness(duty: DutyCycle, limits: Limits) -> tuple[Certainty | None, list[C
     if stalls:
         share = derived(duty.stalled_share, busy, unit="share")
         claims.append(GPUS_STALLED(count=derived(duty.stalls, busy), share=share))
-    at_rest = _idle_reading_claim(duty, limits) if is_low else None
+    at_rest, step = _idle_reading_claim(duty, limits) if is_low else None, duty.step_seconds
     if at_rest is not None:
         signals.append(at_rest)
-        claims += [] if duty.idle is None else [IDLE_STEPS(idle=duty.idle)]
+        claims += [] if duty.idle is None or step is None else [IDLE_STEPS(idle=duty.idle, step=step)]
     severe = busy.number <= limits.idle_duty or stalls or at_rest is not None
     return raise_certainty(Certainty.POSSIBLE, int(severe)) if is_low else None, claims, signals
 
@@ -235,7 +245,7 @@ def _certainty(
 
 def _finding(
     certainty: Certainty, shows: tuple[Claim, ...], since: float | None, share: WaitShare | None, starved: bool,
-    last: LastPart, busy: Value | None = None,
+    last: LastPart, busy: Value | None = None, remedy: Sentence = SPEED_UP_INPUT,
 ) -> Finding:  # fmt: skip
     """The finding; ``starved``: evidence points to the input."""
     row = None if share is None else share.row
@@ -246,7 +256,7 @@ def _finding(
         headline=_headline(share, starved, busy),
         implies=[INPUT_BOUND() if starved else USUALLY_INPUT()],
         cannot_decide=[SPEEDUP_UNKNOWN()] if starved else [SPEEDUP_UNKNOWN(), CAUSE_UNKNOWN()],
-        actions=[action(SPEED_UP_INPUT)],
+        actions=[action(remedy)],
         since=since,
         at=None if row is None else row.at,
         latent=certainty is Certainty.POSSIBLE or last.not_by_pace,
@@ -274,7 +284,7 @@ FAMILY = Family(
     explains=("F3",),
     rivals=("D2", "D3"),
     collect=(
-        "the seconds of each step that the loop waits for data, printed in the log",
+        "a log that prints the data wait of each step, in seconds",
         "GPU engine and SM activity (DCGM fields PROF_GR_ENGINE_ACTIVE, PROF_SM_ACTIVE) and CPU and disk load of the "
         "hosts",
     ),

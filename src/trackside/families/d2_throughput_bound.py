@@ -10,9 +10,10 @@ What it looks like
 ------------------
 Save storm: about as many saves as steps, or saves that take most of the wall time; or the first rank's GPU
 idles for seconds at each save while the others wait for it. Interconnect: NCCL reports NET/Socket on a run of
-several nodes, all ranks equally slow; in metrics engine near full and SM near idle while collectives advance,
-CUDA calls that take many times as long as a launch, time spent in collectives. Without SM activity, power far
-below its limit and idle tensor pipes and memory replace it. Launch blocking: the log shows the variable set.
+several nodes, and all ranks are equally slow; in metrics the engines are busy nearly all the time with little SM
+activity while collectives advance, CUDA calls take many times as long as a launch, and ranks spend their time in
+collectives. If SM activity is not measured, power far below its limit together with idle tensor cores and memory
+shows the same. Launch blocking: the log shows the variable set.
 
 Not this when
 -------------
@@ -43,6 +44,7 @@ References
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 
 from trackside.evidence import Missing, derived
@@ -57,10 +59,11 @@ from trackside.facts.pace.leader_work import LeaderWork
 from trackside.facts.pace.saving import Saving
 from trackside.facts.pace.slow_gpus import AFFECTED_ALIKE, SlowGpus
 from trackside.facts.pace.slow_settings import SlowSetting, SlowSettings
+from trackside.facts.run_names import MAX_NAME_CHARS
 from trackside.facts.training.learning import Trajectory
 from trackside.family import Family
 from trackside.finding import Certainty, Claim, Culprit, Finding, Sentence, ShellCommand, absent, action, present
-from trackside.model import Event
+from trackside.model import Event, Run
 from trackside.witness import Witness, raise_certainty, weigh
 
 
@@ -71,7 +74,7 @@ class Limits:
     min_steps: int = 6
     """Minimum number of steps: up to five are mostly start-up."""
     saving_share: float = 0.5
-    """Share of time that the others wait for saves from which saves set the pace."""
+    """Saves set the pace if the other ranks wait for them at least this share of the time."""
     collapsed_sm: float = 0.35
     """Mean SM activity of a run that mostly waits."""
 
@@ -80,14 +83,17 @@ SAVES_SLOW = Sentence("checkpoint saves slow the training down")
 FLAG_SLOWS = Sentence("a debug flag slows the training down: every kernel launch blocks")
 SLOW_TRANSPORT = Sentence("slow interconnect: the GPUs wait in collectives instead of computing")
 TCP_TRANSPORT = Sentence("slow interconnect: NCCL uses TCP sockets between the nodes")
-LOW_SM = Sentence("SM activity was {sm} in that time (mean)")
+LOW_SM = Sentence("SM activity was {sm} during {seconds} of training (mean)")
 FLAG_SET = Sentence("the flag is set: {line}")
 USES_SOCKETS = Sentence("NCCL uses TCP sockets between the nodes: {line}")
-GPUS_WORKED = Sentence("the GPUs were busy {busy:share} of the time, SM activity {sm} (means): they did not wait")
-GPUS_BUSY = Sentence(
-    "the GPUs were busy {busy:share} of the time (mean); {saves:checkpoint messages} in the log, no blocking flag"
+GPUS_WORKED = Sentence(
+    "during {seconds} of training the GPUs were busy {busy:share} of the time, SM activity {sm} (means): they computed"
 )
-IS_STRAGGLER = Sentence("the others wait for GPU {gpus}: this is a straggler")
+GPUS_BUSY = Sentence(
+    "during {seconds} of training the GPUs were busy {busy:share} of the time (mean); {saves:checkpoint messages} in "
+    "the log, no blocking flag"
+)
+IS_STRAGGLER = Sentence("the others wait for {gpus}: this is a straggler")
 FEW_SAVES = Sentence("{saves:checkpoint messages} in {steps}, no blocking flag, no sockets between nodes")
 SPEEDUP_UNKNOWN = Sentence(
     "the possible speed-up: a comparison with a known-good run would show it (trackside compare)"
@@ -103,11 +109,15 @@ SAVE_LESS = Sentence("save every few hundred steps or every half hour, asynchron
 UNSET_DEBUG_FLAG = Sentence("unset the flag: it is for debugging")
 UNSET_FLAG = ShellCommand("unset CUDA_LAUNCH_BLOCKING")
 CHECK_FABRIC = Sentence(
-    "check that the job finds the InfiniBand driver and NCCL's network plugin, and that NCCL_IB_DISABLE is unset"
+    "check that the node's InfiniBand ports are up; then put `env | grep NCCL` and NCCL_DEBUG=INFO into the job "
+    "script, to see whether NCCL_IB_DISABLE is set and which network NCCL chooses"
 )
 SHOW_FABRIC = (
-    ShellCommand("{node_shell} 'ibstat; env | grep NCCL'"),
-    ShellCommand("srun --label --ntasks-per-node=1 bash -c 'ibstat; env | grep NCCL'"),
+    ShellCommand(
+        "srun --nodelist={run_nodes} --ntasks-per-node=1 --label ibstat",
+        running="srun --jobid={job} --overlap --nodelist={run_nodes} --ntasks-per-node=1 --label ibstat",
+    ),
+    ShellCommand("{on_node} ibstat"),
 )
 COMMANDS = {UNSET_DEBUG_FLAG: (UNSET_FLAG,), CHECK_FABRIC: SHOW_FABRIC}
 REMEDIES: dict[str, tuple[Culprit, Sentence]] = {
@@ -132,7 +142,7 @@ class _Cause(Witness):
 def judge(
     saving: Saving, settings: SlowSettings, activity: Maybe[GpuActivity], duty: Maybe[DutyCycle],
     wait: Maybe[BusyWait], slow: Maybe[SlowGpus], leader: Maybe[LeaderWork], health: HardwareHealth,
-    trajectory: Maybe[Trajectory], ending: Ending, last: LastPart, limits: Limits,
+    trajectory: Maybe[Trajectory], ending: Ending, last: LastPart, run: Run, limits: Limits,
 ) -> Finding | Missing:  # fmt: skip
     """Saves compared with steps, then the debug flag, then the transport: the first one with evidence is the cause."""
     if (missing := all_missing(trajectory, missing_activity(activity))) is not None:
@@ -150,7 +160,7 @@ def judge(
     )
     if cause is not None:
         learned = () if training is None else training.learned
-        return _finding(cause, duty_cycle, learned, ending, last)
+        return _finding(cause, duty_cycle, learned, ending, last, run)
     if too_few_steps:
         return Missing("too few steps: most of the time was start-up")
     if duty_cycle is not None and duty_cycle.busy is not None:
@@ -164,9 +174,9 @@ def _saves(saving: Saving, leader: LeaderWork | None, duty: DutyCycle | None, li
     """A save storm, or occasional long saves that the others wait for."""
     storm, sm = saving.storm, None if duty is None else duty.sm
     if storm is not None:
-        if sm is None or sm.number > limits.collapsed_sm:
+        if duty is None or sm is None or sm.number > limits.collapsed_sm:
             return _Cause("save-storm", Certainty.SUPPORTED, storm.claims, SAVES_LIMIT_SPEED, SAVES_SLOW, storm.first)
-        claims = (*storm.claims, LOW_SM(sm=sm))
+        claims = (*storm.claims, LOW_SM(sm=sm, seconds=derived(duty.seconds, sm, unit="s")))
         return _Cause("save-storm", Certainty.ESTABLISHED, claims, SAVES_LIMIT_SPEED, SAVES_SLOW, storm.first)
     saver = None if leader is None else leader.saver
     if saver is None:
@@ -229,20 +239,23 @@ def _sockets(sockets: SlowSetting | None, waits: BusyWait | None, slow: SlowGpus
 def _why_absent(duty: DutyCycle, saving: Saving, slow: SlowGpus | None) -> Claim:
     """Why none of the three causes applies."""
     assert duty.busy is not None
+    seconds = derived(duty.seconds, duty.busy, unit="s")
     if slow is not None and slow.group is not None:
         return IS_STRAGGLER(gpus=derived(slow.group.gpus, duty.busy))
     if duty.sm is not None:
-        return GPUS_WORKED(busy=duty.busy, sm=duty.sm)
-    return GPUS_BUSY(busy=duty.busy, saves=saving.total)
+        return GPUS_WORKED(busy=duty.busy, sm=duty.sm, seconds=seconds)
+    return GPUS_BUSY(busy=duty.busy, saves=saving.total, seconds=seconds)
 
 
 def _finding(
-    cause: _Cause, duty: DutyCycle | None, learned: tuple[Claim, ...], ending: Ending, last: LastPart
+    cause: _Cause, duty: DutyCycle | None, learned: tuple[Claim, ...], ending: Ending, last: LastPart, run: Run
 ) -> Finding:
     """Only a warning if the run ended badly for another reason, or if the evidence is a hint."""
     culprit, remedy = REMEDIES[cause.variant]
     good_end, row = ending.completed, cause.row
     start = None if duty is None else duty.start
+    names, source = ",".join(run.nodes), next(iter(cause.claims[0].values.values()))
+    nodes = {"run_nodes": derived(shlex.quote(names), source)} if 0 < len(names) <= MAX_NAME_CHARS else {}
     return present(
         cause.certainty,
         culprit,
@@ -250,7 +263,7 @@ def _finding(
         headline=cause.headline(),
         implies=[cause.implies()],
         cannot_decide=[SPEEDUP_UNKNOWN(), *([WAIT_OR_FEW_SMS()] if cause.doubtful else [])],
-        actions=[action(remedy, *COMMANDS.get(remedy, ()))],
+        actions=[action(remedy, *COMMANDS.get(remedy, ()), **nodes)],
         since=start if row is None else row.time,
         at=None if row is None else row.at,
         variant=cause.variant,

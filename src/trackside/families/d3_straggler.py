@@ -12,9 +12,9 @@ median, sustained. In metrics: that rank's SM activity is far above the others',
 
 Not this when
 -------------
-All ranks are slow: that is input or throughput. A single slow step. The first rank writes checkpoints while the
-others wait, or works alone in a pause without any step. Pipeline stages and experts are uneven by design:
-compare within the same parallel position. Fewer than twenty steps. The wall time of a step is the same on every
+All ranks are slow: that is input or throughput. Only a single step was slow. The first rank writes checkpoints while
+the others wait, or works alone in a pause without any step. Pipeline stages and experts are uneven by design: compare
+within the same parallel position. Fewer than twenty steps were completed. The wall time of a step is the same on every
 rank by construction and shows nothing; only a rank's own compute time does.
 
 Impact
@@ -28,8 +28,8 @@ compare.
 
 What it cannot decide
 ---------------------
-Why the rank is slow. Without GPU metrics, and without own times printed or exported by every rank, the result
-is unknown: a step's wall time is the same everywhere.
+Why the rank is slow. Without GPU metrics, and without per-rank compute times printed or exported by every rank,
+whether a rank is slow at all: a step's wall time is the same everywhere.
 
 References
 ----------
@@ -42,7 +42,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trackside.evidence import Missing
+from trackside.evidence import Missing, Value, derived
 from trackside.facts.fact import Maybe, all_missing, or_none
 from trackside.facts.gpu.activity import GpuActivity, missing_activity
 from trackside.facts.gpu.last_part import LastPart
@@ -65,39 +65,59 @@ class Limits:
     """Thresholds for a lag."""
 
     min_steps: int = 20
-    """Minimum number of completed steps: fewer are no lasting lag."""
+    """Minimum number of completed steps: fewer do not show a lasting lag."""
     plain_ratio: float = 1.5
     """SM activity relative to the cross-rank median that no division of equal work explains."""
     spinning_activity: float = 0.7
     """Engine activity of ranks that wait in a collective most of their time."""
     lasting_share: float = 0.2
-    """Share of the time of work below which it was an episode, worth a warning."""
+    """A lag for less than this share of the time of work was an episode, worth a warning."""
 
 
 ONE_SLOW = Sentence("one slow rank holds back all others")
-SOME_SLOW = Sentence("a few slow ranks hold back all others")
-SLOW_CLOCK = Sentence("a GPU with low clocks holds back all others")
+SOME_SLOW = Sentence("{count} slow ranks hold back the others")
+ONE_SLOW_CLOCK = Sentence("a GPU with low clocks holds back all others")
+SOME_SLOW_CLOCKS = Sentence("{count} GPUs with low clocks hold back the others")
 ALL_WAIT_FOR_SLOWEST = Sentence(
     "every synchronous step waits for the slowest rank, so the whole allocation runs at its speed"
 )
-SLOWNESS_UNEXPLAINED = Sentence(
-    "why the rank is slow: its data, CPU contention, NUMA placement, or a GPU that is slow without reporting an error"
+REASONS = "data, CPU contention, NUMA placement, or a GPU that is slow without reporting an error"
+SLOWNESS_UNEXPLAINED = Sentence(f"why the rank is slow: its {REASONS}")
+SLOW_RANKS_UNEXPLAINED = Sentence(f"why these ranks are slow: their {REASONS}")
+LOAD_UNEXPLAINED = Sentence(
+    "whether the job's own workers or other processes loaded the CPUs of {hosts}",
+    running="whether the job's own workers or other processes load the CPUs of {hosts}",
 )
-LOAD_UNEXPLAINED = Sentence("whether the job's own workers or other processes load the CPUs of that host")
 MAY_BE_EXTRA_WORK = Sentence("whether the first rank did extra work for all, such as an evaluation or a save")
 COST_UNKNOWN = Sentence(
     "how much throughput it costs: a comparison with a known-good run would show it (trackside compare)"
 )
-CHECK_GPU = Sentence("check that GPU and the load, NUMA placement and storage of its host")
+CHECK_CLOCKS = Sentence("find out why the clocks of {gpus} are low: heat, power or a setting")
 SHOW_PERFORMANCE = (
     ShellCommand("{on_node} nvidia-smi -q -i {gpu_index} -d PERFORMANCE,TEMPERATURE,POWER,CLOCK"),
     ShellCommand("{on_node} nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER,CLOCK"),
 )
-CHECK_HOST = Sentence("check the load, NUMA placement and storage of that rank's host: its GPU reports no errors")
-SHOW_HOST = ShellCommand("{node_shell} 'uptime; numactl --hardware; nvidia-smi topo -m'")
+FIND_CPU_LOAD = Sentence(
+    "find out what loaded the CPUs of {hosts} in that time: other jobs, services, or more data-loader workers than "
+    "CPUs; what still runs there shows when it began",
+    running="find out what loads the CPUs of {hosts}: other jobs, services, or more data-loader workers than CPUs",
+)
+SHOW_CPU_LOAD = ShellCommand("{node_shell} 'ps -eo pcpu,lstart,user,args --sort=-pcpu | head -n 20'")
+TEST_GPUS = Sentence(
+    "test {gpus} before the next job: a GPU can be slow without reporting an error",
+    running="check the load, NUMA placement and storage of the host of {gpus}",
+)
+_SHOW_HOST = "{node_shell} 'uptime; numactl --hardware; nvidia-smi topo -m'"
+DIAGNOSTICS = (
+    ShellCommand("{on_node} dcgmi diag -r 3 -i {gpu_index}", running=_SHOW_HOST),
+    ShellCommand("{on_node} dcgmi diag -r 3", running=_SHOW_HOST),
+)
 RERUN_ELSEWHERE = Sentence(
     "rerun without the node, with the options of the first submission, and compare the step times"
 )
+
+
+NOT_COMPARABLE = Missing("too few compute times per rank, and too few readings of several GPUs at work")
 
 
 @dataclass(frozen=True)
@@ -134,7 +154,7 @@ def judge(
         learned = () if training is None else training.learned
         return _finding(witnesses, hosts, learned, health.unchanged, last, limits)
     even_claims = [answer for answer in results if isinstance(answer, Claim)]
-    return absent(*even_claims) if even_claims else Missing("too few compute times per rank, and no activity per GPU")
+    return absent(*even_claims) if even_claims else NOT_COMPARABLE
 
 
 def _by_gpus(slow: Maybe[SlowGpus], leader: Maybe[LeaderWork], run: Run, limits: Limits) -> _LagWitness | Claim | None:
@@ -188,10 +208,21 @@ def _finding(
     nodes = nodes_of(gpus)
     clock = any(witness.slow_clock for witness in agree)  # then it is the GPU itself
     cpus = () if clock else hosts.contended(nodes)
-    unknown_reasons = [] if clock else [LOAD_UNEXPLAINED() if cpus else SLOWNESS_UNEXPLAINED()]
+    source = next(iter(agree[0].lag.claims[0].values.values()))
+    count = max(len(ranks), len(gpus), 1)
+    hosts_value = derived(", ".join(nodes) or "the rank's host", source)
+    gpus_value = derived(gpus or ("the rank's GPU" if count == 1 else "the GPUs of these ranks"), source)
+    unexplained = LOAD_UNEXPLAINED(hosts=hosts_value) if cpus else _slowness(count)
+    unknown_reasons = [] if clock else [unexplained]
     row: Event | None = best.lag.row
     episode = best.lag.share < limits.lasting_share
-    next_step = action(CHECK_HOST, SHOW_HOST) if hardware_claims and not clock else action(CHECK_GPU, *SHOW_PERFORMANCE)
+    next_step = (
+        action(CHECK_CLOCKS, *SHOW_PERFORMANCE, gpus=gpus_value)
+        if clock
+        else action(FIND_CPU_LOAD, SHOW_CPU_LOAD, hosts=hosts_value)
+        if cpus
+        else action(TEST_GPUS, *DIAGNOSTICS, gpus=gpus_value)
+    )
     return present(
         certainty,
         "infrastructure" if clock else "unknown",
@@ -203,7 +234,7 @@ def _finding(
             *learned,
             *hardware_claims,
         ],
-        headline=(SLOW_CLOCK if clock else ONE_SLOW if max(len(ranks), len(gpus)) <= 1 else SOME_SLOW)(),
+        headline=_headline(clock, derived(count, source)),
         implies=[ALL_WAIT_FOR_SLOWEST()],
         cannot_decide=[*unknown_reasons, *([MAY_BE_EXTRA_WORK()] if best.own_work else []), COST_UNKNOWN()],
         actions=[next_step, action(RERUN_ELSEWHERE, *RESUBMIT_ELSEWHERE)],
@@ -214,6 +245,16 @@ def _finding(
         nodes=nodes,
         latent=last.not_by_pace or episode or certainty is Certainty.POSSIBLE,
     )
+
+
+def _headline(clock: bool, count: Value) -> Claim:
+    if count.value == 1:
+        return (ONE_SLOW_CLOCK if clock else ONE_SLOW)()
+    return (SOME_SLOW_CLOCKS if clock else SOME_SLOW)(count=count)
+
+
+def _slowness(count: int) -> Claim:
+    return (SLOWNESS_UNEXPLAINED if count == 1 else SLOW_RANKS_UNEXPLAINED)()
 
 
 FAMILY = Family(

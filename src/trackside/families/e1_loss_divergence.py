@@ -7,9 +7,9 @@ the first step. The machines are fine and the run may well end with exit code 0.
 
 What it looks like
 ------------------
-nan or inf in the loss (Transformers hides it as loss 0 with grad_norm nan, Megatron omits the loss); a tail
-level that is a multiple of the head's; a loss that repeats to the last digit with a gradient norm of zero; a
-loss of guessing (the logarithm of the number of classes) throughout; nearly every step skipped for overflow; an
+nan or inf in the loss (Transformers logs it as loss 0 with grad_norm nan, Megatron omits the loss); a loss that at the
+end is a multiple of that at the start; exactly the same loss at every logged step with a gradient norm of zero; the
+loss of random guessing (the logarithm of the number of classes) throughout; nearly every step skipped for overflow; an
 evaluation score that drops to zero; the job's own "loss is nan" abort.
 
 The GPUs worked meanwhile and counted no memory error. If a memory error was counted, or reported by the kernel,
@@ -20,7 +20,7 @@ Not this when
 -------------
 A spike recovers. The objective is a preference or reinforcement one, whose loss is near zero or negative by
 nature. Only the evaluation loss is nan while the training loss falls. Only the gradient norm rises. The loss is
-low because the model has converged. There are too few points for a shape.
+low because the model has converged. Too few losses were logged to judge the shape.
 
 Impact
 ------
@@ -88,7 +88,7 @@ STOPPED_FOR_LOSS = Sentence("the job stopped itself because the loss is not fini
 HARDWARE_OR_JOB = Sentence("whether GPU memory errors or the job's settings caused it")
 NO_MEMORY_ERROR = Sentence("no GPU counted a memory error: nothing points to the hardware")
 TEST_GPU = Sentence("test the GPU that reported memory errors, and rerun without it from an earlier checkpoint")
-GPUS_BUSY = Sentence("the GPUs computed during the run: SM activity {sm} (median)")
+GPUS_BUSY = Sentence("the GPUs computed: SM activity {sm} (median of the run)")
 HEADLINES = {
     "non-finite": Sentence("training diverged: the loss is no longer finite"),
     "diverging": Sentence("training diverged: the loss rose and stayed high"),
@@ -105,12 +105,14 @@ SHAPE_HEADLINES = {
     STEPS_SKIPPED: Sentence("gradients overflow: nearly every recent step was skipped"),
     NOT_FINITE_AGAIN: Sentence("training is unstable: the loss is repeatedly not finite"),
     NEVER_FINITE: Sentence("training diverged: the loss was never finite"),
-    ZERO_AT_ONCE: Sentence("training diverged: the loss is stuck at zero, as a filtered NaN is"),
-    ZERO_THROUGHOUT: Sentence("the loss is zero throughout: a filtered NaN, or nothing to learn from"),
+    ZERO_AT_ONCE: Sentence("training diverged: the loss is stuck at zero, as when the trainer logs NaN as zero"),
+    ZERO_THROUGHOUT: Sentence(
+        "the loss is zero throughout: the trainer logs NaN as zero, or there is nothing to learn from"
+    ),
     GRADIENT_NOT_FINITE: Sentence("training diverged: the gradient is no longer finite"),
     WORSE_THAN_GUESSING: Sentence("training diverged: the loss stays above that of random guessing"),
-    RATE_NEAR_ZERO: Sentence("the model learns nothing: the learning rate is next to zero"),
-    GRADIENT_NEAR_ZERO: Sentence("the model learns nothing: the gradient is next to zero"),
+    RATE_NEAR_ZERO: Sentence("the model learns nothing: the learning rate is near zero"),
+    GRADIENT_NEAR_ZERO: Sentence("the model learns nothing: the gradient is near zero"),
     LOSSES_REPEAT: Sentence("the model learns nothing: the weights do not change"),
     AT_GUESSING: Sentence("the model learns nothing: the loss stays at that of random guessing"),
 }

@@ -12,8 +12,8 @@ steps than planned.
 
 Not this when
 -------------
-The log prints a point every few steps: steps count, not lines. The run failed or was stopped. The job
-evaluates, predicts or is named a smoke test: then few steps are intended, and the finding says so.
+The log has few lines only because it prints one every few steps: steps count, not lines. The run failed or was stopped.
+The job evaluates, predicts or is named a smoke test: then few steps are intended, and the finding says so.
 
 Impact
 ------
@@ -60,6 +60,7 @@ SHORT_JOB_NAMES = re.compile(
 )
 """Names of jobs that are not meant to train for long."""
 
+ONLY_COMPLETED = Sentence("this applies only to runs that completed")
 TOO_FEW = Sentence("finished after only {steps}")
 FAR_TOO_FEW = Sentence("finished after only {steps} of {planned:plain}")
 STEPS_DONE = Sentence("the log shows {steps} done")
@@ -74,7 +75,7 @@ SET_BUDGET = Sentence("set the intended number of steps or epochs, check the siz
 def judge(trajectory: Trajectory, ending: Ending, limits: Limits) -> Finding | Missing:
     """Counts steps, not lines, of a run that ended well."""
     if ending.bad_end is not None:
-        return absent(ending.bad_end)
+        return absent(ONLY_COMPLETED(), ending.bad_end)
     done, planned, good_end = trajectory.done, trajectory.budget, ending.completed
     if done is None and good_end is not None and all(row.get("step") is None for row in trajectory.points):
         done = planned  # ended well with no step printed: the plan is what was done

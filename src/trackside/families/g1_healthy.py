@@ -2,8 +2,8 @@
 
 Meaning
 -------
-Positive evidence of health, not merely the absence of errors: the run came to its own end, steps were
-completed, the GPUs did real work, their error counters stayed clean, and the loss fell.
+No fault was found. The verdict is *established* only with positive evidence, not merely without errors: the run came
+to its own end, steps were completed, the GPUs did real work, their error counters stayed clean, and the loss fell.
 
 What it looks like
 ------------------
@@ -16,8 +16,7 @@ Not this when
 -------------
 The job itself calls its end aborted: then the finding says so, and health cannot be verified. Any fault family
 is found: then the run is not healthy whatever its exit code. A warning (a latent hardware counter, a spike that
-recovers, data wait) is listed in addition and changes nothing. Progress that cannot be read is "unverifiable",
-never healthy by guess.
+recovers, data wait) is listed in addition and changes nothing. Progress that cannot be read is "unverifiable".
 
 Impact
 ------
@@ -93,7 +92,9 @@ STEPS_DONE = Sentence("the log shows {steps} done", running="the log shows {step
 STEPS_DONE_OF = Sentence(
     "the log shows {done:plain} of {planned} done", running="the log shows {done:plain} of {planned} done so far"
 )
-HEALTHY = Sentence("healthy: the run completed, its loss fell, its GPUs computed, and its hardware reported no errors")
+HEALTHY = Sentence(
+    "healthy: the run completed, its loss fell, its GPUs computed, and their error counters did not rise"
+)
 GPUS_NOT_MEASURED = Sentence("the end is normal and the loss fell; GPU activity and hardware errors were not measured")
 GPU_REPORTED_ERRORS = Sentence("the end is normal and the loss fell, but a GPU reported errors")
 GPUS_LITTLE_USED = Sentence(
@@ -110,7 +111,7 @@ LEARNING_UNKNOWN = Sentence(
 END_UNKNOWN = Sentence(
     "how the run ended: the log does not show its end", running="how the run will end: it is still running"
 )
-HARDWARE_UNKNOWN = Sentence("GPU activity and error counters were not given")
+HARDWARE_UNKNOWN = Sentence("whether the GPUs computed and had errors: no GPU activity and error counters were given")
 PLAN_UNKNOWN = Sentence(
     "whether it reached the planned {planned}",
     running="whether it will reach the planned {planned}",
@@ -263,8 +264,8 @@ def _certainty(
     """More than possible needs the end, learning, and a log without unknown errors; established also needs GPU work and
     clean hardware."""
     complete = training is not None and training.is_complete
-    seen = end.good is not None or (complete and end.bad is None)
-    if not seen or unread.rows or not (learning.loss_fell or learning.evaluations.fell):
+    is_ended = end.good is not None or (complete and end.bad is None)
+    if not is_ended or unread.rows or not (learning.loss_fell or learning.evaluations.fell):
         return Certainty.POSSIBLE
     fell_enough = (
         learning.loss_fell and learning.loss is not None and len(learning.loss.curve.finite) >= limits.min_losses

@@ -59,7 +59,7 @@ class Limits:
     caused_by_storage_s: float = 120.0
     """The same if a file server was silent meanwhile: the kernel calls a task hung after this time."""
     min_intervals: float = 10.0
-    """Multiple of the usual time between two points."""
+    """Multiple of the usual time between two logged steps."""
     min_repeat_ratio: float = 2.0
     """Multiple of the next longest pause: recurring pauses are normal (evaluations, saves, epochs)."""
 
@@ -76,8 +76,10 @@ CHECK_STORAGE = Sentence("check the file server and the network to it at that ti
 CHECK_RANK = Sentence("check the rank's log, the kernel log of its node and the storage at that time")
 GPUS_KEPT_COMPUTING = Sentence("the GPUs kept computing during a pause of {seconds} between logged steps")
 NO_LONG_GAP = Sentence("no gap between logged steps was longer than normal (at most {seconds})")
-SHORT_PAUSES = Sentence("the GPUs paused for at most {seconds}")
-NO_PAUSE = Sentence("the GPUs did not pause")
+SHORT_PAUSES = Sentence("between their first and their last work the GPUs paused for at most {seconds}")
+NO_PAUSE = Sentence("between their first and their last work the GPUs did not pause")
+NOT_RESUMED = Sentence("the stall did not end: the GPUs did no work in the last {seconds}")
+NEVER_WORKED = Missing("the GPUs never worked, so there is no pause to judge")
 
 
 def judge(
@@ -99,7 +101,11 @@ def judge(
     if gap is not None:
         return absent(NO_LONG_GAP(seconds=pauses.seconds(gap)))
     if not isinstance(gpus, Missing) and gpus.longest_s is not None:
-        return absent((SHORT_PAUSES if gpus.longest_s.number else NO_PAUSE)(seconds=gpus.longest_s))
+        pauses_claim = (SHORT_PAUSES if gpus.longest_s.number else NO_PAUSE)(seconds=gpus.longest_s)
+        stall = gpus.stall.hung
+        return absent(*([] if stall is None else [NOT_RESUMED(seconds=stall.seconds)]), pauses_claim)
+    if isinstance(activity, GpuActivity) and not activity.worked.any():
+        return NEVER_WORKED
     return Missing("neither logged steps with times nor GPU activity over the run were given")
 
 

@@ -46,7 +46,7 @@ def test_a_ranks_own_time_comes_before_the_wall_time() -> None:
     """All print the same wall time; their own part of it differs."""
     lag = ranks(store(printed(0.25, step_time_s=0.4))).printed
     assert isinstance(lag, LaggingRanks)
-    assert lag.claims[0].values["mine"].value == 0.25
+    assert lag.claims[0].values["own"].value == 0.25
 
 
 def test_no_input_gives_a_reason() -> None:

@@ -52,7 +52,7 @@ ADVANCING: Mapping[str, Sentence] = {
 }
 TITLES: Mapping[str, str] = {
     "sm": "SM activity", "power": "power", "engine": "engine activity", "utilization": "utilization",
-    "launches": "kernel launches a window", "collectives": "collectives a window",
+    "launches": "kernel launches", "collectives": "collectives", "memory": "memory in use",
 }  # fmt: skip
 """The display name of each signal."""
 MAX_CITED = 8
@@ -241,7 +241,7 @@ NOT_MEASURED = Missing("no metric shows what the GPUs did")
 
 @fact(ACTIVITY)
 def gpu_activity(evidence: Evidence, run: Run) -> Maybe[GpuActivity]:
-    """Missing if no metric shows what the GPUs did."""
+    """Any metric that shows what the GPUs did; missing without one."""
     answered = {name: grid for name in ACTIVITY if (grid := evidence.grid(name)) is not None}
     missing = unmet_need(evidence, (WORK_SIGNALS,))
     grids = {name: grid for name, grid in answered.items() if len(grid.times)}

@@ -42,16 +42,18 @@ BUSY_WAIT: Mapping[str, Query] = {
 }  # fmt: skip
 """The queries behind :class:`BusyWait`."""
 
-LAUNCHES_WAIT = Sentence("a kernel launch takes {each} (mean of {count}), as long as the kernel itself")
+LAUNCHES_WAIT = Sentence("a kernel launch takes {mean} (mean of {count}), as long as the kernel itself")
 LAUNCH_TIME_SHARE = Sentence("kernel launches take {share} of the time, kernels run {busy:share} of it")
-BUSY_WITHOUT_WORK = Sentence("the GPUs look busy but hardly compute: {signal} {busy}, SM activity {sm} (means)")
-LOOK_BUSY = Sentence("the GPUs look busy: {signal} {busy} (mean)")
-CALLS_BLOCK = Sentence("CUDA calls block for {each} on average (a call that does not wait takes microseconds)")
-CALLS_BLOCK_LONGER = Sentence("CUDA calls block for {each} on average; a kernel launch takes {floor}")
+BUSY_WITHOUT_WORK = Sentence(
+    "the GPUs look busy but hardly compute: {signal} {busy}, SM activity {sm} (means of {seconds} of training)"
+)
+LOOK_BUSY = Sentence("the GPUs look busy: {signal} {busy} (mean of {seconds} of training)")
+CALLS_BLOCK = Sentence("CUDA calls block for {mean} on average (a call that does not wait takes microseconds)")
+CALLS_BLOCK_LONGER = Sentence("CUDA calls block for {mean} on average; a kernel launch takes {floor}")
 POWER_DRAWN = Sentence("power: {power} per GPU (median)")
 POWER_OF_LIMIT = Sentence("power: {power} per GPU (median) of a {limit} limit")
 TENSOR_PIPES = Sentence("tensor cores were active {level} of the time (mean)")
-IN_COLLECTIVES = Sentence("{share} of the time is communication: GPUs inside collectives (median)")
+IN_COLLECTIVES = Sentence("{share} of the time is spent in communication: GPUs inside collectives (median)")
 COMMUNICATION_SHARE = Sentence("communication takes {share} of each step: {spent} of {step}")
 FABRIC_IDLE = Sentence("a node sends {sent} over Ethernet and {carried} over InfiniBand (medians)")
 
@@ -66,27 +68,27 @@ class Limits:
     """SM activity of GPUs that mostly spin. Only 2 to 9 % of all samples of two clusters of language-model training lie
     between idle and this (AcmeTrace), so that little other work looks like it."""
     doubtful_sm: float = 0.35
-    """SM activity up to which GPUs wait if another sign agrees, and may wait if none does."""
+    """GPUs with at most this SM activity wait if another sign agrees, and may wait if none does."""
     wait_share: float = 0.5
-    """Share of time in collectives from which they set the pace."""
+    """Collectives set the pace if they take at least this share of the time."""
     idle_fabric: float = 0.1
-    """Ratio of fast-fabric traffic to plain-network traffic below which collectives use the plain network."""
+    """Collectives use the plain network if the fast fabric carries at most this fraction of its traffic."""
     min_network_bytes_per_s: float = 2e7
-    """Bytes per second of a node's network below which its traffic is insignificant."""
+    """Less traffic of a node's network is insignificant."""
     long_launch_s: float = 5e-5
     """A launch returns in 2 to 10 microseconds; one that waits for its kernel takes as long as the kernel."""
     launch_match: tuple[float, float] = (0.7, 1.4)
     """Ratio of time in launches to kernel run time if each launch waits for its kernel."""
     gapless_activity: float = 0.95
-    """Engine activity above which kernels follow one another without gaps, so that launches wait for a full queue."""
+    """With more engine activity kernels follow one another without gaps, so that launches wait for a full queue."""
     call_ratio: float = 2.0
-    """Mean time of all calls over that of a launch, from which the calls wait."""
+    """The calls wait if they take at least this many times as long as a launch (means)."""
     quiet_pipes: float = 0.1
     """Mean activity of tensor pipes and of device memory: training that is limited by either shows a few tenths of one
     of them."""
     little_power_share: float = 0.4
-    """Power over its limit up to which GPUs with a resident kernel hardly work: spinning ones drew 85 of 400 W (public
-    nvidia-smi output of a hang on A100s)."""
+    """GPUs with a resident kernel hardly work if they draw at most this share of their power limit: spinning ones drew
+    85 of 400 W (public nvidia-smi output of a hang on A100s)."""
     min_points: int = 5
     """Minimum number of printed points with the time in collectives for a reliable median."""
 
@@ -127,8 +129,12 @@ class BusyWait:
         if (duty.sm is not None and duty.sm.number > limits.doubtful_sm) or not self._advances:
             return None
         power, limit = _over(self.activity.grid("power"), duty), self.powers.between(duty.start, duty.end)
-        values = {"busy": duty.busy, "signal": derived(TITLES[self.activity.busy_by or "engine"], duty.busy)}
-        shows = [BUSY_WITHOUT_WORK(sm=duty.sm, **values) if duty.sm is not None else LOOK_BUSY(**values)]
+        values = {
+            "busy": duty.busy,
+            "signal": derived(TITLES[self.activity.busy_by or "engine"], duty.busy),
+            "seconds": derived(duty.seconds, duty.busy, unit="s"),
+        }
+        shows = [BUSY_WITHOUT_WORK(**values, sm=duty.sm) if duty.sm is not None else LOOK_BUSY(**values)]
         pipes = [_over(self.traffic.evidence.grid(name), duty, "avg") for name in ("tensor", "dram")]
         busy_pipes = any(level.number > limits.quiet_pipes for level in pipes if level is not None)
         if duty.sm is None:
@@ -221,8 +227,8 @@ class BusyWait:
         name = _launch_call(seconds)
         launch_s = _mean(seconds.where(api=name), calls.where(api=name), self.duty) if name else None
         if launch_s is None or not call_s.number > self.limits.call_ratio * launch_s.number > 0:
-            return [CALLS_BLOCK(each=call_s)]
-        return [CALLS_BLOCK_LONGER(each=call_s, floor=launch_s)]
+            return [CALLS_BLOCK(mean=call_s)]
+        return [CALLS_BLOCK_LONGER(mean=call_s, floor=launch_s)]
 
     @cached_property
     def blocking(self) -> tuple[Claim, ...]:
@@ -242,7 +248,7 @@ class BusyWait:
             return ()
         share_value = derived(round(share, 3), launch_s, count, unit="share")
         mean_value = derived(mean_s, launch_s, count, unit="s")
-        return LAUNCHES_WAIT(each=mean_value, count=count), LAUNCH_TIME_SHARE(share=share_value, busy=duty.busy)
+        return LAUNCHES_WAIT(mean=mean_value, count=count), LAUNCH_TIME_SHARE(share=share_value, busy=duty.busy)
 
 
 @fact(BUSY_WAIT, limits=Limits())
@@ -250,7 +256,7 @@ def busy_wait(
     evidence: Evidence, activity: GpuActivity, duty: DutyCycle, traffic: GpuTraffic, powers: PowerLimits,
     trajectory: Maybe[Trajectory], limits: Limits,
 ) -> BusyWait:  # fmt: skip
-    """Covers the time of work."""
+    """GPU activity in the time of work; missing without it."""
     return BusyWait(evidence, activity, duty, traffic, powers, trajectory, limits)
 
 

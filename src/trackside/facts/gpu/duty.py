@@ -1,8 +1,8 @@
 r"""How much of its time a GPU was busy while the run made progress.
 
 The time of work runs from the first work of the GPUs (and the log's first step) to the last, without its start. A
-utilization reading covers the last second. Shorter gaps between kernels leave every reading in between; idle times of
-seconds leave readings of zero about as often as the GPUs idle.
+utilization reading covers the last second. If the gaps between kernels are shorter than a second, every reading lies
+between 0% and 100%; idle times of seconds leave readings of zero about as often as the GPUs idle.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Limits:
     warm_up_share: float = 0.1
     """Share of the time of work dropped at its start: compilation and first batches."""
     started_share: float = 0.5
-    """Share of the GPUs' peak activity from which they are training."""
+    """The GPUs are training if their activity is at least this share of its peak."""
 
 
 MIN_READINGS = 10
@@ -124,14 +124,15 @@ class DutyCycle:
         return IdleReadings(share, derived(grid.step, lowest, unit="s"), expected)
 
 
-NO_WORK = Missing("no metric shows when the GPUs worked, or too little was sampled")
+NO_WORK = Missing("no metric shows when the GPUs worked")
+TOO_FEW_SAMPLES = Missing("too little was sampled while the GPUs worked")
 
 
 @fact({"lowest": metric("gpu_utilization_ratio").over("run", "min")}, limits=Limits())
 def duty_cycle(
     evidence: Evidence, activity: GpuActivity, trajectory: Maybe[Trajectory], limits: Limits
 ) -> Maybe[DutyCycle]:
-    """Missing if nothing shows work. A tracer alone gives times, but no activity levels."""
+    """GPU activity that shows when the GPUs worked; a tracer alone gives times, but no activity levels."""
     training = or_none(trajectory)
     bounds = _bounds(activity, training, limits)
     signals = (activity.busy, activity.sm, activity.launches, activity.collectives)
@@ -139,7 +140,7 @@ def duty_cycle(
         return NO_WORK
     windows = (activity.times > bounds[0]) & (activity.times <= bounds[1]) & activity.observed
     if int(windows.sum()) < 2:
-        return NO_WORK
+        return TOO_FEW_SAMPLES
     rows = activity.in_use
     busy = _mean_of(activity, activity.busy_by, rows, windows, bounds)
     sm = _mean_of(activity, "sm", rows, windows, bounds)

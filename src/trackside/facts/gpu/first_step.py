@@ -35,7 +35,7 @@ class Limits:
 
 @dataclass(frozen=True, eq=False)
 class FirstStepHang:
-    """No step was completed in all the time that the GPUs were busy."""
+    """Ranks that kept their GPUs busy without ever completing a step."""
 
     since: float
     sure: bool
@@ -43,36 +43,41 @@ class FirstStepHang:
     claims: tuple[Claim, ...]
 
 
-NO_HANG = Missing("a step was completed, or nothing shows that none was")
+STEP_DONE = Missing("a training step was completed")
+START_UNKNOWN = Missing(
+    "the log does not show that several ranks started, or no metric shows when their GPUs were busy"
+)
+WORK_DONE = Missing("kernels, collectives or data traffic show that work was done")
+BUSY_TOO_SHORT = Missing("the GPUs were not busy for long enough")
 
 
 @fact(limits=Limits())
 def first_step_hang(activity: GpuActivity, stall: GpuStall, silence: Silence, limits: Limits) -> Maybe[FirstStepHang]:
-    """Missing if a step was completed, if data moves, if the log does not show several ranks, or if the time was
-    short."""
+    """GPU activity, and a log that shows the start of several ranks; missing without them, or if a step was completed,
+    data moved, or the time was short."""
     rendezvous, progress = silence.first_line("ready", "communicators", "inits"), silence.signs["progress"]
-    if rendezvous is None or silence.points or stall.stepped > -np.inf:
-        return NO_HANG
-    if not silence.several_ranks or activity.busy is None or int(activity.worked.sum()) < 2:
-        return NO_HANG
+    if silence.points or stall.stepped > -np.inf:
+        return STEP_DONE
+    if rendezvous is None or not silence.several_ranks or activity.busy is None or int(activity.worked.sum()) < 2:
+        return START_UNKNOWN
     collectives = activity.grid("collectives")
     if activity.basis == "launches" or (collectives is not None and collectives.value("sum").value):
-        return NO_HANG
+        return WORK_DONE
     typical_busy = nan_median(activity.busy[activity.worked], axis=0)
     with np.errstate(invalid="ignore"):
         busy: Flags = activity.observed & (typical_busy >= FLOORS.pinned)
     if not busy.any():
-        return NO_HANG
+        return BUSY_TOO_SHORT
     start, end = float(activity.times[busy.argmax()]) - activity.step, float(activity.times[activity.observed][-1])
     busy_s, watched_s = float(busy.sum()) * activity.step, float(activity.observed.sum()) * activity.step
     if busy_s < max(
         silence.limits.min_silence_s, limits.min_busy_share * (end - start), limits.min_lasting_share * watched_s
     ):
-        return NO_HANG
+        return BUSY_TOO_SHORT
     traffic = stall.traffic.between(start, end)
     little_work = [] if stall.beyond_spinning(busy) else _little_work(activity, start, end)
     if traffic.active or not (traffic.nothing_moves or little_work):
-        return NO_HANG
+        return WORK_DONE
     level = activity.grids[activity.busy_by or "engine"].during(start, end).value("median", unit="share")
     pinned = LOOKED_BUSY(busy=level, seconds=derived(busy_s, level, unit="s"))
     first = NO_STEP(count=progress.reduce("count"), line=rendezvous)

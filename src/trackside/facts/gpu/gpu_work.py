@@ -23,8 +23,8 @@ from trackside.facts.trust.coverage import STALE_S, gpus_sampled
 from trackside.finding import Claim, Sentence
 from trackside.model import Run
 
-COMPUTED = Sentence("the GPUs computed: SM activity {sm} (mean)")
-SOME_COMPUTED = Sentence("the GPUs in use computed: SM activity {sm} (mean)")
+COMPUTED = Sentence("the GPUs computed: SM activity {sm} during {seconds} of training (mean)")
+SOME_COMPUTED = Sentence("the GPUs in use computed: SM activity {sm} during {seconds} of training (mean)")
 GPUS_UNUSED = Sentence(
     "{idle} of the {allocated} allocated did nothing during the whole run: {gpus}",
     running="{idle} of the {allocated} allocated have done nothing so far: {gpus}",
@@ -54,9 +54,9 @@ class Limits:
     """Thresholds for a slow run."""
 
     slow_duty: float = 0.6
-    """Mean engine activity below which the GPUs idle noticeably."""
+    """The GPUs idle noticeably if their mean engine activity is lower."""
     slow_sm: float = 0.2
-    """Mean SM activity below which they hardly work."""
+    """They hardly work if their mean SM activity is lower."""
     min_readings: int = 5
     """Minimum number of samples of GPU activity for a reliable mean."""
     min_sampled_share: float = 0.5
@@ -96,7 +96,7 @@ def gpu_work(
     activity: Maybe[GpuActivity], idle: Maybe[IdleGpus], stall: Maybe[GpuStall], duty: Maybe[DutyCycle],
     health: HardwareHealth, run: Run, limits: Limits,
 ) -> GpuWork:  # fmt: skip
-    """Covers what was measured, which may be nothing."""
+    """Nothing: it covers what was measured."""
     clean, unclean = health.unchanged_meanwhile, health.risen
     no_counters = () if clean or unclean else (NO_COUNTERS(),)
     if isinstance(activity, Missing):
@@ -134,11 +134,8 @@ def _work_claims(
 ) -> tuple[tuple[Claim, ...], tuple[Claim, ...]]:
     """(claims that show work, claims about what that leaves open); ``partly``: some GPUs were idle."""
     if duty_cycle is not None and duty_cycle.sm is not None and activity.worked.any():
-        worked = (
-            SOME_COMPUTED(sm=_sm_of_users(activity, duty_cycle, duty_cycle.sm))
-            if partly
-            else COMPUTED(sm=duty_cycle.sm)
-        )
+        sm = _sm_of_users(activity, duty_cycle, duty_cycle.sm) if partly else duty_cycle.sm
+        worked = (SOME_COMPUTED if partly else COMPUTED)(sm=sm, seconds=derived(duty_cycle.seconds, sm, unit="s"))
         launched = () if activity.launches is None else (KERNELS_LAUNCHED(count=_level(activity, "launches")),)
         return (worked, *launched), ()
     if activity.worked.any() and activity.basis in SUBSTITUTE_CLAIMS:
@@ -185,7 +182,7 @@ def _unmeasured_gpus(activity: GpuActivity, health: HardwareHealth, run: Run) ->
     if sampled is not None:
         measured &= gpus_sampled(sampled, end - last_s, end)
     grid = next(iter(activity.grids.values()))
-    instances = any(mig for (mig,) in grid.labels("mig"))  # which are counted, not GPUs
+    instances = any(mig for (mig,) in grid.labels("mig"))  # MIG: instances are counted instead of GPUs
     n_gpus = max(0 if instances else run.n_gpus or 0, len(activity.gpus))
     if len(measured) >= n_gpus:
         return None

@@ -42,17 +42,18 @@ NEVER_ABOVE: Mapping[str, Sentence] = {
 }
 NO_WORK_DONE = Sentence("{count} on {nodes} did no work for {seconds}, from the start")
 NO_LAUNCH = Sentence(
-    "the tracer was attached and saw no kernel launch and no collective of the run ({traced})",
-    running="the tracer is attached and has seen no kernel launch and no collective of the run ({traced})",
+    "Trackside's tracer was attached and saw no kernel launch and no collective of the run ({traced})",
+    running="Trackside's tracer is attached and has seen no kernel launch and no collective of the run ({traced})",
 )
 NO_COLLECTIVE = Sentence(
-    "the tracer was attached and saw no collective of the run ({traced})",
-    running="the tracer is attached and has seen no collective of the run ({traced})",
+    "Trackside's tracer was attached and saw no collective of the run ({traced})",
+    running="Trackside's tracer is attached and has seen no collective of the run ({traced})",
 )
 NO_PROCESS = Sentence(
     "no process ever opened a GPU context",
     running="no process has opened a GPU context yet",
 )
+NO_MEMORY_USED = Sentence("no GPU memory was in use")
 CONTEXT_ONLY = Sentence("no GPU used more than {memory} of memory, which is at most a CUDA context")
 MEMORY_IDLE = Sentence("up to {memory} of GPU memory was in use")
 SMALLEST_GPU_BYTES = 24 * 2**30
@@ -71,7 +72,7 @@ class Limits:
 
 @dataclass(frozen=True, eq=False)
 class IdleGpus:
-    """No GPU of the run worked from its start on."""
+    """GPUs that did no work from the start of the run on."""
 
     activity: GpuActivity
     seconds: Value
@@ -87,23 +88,28 @@ class IdleGpus:
     """That they did no work, with the evidence."""
 
 
-NOT_IDLE = Missing("the GPUs worked, or too little of the run was sampled")
+WORKED = Missing("the GPUs worked")
+NOT_SHOWN_IDLE = Missing("no sampled metric shows that the GPUs were idle")
+TOO_LITTLE_SAMPLED = Missing("too little of the run was sampled to say whether the GPUs worked")
 
 
 @fact(IDLE, limits=Limits())
 def idle_gpus(
     evidence: Evidence, activity: GpuActivity, powers: PowerLimits, silence: Silence, run: Run, limits: Limits
 ) -> Maybe[IdleGpus]:
-    """Missing if a GPU worked, or if too little of the run was sampled."""
+    """GPU activity for most of the run; missing without it, or if a GPU worked."""
     watched = int(activity.observed.sum())
     enough = max(limits.min_windows, limits.min_sampled_share * len(activity.times))
-    if activity.worked.any() or watched < enough or not _is_idle(activity, powers):
-        return NOT_IDLE
+    if activity.worked.any():
+        return WORKED
+    if watched < enough:
+        return TOO_LITTLE_SAMPLED
     shows = _levels(activity)
-    if not shows:
-        return NOT_IDLE
+    if not shows or not _is_idle(activity, powers):
+        return NOT_SHOWN_IDLE
     sources = [value for claim in shows for value in claim.values.values()]
-    seconds = derived(watched * activity.step, *sources, unit="s")
+    lasted = np.inf if run.start is None or run.end is None else run.end - run.start
+    seconds = derived(min(watched * activity.step, lasted), *sources, unit="s")
     gpus, nodes = activity.gpus, nodes_of(activity.gpus)
     count, on_nodes = count_of(len(gpus), "GPU", *sources), count_of(len(nodes) or 1, "node", *sources)
     levels, shows = shows, [NO_WORK_DONE(seconds=seconds, count=count, nodes=on_nodes)]
@@ -116,7 +122,8 @@ def idle_gpus(
         shows.append(NO_PROCESS(attached=attached.value("max", unit="")))
     context_only = _context_only(evidence)
     if memory is not None:
-        shows.append((CONTEXT_ONLY if context_only else MEMORY_IDLE)(memory=memory.value("max")))
+        most = memory.value("max")
+        shows.append((MEMORY_IDLE if not context_only else CONTEXT_ONLY if most.value else NO_MEMORY_USED)(memory=most))
     forming = len(gpus) > 1 and (bool(silence.starts) or max(len(run.nodes), len(nodes)) > 1)
     return IdleGpus(activity, seconds, context_only, has_context, forming, (*shows, *levels))
 
@@ -125,7 +132,8 @@ def _levels(activity: GpuActivity) -> list[Claim]:
     """The maximum of each signal; of power only if no other signal was sampled."""
     shows: list[Claim] = []
     for name in ("sm", "engine", "utilization", *COUNT_SIGNALS):
-        highest = value_or_none(activity.grid(name), "sum" if name in COUNT_SIGNALS else "max", "")
+        counted = name in COUNT_SIGNALS
+        highest = value_or_none(activity.grid(name), "sum" if counted else "max", "" if counted else None)
         if highest is not None:
             shows.append(NEVER_ABOVE[name](most=highest))
     power = activity.grid("power")

@@ -18,8 +18,8 @@ from trackside.finding import Claim, Sentence
 
 NO_WORK = Sentence("the GPUs did no work in that time ({signal}: {level}, before it {before}; medians)")
 LESS_WORK = Sentence("the GPUs did far less in that time ({signal}: {level}, before it {before}; medians)")
-OUTLIER_IDLE = Sentence("GPU {gpus} was idle while the others waited for it ({signal}: {level})")
-OUTLIER = Sentence("GPU {gpus} behaved differently from the others in that time")
+OUTLIER_IDLE = Sentence("the others waited for {gpus}, idle in that time ({signal} {level})")
+OUTLIER = Sentence("{gpus} behaved differently from the others in that time")
 
 PROVING_SIGNALS = ("launches", "collectives", "sm")
 """Signals that distinguish idle from work by themselves; power does together with a silent log."""
@@ -32,9 +32,9 @@ class Limits:
     min_windows: int = 3
     """Minimum number of windows fully inside a pause."""
     worked_share: float = 0.5
-    """Share of a pause's windows with work above which the GPUs kept working."""
+    """The GPUs kept working if more than this share of the pause's windows has work."""
     edge_share: float = 0.1
-    """Share of a pause's windows with work up to which it is still a pause: its edges may contain some."""
+    """It is a pause if at most this share of its windows has work: its edges may contain some."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,9 @@ class GpuPauses:
         if level.value is None or before.value is None:
             return (), ()
         no_work = reduced is None or activity.active[windows].mean() <= self.limits.edge_share
-        signal = derived(TITLES[activity.basis], level)
+        title = TITLES[activity.basis]
+        counted = f"{title} per {activity.step:g} s" if activity.basis in COUNT_SIGNALS else title
+        signal = derived(counted, level)
         shows = [(NO_WORK if no_work else LESS_WORK)(signal=signal, level=level, before=before)]
         outliers = self.stall.outliers(windows, reduced)
         gpus = activity.named(outliers.outliers)
@@ -141,12 +143,12 @@ class GpuPauses:
 
 @fact(limits=Limits())
 def gpu_pauses(activity: GpuActivity, stall: GpuStall, limits: Limits) -> GpuPauses:
-    """Derived from the GPUs' activity."""
+    """GPU activity."""
     return GpuPauses(activity, stall, limits)
 
 
 def _outlier_claim(name: str, during: Grid, gpus: tuple[str, ...], sign: OutlierSign) -> Claim:
-    medians = [grid_of_gpu(during, gpu).value("median", unit="") for gpu in gpus[:MAX_CITED]]
+    medians = [grid_of_gpu(during, gpu).value("median") for gpu in gpus[:MAX_CITED]]
     levels = [value for value in medians if value.value is not None]
     if sign == "cold" and levels:
         highest = max(levels, key=lambda value: value.number)

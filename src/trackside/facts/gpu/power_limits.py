@@ -49,7 +49,7 @@ class PowerLimits:
 
 @fact({"power_limit": metric("gpu_power_limit_watts").over("run", "max")})
 def power_limits(evidence: Evidence, activity: GpuActivity) -> PowerLimits:
-    """Covers the GPUs that were sampled."""
+    """Sampled power limits, or the GPUs' model names."""
     return PowerLimits(evidence.grid("power_limit"), activity)
 
 

@@ -49,20 +49,20 @@ STALL: Mapping[str, Query] = {
 
 WORKED_TO_END: Mapping[str, Sentence] = {
     "launches": Sentence(
-        "kernels were launched until the end: {level} per interval (median)",
-        running="kernels are being launched: {level} per interval (median)",
+        "kernels were launched until the end: {level} per GPU in each {window} of the last {seconds} (median)",
+        running="kernels are being launched: {level} per GPU in each {window} of the last {seconds} (median)",
     ),
     "collectives": Sentence(
-        "collectives completed until the end: {level} per interval (median)",
-        running="collectives are completing: {level} per interval (median)",
+        "collectives completed until the end: {level} per GPU in each {window} of the last {seconds} (median)",
+        running="collectives are completing: {level} per GPU in each {window} of the last {seconds} (median)",
     ),
     "sm": Sentence(
-        "the GPUs computed until the end: SM activity {level} (median)",
-        running="the GPUs are computing: SM activity {level} (median)",
+        "the GPUs computed until the end: SM activity {level} in the last {seconds} (median)",
+        running="the GPUs are computing: SM activity {level} in the last {seconds} (median)",
     ),
     "power": Sentence(
-        "the GPUs drew the power of computing GPUs until the end: {level} (median)",
-        running="the GPUs draw the power of computing GPUs: {level} (median)",
+        "the GPUs drew the power of computing GPUs until the end: {level} in the last {seconds} (median)",
+        running="the GPUs draw the power of computing GPUs: {level} in the last {seconds} (median)",
     ),
 }
 
@@ -82,8 +82,9 @@ class Limits(stall_claims.Limits):
     kept_memory_ratio: float = 0.5
     """Share of its working memory level that a GPU keeps while its process is alive."""
     spinning_ratio: float = 4.0
-    """Power over the lowest of all GPUs up to which they may spin, if the limit was not sampled: a context alone draws
-    up to 2.2 times an idle GPU's power (L40S), and spinning adds a seventh of the remaining range."""
+    """GPUs may only spin if they draw at most this many times the power of the lowest GPU, if the limit was not
+    sampled: a context alone draws up to 2.2 times an idle GPU's power (L40S), and spinning adds a seventh of the
+    remaining range."""
     spinning_sm: float = 0.2
     """SM activity of spinning alone: one or two SMs per channel, at most 32 channels, of more than 100 SMs."""
     slower_clock: float = 0.9
@@ -200,9 +201,8 @@ class GpuStall:
         reduced: Flags | None = None,
     ) -> Stall:  # fmt: skip
         after, since, until = span
-        inner = windows[
-            1 if len(windows) > 4 else 0 : -1 if len(windows) > 1 else None
-        ]  # may hold work or the tear-down
+        # the first and last window may hold work or the tear-down
+        inner = windows[1 if len(windows) > 4 else 0 : -1 if len(windows) > 1 else None]
         names = ("launches", "collectives", "sm", self.activity.busy_by or "engine", "power")
         grids = (grid for name in names if (grid := self.grids.get(name)) is not None)
         values = (grid.during(after, until).value("median") for grid in grids)
@@ -262,7 +262,9 @@ class GpuStall:
         if usual.value is not None and recent.number < FLOORS.waiting_share * usual.number:
             return None
         if self.beyond_spinning(activity.active & (activity.times > start)):
-            return WORKED_TO_END[name](level=recent)
+            spans = {"seconds": last - start, **({"window": activity.step} if name in COUNT_SIGNALS else {})}
+            values = {span: derived(seconds, recent, unit="s") for span, seconds in spans.items()}
+            return WORKED_TO_END[name](level=recent, **values)
         return next(iter(self.traffic.between(start, last).active), None)
 
     @cached_property
@@ -299,6 +301,6 @@ def gpu_stall(
     evidence: Evidence, activity: GpuActivity, traffic: GpuTraffic, powers: PowerLimits, silence: Silence, run: Run,
     limits: Limits,
 ) -> GpuStall:  # fmt: skip
-    """Derived from the GPUs' activity and the log's signs of life."""
+    """GPU activity; the log's signs of life if there is a log."""
     stall_grids = {name: grid for name in STALL if (grid := evidence.grid(name)) is not None}
     return GpuStall({**activity.grids, **stall_grids}, activity, traffic, powers, silence, run, limits)

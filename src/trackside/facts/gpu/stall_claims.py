@@ -47,14 +47,14 @@ WORK_BEFORE_AND_NOW: Mapping[str, Sentence] = {
     "power": Sentence("power was {now} in the last {seconds}, {before} before that (medians of the GPUs)"),
     "busy": Sentence("the GPUs were busy for {now} of the last {seconds}, for {before} before that (medians)"),
 }
-SPINNING = Sentence("{count} spun at {busy} ({signal}) without computing")
+SPINNING = Sentence("{count} only waited in a spinning kernel: {signal} {busy}, without computing")
 SPINNING_POWER = Sentence("{count} drew {power} without computing, more than idle GPUs draw")
 OUTLIER_CLAIMS: Mapping[str, Sentence] = {
-    "cold": Sentence("GPU {gpus} went idle: {signal} {level}, while the others wait"),
+    "cold": Sentence("GPU {gpus} went idle ({signal} {level}), while the others waited"),
     "gone": Sentence("GPU {gpus} stopped being sampled, while the others were still sampled"),
-    "behind": Sentence("GPU {gpus} entered fewer collectives than the others: {mine} versus {theirs}"),
+    "behind": Sentence("GPU {gpus} entered fewer collectives than the others: {own} versus {others}"),
     "absent": Sentence(
-        "GPU {gpus} was in no collective while the others were in one: {mine} entered, {theirs} completed"
+        "GPU {gpus} was in no collective while the others were in one: {own} entered, {others} completed"
     ),
     "computing": Sentence("GPU {gpus} kept computing something else"),
     "first": Sentence("GPU {gpus} stopped before the others"),
@@ -69,10 +69,10 @@ class Limits:
     spinning: float = 0.8
     """Engine activity of a GPU that waits in a collective: a kernel is resident all the time."""
     spinning_power: float = 1.3
-    """Power over the lowest of all GPUs, if engine activity was not sampled: 85 W versus 60 W idle (public nvidia-smi
-    output of a hang on A100s)."""
+    """A GPU spins if it draws at least this many times the power of the lowest GPU, if engine activity was not sampled:
+    85 W versus 60 W idle (public nvidia-smi output of a hang on A100s)."""
     cold_power: float = 1.15
-    """Power over the lowest of all GPUs up to which nothing runs."""
+    """Nothing runs on a GPU that draws at most this many times the power of the lowest GPU."""
     recent_windows: int = 10
     """Windows before a stall in which a GPU must have been sampled to count as lost since then."""
     earlier_windows: int = 3
@@ -198,11 +198,12 @@ class Stall:
         name = next(name for name in (preferred, "sm", "power", "launches", "memory") if name in self.grids)
         during = self.grids[name].during(self.after, self.until)
         reducer: Reducer = "count" if self.sign == "gone" else "median"
-        values = [grid_of_gpu(during, gpu).value(reducer, unit="") for gpu in self.outliers[:MAX_CITED]]
+        unit = "" if self.sign == "gone" or name in COUNT_SIGNALS else None
+        values = [grid_of_gpu(during, gpu).value(reducer, unit=unit) for gpu in self.outliers[:MAX_CITED]]
         gpus = derived(self.outliers, *values)
         if self.sign == "cold":
             highest = max(values, key=lambda value: value.number if value.value is not None else -1.0)
-            return [OUTLIER_CLAIMS["cold"](gpus=gpus, level=highest, signal=derived(name, highest))]
+            return [OUTLIER_CLAIMS["cold"](gpus=gpus, level=highest, signal=derived(TITLES[name], highest))]
         if self.sign == "gone":
             return [OUTLIER_CLAIMS["gone"](gpus=gpus, samples=during.value("count", unit="samples"))]
         return [OUTLIER_CLAIMS[self.sign](gpus=gpus)]
@@ -212,9 +213,9 @@ class Stall:
         own = [grid_of_gpu(entered, gpu).value("last", unit="") for gpu in self.outliers[:MAX_CITED]]
         gpus = derived(self.outliers, *own)
         if self.sign == "behind" or left is None:
-            return OUTLIER_CLAIMS["behind"](gpus=gpus, mine=own[0], theirs=entered.value("max", unit=""))
+            return OUTLIER_CLAIMS["behind"](gpus=gpus, own=own[0], others=entered.value("max", unit=""))
         done = grid_of_gpu(left, self.outliers[0]).value("last", unit="")
-        return OUTLIER_CLAIMS["absent"](gpus=gpus, mine=own[0], theirs=done)
+        return OUTLIER_CLAIMS["absent"](gpus=gpus, own=own[0], others=done)
 
 
 def outlier_gpus(
@@ -258,9 +259,8 @@ def _outliers(
     count, nobody = int(users.sum()), np.zeros(len(users), dtype=bool)
     if count < 2:
         return nobody, ""
-    others_wait = spinning.any() or (
-        working.any() and activity.basis == "utilization"
-    )  # which does not distinguish them
+    # utilization does not distinguish spinning from work
+    others_wait = spinning.any() or (working.any() and activity.basis == "utilization")
     silent_groups: tuple[tuple[Flags, OutlierSign], ...] = ((cold, "cold"), (unsampled, "gone"))
     for flags, sign in silent_groups:
         if flags.any() and others_wait and 2 * int(flags.sum()) <= count:

@@ -16,7 +16,7 @@ from trackside.query import metric
 
 KERNELS_LAUNCHED = Sentence("{launches} kernels were launched in total")
 NO_LAUNCH = Sentence("no kernel was launched")
-BARELY_BUSY = Sentence("no GPU was busy for more than {most} of any interval")
+BARELY_BUSY = Sentence("no GPU was busy for more than {most} of any {window} interval")
 NEVER_BUSY = Sentence("no GPU was ever busy")
 NO_MEMORY_USED = Sentence("no GPU memory was in use")
 CONTEXT_ONLY = Sentence("no GPU used more than {peak} of {total} ({share}), which is at most a CUDA context")
@@ -37,7 +37,7 @@ class Limits:
 
 @dataclass(frozen=True, eq=False)
 class StartupUse:
-    """How the run had used its GPUs."""
+    """How much of its GPUs a run had used when it died: kernel launches, work and memory."""
 
     launches: Value | None
     """Total number of kernel launches."""
@@ -45,6 +45,7 @@ class StartupUse:
     """Number of series that count them: GPUs or ranks."""
     max_busy: Value | None
     """The maximum activity of any GPU in a window, as a share."""
+    window_s: float
     memory: Maybe[GpuMemory]
     worked: Value | None
     """Seconds for which the run's GPUs worked; None if no sampled signal proves work."""
@@ -62,7 +63,8 @@ class StartupUse:
         elif self.max_busy is not None:
             if self.max_busy.number > self.limits.idle_share:
                 return ()
-            claims.append((BARELY_BUSY if self.max_busy.number else NEVER_BUSY)(most=self.max_busy))
+            sentence = BARELY_BUSY if self.max_busy.number else NEVER_BUSY
+            claims.append(sentence(most=self.max_busy, window=derived(self.window_s, self.max_busy, unit="s")))
         peak = None if isinstance(self.memory, Missing) else self.memory.fullest()
         if peak is None or peak.capacity is None:
             return tuple(claims)
@@ -90,7 +92,7 @@ class StartupUse:
 def startup_use(
     evidence: Evidence, memory: Maybe[GpuMemory], activity: Maybe[GpuActivity], run: Run, limits: Limits
 ) -> StartupUse:
-    r"""Covers what was sampled; nothing is required.
+    r"""Nothing: it covers what was sampled.
 
     The raw counts of the tracer start with the process: a crash within seconds leaves one sample of them.
     """
@@ -101,7 +103,15 @@ def startup_use(
     busy = evidence.grid("sm") or evidence.grid("engine") or evidence.grid("utilization")
     highest = value_or_none(busy, "max", unit="share")
     worked = None if isinstance(activity, Missing) else _seconds_worked(evidence, activity, run)
-    return StartupUse(total, 0 if launches is None else len(launches), highest, memory, worked, limits)
+    return StartupUse(
+        total,
+        0 if launches is None else len(launches),
+        highest,
+        0.0 if busy is None else busy.step,
+        memory,
+        worked,
+        limits,
+    )
 
 
 def _seconds_worked(evidence: Evidence, activity: GpuActivity, run: Run) -> Value | None:

@@ -39,9 +39,9 @@ class TrafficThresholds:
     """Thresholds for a signal's mean over a time, for the typical GPU."""
 
     active_from: float
-    """From this level on, work makes progress."""
+    """At this level or above, work makes progress."""
     idle_up_to: float
-    """Up to this level, it does not."""
+    """At this level or below, it does not."""
     conclusive: bool = True
     """Whether this signal alone shows that nothing moves."""
 
@@ -71,7 +71,7 @@ class Traffic:
 
 @dataclass(frozen=True, eq=False)
 class GpuTraffic:
-    """The data that the GPUs moved and computed."""
+    """How much data the GPUs moved, and how busy their tensor cores were."""
 
     evidence: Evidence
     activity: GpuActivity
@@ -102,5 +102,5 @@ class GpuTraffic:
 
 @fact(TRAFFIC)
 def gpu_traffic(evidence: Evidence, activity: GpuActivity) -> GpuTraffic:
-    """Covers what was sampled, which may be nothing."""
+    """Nothing: it covers the traffic that was sampled."""
     return GpuTraffic(evidence, activity)

@@ -54,11 +54,12 @@ class Limits:
     hot_c: float = 80.0
     """Used without reasons: slowdown begins at 83 to 90 C on data-center GPUs; monitors alert from 80 C."""
     at_limit_share: float = 0.97
-    """Share of its power limit from which the limit, not heat, lowers the clocks."""
+    """If a GPU draws at least this share of its power limit, the limit lowers the clocks, not heat."""
     far_from_limit_share: float = 0.8
-    """Share of its power limit below which the limit does not explain clocks far below the maximum."""
+    """If a GPU draws less than this share of its power limit, the limit does not explain clocks far below the
+    maximum."""
     busy_activity: float = 0.2
-    """Engine activity or utilization above which low clocks are not those of an idle GPU."""
+    """With at least this engine activity or utilization, low clocks are not those of an idle GPU."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +103,7 @@ class Clocks:
 
 @fact(CLOCKS, needs=(("reasons", "counters", "clocks"),), limits=Limits())
 def clocks(evidence: Evidence, activity: Maybe[GpuActivity], run: Run, limits: Limits) -> Maybe[Clocks]:
-    """Missing if neither reasons, nor counters, nor clocks with temperatures were sampled."""
+    """Throttle reasons, counters of throttled time, or clocks with temperatures; missing without them."""
     grids = {name: grid for name in CLOCKS if (grid := evidence.grid(name)) is not None}
     main = next((grids[name] for name in ("reasons", "counters", "clocks") if name in grids), None)
     if main is None:

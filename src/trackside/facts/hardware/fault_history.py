@@ -156,7 +156,7 @@ def fault_history(
     reports: HardwareReports, ending: Ending, trajectory: Maybe[Trajectory], exceptions: Exceptions,
     activity: Maybe[GpuActivity], run: Run, limits: Limits,
 ) -> Maybe[FaultHistory]:  # fmt: skip
-    """Missing if neither a kernel log nor a counter was given."""
+    """A kernel log or error counters; missing without them."""
     if not reports.has_input and not reports.health.measured:
         return NOT_GIVEN
     return FaultHistory(reports, ending, trajectory, exceptions, activity, run, limits)
@@ -167,14 +167,17 @@ NOT_GIVEN = Missing("neither a kernel log nor error counters of the run's GPUs w
 
 def few_of_each(faults: Sequence[HardwareFault]) -> list[HardwareFault]:
     """The first fault of each kind and number, so that a storm of one Xid is shown once; of measured faults, one per
-    GPU."""
+    GPU. The first of each kind of data comes first."""
     first: dict[tuple[object, ...], HardwareFault] = {}
     for fault in faults:
         number = fault.number or (fault.row.get("sxid") if fault.row is not None else None)
         first.setdefault((fault.sign, number, fault.gpu if fault.plane == "metric" else None), fault)
     counts: dict[str, int] = defaultdict(int)
+    by_plane: dict[str, int] = defaultdict(int)
     few = []
     for fault in first.values():
         counts[fault.sign] += 1
-        few += [fault] if counts[fault.sign] <= MAX_CLAIMS else []
-    return few
+        if counts[fault.sign] <= MAX_CLAIMS:
+            by_plane[fault.plane] += 1
+            few.append((by_plane[fault.plane] > 1, fault))
+    return [fault for _, fault in sorted(few, key=lambda pair: pair[0])]

@@ -98,9 +98,7 @@ OLD_GAUGE = Sentence("the last Xid of GPU {gpus} was {level} from the first samp
 APPLICATION_GAUGE = Sentence("the monitor saw only Xids that usually blame the application, such as {xid} on GPU {gpu}")
 ONLY_HEALTH_FLAG = Sentence("the health flag of GPU {gpu} was {level}, but no error counter rose")
 NO_NEW_XID = Sentence("no new Xid on {count}: the last-Xid metric did not change")
-OTHER_JOBS_GPU = Sentence(
-    "GPU {gpus} reported errors, but did not compute with the run's GPUs: it belongs to another job"
-)
+OTHER_JOBS_GPU = Sentence("{gpus} reported errors, but did not compute with the run's GPUs: another job's")
 COUNTERS_RESTARTED = Sentence("the counters restarted and returned to their earlier values, at most {level}")
 
 
@@ -172,7 +170,7 @@ class HardwareHealth:
 
 @fact(HEALTH)
 def hardware_health(evidence: Evidence, activity: Maybe[GpuActivity], run: Run) -> HardwareHealth:
-    """Covers what was sampled; empty if nothing was."""
+    """Nothing: it covers the counters and gauges that were sampled."""
     counters = {name: grid for name in (*RISES, *LEVELS) if (grid := evidence.grid(name)) is not None}
     hardware, application = _gauge_xids(evidence)
     until = float("inf") if run.end is None else run.end

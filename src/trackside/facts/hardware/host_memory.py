@@ -28,8 +28,12 @@ HOST_SHORT = Sentence("available host memory on node {node} fell to {low} of {to
 HOST_AMPLE = Sentence("node {node} always had at least {low} of {total} host memory available")
 HOST_AMPLE_ALL = Sentence("all nodes had host memory available: at least {low} of {total} (on {node})")
 NO_KILL_COUNTED = Sentence("no out-of-memory kills were counted on {nodes}")
-CGROUP_NEAR_LIMIT = Sentence("the job used {used} of host memory on node {node}, of the {limit} that it requested")
-GROWTH_NEAR_LIMIT = Sentence("memory in use on node {node} grew by {grown} during the run; the job requested {limit}")
+CGROUP_NEAR_LIMIT = Sentence(
+    "the job used {used} of host memory on node {node}, of the {limit} that it requested per node"
+)
+GROWTH_NEAR_LIMIT = Sentence(
+    "memory in use on node {node} grew by {grown} during the run; the job requested {limit} per node"
+)
 RSS_NEAR_LIMIT = Sentence("the job's largest process used {rss} of the {limit} that the job requested per node")
 
 
@@ -38,17 +42,17 @@ class Limits:
     """Thresholds for short and ample memory, and time tolerances."""
 
     short_share: float = 0.06
-    """Share of a node's memory left below which it was short: the kernel kills at about zero, and samples are seconds
-    older."""
+    """A node was short of memory if less than this share was left: the kernel kills at about zero, and samples are
+    seconds older."""
     ample_share: float = 0.2
-    """Minimum share left above which the node was not short."""
+    """The node was not short if at least this share was always left."""
     near_s: float = 120.0
     """Between a kill and the log lines about it: clocks differ, and launchers take up to a minute to notice."""
     slack_s: float = 5.0
     """How much earlier a kernel line may be stamped than the sample that counts it: they are read one after the
     other."""
     at_limit_share: float = 0.9
-    """Share of the requested memory at which the job was about to exceed it: samples are seconds older."""
+    """The job was about to exceed the requested memory if it used at least this share: samples are seconds older."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +265,6 @@ class HostMemory:
     limits=Limits(),
 )
 def host_memory(evidence: Evidence, kills: OomKills, run: Run, limits: Limits) -> HostMemory:
-    """Covers samples and log lines about kills; nothing is required."""
+    """Nothing: it covers samples of host memory and log lines about kills."""
     available, total = evidence.grid("available"), evidence.grid("total")
     return HostMemory(available, total, evidence.grid("counts"), evidence.grid("job_memory"), kills, run, limits)

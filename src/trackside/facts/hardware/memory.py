@@ -31,7 +31,7 @@ class Limits:
     late_s: float = 600.0
     """Time before the run's end: a series that peaked earlier was a cache, which fills up and stays full."""
     climb_ratio: float = 0.9
-    """Share of its peak below which a GPU used clearly less in the middle of its run."""
+    """A GPU used clearly less in the middle of its run if it was below this share of its peak."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ class GpuMemory:
     limits=Limits(),
 )
 def gpu_memory(evidence: Evidence, run: Run, limits: Limits) -> GpuMemory:
-    """Missing if neither memory in use nor failed allocations were sampled."""
+    """Samples of memory in use or of failed allocations; missing without them."""
     used, used_low, free_low = (evidence.grid(name) for name in ("used", "used_low", "free_low"))
     return GpuMemory(used, used_low, free_low, evidence.grid("capacity"), evidence.grid("failed"), run, limits)
 

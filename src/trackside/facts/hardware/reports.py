@@ -23,7 +23,7 @@ from trackside.finding import Certainty, Claim, Sentence
 from trackside.model import Event, EventRole, Position, Run
 from trackside.query import events, record
 
-XID_REPORTED = Sentence("the kernel reported Xid {xid}: {line}")
+XID_REPORTED = Sentence("the kernel reported Xid {xid} ({name}): {line}")
 SWITCH_FAILED = Sentence("an NVSwitch reported a fatal error: {line}")
 GPU_UNREACHABLE = Sentence("a GPU became unreachable: {line}")
 CUDA_HARDWARE_ERROR = Sentence("CUDA reported a hardware error: {line}")
@@ -97,6 +97,23 @@ class HardwareReports:
                 return XID_REPEATED(count=count, xid=last, gpu=other_pci), rows[-1].at, pci
         return None
 
+    @cached_property
+    def own_xids(self) -> tuple[Event, ...]:
+        """The Xids that may be of the run's GPUs."""
+        return tuple(row for row in self.xids.events if row not in self.foreign_xids)
+
+    @cached_property
+    def foreign_xids(self) -> tuple[Event, ...]:
+        """The Xids of GPUs that are known not to be the run's."""
+        addressed = self.health.addressed
+        return tuple(
+            row
+            for row in self.xids.events
+            if row.get("pci") is not None
+            and any(addressed)
+            and not may_belong_to_run(str(row.get("pci")), row.node, addressed, self.run)
+        )
+
     def memory_errors(self, time: float | None) -> list[Claim]:
         """GPU memory errors up to ``time`` (POSIX seconds), else up to the run's end."""
         run, slack = self.run, self.limits.clocks_s
@@ -133,7 +150,7 @@ class HardwareReports:
 def hardware_reports(
     evidence: Evidence, health: HardwareHealth, drained: DrainedNodes, run: Run, limits: Limits
 ) -> HardwareReports:
-    """Covers what was read; metrics help to identify the GPU."""
+    """A kernel log, a job log or records of nodes; metrics help to identify the GPU."""
     suspects = {fault.gpu for fault in health.faults}
     kernel: list[HardwareFault] = []
     for name in ("xids", "switches", "lost"):
@@ -194,7 +211,7 @@ def _kernel_claim(name: str, frame: Frame, row: Event) -> tuple[str, Claim]:
     number = row.get("xid")
     if name == "xids" and isinstance(number, int):
         value = frame.value(row, "xid")
-        return "xid", XID_REPORTED(xid=value, line=line)
+        return "xid", XID_REPORTED(xid=value, name=derived(xid(number).name, value), line=line)
     return ("switch", SWITCH_FAILED(line=line)) if name == "switches" else ("lost", GPU_UNREACHABLE(line=line))
 
 

@@ -18,7 +18,7 @@ from trackside.catalog.gpu_models import rating_of
 from trackside.catalog.throttle import REASONS, reasons_in
 from trackside.evidence import Evidence, Grid, Value, derived
 from trackside.facts.fact import fact
-from trackside.facts.gpu.activity import Flags, GpuActivity
+from trackside.facts.gpu.activity import MAX_CITED, Flags, GpuActivity
 from trackside.facts.gpus import align, count_of, gpu_name, grid_of_gpu, value_or_none
 from trackside.facts.hardware.clocks import SEVERE, Clocks
 from trackside.finding import Claim, Sentence
@@ -30,13 +30,16 @@ Baseline = Literal["own", "peers", "highest"]
 """What a clock is compared with: the GPU's own clock at other times, the other GPUs', its maximum."""
 
 THROTTLED = Sentence("GPU {gpu} was throttled for {seconds}: {why}")
+NODE_THROTTLED = Sentence("all {count} of {node} were throttled, for up to {seconds}: {why}")
+NODE_THROTTLED_ALONE = Sentence("all {count} of {node} were throttled, for up to {seconds}, and no other GPU: {why}")
+NODE_TEMPERATURE = Sentence("the hottest of these GPUs, {gpu}, reached {heat}")
 CLOCK_LOWERED: dict[Baseline, Sentence] = {
     "own": Sentence("the SM clock of GPU {gpu} fell from {usual} to {clock}"),
     "peers": Sentence("the SM clock of GPU {gpu} was {clock}; the median of all GPUs was {usual}"),
     "highest": Sentence("the SM clock of GPU {gpu} was {clock} of a maximum of {usual}"),
 }
 TEMPERATURE_REACHED = Sentence("GPU {gpu} reached {heat}")
-SAME_ON_OTHERS = Sentence("the same happened on GPU {gpus}")
+SAME_ON_OTHERS = Sentence("the same happened on {gpus}")
 CLOCK_STAYED = Sentence(
     "GPU {gpu} reported a serious throttle reason ({why}), but its clock was {clock} (otherwise {usual})"
 )
@@ -56,7 +59,7 @@ class Limits:
     min_throttled_s: float = 120.0
     """Sustained: GPUs hot enough to throttle oscillate around their limit within tens of seconds."""
     max_idle_at_end_s: float = 600.0
-    """Time without any GPU work before the end from which something other than slowness ended the run."""
+    """If the GPUs did no work for longer before the end, something other than slowness ended the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +92,25 @@ class ThrottledGpu:
     @property
     def claims(self) -> list[Claim]:
         """Reasons, clock drop and temperature."""
-        gpu = derived(self.gpu, self.seconds)
-        claims = (
-            [] if self.reasons_value is None else [THROTTLED(gpu=gpu, why=self.reasons_value, seconds=self.seconds)]
-        )
-        if self.clock is not None and self.usual is not None:
-            claims.append(CLOCK_LOWERED[self.baseline](gpu=gpu, clock=self.clock, usual=self.usual))
-        return claims if self.heat is None else [*claims, TEMPERATURE_REACHED(gpu=gpu, heat=self.heat)]
+        claims = []
+        if self.reasons_value is not None:
+            gpu = derived(self.gpu, self.reasons_value)
+            claims.append(THROTTLED(gpu=gpu, why=self.reasons_value, seconds=self.seconds))
+        claims += self.clock_claim
+        return claims if self.heat is None else [*claims, TEMPERATURE_REACHED(gpu=self.hot_gpu, heat=self.heat)]
+
+    @property
+    def clock_claim(self) -> list[Claim]:
+        """How far the clock fell, if it was measured."""
+        if self.clock is None or self.usual is None:
+            return []
+        gpu = derived(self.gpu, self.clock)
+        return [CLOCK_LOWERED[self.baseline](gpu=gpu, clock=self.clock, usual=self.usual)]
+
+    @property
+    def hot_gpu(self) -> Value:
+        """The GPU's name, citing its temperature."""
+        return derived(self.gpu, *([] if self.heat is None else [self.heat]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,12 +134,35 @@ class Throttling:
 
     @property
     def claims(self) -> list[Claim]:
-        """The GPUs with lowered clocks: a few one by one, the others by name."""
+        """The GPUs with lowered clocks: all of a node together, else a few one by one, and the others by name."""
+        if node_claims := self._node_claims:
+            return node_claims
         first, others = self.lowered[:MAX_GPUS], self.lowered[MAX_GPUS:]
         claims = [claim for gpu in first for claim in gpu.claims]
         if others:
             names = tuple(gpu.gpu for gpu in others)
             claims.append(SAME_ON_OTHERS(gpus=derived(names, *(gpu.seconds for gpu in others[:MAX_GPUS]))))
+        return claims
+
+    @property
+    def _node_claims(self) -> list[Claim]:
+        """The same if all GPUs of one node, and at least three, were throttled for the same reasons."""
+        lowered, first = self.lowered, self.lowered[0]
+        nodes = {gpu.gpu.rpartition(":")[0] for gpu in lowered}
+        on_node = [gpu for gpu in self.clocks.gpus if gpu.rpartition(":")[0] in nodes]
+        same = len({gpu.reasons for gpu in lowered}) == 1
+        if len(nodes) > 1 or not same or first.reasons_value is None or not MAX_GPUS < len(on_node) == len(lowered):
+            return []
+        shown = [gpu.reasons_value for gpu in lowered[:MAX_CITED] if gpu.reasons_value is not None]
+        alone = len(self.clocks.gpus) > len(on_node) and not self.brief and len(self.sustained) == len(lowered)
+        sentence = NODE_THROTTLED_ALONE if alone else NODE_THROTTLED
+        why = derived(first.reasons_value.value, *shown)
+        values = {"count": count_of(len(lowered), "GPU", *shown), "node": derived(nodes.pop(), *shown)}
+        claims = [sentence(why=why, seconds=first.seconds, **values), *first.clock_claim]
+        by_heat = [(gpu.heat.number, gpu.hot_gpu, gpu.heat) for gpu in lowered if gpu.heat is not None]
+        if by_heat:
+            _, name, heat = max(by_heat, key=lambda row: row[0])
+            claims.append(NODE_TEMPERATURE(gpu=name, heat=heat))
         return claims
 
     @cached_property
@@ -151,7 +189,7 @@ class Throttling:
 
 @fact({"memory": metric("gpu_memory_used_bytes").over("run", "avg")}, limits=Limits())
 def throttling(evidence: Evidence, clocks: Clocks, limits: Limits) -> Throttling:
-    """Covers the windows of work with a sustained severe reason."""
+    """Throttle reasons, counters of throttled time, or clocks with temperatures; missing without them."""
     windows_by_row: dict[int, Rows] = {}
     brief = None
     at_work = [np.flatnonzero(row) for row in clocks.working]

@@ -32,7 +32,9 @@ WAIT_GREW = Sentence("waiting for data grew from {before} to {after} of each ste
 SLOWER: Mapping[str, Sentence] = {
     "step": Sentence("a step took {during} from then on, {before} before (medians)"),
     "throughput": Sentence("throughput was {during} from then on, {before} before (medians)"),
-    "launches": Sentence("a GPU got {during:plain} kernel launches per interval from then on, {before:plain} before"),
+    "launches": Sentence(
+        "each GPU got {during:plain} kernel launches per {window} from then on, {before:plain} before (medians)"
+    ),
 }
 """By the kind of pace that was compared."""
 LOADER_WARNING = Sentence("a warning about the data loader: {line}")
@@ -121,7 +123,8 @@ class DataWait:
             or pace.slowdown < 1 + limits.min_explained_share * (wait_slowdown - 1)
         ):
             return None
-        slower = SLOWER[pace.kind](before=pace.before, during=pace.during)
+        window = {} if pace.window is None else {"window": pace.window}
+        slower = SLOWER[pace.kind](before=pace.before, during=pace.during, **window)
         return WaitGrowth(since, (WAIT_GREW(before=before, after=after), slower))
 
     @cached_property
@@ -161,7 +164,7 @@ class DataWait:
     limits=Limits(),
 )  # fmt: skip
 def data_wait(evidence: Evidence, trajectory: Maybe[Trajectory], pace: StepPace, limits: Limits) -> DataWait:
-    """Covers what was printed and exported, which may be nothing."""
+    """Nothing: it covers what the log printed and the job exported."""
     return DataWait(evidence.grid("loading"), evidence["advice"], trajectory, pace, limits)
 
 

@@ -33,10 +33,8 @@ TASKS_WAITED: Mapping[str, Sentence] = {
     "cpu": Sentence("host tasks waited for a CPU {share} of the time (median)"),
     "io": Sentence("host tasks waited for storage {share} of the time (median)"),
 }
-NODE_TASKS_WAITED = Sentence("tasks on its host {node} waited for a CPU {share} of the time (median)")
-NODE_TASKS_WAITED_MORE = Sentence(
-    "tasks on its host {node} waited for a CPU {share} of the time; on the median host {others}"
-)
+NODE_TASKS_WAITED = Sentence("tasks on {node} waited for a CPU {share} of the time (median)")
+NODE_TASKS_WAITED_MORE = Sentence("tasks on {node} waited for a CPU {share} of the time, on the median host {others}")
 
 
 @dataclass(frozen=True)
@@ -71,6 +69,13 @@ class HostLoad:
                     claims.append(sentence(share=derived(round(share, 3), wait, unit="share")))
         return tuple(claims)
 
+    def lacks_cpus(self, start: float, end: float) -> bool:
+        """Whether the CPUs were saturated in (start, end]."""
+        busy, grid = self._cpu_busy(start, end), self.grids.get("cpu_pressure")
+        wait = None if grid is None else value_or_none(grid.during(start, end), "median")
+        waits = grid is not None and wait is not None and wait.number >= self.limits.pressure_share * grid.step
+        return waits or (busy is not None and busy.number >= self.limits.saturated_cpu)
+
     def _cpu_busy(self, start: float, end: float) -> Value | None:
         """Busy share of CPU time (median); None if it was not sampled."""
         busy, idle = self.grids.get("cpu_busy"), self.grids.get("cpu_idle")
@@ -104,5 +109,5 @@ class HostLoad:
 
 @fact(HOST_LOAD, limits=Limits())
 def host_load(evidence: Evidence, limits: Limits) -> HostLoad:
-    """Covers what was sampled, which may be nothing."""
+    """Nothing: it covers the load that was sampled."""
     return HostLoad({name: grid for name in HOST_LOAD if (grid := evidence.grid(name)) is not None}, limits)

@@ -22,8 +22,8 @@ from trackside.finding import Claim, Sentence
 from trackside.model import Event, Run
 
 SAVER_IDLES = Sentence(
-    "GPU {gpu}, whose rank saves, was busy {mine:share} of the time (mean), the others {theirs:share} (median), "
-    "while {saves} checkpoints were saved: {idle} for each"
+    "GPU {gpu}, whose rank saves, was busy {own:share} of the time (mean), the others {others:share} (median), "
+    "while {saves} checkpoints were saved: it was idle for {idle} per save"
 )
 SAVER_LATE = Sentence("GPU {gpu}, whose rank saves, is the one that lags: {saves:saved checkpoints} in {steps}")
 NO_STEP = Sentence(
@@ -38,7 +38,7 @@ class Limits:
     min_windows_between_saves: int = 3
     """Minimum number of windows between two saves to see whether a rank that only saves keeps up in between."""
     keeps_up_share: float = 0.9
-    """Share of the others' activity from which a rank keeps up."""
+    """A rank keeps up if its activity is at least this share of the others'."""
     min_saves: int = 3
     """Minimum number of saves for a pattern."""
     idle_share: float = 0.2
@@ -63,7 +63,7 @@ class Saver:
 
 @dataclass(frozen=True, eq=False)
 class LeaderWork:
-    """What the rank of the GPUs that the others wait for did alone."""
+    """Whether the slow GPUs belong to a rank that saves, evaluates or logs for all."""
 
     leads: bool
     """Whether those GPUs belong to leader ranks."""
@@ -76,7 +76,7 @@ class LeaderWork:
 
 @fact(limits=Limits())
 def leader_work(slow: SlowGpus, saving: Saving, trajectory: Maybe[Trajectory], run: Run, limits: Limits) -> LeaderWork:
-    """Derived from the outlier GPUs; empty if there are none."""
+    """Slow GPUs; without them it is empty."""
     group = slow.group
     if group is None:
         return LeaderWork(False, None, None)
@@ -114,7 +114,7 @@ def _saver(activity: GpuActivity, group: SlowGroup, saving: Saving, limits: Limi
         return None
     idle = derived(round(share * interval, 1), own_busy, peers_busy, saving.total, unit="s")
     return Saver(
-        share, (SAVER_IDLES(gpu=gpu, mine=own_busy, theirs=peers_busy, saves=saving.count, idle=idle),), saves[0]
+        share, (SAVER_IDLES(gpu=gpu, own=own_busy, others=peers_busy, saves=saving.count, idle=idle),), saves[0]
     )
 
 

@@ -33,7 +33,7 @@ KINDS: Mapping[str, str] = {
 MIN_POINTS = 3
 """Minimum number of points or windows on either side."""
 MAX_SHARE = 0.9
-"""Share of the earlier SM activity below which it fell: it varies by a few percent."""
+"""SM activity fell if it is below this share of its earlier level: it varies by a few percent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,8 @@ class Pace:
     before: Value
     during: Value
     slowdown: float
+    window: Value | None = None
+    """Seconds in which launches were counted; None for another kind."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +67,7 @@ class StepPace:
 
 @fact(PACE)
 def step_pace(evidence: Evidence) -> StepPace:
-    """Covers what was given; nothing is required."""
+    """Nothing: it covers the signals that were given."""
     grids = {name: grid for name in PACE if name != "progress" and (grid := evidence.grid(name)) is not None}
     return StepPace(evidence["progress"], grids)
 
@@ -118,4 +120,5 @@ def _by_metric(grid: Grid | None, kind: str, before: TimeRange, during: TimeRang
     first, second = values[0].number, values[1].number
     if first <= 0 or second <= 0:
         return None
-    return Pace(kind, values[0], values[1], second / first if kind == "step" else first / second)
+    window = derived(grid.step, values[0], unit="s") if kind == "launches" else None
+    return Pace(kind, values[0], values[1], second / first if kind == "step" else first / second, window)

@@ -24,11 +24,11 @@ from trackside.model import Event, Run
 from trackside.query import Query, events, metric
 
 RANK_LAGS = Sentence(
-    "rank {rank} takes {ratio} times as long to compute a step as the median rank: {mine} versus {theirs}"
+    "rank {rank} takes {ratio} times as long to compute a step as the median rank: {own} versus {others}"
 )
 LAG_LASTS = Sentence("this holds for {count} in a row, of {whole} compared")
 RANKS_EVEN = Sentence(
-    "{ranks} compute about equally fast: the slowest, rank {rank}, takes {mine} versus {theirs} "
+    "{ranks} compute about equally fast: the slowest, rank {rank}, takes {own} versus {others} "
     "(medians), {ratio} times as long"
 )
 GAUGES_EVEN = Sentence(
@@ -44,7 +44,7 @@ class Limits(outliers.Limits):
     """Minimum data for a comparison."""
 
     min_steps: int = 20
-    """Minimum number of steps printed by every compared rank (fewer are no lasting lag)."""
+    """Minimum number of steps printed by every compared rank: fewer do not show a lasting lag."""
     min_ranks: int = 3
     """With two ranks there is no median."""
 
@@ -104,7 +104,7 @@ class RankLag:
         part = grid.during(start, end)
         own_time, typical_time = part.where(rank=str(ranks[first.row])).value("median"), part.value("median")
         ratio = derived(round(first.ratio, 2), own_time, typical_time)
-        claim = RANK_LAGS(rank=derived(ranks[first.row], own_time), mine=own_time, theirs=typical_time, ratio=ratio)
+        claim = RANK_LAGS(rank=derived(ranks[first.row], own_time), own=own_time, others=typical_time, ratio=ratio)
         slow = tuple(sorted(ranks[outlier.row] for outlier in late))
         share = (first.stop - first.start) / len(grid.times)
         return LaggingRanks(slow, gpus_of_ranks(self.run, slow), (claim,), start + grid.step, None, share)
@@ -141,7 +141,7 @@ class RankLag:
         ratio = derived(
             round(own_time.number / typical_time.number, 2) if typical_time.value else 1.0, own_time, typical_time
         )
-        figures = {"rank": derived(ranks[slowest], own_time), "ratio": ratio, "mine": own_time, "theirs": typical_time}
+        figures = {"rank": derived(ranks[slowest], own_time), "ratio": ratio, "own": own_time, "others": typical_time}
         if not late:
             return RANKS_EVEN(ranks=self.frame.reduce("distinct", "rank"), **figures)
         count, total = (derived(len(group), own_time, unit="steps") for group in (part, steps))
@@ -165,6 +165,6 @@ RANK_LAG: Mapping[str, Query] = {
 
 @fact(RANK_LAG, limits=Limits())
 def rank_lag(evidence: Evidence, run: Run, limits: Limits) -> RankLag:
-    """Covers what ranks print and export, which may be nothing."""
+    """Times that ranks print or export, or their seconds in collectives; without them it says what is missing."""
     missing = unmet_need(evidence, (tuple(RANK_LAG),))
     return RankLag(evidence["ranks"], evidence.grid("own_step"), run, limits, missing)

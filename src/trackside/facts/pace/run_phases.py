@@ -38,7 +38,7 @@ class RunPhase:
 
 @dataclass(frozen=True, eq=False)
 class RunPhases:
-    """What the run did when."""
+    """Phases of the run: start-up, training, gaps without a step, the time after the last step."""
 
     window: TimeRange | None
     """Start and end of the last attempt, by the scheduler, else by its logs, else by its metrics; None if unknown."""
@@ -60,7 +60,7 @@ class RunPhases:
 def run_phases(
     evidence: Evidence, trajectory: Maybe[Trajectory], loss: Maybe[LossCurve], activity: Maybe[GpuActivity], run: Run
 ) -> RunPhases:
-    """Covers everything that has a time; nothing is required."""
+    """Nothing: it covers everything that has a time."""
     times = [
         float(time)
         for row in evidence["logs"].events
@@ -102,7 +102,7 @@ def _by_gpus(activity: GpuActivity, window: TimeRange) -> Iterator[RunPhase]:
     """By sampled time ranges; nothing is reported where samples are missing for long."""
     min_gap_s = MIN_PAUSE_SHARE * (window[1] - window[0])
     work = _join(_clipped(activity, activity.active, window), min_gap_s)
-    name = "GPUs busy" if activity.basis == "utilization" else "GPUs at work"  # which proves no work
+    name = "GPUs busy" if activity.basis == "utilization" else "GPUs at work"  # utilization does not prove work
     sampled: Flags = np.logical_or.reduce(activity.known, axis=0)
     for start, end in _join(_clipped(activity, sampled, window), max(min_gap_s, activity.step)):
         edge = start

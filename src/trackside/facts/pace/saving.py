@@ -33,11 +33,11 @@ class Limits:
     min_steps: int = 10
     """Minimum number of steps for a meaningful ratio of saves to steps."""
     saves_per_step: float = 0.45
-    """Steps per save up to which it saves at nearly every step: every one or every second one."""
+    """With at least this many saves per step, the run saves at every step or every second one."""
     steps_per_save: float = 2
-    """The same as the number of steps between two saves."""
+    """The same if there are at most this many steps between two saves."""
     saving_share: float = 0.5
-    """Share of wall time spent in saves from which saving sets the pace."""
+    """Saving sets the pace if it takes at least this share of the wall time."""
     continued_step: float = 20
     """A first point beyond this step belongs to a run that resumed another."""
 
@@ -130,7 +130,7 @@ class Saving:
 
 @fact({"saves": events("checkpoint_saved")}, limits=Limits())
 def saving(evidence: Evidence, trajectory: Maybe[Trajectory], run: Run, limits: Limits) -> Saving:
-    """Covers what was printed; nothing is required."""
+    """Nothing: it covers the saves that the log shows."""
     return Saving(evidence["saves"], trajectory, run.n_ranks or 1, limits)
 
 

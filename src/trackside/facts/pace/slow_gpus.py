@@ -38,25 +38,28 @@ Sign = Literal["sm", "busy", "wait"]
 Rows = NDArray[np.intp]
 
 SLOW_SM = Sentence(
-    "GPU {gpus} computes {ratio} times as long as the others, which wait: SM activity {mine} versus "
-    "{theirs} (medians), for {seconds}"
+    "computing takes {ratio} times as long on {gpus} as on the others, which wait: SM activity {own} versus {others} "
+    "(medians), for {seconds}"
 )
 SLOW_BUSY = Sentence(
-    "GPU {gpus} is busy {mine:share} of the time while the others spin at {theirs:share} (medians), for {seconds}"
+    "the {signal} is {own} on {gpus} and {others} on the others, which wait in a spinning kernel (medians), for "
+    "{seconds}"
 )
-SLOW_WAIT = Sentence(
-    "GPU {gpus} spends {mine} of each {window} in collectives, the others {theirs} (medians): they wait for it"
-)
-PEERS_BUSY = Sentence("the others spin while they wait: {signal} {busy} (median)")
+SLOW_WAIT = Sentence("time in collectives per {window}: {own} on {gpus}, {others} on the others, which wait (medians)")
+PEERS_BUSY = Sentence("the others wait in a spinning kernel: {signal} {busy} (median)")
 EQUAL_WORK: Mapping[str, Sentence] = {
-    "launches": Sentence("all ranks do the same work: {mine} versus {theirs} kernel launches per {window} (medians)"),
+    "launches": Sentence(
+        "the work is the same: {own} kernel launches per {window} on {gpus}, {others} on the others (medians)"
+    ),
     "collectives": Sentence(
-        "all ranks complete the same number of collectives: {mine} versus {theirs} per {window} (medians)"
+        "the collectives are the same: {own} completed per {window} on {gpus}, {others} on the others (medians)"
     ),
 }
-LOW_CLOCK = Sentence("the SM clock of GPU {gpus} is {mine}, that of all GPUs {theirs} (medians)")
-COMPUTE_ALIKE = Sentence("all GPUs compute alike: {signal} from {low} to {high} (medians)")
-AFFECTED_ALIKE = Sentence("all GPUs are affected alike: {signal} from {low} to {high} (medians)")
+LOW_CLOCK = Sentence("SM clock: {own} on {gpus}, {others} on the others (medians)")
+COMPUTE_ALIKE = Sentence("all GPUs compute alike: {signal} from {low} to {high} (medians of {seconds} of training)")
+AFFECTED_ALIKE = Sentence(
+    "all GPUs are affected alike: {signal} from {low} to {high} (medians of {seconds} of training)"
+)
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ class Limits(outliers.Limits):
     min_windows: int = 5
     """Minimum number of windows in a run too short for more: at least half of the run."""
     pinned_activity: float = 0.8
-    """Engine activity of the others from which a less busy GPU delays them."""
+    """A less busy GPU delays the others if their engine activity is at least this."""
     wait_share: float = 0.15
     """Minimum share of time that the others wait in collectives for a rank's short wait to be significant."""
     wait_ratio: float = 2.0
@@ -74,7 +77,7 @@ class Limits(outliers.Limits):
     max_count_difference: float = 0.2
     """Maximum relative difference of the counts of equal ranks: their scrapes are a window apart."""
     slow_clock_ratio: float = 0.9
-    """Ratio of the SM clock to that of the others below which the GPU itself is slow; normal variation is a few
+    """The GPU itself is slow if its SM clock is at most this fraction of the others'; normal variation is a few
     percent."""
     smoothing_windows: int = 5
     """Windows of two readings each over which utilization, which covers the last second only, becomes a share of
@@ -162,7 +165,8 @@ class SlowGpus:
             part = grid.during(duty.start, duty.end)
             rows = int(np.nanargmax(levels)), int(np.nanargmin(levels))
             high, low = (grid_of_gpu(part, activity.gpus[row]).value("median") for row in rows)
-            return (sentence(high=high, low=low, signal=derived(TITLES[name], high)),)
+            seconds = derived(duty.seconds, high, unit="s")
+            return (sentence(high=high, low=low, signal=derived(TITLES[name], high), seconds=seconds),)
         return ()
 
     @cached_property
@@ -234,19 +238,21 @@ class SlowGpus:
         grid = activity.grid("sm" if sign == "sm" else activity.busy_by or "engine")
         assert grid is not None
         part = grid.during(period.start, period.end)
+        measured, own_part = _of_group(part, period.gpus)
         own_level, peers_level = (
-            grid_of_gpu(part, period.gpus[0]).value("median"),
+            own_part.value("median"),
             _of_peers(part, period.peers).value("median"),
         )
-        gpus, seconds = derived(period.gpus, own_level), derived(period.end - period.start, own_level, unit="s")
+        gpus, seconds = derived(measured, own_level), derived(period.end - period.start, own_level, unit="s")
         if sign == "busy":
-            return [SLOW_BUSY(gpus=gpus, mine=own_level, theirs=peers_level, seconds=seconds)]
+            signal = derived(TITLES[activity.busy_by or "engine"], own_level)
+            return [SLOW_BUSY(gpus=gpus, signal=signal, own=own_level, others=peers_level, seconds=seconds)]
         ratio = derived(
             round(own_level.number / peers_level.number if peers_level.value else period.ratio, 2),
             own_level,
             peers_level,
         )
-        claims = [SLOW_SM(gpus=gpus, mine=own_level, theirs=peers_level, ratio=ratio, seconds=seconds)]
+        claims = [SLOW_SM(gpus=gpus, own=own_level, others=peers_level, ratio=ratio, seconds=seconds)]
         if activity.busy_by is not None and (busy_grid := activity.grid(activity.busy_by)) is not None:
             busy = _of_peers(busy_grid.during(period.start, period.end), period.peers).value("median")
             claims.append(PEERS_BUSY(busy=busy, signal=derived(TITLES[activity.busy_by], busy)))
@@ -256,12 +262,13 @@ class SlowGpus:
         if self.waits is None:
             return []
         part = self.waits.during(period.start, period.end)
+        measured, own_part = _of_group(part, period.gpus, self.run)
         own_wait, peers_wait = (
-            _of_rank(part, self.run, period.gpus[0]).value("median"),
+            own_part.value("median"),
             _of_peers(part, period.peers).value("median"),
         )
         window = derived(part.step, peers_wait, unit="s")
-        return [SLOW_WAIT(gpus=derived(period.gpus[:1], own_wait), mine=own_wait, theirs=peers_wait, window=window)]
+        return [SLOW_WAIT(gpus=derived(measured, own_wait), own=own_wait, others=peers_wait, window=window)]
 
     def _equal(self, counts: Matrix | None, period: OutlierPeriod) -> bool | None:
         """Whether the picked GPUs have the same counts as the others."""
@@ -275,9 +282,11 @@ class SlowGpus:
         grid = self.activity.grid(name)
         assert grid is not None
         part = grid.during(period.start, period.end)
-        own_count = _of_rank(part, self.run, period.gpus[0]).value("median", unit="")
+        measured, own_part = _of_group(part, period.gpus, self.run)
+        own_count = own_part.value("median", unit="")
         peers_count = _of_peers(part, period.peers).value("median", unit="")
-        return EQUAL_WORK[name](mine=own_count, theirs=peers_count, window=derived(part.step, peers_count, unit="s"))
+        window, gpus = derived(part.step, peers_count, unit="s"), derived(measured, own_count)
+        return EQUAL_WORK[name](gpus=gpus, own=own_count, others=peers_count, window=window)
 
     def _slow_clock(self, period: OutlierPeriod) -> list[Claim]:
         """Their SM clock, if it is well below the others'."""
@@ -288,13 +297,14 @@ class SlowGpus:
         if not own_clock <= self.limits.slow_clock_ratio * peers_clock:
             return []
         part = self.clock.during(period.start, period.end)
-        clock = grid_of_gpu(part, period.gpus[0]).value("median")
-        return [LOW_CLOCK(gpus=derived(period.gpus[:1], clock), mine=clock, theirs=part.value("median"))]
+        measured, own_part = _of_group(part, period.gpus)
+        clock, others = own_part.value("median"), _of_peers(part, period.peers).value("median")
+        return [LOW_CLOCK(gpus=derived(measured, clock), own=clock, others=others)]
 
 
 @fact({"clock": metric("gpu_sm_clock_hertz").over("run", "avg"), "waits": COLLECTIVE_SECONDS}, limits=Limits())
 def slow_gpus(evidence: Evidence, activity: GpuActivity, duty: DutyCycle, run: Run, limits: Limits) -> Maybe[SlowGpus]:
-    """Missing if only one GPU was in use, or too little was sampled."""
+    """Several GPUs in use, with enough readings; missing otherwise."""
     if not duty.sampled or int(duty.rows.sum()) < 2:
         return Missing("too few readings of several GPUs at work")
     return SlowGpus(evidence.grid("waits"), evidence.grid("clock"), activity, duty, run, limits)
@@ -338,10 +348,19 @@ def _of_nodes(values: Matrix, gpus: Sequence[str], limits: outliers.Limits) -> t
     return tuple(index for index, node in enumerate(gpu_nodes) if node in slow), late[0]
 
 
-def _of_rank(part: Grid, run: Run, gpu: str) -> Grid:
-    """The part of a tracer's grid, which may be labeled by rank only, that belongs to one GPU."""
-    gpus = gpus_of(part, run)
-    return part.one(gpus.index(gpu)) if gpu in gpus else grid_of_gpu(part, gpu)
+def _is_node(part: Grid, gpus: tuple[str, ...]) -> bool:
+    """Whether these are all GPUs of one node with series in a grid."""
+    nodes = nodes_of(gpus)
+    return len(nodes) == 1 and {name for name in gpu_names(part) if name.rpartition(":")[0] in nodes} == set(gpus)
+
+
+def _of_group(part: Grid, gpus: tuple[str, ...], run: Run | None = None) -> tuple[tuple[str, ...], Grid]:
+    """(GPUs, their part of a grid): the slow GPUs if they are all of a node, else the first of them. ``run``: of a
+    tracer's grid, which may be labeled by rank only."""
+    if len(gpus) > 1 and _is_node(part, gpus):
+        return gpus, part.where(node=nodes_of(gpus)[0])
+    names = () if run is None else gpus_of(part, run)
+    return gpus[:1], part.one(names.index(gpus[0])) if gpus[0] in names else grid_of_gpu(part, gpus[0])
 
 
 def _of_peers(part: Grid, peers: tuple[str, ...]) -> Grid:
@@ -349,6 +368,4 @@ def _of_peers(part: Grid, peers: tuple[str, ...]) -> Grid:
     theirs."""
     if len(peers) == 1:
         return grid_of_gpu(part, peers[0])
-    nodes = nodes_of(peers)
-    gpus_of_nodes = {name for name in gpu_names(part) if name.rpartition(":")[0] in nodes}
-    return part.where(node=nodes[0]) if len(nodes) == 1 and gpus_of_nodes == set(peers) else part
+    return part.where(node=nodes_of(peers)[0]) if _is_node(part, peers) else part

@@ -1,6 +1,6 @@
 r"""Clock skew between nodes: by the clocks that nodes report, and by when the job starts and ends on each.
 
-Nothing is corrected. Of two nodes that differ it is unknown which one is off.
+Nothing is corrected. If only two nodes differ, it is unknown which one is off.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Limits:
     max_spread_windows: int = 3
     """The same in windows of the samples, whose times are no more exact than a window."""
     min_nodes: int = 3
-    """Of two nodes that differ it is unknown which one is off."""
+    """If only two nodes differ, it is unknown which one is off."""
     in_use_share: float = 0.5
     """GPU memory is in use above this share of its maximum: shows when the job started and ended."""
 
@@ -54,7 +54,7 @@ class ClockSkew:
     limits=Limits(),
 )
 def clock_skew(evidence: Evidence, run: Run, limits: Limits) -> ClockSkew:
-    """Covers what was sampled; nothing is required."""
+    """Nothing: it covers the clocks that were sampled."""
     clocks, memory = evidence.grid("clocks"), evidence.grid("memory")
     return ClockSkew((
         *(_own(clocks, run.metric_offset_s, limits) if clocks is not None else ()),

@@ -9,6 +9,7 @@ from trackside.evidence import Evidence, Frame, Missing, derived
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.logs.ending import BAD_STATES, Ending
 from trackside.facts.training.learning import Trajectory
+from trackside.facts.trust.sampling import NO_GPU_METRICS
 from trackside.facts.trust.telemetry import TelemetryTrust
 from trackside.facts.trust.unanswered import UnansweredSources
 from trackside.finding import Claim, Sentence
@@ -17,11 +18,17 @@ from trackside.query import events
 
 NO_LOG = Sentence("no job output was given: progress and errors are unknown")
 NO_SCHEDULER = Sentence("no scheduler record was given: the final state is not certain")
-NO_KERNEL = Sentence("no kernel log was given: GPU and memory faults cannot be ruled out")
-NO_KERNEL_OF = Sentence("no kernel log of {nodes} was given: faults there cannot be ruled out")
+NO_KERNEL = Sentence(
+    "no kernel log was given: GPU hardware faults and processes that the kernel killed may be missing here"
+)
+ONLY_LOG = Sentence(
+    "only the job's log was given, no Slurm record, kernel log or GPU metrics: hardware faults and processes that the "
+    "kernel killed may be missing here"
+)
+NO_KERNEL_OF = Sentence("no kernel log of {nodes} was given: hardware faults there may be missing here")
 CUT_OFF = Sentence(
-    "the last line of {path} has no line end: the log may be cut",
-    running="the last line of {path} has no line end: it is still being written",
+    "{path} does not end with a newline: the log may be cut",
+    running="{path} does not end with a newline: it is still being written",
 )
 LOGS_OF_SOME_RANKS = Sentence("logs of {ranks} were given, of {world} ranks in all")
 STEPS_SAMPLED = Sentence(
@@ -62,12 +69,16 @@ def preflight(
     telemetry: Maybe[TelemetryTrust],
     run: Run,
 ) -> Preflight:
-    """Covers the inputs; nothing is required."""
+    """Nothing: it covers the inputs that were given."""
     claims = [*unanswered.claims, *_input_claims(evidence, unanswered, ending, run)]
     if evidence.has("logs"):
         progress = None if isinstance(trajectory, Missing) else trajectory.progress
         claims += _log_claims(evidence, ending, progress, run)
-    return Preflight((*claims, *(() if isinstance(telemetry, Missing) else telemetry.claims)))
+    claims += () if isinstance(telemetry, Missing) else telemetry.claims
+    others = [NO_SCHEDULER(), NO_KERNEL(), NO_GPU_METRICS()]
+    if all(claim in claims for claim in others) and NO_LOG() not in claims:
+        claims = [ONLY_LOG(), *(claim for claim in claims if claim not in others)]
+    return Preflight(tuple(claims))
 
 
 def _input_claims(evidence: Evidence, unanswered: UnansweredSources, ending: Ending, run: Run) -> Iterator[Claim]:

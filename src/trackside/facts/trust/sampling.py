@@ -48,7 +48,7 @@ GPUS_GUESSED = Sentence(
 GPUS_UNSURE = Sentence("which GPUs the run used is unknown: all {measured} measured GPUs are assumed to be its own")
 GPUS_BY_MEMORY = Sentence("the run's GPUs are those whose memory was in use during the run: {gpus}")
 METRIC_CLOCK = Sentence("metric times were shifted by {offset} to match the run's")
-NODES_UNMEASURED = Sentence("no GPU metrics of {nodes} were given: faults there cannot be ruled out")
+NODES_UNMEASURED = Sentence("no GPU metrics of {nodes} were given: GPU faults there may be missing here")
 GPUS_UNMEASURED = Sentence("{measured} of the run's {allocated} GPUs were measured")
 METRICS_START_LATE = Sentence("GPU metrics start {late} after the run")
 METRICS_END_EARLY = Sentence(
@@ -209,7 +209,7 @@ class Sampling:
 
 @fact(SAMPLING, lazy=True)
 def sampling(evidence: Evidence, ending: Ending, run: Run) -> Sampling:
-    """Covers counts of samples; empty if there are none."""
+    """Nothing: it covers the samples that were given."""
     first = evidence.missing(GPU_PRESENCE_METRICS[0])
     has_metrics, source_answered = not (first and first.reason == NO_METRIC_INPUT), not (first and first.source)
     if not (has_metrics and source_answered):

@@ -83,7 +83,7 @@ class TelemetryTrust:
 
 @fact(limits=Limits())
 def telemetry_trust(sampling: Sampling, exporters: Exporters, skew: ClockSkew, limits: Limits) -> TelemetryTrust:
-    """Derived from unchecked answers."""
+    """Nothing: it covers the metrics as they were answered, unchecked."""
     if not sampling.gpus:
         return TelemetryTrust(tuple(sampling.claims))
     claims = (

@@ -23,7 +23,7 @@ FRAMES = {
 
 @fault("cuda-oom")
 class CudaOom(SimulatedFault):
-    """torch.OutOfMemoryError: at model load, in the first step, or later on a long batch."""
+    """A rank runs out of GPU memory: at model load, in the first step, or later on a long batch."""
 
     phase: str = "first-step"
     """load, first-step or mid (at ``at``)."""

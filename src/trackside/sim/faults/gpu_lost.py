@@ -11,7 +11,7 @@ from trackside.sim.simulation import NodeStateChange, Simulation
 
 @fault("gpu-lost")
 class GpuLost(SimulatedFault):
-    """Xid 79: no more samples of that GPU; its process fails or never returns from the driver."""
+    """A GPU falls off the bus (Xid 79): no more samples of it; its process fails or never returns from the driver."""
 
     hangs: bool = False
     """The process is stuck in the driver; its peers wait."""

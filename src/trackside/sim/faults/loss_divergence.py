@@ -15,7 +15,7 @@ VARIANTS = {"nan": "non-finite", "explode": "diverging", "plateau": "plateau", "
 
 @fault("loss-divergence")
 class LossDivergence(SimulatedFault):
-    """nan, explode, plateau (high and constant) or flat from the first step; a spike recovers and is not a fault."""
+    """The loss goes wrong: nan, explode, plateau (high and constant) or flat from the first step (``how``)."""
 
     at: str = "30%"
     how: str = "plateau"

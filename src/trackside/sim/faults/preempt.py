@@ -11,7 +11,7 @@ from trackside.sim.simulation import Simulation
 
 @fault("preempt")
 class Preempt(SimulatedFault):
-    """PREEMPTED or REQUEUED, back to the queue, and a second start that resumes from the last checkpoint or not."""
+    """The job is preempted or requeued, and starts a second time, from the last checkpoint or from scratch."""
 
     requeue: bool = False
     """An operator's requeue instead of a preemption."""

@@ -8,7 +8,7 @@ from trackside.sim.simulation import Simulation, StepCostRule
 
 @fault("slow-interconnect")
 class SlowInterconnect(SimulatedFault):
-    """Communication takes ``factor`` times as long on all ranks: GPUs spin while they wait for data."""
+    """Communication is slower on all ranks, so that GPUs spin while they wait; ``factor``: how many times as long it takes."""
 
     at: str = "0%"
     factor: float = 80.0

@@ -8,7 +8,7 @@ from trackside.sim.simulation import HostEffect, Simulation, StepCostRule
 
 @fault("starved-input")
 class StarvedInput(SimulatedFault):
-    """Every step waits for its batch: ``data_s`` seconds more than a step normally takes."""
+    """Every step waits for its batch; ``data_s``: seconds that this adds to each step."""
 
     at: str = "0%"
     data_s: float = 12.0

@@ -9,7 +9,7 @@ from trackside.sim.simulation import Simulation
 
 @fault("timeout")
 class Timeout(SimulatedFault):
-    """A healthy run is ended at its wall-clock limit: ``share`` of the time that it would take."""
+    """A healthy run is ended at its time limit; ``share``: the limit as a share of the time that the run needs."""
 
     at: str = "0%"
     share: float = 0.6

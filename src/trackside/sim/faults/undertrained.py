@@ -8,7 +8,7 @@ from trackside.sim.simulation import Simulation
 
 @fault("undertrained")
 class TooFewSteps(SimulatedFault):
-    """The run completes after very few steps. (Set job.log_every to 1 to print each of them.)"""
+    """The run completes after very few steps; set job.log_every to 1 to print each of them."""
 
     at: str = "0%"
     steps: int = 1
