@@ -162,17 +162,13 @@ def _caption(
     text = f"{time_span(window)} ({duration(window[1] - window[0])}){state}."
     if onset is not None:
         text += f" Verdict: {onset[1]}, since {moment(onset[0])}."
-    count = sum(group.count for group in groups)
-    n_kinds = len({group.lane for group in groups})
-    if count:
-        text += f" {word(count, 'events')} of {word(n_kinds, 'kinds')}."
-    if n_between := sum(group.count for group in groups if group.between):
-        have, lines = ("has", "a dashed line shows") if n_between == 1 else ("have", "dashed lines show")
-        text += f" {n_between:,} of them {have} no timestamp: {lines} the range given by the lines around in the file."
-    if untimed:
-        count = sum(group.count for group in untimed)
-        have, are = ("has", "is") if count == 1 else ("have", "are")
-        text += f" {word(count, 'events')} {have} no timestamp and {are} only in the table."
+    n_drawn, n_untimed = (sum(group.count for group in part) for part in (groups, untimed))
+    if n_drawn or n_untimed:
+        of_all = f" of {n_drawn + n_untimed:,}" if n_untimed else ""
+        text += f" Drawn: {n_drawn:,}{of_all} events"
+        if n_between := sum(group.count for group in groups if group.between):
+            text += f", {n_between:,} of them only between the times of the lines around (dashed)"
+        text += "; the others have no time and are only in the table." if n_untimed else "."
     return text
 
 
