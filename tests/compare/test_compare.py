@@ -81,9 +81,9 @@ def test_a_throttled_run_diverges_when_its_clock_falls(throttle_doc: dict[str, A
     assert doc["answer"][1].startswith("A step takes 1.56 times as long in B: 3.11 s in A, 4.84 s in B")
     assert "more than at the pace of A" in doc["answer"][2]
     assert doc["answer"][3].startswith("The runs diverge 14 min after the start: ")
-    assert "SM clock, lowest of all 1,980 MHz in A, 990 MHz in B" in doc["answer"][3]
+    assert "lowest SM clock of any GPU 1,980 MHz in A, 990 MHz in B" in doc["answer"][3]
     assert 800 <= doc["partings"][0]["seconds"] <= 900
-    clock = row(doc, "SM clock, lowest of all")
+    clock = row(doc, "lowest SM clock of any GPU")
     assert (clock["a"], clock["b"], clock["differs"]) == (1.98e9, 9.9e8, True)
     assert row(doc, "SM clock, median")["differs"] is False
     assert row(doc, "loss")["differs"] is False
@@ -137,9 +137,9 @@ def test_every_value_cites_its_own_run_and_can_be_checked_again(
 @pytest.mark.parametrize(
     ("bad", "family", "first"),
     [
-        ("d3/sim-slow-gpu-16", "D3 straggler", "fault of run B begins"),
+        ("d3/sim-slow-gpu-16", "D3 straggler", "the fault of run B begins"),
         ("e1/sim-explode", "E1 loss-divergence", "loss "),
-        ("b1/sim-midrun-one-rank-watchdog", "B1 cuda-oom", "fault of run B begins"),
+        ("b1/sim-midrun-one-rank-watchdog", "B1 cuda-oom", "the fault of run B begins"),
     ],
 )
 def test_a_good_run_compared_with_bad_ones(pair: tuple[Path, Path], bad: str, family: str, first: str) -> None:
@@ -206,7 +206,7 @@ def test_runs_with_different_work_are_not_comparable(tmp_path: Path) -> None:
 def test_labels_are_not_truncated(throttle_doc: dict[str, Any], sides: tuple[Side, Side]) -> None:
     out = io.StringIO()
     render(comparison(compare(*sides)), Console(file=out, width=120, highlight=False))
-    assert any(line.startswith("  SM clock, lowest of all  ") for line in out.getvalue().splitlines())
+    assert any(line.startswith("  lowest SM clock of any GPU  ") for line in out.getvalue().splitlines())
     long = next(
         row["label"]
         for row in throttle_doc["rows"]

@@ -60,7 +60,7 @@ def test_lines_before_a_broken_page_are_used(
         complete = diagnose_with_logs(run, server.url, tmp_path, records)
         server.spoil = from_page(page, SPOILED_ANSWERS[spoil])
         result = diagnose_with_logs(run, server.url, tmp_path, records)
-    assert f"Loki {server.url} gave no complete answer ({server.url}" in result.preflight
+    assert f"Loki {server.url} gave no complete answer: {server.url}" in result.preflight
     assert result.notes(f"job-{JOB}").startswith("unreadable: " if page == 1 else "partial: ")
     assert result.doc.primary.family == complete.doc.primary.family
     assert_missing_lines_prove_nothing(result, complete)

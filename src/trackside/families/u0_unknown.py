@@ -21,7 +21,7 @@ A person has to investigate; the verdict lists what was seen and what would sett
 
 Do next
 -------
-Collect what the unknown families ask for, and diagnose again. For a pending job: do what its reason requires.
+Collect what the undecided families need, and diagnose again. For a pending job: do what its reason requires.
 
 What it cannot decide
 ---------------------
@@ -68,7 +68,7 @@ NOTHING_FITS = Sentence(
     "nothing in the inputs points to a cause", running="nothing in the inputs points to a fault so far"
 )
 ADD_INPUTS = Sentence(
-    "add what is missing of these, and run diagnose again: the job's whole output, its sacct record, and the kernel "
+    "run diagnose again with whichever of these you have: the job's whole output, its sacct record, and the kernel "
     "logs and GPU metrics of its nodes"
 )
 

@@ -21,8 +21,9 @@ from trackside.show.wording import capitalize, with_stop
 MAX_LINES = 24
 MAX_FACTS, MIN_FACTS = 5, 3
 MAX_ACTIONS = 4
+MAX_CAUTIONS = 4
 MAX_OTHERS = 2
-"""Cautions, consequences and warnings, each."""
+"""Consequences and warnings, each."""
 MAX_COSTS = 2
 FACT_LINES = 2
 """Lines of one fact; the rest of a longer one is left to ``--verbose``."""
@@ -105,7 +106,10 @@ def _cautions(doc: VerdictDoc, width: int) -> list[Text]:
         longer = f"{text} {with_stop(claim.text)}".lstrip()
         if not claim.cites and len(longer) <= FACT_LINES * width - width // 8:
             text = longer
-    return [*(_defect(claim, width) for claim in defects[:MAX_OTHERS]), *([Text(text, style="yellow")] if text else [])]
+    return [
+        *(_defect(claim, width) for claim in defects[:MAX_CAUTIONS]),
+        *([Text(text, style="yellow")] if text else []),
+    ]
 
 
 def _defect(claim: ClaimDoc, width: int) -> Text:
@@ -155,15 +159,16 @@ def _more(doc: VerdictDoc, n_facts: int) -> str:
     """What was left out, and how to see it."""
     facts = len(doc.shows) - n_facts
     others = max(0, len(doc.consequences) - MAX_OTHERS) + max(0, len(doc.warnings) - MAX_OTHERS)
-    defects = sum(bool(claim.cites) for claim in doc.preflight) - MAX_OTHERS
+    defects = sum(bool(claim.cites) for claim in doc.preflight) - MAX_CAUTIONS
     parts = [f"{defects} more cautions" if defects > 1 else "1 more caution"] if defects > 0 else []
     parts += [f"{facts} more facts" if facts > 1 else "1 more fact"] if facts > 0 else []
     parts += [f"{others} more findings" if others > 1 else "1 more finding"] if others else []
-    n = len(doc.ruled_out)
-    if doc.unknown:
-        parts.append(f"{n} other families ruled out, {len(doc.unknown)} undecided for lack of data")
+    ruled_out, undecided = len(doc.ruled_out), len(doc.unknown)
+    if not ruled_out or not undecided:
+        outcome = "undecided for lack of data" if undecided else "ruled out"
+        parts.append(f"all {ruled_out or undecided} other families {outcome}")
     else:
-        parts.append(f"all {n} other families ruled out")
+        parts.append(f"{ruled_out} other families ruled out, {undecided} undecided for lack of data")
     return f"{capitalize(', '.join(parts))}. Details: --verbose, trackside explain {doc.primary.family}"
 
 

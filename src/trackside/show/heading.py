@@ -184,7 +184,7 @@ def run(doc: VerdictDoc) -> str:
     since = doc.primary.since
     if run.as_of is not None and since is not None and since < run.as_of:  # for an ended run, the claims say when
         parts.append(f"in this state for {duration(run.as_of - since)}, since {moment(since, run.has_time_zone)}")
-    if not run.has_time_zone:
+    if not run.has_time_zone and (run.start is not None or doc.primary.began is not None):
         parts.append("time zone not given")
     if run.framework:
         parts.append(run.framework)

@@ -12,7 +12,7 @@ from trackside.finding import Claim, Sentence
 from trackside.model import Plane
 from trackside.query import events
 
-DID_NOT_ANSWER = Sentence("{source} gave no complete answer ({reason}): this verdict lacks its data")
+DID_NOT_ANSWER = Sentence("{source} gave no complete answer: {reason}; the verdict lacks its data")
 
 
 @dataclass(frozen=True, eq=False)
