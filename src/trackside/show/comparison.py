@@ -247,7 +247,7 @@ def _explained_sentences(rows: Sequence[ComparedRow]) -> list[str]:
     for row in rows:
         causes.setdefault(tuple(map(_in_figures, row.follows)), []).append(row)
     return [
-        f"Different {', '.join(settings)} may explain why these diverge: "
+        f"The different {', '.join(settings)} may explain why these diverge: "
         + "; ".join(f"{row.name or row.label} {_onset_text(row)}" for row in effects[:MAX_SHOWN])
         + "."
         for settings, effects in causes.items()

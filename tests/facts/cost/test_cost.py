@@ -82,7 +82,7 @@ def test_a_crash_costs_the_work_since_the_last_checkpoint(waste_of: WasteOf) -> 
     waste = waste_of(log, row("FAILED", "1:0", 0, 940))
     assert waste.gpu_hours == pytest.approx(8 * 940 / 3600, abs=1e-3)
     assert kinds(waste) == {"work": pytest.approx(8 * (940 - 631) / 3600, abs=1e-3)}
-    assert waste.lost[0].formula.startswith("8 GPUs x 309 s (2026-06-10 12:10:31 UTC to 2026-06-10 12:15:40 UTC)")
+    assert waste.lost[0].formula.startswith("8 GPUs x 309 s (2026-06-10 12:10:31 to 2026-06-10 12:15:40)")
     assert not waste.unknown
 
 

@@ -163,13 +163,15 @@ def _caption(
     if onset is not None:
         text += f" Verdict: {onset[1]}, since {moment(onset[0])}."
     n_drawn, n_untimed = (sum(group.count for group in part) for part in (groups, untimed))
-    if n_drawn or n_untimed:
-        of_all = f" of {n_drawn + n_untimed:,}" if n_untimed else ""
-        text += f" Drawn: {n_drawn:,}{of_all} events"
+    parts = []
+    if n_drawn:
+        everything = f"{n_drawn:,} of {n_drawn + n_untimed:,} events are drawn"
+        parts.append(everything if n_untimed else word(n_drawn, "events"))
         if n_between := sum(group.count for group in groups if group.between):
-            text += f", {n_between:,} of them only between the times of the lines around (dashed)"
-        text += "; the others have no time and are only in the table." if n_untimed else "."
-    return text
+            parts[0] += f", {n_between:,} of them between the times of the lines around (dashed)"
+    if n_untimed:
+        parts.append(f"{n_untimed:,} without a time {'is' if n_untimed == 1 else 'are'} only in the table")
+    return f"{text} {'; '.join(parts)}." if parts else text
 
 
 def _rows(
