@@ -77,7 +77,9 @@ def throttle_doc(pair: tuple[Path, Path]) -> dict[str, Any]:
 
 def test_a_throttled_run_diverges_when_its_clock_falls(throttle_doc: dict[str, Any]) -> None:
     doc = throttle_doc
-    assert doc["answer"][0].startswith("A: No fault found; the training loss fell (G1). B: GPU clocks throttled by heat, rank 7")
+    assert doc["answer"][0].startswith(
+        "A: No fault found; the training loss fell (G1). B: GPU clocks throttled by heat, rank 7"
+    )
     assert doc["answer"][1].startswith("A step takes 1.56 times as long in B: 3.11 s in A, 4.84 s in B")
     assert "more than at the pace of A" in doc["answer"][2]
     assert doc["answer"][3].startswith("The runs diverge 14 min after the start: ")

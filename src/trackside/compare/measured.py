@@ -41,7 +41,7 @@ def rows(a: Side, b: Side) -> Iterator[ComparedRow]:
 
 def _extreme_name(metric: str, label: str, extreme: str) -> str:
     """``lowest SM clock of any GPU``."""
-    return f"{extreme} {label}" + (" of any GPU" if metric.startswith("gpu_") else "")
+    return f"{extreme} {label.removeprefix('GPU ')} of any GPU" if metric.startswith("gpu_") else f"{extreme} {label}"
 
 
 def _median(grid: Grid | None) -> Value | None:

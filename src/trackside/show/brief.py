@@ -104,7 +104,7 @@ def _cautions(doc: VerdictDoc, width: int) -> list[Text]:
     text = ""
     for claim in doc.preflight:
         longer = f"{text} {with_stop(claim.text)}".lstrip()
-        if not claim.cites and len(longer) <= FACT_LINES * width - width // 8:
+        if not claim.cites and len(longer) <= CAUTION_LINES * width - width // 8:
             text = longer
     return [
         *(_defect(claim, width) for claim in defects[:MAX_CAUTIONS]),

@@ -4,6 +4,7 @@ confidence, and the run in one line).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -52,6 +53,7 @@ FAULT_CLASSES = {
 OUTCOMES = {"unknown": "undecided"}
 """Published outcome -> the word that readers see, if it is another."""
 MAX_COLLECT = 2
+_JOB_ID = re.compile(r"\d+(?:[_+]\d+)?")
 SEPARATOR = " \N{MIDDLE DOT} "
 STYLES = {
     "job": "bold yellow", "infrastructure": "bold red", "scheduler": "bold cyan", "unknown": "bold"
@@ -110,7 +112,11 @@ def collect_actions(doc: VerdictDoc) -> list[str]:
     """What to collect first, as actions, if no cause is certain; else empty."""
     if doc.primary.outcome == "found" and doc.primary.certainty != "possible":
         return []
-    return [with_stop(f"Collect {text}") for text, _ in collect(doc)[:MAX_COLLECT]]
+    texts = [text for text, _ in collect(doc)]
+    if doc.run.disposition is None and doc.run.id and _JOB_ID.fullmatch(doc.run.id):
+        record = f"Slurm's record (sacct -j {doc.run.id} -P --format=ALL > sacct.txt)"
+        texts = [record, *(text for text in texts if not text.startswith("sacct"))]
+    return [with_stop(f"Collect {text}") for text in texts[:MAX_COLLECT]]
 
 
 def where(finding: FindingDoc, n_ranks: int | None = None) -> str:
