@@ -190,8 +190,8 @@ def summary(results: Sequence[CaseResult]) -> list[tuple[str, str]]:
     times = sorted(case.seconds for case in results)
     figures = [
         ("family right, where the inputs can show it", share(sum(case.is_right for case in enough), len(enough))),
-        ("family right, fault not visible in the inputs", share(sum(case.is_right for case in blind), len(blind))),
-        ("wrong with certainty established, fault not visible in the inputs", share(len(misled), len(blind))),
+        ("family right, where they cannot", share(sum(case.is_right for case in blind), len(blind))),
+        ("wrong although called established, where they cannot", share(len(misled), len(blind))),
         (
             "wrong owner (job for infrastructure or the reverse)",
             share(sum(case.blames_wrong_side for case in sided), len(sided)),

@@ -90,7 +90,7 @@ FAULTS = (
         options=TWO_NODES,
         inject=signal_rank(1, signal.SIGKILL, "step 60 "),
         state="FAILED",
-        expected=ExpectedVerdict("A2", ranks=(1,), nodes=(2,), never=("its own memory limit", "requested")),
+        expected=ExpectedVerdict("A2", ranks=(1,), nodes=(2,), never=("its own memory limit", "that it requested")),
     ),
     DemoFault(
         name="out-of-memory",

@@ -304,7 +304,9 @@ def test_a_metric_of_unknown_unit_is_not_reported_as_absent(others: bool, intake
     (active, clock), silent = answers_of(store, "gpu_sm_active_ratio", "gpu_sm_clock_hertz")
     assert active == f"unable to check: {UNIT_UNKNOWN}"
     assert str(clock).startswith("gpu_sm_clock_hertz was not measured")
-    assert silent == [f"store: gpu_sm_active_ratio gave no complete answer: {UNIT_UNKNOWN}; the verdict lacks its data"]
+    assert silent == [
+        f"This verdict lacks data of store: gpu_sm_active_ratio, which gave no complete answer: {UNIT_UNKNOWN}"
+    ]
     sent(intake, [of_job(RATIO, *[0.5] * 3, 60.0)]).result(10)
     flushed(intake)
     (active,), silent = answers_of(store, "gpu_sm_active_ratio")

@@ -12,7 +12,7 @@ from trackside.finding import Claim, Sentence
 from trackside.model import Plane
 from trackside.query import events
 
-DID_NOT_ANSWER = Sentence("{source} gave no complete answer: {reason}; the verdict lacks its data")
+DID_NOT_ANSWER = Sentence("this verdict lacks data of {source}, which gave no complete answer: {reason}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,5 +40,5 @@ class UnansweredSources:
 
 @fact({"silent": events(SOURCE_UNANSWERED)})
 def unanswered_sources(evidence: Evidence) -> UnansweredSources:
-    """Covers the rows that report such sources; nothing is required."""
+    """Nothing: it covers the sources that were queried."""
     return UnansweredSources(evidence["silent"])
