@@ -218,7 +218,7 @@ class Verdict:
 
     @property
     def confidence(self) -> float | None:
-        """How often a verdict with this evidence pattern is right, 0 to 1."""
+        """How often verdicts of this family with similar evidence were right on labeled cases, 0 to 1."""
         return self.primary.confidence
 
 

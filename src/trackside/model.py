@@ -219,5 +219,7 @@ class Run:
     parent_log_paths: tuple[str, ...] = ()
     clock_offset_s: float = 0.0
     """Added to naive log times so that they line up with the scheduler's."""
+    has_time_zone: bool = True
+    """False if all times stem from stamps without a time zone, which are read as UTC."""
     aliases: tuple[str, ...] = ()
     """Other ids of the same job (array and het spellings)."""

@@ -17,7 +17,7 @@ from trackside.agent.owners import JobProcess, Owner
 from trackside.agent.source import Collector, LogLine, Reading
 from trackside.agent.sources.hang import SOURCE, HangOptions
 from trackside.stores.log_store import LogEntry
-from trackside.stores.log_text import written_lines
+from trackside.stores.log_text import log_lines
 
 QUICK = HangOptions(
     silence_s=0.6, usual_gaps=3.0, still_s=0.5, unheard_s=1.5, startup_s=60.0, settled_s=0.5, one_s=5.0, recorder_s=3.0
@@ -162,7 +162,7 @@ def files(lines: Sequence[LogLine], node: str = "n1") -> Mapping[str, str]:
     """The files that a receiver writes from lines: path -> text."""
     texts_by_path: dict[str, list[str]] = {}
     for line in lines:
-        for path, text in written_lines(LogEntry(line.time_ns, line.text, {**dict(line.labels), "node": node})):
+        for path, text in log_lines(LogEntry(line.time_ns, line.text, {**dict(line.labels), "node": node})):
             texts_by_path.setdefault(path, []).append(text)
     return {path: "".join(texts) for path, texts in texts_by_path.items()}
 

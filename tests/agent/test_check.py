@@ -64,7 +64,7 @@ def test_text_output_has_one_line_per_source(tmp_path: Path, capsys: pytest.Capt
     assert main(["check", "--only", "cpu", "--listen", ""]) == 0
     out = capsys.readouterr().out
     assert next(line for line in out.splitlines() if line.startswith("  cpu ")).split()[:2] == ["cpu", "works"]
-    assert out.endswith("everything requested works\n")
+    assert out.endswith("all requested sources and outputs work\n")
 
 
 def test_missing_hardware_fails_the_check_only_if_its_source_is_switched_on(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from trackside.logs.scan import scan_text
 from trackside.model import Event, Position
 from trackside.session.paths import load
 from trackside.stores.log_store import LogEntry
-from trackside.stores.log_text import written_lines
+from trackside.stores.log_text import log_lines
 
 pytestmark = pytest.mark.slow
 
@@ -159,7 +159,7 @@ class TestNone:
         collector.collect()
         clock.advance(5)
         (line, *_) = collector.collect()
-        ((path, text),) = written_lines(LogEntry(line.time_ns, line.text, dict(line.labels) | {"node": "n1"}))
+        ((path, text),) = log_lines(LogEntry(line.time_ns, line.text, dict(line.labels) | {"node": "n1"}))
         assert path == "job-42/slurm-42.rank3.out.events@n1.log"
         assert text.startswith("20")
 

@@ -454,7 +454,7 @@ class TestCommand:
             ((), 2, "PATHS"),
             (("nowhere",), 2, "no such file"),
             (("RUN", "--mapping", "x"), 2, "--redact"),
-            (("RUN", "-o", "no/such/folder/x.tsb"), 1, "No such file"),
+            (("RUN", "-o", "no/such/folder/x.tsb"), 1, "does not exist"),
         ],
     )
     def test_wrong_arguments_are_refused_with_a_reason(

@@ -66,6 +66,8 @@ def test_the_activity_event_has_times_lines_and_truncation() -> None:
     assert (activity.get("first_time"), activity.get("last_time")) == (1795248000.0, 1795248300.0)
     assert activity.get("truncated") is True
     assert activity.get("lines") == 3
+    assert activity.get("zoned") is True
+    assert scan_text(text.replace("Z", ""))[-1].get("zoned") is None
 
 
 @given(st.binary(max_size=3000))

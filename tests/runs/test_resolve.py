@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,21 @@ def resolved(*rows: Record | Event, ask: str | None = None) -> ResolvedRun:
         [row for row in rows if isinstance(row, Event)], [row for row in rows if isinstance(row, Record)], ["log"]
     )
     return resolve(store, ask)
+
+
+def test_times_are_of_a_known_zone_if_a_record_or_a_log_gives_it() -> None:
+    local = log("slurm-7.out", 150.0, 160.0)
+    zoned = replace(local, fields={**local.fields, "zoned": True})
+    as_text, queried = job("7"), replace(job("7"), text="7|COMPLETED|100|200")
+    as_text = replace(as_text, text="7|COMPLETED|2026-03-02T08:00:00|2026-03-02T08:30:00")
+    assert run_of(log("train.log")).has_time_zone  # no time at all
+    assert not run_of(local).has_time_zone
+    assert run_of(zoned).has_time_zone
+    assert not run_of(as_text, local).has_time_zone
+    assert run_of(as_text, zoned).has_time_zone
+    assert run_of(queried, local).has_time_zone
+    hours_off = replace(zoned, fields={**zoned.fields, "first_time": 7350.0, "last_time": 7360.0})
+    assert not run_of(as_text, hours_off).has_time_zone  # shifted to the scheduler's local time
 
 
 # -- choosing the job

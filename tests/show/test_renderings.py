@@ -135,8 +135,33 @@ def test_the_reason_of_an_unavailable_server_fits_the_screen() -> None:
     server, claim = "http://metrics.example.org:8428", _doc("g1/lab-hf-ddp").shows[0]
     reason = f"{server}/api/v1/label/__name__/values sent more than 8,388,608 bytes; request less at once"
     silent = structs.replace(
-        claim, text=f"Prometheus {server} gave no complete answer, so the verdict lacks its data: {reason}"
+        claim, text=f"This verdict lacks data of Prometheus {server}, which gave no complete answer: {reason}"
     )
     text = _text(structs.replace(_doc("g1/lab-hf-ddp"), preflight=[silent]), 80)
     assert text.count(server) == 1
     assert "/api/v1/label/__name__/values sent more than 8,388,608 bytes" in " ".join(text.split())
+
+
+CANCELED = "step 1 loss 3.5\nslurmstepd: error: *** JOB 42 ON n1 CANCELLED AT 2023-10-16T17:47:00 ***\n"
+
+
+@pytest.mark.parametrize(("zone", "printed"), [("", "2023-10-16 17:47:00\n"), ("Z", "2023-10-16 17:47:00 UTC\n")])
+def test_a_time_without_a_zone_is_not_called_utc(tmp_path: Path, zone: str, printed: str) -> None:
+    log = tmp_path / "train.log"
+    log.write_text(f"2023-10-16 17:40:00{zone} start\n{CANCELED}")
+    doc = document(trackside.diagnose(log))
+    out = io.StringIO()
+    brief.render(doc, Console(file=out, width=100))
+    assert printed in out.getvalue()
+    assert out.getvalue().count("time zone not given") == (not zone)
+    assert ("UTC" in markdown(doc)) == bool(zone)
+    assert "owner: nobody" in out.getvalue()
+
+
+def test_missing_inputs_are_a_caution_and_not_an_open_question(tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text(CANCELED)
+    out = io.StringIO()
+    brief.render(document(trackside.diagnose(tmp_path / "train.log")), Console(file=out, width=100))
+    labels = {line[:12].strip(): line[12:] for line in out.getvalue().splitlines() if not line.startswith("   ")}
+    assert "given" in labels["caution"]
+    assert "given" not in labels["open"]

@@ -108,6 +108,10 @@ def settings(arguments: argparse.Namespace) -> dict[str, SettingValue]:
     return settings_by_name
 
 
+TRACED = ("cuda", "nccl")
+"""The libraries that ``--trace`` accepts; each is a source too."""
+
+
 def switches(
     only: Sequence[str] | None, without: Sequence[str] | None, controller: bool, trace: str | None
 ) -> dict[str, tuple[bool, str]]:
@@ -124,6 +128,8 @@ def switches(
     ):
         states |= dict.fromkeys(ids, (on, flag))
     for id_, (_, flag) in states.items():
+        if flag == "--trace" and id_ not in TRACED:
+            raise ConfigError(f"--trace: unknown library {id_!r}; known: {', '.join(TRACED)}")
         if id_ not in sources():
             raise ConfigError(f"{flag}: unknown source {id_!r}{nearest(id_, sources())}")
     return states

@@ -83,8 +83,8 @@ class CheckReport:
             return f"requested, but not working: {', '.join(problems)}"
         partly = ", some sources in part" if any(line.state == "partly" for line in self.sources) else ""
         unavailable = [line.id for line in self.sources if line.state == "unavailable"]
-        rest = f"; unavailable on this node: {', '.join(unavailable)}" if unavailable else ""
-        return f"everything requested works{partly}{rest}"
+        rest = f"; not available on this node, and not requested: {', '.join(unavailable)}" if unavailable else ""
+        return f"all requested sources and outputs work{partly}{rest}"
 
     def json(self) -> str:
         """The report for programs."""
@@ -159,7 +159,7 @@ def _source(running: Running, samples: int, lines: int, notes: Sequence[str]) ->
     health, collection = running.health, running.collection
     is_requested, needs = collection.origin != "default", collection.source.needs
     if health.state == "works":
-        counts = f"{samples:,} samples, {lines:,} lines in {health.seconds:.3f} s"
+        counts = f"samples: {samples:,}, lines: {lines:,}, in {health.seconds:.3f} s"
         return CheckItem(running.id, "partly" if notes else "works", "; ".join((counts, *notes)), "", is_requested)
     remedy = health.remedy or (f"needs {needs}" if needs and health.state == "unavailable" else "")
     return CheckItem(running.id, health.state, health.reason, remedy, is_requested)
@@ -263,4 +263,6 @@ def _slurm() -> CheckItem:
     conf = find_conf()
     if not commands:
         return CheckItem("slurm", "unavailable", f"no Slurm commands on the path; {conf or 'no readable slurm.conf'}")
-    return CheckItem("slurm", "works", ", ".join([*commands, *([] if conf is None else [str(conf)])]))
+    if conf is None:
+        return CheckItem("slurm", "partly", f"{', '.join(commands)} are installed; no readable slurm.conf")
+    return CheckItem("slurm", "works", f"{', '.join(commands)} are installed; {conf}")

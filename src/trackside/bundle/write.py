@@ -3,6 +3,7 @@ bundle is published; a bundle that gives a different verdict than the original i
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import platform
@@ -89,6 +90,8 @@ def write(
         raise FileExistsError(options.out)
     redactor = _trained_redactor(session, paths, options, on_progress) if options.redacted else None
     folder = os.path.dirname(os.path.abspath(options.out))
+    if not os.path.isdir(folder):
+        raise FileNotFoundError(errno.ENOENT, f"folder {folder} does not exist", options.out)
     handle, name = tempfile.mkstemp(prefix=".bundle-", suffix=".tsb", dir=folder)
     try:
         with os.fdopen(handle, "w+b") as file:

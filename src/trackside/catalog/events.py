@@ -35,6 +35,7 @@ LABELED = "task number, if srun labels each line with it"
 _LOG = {
     "first_time": "first time stamp",
     "last_time": "last time stamp",
+    "zoned": "true if a time stamp gives its time zone",
     "lines": "lines",
     "bytes": "bytes",
     "last_line": "last line with text",

@@ -16,6 +16,7 @@ from trackside.cli.terminal import bar, console, output
 from trackside.compare.compare import compare as compare_runs
 from trackside.compare.settings import settings
 from trackside.compare.side import Side
+from trackside.errors import SeveralRuns
 from trackside.session import StoreRequest, open_session, request_of
 from trackside.show.comparison import comparison, render
 from trackside.show.document import encode
@@ -43,7 +44,7 @@ def compare(
     hardware, setup and training, and where the runs first diverge (docs/compare.md).
     """
     price_settings = price_flags(price)
-    with _side(run_a, job_a, store) as a, _side(run_b, job_b, store) as b:
+    with _side("RUN_A", run_a, job_a, store) as a, _side("RUN_B", run_b, job_b, store) as b:
         result = compare_runs(a, b)
         same_input = _same_input(run_a, run_b) and a.run.id == b.run.id
         doc = comparison(result, ([run_a], [run_b]), price_of(price_settings), same_input)
@@ -57,8 +58,16 @@ def compare(
 
 
 @contextmanager
-def _side(path: str, job: str | None, store: str | None) -> Iterator[Side]:
-    """One run, judged; its metrics can be asked until the end."""
+def _side(name: str, path: str, job: str | None, store: str | None) -> Iterator[Side]:
+    """One run, judged; its metrics can be queried until the end."""
+    try:
+        yield from _judged(path, job, store)
+    except SeveralRuns as error:
+        flag = f"--job-{name[-1].lower()}"
+        fail(f"{name} holds {len(error.jobs)} jobs: {', '.join(error.jobs[:20])}; choose one with {flag} ID")
+
+
+def _judged(path: str, job: str | None, store: str | None) -> Iterator[Side]:
     if store is not None and not os.path.lexists(path):
         with open_session(StoreRequest(store, path)) as session:
             session.verdict()

@@ -29,10 +29,10 @@ def explain(family: str) -> None:
     match = find_family(family)
     if match is None:
         similar = [entry for entry in all_families() if family.lower() in f"{entry.id} {entry.title}".lower()]
-        names = ", ".join(f"{entry.code} {entry.id}" for entry in similar or all_families())
-        fail(f"no family {family!r}; {'did you mean' if similar else 'known families'}: {names}")
-    text = _LINK.sub(r"\1: \2", inspect.cleandoc(match.doc))
-    click.echo(f"{match.code} {match.id}: {match.title}\n\n{text}")
+        names = ", ".join(f"{entry.code} {entry.id}" for entry in similar)
+        fail(f"no family {family!r}; " + (f"did you mean: {names}" if similar else "'trackside families' lists them"))
+    _, _, text = _LINK.sub(r"\1: \2", inspect.cleandoc(match.doc)).partition("\n")  # its first line is the title
+    click.echo(f"{match.code} {match.id}: {match.title}\n\n{text.lstrip()}")
     if match.example is not None:
         click.echo("\nTry an example\n--------------")
         click.echo(f"trackside simulate {match.example[0]} -o example")
@@ -86,10 +86,11 @@ def simulate(
         return
     if scenario is None:
         fail("give a SCENARIO, or --list to see them")
+    loaded = load_scenario(scenario, changes, seed)
     if output is None:
         fail("-o DIR is missing: the folder to write to")
     try:
-        truth = run_simulation(load_scenario(scenario, changes, seed), Path(output), metrics=metrics)
+        truth = run_simulation(loaded, Path(output), metrics=metrics)
     except OSError as error:
         fail(f"cannot write {output}: {error.strerror}", EXIT_OUTPUT)
     fault = f"{truth.family} {truth.variant or ''}".strip()

@@ -36,7 +36,7 @@ FLAGS: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--slurm", metavar="MODE",
         help="How to query Slurm: auto, commands, off, or the URL of slurmrestd "
-        "(default: auto with --job alone, else off).",
+        "(default: auto if a job is given without PATHS, else off).",
     ),
     click.option(
         "--archive", metavar="URL", help="Verdict archive: sqlite:///FILE or postgresql://... "

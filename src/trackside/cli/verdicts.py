@@ -198,7 +198,7 @@ def _watch(diagnosis: _Diagnosis, interval: float, form: OutputForm, verbose: bo
         if form != "text":
             _print(doc, form, verbose)
             return
-        finding = ", ".join(filter(None, (heading.family(doc.primary), heading.confidence(doc.primary))))
+        finding = ", ".join(filter(None, (heading.family(doc.primary), heading.certainty(doc.primary))))
         state = f"  {state_in_words(doc.run.disposition)}" if doc.run.disposition else ""
         click.echo(replace_unsafe(f"{_clock()}{state}  {finding}"))
 

@@ -53,7 +53,7 @@ def onset(a: Side, b: Side) -> Iterator[ComparedRow]:
 def _onset(letter: str, side: Side) -> Iterator[ComparedRow]:
     """The onset by its time, otherwise by the last logged step before it in the log."""
     primary, allocation = side.primary, side.allocation
-    label = f"fault of run {letter} begins ({primary.title})"
+    label = f"the fault of run {letter} begins ({primary.title})"
     since = cost.onset_of(primary, allocation) if allocation is not None else None
     seconds: float | None
     position = primary.at

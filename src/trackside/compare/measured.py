@@ -30,13 +30,18 @@ def rows(a: Side, b: Side) -> Iterator[ComparedRow]:
         if extreme and grid_a is not None and grid_b is not None and len(grid_a) > 1 and len(grid_b) > 1:
             yield compare_values(
                 TOPIC,
-                f"{label}, {extreme} of all",
+                _extreme_name(name, label, extreme),
                 _extreme_series(grid_a, extreme),
                 _extreme_series(grid_b, extreme),
                 share,
             )
         if name in TIMED_METRICS:
             yield from _onset(a, b, name, (label, extreme, share))
+
+
+def _extreme_name(metric: str, label: str, extreme: str) -> str:
+    """``lowest SM clock of any GPU``."""
+    return f"{extreme} {label.removeprefix('GPU ')} of any GPU" if metric.startswith("gpu_") else f"{extreme} {label}"
 
 
 def _median(grid: Grid | None) -> Value | None:
@@ -78,7 +83,7 @@ def _onset(a: Side, b: Side, metric: str, spec: tuple[str, str, float]) -> Itera
     )
     if value_a is None or value_b is None:
         return
-    name = f"{label}, {extreme} of all" if extreme else label
+    name = _extreme_name(metric, label, extreme) if extreme else label
     row_label = f"{name}{',' if extreme else ''} from this point on"
     rule_text = rule(share, f"windows of {step:g} s")
     yield ComparedRow(TOPIC, row_label, value_a, value_b, True, rule_text, seconds=since_s, name=name, quantity=metric)

@@ -18,7 +18,7 @@ from trackside.logs.line import MAX_LINE_BYTES, FileContext, Line, as_written, h
 from trackside.logs.matcher import Hit, Matcher, matcher
 from trackside.logs.pattern import Parser, Pattern, parsers
 from trackside.logs.program_starts import FirstLines, first_lines, last_start
-from trackside.logs.stamp import find_time, find_year
+from trackside.logs.stamp import find_time, find_year, has_zone
 from trackside.model import Event, EventRole, Plane, Position, Scalar
 
 CHUNK_BYTES = 8 << 20
@@ -69,6 +69,8 @@ class ScanStats:
     """Lines on which a parser raised, by parser: only those lines are lost."""
     first_time: float | None = None
     last_time: float | None = None
+    zoned: bool = False
+    """Whether a time stamp at its beginning or end gives its time zone."""
 
 
 def scan(stream: BinaryIO, sink: EventSink, context: FileContext, *, engine: str | None = None) -> ScanStats:
@@ -236,7 +238,9 @@ def learn_context(head: bytes, context: FileContext, stats: ScanStats) -> None:
     context.srun_labels = context.srun_labels or has_srun_labels(head)
     text = head.decode("utf-8", "replace")
     context.year = context.year or find_year(text)
-    stats.first_time = next(_times(text.splitlines(), context), None)
+    lines = text.splitlines()
+    stats.first_time = next(_times(lines, context), None)
+    stats.zoned = any(map(has_zone, lines))
 
 
 def _times(lines: Iterable[str], context: FileContext) -> Iterator[float]:
@@ -257,9 +261,11 @@ def _activity(tail: bytes, context: FileContext, stats: ScanStats) -> Event:
     since_stamp = next(
         (count for count, text in enumerate(reversed(own)) if find_time(text, context.year) is not None), len(own)
     )
+    stats.zoned = stats.zoned or any(map(has_zone, own))
     fields: dict[str, Scalar] = {
         "first_time": stats.first_time,
         "last_time": stats.last_time,
+        "zoned": stats.zoned or None,
         "lines": number,
         "bytes": stats.bytes,
         "last_line": last[:500],

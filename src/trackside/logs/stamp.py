@@ -1,4 +1,5 @@
-"""Timestamps as logs print them. A time without zone is read as UTC; the run's clock offset is determined later."""
+"""Timestamps as logs print them. A time without a zone is read as UTC; the run's clock offset is determined later, and
+only a time whose zone is known is shown as UTC."""
 
 from __future__ import annotations
 
@@ -44,6 +45,15 @@ def find_time(text: str, year: int | None = None) -> float | None:
         name, day, hour, minute, second, fraction = match.groups()
         return posix(year, _MONTHS.get(name, 0), int(day), int(hour), int(minute), int(second), fraction)
     return None
+
+
+def has_zone(text: str) -> bool:
+    """Whether the first timestamp of a line gives its time zone."""
+    text = text[:_MAX_CHARS]
+    if ":::MLL" in text and _MLPERF.search(text):
+        return True
+    match = _ISO.search(text)
+    return match is not None and match[8] is not None
 
 
 def find_year(text: str) -> int | None:

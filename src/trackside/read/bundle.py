@@ -273,7 +273,7 @@ def _size_and_seal(file: BinaryIO) -> tuple[int, str]:
     file.seek(max(0, end_offset))
     tail = file.read(_END.size + comment)
     if end_offset < 0 or tail[:4] != b"PK\x05\x06" or tail[_END.size : _END.size + len(SEAL)] != SEAL:
-        raise DamagedBundle("its end is missing: it was truncated, or not written by trackside")
+        raise DamagedBundle("not a complete bundle, or not written by trackside: its end is missing")
     length = _END.unpack_from(tail)[5]
     if length == 0xFFFFFFFF and end_offset >= _LOCATOR.size + _END64.size:
         file.seek(end_offset - _LOCATOR.size - _END64.size)

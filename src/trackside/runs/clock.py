@@ -65,26 +65,27 @@ def _distance_s(times: Iterable[float], span: JobTimes) -> float:
 
 
 def shift_of(
-    span: JobTimes, stretches: Iterable[TimeRange], min_count: int = 1, near: float = MAX_SERIES_GAP_S
+    span: JobTimes, intervals: Iterable[TimeRange], min_count: int = 1, near: float = MAX_SERIES_GAP_S
 ) -> float:
-    """Seconds to add to the series' times so that at least ``min_count`` stretches fill the span; 0 if none does.
+    """Seconds to add to the series' times so that at least ``min_count`` GPU intervals fill the span; 0 if no shift
+    does that.
 
-    A stretch is the time for which one GPU belonged to the job, or was sampled at all, according to its series. If the
-    span has no end yet, only its start must fit.
+    A GPU interval is the time for which one GPU belonged to the job, or was sampled at all, according to its series. If
+    the span has no end yet, only its start must fit.
     """
-    stretches = list(stretches)
-    if -_fit(span, stretches, 0.0, near)[0] == len(stretches):
+    intervals = list(intervals)
+    if -_fit(span, intervals, 0.0, near)[0] == len(intervals):
         return 0.0
     count = int(MAX_OFFSET_S // STEP_S)
-    best = min((*_fit(span, stretches, step * STEP_S, near), abs(step), step) for step in range(-count, count + 1))
+    best = min((*_fit(span, intervals, step * STEP_S, near), abs(step), step) for step in range(-count, count + 1))
     return best[3] * STEP_S if -best[0] >= max(min_count, 1) else 0.0
 
 
-def _fit(span: JobTimes, stretches: Sequence[TimeRange], shift: float, near: float) -> tuple[int, float]:
-    """(minus the number of stretches that fit, the sum of their gaps)."""
+def _fit(span: JobTimes, intervals: Sequence[TimeRange], shift: float, near: float) -> tuple[int, float]:
+    """(minus the number of GPU intervals that fit, the sum of their gaps)."""
     start, end = span
     gaps = []
-    for first, last in stretches:
+    for first, last in intervals:
         gap = max(abs(first + shift - start), 0.0 if end is None else abs(last + shift - end))
         if gap <= near:
             gaps.append(gap)

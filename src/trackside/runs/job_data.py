@@ -24,9 +24,9 @@ from trackside.runs.locator import (
     JobLocation,
     Locator,
     RecordRow,
+    has_suffix,
     job_event,
     parameter_marks,
-    path_ends,
     short_names,
 )
 from trackside.runs.logs import folder_of
@@ -96,13 +96,15 @@ class _Finder:
         try:
             return self._of(job)
         except NoSuchRun:
-            if not any(path_ends(input_.root, job) for input_ in self._inputs):
+            if not any(has_suffix(input_.root, job) for input_ in self._inputs):
                 raise
         return self._folder(job)
 
     def _folder(self, name: str) -> JobData:
         """Everything that was ingested from the one folder whose path ends in ``name``."""
-        inputs = [input_ for input_ in self._inputs if path_ends(input_.root, name) or input_.path in self._known_paths]
+        inputs = [
+            input_ for input_ in self._inputs if has_suffix(input_.root, name) or input_.path in self._known_paths
+        ]
         roots = sorted({input_.root for input_ in inputs if input_.path not in self._known_paths})
         if len(roots) > 1:
             raise SeveralRuns(sorted(short_names(roots).values()))

@@ -52,9 +52,9 @@ def parameter_marks(values: Collection[object]) -> str:
     return ", ".join("?" * len(values)) or "NULL"
 
 
-def path_ends(root: str, end: str) -> bool:
-    """Whether a folder's path ends in these path components; every path ends in an empty one."""
-    return not end or f"/{root.strip('/')}".endswith(f"/{end.strip('/')}")
+def has_suffix(root: str, suffix: str) -> bool:
+    """Whether a folder's path ends in these path components. An empty suffix matches every path."""
+    return not suffix or f"/{root.strip('/')}".endswith(f"/{suffix.strip('/')}")
 
 
 def short_names(roots: Collection[str]) -> dict[str, str]:
@@ -63,7 +63,7 @@ def short_names(roots: Collection[str]) -> dict[str, str]:
     for root in roots:
         parts = root.strip("/").split("/")
         tails = ("/".join(parts[-count:]) for count in range(1, len(parts) + 1))
-        names[root] = next((tail for tail in tails if sum(path_ends(other, tail) for other in roots) == 1), root)
+        names[root] = next((tail for tail in tails if sum(has_suffix(other, tail) for other in roots) == 1), root)
     return names
 
 
@@ -86,12 +86,12 @@ class Locator:
 
     def locate(self, job: str) -> JobLocation:
         """A job by any spelling of its id. Raises SeveralRuns or NoSuchRun."""
-        family = self._family(job)
-        near_logs = self._near(family, job)
-        run = self._resolved(self._with_rivals(family, near_logs), near_logs, job, ())
+        related = self._related_records(job)
+        near_logs = self._candidate_logs(related, job)
+        run = self._resolved(self._with_rivals(related, near_logs), near_logs, job, ())
         ids = frozenset({run.id or job, *run.aliases, job})
         own_inputs = {
-            input_ for input_, _, record in family if {str(record.get("id")), str(record.get("raw_id"))} & ids
+            input_ for input_, _, record in related if {str(record.get("id")), str(record.get("raw_id"))} & ids
         }
         roots = {input_.root for input_ in self.inputs if input_.id in own_inputs or input_.path in run.log_paths}
         home = frozenset(
@@ -99,7 +99,7 @@ class Locator:
         )
         candidates = home.union(input_.id for input_ in near_logs)
         logs = [input_ for input_ in self._logs if input_.id in candidates]
-        records = self._with_rivals(family, logs)
+        records = self._with_rivals(related, logs)
         run = self._resolved(records, logs, job, [input_.path for input_ in logs if input_.id in home])
         if not own_inputs and not run.log_paths and not self._labeled(ids):
             raise NoSuchRun(
@@ -134,7 +134,7 @@ class Locator:
                 store.add_event(job_event(log))
         return resolve(store, job, paths, home, self._owners).run
 
-    def _family(self, job: str) -> list[RecordRow]:
+    def _related_records(self, job: str) -> list[RecordRow]:
         """The records of a job, of those it waits for, of earlier namesakes, and of jobs with its output file."""
         rows = self._by_id({job})
         parents = {parent for *_, record in rows for parent in record.many("parents")}
@@ -178,11 +178,11 @@ class Locator:
             (*plain, *plain, *numbers, *numbers),
         )
 
-    def _near(self, family: Iterable[RecordRow], job: str) -> list[StoredInput]:
+    def _candidate_logs(self, related: Iterable[RecordRow], job: str) -> list[StoredInput]:
         """Logs that may belong to these jobs: by a number in the path, the job's name, or a line inside."""
         ids = {job, plain_id(job)}
         outputs: set[str] = set()
-        for *_, record in family:
+        for *_, record in related:
             job_rows = Job(str(record.get("id")), [record], {str(record.get("id")), str(record.get("raw_id"))})
             ids |= job_rows.names
             outputs |= outputs_of(job_rows)
@@ -193,13 +193,13 @@ class Locator:
             if id_.owner in ids or self._numbers_of[id_.id] & numbers or leaf_of(id_.path) in outputs
         ]
 
-    def _with_rivals(self, family: Sequence[RecordRow], logs: Iterable[StoredInput]) -> list[RecordRow]:
+    def _with_rivals(self, related: Sequence[RecordRow], logs: Iterable[StoredInput]) -> list[RecordRow]:
         """The records, and those of other jobs that may own these logs."""
         ids = set()
         for log in logs:
             ids |= {number for number in self._numbers_of[log.id] if len(number) >= 3}
             ids |= {owner for owner in (log.owner, self._owners.get(log.path)) if owner is not None}
-        return _unique([*family, *self._by_id(ids)]) if ids else list(family)
+        return _unique([*related, *self._by_id(ids)]) if ids else list(related)
 
     def _labeled(self, jobs: Collection[str]) -> bool:
         """Whether any series carries the job's id."""

@@ -398,4 +398,5 @@ def _complete_run(run: Run, selected: Sequence[LocatedSeries], holding: GpuAlloc
         gpus=tuple(f"{node}:{gpu}" for node, gpu in gpus),
         gpus_by=holding.by,
         metric_offset_s=window.shift,
+        has_time_zone=run.has_time_zone or not window.shift,  # samples carry the time since the epoch
     )

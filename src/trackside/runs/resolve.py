@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,6 +29,8 @@ _FRAMEWORKS = ("training_plan", "training_start", "training_end")
 _DUMPS = ("flight_recorder", "flight_recorder_group")
 """Kinds of records that may name their job."""
 _EXITS = ("process_exit", "launcher_failure")
+_NAIVE_TIME = re.compile(r"\b20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(?![.\d]*(?:Z|[+-]\d\d))")
+"""A time without a zone, as Slurm prints it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +113,7 @@ def resolve(
         log_paths=logs,
         parent_log_paths=tuple(parent_job.logs) if parent_job is not None else (),
         clock_offset_s=adjust.offset,
+        has_time_zone=_has_time_zone(attempts, run_events, adjust.offset),
     )
     others = frozenset(files) - adjust.logs
     rows = [row for row in rows if isinstance(row, Record) or is_of_last_job(row.at, last_of_file)]
@@ -240,6 +244,16 @@ def _times(run_events: Iterable[Event]) -> list[float]:
         event.get(name) for event in run_events if event.kind == "log_activity" for name in ("first_time", "last_time")
     )
     return [float(time) for time in values if isinstance(time, (int, float))]
+
+
+def _has_time_zone(attempts: Sequence[AttemptRows], run_events: Sequence[Event], offset: float) -> bool:
+    """Whether a record or, if its times were not shifted to the scheduler's, a log gives the zone of the run's times;
+    true also without any time."""
+    records = [row for attempt in attempts for row in attempt.rows if row.get("start") is not None]
+    if any(_NAIVE_TIME.search(row.text) is None for row in records):
+        return True
+    zoned = any(event.kind == "log_activity" and event.get("zoned") for event in run_events)
+    return (zoned and not offset) or not (records or any(event.time is not None for event in run_events))
 
 
 def _narrow(

@@ -49,7 +49,7 @@ ROWS = ApiParameter(
 QUERY = ApiParameter(name="query", required=True, maximum=MAX_QUERY_CHARS, about="The query as text")
 
 _DIAGNOSIS_DETAILS = (
-    "The job need not be recorded. The response waits for the verdict; after a minute the status is 202, the"
+    "The job need not have a verdict yet. The response waits for the verdict; after a minute the status is 202, the"
     " diagnosis continues and is recorded; a repeated request joins it. The headers Trackside-Run and Trackside-Verdict"
     " say where the verdict was recorded; Trackside-Not-Recorded says why it was not, if the verdict archive is down."
 )
@@ -70,7 +70,8 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(method="GET", path=f"{BASE}/runs", id="listRuns", about="List runs with a verdict, newest first",
               answers=RunPage, handle=Handlers.runs, parameters=(*FILTERS, LIMIT, CURSOR),
               problems=(429, 503, 504)),
-    Operation(method="GET", path=f"{BASE}/runs/{{id}}", id="getRun", about="Get a run, its predecessor and successors",
+    Operation(method="GET", path=f"{BASE}/runs/{{id}}", id="getRun",
+              about="Get a run, the run that it continued, and the runs that continued it",
               answers=RunDetail, handle=Handlers.run, parameters=_RUN, problems=_RUN_PROBLEMS),
     Operation(method="GET", path=f"{BASE}/runs/{{id}}/verdict", id="getLatestVerdict",
               about="Get a run's latest verdict, as 'trackside diagnose --json' prints it", answers=VerdictDoc,

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 class RunDetail(msgspec.Struct, frozen=True, kw_only=True):
-    """A run, its predecessors and its successors."""
+    """A run, the runs that it continued, and the runs that continued it."""
 
     run: ArchivedRun
     """The run."""
@@ -146,7 +146,7 @@ class Handlers:
         return run
 
     async def _job(self, arguments: Arguments) -> str:
-        """The job's id; the job need not be recorded."""
+        """The job's id; the job need not have a verdict yet."""
         id_: str = arguments["id"]
         run = await self.archive_workers.run(lambda: self.archive.find(id_)) if id_[:1] == "r" else None
         return id_ if run is None else run.job

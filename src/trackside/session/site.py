@@ -190,7 +190,8 @@ def _refuse_unknown(loaded: LoadedInputs, job: str | None, more: Sequence[Input]
     silent = [row for row in rows if row.status in ("unreadable", "refused")]
     if silent and len(silent) == len(rows):
         raise NothingReadable(
-            f"cannot look up {subject}: no source answers ({_reasons(silent)}); run it where these work, or give PATHS"
+            f"cannot look up {subject}: {_reasons(silent)}. Run this where these work, such as a login node, or give"
+            " the job's files"
         )
     raise NothingReadable(f"{subject} not found; queried: {_reasons(rows) or 'nothing'}")
 

@@ -16,14 +16,14 @@ from trackside.show import citations, heading
 from trackside.show.document import ActionDoc, ClaimDoc, SecondaryDoc, VerdictDoc
 from trackside.show.text import classification, trim_trailing_spaces
 from trackside.show.waste import in_brief
-from trackside.show.wording import with_stop
+from trackside.show.wording import capitalize, with_stop
 
 MAX_LINES = 24
 MAX_FACTS, MIN_FACTS = 5, 3
 MAX_ACTIONS = 4
+MAX_CAUTIONS = 4
 MAX_OTHERS = 2
-"""Cautions, consequences and warnings, each."""
-MAX_COLLECT = 2
+"""Consequences and warnings, each."""
 MAX_COSTS = 2
 FACT_LINES = 2
 """Lines of one fact; the rest of a longer one is left to ``--verbose``."""
@@ -37,7 +37,8 @@ _SERVER_URL = re.compile(r"https?://[^\s/]*[^\s/:;,]")
 
 def render(doc: VerdictDoc, console: Console) -> None:
     """Print the answer, with fewer facts if it would be longer than the screen."""
-    lines = [Text(heading.headline(doc.primary, doc.run.n_ranks), style="bold"), classification(doc.primary)]
+    lines = [Text(heading.headline(doc.primary, doc.run), style="bold")]
+    lines.append(classification(doc.primary, heading.certainty(doc.primary)))
     if run_line := heading.run(doc):
         lines.append(Text(run_line, style="dim"))
     head = Group(*lines, "")
@@ -51,13 +52,12 @@ def render(doc: VerdictDoc, console: Console) -> None:
 
 def _table(doc: VerdictDoc, console_width: int, facts: int) -> Table:
     width = max(20, console_width - LABEL_WIDTH - 1)
-    defects = [claim for claim in doc.preflight if claim.cites]
     rows = [
         *_label_lines(heading.EVIDENCE, [_fact(claim, doc, width) for claim in doc.shows[:facts]]),
-        *_label_lines(heading.CAUTIONS, [_defect(claim, width) for claim in defects[:MAX_OTHERS]]),
+        *_label_lines(heading.CAUTIONS, _cautions(doc, width)),
         *_label_lines(heading.ACTIONS, _actions(doc, width)),
-        *_label_lines(heading.CONSEQUENCES, [_other(finding, width) for finding in doc.consequences[:MAX_OTHERS]]),
-        *_label_lines(heading.WARNINGS, [_other(finding, width) for finding in doc.warnings[:MAX_OTHERS]]),
+        *_label_lines(heading.CONSEQUENCES, [_other(finding, doc, width) for finding in doc.consequences[:MAX_OTHERS]]),
+        *_label_lines(heading.WARNINGS, [_other(finding, doc, width) for finding in doc.warnings[:MAX_OTHERS]]),
         *_label_lines(heading.COST, _cost(doc, width)),
         *_label_lines(heading.UNDECIDED, _undecided(doc, width)),
     ]
@@ -73,12 +73,13 @@ def paragraph(doc: VerdictDoc) -> str:
     """The answer in one paragraph, for a chat or a job's comment."""
     first, defects = doc.primary, [claim for claim in doc.preflight if claim.cites]
     parts = [
-        with_stop(heading.headline(first, doc.run.n_ranks)),
-        *([f"Owner: {heading.owner(first)}."] if heading.owner(first) else []),
-        f"{', '.join(filter(None, (heading.kind(first), heading.confidence(first))))}.",
+        with_stop(heading.headline(first, doc.run)),
+        f"Owner: {heading.owner(first)}.",
+        f"{', '.join(filter(None, (heading.kind(first), heading.certainty(first))))}.",
         *(with_stop(claim.text) for claim in doc.shows[:1]),
         *(f"Caution: {_without_repeated_url(claim)}" for claim in defects[:1]),
         *(f"Do: {with_stop(action.text)}" for action in doc.actions[:1]),
+        *(f"$ {action.command}" for action in doc.actions[:1] if action.command),
         *([f"Cost: {in_brief(doc.waste)}."] if doc.waste is not None else []),
     ]
     return " ".join(parts)
@@ -90,12 +91,25 @@ def _label_lines(section: heading.VerdictSection, lines: Iterable[Text]) -> Labe
 
 
 def _fact(claim: ClaimDoc, doc: VerdictDoc, width: int) -> Text:
-    """A sentence and the first location that it cites, in at most :data:`FACT_LINES` lines. Without the numbers of its
+    """A sentence and the location of its figure, in at most :data:`FACT_LINES` lines. Without the numbers of its
     citations, because the list of citations is not printed."""
-    locations = citations.by_location(claim.cites, doc.cites)
-    location = f" [{locations[0][1]}]" if locations else ""
+    location = f" [{citations.main_location(claim, doc.cites)}]" if claim.cites else ""
     max_chars = max(width // 2, FACT_LINES * width - len(location) - width // 8)  # lines break before their end
     return Text(_cut(with_stop(claim.text), max_chars)).append(location, style="dim")
+
+
+def _cautions(doc: VerdictDoc, width: int) -> list[Text]:
+    """What makes the evidence incomplete or doubtful, a line each; then the inputs that are missing, in one."""
+    defects = [claim for claim in doc.preflight if claim.cites]
+    text = ""
+    for claim in doc.preflight:
+        longer = f"{text} {with_stop(claim.text)}".lstrip()
+        if not claim.cites and len(longer) <= CAUTION_LINES * width - width // 8:
+            text = longer
+    return [
+        *(_defect(claim, width) for claim in defects[:MAX_CAUTIONS]),
+        *([Text(text, style="yellow")] if text else []),
+    ]
 
 
 def _defect(claim: ClaimDoc, width: int) -> Text:
@@ -114,10 +128,7 @@ def _without_repeated_url(claim: ClaimDoc) -> str:
 def _actions(doc: VerdictDoc, width: int) -> list[Text]:
     """What to do; what to collect, if the cause is not certain."""
     lines = [line for action in doc.actions[:MAX_ACTIONS] for line in _action(action)]
-    if doc.primary.outcome != "found" or doc.primary.certainty == "possible":
-        collect = list(dict.fromkeys(item for family in doc.unknown for item in family.collect))
-        lines += [Text(_cut(f"Collect {item}", width)) for item in collect[:MAX_COLLECT]]
-    return lines
+    return lines + [Text(_cut(text, FACT_LINES * width - width // 8)) for text in heading.collect_actions(doc)]
 
 
 def _action(action: ActionDoc) -> list[Text]:
@@ -125,9 +136,10 @@ def _action(action: ActionDoc) -> list[Text]:
     return lines if action.command is None else [*lines, Text(f"  $ {action.command}", style="cyan")]
 
 
-def _other(finding: SecondaryDoc, width: int) -> Text:
-    """A consequence or a warning, in one line."""
-    return Text(_cut(f"{heading.headline(finding)} ({finding.family}, {finding.certainty})", width))
+def _other(finding: SecondaryDoc, doc: VerdictDoc, width: int) -> Text:
+    """A consequence or a warning; if it is too long, its family and certainty remain."""
+    label = f" ({finding.family}, {finding.certainty})"
+    return Text(_cut(heading.headline(finding, doc.run), FACT_LINES * width - width // 8 - len(label)) + label)
 
 
 def _cost(doc: VerdictDoc, width: int) -> list[Text]:
@@ -139,29 +151,25 @@ def _cost(doc: VerdictDoc, width: int) -> list[Text]:
 
 
 def _undecided(doc: VerdictDoc, width: int) -> Sequence[Text]:
-    """What cannot be decided, and the inputs that are missing."""
-    lines = [Text(_cut(with_stop(claim.text), FACT_LINES * width - width // 8)) for claim in doc.cannot_decide[:1]]
-    text = ""
-    for claim in doc.preflight:
-        if (
-            not claim.cites
-            and len(longer := f"{text} {with_stop(claim.text)}".lstrip()) <= FACT_LINES * width - width // 8
-        ):
-            text = longer
-    return [*lines, Text(text)] if text else lines
+    """The first question that the evidence leaves open."""
+    return [Text(_cut(with_stop(claim.text), FACT_LINES * width - width // 8)) for claim in doc.cannot_decide[:1]]
 
 
 def _more(doc: VerdictDoc, n_facts: int) -> str:
     """What was left out, and how to see it."""
     facts = len(doc.shows) - n_facts
     others = max(0, len(doc.consequences) - MAX_OTHERS) + max(0, len(doc.warnings) - MAX_OTHERS)
-    defects = sum(bool(claim.cites) for claim in doc.preflight) - MAX_OTHERS
+    defects = sum(bool(claim.cites) for claim in doc.preflight) - MAX_CAUTIONS
     parts = [f"{defects} more cautions" if defects > 1 else "1 more caution"] if defects > 0 else []
     parts += [f"{facts} more facts" if facts > 1 else "1 more fact"] if facts > 0 else []
     parts += [f"{others} more findings" if others > 1 else "1 more finding"] if others else []
-    undecided = f"{len(doc.unknown)} undecided for lack of data" if doc.unknown else "none undecided"
-    parts.append(f"{len(doc.ruled_out)} causes ruled out, {undecided}")
-    return f"{', '.join(parts)}. Details: --verbose, trackside explain {doc.primary.family}"
+    ruled_out, undecided = len(doc.ruled_out), len(doc.unknown)
+    if not ruled_out or not undecided:
+        outcome = "undecided for lack of data" if undecided else "ruled out"
+        parts.append(f"all {ruled_out or undecided} other families {outcome}")
+    else:
+        parts.append(f"{ruled_out} other families ruled out, {undecided} undecided for lack of data")
+    return f"{capitalize(', '.join(parts))}. Details: --verbose, trackside explain {doc.primary.family}"
 
 
 def _cut(text: str, length: int) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Mapping
 
 from trackside.catalog.streams import is_stream
+from trackside.catalog.throttle import REASONS, reasons_in
 from trackside.show.document import CiteDoc, ClaimDoc, TextDoc, VerdictDoc
-from trackside.show.wording import duration, metric_phrase, moment, parse_query, ranges, span, word
+from trackside.show.wording import duration, metric_phrase, moment, parse_query, span, word
 
 TIMES = ("submit", "eligible", "start", "end")
 MAX_QUOTE_PREFIX = 80
@@ -37,6 +39,8 @@ def figure(cite: CiteDoc) -> str:
     """The cited value with its unit; times and durations of records in readable form."""
     if is_measured(cite):
         unit = metric_phrase(cite.query)[1]
+        if unit == "flags" and isinstance(cite.value, (int, float)):
+            return _flags(int(cite.value))
         return word(cite.value, unit and (cite.unit or unit))
     field = cite.where.rpartition(" ")[2]
     if isinstance(cite.value, float) and (field in TIMES or field.endswith("_time")):
@@ -44,6 +48,12 @@ def figure(cite: CiteDoc) -> str:
     if isinstance(cite.value, float) and field.endswith("_s"):
         return duration(cite.value)
     return f"{cite.value} {cite.unit}".rstrip()
+
+
+def _flags(bits: int) -> str:
+    """Throttle reasons as ``0x48 (hardware slowdown, hardware thermal slowdown)``."""
+    titles = [REASONS[name].title.partition(":")[0] for name in reasons_in(bits)]
+    return f"{bits:#x} ({', '.join(dict.fromkeys(titles))})" if titles else f"{bits:#x}"
 
 
 def window(cite: CiteDoc) -> str:
@@ -74,14 +84,15 @@ def of_verdict(doc: VerdictDoc) -> list[str]:
     return [name for name in doc.cites if name in cited]
 
 
-def by_location(names: Iterable[str], cites: Mapping[str, CiteDoc]) -> list[tuple[str, str]]:
-    """(numbers as ranges, location) for each location cited; a measurement's location is its metric's name."""
-    numbers_by_location: dict[str, list[int]] = {}
-    for name in names:
-        cite = cites[name]
-        where = cite.where
-        if is_measured(cite):
-            query = parse_query(cite.query)
-            where = cite.query if query is None else query.kind
-        numbers_by_location.setdefault(where, []).append(int(number(name)))
-    return [(ranges(numbers).replace(" ", ""), where) for where, numbers in numbers_by_location.items()]
+def main_location(claim: ClaimDoc, cites: Mapping[str, CiteDoc]) -> str:
+    """Where the claim's figure stands: the location of the first citation whose value the sentence contains, else of
+    the first. A measurement's location is its metric's name."""
+    cited = [cites[name] for name in claim.cites]
+    main = next((cite for cite in cited if is_measured(cite) and _states(claim.text, figure(cite))), cited[0])
+    query = parse_query(main.query) if is_measured(main) else None
+    return main.where if query is None else query.kind
+
+
+def _states(sentence: str, text: str) -> bool:
+    """Whether a sentence contains a figure, not only as part of a longer one."""
+    return bool(re.search(rf"(?<![\w.,:]){re.escape(text)}(?![\w:])", sentence))

@@ -223,7 +223,7 @@ def _verdict_sentence(docs: Sequence[VerdictDoc]) -> str:
     words = []
     for doc in docs:
         where = heading.where(doc.primary)
-        words.append(f"{heading.family(doc.primary)}" + (f", {where}" if where else ""))
+        words.append(heading.answer(doc.primary) + (f", {where}" if where else "") + f" ({doc.primary.family})")
     if words[0] == words[1]:
         return f"Both: {words[0]}."
     return f"A: {words[0]}. B: {words[1]}."
@@ -247,7 +247,7 @@ def _explained_sentences(rows: Sequence[ComparedRow]) -> list[str]:
     for row in rows:
         causes.setdefault(tuple(map(_in_figures, row.follows)), []).append(row)
     return [
-        f"They differ in {', '.join(settings)}, which may explain why these diverge: "
+        f"The different {', '.join(settings)} may explain why these diverge: "
         + "; ".join(f"{row.name or row.label} {_onset_text(row)}" for row in effects[:MAX_SHOWN])
         + "."
         for settings, effects in causes.items()

@@ -95,7 +95,8 @@ class FindingDoc(msgspec.Struct, frozen=True):
     """established (direct evidence, or two kinds of data agree), supported (one kind of data) or possible (a hint);
     null if it is not found."""
     confidence: float | None
-    """How often verdicts with this evidence pattern were right on labeled cases, 0 to 1; null if not computed."""
+    """How often verdicts of this family with similar evidence were right on labeled cases, 0 to 1;
+    null if not computed."""
     since: float | None
     """When it began, POSIX seconds; for a fault that may be there from the start, the start of the judged period. Null
     if not known."""
@@ -170,7 +171,7 @@ class AttemptDoc(msgspec.Struct, frozen=True):
 
 
 class RunDoc(msgspec.Struct, frozen=True):
-    """The run. Times are POSIX seconds, UTC."""
+    """The run. Times are POSIX seconds, UTC if ``has_time_zone``."""
 
     id: str | None
     """Job id, or the name of the folder if there is no job id."""
@@ -211,6 +212,8 @@ class RunDoc(msgspec.Struct, frozen=True):
     """Seconds added to metric times, to line up with the scheduler's."""
     as_of: float | None = None
     """Time of the verdict, POSIX seconds, if the job was running; else null."""
+    has_time_zone: bool = True
+    """False if no input gives a time zone: the times are then local times, read as UTC."""
 
 
 class PointDoc(msgspec.Struct, frozen=True):
@@ -404,7 +407,7 @@ class _Writer:
 
     def __init__(self, run: Run) -> None:
         self.cites = Cites()
-        self.running = is_active(run.disposition)
+        self.running, self.zoned = is_active(run.disposition), run.has_time_zone
 
     def ids(self, cites: Iterable[Cite]) -> list[str]:
         return self.cites.ids(dict.fromkeys(cites))
@@ -413,17 +416,20 @@ class _Writer:
         """The claims as sentences; those with the same sentence become one."""
         cites_by_text: dict[str, list[Cite]] = {}
         for claim in claims:
-            cites_by_text.setdefault(claim_sentence(claim, self.running), []).extend(claim.cites)
+            cites_by_text.setdefault(claim_sentence(claim, self.running, self.zoned), []).extend(claim.cites)
         return [ClaimDoc(text, self.ids(cites)) for text, cites in cites_by_text.items()]
 
     def texts(self, claims: Iterable[Claim]) -> list[TextDoc]:
-        return [TextDoc(claim_sentence(claim, self.running), self.ids(claim.cites)) for claim in claims]
+        return [TextDoc(claim_sentence(claim, self.running, self.zoned), self.ids(claim.cites)) for claim in claims]
 
     def actions(self, finding: Finding) -> list[ActionDoc]:
         return [
             ActionDoc(
-                claim_sentence(Claim(action.sentence, action.values), self.running),
-                next((clause(Claim(text, action.values), self.running).strip() for text in action.commands), None),
+                claim_sentence(Claim(action.sentence, action.values), self.running, self.zoned),
+                next(
+                    (clause(Claim(text, action.values), self.running, self.zoned).strip() for text in action.commands),
+                    None,
+                ),
             )
             for action in finding.actions
         ]
@@ -454,8 +460,8 @@ class _Writer:
         if finding.headline is None:
             return None
         doubtful = finding.certainty is Certainty.POSSIBLE and finding.role == "fault"
-        text = clause(finding.headline, self.running)
-        text = f"Possibly {text}" if doubtful else claim_sentence(finding.headline, self.running)
+        text = clause(finding.headline, self.running, self.zoned)
+        text = f"Possibly {text}" if doubtful else claim_sentence(finding.headline, self.running, self.zoned)
         return TextDoc(text, self.ids(finding.headline.cites))
 
     def secondary(self, finding: Finding) -> SecondaryDoc:
@@ -463,7 +469,7 @@ class _Writer:
         return SecondaryDoc(**self.finding(finding), shows=shows, actions=self.actions(finding))
 
     def ruled_out(self, finding: Finding) -> RuledOutDoc:
-        because = "; ".join(clause(claim, self.running) for claim in finding.because)
+        because = "; ".join(clause(claim, self.running, self.zoned) for claim in finding.because)
         cites = self.ids(cite for claim in finding.because for cite in claim.cites)
         return RuledOutDoc(finding.family, finding.id, because, cites)
 
@@ -489,7 +495,7 @@ def document(
         ruled_out=[writer.ruled_out(finding) for finding in verdict.ruled_out],
         unknown=[UnknownDoc(f.family, f.id, list(f.missing), list(f.collect)) for f in verdict.unknown],
         progress=_progress(verdict),
-        waste=waste(verdict.cost, writer.ids, price),
+        waste=waste(verdict.cost, writer.ids, price, writer.zoned),
         waste_unknown=unknown_costs(verdict.cost) if verdict.gpu_hours is None else [],
         cites=writer.cites.docs(),
         inputs=msgspec.convert(verdict.inputs, list[InputDoc], from_attributes=True),

@@ -4,13 +4,15 @@ confidence, and the run in one line).
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trackside.catalog.job_states import state_in_words
 from trackside.families import find_family
 from trackside.show.document import FindingDoc, ProgressDoc, RunDoc, VerdictDoc
 from trackside.show.waste import in_brief
-from trackside.show.wording import duration, moment, ranges, word
+from trackside.show.wording import duration, moment, ranges, with_stop, word
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +31,29 @@ ACTIONS = VerdictSection("What to do", "do")
 CONSEQUENCES = VerdictSection("Consequences", "consequence")
 WARNINGS = VerdictSection("Warnings", "warning")
 COST = VerdictSection("Cost", "cost")
-UNDECIDED = VerdictSection("Undecided", "undecided")
-FAMILIES = VerdictSection("All failure families", "families")
+UNDECIDED = VerdictSection("Open questions", "open")
+"""What the evidence for the answer leaves open; *undecided* is the outcome of a family."""
+FAMILIES = VerdictSection("Other families", "families")
 OWNERS = {
     "job": ("the job", "its code, data or settings"),
     "infrastructure": ("the infrastructure", "hardware, network, storage or system software"),
     "scheduler": ("the scheduler", "it followed its rules or a user's request"),
-    "unknown": ("not clear yet", ""),
+    "none": ("nobody", ""),
+    "unknown": ("unknown", ""),
 }
-"""Published culprit -> the owner who has to act, and a few more words. Nobody has to act if it is none."""
+"""Published culprit -> the owner who has to act, and a few more words."""
+FAULT_CLASSES = {
+    "code": "error in the code",
+    "config": "error in the configuration",
+    "env": "error in the environment",
+    "data": "error in the data",
+    "asset": "error in a file that it loads",
+}
+"""Published class of a fault -> its words."""
 OUTCOMES = {"unknown": "undecided"}
 """Published outcome -> the word that readers see, if it is another."""
+MAX_COLLECT = 2
+_JOB_ID = re.compile(r"\d+(?:[_+]\d+)?")
 SEPARATOR = " \N{MIDDLE DOT} "
 STYLES = {
     "job": "bold yellow", "infrastructure": "bold red", "scheduler": "bold cyan", "unknown": "bold"
@@ -48,18 +62,19 @@ STYLES = {
 
 
 def owner(finding: FindingDoc) -> str:
-    """Who has to act; empty if nobody has to."""
-    return "" if finding.culprit == "none" else OWNERS.get(finding.culprit, OWNERS["unknown"])[0]
+    """Who has to act: ``the job``, ``nobody``."""
+    return OWNERS.get(finding.culprit, OWNERS["unknown"])[0]
 
 
 def kind(finding: FindingDoc) -> str:
-    """The family, and the class of the fault: ``A1 startup-crash, fault class env``."""
-    return family(finding) + (f", fault class {finding.fault_class}" if finding.fault_class else "")
+    """The family, and the class of the fault: ``A1 startup-crash, error in the environment``."""
+    fault_class = FAULT_CLASSES.get(finding.fault_class or "", finding.fault_class)
+    return family(finding) + (f", {fault_class}" if fault_class else "")
 
 
 def family(finding: FindingDoc) -> str:
-    """``D2 throughput-bound (interconnect)``."""
-    variant = f" ({finding.variant})" if finding.variant not in (None, finding.id) else ""
+    """``D2 throughput-bound (interconnect)``; a variant that the id contains is not repeated."""
+    variant = f" ({finding.variant})" if finding.variant and finding.variant not in finding.id else ""
     return f"{finding.family} {finding.id}{variant}"
 
 
@@ -69,19 +84,46 @@ def is_cause(finding: FindingDoc) -> bool:
     return match is None or match.role != "last_resort"
 
 
+def certainty(finding: FindingDoc) -> str:
+    """``certainty: established``; empty if no cause was found."""
+    return (
+        f"certainty: {finding.certainty or OUTCOMES.get(finding.outcome, finding.outcome)}" if is_cause(finding) else ""
+    )
+
+
 def confidence(finding: FindingDoc) -> str:
-    """``established, right in 96% of tests``; empty if no cause was found."""
-    if not is_cause(finding):
-        return ""
-    word = finding.certainty or OUTCOMES.get(finding.outcome, finding.outcome)
-    return word if finding.confidence is None else f"{word}, right in {finding.confidence:.0%} of tests"
+    """The certainty, and how often such verdicts were right; empty if no cause was found."""
+    text = certainty(finding)
+    if not text or finding.confidence is None:
+        return text
+    return f"{text} (verdicts like this one were right in {finding.confidence:.0%} of labeled cases)"
+
+
+def collect(doc: VerdictDoc) -> list[tuple[str, Sequence[str]]]:
+    """(what to collect, the families that it would decide); what decides most families first."""
+    families_by_text: dict[str, list[str]] = {}
+    for unknown in doc.unknown:
+        for text in unknown.collect:
+            families_by_text.setdefault(text.replace("<id>", doc.run.id or "<id>"), []).append(unknown.family)
+    return sorted(families_by_text.items(), key=lambda entry: -len(entry[1]))
+
+
+def collect_actions(doc: VerdictDoc) -> list[str]:
+    """What to collect first, as actions, if no cause is certain; else empty."""
+    if doc.primary.outcome == "found" and doc.primary.certainty != "possible":
+        return []
+    texts = [text for text, _ in collect(doc)]
+    if doc.run.disposition is None and doc.run.id and _JOB_ID.fullmatch(doc.run.id):
+        record = f"Slurm's record (sacct -j {doc.run.id} -P --format=ALL > sacct.txt)"
+        texts = [record, *(text for text in texts if not text.startswith("sacct"))]
+    return [with_stop(f"Collect {text}") for text in texts[:MAX_COLLECT]]
 
 
 def where(finding: FindingDoc, n_ranks: int | None = None) -> str:
     """The ranks, GPUs and nodes that it names, each node once: ``rank 5 (gpu001:5)``; may be empty. ``n_ranks``: the
     ranks of the run, so that all of them are not listed."""
     if len(finding.ranks) > 1 and len(finding.ranks) == n_ranks:
-        return f"all {n_ranks} ranks"
+        return "both ranks" if n_ranks == 2 else f"all {n_ranks} ranks"
     ranks = f"rank{'s' if len(finding.ranks) > 1 else ''} {ranges(finding.ranks)}" if finding.ranks else ""
     names = [gpu.removeprefix(":") for gpu in finding.gpus]
     indices_only = all(name.isdecimal() for name in names)
@@ -100,11 +142,11 @@ def answer(finding: FindingDoc) -> str:
     return finding.title if finding.headline is None else finding.headline.text
 
 
-def headline(finding: FindingDoc, n_ranks: int | None = None) -> str:
+def headline(finding: FindingDoc, run: RunDoc) -> str:
     """What happened, where, and when it began: ``Out of GPU memory \N{MIDDLE DOT} rank 5 (gpu001:5) \N{MIDDLE DOT}
     2026-03-02 08:14:40 UTC``."""
-    time = "" if finding.began is None else moment(finding.began)
-    return SEPARATOR.join(filter(None, (answer(finding), where(finding, n_ranks), time)))
+    time = "" if finding.began is None else moment(finding.began, run.has_time_zone)
+    return SEPARATOR.join(filter(None, (answer(finding), where(finding, run.n_ranks), time)))
 
 
 def ending(run: RunDoc) -> str:
@@ -122,12 +164,13 @@ def elapsed_s(run: RunDoc) -> float | None:
 
 
 def progress(doc: ProgressDoc) -> str:
-    """``20 logged steps, loss 4.2 \N{RIGHTWARDS ARROW} 3.1``."""
+    """``step 200, loss 4.2 \N{RIGHTWARDS ARROW} 3.1 in 20 logged steps``."""
+    step = f"step {doc.last.step:,.0f}, " if isinstance(doc.last.step, (int, float)) else ""
     text = word(doc.points, "logged steps")
     if doc.points < 2 or doc.first.loss is None:
-        return text
+        return step + text
     last = "not printed" if doc.last.loss is None else word(doc.last.loss)
-    return f"{text}, loss {word(doc.first.loss)} \N{RIGHTWARDS ARROW} {last}"
+    return f"{step}loss {word(doc.first.loss)} \N{RIGHTWARDS ARROW} {last} in {text}"
 
 
 def run(doc: VerdictDoc) -> str:
@@ -142,10 +185,13 @@ def run(doc: VerdictDoc) -> str:
         parts.append(word(run.n_ranks, "ranks"))
     if run.start is not None and (seconds := elapsed_s(run)) is not None:
         so_far = " so far" if run.end is None else ""
-        parts.append(f"{moment(run.start)}, {duration(seconds)}{so_far}")
+        attempt = f"attempt {len(run.attempts)} from " if len(run.attempts) > 1 else ""
+        parts.append(f"{attempt}{moment(run.start, run.has_time_zone)}, {duration(seconds)}{so_far}")
     since = doc.primary.since
     if run.as_of is not None and since is not None and since < run.as_of:  # for an ended run, the claims say when
-        parts.append(f"in this state for {duration(run.as_of - since)}, since {moment(since)}")
+        parts.append(f"in this state for {duration(run.as_of - since)}, since {moment(since, run.has_time_zone)}")
+    if not run.has_time_zone and (run.start is not None or doc.primary.began is not None):
+        parts.append("time zone not given")
     if run.framework:
         parts.append(run.framework)
     if doc.progress is not None:

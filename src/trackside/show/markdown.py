@@ -6,13 +6,13 @@ Text from logs is escaped, so that it cannot create headings, links, images or m
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from trackside.show import citations, heading
 from trackside.show.document import CiteDoc, ClaimDoc, SecondaryDoc, TextDoc, VerdictDoc
 from trackside.show.sanitize import replace_unsafe
 from trackside.show.waste import in_lines
-from trackside.show.wording import with_stop
+from trackside.show.wording import ranges, with_stop
 
 MAX_QUOTE_CHARS = 300
 """Characters shown of a cited line."""
@@ -25,18 +25,18 @@ _SEPARATOR = "\N{ZERO WIDTH SPACE}"
 
 def render(doc: VerdictDoc) -> str:
     """The whole verdict as Markdown, with a final line end."""
-    first, owner = doc.primary, heading.owner(doc.primary)
-    classification = (f"owner: {owner}" if owner else "", heading.kind(first), heading.confidence(first))
+    first = doc.primary
+    classification = (f"owner: {heading.owner(first)}", heading.kind(first), heading.confidence(first))
     blocks = [
-        f"### {escape(heading.headline(first, doc.run.n_ranks))}",
+        f"### {escape(heading.headline(first, doc.run))}",
         escape(heading.SEPARATOR.join(filter(None, classification))),
         escape(heading.run(doc)),
         _section(heading.EVIDENCE.title, _sentences(doc.shows)),
         _section(heading.CAUTIONS.title, _sentences(doc.preflight)),
         _section(heading.MEANING.title, _sentences(doc.implies)),
         _section(heading.ACTIONS.title, _actions(doc)),
-        _section(heading.CONSEQUENCES.title, map(_secondary, doc.consequences)),
-        _section(heading.WARNINGS.title, map(_secondary, doc.warnings)),
+        _section(heading.CONSEQUENCES.title, [_secondary(finding, doc) for finding in doc.consequences]),
+        _section(heading.WARNINGS.title, [_secondary(finding, doc) for finding in doc.warnings]),
         _section(heading.COST.title, _costs(doc)),
         _section(heading.UNDECIDED.title, _sentences(doc.cannot_decide)),
         _section("Citations", [_citation(name, doc.cites[name]) for name in citations.of_verdict(doc)]),
@@ -70,21 +70,23 @@ def _sentences(claims: Iterable[ClaimDoc | TextDoc]) -> list[str]:
     return [escape(claim.text) + _numbers(claim.cites) for claim in claims]
 
 
-def _numbers(names: Iterable[str]) -> str:
-    numbers = ", ".join(map(citations.number, names))
-    return f" [{numbers}]" if numbers else ""
+def _numbers(names: Sequence[str]) -> str:
+    numbers = ranges([int(citations.number(name)) for name in names])
+    return f" [{numbers}]" if names else ""
 
 
 def _actions(doc: VerdictDoc) -> list[str]:
     return [
         f"**{escape(action.text)}**" + (f" {code_span(action.command)}" if action.command else "")
         for action in doc.actions
-    ]
+    ] + [f"**{escape(text)}**" for text in heading.collect_actions(doc)]
 
 
-def _secondary(finding: SecondaryDoc) -> str:
+def _secondary(finding: SecondaryDoc, doc: VerdictDoc) -> str:
     evidence = "; ".join(_sentences(finding.shows))
-    return f"{escape(heading.headline(finding))} ({finding.family} {finding.id}, {finding.certainty}): {evidence}"
+    return (
+        f"{escape(heading.headline(finding, doc.run))} ({finding.family} {finding.id}, {finding.certainty}): {evidence}"
+    )
 
 
 def _citation(name: str, cite: CiteDoc) -> str:

@@ -29,8 +29,8 @@ def render(doc: VerdictDoc, console: Console) -> None:
     """Print a verdict with its citations, each at the first claim that it supports."""
     cited = _CitationPrinter(doc.cites)
     with trim_trailing_spaces(console):
-        console.print(Text(heading.headline(doc.primary, doc.run.n_ranks), style="bold"))
-        console.print(classification(doc.primary))
+        console.print(Text(heading.headline(doc.primary, doc.run), style="bold"))
+        console.print(classification(doc.primary, heading.confidence(doc.primary)))
         if run_line := heading.run(doc):
             console.print(Text(run_line, style="dim"))
         section(console, heading.EVIDENCE.title, _claims(doc.shows, cited))
@@ -40,8 +40,8 @@ def render(doc: VerdictDoc, console: Console) -> None:
         section(console, heading.CAUTIONS.title, cautions)
         section(console, heading.MEANING.title, [_bullet(claim.text) for claim in doc.implies])
         section(console, heading.ACTIONS.title, _actions(doc))
-        section(console, heading.CONSEQUENCES.title, [_secondary(finding, cited) for finding in doc.consequences])
-        section(console, heading.WARNINGS.title, [_secondary(finding, cited) for finding in doc.warnings])
+        section(console, heading.CONSEQUENCES.title, [_secondary(finding, doc, cited) for finding in doc.consequences])
+        section(console, heading.WARNINGS.title, [_secondary(finding, doc, cited) for finding in doc.warnings])
         section(console, heading.COST.title, [_bullet(text) for text in in_lines(doc.waste, doc.waste_unknown)])
         section(console, heading.UNDECIDED.title, [_bullet(claim.text) for claim in doc.cannot_decide])
         section(console, heading.FAMILIES.title, [_reasons(doc)])
@@ -54,13 +54,11 @@ def _missing_inputs(doc: VerdictDoc) -> list[RenderableType]:
     return [_bullet(" ".join(map(with_stop, texts)))] if texts else []
 
 
-def classification(finding: FindingDoc) -> Text:
+def classification(finding: FindingDoc, certainty: str) -> Text:
     """Who has to act, the family, how sure it is, in one line."""
-    text, owner = Text(), heading.owner(finding)
-    if owner:
-        text.append("owner: ").append(owner, style=heading.STYLES.get(finding.culprit, "bold"))
-    rest = filter(None, (heading.kind(finding), heading.confidence(finding)))
-    return text.append((heading.SEPARATOR if owner else "") + heading.SEPARATOR.join(rest))
+    owner = heading.owner(finding)
+    text = Text("owner: ").append(owner, style=heading.STYLES.get(finding.culprit, "bold"))
+    return text.append("".join(heading.SEPARATOR + part for part in (heading.kind(finding), certainty) if part))
 
 
 def section(console: Console, title: str, body: Sequence[RenderableType]) -> None:
@@ -137,11 +135,11 @@ def _actions(doc: VerdictDoc) -> list[RenderableType]:
         body.append(_bullet(action.text, "\N{RIGHTWARDS ARROW}", "bold"))
         if action.command is not None:
             body.append(Padding.indent(Text(f"$ {action.command}", style="cyan"), 6))
-    return body
+    return body + [_bullet(text, "\N{RIGHTWARDS ARROW}", "bold") for text in heading.collect_actions(doc)]
 
 
-def _secondary(finding: SecondaryDoc, cited: _CitationPrinter) -> RenderableType:
-    text = f"{heading.headline(finding)} ({finding.family} {finding.id}, {finding.certainty}): "
+def _secondary(finding: SecondaryDoc, doc: VerdictDoc, cited: _CitationPrinter) -> RenderableType:
+    text = f"{heading.headline(finding, doc.run)} ({finding.family} {finding.id}, {finding.certainty}): "
     text += "; ".join(claim.text for claim in finding.shows)
     return Group(_bullet(text), *cited([name for claim in finding.shows for name in claim.cites]))
 

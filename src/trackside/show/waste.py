@@ -73,11 +73,12 @@ class WasteDoc(msgspec.Struct, frozen=True):
     """Parts that could not be computed, and why, a sentence each."""
 
 
-def waste(cost: Cost | None, number: CiteNumberer, price: Price = NO_PRICE) -> WasteDoc | None:
-    """The published cost of a run; None if not even its allocation is known (see :func:`unknown_costs`)."""
+def waste(cost: Cost | None, number: CiteNumberer, price: Price = NO_PRICE, zoned: bool = True) -> WasteDoc | None:
+    """The published cost of a run; None if not even its allocation is known (see :func:`unknown_costs`). ``zoned``: as
+    for :func:`trackside.show.wording.moment`."""
     if cost is None or cost.allocated_hours is None or not isinstance(cost.allocated_hours.value, (int, float)):
         return None
-    allocated, lost = cost.allocated_hours.number, [_loss(part, number, price) for part in cost.wasted]
+    allocated, lost = cost.allocated_hours.number, [_loss(part, number, price, zoned) for part in cost.wasted]
     total = round(math.fsum(part.gpu_hours for part in lost), 3)
     if allocated - total <= MAX_ROUNDING_GPU_HOURS * (len(lost) + 1):  # each part is rounded by itself
         total = allocated
@@ -87,7 +88,7 @@ def waste(cost: Cost | None, number: CiteNumberer, price: Price = NO_PRICE) -> W
         gpu_hours=allocated,
         cost=price.of(allocated),
         currency=price.currency if priced else None,
-        formula="" if cost.formula is None else clause(cost.formula),
+        formula="" if cost.formula is None else clause(cost.formula, zoned=zoned),
         assumption="" if cost.assumption is None else claim_sentence(cost.assumption),
         cites=number(cost.allocated_hours.cites),
         lost=lost,
@@ -124,7 +125,8 @@ def in_brief(doc: WasteDoc | None) -> str:
     if not doc.lost_gpu_hours:
         return allocated + money
     qualifier = f"{bound_phrase(doc)} " if bound_phrase(doc) else ""
-    share = f", {qualifier}{'all' if doc.lost_gpu_hours >= doc.gpu_hours else f'{doc.lost_gpu_hours:.4g}'} lost"
+    is_all = doc.lost_gpu_hours >= doc.gpu_hours and not qualifier
+    share = f", {qualifier}{'all' if is_all else f'{doc.lost_gpu_hours:.4g}'} lost"
     return allocated + share + ("" if doc.lost_cost is None else f" ({qualifier}{doc.lost_cost:,.2f} {doc.currency})")
 
 
@@ -151,14 +153,14 @@ def in_lines(doc: WasteDoc | None, unknown: Iterable[str] = ()) -> list[str]:
     return [*lines, *doc.unknown]
 
 
-def _loss(loss: WastedTime, number: CiteNumberer, price: Price) -> LossDoc:
+def _loss(loss: WastedTime, number: CiteNumberer, price: Price, zoned: bool) -> LossDoc:
     cites = dict.fromkeys((*loss.gpu_hours.cites, *loss.formula.cites, *loss.what.cites, *loss.assumption.cites))
     return LossDoc(
         kind=loss.kind,
-        what=claim_sentence(loss.what),
+        what=claim_sentence(loss.what, zoned=zoned),
         gpu_hours=loss.gpu_hours.number,
-        formula=clause(loss.formula),
-        assumption=claim_sentence(loss.assumption),
+        formula=clause(loss.formula, zoned=zoned),
+        assumption=claim_sentence(loss.assumption, zoned=zoned),
         cites=number(cites),
         cost=price.of(loss.gpu_hours.number),
         at_most=loss.at_most,

@@ -29,23 +29,23 @@ SCALED = frozenset({"bytes", "s", "time", "share", "ratio", "B/s", "bytes/s", "H
 """Units that change how the figure itself is formatted; any other unit just follows the figure."""
 
 
-def fill_template(template: str, values: Mapping[str, Value]) -> str:
+def fill_template(template: str, values: Mapping[str, Value], zoned: bool = True) -> str:
     """Fill a template. ``{name}`` is a value with its unit, ``{name:plain}`` without; ``{name:logged steps}`` is a
-    count of that noun, with its singular for 1.
+    count of that noun, with its singular for 1. ``zoned``: see :func:`moment`.
 
     A value named ``ranks`` includes its noun: rank 3, ranks 0-3.
     """
-    return _Wording().vformat(template, (), values)
+    return _Wording(zoned).vformat(template, (), values)
 
 
-def clause(claim: Claim, running: bool = False) -> str:
+def clause(claim: Claim, running: bool = False, zoned: bool = True) -> str:
     """The text of a claim as part of a longer sentence. ``running``: use the template for a run that has not ended."""
-    return fill_template(claim.sentence.template(running), claim.values)
+    return fill_template(claim.sentence.template(running), claim.values, zoned)
 
 
-def claim_sentence(claim: Claim, running: bool = False) -> str:
+def claim_sentence(claim: Claim, running: bool = False, zoned: bool = True) -> str:
     """The text of a claim as a sentence: capitalized, unless it begins with a value."""
-    template, text = claim.sentence.template(running), clause(claim, running)
+    template, text = claim.sentence.template(running), clause(claim, running, zoned)
     begins_with_word = not template.startswith("{") or template.startswith("{ranks}")  # a value may be a file name
     return capitalize(text) if begins_with_word else text
 
@@ -61,6 +61,9 @@ def with_stop(text: str) -> str:
 
 
 class _Wording(string.Formatter):
+    def __init__(self, zoned: bool) -> None:
+        self._zoned = zoned
+
     def get_value(self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         value = super().get_value(key, args, kwargs)
         if key == "ranks" and isinstance(value, Value):
@@ -70,7 +73,10 @@ class _Wording(string.Formatter):
 
     def format_field(self, value: Any, format_spec: str) -> str:
         if isinstance(value, Value):
-            return word(value.value, "" if format_spec == "plain" else format_spec or value.unit)
+            unit = "" if format_spec == "plain" else format_spec or value.unit
+            if unit == "time" and not self._zoned and isinstance(value.value, (int, float)):
+                return moment(value.value, zoned=False)
+            return word(value.value, unit)
         return str(super().format_field(value, format_spec))
 
 
@@ -203,12 +209,14 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes} min" if minutes else f"{hours} h"
 
 
-def moment(time: float) -> str:
-    """A POSIX time as UTC text: 2026-03-02 08:00:00 UTC."""
+def moment(time: float, zoned: bool = True) -> str:
+    """A POSIX time as UTC text: 2026-03-02 08:00:00 UTC. ``zoned``: whether its time zone is known; if not, the text
+    does not name one."""
     try:
-        return dt.datetime.fromtimestamp(time, dt.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        text = dt.datetime.fromtimestamp(time, dt.UTC).strftime("%Y-%m-%d %H:%M:%S")
     except (OverflowError, OSError, ValueError):
         return f"{time:.0f}"
+    return f"{text} UTC" if zoned else text
 
 
 def span(window: Sequence[float]) -> str:

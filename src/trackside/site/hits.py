@@ -19,7 +19,7 @@ from trackside.read.format import HEAD_BYTES, InputSource
 from trackside.read.pieces import PieceStream
 from trackside.read.walk import WalkItem
 from trackside.stores.log_store import LogOptions, LogRequest, LogStore, LogStream, Streams
-from trackside.stores.log_text import written_lines
+from trackside.stores.log_text import log_lines
 
 PIECE_BYTES = 1 << 18
 """Bytes per piece."""
@@ -141,7 +141,7 @@ class LogLines(PieceStream):
                 self._stop(f"{self._name}: {self._budget.full}")
                 break
             self._count += 1
-            for path, text in written_lines(entry, self._site, self.source.path):
+            for path, text in log_lines(entry, self._site, self.source.path):
                 if path == self.source.path:
                     piece.append(text)
                     size += len(text)

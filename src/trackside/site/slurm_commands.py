@@ -148,8 +148,13 @@ def _refusal(name: str, result: CommandResult) -> SourceUnavailable:
     kind: FailureKind = next((kind for words, kind in _KINDS if re.search(words, result.message)), "broken")
     ending = f"exit {result.status}" if result.status >= 0 else f"signal {-result.status}"
     remedy = _REMEDY.get(kind, "")
-    words = f"{name} failed ({ending}): {result.message or 'no error message'}"
+    words = f"{ending}: {_last_error(name, result.message) or 'no error message'}"
     return SourceUnavailable(kind, f"{words}; {remedy}" if remedy else words)
+
+
+def _last_error(name: str, message: str) -> str:
+    """The last of several messages on one line: the one that ended the command."""
+    return re.split(rf"\b{re.escape(name)}: (?:error|fatal): ", message)[-1]
 
 
 @dataclass(frozen=True, slots=True)

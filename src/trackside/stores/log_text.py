@@ -38,7 +38,7 @@ _ENVELOPE = re.compile(
 """Keys that collectors add. A line with any other key is a program's own JSON, and stays unchanged."""
 
 
-def written_lines(entry: LogEntry, site: Mapping[str, str] | None = None, path: str = "") -> Iterator[WrittenLine]:
+def log_lines(entry: LogEntry, site: Mapping[str, str] | None = None, path: str = "") -> Iterator[WrittenLine]:
     """The lines of an entry as in a log file, each with its line end, and the path of its log.
 
     ``path``: that of the entry's stream, if known; a Slurm daemon's lines in a system log get another.

@@ -86,7 +86,7 @@ def test_the_summary_shows_actions_and_cost(hang: tuple[VerdictDoc, str]) -> Non
     doc, page = hang
     elements = Elements(page)
     (summary,) = [text for attributes, text in elements.of("dl") if attributes["class"] == "acts"]
-    named = ["Fault time", "Owner", "Confidence", "Family", "What to do"]
+    named = ["Fault time", "Owner", "Certainty", "Family", "What to do"]
     assert [text for _, text in elements.of("dt")][: len(named)] == named
     assert doc.actions
     for action in doc.actions[:2]:

@@ -229,7 +229,7 @@ def test_a_path_that_is_not_a_store_is_refused_with_a_reason(folder: Path, store
         result = run(*command, "--store", store)
         assert result.exit_code == 2
         assert (
-            result.stderr == f"trackside: {store} does not exist; 'trackside ingest PATH --store {store}' makes one\n"
+            result.stderr == f"trackside: {store} does not exist; 'trackside ingest PATH --store {store}' creates it\n"
         )
         assert not store.exists()
         assert "is not a Trackside store" in run(*command, "--store", folder).stderr

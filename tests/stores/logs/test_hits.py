@@ -17,7 +17,7 @@ from trackside.read.format import CollectingSink, InputSource
 from trackside.read.formats.job_log import rank_of
 from trackside.site.hits import sources
 from trackside.stores.log_store import LogEntry, LogOptions, LogRequest, LogStream, Streams
-from trackside.stores.log_text import written_lines
+from trackside.stores.log_text import log_lines
 
 T0 = 1_795_253_600_000_000_000
 LOGS = Path(__file__).parents[2] / "logs"
@@ -25,7 +25,7 @@ CASES = sorted(
     path
     for path in [*LOGS.glob("tracebacks/*.txt"), *LOGS.glob("systems/*.log.txt"), *LOGS.glob("frameworks/cases/*.log")]
 )
-TIME_FIELDS = frozenset({"first_time", "last_time", "bytes", "last_line", "truncated", "unstamped_lines"})
+TIME_FIELDS = frozenset({"first_time", "last_time", "zoned", "unstamped_lines", "bytes", "last_line", "truncated"})
 """Fields that the time before each line changes."""
 
 
@@ -127,14 +127,12 @@ def test_a_time_with_a_zone_overrides_the_time_of_the_store(text: str, time: flo
     ],
 )
 def test_a_nodes_line_has_year_zone_and_host(text: str, expected: str) -> None:
-    assert [*written_lines(LogEntry(T0, text, {"host": "n1", "source": "kernel"}))] == [
-        ("nodes/n1/system.log", expected)
-    ]
+    assert [*log_lines(LogEntry(T0, text, {"host": "n1", "source": "kernel"}))] == [("nodes/n1/system.log", expected)]
 
 
 def test_a_daemons_line_in_a_system_log_goes_to_the_daemons_log() -> None:
     line = LogEntry(T0, "Nov 21 09:34:08 gpu-00 slurmd[7]: error: x", {"host": "gpu-00", "filename": "/var/log/syslog"})
-    ((path, text),) = written_lines(line)
+    ((path, text),) = log_lines(line)
     assert path == "nodes/gpu-00/slurmd.log"
     assert text.endswith("Z gpu-00 slurmd[7]: error: x\n")
 

@@ -102,8 +102,9 @@ def is_ranked(environ: Mapping[str, str]) -> bool:
     return any(_int(environ, names[0]) is not None for names in _RANKS[:_LAUNCHER_COUNT])
 
 
-def owner_of(member: Membership, environ: Mapping[str, str], number: str | None, job: str | None) -> Owner:
-    """The owner of a process. ``number``: numeric id from :func:`job_number`; ``job``: id as users write it."""
+def process_job(member: Membership, environ: Mapping[str, str], number: str | None, job: str | None) -> Owner:
+    """The job, step and rank of a process. ``number``: numeric id from :func:`job_number`; ``job``: id as users write
+    it."""
     if number is not None and job_id(number, environ) is None:
         environ = {}  # it was inherited from another job
     step_id = environ.get("SLURM_STEP_ID", environ.get("SLURM_STEPID"))

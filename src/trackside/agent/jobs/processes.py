@@ -20,7 +20,7 @@ from trackside.agent.jobs.environment import (
     is_ranked,
     job_id,
     job_number,
-    owner_of,
+    process_job,
     slurm_gpus,
     variables,
     visible_gpus,
@@ -239,7 +239,7 @@ class ProcessMap(Owners):
             else:
                 self._job_ids[number] = job
         job = job or (None if number is None else self._job_ids.get(number, number))
-        owner = owner_of(member, variables_or_empty, number, job)
+        owner = process_job(member, variables_or_empty, number, job)
         kept_environ = environ if self._environ_chars <= MAX_ENVIRON_CHARS else None
         entry.process = JobProcess(
             pid,

@@ -198,6 +198,6 @@ SOURCE = AgentSource(
     lines="slurmctld's log, and each change of a job or a node with Slurm's record of it",
     timeout_s=300.0,
     on=False,
-    needs="Slurm operator rights if PrivateData hides jobs; read access to slurmctld's log",
+    needs="read access to slurmctld's log, and Slurm operator rights if PrivateData hides jobs",
     options=ControllerOptions,
 )

@@ -74,7 +74,7 @@ class Prefilter:
 
     def __init__(self, line_patterns: Iterable[LinePattern]) -> None:
         patterns = [
-            Pattern("", line_pattern.regex, _no_parser, "", caseless=line_pattern.caseless)
+            Pattern("", line_pattern.regex, _never_parse, "", caseless=line_pattern.caseless)
             for line_pattern in line_patterns
         ]
         self._matcher = matcher(patterns, cached=False)
@@ -120,5 +120,5 @@ def _line(data: bytes, stop: int) -> tuple[int, int]:
     return begin, end or len(data)
 
 
-def _no_parser(line: object) -> None:
+def _never_parse(line: object) -> None:
     """Parser of a pattern that is only searched for."""

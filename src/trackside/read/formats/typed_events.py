@@ -8,7 +8,7 @@ from dataclasses import replace
 from trackside.catalog.streams import node_in
 from trackside.logs.event_line import MARK, Pulse, parse_event
 from trackside.logs.line import COLLECTED
-from trackside.logs.stamp import find_time
+from trackside.logs.stamp import find_time, has_zone
 from trackside.model import Event, Position
 from trackside.read.format import Format, InputSource, Match, Result, Sink
 from trackside.read.formats.job_log import rank_of
@@ -25,10 +25,12 @@ def _read(source: InputSource, sink: Sink) -> Result:
     first: float | None = None
     last: float | None = None
     number = unknown_lines = 0
+    zoned = False
     pulse = Pulse(0, 0)
     for number, offset, line in source.lines():
         before, mark, event_text = line.partition(MARK)
         time = find_time(before)
+        zoned = zoned or has_zone(before)
         first, last = (time if first is None else first), (last if time is None else time)
         item = (
             parse_event(event_text, Position(source.path, number, offset, len(line.encode())), before=before)
@@ -44,6 +46,7 @@ def _read(source: InputSource, sink: Sink) -> Result:
     fields = {
         "first_time": first,
         "last_time": last,
+        "zoned": zoned or None,
         "lines": pulse.lines or number,
         "bytes": pulse.bytes or None,
         "truncated": False,

@@ -162,18 +162,16 @@ def _caption(
     text = f"{time_span(window)} ({duration(window[1] - window[0])}){state}."
     if onset is not None:
         text += f" Verdict: {onset[1]}, since {moment(onset[0])}."
-    count = sum(group.count for group in groups)
-    n_kinds = len({group.lane for group in groups})
-    if count:
-        text += f" {word(count, 'events')} of {word(n_kinds, 'kinds')}."
-    if n_between := sum(group.count for group in groups if group.between):
-        have, lines = ("has", "a dashed line shows") if n_between == 1 else ("have", "dashed lines show")
-        text += f" {n_between:,} of them {have} no timestamp: {lines} the range given by the lines around in the file."
-    if untimed:
-        count = sum(group.count for group in untimed)
-        have, are = ("has", "is") if count == 1 else ("have", "are")
-        text += f" {word(count, 'events')} {have} no timestamp and {are} only in the table."
-    return text
+    n_drawn, n_untimed = (sum(group.count for group in part) for part in (groups, untimed))
+    parts = []
+    if n_drawn:
+        everything = f"{n_drawn:,} of {n_drawn + n_untimed:,} events are drawn"
+        parts.append(everything if n_untimed else word(n_drawn, "events"))
+        if n_between := sum(group.count for group in groups if group.between):
+            parts[0] += f", {n_between:,} of them between the times of the lines around (dashed)"
+    if n_untimed:
+        parts.append(f"{n_untimed:,} without a time {'is' if n_untimed == 1 else 'are'} only in the table")
+    return f"{text} {'; '.join(parts)}." if parts else text
 
 
 def _rows(

@@ -32,8 +32,6 @@ MAX_INPUTS_OPEN, MAX_INPUTS = 6, 1000
 """Maximum inputs shown unfolded, and in all; the JSON document lists every one."""
 MAX_CITATIONS_OPEN = 6
 """Maximum citations shown unfolded; a link to a folded one unfolds it."""
-MAX_TOP_ACTIONS = 2
-"""Maximum actions in the head; the others come after the implications."""
 MAX_CITATION_LINKS = 4
 """Maximum citation links after a claim; more are merged into ranges."""
 CERTAINTIES = {
@@ -132,17 +130,16 @@ def page(doc: VerdictDoc, verdict: Verdict, store: Store, around: Mapping[Positi
         figures=[figure for figure in figures if figure is not proof],
         badge=badge(verdict.primary),
         ending=heading.ending(doc.run),
-        headline=heading.headline(doc.primary),
+        headline=heading.headline(doc.primary, doc.run),
         answer=heading.answer(doc.primary),
         place=heading.where(doc.primary, doc.run.n_ranks),
         sections=heading,
-        confidence=heading.confidence(doc.primary),
+        certainty=heading.certainty(doc.primary).removeprefix("certainty: "),
         owner=_owner(doc),
         certain=CERTAINTIES.get(doc.primary.certainty or "", "") if heading.is_cause(doc.primary) else "",
         since=doc.primary.since if has_onset else None,
         when=_fault_time(verdict, unchecked, has_onset),
-        actions=doc.actions[:MAX_TOP_ACTIONS],
-        more_actions=doc.actions[MAX_TOP_ACTIONS:],
+        actions=doc.actions,
         cost=in_brief(doc.waste),
         facts=list(facts(doc)),
         first=[entry for entry in citation_entries if entry.id in first][:MAX_CITATIONS_OPEN],
@@ -150,7 +147,7 @@ def page(doc: VerdictDoc, verdict: Verdict, store: Store, around: Mapping[Positi
         rest=[entry for entry in citation_entries if entry.id not in first],
         open_families=[row for row in rows if row.state != "ruled out"],
         ruled_out=[row for row in rows if row.state == "ruled out"],
-        collect=_collect(doc),
+        collect=heading.collect(doc),
         inputs=_inputs(doc.inputs),
         unread=sum(row.status != "read" for row in doc.inputs),
         again=repeat_command(doc),
@@ -173,7 +170,7 @@ def badge(primary: Finding) -> Badge:
 
 
 def _owner(doc: VerdictDoc) -> tuple[str, str]:
-    """Who has to act, and a few more words; both empty if nobody has to."""
+    """Who has to act, and a few more words."""
     owner = heading.owner(doc.primary)
     _, words = heading.OWNERS.get(doc.primary.culprit, ("", ""))
     is_undecided = doc.primary.culprit == "unknown" and doc.cannot_decide
@@ -184,7 +181,7 @@ def _fault_time(verdict: Verdict, facts: Facts, has_onset: bool) -> str:
     """When the primary finding began; without a timestamp, the range given by the lines around it; may be empty."""
     primary, window = verdict.primary, run_window(facts)
     if primary.since is not None:
-        return moment(primary.since) if has_onset else ""
+        return moment(primary.since, verdict.run.has_time_zone) if has_onset else ""
     if primary.at is None or window is None:
         return ""
     marks, _ = logged_events(facts, window, window[1])
@@ -250,9 +247,11 @@ def facts(doc: VerdictDoc) -> Iterator[tuple[str, str]]:
     if run.cluster:
         yield "Cluster", run.cluster
     if run.start is not None:
-        yield "Started", moment(run.start)
+        yield "Started", moment(run.start, run.has_time_zone)
     if run.end is not None:
-        yield "Ended", moment(run.end)
+        yield "Ended", moment(run.end, run.has_time_zone)
+    if not run.has_time_zone:
+        yield "Time zone", "not given"
     if (seconds := heading.elapsed_s(run)) is not None:
         yield "Elapsed" if run.end is not None else "So far", duration(seconds)
     if run.nodes:
@@ -349,12 +348,18 @@ def _rows(doc: VerdictDoc) -> list[FamilyRow]:
     first = doc.primary
     rows = [
         FamilyRow(
-            first.family, first.id, first.title, "found", [heading.where(first)], anchor="shows" if doc.shows else ""
+            first.family,
+            first.id,
+            first.title,
+            "found",
+            [heading.headline(first, doc.run)],
+            anchor="shows" if doc.shows else "",
         )
     ]
     for state, findings in (("consequence", doc.consequences), ("warning", doc.warnings)):
         rows += [
-            FamilyRow(f.family, f.id, f.title, state, [heading.where(f)], anchor=f"found-{f.family}") for f in findings
+            FamilyRow(f.family, f.id, f.title, state, [heading.headline(f, doc.run)], anchor=f"found-{f.family}")
+            for f in findings
         ]
     rows += [
         FamilyRow(
@@ -377,15 +382,6 @@ def _rows(doc: VerdictDoc) -> list[FamilyRow]:
     for row in rows:
         by_code.setdefault(row.code, row)
     return [by_code[code] for code in sorted(by_code)]
-
-
-def _collect(doc: VerdictDoc) -> list[tuple[str, Sequence[str]]]:
-    """(what to collect, the families that it would decide); what decides most families first."""
-    families_by_text: dict[str, list[str]] = {}
-    for unknown in doc.unknown:
-        for text in unknown.collect:
-            families_by_text.setdefault(text, []).append(unknown.family)
-    return sorted(families_by_text.items(), key=lambda entry: -len(entry[1]))
 
 
 def _inputs(inputs: Sequence[InputDoc]) -> tuple[list[InputDoc], list[InputDoc], int]:

@@ -74,7 +74,7 @@ class RollupTables:
         rollups = frozenset([request.rollup])
         return cls(len(request.groups), request.start_ms, request.end_ms, request.step_ms, rollups)
 
-    def widened(self, request: RollupRequest) -> RollupTables:
+    def widen(self, request: RollupRequest) -> RollupTables:
         """Tables for this and another request about the same groups at the same step."""
         start_ms, end_ms = min(self.start_ms, request.start_ms), max(self.end_ms, request.end_ms)
         return RollupTables(self.rows, start_ms, end_ms, self.step_ms, self.rollups | {request.rollup})

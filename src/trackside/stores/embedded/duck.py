@@ -191,10 +191,10 @@ class DuckBackend(SampleBackend):
         by_step: dict[int, RollupTables] = {}
         for request in requests:
             tables = by_step.get(request.step_ms)
-            by_step[request.step_ms] = RollupTables.of(request) if tables is None else tables.widened(request)
+            by_step[request.step_ms] = RollupTables.of(request) if tables is None else tables.widen(request)
         for request in self._expected.get(groups, ()):
             tables = by_step.get(request.step_ms)
-            wider = RollupTables.of(request) if tables is None else tables.widened(request)
+            wider = RollupTables.of(request) if tables is None else tables.widen(request)
             other_bytes = sum(table.bytes for step, table in by_step.items() if step != request.step_ms)
             if other_bytes + wider.bytes <= MAX_TABLES_BYTES // 2:
                 by_step[request.step_ms] = wider

@@ -98,7 +98,7 @@ class StoreManifest(msgspec.Struct, frozen=True):
 def no_store(path: str | os.PathLike[str]) -> str:
     """The error for a path that is not a store: one line."""
     problem = "is not a Trackside store" if os.path.lexists(path) else "does not exist"
-    return f"{os.fspath(path)} {problem}; 'trackside ingest PATH --store {os.fspath(path)}' makes one"
+    return f"{os.fspath(path)} {problem}; 'trackside ingest PATH --store {os.fspath(path)}' creates it"
 
 
 class Directory:

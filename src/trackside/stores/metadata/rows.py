@@ -11,7 +11,7 @@ from trackside.stores.metadata.errors import ArchiveError
 
 
 class ArchivedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that was judged. A fact that no input gave is null or empty."""
+    """A run that was judged. A value that no input gave is null or empty."""
 
     id: str
     """Id in the verdict archive, such as r17; unique, while schedulers may reuse a job id."""
@@ -58,7 +58,7 @@ class ArchivedRun(msgspec.Struct, frozen=True, kw_only=True):
     certainty: str | None
     """established, supported or possible."""
     confidence: float | None
-    """How often verdicts with this evidence pattern were right on labeled cases, 0 to 1."""
+    """How often verdicts of this family with similar evidence were right on labeled cases, 0 to 1."""
 
 
 class ArchivedVerdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,7 +83,7 @@ class ArchivedVerdict(msgspec.Struct, frozen=True, kw_only=True):
     certainty: str | None
     """established, supported or possible; null if no family was found."""
     confidence: float | None
-    """How often verdicts with this evidence pattern were right on labeled cases, 0 to 1."""
+    """How often verdicts of this family with similar evidence were right on labeled cases, 0 to 1."""
     digest: str
     """SHA-256 of the document, in hexadecimal."""
     bytes: int

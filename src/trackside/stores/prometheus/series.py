@@ -93,7 +93,7 @@ class MetricSource:
         self._count_until: dict[int, Values] = {}
         """Time -> how many samples each row has until then."""
         self.raw: dict[int, tuple[Times, Values]] = {}
-        """Row -> samples, for rows that include values which stand for no measurement: these are rolled up here."""
+        """Row -> samples, for rows that contain placeholder values: these are rolled up here."""
         self.first_ms = np.zeros(len(labels), dtype=np.int64)
         self.last_ms = np.zeros(len(labels), dtype=np.int64)
         self.counts = np.zeros(len(labels), dtype=np.int64)
@@ -243,7 +243,7 @@ class MetricSource:
         self._count_until |= {self.start_ms: np.zeros(len(rows)), self.end_ms: self.counts.astype(np.float64)}
         if not self.counts.any():
             return
-        self._set_aside_unmeasured(low, high, total)
+        self._set_aside_placeholders(low, high, total)
         clean = np.array([row for row in rows if self.counts[row] and row not in self.raw], dtype=np.intp)
         for edge_index, out in ((0, self.first_ms), (-1, self.last_ms)) if not self._api.is_victoria else ():
             self._edges(
@@ -260,8 +260,8 @@ class MetricSource:
             self._coarse = np.nan_to_num(self._windows(rows, self.start_ms, self.end_ms, self.step_ms, "count"))
         return self._coarse
 
-    def _set_aside_unmeasured(self, low: Values, high: Values, total: Values) -> None:
-        """Settle the unit, and keep the samples of rows that include values which stand for no measurement."""
+    def _set_aside_placeholders(self, low: Values, high: Values, total: Values) -> None:
+        """Settle the unit, and keep the samples of rows that contain placeholder values."""
         has_samples = self.counts > 0
         only_blanks = has_samples & is_blank(low) & is_blank(high) & (high - low < 4)
         self.counts[only_blanks] = 0

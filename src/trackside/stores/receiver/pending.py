@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from trackside.stores.embedded.layout import LogPosition
 from trackside.stores.log_store import LogEntry
-from trackside.stores.log_text import written_lines
+from trackside.stores.log_text import log_lines
 from trackside.stores.receiver.arrivals import ArrivalBatch, Arrivals, IntakeResult, LabelsOf, MetricBlock
 from trackside.stores.receiver.lines import Rows
 from trackside.stores.receiver.options import ReceiverLimits
@@ -152,7 +152,7 @@ class PendingQueue:
     def _add_line(self, entry: LogEntry, limited: bool) -> bool:
         """Queue an entry for its file; False if its stream would exceed the limit."""
         texts: dict[str, list[str]] = {}
-        for path, line in written_lines(entry):
+        for path, line in log_lines(entry):
             texts.setdefault(path, []).append(line)
         for path, pieces in texts.items():
             joined = "".join(pieces)
