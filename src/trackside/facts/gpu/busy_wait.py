@@ -250,7 +250,7 @@ def busy_wait(
     evidence: Evidence, activity: GpuActivity, duty: DutyCycle, traffic: GpuTraffic, powers: PowerLimits,
     trajectory: Maybe[Trajectory], limits: Limits,
 ) -> BusyWait:  # fmt: skip
-    """Covers the time of work."""
+    """Needs GPU activity during the time of work; otherwise missing."""
     return BusyWait(evidence, activity, duty, traffic, powers, trajectory, limits)
 
 

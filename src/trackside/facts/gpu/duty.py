@@ -131,7 +131,8 @@ NO_WORK = Missing("no metric shows when the GPUs worked, or too little was sampl
 def duty_cycle(
     evidence: Evidence, activity: GpuActivity, trajectory: Maybe[Trajectory], limits: Limits
 ) -> Maybe[DutyCycle]:
-    """Missing if nothing shows work. A tracer alone gives times, but no activity levels."""
+    """Needs metrics of activity that show work; otherwise missing. A tracer alone gives times, but no activity
+    levels."""
     training = or_none(trajectory)
     bounds = _bounds(activity, training, limits)
     signals = (activity.busy, activity.sm, activity.launches, activity.collectives)

@@ -35,7 +35,7 @@ class Limits:
 
 @dataclass(frozen=True, eq=False)
 class FirstStepHang:
-    """No step was completed in all the time that the GPUs were busy."""
+    """A wait in the first collectives: since when no step was completed although the GPUs were busy."""
 
     since: float
     sure: bool
@@ -48,8 +48,8 @@ NO_HANG = Missing("a step was completed, or nothing shows that none was")
 
 @fact(limits=Limits())
 def first_step_hang(activity: GpuActivity, stall: GpuStall, silence: Silence, limits: Limits) -> Maybe[FirstStepHang]:
-    """Missing if a step was completed, if data moves, if the log does not show several ranks, or if the time was
-    short."""
+    """Needs a log that shows the start of several ranks and no step, and GPUs that are busy for long while no data
+    moves; otherwise missing."""
     rendezvous, progress = silence.first_line("ready", "communicators", "inits"), silence.signs["progress"]
     if rendezvous is None or silence.points or stall.stepped > -np.inf:
         return NO_HANG

@@ -71,7 +71,7 @@ class Limits:
 
 @dataclass(frozen=True, eq=False)
 class IdleGpus:
-    """No GPU of the run worked from its start on."""
+    """GPUs that did no work from the start of the run on."""
 
     activity: GpuActivity
     seconds: Value
@@ -94,7 +94,7 @@ NOT_IDLE = Missing("the GPUs worked, or too little of the run was sampled")
 def idle_gpus(
     evidence: Evidence, activity: GpuActivity, powers: PowerLimits, silence: Silence, run: Run, limits: Limits
 ) -> Maybe[IdleGpus]:
-    """Missing if a GPU worked, or if too little of the run was sampled."""
+    """Needs samples of most of the run, in which no GPU worked; otherwise missing."""
     watched = int(activity.observed.sum())
     enough = max(limits.min_windows, limits.min_sampled_share * len(activity.times))
     if activity.worked.any() or watched < enough or not _is_idle(activity, powers):

@@ -141,7 +141,7 @@ class GpuPauses:
 
 @fact(limits=Limits())
 def gpu_pauses(activity: GpuActivity, stall: GpuStall, limits: Limits) -> GpuPauses:
-    """Derived from the GPUs' activity."""
+    """Needs GPU activity."""
     return GpuPauses(activity, stall, limits)
 
 

@@ -37,7 +37,7 @@ class Limits:
 
 @dataclass(frozen=True, eq=False)
 class StartupUse:
-    """How the run had used its GPUs."""
+    """The use of the GPUs up to the end of a run that died early."""
 
     launches: Value | None
     """Total number of kernel launches."""
@@ -90,7 +90,7 @@ class StartupUse:
 def startup_use(
     evidence: Evidence, memory: Maybe[GpuMemory], activity: Maybe[GpuActivity], run: Run, limits: Limits
 ) -> StartupUse:
-    r"""Covers what was sampled; nothing is required.
+    r"""Needs nothing; empty for what was not sampled.
 
     The raw counts of the tracer start with the process: a crash within seconds leaves one sample of them.
     """

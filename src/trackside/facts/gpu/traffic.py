@@ -102,5 +102,5 @@ class GpuTraffic:
 
 @fact(TRAFFIC)
 def gpu_traffic(evidence: Evidence, activity: GpuActivity) -> GpuTraffic:
-    """Covers what was sampled, which may be nothing."""
+    """Needs GPU activity; empty for what was not sampled."""
     return GpuTraffic(evidence, activity)

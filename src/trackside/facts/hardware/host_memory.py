@@ -261,6 +261,6 @@ class HostMemory:
     limits=Limits(),
 )
 def host_memory(evidence: Evidence, kills: OomKills, run: Run, limits: Limits) -> HostMemory:
-    """Covers samples and log lines about kills; nothing is required."""
+    """Needs nothing; empty without samples of memory and log lines about kills."""
     available, total = evidence.grid("available"), evidence.grid("total")
     return HostMemory(available, total, evidence.grid("counts"), evidence.grid("job_memory"), kills, run, limits)

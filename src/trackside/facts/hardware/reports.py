@@ -133,7 +133,7 @@ class HardwareReports:
 def hardware_reports(
     evidence: Evidence, health: HardwareHealth, drained: DrainedNodes, run: Run, limits: Limits
 ) -> HardwareReports:
-    """Covers what was read; metrics help to identify the GPU."""
+    """Needs nothing; empty if no log reports a failure. Metrics help to identify the GPU."""
     suspects = {fault.gpu for fault in health.faults}
     kernel: list[HardwareFault] = []
     for name in ("xids", "switches", "lost"):

@@ -250,7 +250,7 @@ def deaths(
     trajectory: Maybe[Trajectory],
     limits: Limits,
 ) -> Deaths:
-    """Missing if neither a log, a job record nor a kernel could show a death."""
+    """Needs a job log, a job record, a kernel log or a counter of OOM kills; otherwise missing."""
     points = () if isinstance(trajectory, Missing) else trajectory.points
     return Deaths(evidence, ending, restarts, exceptions, points, limits)
 

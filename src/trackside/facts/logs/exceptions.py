@@ -102,7 +102,7 @@ class Exceptions:
 
 @fact({"exceptions": events("exception")})
 def exceptions(evidence: Evidence, trajectory: Maybe[Trajectory], ending: Ending) -> Exceptions:
-    """Covers the tracebacks that were read; nothing is required."""
+    """Needs nothing; empty if no traceback was read."""
     frame, points = evidence["exceptions"], () if isinstance(trajectory, Missing) else trajectory.progress.events
     return Exceptions(frame, tuple(unhandled_exceptions(frame.events, points, crashed=ending.abnormal is not None)))
 

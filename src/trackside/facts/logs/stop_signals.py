@@ -50,7 +50,7 @@ class StopSignals:
 def stop_signals(
     evidence: Evidence, ending: Ending, exceptions: Exceptions, trajectory: Maybe[Trajectory]
 ) -> StopSignals:
-    """Missing if no log was given."""
+    """Needs a job log; otherwise missing."""
     frame = evidence["signals"]
     rows = [(row, frame) for row in frame.events if row.get("signal") in STOP_SIGNALS]
     for frame_of_exits in (ending.exits, ending.launchers):

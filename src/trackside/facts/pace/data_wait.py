@@ -161,7 +161,7 @@ class DataWait:
     limits=Limits(),
 )  # fmt: skip
 def data_wait(evidence: Evidence, trajectory: Maybe[Trajectory], pace: StepPace, limits: Limits) -> DataWait:
-    """Covers what was printed and exported, which may be nothing."""
+    """Needs nothing; empty if no line splits the step and no gauge was exported."""
     return DataWait(evidence.grid("loading"), evidence["advice"], trajectory, pace, limits)
 
 

@@ -104,5 +104,5 @@ class HostLoad:
 
 @fact(HOST_LOAD, limits=Limits())
 def host_load(evidence: Evidence, limits: Limits) -> HostLoad:
-    """Covers what was sampled, which may be nothing."""
+    """Needs nothing; empty for what was not sampled."""
     return HostLoad({name: grid for name in HOST_LOAD if (grid := evidence.grid(name)) is not None}, limits)

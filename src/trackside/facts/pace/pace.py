@@ -65,7 +65,7 @@ class StepPace:
 
 @fact(PACE)
 def step_pace(evidence: Evidence) -> StepPace:
-    """Covers what was given; nothing is required."""
+    """Needs nothing; unknown without any of the signals."""
     grids = {name: grid for name in PACE if name != "progress" and (grid := evidence.grid(name)) is not None}
     return StepPace(evidence["progress"], grids)
 

@@ -130,7 +130,7 @@ class Saving:
 
 @fact({"saves": events("checkpoint_saved")}, limits=Limits())
 def saving(evidence: Evidence, trajectory: Maybe[Trajectory], run: Run, limits: Limits) -> Saving:
-    """Covers what was printed; nothing is required."""
+    """Needs nothing; empty if no save was printed."""
     return Saving(evidence["saves"], trajectory, run.n_ranks or 1, limits)
 
 

@@ -325,5 +325,5 @@ def _last_progress(place: Value, loss: Value) -> Claim:
 
 @fact(LEARNING, needs=("progress",))
 def trajectory(evidence: Evidence) -> Trajectory:
-    """Missing if no log was given."""
+    """Needs a job log; otherwise missing."""
     return Trajectory(*(evidence[name] for name in LEARNING))

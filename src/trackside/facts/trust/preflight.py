@@ -62,7 +62,7 @@ def preflight(
     telemetry: Maybe[TelemetryTrust],
     run: Run,
 ) -> Preflight:
-    """Covers the inputs; nothing is required."""
+    """Needs nothing."""
     claims = [*unanswered.claims, *_input_claims(evidence, unanswered, ending, run)]
     if evidence.has("logs"):
         progress = None if isinstance(trajectory, Missing) else trajectory.progress

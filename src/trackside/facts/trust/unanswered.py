@@ -40,5 +40,5 @@ class UnansweredSources:
 
 @fact({"silent": events(SOURCE_UNANSWERED)})
 def unanswered_sources(evidence: Evidence) -> UnansweredSources:
-    """Covers the rows that report such sources; nothing is required."""
+    """Needs nothing; empty if every source answered."""
     return UnansweredSources(evidence["silent"])
