@@ -151,9 +151,7 @@ def fact_page(derivations: list[Derivation]) -> str:
         lines += ["## Needs", "", plain_markup(inspect.getdoc(fact.derive) or "")]
         sources = [parameter for parameter in fact.parameters.values() if parameter.kind not in (Evidence, Run)]
         lines += ["", "Derived from these facts:", ""] if sources else []
-        lines += [
-            f"- {fact_link(source.kind, depth)}{' (optional)' if source.optional else ''}" for source in sources
-        ]
+        lines += [f"- {fact_link(source.kind, depth)}{' (optional)' if source.optional else ''}" for source in sources]
         if fact.asks:
             lines += ["", "Its queries:", "", "| name | query |", "|---|---|"]
             lines += [f"| {name} | `{query}` |" for name, query in fact.asks.items()]

@@ -43,16 +43,14 @@ def listing(snapshot: Snapshot) -> list[RunSummary]:
     logs = [input_ for input_ in locator.inputs if input_.is_log]
     rows = locator.records("kind = 'job'")
     jobs = collect(record for *_, record in rows)
-    free_logs = set(
-        assign(jobs, [input_.path for input_ in logs], ids_inside(job_event(input_) for input_ in logs if input_.owner))
-    )
+    free_logs = set(assign(jobs, [log.path for log in logs], ids_inside(job_event(log) for log in logs if log.owner)))
     _assign_only_job(locator, jobs, rows, free_logs)
     activity = _NodeActivity(snapshot)
     collective_inputs = [input_ for input_ in locator.inputs if "collective" in input_.planes]
     summaries = [_summary(job, activity, collective_inputs) for job in jobs]
-    summaries += [input_ for input_ in activity.labeled.values() if jobs.find(input_.id) is None]
+    summaries += [summary for summary in activity.labeled.values() if jobs.find(summary.id) is None]
     summaries += _folders(locator.inputs, free_logs)
-    return sorted(summaries, key=lambda input_: (input_.start is None, input_.start or 0.0, input_.id))
+    return sorted(summaries, key=lambda summary: (summary.start is None, summary.start or 0.0, summary.id))
 
 
 def _summary(job: Job, activity: _NodeActivity, collective_inputs: Sequence[StoredInput]) -> RunSummary:
@@ -68,7 +66,7 @@ def _summary(job: Job, activity: _NodeActivity, collective_inputs: Sequence[Stor
     planes |= {"collective"} if any(folder_of(input_.path) in folders for input_ in collective_inputs) else set()
     gpus, name = last.get("n_gpus"), job.first("name")
     ordered = tuple(plane for plane in _ORDER if plane in planes)
-    if not job.rows and from_metrics is not None:  # its logs alone tell none of it
+    if not job.rows and from_metrics is not None:  # the logs of a job have no nodes, times or GPUs
         return replace(from_metrics, id=job.id, planes=ordered)
     return RunSummary(
         job.id,

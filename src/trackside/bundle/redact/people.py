@@ -159,24 +159,22 @@ class PeopleNames(NameKind):
     def settle(self) -> None:
         self._folders -= self._sure
         ordered = sorted(self._originals)
-        full_names = {name_[:_TRUNCATED_LENGTH]: name_ for name_ in reversed(ordered) if len(name_) > _TRUNCATED_LENGTH}
+        full_names = {name[:_TRUNCATED_LENGTH]: name for name in reversed(ordered) if len(name) > _TRUNCATED_LENGTH}
         self.names = numbered_pseudonyms(
-            (name_ for name_ in ordered if name_ not in full_names), self._word, self._originals
+            (name for name in ordered if name not in full_names), self._word, self._originals
         )
-        self.names |= {
-            name_: self.names[full_name] for name_, full_name in full_names.items() if name_ in self._originals
-        }
-        self._by_lower_case = {name_.lower(): name for name_, name in reversed(self.names.items())}
-        common = {name_ for name_ in self._originals if _is_common(name_)}
+        self.names |= {name: self.names[full_name] for name, full_name in full_names.items() if name in self._originals}
+        self._by_lower_case = {original.lower(): pseudonym for original, pseudonym in reversed(self.names.items())}
+        common = {name for name in self._originals if _is_common(name)}
         common |= self._folders
-        short = {name_ for name_ in self._originals - common if len(name_) < MIN_CASELESS_LENGTH}
+        short = {name for name in self._originals - common if len(name) < MIN_CASELESS_LENGTH}
         patterns = [
             any_of(self._originals - common - short, WORD_START, r"(?![A-Za-z])", re.IGNORECASE | re.ASCII),
             any_of(short, WORD_START, r"(?![A-Za-z])"),
             any_of(self._folders, r"(?<=[/\\~])", r"(?![\w-])"),
             *(any_of(common, before, after, re.MULTILINE) for before, after in _CONTEXTS),
         ]
-        self._patterns = tuple(name_ for name_ in patterns if name_ is not None)
+        self._patterns = tuple(pattern for pattern in patterns if pattern is not None)
 
     def redact(self, text: str) -> str:
         for pattern in self._patterns:
