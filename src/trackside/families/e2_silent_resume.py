@@ -139,8 +139,8 @@ def _load_failure(resume: Resume, row: Event) -> Finding:
 def _against_parent(
     resume: Resume, parent: ParentRun, curve: TrainingCurve, run: Run, limits: Limits
 ) -> Finding | None:
-    """By the first points of this run, or of its last run part, and those of the previous one; None if there are
-    none."""
+    """The finding by the first points of this run, or of its last run part, and those of the previous one; None if
+    there are none."""
     parent_curve = parent.curve
     if parent_curve is None or not parent.learned or not curve.finite:
         return None
@@ -167,7 +167,8 @@ def _against_parent(
 
 
 def _against_absence(resume: Resume, curve: TrainingCurve) -> Finding | None:
-    """By a library message that the requested checkpoint is missing; None if there is none, or if steps continued."""
+    """The finding by a library message that the requested checkpoint is missing; None if there is none, or if steps
+    continued."""
     row = resume.missing
     if row is None or _is_late_start(curve):
         return None
@@ -181,7 +182,8 @@ def _against_absence(resume: Resume, curve: TrainingCurve) -> Finding | None:
 
 
 def _against_request(resume: Resume, curve: TrainingCurve) -> Finding | None:
-    """By a resume request and the first steps; None if there is no request or the steps are inconclusive."""
+    """The finding by a resume request and the first steps; None if there is no request or the steps are
+    inconclusive."""
     request, steps = resume.request, _first_steps(curve)
     if request is None or not steps:
         return None
@@ -190,7 +192,7 @@ def _against_request(resume: Resume, curve: TrainingCurve) -> Finding | None:
         return absent(STARTED_LATER(step=first))
     if steps[0] > max(1.0, steps[-1] - steps[0]):
         return None
-    shows = [resume.asks(request), FIRST_STEP(step=first), resume.no_load]
+    shows = [resume.request_claim(request), FIRST_STEP(step=first), resume.no_load]
     named = resume.names_checkpoint and resume.missing is None
     return _silent_restart(request, shows, Certainty.POSSIBLE, latent=not named)
 

@@ -146,7 +146,7 @@ class _NodeActivity:
                 FROM {spans} p JOIN {series} s USING (series) WHERE p.count > 0 AND s.job IS NOT NULL GROUP BY s.job"""
             )
         }
-        """By job label: what the metrics show."""
+        """Job label -> what the metrics show."""
 
     def from_labels(self, names: Collection[str]) -> RunSummary | None:
         """What the metrics show of a job, under any of its ids."""
@@ -166,7 +166,7 @@ class _NodeActivity:
 
 
 def _stretches(snapshot: Snapshot, source: str) -> Mapping[str, list[_HourRange]]:
-    """By host, the stretches of hours without a gap, in order; ``source``: SQL for host, begin, stop, in any order."""
+    """Host -> the stretches of hours without a gap, in order; ``source``: SQL for host, begin, stop, in any order."""
     before = "PARTITION BY host ORDER BY begin, stop ROWS BETWEEN UNBOUNDED PRECEDING AND"
     rows = snapshot.rows(
         f"""SELECT host, min(begin) AS begin, max(stop) FROM (

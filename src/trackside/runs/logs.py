@@ -46,7 +46,7 @@ def assign(
 
 
 def ids_inside(events: Iterable[Event]) -> dict[str, str]:
-    """By path, the job id that most of a log's notices name."""
+    """Path -> the job id that most of a log's notices name."""
     counts: dict[str, Counter[str]] = {}
     for event in events:
         if event.kind in JOB_NAMING_EVENTS and (job := event.get("job")) is not None:

@@ -245,8 +245,8 @@ class Segments:
                 self._count_damaged(file, count_and_flag & ~_COMPRESSED)
         return None
 
-    def drop_counts(self) -> None:
-        """Count all remaining items as damaged: they are counted, but no record can be read."""
+    def count_rest_as_damaged(self) -> None:
+        """Count all remaining items as damaged, if they were counted but no record can be read."""
         for file in self.files:
             self._count_damaged(file, file.count)
 

@@ -221,7 +221,7 @@ class Spool:
                 counts.append(count)
             if not records:
                 if disk is not None:
-                    disk.drop_counts()
+                    disk.count_rest_as_damaged()
                     disk.advance((number, offset))
                 return None
             memory = len(records) - from_disk

@@ -1,4 +1,4 @@
-"""Redacts users, accounts, clusters, and words named by the owner.
+"""Redacts users, accounts, clusters, and words given with ``--redact-also``.
 
 A user name that is also a common word (``max``, ``train``) is replaced only in contexts of user names: in a home path,
 after ``user=``, in a table column. Names that exist on every machine (``root``, ``ubuntu``) are kept.
@@ -114,7 +114,7 @@ _CONTEXT_TEXTS = (
 """The same contexts as plain text, to search for missed names."""
 
 
-class PeopleNames(NameKind):
+class LabeledNames(NameKind):
     """Names of users, accounts or clusters, learned from records and from the text before them."""
 
     def __init__(
@@ -216,27 +216,27 @@ def _is_common(name: str) -> bool:
     return name.lower() in _WORDS or len(name) < 3
 
 
-def users() -> PeopleNames:
+def users() -> LabeledNames:
     """The kind of user names and their groups."""
-    return PeopleNames("user names", "user", (_PATHS, _HOMES, *_LABELED), folder_patterns=_USER_FOLDERS)
+    return LabeledNames("user names", "user", (_PATHS, _HOMES, *_LABELED), folder_patterns=_USER_FOLDERS)
 
 
-def accounts() -> PeopleNames:
+def accounts() -> LabeledNames:
     """The kind of accounts that jobs are billed to."""
-    return PeopleNames("accounts", "account", _ACCOUNTS)
+    return LabeledNames("accounts", "account", _ACCOUNTS)
 
 
-def clusters() -> PeopleNames:
+def clusters() -> LabeledNames:
     """The kind of Slurm cluster names."""
     patterns = (
         re.compile(rf"\b(?:ClusterName|SLURM_CLUSTER_NAME)[ \t]?=[ \t]?{_NAME}"),
         re.compile(rf"[\"']cluster(?:_name)?[\"'][ \t]*:[ \t]*[\"']{_NAME}[\"']"),
     )
-    return PeopleNames("clusters", "cluster", patterns)
+    return LabeledNames("clusters", "cluster", patterns)
 
 
 class OwnerWords(NameKind):
-    """Words named by the owner, case-insensitive and also within words."""
+    """Words given with ``--redact-also``, case-insensitive and also within words."""
 
     name = "words given"
 

@@ -185,7 +185,7 @@ def _unmeasured_gpus(activity: GpuActivity, health: HardwareHealth, run: Run) ->
     if sampled is not None:
         measured &= gpus_sampled(sampled, end - last_s, end)
     grid = next(iter(activity.grids.values()))
-    instances = any(mig for (mig,) in grid.labels("mig"))  # which are counted, not GPUs
+    instances = any(mig for (mig,) in grid.labels("mig"))  # MIG: instances are counted instead of GPUs
     n_gpus = max(0 if instances else run.n_gpus or 0, len(activity.gpus))
     if len(measured) >= n_gpus:
         return None

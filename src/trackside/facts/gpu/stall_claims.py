@@ -258,9 +258,8 @@ def _outliers(
     count, nobody = int(users.sum()), np.zeros(len(users), dtype=bool)
     if count < 2:
         return nobody, ""
-    others_wait = spinning.any() or (
-        working.any() and activity.basis == "utilization"
-    )  # which does not distinguish them
+    # Utilization does not distinguish work from spinning.
+    others_wait = spinning.any() or (working.any() and activity.basis == "utilization")
     silent_groups: tuple[tuple[Flags, OutlierSign], ...] = ((cold, "cold"), (unsampled, "gone"))
     for flags, sign in silent_groups:
         if flags.any() and others_wait and 2 * int(flags.sum()) <= count:

@@ -74,7 +74,7 @@ def death_account(
 
 
 def _by_signal(deaths: Deaths, kills: OomKills, memory: HostMemory, ending: Ending) -> DeathAccount | None:
-    """By reports of a fatal signal that nothing else explains."""
+    """The death as reports of a fatal signal show it, if nothing else explains them."""
     report, oom_report, bad_end = deaths.report, kills.report, ending.abnormal
     if report is None:
         return None
@@ -93,7 +93,7 @@ def _by_signal(deaths: Deaths, kills: OomKills, memory: HostMemory, ending: Endi
 
 
 def _by_oom_line(kills: OomKills, memory: HostMemory, ending: Ending) -> DeathAccount | None:
-    """By a log line of the kernel, Slurm or Ray that the run ran out of host memory."""
+    """The death as a log line about host memory shows it: of the kernel, Slurm or Ray."""
     oom_report = kills.report
     if oom_report is None:
         return None
@@ -129,8 +129,8 @@ def _by_oom_count(deaths: Deaths, memory: HostMemory, ending: Ending, run: Run, 
 
 
 def _by_lost_worker(deaths: Deaths) -> DeathAccount | None:
-    """By a parent, Ray or a pool whose worker disappeared without a message, if nothing explains it; the signal is
-    unknown."""
+    """The death of a worker that its parent, Ray or a pool lost without a message, if nothing explains it; the signal
+    is unknown."""
     if deaths.raised or deaths.evidence["timeouts"] or deaths.memory:
         return None
     exits, raised = deaths.evidence["exits"], deaths.exceptions.frame
@@ -144,7 +144,8 @@ def _by_lost_worker(deaths: Deaths) -> DeathAccount | None:
 
 
 def _by_record(deaths: Deaths, kills: OomKills, memory: HostMemory, ending: Ending) -> DeathAccount | None:
-    """By the scheduler's records alone, if no exception explains the end and nobody else ended the run."""
+    """The death as the scheduler's records alone show it, if no exception explains the end and nobody else ended the
+    run."""
     job, jobs, steps = ending.job, ending.jobs, kills.steps
     if deaths.raised or job is None or job.get("state") in CUT_SHORT or job.get("state") == "COMPLETED":
         return None

@@ -65,7 +65,7 @@ class GpuMemoryErrors:
 
     @cached_property
     def survived(self) -> Claim | None:
-        """That the last error was handled: training, or the run's own end, came after it."""
+        """The claim that the last error was handled: training, or the run's own end, came after it."""
         ends = self.ending.ends.where(lambda row: row.get("status") != "aborted")
         if self.unhandled:
             after = last_after(self.unhandled[-1], ends.events)
@@ -110,8 +110,8 @@ class GpuMemoryErrors:
         return tuple(claims)
 
     def in_pieces(self, share: float) -> Claim | None:
-        """That the allocator had reserved but not used more than a share of the GPU's memory, if that would have been
-        enough."""
+        """The claim that the allocator had reserved but not used more than a share of the GPU's memory, if that would
+        have been enough."""
         spare = self.bytes("reserved_bytes") - self.bytes("allocated_bytes")
         if "allocated_bytes" not in self.sizes or spare < self.bytes("requested_bytes"):
             return None
@@ -120,7 +120,7 @@ class GpuMemoryErrors:
         return MEMORY_FRAGMENTED(reserved=self.sizes["reserved_bytes"], allocated=self.sizes["allocated_bytes"])
 
     def neighbor(self, share: float) -> Claim | None:
-        """That other processes used more than a share of the GPU's memory."""
+        """The claim that other processes used more than a share of the GPU's memory."""
         total = self.bytes("total_bytes")
         if not total or self.bytes("other_process_bytes") <= share * total:
             return None

@@ -27,7 +27,7 @@ class LauncherRestarts:
     ended_badly: bool
 
     def restart_claims(self, failure: Event) -> tuple[Claim, ...]:
-        """That the workers were restarted after a failure and logged steps followed; empty if not."""
+        """The claims that the workers were restarted after a failure and logged steps followed; empty if not."""
         if isinstance(self.trajectory, Missing):
             return ()
         restart = next((row for row in self.frame.events if follows(row, failure)), None)

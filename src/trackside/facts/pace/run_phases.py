@@ -48,7 +48,7 @@ class RunPhases:
 
     @cached_property
     def phases(self) -> tuple[RunPhase, ...]:
-        """By logged steps, else by GPU work; empty if neither is available."""
+        """The phases by logged steps, else by GPU work; empty if neither is available."""
         if self.window is None:
             return ()
         if len(self.steps) > 1:
@@ -99,10 +99,11 @@ def _by_steps(times: Sequence[float], window: TimeRange) -> Iterator[RunPhase]:
 
 
 def _by_gpus(activity: GpuActivity, window: TimeRange) -> Iterator[RunPhase]:
-    """By sampled time ranges; nothing is reported where samples are missing for long."""
+    """The phases by sampled time ranges; nothing is reported where samples are missing for long."""
     min_gap_s = MIN_PAUSE_SHARE * (window[1] - window[0])
     work = _join(_clipped(activity, activity.active, window), min_gap_s)
-    name = "GPUs busy" if activity.basis == "utilization" else "GPUs at work"  # which proves no work
+    # Utilization does not prove work.
+    name = "GPUs busy" if activity.basis == "utilization" else "GPUs at work"
     sampled: Flags = np.logical_or.reduce(activity.known, axis=0)
     for start, end in _join(_clipped(activity, sampled, window), max(min_gap_s, activity.step)):
         edge = start

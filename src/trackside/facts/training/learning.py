@@ -156,9 +156,8 @@ def _loss(row: Event) -> float | None:
     loss, gradient = numeric_field(row, "loss"), numeric_field(row, "grad_norm")
     if loss == 0 and gradient is not None and math.isnan(gradient):
         return math.nan
-    dropped = (
-        row.parser == "megatron" and numeric_field(row, "skipped") == 0
-    )  # it prints no loss that is not above zero
+    # Megatron prints a loss only if it is above zero.
+    dropped = row.parser == "megatron" and numeric_field(row, "skipped") == 0
     return math.nan if loss is None and (dropped or (numeric_field(row, "nan_iterations") or 0) > 0) else loss
 
 
@@ -280,7 +279,7 @@ class Trajectory:
 
     @cached_property
     def learned(self) -> tuple[Claim, ...]:
-        """That the loss fell, if its level is meaningful."""
+        """The claim that the loss fell, if its level is meaningful."""
         curve = self.curve
         if len(curve.rows) < 2 or not curve.level_has_meaning or not curve.fell:
             return ()

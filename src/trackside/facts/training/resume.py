@@ -88,7 +88,7 @@ class Resume:
 
     @property
     def no_load(self) -> Claim:
-        """That no load message counts."""
+        """The claim that no load was reported, or none that counts."""
         return (LOADS_CONTRADICTED if self.loads else NO_LOAD_REPORTED)(count=self.loads.reduce("count"))
 
     @cached_property
@@ -110,9 +110,9 @@ class Resume:
     @cached_property
     def requested(self) -> tuple[Claim, ...]:
         """The first request line, whatever it names."""
-        return tuple(self.asks(row) for row in self.requests.events[:1])
+        return tuple(self.request_claim(row) for row in self.requests.events[:1])
 
-    def asks(self, row: Event) -> Claim:
+    def request_claim(self, row: Event) -> Claim:
         """The claim for one of ``requests``."""
         return RESUME_REQUESTED(line=self.requests.value(row, "text"))
 
