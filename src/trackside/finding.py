@@ -122,7 +122,7 @@ class Finding:
     missing: tuple[str, ...] = ()
     collect: tuple[str, ...] = ()
     latent: bool = False
-    """A condition worth flagging that did not end this run: a warning, never the primary."""
+    """Whether it is a condition worth flagging that did not end this run: a warning, never the primary."""
     planes: tuple[Plane, ...] = ()
     confidence: float | None = None
     role: Role = "fault"

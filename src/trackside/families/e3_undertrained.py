@@ -12,8 +12,9 @@ steps than planned.
 
 Not this when
 -------------
-The log prints a point every few steps: steps count, not lines. The run failed or was stopped. The job
-evaluates, predicts or is named a smoke test: then few steps are intended, and the finding says so.
+The log prints few points because it prints one every many steps: steps are counted, not lines. The run failed or
+was stopped. The job evaluates, predicts or is named a smoke test: then few steps are intended, and the finding
+says so.
 
 Impact
 ------

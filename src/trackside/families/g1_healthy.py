@@ -263,8 +263,8 @@ def _certainty(
     """More than possible needs the end, learning, and a log without unknown errors; established also needs GPU work and
     clean hardware."""
     complete = training is not None and training.is_complete
-    seen = end.good is not None or (complete and end.bad is None)
-    if not seen or unread.rows or not (learning.loss_fell or learning.evaluations.fell):
+    has_good_end = end.good is not None or (complete and end.bad is None)
+    if not has_good_end or unread.rows or not (learning.loss_fell or learning.evaluations.fell):
         return Certainty.POSSIBLE
     fell_enough = (
         learning.loss_fell and learning.loss is not None and len(learning.loss.curve.finite) >= limits.min_losses

@@ -39,9 +39,8 @@ def vega() -> str:
     import vl_convert
 
     bundle = vl_convert.javascript_bundle(SNIPPET)
-    wrapped = (
-        f"(()=>{{{bundle}}})();"  # the function scope keeps its thousands of short names out of the page's globals
-    )
+    # The function scope keeps its thousands of short names out of the page's globals.
+    wrapped = f"(()=>{{{bundle}}})();"
     script = wrapped.replace("</script", "<\\/script").replace("<!--", "<\\!--").encode()
     write_cache_file(cached, hashlib.sha256(script).hexdigest().encode() + b"\n" + script)
     return script.decode()

@@ -14,7 +14,7 @@ class GpuLost(SimulatedFault):
     """Xid 79: no more samples of that GPU; its process fails or never returns from the driver."""
 
     hangs: bool = False
-    """The process is stuck in the driver; its peers wait."""
+    """Whether the process is stuck in the driver; its peers wait."""
     drain: bool = True
 
     def apply(self, sim: Simulation) -> None:

@@ -14,7 +14,7 @@ class Preempt(SimulatedFault):
     """PREEMPTED or REQUEUED, back to the queue, and a second start that resumes from the last checkpoint or not."""
 
     requeue: bool = False
-    """An operator's requeue instead of a preemption."""
+    """Whether it is an operator's requeue instead of a preemption."""
     wait_s: float = 240.0
     """Seconds in the queue until it starts again."""
     returns: bool = True

@@ -15,7 +15,8 @@ from trackside.stores.metadata.errors import ArchiveError
 
 MAX_TEXT_CHARS = 500
 """Longest name in characters; the document holds it in full."""
-MAX_NODES = 20_000
+MAX_NAMES = 20_000
+"""Maximum number of nodes or GPUs in a column."""
 MAX_INTEGER = 2**31 - 1
 ColumnValues = dict[str, Any]
 
@@ -77,7 +78,7 @@ def text(value: str | None) -> str | None:
 def texts(values: Iterable[str]) -> list[str]:
     """The distinct texts, in order."""
     distinct = dict.fromkeys(clean for value in values if (clean := text(value)))
-    return list(distinct)[:MAX_NODES]
+    return list(distinct)[:MAX_NAMES]
 
 
 def finite_or_none(value: float | None) -> float | None:
