@@ -26,7 +26,7 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 CODE = re.compile(r"`([^`\n]+)`")
 COMMAND = re.compile(r"(?:\$ |^)(?:\S*/bin/)?(trackside(?: .*)?)$")
 """A command line, after a prompt or at the start."""
-PLACEHOLDER = re.compile(r"\b(?:x9_)?name\.\w+$|\b[A-Z]{3,}\b(?!\.)")
+PLACEHOLDER = re.compile(r"\b(?:(?:test_)?x9_)?name\.\w+$|\b[A-Z]{3,}\b(?!\.)")
 """A placeholder in a path, such as ``name.py`` or ``FAMILY``."""
 AGENT_COMMANDS = ("run", "check", "config")
 GENERATED = re.compile(r"docs/(?:families|facts)/|docs/(?:metrics|http-api|accuracy)\.md$")

@@ -94,7 +94,7 @@ def http_page() -> str:
             for field, item in schemas[name]["properties"].items()
         ]
         lines.append("")
-    return "\n".join([*lines, "Generated from `trackside.serve.api` by `make docs`.", ""])
+    return "\n".join([*lines, "Generated from `trackside.serve.api` by `make pages`.", ""])
 
 
 def _fill_placeholders(intro: str) -> str:

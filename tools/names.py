@@ -18,10 +18,11 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("src", "tools", "bench", "lab", "tests")
 
 VAGUE = {
-    "asked", "begun", "each", "found", "given", "gone", "held", "kept", "met", "mine", "placed", "said", "seen",
+    "asked", "begun", "each", "found", "given", "gone", "held", "kept", "lasted", "met", "mine", "placed", "said", "seen",
     "spent", "stood", "taken", "theirs", "told", "wanted",
 }  # fmt: skip
-"""Variables, parameters, attributes and functions that do not say what they hold or return."""
+"""Variables, parameters, keyword arguments, attributes and functions that do not say what they hold or return. A keyword
+argument of a sentence is also the name of its placeholder."""
 PARTICIPLES = {
     "Beyond", "Found", "Given", "Held", "Kept", "Left", "Lost", "Read", "Seen", "Sent", "Spent", "Spoken", "Stood",
     "Taken", "Told", "Written",
@@ -72,6 +73,8 @@ def bound_names(tree: ast.AST) -> Iterator[tuple[int, str, str]]:
                 yield node.lineno, "parameter", node.arg
             case ast.Name(ctx=ast.Store()):
                 yield node.lineno, "variable", node.id
+            case ast.keyword(arg=str(name)):
+                yield node.value.lineno, "keyword", name
             case ast.Attribute(ctx=ast.Store()):
                 yield node.lineno, "attribute", node.attr
             case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):

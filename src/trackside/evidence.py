@@ -80,7 +80,8 @@ class MissingAnswer(Missing):
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The rows that answer a query, in time and file order; an empty frame means that there are none.
+    """The rows that answer a query, in time and file order. An empty frame proves that there are none only if
+    ``covered`` is not empty.
 
     A frame knows its query and store, so that every value taken from it carries its citation.
     """
@@ -231,7 +232,8 @@ class Evidence:
     answers: Mapping[str, Answer]
 
     def __getitem__(self, name: str) -> Frame:
-        """The rows of a query; an empty frame if it has no answer (check :meth:`missing` before concluding)."""
+        """The rows of a query. An empty frame may also mean that the query has no answer: before concluding anything
+        from it, check :meth:`missing`, or name the query in the ``needs`` of the fact."""
         answer = self.answers[name]
         return answer if isinstance(answer, Frame) else Frame(answer.query, "none")
 

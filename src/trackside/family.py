@@ -55,9 +55,9 @@ class Family:
     cost_kind: CostKind = "work"
     role: Role = "fault"
     absence_based: bool = False
-    """The evidence is what a log does not contain: an incomplete log cannot show it."""
+    """Whether the evidence is what a log does not contain: an incomplete log cannot show it."""
     often_from_start: bool = False
-    """Runs may have the fault from their start: then ``since`` is only the start of the judged period."""
+    """Whether runs may have the fault from their start: then ``since`` is only the start of the judged period."""
     example: tuple[str, str] | None = None
     """A typical case: (scenario of the simulator, chart that shows it best)."""
     doc: str = field(default="", compare=False)

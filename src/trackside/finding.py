@@ -25,7 +25,8 @@ class Outcome(enum.StrEnum):
 
 
 class Certainty(enum.StrEnum):
-    """How strong the evidence is: one strong witness or two planes; one plane; a hint."""
+    """How strong the evidence is. Established: one strong witness, or two planes. Supported: one plane. Possible: a
+    hint."""
 
     ESTABLISHED = "established"
     SUPPORTED = "supported"
@@ -52,7 +53,7 @@ class Sentence:
         return Claim(self, values)
 
     def template(self, running: bool = False) -> str:
-        """The template for a run that has not ended, or has."""
+        """The template: of a run that has not ended if ``running``, else of one that has."""
         return self.running or self.text if running else self.text
 
 
@@ -121,7 +122,7 @@ class Finding:
     missing: tuple[str, ...] = ()
     collect: tuple[str, ...] = ()
     latent: bool = False
-    """A condition worth flagging that did not end this run: a warning, never the primary."""
+    """Whether it is a condition worth flagging that did not end this run: a warning, never the primary."""
     planes: tuple[Plane, ...] = ()
     confidence: float | None = None
     role: Role = "fault"

@@ -453,7 +453,7 @@ class TestBundles:
     def test_a_leak_is_refused_and_nothing_is_written(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """The check of the written bundle does not depend on the code that replaces."""
         folder = self.folder(tmp_path)
-        monkeypatch.setattr("trackside.bundle.redact.people.PeopleNames.redact", lambda self, text: text)
+        monkeypatch.setattr("trackside.bundle.redact.people.LabeledNames.redact", lambda self, text: text)
         with pytest.raises(NotBundled, match=r"still contains originals of: .*user-1 \(user names\)"):
             redacted_bundle(folder, tmp_path / "run.tsb")
         assert not (tmp_path / "run.tsb").exists()

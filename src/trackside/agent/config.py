@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trackside.agent.delivery.loki_push import LokiOptions
-from trackside.agent.delivery.receiver import FIXED, ReceiverOptions
+from trackside.agent.delivery.receiver import NOT_CONFIGURABLE, ReceiverOptions
 from trackside.agent.delivery.remote_write import RemoteWriteOptions
 from trackside.agent.delivery.spool import SpoolOptions
 from trackside.agent.node import LocalNode, hostname
@@ -114,7 +114,7 @@ def sections() -> list[Section]:
         parts = (run_options,) if source.options is None else (run_options, source.options)
         tables.append(Section(COLLECT + source.id, parts, prefix=PREFIX))
     for name, part in (("send.remote_write", RemoteWriteOptions), ("send.loki", LokiOptions)):
-        tables.append(Section(name, (part, ReceiverOptions), FIXED, inner="receiver", prefix=PREFIX))
+        tables.append(Section(name, (part, ReceiverOptions), NOT_CONFIGURABLE, inner="receiver", prefix=PREFIX))
     tables.append(Section("spool", (SpoolOptions,), prefix=PREFIX))
     return tables
 

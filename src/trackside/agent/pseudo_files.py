@@ -19,7 +19,7 @@ PAGE_BYTES = 4096
 MAX_ENVIRON_BYTES = 256 << 10
 _STEP_BYTES = 64 << 10
 _READ_BYTES = 32 << 10
-"""Bytes per read of :func:`once`. For files this small, the kernel returns less only at the end of the file."""
+"""Bytes per read of :func:`read_file`. For files this small, the kernel returns less only at the end of the file."""
 _DIGITS = re.compile(rb"[0-9]{1,20}\Z")
 _OCTAL = re.compile(r"\\([0-3][0-7]{2})")
 GONE = frozenset({errno.ENOENT, errno.ENODEV, errno.ENXIO, errno.ESRCH, errno.ESTALE})

@@ -107,7 +107,7 @@ class Context:
     """A folder that outlives the agent, where a source saves how far it has read, in a file such as ``ID.json``; None:
     there is no such folder."""
     newest: Callable[[], Mapping[str, Sequence[Sample]]] = dict
-    """AgentSource id -> samples of its last reading, for every working source, including this one."""
+    """Source id -> samples of its last reading, for every working source, including this one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ def state_folder(path: Path) -> Path | None:
     return None
 
 
-def write_atomic(path: Path, data: bytes) -> None:
+def replace_file(path: Path, data: bytes) -> None:
     """Replace a file atomically: after a crash it has the old or the new contents. Raises OSError."""
     temporary = path.with_suffix(".new")
     temporary.write_bytes(data)

@@ -36,7 +36,7 @@ class FileParts:
 
 
 def parts_to_keep(events: Iterable[Event], queries: Iterable[str]) -> Mapping[str, FileParts]:
-    """By file, the parts to keep: those of events, and those of citations, given as query texts."""
+    """File -> the parts to keep: those of events, and those of citations, given as query texts."""
     spots_by_path: dict[str, FileParts] = defaultdict(FileParts)
     for event in events:
         position, kept_parts = event.at, spots_by_path[event.at.path]

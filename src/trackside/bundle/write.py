@@ -63,7 +63,7 @@ class BundleOptions:
     extra_words: tuple[str, ...] = ()
     force: bool = False
     despite: bool = False
-    """For live runs: write the bundle even if the verdict differs."""
+    """Whether to write the bundle of a live run even if the verdict differs."""
     notes: tuple[str, ...] = ()
     """Notes for the manifest."""
     missing: tuple[Input, ...] = ()

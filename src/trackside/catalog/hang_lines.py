@@ -143,7 +143,7 @@ def thread_line(subject: LineSubject, thread: ThreadStack) -> str:
         for call in thread.calls[:MAX_FRAMES]
     )
     location = f" at {thread.place}" if thread.place else ""
-    native = "; ".join(_word(name_, _MAX_NAME_CHARS) for name_ in thread.native[:MAX_NATIVE_FRAMES])
+    native = "; ".join(_word(function, _MAX_NAME_CHARS) for function in thread.native[:MAX_NATIVE_FRAMES])
     return f'{subject} thread {thread.tid} "{name}" {thread.doing}{location}: {frames}' + (
         f" | native: {native}" if native else ""
     )

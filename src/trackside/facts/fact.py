@@ -85,13 +85,14 @@ def fact(
         kind = _fact_type(hints["return"])
         if kind in _DERIVATIONS:
             raise TypeError(f"{kind.__name__} is derived twice: by {_DERIVATIONS[kind].derive} and {derive}")
-        for name, declared, accepted in (
-            ("asks", bool(asks), Evidence in hints.values()),
-            ("limits", limits is not None, "limits" in hints),
+        for name, parameter, declared, accepted in (
+            ("queries", "evidence: Evidence", bool(asks), Evidence in hints.values()),
+            ("limits", "limits: Limits", limits is not None, "limits" in hints),
         ):
-            if declared != accepted:
-                cause = "the function has no parameter for them" if declared else "@fact does not declare them"
-                raise TypeError(f"{kind.__name__}: {name} cannot be passed: {cause}")
+            if declared and not accepted:
+                raise TypeError(f"{kind.__name__}: {derive.__name__} has no parameter `{parameter}` for its {name}")
+            if accepted and not declared:
+                raise TypeError(f"{kind.__name__}: {derive.__name__} has `{parameter}`, but @fact declares no {name}")
         _DERIVATIONS[kind] = Derivation(kind, derive, asks or {}, needs, limits, lazy)
         return derive
 

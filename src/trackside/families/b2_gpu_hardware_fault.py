@@ -203,7 +203,7 @@ def _is_firmware_fault(faults: Sequence[HardwareFault]) -> bool:
 
 
 def _tool_claim(reports: HardwareReports, faults: Sequence[HardwareFault]) -> list[Claim]:
-    """That the first Xid names a management tool: its calls may meet a fault that touched no job."""
+    """The claim that the first Xid names a management tool: its calls may meet a fault that touched no job."""
     rows = [fault.row for fault in faults if isinstance(fault.row, Event) and fault.sign == "xid"]
     if not rows or not str(rows[0].get("process")).startswith(TOOL_PROCESSES):
         return []

@@ -246,8 +246,8 @@ def _culprit(
 def _headline(
     is_collective: bool, machine: Claim | None, trigger: Trigger | None, code_line: Value | None, count: int
 ) -> Claim:
-    """By the reason, if it is known: the machine's or the ranks' own. ``code_line``: where the awaited rank stays;
-    ``count``: how many ranks the others wait for, 0 if unknown."""
+    """The headline by the reason, if it is known: the machine's or the ranks' own. ``code_line``: where the awaited
+    rank stays; ``count``: how many ranks the others wait for, 0 if unknown."""
     if not is_collective:
         return STOPPED_AT_ONCE()
     if machine is not None and machine.sentence in MACHINE_HEADLINES:

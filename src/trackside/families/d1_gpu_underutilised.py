@@ -264,7 +264,8 @@ def _finding(
 
 
 def _headline(share: WaitShare | None, starved: bool, busy: Value | None) -> Claim:
-    """By the share of the steps that waits for data, else by the share of time in which the GPUs are busy."""
+    """The headline by the share of the steps that waits for data, else by the share of time in which the GPUs are
+    busy."""
     if starved and share is not None:
         return STARVED_FOR(share=share.share)
     if busy is None:

@@ -169,7 +169,7 @@ def _by_gpus(slow: Maybe[SlowGpus], leader: Maybe[LeaderWork], run: Run, limits:
     if leader.pause is not None:
         return leader.pause
     share = (group.end - group.start) / slow.duty.seconds
-    own_work = share < limits.lasting_share and leader.leads  # it may do for all what only one has to do
+    own_work = share < limits.lasting_share and leader.leads  # rank 0 may do the work of all
     certainty = Certainty.POSSIBLE if own_work else _certainty(group, limits)
     lag = LaggingRanks(
         ranks_of_gpus(run, group.gpus), group.gpus, group.claims, group.start + slow.activity.step, None, share

@@ -233,7 +233,7 @@ def _headline(shape: LossShape, variant: str) -> Claim:
 
 
 def _machine_claims(ending: Ending, activity: Maybe[GpuActivity]) -> list[Claim]:
-    """That the run ended well, and that its GPUs worked: a run of some minutes may be mostly start-up."""
+    """The claims that the run ended well, and that its GPUs worked: a run of some minutes may be mostly start-up."""
     end_claims = [] if ending.completed is None else [ENDED_WELL(state=ending.completed)]
     grid = activity.grid("sm") if isinstance(activity, GpuActivity) else None
     sm = grid.value("median") if grid is not None else None

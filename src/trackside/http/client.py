@@ -299,7 +299,7 @@ class HttpClient:
         if isinstance(error, (ReadTimeoutError, TimeoutError)):
             return SourceUnavailable(
                 "timeout",
-                f"{request.url} did not answer within {timeout:g} s; raise timeout_s or {self.options.lighter}",
+                f"{request.url} did not answer within {timeout:g} s; raise timeout_s or {self.options.slow_remedy}",
             )
         if isinstance(error, LocationParseError):
             return SourceUnavailable("refused", f"{self.name} is not a valid URL")

@@ -30,7 +30,7 @@ class HttpOptions:
     exact: ClassVar[bool] = False
     """Whether the URL is used exactly as given, parameters included; otherwise request paths are appended to it."""
     user_agent: ClassVar[str] = "trackside"
-    lighter: ClassVar[str] = "ask for less"
+    slow_remedy: ClassVar[str] = "ask for less"
     """Advice in the error for a server that is too slow."""
     down_s: ClassVar[float] = 5.0
     """After all retries failed to reach the server, other requests fail at once for this many seconds."""

@@ -14,7 +14,7 @@ def named_frameworks(line: Line) -> set[str]:
     return names
 
 
-def _names(framework: str, regex: bytes) -> Pattern:
+def _mention_pattern(framework: str, regex: bytes) -> Pattern:
     def parse(line: Line) -> None:
         named_frameworks(line).add(framework)
 
@@ -40,4 +40,4 @@ _BANNERS = {
 }
 
 PARSER = Parser("frameworks", "names of libraries in a log", "framework")
-PARSER.patterns.extend(_names(name, regex) for name, regex in (*_PACKAGES.items(), *_BANNERS.items()))
+PARSER.patterns.extend(_mention_pattern(name, regex) for name, regex in (*_PACKAGES.items(), *_BANNERS.items()))

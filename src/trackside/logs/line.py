@@ -35,7 +35,7 @@ HEADED = re.compile(
 
 @dataclass(slots=True)
 class FileContext:
-    """Facts that all lines of a file share while it is scanned."""
+    """What all lines of a file share while it is scanned."""
 
     path: str
     plane: Plane = "log"

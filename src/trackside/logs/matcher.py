@@ -5,17 +5,13 @@ Both report the byte offset at which each match of each pattern ends. See docs/d
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import os
 import platform
 import re
-import tempfile
 from collections.abc import Sequence
 from importlib.metadata import version
-from pathlib import Path
 from typing import Protocol
 
+from trackside.cache import cache_file, write_cache_file
 from trackside.logs.pattern import Pattern
 
 Hit = tuple[int, int]
@@ -24,21 +20,6 @@ Hit = tuple[int, int]
 
 MIN_CACHED_PATTERNS = 100
 """From this many patterns on, compiling takes long enough (0.4 s for 250) to cache the result."""
-
-
-def cache_file(key: str) -> Path:
-    """The path of a compiled database in the user's cache folder; its name is a hash of all that it depends on."""
-    folder = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(folder, "trackside", hashlib.sha256(key.encode()).hexdigest()[:32] + ".hyperscan")
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a whole file or nothing; a cache that cannot be written costs only time."""
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-            file.write(data)
-        os.replace(file.name, path)
 
 
 class Matcher(Protocol):
@@ -57,7 +38,7 @@ class HyperscanMatcher:
 
         flags = [hyperscan.HS_FLAG_CASELESS if pattern.caseless else 0 for pattern in patterns]
         expressions = [pattern.regex for pattern in patterns]
-        cached_file = cache_file(repr((version("hyperscan"), platform.machine(), expressions, flags)))
+        cached_file = cache_file(repr((version("hyperscan"), platform.machine(), expressions, flags)), ".hyperscan")
         try:
             if not cached:
                 raise FileNotFoundError
@@ -67,7 +48,7 @@ class HyperscanMatcher:
             self._database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
             self._database.compile(expressions=expressions, ids=list(range(len(patterns))), flags=flags)
             if cached and len(patterns) >= MIN_CACHED_PATTERNS:
-                write_atomically(cached_file, hyperscan.dumpb(self._database))
+                write_cache_file(cached_file, hyperscan.dumpb(self._database))
 
     def hits(self, buffer: bytes) -> list[Hit]:
         """See :class:`Matcher`."""

@@ -126,7 +126,7 @@ class TracebackReader:
     shaped: bool = False
     """Whether lines with that shape came."""
     labeled: bool = False
-    """Torch's excepthook labels each line: all lines with the label belong to the exception."""
+    """Whether torch's excepthook labels each line: all lines with the label belong to the exception."""
     in_summary: bool = False
     group: bool = False
     state: TracebackState = TracebackState.FRAMES

@@ -126,7 +126,7 @@ def series_numbers(
 def _series_number(measurements: Measurements, name: str, labels: Mapping[str, str], position: Position) -> int:
     translation = translate_heading(name, labels)
     if translation is None:
-        return measurements.series(name, labels, position.line)  # which counts it as unknown
+        return measurements.series(name, labels, position.line)  # counted as unknown
     return measurements.add_translated(name, translation, position)
 
 

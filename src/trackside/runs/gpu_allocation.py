@@ -124,7 +124,7 @@ def _of_group(
 
 
 def _by_use(free: Sequence[Unit], n_gpus: int | None, used: Mapping[Unit, GpuUse]) -> tuple[AbstractSet[Unit], GpusBy]:
-    """By memory that was allocated and freed with the run; else every GPU that no other job used."""
+    """The run's GPUs by memory that was allocated and freed with the run; else every GPU that no other job used."""
     of_run = {unit for unit in free if used.get(unit) == "mine"}
     not_of_others = {unit for unit in free if used.get(unit) != "other"}
     if n_gpus is None:

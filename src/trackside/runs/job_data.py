@@ -125,21 +125,21 @@ class _Finder:
         location = self._locator.locate(job)
         run = location.run
         duplicate_ids = self._pushed_duplicates(location)
-        logs = [input_ for input_ in location.logs if input_.path in {*run.log_paths, *run.parent_log_paths}]
-        logs = [input_ for input_ in logs if input_.id not in duplicate_ids]
-        read_ids = {input_.id for input_ in logs}
-        others = [input_ for input_ in location.logs if input_.id not in read_ids | duplicate_ids]
+        logs = [log for log in location.logs if log.path in {*run.log_paths, *run.parent_log_paths}]
+        logs = [log for log in logs if log.id not in duplicate_ids]
+        read_ids = {log.id for log in logs}
+        others = [log for log in location.logs if log.id not in read_ids | duplicate_ids]
         home = [input_ for input_ in self._inputs if input_.id in location.home]
         small = len(home) <= MAX_WHOLE_INPUTS and sum(map(_row_count, home)) <= MAX_WHOLE_ROWS
         events, records = self._conditions(location, home, read_ids, small)
-        data = JobData(run.id or job, paths=tuple(input_.path for input_ in others))
-        data.home = frozenset(input_.path for input_ in location.logs if input_.id in location.home)
+        data = JobData(run.id or job, paths=tuple(log.path for log in others))
+        data.home = frozenset(log.path for log in location.logs if log.id in location.home)
         row_inputs = self._fill(data.store, events, records, location.records) | read_ids
-        for input_ in others:
-            if input_.owner is not None:
-                data.store.add_event(job_event(input_))
+        for log in others:
+            if log.owner is not None:
+                data.store.add_event(job_event(log))
         self._train(data.trajectories, logs)
-        skipped = duplicate_ids if small else duplicate_ids | {input_.id for input_ in others}
+        skipped = duplicate_ids if small else duplicate_ids | {log.id for log in others}
         data.inputs = [
             input_.row
             for input_ in self._inputs
@@ -186,7 +186,7 @@ class _Finder:
             records += f" OR input IN ({_numbers(at_home)})"
         else:
             events += "))"
-            folders = {folder_of(input_.path) for input_ in location.logs if input_.id in read_ids}
+            folders = {folder_of(log.path) for log in location.logs if log.id in read_ids}
             long_names = [name for name in location.ids if len(name) >= 3]
             near_inputs = {
                 input_.id

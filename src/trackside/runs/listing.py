@@ -51,9 +51,9 @@ def listing(snapshot: Snapshot) -> list[RunSummary]:
     activity = _NodeActivity(snapshot)
     collective_inputs = [input_ for input_ in locator.inputs if "collective" in input_.planes]
     summaries = [_summary(job, activity, collective_inputs) for job in jobs]
-    summaries += [input_ for input_ in activity.labeled.values() if jobs.find(input_.id) is None]
+    summaries += [summary for summary in activity.labeled.values() if jobs.find(summary.id) is None]
     summaries += _folders(locator.inputs, free_logs)
-    return sorted(summaries, key=lambda input_: (input_.start is None, input_.start or 0.0, input_.id))
+    return sorted(summaries, key=lambda summary: (summary.start is None, summary.start or 0.0, summary.id))
 
 
 def _summary(job: Job, activity: _NodeActivity, collective_inputs: Sequence[StoredInput]) -> RunSummary:
@@ -69,7 +69,7 @@ def _summary(job: Job, activity: _NodeActivity, collective_inputs: Sequence[Stor
     planes |= {"collective"} if any(folder_of(input_.path) in folders for input_ in collective_inputs) else set()
     gpus, name = last.get("n_gpus"), job.first("name")
     ordered = tuple(plane for plane in _ORDER if plane in planes)
-    if not job.rows and from_metrics is not None:  # its logs alone tell none of it
+    if not job.rows and from_metrics is not None:  # the logs of a job have no nodes, times or GPUs
         return replace(from_metrics, id=job.id, planes=ordered)
     return RunSummary(
         job.id,
@@ -149,7 +149,7 @@ class _NodeActivity:
                 FROM {spans} p JOIN {series} s USING (series) WHERE p.count > 0 AND s.job IS NOT NULL GROUP BY s.job"""
             )
         }
-        """By job label: what the metrics show."""
+        """Job label -> what the metrics show."""
 
     def from_labels(self, names: Collection[str]) -> RunSummary | None:
         """What the metrics show of a job, under any of its ids."""
@@ -169,7 +169,7 @@ class _NodeActivity:
 
 
 def _stretches(snapshot: Snapshot, source: str) -> Mapping[str, list[_HourRange]]:
-    """By host, the stretches of hours without a gap, in order; ``source``: SQL for host, begin, stop, in any order."""
+    """Host -> the stretches of hours without a gap, in order; ``source``: SQL for host, begin, stop, in any order."""
     before = "PARTITION BY host ORDER BY begin, stop ROWS BETWEEN UNBOUNDED PRECEDING AND"
     rows = snapshot.rows(
         f"""SELECT host, min(begin) AS begin, max(stop) FROM (

@@ -82,7 +82,7 @@ class Locator:
         self._snapshot, self._known_paths, self._owners = snapshot, frozenset(known_paths), owners
         self.inputs = inputs_of(snapshot)
         self._logs = [input_ for input_ in self.inputs if input_.is_log]
-        self._numbers_of = {input_.id: frozenset(re.findall(r"\d{1,10}", input_.path)) for input_ in self._logs}
+        self._numbers_of = {log.id: frozenset(re.findall(r"\d{1,10}", log.path)) for log in self._logs}
 
     def locate(self, job: str) -> JobLocation:
         """A job by any spelling of its id. Raises SeveralRuns or NoSuchRun."""
@@ -165,9 +165,7 @@ class Locator:
         root_of = {input_.id: input_.root for input_ in self.inputs}
         roots = {root_of.get(input_) for input_, *_ in rows}
         folders = {record.get("work_dir") for *_, record in rows} - {None}
-        return [
-            input_ for input_ in namesakes if root_of.get(input_[0]) in roots or input_[2].get("work_dir") in folders
-        ]
+        return [row for row in namesakes if root_of.get(row[0]) in roots or row[2].get("work_dir") in folders]
 
     def _by_id(self, ids: Collection[str]) -> list[RecordRow]:
         plain = {plain_id(id_) for id_ in ids} | set(ids)

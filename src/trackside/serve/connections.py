@@ -15,7 +15,7 @@ MAX_CONNECTIONS = 4096
 too."""
 MAX_HEAD_BYTES = 64 << 10
 """Maximum bytes of a request without its body."""
-FRAMING_BYTES = 9
+MAX_RECEIVED_PER_BODY_BYTE = 9
 """Maximum bytes received per body byte, including the chunk headers."""
 HEAD_S = 20.0
 """Time limit for a request head, and for a connection without data."""
@@ -82,7 +82,7 @@ class Connection(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        self._head_bytes = max(0, self._head_bytes - FRAMING_BYTES * len(body))
+        self._head_bytes = max(0, self._head_bytes - MAX_RECEIVED_PER_BODY_BYTE * len(body))
         super().on_body(body)
 
     def on_message_complete(self) -> None:

@@ -46,7 +46,7 @@ class LineReader:
         """Path -> when it first appeared."""
 
     def sizes(self) -> Mapping[str, int]:
-        """By path, the size at which each file was read."""
+        """Path -> the size at which the file was read."""
         return {name: state.size for name, state in (self._states or {}).items()}
 
     def read(self, writer: Writer, all_: bool, within_s: float) -> Sequence[str]:

@@ -155,13 +155,13 @@ def _undecided(doc: VerdictDoc, width: int) -> Sequence[Text]:
     return [Text(_cut(with_stop(claim.text), FACT_LINES * width - width // 8)) for claim in doc.cannot_decide[:1]]
 
 
-def _more(doc: VerdictDoc, n_facts: int) -> str:
+def _more(doc: VerdictDoc, n_lines: int) -> str:
     """What was left out, and how to see it."""
-    facts = len(doc.shows) - n_facts
+    lines = len(doc.shows) - n_lines
     others = max(0, len(doc.consequences) - MAX_OTHERS) + max(0, len(doc.warnings) - MAX_OTHERS)
     defects = sum(bool(claim.cites) for claim in doc.preflight) - MAX_CAUTIONS
     parts = [f"{defects} more cautions" if defects > 1 else "1 more caution"] if defects > 0 else []
-    parts += [f"{facts} more facts" if facts > 1 else "1 more fact"] if facts > 0 else []
+    parts += [f"{lines} more lines of evidence" if lines > 1 else "1 more line of evidence"] if lines > 0 else []
     parts += [f"{others} more findings" if others > 1 else "1 more finding"] if others else []
     ruled_out, undecided = len(doc.ruled_out), len(doc.unknown)
     if not ruled_out or not undecided:

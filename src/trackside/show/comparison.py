@@ -350,7 +350,7 @@ def render(doc: ComparisonDoc, console: Console, verbose: bool = False) -> None:
         section(console, "Divergences that the setup may explain", _divergences(doc.following[:max_rows]))
         for topic, title in TOPICS.items():
             rows = [row for row in doc.rows if row.topic == topic and (verbose or row.differs)]
-            if not verbose:  # those with a time are listed as divergences
+            if not verbose:  # metrics with a time are listed as divergences
                 rows = [row for row in rows if row.seconds is None or row.topic != "metrics"]
             section(console, title, _table(rows, doc.cites, verbose, console.width))
         if not verbose:

@@ -29,11 +29,11 @@ class InjectedFault:
     """Sets of planes, each of which is sufficient to show the fault. For the gpu plane, ``full`` and ``profiling``
     mean fields that exporters do not serve by default; for logs, ``progress`` means a training loop that prints."""
     latent: bool = False
-    """Present, but not a cause of how this run went."""
+    """Whether it is present, but not a cause of how this run went."""
     halts: bool = False
-    """It ended the run."""
+    """Whether it ended the run."""
     primary: bool = False
-    """The scenario marks it as the cause, among several faults."""
+    """Whether the scenario marks it as the cause, among several faults."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,9 +108,8 @@ def live(options: SlurmOptions, job: str, environ: Mapping[str, str] = os.enviro
         )
     matching[0].follow()
     answer = matching[0].answer()
-    elsewhere = [
-        row for query in queries if query is not matching[0] for row in query.rows
-    ]  # it may have such a job too
+    # Another cluster may have a job with this id too.
+    elsewhere = [row for query in queries if query is not matching[0] for row in query.rows]
     return replace(answer, rows=(*answer.rows, *elsewhere))
 
 

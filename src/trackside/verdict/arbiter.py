@@ -48,6 +48,7 @@ def arbitrate(findings: Sequence[Finding], families: Sequence[Family]) -> Ranked
     primary = min(candidates, key=_rank)
     chain = _closure(primary.family, explains)
     others = [finding for finding in present_findings if finding is not primary and _is_fault(finding)]
+    # A cause that ranked second (a cycle of explanations, or no time) is not a consequence.
     causes = [
         finding for finding in others if primary.family in explains[finding.family] and _may_cause(finding, primary)
     ]  # a cause that ranked second (a cycle of explanations, or a time) is no consequence

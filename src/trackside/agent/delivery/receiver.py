@@ -8,8 +8,9 @@ from urllib.parse import urlsplit
 
 from trackside.http.options import HttpOptions
 
-FIXED = frozenset({"deadline_s", "retries", "concurrency", "most_bytes", "gzip"})
-"""HTTP options that are not settings of a receiver, because the spool retries for as long as needed."""
+NOT_CONFIGURABLE = frozenset({"deadline_s", "retries", "concurrency", "most_bytes", "gzip"})
+"""HTTP options that are not settings of a receiver. The spool retries for as long as needed (``deadline_s``,
+``retries``) and sends in order (``concurrency``); answers are short (``most_bytes``, ``gzip``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,8 +22,9 @@ class ReceiverOptions(HttpOptions):
 
     exact: ClassVar[bool] = True
     user_agent: ClassVar[str] = "trackside-agent"
-    lighter: ClassVar[str] = "lower batch_bytes"
+    slow_remedy: ClassVar[str] = "lower batch_bytes"
     down_s: ClassVar[float] = 0.0
+    """The spool itself waits between attempts."""
 
     deadline_s: float = float("inf")
     retries: int = 0

@@ -82,7 +82,7 @@ class Segments:
     def __init__(self, folder: Path, file_bytes: int, max_bytes: int, sync_each: bool) -> None:
         """Raises InUse, OSError."""
         self._folder, self._file_bytes, self._max_bytes, self._sync_each = folder, file_bytes, max_bytes, sync_each
-        self.files: deque[Segment] = deque()
+        self.segments: deque[Segment] = deque()
         self.lost: Counter[str] = Counter()
         self._write_fd = self._read_fd = self._position_fd = self._lock_fd = self._reading_number = -1
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -107,20 +107,22 @@ class Segments:
     def _recover(self) -> None:
         """Read the state that the last process left."""
         numbers = sorted(int(match[1]) for name in os.listdir(self._folder) if (match := _NAME.fullmatch(name)))
-        self.files.extend(map(Segment, numbers))
+        self.segments.extend(map(Segment, numbers))
         self._position_fd = os.open(self._folder / "position", _OPEN_FLAGS, 0o600)
         self.position = self._read_position()
-        while self.files and self.files[0].number < self.position[0]:  # the crash came before the file was deleted
-            self._delete(self.files.popleft())
-        self._next_number = max(self.position[0], self.files[-1].number if self.files else 0) + 1
-        if not self.files or self.files[0].number != self.position[0]:
+        while (
+            self.segments and self.segments[0].number < self.position[0]
+        ):  # the crash came before the file was deleted
+            self._delete(self.segments.popleft())
+        self._next_number = max(self.position[0], self.segments[-1].number if self.segments else 0) + 1
+        if not self.segments or self.segments[0].number != self.position[0]:
             self._reset_position()
-        for file in self.files:
-            self._measure(file, self.position[1] if file.number == self.position[0] else 0)
+        for segment in self.segments:
+            self._measure(segment, self.position[1] if segment.number == self.position[0] else 0)
 
     def _read_position(self) -> tuple[int, int]:
         """The saved position; the beginning if it is missing or damaged, so that everything is sent again."""
-        first = self.files[0].number if self.files else 0
+        first = self.segments[0].number if self.segments else 0
         data = os.pread(self._position_fd, _POSITION.size, 0)
         if len(data) == _POSITION.size:
             number, offset, crc = _POSITION.unpack(data)
@@ -129,20 +131,20 @@ class Segments:
         return first, 0
 
     def _reset_position(self) -> None:
-        self.position = (self.files[0].number if self.files else self._next_number, 0)
+        self.position = (self.segments[0].number if self.segments else self._next_number, 0)
 
-    def _measure(self, file: Segment, start: int) -> None:
+    def _measure(self, segment: Segment, start: int) -> None:
         """Fill in a file's size and item count from its record headers."""
-        descriptor = os.open(self._path(file.number), os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(self._path(segment.number), os.O_RDONLY | os.O_CLOEXEC)
         try:
             end, offset = os.fstat(descriptor).st_size, start
             while offset + _HEAD.size <= end:
                 length, _, count = _HEAD.unpack(os.pread(descriptor, _HEAD.size, offset))
                 if length > MAX_RECORD_BYTES or offset + _HEAD.size + length > end:
                     break
-                file.count += count & ~_COMPRESSED
+                segment.count += count & ~_COMPRESSED
                 offset += _HEAD.size + length
-            file.size = end
+            segment.size = end
         finally:
             os.close(descriptor)
 
@@ -152,32 +154,32 @@ class Segments:
     @property
     def size(self) -> int:
         """Bytes on disk."""
-        return sum(file.size for file in self.files)
+        return sum(segment.size for segment in self.segments)
 
     @property
     def count(self) -> int:
         """Items that are not delivered."""
-        return sum(file.count for file in self.files)
+        return sum(segment.count for segment in self.segments)
 
     # -- writing
 
     def write(self, frame: bytes, count: int, pinned: int) -> None:
         """Append a record; files after ``pinned`` are dropped if space is needed, oldest first. Raises OSError, with
         the file unchanged."""
-        if self._write_fd < 0 or (self.files[-1].size and self.files[-1].size + len(frame) > self._file_bytes):
+        if self._write_fd < 0 or (self.segments[-1].size and self.segments[-1].size + len(frame) > self._file_bytes):
             self._start_file()
         while self.size + len(frame) > self._max_bytes and self.drop(pinned, "spool_full"):
             pass
-        file, written = self.files[-1], 0
+        segment, written = self.segments[-1], 0
         try:
             while written < len(frame):
                 written += os.write(self._write_fd, memoryview(frame)[written:])
         except OSError:
             with suppress(OSError):
-                os.ftruncate(self._write_fd, file.size)
+                os.ftruncate(self._write_fd, segment.size)
             raise
-        file.size += len(frame)
-        file.count += count
+        segment.size += len(frame)
+        segment.count += count
         if self._sync_each:
             os.fdatasync(self._write_fd)
 
@@ -187,7 +189,7 @@ class Segments:
         new_fd = os.open(self._path(self._next_number), flags, 0o600)
         self.close_file()
         self._write_fd = new_fd
-        self.files.append(Segment(self._next_number))
+        self.segments.append(Segment(self._next_number))
         self._next_number += 1
 
     def close_file(self) -> None:
@@ -200,20 +202,20 @@ class Segments:
 
     def drop(self, pinned: int, reason: str) -> bool:
         """Delete the oldest file with a number above ``pinned``; False if there is none."""
-        for index, file in enumerate(self.files):
-            if file.number > pinned and (self._write_fd < 0 or index < len(self.files) - 1):
-                del self.files[index]
-                self._delete(file)
-                self._note(reason, file.count)
+        for index, segment in enumerate(self.segments):
+            if segment.number > pinned and (self._write_fd < 0 or index < len(self.segments) - 1):
+                del self.segments[index]
+                self._delete(segment)
+                self._note(reason, segment.count)
                 if index == 0:
                     self._reset_position()
                 return True
         return False
 
-    def _delete(self, file: Segment) -> None:
+    def _delete(self, segment: Segment) -> None:
         with suppress(OSError):
-            os.unlink(self._path(file.number))
-        if self._reading_number == file.number:
+            os.unlink(self._path(segment.number))
+        if self._reading_number == segment.number:
             os.close(self._read_fd)
             self._read_fd = self._reading_number = -1
 
@@ -223,35 +225,35 @@ class Segments:
 
     # -- reading
 
-    def record(self, file: Segment, offset: int) -> tuple[bytes, int, int] | None:
+    def record(self, segment: Segment, offset: int) -> tuple[bytes, int, int] | None:
         """The record at an offset, its item count and the offset after it; None at the end of the file. Damaged records
         are skipped and counted. Raises OSError if the file cannot be read at the moment."""
-        while offset + _HEAD.size <= file.size:
+        while offset + _HEAD.size <= segment.size:
             try:
-                length, crc, count_and_flag = _HEAD.unpack(self._pread(file.number, _HEAD.size, offset))
-                data = self._pread(file.number, length, offset + _HEAD.size) if length <= MAX_RECORD_BYTES else b""
+                length, crc, count_and_flag = _HEAD.unpack(self._pread(segment.number, _HEAD.size, offset))
+                data = self._pread(segment.number, length, offset + _HEAD.size) if length <= MAX_RECORD_BYTES else b""
             except (OSError, struct.error) as error:
                 if isinstance(error, OSError) and error.errno not in _GONE:
                     raise
-                self._count_damaged(file, file.count)
+                self._count_damaged(segment, segment.count)
                 return None
             if len(data) < length or length > MAX_RECORD_BYTES:
                 return None  # the rest was cut off, so it was never acknowledged
             record_offset, offset = offset, offset + _HEAD.size + length
             if _checksum(data, count_and_flag) == crc:
                 return _decompress(data, count_and_flag), count_and_flag & ~_COMPRESSED, offset
-            if record_offset >= file.checked_to:
-                file.checked_to = offset
-                self._count_damaged(file, count_and_flag & ~_COMPRESSED)
+            if record_offset >= segment.checked_to:
+                segment.checked_to = offset
+                self._count_damaged(segment, count_and_flag & ~_COMPRESSED)
         return None
 
-    def drop_counts(self) -> None:
-        """Count all remaining items as damaged: they are counted, but no record can be read."""
-        for file in self.files:
-            self._count_damaged(file, file.count)
+    def count_rest_as_damaged(self) -> None:
+        """Count all remaining items as damaged, if they were counted but no record can be read."""
+        for segment in self.segments:
+            self._count_damaged(segment, segment.count)
 
-    def _count_damaged(self, file: Segment, count: int) -> None:
-        file.count -= count
+    def _count_damaged(self, segment: Segment, count: int) -> None:
+        segment.count -= count
         self._note("damaged", count)
 
     def _note(self, reason: str, count: int) -> None:
@@ -269,29 +271,29 @@ class Segments:
 
     def confirm(self, end: tuple[int, int], count: int) -> None:
         """Remove ``count`` delivered items up to a position."""
-        for file in self.files:
-            if file.number <= end[0]:
-                delivered = min(count, file.count)
-                file.count -= delivered
+        for segment in self.segments:
+            if segment.number <= end[0]:
+                delivered = min(count, segment.count)
+                segment.count -= delivered
                 count -= delivered
         self.advance(end)
 
     def advance(self, end: tuple[int, int]) -> None:
         """Delete and skip everything before a position."""
-        while self.files and (self.files[0].number < end[0] or self._is_over(self.files[0], end)):
-            self._delete(self.files.popleft())
+        while self.segments and (self.segments[0].number < end[0] or self._is_over(self.segments[0], end)):
+            self._delete(self.segments.popleft())
         self.position = end
-        if not self.files:
+        if not self.segments:
             self._reset_position()
         data = struct.pack("<QQ", *self.position)
         with suppress(OSError):  # without a saved position the records are sent again
             os.pwrite(self._position_fd, data + struct.pack("<I", _checksum(data, 0)), 0)
 
-    def _is_over(self, file: Segment, end: tuple[int, int]) -> bool:
+    def _is_over(self, segment: Segment, end: tuple[int, int]) -> bool:
         """Whether nothing of a file is left: it is closed for writing and read to its end."""
-        if file.number != end[0] or (self._write_fd >= 0 and file is self.files[-1]):
+        if segment.number != end[0] or (self._write_fd >= 0 and segment is self.segments[-1]):
             return False
-        return self.record(file, end[1]) is None
+        return self.record(segment, end[1]) is None
 
     def close(self) -> None:
         """Release the folder."""

@@ -205,9 +205,9 @@ class Spool:
             disk, number, offset = self._disk, 0, 0
             if disk is not None:
                 number, offset = disk.position
-                for file in list(disk.files):
-                    number, offset = file.number, offset if file.number == number else 0
-                    while has_space() and (entry := disk.record(file, offset)) is not None:
+                for segment in list(disk.segments):
+                    number, offset = segment.number, offset if segment.number == number else 0
+                    while has_space() and (entry := disk.record(segment, offset)) is not None:
                         records.append(entry[0])
                         counts.append(entry[1])
                         offset = entry[2]
@@ -221,7 +221,7 @@ class Spool:
                 counts.append(count)
             if not records:
                 if disk is not None:
-                    disk.drop_counts()
+                    disk.count_rest_as_damaged()
                     disk.advance((number, offset))
                 return None
             memory = len(records) - from_disk

@@ -37,7 +37,7 @@ class NvmlGpu:
     """One GPU: its probes and fields, and which of them it supports. Values are in the units of their metrics."""
 
     def __init__(self, library: Library, device: GpuDevice) -> None:
-        """Raises LostGpuError."""
+        """Prepare the probes that the GPU may support. Raises LostGpuError if it could not be identified."""
         self._api, self.device = library.api, device
         self._error: Any = library.error
         if device.handle is None:
@@ -47,6 +47,8 @@ class NvmlGpu:
         self._unsupported: dict[NvmlField, int] = {}
         self._request: FieldRequest | None = None
         self._fields_due = 0.0
+        self._by_link: frozenset[NvmlField] = frozenset()
+        """The fields that count errors of a single NVLink; empty if the driver has none."""
         self.failures: list[str] = []
         """Errors of the last reading that do not mean that the GPU is lost; one line each."""
 
@@ -124,8 +126,6 @@ class NvmlGpu:
         self._by_link = frozenset(by_link(min(links, MAX_LINKS))) if is_newer else frozenset()
         self._request = FieldRequest(self._api, [*FIELDS, *sorted(self._by_link)])
         self._fields_due = now + RETRY_UNSUPPORTED_S
-
-    _by_link: frozenset[NvmlField] = frozenset()
 
     def check(self, code: int, function: str) -> None:
         """Handle NVML's return code: raises LostGpuError or Unavailable, or notes a failure."""

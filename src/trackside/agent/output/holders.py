@@ -107,9 +107,8 @@ class Holders:
         for pid in self._young():
             outputs = self._target(pid, 1), self._target(pid, 2)
             if not any(outputs) and not os.path.exists(f"{self._proc}/{pid}"):
-                self._ages.pop(
-                    pid, None
-                )  # it has ended; on a node that starts many programs, most have by the first check
+                # The process has ended; on a node that starts many programs, most have by the first check.
+                self._ages.pop(pid, None)
             elif any(map(_may_be_file, outputs)):
                 owner = self._owners.of_pid(pid) if self._is_process(pid) else None
                 if owner is not None and owner.job is not None:
@@ -134,7 +133,7 @@ class Holders:
 
     def _files(self, pid: int, comm: str, owner: Owner, environ: Mapping[str, str] | None) -> Iterator[OpenOutput]:
         if comm == STEP_DAEMON and owner.step != "batch":
-            return  # it has files of its tasks open
+            return  # the daemon has files of its tasks open
         stdout: Key | None = None
         for descriptor in (1, 2, *(self._high_descriptors(pid) if comm == "srun" else ())):
             output = self._output(pid, descriptor, comm, owner, environ)

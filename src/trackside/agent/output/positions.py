@@ -11,7 +11,7 @@ import msgspec
 
 from trackside.agent.output.holders import Key
 from trackside.agent.output.tail import Fingerprint
-from trackside.agent.state import write_atomic
+from trackside.agent.state import replace_file
 
 VERSION = 1
 MAX_POSITIONS = 4096
@@ -68,7 +68,7 @@ class SavedPositions:
             self._positions = {position.key: position for position in newest}
         if self._path is None:
             return
-        write_atomic(self._path, msgspec.json.encode(_PositionsFile(VERSION, tuple(self._positions.values()))))
+        replace_file(self._path, msgspec.json.encode(_PositionsFile(VERSION, tuple(self._positions.values()))))
 
     def _read(self, path: Path) -> dict[Key, FilePosition]:
         try:

@@ -15,7 +15,7 @@ from trackside.agent.kernel.ring import KernelClock, KernelRecord, Ring
 from trackside.agent.preferred_source import KERNEL_LOG
 from trackside.agent.rate_limit import RateLimit
 from trackside.agent.source import AgentSource, Collector, Context, Reading, Unavailable
-from trackside.agent.state import write_atomic
+from trackside.agent.state import replace_file
 
 MAX_RECORDS = 20_000
 """Maximum per reading; the next reading continues from there."""
@@ -125,7 +125,7 @@ class _KernelLog(Collector):
         position = self._reader.position()
         if self._file is not None and position not in (KernelPosition(), self._saved):
             try:
-                write_atomic(self._file, msgspec.json.encode(position))
+                replace_file(self._file, msgspec.json.encode(position))
             except OSError as error:
                 return f"{self._file} cannot be written: {error.strerror}"
             self._saved = position

@@ -88,12 +88,8 @@ class _Network(Collector):
             state = file.read(64).strip() if file is not None else b""
         except OSError:
             return
-        if state in (
-            b"up",
-            b"down",
-            b"lowerlayerdown",
-            b"notpresent",
-        ):  # InfiniBand devices report unknown with some drivers
+        # InfiniBand devices report unknown with some drivers.
+        if state in (b"up", b"down", b"lowerlayerdown", b"notpresent"):
             reading.sample("host_network_up", state == b"up", device=name)
         cached = self._speeds.get(name)
         if cached is None or cached[0] != state:  # drivers may take milliseconds to report the speed

@@ -1,6 +1,10 @@
-"""The probed functions, and the meaning of each function's cookie for the BPF programs (``programs/*.bpf.c``).
+"""The probed functions, and each function's cookie: the 64 bits that tell the BPF program how to read its arguments.
 
-Argument positions are those of the public headers; they are part of each library's binary interface.
+The heads of ``programs/cuda.bpf.c`` and ``programs/nccl.bpf.c`` list the bits of a cookie: the function's number in
+bits 0-7, then four bits for each position of an argument and for how often a call is timed. Argument positions are
+those of the public headers; they are part of each library's binary interface.
+
+In the tables, ``NAME/SUFFIX`` stands for two functions: NAME, and its variant NAME_SUFFIX for per-thread streams.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ DIRECTIONS = ("h2h", "h2d", "d2h", "d2d", "default", "p2p", "", "")
 """Numbered as in cudaMemcpyKind. ``default``: the driver infers it from the addresses; ``p2p`` is our own."""
 _P2P = 5
 _CONTEXT = 1 << 32
+"""Bit of a cookie: success means that the process has a context."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +38,9 @@ class Function:
 
 
 def _cuda(one_in: int) -> Iterator[tuple[str, str, int, bool]]:
-    """(names, group, cookie without the number, whether any call is timed)"""
+    """(names, group, cookie without the number, whether any call is timed). Positions in cookies count from 1: of the
+    number of bytes at bit 12, of a factor of it at 16, of the direction at 20 (a fixed one at 24), of the device at 28.
+    """
     timing_shift = one_in.bit_length() - 1 if one_in > 0 else NEVER_TIMED
     launch_cookie, returns = _timed_cookie(timing_shift), timing_shift != NEVER_TIMED
     yield (
@@ -62,6 +69,7 @@ def _cuda(one_in: int) -> Iterator[tuple[str, str, int, bool]]:
 
 
 def _timed_cookie(shift: int) -> int:
+    """One call in 2 ** ``shift`` is timed."""
     return shift << 8 | _CONTEXT
 
 
@@ -85,6 +93,7 @@ def cuda(one_in: int = 16) -> Mapping[int, Function]:
 
 (COLLECTIVE, GROUP_END, JOIN, JOIN_ALL, LEAVE, RECORD, FORGET, EVENT, STREAM, DEVICE, ELAPSED) = range(1, 12)
 _NONE, _BY_VALUE = 15, 14
+"""Instead of an argument's position: there is none, and the identifier is passed by value."""
 _COLLECTIVES = (
     # name, position of the communicator, of the stream
     ("ncclAllReduce", 5, 6),

@@ -18,17 +18,21 @@ OBJECTS = Path(__file__).parent / "objects"
 """Folder of the compiled programs in the package: ``NAME.MACHINE.o``."""
 NAMES = ("libbpf.so.1", "libbpf.so.0")
 NEEDS = "CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE, or root"
-BATCH = 512
-MAX_ROUNDS = 4096
-_BPF = {"x86_64": 321, "aarch64": 280}
+BATCH_ENTRIES = 512
+"""Entries of a map that are read at once; doubled if the kernel says that it is too few."""
+MAX_BATCHES = 4096
+"""A map that others fill while it is read is read no further."""
+_BPF_SYSCALLS = {"x86_64": 321, "aarch64": 280}
+"""Machine -> number of the system call bpf()."""
 _BATCH_OPTIONS = (ctypes.c_uint64 * 3)(24, 0, 0)
+"""struct bpf_map_batch_opts: its size, no flags."""
 
 
 @cache
 def library() -> Any:
     """The system's libbpf. Raises Unavailable."""
-    if os.uname().machine not in _BPF:
-        raise Unavailable(f"tracing is not supported on {os.uname().machine}", f"use {' or '.join(_BPF)}")
+    if os.uname().machine not in _BPF_SYSCALLS:
+        raise Unavailable(f"tracing is not supported on {os.uname().machine}", f"use {' or '.join(_BPF_SYSCALLS)}")
     for name in NAMES:
         try:
             libbpf = ctypes.CDLL(name, use_errno=True)
@@ -92,10 +96,10 @@ class BpfMap:
 
     def rows(self) -> list[tuple[bytes, bytes]]:
         """All entries, each at most once; an entry that changes during the read may be missing."""
-        calls, batch_size = library(), BATCH
+        calls, batch_size = library(), BATCH_ENTRIES
         entries: list[tuple[bytes, bytes]] = []
         position, next_position = None, ctypes.create_string_buffer(256)
-        for _ in range(MAX_ROUNDS):
+        for _ in range(MAX_BATCHES):
             keys = ctypes.create_string_buffer(batch_size * self.key_bytes)
             values = ctypes.create_string_buffer(batch_size * self.value_bytes)
             count = ctypes.c_uint32(batch_size)
@@ -193,7 +197,7 @@ class BpfObject:
 def bpf(command: int, attributes: bytes) -> int:
     """The bpf system call, for commands that older versions of libbpf lack. Raises OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
-    result = int(libc.syscall(_BPF[os.uname().machine], command, attributes, len(attributes)))
+    result = int(libc.syscall(_BPF_SYSCALLS[os.uname().machine], command, attributes, len(attributes)))
     if result < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return result

@@ -34,7 +34,7 @@ class LiteralKind(NameKind):
         return (detector(self.pattern, self.add),)
 
     def add(self, text: str) -> None:
-        """Learn an original. Raises TooMany."""
+        """Learn an original. Raises TooManyLiterals."""
         if text and (key := self.key(text)) is not None:
             self._originals.add(key)
             if len(self._originals) > MAX_ORIGINALS:
@@ -76,7 +76,7 @@ class PrefixedKind(LiteralKind):
         """Whether the original is rare enough to be replaced everywhere."""
 
     def add_prefixed(self, match: tuple[str, str]) -> None:
-        """Learn a (prefix, original) pair. Raises TooMany."""
+        """Learn a (prefix, original) pair. Raises TooManyLiterals."""
         before, text = match
         if (key := self.key(text)) is None:
             return

@@ -1,4 +1,4 @@
-"""Redacts users, accounts, clusters, and words named by the owner.
+"""Redacts users, accounts, clusters, and words given with ``--redact-also``.
 
 A user name that is also a common word (``max``, ``train``) is replaced only in contexts of user names: in a home path,
 after ``user=``, in a table column. Names that exist on every machine (``root``, ``ubuntu``) are kept.
@@ -114,7 +114,7 @@ _CONTEXT_TEXTS = (
 """The same contexts as plain text, to search for missed names."""
 
 
-class PeopleNames(NameKind):
+class LabeledNames(NameKind):
     """Names of users, accounts or clusters, learned from records and from the text before them."""
 
     def __init__(
@@ -159,24 +159,22 @@ class PeopleNames(NameKind):
     def settle(self) -> None:
         self._folders -= self._sure
         ordered = sorted(self._originals)
-        full_names = {name_[:_TRUNCATED_LENGTH]: name_ for name_ in reversed(ordered) if len(name_) > _TRUNCATED_LENGTH}
+        full_names = {name[:_TRUNCATED_LENGTH]: name for name in reversed(ordered) if len(name) > _TRUNCATED_LENGTH}
         self.names = numbered_pseudonyms(
-            (name_ for name_ in ordered if name_ not in full_names), self._word, self._originals
+            (name for name in ordered if name not in full_names), self._word, self._originals
         )
-        self.names |= {
-            name_: self.names[full_name] for name_, full_name in full_names.items() if name_ in self._originals
-        }
-        self._by_lower_case = {name_.lower(): name for name_, name in reversed(self.names.items())}
-        common = {name_ for name_ in self._originals if _is_common(name_)}
+        self.names |= {name: self.names[full_name] for name, full_name in full_names.items() if name in self._originals}
+        self._by_lower_case = {original.lower(): pseudonym for original, pseudonym in reversed(self.names.items())}
+        common = {name for name in self._originals if _is_common(name)}
         common |= self._folders
-        short = {name_ for name_ in self._originals - common if len(name_) < MIN_CASELESS_LENGTH}
+        short = {name for name in self._originals - common if len(name) < MIN_CASELESS_LENGTH}
         patterns = [
             any_of(self._originals - common - short, WORD_START, r"(?![A-Za-z])", re.IGNORECASE | re.ASCII),
             any_of(short, WORD_START, r"(?![A-Za-z])"),
             any_of(self._folders, r"(?<=[/\\~])", r"(?![\w-])"),
             *(any_of(common, before, after, re.MULTILINE) for before, after in _CONTEXTS),
         ]
-        self._patterns = tuple(name_ for name_ in patterns if name_ is not None)
+        self._patterns = tuple(pattern for pattern in patterns if pattern is not None)
 
     def redact(self, text: str) -> str:
         for pattern in self._patterns:
@@ -218,27 +216,27 @@ def _is_common(name: str) -> bool:
     return name.lower() in _WORDS or len(name) < 3
 
 
-def users() -> PeopleNames:
+def users() -> LabeledNames:
     """The kind of user names and their groups."""
-    return PeopleNames("user names", "user", (_PATHS, _HOMES, *_LABELED), folder_patterns=_USER_FOLDERS)
+    return LabeledNames("user names", "user", (_PATHS, _HOMES, *_LABELED), folder_patterns=_USER_FOLDERS)
 
 
-def accounts() -> PeopleNames:
+def accounts() -> LabeledNames:
     """The kind of accounts that jobs are billed to."""
-    return PeopleNames("accounts", "account", _ACCOUNTS)
+    return LabeledNames("accounts", "account", _ACCOUNTS)
 
 
-def clusters() -> PeopleNames:
+def clusters() -> LabeledNames:
     """The kind of Slurm cluster names."""
     patterns = (
         re.compile(rf"\b(?:ClusterName|SLURM_CLUSTER_NAME)[ \t]?=[ \t]?{_NAME}"),
         re.compile(rf"[\"']cluster(?:_name)?[\"'][ \t]*:[ \t]*[\"']{_NAME}[\"']"),
     )
-    return PeopleNames("clusters", "cluster", patterns)
+    return LabeledNames("clusters", "cluster", patterns)
 
 
 class OwnerWords(NameKind):
-    """Words named by the owner, case-insensitive and also within words."""
+    """Words given with ``--redact-also``, case-insensitive and also within words."""
 
     name = "words given"
 

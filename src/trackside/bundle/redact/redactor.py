@@ -84,8 +84,8 @@ class Redactor:
             for name in _USER_FIELDS:
                 for user in row.many(name):
                     self._users.add(user)
-            if row.kind == "node" and (name_ := row.get("name")):
-                self._hosts.add(str(name_), sure=True)
+            if row.kind == "node" and (node_name := row.get("name")):
+                self._hosts.add(str(node_name), sure=True)
             if row.kind == "job" and (cluster := row.get("cluster")):
                 self._clusters.add(str(cluster))
 

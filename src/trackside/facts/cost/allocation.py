@@ -74,7 +74,7 @@ class Allocation:
 
 @fact({name: metric(name).over("run", "count") for name in SAMPLED}, limits=LIMITS)
 def allocation(evidence: Evidence, ending: Ending, silence: Silence, run: Run, limits: Limits) -> Maybe[Allocation]:
-    """Missing if no source shows the number of GPUs or the duration."""
+    """Needs a number of GPUs and a duration, from any of the sources; otherwise missing."""
     gpus = _gpus(evidence, ending, silence, run)
     if gpus is None:
         return Missing(NO_GPUS)

@@ -66,7 +66,7 @@ class EarlierAttempts:
 
 @fact()
 def earlier_attempts(work: TrainingWork, ending: Ending, run: Run) -> EarlierAttempts:
-    """Empty if there was only one attempt."""
+    """Needs the training work; empty if there was only one attempt."""
     if len(run.attempts) < 2:
         return EarlierAttempts()
     allocation = work.allocation

@@ -45,7 +45,7 @@ class LastWork:
 
 @fact(LAST_WORK, limits=Limits())
 def last_work(evidence: Evidence, work: TrainingWork, limits: Limits) -> LastWork:
-    """By the first metric that shows work, combined with the last sign of work in the log."""
+    """Needs the training work; empty if neither metrics nor the log show when work ended."""
     end, sign = work.allocation.end.number, work.last_sign
     for name in LAST_WORK:
         grid = evidence.grid(name)

@@ -121,7 +121,7 @@ class TrainingWork:
 
 @fact(WORK)
 def training_work(evidence: Evidence, allocation: Allocation, ending: Ending, run: Run) -> TrainingWork:
-    """Covers the last attempt; empty if no log was given."""
+    """Needs the allocation; empty without a job log."""
     points = logged_steps(evidence["progress"])
     if len(run.attempts) > 1:
         points = _last_attempts(points, allocation)

@@ -85,7 +85,7 @@ class IdleGpus:
     """Whether the ranks on these GPUs were about to form a process group: the log shows a start of several ranks, or
     there are several nodes. On one node, a job that printed no such line is stuck by itself."""
     claims: tuple[Claim, ...]
-    """That they did no work, with the evidence."""
+    """The claims that they did no work."""
 
 
 WORKED = Missing("the GPUs worked")

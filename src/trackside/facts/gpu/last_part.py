@@ -64,7 +64,7 @@ class LastPart:
 
     @cached_property
     def working(self) -> Claim | None:
-        """That the GPUs worked to the end instead."""
+        """The claim that the GPUs worked to the end instead."""
         return None if self.stall is None or self.final_stall is not None else self.stall.worked_on
 
     @property

@@ -244,8 +244,8 @@ class GpuStall:
 
     @cached_property
     def worked_on(self) -> Claim | None:
-        """That the GPUs worked up to the end of the run at their usual level; None if they may only have spun all the
-        time, or the last part was not sampled."""
+        """The claim that the GPUs worked up to the end of the run at their usual level; None if they may only have spun
+        all the time, or the last part was not sampled."""
         activity, limits = self.activity, self.limits
         grid, name = activity.grid(activity.basis), activity.basis
         if grid is None or name is None or name == "utilization" or not self.observed_to_end:

@@ -120,5 +120,5 @@ def _seconds_worked(evidence: Evidence, activity: GpuActivity, run: Run) -> Valu
     if grid is None or activity.basis in (None, "utilization"):
         return None
     if run.gpus_by == "all" and not activity.worked.all():
-        return None  # those that worked may be another's
+        return None  # the GPUs that worked may be another job's
     return derived(int(activity.active.sum()) * activity.step, grid.value("max"), unit="s")

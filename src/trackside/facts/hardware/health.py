@@ -337,7 +337,7 @@ def _health_flag_claim(evidence: Evidence) -> Claim | None:
 
 
 def _no_new_xid(evidence: Evidence) -> list[Claim]:
-    """That no Xid occurred, if the gauge of the last one was sampled."""
+    """The claim that no Xid occurred, if the gauge of the last one was sampled."""
     gauge = evidence.grid("xid_last")
     if gauge is None:
         return []

@@ -142,9 +142,8 @@ class HostMemory:
             and scarcest.share is not None
             and scarcest.share <= limits.short_share
         ):
-            scarcest = (
-                scarcest if abs(scarcest.at - time) <= 5 * limits.near_s else None
-            )  # it was short at another time
+            # Memory that was short at another time does not explain this death.
+            scarcest = scarcest if abs(scarcest.at - time) <= 5 * limits.near_s else None
         reached, anywhere = self._reached(scarcest) or self._resident, not nodes and len(self.run.nodes) > 1
         return HostShortage(kills, scarcest, scope, reached, len(kills) < len(counted), anywhere, limits)
 
@@ -176,8 +175,8 @@ class HostMemory:
         return derived(requested / len(run.nodes), requested_value, unit="bytes")
 
     def _reached(self, scarcest: Peak | None) -> Claim | None:
-        """That the job came close to its requested memory, by its cgroup; else by the growth of memory in use on the
-        scarcest node, which may belong to other jobs."""
+        """The claim that the job came close to its requested memory, by its cgroup; else by the growth of memory in use
+        on the scarcest node, which may belong to other jobs."""
         limit = self._limit
         if scarcest is None or limit is None:
             return None
@@ -200,7 +199,7 @@ class HostMemory:
 
     @cached_property
     def _resident(self) -> Claim | None:
-        """That the largest process that Slurm recorded came close to the requested memory."""
+        """The claim that the largest process that Slurm recorded came close to the requested memory."""
         limit, steps = self._limit, self.kills.steps
         sized = [row for row in steps.records if isinstance(row.get("max_rss_bytes"), (int, float))]
         if limit is None or not sized:

@@ -144,7 +144,7 @@ class NodePresence:
         for change in rises(self.boots):
             booted, name = change.after.number, change.series.get("node") or ""
             is_inside = (start is None or booted > start) and (end is None or booted <= end + self.limits.around_end_s)
-            rebooted_later = end is not None and change.since > end  # it was still there when the run had ended
+            rebooted_later = end is not None and change.since > end  # the node was still there when the run had ended
             if change.by.number > self.limits.boot_s and is_inside and not rebooted_later:
                 time = derived(booted, change.before, change.after, unit="time")
                 node = derived(name, time)

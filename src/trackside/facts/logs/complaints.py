@@ -176,7 +176,7 @@ class CollectiveComplaints:
 def collective_complaints(
     evidence: Evidence, exceptions: Exceptions, ending: Ending, silence: Silence, run: Run
 ) -> CollectiveComplaints:
-    """Missing if no log was given."""
+    """Needs a job log; otherwise missing."""
     frames = {name: evidence[name] for name in (*STRONG_EVIDENCE, *WEAK_EVIDENCE)}
     frames["exceptions"] = exceptions.frame
     clean_ends = [row for row in ending.ends.events if row.get("status") != "aborted"]

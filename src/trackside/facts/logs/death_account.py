@@ -62,7 +62,7 @@ class DeathAccount:
 def death_account(
     deaths: Deaths, kills: OomKills, memory: HostMemory, ending: Ending, run: Run, limits: Limits
 ) -> Maybe[DeathAccount]:
-    """By the strongest available kind of evidence; missing if there is none, or if deaths are."""
+    """Needs any kind of evidence of a death; otherwise missing."""
     return (
         _by_signal(deaths, kills, memory, ending)
         or _by_oom_line(kills, memory, ending)

@@ -136,7 +136,7 @@ class Deaths:
         sources = {death.source for death in self.unexplained}
         ranks = ranks_of([death.row for death in same], self.ending.launchers)
         values = {"signal": derived(signal_name(main.number), main.line), "line": main.line}
-        worker = main.source == "workers"  # its parent lives, and reports it
+        worker = main.source == "workers"  # the parent lives, and reports the death
         sentence = WORKER_DIED if worker else DIED
         if ranks:
             sentence = WORKER_DIED_ON if worker else DIED_ON
@@ -250,7 +250,7 @@ def deaths(
     trajectory: Maybe[Trajectory],
     limits: Limits,
 ) -> Deaths:
-    """Missing if neither a log, a job record nor a kernel could show a death."""
+    """Needs a job log, a job record, a kernel log or a counter of OOM kills; otherwise missing."""
     points = () if isinstance(trajectory, Missing) else trajectory.points
     return Deaths(evidence, ending, restarts, exceptions, points, limits)
 

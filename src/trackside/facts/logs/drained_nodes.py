@@ -44,7 +44,7 @@ class DrainedNodes:
 
 @fact({"nodes": record("node"), "states": events("node_state")}, limits=Limits())
 def drained_nodes(evidence: Evidence, ending: Ending, run: Run, limits: Limits) -> DrainedNodes:
-    """Covers the node records; nothing is required."""
+    """Needs nothing; empty without node records."""
     frame, job = evidence["nodes"], ending.job
     end = run.end if run.end is not None or job is None else numeric_field(job, "end")
     margin_s = limits.noticed_s if job is None or job.get("state") == "FAILED" else limits.torn_down_s

@@ -247,6 +247,6 @@ def how_it_ended(state: Value) -> Claim:
 
 @fact(ENDING)
 def ending(evidence: Evidence) -> Ending:
-    """Covers the given rows; nothing is required."""
+    """Needs nothing; each answer is None if no record and no line gives it."""
     missing_end = unmet_need(evidence, (("jobs", "notices"),))
     return Ending(missing_end, evidence.missing("jobs"), *(evidence[name] for name in ENDING))

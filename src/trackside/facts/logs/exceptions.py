@@ -161,7 +161,7 @@ class Exceptions:
 
 @fact({"exceptions": events("exception"), "signals": events("signal_received")})
 def exceptions(evidence: Evidence, trajectory: Maybe[Trajectory], ending: Ending) -> Exceptions:
-    """Covers the tracebacks that were read; nothing is required."""
+    """Needs nothing; empty if no traceback was read."""
     frame, points = evidence["exceptions"], () if isinstance(trajectory, Missing) else trajectory.progress.events
     requests = (*evidence["signals"].events, *ending.notices.events)
     stops = tuple(row for row in requests if _is_stop(row))

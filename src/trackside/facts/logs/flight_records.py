@@ -142,5 +142,5 @@ class FlightRecords:
 
 @fact({"dumps": record("flight_recorder_group")}, needs=("dumps",))
 def flight_records(evidence: Evidence) -> FlightRecords:
-    """Missing if no dump was given."""
+    """Needs a dump of the Flight Recorder; otherwise missing."""
     return FlightRecords(evidence["dumps"])

@@ -188,7 +188,7 @@ class GpuMemoryErrors:
 def gpu_memory_errors(
     evidence: Evidence, exceptions: Exceptions, trajectory: Maybe[Trajectory], ending: Ending, run: Run
 ) -> GpuMemoryErrors:
-    """Missing if no log was given."""
+    """Needs a job log; otherwise missing."""
     memory = evidence["memory"]
     raised = exceptions.frame
     about = raised.where(lambda row: row.get("about") == "oom")

@@ -111,5 +111,5 @@ class HangCauses:
     "workers": events("dataloader_death"),
 })  # fmt: skip
 def hang_causes(evidence: Evidence, exceptions: Exceptions) -> HangCauses:
-    """Covers lines of the kernel, the agent and the ranks, which may be none."""
+    """Needs nothing; empty if no line of the kernel, the agent or a rank reports one."""
     return HangCauses(evidence, exceptions)

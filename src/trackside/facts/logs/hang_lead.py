@@ -36,7 +36,7 @@ NO_HANG = Missing("nothing points to a hang")
 
 @dataclass(frozen=True, slots=True)
 class HangLead:
-    """How certain the first evidence makes a hang, its claims, and the ranks that it names."""
+    """The strongest evidence of a hang: its certainty, its claims, and the ranks that it names."""
 
     certainty: Certainty
     claims: tuple[Claim, ...] = ()
@@ -57,7 +57,7 @@ def hang_lead(
     complaints: Maybe[CollectiveComplaints], flight: Maybe[FlightRecords], stacks: Maybe[HangStacks],
     first_step: Maybe[FirstStepHang],
 ) -> Maybe[HangLead]:  # fmt: skip
-    """Missing if there is no evidence of a hang, or if the run ended well."""
+    """Needs evidence of a hang, of a run that did not end well; otherwise missing."""
     ranks_complaints, found_stacks, dumped = (
         or_none(complaints),
         or_none(stacks),

@@ -142,7 +142,7 @@ class HangStacks:
 
 @fact({"stacks": events("stack")}, needs=("stacks",))
 def hang_stacks(evidence: Evidence, silence: Silence) -> HangStacks:
-    """Empty if no stack was taken, or if the run continued after it."""
+    """Needs a source of stacks; otherwise missing. Empty if no stack was taken, or if the run continued after it."""
     frame = evidence["stacks"]
     rows = [row for row in frame.events if row.get("resumed_s") is None and last_after(row, silence.points) is None]
     by_process: dict[object, list[Event]] = {}

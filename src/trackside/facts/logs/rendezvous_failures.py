@@ -182,7 +182,7 @@ class RendezvousFailures:
 
 @fact({"failures": events("rendezvous_failure")}, needs=("failures",))
 def rendezvous_failures(evidence: Evidence, exceptions: Exceptions, silence: Silence) -> RendezvousFailures:
-    """Missing if no log was given."""
+    """Needs a job log; otherwise missing."""
     frame, group_events = evidence["failures"], silence.formed
     rows = [row for row in frame.events if row.role is EventRole.ROOT and last_after(row, group_events) is None]
     startup_errors = [

@@ -196,6 +196,6 @@ class Silence:
 
 @fact({**SIGNS_OF_LIFE, "hosts": events("host")}, limits=Limits())
 def silence(evidence: Evidence, ending: Ending, trajectory: Maybe[Trajectory], run: Run, limits: Limits) -> Silence:
-    """By stamped lines; by completed steps if no line is stamped."""
+    """Needs nothing; shows no silence without times on the lines of a log or completed steps."""
     signs = {name: evidence[name] for name in SIGNS_OF_LIFE}
     return Silence(signs, evidence["hosts"], ending, trajectory, run, limits, evidence.missing("logs"))

@@ -50,7 +50,7 @@ class StopSignals:
 def stop_signals(
     evidence: Evidence, ending: Ending, exceptions: Exceptions, trajectory: Maybe[Trajectory]
 ) -> StopSignals:
-    """Missing if no log was given."""
+    """Needs a job log; otherwise missing."""
     frame = evidence["signals"]
     reports = (frame, evidence["deaths"])
     rows = [(row, of) for of in reports for row in of.events if row.get("signal") in STOP_SIGNALS]

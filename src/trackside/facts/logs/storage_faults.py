@@ -86,7 +86,7 @@ def reason_of(row: Event) -> str | None:
 
 @fact({"faults": events("storage_fault")})
 def storage_faults(evidence: Evidence, exceptions: Exceptions, trajectory: Trajectory) -> StorageFaults:
-    """Missing if no log was given."""
+    """Needs a job log; otherwise missing."""
     lines = [row for row in evidence["faults"].events if not SHARED_MEMORY.search(f"{row.get('path')} {row.text}")]
     last = [row for row in lines if last_after(row, trajectory.progress.events) is None]
     raised = [row for row in exceptions.unhandled if about_storage(row)]

@@ -48,7 +48,7 @@ class UnreadErrors:
 
 @fact({"lines": events("unread_error"), "reports": events("job_report")})
 def unread_errors(evidence: Evidence, trajectory: Maybe[Trajectory], ending: Ending) -> UnreadErrors:
-    """Empty if the scheduler recorded a good end: nothing that is printed matters then."""
+    """Needs nothing; empty if the scheduler recorded a good end: nothing that is printed matters then."""
     frame = evidence["lines"]
     if ending.state is not None and ending.completed is not None:
         return UnreadErrors(frame, ())

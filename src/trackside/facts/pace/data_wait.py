@@ -36,7 +36,7 @@ SLOWER: Mapping[str, Sentence] = {
         "each GPU got {during:plain} kernel launches per {window} from then on, {before:plain} before (medians)"
     ),
 }
-"""By the kind of pace that was compared."""
+"""Kind of pace that was compared -> the sentence."""
 LOADER_WARNING = Sentence("a warning about the data loader: {line}")
 
 
@@ -105,7 +105,7 @@ class DataWait:
 
     @cached_property
     def growth(self) -> WaitGrowth | None:
-        """That the gauge rose to another level and steps or throughput slowed down accordingly."""
+        """The claim that the gauge rose to another level and steps or throughput slowed down accordingly."""
         grid, limits = self.gauge, self.limits
         index = None if grid is None else _split(nan_median(grid.values, axis=0), limits.min_side_windows)
         if grid is None or index is None:

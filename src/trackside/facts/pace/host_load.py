@@ -87,7 +87,7 @@ class HostLoad:
         return derived(round(1 - spare.number / idle.step, 3), spare, unit="share")
 
     def contended(self, nodes: Sequence[str]) -> tuple[Claim, ...]:
-        """That tasks of this single node wait for a CPU while those of other nodes do not."""
+        """The claim that tasks of this single node wait for a CPU while those of other nodes do not."""
         grid, limits = self.grids.get("cpu_pressure"), self.limits
         if grid is None or len(nodes) != 1:
             return ()

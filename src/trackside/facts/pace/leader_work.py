@@ -70,8 +70,8 @@ class LeaderWork:
     saver: Saver | None
     """Set if it idles while it saves; None if it works while the others wait, or idles although nothing is saved."""
     pause: Claim | None
-    """That no step was completed meanwhile: all ranks paused, and one of them evaluated or saved. None if steps
-    continued, or the log has no times."""
+    """The claim that no step was completed meanwhile: all ranks paused, and one of them evaluated or saved. None if
+    steps continued, or the log has no times."""
 
 
 @fact(limits=Limits())
@@ -103,7 +103,7 @@ def _saver(activity: GpuActivity, group: SlowGroup, saving: Saving, limits: Limi
         return None
     share, gpu = 1 - own_busy.number / peers_busy.number, derived(group.gpus[0], own_busy)
     if share < limits.idle_share:
-        return None  # it works while the others wait
+        return None  # the leader works while the others wait
     if (storm := saving.storm) is not None:
         late = [] if storm.steps is None else [SAVER_LATE(gpu=gpu, saves=storm.count, steps=storm.steps)]
         return Saver(share, (*late, *storm.claims), storm.first)

@@ -77,7 +77,7 @@ class RankLag:
 
     @cached_property
     def printed(self) -> LaggingRanks | Claim | None:
-        """By printed times, if at least three ranks print them."""
+        """The lag by printed times, if at least three ranks print them."""
         for field in OWN_TIME_FIELDS:
             times = self._by_rank(field)
             steps = sorted(set[float]().union(*times.values()))
@@ -87,7 +87,7 @@ class RankLag:
 
     @cached_property
     def exported(self) -> LaggingRanks | Claim | None:
-        """By exported step times: they measure a rank's own work if they differ at all."""
+        """The lag by exported step times: they measure a rank's own work if they differ at all."""
         grid, limits = self.gauge, self.limits
         if grid is None or sum(bool(rank) for (rank,) in grid.labels("rank")) < limits.min_ranks:
             return None

@@ -48,7 +48,7 @@ class RunPhases:
 
     @cached_property
     def phases(self) -> tuple[RunPhase, ...]:
-        """By logged steps, else by GPU work; empty if neither is available."""
+        """The phases by logged steps, else by GPU work; empty if neither is available."""
         if self.window is None:
             return ()
         if len(self.steps) > 1:
@@ -99,7 +99,7 @@ def _by_steps(times: Sequence[float], window: TimeRange) -> Iterator[RunPhase]:
 
 
 def _by_gpus(activity: GpuActivity, window: TimeRange) -> Iterator[RunPhase]:
-    """By sampled time ranges; nothing is reported where samples are missing for long."""
+    """The phases by sampled time ranges; nothing is reported where samples are missing for long."""
     min_gap_s = MIN_PAUSE_SHARE * (window[1] - window[0])
     work = _join(_clipped(activity, activity.active, window), min_gap_s)
     name = "GPUs busy" if activity.basis == "utilization" else "GPUs at work"  # utilization does not prove work

@@ -156,9 +156,8 @@ def _loss(row: Event) -> float | None:
     loss, gradient = numeric_field(row, "loss"), numeric_field(row, "grad_norm")
     if loss == 0 and gradient is not None and math.isnan(gradient):
         return math.nan
-    dropped = (
-        row.parser == "megatron" and numeric_field(row, "skipped") == 0
-    )  # it prints no loss that is not above zero
+    # Megatron prints a loss only if it is above zero.
+    dropped = row.parser == "megatron" and numeric_field(row, "skipped") == 0
     return math.nan if loss is None and (dropped or (numeric_field(row, "nan_iterations") or 0) > 0) else loss
 
 
@@ -325,5 +324,5 @@ def _last_progress(place: Value, loss: Value) -> Claim:
 
 @fact(LEARNING, needs=("progress",))
 def trajectory(evidence: Evidence) -> Trajectory:
-    """Missing if no log was given."""
+    """Needs a job log; otherwise missing."""
     return Trajectory(*(evidence[name] for name in LEARNING))

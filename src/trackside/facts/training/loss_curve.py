@@ -102,7 +102,7 @@ class LossCurve:
 
 @fact({**GAUGES, "progress": events("progress")}, needs=(("progress", "gauge_loss"),))
 def loss_curve(evidence: Evidence) -> LossCurve:
-    """Missing if neither log nor gauges were given."""
+    """Needs a job log or gauges of the loss; otherwise missing."""
     return LossCurve(training_curve(points_of(evidence)))
 
 

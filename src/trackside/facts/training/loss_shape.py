@@ -46,7 +46,7 @@ class LossShape:
 
 @fact(limits=Limits())
 def loss_shape(curve: LossCurve, trajectory: Maybe[Trajectory], ending: Ending, limits: Limits) -> LossShape:
-    """By the printed points, else by sampled gauges."""
+    """Needs a loss curve."""
     training_curve = curve.curve
     judgeable = len(training_curve.finite) >= limits.min_points
     shape = wrong_shape(training_curve, _finished(training_curve, trajectory, ending), limits)

@@ -33,7 +33,7 @@ class ParentRun:
 
 @fact({"points": events("parent_progress"), "restarts": events("launcher_restart")})
 def parent_run(evidence: Evidence, trajectory: Trajectory, run: Run) -> ParentRun:
-    """From the parent's output, else from the run's own; without a curve if neither shows an earlier run part."""
+    """Needs a job log; without a curve if neither the parent's output nor the run's own shows an earlier run part."""
     points = evidence["points"]
     if run.parent is not None and points:
         return ParentRun(points, training_curve(points))

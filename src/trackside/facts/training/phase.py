@@ -54,5 +54,5 @@ class Phase:
 
 @fact()
 def phase(trajectory: Maybe[Trajectory], use: StartupUse) -> Phase:
-    """Covers logged steps and GPU work; nothing is required."""
+    """Needs nothing; start-up if neither a logged step nor GPU work is known."""
     return Phase(trajectory, use)

@@ -39,7 +39,8 @@ def media_of(content_type: str) -> str:
 
 
 def parse_requests(kind: type[M], body: bytes, content_type: str, shape: Shape) -> Iterator[M]:
-    """Messages that together are the request; ``shape``: see :mod:`messages`. Raises BadRequest."""
+    """Messages that together are the request; ``shape``: see :mod:`trackside.serve.protocols.messages`. Raises
+    BadRequest."""
     if media_of(content_type) == PROTOBUF:
         return parse_messages(kind, body, shape)
     return iter((_from_json(kind, body),))

@@ -198,7 +198,8 @@ def _labels(heat: HeatMap) -> list[Json]:
         labels.append(_label(heat.names[row], index * (ENLARGED_PX + ENLARGED_GAP_PX) + ENLARGED_PX / 2, bad=True))
         if heat.ranks[row]:
             y = index * (ENLARGED_PX + ENLARGED_GAP_PX) + ENLARGED_PX / 2
-            rank = signal(f"narrow ? '' : {text_of(f'rank {heat.ranks[row]}')}")  # its name under the cursor says it
+            # On a narrow page only the name under the cursor has the rank.
+            rank = signal(f"narrow ? '' : {text_of(f'rank {heat.ranks[row]}')}")
             labels.append(label(rank, signal("width + 8"), y, "bad", baseline="middle"))
     last_label_y = -100.0
     before = ""

@@ -246,7 +246,7 @@ def _moments(
     """Positions to mark, (position, label, color): the onset of a divergence, and the end of the parent run."""
     divergence = finding(verdict, lambda family: family.cost_kind == "spoilt")
     moments = []
-    if divergence is not None and divergence.variant != "flat":  # which has no onset
+    if divergence is not None and divergence.variant != "flat":  # a flat curve has no onset
         row = next(
             (point for point in run_curve.points if divergence.at is not None and point.at == divergence.at), None
         )

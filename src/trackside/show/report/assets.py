@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from trackside.logs.matcher import cache_file, write_atomically
+from trackside.cache import cache_file, write_cache_file
 from trackside.show.charts.chart import NARROW_RIGHT, Chart, Drawing, Raster
 from trackside.show.sanitize import spell_unsafe
 
@@ -29,7 +29,7 @@ _ESCAPE = re.compile(r"\\(?:u00([01][0-9a-f])|[\s\S])")
 @cache
 def vega() -> str:
     """Vega's script. Bundling takes a second, so the result is cached in the user's cache folder."""
-    cached = cache_file(f"{version('vl-convert-python')} {SNIPPET}").with_suffix(".js")
+    cached = cache_file(f"{version('vl-convert-python')} {SNIPPET}", ".js")
     try:
         digest, _, script = cached.read_bytes().partition(b"\n")
     except OSError:
@@ -39,11 +39,10 @@ def vega() -> str:
     import vl_convert
 
     bundle = vl_convert.javascript_bundle(SNIPPET)
-    wrapped = (
-        f"(()=>{{{bundle}}})();"  # the function scope keeps its thousands of short names out of the page's globals
-    )
+    # The function scope keeps its thousands of short names out of the page's globals.
+    wrapped = f"(()=>{{{bundle}}})();"
     script = wrapped.replace("</script", "<\\/script").replace("<!--", "<\\!--").encode()
-    write_atomically(cached, hashlib.sha256(script).hexdigest().encode() + b"\n" + script)
+    write_cache_file(cached, hashlib.sha256(script).hexdigest().encode() + b"\n" + script)
     return script.decode()
 
 

@@ -22,7 +22,7 @@ class AppException(SimulatedFault):
     fault_class: str = "code"
     """data, code or config."""
     illegal_access: bool = False
-    """An illegal memory access: the driver logs Xid 31, which points to the application."""
+    """Whether it is an illegal memory access: the driver logs Xid 31, which points to the application."""
 
     def apply(self, sim: Simulation) -> None:
         self.check("fault_class", TEXTS)

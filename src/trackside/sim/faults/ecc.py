@@ -21,15 +21,15 @@ class Ecc(SimulatedFault):
 
     errors: int = 1
     contained: bool = True
-    """Xid 94 (only this process is lost), else 95."""
+    """Whether only this process is lost (Xid 94), else 95."""
     remap: str = "pending"
     """pending (Xid 63), failed (Xid 64) or none."""
     peers: str = "teardown"
     """teardown; or watchdog: its launcher does not end the others, their watchdogs do."""
     silent: bool = False
-    """The process prints nothing."""
+    """Whether the process prints nothing."""
     drain: bool = False
-    """Slurm's health check drains the node afterwards."""
+    """Whether Slurm's health check drains the node afterwards."""
 
     def apply(self, sim: Simulation) -> None:
         if self.remap not in ("pending", "failed", "none") or self.peers not in ("teardown", "watchdog"):

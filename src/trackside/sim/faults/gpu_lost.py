@@ -14,7 +14,7 @@ class GpuLost(SimulatedFault):
     """A GPU falls off the bus (Xid 79): no more samples of it; its process fails or never returns from the driver."""
 
     hangs: bool = False
-    """The process is stuck in the driver; its peers wait."""
+    """Whether the process is stuck in the driver; its peers wait."""
     drain: bool = True
 
     def apply(self, sim: Simulation) -> None:

@@ -12,11 +12,15 @@ class LatentRemap(SimulatedFault):
     """Rows remapped and errors counted before the job began; the counters stay constant."""
 
     at: str = "0%"
+    """Without effect: the damage is older than the job."""
     rows: int = 3
+    """Rows remapped for uncorrectable errors."""
     ecc: int = 0
     """Uncorrectable errors since the driver was loaded."""
     pending: bool = False
+    """Whether a row waits to be remapped."""
     failed: bool = False
+    """Whether a remapping failed."""
     xid: int = 0
     """The Xid that the exporter's gauge still shows."""
 

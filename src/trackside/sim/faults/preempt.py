@@ -14,7 +14,7 @@ class Preempt(SimulatedFault):
     """The job is preempted or requeued, and starts a second time, from the last checkpoint or from scratch."""
 
     requeue: bool = False
-    """An operator's requeue instead of a preemption."""
+    """Whether it is an operator's requeue instead of a preemption."""
     wait_s: float = 240.0
     """Seconds in the queue until it starts again."""
     returns: bool = True

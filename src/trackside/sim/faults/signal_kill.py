@@ -22,7 +22,7 @@ class SignalKill(SimulatedFault):
     ranks: tuple[int, ...] = ()
     """The ranks; empty: the one rank that the fault hits."""
     startup: bool = False
-    """While the model is loaded, before anything is on the GPU."""
+    """Whether it happens while the model is loaded, before anything is on the GPU."""
     leak_s: float = 240.0
     """How long host memory fills up beforehand."""
 

@@ -99,7 +99,7 @@ class StartupCrash(SimulatedFault):
     text: int = 0
     """Which of the exceptions of that class."""
     one_node: bool = False
-    """Only ranks of one node raise; the others wait for them."""
+    """Whether only ranks of one node raise; the others wait for them."""
 
     def apply(self, sim: Simulation) -> None:
         self.check("fault_class", TEXTS)

@@ -86,7 +86,7 @@ class DuckBackend(SampleBackend):
         """Metric -> number of its series in the whole store."""
         self._expected: dict[Groups, list[RollupRequest]] = {}
         self._cached_tables: dict[tuple[Groups, int], RollupTables] = {}
-        """By groups and step, the most recently used last."""
+        """(groups, step) -> tables, the most recently used last."""
 
     def series(self) -> Sequence[SeriesInfo]:
         if self._series is None:

@@ -15,7 +15,8 @@ import sqlalchemy as sa
 import zstandard
 
 from trackside.finding import Verdict
-from trackside.stores.metadata import facts
+from trackside.stores.metadata import columns
+from trackside.stores.metadata.columns import ColumnValues
 from trackside.stores.metadata.engine import Database, migrate
 from trackside.stores.metadata.errors import ArchiveError
 from trackside.stores.metadata.rows import (
@@ -105,24 +106,22 @@ class Archive:
                 "refused", f"the verdict's document has {len(document):,} bytes; {MAX_DOCUMENT_BYTES:,} is the maximum"
             )
         now = time.time() if made_at is None else made_at
-        run = facts.run_facts(verdict, job)
+        run = columns.run_columns(verdict, job)
         row = {
-            **facts.verdict_facts(verdict),
+            **columns.verdict_columns(verdict),
             "version": verdict.version,
             "digest": hashlib.sha256(document).hexdigest(),
             "bytes": len(document),
             "document": zstandard.compress(document, 3),
         }
         try:
-            return self._record(run, row, facts.parent_facts(verdict), now)
+            return self._record(run, row, columns.parent_of(verdict), now)
         except ArchiveError as error:
             if error.kind != "unreachable":
                 raise
-            return self._record(run, row, facts.parent_facts(verdict), now)  # for a connection that died meanwhile
+            return self._record(run, row, columns.parent_of(verdict), now)  # for a connection that died meanwhile
 
-    def _record(
-        self, run: facts.ColumnValues, row: facts.ColumnValues, parent: tuple[str, str] | None, now: float
-    ) -> RecordResult:
+    def _record(self, run: ColumnValues, row: ColumnValues, parent: tuple[str, str] | None, now: float) -> RecordResult:
         with self._database.writing("run", run["cluster"], run["job"]) as link:
             before = _same_run(link, run)
             started_at = run["started"] or run["submitted"] or now
@@ -160,7 +159,7 @@ class Archive:
         if number is not None:
             rows = self._rows(sa.select(runs).where(runs.c.id == number))
             return run_of(rows[0]) if rows else None
-        query = sa.select(runs).where(runs.c.job == (facts.text(id_) or ""))
+        query = sa.select(runs).where(runs.c.job == (columns.text(id_) or ""))
         if cluster is not None:
             query = query.where(runs.c.cluster == cluster)
         rows = self._rows(query.order_by(runs.c.at.desc(), runs.c.id.desc()).limit(MAX_PAGE_ROWS))
@@ -256,7 +255,7 @@ def _filter(filters: Filters) -> sa.Select[Any]:
     return query
 
 
-def _same_run(link: sa.Connection, run: facts.ColumnValues) -> sa.Row[Any] | None:
+def _same_run(link: sa.Connection, run: ColumnValues) -> sa.Row[Any] | None:
     """The row of this run. If its time or the row's is unknown, the last run of the job; the caller holds the lock."""
     same_job = sa.select(runs).where(runs.c.cluster == run["cluster"], runs.c.job == run["job"])
     rows = link.execute(same_job.order_by(runs.c.began.desc(), runs.c.id.desc()).limit(MAX_PAGE_ROWS)).all()
@@ -272,11 +271,11 @@ def _same_run(link: sa.Connection, run: facts.ColumnValues) -> sa.Row[Any] | Non
     return None
 
 
-def _insert(link: sa.Connection, table: sa.Table, row: facts.ColumnValues) -> int:
+def _insert(link: sa.Connection, table: sa.Table, row: ColumnValues) -> int:
     return int(link.execute(sa.insert(table).returning(table.c.id), row).scalar_one())
 
 
-def _insert_verdict(link: sa.Connection, run: int, row: facts.ColumnValues, now: float) -> tuple[int, bool]:
+def _insert_verdict(link: sa.Connection, run: int, row: ColumnValues, now: float) -> tuple[int, bool]:
     """Insert a verdict, unless the previous or next verdict of the run in time has the same document. Returns its id,
     and whether it is new."""
     of_run = sa.select(verdicts.c.id, verdicts.c.digest, verdicts.c.made_at, verdicts.c.confirmed_at).where(
@@ -294,9 +293,13 @@ def _insert_verdict(link: sa.Connection, run: int, row: facts.ColumnValues, now:
 
 
 def _update_run(
-    link: sa.Connection, number: int, before: sa.Row[Any] | None, run: facts.ColumnValues, latest: facts.ColumnValues
+    link: sa.Connection,
+    number: int,
+    before: sa.Row[Any] | None,
+    run: ColumnValues,
+    latest: ColumnValues,
 ) -> None:
-    """Update the run from its latest verdict; facts that the verdict does not have stay unchanged."""
+    """Update the run from its latest verdict; columns that the verdict does not fill stay unchanged."""
     values = {name: value for name, value in run.items() if value not in (None, [], "")}
     if before is not None:
         submitted = values.get("submitted") or before.submitted

@@ -377,7 +377,7 @@ class MetricSource:
         """Set the first (0) or last (-1) time of each row, whose samples are counted in windows from its start on."""
         sampled = window_counts > 0
         windows = sampled.argmax(axis=1) if edge_index == 0 else sampled.shape[1] - 1 - sampled[:, ::-1].argmax(axis=1)
-        any_sampled = sampled.any(axis=1)  # they may have been deleted meanwhile
+        any_sampled = sampled.any(axis=1)  # samples may have been deleted meanwhile
         rows, starts, max_counts = (
             rows[any_sampled],
             (starts + windows * step_ms)[any_sampled],

@@ -71,7 +71,7 @@ class ServeOptions:
     read_token_files: tuple[str, ...] = ()
     """Clients with one of these tokens may query."""
     allow_open: bool = False
-    """Listen to other machines although no token is required."""
+    """Whether to listen to other machines although no token is required."""
     certificate: str = ""
     """PEM file; with ``key``, only TLS is spoken."""
     key: str = ""

@@ -18,7 +18,7 @@ CREATE TABLE public.lineage (
     parent text NOT NULL,
     how text NOT NULL
 );
-COMMENT ON COLUMN public.lineage.parent IS 'a job''s id: that job may never be recorded, or later';
+COMMENT ON COLUMN public.lineage.parent IS 'the parent job''s id: it may be recorded later or never';
 COMMENT ON COLUMN public.lineage.how IS 'dependency, requeue, restart or order';
 CREATE TABLE public.run_nodes (
     node text NOT NULL,
@@ -52,8 +52,8 @@ CREATE TABLE public.runs (
     confidence double precision
 );
 COMMENT ON COLUMN public.runs.cluster IS 'empty where no input names it';
-COMMENT ON COLUMN public.runs.began IS 'submit, else start, else 0: tells runs of one id apart';
-COMMENT ON COLUMN public.runs.at IS 'start, else submit, else first_seen: listings go by it';
+COMMENT ON COLUMN public.runs.began IS 'submit, else start, else 0: distinguishes runs of one job id';
+COMMENT ON COLUMN public.runs.at IS 'start, else submit, else first_seen: sort key of listings';
 COMMENT ON COLUMN public.runs.verdict IS 'the latest; its columns are repeated here so that a listing reads one table';
 CREATE SEQUENCE public.runs_id_seq
     START WITH 1
@@ -77,7 +77,7 @@ CREATE TABLE public.verdicts (
     bytes integer NOT NULL,
     document bytea NOT NULL
 );
-COMMENT ON COLUMN public.verdicts.confirmed_at IS 'when the same document last came out again';
+COMMENT ON COLUMN public.verdicts.confirmed_at IS 'last time the same verdict was produced';
 COMMENT ON COLUMN public.verdicts.digest IS 'SHA-256 of the document, in hexadecimal';
 COMMENT ON COLUMN public.verdicts.bytes IS 'of the document as it was given';
 COMMENT ON COLUMN public.verdicts.document IS 'trackside.verdict/1 as JSON, zstd';

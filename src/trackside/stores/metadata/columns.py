@@ -15,12 +15,13 @@ from trackside.stores.metadata.errors import ArchiveError
 
 MAX_TEXT_CHARS = 500
 """Longest name in characters; the document holds it in full."""
-MAX_NODES = 20_000
+MAX_NAMES = 20_000
+"""Maximum number of nodes or GPUs in a column."""
 MAX_INTEGER = 2**31 - 1
 ColumnValues = dict[str, Any]
 
 
-def run_facts(verdict: Verdict, job: str | None) -> ColumnValues:
+def run_columns(verdict: Verdict, job: str | None) -> ColumnValues:
     """Columns of ``runs`` from a verdict; None or empty where the verdict has no value. Raises ArchiveError without an
     id."""
     run = verdict.run
@@ -47,7 +48,7 @@ def run_facts(verdict: Verdict, job: str | None) -> ColumnValues:
     }
 
 
-def verdict_facts(verdict: Verdict) -> ColumnValues:
+def verdict_columns(verdict: Verdict) -> ColumnValues:
     """Columns of ``verdicts``, which ``runs`` repeats for the latest one, without time and id."""
     primary = verdict.primary
     return {
@@ -59,7 +60,7 @@ def verdict_facts(verdict: Verdict) -> ColumnValues:
     }
 
 
-def parent_facts(verdict: Verdict) -> tuple[str, str] | None:
+def parent_of(verdict: Verdict) -> tuple[str, str] | None:
     """(job id of the run that this one continues, how that was found), or None."""
     parent = text(verdict.run.parent)
     return None if not parent else (parent, text(verdict.run.parent_by) or "unknown")
@@ -77,7 +78,7 @@ def text(value: str | None) -> str | None:
 def texts(values: Iterable[str]) -> list[str]:
     """The distinct texts, in order."""
     distinct = dict.fromkeys(clean for value in values if (clean := text(value)))
-    return list(distinct)[:MAX_NODES]
+    return list(distinct)[:MAX_NAMES]
 
 
 def finite_or_none(value: float | None) -> float | None:
