@@ -160,9 +160,9 @@ def fact_page(derivations: list[Derivation]) -> str:
             for parameter in fact.parameters.values()
             if parameter.kind not in (Evidence, Run)
         ]
-        if fact.asks:
+        if fact.queries:
             lines += ["", "Its queries:", "", "| name | query |", "|---|---|"]
-            lines += [f"| {name} | `{query}` |" for name, query in fact.asks.items()]
+            lines += [f"| {name} | `{query}` |" for name, query in fact.queries.items()]
         lines += ["", *limits_table(fact.limits)]
         users = [
             fact_link(user.kind, depth) for user in facts() if fact.kind in [p.kind for p in user.parameters.values()]

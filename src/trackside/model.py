@@ -35,7 +35,7 @@ class EventRole(enum.StrEnum):
     CONFIRMATION = "confirmation"  # agrees with a cause named elsewhere
     TEARDOWN = "teardown"  # the run was already ending
     ADVICE = "advice"  # a hint printed by a library; never a cause
-    FACT = "fact"  # progress, configuration, life cycle
+    OBSERVATION = "fact"  # progress, configuration, life cycle
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Event:
     time: float | None = None
     rank: int | None = None
     node: str | None = None
-    role: EventRole = EventRole.FACT
+    role: EventRole = EventRole.OBSERVATION
     parser: str = ""
     fields: Mapping[str, Scalar] = field(default_factory=dict)
 

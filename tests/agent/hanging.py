@@ -20,7 +20,14 @@ from trackside.stores.log_store import LogEntry
 from trackside.stores.log_text import log_lines
 
 QUICK = HangOptions(
-    silence_s=0.6, usual_gaps=3.0, still_s=0.5, unheard_s=1.5, startup_s=60.0, settled_s=0.5, one_s=5.0, recorder_s=3.0
+    silence_s=0.6,
+    usual_gaps=3.0,
+    inactive_s=0.5,
+    unheard_s=1.5,
+    startup_s=60.0,
+    settled_s=0.5,
+    max_process_s=5.0,
+    recorder_s=3.0,
 )
 """The thresholds for real jobs, divided by about a hundred."""
 

@@ -207,7 +207,7 @@ class TestBounds:
             jobs = Jobs(*(process.pid for process in processes))
             wait_asleep(processes)
             ranks, reading = ranks_of(jobs), Reading()
-            reporter = HangReporter(Path("/proc"), replace(QUICK, one_s=0.5, all_s=1.2), slow_spy)
+            reporter = HangReporter(Path("/proc"), replace(QUICK, max_process_s=0.5, max_total_s=1.2), slow_spy)
             begin = time.monotonic()
             reporter.report(reading, "4242", ranks, Suspicion(None, None, 9.0, (), ()), {})
             assert time.monotonic() - begin < 15.0
@@ -241,7 +241,7 @@ class TestPySpy:
             wait_asleep(processes)
             yield processes[0].pid  # type: ignore[misc]
 
-    def test_stacks_of_a_real_process(self, sleeper: int) -> None:
+    def test_stacks_of_a_real_process_name_its_calls(self, sleeper: int) -> None:
         spy = py_spy.program()
         assert spy is not None
         (thread,) = py_spy.stacks(spy, sleeper, timeout_s=5.0, native=True)
@@ -506,7 +506,7 @@ class TestRecorder:
         assert disabled.pipe is None, "an empty ring is never dumped"
 
 
-def test_a_state_without_wait_channel_and_system_call(tmp_path: Path) -> None:
+def test_a_state_is_read_without_wait_channel_and_system_call(tmp_path: Path) -> None:
     """Without privileges wchan is 0 and the other files may not be read."""
     task = tmp_path / "9" / "task" / "9"
     task.mkdir(parents=True)

@@ -84,7 +84,7 @@ class TestDiscovery:
         clock.advance(0.25)
         assert collector.texts() == ["nosuchcommand: command not found"]
 
-    def test_a_process_that_opens_its_output_a_moment_later(self, host: Host, out: Path, clock: Clock) -> None:
+    def test_output_opened_a_moment_later_is_read(self, host: Host, out: Path, clock: Clock) -> None:
         collector = OutputCollector(host)
         collector.collect()
         host.start(100, owner(rank=1), "pipe:[1]", is_mapped=False)

@@ -25,7 +25,7 @@ from trackside.agent.config import Collection
 from trackside.agent.daemon import add_own_metrics
 from trackside.agent.node import LocalNode
 from trackside.agent.owners import Owners
-from trackside.agent.runner import Running, Ticks
+from trackside.agent.runner import SourceThread, Ticks
 from trackside.agent.source import AgentSource, Collector, Context, Reading, Sample, Unavailable
 
 pytestmark = pytest.mark.slow  # real processes, and seconds of waiting for them
@@ -85,10 +85,10 @@ def collection(
 @contextmanager
 def run_sources(
     *collections: Collection, outlet: RecordingOutlet | None = None, messages: list[str] | None = None
-) -> Iterator[tuple[RecordingOutlet, list[Running]]]:
+) -> Iterator[tuple[RecordingOutlet, list[SourceThread]]]:
     recorder = outlet or RecordingOutlet()
     say: Callable[[str], object] = (lambda text: None) if messages is None else messages.append
-    running = [Running(collection, NODE, Owners(), recorder, say) for collection in collections]
+    running = [SourceThread(collection, NODE, Owners(), recorder, say) for collection in collections]
     for source_run in running:
         source_run.start()
     stopping = threading.Event()

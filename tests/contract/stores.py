@@ -21,7 +21,7 @@ from trackside.session.paths import load
 from trackside.stores.embedded.duck import DuckBackend
 from trackside.stores.embedded.snapshot import Snapshot
 from trackside.stores.metric_backend import MetricBackend
-from trackside.stores.metric_store import MetricOptions, RunScope, open_metrics
+from trackside.stores.metric_server import MetricOptions, RunScope, open_metrics
 from trackside.stores.registry import DEFAULT_METRICS
 
 

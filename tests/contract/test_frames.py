@@ -15,7 +15,7 @@ from trackside.runs.metrics import run_metrics
 from trackside.session.site import MAX_ZONE_OFFSET_S
 from trackside.stores.memory import MemoryStore
 from trackside.stores.metric_backend import MetricBackend
-from trackside.stores.metric_store import RunScope
+from trackside.stores.metric_server import RunScope
 
 CASES = sorted((Path(__file__).parent / "cases").glob("*.txt"))
 

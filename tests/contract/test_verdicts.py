@@ -20,7 +20,7 @@ from trackside.ingest import ingest
 from trackside.session import Session, SiteRequest, StoreRequest, open_session
 from trackside.show.document import decode, document, encode
 from trackside.site.config import Site, load
-from trackside.stores.metric_store import MetricOptions
+from trackside.stores.metric_server import MetricOptions
 from trackside.verify import check
 
 CASES = {case.name: case for case in scenarios()}

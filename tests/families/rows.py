@@ -34,7 +34,7 @@ Row = Event | Record
 # -- rows
 
 
-def event(kind: str, line: int = 1, role: EventRole = EventRole.FACT, **fields: Any) -> Event:
+def event(kind: str, line: int = 1, role: EventRole = EventRole.OBSERVATION, **fields: Any) -> Event:
     """A log event; text, time, rank, node, plane and path are attributes, the rest are its fields."""
     known = {name: fields.pop(name) for name in ("text", "time", "rank", "node") if name in fields}
     plane: Plane = fields.pop("plane", "log")
@@ -114,7 +114,7 @@ def store(*rows: Row | list[Row], planes: tuple[Plane, ...] = ("log", "scheduler
 
 def xid_number(number: int, line: int = 5, time: float | None = 4990.0, **fields: Any) -> Event:
     """An Xid line of the kernel, by its number."""
-    role = EventRole.FACT if number in (13, 31, 43, 45) else EventRole.CONFIRMATION
+    role = EventRole.OBSERVATION if number in (13, 31, 43, 45) else EventRole.CONFIRMATION
     location = {"plane": "kernel", "path": "dmesg.txt", "node": "n1", "pci": "0000:4e:00", **fields}
     return event("xid", line, role, xid=number, time=time, **location)
 

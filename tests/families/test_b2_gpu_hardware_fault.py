@@ -68,7 +68,7 @@ def test_application_xids_are_no_hardware_fault() -> None:
 
 
 def test_an_xid_for_information_is_not_blamed_on_the_application() -> None:
-    finding = judge("B2", event("xid", 3, role=EventRole.FACT, plane="kernel", xid=63, time=1500.0), run=RUN)
+    finding = judge("B2", event("xid", 3, role=EventRole.OBSERVATION, plane="kernel", xid=63, time=1500.0), run=RUN)
     assert (finding.outcome, keys(finding)) == (ABSENT, ["only_harmless_xids"])
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from trackside.catalog.job_states import Stage
 from trackside.http.unavailable import SourceUnavailable
-from trackside.stores.metric_store import HIDDEN_S
+from trackside.stores.metric_server import HIDDEN_S
 from trackside.watch.follow import MAX_PAUSE_S, PATIENCE_S, SETTLE_S, FollowResult, follow
 
 

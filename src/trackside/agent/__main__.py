@@ -15,7 +15,7 @@ from trackside.agent.delivery.exposition import LatestSamples, line_text
 from trackside.agent.delivery.identity import Identity
 from trackside.agent.jobs.processes import ProcessMap
 from trackside.agent.owners import Owners
-from trackside.agent.runner import Outlet, Running
+from trackside.agent.runner import Outlet, SourceThread
 from trackside.agent.source import LogLine, Reading, Sample, sources
 from trackside.agent.state import state_folder
 from trackside.settings import ConfigError, SettingValue, nearest
@@ -211,7 +211,7 @@ def _read(config: Config, outlet: Outlet) -> int:
     """Read each enabled source once; 1 if any could not be read."""
     owners, state = owners_of(config), state_folder(config.state)
     running = [
-        Running(collection, config.node, owners, outlet, log_line, state=state)
+        SourceThread(collection, config.node, owners, outlet, log_line, state=state)
         for collection in config.collections
         if collection.on
     ]

@@ -22,7 +22,7 @@ from trackside.agent.delivery.remote_write import RemoteWrite
 from trackside.agent.delivery.shipping import REFUSED_STATUSES, Protocol
 from trackside.agent.delivery.spool import InUse, Spool
 from trackside.agent.owners import Owners
-from trackside.agent.runner import OPEN_S, Outlet, Running
+from trackside.agent.runner import OPEN_S, Outlet, SourceThread
 from trackside.agent.slurm.configuration import find_conf
 from trackside.agent.source import Reading
 from trackside.agent.user import capabilities_in_words
@@ -111,7 +111,7 @@ def check(config: Config, owners: Owners) -> CheckReport:
     return CheckReport(config.node.name, _sources(config, owners), list(_outputs(config)), _environment_items())
 
 
-def read_once(running: list[Running]) -> None:
+def read_once(running: list[SourceThread]) -> None:
     """Start each source, wait until it was read once or failed, and stop it."""
     for source in running:
         source.start()
@@ -132,7 +132,7 @@ def _sources(config: Config, owners: Owners) -> list[CheckItem]:
     counts = _ReadingCounts()
     messages: list[str] = []
     running_sources = [
-        Running(collection, config.node, owners, counts, messages.append)
+        SourceThread(collection, config.node, owners, counts, messages.append)
         for collection in config.collections
         if collection.on
     ]
@@ -154,7 +154,7 @@ def _sources(config: Config, owners: Owners) -> list[CheckItem]:
     return [lines[id_] for id_ in sorted(lines)]
 
 
-def _source(running: Running, samples: int, lines: int, notes: Sequence[str]) -> CheckItem:
+def _source(running: SourceThread, samples: int, lines: int, notes: Sequence[str]) -> CheckItem:
     """The state of one source; ``notes``: its log messages and warnings."""
     health, collection = running.health, running.collection
     is_requested, needs = collection.origin != "default", collection.source.needs

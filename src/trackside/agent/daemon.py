@@ -20,7 +20,7 @@ from trackside.agent.delivery.scrape import Scrape
 from trackside.agent.delivery.shipping import Protocol, Sender
 from trackside.agent.delivery.spool import InUse, Spool
 from trackside.agent.owners import Owners
-from trackside.agent.runner import Outlet, Running
+from trackside.agent.runner import Outlet, SourceThread
 from trackside.agent.source import Reading, Sample
 from trackside.agent.state import state_folder
 from trackside.settings import ConfigError
@@ -96,7 +96,7 @@ class Agent:
         self.outlets = Outlets(config, say)
         state = state_folder(config.state)
         self.running = [
-            Running(collection, config.node, owners, self.outlets, say, state=state)
+            SourceThread(collection, config.node, owners, self.outlets, say, state=state)
             for collection in config.collections
         ]
         self.scrape: Scrape | None = None
@@ -207,7 +207,7 @@ def _differs(current: Collection, new: Collection) -> bool:
     return bool(settings_of(current) != settings_of(new))
 
 
-def add_own_metrics(reading: Reading, running: Iterable[Running], senders: Iterable[Sender]) -> None:
+def add_own_metrics(reading: Reading, running: Iterable[SourceThread], senders: Iterable[Sender]) -> None:
     """Add the agent's own metrics, as of now."""
     for source in running:
         _add_collector(reading, source)
@@ -218,7 +218,7 @@ def add_own_metrics(reading: Reading, running: Iterable[Running], senders: Itera
     reading.sample("trackside_agent_start_time", _STARTED)
 
 
-def _add_collector(reading: Reading, running: Running) -> None:
+def _add_collector(reading: Reading, running: SourceThread) -> None:
     health, collector = running.health, running.id
     is_requested = running.collection.origin != "default"
     if health.state in ("starting", "off") or (

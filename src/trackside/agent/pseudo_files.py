@@ -172,7 +172,7 @@ def mount_point(field: bytes) -> str:
     )
 
 
-def lines_of(data: bytes) -> Iterator[list[bytes]]:
+def split_lines(data: bytes) -> Iterator[list[bytes]]:
     """The fields of each line."""
     return (line.split() for line in data.split(b"\n"))
 

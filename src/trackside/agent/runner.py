@@ -56,7 +56,7 @@ class Outlet:
 
 
 @dataclass(slots=True)
-class Running:
+class SourceThread:
     """A source that runs in its own thread."""
 
     collection: Collection

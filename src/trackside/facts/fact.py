@@ -3,7 +3,7 @@ r"""Facts and how they are derived: each at most once per run, from queries and 
 A fact is a frozen dataclass: a typed answer about one run. One function derives it. The annotations of its parameters
 declare the inputs:
 
-    Evidence    the answers to the queries that the fact declares (``asks``)
+    Evidence    the answers to the queries that the fact declares (``queries``)
     Run         the run
     limits      the fact's own limits
     Other       another fact; if it is missing, so is this one, for the same reason
@@ -49,7 +49,7 @@ class Derivation:
 
     kind: type
     derive: Callable[..., Any]
-    asks: Mapping[str, Query]
+    queries: Mapping[str, Query]
     needs: tuple[str | tuple[str, ...], ...]
     limits: object
     lazy: bool = False
@@ -65,7 +65,7 @@ _DERIVATIONS: dict[type, Derivation] = {}
 
 
 def fact(
-    asks: Mapping[str, Query] | None = None,
+    queries: Mapping[str, Query] | None = None,
     *,
     needs: tuple[str | tuple[str, ...], ...] = (),
     limits: object = None,
@@ -73,7 +73,7 @@ def fact(
 ) -> Callable[[F], F]:
     r"""Declare the function that derives the fact of its return type.
 
-    ``asks``: queries by name. ``needs``: names of queries that must have an answer; of a tuple, any one is enough.
+    ``queries``: queries by name. ``needs``: names of queries that must have an answer; of a tuple, any one is enough.
     ``lazy``: run each query when its answer is first read, for a fact that usually needs few of them; otherwise all are
     run together. The function is returned unchanged, so that a test can call it with its own evidence.
 
@@ -86,14 +86,14 @@ def fact(
         if kind in _DERIVATIONS:
             raise TypeError(f"{kind.__name__} is derived twice: by {_DERIVATIONS[kind].derive} and {derive}")
         for name, parameter, declared, accepted in (
-            ("queries", "evidence: Evidence", bool(asks), Evidence in hints.values()),
+            ("queries", "evidence: Evidence", bool(queries), Evidence in hints.values()),
             ("limits", "limits: Limits", limits is not None, "limits" in hints),
         ):
             if declared and not accepted:
                 raise TypeError(f"{kind.__name__}: {derive.__name__} has no parameter `{parameter}` for its {name}")
             if accepted and not declared:
                 raise TypeError(f"{kind.__name__}: {derive.__name__} has `{parameter}`, but @fact declares no {name}")
-        _DERIVATIONS[kind] = Derivation(kind, derive, asks or {}, needs, limits, lazy)
+        _DERIVATIONS[kind] = Derivation(kind, derive, queries or {}, needs, limits, lazy)
         return derive
 
     return declare
@@ -169,12 +169,12 @@ class Facts:
         self.ask([query])
         return self._answers[query]
 
-    def evidence(self, asks: Mapping[str, Query], lazy: bool = False) -> Evidence:
+    def evidence(self, queries: Mapping[str, Query], lazy: bool = False) -> Evidence:
         """The answers to queries, by name."""
         if lazy:
-            return Evidence(_LazyAnswers(self, asks))
-        self.ask(asks.values())
-        return Evidence({name: self._answers[query] for name, query in asks.items()})
+            return Evidence(_LazyAnswers(self, queries))
+        self.ask(queries.values())
+        return Evidence({name: self._answers[query] for name, query in queries.items()})
 
     def arguments(self, parameters: Mapping[str, FactParameter]) -> dict[str, Any]:
         """The run and the facts to pass to a function, by parameter. Check :meth:`missing` first."""
@@ -201,7 +201,7 @@ class Facts:
         values = self.arguments(needed)
         for name, parameter in derivation.parameters.items():
             if parameter.kind is Evidence:
-                values[name] = self.evidence(derivation.asks, derivation.lazy)
+                values[name] = self.evidence(derivation.queries, derivation.lazy)
                 if (missing := unmet_need(values[name], derivation.needs)) is not None:
                     return missing
         if derivation.limits is not None:
@@ -212,17 +212,17 @@ class Facts:
 class _LazyAnswers(Mapping[str, Answer]):
     """Answers to queries, by name; each query runs when its answer is first read."""
 
-    def __init__(self, facts: Facts, asks: Mapping[str, Query]) -> None:
-        self._facts, self._asks = facts, asks
+    def __init__(self, facts: Facts, queries: Mapping[str, Query]) -> None:
+        self._facts, self._queries = facts, queries
 
     def __getitem__(self, name: str) -> Answer:
-        return self._facts.answer(self._asks[name])
+        return self._facts.answer(self._queries[name])
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._asks)
+        return iter(self._queries)
 
     def __len__(self) -> int:
-        return len(self._asks)
+        return len(self._queries)
 
 
 def unmet_need(evidence: Evidence, needs: Iterable[str | tuple[str, ...]]) -> Missing | None:
@@ -264,7 +264,7 @@ def guard(name: str, derive: Callable[[], T]) -> Maybe[T]:
 
 def queries_of(kind: type) -> tuple[Query, ...]:
     """All queries behind a fact: its own, and those of the facts it is derived from."""
-    return tuple(dict.fromkeys(query for needed in closure([kind]) for query in derivation(needed).asks.values()))
+    return tuple(dict.fromkeys(query for needed in closure([kind]) for query in derivation(needed).queries.values()))
 
 
 def closure(kinds: Iterable[type]) -> tuple[type, ...]:

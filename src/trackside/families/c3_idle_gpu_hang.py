@@ -138,8 +138,8 @@ def judge(
     """Allocated but idle GPUs in a run that did not end by itself; without metrics, a silent log."""
     if (missing := all_missing(ending.missing_end, stacks, missing_activity(activity))) is not None:
         return missing
-    found_stacks = or_none(stacks)
-    own_stacks = found_stacks if found_stacks is not None and found_stacks.has_stacks else None
+    hang_stacks = or_none(stacks)
+    own_stacks = hang_stacks if hang_stacks is not None and hang_stacks.has_stacks else None
     excluded = _ended_itself(ending, exceptions, silence) or _between_ranks(silence, or_none(flight), own_stacks)
     if excluded is not None:
         return excluded

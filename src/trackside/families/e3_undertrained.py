@@ -50,7 +50,7 @@ class Limits:
 
     few_steps: int = 5
     """Five optimizer steps are mostly start-up and learning-rate warm-up."""
-    planned_share: float = 0.1
+    min_planned_share: float = 0.1
     """A run that ends well under a tenth of its plan stopped too early; early stopping on a metric rarely fires before
     a tenth of the budget."""
 
@@ -86,7 +86,7 @@ def judge(trajectory: Trajectory, ending: Ending, limits: Limits) -> Finding | M
         if done.number > limits.few_steps:
             return absent(STEPS_DONE(steps=done))
         return Missing("nothing shows that the run completed")
-    far_short = planned is not None and 0 < done.number < limits.planned_share * planned.number
+    far_short = planned is not None and 0 < done.number < limits.min_planned_share * planned.number
     if not too_few and not far_short:
         return absent(STEPS_DONE(steps=done))
     shows = [STEPS_DONE(steps=done), ENDED_WELL(state=good_end)]

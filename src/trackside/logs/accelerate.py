@@ -36,6 +36,6 @@ def _environment(line: Line, match: re.Match[str]) -> Iterator[Event]:
         if neighbor.label == line.label and (count := _COUNT.match(neighbor.text)):
             world = int(count[1])
             break
-    yield line.event("distributed_ready", EventRole.FACT, world_size=world, backend=match[2])
+    yield line.event("distributed_ready", EventRole.OBSERVATION, world_size=world, backend=match[2])
     if world is not None:
-        yield line.event("host", EventRole.FACT, world_size=world)
+        yield line.event("host", EventRole.OBSERVATION, world_size=world)

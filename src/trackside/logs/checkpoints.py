@@ -171,14 +171,14 @@ def _is_repeat(line: Line, step: int | None, path: str | None, text: str) -> boo
     else:
         repeated = bool(notes.get("save") == save)
     wording = line.rank, line.label, _DIGITS.sub("", text)
-    wordings_seen: set[object] = notes.setdefault("words", set())
-    if repeated and step is None and wording in wordings_seen:
+    known_wordings: set[object] = notes.setdefault("words", set())
+    if repeated and step is None and wording in known_wordings:
         repeated = line.time is not None and abs(line.time - notes["time"]) <= SAME_SAVE_S
     if not repeated:
-        wordings_seen.clear()
+        known_wordings.clear()
         notes["time"] = line.time if line.time is not None else 0.0
-    if len(wordings_seen) < MAX_WORDINGS:
-        wordings_seen.add(wording)
+    if len(known_wordings) < MAX_WORDINGS:
+        known_wordings.add(wording)
     notes["save"], notes["line"] = save, line.number
     return repeated
 

@@ -80,7 +80,7 @@ def _main_signal(line: Line) -> Event | None:
     avoids=("the program exits successfully",),
 )
 def _success(line: Line, match: re.Match[str]) -> Event:
-    return line.event("process_exit", EventRole.FACT, source=LAUNCHER, exit_code=0, pid=int(match[1]))
+    return line.event("process_exit", EventRole.OBSERVATION, source=LAUNCHER, exit_code=0, pid=int(match[1]))
 
 
 @PARSER.pattern(
@@ -106,7 +106,7 @@ def _ssh(line: Line, match: re.Match[str]) -> Event:
 )
 def _world(line: Line, match: re.Match[str]) -> Event:
     nodes, local = int(match[1]), int(match[2])
-    return line.event("host", EventRole.FACT, nnodes=nodes, local_world_size=local, world_size=nodes * local)
+    return line.event("host", EventRole.OBSERVATION, nnodes=nodes, local_world_size=local, world_size=nodes * local)
 
 
 @PARSER.pattern(
@@ -120,4 +120,4 @@ def _world(line: Line, match: re.Match[str]) -> Event:
     avoids=("torch distributed with backends of your choice",),
 )
 def _backend(line: Line, _: re.Match[str]) -> Event:
-    return line.event("distributed_init", EventRole.FACT)
+    return line.event("distributed_init", EventRole.OBSERVATION)

@@ -52,4 +52,4 @@ def _flag(line: Line) -> Event | None:
         return line.event("advice", EventRole.ADVICE, about=name[0]) if name else None
     if match is None or match["value"].lower() in ("none", "unset", "null"):
         return None
-    return line.event("env_flag", EventRole.FACT, name=match["name"], value=match["value"])
+    return line.event("env_flag", EventRole.OBSERVATION, name=match["name"], value=match["value"])

@@ -13,7 +13,7 @@ from collections import deque
 from typing import Any
 
 from trackside.logs.frameworks import named_frameworks
-from trackside.logs.line import COLLECTED, Line
+from trackside.logs.line import COLLECTOR_PREFIX, Line
 from trackside.logs.numbers import number, whole_number
 from trackside.logs.pattern import Parser
 from trackside.model import Event
@@ -93,7 +93,7 @@ def _neighbors(line: Line) -> tuple[bytes, bytes]:
     behind = line.buffer[max(0, line.start - 700) : line.start].rstrip()
     behind = behind[max(behind.rfind(b"\r"), behind.rfind(b"\n")) + 1 :]
     ahead = line.buffer[line.end : line.end + 1200].lstrip()
-    return COLLECTED.sub(b"", behind), COLLECTED.sub(b"", ahead).lstrip()
+    return COLLECTOR_PREFIX.sub(b"", behind), COLLECTOR_PREFIX.sub(b"", ahead).lstrip()
 
 
 def _drawn_at_once(before: bytes, after: bytes) -> bool:

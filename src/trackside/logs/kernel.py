@@ -132,7 +132,7 @@ def _crash(line: Line, match: re.Match[str]) -> Event:
     comm = match["comm"].split("traps: ")[-1].strip()
     return line.event(
         "process_exit",
-        EventRole.CONFIRMATION if _TRAINS.match(comm) else EventRole.FACT,
+        EventRole.CONFIRMATION if _TRAINS.match(comm) else EventRole.OBSERVATION,
         source="kernel",
         signal=number,
         signal_name=signal_name(number),

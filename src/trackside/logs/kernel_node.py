@@ -70,7 +70,7 @@ def _machine_check(line: Line) -> Event | None:
 
 
 def _machine_check_event(line: Line, source: str, severity: str) -> Event:
-    role = EventRole.FACT if severity == "corrected" else EventRole.CONFIRMATION
+    role = EventRole.OBSERVATION if severity == "corrected" else EventRole.CONFIRMATION
     return line.event("machine_check", role, what=source, severity=severity, detail=line.text.strip()[:300])
 
 
@@ -93,7 +93,7 @@ def _link(line: Line, match: re.Match[str]) -> Event:
     down = match["state"].lower() == "down"
     return line.event(
         "link_down",
-        EventRole.CONFIRMATION if down else EventRole.FACT,
+        EventRole.CONFIRMATION if down else EventRole.OBSERVATION,
         device=match["device"].removesuffix(": NIC").strip(" :,"),
         state="down" if down else "up",
     )
@@ -107,4 +107,4 @@ def _link(line: Line, match: re.Match[str]) -> Event:
     avoids=("OS: Linux version 5.15",),
 )
 def _boot(line: Line, match: re.Match[str]) -> Event:
-    return line.event("boot", EventRole.FACT, version=match[1])
+    return line.event("boot", EventRole.OBSERVATION, version=match[1])

@@ -24,10 +24,10 @@ _LABEL = re.compile(
     r"|\((?P<ray>[\w.:-]+) pid=(?P<pid>\d+)(?:, ip=(?P<ip>[\d.]+))?\) "  # Ray
 )
 _SRUN = re.compile(r"[ ]{0,5}(?P<task>\d{1,6}): ?")
-COLLECTED = re.compile(rb"^\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:?\d\d) std(?:out|err) [FP] ")
+COLLECTOR_PREFIX = re.compile(rb"^\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:?\d\d) std(?:out|err) [FP] ")
 """The prefix that a collector writes before each line, as in logs of Kubernetes and of a log store: time and stream.
 It is not part of the line."""
-HEADED = re.compile(
+SYSLOG_PREFIX = re.compile(
     rb"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z [\w.:-]{1,255} [\w./@() -]{1,80}?(?:\[\d{1,10}\])?(?::| - - | \d+ - ) ?"
 )
 """The same before each line of a node's programs: time, host and program, as syslog writes them."""
@@ -46,7 +46,7 @@ class FileContext:
     quoted_until: int = 0
     """Number of the last line of a quotation, such as a job's script in its batch system's report: it is not read."""
     headed: bool = False
-    """Whether the receiver put :data:`HEADED` before the lines."""
+    """Whether the receiver put :data:`SYSLOG_PREFIX` before the lines."""
     notes: dict[str, Any] = field(default_factory=dict)
     """Per parser: what it remembers from line to line."""
 
@@ -82,7 +82,7 @@ class Line:
         raw = buffer[start:end]
         if b"\x1b" in raw:
             raw = _ANSI.sub(b"", raw)
-        collected = COLLECTED.match(raw)
+        collected = COLLECTOR_PREFIX.match(raw)
         self._collected = "" if collected is None else collected[0].decode("ascii")
         self.full = raw[len(self._collected) :].decode("utf-8", "replace")
         self.text, self.label, rank = split_label(self.full, context.srun_labels)
@@ -175,7 +175,7 @@ class Line:
     def event(
         self,
         kind: str,
-        role: EventRole = EventRole.FACT,
+        role: EventRole = EventRole.OBSERVATION,
         *,
         rank: int | None = None,
         node: str | None = None,
@@ -202,7 +202,7 @@ class Line:
 
 def as_written(raw: bytes, headed: bool = False) -> str:
     """A line as its program wrote it: without a collector's prefix, or with ``headed`` without the receiver's."""
-    return (HEADED if headed else COLLECTED).sub(b"", raw, count=1).decode("utf-8", "replace")
+    return (SYSLOG_PREFIX if headed else COLLECTOR_PREFIX).sub(b"", raw, count=1).decode("utf-8", "replace")
 
 
 def split_label(full: str, srun_labels: bool) -> tuple[str, str, int | None]:
@@ -227,6 +227,6 @@ def split_label(full: str, srun_labels: bool) -> tuple[str, str, int | None]:
 
 def has_srun_labels(head: bytes) -> bool:
     """Whether ``srun -l`` labeled these lines: most begin with ``N: `` and a small number."""
-    lines = [COLLECTED.sub(b"", line, count=1) for line in head.split(b"\n")[:400] if line.strip()]
+    lines = [COLLECTOR_PREFIX.sub(b"", line, count=1) for line in head.split(b"\n")[:400] if line.strip()]
     labeled = sum(1 for line in lines if re.match(rb" {0,5}\d{1,6}:( |$)", line))
     return len(lines) >= 4 and labeled >= 0.6 * len(lines)

@@ -85,7 +85,7 @@ def _warn(line: Line, match: re.Match[str]) -> Iterator[Event]:
     elif "shared memory" in lower and ("error" in lower or "failed" in lower):
         yield line.event("nccl_error", EventRole.ROOT, node=node, code="ncclSystemError", detail=detail)
     else:
-        yield line.event("nccl_warn", EventRole.FACT, node=node, detail=detail[:500])
+        yield line.event("nccl_warn", EventRole.OBSERVATION, node=node, detail=detail[:500])
 
 
 @PARSER.pattern(

@@ -52,7 +52,7 @@ def _xid(line: Line, match: re.Match[str]) -> Iterator[Event]:
     wants_reset = action is not None and action != "None"
     yield line.event(
         "xid",
-        EventRole.CONFIRMATION if blames_gpu or wants_reset else EventRole.FACT,
+        EventRole.CONFIRMATION if blames_gpu or wants_reset else EventRole.OBSERVATION,
         xid=number,
         pci=match["pci"],
         pid=int(pid[1]) if pid else None,
@@ -76,7 +76,7 @@ def _xid(line: Line, match: re.Match[str]) -> Iterator[Event]:
 def _sxid(line: Line, match: re.Match[str]) -> Event:
     number = int(match["number"])
     fatal = sxid_fatal(number, match["rest"])
-    role = EventRole.CONFIRMATION if fatal else EventRole.FACT
+    role = EventRole.CONFIRMATION if fatal else EventRole.OBSERVATION
     return line.event("sxid", role, sxid=number, pci=match["pci"], fatal=fatal, detail=match["rest"].strip())
 
 

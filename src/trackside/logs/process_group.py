@@ -58,9 +58,9 @@ PARSER = Parser("process-group", "process groups", "system")
 )
 def _store(line: Line) -> Event | None:
     if match := _STORE.search(line.text):
-        return line.event("distributed_ready", EventRole.FACT, world_size=int(match[2]))
+        return line.event("distributed_ready", EventRole.OBSERVATION, world_size=int(match[2]))
     if "to store for rank" in line.text or "Waiting in store based barrier" in line.text:
-        return line.event("distributed_init", EventRole.FACT, world_size=_world(line.text))
+        return line.event("distributed_init", EventRole.OBSERVATION, world_size=_world(line.text))
     return None
 
 
@@ -81,11 +81,11 @@ def _lightning(line: Line) -> Iterator[Event]:
         for neighbor in (*line.preceding(3), *line.following(3)):
             if match := re.match(r"\s*distributed_backend=(\w{1,20})", neighbor.text):
                 backend = match[1]
-        yield line.event("distributed_ready", EventRole.FACT, world_size=world, backend=backend)
+        yield line.event("distributed_ready", EventRole.OBSERVATION, world_size=world, backend=backend)
         if world is not None:
-            yield line.event("host", EventRole.FACT, world_size=world)
+            yield line.event("host", EventRole.OBSERVATION, world_size=world)
     elif match := _MEMBER.search(line.text):
-        yield line.event("distributed_init", EventRole.FACT, world_size=int(match[1]))
+        yield line.event("distributed_init", EventRole.OBSERVATION, world_size=int(match[1]))
 
 
 @PARSER.pattern(
@@ -117,8 +117,10 @@ def _setup(line: Line) -> Event | None:
     if _CODE.search(text):
         return None
     if _READY.search(text) and not _INIT.search(text):
-        return line.event("distributed_ready", EventRole.FACT, world_size=_world(text))
-    return line.event("distributed_init", EventRole.FACT, world_size=_world(text)) if _INIT.search(text) else None
+        return line.event("distributed_ready", EventRole.OBSERVATION, world_size=_world(text))
+    return (
+        line.event("distributed_init", EventRole.OBSERVATION, world_size=_world(text)) if _INIT.search(text) else None
+    )
 
 
 @PARSER.pattern(
@@ -129,7 +131,7 @@ def _setup(line: Line) -> Event | None:
 )
 def _elastic(line: Line) -> Event | None:
     if "Rendezvous complete for workers" in line.text:
-        return line.event("distributed_init", EventRole.FACT)
+        return line.event("distributed_init", EventRole.OBSERVATION)
     return None
 
 
@@ -151,7 +153,9 @@ def _command(line: Line) -> Event | None:
         return None
     world = total or (nodes * local if nodes and local else None)
     command = text.strip()[:500]
-    return line.event("host", EventRole.FACT, nnodes=nodes, local_world_size=local, world_size=world, command=command)
+    return line.event(
+        "host", EventRole.OBSERVATION, nnodes=nodes, local_world_size=local, world_size=world, command=command
+    )
 
 
 @PARSER.pattern(
@@ -170,4 +174,4 @@ def _command(line: Line) -> Event | None:
 def _size(line: Line, match: re.Match[str]) -> Event | None:
     if _CODE.search(line.text) or not 0 < int(match[1]) < 1_000_000:
         return None
-    return line.event("host", EventRole.FACT, world_size=int(match[1]))
+    return line.event("host", EventRole.OBSERVATION, world_size=int(match[1]))

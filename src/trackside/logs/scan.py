@@ -230,7 +230,7 @@ def _of_program(event: Event, start: int) -> Event:
     """The event, or an outcome before ``start`` as that of an earlier program."""
     if event.kind not in OUTCOMES or event.at.offset >= start:
         return event
-    return replace(event, kind="earlier_outcome", role=EventRole.FACT, fields={"kind": event.kind})
+    return replace(event, kind="earlier_outcome", role=EventRole.OBSERVATION, fields={"kind": event.kind})
 
 
 def learn_context(head: bytes, context: FileContext, stats: ScanStats) -> None:

@@ -86,10 +86,10 @@ def _signal(line: Line) -> Iterator[Event]:
     elif number is not None:
         if number in (1, 9, 15):
             exits.note_ending(line, "signal")
-        role = EventRole.TEARDOWN if number in (1, 9, 15) else EventRole.FACT
+        role = EventRole.TEARDOWN if number in (1, 9, 15) else EventRole.OBSERVATION
         yield line.event("signal_received", role, signal=number, signal_name=signal_name(number), by="job")
     if requeues:
-        yield line.event("requeue_requested", EventRole.FACT, by="job")
+        yield line.event("requeue_requested", EventRole.OBSERVATION, by="job")
 
 
 @PARSER.pattern(
@@ -113,7 +113,7 @@ def _signal(line: Line) -> Iterator[Event]:
 def _requeue(line: Line) -> Event | None:
     if _NOT_REQUEUE.search(line.text) or not _REQUEUE.search(line.text):
         return None
-    return line.event("requeue_requested", EventRole.FACT, by="job")
+    return line.event("requeue_requested", EventRole.OBSERVATION, by="job")
 
 
 @PARSER.pattern(

@@ -393,5 +393,14 @@ def _unpack_event(path: str, parser: str, data: bytes) -> Event:
     line, offset, length, text, time, rank, node, fields = msgspec.msgpack.decode(data)
     plane: Plane = "log"
     return Event(
-        "progress", Position(path, line, offset, length), plane, text, time, rank, node, EventRole.FACT, parser, fields
+        "progress",
+        Position(path, line, offset, length),
+        plane,
+        text,
+        time,
+        rank,
+        node,
+        EventRole.OBSERVATION,
+        parser,
+        fields,
     )

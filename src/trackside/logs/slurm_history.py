@@ -65,12 +65,12 @@ def _job(line: Line) -> Event | None:
         code, signal = (int(ended[name]) if ended[name] else None for name in ("code", "signal"))
         state = ended["state"].lower()
         return line.event(
-            "job_state", EventRole.FACT, job=job, text=sentence, state=state, exit_code=code, signal=signal
+            "job_state", EventRole.OBSERVATION, job=job, text=sentence, state=state, exit_code=code, signal=signal
         )
     waiting = _WAITS.search(details) if verb in ("submitted", "requeued", "waits") else None
     return line.event(
         "job_state",
-        EventRole.FACT,
+        EventRole.OBSERVATION,
         text=sentence,
         job=job,
         state=_VERBS.get(verb, verb),
@@ -98,7 +98,7 @@ def _node(line: Line) -> Event | None:
     if raw is None:
         return line.event("node_state", EventRole.ROOT, node=name, text=sentence, state="rebooted")
     state = _state_of(raw)
-    role = {"down": EventRole.ROOT, "drain": EventRole.CONFIRMATION}.get(state, EventRole.FACT)
+    role = {"down": EventRole.ROOT, "drain": EventRole.CONFIRMATION}.get(state, EventRole.OBSERVATION)
     reason = signed_reason(match["reason"])[0]
     return line.event(
         "node_state", role, node=name, text=sentence, state=state, reason=reason if state != "up" else None

@@ -93,7 +93,7 @@ def _notice(line: Line) -> Iterator[Event]:
         by=uid[1] if uid else None,
     )
     if state is not None:
-        yield line.event("job_state", EventRole.FACT, job=job, state=state)
+        yield line.event("job_state", EventRole.OBSERVATION, job=job, state=state)
 
 
 @PARSER.pattern(
@@ -112,7 +112,7 @@ def _complete(line: Line) -> Event | None:
         return None
     code = int(match["code"]) if match["code"] else None
     return line.event(
-        "job_state", EventRole.FACT, job=job, state="completed" if code == 0 else "failed", exit_code=code
+        "job_state", EventRole.OBSERVATION, job=job, state="completed" if code == 0 else "failed", exit_code=code
     )
 
 
@@ -133,11 +133,13 @@ def _life(line: Line) -> Event | None:
     if job is None:
         return None
     if "Requeuing JobId=" in text:
-        return line.event("job_state", EventRole.FACT, job=job, state="requeued")
+        return line.event("job_state", EventRole.OBSERVATION, job=job, state="requeued")
     if "_start_job: Started" in text or "sched: Allocate" in text or "_slurm_rpc_allocate_resources" in text:
         nodes = _ON.search(text)
-        return line.event("job_state", EventRole.FACT, job=job, state="started", nodes=nodes[1] if nodes else None)
-    return line.event("job_state", EventRole.FACT, job=job, state="submitted")
+        return line.event(
+            "job_state", EventRole.OBSERVATION, job=job, state="started", nodes=nodes[1] if nodes else None
+        )
+    return line.event("job_state", EventRole.OBSERVATION, job=job, state="submitted")
 
 
 @PARSER.pattern(
@@ -155,7 +157,7 @@ def _life(line: Line) -> Event | None:
 def _node(line: Line, match: re.Match[str]) -> Iterator[Event]:
     states = {"not responding": "not_responding", "unexpectedly rebooted": "rebooted"}
     state = "down" if "setting DOWN" in match["what"] else states.get(match["what"], "up")
-    role = EventRole.FACT if state in ("up", "not_responding") else EventRole.ROOT
+    role = EventRole.OBSERVATION if state in ("up", "not_responding") else EventRole.ROOT
     reason = None if state == "up" else match["what"]
     for name in expand(match["nodes"], MAX_NODES):
         yield line.event("node_state", role, node=name, state=state, reason=reason)
@@ -192,7 +194,7 @@ def _update(line: Line) -> Event | None:
     state, reason = match["state"].upper(), group.get("reason") or reasons.get(match["node"])
     if state in _UP:
         reasons.pop(match["node"], None)
-        return line.event("node_state", EventRole.FACT, node=match["node"], state="up")
+        return line.event("node_state", EventRole.OBSERVATION, node=match["node"], state="up")
     node_state = (
         "drain" if state.startswith(("DRAIN", "INVAL")) else "down" if state.startswith(("DOWN", "FAIL")) else None
     )

@@ -198,4 +198,8 @@ def _restart(line: Line) -> Event | None:
     avoids=("OMP_NUM_THREADS=1",),
 )
 def _launcher_start(line: Line) -> Event | None:
-    return line.event("host", EventRole.FACT, command=LAUNCHER) if "OMP_NUM_THREADS environment" in line.text else None
+    return (
+        line.event("host", EventRole.OBSERVATION, command=LAUNCHER)
+        if "OMP_NUM_THREADS environment" in line.text
+        else None
+    )

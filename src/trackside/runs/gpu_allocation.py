@@ -63,12 +63,12 @@ class GpuAllocation:
 
 
 def find_allocation(
-    query: AllocationQuery, series: Sequence[LocatedSeries], curves: MetricBackend, interval: float
+    query: AllocationQuery, series: Sequence[LocatedSeries], backend: MetricBackend, interval: float
 ) -> GpuAllocation:
     """The run's GPUs, node by node, each by the most certain way available. ``interval``: seconds between samples."""
 
     def find_uses(units: Sequence[Unit]) -> Mapping[Unit, GpuUse]:  # expensive: only called where nothing else decides
-        return uses(curves, series, units, query.start, query.end, interval)
+        return uses(backend, series, units, query.start, query.end, interval)
 
     on_gpus = [entry for entry in series if entry.gpu and query.overlaps(entry)]
     groups = _group_by_node(on_gpus, query)
@@ -159,7 +159,7 @@ def _of_others(series: Iterable[LocatedSeries], query: AllocationQuery) -> set[U
 
 
 def uses(
-    curves: MetricBackend,
+    backend: MetricBackend,
     series: Iterable[LocatedSeries],
     units: Sequence[Unit],
     start: float,
@@ -174,8 +174,8 @@ def uses(
     if not ids:
         return {}
     groups, step = list(ids.values()), step_of(end - start + 2 * AROUND_S, interval, fine=True)
-    low, times = _roll_up(curves, groups, start - AROUND_S, end + AROUND_S, step, "min")
-    high, _ = _roll_up(curves, groups, start - AROUND_S, end + AROUND_S, step, "max")
+    low, times = _roll_up(backend, groups, start - AROUND_S, end + AROUND_S, step, "min")
+    high, _ = _roll_up(backend, groups, start - AROUND_S, end + AROUND_S, step, "max")
     threshold = _threshold(low)
     inside = (times - step >= start) & (times <= end)
     if not inside.any():
@@ -183,7 +183,7 @@ def uses(
     with np.errstate(invalid="ignore"):
         in_use = [bool((high[row, inside] > threshold[row]).any()) for row in range(len(groups))]
     free_before = _was_free(
-        curves,
+        backend,
         groups,
         (start - MAX_ALLOC_GAP_S, min(start + AROUND_S, end)),
         (start - MAX_ALLOC_GAP_S, start),
@@ -191,7 +191,7 @@ def uses(
         step,
     )
     free_after = _was_free(
-        curves, groups, (max(end - MAX_ALLOC_GAP_S, start), end + AROUND_S), (end, end + AROUND_S), threshold, step
+        backend, groups, (max(end - MAX_ALLOC_GAP_S, start), end + AROUND_S), (end, end + AROUND_S), threshold, step
     )
     use_of_row: list[GpuUse] = [
         "idle" if not in_use[row] else "mine" if free_before[row] and free_after[row] else "other"
@@ -201,7 +201,7 @@ def uses(
 
 
 def use_times(
-    curves: MetricBackend,
+    backend: MetricBackend,
     series: Iterable[LocatedSeries],
     units: Sequence[Unit],
     first: float,
@@ -213,7 +213,7 @@ def use_times(
     if not ids:
         return {}
     step = step_of(last - first, interval, fine=True)
-    high, times = _roll_up(curves, list(ids.values()), first, last, step, "max")
+    high, times = _roll_up(backend, list(ids.values()), first, last, step, "max")
     threshold = _threshold(high)[:, None]
     with np.errstate(invalid="ignore"):
         in_use = high > threshold
@@ -243,7 +243,7 @@ def _memory(series: Iterable[LocatedSeries], units: set[Unit]) -> dict[Unit, lis
 
 
 def _roll_up(
-    curves: MetricBackend,
+    backend: MetricBackend,
     groups: Sequence[Sequence[int]],
     start: float,
     end: float,
@@ -254,7 +254,7 @@ def _roll_up(
     step_ms = round(step * 1000)
     first = math.floor(start * 1000 / step_ms) * step_ms
     last = max(math.ceil(end * 1000 / step_ms) * step_ms, first + step_ms)
-    values, _ = curves.rollup(groups, first, last, step_ms, how)
+    values, _ = backend.rollup(groups, first, last, step_ms, how)
     return values, np.arange(first + step_ms, last + 1, step_ms, dtype=np.float64) / 1000
 
 
@@ -265,7 +265,7 @@ def _threshold(cells: Cells) -> Cells:
 
 
 def _was_free(
-    curves: MetricBackend,
+    backend: MetricBackend,
     groups: Sequence[Sequence[int]],
     within: TimeRange,
     outside: TimeRange,
@@ -274,7 +274,7 @@ def _was_free(
 ) -> NDArray[np.bool_]:
     """(units,) Whether each was free at some time; also True if nothing was sampled outside the run."""
     step_s = min(step, 15.0)
-    low, times = _roll_up(curves, groups, *within, step_s, "min")
+    low, times = _roll_up(backend, groups, *within, step_s, "min")
     is_outside = (times > outside[0]) & (times <= outside[1])
     with np.errstate(invalid="ignore"):
         return np.asarray(np.isnan(low[:, is_outside]).all(axis=1) | (low <= threshold[:, None]).any(axis=1))

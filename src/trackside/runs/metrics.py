@@ -40,15 +40,15 @@ class RunPresence:
     ends_inside: bool = False
 
 
-def run_metrics(curves: MetricBackend, run: Run, rows: MemoryStore) -> tuple[Run, RunMetrics]:
+def run_metrics(backend: MetricBackend, run: Run, rows: MemoryStore) -> tuple[Run, RunMetrics]:
     """The run's series among all series, and the run completed from them.
 
     Raises SeveralRuns if only metrics are given, of several jobs, and no job was chosen; NoSuchRun if the chosen job is
     not among the jobs they name.
     """
-    series = locate_series(_with_gpu_indices(curves), run.nodes)
+    series = locate_series(_with_gpu_indices(backend), run.nodes)
     if not series:
-        return run, RunMetrics(curves, (), None)
+        return run, RunMetrics(backend, (), None)
     run, reason = _identify(run, series, rows)
     ids = _ids(run)
     series = _rename_node(series, run, ids)
@@ -60,17 +60,17 @@ def run_metrics(curves: MetricBackend, run: Run, rows: MemoryStore) -> tuple[Run
     if run.nodes and not nodes and not own_series:
         reason = reason or "the metrics given are of other nodes than the run's"
     if reason:
-        return run, RunMetrics(curves, (), None, reason)
+        return run, RunMetrics(backend, (), None, reason)
     window_series = own_series or _on_nodes(series, nodes)
     interval = _interval(window_series)
-    window = _window(curves, run, rows, window_series, bool(own_series), interval)
+    window = _window(backend, run, rows, window_series, bool(own_series), interval)
     start, end = window.start - window.shift, window.end - window.shift
     query = AllocationQuery(nodes, ids, start, end, _detail(run, rows), run.n_gpus or run.n_ranks or None)
-    holding = find_allocation(query, series, curves, interval)
+    holding = find_allocation(query, series, backend, interval)
     is_of_run = _SeriesFilter(query, holding, _pusher(series, nodes))
     selected = [entry for entry in series if query.overlaps(entry, AROUND_S) and is_of_run(entry)]
     if not any(query.overlaps(entry) for entry in selected):
-        return run, RunMetrics(curves, (), None, "no metric was sampled while the run was there")
+        return run, RunMetrics(backend, (), None, "no metric was sampled while the run was there")
     gpus = len({entry.unit for entry in selected if entry.gpu})
     until = (
         max(entry.info.last_ms for entry in selected) / 1000 + window.shift if run.disposition in ACTIVE_STATES else inf
@@ -79,20 +79,20 @@ def run_metrics(curves: MetricBackend, run: Run, rows: MemoryStore) -> tuple[Run
         window.start, max(window.end, window.start), _interval(selected), window.shift, max_windows(gpus), until
     )
     return _complete_run(run, selected, holding, window), RunMetrics(
-        curves, tuple(entry.info for entry in selected), timing
+        backend, tuple(entry.info for entry in selected), timing
     )
 
 
-def _with_gpu_indices(curves: MetricBackend) -> Sequence[SeriesInfo]:
+def _with_gpu_indices(backend: MetricBackend) -> Sequence[SeriesInfo]:
     """All series, with the index of their GPU where only the value of a gauge gives it."""
-    infos = curves.series()
+    infos = backend.series()
     gauges = [info for info in infos if info.series.metric == "gpu_index" and info.series.get("gpu_uuid")]
     if not gauges:
         return infos
     first, last = min(info.first_ms for info in gauges), max(info.last_ms for info in gauges)
     step = last - first + 1
     start = (first - 1) // step * step
-    values, _ = curves.rollup([[info.id] for info in gauges], start, start + 2 * step, step, "max")
+    values, _ = backend.rollup([[info.id] for info in gauges], start, start + 2 * step, step, "max")
     indexes = np.fmax.reduce(values, axis=1)
     index = {
         info.series.get("gpu_uuid"): str(int(value)) for info, value in zip(gauges, indexes, strict=True) if value >= 0
@@ -183,7 +183,7 @@ def _on_nodes(series: Sequence[LocatedSeries], nodes: Sequence[str]) -> list[Loc
 
 
 def _window(
-    curves: MetricBackend, run: Run, rows: MemoryStore, series: Sequence[LocatedSeries], labeled: bool, interval: float
+    backend: MetricBackend, run: Run, rows: MemoryStore, series: Sequence[LocatedSeries], labeled: bool, interval: float
 ) -> RunPresence:
     """The run's window from the scheduler, else from the log, the job's label or the memory use."""
     log = _log_window(rows) if run.start is None else None
@@ -191,15 +191,15 @@ def _window(
     envelope, near = _envelope(map(_stretch, series)), max(MAX_SERIES_GAP_S, 4 * interval)
     too_short = log is not None and log[1] - log[0] < interval  # for example, only the scheduler's closing lines
     if span is None or (too_short and not labeled):
-        return _window_of_series(curves, series, envelope, labeled, interval)
+        return _window_of_series(backend, series, envelope, labeled, interval)
     shift = 0.0
     if labeled and log is not None:
         shift = -offset_of(log, envelope)
     elif labeled or not _is_covered(series, span, near):
-        shift = _shift(curves, run, series, (span[0], span[1]), envelope, labeled, interval)
+        shift = _shift(backend, run, series, (span[0], span[1]), envelope, labeled, interval)
     start, end = span[0], span[1] if span[1] is not None else max(span[0], envelope[1] + shift)
     if log is not None and not labeled:  # a log may go silent long before the run ends
-        end = max(end, _time_freed(curves, series, start - shift, near, interval) + shift)
+        end = max(end, _time_freed(backend, series, start - shift, near, interval) + shift)
     if log is not None and labeled and envelope[0] + shift <= end + near and envelope[1] + shift >= start - near:
         start, end = envelope[0] + shift - interval, max(end, envelope[1] + shift)
     return RunPresence(start, end, shift)
@@ -212,7 +212,7 @@ def _is_covered(series: Sequence[LocatedSeries], span: JobTimes, near: float) ->
 
 
 def _shift(
-    curves: MetricBackend,
+    backend: MetricBackend,
     run: Run,
     series: Sequence[LocatedSeries],
     span: JobTimes,
@@ -225,7 +225,7 @@ def _shift(
     by_unit = _by_unit(series)
     if labeled or span[1] is None:
         return shift_of(span, by_unit.values(), near=near) if labeled else 0.0
-    in_use = use_times(curves, series, list(by_unit), envelope[0] - interval, envelope[1], interval)
+    in_use = use_times(backend, series, list(by_unit), envelope[0] - interval, envelope[1], interval)
     min_count = min(run.n_gpus or run.n_ranks or 1, len(by_unit)) // 2 + 1  # a majority: one GPU may have died early
     stretches = [stretch for unit_stretches in in_use.values() for stretch in unit_stretches]
     shift = shift_of(span, stretches, min_count, near)
@@ -240,12 +240,12 @@ def _shift(
 
 
 def _time_freed(
-    curves: MetricBackend, series: Sequence[LocatedSeries], start: float, near: float, interval: float
+    backend: MetricBackend, series: Sequence[LocatedSeries], start: float, near: float, interval: float
 ) -> float:
     """When memory that was allocated around ``start`` was freed, on the series' clock; ``start`` if none was."""
     units = _by_unit(series)
     envelope = _envelope(units.values())
-    in_use = use_times(curves, series, list(units), envelope[0] - interval, envelope[1], interval)
+    in_use = use_times(backend, series, list(units), envelope[0] - interval, envelope[1], interval)
     return max(
         (last for stretches in in_use.values() for first, last in stretches if abs(first - start) <= near),
         default=start,
@@ -253,15 +253,15 @@ def _time_freed(
 
 
 def _window_of_series(
-    curves: MetricBackend, series: Sequence[LocatedSeries], envelope: TimeRange, labeled: bool, interval: float
+    backend: MetricBackend, series: Sequence[LocatedSeries], envelope: TimeRange, labeled: bool, interval: float
 ) -> RunPresence:
     """The window from series alone: the time with the job's label, else the time of GPU memory use, else all of it."""
     start, end = envelope[0] - interval, envelope[1]
     if labeled:
-        data = _envelope((info.first_ms / 1000, info.last_ms / 1000) for info in curves.series())
+        data = _envelope((info.first_ms / 1000, info.last_ms / 1000) for info in backend.series())
     else:
         data = start, end
-        in_use = use_times(curves, series, list(_by_unit(series)), start, end, interval)
+        in_use = use_times(backend, series, list(_by_unit(series)), start, end, interval)
         stretches = [stretch for unit_stretches in in_use.values() for stretch in unit_stretches]
         # Memory in use from the first sample to the last does not show when the run was there.
         bounded = [stretch for stretch in stretches if stretch[0] > start + interval or stretch[1] < end - interval]

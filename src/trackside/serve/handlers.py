@@ -268,7 +268,7 @@ class Handlers:
         asks = {
             f"{kind.__name__}.{name}": str(query)
             for kind in closure(family.facts)
-            for name, query in derivation(kind).asks.items()
+            for name, query in derivation(kind).queries.items()
         }
         return _json(
             FamilyDetail(code=family.code, id=family.id, title=family.title, sections=family.sections(), asks=asks)

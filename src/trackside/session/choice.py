@@ -56,8 +56,8 @@ def _with_live(loaded: LoadedInputs, run: Run, store: MemoryStore, live: MetricB
     If the live store does not answer, this is recorded, and only the metrics of the files are used, if any.
     """
     try:
-        curves = live if loaded.metric_backend is None else JoinedBackend(loaded.metric_backend, live)
-        completed, store.metrics = run_metrics(curves, run, store)
+        backend = live if loaded.metric_backend is None else JoinedBackend(loaded.metric_backend, live)
+        completed, store.metrics = run_metrics(backend, run, store)
     except SourceUnavailable as error:
         store.add_unavailable_source("metric", live.name, str(error))
         return run

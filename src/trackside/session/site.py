@@ -30,10 +30,10 @@ from trackside.site.hits import ReadBudget, sources
 from trackside.site.journal import journal
 from trackside.site.slurm import SlurmAnswer, live
 from trackside.site.slurm_replies import job_id
-from trackside.stores import log_store, metric_store
+from trackside.stores import log_store, metric_server
 from trackside.stores.log_store import LogEntry, LogOptions, LogRequest, LogStore, LogStream, Streams, open_store
 from trackside.stores.memory import MemoryStore
-from trackside.stores.metric_store import MetricOptions, MetricServer, RunScope, open_metrics
+from trackside.stores.metric_server import MetricOptions, MetricServer, RunScope, open_metrics
 from trackside.verdict import engine
 from trackside.version import package_version
 
@@ -169,7 +169,7 @@ def source_names(site: Site, slurm: bool | None = None) -> tuple[str, ...]:
         *(["slurm"] if (_sets_slurm(site) if slurm is None else slurm) else []),
         *map(log_store.name_of, site.logs),
         *(["journalctl"] if site.journal is not None else []),
-        *([metric_store.name_of(site.metrics)] if site.metrics is not None else []),
+        *([metric_server.name_of(site.metrics)] if site.metrics is not None else []),
     )
 
 
@@ -233,13 +233,13 @@ def _refuse_if_unknown_everywhere(site: Site, job: str, slurm: SlurmAnswer) -> N
             return
         rows.append(Input(store.name, None, "empty", "; ".join(answer.notes)))
     if site.metrics is not None:
-        with closing(open_metrics(site.metrics, RunScope(jobs=(job,)))) as curves:
+        with closing(open_metrics(site.metrics, RunScope(jobs=(job,)))) as server:
             try:
-                if curves.has_series():
+                if server.has_series():
                     return
             except SourceUnavailable:
                 return
-            rows.append(Input(curves.name, None, "empty", "no series with its id"))
+            rows.append(Input(server.name, None, "empty", "no series with its id"))
     _refuse_unknown(LoadedInputs(inputs=rows), job)
 
 
@@ -335,15 +335,15 @@ def _log_span(rows: MemoryStore) -> tuple[float | None, float | None]:
     return (min(times), max(times)) if times else (None, None)
 
 
-def _server_row(curves: MetricServer) -> Input:
+def _server_row(server: MetricServer) -> Input:
     """The inputs row of a metric server: what it held about the run, and what querying it cost."""
-    traffic = curves.traffic
+    traffic = server.traffic
     cost = f"{traffic.requests:,} requests, {traffic.bytes_received:,} bytes received"
     try:
-        infos = curves.series()
+        infos = server.series()
     except SourceUnavailable as error:
-        return Input(curves.name, curves.title, "unreadable", f"{error}; {cost}", plane="metric")
+        return Input(server.name, server.title, "unreadable", f"{error}; {cost}", plane="metric")
     names = len({info.series.metric for info in infos})
     note = f"{names:,} metrics of the run in {len(infos):,} series; {cost}"
-    status: InputStatus = "partial" if curves.unavailable else "read" if infos else "empty"
-    return Input(curves.name, curves.title, status, note, len(infos), "metric")
+    status: InputStatus = "partial" if server.unavailable else "read" if infos else "empty"
+    return Input(server.name, server.title, status, note, len(infos), "metric")

@@ -16,7 +16,7 @@ from trackside.site.file import find
 from trackside.site.journal import JournalOptions
 from trackside.site.slurm_options import SlurmOptions
 from trackside.stores.log_store import LogOptions
-from trackside.stores.metric_store import MetricOptions
+from trackside.stores.metric_server import MetricOptions
 from trackside.stores.receiver.options import ReceiverLimits, RetentionOptions, ServeOptions
 
 

@@ -137,8 +137,8 @@ class LogStore(Protocol):
 
 
 def _kind_of(options: LogOptions) -> Any:
-    """The ``LOG_STORE`` of a module of :mod:`trackside.stores.logs`."""
-    return engine(LOGS, options.kind, "LOG_STORE")
+    """The ``LOG_SERVER`` of a module of :mod:`trackside.stores.logs`."""
+    return engine(LOGS, options.kind, "LOG_SERVER")
 
 
 def open_store(options: LogOptions) -> LogStore:

@@ -91,11 +91,11 @@ REPEATED = CostPart(
 )
 REPEATED_SHARE = CostPart("repeated", REPEATED.what, EVEN_STEPS_OF_ATTEMPT)
 BY_SHARE = Sentence(
-    "{gpus} x {lasted:plain} s x ({last:plain} - {first:plain}) / {last:plain} steps / {hour:plain} s/h = "
+    "{gpus} x {length:plain} s x ({last:plain} - {first:plain}) / {last:plain} steps / {hour:plain} s/h = "
     "{hours:plain} GPU-hours"
 )
 BY_SHARE_OF = Sentence(
-    "{gpus} x {lasted:plain} s x {first:plain} / {last:plain} steps / {hour:plain} s/h = {hours:plain} GPU-hours"
+    "{gpus} x {length:plain} s x {first:plain} / {last:plain} steps / {hour:plain} s/h = {hours:plain} GPU-hours"
 )
 
 FAULT_UNKNOWN = Sentence("what the fault cost: the fault is unknown")
@@ -341,19 +341,19 @@ def _repeated_steps(fault: _Fault) -> Iterator[WastedTime | Claim]:
 
 def _share_from(part: CostPart, allocation: Allocation, first: Value, last: Value) -> WastedTime:
     """The steps after ``first`` as a share of the run's time, if the time per step is unknown."""
-    lasted = seconds_between(allocation.start, allocation.end)
+    length = seconds_between(allocation.start, allocation.end)
     share = max(0.0, last.number - first.number) / last.number if last.number > 0 else 0.0
-    hours = gpu_hours(allocation.gpus, derived(round(share * lasted.number), lasted, first, last, unit="s"))
-    formula = BY_SHARE(gpus=allocation.gpus, lasted=lasted, first=first, last=last, hour=hour(lasted), hours=hours)
+    hours = gpu_hours(allocation.gpus, derived(round(share * length.number), length, first, last, unit="s"))
+    formula = BY_SHARE(gpus=allocation.gpus, length=length, first=first, last=last, hour=hour(length), hours=hours)
     return part.wasted(hours, formula, first=first, last=last)
 
 
 def _share_to(part: CostPart, allocation: Allocation, until: Value, end: Value, **values: Value) -> WastedTime:
     """The steps up to ``until`` out of those up to ``end``, as a share of the run's time."""
-    lasted = seconds_between(allocation.start, allocation.end)
+    length = seconds_between(allocation.start, allocation.end)
     share = min(1.0, until.number / end.number)
-    hours = gpu_hours(allocation.gpus, derived(round(share * lasted.number), lasted, until, end, unit="s"))
-    formula = BY_SHARE_OF(gpus=allocation.gpus, lasted=lasted, first=until, last=end, hour=hour(lasted), hours=hours)
+    hours = gpu_hours(allocation.gpus, derived(round(share * length.number), length, until, end, unit="s"))
+    formula = BY_SHARE_OF(gpus=allocation.gpus, length=length, first=until, last=end, hour=hour(length), hours=hours)
     return part.wasted(hours, formula, **values)
 
 

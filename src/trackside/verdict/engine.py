@@ -27,7 +27,7 @@ def facts_of(store: Store, run: Run) -> Facts:
     if isinstance(store, BatchStore):
         kinds = (*(kind for family in families() for kind in family.facts), Preflight, EarlierAttempts)
         derivations = (derivation(kind) for kind in closure(kinds))
-        store.expect(dict.fromkeys(query for item in derivations if not item.lazy for query in item.asks.values()))
+        store.expect(dict.fromkeys(query for item in derivations if not item.lazy for query in item.queries.values()))
     return trusted_facts(store, run)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from trackside.catalog.job_states import Stage
 from trackside.http.unavailable import SourceUnavailable
 from trackside.show.document import VerdictDoc
-from trackside.stores.metric_store import HIDDEN_S
+from trackside.stores.metric_server import HIDDEN_S
 
 INTERVAL_S = 30.0
 MIN_INTERVAL_S = 1.0

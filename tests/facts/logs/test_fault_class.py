@@ -22,7 +22,7 @@ def exception(name: str, message: str, frames: str = "", **fields: str) -> Event
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_classify_gives_the_expected_class(line: str) -> None:
+def test_the_exception_decides_the_fault_class(line: str) -> None:
     expected, name, message, *places = (part.strip() for part in line.split("|"))
     fault_class = classify(exception(name, message.replace("\\n", "\n"), *places))
     assert fault_class == expected

@@ -50,21 +50,21 @@ def trust_of(store: MemoryStore, run: Run) -> TelemetryTrust:
     return trust
 
 
-def watched(**shape: Any) -> Cluster:
+def monitored(**shape: Any) -> Cluster:
     """A cluster with complete metrics."""
     cluster = Cluster(**shape).per_gpu("gpu_utilization_ratio", 0.9).per_gpu("gpu_sm_active_ratio", 0.7)
     return cluster.per_node("host_load1", 8)
 
 
 def test_complete_metrics_have_no_limits() -> None:
-    cluster = watched().per_node("scrape_up", 1, target="gpu").per_node("host_boot_time_seconds", 5)
+    cluster = monitored().per_node("scrape_up", 1, target="gpu").per_node("host_boot_time_seconds", 5)
     cluster.per_gpu("gpu_energy_joules_total", cluster.growing(500)).per_node("host_time_seconds", cluster.times)
     assert metric_limits(cluster) == {}
 
 
-def test_no_metrics_and_metrics_of_other_nodes() -> None:
+def test_missing_metrics_and_metrics_of_other_nodes_are_reported() -> None:
     assert list(metric_limits(Cluster())) == ["no_gpu_metrics"]
-    assert list(metric_limits(watched(), run=Run(id="7", start=START, end=END, nodes=("n8", "n9")))) == [
+    assert list(metric_limits(monitored(), run=Run(id="7", start=START, end=END, nodes=("n8", "n9")))) == [
         "metrics_elsewhere"
     ]
 
@@ -75,7 +75,7 @@ def test_no_metrics_and_metrics_of_other_nodes() -> None:
 def test_nodes_without_metrics_are_reported() -> None:
     nodes = ("n1", "n2", "n3", "n4")
     limits = metric_limits(
-        watched(), job("FAILED", nodes=nodes), run=Run(id="7", start=START, end=END, nodes=nodes, n_gpus=32)
+        monitored(), job("FAILED", nodes=nodes), run=Run(id="7", start=START, end=END, nodes=nodes, n_gpus=32)
     )
     assert limits == {
         "nodes_unmeasured": "No GPU metrics of n3 and n4 were given: GPU faults there may be missing here"
@@ -83,7 +83,7 @@ def test_nodes_without_metrics_are_reported() -> None:
 
 
 def test_gpus_without_metrics_are_reported() -> None:
-    cluster = watched(nodes=1, gpus=6)
+    cluster = monitored(nodes=1, gpus=6)
     run = Run(id="7", start=START, end=END, nodes=("n1",), n_gpus=8)
     assert metric_limits(cluster, job("FAILED", n_gpus=8), run=run) == {
         "gpus_unmeasured": "6 of the run's 8 GPUs were measured"
@@ -95,7 +95,7 @@ def test_missing_sm_activity_is_reported() -> None:
 
 
 def test_gpus_of_unknown_jobs_are_not_judged() -> None:
-    cluster = watched(nodes=1)
+    cluster = monitored(nodes=1)
     run = cluster.run(n_gpus=2)
     assert "2 of the 8 GPUs measured" in metric_limits(cluster, job("FAILED", n_gpus=2), run=run)["gpus_guessed"]
     resolved, store = cluster.store(run=run)
@@ -137,7 +137,7 @@ def test_one_lost_scrape_is_no_gap() -> None:
 
 def test_rare_samples_are_no_gap() -> None:
     """One metric is sampled every four minutes, the others every 15 s."""
-    cluster = watched()
+    cluster = monitored()
     seldom = np.where(np.arange(len(cluster.times)) % 16 == 0, 0.5, np.nan)
     cluster.per_gpu("gpu_tensor_active_ratio", seldom)
     resolved, store = cluster.store()
@@ -156,7 +156,7 @@ def test_metrics_that_start_late_and_end_early_are_reported() -> None:
 
 @pytest.mark.parametrize(("host", "key"), [(8.0, "exporter_dead"), (np.nan, "node_silent")])
 def test_a_dead_exporter_is_distinguished_from_a_dead_node(host: float, key: str) -> None:
-    cluster = watched()
+    cluster = monitored()
     dead = cluster.until(3000, 0.9)
     fresh = Cluster().per_gpu("gpu_utilization_ratio", 0.9, but={f"n2:{i}": dead for i in range(8)})
     fresh.per_gpu("gpu_sm_active_ratio", 0.9).per_node("host_load1", 8, but={"n2": cluster.after(3000, host, 8)})
@@ -166,18 +166,18 @@ def test_a_dead_exporter_is_distinguished_from_a_dead_node(host: float, key: str
 
 
 def test_failed_scrapes_are_reported() -> None:
-    cluster = watched()
+    cluster = monitored()
     cluster.per_node("scrape_up", 1, but={"n2": cluster.between(2000, 3000, 0, 1)}, target="gpu")
     assert "exporters of n2 answered 7" in metric_limits(cluster)["exporter_down"].lower()
 
 
 def test_failed_collectors_are_reported() -> None:
-    cluster = watched().per_node("trackside_collector_success", 1, but={"n2": 0.0}, collector="nvml")
+    cluster = monitored().per_node("trackside_collector_success", 1, but={"n2": 0.0}, collector="nvml")
     assert metric_limits(cluster)["collector_failed"] == "The collectors nvml of n2 failed"
 
 
 def test_few_samples_are_reported() -> None:
-    cluster = watched(interval=500)
+    cluster = monitored(interval=500)
     assert "9 samples per GPU" in metric_limits(cluster)["few_samples"]
 
 
@@ -185,7 +185,7 @@ def test_few_samples_are_reported() -> None:
 
 
 def test_reboots_and_counter_resets_are_reported() -> None:
-    cluster = watched().per_node("host_boot_time_seconds", 5, but={"n1": Cluster().after(3000, 2950, 5)})
+    cluster = monitored().per_node("host_boot_time_seconds", 5, but={"n1": Cluster().after(3000, 2950, 5)})
     energy = cluster.growing(500, 1e9)
     again = np.where(cluster.times >= 3000, cluster.growing(500), energy)
     cluster.per_gpu("gpu_energy_joules_total", energy, but={f"n2:{i}": again for i in range(8)})
@@ -195,7 +195,7 @@ def test_reboots_and_counter_resets_are_reported() -> None:
 
 
 def test_the_counter_reset_of_one_gpu_is_not_reported() -> None:
-    cluster = watched()
+    cluster = monitored()
     again = np.where(cluster.times >= 3000, 0, cluster.growing(500))
     cluster.per_gpu("gpu_energy_joules_total", cluster.growing(500), but={"n2:3": again})
     assert "counters_reset" not in metric_limits(cluster)
@@ -203,7 +203,7 @@ def test_the_counter_reset_of_one_gpu_is_not_reported() -> None:
 
 @pytest.mark.parametrize(("skew", "key"), [(95.0, "clock_ahead"), (-40.0, "clock_behind"), (3.0, ""), (-3.0, "")])
 def test_clock_skew_is_reported(skew: float, key: str) -> None:
-    cluster = watched()
+    cluster = monitored()
     cluster.per_node("host_time_seconds", cluster.times, but={"n2": cluster.times + skew})
     sentences = metric_limits(cluster)
     assert [name for name in sentences if name.startswith("clock_")] == [key] * bool(key)
@@ -224,7 +224,7 @@ def test_samples_with_a_skewed_node_clock_are_reported(skew: float, key: str) ->
 
 
 def test_an_unattached_tracer_and_lost_events_are_reported() -> None:
-    cluster = watched().per_gpu("trackside_tracer_attached", 1, but={f"n2:{i}": 0 for i in range(8)}, pid="5")
+    cluster = monitored().per_gpu("trackside_tracer_attached", 1, but={f"n2:{i}": 0 for i in range(8)}, pid="5")
     cluster.per_node("trackside_tracer_lost_events_total", cluster.growing(0.1))
     sentences = metric_limits(cluster)
     assert "any process on n2" in sentences["tracer_saw_nothing"]
@@ -232,7 +232,7 @@ def test_an_unattached_tracer_and_lost_events_are_reported() -> None:
 
 
 def test_launches_of_an_unattached_tracer_are_missing() -> None:
-    cluster = watched().per_gpu("trackside_tracer_attached", 0, pid="5")
+    cluster = monitored().per_gpu("trackside_tracer_attached", 0, pid="5")
     cluster.per_gpu("trackside_cuda_kernel_launches_total", 0)
     resolved, store = cluster.store()
     trust = trust_of(store, resolved)
@@ -243,7 +243,7 @@ def test_launches_of_an_unattached_tracer_are_missing() -> None:
 
 
 def test_a_clock_shift_is_reported() -> None:
-    cluster = watched(job="7", start=START + 36000, end=END + 36000)
+    cluster = monitored(job="7", start=START + 36000, end=END + 36000)
     run = Run(id="7", start=START, end=END, nodes=("n1", "n2"), n_gpus=16)
     assert metric_limits(cluster, job("FAILED"), run=run)["metric_clock"] == (
         "Metric times were shifted by -10 h to match the run's"
@@ -271,7 +271,7 @@ def test_an_average_over_few_samples_is_missing() -> None:
     assert isinstance(checked(cluster, metric("gpu_xid_last").over("run", "onset")), Grid)
 
 
-def test_the_tail_needs_samples_at_the_end() -> None:
+def test_a_tail_without_samples_at_the_end_is_missing() -> None:
     cluster = Cluster()
     cluster.per_gpu("gpu_sm_active_ratio", cluster.until(END - 400, 0.9))
     answer = checked(cluster, metric("gpu_sm_active_ratio").over("tail", "avg"))
@@ -342,7 +342,7 @@ def family(code: str, judge: Any) -> Family:
 
 
 def test_metrics_of_some_nodes_do_not_rule_out_a_family() -> None:
-    cluster = watched()
+    cluster = monitored()
     whole, store = cluster.store()
     assert engine.judge_all(store, whole, [family("X1", busy)])[0].outcome is Outcome.ABSENT
     part = replace(whole, nodes=("n1", "n2", "n3"))
@@ -351,7 +351,7 @@ def test_metrics_of_some_nodes_do_not_rule_out_a_family() -> None:
 
 
 def test_metrics_that_stop_early_do_not_rule_out_a_family() -> None:
-    cluster = watched()
+    cluster = monitored()
     late = dict.fromkeys(cluster.gpus[8:], cluster.until(4000, 0.7))
     fresh = Cluster().per_gpu("gpu_utilization_ratio", 0.9, late).per_gpu("gpu_sm_active_ratio", 0.7, late)
     run, store = fresh.store()
@@ -430,7 +430,7 @@ class BatchRecordingStore(MemoryStore):
 
 
 def test_queries_run_once_and_in_one_batch_per_family() -> None:
-    run, plain = watched().store()
+    run, plain = monitored().store()
     store = BatchRecordingStore(plain)
     chosen = [
         family("X1", busy),
@@ -448,7 +448,7 @@ def test_queries_run_once_and_in_one_batch_per_family() -> None:
 
 
 def test_gpu_hours_without_a_scheduler() -> None:
-    cluster = watched(job="7")
+    cluster = monitored(job="7")
     run, store = cluster.store(run=Run(), planes=())
     verdict = engine.verdict_of(engine.facts_of(store, run))
     assert verdict.gpu_hours is not None

@@ -93,13 +93,13 @@ def streams(text: bytes) -> dict[tuple[tuple[str, str], ...], list[list[str]]]:
 @pytest.mark.parametrize(
     "name", ["range-all", "range-line-filter", "range-structured-metadata", "range-page-1", "range-empty"]
 )
-def test_our_loki_gives_the_recorded_lines(name: str) -> None:
+def test_the_stand_in_of_loki_gives_the_recorded_lines(name: str) -> None:
     recorded = exchange("loki", name)
     assert streams(replay(recorded, loki()).body) == streams(body(recorded))
 
 
 @pytest.mark.parametrize("name", ["labels", "label-values", "series"])
-def test_our_loki_gives_the_recorded_labels(name: str) -> None:
+def test_the_stand_in_of_loki_gives_the_recorded_labels(name: str) -> None:
     recorded = exchange("loki", name)
 
     def items(text: bytes) -> list[str]:
@@ -119,7 +119,7 @@ def test_our_loki_gives_the_recorded_labels(name: str) -> None:
         "not-found",
     ],
 )
-def test_our_loki_refuses_with_the_recorded_text(name: str) -> None:
+def test_the_stand_in_of_loki_refuses_with_the_recorded_text(name: str) -> None:
     recorded = exchange("loki", name)
     answer = replay(recorded, loki())
     assert answer.status == recorded["status"]
@@ -130,7 +130,7 @@ QUERIES = ["query-filter", "query-regex", "query-empty", "query-stats", "query-s
 
 
 @pytest.mark.parametrize("name", QUERIES)
-def test_our_victorialogs_gives_the_recorded_rows(name: str) -> None:
+def test_the_stand_in_of_victorialogs_gives_the_recorded_rows(name: str) -> None:
     recorded = exchange("victorialogs", name)
 
     def rows(text: bytes) -> list[Any]:
@@ -148,7 +148,7 @@ def test_our_victorialogs_gives_the_recorded_rows(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["field-names", "field-values", "streams"])
-def test_our_victorialogs_gives_the_recorded_names(name: str) -> None:
+def test_the_stand_in_of_victorialogs_gives_the_recorded_names(name: str) -> None:
     recorded = exchange("victorialogs", name)
 
     def counts(text: bytes) -> Counter[str]:
@@ -158,12 +158,12 @@ def test_our_victorialogs_gives_the_recorded_names(name: str) -> None:
     assert counts(replay(recorded, victorialogs()).body) == counts(body(recorded))
 
 
-def test_our_victorialogs_counts_as_recorded() -> None:
+def test_the_stand_in_of_victorialogs_counts_as_recorded() -> None:
     recorded = exchange("victorialogs", "hits")
     assert json.loads(replay(recorded, victorialogs()).body) == json.loads(body(recorded))
 
 
-def test_our_victorialogs_refuses_as_recorded() -> None:
+def test_the_stand_in_of_victorialogs_refuses_as_recorded() -> None:
     for name in ("query-bad", "not-found"):
         recorded = exchange("victorialogs", name)
         answer = replay(recorded, victorialogs())

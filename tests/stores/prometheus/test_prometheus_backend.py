@@ -25,7 +25,7 @@ from trackside.model import Samples
 from trackside.read.measurements import Measurements
 from trackside.stores.memory_backend import MemoryBackend
 from trackside.stores.metric_backend import EngineRollup, RollupRequest
-from trackside.stores.metric_store import MetricOptions, RunScope
+from trackside.stores.metric_server import MetricOptions, RunScope
 from trackside.stores.metrics.prometheus import PrometheusBackend
 from trackside.stores.prometheus import matrix
 from trackside.stores.prometheus.api import Api

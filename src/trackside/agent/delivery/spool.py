@@ -20,7 +20,7 @@ from pathlib import Path
 
 from trackside.agent.delivery.segments import InUse, Segments, frame_of, record_of
 
-__all__ = ["Batch", "InUse", "Spool", "SpoolOptions", "Waiting"]
+__all__ = ["Batch", "InUse", "Spool", "SpoolOptions", "SpoolStatus"]
 
 MIN_FILES = 16
 """A full spool has at least this many files, because space is freed by dropping whole files."""
@@ -75,7 +75,7 @@ class _InFlight:
 
 
 @dataclass(slots=True)
-class Waiting:
+class SpoolStatus:
     """How much waits to be sent, and items lost by reason."""
 
     disk_bytes: int = 0
@@ -249,14 +249,14 @@ class Spool:
             self._in_flight = _InFlight()
 
     @property
-    def waiting(self) -> Waiting:
+    def waiting(self) -> SpoolStatus:
         """How much waits; may be called from any thread."""
         with self._lock:
             disk, lost = self._disk, Counter(self._lost)
             count = sum(count for _, count in self._memory)
             if disk is None:
-                return Waiting(0, self._memory_bytes, count, lost)
-            return Waiting(disk.size, self._memory_bytes, count + disk.count, lost + disk.lost)
+                return SpoolStatus(0, self._memory_bytes, count, lost)
+            return SpoolStatus(disk.size, self._memory_bytes, count + disk.count, lost + disk.lost)
 
     def close(self) -> None:
         """Release the folder; records that are only in memory are lost, and counted."""

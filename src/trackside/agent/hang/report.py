@@ -44,10 +44,10 @@ MAX_RANK_STATES = 256
 class ReportLimits:
     """Limits of a hang report."""
 
-    one_s: float = 5.0
+    max_process_s: float = 5.0
     """Time limit per process. A dump takes 10 to 200 ms, 1.5 s with native frames of PyTorch; a process that does not
     respond must not delay the others."""
-    all_s: float = 60.0
+    max_total_s: float = 60.0
     ranks: int = 64
     bytes: int = 4 << 20
     """Limit for stacks, and separately for all flight recorder dumps together."""
@@ -82,9 +82,9 @@ class HangReporter:
     def _stack(self, rank: Rank, end: float, native: bool) -> tuple[ThreadStack, ...]:
         if self.program is None:
             raise py_spy.NoStack("py-spy is not installed: pip install trackside[agent]")
-        remaining_s = min(self.limits.one_s, end - time.monotonic())
+        remaining_s = min(self.limits.max_process_s, end - time.monotonic())
         if remaining_s <= 0:
-            raise py_spy.NoStack(f"the time limit of {self.limits.all_s:g} s for all ranks was reached")
+            raise py_spy.NoStack(f"the time limit of {self.limits.max_total_s:g} s for all ranks was reached")
         state = state_of(self.proc, rank)
         if state is None:
             raise py_spy.NoStack("the process has ended")
@@ -95,7 +95,7 @@ class HangReporter:
             try:
                 return py_spy.stacks(self.program, pid, timeout_s=remaining_s, native=True)
             except py_spy.NoStack:
-                remaining_s = min(self.limits.one_s, end - time.monotonic())
+                remaining_s = min(self.limits.max_process_s, end - time.monotonic())
         return py_spy.stacks(self.program, pid, timeout_s=max(remaining_s, 0.1), nonblocking=nonblocking)
 
     def report(
@@ -103,7 +103,7 @@ class HangReporter:
     ) -> None:
         """Add the lines of a job that seems to hang."""
         lines = _Lines(reading, self.limits.bytes)
-        end = time.monotonic() + self.limits.all_s
+        end = time.monotonic() + self.limits.max_total_s
         chosen = list(ranks)[:MAX_RANK_STATES]
         lines.add(LineSubject(job), text_line(LineSubject(job), _reason(suspicion, len(ranks))))
         dump_requests = self._request_dumps(chosen)
@@ -213,7 +213,7 @@ def _reason(suspicion: Suspicion, count: int) -> str:
     if suspicion.working:
         return f"{silent}{usual}; {len(suspicion.inactive)} of {ranks} on this node are inactive, the others work"
     verb = "are" if count != 1 else "is"
-    return f"{silent}{usual}; {ranks} on this node {verb} inactive for {suspicion.still_s:.0f} s"
+    return f"{silent}{usual}; {ranks} on this node {verb} inactive for {suspicion.inactive_s:.0f} s"
 
 
 def _rarest_state_first(

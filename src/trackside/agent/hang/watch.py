@@ -31,7 +31,7 @@ class Thresholds:
     after 600 s (PyTorch, default timeout of process groups), before which the stacks must be taken."""
     usual_gaps: float = 5.0
     """Minimum silence as a multiple of the usual time between outputs."""
-    still_s: float = 60.0
+    inactive_s: float = 60.0
     """Minimum time in which no rank worked, in addition to the silence."""
     unheard_s: float = 480.0
     """Minimum silence and inactivity of a job without output on this node, or with too little to have a usual gap: less
@@ -62,7 +62,7 @@ class Suspicion:
 
     silent_s: float | None
     gap_s: float | None
-    still_s: float
+    inactive_s: float
     inactive: tuple[Key, ...]
     working: tuple[Key, ...]
 
@@ -150,7 +150,7 @@ class Watch:
             if silent < max(limits.silence_s, limits.usual_gaps * gap):
                 return None
             is_too_long = 0 < limits.waits_s <= silent and inactive and working
-            return suspicion if (not working and still >= limits.still_s) or is_too_long else None
+            return suspicion if (not working and still >= limits.inactive_s) or is_too_long else None
         settled = self.last_work_s - self.began >= limits.settled_s
         min_s = limits.unheard_s if settled else limits.startup_s
         if working or still < min_s or (silent is not None and silent < min_s):

@@ -240,7 +240,7 @@ class ProcessMap(Owners):
                 self._job_ids[number] = job
         job = job or (None if number is None else self._job_ids.get(number, number))
         owner = process_job(member, variables_or_empty, number, job)
-        kept_environ = environ if self._environ_chars <= MAX_ENVIRON_CHARS else None
+        cached_environ = environ if self._environ_chars <= MAX_ENVIRON_CHARS else None
         entry.process = JobProcess(
             pid,
             entry.stat.started,
@@ -248,7 +248,7 @@ class ProcessMap(Owners):
             entry.stat.comm,
             owner,
             visible_gpus(variables_or_empty),
-            kept_environ,
+            cached_environ,
         )
         return entry
 

@@ -51,7 +51,7 @@ class FollowedFile:
             resume = self._resume_near_end(self._tail.size - options.backlog_bytes)
         self._framer = Framer()
         self._policy = self._new_policy(resume)
-        self.grew_at = self.read_at = self.held_at = now
+        self.grew_at = self.read_at = self.open_at = now
         self.grew_time = 0.0
         """When it last grew, POSIX seconds."""
         self._sent_unfinished = b""

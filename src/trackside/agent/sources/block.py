@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trackside.agent.pseudo_files import PseudoFile, lines_of, names_in, number, read_required
+from trackside.agent.pseudo_files import PseudoFile, names_in, number, read_required, split_lines
 from trackside.agent.source import AgentSource, Collector, Context, Reading
 
 MAX_DISKS = 256
@@ -27,7 +27,7 @@ _NOT_DISKS = ("loop", "ram", "zram", "sr", "fd")
 
 def parse_diskstats(data: bytes) -> Iterator[tuple[str, dict[int, int]]]:
     """(name, count by column) of devices and partitions; other lines are skipped."""
-    for fields in lines_of(data):
+    for fields in split_lines(data):
         if len(fields) < 14:
             continue
         counts = {column: count for column in COLUMNS if (count := number(fields[column])) is not None}

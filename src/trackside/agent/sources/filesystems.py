@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from trackside.agent.pseudo_files import PseudoFile, first_of, lines_of, mount_point, read_required
+from trackside.agent.pseudo_files import PseudoFile, first_of, mount_point, read_required, split_lines
 from trackside.agent.source import AgentSource, Collector, Context, Reading
 
 MAX_MOUNTS = 64
@@ -65,7 +65,7 @@ def parse_mounts(data: bytes) -> list[FilesystemMount]:
 
 
 def _mounts(data: bytes) -> Iterator[FilesystemMount]:
-    for fields in lines_of(data):
+    for fields in split_lines(data):
         if len(fields) < 4 or not (fields[2] in LOCAL or fields[2] in REMOTE):
             continue
         path, remote = mount_point(fields[1]), fields[2] in REMOTE

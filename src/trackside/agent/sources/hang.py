@@ -121,7 +121,7 @@ class Hangs(Collector):
     def _kind(self, rank: Rank, activity: ProcessActivity) -> Kind:
         """What a rank does. Completed collectives count as work, whatever else is observed."""
         frozen_s = self._gpu_progress.frozen_s(rank.main.pid)
-        if frozen_s is not None and frozen_s < self._options.still_s:
+        if frozen_s is not None and frozen_s < self._options.inactive_s:
             return "working"
         return kind_of(activity, self._options, self._gpu_progress.is_active(rank.main.visible_gpus, MIN_SM_ACTIVITY))
 
@@ -129,7 +129,7 @@ class Hangs(Collector):
         """Whether stacks confirm the suspicion; without stacks, whether all ranks are asleep."""
         inactive = [rank for rank in ranks if rank.key in suspicion.inactive][: self._options.ranks]
         if self._reporter.program is not None:
-            threads_by_rank, _ = self._reporter.stacks(inactive, time.monotonic() + self._options.all_s / 2)
+            threads_by_rank, _ = self._reporter.stacks(inactive, time.monotonic() + self._options.max_total_s / 2)
             if threads_by_rank:
                 stacks = {
                     key: {thread.tid: thread.calls for thread in threads} for key, threads in threads_by_rank.items()

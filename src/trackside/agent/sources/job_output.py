@@ -98,7 +98,7 @@ class JobOutput(Collector):
         for output in outputs:
             file = self._files.get(output.key)
             if file is not None:
-                file.held_at = now
+                file.open_at = now
             elif now - self._failed_at.get(output.key, float("-inf")) >= CLOSE_AFTER_S:
                 self._open(output, now, reading)
         self._is_first = self._is_first and not outputs
@@ -182,7 +182,7 @@ class JobOutput(Collector):
 
     def _close_unused(self, now: float, reading: Reading) -> None:
         for key, file in list(self._files.items()):
-            if now - file.held_at > CLOSE_AFTER_S and now - file.grew_at > CLOSE_AFTER_S:
+            if now - file.open_at > CLOSE_AFTER_S and now - file.grew_at > CLOSE_AFTER_S:
                 self._add(reading, file, file.end(now, self._now_ns(reading)))
                 self._save_positions([file])
                 file.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from trackside.agent.pseudo_files import PseudoFile, first_of, lines_of, number, read_or_empty, read_required
+from trackside.agent.pseudo_files import PseudoFile, first_of, number, read_or_empty, read_required, split_lines
 from trackside.agent.source import AgentSource, Collector, Context, Reading
 
 MAX_DEVICES = 256
@@ -37,7 +37,7 @@ def parse_devices(data: bytes) -> Iterator[tuple[str, dict[int, int]]]:
 def parse_retransmissions(data: bytes) -> int | None:
     """``RetransSegs`` in /proc/net/snmp, where a line of values follows each line of names."""
     names: list[bytes] = []
-    for fields in lines_of(data):
+    for fields in split_lines(data):
         if not fields or fields[0] != b"Tcp:":
             continue
         if not names:

@@ -46,13 +46,13 @@ def offsets(fd: int, names: Collection[str], machine: str | None = None) -> dict
     tables = _table(fd, sections_at, min(section_count, MAX_SECTIONS), _SECTION)
     encoded_names = {name.encode(): name for name in names}
     for kind in _SYMBOL_TABLES:
-        offsets_found: dict[str, int] = {}
+        offsets: dict[str, int] = {}
         for table in tables[:MAX_SECTIONS]:
             if table[1] == kind and table[6] < len(tables):
-                offsets_found.update(_symbol_offsets(fd, table, tables[table[6]], encoded_names, loads))
+                offsets.update(_symbol_offsets(fd, table, tables[table[6]], encoded_names, loads))
                 break  # a file has one of each kind
-        if offsets_found:
-            return offsets_found
+        if offsets:
+            return offsets
     return {}
 
 

@@ -235,7 +235,7 @@ def clusters() -> LabeledNames:
     return LabeledNames("clusters", "cluster", patterns)
 
 
-class OwnerWords(NameKind):
+class ExtraWords(NameKind):
     """Words given with ``--redact-also``, case-insensitive and also within words."""
 
     name = "words given"

@@ -11,7 +11,7 @@ from trackside.bundle.redact.addresses import IPv4, IPv6, Mac
 from trackside.bundle.redact.hardware import GpuUuids, Guids, MachineIds, Serials
 from trackside.bundle.redact.hosts import Hosts
 from trackside.bundle.redact.kind import NameKind
-from trackside.bundle.redact.people import OwnerWords, accounts, clusters, users
+from trackside.bundle.redact.people import ExtraWords, accounts, clusters, users
 from trackside.bundle.redact.prefilter import Detector, LinePattern, Prefilter
 from trackside.bundle.redact.projects import Buckets, Projects, TeamNames
 from trackside.bundle.redact.secrets import Emails, Secrets
@@ -40,7 +40,7 @@ class Redactor:
         # Kinds recognized by context come before kinds that change that context.
         self._prefixed_kinds = Buckets(), Projects(), TeamNames()
         self.kinds: tuple[NameKind, ...] = (
-            Secrets(), *self._prefixed_kinds, OwnerWords(extra_words), Emails(), GpuUuids(), Serials(), MachineIds(),
+            Secrets(), *self._prefixed_kinds, ExtraWords(extra_words), Emails(), GpuUuids(), Serials(), MachineIds(),
             Guids(), Mac(), IPv6(), IPv4(), self._hosts, self._users, self._accounts, self._clusters,
         )  # fmt: skip
         self._detectors: list[Detector] = []

@@ -39,7 +39,7 @@ REPEATED_STEPS = CostPart(
 )
 RESTART = CostPart("attempt", Sentence("the start-up of an attempt that continued from a checkpoint"), ONE_START)
 BY_ATTEMPT = Sentence(
-    "{gpus} x {lasted:plain} s of the attempt x ({last:plain} - {first:plain}) / ({last:plain} - {begun:plain}) of its "
+    "{gpus} x {length:plain} s of the attempt x ({last:plain} - {first:plain}) / ({last:plain} - {start:plain}) of its "
     "steps / {hour:plain} s/h = {hours:plain} GPU-hours"
 )
 ATTEMPT_UNKNOWN = Sentence(
@@ -161,8 +161,8 @@ def _waste(
     hours = gpu_hours(allocation.gpus, redone_s)
     formula = BY_ATTEMPT(
         gpus=allocation.gpus,
-        lasted=seconds,
-        begun=first_step,
+        length=seconds,
+        start=first_step,
         first=resumed_step,
         last=last_step,
         hour=hour(seconds),

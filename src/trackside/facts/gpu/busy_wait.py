@@ -54,7 +54,7 @@ POWER_DRAWN = Sentence("power: {power} per GPU (median)")
 POWER_OF_LIMIT = Sentence("power: {power} per GPU (median) of a {limit} limit")
 TENSOR_PIPES = Sentence("tensor cores were active {level} of the time (mean)")
 IN_COLLECTIVES = Sentence("{share} of the time is spent in communication: GPUs inside collectives (median)")
-COMMUNICATION_SHARE = Sentence("communication takes {share} of each step: {spent} of {step}")
+COMMUNICATION_SHARE = Sentence("communication takes {share} of each step: {communication} of {step}")
 FABRIC_IDLE = Sentence("a node sends {sent} over Ethernet and {carried} over InfiniBand (medians)")
 
 
@@ -190,7 +190,7 @@ class BusyWait:
         row = min(parts, key=lambda pair: abs(pair[0] - share))[1]
         sources = frame.value(row, "comm_time_s", "s"), frame.value(row, "step_time_s", "s")
         share_value = derived(round(share, 3), *sources, unit="share")
-        return [COMMUNICATION_SHARE(spent=sources[0], step=sources[1], share=share_value)]
+        return [COMMUNICATION_SHARE(communication=sources[0], step=sources[1], share=share_value)]
 
     def _gauged(self) -> list[Claim]:
         """Communication share of the step, from the training loop's gauges."""
@@ -200,7 +200,7 @@ class BusyWait:
         if comm_s.number < self.limits.wait_share * step_s.number:
             return []
         share = derived(round(comm_s.number / step_s.number, 3), comm_s, step_s, unit="share")
-        return [COMMUNICATION_SHARE(spent=comm_s, step=step_s, share=share)]
+        return [COMMUNICATION_SHARE(communication=comm_s, step=step_s, share=share)]
 
     def _network(self) -> list[Claim]:
         """Traffic on the plain network while a fast fabric exists and carries almost none."""

@@ -44,8 +44,8 @@ SM_UNKNOWN: Mapping[str, Sentence] = {
 ONLY_UTILIZATION = Sentence("whether the GPUs computed or waited: {busy} utilization (mean) does not show it")
 NO_COUNTERS = Sentence("whether the hardware had errors: no error counters were given")
 PARTLY_MEASURED = Sentence(
-    "what all GPUs did: {seen} of {allocated} were measured until the end of the run",
-    running="what all GPUs did: {seen} of {allocated} were measured",
+    "what all GPUs did: {measured} of {allocated} were measured until the end of the run",
+    running="what all GPUs did: {measured} of {allocated} were measured",
 )
 
 
@@ -187,7 +187,7 @@ def _unmeasured_gpus(activity: GpuActivity, health: HardwareHealth, run: Run) ->
     if len(measured) >= n_gpus:
         return None
     samples = grid.value("count")
-    return PARTLY_MEASURED(seen=derived(len(measured), samples), allocated=derived(n_gpus, samples, unit="GPUs"))
+    return PARTLY_MEASURED(measured=derived(len(measured), samples), allocated=derived(n_gpus, samples, unit="GPUs"))
 
 
 def _level(activity: GpuActivity, name: str) -> Value:

@@ -108,8 +108,8 @@ def idle_gpus(
     if not shows or not _is_idle(activity, powers):
         return NOT_SHOWN_IDLE
     sources = [value for claim in shows for value in claim.values.values()]
-    lasted = np.inf if run.start is None or run.end is None else run.end - run.start
-    seconds = derived(min(watched * activity.step, lasted), *sources, unit="s")
+    run_s = np.inf if run.start is None or run.end is None else run.end - run.start
+    seconds = derived(min(watched * activity.step, run_s), *sources, unit="s")
     gpus, nodes = activity.gpus, nodes_of(activity.gpus)
     count, on_nodes = count_of(len(gpus), "GPU", *sources), count_of(len(nodes) or 1, "node", *sources)
     levels, shows = shows, [NO_WORK_DONE(seconds=seconds, count=count, nodes=on_nodes)]

@@ -66,7 +66,7 @@ MEMORY_HELD = Sentence("GPU memory stays allocated: {memory} (median of the GPUs
 class Limits:
     """What distinguishes an idle GPU from a waiting one."""
 
-    spinning: float = 0.8
+    min_spinning_activity: float = 0.8
     """Engine activity of a GPU that waits in a collective: a kernel is resident all the time."""
     spinning_power: float = 1.3
     """A GPU spins if it draws at least this many times the power of the lowest GPU, if engine activity was not sampled:
@@ -238,7 +238,7 @@ def outlier_gpus(
     with np.errstate(invalid="ignore"):
         if activity.busy is not None:
             busy = nan_median(activity.busy[:, windows], axis=1)
-            spinning, cold = busy >= limits.spinning, busy <= FLOORS.cold
+            spinning, cold = busy >= limits.min_spinning_activity, busy <= FLOORS.cold
         elif activity.power is not None:
             lowest, power = lowest_level(activity.power), nan_median(activity.power[:, windows], axis=1)
             spinning, cold = power > limits.spinning_power * lowest, power <= limits.cold_power * lowest

@@ -54,7 +54,7 @@ class Limits:
 
     min_processes: int = 3
     """Number of processes that hit the same application-class Xid on one GPU before the GPU is suspected."""
-    clocks_s: float = 120.0
+    max_clock_difference_s: float = 120.0
     """Maximum difference between the clocks of log, kernel and monitor."""
 
 
@@ -116,7 +116,7 @@ class HardwareReports:
 
     def memory_errors(self, time: float | None) -> list[Claim]:
         """GPU memory errors up to ``time`` (POSIX seconds), else up to the run's end."""
-        run, slack = self.run, self.limits.clocks_s
+        run, slack = self.run, self.limits.max_clock_difference_s
         latest = time + slack if time is not None else run.end
         lines = []
         for row in self.xids.events:

@@ -58,7 +58,7 @@ def hang_lead(
     first_step: Maybe[FirstStepHang],
 ) -> Maybe[HangLead]:  # fmt: skip
     """Needs evidence of a hang, of a run that did not end well; otherwise missing."""
-    ranks_complaints, found_stacks, dumped = (
+    ranks_complaints, hang_stacks, dumped = (
         or_none(complaints),
         or_none(stacks),
         None if isinstance(flight, Missing) else flight.absent,
@@ -69,9 +69,9 @@ def hang_lead(
         return _from_complaints(ranks_complaints, dumped, ending, last)
     if dumped is not None:  # shows which rank is absent, but not whether its code or its machine is the reason
         return HangLead(Certainty.SUPPORTED, absent=dumped, stall=last.find_stall(), owner="unknown")
-    if found_stacks is not None and found_stacks.waiting:
-        return _from_stacks(found_stacks, ending, silence, last, causes)
-    if found_stacks is not None and found_stacks.covers_all_ranks(run):
+    if hang_stacks is not None and hang_stacks.waiting:
+        return _from_stacks(hang_stacks, ending, silence, last, causes)
+    if hang_stacks is not None and hang_stacks.covers_all_ranks(run):
         return NO_HANG
     if last.final_stall is not None and _is_between_ranks(last.final_stall, ending, silence, last):
         return _from_stall(last.final_stall, ending, last)

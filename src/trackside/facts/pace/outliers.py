@@ -20,9 +20,9 @@ from trackside.facts.gpu.activity import Flags, Matrix, nan_median
 class Limits:
     """Thresholds for an outlier."""
 
-    ratio: float = 1.3
+    min_ratio: float = 1.3
     """Ratio to the median of the others. Ranks of healthy jobs differ by a few percent."""
-    sustained: float = 0.7
+    min_sustained_share: float = 0.7
     """Minimum share of windows in which it must exceed the ratio."""
     windows: int = 10
     """Minimum number of windows."""
@@ -57,7 +57,7 @@ def outliers(values: Matrix, names: Sequence[str], limits: Limits) -> list[Outli
     with np.errstate(invalid="ignore"):
         exceeds = ratios >= min_ratio
     late_rows = []
-    for row in np.flatnonzero(exceeds.sum(axis=1) >= limits.windows * limits.sustained):
+    for row in np.flatnonzero(exceeds.sum(axis=1) >= limits.windows * limits.min_sustained_share):
         period = _late_period(exceeds[row], sampled[row], limits)
         if period is None:
             continue
@@ -76,7 +76,7 @@ def _ratios(values: Matrix, sampled: NDArray[np.bool_], count: int, limits: Limi
         others, comparable, min_ratio = (
             nan_median(values, axis=0),
             sampled.sum(axis=0) >= max(3, count / 2),
-            limits.ratio,
+            limits.min_ratio,
         )
     with np.errstate(invalid="ignore"):
         return values / np.where(comparable & (others > 0), others, np.nan), min_ratio
@@ -85,7 +85,7 @@ def _ratios(values: Matrix, sampled: NDArray[np.bool_], count: int, limits: Limi
 def _late_period(exceeds: Flags, sampled: Flags, limits: Limits) -> tuple[int, int] | None:
     """The range of windows in which it is late most reliably: where lateness minus the required share sums to the
     maximum."""
-    score = np.concatenate([[0.0], np.cumsum(np.where(sampled, exceeds - limits.sustained, 0.0))])
+    score = np.concatenate([[0.0], np.cumsum(np.where(sampled, exceeds - limits.min_sustained_share, 0.0))])
     lowest = np.minimum.accumulate(score)
     stop = int(np.argmax(score - lowest))
     start = int(np.argmin(score[: stop + 1]))
@@ -112,7 +112,7 @@ def _few(
                 outlier.row
             }
             usual = float(np.median([_level(values, row, outlier) for row in mates])) if len(mates) >= 2 else 0.0
-            if len(mates) >= 2 and level < limits.ratio * usual:
+            if len(mates) >= 2 and level < limits.min_ratio * usual:
                 break
             if len(mates) == 1 and mates <= rows and group is indices:  # both of their index: two nodes alike
                 break

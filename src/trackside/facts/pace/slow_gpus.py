@@ -136,8 +136,8 @@ class SlowGpus:
         waits = self._waited
         signs: list[tuple[Sign, Matrix | None, outliers.Limits]] = [
             ("sm", activity.sm, limits),
-            ("busy", self._idleness, replace(limits, pair_ratio=limits.ratio)),
-            ("wait", None if waits is None else 1 / np.fmax(waits, 0.01), replace(limits, ratio=limits.wait_ratio)),
+            ("busy", self._idleness, replace(limits, pair_ratio=limits.min_ratio)),
+            ("wait", None if waits is None else 1 / np.fmax(waits, 0.01), replace(limits, min_ratio=limits.wait_ratio)),
         ]
         compared = [
             (sign, np.where(windows[None, :], values, np.nan)[rows], own_limits) for sign, values, own_limits in signs

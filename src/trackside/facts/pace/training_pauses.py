@@ -38,7 +38,7 @@ RUN_PART_STARTS = ("inits", "starts")
 class Limits:
     """Tolerance for events in a pause."""
 
-    clocks_s: float = 120.0
+    max_clock_difference_s: float = 120.0
     """Maximum difference between the kernel's clock and the log's."""
 
 
@@ -117,7 +117,7 @@ class TrainingPauses:
             row
             for row in frame.events
             if row.time is not None
-            and since - self.limits.clocks_s <= row.time <= until
+            and since - self.limits.max_clock_difference_s <= row.time <= until
             and (row.node is None or not self.run.nodes or row.node in self.run.nodes)
             and row.get("reason") in (None, "unreachable")  # a full disk or a refusal lets nobody wait
         )

@@ -68,17 +68,17 @@ def _emit(
     empty_note: str,
 ) -> Result:
     """Emit one record per node and state; sinfo repeats a node for each partition."""
-    seen_keys: set[tuple[SlurmValue, ...]] = set()
+    known_keys: set[tuple[SlurmValue, ...]] = set()
     for row in table.rows(source.lines()):
         for index, node_fields in enumerate(fields(row)):
             key = tuple(node_fields.get(name) for name in ("name", "state", "flags", "reason", "reason_time"))
-            if key in seen_keys:
+            if key in known_keys:
                 continue
-            seen_keys.add(key)
+            known_keys.add(key)
             # Nodes of one row get distinct offsets, so that each can be cited.
             position = Position(source.path, row.line, row.offset + index, max(0, row.length - index))
             sink.record(Record("node", position, "scheduler", node_fields, row.text.strip()))
-    return table.result(len(seen_keys), empty_note)
+    return table.result(len(known_keys), empty_note)
 
 
 FORMATS = (

@@ -37,7 +37,7 @@ def point(position: Position, kind: str, text: str, **fields: Scalar) -> Event:
     """An event from the job's own records, without the fields that are None."""
     known_fields = {name: value for name, value in fields.items() if value is not None}
     return Event(
-        kind, position, "log", text=text[:500], role=EventRole.FACT, parser="trainer-state", fields=known_fields
+        kind, position, "log", text=text[:500], role=EventRole.OBSERVATION, parser="trainer-state", fields=known_fields
     )
 
 

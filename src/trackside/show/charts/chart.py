@@ -77,20 +77,20 @@ class Drawing:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """One kind of chart. ``order``: its position on a page. ``draw``: returns None if the run lacks the data. ``asks``:
-    its queries, so that those of all charts can be sent in one batch."""
+    """One kind of chart. ``order``: its position on a page. ``draw``: returns None if the run lacks the data.
+    ``queries``: its queries, so that those of all charts can be sent in one batch."""
 
     slug: str
     title: str
     order: int
     draw: Callable[[Verdict, Facts], Drawing | None]
-    asks: tuple[Query, ...] = ()
+    queries: tuple[Query, ...] = ()
 
 
 def drawings(verdict: Verdict, facts: Facts) -> Iterator[tuple[Chart, Drawing]]:
     """Yield each chart that a run has data for, in page order. ``facts``: built on unchecked answers, because data too
     poor for a verdict can still be shown."""
-    facts.ask([*queries_of(RunPhases), *(query for chart in charts() for query in chart.asks)])
+    facts.ask([*queries_of(RunPhases), *(query for chart in charts() for query in chart.queries)])
     for chart in charts():
         if (drawing := chart.draw(verdict, facts)) is not None:
             yield chart, drawing

@@ -95,7 +95,7 @@ class TimelineEvent:
         """The color signal: by severity, and whether the event is a symptom of a failure elsewhere."""
         if self.lane in _CALM_LANES and (self.event is None or self.event.kind not in _FAULTS_IN_CALM_LANES):
             return "good" if self.lane in ("checkpoints", "evaluations") else "ink"
-        return "bad" if self.event is None or self.event.role in (EventRole.ROOT, EventRole.FACT) else "warn"
+        return "bad" if self.event is None or self.event.role in (EventRole.ROOT, EventRole.OBSERVATION) else "warn"
 
     @property
     def root(self) -> bool:

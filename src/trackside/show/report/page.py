@@ -195,7 +195,7 @@ def _proof(verdict: Verdict, figures: Sequence[Figure]) -> Figure | None:
     family = find_family(verdict.primary.family)
     named = family.example[1] if family is not None and family.example is not None else ""
     cited = {cite.query.kind for claim in verdict.primary.shows for cite in claim.cites if cite.query is not None}
-    drawn_from = (figure for figure in figures if any(query.kind in cited for query in figure.chart.asks))
+    drawn_from = (figure for figure in figures if any(query.kind in cited for query in figure.chart.queries))
     return next((figure for figure in figures if figure.chart.slug == named), None) or next(drawn_from, None)
 
 

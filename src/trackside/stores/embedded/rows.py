@@ -229,5 +229,5 @@ def point_of(row: Sequence[Any]) -> LoggedStep:
     """A logged step from the columns of :data:`POINT`."""
     parser, ordinal, pinned, is_open, time, rank, node, path, line, offset, length, text, fields = row
     position = Position(path, line, offset, length)
-    event = Event("progress", position, "log", text, time, rank, node, EventRole.FACT, parser, fields_of(fields))
+    event = Event("progress", position, "log", text, time, rank, node, EventRole.OBSERVATION, parser, fields_of(fields))
     return LoggedStep(event, ordinal, pinned, is_open)

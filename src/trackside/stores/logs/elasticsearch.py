@@ -16,8 +16,8 @@ import msgspec
 
 from trackside.http.client import HttpClient
 from trackside.http.unavailable import SourceUnavailable
+from trackside.stores.log_server import Condition, Conditions, LogServer
 from trackside.stores.log_store import LogEntry, LogOptions, LogStream, Paging, decoded, in_slices, nanoseconds, stamp
-from trackside.stores.log_streams import Condition, Conditions, LogServer
 
 PAGE_BUCKETS = 1000
 """Value combinations per page of an aggregation."""
@@ -233,4 +233,4 @@ def _flat(source: Mapping[str, Any], prefix: str = "", depth: int = MAX_DEPTH) -
     return scalars
 
 
-LOG_STORE = Elasticsearch
+LOG_SERVER = Elasticsearch

@@ -12,8 +12,8 @@ import msgspec
 
 from trackside.http.client import Response
 from trackside.http.unavailable import SourceUnavailable, plain
+from trackside.stores.log_server import Condition, Conditions, LogServer
 from trackside.stores.log_store import LogEntry, LogStream, Paging, decoded, in_slices
-from trackside.stores.log_streams import Condition, Conditions, LogServer
 
 PRODUCT = "Loki's"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -136,4 +136,4 @@ def _time(text: str, where: str) -> int:
     return int(text)
 
 
-LOG_STORE = Loki
+LOG_SERVER = Loki

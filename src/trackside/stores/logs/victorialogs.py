@@ -15,8 +15,8 @@ import msgspec
 
 from trackside.http.client import Response
 from trackside.http.unavailable import SourceUnavailable
+from trackside.stores.log_server import Condition, Conditions, LogServer
 from trackside.stores.log_store import SECOND_NS, LogEntry, LogStream, Paging, decoded, in_slices, nanoseconds, stamp
-from trackside.stores.log_streams import Condition, Conditions, LogServer
 
 MAX_BUCKETS = 500
 """Most intervals of a window whose lines are counted, to cut it into pages."""
@@ -159,4 +159,4 @@ def _filter(condition: Condition) -> str:
     return f"{name}:={_quoted(value)}" if value else f'{name}:""'  # absent
 
 
-LOG_STORE = VictoriaLogs
+LOG_SERVER = VictoriaLogs

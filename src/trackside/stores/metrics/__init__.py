@@ -1,2 +1,2 @@
 """Metric stores that are queried: one engine per file; no registration is needed
-(:mod:`trackside.stores.metric_store`)."""
+(:mod:`trackside.stores.metric_server`)."""

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from trackside.http.unavailable import SourceUnavailable
 from trackside.stores.memory_backend import roll
 from trackside.stores.metric_backend import EngineRollup, Groups, RollupRequest, RollupResult, SampleBackend, SeriesInfo
-from trackside.stores.metric_store import MetricOptions, MetricServer, RunScope
+from trackside.stores.metric_server import MetricOptions, MetricServer, RunScope
 from trackside.stores.prometheus.api import Api
 from trackside.stores.prometheus.matrix import Times, Values
 from trackside.stores.prometheus.scope import RunSources, find_sources, has_series
@@ -315,4 +315,4 @@ def _read(
                 read.setdefault((source, row), []).append((times, values * source.scales[row]))
 
 
-METRIC_STORE = PrometheusBackend
+METRIC_SERVER = PrometheusBackend

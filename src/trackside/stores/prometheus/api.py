@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 
 from trackside.http.client import HttpClient
 from trackside.http.unavailable import SourceUnavailable
-from trackside.stores.metric_store import MetricOptions
+from trackside.stores.metric_server import MetricOptions
 from trackside.stores.prometheus import matrix, promql
 from trackside.stores.prometheus.matrix import RawSeries, Times, Values
 

@@ -19,7 +19,7 @@ from trackside.catalog.settling import ForeignSeries
 from trackside.http.unavailable import SourceUnavailable
 from trackside.model import Position
 from trackside.stores.metric_backend import SeriesInfo
-from trackside.stores.metric_store import HIDDEN_S, RunScope
+from trackside.stores.metric_server import HIDDEN_S, RunScope
 from trackside.stores.prometheus import promql
 from trackside.stores.prometheus.api import Api
 from trackside.stores.prometheus.series import COARSE_WINDOWS, MetricSource, coarse_step, plain_label

@@ -219,15 +219,15 @@ def _next_frame(file: BinaryIO, start: int, size: int) -> int | None:
         if _is_frame(data, expected, size):
             return expected
         budget = MAX_SEARCH_FACTOR * (size - start)
-        found_at = data.find(_HEADER_START, start + _FRAME.size + 3)
-        while found_at >= 0 and budget > 0:
-            begin = found_at - _FRAME.size - 2
+        header_offset = data.find(_HEADER_START, start + _FRAME.size + 3)
+        while header_offset >= 0 and budget > 0:
+            begin = header_offset - _FRAME.size - 2
             budget -= _PROBE_BYTES
             if _may_be_frame(data, begin, size):
                 budget -= _FRAME.unpack_from(data, begin)[0]
                 if _is_frame(data, begin, size):
                     return begin
-            found_at = data.find(_HEADER_START, found_at + 1)
+            header_offset = data.find(_HEADER_START, header_offset + 1)
     return None
 
 

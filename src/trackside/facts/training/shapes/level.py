@@ -99,7 +99,7 @@ def lost_progress(curve: TrainingCurve, limits: Limits) -> Shape | None:
     learned, relapse = head - best, tail - best
     level = best + 0.8 * limits.lost_share * learned
     n_high = maths.trailing_count(values, lambda loss: loss > level)
-    noise = limits.noise_times * max(maths.roughness(values[: index + 1]), maths.roughness(values[index:]))
+    noise = limits.max_noise_ratio * max(maths.roughness(values[: index + 1]), maths.roughness(values[index:]))
     ratio = 1.5 if relapse < learned else 1.2  # worse than it began is not just other data
     if min(learned, relapse) <= noise or relapse < limits.lost_share * learned or tail < ratio * best:
         return None
@@ -148,8 +148,8 @@ def flat_curve(curve: TrainingCurve, finished: bool, limits: Limits) -> Shape | 
     settled = values[max(1, len(values) // 20) :]
     level, noise = maths.median(settled), maths.noise(settled)
     head, tail = maths.ends(settled)
-    level_kept = head - tail <= 2 * limits.guess_tolerance * level and noise <= limits.noise_share * level
-    if not level_kept or not maths.is_steady(settled, 5 * limits.guess_tolerance, 0.9):
+    is_level = head - tail <= 2 * limits.guess_tolerance * level and noise <= limits.noise_share * level
+    if not is_level or not maths.is_steady(settled, 5 * limits.guess_tolerance, 0.9):
         return None
     guess = any(abs(level - guess_loss) <= 0.5 * limits.guess_tolerance * guess_loss for guess_loss in GUESSING_LOSSES)
     if not guess and level < limits.scratch_level:

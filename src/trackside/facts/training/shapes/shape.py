@@ -28,7 +28,7 @@ class Limits:
     """Share of the loss reduction that is lost again at the tail."""
     explosion_ratio: float = 10.0
     """Ratio of a level to the tail, or of the last value to the first, that is an explosion."""
-    noise_times: float = 5.0
+    max_noise_ratio: float = 5.0
     """Rises below this multiple of the point-to-point noise (standard deviations) are noise."""
     dead_gradient: float = 1e-6
     """Norms of working networks are above 1e-3; a printed 0 means a dead or frozen one."""

@@ -17,7 +17,7 @@ from tests.stores.embedded.runs import SACCT, T0, sacct, write
 from trackside.cli import main
 from trackside.http.options import HttpOptions
 from trackside.stores import metrics
-from trackside.stores.metric_store import MetricOptions, name_of, open_metrics
+from trackside.stores.metric_server import MetricOptions, name_of, open_metrics
 from trackside.stores.registry import METRICS, kinds
 
 ENGINE = dedent('''
@@ -30,7 +30,7 @@ ENGINE = dedent('''
 
     from trackside.model import Position, Samples, Series
     from trackside.stores.memory_backend import MemoryBackend
-    from trackside.stores.metric_store import MetricServer
+    from trackside.stores.metric_server import MetricServer
 
 
     class _Array(msgspec.Struct):
@@ -59,7 +59,7 @@ ENGINE = dedent('''
             return self._backend.rollups(requests)
 
 
-    METRIC_STORE = Arrays
+    METRIC_SERVER = Arrays
 ''')
 
 

@@ -1,6 +1,6 @@
 """Metric stores that are queried for a run's series: how they are found and named, and what each engine implements.
 
-An engine is a module of :mod:`trackside.stores.metrics` with a :class:`MetricServer` as its ``METRIC_STORE``.
+An engine is a module of :mod:`trackside.stores.metrics` with a :class:`MetricServer` as its ``METRIC_SERVER``.
 """
 
 from __future__ import annotations
@@ -97,5 +97,5 @@ def name_of(options: MetricOptions) -> str:
 
 
 def _engine(options: MetricOptions) -> type[MetricServer]:
-    server: type[MetricServer] = engine(METRICS, options.kind, "METRIC_STORE")
+    server: type[MetricServer] = engine(METRICS, options.kind, "METRIC_SERVER")
     return server
