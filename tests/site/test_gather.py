@@ -164,7 +164,7 @@ def test_the_canceling_user_comes_from_the_record_that_has_it(site: Path) -> Non
     doc = json.loads(diagnose(site, "--json").stdout)
     claims = {claim["text"]: claim["cites"] for claim in doc["shows"]}
     assert doc["primary"]["family"] == "H1"
-    where = doc["cites"][claims["Canceled by user uid 0"][0]]["where"]
+    where = doc["cites"][claims["Canceled by uid 0"][0]]["where"]
     assert where.startswith("sacct")
     assert "The job was submitted by 1001" in claims
 
