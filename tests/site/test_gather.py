@@ -166,7 +166,7 @@ def test_the_canceling_user_comes_from_the_record_that_has_it(site: Path) -> Non
     assert doc["primary"]["family"] == "H1"
     where = doc["cites"][claims["Canceled by uid 0"][0]]["where"]
     assert where.startswith("sacct")
-    assert "The job was submitted by 1001" in claims
+    assert "The job was submitted by uid 1001" in claims
 
 
 @pytest.mark.parametrize(
