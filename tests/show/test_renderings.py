@@ -135,7 +135,7 @@ def test_the_reason_of_an_unavailable_server_fits_the_screen() -> None:
     server, claim = "http://metrics.example.org:8428", _doc("g1/lab-hf-ddp").shows[0]
     reason = f"{server}/api/v1/label/__name__/values sent more than 8,388,608 bytes; request less at once"
     silent = structs.replace(
-        claim, text=f"This verdict lacks data of Prometheus {server}, which gave no complete answer: {reason}"
+        claim, text=f"Prometheus {server} gave no complete answer, so the verdict lacks its data: {reason}"
     )
     text = _text(structs.replace(_doc("g1/lab-hf-ddp"), preflight=[silent]), 80)
     assert text.count(server) == 1

@@ -255,7 +255,7 @@ def evaluate(formula: str) -> float:
         if ", where " not in formula
         else formula.partition(", where ")[0].rpartition(" = ")[0]
     )
-    left = re.sub(r" \(\d{4}-\S+ \S+ UTC to \d{4}-\S+ \S+ UTC\)", "", left)
+    left = re.sub(r" \(\d{4}-\S+ \S+(?: UTC)? to \d{4}-\S+ \S+(?: UTC)?\)", "", left)
     left = (
         re.sub(r" (?:GPUs?|steps|s per step|s longer|s/h|s|of the attempt|of its steps)\b", "", left)
         .replace(",", "")
