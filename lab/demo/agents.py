@@ -26,10 +26,10 @@ interval_s = 2
 [collect.hang]
 interval_s = 3
 silence_s = 15
-still_s = 10
+inactive_s = 10
 unheard_s = 25
 startup_s = 40
-one_s = 20
+max_process_s = 20
 settled_s = 20
 
 [send.remote_write]
