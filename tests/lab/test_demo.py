@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from lab.demo.accounts import Account, last_rows
+from lab.demo.agents import SETTINGS
 from lab.demo.fault import DemoFault, ExpectedVerdict
 from lab.demo.faults import FAULTS
 from lab.demo.outcome import FaultResult, mismatches, summary_text, table
 
+from trackside.agent.config import load
 from trackside.families import find_family
 
 NODES = ("n1", "n2", "n3", "n4")
@@ -80,3 +83,9 @@ def test_declared_faults_name_existing_families_and_nodes() -> None:
     for fault in FAULTS:
         assert find_family(fault.expected.family) is not None, fault.name
         assert set(fault.nodes) <= set("1234"), fault.name
+
+
+def test_the_agents_settings_are_those_of_the_agent(tmp_path: Path) -> None:
+    file = tmp_path / "agent.toml"
+    file.write_text(SETTINGS.format(node="n1", state=tmp_path, port=9, url="http://127.0.0.1:9"))
+    assert not load(file, environ={}).warnings
