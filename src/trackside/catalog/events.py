@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from trackside.model import Plane
+from trackside.model import Event, Plane
 
 
 @dataclass(frozen=True, slots=True)
@@ -476,3 +476,9 @@ EVENTS: Mapping[str, EventKind] = {
     "advice": EventKind("a library's hint", {"about": "what"}),
 }
 """kind -> its definition"""
+
+
+def last_line_of(report: Event) -> int:
+    """The last line of a ``job_report``, by its field ``lines``."""
+    lines = report.get("lines")
+    return report.at.line + (lines - 1 if isinstance(lines, int) else 0)

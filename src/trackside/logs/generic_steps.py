@@ -17,7 +17,7 @@ from typing import Any
 
 from trackside.logs.frameworks import named_frameworks
 from trackside.logs.line import Line
-from trackside.logs.numbers import LAST_RANK, NUMBER, field_meaning, figure, number
+from trackside.logs.numbers import LAST_RANK, NUMBER, as_whole, field_meaning, figure, number
 from trackside.logs.pattern import Parser
 from trackside.logs.positions import epoch_above, position_above, remember_position
 from trackside.logs.step_tables import table_points
@@ -106,10 +106,12 @@ class _LineFigures:
             self.units[name] = unit
 
     def whole_value(self, name: str) -> int | None:
-        value = self.values.get(name)
-        return (
-            int(value) if value is not None and value == value and abs(value) < 1e15 and value == int(value) else None
-        )
+        return as_whole(self.values.get(name))
+
+    def epoch(self) -> float | None:
+        """The epoch, an integer if it has no fraction."""
+        whole = self.whole_value("epoch")
+        return self.values.get("epoch") if whole is None else whole
 
 
 def _pairs(text: str) -> _LineFigures:
@@ -248,12 +250,10 @@ def _json(line: Line) -> Iterator[Event]:
         value = number(printed) if isinstance(printed, str) else figure(printed)
         if field is not None and value is not None:
             figures.add(field[0], field[1], value)
-    step, epoch = figures.whole_value("step"), figures.values.get("epoch")
+    step, epoch = figures.whole_value("step"), figures.epoch()
     is_record = step is not None or epoch is not None or ("lr" in figures.values and figures.ranks.get("loss", 0) > 0)
     if "loss" in figures.values and is_record:
-        whole_epoch = figures.whole_value("epoch")
-        position = epoch if whole_epoch is None else whole_epoch
-        yield _progress(line, figures, step, position, None, figures.whole_value("total_steps"))
+        yield _progress(line, figures, step, epoch, None, figures.whole_value("total_steps"))
 
 
 @PARSER.pattern(
@@ -343,7 +343,7 @@ def _read(line: Line, text: str) -> list[Event] | None:
         step, epoch, total, not_training = above.step, above.epoch, above.total, not_training or above.evaluates
     elif "loss" in figures.values and not not_training:
         line.notes(PARSER.id)["positioned"] = True  # a line without a position sums up those that have one
-        if epoch is None and isinstance(in_epoch := epoch_above(line), int):
+        if epoch is None and (in_epoch := epoch_above(line)) is not None:
             epoch, epoch_steps, total = in_epoch, total, None
     events = []
     validated = figures.values.get("loss" if not_training and "eval_loss" not in figures.values else "eval_loss")

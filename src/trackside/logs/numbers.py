@@ -28,8 +28,13 @@ def number(text: str | None) -> float | None:
 
 def whole_number(text: str | None) -> int | None:
     """A number without a fraction, such as a step, or None. ``9.000`` counts, ``9.5`` and ``nan`` do not."""
-    value = number(text)
-    return int(value) if value is not None and value == value and abs(value) < 1e15 and value == int(value) else None
+    return as_whole(number(text))
+
+
+def as_whole(value: float | None) -> int | None:
+    """The value as an integer if it has no fraction, else None; so for ``nan``, infinity and what is too large to be
+    exact."""
+    return int(value) if value is not None and abs(value) < 1e15 and value == int(value) else None
 
 
 def figure(value: object) -> float | None:

@@ -59,9 +59,9 @@ def remember_position(line: Line) -> LoopPosition | None:
         line.number,
         _NOT_TRAINING.search(text) is not None,
     )
-    before = line.notes(_NOTES).get(line.label)
+    before = _last_position(line)
     line.notes(_NOTES)[line.label] = position
-    if not isinstance(before, LoopPosition) or before.evaluates or position.evaluates:
+    if before is None or before.evaluates or position.evaluates:
         return None
     moved = (before.step, before.epoch) != (position.step, position.epoch)
     return before if moved and (before.step is None) == (position.step is None) else None
@@ -69,13 +69,17 @@ def remember_position(line: Line) -> LoopPosition | None:
 
 def epoch_above(line: Line) -> int | None:
     """The epoch that the same writer's last position named, or None."""
-    position = line.notes(_NOTES).get(line.label)
-    return position.epoch if isinstance(position, LoopPosition) and not position.evaluates else None
+    position = _last_position(line)
+    return None if position is None or position.evaluates else position.epoch
 
 
 def position_above(line: Line) -> LoopPosition | None:
     """The position that the same writer printed at most :data:`MAX_RECORD_LINES` lines above, or None."""
-    position = line.notes(_NOTES).get(line.label)
-    if not isinstance(position, LoopPosition) or line.number - position.line > MAX_RECORD_LINES:
-        return None
+    position = _last_position(line)
+    return None if position is None or line.number - position.line > MAX_RECORD_LINES else position
+
+
+def _last_position(line: Line) -> LoopPosition | None:
+    """The last position of the line's writer."""
+    position: LoopPosition | None = line.notes(_NOTES).get(line.label)
     return position

@@ -7,7 +7,7 @@ end says nothing about the last one's.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from trackside.logs.line import Line
@@ -41,7 +41,7 @@ def _launched(line: Line) -> Event:
 
 @dataclass(frozen=True, slots=True)
 class FirstLines:
-    """What the file's first two lines hold besides figures; ``None`` if they do not tell one program from another."""
+    """What the file's first two lines hold besides figures."""
 
     first: bytes
     second: bytes
@@ -79,9 +79,7 @@ def first_lines(head: bytes) -> FirstLines | None:
     return FirstLines(*needles)
 
 
-def last_start(starts: Sequence[int], offsets: Sequence[int]) -> int | None:
-    """The last start after which something is known of the program (``offsets`` of its events), and before which
-    something is known of an earlier one."""
-    if not offsets:
-        return None
-    return max((start for start in starts if min(offsets) < start <= max(offsets)), default=None)
+def last_start(starts: Iterable[int], first: int, last: int) -> int:
+    """The last start between the ``first`` and the ``last`` offset at which something is known of a program; 0 if there
+    is none."""
+    return max((start for start in starts if first < start <= last), default=0)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -28,10 +29,12 @@ AHEAD_BYTES = 256 << 10
 """Bytes that must be buffered after a line, for :meth:`Line.following`."""
 MAX_PER_KIND = 2_000
 """Events of one kind kept from one file: the first half as they come, and the last half."""
+HEAD_BYTES = 64 << 10
+"""Bytes at the beginning that are read for what holds for the whole file."""
 TAIL_BYTES = 64 << 10
 """Bytes at the end in which the last lines and times are looked for."""
 PROGRESS = "progress"
-_SCHEDULER = re.compile(rb"slurmstepd|^\s*(?:\d+: )?srun: ")
+_SCHEDULER = re.compile(r"slurmstepd|^\s*(?:\d+: )?srun: ")
 """Lines that are not the job's own."""
 
 EventSink = Callable[[Event], None]
@@ -82,8 +85,9 @@ def scan(stream: BinaryIO, sink: EventSink, context: FileContext, *, engine: str
     tail = b""
     for buffer, begin, end, base in _buffers(stream, stats):
         if stats.bytes == 0:
-            learn_context(buffer[: 64 << 10], context, stats)
-            opening = first_lines(buffer[: 64 << 10]) if context.plane == "log" else None
+            head = buffer[:HEAD_BYTES]
+            learn_context(head, context, stats)
+            opening = first_lines(head) if context.plane == "log" else None
         number, counted = stats.lines + 1, begin
         for start, stop, owners in hit_segments(buffer, compiled.matcher.hits(buffer), begin, end):
             number += buffer.count(b"\n", counted, start)
@@ -196,7 +200,7 @@ class _EventLimit:
         self._counts: Counter[str] = Counter()
         self._outcomes: list[Event] = []
         self._last_events: dict[str, list[Event]] = {}
-        self._reach: tuple[int, int] | None = None
+        self._first, self._last = sys.maxsize, -1
         """Lowest and highest offset of the events that show a program at work or its outcome."""
 
     def add(self, event: Event) -> None:
@@ -205,8 +209,7 @@ class _EventLimit:
         if event.kind == "program_start":
             self.starts.append(event.at.offset)
         if event.kind in OUTCOMES or event.kind == PROGRESS:
-            first, last = self._reach or (event.at.offset, event.at.offset)
-            self._reach = min(first, event.at.offset), max(last, event.at.offset)
+            self._first, self._last = min(self._first, event.at.offset), max(self._last, event.at.offset)
         if event.kind == PROGRESS or self._counts[event.kind] <= MAX_PER_KIND // 2:
             (self._outcomes.append if event.kind in self._waiting_kinds else self._sink)(event)
             return
@@ -217,7 +220,7 @@ class _EventLimit:
             del last_events[: MAX_PER_KIND // 2]
 
     def flush(self) -> None:
-        start = last_start(self.starts, self._reach or ()) or 0
+        start = last_start(self.starts, self._first, self._last)
         for event in self._outcomes:
             self._sink(_of_program(event, start))
         for last_events in self._last_events.values():
@@ -251,13 +254,12 @@ def _times(lines: Iterable[str], context: FileContext) -> Iterator[float]:
 
 
 def _activity(tail: bytes, context: FileContext, stats: ScanStats) -> Event:
-    hit_segments = [part for part in re.split(rb"[\r\n]", tail) if part.strip()]
-    last = as_written(hit_segments[-1], context.headed).strip() if hit_segments else ""
-    stats.last_time = next(
-        _times((s.decode("utf-8", "replace") for s in reversed(hit_segments)), context), stats.first_time
-    )
+    segments = [segment for segment in re.split(rb"[\r\n]", tail) if segment.strip()]
+    last = as_written(segments[-1], context.headed).strip() if segments else ""
+    texts = [segment.decode("utf-8", "replace") for segment in segments]
+    stats.last_time = next(_times(reversed(texts), context), stats.first_time)
     number = stats.lines + (0 if tail.endswith(b"\n") else 1)
-    own = [part.decode("utf-8", "replace") for part in hit_segments if not _SCHEDULER.search(part)]
+    own = [text for text in texts if not _SCHEDULER.search(text)]
     since_stamp = next(
         (count for count, text in enumerate(reversed(own)) if find_time(text, context.year) is not None), len(own)
     )

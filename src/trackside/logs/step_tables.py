@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from trackside.logs.line import Line
-from trackside.logs.numbers import LAST_RANK, field_meaning, number, whole_number
+from trackside.logs.numbers import LAST_RANK, as_whole, field_meaning, number, whole_number
 from trackside.model import Event
 
 MAX_ROWS = 20_000
@@ -85,7 +85,7 @@ def table_points(line: Line) -> Iterator[Event]:
 
 
 def _point(row: Line, columns: Columns, cells: Sequence[str]) -> Event | None:
-    """The training point of a row; None for a row of an evaluation and for a line that is no row."""
+    """The logged step of a row; None for a row of an evaluation, and for any other line."""
     fields = columns.fields
     numeric = sum(1 for cell in cells if number(cell) is not None)
     if 2 * numeric <= len(cells) or any(_EVALUATION.fullmatch(cell.strip()) for cell in cells):
@@ -95,11 +95,11 @@ def _point(row: Line, columns: Columns, cells: Sequence[str]) -> Event | None:
     loss = number(cells[fields["loss"]])
     if (step is None and epoch is None) or loss is None:
         return None
-    whole_epoch = int(epoch) if epoch is not None and epoch == epoch and epoch == int(epoch) else epoch
+    whole_epoch = as_whole(epoch)
     return row.event(
         "progress",
         step=step,
-        epoch=whole_epoch,
+        epoch=epoch if whole_epoch is None else whole_epoch,
         epoch_steps=steps if epoch is not None else None,
         total_steps=steps if epoch is None else None,
         loss=loss,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from trackside.catalog.events import last_line_of
 from trackside.logs.job_report import REPORT
 from trackside.model import Event, Position
 
@@ -58,13 +59,7 @@ def _last_job(reports: list[Event], last_line: int) -> LastJob:
     if last.get("above") is not True:
         return LastJob(last.at.line - 1, last)
     appended = [report for report in reports if report.get("source") in _APPENDING]
-    if last_line > _end(last):
-        return LastJob(_end(appended[-1]) if appended else 0, None)
+    if last_line > last_line_of(last):
+        return LastJob(last_line_of(appended[-1]) if appended else 0, None)
     before = [report for report in appended if report is not last]
-    return LastJob(_end(before[-1]) if before else 0, last)
-
-
-def _end(report: Event) -> int:
-    """The last line of a report."""
-    lines = report.get("lines")
-    return report.at.line + (lines - 1 if isinstance(lines, int) else 0)
+    return LastJob(last_line_of(before[-1]) if before else 0, last)

@@ -11,8 +11,6 @@ from trackside.show.document import CiteDoc, ClaimDoc, TextDoc, VerdictDoc
 from trackside.show.wording import duration, metric_phrase, moment, parse_query, span, word
 
 TIMES = ("submit", "eligible", "start", "end")
-MAX_QUOTE_PREFIX = 80
-"""Characters of a line that must occur in a claim for the line to count as quoted there."""
 
 
 def number(name: str) -> str:
@@ -67,13 +65,6 @@ def line(cite: CiteDoc) -> str:
     if is_measured(cite) or (cite.plane == "scheduler" and " ".join(str(cite.value).split()) != text):
         return ""
     return text
-
-
-def first_unquoted_line(claim: ClaimDoc, cites: Mapping[str, CiteDoc]) -> str:
-    """The first cited log line; empty if the claim already quotes one of its lines."""
-    lines = [line(cites[name]) for name in claim.cites]
-    first = next(filter(None, lines), "")
-    return "" if any(text and text[:MAX_QUOTE_PREFIX] in claim.text for text in lines) else first
 
 
 def of_verdict(doc: VerdictDoc) -> list[str]:

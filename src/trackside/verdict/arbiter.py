@@ -48,10 +48,9 @@ def arbitrate(findings: Sequence[Finding], families: Sequence[Family]) -> Ranked
     primary = min(candidates, key=_rank)
     chain = _closure(primary.family, explains)
     others = [finding for finding in present_findings if finding is not primary and _is_fault(finding)]
-    # A cause that ranked second (a cycle of explanations, or no time) is not a consequence.
     causes = [
         finding for finding in others if primary.family in explains[finding.family] and _may_cause(finding, primary)
-    ]  # a cause that ranked second (a cycle of explanations, or a time) is no consequence
+    ]  # a cause that ranked second (a cycle of explanations, or its time is unknown) is not a consequence
     others = [finding for finding in others if not (finding in causes and _named_by(primary, finding))]
     related = [finding for finding in others if finding.family in chain and finding not in causes]
     earlier = [finding for finding in related if _is_earlier(finding, primary)]

@@ -11,10 +11,10 @@ from trackside.agent.output.holders import OpenOutput
 from trackside.agent.output.line_policy import BYTES_BEFORE, POLICIES, QUIET_S, AllLines, Policy, ResumePoint, TimedLine
 from trackside.agent.output.options import JobOutputOptions
 from trackside.agent.output.positions import FilePosition
-from trackside.agent.output.scanning import HEAD_BYTES
 from trackside.agent.output.tail import Tail
 from trackside.agent.source import Labels, pairs
 from trackside.logs.line import FileContext
+from trackside.logs.scan import HEAD_BYTES
 
 UNFINISHED_S = 30.0
 """An unfinished line is sent after this time, and again in full when it is continued."""

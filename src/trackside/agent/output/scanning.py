@@ -10,17 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from trackside.logs.line import FileContext, Line
-from trackside.logs.scan import ScanStats, hit_segments, learn_context, parse_line, rules
+from trackside.logs.scan import HEAD_BYTES, ScanStats, hit_segments, learn_context, parse_line, rules
 from trackside.model import Event
 
 MIN_BYTES_BEHIND = 32 << 10
 """Bytes kept before the next line to parse."""
-HEAD_BYTES = 64 << 10
-"""Bytes at the beginning that describe the whole file: its year, and whether srun labels its lines."""
 MAX_FIRST, MAX_LAST = 100, 200
 """Of the lines in one call that the same set of patterns hits, only the first and the last are parsed."""
-MAX_PARSER_LINES = 256
-"""Maximum number of lines that a parser may have read."""
 
 
 class _TrackedLine(Line):

@@ -241,7 +241,7 @@ NOT_MEASURED = Missing("no metric shows what the GPUs did")
 
 @fact(ACTIVITY)
 def gpu_activity(evidence: Evidence, run: Run) -> Maybe[GpuActivity]:
-    """Any metric that shows what the GPUs did; missing without one."""
+    """Needs a metric that shows what the GPUs did; otherwise missing."""
     answered = {name: grid for name in ACTIVITY if (grid := evidence.grid(name)) is not None}
     missing = unmet_need(evidence, (WORK_SIGNALS,))
     grids = {name: grid for name, grid in answered.items() if len(grid.times)}

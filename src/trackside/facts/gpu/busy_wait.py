@@ -256,7 +256,7 @@ def busy_wait(
     evidence: Evidence, activity: GpuActivity, duty: DutyCycle, traffic: GpuTraffic, powers: PowerLimits,
     trajectory: Maybe[Trajectory], limits: Limits,
 ) -> BusyWait:  # fmt: skip
-    """GPU activity in the time of work; missing without it."""
+    """Needs GPU activity during the time of work; otherwise missing."""
     return BusyWait(evidence, activity, duty, traffic, powers, trajectory, limits)
 
 

@@ -132,7 +132,8 @@ TOO_FEW_SAMPLES = Missing("too little was sampled while the GPUs worked")
 def duty_cycle(
     evidence: Evidence, activity: GpuActivity, trajectory: Maybe[Trajectory], limits: Limits
 ) -> Maybe[DutyCycle]:
-    """GPU activity that shows when the GPUs worked; a tracer alone gives times, but no activity levels."""
+    """Needs metrics of activity that show work; otherwise missing. A tracer alone gives times, but no activity
+    levels."""
     training = or_none(trajectory)
     bounds = _bounds(activity, training, limits)
     signals = (activity.busy, activity.sm, activity.launches, activity.collectives)

@@ -53,8 +53,8 @@ BUSY_TOO_SHORT = Missing("the GPUs were not busy for long enough")
 
 @fact(limits=Limits())
 def first_step_hang(activity: GpuActivity, stall: GpuStall, silence: Silence, limits: Limits) -> Maybe[FirstStepHang]:
-    """GPU activity, and a log that shows the start of several ranks; missing without them, or if a step was completed,
-    data moved, or the time was short."""
+    """Needs a log that shows the start of several ranks and no step, and GPUs that are busy for long while no data
+    moves; otherwise missing."""
     rendezvous, progress = silence.first_line("ready", "communicators", "inits"), silence.signs["progress"]
     if silence.points or stall.stepped > -np.inf:
         return STEP_DONE

@@ -97,7 +97,7 @@ TOO_LITTLE_SAMPLED = Missing("too little of the run was sampled to say whether t
 def idle_gpus(
     evidence: Evidence, activity: GpuActivity, powers: PowerLimits, silence: Silence, run: Run, limits: Limits
 ) -> Maybe[IdleGpus]:
-    """GPU activity for most of the run; missing without it, or if a GPU worked."""
+    """Needs samples of most of the run, in which no GPU worked; otherwise missing."""
     watched = int(activity.observed.sum())
     enough = max(limits.min_windows, limits.min_sampled_share * len(activity.times))
     if activity.worked.any():

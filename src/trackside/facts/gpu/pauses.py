@@ -143,7 +143,7 @@ class GpuPauses:
 
 @fact(limits=Limits())
 def gpu_pauses(activity: GpuActivity, stall: GpuStall, limits: Limits) -> GpuPauses:
-    """GPU activity."""
+    """Needs GPU activity."""
     return GpuPauses(activity, stall, limits)
 
 

@@ -49,7 +49,7 @@ class PowerLimits:
 
 @fact({"power_limit": metric("gpu_power_limit_watts").over("run", "max")})
 def power_limits(evidence: Evidence, activity: GpuActivity) -> PowerLimits:
-    """Sampled power limits, or the GPUs' model names."""
+    """Needs GPU activity; NaN for a GPU whose limit is unknown."""
     return PowerLimits(evidence.grid("power_limit"), activity)
 
 

@@ -301,6 +301,6 @@ def gpu_stall(
     evidence: Evidence, activity: GpuActivity, traffic: GpuTraffic, powers: PowerLimits, silence: Silence, run: Run,
     limits: Limits,
 ) -> GpuStall:  # fmt: skip
-    """GPU activity; the log's signs of life if there is a log."""
+    """Needs GPU activity; without a log, GPU signals alone decide."""
     stall_grids = {name: grid for name in STALL if (grid := evidence.grid(name)) is not None}
     return GpuStall({**activity.grids, **stall_grids}, activity, traffic, powers, silence, run, limits)

@@ -102,5 +102,5 @@ class GpuTraffic:
 
 @fact(TRAFFIC)
 def gpu_traffic(evidence: Evidence, activity: GpuActivity) -> GpuTraffic:
-    """Nothing: it covers the traffic that was sampled."""
+    """Needs GPU activity; empty for what was not sampled."""
     return GpuTraffic(evidence, activity)

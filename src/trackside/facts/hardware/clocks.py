@@ -103,7 +103,7 @@ class Clocks:
 
 @fact(CLOCKS, needs=(("reasons", "counters", "clocks"),), limits=Limits())
 def clocks(evidence: Evidence, activity: Maybe[GpuActivity], run: Run, limits: Limits) -> Maybe[Clocks]:
-    """Throttle reasons, counters of throttled time, or clocks with temperatures; missing without them."""
+    """Needs throttle reasons, counters of throttled time, or clocks with temperatures; otherwise missing."""
     grids = {name: grid for name in CLOCKS if (grid := evidence.grid(name)) is not None}
     main = next((grids[name] for name in ("reasons", "counters", "clocks") if name in grids), None)
     if main is None:

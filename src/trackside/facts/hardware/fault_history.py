@@ -156,7 +156,7 @@ def fault_history(
     reports: HardwareReports, ending: Ending, trajectory: Maybe[Trajectory], exceptions: Exceptions,
     activity: Maybe[GpuActivity], run: Run, limits: Limits,
 ) -> Maybe[FaultHistory]:  # fmt: skip
-    """A kernel log or error counters; missing without them."""
+    """Needs a kernel log or a counter of errors; otherwise missing."""
     if not reports.has_input and not reports.health.measured:
         return NOT_GIVEN
     return FaultHistory(reports, ending, trajectory, exceptions, activity, run, limits)

@@ -170,7 +170,7 @@ class HardwareHealth:
 
 @fact(HEALTH)
 def hardware_health(evidence: Evidence, activity: Maybe[GpuActivity], run: Run) -> HardwareHealth:
-    """Nothing: it covers the counters and gauges that were sampled."""
+    """Needs nothing; empty if nothing was sampled."""
     counters = {name: grid for name in (*RISES, *LEVELS) if (grid := evidence.grid(name)) is not None}
     hardware, application = _gauge_xids(evidence)
     until = float("inf") if run.end is None else run.end

@@ -151,7 +151,7 @@ class GpuMemory:
     limits=Limits(),
 )
 def gpu_memory(evidence: Evidence, run: Run, limits: Limits) -> GpuMemory:
-    """Samples of memory in use or of failed allocations; missing without them."""
+    """Needs samples of memory in use or of failed allocations; otherwise missing."""
     used, used_low, free_low = (evidence.grid(name) for name in ("used", "used_low", "free_low"))
     return GpuMemory(used, used_low, free_low, evidence.grid("capacity"), evidence.grid("failed"), run, limits)
 

@@ -182,7 +182,7 @@ class NodePresence:
     limits=Limits(),
 )
 def node_presence(evidence: Evidence, silence: Silence, run: Run, limits: Limits) -> NodePresence:
-    """Samples of nodes or GPUs; missing without them."""
+    """Needs samples of any exporter; otherwise missing."""
     grids = tuple(grid for name in ("up", *SAMPLED) if (grid := evidence.grid(name)) is not None)
     return NodePresence(grids, evidence.grid("boots"), silence, run, limits)
 

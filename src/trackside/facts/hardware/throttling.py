@@ -189,7 +189,7 @@ class Throttling:
 
 @fact({"memory": metric("gpu_memory_used_bytes").over("run", "avg")}, limits=Limits())
 def throttling(evidence: Evidence, clocks: Clocks, limits: Limits) -> Throttling:
-    """Throttle reasons, counters of throttled time, or clocks with temperatures; missing without them."""
+    """Needs clocks and GPU activity."""
     windows_by_row: dict[int, Rows] = {}
     brief = None
     at_work = [np.flatnonzero(row) for row in clocks.working]

@@ -106,7 +106,7 @@ class StartupErrors:
 def startup_errors(
     evidence: Evidence, trajectory: Maybe[Trajectory], ending: Ending, exceptions: Exceptions
 ) -> StartupErrors:
-    """Missing if neither a log nor a job record was given."""
+    """Needs a job log or a job record; otherwise missing."""
     frame, workers = evidence["exceptions"], evidence["workers"]
     killed = {row.at.path for row in workers.events if row.get("signal") in WORKER_KILL_SIGNALS}
     rows = [

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from trackside.catalog.events import last_line_of
 from trackside.evidence import Evidence, Frame, Missing, Value
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.logs.ending import Ending
@@ -61,6 +62,4 @@ def unread_errors(evidence: Evidence, trajectory: Maybe[Trajectory], ending: End
 
 def _is_inside(row: Event, report: Event) -> bool:
     """Whether a line belongs to a batch system's report, which is read as a whole."""
-    length = report.get("lines")
-    begin = report.at.line
-    return row.at.path == report.at.path and begin <= row.at.line < begin + (length if isinstance(length, int) else 1)
+    return row.at.path == report.at.path and report.at.line <= row.at.line <= last_line_of(report)

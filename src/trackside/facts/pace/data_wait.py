@@ -164,7 +164,7 @@ class DataWait:
     limits=Limits(),
 )  # fmt: skip
 def data_wait(evidence: Evidence, trajectory: Maybe[Trajectory], pace: StepPace, limits: Limits) -> DataWait:
-    """Nothing: it covers what the log printed and the job exported."""
+    """Needs nothing; empty if no line splits the step and no gauge was exported."""
     return DataWait(evidence.grid("loading"), evidence["advice"], trajectory, pace, limits)
 
 

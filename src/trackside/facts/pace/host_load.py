@@ -109,5 +109,5 @@ class HostLoad:
 
 @fact(HOST_LOAD, limits=Limits())
 def host_load(evidence: Evidence, limits: Limits) -> HostLoad:
-    """Nothing: it covers the load that was sampled."""
+    """Needs nothing; empty for what was not sampled."""
     return HostLoad({name: grid for name in HOST_LOAD if (grid := evidence.grid(name)) is not None}, limits)

@@ -76,7 +76,7 @@ class LeaderWork:
 
 @fact(limits=Limits())
 def leader_work(slow: SlowGpus, saving: Saving, trajectory: Maybe[Trajectory], run: Run, limits: Limits) -> LeaderWork:
-    """Slow GPUs; without them it is empty."""
+    """Needs outlier GPUs; empty if there are none."""
     group = slow.group
     if group is None:
         return LeaderWork(False, None, None)

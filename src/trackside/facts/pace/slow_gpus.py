@@ -304,7 +304,7 @@ class SlowGpus:
 
 @fact({"clock": metric("gpu_sm_clock_hertz").over("run", "avg"), "waits": COLLECTIVE_SECONDS}, limits=Limits())
 def slow_gpus(evidence: Evidence, activity: GpuActivity, duty: DutyCycle, run: Run, limits: Limits) -> Maybe[SlowGpus]:
-    """Several GPUs in use, with enough readings; missing otherwise."""
+    """Needs samples of several GPUs in use, for long enough; otherwise missing."""
     if not duty.sampled or int(duty.rows.sum()) < 2:
         return Missing("too few readings of several GPUs at work")
     return SlowGpus(evidence.grid("waits"), evidence.grid("clock"), activity, duty, run, limits)

@@ -41,7 +41,7 @@ class SlowSettings:
     "hosts": events("host"),
 })  # fmt: skip
 def slow_settings(evidence: Evidence, run: Run) -> SlowSettings:
-    """Nothing: it covers flags and NCCL's lines in the log."""
+    """Needs nothing; empty if the log shows none of them."""
     flags, transports = evidence["flags"], evidence["transports"]
     set_flags = (row for row in flags.events if str(row.get("value")).strip("'\" ") == "1")
     blocking = next((row for row in set_flags if row.get("name") == "CUDA_LAUNCH_BLOCKING"), None)

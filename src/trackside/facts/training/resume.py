@@ -143,7 +143,7 @@ class Resume:
     "restarts": events("launcher_restart"),
 })  # fmt: skip
 def resume(evidence: Evidence, exceptions: Exceptions, ending: Ending, run: Run) -> Resume:
-    """Missing if no log was given."""
+    """Needs nothing; empty if no line reports a resume."""
     frames = (evidence[name] for name in ("loads", "missing_messages", "requests", "restarts"))
     return Resume(exceptions, ending, run, *frames)
 

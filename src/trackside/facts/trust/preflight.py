@@ -69,7 +69,7 @@ def preflight(
     telemetry: Maybe[TelemetryTrust],
     run: Run,
 ) -> Preflight:
-    """Nothing: it covers the inputs that were given."""
+    """Needs nothing."""
     claims = [*unanswered.claims, *_input_claims(evidence, unanswered, ending, run)]
     if evidence.has("logs"):
         progress = None if isinstance(trajectory, Missing) else trajectory.progress

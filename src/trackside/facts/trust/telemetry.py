@@ -83,7 +83,7 @@ class TelemetryTrust:
 
 @fact(limits=Limits())
 def telemetry_trust(sampling: Sampling, exporters: Exporters, skew: ClockSkew, limits: Limits) -> TelemetryTrust:
-    """Nothing: it covers the metrics as they were answered, unchecked."""
+    """Needs nothing. It reads the answers before they are checked, because it checks them."""
     if not sampling.gpus:
         return TelemetryTrust(tuple(sampling.claims))
     claims = (

@@ -40,5 +40,5 @@ class UnansweredSources:
 
 @fact({"silent": events(SOURCE_UNANSWERED)})
 def unanswered_sources(evidence: Evidence) -> UnansweredSources:
-    """Nothing: it covers the sources that were queried."""
+    """Needs nothing; empty if every source answered."""
     return UnansweredSources(evidence["silent"])

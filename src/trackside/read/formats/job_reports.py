@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 
+from trackside.catalog.events import last_line_of
 from trackside.logs.job_report import REPORT, record_of
 from trackside.logs.line import FileContext
 from trackside.logs.scan import scan, scan_text
@@ -29,9 +30,7 @@ def _sniff(source: InputSource) -> Match | None:
     reports = _reports(events)
     if not reports or any(event.kind not in _ABOUT_THE_END for event in events):
         return None
-    inside = {
-        number for report in reports for number in range(report.at.line, report.at.line + int(str(report.get("lines"))))
-    }
+    inside = {number for report in reports for number in range(report.at.line, last_line_of(report) + 1)}
     lines = enumerate(text.splitlines(), 1)
     if any(number not in inside and _MAIL.match(line) is None for number, line in lines):
         return None
