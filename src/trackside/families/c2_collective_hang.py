@@ -272,8 +272,8 @@ def _next_step(
 
 
 def _since(lead: HangLead, last_point: tuple[Event, ...]) -> float | None:
-    """When it began: by the line that the lead is based on, or by the GPUs if they stopped earlier."""
-    since = lead.row.time if lead.row is not None else lead.since
+    """When it began: by the lead, or by the line that it is based on, or by the GPUs if they stopped earlier."""
+    since = lead.row.time if lead.since is None and lead.row is not None else lead.since
     if lead.stall is None:
         return since
     return lead.stall.since if since is None or lead.row in last_point else min(since, lead.stall.since)

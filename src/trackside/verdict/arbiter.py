@@ -16,6 +16,9 @@ MIN_LINES_APART = 100
 """Processes that fail together print within fewer lines than this, in any order."""
 METRIC_SLACK_S = 60.0
 """The same if a metric dates one of the two: its time is known only to a window."""
+KERNEL_SLACK_S = 240.0
+"""The same for a cause that the kernel reports: it reports a blocked task after 120 to 240 s (hung_task_timeout_secs), and
+a file server that does not answer after its requests timed out."""
 SAME_GPU_SLACK_S = 600.0
 """The same for two metrics of one GPU: ten windows of a minute. Both are smoothed, to
 separate a phase from a blip, and a slow GPU stands out among its peers before its own clock settles."""
@@ -126,6 +129,8 @@ def _slack(cause: Finding, effect: Finding) -> float:
     """How much later than its effect a cause may appear: metrics date both only to a window."""
     if cause.at is None and effect.at is None and set(cause.gpus) & set(effect.gpus):
         return SAME_GPU_SLACK_S
+    if "kernel" in cause.planes:
+        return KERNEL_SLACK_S
     return METRIC_SLACK_S if "metric" in (*cause.planes, *effect.planes) else LOG_SLACK_S
 
 

@@ -90,6 +90,7 @@ def _from_complaints(
         Certainty.ESTABLISHED if complaints.strong and ended and not complaints.single else Certainty.SUPPORTED,
         complaints.claims,
         complaints.first,
+        complaints.stopped_at,
         absent=dumped or complaints.absent,
         stall=last.find_stall(stopped=complaints.stopped_at),
         owner="job" if complaints.kind == "mismatches" else None,
