@@ -60,7 +60,7 @@ services:  ## as root: install the servers that service tests start, from Debian
 accuracy: $(READY)  ## judge every labeled case, fit the confidence table, write docs/accuracy.md
 	$(BIN)/python tools/accuracy.py --write $(ARGS)
 
-bench: $(READY)  ## log scan versus ripgrep, start-up, a folder of rank logs; longer ones: docs/benchmarks.md
+bench: $(READY)  ## log scan versus ripgrep, startup, a folder of rank logs; longer ones: docs/benchmarks.md
 	$(BIN)/python bench/run.py $(ARGS)
 
 pages: $(READY)  ## generate pages from code and scenarios

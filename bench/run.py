@@ -5,7 +5,7 @@
 - a log scanned end to end (read, match, parse, events), compared with ripgrep counting 80 literals in the same file, each
   pinned to one core, alternating; CPU seconds (for a shared machine), the minimum of N runs
 - `diagnose` of a folder of 64 rank logs of 5 MB
-- start-up of `trackside --help`
+- startup of `trackside --help`
 
 Further benchmarks: bench/ingest.py (metrics into the store, compared with VictoriaMetrics), bench/store.py (`diagnose` of jobs of any
 size from the store), bench/simulate.py (the simulator). They take minutes and gigabytes.

@@ -16,7 +16,7 @@ from trackside.model import Run
 HEADINGS = (
     "Meaning",
     "What it looks like",
-    "Not this when",
+    "Not this family when",
     "Impact",
     "Do next",
     "What it cannot decide",

@@ -82,7 +82,7 @@ def test_the_decisive_claim_is_among_the_first_three(name: str, fact: str) -> No
         ),
         ("g1/grpo-loss-near-zero", "No fault found; the loss of this objective does not show whether"),
         ("h4/lab-file-size-limit", "A write failed, most likely for lack of space"),
-        ("a1/container-image-missing", "Crashed at start-up: pyxis: failed to create container"),
+        ("a1/container-image-missing", "Crashed at startup: pyxis: failed to create container"),
     ],
 )
 def test_the_headline_agrees_with_the_evidence(name: str, headline: str) -> None:

@@ -347,7 +347,7 @@ def test_a_thousand_heatmap_rows_stay_small_and_fast() -> None:
 def test_the_timeline_lists_all_phases() -> None:
     timeline = cluster_charts(working(), *points(20), job("TIMEOUT"), run=None)["timeline"]
     phases = [row for row in timeline.rows if row[2] == "phases"]
-    assert [row[4].partition(":")[0] for row in phases] == ["start-up", "training", "after the last step"]
+    assert [row[4].partition(":")[0] for row in phases] == ["startup", "training", "after the last step"]
 
 
 def test_every_attempt_and_its_queue_time_are_bars() -> None:

@@ -259,14 +259,14 @@ EVENTS: Mapping[str, EventKind] = {
         },
         ("log", "kernel", "scheduler"),
     ),
-    # -- distributed start-up and collectives
+    # -- distributed startup and collectives
     "distributed_init": EventKind("a rank enters process-group or rendezvous set-up", {"world_size": "ranks"}),
     "distributed_ready": EventKind(
         "a process group or communicator is up",
         {"world_size": "ranks", "backend": "nccl, gloo, mpi", "nnodes": "nodes"},
     ),
     "rendezvous_failure": EventKind(
-        "start-up between ranks failed",
+        "startup between ranks failed",
         {
             "reason": "dns, refused, unreachable, timeout, port_in_use, duplicate_rank, duplicate_gpu, interface, bootstrap, closed",
             "address": "host:port as printed",

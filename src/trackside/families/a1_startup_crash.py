@@ -1,4 +1,4 @@
-"""Crash at start-up.
+"""Crash at startup.
 
 Meaning
 -------
@@ -13,12 +13,13 @@ exit. Usually every rank raises the same one: that is one fault, not many. The G
 more memory than a CUDA context needs. Without Python: a command that is not found, a usage error, a container
 that cannot be started, an output file that cannot be opened.
 
-Not this when
--------------
-Logged steps came before it (an exception in mid-run), or the GPUs had worked for long, whatever the log
-printed; steps were logged after it (it was handled). Separate families: GPU out of memory, a failed rendezvous, a
-checkpoint that cannot be loaded, and storage faults. A process that died of a signal without a traceback is a
-signal kill.
+Not this family when
+--------------------
+- Steps were logged before it: then it is an exception in mid-run; steps after it show that it was handled.
+- The GPUs had worked for long, whatever the log printed.
+- It is about GPU memory, a rendezvous, a checkpoint that cannot be loaded, or storage: those have families of their
+  own.
+- A process died of a signal without a traceback: that is a signal kill.
 
 Impact
 ------
@@ -60,7 +61,7 @@ from trackside.model import Event, Run
 
 @dataclass(frozen=True)
 class Limits:
-    """When a failure counts as start-up if only the exit code is known."""
+    """When a failure counts as startup if only the exit code is known."""
 
     startup_s: float = 600.0
     """A job without a readable logged step and without an exception fails within seconds; ten minutes leave time for a
@@ -74,8 +75,8 @@ LAUNCH_CODES: dict[int, FaultClass] = {126: "env", 127: "env", 2: "config"}
 OUTPUT_FILE_SIGNAL, PROLOG_SIGNAL = 53, 54
 """Slurm's ExitCode 0:53 and 0:54."""
 
-CRASHED = Sentence("crashed at start-up: {error}")
-CRASHED_AT = Sentence("crashed at start-up in {place}: {error}")
+CRASHED = Sentence("crashed at startup: {error}")
+CRASHED_AT = Sentence("crashed at startup in {place}: {error}")
 ARGUMENTS_REJECTED = Sentence("the program rejected its command-line arguments: {line}")
 COMMAND_FAILED = Sentence("the command could not be run: {line}")
 STEP_NOT_LAUNCHED = Sentence("the step could not be launched: {line}")
@@ -84,10 +85,10 @@ PROLOG_FAILED = Sentence("the prolog failed on the node (Slurm exit code {code})
 FAILED_WITHIN_MINUTES = Sentence(
     "the job failed within minutes with exit code {code}, before any training step and without a traceback"
 )
-FAILED_AT_STARTUP = Sentence("the run failed during start-up")
+FAILED_AT_STARTUP = Sentence("the run failed during startup")
 NODE_DIFFERS = Sentence("something differs on that node: compare its packages and files with another node's")
 FAILED_ON_EVERY_RANK = Sentence(
-    "the run failed during start-up on every rank: a rerun without a change will most likely fail in the same way"
+    "the run failed during startup on every rank: a rerun without a change will most likely fail in the same way"
 )
 ONLY_ON_NODE = Sentence("all ranks of node {node} raised it, and no rank of another node")
 BEFORE_PYTHON = Sentence("the launch failed before the training program ran")
@@ -293,7 +294,7 @@ def _launch_finding(launch: FailedLaunch, errors: StartupErrors, ending: Ending,
 FAMILY = Family(
     code="A1",
     id="startup-crash",
-    title="Crash at start-up",
+    title="Crash at startup",
     example=("startup-config", "timeline"),
     judge=judge,
     limits=Limits(),

@@ -12,13 +12,15 @@ A launcher's summary with a negative exit code (exitcode -9), srun's "Killed" or
 exit code of 128 plus the signal, faulthandler's "Fatal Python error", Slurm's OUT_OF_MEMORY, slurmstepd's
 "oom_kill event", the kernel's "oom-kill", Ray's memory monitor. The only exceptions are launchers' wrappers,
 and peers that saw a connection close. In metrics, a node's kernel counts one more OOM kill, or its available
-memory falls to zero, or the job's requested memory is used up; at start-up the GPUs are still unused.
+memory falls to zero, or the job's requested memory is used up; at startup the GPUs are still unused.
 
-Not this when
--------------
-SIGTERM, or SIGKILL that the launcher sent to the remaining ranks; the scheduler ended the run (cancel, time
-limit, preemption, node failure); the rank has its own traceback; SIGABRT comes from NCCL's watchdog or from a
-CUDA error. Logged steps after it show that a restart recovered from it. GPU out of memory is another family.
+Not this family when
+--------------------
+- The signal is SIGTERM, or SIGKILL that the launcher sent to the remaining ranks.
+- The scheduler ended the run: canceled, time limit, preemption, node failure.
+- The rank has its own traceback, or its SIGABRT comes from NCCL's watchdog or from a CUDA error.
+- Steps were logged after it: a restart recovered from it.
+- A GPU ran out of memory: that is another family.
 
 Impact
 ------

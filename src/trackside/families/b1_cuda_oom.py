@@ -15,11 +15,12 @@ GPU's memory climbs to its capacity, while its error counters stay clean. Withou
 framework's count of failed allocations or the memory series can show it; a series that climbed to the top and
 fell when the run failed is only a hint.
 
-Not this when
--------------
-It was handled and training continued (a smaller batch is tried). Host memory ran out (DefaultCPUAllocator,
-SIGKILL): that is a signal kill. A warning only advises about memory: it is not an error. Memory near the top all
-the time is a caching allocator at work.
+Not this family when
+--------------------
+- It was handled and training continued, for example with a smaller batch.
+- Host memory ran out (DefaultCPUAllocator, SIGKILL): that is a signal kill.
+- A warning only gives advice about memory.
+- Memory is near the top all the time without an error: a caching allocator does that.
 
 Impact
 ------

@@ -15,14 +15,16 @@ to such a number, or one GPU is no longer sampled while the others on its node a
 "uncorrectable ECC error encountered". At the scheduler, a node drained for such a reason during the run or
 within minutes of its end, before it returned to service.
 
-Not this when
--------------
-Only Xids that usually blame the application occurred (illegal access, MMU fault, channel reset, clean-up),
-unless they recur on one GPU under different processes. The fault is long before the run, or training continued
-after it, or the run ended well: then it is latent. A counter that was above zero and did not rise is latent,
-too. A counter reset by an exporter restart did not rise. A health flag alone is incidental. The GPU belongs to
-another job on the node: by its label, by the scheduler's records, or because it was idle while the run's GPUs
-worked and only memory in use shows which GPUs belong to whom.
+Not this family when
+--------------------
+- Only Xids occurred that usually blame the application (illegal access, MMU fault, channel reset, clean-up), unless
+  they recur on one GPU under different processes.
+- The fault was long before the run, or training continued after it, or the run ended well: then it is latent, as is
+  a counter that was above zero and did not rise.
+- A counter was reset because its exporter restarted.
+- Only a health flag is set.
+- The GPU belongs to another job on the node: by its label, by the scheduler's records, or because it was idle while
+  the run's GPUs worked.
 
 Impact
 ------

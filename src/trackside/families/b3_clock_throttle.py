@@ -12,12 +12,13 @@ throttled for one, that lasts while the GPU works; its SM clock below its own ea
 the other GPUs; longer steps. The loss keeps falling. Without reasons: a hot GPU whose clock falls under load. A
 clock far below the model's maximum throughout, far from the power limit, is only a suspicion.
 
-Not this when
--------------
-The reason is the software power cap or idleness at a low temperature: both are normal, and so are GPUs that all
-run below their maximum clock at their power limit. A severe reason appears in single samples only. The clock
-does not change. Low clocks of an idle GPU are not throttling. If the run failed or stalled later, throttling
-slowed it but did not end it: then it is a warning, and so is throttling for a small part of the run.
+Not this family when
+--------------------
+- The reason is the software power cap or idleness at a low temperature: both are normal, as are GPUs that all run
+  below their maximum clock at their power limit.
+- A severe reason appears in single samples only, or the clock does not change.
+- The GPU is idle: its low clock is not throttling.
+- The run failed or stalled later, or throttling took only a small part of it: then it is a warning.
 
 Impact
 ------

@@ -8,15 +8,17 @@ collective ever ran.
 
 What it looks like
 ------------------
-Timeouts of the store, the rendezvous or NCCL's bootstrap at start-up, "connection refused", names that do not
+Timeouts of the store, the rendezvous or NCCL's bootstrap at startup, "connection refused", names that do not
 resolve, a port in use, two ranks with the same number or on the same GPU; or a distributed-init line and then
-silence up to the time limit. A watchdog timeout in the first collective still counts as start-up. In metrics:
+silence up to the time limit. A watchdog timeout in the first collective still counts as startup. In metrics:
 the GPUs of all nodes idle from the start on, no more memory than a context, no launch and no collective.
 
-Not this when
--------------
-A rank crashed during its setup (the others wait for it): that is the startup crash. A node died first. Training
-points exist: a later freeze is a collective hang. Warnings of retries that succeeded are normal.
+Not this family when
+--------------------
+- A rank crashed during its setup while the others waited for it: that is the crash at startup.
+- A node failed first.
+- Steps were logged: a later freeze is a collective hang.
+- The log only warns of retries that succeeded.
 
 Impact
 ------
@@ -86,9 +88,9 @@ from trackside.model import Event, EventRole, Run
 
 GPU_WORK = {
     "collectives": Sentence("{level} collectives completed, so the ranks had connected"),
-    "launches": Sentence("{level} kernels were launched, so the ranks were past start-up"),
-    "sm": Sentence("SM activity rose to {level}, so the ranks were past start-up"),
-    "power": Sentence("a GPU drew {level}, so the ranks were past start-up"),
+    "launches": Sentence("{level} kernels were launched, so the ranks were past startup"),
+    "sm": Sentence("SM activity rose to {level}, so the ranks were past startup"),
+    "power": Sentence("a GPU drew {level}, so the ranks were past startup"),
 }
 SETUP_RAISED = Sentence("setting up the process group raised {type}: {message}")
 FIRST_COLLECTIVE_TIMED_OUT = Sentence("the very first collective timed out: {line}")
@@ -97,7 +99,7 @@ NOTHING_PRINTED = Sentence(
     "the last line with a time was printed {seconds} before the run ended",
     running="the last line with a time was printed {seconds} ago",
 )
-ONLY_THESE_STARTED = Sentence("only {ranks} printed a start-up message")
+ONLY_THESE_STARTED = Sentence("only {ranks} printed a startup message")
 NO_STEP_LOGGED = Sentence("no training step was logged")
 GROUP_NEVER_FORMED = Sentence(
     "the ranks never formed their process group, so no training step was done",
@@ -136,7 +138,7 @@ NO_FAILED_RENDEZVOUS = Sentence("no failed rendezvous in the log")
 
 @dataclass(frozen=True)
 class StartupFacts:
-    """The facts about a start-up; None if not given."""
+    """The facts about a startup; None if not given."""
 
     run: Run
     ending: Ending
@@ -175,7 +177,7 @@ class StartupFacts:
 
 @dataclass(frozen=True, slots=True)
 class StartupLead:
-    """The first evidence of a start-up hang."""
+    """The first evidence of a startup hang."""
 
     certainty: Certainty
     claims: tuple[Claim, ...]
@@ -196,7 +198,7 @@ def judge(
     complaints: Maybe[CollectiveComplaints], exceptions: Exceptions, activity: Maybe[GpuActivity],
     idle: Maybe[IdleGpus],
 ) -> Finding | Missing:  # fmt: skip
-    """Start-up failures without a later group, collective or logged step; else GPUs that stay idle on all nodes, or
+    """Startup failures without a later group, collective or logged step; else GPUs that stay idle on all nodes, or
     silence after init."""
     if (missing := all_missing(failures, missing_activity(activity))) is not None:
         return missing
@@ -215,7 +217,7 @@ def judge(
 
 
 def _leads(facts: StartupFacts) -> Iterator[StartupLead]:
-    """A reported failure; a start-up exception; a timeout of the first collective; GPUs that stay idle; a silence."""
+    """A reported failure; a startup exception; a timeout of the first collective; GPUs that stay idle; a silence."""
     failures, bad_end = facts.failures, facts.ending.abnormal
     if failures is not None and (failures.final or (failures.rows and bad_end is not None)):
         yield _failure_lead(facts, failures)
@@ -281,7 +283,7 @@ def _waiting_lead(
 
 
 def _ruled_out(facts: StartupFacts) -> Finding | Missing:
-    """Why there is no evidence of a start-up hang, and whether that is enough to rule it out."""
+    """Why there is no evidence of a startup hang, and whether that is enough to rule it out."""
     if facts.silence.formed:
         ready, communicators = (facts.silence.signs[name] for name in ("ready", "communicators"))
         frame: Frame = ready if ready else communicators

@@ -16,13 +16,14 @@ zero, or at the level of spinning; and the GPU that the others wait for idle, no
 ranks connected but completed no step: GPUs that are busy all the time and move no data. In stacks taken during
 the hang (by the agent, or with py-spy): all ranks wait in one collective, at one line, except one.
 
-Not this when
--------------
-The GPUs worked up to the end, or the pause is no longer than earlier ones that the run recovered from. SM
-activity or power fell equally on all GPUs without a log message: that may be lighter work. A rank raised an
-exception, was killed or ran out of memory: that is the cause, and this its consequence. The ranks never
-connected: that is start-up. No rank's stack waits for others, or the run continued after its stacks were taken.
-Evaluation, saves and compilation pause and continue.
+Not this family when
+--------------------
+- The GPUs worked up to the end, or the pause is no longer than earlier ones from which the run recovered.
+- SM activity or power fell equally on all GPUs without a log message: that may be lighter work.
+- A rank raised an exception, was killed or ran out of memory: that is the cause, and the hang its consequence.
+- The ranks never connected: that is a failed rendezvous.
+- No rank's stack shows it waiting for others, or the run continued after its stacks were taken.
+- The run evaluates, saves or compiles: these pause and continue.
 
 Impact
 ------

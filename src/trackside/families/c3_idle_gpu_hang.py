@@ -12,11 +12,13 @@ more certain if no process ever attached to the GPU. A single GPU may also be ke
 stack taken during the hang (by the agent, or with py-spy) names the line of code. Without either, the only sign
 is an empty or silent log of a job that ran until its time limit.
 
-Not this when
--------------
-The run was canceled within ten minutes. The log shows progress up to the end; several ranks wait for each
-other (rendezvous or collective hang); the job is in a phase of CPU work with progress; it finished and is only
-cleaning up.
+Not this family when
+--------------------
+- The run was canceled within ten minutes.
+- The log shows progress up to the end.
+- Several ranks wait for each other: that is a rendezvous failure or a collective hang.
+- The job does work on the CPU that shows progress.
+- The job has finished and only cleans up.
 
 Impact
 ------

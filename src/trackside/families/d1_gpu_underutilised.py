@@ -13,11 +13,13 @@ utilization also counts a kernel that only waits for a slow rank. DataLoader war
 workers corroborate. In metrics: kernel launches continue, but the GPUs idle for seconds in each step, and
 utilization readings, which cover the last second, are zero about as often.
 
-Not this when
--------------
-Only the first logged steps are slow: caches and workers warm up. The model is too small for the GPU: its gaps
-are between kernels, no reading is zero, and without a baseline that is at most a suspicion. The engines are busy all
-the time while collectives advance: that is the interconnect. Too few steps were logged or completed.
+Not this family when
+--------------------
+- Only the first logged steps are slow: caches and workers warm up.
+- The model is too small for the GPU: the gaps are between kernels and no reading is zero; without a baseline that
+  is at most a suspicion.
+- The engines are busy all the time while collectives advance: that is the interconnect.
+- Too few steps were logged or completed.
 
 Impact
 ------
@@ -64,7 +66,7 @@ class Limits:
     """Thresholds for a starved loop."""
 
     min_steps: int = 6
-    """Minimum number of steps: up to five are mostly start-up."""
+    """Minimum number of steps: up to five are mostly startup."""
     starved_share: float = 0.5
     """The step mostly waits if the median share of data wait is at least this. A real eight-GPU run that was only
     mildly starved shows 0.1 to 0.2."""
@@ -134,7 +136,7 @@ def judge(
         return missing
     training, duty_cycle, share = or_none(trajectory), or_none(duty), wait.share
     if training is not None and training.done is not None and training.done.number < limits.min_steps:
-        return Missing("too few steps: most of the time was start-up")
+        return Missing("too few steps: most of the time was startup")
     other_cause = _other_cause(saving, settings)
     sound = (*(() if training is None else training.learned), *health.unchanged)
     if wait.growth is not None and other_cause is None:

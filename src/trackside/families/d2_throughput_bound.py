@@ -15,11 +15,14 @@ activity while collectives advance, CUDA calls take many times as long as a laun
 collectives. If SM activity is not measured, power far below its limit together with idle tensor cores and memory
 shows the same. Launch blocking: the log shows the variable set.
 
-Not this when
--------------
-Only a few steps were completed: ratios over them are meaningless. Advice about CUDA_LAUNCH_BLOCKING in an error
-text does not count. NET/Socket within one node, or with one rank, is harmless. One slow rank is a straggler; no
-progress at all is a hang. The save at the end, and occasional saves, are normal.
+Not this family when
+--------------------
+- Only a few steps were completed: ratios over them mean nothing.
+- CUDA_LAUNCH_BLOCKING appears only as advice in an error text.
+- NCCL uses sockets within one node, or there is one rank: that is harmless.
+- One rank is slow: that is a straggler.
+- Nothing progresses at all: that is a hang.
+- The run saves at its end, or now and then: that is normal.
 
 Impact
 ------
@@ -72,7 +75,7 @@ class Limits:
     """Minimum number of steps, and thresholds while saving."""
 
     min_steps: int = 6
-    """Minimum number of steps: up to five are mostly start-up."""
+    """Minimum number of steps: up to five are mostly startup."""
     saving_share: float = 0.5
     """Saves set the pace if the other ranks wait for them at least this share of the time."""
     collapsed_sm: float = 0.35
@@ -162,7 +165,7 @@ def judge(
         learned = () if training is None else training.learned
         return _finding(cause, duty_cycle, learned, ending, last, run)
     if too_few_steps:
-        return Missing("too few steps: most of the time was start-up")
+        return Missing("too few steps: most of the time was startup")
     if duty_cycle is not None and duty_cycle.busy is not None:
         return absent(_why_absent(duty_cycle, saving, or_none(slow)))
     if done is None or done.number < saving.limits.min_steps:

@@ -10,12 +10,16 @@ What it looks like
 The same steps and collectives on every rank, and on one rank compute or step times far above the cross-rank
 median, sustained. In metrics: that rank's SM activity is far above the others', which spin in the all-reduce.
 
-Not this when
--------------
-All ranks are slow: that is input or throughput. Only a single step was slow. The first rank writes checkpoints while
-the others wait, or works alone in a pause without any step. Pipeline stages and experts are uneven by design: compare
-within the same parallel position. Fewer than twenty steps were completed. The wall time of a step is the same on every
-rank by construction and shows nothing; only a rank's own compute time does.
+Not this family when
+--------------------
+- All ranks are slow: that is input or throughput.
+- Only a single step was slow.
+- The first rank writes checkpoints while the others wait, or works alone in a pause without any step.
+- The ranks hold different pipeline stages or experts, which are uneven by design: compare within one parallel
+  position.
+- Fewer than twenty steps were completed.
+- Only the wall time of steps is known: it is the same on every rank by construction; a rank's own compute time is
+  needed.
 
 Impact
 ------

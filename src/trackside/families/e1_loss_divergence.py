@@ -16,11 +16,14 @@ The GPUs worked meanwhile and counted no memory error. If a memory error was cou
 before the loss went wrong, it may have corrupted the numbers: then the hardware may be the cause as well as the
 job.
 
-Not this when
--------------
-A spike recovers. The objective is a preference or reinforcement one, whose loss is near zero or negative by
-nature. Only the evaluation loss is nan while the training loss falls. Only the gradient norm rises. The loss is
-low because the model has converged. Too few losses were logged to judge the shape.
+Not this family when
+--------------------
+- A spike recovers.
+- The objective is a preference or reinforcement one, whose loss is near zero or negative by nature.
+- Only the evaluation loss is NaN while the training loss falls.
+- Only the gradient norm rises.
+- The loss is low because the model has converged.
+- Too few losses were logged to judge the shape.
 
 Impact
 ------
@@ -233,7 +236,7 @@ def _headline(shape: LossShape, variant: str) -> Claim:
 
 
 def _machine_claims(ending: Ending, activity: Maybe[GpuActivity]) -> list[Claim]:
-    """The claims that the run ended well, and that its GPUs worked: a run of some minutes may be mostly start-up."""
+    """The claims that the run ended well, and that its GPUs worked: a run of some minutes may be mostly startup."""
     end_claims = [] if ending.completed is None else [ENDED_WELL(state=ending.completed)]
     grid = activity.grid("sm") if isinstance(activity, GpuActivity) else None
     sm = grid.value("median") if grid is not None else None

@@ -12,11 +12,13 @@ steps start over and the loss is back at the parent's first value instead of its
 the requested checkpoint is missing and that training starts from random weights. Crash: an exception in the
 load: size mismatch, missing keys, a truncated archive, an empty folder.
 
-Not this when
--------------
-Fine-tuning loads base weights: that is not a resume. The warning that no checkpoint exists is normal on a first
-run. A dependency on a job that did not train shows nothing. The loss or the steps continue where the parent
-stopped. Writing a checkpoint failed: that is storage.
+Not this family when
+--------------------
+- Fine-tuning loads base weights: that is not a resume.
+- The warning that no checkpoint exists belongs to a first run.
+- The job depends on one that did not train.
+- The loss or the steps continue where the parent stopped.
+- Writing a checkpoint failed: that is a storage fault.
 
 Impact
 ------

@@ -10,10 +10,11 @@ What it looks like
 COMPLETED, or the framework's own message that training is over, at five optimizer steps or fewer; or far fewer
 steps than planned.
 
-Not this when
--------------
-The log has few lines only because it prints one every few steps: steps count, not lines. The run failed or was stopped.
-The job evaluates, predicts or is named a smoke test: then few steps are intended, and the finding says so.
+Not this family when
+--------------------
+- The log has few lines only because it prints one every few steps: steps count, not lines.
+- The run failed or was stopped.
+- The job evaluates, predicts or is named a smoke test: then few steps are intended, and the finding says so.
 
 Impact
 ------
@@ -49,7 +50,7 @@ class Limits:
     """When a run has too few steps."""
 
     few_steps: int = 5
-    """Five optimizer steps are mostly start-up and learning-rate warm-up."""
+    """Five optimizer steps are mostly startup and learning-rate warm-up."""
     min_planned_share: float = 0.1
     """A run that ends well under a tenth of its plan stopped too early; early stopping on a metric rarely fires before
     a tenth of the budget."""

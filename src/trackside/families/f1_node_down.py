@@ -11,12 +11,13 @@ Slurm's NODE_FAIL or BOOT_FAIL, "Node failure on", "DUE TO NODE FAILURE", a node
 responding or rebooted at the run's end. The log often just stops. In metrics all samples of that node stop,
 host and GPUs alike, while those of the other nodes continue; its boot time may change afterwards.
 
-Not this when
--------------
-The node was drained after the job had ended, or while the job continued to its own end. Another job's node is
-down. A GPU of that node failed at the same time: then the GPU is the cause and this its consequence. One
-exporter fell silent while another of the same node continued, or training did: that is monitoring. A GPU health
-flag is not a node state.
+Not this family when
+--------------------
+- The node was drained after the job had ended, or while the job continued to its own end.
+- The node of another job is down.
+- A GPU of that node failed at the same time: then the GPU is the cause, and the node its consequence.
+- One exporter fell silent while another of the same node, or training, continued: that is a monitoring gap.
+- Only a GPU health flag is set: it is not a node state.
 
 Impact
 ------

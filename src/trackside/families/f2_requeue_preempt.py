@@ -10,10 +10,11 @@ What it looks like
 PREEMPTED or REQUEUED in the accounting, several rows under one id, Restarts above zero, "DUE TO PREEMPTION" or
 "DUE TO JOB REQUEUE" in the output, SIGTERM to all tasks and the launcher's teardown traceback after it.
 
-Not this when
--------------
-A user or an operator canceled the job. The launcher restarted its workers within one attempt. A node failed
-and the job was requeued for that: the node is the cause.
+Not this family when
+--------------------
+- A user or an operator canceled the job.
+- The launcher restarted its workers within one attempt.
+- A node failed and the job was requeued for that: the node is the cause.
 
 Impact
 ------

@@ -10,9 +10,10 @@ What it looks like
 Slurm's TIMEOUT or DEADLINE, "DUE TO TIME LIMIT" in the output, SIGTERM and SIGKILL to all tasks after it. GPU
 work shows whether it was working then, else the times of the logged steps, else the progress bar.
 
-Not this when
--------------
-A hang or another cause is found: then that is named, and this is listed under it. The job was canceled.
+Not this family when
+--------------------
+- A hang or another cause is found: then that is named, and the time limit is listed as its consequence.
+- The job was canceled.
 
 Impact
 ------

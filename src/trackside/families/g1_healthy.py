@@ -12,11 +12,12 @@ and a loss whose tail is below its head; SM activity above its threshold, or ker
 uncorrectable errors that did not rise. Only all of these together establish it: without the GPUs' work or
 without counters it is at most supported. A log excerpt without an end can be healthy as far as it goes.
 
-Not this when
--------------
-The job itself calls its end aborted: then the finding says so, and health cannot be verified. Any fault family
-is found: then the run is not healthy whatever its exit code. A warning (a latent hardware counter, a spike that
-recovers, data wait) is listed in addition and changes nothing. Progress that cannot be read is "unverifiable".
+Not this family when
+--------------------
+- Any fault family is found: then the run is not healthy, whatever its exit code.
+- The job itself calls its end aborted: then the finding says so, and health cannot be verified.
+- Progress cannot be read: then health is unverifiable. A warning (a latent hardware counter, a spike that recovers,
+  data wait) changes nothing.
 
 Impact
 ------

@@ -10,11 +10,11 @@ What it looks like
 CANCELLED by a user id, "CANCELLED AT" in the output without a cause after it, KeyboardInterrupt, SIGINT.
 A script that catches the signal may still exit with zero.
 
-Not this when
--------------
-Slurm canceled it: time limit, preemption, node failure, requeue, a dependency that cannot be met. Only a step
-was canceled because one of its tasks had failed: that is srun's clean-up. A hang or a failed rendezvous came
-first.
+Not this family when
+--------------------
+- Slurm canceled it: time limit, preemption, node failure, requeue, a dependency that cannot be met.
+- Only a step was canceled because one of its tasks had failed: srun cleans up.
+- A hang or a failed rendezvous came first.
 
 Impact
 ------

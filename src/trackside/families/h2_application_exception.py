@@ -9,12 +9,13 @@ What it looks like
 A traceback of the job's own after at least one completed step, no logged step after it, a non-zero exit.
 Other ranks then lose their peer and report more errors; the launcher summarizes it as a failed child.
 
-Not this when
--------------
-Steps were printed after it: it was handled. No step had been completed and the GPUs had not worked: that is a
-startup crash. The exception is about GPU memory, a collective, a rendezvous, a checkpoint load, storage or an
-interrupt: those have their own families. The exception says that the loss is not finite: then the divergence is
-the cause.
+Not this family when
+--------------------
+- Steps were printed after it: it was handled.
+- No step had been completed and the GPUs had not worked: that is a crash at startup.
+- It is about GPU memory, a collective, a rendezvous, a checkpoint that is loaded, storage or an interrupt: those
+  have families of their own.
+- It says that the loss is not finite: then the divergence is the cause.
 
 Impact
 ------
@@ -57,7 +58,7 @@ class Limits:
     """When a run counts as training if no point can be read."""
 
     training_s: float = 180.0
-    """Seconds of GPU work; less may be start-up: the limit of A1."""
+    """Seconds of GPU work; less may be startup: the limit of A1."""
 
 
 FAMILY_TOPICS = ("application", "cuda", "dataloader", None)

@@ -11,11 +11,12 @@ What it looks like
 "Received SIGTERM" or exit code 143 as the first sign of the end, with no notice of the scheduler, no failed
 rank before it and no exception; exit code 124 of `timeout`.
 
-Not this when
--------------
-The scheduler gives a reason: time limit, preemption, requeue, node failure, cancellation. A rank had failed
-before, so that the launcher ended the others. SIGKILL without a message, which host memory explains better. The
-run had reported that it was done.
+Not this family when
+--------------------
+- The scheduler gives a reason: time limit, preemption, requeue, node failure, cancellation.
+- A rank had failed before, so that the launcher ended the others.
+- The signal is SIGKILL without a message: host memory explains that better.
+- The run had reported that it was done.
 
 Impact
 ------

@@ -10,10 +10,12 @@ What it looks like
 "No space left on device", "Disk quota exceeded", "Read-only file system", "Stale file handle", "Input/output
 error", "Transport endpoint is not connected"; a checkpoint writer that fails in the middle of a file.
 
-Not this when
--------------
-Shared memory is too small: that is the container's setting. The error was handled and training continued. A
-file is simply missing. A truncated checkpoint fails at its next load: that is a failed resume.
+Not this family when
+--------------------
+- Shared memory is too small: that is a setting of the container.
+- The error was handled and training continued.
+- A file is simply missing.
+- A truncated checkpoint fails when it is loaded: that is a failed resume.
 
 Impact
 ------

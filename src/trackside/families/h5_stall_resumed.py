@@ -13,11 +13,13 @@ evaluation, no save, no restart. The GPUs do no work meanwhile: most spin in a c
 wait for is idle. A node's kernel reports that a file server did not respond, or that a task was blocked.
 Without times in the log, only the pause of the GPUs shows it.
 
-Not this when
--------------
-Equally long pauses recur: evaluations, saves or epochs. An evaluation or a save was printed in the pause and no
-file server was silent. The GPUs kept working: only the log was silent. The run was requeued or its launcher
-restarted it. The run never recovered: that is a hang.
+Not this family when
+--------------------
+- Equally long pauses recur: evaluations, saves or epochs.
+- An evaluation or a save was printed in the pause, and no file server was silent.
+- The GPUs kept working: only the log was silent.
+- The run was requeued, or its launcher restarted it.
+- The run never recovered: that is a hang.
 
 Impact
 ------

@@ -11,9 +11,9 @@ What it looks like
 Logs without an exception, a signal or a scheduler message; or only signs of teardown. A job in PENDING, with
 Slurm's reason for it.
 
-Not this when
--------------
-Any other family is found.
+Not this family when
+--------------------
+- Any other family is found.
 
 Impact
 ------
@@ -78,7 +78,8 @@ def judge(silence: Silence, ending: Ending, unread: UnreadErrors) -> Finding | M
     if ending.job is not None and ending.job.get("state") in WAITING_STATES:
         return _waiting(ending, ending.job)
     jobs, logs = ending.jobs, silence.signs["logs"]
-    shows = [*unread.claims, *(LAST_LINE(line=logs.value(log, "last_line")) for log in logs.events[-1:])]
+    last = [log for log in logs.events[-1:] if not unread.ends(log)]
+    shows = [*unread.claims, *(LAST_LINE(line=logs.value(log, "last_line")) for log in last)]
     shows += [RECORDED_STATE(state=jobs.value(job, "state")) for job in jobs.records[-1:]]
     if not shows:
         return Missing("no log or record of the run was given")

@@ -43,7 +43,7 @@ def _timeout(line: Line) -> Event:
 
 @PARSER.pattern(
     rb"(connectFullMesh failed|failed to connect, willRetry=)",
-    safety="Start-up between ranks; a line with willRetry=1 is not final.",
+    safety="Startup between ranks; a line with willRetry=1 is not final.",
     matches=(
         (
             "RuntimeError: Gloo connectFullMesh failed with "

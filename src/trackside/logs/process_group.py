@@ -1,4 +1,4 @@
-"""Start-up of the ranks as jobs, frameworks and torch print it: set-up started, set-up done, world size."""
+"""Startup of the ranks as jobs, frameworks and torch print it: set-up started, set-up done, world size."""
 
 from __future__ import annotations
 

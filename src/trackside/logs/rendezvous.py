@@ -1,4 +1,4 @@
-"""Failed start-up between ranks: torch's TCPStore and sockets, store timeouts, torchelastic's rendezvous."""
+"""Failed startup between ranks: torch's TCPStore and sockets, store timeouts, torchelastic's rendezvous."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def _barrier(line: Line) -> Event:
 
 @PARSER.pattern(
     rb"but store->get\('",
-    safety="Rank 0 never published NCCL's id: a timeout is a hanging start-up, a closed store is rank 0's death.",
+    safety="Rank 0 never published NCCL's id: a timeout is a hanging startup, a closed store is rank 0's death.",
     matches=(
         (
             "[3] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value "
@@ -251,7 +251,7 @@ def _lost_store(line: Line) -> Event | None:
 
 @PARSER.pattern(
     rb"(Rendezvous(Timeout|Connection|Closed)Error|shutdown the rendezvous)",
-    safety="The exception's own line; code lines of its traceback and failures at shutdown are not start-up failures.",
+    safety="The exception's own line; code lines of its traceback and failures at shutdown are not startup failures.",
     matches=(
         "torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError",
         (

@@ -67,11 +67,15 @@ def line(cite: CiteDoc) -> str:
     return text
 
 
+def claims(doc: VerdictDoc) -> list[ClaimDoc | TextDoc]:
+    """The sentences of the verdict itself, without those about families ruled out and about the cost."""
+    own: list[ClaimDoc | TextDoc] = [*doc.preflight, *doc.shows, *doc.implies, *doc.cannot_decide]
+    return own + [claim for finding in (*doc.consequences, *doc.warnings) for claim in finding.shows]
+
+
 def of_verdict(doc: VerdictDoc) -> list[str]:
     """The citations of the verdict itself, in order; without those of families ruled out and of the cost."""
-    claims: list[ClaimDoc | TextDoc] = [*doc.preflight, *doc.shows, *doc.implies, *doc.cannot_decide]
-    claims += [claim for finding in (*doc.consequences, *doc.warnings) for claim in finding.shows]
-    cited = {name for claim in claims for name in claim.cites}
+    cited = {name for claim in claims(doc) for name in claim.cites}
     return [name for name in doc.cites if name in cited]
 
 

@@ -109,8 +109,9 @@ def collect(doc: VerdictDoc) -> list[tuple[str, Sequence[str]]]:
 
 
 def collect_actions(doc: VerdictDoc) -> list[str]:
-    """What to collect first, as actions, if no cause is certain; else empty."""
-    if doc.primary.outcome == "found" and doc.primary.certainty != "possible":
+    """What to collect first, as actions, if a cause is not certain; else empty. Without any cause, the verdict's own
+    action names all inputs."""
+    if doc.primary.outcome == "found" and (doc.primary.certainty != "possible" or not is_cause(doc.primary)):
         return []
     texts = [text for text, _ in collect(doc)]
     if doc.run.disposition is None and doc.run.id and _JOB_ID.fullmatch(doc.run.id):

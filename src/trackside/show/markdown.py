@@ -6,7 +6,9 @@ Text from logs is escaped, so that it cannot create headings, links, images or m
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 
 from trackside.show import citations, heading
 from trackside.show.document import CiteDoc, ClaimDoc, SecondaryDoc, TextDoc, VerdictDoc
@@ -39,7 +41,7 @@ def render(doc: VerdictDoc) -> str:
         _section(heading.WARNINGS.title, [_secondary(finding, doc) for finding in doc.warnings]),
         _section(heading.COST.title, _costs(doc)),
         _section(heading.UNDECIDED.title, _sentences(doc.cannot_decide)),
-        _section("Citations", [_citation(name, doc.cites[name]) for name in citations.of_verdict(doc)]),
+        _section("Citations", _citations(doc)),
         _families(doc),
         f"trackside {escape(doc.version)}",
     ]
@@ -89,12 +91,33 @@ def _secondary(finding: SecondaryDoc, doc: VerdictDoc) -> str:
     )
 
 
-def _citation(name: str, cite: CiteDoc) -> str:
-    """One citation: its number, its location, and the value or line found there."""
-    window = citations.window(cite)
-    head = f"[{citations.number(name)}] {code_span(citations.location(cite))}" + (
-        f", {escape(window)}" if window else ""
-    )
+def _citations(doc: VerdictDoc) -> list[str]:
+    """The citations, in order. Lines of one log that the same sentences cite are one entry, with the first line."""
+    claims_by_name: dict[str, list[int]] = defaultdict(list)
+    for number, claim in enumerate(citations.claims(doc)):
+        for name in claim.cites:
+            claims_by_name[name].append(number)
+
+    def source(name: str) -> tuple[object, ...]:
+        cite = doc.cites[name]
+        path, _, line = cite.where.rpartition(":")
+        return (path, *claims_by_name[name]) if line.isdecimal() and citations.line(cite) else (name,)
+
+    groups = (list(names) for _, names in groupby(citations.of_verdict(doc), key=source))
+    return [_citation(names, [doc.cites[name] for name in names]) for names in groups]
+
+
+def _citation(names: Sequence[str], cites: Sequence[CiteDoc]) -> str:
+    """One citation, or several lines of one log: numbers, location, and the value or the first line found there."""
+    cite = cites[0]
+    window, location = citations.window(cite), citations.location(cite)
+    several_lines = len({other.where for other in cites}) > 1
+    if several_lines:
+        path, _, _ = cite.where.rpartition(":")
+        location = f"{path}:{ranges([int(other.where.rpartition(':')[2]) for other in cites])}"
+    numbers = ranges([int(citations.number(name)) for name in names])
+    head = f"[{numbers}] {code_span(location)}" + (f", {escape(window)}" if window else "")
+    head += ", the first line" if several_lines else ""
     if line := citations.line(cite):
         quote = line if len(line) <= MAX_QUOTE_CHARS else line[: MAX_QUOTE_CHARS - 1] + "\N{HORIZONTAL ELLIPSIS}"
         return f"{head}: {code_span(quote)}"

@@ -179,7 +179,7 @@ def test_work_after_the_checkpoint_and_the_second_startup_are_lost() -> None:
     redone, again = waste.lost
     assert (redone.kind, again.kind) == ("attempt", "attempt")
     assert "after its checkpoint at step" in redone.what
-    assert "start-up" in again.what
+    assert "startup" in again.what
     assert not waste.unknown
 
 

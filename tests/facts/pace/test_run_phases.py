@@ -24,7 +24,7 @@ def test_phases_are_startup_training_gap_and_end() -> None:
     )  # type: ignore[misc]
     assert fact.window == (START, END)
     assert [phase.name for phase in fact.phases] == [
-        "start-up",
+        "startup",
         "training",
         "no step",
         "training",

@@ -120,7 +120,7 @@ def test_the_chart_that_proves_the_verdict_is_in_the_head(hang: tuple[VerdictDoc
 def test_an_unstamped_fault_is_dated_by_the_lines_around_it() -> None:
     _, page = verdict_page(simulated_run(HANG.with_name("cuda-oom-then-watchdog.toml")))
     times = [text for attributes, text in Elements(page.decode()).of("dd") if attributes.get("class") == "figure"]
-    assert times == ["between 2026-03-02 08:14:40 and 08:25:05 UTC"]
+    assert times == ["between 2026-03-02 08:14:40 and 08:24:58 UTC"]
 
 
 def test_ruled_out_families_are_folded_and_other_findings_are_linked(hang: tuple[VerdictDoc, str]) -> None:

@@ -38,7 +38,7 @@ class Thresholds:
     than the 600 s of NCCL's watchdog."""
     startup_s: float = 1800.0
     """Minimum silence and inactivity of a job that has not yet worked for ``settled_s``: gloo's timeout, the longest
-    default for which ranks wait for each other at start-up (PyTorch)."""
+    default for which ranks wait for each other at startup (PyTorch)."""
     settled_s: float = 600.0
     """Time after which imports, data indexing and the first compilation are done."""
     waits_s: float = 1800.0

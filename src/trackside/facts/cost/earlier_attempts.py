@@ -37,7 +37,7 @@ SINCE_LOADED = CostPart(
 REPEATED_STEPS = CostPart(
     "attempt", Sentence("steps {first} to {last} of an attempt, which the next attempt repeated"), EVEN_STEPS_OF_ATTEMPT
 )
-RESTART = CostPart("attempt", Sentence("the start-up of an attempt that continued from a checkpoint"), ONE_START)
+RESTART = CostPart("attempt", Sentence("the startup of an attempt that continued from a checkpoint"), ONE_START)
 BY_ATTEMPT = Sentence(
     "{gpus} x {length:plain} s of the attempt x ({last:plain} - {first:plain}) / ({last:plain} - {start:plain}) of its "
     "steps / {hour:plain} s/h = {hours:plain} GPU-hours"
@@ -49,19 +49,19 @@ ATTEMPT_OPEN = Sentence("how much of attempt {attempt} was repeated: its record 
 RESUMED_UNKNOWN = Sentence(
     "how much of attempt {attempt} was repeated: the log does not show where the next attempt continued"
 )
-RESTART_UNKNOWN = Sentence("how long the start-up of attempt {attempt} took: the log does not show when training began")
+RESTART_UNKNOWN = Sentence("how long the startup of attempt {attempt} took: the log does not show when training began")
 
 AttemptTimes = tuple[Value, Value]
 
 
 @dataclass(frozen=True, slots=True)
 class EarlierAttempts:
-    """The waste of each attempt but the last (lost work and repeated start-ups), or a claim that says why it is
+    """The waste of each attempt but the last (lost work and repeated startups), or a claim that says why it is
     unknown."""
 
     parts: tuple[WastedTime | Claim, ...] = ()
     last_start: WastedTime | Claim | None = None
-    """The start-up of the last attempt, if that attempt resumed from the one before."""
+    """The startup of the last attempt, if that attempt resumed from the one before."""
 
 
 @fact()
@@ -196,7 +196,7 @@ def _time_of_step(work: TrainingWork, points: Sequence[Event], step: Value) -> V
 def _restart(
     work: TrainingWork, attempt_times: AttemptTimes, points: Sequence[Event], attempt: Value
 ) -> WastedTime | Claim:
-    """The start-up of an attempt that resumed from a checkpoint."""
+    """The startup of an attempt that resumed from a checkpoint."""
     first, start = next((row for row in points if row.time is not None), None), attempt_times[0]
     training_start = None if first is None else _training_start(work, start.number, first, points)
     if training_start is None:

@@ -23,7 +23,7 @@ EVEN_STEPS = Sentence("assumes equal step times")
 EVEN_STEPS_OF_ATTEMPT = Sentence("assumes equal step times over the whole attempt")
 STARTED_OVER = Sentence("the next attempt started from scratch")
 REPEATED_AFTER_CHECKPOINT = Sentence("everything after that checkpoint had to be repeated")
-ONE_START = Sentence("an uninterrupted run would have had one start-up")
+ONE_START = Sentence("an uninterrupted run would have had one startup")
 
 BY_TIME = Sentence("{gpus} x {seconds:plain} s ({since} to {until}) / {hour:plain} s/h = {hours:plain} GPU-hours")
 BY_STEPS = Sentence(

@@ -162,7 +162,7 @@ class Stall:
         return value_or_none(part, reducer, "" if grid.unit in COUNT_SIGNALS else None)
 
     def _worked_from(self, grid: Grid) -> float:
-        """When work was first seen: the start-up before it is no level to compare with."""
+        """When work was first seen: the startup before it is no level to compare with."""
         times, active = self.activity.times, self.activity.active
         worked = times[active & (times <= self.after)]
         return float(worked[0]) - self.activity.step if len(worked) else float(grid.times[0]) - grid.step

@@ -1,4 +1,4 @@
-r"""Failed rendezvous at start-up, after which no process group formed.
+r"""Failed rendezvous at startup, after which no process group formed.
 
 If there are several failures, the most informative one is reported: a final one, or a retried one if the final ones
 only report a timeout.
@@ -66,7 +66,7 @@ FIX_START = Sentence(
     "check in the job script that the launch command starts every rank on every node, each with its own rank number"
 )
 FIX_NETWORK = Sentence(
-    "while the job waits at start-up, check from each of its nodes that the coordinator's address and port respond, "
+    "while the job waits at startup, check from each of its nodes that the coordinator's address and port respond, "
     "and that every rank runs"
 )
 NEVER_CONNECTED = Sentence("the ranks never connected to each other")
@@ -107,7 +107,7 @@ HOST_LIST = re.compile(r"[\w-]\[\d[\d,-]*\]")
 VAGUE_REASONS = ("timeout", "closed", "bootstrap", "unreachable")
 """Reasons that carry little information."""
 LIBRARY_ABORT = re.compile(r"NCCL error|HCCL error|function error: Hccl")
-"""The library aborts: before any group has formed that is a start-up failure, too."""
+"""The library aborts: before any group has formed that is a startup failure, too."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,7 +118,7 @@ class RendezvousFailures:
     rows: tuple[Event, ...]
     """Failures that can be a cause and after which no group formed."""
     raised: tuple[Event, ...]
-    """Start-up exceptions, likewise."""
+    """Startup exceptions, likewise."""
 
     @property
     def final(self) -> tuple[Event, ...]:

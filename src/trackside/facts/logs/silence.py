@@ -40,12 +40,12 @@ class Limits:
     min_share: float = 0.25
     """Share of the run's duration, for runs too short for ``min_silence_s``."""
     unstamped_share: float = 0.6
-    """Share of the run's duration that its steps do not explain, if lines carry no time: start-up and saves may take
+    """Share of the run's duration that its steps do not explain, if lines carry no time: startup and saves may take
     the remainder."""
     max_unstamped_lines: int = 20
     """Number of lines without a time after the last stamped one that a run prints in a moment: warnings, a summary."""
     open_share: float = 0.35
-    """It is unclear what the run did if its steps do not explain at least this share: start-up, saves and evaluations
+    """It is unclear what the run did if its steps do not explain at least this share: startup, saves and evaluations
     take at most a third of healthy runs."""
 
 
@@ -157,7 +157,7 @@ class Silence:
     @cached_property
     def unaccounted(self) -> Value | None:
         """Seconds that the completed steps, at their printed pace, do not explain, if lines carry no time and the
-        remainder is more than saves and start-up usually take: it is unclear what the run did then."""
+        remainder is more than saves and startup usually take: it is unclear what the run did then."""
         trajectory, elapsed = self.trajectory, self.ending.elapsed
         if isinstance(trajectory, Missing) or not trajectory.points or trajectory.has_times or elapsed is None:
             return None

@@ -32,9 +32,9 @@ CAUSED_BY = Sentence("caused by {type}: {message}")
 LAST_OWN_LINE = Sentence("last line of the job's own code in the traceback: {frame}")
 
 STARTUP_TOPICS = (None, "application", "cuda", "dataloader", "host_memory")
-"""Topics of the job's own start-up exceptions; the other topics have families of their own."""
+"""Topics of the job's own startup exceptions; the other topics have families of their own."""
 WORKER_KILL_SIGNALS = (4, 6, 8, 9, 11)
-"""Signals of a data-loader worker that make it a signal kill; a bus error at start-up means that /dev/shm is too
+"""Signals of a data-loader worker that make it a signal kill; a bus error at startup means that /dev/shm is too
 small."""
 
 

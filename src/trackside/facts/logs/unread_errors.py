@@ -36,6 +36,11 @@ class UnreadErrors:
         """The last such line."""
         return self.frame.value(self.rows[-1], "text") if self.rows else None
 
+    def ends(self, log: Event) -> bool:
+        """Whether the last such line is the last line of a log."""
+        last = self.rows[-1].at if self.rows else None
+        return last is not None and (last.path, last.line) == (log.at.path, log.get("last_line_number"))
+
     @property
     def claims(self) -> tuple[Claim, ...]:
         """The last such line, as something that the log shows."""

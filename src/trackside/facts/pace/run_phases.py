@@ -1,4 +1,4 @@
-r"""Phases of the run: start-up, training, gaps without a step, the time after the last step.
+r"""Phases of the run: startup, training, gaps without a step, the time after the last step.
 
 By the logged steps, else by GPU work. For display only, so answers are used unchecked.
 """
@@ -38,7 +38,7 @@ class RunPhase:
 
 @dataclass(frozen=True, eq=False)
 class RunPhases:
-    """Phases of the run: start-up, training, gaps without a step, the time after the last step."""
+    """Phases of the run: startup, training, gaps without a step, the time after the last step."""
 
     window: TimeRange | None
     """Start and end of the last attempt, by the scheduler, else by its logs, else by its metrics; None if unknown."""
@@ -85,7 +85,7 @@ def _by_steps(times: Sequence[float], window: TimeRange) -> Iterator[RunPhase]:
     gaps = [after - before for before, after in pairwise(times)]
     min_gap_s = max(MIN_PAUSE_RATIO * median(gaps), MIN_PAUSE_SHARE * (window[1] - window[0]))
     if times[0] > window[0]:
-        yield RunPhase("start-up", window[0], times[0])
+        yield RunPhase("startup", window[0], times[0])
     phase_start = times[0]
     for before, after in pairwise(times):
         if after - before > min_gap_s:

@@ -1,4 +1,4 @@
-"""The phase that a run had reached by a time: start-up, or training as a printed point or GPU work shows."""
+"""The phase that a run had reached by a time: startup, or training as a printed point or GPU work shows."""
 
 from __future__ import annotations
 
@@ -54,5 +54,5 @@ class Phase:
 
 @fact()
 def phase(trajectory: Maybe[Trajectory], use: StartupUse) -> Phase:
-    """Needs nothing; start-up if neither a logged step nor GPU work is known."""
+    """Needs nothing; startup if neither a logged step nor GPU work is known."""
     return Phase(trajectory, use)

@@ -12,7 +12,7 @@ from trackside.sim.timeline import RankState
 
 @dataclass(frozen=True, slots=True)
 class StartupException:
-    """An exception, its frames, and the start-up phase in which it is raised."""
+    """An exception, its frames, and the startup phase in which it is raised."""
 
     exception: str
     frames: tuple[TracebackFrame, ...]
