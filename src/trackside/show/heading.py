@@ -165,8 +165,9 @@ def elapsed_s(run: RunDoc) -> float | None:
 
 
 def progress(doc: ProgressDoc) -> str:
-    """``step 200, loss 4.2 \N{RIGHTWARDS ARROW} 3.1 in 20 logged steps``."""
-    step = f"step {doc.last.step:,.0f}, " if isinstance(doc.last.step, (int, float)) else ""
+    """``step 200 of 574, loss 4.2 \N{RIGHTWARDS ARROW} 3.1 in 20 logged steps``."""
+    planned = f" of {doc.planned_steps:,}" if doc.planned_steps else ""
+    step = f"step {doc.last.step:,.0f}{planned}, " if isinstance(doc.last.step, (int, float)) else ""
     text = word(doc.points, "logged steps")
     if doc.points < 2 or doc.first.loss is None:
         return step + text

@@ -38,7 +38,7 @@ LANES: Mapping[str, tuple[str, ...]] = {
     ),
     "process exits": ("process_exit", "launcher_failure", "signal_received", "user_interrupt", "dataloader_death"),
     "storage": ("storage_fault",),
-    "scheduler notices": ("scheduler_notice", "job_state"),
+    "notices": ("scheduler_notice", "job_state"),
     "GPU faults": ("xid", "sxid", "gpu_lost"),
     "host faults": ("machine_check", "link_down", "hung_task"),
     "nodes": ("node_state", "boot"),
@@ -54,7 +54,7 @@ _STATE_KINDS = (
 _LANE_BY_KIND = {kind: lane for lane, kinds in LANES.items() for kind in kinds} | {
     kind: "other" for kind in EVENTS if kind not in _STATE_KINDS and not any(kind in kinds for kinds in LANES.values())
 }
-_CALM_LANES = ("training", "checkpoints", "evaluations", "rendezvous", "scheduler notices")
+_CALM_LANES = ("training", "checkpoints", "evaluations", "rendezvous", "notices")
 _FAULTS_IN_CALM_LANES = ("checkpoint_missing", "rendezvous_failure")
 """Kinds in calm lanes that are faults nevertheless."""
 XID = metric("gpu_xid_last").over("run", "onset")

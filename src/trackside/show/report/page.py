@@ -21,7 +21,7 @@ from trackside.show import citations, heading
 from trackside.show.charts.chart import PAINT, Chart, Drawing, drawings
 from trackside.show.charts.event_lanes import logged_events
 from trackside.show.charts.phases import finding_onset, often_from_start, run_window
-from trackside.show.document import CiteDoc, InputDoc, ProgressDoc, VerdictDoc
+from trackside.show.document import CiteDoc, InputDoc, VerdictDoc
 from trackside.show.report import assets
 from trackside.show.sanitize import spell_unsafe
 from trackside.show.waste import in_brief
@@ -265,7 +265,7 @@ def facts(doc: VerdictDoc) -> Iterator[tuple[str, str]]:
     if run.framework:
         yield "Framework", run.framework
     if doc.progress is not None:
-        yield "Progress", _progress(doc.progress)
+        yield "Progress", heading.progress(doc.progress)
     for label, offset in (("Log clock", run.clock_offset_s), ("Metric clock", run.metric_offset_s)):
         if offset:
             yield label, f"shifted by {duration(offset)} to match the scheduler's clock"
@@ -273,12 +273,6 @@ def facts(doc: VerdictDoc) -> Iterator[tuple[str, str]]:
 
 def _name_list(names: Sequence[str]) -> str:
     return word(tuple(names)) if len(names) <= 4 else f"{len(names):,}: {names[0]} to {names[-1]}"
-
-
-def _progress(progress: ProgressDoc) -> str:
-    last, planned = progress.last.step, progress.planned_steps
-    known = isinstance(last, (int, float)) and planned
-    return heading.progress(progress) + (f", step {last:,.0f} of {planned:,}" if known else "")
 
 
 # -- citations
