@@ -3,16 +3,16 @@
     python tools/accuracy.py [--only TEXT] [--source TEXT] [--corpus DIR] [--draws N] [--first N] [-v] [--write]
 
 ``--write`` fits the confidence table (src/trackside/verdict/reliability.json) and writes docs/accuracy.md; that needs
-the labeled corpus and others' data, which are next to the checkout. ``--draws`` sets how many runs are simulated at
-random (kind of fault, size, framework, kinds of data, defects of the telemetry): the fit uses one half, the calibration error is
-measured on the other.
+the labeled corpus and others' data, which are next to the checkout. The fit uses runs that were unseen when judged: the
+ledger of first runs (accuracy/first-runs), and half of the runs that are simulated at random (``--draws`` sets their
+number; kind of fault, size, framework, kinds of data, defects of the telemetry).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
+import math
 import sys
 import time
 import traceback
@@ -24,18 +24,32 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tools.cases import CORPUS, ROOT, Case, corpus, misses, real_data, scenarios, stated_aspects
+from tools.cases import (
+    CORPUS,
+    PUBLIC_LOGS,
+    ROOT,
+    Case,
+    corpus,
+    labeled_logs,
+    misses,
+    real_data,
+    scenarios,
+    stated_aspects,
+)
 from tools.draws import FIRST, drawn, name_of
+from tools.first_runs import LOG_ALONE, FirstRun, first_runs
 from trackside import diagnose
 from trackside.errors import SeveralRuns
 from trackside.finding import Verdict
-from trackside.verdict import confidence
+from trackside.verdict.confidence import WEIGHT, Pattern, Reliability, TrackRecord
 
 TABLE = ROOT / "src" / "trackside" / "verdict" / "reliability.json"
 PAGE = ROOT / "docs" / "accuracy.md"
-BLIND = confidence.TrackRecord(407, 452)
-"""First runs on cases that were labeled before the tool had read them and before any rule was changed for them: console
-logs rewritten after public issue threads, and small runs, in nine batches. The family was right in 407."""
+EARLIER = TrackRecord(407, 452)
+"""First runs before the ledger was begun, of which only the total is known: console logs rewritten after public issue
+threads, and small runs, in nine batches, labeled before the tool had read them."""
+SIMULATED_WEIGHT = 0.25
+"""What a simulated run counts for beside a real one: no rule was made for it, but its texts and its physics are ours."""
 LOCAL = ("nodes", "gpus", "ranks")
 UNDECIDED = ("U0",)
 SHOWN_AS = {
@@ -58,8 +72,8 @@ class CaseResult:
     family: str = "error"
     certainty: str = ""
     culprit: str = ""
-    confidence: float = 0.0
-    pattern: str = ""
+    confidence: float | None = None
+    pattern: Pattern = ()
     seconds: float = 0.0
 
     @property
@@ -106,7 +120,7 @@ def judge(case: Case | int, trace: bool = False) -> CaseResult:
         primary.family,
         primary.certainty.value if primary.certainty else "",
         primary.culprit,
-        primary.confidence or 0.0,
+        primary.confidence,
         verdict.pattern,
         seconds,
     )
@@ -118,15 +132,6 @@ def _diagnose(case: Case, folder: Path) -> Verdict:
         return diagnose(folder)
     except SeveralRuns:
         return diagnose(folder, job=case.expected.get("job"))
-
-
-def records(results: Iterable[CaseResult]) -> dict[tuple[str, str], confidence.TrackRecord]:
-    """(family of the verdict, evidence pattern) -> its record."""
-    counts: dict[tuple[str, str], confidence.TrackRecord] = defaultdict(confidence.TrackRecord)
-    for result in results:
-        if result.pattern:
-            counts[result.family, result.pattern] += confidence.TrackRecord(int(result.is_right), 1)
-    return dict(sorted(counts.items()))
 
 
 def aspects(results: Iterable[CaseResult]) -> dict[str, tuple[int, int]]:
@@ -150,34 +155,48 @@ def confusion(results: Sequence[CaseResult]) -> str:
     return "\n".join(lines)
 
 
-def calibration(results: Sequence[CaseResult], bins: int = 10) -> float:
-    """Expected calibration error: the mean gap between confidence and share right, over bins of equal width."""
-    groups: dict[int, list[CaseResult]] = defaultdict(list)
-    for result in results:
-        groups[min(bins - 1, int(result.confidence * bins))].append(result)
+def calibration(outcomes: Iterable[tuple[float | None, bool]], bins: int = 10) -> float:
+    """Expected calibration error of (confidence, is right): the mean gap between confidence and share right, over bins of
+    equal width. Verdicts without a confidence do not count."""
+    groups: dict[int, list[tuple[float, bool]]] = defaultdict(list)
+    for stated, is_right in outcomes:
+        if stated is not None:
+            groups[min(bins - 1, int(stated * bins))].append((stated, is_right))
     gaps = (
-        len(group)
-        * abs(
-            statistics.fmean(result.confidence for result in group)
-            - statistics.fmean(result.is_right for result in group)
-        )
-        for group in groups.values()
+        abs(sum(stated for stated, _ in group) - sum(is_right for _, is_right in group)) for group in groups.values()
     )
-    return sum(gaps) / len(results) if results else 0.0
+    return sum(gaps) / max(1, sum(map(len, groups.values())))
 
 
-def fit(results: Iterable[CaseResult]) -> dict[str, object]:
-    """The confidence table: development cases and runs drawn at random by family and pattern, unseen cases in total."""
+def fit(ledger: Sequence[FirstRun], simulated: Sequence[CaseResult]) -> dict[str, object]:
+    """The confidence table. First runs tell about verdicts that rest on a log alone, simulated runs about all others."""
+    counts: dict[Pattern, TrackRecord] = defaultdict(TrackRecord)
+    for run in ledger:
+        if run.is_certain and run.pattern:
+            counts[run.pattern] += TrackRecord(int(run.is_right), 1)
+    for result in simulated:
+        if result.pattern and result.pattern[0] != LOG_ALONE:
+            counts[result.pattern] += TrackRecord(SIMULATED_WEIGHT * result.is_right, SIMULATED_WEIGHT)
     rows = [
-        {"family": family, "pattern": pattern, "right": record.right, "all": record.all}
-        for (family, pattern), record in records(results).items()
+        {"pattern": pattern, "right": record.right, "all": record.all} for pattern, record in sorted(counts.items())
     ]
-    return {"records": rows, "blind": {"right": BLIND.right, "all": BLIND.all}}
+    return {"prior": {"right": EARLIER.right, "all": EARLIER.all}, "records": rows}
 
 
 def share(right: int, total: int) -> str:
-    """Such as ``45/48 = 93.8%``."""
-    return f"{right}/{total} = {right / total:.1%}" if total else "-"
+    """Such as ``45/48 = 93.8% (83-98)``: with the 95 % interval by Wilson's formula."""
+    if not total:
+        return "-"
+    low, high = interval(right, total)
+    return f"{right}/{total} = {right / total:.1%} ({100 * low:.0f}-{100 * high:.0f})"
+
+
+def interval(right: int, total: int, z: float = 1.96) -> tuple[float, float]:
+    """The confidence interval of a share by Wilson's formula; ``z``: 1.96 for 95 %."""
+    ratio, spread = right / total, z * z / total
+    middle = (ratio + spread / 2) / (1 + spread)
+    half = z * math.sqrt(ratio * (1 - ratio) / total + spread / (4 * total)) / (1 + spread)
+    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 def summary(results: Sequence[CaseResult]) -> list[tuple[str, str]]:
@@ -218,12 +237,23 @@ def summary(results: Sequence[CaseResult]) -> list[tuple[str, str]]:
     return figures
 
 
-def page(groups: dict[str, list[CaseResult]], held_out: Sequence[CaseResult], table: dict[str, object]) -> str:
+def page(
+    groups: dict[str, list[CaseResult]],
+    ledger: Sequence[FirstRun],
+    table: dict[str, object],
+    held_out: Sequence[CaseResult],
+) -> str:
     """The generated page."""
     lines = [
         "# How often the verdict is right",
         "",
-        "Generated by `make accuracy`; do not edit. Sources are reported separately; their shares are never added up.",
+        "Generated by `make accuracy`; do not edit. Intervals in brackets are 95 % intervals (Wilson), in percent.",
+        "",
+        *unseen(ledger),
+        "## Seen: cases that the rules were built on",
+        "",
+        "Sources are reported separately; their shares are never added up. All but the runs drawn at random were used in building the",
+        "tool, so their shares overstate accuracy.",
         "",
         "| source | what it is |",
         "|---|---|",
@@ -235,13 +265,10 @@ def page(groups: dict[str, list[CaseResult]], held_out: Sequence[CaseResult], ta
     ]
     columns = [dict(summary(results)) for results in groups.values()]
     lines += [f"| {name} | " + " | ".join(column.get(name, "-") for column in columns) + " |" for name in columns[0]]
-    lines += ["", "All but the runs drawn at random were used in building the tool, so their shares overstate accuracy. Of a drawn run",
-              "the simulator says whether its inputs can show the fault: a straggler cannot be seen where neither GPUs nor",
-              "ranks were watched. Confidence counts those runs too, because a user cannot know which kind a run is. On cases",
-              "that it had not seen (first runs, before any rule was changed for them; logs and small runs) the family was",
-              f"right in {BLIND.right} of {BLIND.all} ({BLIND.right / BLIND.all:.1%}).", ""]  # fmt: skip
+    lines += ["", "Of a drawn run the simulator says whether its inputs can show the fault: a straggler cannot be seen where neither GPUs nor",
+              "ranks were watched.", "", *confidence_section(table, held_out)]  # fmt: skip
     for name, results in groups.items():
-        lines += [f"## {name}", "", MATRIX_CAPTION, "", "```", confusion(results), "```", ""]
+        lines += [f"## Details: {name}", "", MATRIX_CAPTION, "", "```", confusion(results), "```", ""]
         lines += ["| aspect | right |", "|---|---|"]
         lines += [
             f"| {SHOWN_AS.get(aspect, aspect)} | {share(*counts)} |" for aspect, counts in aspects(results).items()
@@ -254,34 +281,74 @@ def page(groups: dict[str, list[CaseResult]], held_out: Sequence[CaseResult], ta
                 for result in wrong
             ]
         lines.append("")
-    lines += reliability(table, held_out)
     return "\n".join(lines)
 
 
-def reliability(table: dict[str, object], held_out: Sequence[CaseResult]) -> list[str]:
-    """The confidence of every family and pattern, and its record on runs outside the fit."""
-    fitted = confidence.Reliability.read(table)
-    out = records(held_out)
-    no_record = confidence.TrackRecord()
+def unseen(ledger: Sequence[FirstRun]) -> list[str]:
+    """The first runs by batch: what a stranger can expect."""
+    lines = [
+        "## Unseen: first runs on public logs",
+        "",
+        "Logs from public repositories that neither the authors nor the rules had seen, labeled by reading before anything was run, and",
+        "judged once ([the ledger](../accuracy/first-runs/README.md)). Rules are mended only afterwards, so a later version does better on",
+        "these very logs; what counts is the newest batch. *Certain*: the text settles the label. A verdict of U0 (no cause found) names",
+        "nothing and has no confidence.",
+        "",
+        "| batch | logs | family right | of certain labels | a cause was named, certain labels | it was right | faults called healthy "
+        "| healthy runs called a fault | calibration error |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for batch in dict.fromkeys(run.batch for run in ledger):
+        runs = [run for run in ledger if run.batch == batch]
+        certain = [run for run in runs if run.is_certain]
+        named = [run for run in certain if run.family != "U0"]
+        faults = [run for run in certain if run.label["family"] not in ("G1", "U0")]
+        healthy = [run for run in certain if run.label["family"] == "G1"]
+        cells = (
+            batch, len(runs), share(sum(run.is_right for run in runs), len(runs)),
+            share(sum(run.is_right for run in certain), len(certain)), share(len(named), len(certain)),
+            share(sum(run.is_right for run in named), len(named)),
+            share(sum(run.family == "G1" and not run.is_right for run in faults), len(faults)),
+            share(sum(run.family not in ("G1", "U0") and not run.is_right for run in healthy), len(healthy)),
+            f"{calibration((run.confidence, run.is_right) for run in certain):.3f}",
+        )  # fmt: skip
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    lines += [
+        "",
+        f"Before the ledger was begun, the family was right in {EARLIER.right:.0f} of {EARLIER.all:.0f} first runs "
+        f"({EARLIER.right / EARLIER.all:.1%}): console logs",
+        "rewritten after public issue threads, and small runs, labeled before they were judged.",
+        "",
+    ]
+    return lines
+
+
+def confidence_section(table: dict[str, object], held_out: Sequence[CaseResult]) -> list[str]:
+    """How the confidence is computed, its records, and its error on runs outside the fit."""
+    fitted = Reliability.read(table)
     lines = [
         "## Confidence",
         "",
-        "Each row is a family with an evidence pattern: how certain the primary finding is, how many kinds of data agree, and whether",
-        "a similar family was left undecided. Its confidence is its share right in the fit, shrunk toward the share of the family or of the",
-        "pattern, whichever is lower; these are shrunk toward the share of the unseen cases, which is the confidence of a family",
-        f"without a record at most ({fitted.prior():.2f}). *Not in the fit*: runs drawn at random that the fit did not use.",
+        "The confidence of a verdict is the share right among runs that were unseen when judged and whose verdict had the same evidence",
+        "pattern: first the kinds of data that it cites, then the group of its family (the letter of its code), then its certainty, whether",
+        "the end of the run was seen, whether error-like lines were left unread, whether a similar family was left undecided, and whether",
+        f"the framework is known. Each level is shrunk toward the coarser one as if that were {WEIGHT:.0f} runs; the coarsest is the share of the",
+        "first runs before the ledger. Verdicts on a log alone count the ledger's certain labels; those on other or several kinds of data",
+        f"count runs drawn at random, each as {SIMULATED_WEIGHT} of a run, because there are no real unseen ones yet. Lines of the ledger that do not give",
+        "all levels count only for those they give.",
         "",
-        "| family | evidence pattern | fit: right of all | confidence | not in the fit: right of all |",
+        "| kinds of data | group | certainty | right of unseen runs | confidence |",
         "|---|---|---|---|---|",
     ]
-    for (family, pattern), record in fitted.cells.items():
-        unfitted = out.get((family, pattern), no_record)
-        lines.append(f"| {family} | {pattern} | {record.right} of {record.all} "
-                     f"| {fitted.confidence(family, pattern):.2f} | {unfitted.right} of {unfitted.all} |")  # fmt: skip
-    error = calibration(held_out)
+    for pattern, record in sorted(fitted.records.items()):
+        if len(pattern) == 3:
+            right, number = (f"{count:.4g}" for count in (record.right, record.all))
+            lines.append(f"| {' | '.join(pattern)} | {right} of {number} | {fitted.confidence(pattern):.2f} |")
+    error = calibration((result.confidence, result.is_right) for result in held_out)
     lines += [
         "",
-        f"Expected calibration error on the {len(held_out)} runs that are not in the fit (ten bins): {error:.3f}.",
+        f"Expected calibration error (ten bins) on the {len(held_out)} drawn runs that are not in the fit: {error:.3f}. On first runs: the last column",
+        "of the first table, by the confidence that was stated then.",
         "",
     ]
     return lines
@@ -295,6 +362,7 @@ WHAT = {
     "corpus logs": "the labeled corpus: re-rendered console logs",
     "corpus runs": "the labeled corpus: real small CPU runs with injected faults",
     "real data": "recorded runs of others, labeled by their owners",
+    "public logs": "labeled real logs from public repositories whose label is certain",
     "drawn": "runs simulated at random: kind of fault, size, framework, kinds of data and defects of the telemetry",
 }
 """Every source, in the page's order."""
@@ -326,8 +394,9 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="fit the confidence table and write docs/accuracy.md")
     parser.add_argument("-v", "--verbose", action="store_true")
     arguments = parser.parse_args()
-    cases = [*scenarios(), *corpus(arguments.corpus), *real_data()]
-    selected: list[Case | int] = [c for c in cases if arguments.only in c.name and arguments.source in c.source]
+    cases = [*scenarios(), *corpus(arguments.corpus), *real_data(), *labeled_logs(PUBLIC_LOGS, "public logs")]
+    selected: list[Case | int] = [c for c in cases if arguments.only in c.name and arguments.source in c.source
+                                  and c.expected.get("certain", True)]  # fmt: skip
     if arguments.source in "drawn":
         first, count = arguments.first, arguments.draws
         selected += [number for number in range(first, first + count) if arguments.only in name_of(number)]
@@ -343,19 +412,14 @@ def main() -> int:
     if arguments.write:
         drawn = groups.get("drawn", [])
         fitted_on, held_out = drawn[::2], drawn[1::2]
-        table = fit([*(result for name, group in groups.items() if name != "drawn" for result in group), *fitted_on])
+        ledger = first_runs()
+        table = fit(ledger, fitted_on)
         TABLE.write_text(json.dumps(table, indent=2) + "\n", "utf-8")
-        confidence.table.cache_clear()
-        confidence.of.cache_clear()
-        held_out = [with_fitted_confidence(result) for result in held_out]
-        PAGE.write_text(page(groups, held_out, table), "utf-8")
-        print(f"\nwritten: {PAGE.relative_to(ROOT)}; calibration error {calibration(held_out):.3f}")
+        fitted = Reliability.read(table)
+        held_out = [replace(r, confidence=fitted.confidence(r.pattern)) if r.pattern else r for r in held_out]
+        PAGE.write_text(page(groups, ledger, table, held_out), "utf-8")
+        print(f"\nwritten: {PAGE.relative_to(ROOT)}")
     return 0
-
-
-def with_fitted_confidence(result: CaseResult) -> CaseResult:
-    """The result with the confidence of the new table."""
-    return replace(result, confidence=confidence.of(result.family, result.pattern)) if result.pattern else result
 
 
 if __name__ == "__main__":

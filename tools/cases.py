@@ -20,6 +20,7 @@ from trackside.finding import Outcome, Verdict
 ROOT = Path(__file__).resolve().parent.parent
 SCENARIOS = ROOT / "tests" / "scenarios"
 CORPUS = ROOT.parent / "shared" / "corpus"
+PUBLIC_LOGS = CORPUS / "real"
 REAL = ROOT.parent / "shared" / "data"
 REAL_LABELS = Path(__file__).parent / "real_data.json"
 """Labels of the recorded runs of others in REAL, by folder, from their READMEs."""
@@ -59,6 +60,8 @@ class ExpectedVerdict(TypedDict, total=False):
     """Job id, for inputs of several jobs."""
     enough: bool
     """Whether the inputs can show the fault; default true."""
+    certain: bool
+    """Whether the inputs settle the label; default true."""
     less: list[str]
     """Further families that are right if a kind of data is missing."""
 
@@ -186,6 +189,21 @@ def real_data(folder: Path = REAL) -> list[Case]:
         return []
     labels = json.loads(REAL_LABELS.read_text("utf-8"))
     return [Case(name, "real data", folder / name, (), expected) for name, expected in labels.items()]
+
+
+def labeled_logs(folder: Path, source: str) -> list[Case]:
+    """Public logs that were labeled by reading, one folder each, if present."""
+    cases = []
+    for path in sorted(folder.glob("*/label.json")):
+        label = json.loads(path.read_text("utf-8"))
+        expected: ExpectedVerdict = {
+            "family": label["family"], "accept": label.get("also_ok") or [], "certain": label["certain"]
+        }  # fmt: skip
+        if label["culprit"] in ("job", "infrastructure"):
+            expected["culprit"] = label["culprit"]
+        hidden = ("label.json", "source.json")
+        cases.append(Case(f"{folder.name}/{path.parent.name}", source, path.parent, hidden, expected))
+    return cases
 
 
 def corpus(folder: Path = CORPUS) -> list[Case]:

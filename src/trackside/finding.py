@@ -204,8 +204,8 @@ class Verdict:
     """Plots of the metrics that the primary finding cites."""
     inputs: tuple[Input, ...] = ()
     version: str = ""
-    pattern: str = ""
-    """The evidence pattern whose record gives the confidence (docs/accuracy.md)."""
+    pattern: tuple[str, ...] = ()
+    """What the verdict rests on, from coarse to fine; the record of such verdicts gives the confidence."""
 
     @property
     def family(self) -> str:
@@ -219,7 +219,8 @@ class Verdict:
 
     @property
     def confidence(self) -> float | None:
-        """How often verdicts of this family with similar evidence were right on labeled cases, 0 to 1."""
+        """How often verdicts with similar evidence were right on runs that were unseen when judged, 0 to 1; None if no
+        cause was found."""
         return self.primary.confidence
 
 

@@ -1,36 +1,63 @@
-"""Confidence is the track record of a family with an evidence pattern, shrunk toward coarser records."""
+"""Confidence is the record of unseen runs with the same evidence pattern, shrunk toward coarser patterns."""
 
 from __future__ import annotations
 
-from trackside.families import families
-from trackside.verdict.confidence import Reliability, TrackRecord, table
+from pathlib import Path
 
-SURE, OPEN = "established, two or more planes, no rival open", "supported, one plane, rival open"
-BLIND = TrackRecord(90, 100)
+from tools.first_runs import FirstRun, first_runs
 
+from trackside import diagnose
+from trackside.verdict.confidence import MAX_CONFIDENCE, Reliability, TrackRecord, confidence_of, table
 
-def test_a_family_without_a_record_gets_the_prior_confidence() -> None:
-    known = Reliability({("B1", SURE): TrackRecord(500, 500), ("B1", OPEN): TrackRecord(20, 40)}, BLIND)
-    assert known.confidence("Z9", SURE) == round(known.prior(), 2) == 0.89
-    assert known.confidence("B1", SURE) > known.confidence("Z9", SURE)
-    assert known.confidence("Z9", OPEN) < known.confidence("Z9", SURE)
-    assert known.confidence("Z9", "a pattern never seen") <= round(known.prior(), 2)
+PRIOR = TrackRecord(90, 100)
+CRASH, HANG = ("log alone", "A", "supported"), ("log alone", "C", "possible")
+KNOWN = Reliability.of(PRIOR, [(CRASH, TrackRecord(40, 40)), (HANG, TrackRecord(1, 4))])
 
 
-def test_a_familys_own_errors_lower_its_confidence() -> None:
-    known = Reliability(
-        {("B1", SURE): TrackRecord(50, 50), ("D3", SURE): TrackRecord(10, 20), ("D3", OPEN): TrackRecord(2, 2)}, BLIND
-    )
-    assert known.confidence("D3", SURE) < 0.75 < 0.9 < known.confidence("B1", SURE)
-    assert known.confidence("D3", OPEN) < known.prior(), "two cases that went well do not outweigh the others"
+def test_a_pattern_without_a_record_gets_that_of_the_coarser_one() -> None:
+    assert KNOWN.confidence(("metric alone",)) == 0.89, "the prior, by Laplace's rule"
+    assert KNOWN.confidence((*CRASH, "end seen")) == KNOWN.confidence(CRASH)
+    assert KNOWN.confidence(("log alone", "Z", "supported")) == KNOWN.confidence(("log alone",))
+
+
+def test_good_records_raise_and_bad_ones_lower_the_confidence() -> None:
+    assert KNOWN.confidence(HANG) < 0.8 < KNOWN.confidence(("log alone",)) < KNOWN.confidence(CRASH)
+
+
+def test_two_runs_that_went_well_do_not_outweigh_the_others() -> None:
+    known = Reliability.of(PRIOR, [(HANG, TrackRecord(2, 10)), ((*HANG[:2], "established"), TrackRecord(2, 2))])
+    assert known.confidence((*HANG[:2], "established")) < 0.7
+
+
+def test_no_verdict_is_certain() -> None:
+    assert Reliability.of(TrackRecord(10**6, 10**6), [(CRASH, TrackRecord(1e6, 1e6))]).confidence(CRASH) == 0.99
+    patterns = table().records
+    assert patterns
+    assert all(0 < table().confidence(pattern) <= MAX_CONFIDENCE for pattern in patterns)
 
 
 def test_without_any_record_the_confidence_is_one_half() -> None:
-    assert Reliability({}, TrackRecord()).confidence("B1", SURE) == 0.5
+    assert Reliability.of(TrackRecord(), []).confidence(CRASH) == 0.5
 
 
-def test_no_family_is_certain() -> None:
-    patterns = {pattern for _, pattern in table().cells}
-    assert patterns
-    assert all(0 < table().confidence(family.code, pattern) < 1 for family in families() for pattern in patterns)
-    assert {family for family, _ in table().cells} <= {family.code for family in families()}
+def test_a_verdict_without_a_cause_has_no_confidence(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_text("loading weights\ndone with the first part\n")
+    verdict = diagnose(tmp_path)
+    assert (verdict.family, verdict.pattern, verdict.confidence) == ("U0", (), None)
+    assert confidence_of(()) is None
+
+
+def test_the_table_counts_the_ledger() -> None:
+    """Otherwise the ledger has grown since ``make accuracy``."""
+    counted = [run for run in first_runs() if run.is_certain and run.pattern]
+    records = {pattern: record for pattern, record in table().records.items() if pattern == ("log alone",)}
+    assert records == {("log alone",): TrackRecord(sum(run.is_right for run in counted), len(counted))}
+
+
+def test_lines_of_the_ledger_without_a_pattern_count_for_what_they_give() -> None:
+    verdict = {"family": "B1", "certainty": "established", "confidence": 0.96}
+    run = FirstRun("1", {"family": "H2", "also_ok": ["B1"], "certain": True}, verdict)
+    assert (run.is_right, run.pattern) == (True, ("log alone", "B", "established"))
+    undecided = FirstRun("1", {"family": "H2", "also_ok": [], "certain": True}, {"error": "SeveralRuns"})
+    assert (undecided.is_right, undecided.pattern, undecided.confidence) == (False, (), None)

@@ -95,8 +95,8 @@ class FindingDoc(msgspec.Struct, frozen=True):
     """established (direct evidence, or two kinds of data agree), supported (one kind of data) or possible (a hint);
     null if it is not found."""
     confidence: float | None
-    """How often verdicts of this family with similar evidence were right on labeled cases, 0 to 1;
-    null if not computed."""
+    """How often verdicts with similar evidence were right on runs that were unseen when judged, 0 to 1; null if no
+    cause was found, and for consequences and warnings."""
     since: float | None
     """When it began, POSIX seconds; for a fault that may be there from the start, the start of the judged period. Null
     if not known."""

@@ -96,7 +96,7 @@ def confidence(finding: FindingDoc) -> str:
     text = certainty(finding)
     if not text or finding.confidence is None:
         return text
-    return f"{text} (verdicts like this one were right in {finding.confidence:.0%} of labeled cases)"
+    return f"{text} (right in {finding.confidence:.0%} of unseen runs like it)"
 
 
 def collect(doc: VerdictDoc) -> list[tuple[str, Sequence[str]]]:

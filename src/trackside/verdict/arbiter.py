@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from trackside.family import Family
 from trackside.finding import Certainty, Finding, Outcome
-from trackside.verdict import confidence
 
 LOG_SLACK_S = 1.0
 """Log lines about the same moment may differ in time by this much."""
@@ -33,7 +32,8 @@ class RankedFindings:
     warnings: tuple[Finding, ...]
     ruled_out: tuple[Finding, ...]
     unknown: tuple[Finding, ...]
-    pattern: str
+    rival_open: bool
+    """Whether a family that looks like the primary one was left undecided."""
 
 
 def arbitrate(findings: Sequence[Finding], families: Sequence[Family]) -> RankedFindings:
@@ -64,15 +64,13 @@ def arbitrate(findings: Sequence[Finding], families: Sequence[Family]) -> Ranked
     open_codes = {finding.family for finding in others_and_health if finding.outcome is Outcome.UNKNOWN} | {
         finding.family for finding in unrelated
     }
-    rival = bool(rivals.get(primary.family, frozenset()) & open_codes)
-    pattern = confidence.pattern(primary, consequences, rival)
     return RankedFindings(
-        primary=replace(primary, confidence=confidence.of(primary.family, pattern)),
+        primary=primary,
         consequences=consequences,
         warnings=warnings,
         ruled_out=tuple(finding for finding in others_and_health if finding.outcome is Outcome.ABSENT),
         unknown=tuple(finding for finding in others_and_health if finding.outcome is Outcome.UNKNOWN),
-        pattern=pattern,
+        rival_open=bool(rivals.get(primary.family, frozenset()) & open_codes),
     )
 
 

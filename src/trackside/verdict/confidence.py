@@ -1,27 +1,39 @@
-"""How often a verdict like this one is right: fitted on labeled cases, see docs/accuracy.md."""
+"""How often a verdict like this one was right on runs that were unseen when judged: see docs/accuracy.md."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from itertools import accumulate
 from typing import Any
 
+from trackside.evidence import Missing
+from trackside.facts.fact import Facts
+from trackside.facts.logs.ending import Ending
+from trackside.facts.logs.unread_errors import UnreadErrors
 from trackside.finding import Finding
 
 WEIGHT = 8.0
-"""Number of cases that the coarser record counts for when a finer one is shrunk toward it. Among 2, 4, 8 and 16, whose
-calibration errors differ by less than 0.01, this one does not make a family certain after a handful of cases."""
+"""Number of cases that the coarser record counts for when a finer one is shrunk toward it, so that no pattern is
+certain after a handful of cases."""
+MAX_CONFIDENCE = 0.99
+"""No verdict is certain, however good the record."""
+
+Pattern = tuple[str, ...]
+"""What a verdict rests on, from coarse to fine: kinds of data, group of the family, certainty, and so on. A pattern
+that ends earlier is the same, known less precisely."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrackRecord:
-    """Labeled cases: how many there are, and in how many the family was right."""
+    """Unseen runs: how many there are, and in how many the family was right. Simulated ones count in part."""
 
-    right: int = 0
-    all: int = 0
+    right: float = 0
+    all: float = 0
 
     def __add__(self, other: TrackRecord) -> TrackRecord:
         return TrackRecord(self.right + other.right, self.all + other.all)
@@ -29,49 +41,53 @@ class TrackRecord:
 
 @dataclass(frozen=True, slots=True)
 class Reliability:
-    """``cells``: the record of each family with each evidence pattern, on cases used in development. ``blind``: the
-    record of all families on unseen cases."""
+    """``prior``: the record of unseen runs of which only the total is known. ``records``: the records by pattern; each
+    includes those of all finer patterns."""
 
-    cells: Mapping[tuple[str, str], TrackRecord]
-    blind: TrackRecord
+    prior: TrackRecord
+    records: Mapping[Pattern, TrackRecord]
+
+    @classmethod
+    def of(cls, prior: TrackRecord, rows: Iterable[tuple[Pattern, TrackRecord]]) -> Reliability:
+        """Add up the rows under each coarser pattern."""
+        records: dict[Pattern, TrackRecord] = defaultdict(TrackRecord)
+        for pattern, record in rows:
+            for coarser in accumulate((level,) for level in pattern):
+                records[coarser] += record
+        return cls(prior, records)
 
     @classmethod
     def read(cls, data: Mapping[str, Any]) -> Reliability:
         """Parse the table of ``reliability.json``."""
-        cells = {(row["family"], row["pattern"]): TrackRecord(row["right"], row["all"]) for row in data["records"]}
-        return cls(cells, TrackRecord(data["blind"]["right"], data["blind"]["all"]))
+        rows = ((tuple(row["pattern"]), TrackRecord(row["right"], row["all"])) for row in data["records"])
+        return cls.of(TrackRecord(data["prior"]["right"], data["prior"]["all"]), rows)
 
-    def total(self, family: str | None = None, pattern: str | None = None) -> TrackRecord:
-        """The record of all cells of a family or a pattern."""
-        cells = (record for key, record in self.cells.items() if family in (None, key[0]) and pattern in (None, key[1]))
-        return sum(cells, TrackRecord())
-
-    def prior(self) -> float:
-        """The share right of all unseen cases, by Laplace's rule: the expectation for a family without a record."""
-        return (self.blind.right + 1) / (self.blind.all + 2)
-
-    def confidence(self, family: str, pattern: str) -> float:
-        """The record of this family with this pattern, shrunk toward the lower one of the family's record and the
-        pattern's; these are shrunk toward the prior. 0 to 1, two decimals."""
-        coarser = min(self._shrunk(record, self.prior()) for record in (self.total(family), self.total(None, pattern)))
-        return round(self._shrunk(self.cells.get((family, pattern), TrackRecord()), coarser), 2)
-
-    def _shrunk(self, record: TrackRecord, toward: float) -> float:
-        """The share right. Unseen cases are added in proportion, because the cases a tool was built on flatter it."""
-        built = self.total().all
-        part = record.all / built if built else 0.0
-        right = record.right + part * self.blind.right + WEIGHT * toward
-        return right / (record.all + part * self.blind.all + WEIGHT)
+    def confidence(self, pattern: Pattern) -> float:
+        """The share right of this pattern, shrunk toward that of each coarser one, and these toward the prior by
+        Laplace's rule. 0 to 0.99, two decimals."""
+        share = (self.prior.right + 1) / (self.prior.all + 2)
+        for coarser in accumulate((level,) for level in pattern):
+            record = self.records.get(coarser, TrackRecord())
+            share = (record.right + WEIGHT * share) / (record.all + WEIGHT)
+        return min(round(share, 2), MAX_CONFIDENCE)
 
 
-def pattern(primary: Finding, consequences: Sequence[Finding], rival_open: bool) -> str:
-    """The evidence pattern of a verdict: certainty, number of agreeing planes, open rivals."""
-    planes = set(primary.planes)
-    for finding in consequences:
-        planes.update(finding.planes)
-    agree = "two or more planes" if len(planes) > 1 else "one plane"
-    certainty = primary.certainty.value if primary.certainty is not None else "none"
-    return f"{certainty}, {agree}, {'rival open' if rival_open else 'no rival open'}"
+def evidence_pattern(primary: Finding, consequences: Sequence[Finding], rival_open: bool, facts: Facts) -> Pattern:
+    """What a verdict rests on. Empty if no cause was found: such a verdict claims nothing that could be right."""
+    if primary.role == "last_resort":
+        return ()
+    planes = set(primary.planes).union(*(finding.planes for finding in consequences))
+    ending, unread = facts.get(Ending), facts.get(UnreadErrors)
+    ended = not isinstance(ending, Missing) and (ending.completed or ending.abnormal or ending.ends)
+    return (
+        "several kinds of data" if len(planes) > 1 else f"{next(iter(planes), 'log')} alone",
+        primary.family[:1],
+        "none" if primary.certainty is None else primary.certainty.value,
+        "end seen" if ended else "end not seen",
+        "errors unread" if not isinstance(unread, Missing) and unread.rows else "no error unread",
+        "rival open" if rival_open else "no rival open",
+        "framework known" if facts.run.framework else "framework unknown",
+    )
 
 
 @cache
@@ -81,7 +97,6 @@ def table() -> Reliability:
     return Reliability.read(json.loads(text))
 
 
-@cache
-def of(family: str, evidence_pattern: str) -> float:
-    """Confidence of a verdict of this family with this pattern."""
-    return table().confidence(family, evidence_pattern)
+def confidence_of(pattern: Pattern) -> float | None:
+    """Confidence of a verdict with this pattern; None if it names no cause."""
+    return table().confidence(pattern) if pattern else None

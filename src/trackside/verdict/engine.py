@@ -18,6 +18,7 @@ from trackside.finding import Finding, Outcome, Progress, Verdict, unknown
 from trackside.model import Event, Input, Run
 from trackside.verdict import arbiter, plots
 from trackside.verdict.commands import fill_commands
+from trackside.verdict.confidence import confidence_of, evidence_pattern
 from trackside.verdict.cost import cost
 from trackside.verdict.partial_evidence import unknown_if_incomplete
 
@@ -69,9 +70,10 @@ def verdict_of(facts: Facts, inputs: Sequence[Input] = (), version: str = "") ->
     """The verdict on one run. ``inputs`` and ``version``: listed as its sources and its maker."""
     ranked = arbiter.arbitrate(judge_by(facts, families()), families())
     preflight = facts.get(Preflight)
+    pattern = evidence_pattern(ranked.primary, ranked.consequences, ranked.rival_open, facts)
     return Verdict(
         run=facts.run,
-        primary=fill_commands(ranked.primary, facts),
+        primary=replace(fill_commands(ranked.primary, facts), confidence=confidence_of(pattern)),
         consequences=tuple(fill_commands(finding, facts) for finding in ranked.consequences),
         warnings=tuple(fill_commands(finding, facts) for finding in ranked.warnings),
         ruled_out=ranked.ruled_out,
@@ -82,7 +84,7 @@ def verdict_of(facts: Facts, inputs: Sequence[Input] = (), version: str = "") ->
         curves=plots.curves(facts.store, ranked.primary),
         inputs=tuple(inputs),
         version=version,
-        pattern=ranked.pattern,
+        pattern=pattern,
     )
 
 

@@ -58,7 +58,8 @@ class ArchivedRun(msgspec.Struct, frozen=True, kw_only=True):
     certainty: str | None
     """established, supported or possible."""
     confidence: float | None
-    """How often verdicts of this family with similar evidence were right on labeled cases, 0 to 1."""
+    """How often verdicts with similar evidence were right on runs that were unseen when judged, 0 to 1; null if no
+    cause was found."""
 
 
 class ArchivedVerdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,7 +84,8 @@ class ArchivedVerdict(msgspec.Struct, frozen=True, kw_only=True):
     certainty: str | None
     """established, supported or possible; null if no family was found."""
     confidence: float | None
-    """How often verdicts of this family with similar evidence were right on labeled cases, 0 to 1."""
+    """How often verdicts with similar evidence were right on runs that were unseen when judged, 0 to 1; null if no
+    cause was found."""
     digest: str
     """SHA-256 of the document, in hexadecimal."""
     bytes: int
