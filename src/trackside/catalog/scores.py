@@ -50,7 +50,7 @@ _SPLIT = re.compile(r"(?<=[a-z])(?=[A-Z][a-z])|(?<=[A-Z])(?=[A-Z][a-z]{2})|[^A-Z
 _NOT_MEASURED = frozenset(
     "best max min maximum minimum lowest highest previous prev last target threshold thresh goal baseline expected required chance random"
     " weight coef coeff scale time patience delta std var count num number loss gain drop change improvement metric monitor early counter"
-    " model initial init old gap diff difference".split()
+    " model initial init old cache key id ids size memory disk speed fps gap diff difference".split()
 )
 """Words that make it another figure: a record so far, a setting, a difference."""
 

@@ -33,13 +33,16 @@ _COUNTED_HINTS = (" for ", " at ", " after ", " of ", " in ", " on ")
 
 
 class NamedFigure(NamedTuple):
-    """A name, its number and what stands behind it; ``thousands`` if it was rounded to K, M or G."""
+    """A name, its number and what stands behind it."""
 
     name: str
     value: float
     of: str | None
     unit: str | None
     thousands: bool
+    """Whether it was rounded to K, M or G."""
+    fractional: bool
+    """Whether it is printed with decimals or a percent sign."""
 
 
 @dataclass(slots=True)
@@ -87,14 +90,17 @@ def named_figures(text: str) -> Iterator[NamedFigure]:
     for match in _PAIR.finditer(text):
         value = number(match["value"])
         if value is not None:
-            yield NamedFigure(match["key"], value, match["of"], match["unit"], match["thousands"] is not None)
+            fractional = "." in match["value"] or text[match.end() : match.end() + 2].strip() == "%"
+            yield NamedFigure(
+                match["key"], value, match["of"], match["unit"], match["thousands"] is not None, fractional
+            )
 
 
 def line_figures(text: str) -> LineFigures:
     """The figures of a text that are fields of ``progress``."""
     figures = LineFigures()
     losses: list[tuple[int, float]] = []
-    for name, value, of, unit, thousands in named_figures(text):
+    for name, value, of, unit, thousands, _ in named_figures(text):
         meaning = field_meaning(name)
         if meaning is None:
             continue

@@ -50,8 +50,12 @@ _SECONDS = frozenset(("data_time_s", "compute_time_s", "comm_time_s", "step_time
 _OTHER = re.compile(
     r"^\s{0,8}(?:\w{1,40}\.){0,8}[A-Z]\w{1,60}(?:Error|Exception): |%\||\bwandb: |it/s\b|s/it\b|:::MLLOG|Namespace\(|Arg(?:ument)?s\(|[Cc]onfig\w*\(|^\s*File \"|Traceback|train loss [^,]{1,30}, val loss "
     r"|'eval_|'train_runtime'|validation loss at |\| valid \||/step - "
-    r"|\b(?:[Bb]est|BEST|[Ff]inal(?!,)|[Ss]av(?:ed|ing)|SAVE|[Ll]owest|[Mm]inimum|improved|[Ee]arly ?[Ss]topp\w*|[Ss]ummary)\b"
 )
+_REMARK = re.compile(
+    r"\b(?:[Bb]est|BEST|[Ff]inal(?!,)|[Ss]av(?:ed|ing)|SAVE|[Ll]owest|[Mm]inimum|improved|[Ee]arly ?[Ss]topp\w*|[Ss]ummary)\b"
+)
+"""Words of a remark: behind the figures of a step it is cut off; a loss behind it is none of a step."""
+_LOSS_BEFORE = re.compile(rf"[lL](?:oss|OSS)[^\n]{{0,24}}?{NUMBER}")
 _NOT_TRAINING = re.compile(
     r"\b(?:val(?:id|idation|idating)?|eval(?:uat(?:ion|ing|ed))?)\b|(?:^|[|\]\[>(:-])\s{0,4}(?:test(?:ing)?|dev)\b",
     re.IGNORECASE,
@@ -67,6 +71,12 @@ _NOT_TRAINING_HINTS = ("val", "eval", "test", "dev")
 cheaper."""
 _LOSS = re.compile(r"(?P<opening>[^\d\n]{0,60}?[lL](?:oss|OSS)[\w]{0,20})['\"]?\s{0,3}[:=]")
 """A loss at the start of a line, behind words without a number."""
+_OTHER_SPLIT = re.compile(
+    r"^\W{0,12}(?:(?:start|running|begin)\w*\W{1,3})?(?:dev|te?st|val|valid|validat\w+|eval|evaluat\w+|test\w*)\b(?!.{0,40}\d\.\d)",
+    re.IGNORECASE,
+)
+"""The heading of an evaluation, without a figure."""
+MAX_SPLIT_LINES = 6
 MIN_ALIKE = 3
 """Lines that begin alike from which their losses are logged steps although no line says of which."""
 MAX_OPENINGS = 40
@@ -78,49 +88,16 @@ PARSER = Parser(
 )
 
 
-@PARSER.pattern(
-    rb"(?:epoch|iter|step|update|round|batch|episode)[a-z]{0,6}[^\n\r0-9]{0,6}[0-9]",
-    safety="A position is done when the next one is printed; the points count only if the log prints no loss.",
-    matches=(
-        "Epoch 499 out of 500\nEpoch 500 out of 500",
-        "Training epoch: 55\nTraining epoch: 56",
-        "Train: epoch 006 took 00:05:09\nTrain: epoch 007 took 00:05:15",
-        "Finished epoch 006  in 00: 06: 19\nFinished epoch 007  in 00: 06: 24",
-        "('Epoch: ', 4)\n('Epoch: ', 5)",
-    ),
-    avoids=(
-        "iter = 21580",
-        "Training epoch: 55",
-        "Eval epoch: 55\nEval epoch: 56",
-        "max epoch: 100\nwarmup epoch: 5",
-        "load weights of epoch 7\nload weights of epoch 8",
-    ),
-    caseless=True,
-)
-def _position_line(line: Line) -> Event | None:
-    done = remember_position(line)
-    if done is None or done.rounds:
-        return None
-    position = done.of_record
-    event = line.event(
-        "progress",
-        step=position.step,
-        epoch=position.epoch,
-        epoch_steps=position.epoch_steps,
-        total_steps=position.total,
-        framework="custom",
-    )
-    return replace(event, parser=PARSER.fallback_id)
-
-
 PARSER.pattern(
-    rb"(?:step|iter|iteration|epoch)[\"']?(?:[,;\t]|  )[^\n\r]{0,200}(?:loss|cost|total)",
+    rb"(?:(?:step|iter|iteration|epoch)[\"']?(?:[,;\t]|  )[^\n\r]{0,200}(?:loss|cost|total)|loss(?:[,;\t]|  )[^\n\r]{0,300}(?:step|iter|epoch))",
     safety="A header whose rows below hold figures in as many columns.",
     matches=(
         "step,loss,lr\n1,6.31,0.001\n2,5.90,0.001",
         "epoch     train_loss  valid_loss  accuracy\n0         0.512300    0.401200    0.910000",
         "Step\tTraining Loss\n10\t1.8123\n20\t1.5012",
         "12:44:48 [INFO]:    Epoch       Batch       box        id     total\n12:44:55 [INFO]:    14/29       40/165    0.0119   5.81       -11",
+        "class_loss    disc_loss     env0_in_acc   epoch         step          step_time    \n"
+        "0.6594799161  1.1082708836  0.8270022883  0.0000000000  300           1.7996511861 ",
         "dset  epoch      mcost      mtime\ntrn   94        4.3732   792.4505\ndev   94        1.5318    48.2489",
     ),
     avoids=("step,loss,lr are logged to a file", "Epoch  loss  total\nsaved the table above\n"),
@@ -193,11 +170,13 @@ def _json(line: Line) -> Iterator[Event]:
 
 
 @PARSER.pattern(
-    rb"(?:epoch|iter|step)[^\n\r]{1,120}[ \t](?:cost|total)[=:, ]{1,4}-?[0-9]",
+    rb"(?:(?:epoch|iter|step)[^\n\r]{1,120}[ \t](?:cost|total|cross_entropy)|train(?:ing)?[ _]cost)[=:, ]{1,4}-?[0-9]",
     safety="A cost that is time has a unit or another name; a total is a loss only if it has a fraction.",
     matches=(
         "Pre-training layer final, epoch 85, cost  0.238637797038",
         "[epoch: 51/200, iter: 75/177] total: 0.669316 ",
+        "Epoch: [0][ 10/100]\tTime 11.808 (11.953)\trecon 1.691 (1.417)\tcross_entropy 29.317 (29.780)\tad 35.081 (38.163)",
+        "global step 1400 learning rate 0.1000\n  train perplexity 15.72\n  train cost 2.7552474976",
     ),
     avoids=("epoch 3, time cost: 2.68s", "epoch 3 cost 12.4 s", "step 10, total: 5000"),
     caseless=True,
@@ -224,6 +203,8 @@ def _json(line: Line) -> Iterator[Event]:
         "step    7/19560 | loss 10.913 (+nanz)| norm 15.21 (+nanz)| lr 6.0e-06 | 850.4 ms",
         "iteration:  4875/500000   0% | elapsed time: 19:29:30 | per_token_loss: 3.3900 | lr: 9.9E-06 | z_loss: 26.2",
         "Epoch 3 - val_loss: 0.412",
+        "Ep 1: Loss:2.9429 | P:0.31 F1:0.45  New Best!",
+        "iter 10000 || Loss: 3.7949 || Saving state, iter: 10000",
         "iter = 21580\n\tloss = 0.484435, accuracy (cur) = 0.781250",
         "[03.24.23|14:21:45] Training epoch: 55\n[03.24.23|14:22:06] \tmean_loss: 1.0710372626781464",
         "num of updates: 26000\nret loss: 0.98657\naction loss: 0.03781",
@@ -275,8 +256,14 @@ def _read(line: Line, text: str) -> list[Event] | None:
             text = _BAR.sub("", text)
     text = position_first(text)
     lowered = text.lower()
-    if any(hint in lowered for hint in _OTHER_HINTS) and _OTHER.search(text):
-        return None
+    if any(hint in lowered for hint in _OTHER_HINTS):
+        if (remark := _REMARK.search(text)) is not None:
+            text = text[: remark.start()]
+            if _LOSS_BEFORE.search(text) is None:
+                return None
+            lowered = text.lower()
+        if _OTHER.search(text):
+            return None
     figures = line_figures(text)
     if "loss" not in figures.values and "eval_loss" not in figures.values:
         return None
@@ -292,7 +279,7 @@ def _read(line: Line, text: str) -> list[Event] | None:
             return None
         if above is None:
             return None if not_training or "loss" not in figures.values else _unpositioned(line, figures)
-        position, not_training = above.of_record, not_training or above.evaluates
+        position, not_training = above.of_record, not_training or above.evaluates or _evaluates_above(line, above.line)
         notes["below"] = notes.get("below", 0) + 1
     elif "loss" in figures.values and not not_training:
         line.notes(PARSER.id)["positioned"] = line.notes(PARSER.id).get("positioned", 0) + 1
@@ -314,6 +301,12 @@ def _read(line: Line, text: str) -> list[Event] | None:
     if "loss" in figures.values and not not_training and _is_first_name(line, figures, position):
         events.append(_progress(line, figures, position))
     return events or None
+
+
+def _evaluates_above(line: Line, position_line: int) -> bool:
+    """Whether one of the lines between the position and this line begins with the name of another split."""
+    lines = (other.text for other in line.preceding(MAX_SPLIT_LINES) if other.number > position_line)
+    return any(_OTHER_SPLIT.match(text) for text in lines)
 
 
 def _without_epoch_length(position: LinePosition, figures: LineFigures) -> LinePosition:
@@ -352,6 +345,11 @@ def _unpositioned(line: Line, figures: LineFigures) -> list[Event] | None:
     return waiting
 
 
+def has_trained(line: Line) -> bool:
+    """Whether a loss or score of a training without a framework was printed above."""
+    return bool(line.notes(f"{PARSER.id} {line.label}") or line.notes("scores"))
+
+
 def _is_first_name(line: Line, figures: LineFigures, position: LinePosition) -> bool:
     """Whether no loss with a more specific name was printed for the same step and epoch: ``Train Loss`` before ``True
     Loss``."""
@@ -361,3 +359,38 @@ def _is_first_name(line: Line, figures: LineFigures, position: LinePosition) -> 
         return False
     notes.update(position=place, rank=rank)
     return True
+
+
+@PARSER.pattern(
+    rb"(?:epoch|iter|step|update|round|batch|episode)[a-z]{0,6}[^\n\r0-9]{0,6}[0-9]",
+    safety="A position is done when the next one is printed; the points count only if the log prints no loss.",
+    matches=(
+        "Epoch 499 out of 500\nEpoch 500 out of 500",
+        "Training epoch: 55\nTraining epoch: 56",
+        "Train: epoch 006 took 00:05:09\nTrain: epoch 007 took 00:05:15",
+        "Finished epoch 006  in 00: 06: 19\nFinished epoch 007  in 00: 06: 24",
+        "('Epoch: ', 4)\n('Epoch: ', 5)",
+    ),
+    avoids=(
+        "iter = 21580",
+        "Training epoch: 55",
+        "Eval epoch: 55\nEval epoch: 56",
+        "max epoch: 100\nwarmup epoch: 5",
+        "load weights of epoch 7\nload weights of epoch 8",
+    ),
+    caseless=True,
+)
+def _position_line(line: Line) -> Event | None:
+    done = remember_position(line)
+    if done is None or done.rounds:
+        return None
+    position = done.of_record
+    event = line.event(
+        "progress",
+        step=position.step,
+        epoch=position.epoch,
+        epoch_steps=position.epoch_steps,
+        total_steps=position.total,
+        framework="custom",
+    )
+    return replace(event, parser=PARSER.fallback_id)

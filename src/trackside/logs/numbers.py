@@ -56,7 +56,7 @@ _NAMES: dict[str, str] = {
     " masked_lm_loss policy_loss actor_loss loss_policy_avg pg_loss loss_policy sft_loss dpo_loss train_cost mean_cost mcost cost",
     "step": "global_step global_step_max_steps num_updates current_steps current_step train_step training_step optimizer_step optim_step"
     " num_opt_steps step steps iteration iterations iter iters itr it update updates batch_idx batch minibatch"
-    " n_iter niter iter_num step_num iteration_num batch_num batch_id nbatch total_timesteps num_timesteps timesteps timestep count",
+    " n_iter niter iter_num step_num iteration_num batch_num batch_id nbatch total_timesteps num_timesteps timesteps timestep count sample",
     "epoch": "epoch epochs epch ep current_epoch num_epochs round episode",
     "lr": "lr learning_rate train_lr current_lr step_lr last_lr base_lr lr_0",
     "grad_norm": "grad_norm gradnorm gnorm gradient_norm total_norm global_grad_norm grad_norm_total norm",

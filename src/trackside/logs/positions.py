@@ -35,7 +35,7 @@ _EPOCH_NAMED = re.compile(
 )
 """An epoch behind other words: ``Finished epoch 7 in 00:06:19``. It counts only where the number grows by one."""
 _BAR_OR_LOSS = re.compile(
-    r"loss|\d%\||it/s|s/it|[\w.]\.py\b|\bsav(?:ed|ing)\b|\bbest\b|checkpoint|\b(?:re)?load|\bresum", re.IGNORECASE
+    r"loss|(?<!time )\bcost\b(?! time)|\d%\||it/s|s/it|[\w.]\.py\b|\bsav(?:ed|ing)\b|\bbest\b|checkpoint|\b(?:re)?load|\bresum", re.IGNORECASE
 )
 _NOT_TRAINING = re.compile(r"\b(?:eval\w*|val(?:id\w*)?|test\w*|dev)\b", re.IGNORECASE)
 

@@ -23,12 +23,12 @@ MAX_TEXT_CHARS = 1_000
 """A longer line is a dump."""
 MAX_SCORES = 4
 """Scores of one line that are read."""
-MIN_DECIMALS = re.compile(r"\d[.,]\d|\d ?%|\b(?:nan|NaN)\b|[Rr]eward|[Rr]eturn")
-"""Scores have decimals or a percent sign; counts of steps and rewards in games have none."""
-
+_WHOLE = re.compile(r"reward|return|score", re.IGNORECASE)
+"""Scores that may be whole numbers; others have decimals or a percent sign."""
+_BAR = re.compile(r"%\|[^|]{0,200}\|\s{0,9}\d{1,12}/\d{1,12} \[[^\]]{0,300}\]")
 _OTHER = re.compile(
     r"\b(?:[Bb]est|BEST|improved|[Ll]owest|[Hh]ighest|[Tt]arget|[Mm]ax(?:imum)?|patience|[Ss]av(?:ed|ing)|Trial)\b|[Ee]arly ?[Ss]top|Namespace\(|[Cc]onfig|Args|^\s*File \"|Traceback"
-    r"|^\s*(?:def|return|import|assert|print|raise)\b|\bwandb: "
+    r"|\bImages\b|^\s*(?:def|return|import|assert|print|raise)\b|\bwandb: "
 )
 _SPLIT_NAME = re.compile(r"^\W{0,12}(train\w*|val\w*|test\w*|dev|eval\w*)\b\W{1,4}", re.IGNORECASE)
 """The split at the start of a line, which qualifies all names on it: ``[Valid]: Recall: 0.01``."""
@@ -62,26 +62,34 @@ PARSER = Parser("scores", "scores of training loops", "framework", generic=True,
         "error 404: not found",
         "    return 0.5 * accuracy",
         "map: 12 files",
+        "Map:  10%|█         | 1000/10000 [00:01<00:09, 980 examples/s]",
+        "   Class   Images   Labels    P    R   mAP@.5  mAP@.5:.95: 100% 12/12 [00:01<00:00]",
         "Trial 3 finished with value: 0.94, accuracy: 0.94",
     ),
     caseless=True,
 )
 def _scores(line: Line) -> Iterator[Event]:
     text = line.text
-    if len(text) > MAX_TEXT_CHARS or MIN_DECIMALS.search(text) is None:
+    if len(text) > MAX_TEXT_CHARS:
         return
+    if "%|" in text and "100%|" not in text:  # of a bar only the last drawing counts, and what another print added
+        bar = _BAR.search(text)
+        text = "" if bar is None else text[bar.end() :]
     text = position_first(text)
     split = _SPLIT_NAME.match(text)
     if _OTHER.search(text) and "best_" not in text:
         return
     place: LinePosition | None = None
     count = 0
-    for name, value, _, _, thousands in named_figures(text):
+    for name, value, _, _, thousands, fractional in named_figures(text):
         if thousands or not math.isfinite(value) or score_direction(name) is None:
+            continue
+        if not fractional and not _WHOLE.search(name):
             continue
         place = place or _place(line, text)
         words = f"{split[1]} {name}" if split is not None and not _NAMES_SPLIT.search(name) else name
         yield line.event("score", step=place.step, epoch=place.epoch, metric=words, value=value)
+        line.notes(PARSER.id)["seen"] = True
         count += 1
         if count == MAX_SCORES:
             return

@@ -59,7 +59,7 @@ def _progress(line: Line) -> Event | None:
     if bar is None or bar.evaluates or "loss" not in bar.figures:
         return None
     notes = line.notes(f"{ID} {line.label}")
-    if _EPOCHS.fullmatch(bar.description):
+    if bar.total is not None and _EPOCHS.fullmatch(bar.description):
         return _in_epoch(line, bar, notes)
     if bar.count == 0:
         # a bar that shows a figure at count 0 is updated before the step is counted
