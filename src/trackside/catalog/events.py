@@ -142,6 +142,10 @@ EVENTS: Mapping[str, EventKind] = {
         "one evaluation",
         {"step": "step", "epoch": "epoch", "metric": "name as printed", "value": "value", "loss": "eval loss"},
     ),
+    "score": EventKind(
+        "a score of the model at some point of training, in a line that prints no training loss",
+        {"step": "step", "epoch": "epoch", "metric": "name as printed, with the split", "value": "value"},
+    ),
     "program_start": EventKind("a launcher's banner before a program starts", {}),
     "earlier_outcome": EventKind(
         "how an earlier program in the same file failed or ended", {"kind": "the kind of event that it was"}

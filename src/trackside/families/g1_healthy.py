@@ -51,6 +51,7 @@ from trackside.facts.logs.unread_errors import UnreadErrors
 from trackside.facts.training.evaluations import Evaluations
 from trackside.facts.training.learning import Trajectory
 from trackside.facts.training.loss_curve import LossCurve
+from trackside.facts.training.scores import Scores
 from trackside.family import Family
 from trackside.finding import Action, Certainty, Claim, Finding, Sentence, absent, action, present
 from trackside.model import Run
@@ -67,6 +68,15 @@ HEADLINES = {
 }
 EVALUATION_LOSS_FELL = Sentence(
     "no fault found; the evaluation loss fell", running="no fault so far; the evaluation loss falls"
+)
+SCORE_IMPROVED = Sentence(
+    "no fault found; no training loss is printed, but {metric} improved",
+    running="no fault so far; no training loss is printed, but {metric} improves",
+)
+SCORE_IMPROVED_TOO = Sentence("no fault found; {metric} improved", running="no fault so far; {metric} improves")
+NO_TRAINING_LOSS = Sentence(
+    "no training loss is printed: {count} of {metric} show how it learned",
+    running="no training loss is printed: {count} of {metric} show how it learns",
 )
 NO_FAULT_IN_LOG = Sentence(
     "no fault found in the {steps} that the log shows; the loss fell",
@@ -139,20 +149,41 @@ class Limits:
 
 @dataclass(frozen=True)
 class Learning:
-    """Training loss and evaluation loss."""
+    """Training loss, evaluation loss and scores."""
 
     loss: LossCurve | None
     evaluations: Evaluations
+    scores: Scores
 
     @property
     def readable(self) -> bool:
         """Whether any learning progress could be read."""
-        return (self.loss is not None and bool(self.loss.curve.points)) or bool(self.evaluations.losses)
+        points = self.loss is not None and bool(self.loss.curve.points)
+        return points or bool(self.evaluations.losses or self.scores.series)
 
     @property
     def learned(self) -> bool:
         """Whether there is enough data to judge the learning."""
-        return self.evaluations.fell or (self.loss is not None and len(self.loss.curve.finite) > 1)
+        has_losses = self.loss is not None and len(self.loss.curve.finite) > 1
+        return self.evaluations.fell or has_losses or self.scores.improved
+
+    @property
+    def right_way(self) -> bool:
+        """Whether learning went the right way: a loss fell, or a score improved while no loss rose."""
+        curve = None if self.loss is None else self.loss.curve
+        rose = curve is not None and curve.level_has_meaning and curve.rose
+        return self.loss_fell or self.evaluations.fell or (self.scores.improved and not rose)
+
+    @property
+    def only_scores(self) -> bool:
+        """Whether scores are all that shows learning."""
+        has_loss = self.loss is not None and bool(self.loss.curve.finite)
+        return bool(self.scores.series) and not has_loss and not self.evaluations.losses
+
+    @property
+    def score_values(self) -> int:
+        """Values of the score that shows learning best."""
+        return 0 if self.scores.best is None else len(self.scores.best.rows)
 
     @property
     def loss_fell(self) -> bool:
@@ -173,7 +204,7 @@ class RunEnding:
 
 
 def judge(
-    run: Run, ending: Ending, work: GpuWork, evaluations: Evaluations, exceptions: Exceptions,
+    run: Run, ending: Ending, work: GpuWork, evaluations: Evaluations, scores: Scores, exceptions: Exceptions,
     trajectory: Maybe[Trajectory], loss: Maybe[LossCurve], unread: UnreadErrors, limits: Limits,
 ) -> Finding | Missing:  # fmt: skip
     """Completed, or at least without a fault as far as the log goes; then GPU and loss evidence."""
@@ -188,7 +219,7 @@ def judge(
         return absent(raised)
     if work.contradiction is not None:
         return absent(work.contradiction)
-    learning = Learning(or_none(loss), evaluations)
+    learning = Learning(or_none(loss), evaluations, scores)
     if not learning.readable and end.good is None:
         return Missing("neither the end of the run nor its progress can be read")
     variant = "slow" if work.slow else "healthy"
@@ -213,6 +244,9 @@ def _headline(end: RunEnding, learning: Learning, variant: str, training: Trajec
     if end.bad is not None:
         return UNCLEAN_EXIT()
     if variant == "healthy" and not (learning.loss_fell or learning.evaluations.fell):
+        if learning.right_way and learning.scores.best is not None:
+            sentence = SCORE_IMPROVED if learning.only_scores else SCORE_IMPROVED_TOO
+            return sentence(metric=learning.scores.best.name)
         curve = None if learning.loss is None else learning.loss.curve
         if curve is None or not curve.level_has_meaning:
             return LOSS_WITHOUT_MEANING()
@@ -266,7 +300,9 @@ def _certainty(
     clean hardware."""
     complete = training is not None and training.is_complete
     is_ended = end.good is not None or (complete and end.bad is None)
-    if not is_ended or unread.rows or not (learning.loss_fell or learning.evaluations.fell):
+    if not is_ended or unread.rows or not learning.right_way:
+        return Certainty.POSSIBLE
+    if learning.only_scores and learning.score_values < limits.min_losses:
         return Certainty.POSSIBLE
     fell_enough = (
         learning.loss_fell and learning.loss is not None and len(learning.loss.curve.finite) >= limits.min_losses
@@ -287,8 +323,10 @@ def _shows(end: RunEnding, learning: Learning, work: GpuWork, training: Trajecto
             STEPS_DONE(steps=training.done) if planned is None else STEPS_DONE_OF(done=training.done, planned=planned)
         )
     loss, evaluated = learning.loss, learning.evaluations.claims
-    if loss is not None and (loss.curve.finite or (training is not None and not evaluated)):
+    if loss is not None and (loss.curve.finite or (training is not None and not evaluated and not learning.only_scores)):
         shows += loss.claims
+    if not (learning.loss_fell or learning.evaluations.fell):
+        evaluated = (*evaluated, *learning.scores.claims)
     work_done = [*([work.unused] if work.unused is not None else []), *work.claims]
     return [*shows, *evaluated, *work.unclean, *work_done, *work.clean]
 
@@ -296,6 +334,9 @@ def _shows(end: RunEnding, learning: Learning, work: GpuWork, training: Trajecto
 def _open_questions(end: RunEnding, learning: Learning, work: GpuWork, training: Trajectory | None) -> list[Claim]:
     """What was not measured or not seen."""
     claims = [] if learning.learned else [LEARNING_UNKNOWN()]
+    if learning.only_scores and learning.scores.best is not None:
+        best = learning.scores.best
+        claims.append(NO_TRAINING_LOSS(count=best.count, metric=best.name))
     claims += [] if end.good is not None or end.aborted is not None else [END_UNKNOWN()]
     claims += work.open_questions if work.measured else [HARDWARE_UNKNOWN()]
     planned, done = (None, None) if training is None else (training.planned, training.done)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from trackside.logs.generic_steps import has_trained
 from trackside.logs.line import Line
 from trackside.logs.numbers import number, whole_number
 from trackside.logs.pattern import Parser
@@ -16,7 +17,11 @@ _END = re.compile(
     r"(?:complete|completed|finished|done|ended)\b(?! (?:epoch|step|iter))"
     r"|(?:finished|completed|done(?: with)?) (?:model |the )?training\b(?! (?:epoch|step|batch|set|data|model|image))"
     r"|(?:finished|completed)(?: all)?(?: after)? [\d,]{1,15} (?:training )?(?:steps|iterations|iters|epochs|updates)\b"
-    r"|(?:total )?training (?:time|took)\b(?: was)?[: ]{1,3}\d"
+    r"|\d{1,6} epochs completed in \d"
+    r"|(?:hyper-?parameter |model )?optimi[sz]ation (?:is )?(?:complete|completed|finished)\b"
+    r"|all \d{0,6} ?(?:epochs|folds|trials|runs|seeds|experiments) (?:are )?(?:complete|completed|finished|done)\b"
+    r"|(?:early[ -]?stopping|early stop|stopping early)(?: (?:was |is )?(?:triggered|activated|reached|condition (?:met|reached)))?(?: (?:at|after|in|on) (?:epoch|step|iteration) ?#?\d{1,9}| early)?\s?[.!]{0,3}\s*$"
+    r"|total (?:running|run|elapsed) time[: ]{1,3}\d|(?:total )?training (?:time|took)\b(?: was)?[: ]{1,3}\d"
     r"|reached (?:max[_ ]steps|max[_ ]iter\w*|the (?:last|final) step)\b)",
     re.IGNORECASE,
 )
@@ -24,6 +29,13 @@ _NOT = re.compile(
     r"\b(?:not|n't|never|if|when|until|before|will|would|should|once|unless|epoch \d+ (?:training|finished))\b|\?|%\|",
     re.IGNORECASE,
 )
+_DONE = re.compile(
+    r"[\W\d]{0,60}(?:INFO\W{1,4}|[\w.]{1,40} - INFO - )?(?:all |we are |everything |job |script )?(?:is )?(?:done|finished?|completed?)(?: successfully)?\W{0,60}$",
+    re.IGNORECASE,
+)
+_EPILOGUE = re.compile(r"\s*(?:real|user|sys)\s+\d|\W+$|\w{3} \w{3} {1,2}\d{1,2} [\d:]{8}|\d{4}-\d\d-\d\d[T ][\d:.]{8,}\S*\s*$")
+"""Lines that a shell prints behind the job's own last one: times and dates."""
+MAX_EPILOGUE_LINES = 8
 _START = re.compile(
     _BEGIN
     + r"(?:start(?:ing|ed)?|begin(?:ning)?|entering) (?:the )?(?:\w+ )?training(?: loop)?\b(?! (?:data|set|config))",
@@ -46,7 +58,8 @@ PARSER = Parser("lifecycle", "start and end of training", "framework")
 
 @PARSER.pattern(
     rb"(?:train(?:ing)? [a-z ]{0,30}(?:complete|finished|done|ended)|(?:finish|complet)ed [a-z ]{0,20}train|done [a-z ]{0,20}train|"
-    rb"(?:finished|completed) [a-z ]{0,12}[0-9,]{1,12} (?:training )?(?:step|iter|epoch|update)|training (?:time|took)|reached (?:max|the ))",
+    rb"(?:finished|completed) [a-z ]{0,12}[0-9,]{1,12} (?:training )?(?:step|iter|epoch|update)|(?:training|running|run|elapsed) (?:time|took)|reached (?:max|the )|"
+    rb"epochs completed in|optimi[sz]ation (?:is )?(?:complete|finished)|all [0-9]{0,6} ?(?:epochs|folds|trials|runs|seeds|experiments) [a-z ]{0,4}(?:complete|finished|done)|early[ -]?stop|stopping early)",
     safety="A bare 'done' may end anything; conditions, questions and the end of one epoch are not the end of "
     "training.",
     matches=(
@@ -55,12 +68,22 @@ PARSER = Parser("lifecycle", "start and end of training", "framework")
         "Training complete!",
         "Training time 1:02:03",
         "Finished training in 812.4 seconds",
+        "6 epochs completed in 2.309 hours.",
+        "OPTIMIZATION COMPLETE",
+        "INFO:root:Early stopping at epoch 8",
+        "Early stopping triggered!",
+        "All 5 folds finished",
+        "Total running time:  7:20:14.828826",
     ),
     avoids=(
         "done",
         "training is not finished",
         "Will stop when training is complete",
         "Finished training epoch 3",
+        "EarlyStopping counter: 3 out of 20",
+        "early stopping patience: 5",
+        "Use early stopping",
+        "Will run all 5 folds",
     ),
     caseless=True,
 )
@@ -72,6 +95,24 @@ def _end(line: Line) -> Event | None:
     return line.event(
         "training_end", status="success", steps=whole_number(steps[1]) if steps else None, seconds=_duration(text)
     )
+
+
+@PARSER.pattern(
+    rb"(?:done|finish|complete)",
+    safety="A bare 'done' may end anything: only the log's last line, below figures of a training.",
+    matches=(
+        "Epoch 3, loss 0.41\n########## Done! ##########",
+        "Epoch 3: val accuracy: 0.91\nEpoch 4: val accuracy: 0.92\nAll done.\n\nreal\t5m3.2s\nuser\t4m1.0s\nsys\t0m2.1s",
+    ),
+    avoids=("Done!", "Epoch 3, loss 0.41\nDone!\nEpoch 4, loss 0.39", "Epoch 3, loss 0.41\nDone!\nKilled"),
+    caseless=True,
+)
+def _last_word(line: Line) -> Event | None:
+    if len(line.text) > 160 or _DONE.match(line.text) is None or not has_trained(line):
+        return None
+    if any(other.text.strip() and not _EPILOGUE.match(other.text) for other in line.following(MAX_EPILOGUE_LINES)):
+        return None
+    return line.event("training_end", status="success")
 
 
 def _duration(text: str) -> float | None:

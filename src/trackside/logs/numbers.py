@@ -49,15 +49,15 @@ def figure(value: object) -> float | None:
 
 
 _NAMES: dict[str, str] = {
-    "loss": "loss train_loss training_loss loss_train train_loss_step train_loss_iter lm_loss loss_lm reduced_train_loss"
+    "loss": "loss train_loss training_loss loss_train all_loss train_loss_step train_loss_iter lm_loss loss_lm reduced_train_loss"
     " total_loss loss_total train_total_loss step_loss loss_step batch_loss loss_batch train_batch_loss avg_loss loss_avg"
     " average_loss mean_loss loss_mean train_avg_loss global_avg_loss train_loss_epoch running_loss smoothed_loss loss_ema"
     " per_token_loss token_loss nll_loss loss_nll ce_loss loss_ce cross_entropy_loss cross_entropy mlm_loss"
     " masked_lm_loss policy_loss actor_loss loss_policy_avg pg_loss loss_policy sft_loss dpo_loss train_cost mean_cost mcost cost",
     "step": "global_step global_step_max_steps num_updates current_steps current_step train_step training_step optimizer_step optim_step"
     " num_opt_steps step steps iteration iterations iter iters itr it update updates batch_idx batch minibatch"
-    " total_timesteps num_timesteps timesteps timestep",
-    "epoch": "epoch epochs ep current_epoch num_epochs",
+    " n_iter niter iter_num step_num iteration_num batch_num batch_id nbatch total_timesteps num_timesteps timesteps timestep count sample",
+    "epoch": "epoch epochs epch ep current_epoch num_epochs round episode",
     "lr": "lr learning_rate train_lr current_lr step_lr last_lr base_lr lr_0",
     "grad_norm": "grad_norm gradnorm gnorm gradient_norm total_norm global_grad_norm grad_norm_total norm",
     "total_steps": "total_steps max_steps total total_iters max_iters",
@@ -85,6 +85,14 @@ _NOT_LOSS = frozenset(
         "type",
         "coef",
         "coeff",
+        "gamma",
+        "beta",
+        "delta",
+        "eps",
+        "margin",
+        "factor",
+        "reduction",
+        "name",
         "alpha",
         "fn",
         "func",
@@ -102,6 +110,10 @@ _SIDE_WORDS = (
     " value vf critic entropy q td distill recon vq commit grad contrastive mtp rec perceptual adv"
 )
 _SIDE = frozenset(_SIDE_WORDS.split())
+_PLAIN = frozenset("info debug train training the a current average avg mean batch step iter iteration epoch log logging stats".split())
+"""Words before the name of a loss that do not make it another loss."""
+_QUALIFIED_RANK = 40
+"""Added for other words: ``Train L1 Loss`` after ``Train Loss``."""
 
 
 @lru_cache(maxsize=4096)
@@ -122,10 +134,13 @@ def field_meaning(key: str) -> tuple[str, int] | None:
         known_field = _FIELD_RANKS.get("_".join(parts[start:]))
         if parts[start:] == ["cost"] and start:
             return None  # a time cost
-        if known_field is not None:
-            return (
-                (known_field[0], LAST_RANK) if known_field[0] == "loss" and not _SIDE.isdisjoint(words) else known_field
-            )
+        if known_field is None:
+            continue
+        if known_field[0] == "loss" and not _SIDE.isdisjoint(words):
+            return known_field[0], LAST_RANK
+        if known_field[0] == "loss" and not _PLAIN.issuperset(parts[:start]):
+            return known_field[0], _QUALIFIED_RANK + known_field[1]
+        return known_field
     return ("loss", LAST_RANK) if "loss" in words and _NOT_LOSS.isdisjoint(words) else None
 
 

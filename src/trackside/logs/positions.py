@@ -10,9 +10,12 @@ import re
 from dataclasses import dataclass
 
 from trackside.logs.line import Line
+from trackside.logs.line_positions import LinePosition
 
 MAX_RECORD_LINES = 60
-"""Lines of one record below its position."""
+"""Lines of one record below the step that it belongs to."""
+MAX_EPOCH_LINES = 20_000
+"""The same below an epoch."""
 MAX_TEXT_CHARS = 160
 """A longer line says more than a position."""
 MAX_REST_CHARS = 60
@@ -21,12 +24,19 @@ MAX_REST_CHARS = 60
 _NOTES = "positions"
 _POSITION = re.compile(
     r"(?:^|[^\w\s'\"./-])[^\w]{0,20}(?:(?:start(?:ing|ed)?|begin(?:ning)?|train(?:ing)?|eval(?:uat\w+)?|valid\w*|test\w*|current|running|outer|in|at|the|for|of)\s){0,3}"
-    r"(?:(?P<epoch>epoch)|(?:global[ _])?(?:step|iter|iteration|update)|num(?:ber)?[ _]of[ _]updates|num_updates)"
-    r"['\"]?\s{0,3}[:=#]?\s{0,60}[\[(]?\s{0,6}(?P<count>\d{1,12})(?![.\d])(?:\s{0,2}(?:/|(?:out )?of)\s{0,2}(?P<of>\d{1,12}))?",
+    r"(?:(?P<epoch>epoch|round|episode)|(?:global[ _])?(?:step|iter|iteration|update|batch|minibatch)|num(?:ber)?[ _]of[ _]updates|num_updates)"
+    r"['\"]?\s{0,3}[:=#]?[\s'\",]{0,60}[\[(]?\s{0,6}(?P<count>\d{1,3}(?:,\d{3}){1,3}|\d{1,12})(?![.\d])"
+    r"(?:\s{0,2}(?:/|(?:out )?of)\s{0,2}(?P<of>\d{1,3}(?:,\d{3}){1,3}|\d{1,12}))?",
     re.IGNORECASE,
 )
 """A counter at the start of a line, or behind a time, a level or punctuation; not ``warmup step: 100``."""
-_BAR_OR_LOSS = re.compile(r"loss|\d%\||it/s|s/it|[\w.]\.py\b|\bsav(?:ed|ing)\b|\bbest\b|checkpoint", re.IGNORECASE)
+_EPOCH_NAMED = re.compile(
+    r"^[^\d]{0,60}(?:^|[^\w./-])(?P<epoch>epoch)\s{0,2}[:#]?\s{0,4}(?P<count>\d{1,7})(?![.\d])(?P<of>(?!))?", re.IGNORECASE
+)
+"""An epoch behind other words: ``Finished epoch 7 in 00:06:19``. It counts only where the number grows by one."""
+_BAR_OR_LOSS = re.compile(
+    r"loss|(?<!time )\bcost\b(?! time)|\d%\||it/s|s/it|[\w.]\.py\b|\bsav(?:ed|ing)\b|\bbest\b|checkpoint|\b(?:re)?load|\bresum", re.IGNORECASE
+)
 _NOT_TRAINING = re.compile(r"\b(?:eval\w*|val(?:id\w*)?|test\w*|dev)\b", re.IGNORECASE)
 
 
@@ -36,10 +46,21 @@ class LoopPosition:
 
     step: int | None
     epoch: int | None
+    """The epoch as printed; for a step, the epoch printed above it."""
     total: int | None
-    """Planned steps, if a step was printed as ``N/M``."""
+    """Of how many steps, if a step was printed as ``N/M``."""
     line: int
     evaluates: bool
+    rounds: bool = False
+    """Whether it counts rounds or episodes, which also happen outside training."""
+
+    @property
+    def of_record(self) -> LinePosition:
+        """The position of a record below; behind an epoch, a step is counted from the epoch's start if its number of
+        steps is known."""
+        if self.step is None or self.epoch is None or self.total is None:
+            return LinePosition(self.step, self.epoch, None, self.total)
+        return LinePosition(self.step, self.epoch, self.total)
 
 
 def remember_position(line: Line) -> LoopPosition | None:
@@ -48,23 +69,34 @@ def remember_position(line: Line) -> LoopPosition | None:
     text = line.text
     if len(text) > MAX_TEXT_CHARS or _BAR_OR_LOSS.search(text):
         return None
-    match = _POSITION.search(text)
-    if match is None or len(text) - match.end() > MAX_REST_CHARS:
+    match, before = _POSITION.search(text), _last_position(line)
+    if match is None:
+        match = _EPOCH_NAMED.search(text)
+        named = line.notes(f"{_NOTES} named")
+        last, named[line.label] = named.get(line.label), None if match is None else int(match["count"])
+        if match is None or last is None or named[line.label] not in (last, last + 1):
+            return None
+    if len(text) - match.end() > MAX_REST_CHARS:
         return None
-    count, total = int(match["count"]), int(match["of"]) if match["of"] else None
+    count, of = _whole(match["count"]), _whole(match["of"])
+    in_epoch = None if before is None or before.evaluates else before.epoch
     position = LoopPosition(
         None if match["epoch"] else count,
-        count if match["epoch"] else None,
-        None if match["epoch"] else total,
+        count if match["epoch"] else in_epoch,
+        None if match["epoch"] else of,
         line.number,
         _NOT_TRAINING.search(text) is not None,
+        (match["epoch"] or "").lower() in ("round", "episode"),
     )
-    before = _last_position(line)
     line.notes(_NOTES)[line.label] = position
     if before is None or before.evaluates or position.evaluates:
         return None
     moved = (before.step, before.epoch) != (position.step, position.epoch)
     return before if moved and (before.step is None) == (position.step is None) else None
+
+
+def _whole(text: str | None) -> int | None:
+    return int(text.replace(",", "")) if text else None
 
 
 def epoch_above(line: Line) -> int | None:
@@ -74,9 +106,14 @@ def epoch_above(line: Line) -> int | None:
 
 
 def position_above(line: Line) -> LoopPosition | None:
-    """The position that the same writer printed at most :data:`MAX_RECORD_LINES` lines above, or None."""
+    """The position that the same writer printed above: at most :data:`MAX_RECORD_LINES` lines for a step, or None."""
     position = _last_position(line)
-    return None if position is None or line.number - position.line > MAX_RECORD_LINES else position
+    if position is None:
+        return None
+    reach = MAX_EPOCH_LINES if position.step is None else MAX_RECORD_LINES
+    if line.number - position.line <= reach:
+        return position
+    return LoopPosition(None, position.epoch, None, position.line, position.evaluates) if position.epoch is not None else None
 
 
 def _last_position(line: Line) -> LoopPosition | None:

@@ -27,6 +27,8 @@ PARSER = Parser("stable-baselines3", "Stable-Baselines3", "framework")
     matches=(
         "| time/                |          |\n|    total_timesteps   | 2048     |\n| train/               |          |\n"
         "|    loss              | 5.79     |\n----------------------------------",
+        "| time/                |          |\n|    total_timesteps   | 2048     |\n| train/               |          |\n"
+        "|    actor_loss        | -36.4    |\n|    critic_loss       | 0.166    |\n----------------------------------",
         "| rollout/             |          |\n|    ep_rew_mean       | 87.6     |\n|    total_timesteps   | 2048     |\n---",
     ),
     avoids=("total_timesteps = 2048",),
@@ -42,7 +44,8 @@ def _progress(line: Line) -> Event | None:
                 break
             if row := _ROW.match(other.text):
                 rows.setdefault(row[1].rpartition("/")[2], row[2])
-    loss, reward = number(rows.get("loss")), number(rows.get("ep_rew_mean"))
+    loss = number(rows.get("loss") or rows.get("critic_loss") or rows.get("qf_loss"))
+    reward = number(rows.get("ep_rew_mean"))
     if loss is None and reward is None:
         return None
     return line.event(
@@ -51,6 +54,7 @@ def _progress(line: Line) -> Event | None:
         loss=loss,
         reward=reward,
         lr=number(rows.get("learning_rate")),
+        objective="rl",
         throughput=number(rows.get("fps")),
         throughput_unit="steps/s",
         framework=PARSER.id,

@@ -22,7 +22,7 @@ MAX_CELLS = 60
 _NAME = re.compile(r"[A-Za-z][\w/.\-% ]{0,60}")
 _BLANKS = re.compile(r"\t+|\s{2,}")
 _OF = re.compile(r"(\d{1,12})/(\d{1,12})")
-_EVALUATION = re.compile(r"(?:val|valid|validation|dev|test|eval)", re.IGNORECASE)
+_EVALUATION = re.compile(r"(?:val|valid|validation|dev|te?st|eval)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ _EPOCHS = re.compile(r"(?:epochs?|ep)\W*(?:progress)?\W*", re.IGNORECASE)
     safety="The trajectory handles redraws (the last drawing of a count is the logged step); validation bars do "
     "not count.",
     matches=(
+        "epochs:  13%|█▎        | 2/15 [1:24:09<7:31:20, 2083.11s/it, loss=3.07, lr=0.01]",
         "  2%|▎         | 2/80 [00:00<00:10,  7.78it/s, loss=5.94, lr=0.003]",
         "Epoch 1/3:  10%|█         | 10/100 [00:01<00:09,  9.80it/s, train_loss=2.31]",
     ),
@@ -58,6 +59,8 @@ def _progress(line: Line) -> Event | None:
     if bar is None or bar.evaluates or "loss" not in bar.figures:
         return None
     notes = line.notes(f"{ID} {line.label}")
+    if bar.total is not None and _EPOCHS.fullmatch(bar.description):
+        return _in_epoch(line, bar, notes)
     if bar.count == 0:
         # a bar that shows a figure at count 0 is updated before the step is counted
         notes["before"] = True
@@ -120,6 +123,16 @@ def _counts(line: Line) -> Event | None:
         step = _laps(notes, bar, bar.count) + bar.count
         event = line.event("progress", step=step, total_steps=_planned_steps(bar), framework="custom")
     return replace(event, parser=PARSER.fallback_id)
+
+
+def _in_epoch(line: Line, bar: ProgressBar, notes: dict[str, Any]) -> Event | None:
+    """The logged step of a bar that counts epochs: its loss changes with the steps of the loop inside."""
+    loss = bar.figures["loss"][0]
+    if notes.get("loss") == loss:
+        return None
+    notes["loss"] = loss
+    lr = bar.figures.get("lr")
+    return line.event("progress", epoch=bar.count, loss=loss, lr=None if lr is None else lr[0], framework="custom")
 
 
 def _laps(notes: dict[str, object], bar: ProgressBar, count: int) -> int:

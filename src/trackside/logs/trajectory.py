@@ -197,7 +197,7 @@ def _without_summaries(series: PointSeries) -> list[Event]:
     points = series.points()
     if series.parser in generic_ids():
         stepped = [point for point in points if "step" in point.fields]
-        if 2 * len(stepped) > len(points):
+        if 2 * len(stepped) >= len(points):
             points = stepped
     return _with_missing_steps(points)
 

@@ -1,7 +1,7 @@
 """Ultralytics YOLO: one row per epoch under ``Epoch GPU_mem box_loss cls_loss ...``, as a bar.
 
-The loss that it minimizes is not printed, only its parts: the first of them is the loss of the step, or the
-first that is not finite.
+Recent versions do not print the loss that they minimize, only its parts: the first of them is the loss of the step, or the
+first that is not finite. Older ones print the total.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ def _progress(line: Line, match: re.Match[str]) -> Event | None:
     columns = line.notes(ID).get("columns")
     if columns is None:
         return None
-    named = zip(columns, match[3].split(), strict=False)
+    named = list(zip(columns, match[3].split(), strict=False))
+    named.sort(key=lambda column: column[0] != "total")
     losses = [number(value) for name, value in named if name.lower() not in _NOT_LOSSES]
     non_finite = next((value for value in losses if value is not None and not math.isfinite(value)), None)
     loss = losses[0] if losses and non_finite is None else non_finite

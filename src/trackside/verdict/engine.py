@@ -9,7 +9,7 @@ from trackside.evidence import BatchStore, Missing, Store
 from trackside.facts.cost.earlier_attempts import EarlierAttempts
 from trackside.facts.fact import Facts, closure, derivation, guard
 from trackside.facts.gpus import with_location
-from trackside.facts.training.learning import Trajectory, numeric_field
+from trackside.facts.training.learning import Trajectory, numeric_field, printed_loss
 from trackside.facts.trust.preflight import Preflight
 from trackside.facts.trust.telemetry import trusted_facts
 from trackside.families import families
@@ -97,8 +97,8 @@ def _progress(facts: Facts) -> Progress | None:
         return None
     planned = [numeric_field(row, "total_steps") for row in (*trajectory.plans.events, *points)]
     plans = [int(steps) for steps in planned if steps is not None]
-    begin = next((row for row in points if numeric_field(row, "loss") is not None), points[0])
-    first, last = ((numeric_field(row, "step"), numeric_field(row, "loss")) for row in (begin, points[-1]))
+    with_loss = [row for row in points if printed_loss(row) is not None] or points
+    first, last = ((numeric_field(row, "step"), numeric_field(row, "loss")) for row in (with_loss[0], with_loss[-1]))
     return Progress(facts.run.framework, _count(points), first, last, plans[-1] if plans else None)
 
 

@@ -28,6 +28,7 @@ ENDING: Mapping[str, Query] = {
     "interrupts": events("user_interrupt"),
     "changes": events("job_state"),
     "requests": events("requeue_requested"),
+    "steps": events("progress"),
 }
 """The queries behind :class:`Ending`."""
 
@@ -64,6 +65,8 @@ CUT_SHORT = frozenset(
 )
 """States in which someone else ended the run: its last exit code and signals do not show its own fault."""
 
+MIN_STEPS_AFTER = 2
+"""Logged steps below a closing line that show another loop; a single one may be a summary."""
 FATAL_SIGNALS = frozenset({3, 4, 5, 6, 7, 8, 9, 11, 31})
 """Signals of crashes and kills; SIGTERM, SIGINT and the user signals are requests to stop."""
 
@@ -119,6 +122,8 @@ class Ending:
     """The job's states in the controller's log."""
     requests: Frame
     """Requeue requests by the application."""
+    steps: Frame
+    """Logged steps: a closing line above them ended an earlier loop."""
 
     @cached_property
     def job(self) -> Record | None:
@@ -162,12 +167,19 @@ class Ending:
         it."""
         if self.state is not None:
             return self.state if self.state.value == "COMPLETED" else None
-        closing_lines = [row for row in self.ends.events if row.get("status") != "aborted"]
+        closing_lines = [row for row in self.ends.events if row.get("status") != "aborted" and not self._went_on(row)]
         if not closing_lines or self.abnormal is not None:
             return None
         if closing_lines[-1].get("status") is None:
             return self.ends.value(closing_lines[-1], "text")
         return derived(REPORTS_END, self.ends.value(closing_lines[-1], "status"))
+
+    def _went_on(self, row: Event) -> bool:
+        """Whether steps were logged below a closing line."""
+        last_steps = self.steps.events[-MIN_STEPS_AFTER:]
+        return len(last_steps) == MIN_STEPS_AFTER and all(
+            step.at.path == row.at.path and step.at.line > row.at.line for step in last_steps
+        )
 
     @cached_property
     def own_end(self) -> Claim | None:

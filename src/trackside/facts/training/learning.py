@@ -137,7 +137,7 @@ def logged_steps(frame: Frame) -> list[Event]:
 def training_curve(frame: Frame) -> TrainingCurve:
     """The curve of a frame of progress events."""
     points = _last_run_part(logged_steps(frame))
-    with_loss = [(row, loss) for row in points if (loss := _loss(row)) is not None]
+    with_loss = [(row, loss) for row in points if (loss := printed_loss(row)) is not None]
     return TrainingCurve(frame, tuple(points), tuple(row for row, _ in with_loss), tuple(loss for _, loss in with_loss))
 
 
@@ -152,7 +152,8 @@ def _last_run_part(points: Sequence[Event]) -> list[Event]:
     return list(points)
 
 
-def _loss(row: Event) -> float | None:
+def printed_loss(row: Event) -> float | None:
+    """The loss of a logged step; nan if the framework hides that it was not finite, None if there is none."""
     loss, gradient = numeric_field(row, "loss"), numeric_field(row, "grad_norm")
     if loss == 0 and gradient is not None and math.isnan(gradient):
         return math.nan

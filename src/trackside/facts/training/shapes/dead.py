@@ -44,8 +44,10 @@ def dead_plateau(curve: TrainingCurve, limits: Limits) -> Shape | None:
     begin = len(curve.losses) - count
     if not silent and (count < 10 or count < 0.5 * len(curve.losses) or _prints_running_mean(curve)):
         return None
-    fell_to = begin > 0 and level < 0.1 * maths.median(curve.losses[:begin]) and level < 0.1 and not silent
-    if fell_to:
+    before = max(maths.median(curve.losses[:begin]), *curve.losses[:3]) if begin else level
+    fell_to = level < 0.1 * before and level < 0.1
+    is_coarse = level < 0.1 and _spacing(set(curve.finite)) > limits.coarse_share * level
+    if not silent and (fell_to or is_coarse):
         return None
     strength = Certainty.ESTABLISHED if silent else Certainty.SUPPORTED
     variant: Variant = "plateau" if begin > 0 else "flat"
@@ -84,7 +86,8 @@ def zero_rate(curve: TrainingCurve, finished: bool, limits: Limits) -> Shape | N
         ("grad_norm", limits.dead_gradient, GRADIENT_NEAR_ZERO),
     ):
         values = curve.series(field)
-        if len(values) >= limits.min_points and max(values) <= limit:
+        warms_up = field == "lr" and not finished and values and values[-1] > values[0]
+        if len(values) >= limits.min_points and max(values) <= limit and not warms_up:
             return Shape("flat", Certainty.ESTABLISHED, key, 0, len(curve.rows) - 1, count)
     return None
 

@@ -62,6 +62,8 @@ def risen_loss(curve: TrainingCurve, limits: Limits) -> Shape | None:
     size = max(3, len(values) // 20)
     head, tail = maths.median(values[:size]), maths.median(values[-max(3, len(values) // 10) :])
     n_high = maths.trailing_count(values, lambda loss: loss > 0.75 * limits.rise_ratio * head)
+    if tail <= max(values[:size]):  # the first losses themselves reach the level of the last ones
+        return None
     if tail <= limits.rise_ratio * head or tail - head < 3 * maths.noise(values[:size] + values[-n_high:]):
         return None
     if n_high < max(3, 0.1 * len(values)):

@@ -1,0 +1,123 @@
+"""Figures that a line prints next to their names: ``step 10``, ``loss=3.42``, ``"acc": "0.9"``, ``Loss 3.1 (3.4)``.
+
+What a name means is declared in :mod:`trackside.logs.numbers` and :mod:`trackside.catalog.scores`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from trackside.logs.numbers import LAST_RANK, NUMBER, as_whole, field_meaning, number
+
+_PAIR = re.compile(
+    r"(?<![\w/.\-])(?P<key>[A-Za-z_][\w/.\-@]{0,60}+(?: (?!(?i:nan|inf)\b)[A-Za-z_(][\w/\-)]{0,40}+){0,3})"
+    r"(?:\s?\((?:ms|s|sec|avg|%|it/s)\))?['\"\]]{0,2}"
+    r"(?:\s{0,3}(?:[:=]|->)[\s,'\"]{0,60}|\s{1,10}|\s{0,3}#)['\"\[(]{0,3}\s{0,8}"
+    r"(?:(?:np\.|tf\.|torch\.)?(?:[tT]ensor|array|Array|DeviceArray|float\d\d)\([\[\s]{0,4})?"
+    rf"(?P<value>{NUMBER})(?P<thousands>[KMG](?![A-Za-z]))?"
+    r"(?:\s{0,2}/\s{0,8}(?P<of>\d{1,12}))?(?:\s?(?P<unit>ms|us|µs|s)\b)?"
+)
+_COUNTED = re.compile(
+    r"(?<![\w/.\-])(?P<key>[A-Za-z_][\w/\-@]{0,40}(?: [A-Za-z_(][\w/\-)]{0,40}){0,3}?) (?:for|at|after|of|in|on) (?:the )?"
+    r"(?P<counter>[Ee]poch|[Ss]tep|[Ii]ter(?:ation)?|[Bb]atch|[Rr]ound|[Uu]pdate) ?\[?#?(?P<count>\d{1,12})\]?"
+    r"(?=\s{0,3}(?::|=|is\b))"
+)
+"""A name with its position: ``Loss for Iter 51: 0.4`` means the same as ``Iter 51 Loss: 0.4``."""
+FIRST_PART_RANK = 3
+"""Rank from which a loss may be one of several, so that a zero among others means that it is not in use."""
+_COUNTED_HINTS = (" for ", " at ", " after ", " of ", " in ", " on ")
+
+
+class NamedFigure(NamedTuple):
+    """A name, its number and what stands behind it."""
+
+    name: str
+    value: float
+    of: str | None
+    unit: str | None
+    thousands: bool
+    """Whether it was rounded to K, M or G."""
+    fractional: bool
+    """Whether it is printed with decimals or a percent sign."""
+
+
+@dataclass(slots=True)
+class LineFigures:
+    """The figures of a line, each field of ``progress`` taken from its most specific name."""
+
+    values: dict[str, float] = field(default_factory=dict)
+    ranks: dict[str, int] = field(default_factory=dict)
+    totals: dict[str, int] = field(default_factory=dict)
+    units: dict[str, str] = field(default_factory=dict)
+    rounded: bool = False
+    """Whether a step is printed in thousands: its order is known, its number is not."""
+    step_name: str = ""
+
+    def add(self, name: str, rank: int, value: float, total: str | None = None, unit: str | None = None) -> None:
+        """Take a figure, unless a more specific name gave the field."""
+        if name in self.ranks and self.ranks[name] <= rank:
+            return
+        self.values[name], self.ranks[name] = value, rank
+        self.totals.pop(name, None)
+        if total:
+            self.totals[name] = int(total)
+        if unit:
+            self.units[name] = unit
+
+    def whole_value(self, name: str) -> int | None:
+        """A field as a count, or None."""
+        return as_whole(self.values.get(name))
+
+    def epoch(self) -> float | None:
+        """The epoch, an integer if it has no fraction."""
+        whole = self.whole_value("epoch")
+        return self.values.get("epoch") if whole is None else whole
+
+
+def position_first(text: str) -> str:
+    """The text with ``Loss for Iter 51:`` written as ``Iter 51 Loss:``."""
+    if not any(hint in text for hint in _COUNTED_HINTS):
+        return text
+    return _COUNTED.sub(lambda match: f"{match['counter']} {match['count']} {match['key']}", text)
+
+
+def named_figures(text: str) -> Iterator[NamedFigure]:
+    """All figures of a text that have a name, in order."""
+    for match in _PAIR.finditer(text):
+        value = number(match["value"])
+        if value is not None:
+            fractional = "." in match["value"] or text[match.end() : match.end() + 2].strip() == "%"
+            yield NamedFigure(
+                match["key"], value, match["of"], match["unit"], match["thousands"] is not None, fractional
+            )
+
+
+def line_figures(text: str) -> LineFigures:
+    """The figures of a text that are fields of ``progress``."""
+    figures = LineFigures()
+    losses: list[tuple[int, float]] = []
+    for name, value, of, unit, thousands, _ in named_figures(text):
+        meaning = field_meaning(name)
+        if meaning is None:
+            continue
+        if meaning[0] == "total_steps" and math.isfinite(value) and value != int(value):
+            meaning = ("loss", LAST_RANK)  # a total with a fraction is the sum of the losses
+        if meaning[0] == "loss" and unit:
+            continue
+        if thousands:
+            figures.rounded = figures.rounded or meaning[0] == "step"
+            continue
+        if meaning[0] == "loss":
+            losses.append((meaning[1], value))
+        if meaning[0] == "step" and meaning[1] < figures.ranks.get("step", LAST_RANK + 1):
+            figures.step_name = name
+        figures.add(meaning[0], meaning[1], value, of, unit)
+    if figures.values.get("loss") == 0 and figures.ranks["loss"] >= FIRST_PART_RANK:
+        in_use = ((rank, value) for rank, value in losses if value)
+        default = figures.ranks["loss"], 0.0
+        figures.ranks["loss"], figures.values["loss"] = min(in_use, key=lambda loss: loss[0], default=default)
+    return figures

@@ -1,0 +1,85 @@
+"""The forms in which a training loop's line says where it is: step, epoch, of how many."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from trackside.logs.figures import LineFigures
+
+
+@dataclass(frozen=True, slots=True)
+class LinePosition:
+    """Where a line is; ``epoch_steps``: steps per epoch, if the step is counted from its start; ``total``: planned
+    steps."""
+
+    step: int | None = None
+    epoch: float | None = None
+    epoch_steps: int | None = None
+    total: int | None = None
+
+    @property
+    def known(self) -> bool:
+        """Whether it says anything."""
+        return self.step is not None or self.epoch is not None
+
+
+EPOCH_BATCH = re.compile(
+    r"(?:\[\s{0,6}|\bTrain: )(?P<epoch>\d{1,7})(?:/\d{1,7})?(?:\s{0,3}\]\s{0,3}(?:[A-Z][a-z]{2,9})?| )\[\s{0,9}(?P<step>\d{1,9})\s{0,3}/\s{0,9}(?P<of>\d{1,9})\s{0,3}[\](]"
+)
+"""``Epoch: [0][ 50/500]`` of the ImageNet example, ``Train: 0 [50/1251 (4%)]`` of timm."""
+SAMPLES = re.compile(r"\[\s{0,9}(?P<done>\d{1,12})\s?/\s?(?P<of>\d{1,12})\s{1,3}\(\s{0,3}\d{1,3}(?:\.\d+)?%\)\]")
+"""Samples of an epoch: ``[640/60000 (1%)]``."""
+_PAIRS = (
+    EPOCH_BATCH,
+    # WeNet prints epoch and batch here, not batch and number of batches
+    re.compile(r"\bTRAIN Batch (?P<epoch>\d{1,7})/(?P<step>\d{1,9}) loss "),
+    # PyTorch's tutorial
+    re.compile(r"\[\s{0,6}(?P<epoch>\d{1,7}),\s{1,9}(?P<step>\d{1,9})\]\s{0,3}loss"),
+    # MXNet
+    re.compile(r"\bEpoch\[(?P<epoch>\d{1,7})\] Batch ?\[(?:\d{1,9}-)?(?P<step>\d{1,9})\]"),
+    # two digits behind the colon may be a clock
+    re.compile(r"^\s{0,4}\[(?P<epoch>\d{1,7}):(?P<step>\d|\d{3,12})\]\s"),
+)
+"""Forms that give epoch and step."""
+_BATCHES = re.compile(r"\|\s{1,9}(\d{1,9})/\s{0,9}(\d{1,9}) batches")
+_EPOCH = (
+    re.compile(r"\b(\d{1,7}) epoch\b[.:,]"),
+    re.compile(r"\bEpoch\[(\d{1,7})\] "),
+    re.compile(r"^\W{0,6}\(\s{0,4}(\d{1,7})\s{1,4}\) "),
+)
+"""Forms that give an epoch."""
+_COUNTS = (
+    re.compile(r"(?:^|\s)(\d{1,9})/(\d{1,9}) \[[=>.]{5,60}\]"),
+    re.compile(r"(?:^|\s)[\[(]\s{0,9}(\d{1,9})\s?/\s{0,9}(\d{1,9})\s?[\])]"),
+    re.compile(r"^\s{0,9}(\d{1,9})\s?/\s{0,9}(\d{1,9})[\s:|,]"),
+)
+"""Forms that give a step and of how many."""
+_NUMBERED = re.compile(r"(?:^|\s)\[\s{0,9}(\d{1,9})\] (?:\| )?[a-zA-Z_]{2,40}[ :=]")
+
+
+def position_of(text: str, figures: LineFigures) -> LinePosition:
+    """The position that a line prints, by its form, else by its named figures."""
+    if "[" in text or "TRAIN" in text or "Train: " in text:
+        for form in _PAIRS:
+            if match := form.search(text):
+                of = match["of"] if "of" in form.groupindex else None
+                return LinePosition(int(match["step"]), int(match["epoch"]), int(of) if of else None)
+    epoch = figures.whole_value("epoch")
+    if epoch is None and (match := next(filter(None, (form.search(text) for form in _EPOCH)), None)):
+        epoch = int(match[1])
+    position: float | None = epoch if epoch is not None else figures.values.get("epoch")
+    if match := SAMPLES.search(text):
+        share_done = int(match["done"]) / max(1, int(match["of"]))
+        return LinePosition(epoch=None if epoch is None else epoch + share_done)
+    step, total = figures.whole_value("step"), figures.totals.get("step")
+    match = _BATCHES.search(text)
+    if match is None and step is None:
+        match = next(filter(None, (form.search(text) for form in _COUNTS)), None)
+    if match is not None:
+        step, total = int(match[1]), int(match[2])
+    elif step is None and epoch is None and (match := _NUMBERED.search(text)):
+        step = int(match[1])
+    if epoch is not None and total is not None:
+        return LinePosition(step, epoch, total)
+    return LinePosition(step, position, None, total or figures.whole_value("total_steps"))
