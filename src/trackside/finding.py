@@ -132,6 +132,15 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
+class EarlierRun:
+    """A run before the last one in the same file: its first and last line, and its primary finding."""
+
+    first: int
+    last: int
+    finding: Finding
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """The training trajectory as read from the log; ``points`` counts distinct logged steps."""
 
@@ -141,6 +150,8 @@ class Progress:
     last: tuple[float | None, float | None]
     """(step, loss)"""
     planned_steps: int | None = None
+    last_run: Progress | None = None
+    """That of the last run only, if its file holds several; its count is 0 if it logged no step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +210,8 @@ class Verdict:
     unknown: tuple[Finding, ...] = ()
     preflight: tuple[Claim, ...] = ()
     progress: Progress | None = None
+    earlier: tuple[EarlierRun, ...] = ()
+    """Earlier runs in the run's log (``run.appended``), in order; of many, the last ones."""
     cost: Cost | None = None
     curves: tuple[PlottedMetric, ...] = ()
     """Plots of the metrics that the primary finding cites."""

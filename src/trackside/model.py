@@ -186,6 +186,25 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
+class FileRun:
+    """One of several runs in a file: its first and last line, and a batch system's report of its end."""
+
+    first: int
+    last: int
+    report: Event | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AppendedRuns:
+    """The runs in a file, in order; the last one is the run."""
+
+    path: str
+    runs: tuple[FileRun, ...]
+    started: int | None = None
+    """Line where another run starts of which nothing is known; None if there is none."""
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     """The run that the evidence is about. Unknown fields are None or empty."""
 
@@ -223,3 +242,5 @@ class Run:
     """False if all times stem from stamps without a time zone, which are read as UTC."""
     aliases: tuple[str, ...] = ()
     """Other ids of the same job (array and het spellings)."""
+    appended: AppendedRuns | None = None
+    """If a log of the run holds several runs: where they are, in the log with the most."""

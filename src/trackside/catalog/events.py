@@ -29,7 +29,7 @@ OUTCOMES = frozenset(
         "storage_fault", "scheduler_notice", "training_end", "checkpoint_missing", "resume_requested",
     )
 )  # fmt: skip
-"""Kinds that say how a program failed or ended: of the last program in a file, not of those before it."""
+"""Kinds that say how a program failed or ended: those of earlier runs in a file are not about the last one."""
 LABELED = "task number, if srun labels each line with it"
 
 _LOG = {
@@ -80,6 +80,10 @@ EVENTS: Mapping[str, EventKind] = {
     ),
     "parent_progress": EventKind(
         "a logged step of the run that this one continues; fields as progress",
+        {"step": "optimizer step", "loss": "training loss", "epoch": "epochs", "lr": "learning rate"},
+    ),
+    "earlier_progress": EventKind(
+        "a logged step of an earlier run in the same file; fields as progress",
         {"step": "optimizer step", "loss": "training loss", "epoch": "epochs", "lr": "learning rate"},
     ),
     "rank_progress": EventKind(
@@ -146,9 +150,11 @@ EVENTS: Mapping[str, EventKind] = {
         "a score of the model at some point of training, in a line that prints no training loss",
         {"step": "step", "epoch": "epoch", "metric": "name as printed, with the split", "value": "value"},
     ),
-    "program_start": EventKind("a launcher's banner before a program starts", {}),
-    "earlier_outcome": EventKind(
-        "how an earlier program in the same file failed or ended", {"kind": "the kind of event that it was"}
+    "program_start": EventKind(
+        "what a launcher or a program prints when it starts",
+        {
+            "sign": "banner (of a launcher), supervisor (of a sweep), arguments, environment, accelerator, threads, tracker or first_lines"
+        },
     ),
     "unread_error": EventKind("a line that looks like an error and that no parser read", {}),
     # -- exceptions

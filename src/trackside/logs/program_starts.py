@@ -1,23 +1,34 @@
-"""Where a program starts again in one file: appended attempts, arrays, `nohup` twice into the same log.
+"""Where a program may start again in one file: appended attempts, arrays, `nohup` twice into the same log.
 
-Two signs: a launcher's banner, and the file's own first lines printed again. What an earlier program printed about its
-end says nothing about the last one's.
+A mark is a line that a launcher or a program prints when it starts, or the file's own first lines printed again.
+Several processes of one program print the same marks, and a program may print one again while it runs: which of them
+begins another run is decided in :mod:`trackside.runs.appended`, where the lines around it are known.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
-from trackside.model import Event
+from trackside.model import Event, Position
 
+BANNER, SUPERVISOR, FIRST_LINES = "banner", "supervisor", "first_lines"
+"""The sign of a launcher, which prints it at once and before the program; and that of a program that starts others one
+after the other, all of which are one run. The other signs are printed by each process, or late, from a buffer."""
+SIGNS = (
+    ("arguments", "Namespace("), ("arguments", "Configuration Arguments"), ("accelerator", "ds_accelerator"),
+    ("tracker", "wandb"), ("threads", "OMP_NUM_THREADS"), ("environment", "nvironment"),
+)  # fmt: skip
+"""Sign -> what its line contains; the first that fits."""
 MIN_NEEDLE_BYTES = 20
 MAX_NEEDLE_BYTES = 120
 MAX_APART_BYTES = 4_000
 """Distance within which the file's first two lines are printed again."""
+MAX_TEXT_BYTES = 500
+"""Of a mark's line that is kept."""
 _ERROR = re.compile(rb"Traceback|File \"|Error|ERROR|[Ff]ailed|[Kk]ill|[Aa]bort|[Ss]ignal")
 """A file that begins with a failure does not show how a program begins."""
 _PLAIN = re.compile(rb"[^0-9\x00-\x1f]+")
@@ -26,60 +37,113 @@ PARSER = Parser("program-starts", "starts of programs", "system")
 
 
 @PARSER.pattern(
-    rb"(?:nohup: ignoring input|The following values were not passed to `accelerate launch`|\[runner\.py:[0-9]{1,5}:main\] cmd = )",
+    rb"(?:nohup: [^\n]|The following values were not passed to `accelerate launch`|\[runner\.py:[0-9]{1,5}:main\] cmd = "
+    rb"|wandb: Starting wandb agent)",
+    r"\A(?!nohup: (?:failed|cannot|missing))(?:nohup: |.*(?:values were not|runner\.py|wandb agent))",
     safety="Lines that a launcher prints once, before the program.",
     matches=(
         "nohup: ignoring input",
         "nohup: ignoring input and appending output to 'nohup.out'",
+        "nohup: 忽略输入",
         "[2026-01-01 10:00:00,000] [INFO] [runner.py:555:main] cmd = /usr/bin/python3 -u -m deepspeed.launcher.launch train.py",
     ),
-    avoids=("start it with nohup to ignore input",),
+    avoids=(
+        "start it with nohup to ignore input",
+        "nohup: failed to run command 'pyhton': No such file or directory",
+    ),
 )
-def _launched(line: Line) -> Event:
-    return line.event("program_start")
+def _launched(line: Line, _: re.Match[str]) -> Event:
+    return line.event("program_start", sign=BANNER)
+
+
+@PARSER.pattern(
+    rb"(?:Namespace\([A-Za-z_]|Setting ds_accelerator to|Setting OMP_NUM_THREADS environment variable for each process|wandb: Tracking run with wandb version|Configuration Arguments ="
+    rb"|Environment [Ii]nfo|System environment:)",
+    r"\A(?:[^'\"]{0,160}(?<![\w.])Namespace\([A-Za-z_]\w*=|.*(?:Setting (?:ds_|OMP_)|wandb: Tracking)|.*= *\w* *Configuration Arguments ="
+    r"|[^'\"]{0,80}(?:Environment [Ii]nfo(?:rmation)?(?:-{4,}|:)?\s*|System environment:\s*)\Z)",
+    safety="What programs print of their arguments and surroundings before they begin; not a mention in a sentence.",
+    matches=(
+        "Namespace(batch_size=32, lr=0.0001, seed=42)",
+        "2026-01-01 10:00:00 INFO train: Namespace(config='a.yaml')",
+        "[2026-01-01 10:00:00,000] [INFO] [real_accelerator.py:158:get_accelerator] Setting ds_accelerator to cuda (auto detect)",
+        "W0101 10:00:00.000000 4711 torch/distributed/run.py:792] Setting OMP_NUM_THREADS environment variable for each "
+        "process to be 1 in default, to avoid your system being overloaded.",
+        "wandb: Tracking run with wandb version 0.17.0",
+        "============================================================ Model Configuration Arguments ==========",
+        "------------Environment Information-------------",
+        "[01/01 10:00:00] detectron2 INFO: Environment info:",
+        "System environment:",
+    ),
+    avoids=(
+        "TypeError: unsupported operand type(s): 'Namespace' and 'int'",
+        "Environment information is collected every minute",
+    ),
+)
+def _opened(line: Line, _: re.Match[str]) -> Event:
+    return line.event("program_start", sign=next(sign for sign, text in SIGNS if text in line.text))
+
+
+@PARSER.pattern(
+    rb"wandb_agent - INFO - About to run command",
+    safety="The agent of a sweep, before each trial.",
+    matches=(
+        "2026-01-01 10:00:00,000 - wandb.wandb_agent - INFO - About to run command: /usr/bin/env python train.py --lr=0.1",
+    ),
+    avoids=("wandb.wandb_agent - INFO - Running runs: []",),
+)
+def _supervised(line: Line) -> Event:
+    return line.event("program_start", sign=SUPERVISOR)
 
 
 @dataclass(frozen=True, slots=True)
-class FirstLines:
+class Opening:
     """What the file's first two lines hold besides figures."""
 
     first: bytes
     second: bytes
+    end: int
+    """Offset of the end of the second line."""
 
-    def starts(self, buffer: bytes, begin: int, end: int) -> Iterator[int]:
-        """Offsets in the buffer, in [begin, end), where both lines are printed again, one below the other."""
+    def repeated(self, buffer: bytes, begin: int, end: int, base: int, number: int, path: str) -> Iterator[Event]:
+        """A mark where both lines are printed again, one below the other, in [begin, end) of the buffer. ``number``: of the
+        line at ``begin``; ``base``: offset of the buffer in the file."""
+        counted = begin
         position = buffer.find(self.first, begin, end)
         while position >= 0:
-            if buffer.find(self.second, position, position + MAX_APART_BYTES) >= 0:
-                yield buffer.rfind(b"\n", 0, position) + 1
+            again = base + position >= self.end
+            if again and buffer.find(self.second, position, position + MAX_APART_BYTES) >= 0:
+                number += buffer.count(b"\n", counted, position)
+                counted = position
+                start = buffer.rfind(b"\n", begin, position) + 1 or begin
+                text = buffer[start : start + MAX_TEXT_BYTES].partition(b"\n")[0].strip(b"\r")
+                yield Event(
+                    "program_start",
+                    Position(path, number, base + start, len(text)),
+                    "log",
+                    text.decode("utf-8", "replace"),
+                    parser=PARSER.id,
+                    fields={"sign": FIRST_LINES},
+                )
             position = buffer.find(self.first, position + len(self.first), end)
 
 
-def first_lines(head: bytes) -> FirstLines | None:
-    """The first two lines of a file, by their longest piece without figures; None if they are too short, equal, or
-    repeated at once: then several processes print into the file."""
+def opening_of(head: bytes, first_sign: int | None) -> Opening | None:
+    """The first two lines of a file, by their longest piece without figures; None if they are too short or equal, or
+    not printed before ``first_sign``, the offset of the first line that shows a program at work."""
     needles: list[bytes] = []
     last = 0
     for match in re.finditer(rb"[^\n]+", head):
+        if first_sign is not None and match.end() > first_sign:
+            return None
         pieces = _PLAIN.findall(match[0].rpartition(b"\r")[2])
         piece = max(pieces, key=len, default=b"").strip()[:MAX_NEEDLE_BYTES]
         if piece in needles:
-            return None
+            continue
         if len(piece) >= MIN_NEEDLE_BYTES:
             needles.append(piece)
             last = match.end()
         if len(needles) == 2:
             break
-    if (
-        len(needles) < 2
-        or _ERROR.search(head, 0, last)
-        or any(needle in head[last : last + MAX_APART_BYTES] for needle in needles)
-    ):
+    if len(needles) < 2 or _ERROR.search(head, 0, last):
         return None
-    return FirstLines(*needles)
-
-
-def last_start(starts: Iterable[int], first: int, last: int) -> int:
-    """The last start between the ``first`` and the ``last`` offset at which something is known of a program; 0 if there
-    is none."""
-    return max((start for start in starts if first < start <= last), default=0)
+    return Opening(needles[0], needles[1], last)

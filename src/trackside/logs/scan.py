@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import io
 import re
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from typing import BinaryIO
 
@@ -18,9 +17,9 @@ from trackside.catalog.events import OUTCOMES
 from trackside.logs.line import MAX_LINE_BYTES, FileContext, Line, as_written, has_srun_labels
 from trackside.logs.matcher import Hit, Matcher, matcher
 from trackside.logs.pattern import Parser, Pattern, parsers
-from trackside.logs.program_starts import FirstLines, first_lines, last_start
+from trackside.logs.program_starts import Opening, opening_of
 from trackside.logs.stamp import find_time, find_year, has_zone
-from trackside.model import Event, EventRole, Plane, Position, Scalar
+from trackside.model import Event, Plane, Position, Scalar
 
 CHUNK_BYTES = 8 << 20
 BEHIND_BYTES = 64 << 10
@@ -79,15 +78,13 @@ class ScanStats:
 def scan(stream: BinaryIO, sink: EventSink, context: FileContext, *, engine: str | None = None) -> ScanStats:
     """Read a log to its end and pass its events to ``sink``."""
     compiled = rules(context.plane, engine)
-    limit = _EventLimit(sink, holds_outcomes=context.plane == "log")
-    opening: FirstLines | None = None
+    limit = _EventLimit(sink)
+    opening: Opening | None = None
     stats = ScanStats()
     tail = b""
     for buffer, begin, end, base in _buffers(stream, stats):
         if stats.bytes == 0:
-            head = buffer[:HEAD_BYTES]
-            learn_context(head, context, stats)
-            opening = first_lines(head) if context.plane == "log" else None
+            learn_context(buffer[:HEAD_BYTES], context, stats)
         number, counted = stats.lines + 1, begin
         for start, stop, owners in hit_segments(buffer, compiled.matcher.hits(buffer), begin, end):
             number += buffer.count(b"\n", counted, start)
@@ -97,8 +94,11 @@ def scan(stream: BinaryIO, sink: EventSink, context: FileContext, *, engine: str
             line = Line(buffer, start, stop, number, base + start, context)
             for event in parse_line(line, owners, compiled, stats):
                 limit.add(event)
+        if stats.bytes == 0 and context.plane == "log":
+            opening = opening_of(buffer[:HEAD_BYTES], limit.first_sign)
         if opening is not None:
-            limit.starts.extend(base + start for start in opening.starts(buffer, begin, end))
+            for event in opening.repeated(buffer, begin, end, base, stats.lines + 1, context.path):
+                limit.add(event)
         stats.lines += buffer.count(b"\n", begin, end)
         stats.bytes = base + end
         tail = (tail + buffer[max(begin, end - TAIL_BYTES) : end])[-TAIL_BYTES:]
@@ -188,30 +188,23 @@ def parse_line(line: Line, owners: tuple[int, ...], compiled: PatternSet, stats:
 class _EventLimit:
     """Passes events on as they come, but of each kind only the first and the last MAX_PER_KIND / 2.
 
-    Progress is never cut here: the trajectory thins itself. Outcomes wait for the end of the file: those of an earlier
-    program become events of another kind.
+    Progress is never cut here: the trajectory thins itself.
     """
 
-    def __init__(self, sink: EventSink, *, holds_outcomes: bool) -> None:
-        self._waiting_kinds = OUTCOMES if holds_outcomes else frozenset()
+    def __init__(self, sink: EventSink) -> None:
         self._sink, self.count, self.dropped = sink, 0, 0
-        self.starts: list[int] = []
-        """Offsets at which a program starts again."""
+        self.first_sign: int | None = None
+        """Offset of the first event that shows a program at work, or how it ended."""
         self._counts: Counter[str] = Counter()
-        self._outcomes: list[Event] = []
         self._last_events: dict[str, list[Event]] = {}
-        self._first, self._last = sys.maxsize, -1
-        """Lowest and highest offset of the events that show a program at work or its outcome."""
 
     def add(self, event: Event) -> None:
         self.count += 1
         self._counts[event.kind] += 1
-        if event.kind == "program_start":
-            self.starts.append(event.at.offset)
-        if event.kind in OUTCOMES or event.kind == PROGRESS:
-            self._first, self._last = min(self._first, event.at.offset), max(self._last, event.at.offset)
+        if self.first_sign is None and (event.kind in OUTCOMES or event.kind == PROGRESS):
+            self.first_sign = event.at.offset
         if event.kind == PROGRESS or self._counts[event.kind] <= MAX_PER_KIND // 2:
-            (self._outcomes.append if event.kind in self._waiting_kinds else self._sink)(event)
+            self._sink(event)
             return
         last_events = self._last_events.setdefault(event.kind, [])
         last_events.append(event)
@@ -220,20 +213,10 @@ class _EventLimit:
             del last_events[: MAX_PER_KIND // 2]
 
     def flush(self) -> None:
-        start = last_start(self.starts, self._first, self._last)
-        for event in self._outcomes:
-            self._sink(_of_program(event, start))
         for last_events in self._last_events.values():
             self.dropped += max(0, len(last_events) - MAX_PER_KIND // 2)
             for event in last_events[-MAX_PER_KIND // 2 :]:
-                self._sink(_of_program(event, start))
-
-
-def _of_program(event: Event, start: int) -> Event:
-    """The event, or an outcome before ``start`` as that of an earlier program."""
-    if event.kind not in OUTCOMES or event.at.offset >= start:
-        return event
-    return replace(event, kind="earlier_outcome", role=EventRole.OBSERVATION, fields={"kind": event.kind})
+                self._sink(event)
 
 
 def learn_context(head: bytes, context: FileContext, stats: ScanStats) -> None:

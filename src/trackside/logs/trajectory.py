@@ -61,6 +61,21 @@ class Trajectories:
             if largest.size == before:  # all its points are pinned
                 break
 
+    def start_over(self, path: str) -> bool:
+        """Whether the steps of a file start over."""
+        return any(series.part for (other, _), series in self._series.items() if other == path)
+
+    def parts(self, path: str) -> list[tuple[int, int]]:
+        """Line and run part of each point of a file's best series, in order."""
+        candidates = [series for (other, _), series in self._series.items() if other == path]
+        if not candidates:
+            return []
+        parts = [
+            (point.at.line, part if isinstance(part := point.fields.get("run_part"), int) else 0)
+            for point in min(candidates, key=_rank_key).points()
+        ]
+        return sorted(parts)
+
     @property
     def paths(self) -> tuple[str, ...]:
         """The files that contain logged steps."""

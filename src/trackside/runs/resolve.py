@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from trackside.catalog.events import OUTCOMES
 from trackside.catalog.natural import natural
 from trackside.errors import NoSuchRun, SeveralRuns
 from trackside.evidence import SOURCE_UNANSWERED
 from trackside.logs.job_report import record_of
-from trackside.model import Event, Record, Run, Scalar
+from trackside.logs.trajectory import Trajectories
+from trackside.model import AppendedRuns, Event, Record, Run, Scalar
 from trackside.query import Row
 from trackside.runs import clock
+from trackside.runs.appended import FileRuns, is_of_last_job, is_of_last_run, runs_by_file
 from trackside.runs.attempts import AttemptRows, attempts_of, final_attempt, numbered_attempts
 from trackside.runs.clock import JobTimes
 from trackside.runs.jobs import OTHER_SYSTEMS, Job, JobIndex, collect, plain_id
 from trackside.runs.logs import assign, guessed_id, ids_inside
 from trackside.runs.parents import last_of_chain, parent_of
 from trackside.runs.ranks import Ranks, Tasks
-from trackside.runs.reports import LastJob, is_of_last_job, last_jobs
 from trackside.stores.memory import MemoryStore
 
+NO_STEPS = Trajectories()
 _SIZES = ("host", "distributed_init", "distributed_ready", "nccl_init")
 _FRAMEWORKS = ("training_plan", "training_start", "training_end")
 _DUMPS = ("flight_recorder", "flight_recorder_group")
@@ -60,8 +63,10 @@ class ResolvedRun:
     store: MemoryStore
     adjust: EventAdjustment
     """Apply it to the logged steps of the run's logs and its parent's, which are stored elsewhere."""
-    last_of_file: Mapping[str, LastJob]
-    """By path of a log: its last job, if the log holds reports of jobs."""
+    appended: Mapping[str, FileRuns]
+    """By path of a log: its runs, if it holds several, or reports of jobs."""
+    keeps_steps: bool = False
+    """Whether the runs in a log are attempts of one job, which go on from each other's steps."""
 
 
 def resolve(
@@ -70,20 +75,19 @@ def resolve(
     paths: Iterable[str] = (),
     home: Collection[str] | None = None,
     owners: Mapping[str, str] = MappingProxyType({}),
+    steps: Trajectories = NO_STEPS,
 ) -> ResolvedRun:
     """Find the run; ``paths``: files with logged steps, in addition to those with rows in the store.
 
     ``home``: the logs that came in one folder with the run's; None: all did. ``owners``: path of a log whose job is
-    known -> the job's id. Raises SeveralRuns or NoSuchRun.
+    known -> the job's id. ``steps``: the logged steps of the logs. Raises SeveralRuns or NoSuchRun.
     """
     rows = list(store.all_rows())
     events = [row for row in rows if isinstance(row, Event) and row.plane == "log" and row.kind != SOURCE_UNANSWERED]
     files = list(dict.fromkeys([*(event.at.path for event in events), *paths]))
-    last_of_file = last_jobs(events)
-    jobs = collect([*(row for row in rows if isinstance(row, Record)), *_reported(rows, last_of_file)])
-    free = set(
-        assign(jobs, files, ids_inside(event for event in events if is_of_last_job(event.at, last_of_file)), owners)
-    )
+    appended = runs_by_file(events, steps)
+    jobs = collect([*(row for row in rows if isinstance(row, Record)), *_reported(rows, appended)])
+    free = set(assign(jobs, files, ids_inside(event for event in events if is_of_last_job(event.at, appended)), owners))
     jobs.assign_nameless()
     if not len(jobs):  # the only evidence are stacks of a job's processes
         for id_ in sorted(
@@ -101,7 +105,10 @@ def resolve(
     )
     claimed = {*chosen.logs, *(free & home_logs if is_only_job else ())}
     logs = tuple(path for path in files if path in claimed)
-    run_events = [event for event in events if event.at.path in set(logs) and is_of_last_job(event.at, last_of_file)]
+    keeps_steps = len(numbered_attempts(attempts)) > 1
+    is_own = _selection(appended, keeps_steps)
+    own_logs = set(logs)
+    run_events = [event for event in events if event.at.path in own_logs and is_own(event)]
     span = _span(attempts)
     last = final_attempt(attempts) or AttemptRows(())
     tasks = Tasks(run_events, _world(run_events) or _integer(last.get("n_gpus")), _integer(last.get("n_tasks")))
@@ -114,22 +121,42 @@ def resolve(
         parent_log_paths=tuple(parent_job.logs) if parent_job is not None else (),
         clock_offset_s=adjust.offset,
         has_time_zone=_has_time_zone(attempts, run_events, adjust.offset),
+        appended=_most_runs(logs, appended),
     )
     others = frozenset(files) - adjust.logs
-    rows = [row for row in rows if isinstance(row, Record) or is_of_last_job(row.at, last_of_file)]
-    return ResolvedRun(run, _narrow(rows, store, chosen, others, adjust), adjust, last_of_file)
+    rows = [row for row in rows if isinstance(row, Record) or is_own(row)]
+    return ResolvedRun(run, _narrow(rows, store, chosen, others, adjust), adjust, appended, keeps_steps)
 
 
-def _reported(rows: Iterable[Row], last_of_file: Mapping[str, LastJob]) -> Iterator[Record]:
+def _selection(appended: Mapping[str, FileRuns], keeps_steps: bool) -> Callable[[Event], bool]:
+    """Which events of the logs are the last run's. A job's surroundings are those of all its programs; what attempts
+    of one job did before the last is part of its history, but not how they ended."""
+
+    def is_own(event: Event) -> bool:
+        if event.kind == "host" or (keeps_steps and event.kind not in OUTCOMES):
+            return is_of_last_job(event.at, appended)
+        return is_of_last_run(event.at, appended)
+
+    return is_own
+
+
+def _most_runs(paths: Iterable[str], appended: Mapping[str, FileRuns]) -> AppendedRuns | None:
+    """The runs of the log that holds the most; None if none holds several."""
+    several = [path for path in paths if path in appended and len(appended[path].runs) > 1]
+    path = max(several, key=lambda path: len(appended[path].runs), default=None)
+    return None if path is None else AppendedRuns(path, appended[path].runs, appended[path].started)
+
+
+def _reported(rows: Iterable[Row], appended: Mapping[str, FileRuns]) -> Iterator[Record]:
     """Records of the jobs whose output reports their end, unless another record of the job was given."""
     recorded = {str(row.get("id")) for row in rows if isinstance(row, Record) and row.kind == "job"}
-    for path, last in last_of_file.items():
-        if last.report is None:
+    for path, runs in appended.items():
+        if runs.report is None:
             continue
-        job = last.report.get("job")
+        job = runs.report.get("job")
         id_ = str(job) if job is not None else guessed_id(path) or ""
         if id_ not in recorded and (id_ or not recorded):
-            yield record_of(last.report, id_)
+            yield record_of(runs.report, id_)
 
 
 def _integer(value: Scalar) -> int | None:

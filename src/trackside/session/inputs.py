@@ -113,7 +113,8 @@ class LoadedInputs:
 
     def resolve_run(self) -> ResolvedRun:
         """The run to choose and its rows, without logged steps and metrics. Raises SeveralRuns or NoSuchRun."""
-        return resolve(self.store, self.job, [*self.trajectories.paths, *self.paths], self.home, self.owners)
+        paths = [*self.trajectories.paths, *self.paths]
+        return resolve(self.store, self.job, paths, self.home, self.owners, self.trajectories)
 
     @property
     def readable(self) -> bool:

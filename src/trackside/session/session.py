@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 from trackside.catalog.job_states import Stage
@@ -13,6 +13,7 @@ from trackside.finding import Verdict
 from trackside.model import Input, Run
 from trackside.query import Query
 from trackside.session.choice import choose_run
+from trackside.session.earlier_runs import judge_earlier_runs
 from trackside.session.inputs import LoadedInputs
 from trackside.session.request import Paths
 from trackside.stores.memory import MemoryStore
@@ -71,4 +72,5 @@ class Session:
         return self._verdict
 
     def _diagnose(self) -> Verdict:
-        return engine.verdict_of(self.facts, self.inputs, package_version())
+        verdict = engine.verdict_of(self.facts, self.inputs, package_version())
+        return replace(verdict, earlier=judge_earlier_runs(self.loaded, self.run))

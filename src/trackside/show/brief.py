@@ -24,6 +24,8 @@ MAX_ACTIONS = 4
 MAX_CAUTIONS = 4
 MAX_OTHERS = 2
 """Consequences and warnings, each."""
+MAX_EARLIER = 3
+"""Earlier runs in the log."""
 MAX_COSTS = 2
 FACT_LINES = 2
 """Lines of one fact; the rest of a longer one is left to ``--verbose``."""
@@ -58,6 +60,7 @@ def _table(doc: VerdictDoc, console_width: int, facts: int) -> Table:
         *_label_lines(heading.ACTIONS, _actions(doc, width)),
         *_label_lines(heading.CONSEQUENCES, [_other(finding, doc, width) for finding in doc.consequences[:MAX_OTHERS]]),
         *_label_lines(heading.WARNINGS, [_other(finding, doc, width) for finding in doc.warnings[:MAX_OTHERS]]),
+        *_label_lines(heading.EARLIER, _earlier(doc, width)),
         *_label_lines(heading.COST, _cost(doc, width)),
         *_label_lines(heading.UNDECIDED, _undecided(doc, width)),
     ]
@@ -140,6 +143,11 @@ def _other(finding: SecondaryDoc, doc: VerdictDoc, width: int) -> Text:
     """A consequence or a warning; if it is too long, its family and certainty remain."""
     label = f" ({finding.family}, {finding.certainty})"
     return Text(_cut(heading.headline(finding, doc.run), FACT_LINES * width - width // 8 - len(label)) + label)
+
+
+def _earlier(doc: VerdictDoc, width: int) -> list[Text]:
+    """The earlier runs in the log, a line each."""
+    return [Text(_cut(line, width)) for line in heading.earlier_runs(doc, MAX_EARLIER)]
 
 
 def _cost(doc: VerdictDoc, width: int) -> list[Text]:

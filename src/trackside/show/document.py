@@ -15,7 +15,7 @@ import msgspec
 from trackside.catalog.job_states import is_active
 from trackside.evidence import Cite
 from trackside.families import find_family
-from trackside.finding import Certainty, Claim, Finding, Outcome, Verdict
+from trackside.finding import Certainty, Claim, Finding, Outcome, Progress, Verdict
 from trackside.model import Run, Scalar
 from trackside.settings.price import NO_PRICE, Price
 from trackside.show.sanitize import encodable
@@ -226,7 +226,7 @@ class PointDoc(msgspec.Struct, frozen=True):
 
 
 class ProgressDoc(msgspec.Struct, frozen=True):
-    """The training progress that the log shows."""
+    """The training progress that the log shows, of all its runs."""
 
     framework: str | None
     """Training framework whose lines were read."""
@@ -238,6 +238,40 @@ class ProgressDoc(msgspec.Struct, frozen=True):
     """The last logged step."""
     planned_steps: int | None
     """Steps that the run was to do; null if not known."""
+    last_run: ProgressDoc | None = None
+    """Progress of the last run only, with 0 points if it logged none; null if the log holds one run."""
+
+
+class EarlierRunDoc(msgspec.Struct, frozen=True):
+    """An earlier run in the same file, and its verdict."""
+
+    first_line: int
+    """Its first line in the file."""
+    last_line: int
+    """Its last line."""
+    family: str
+    """Code of its primary family, such as B1."""
+    id: str
+    """Id of that family, such as cuda-oom."""
+    certainty: str | None
+    """established, supported or possible; null if nothing was found."""
+    text: str
+    """What happened, in one clause."""
+
+
+class AppendedRunsDoc(msgspec.Struct, frozen=True):
+    """The runs that one log holds; the verdict is about the last one."""
+
+    path: str
+    """The log; if several logs hold several runs, the one with the most."""
+    runs: int
+    """Number of runs in it."""
+    first_line: int
+    """First line of the last run."""
+    started: int | None
+    """Line where another run starts of which nothing is known yet; null if there is none."""
+    earlier: list[EarlierRunDoc]
+    """The runs before the last one, in order; of many, the last ones."""
 
 
 class CiteDoc(msgspec.Struct, frozen=True):
@@ -342,6 +376,8 @@ class VerdictDoc(msgspec.Struct, frozen=True):
     """Why ``waste`` is null, a sentence each."""
     priced: bool = False
     """Whether a price of a GPU-hour was given."""
+    appended: AppendedRunsDoc | None = None
+    """The runs in a log that holds several; null if no log does."""
 
 
 def missing_citations(doc: VerdictDoc) -> list[str]:
@@ -459,10 +495,15 @@ class _Writer:
         """The answer; what is merely possible says so."""
         if finding.headline is None:
             return None
-        doubtful = finding.certainty is Certainty.POSSIBLE and finding.role == "fault"
-        text = clause(finding.headline, self.running, self.zoned)
-        text = f"Possibly {text}" if doubtful else claim_sentence(finding.headline, self.running, self.zoned)
-        return TextDoc(text, self.ids(finding.headline.cites))
+        return TextDoc(self.answer(finding), self.ids(finding.headline.cites))
+
+    def answer(self, finding: Finding) -> str:
+        """What happened, in one clause: the headline, else the family's title."""
+        if finding.headline is None:
+            return finding.title
+        if finding.certainty is Certainty.POSSIBLE and finding.role == "fault":
+            return f"Possibly {clause(finding.headline, self.running, self.zoned)}"
+        return claim_sentence(finding.headline, self.running, self.zoned)
 
     def secondary(self, finding: Finding) -> SecondaryDoc:
         shows = self.claims(finding.shows)
@@ -507,6 +548,7 @@ def document(
         ],
         sources=list(sources),
         priced=bool(price.price_per_gpu_hour),
+        appended=_appended(verdict, writer),
     )
 
 
@@ -523,11 +565,31 @@ def _run(run: Run) -> RunDoc:
 
 
 def _progress(verdict: Verdict) -> ProgressDoc | None:
-    progress = verdict.progress
-    if progress is None:
-        return None
+    return None if verdict.progress is None else _progress_doc(verdict.progress)
+
+
+def _progress_doc(progress: Progress) -> ProgressDoc:
     first, last = (PointDoc(plain(step), plain(loss)) for step, loss in (progress.first, progress.last))
-    return ProgressDoc(progress.framework, progress.points, first, last, progress.planned_steps)
+    last_run = None if progress.last_run is None else _progress_doc(progress.last_run)
+    return ProgressDoc(progress.framework, progress.points, first, last, progress.planned_steps, last_run)
+
+
+def _appended(verdict: Verdict, writer: _Writer) -> AppendedRunsDoc | None:
+    appended = verdict.run.appended
+    if appended is None:
+        return None
+    earlier = [
+        EarlierRunDoc(
+            run.first,
+            run.last,
+            run.finding.family,
+            run.finding.id,
+            None if run.finding.certainty is None else run.finding.certainty.value,
+            writer.answer(run.finding),
+        )
+        for run in verdict.earlier
+    ]
+    return AppendedRunsDoc(appended.path, len(appended.runs), appended.runs[-1].first, appended.started, earlier)
 
 
 def encode(doc: object) -> bytes:

@@ -30,6 +30,7 @@ MEANING = VerdictSection("What it means", "meaning")
 ACTIONS = VerdictSection("What to do", "do")
 CONSEQUENCES = VerdictSection("Consequences", "consequence")
 WARNINGS = VerdictSection("Warnings", "warning")
+EARLIER = VerdictSection("Earlier runs in the log", "earlier")
 COST = VerdictSection("Cost", "cost")
 UNDECIDED = VerdictSection("Open questions", "open")
 """What the evidence for the answer leaves open; *undecided* is the outcome of a family."""
@@ -164,8 +165,35 @@ def elapsed_s(run: RunDoc) -> float | None:
     return end - run.start if run.start is not None and end is not None and end >= run.start else None
 
 
+def appended(doc: VerdictDoc) -> str:
+    """That the log holds several runs: ``last of 5 runs in nohup.out, from line 812``; empty if it does not."""
+    runs = doc.appended
+    if runs is None:
+        return ""
+    file = runs.path.rpartition("/")[2]
+    text = f"last of {runs.runs:,} runs in {file}, from line {runs.first_line:,}"
+    return text if runs.started is None else f"{text}; one more starts at line {runs.started:,} and shows nothing yet"
+
+
+def earlier_runs(doc: VerdictDoc, limit: int) -> list[str]:
+    """The last ``limit`` of the earlier runs in the log, the newest first, and how many more there are."""
+    if doc.appended is None:
+        return []
+    shown = doc.appended.earlier[::-1][:limit]
+    lines = [
+        f"lines {run.first_line:,} to {run.last_line:,} ({', '.join(filter(None, (run.family, run.certainty)))}): "
+        f"{run.text}"
+        for run in shown
+    ]
+    others = doc.appended.runs - 1 - len(shown)
+    return [*lines, f"and {others:,} more"] if others and lines else lines
+
+
 def progress(doc: ProgressDoc) -> str:
-    """``step 200 of 574, loss 4.2 \N{RIGHTWARDS ARROW} 3.1 in 20 logged steps``."""
+    """Of the last run in the log: ``step 200 of 574, loss 4.2 \N{RIGHTWARDS ARROW} 3.1 in 20 logged steps``."""
+    doc = doc.last_run or doc
+    if not doc.points:
+        return "no logged step"
     planned = f" of {doc.planned_steps:,}" if doc.planned_steps else ""
     step = f"step {doc.last.step:,.0f}{planned}, " if isinstance(doc.last.step, (int, float)) else ""
     text = word(doc.points, "logged steps")
@@ -180,6 +208,7 @@ def run(doc: VerdictDoc) -> str:
     known."""
     run = doc.run
     parts = [" ".join(filter(None, ("run" if run.id or run.name else "", run.id, run.name)))]
+    parts.append(appended(doc))
     parts.append(ending(run))
     if run.nodes:
         parts.append(word(len(run.nodes), "nodes"))

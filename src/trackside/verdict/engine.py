@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from trackside.evidence import BatchStore, Missing, Store
+from trackside.evidence import BatchStore, Frame, Missing, Store
 from trackside.facts.cost.earlier_attempts import EarlierAttempts
 from trackside.facts.fact import Facts, closure, derivation, guard
 from trackside.facts.gpus import with_location
@@ -16,11 +16,14 @@ from trackside.families import families
 from trackside.family import Family
 from trackside.finding import Finding, Outcome, Progress, Verdict, unknown
 from trackside.model import Event, Input, Run
+from trackside.query import events
 from trackside.verdict import arbiter, plots
 from trackside.verdict.commands import fill_commands
 from trackside.verdict.confidence import confidence_of, evidence_pattern
 from trackside.verdict.cost import cost
 from trackside.verdict.partial_evidence import unknown_if_incomplete
+
+EARLIER = events("earlier_progress")
 
 
 def facts_of(store: Store, run: Run) -> Facts:
@@ -89,24 +92,44 @@ def verdict_of(facts: Facts, inputs: Sequence[Input] = (), version: str = "") ->
 
 
 def _progress(facts: Facts) -> Progress | None:
-    trajectory = facts.get(Trajectory)
-    if isinstance(trajectory, Missing):
-        return None
-    points = [event for event in trajectory.progress.events if event.get("split") != "eval"]
+    """The progress that the log shows; of a log with several runs, also that of the last one."""
+    trajectory, earlier = facts.get(Trajectory), facts.answer(EARLIER)
+    own, plans = ((), ()) if isinstance(trajectory, Missing) else (trajectory.progress.events, trajectory.plans.events)
+    before = earlier.events if isinstance(earlier, Frame) else ()
+    whole = _progress_of(facts.run.framework, (*before, *own), plans)
+    if whole is None or not before:
+        return whole
+    none = Progress(facts.run.framework, 0, (None, None), (None, None))
+    return replace(whole, last_run=_progress_of(facts.run.framework, own, plans, before) or none)
+
+
+def _progress_of(
+    framework: str | None, rows: Sequence[Event], plan_rows: Sequence[Event], before: Sequence[Event] = ()
+) -> Progress | None:
+    """The progress that these logged steps show; ``before``: those of earlier runs in the same file."""
+    points = [event for event in rows if event.get("split") != "eval"]
     if not points:
         return None
-    planned = [numeric_field(row, "total_steps") for row in (*trajectory.plans.events, *points)]
+    planned = [numeric_field(row, "total_steps") for row in (*plan_rows, *points)]
     plans = [int(steps) for steps in planned if steps is not None]
     with_loss = [row for row in points if printed_loss(row) is not None] or points
     first, last = ((numeric_field(row, "step"), numeric_field(row, "loss")) for row in (with_loss[0], with_loss[-1]))
-    return Progress(facts.run.framework, _count(points), first, last, plans[-1] if plans else None)
+    return Progress(framework, _count(points, before), first, last, plans[-1] if plans else None)
 
 
-def _count(points: Sequence[Event]) -> int:
-    """The number of points printed: those in the log, or the ordinal of the last one if the series was thinned."""
+def _count(points: Sequence[Event], before: Sequence[Event]) -> int:
+    """The number of points printed: those in the log, or by the ordinal of the last one if the series was thinned."""
+    ordinals = {_series_of(point): point.get("ordinal") for point in before}
     counts: dict[tuple[str, str], int] = {}
     for point in points:
-        series = point.at.path, point.parser
-        ordinal = point.get("ordinal")
-        counts[series] = ordinal + 1 if isinstance(ordinal, int) else counts.get(series, 0) + 1
+        series, ordinal = _series_of(point), point.get("ordinal")
+        if isinstance(ordinal, int):
+            previous = ordinals.get(series)
+            counts[series] = ordinal - (previous if isinstance(previous, int) else -1)
+        else:
+            counts[series] = counts.get(series, 0) + 1
     return sum(counts.values())
+
+
+def _series_of(point: Event) -> tuple[str, str]:
+    return point.at.path, point.parser

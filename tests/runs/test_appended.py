@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from trackside.logs.scan import scan_text
+from trackside.logs.trajectory import Trajectories
 from trackside.model import Event, Position, Record
-from trackside.runs.reports import last_jobs
+from trackside.runs.appended import runs_by_file
 from trackside.runs.resolve import ResolvedRun, resolve
 from trackside.stores.memory import MemoryStore
 
@@ -74,6 +75,6 @@ def test_a_record_without_an_id_is_about_the_only_job() -> None:
 
 
 def test_lines_of_other_files_are_not_cut() -> None:
-    jobs = last_jobs(scan_text(ERROR + report(7, FAILED) + report(8, DONE), "a.out"))
-    assert set(jobs) == {"a.out"}
-    assert jobs["a.out"].after > 0
+    files = runs_by_file(scan_text(ERROR + report(7, FAILED) + report(8, DONE), "a.out"), Trajectories())
+    assert set(files) == {"a.out"}
+    assert files["a.out"].first > 1
