@@ -20,6 +20,7 @@ from trackside.logs.matcher import Hit, Matcher, matcher
 from trackside.logs.pattern import Parser, Pattern, parsers
 from trackside.logs.program_starts import FirstLines, first_lines, last_start
 from trackside.logs.stamp import find_time, find_year, has_zone
+from trackside.logs.traceback import is_below_traceback
 from trackside.model import Event, EventRole, Plane, Position, Scalar
 
 CHUNK_BYTES = 8 << 20
@@ -181,7 +182,10 @@ def parse_line(line: Line, owners: tuple[int, ...], compiled: PatternSet, stats:
             continue
         for event in events:
             claimed.add(parser.id)
-            has_progress = has_progress or event.kind == PROGRESS
+            if event.kind == PROGRESS:
+                has_progress = True
+                if parser.redraws and is_below_traceback(line):
+                    event = replace(event, fields={**event.fields, "at_exit": True})
             yield event
 
 

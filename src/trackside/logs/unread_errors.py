@@ -17,7 +17,7 @@ MAX_TEXT_CHARS = 600
 """A longer line is a dump."""
 
 _HARMLESS = re.compile(
-    r"\b(?:0|no|zero|without)\s{1,3}(?:errors?|failures?|failed)\b"  # counts of none
+    r"\b(?:0|no|zero|without)\s{1,3}(?:errors?|failures?|failed|invalid|corrupt(?:ed)?|unexpected|crash(?:es)?)\b"  # counts of none
     r"|\b(?:errors?|fail(?:ed|ures?)?|aborted|killed)\b[\"'\]]?\s{0,3}[:=(]\s{0,3}[\"']?(?:[-+\d.]|none|false|true|null|\[\])"  # figures and settings
     r"|[\w-](?:_|-|\.|/)(?:errors?|fail|failed|failure|abort|killed|timed|invalid)\b|\b(?:errors?|fail|failed|failure|abort|invalid)(?:_|-|/|\.(?=\w))"  # names, paths
     r"|\b(?:errors?|error rate|(?:mean|absolute|squared|percentage|relative|word|char\w*|prediction|reconstruction|validation|training|test|top-?\d)\s(?:\w+\s)?errors?)\s{0,3}(?:\(|rate|is|was|[:=]|\d)"  # measures
