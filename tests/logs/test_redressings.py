@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable
 
 import pytest
 
+from tests.redressings import LAYOUTS, PREFIXES, Dress, torn
 from trackside.logs.scan import scan_text
 from trackside.model import Event
 
-Dress = Callable[[str], str]
+NOT_FOR_TEXT = {"docker_json", "srun"}
+"""A format of files, and a label that a longer text shows."""
 
 FRAMES = """Traceback (most recent call last):
   File "/home/user/project/train.py", line 88, in <module>
@@ -59,21 +60,10 @@ def then(other: str) -> Dress:
 
 
 DRESSES: dict[str, Dress] = {
-    "carriage returns": lambda text: text.replace("\n", "\r\n"),
+    **{name: dress for name, dress in (PREFIXES | LAYOUTS).items() if name not in NOT_FOR_TEXT},
     "rank": prefixed("[rank3]: "),
     "torchrun": prefixed("[default3]:"),
-    "mpirun": prefixed("[1,3]<stderr>:"),
-    "ray": prefixed("\x1b[36m(WorkerDict pid=7, ip=10.0.0.2)\x1b[0m "),
-    "srun": lambda text: prefixed("3: ")(f"a\nb\nc\nd\n{text}"),
-    "kubernetes": prefixed("2026-01-02T03:04:05.123456789Z stderr F "),
-    "docker": prefixed("2026-01-02T03:04:05.123456789Z "),
-    "compose": prefixed("trainer-1  | "),
-    "node": prefixed("gpu-03: "),
-    "journal": prefixed("Jan 02 03:04:05 n1 python3[4711]: "),
     "logger": prefixed("2026-01-02 03:04:05,123 - root - ERROR - "),
-    "quote": prefixed("> "),
-    "indented": prefixed("    "),
-    "colored": prefixed("\x1b[31m"),
     "behind a bar": lambda text: BAR + text,
     "behind a redrawn bar": lambda text: f"{BAR}\r{text}",
     "behind another bar": lambda text: f"[Training] 45/100 [===>....] - ETA: 8:54  [ loss=1.44 ]{text}",
@@ -141,10 +131,4 @@ def writes(text: str, chance: random.Random) -> list[str]:
 def test_ranks_that_write_into_each_others_lines_raise_nothing_else(name: str, seed: int) -> None:
     chance = random.Random(seed)
     ranks = [writes(traceback(name), chance) for _ in range(chance.choice((2, 3, 4, 8)))]
-    torn = ""
-    while any(ranks):
-        rank = chance.choice([rank for rank in ranks if rank])
-        count = chance.choice((1, 1, 2, 3))
-        torn += "".join(rank[:count])
-        del rank[:count]
-    assert {event.get("type") for event in exceptions(torn)} <= {name}
+    assert {event.get("type") for event in exceptions(torn(ranks, chance))} <= {name}

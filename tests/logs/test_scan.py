@@ -124,8 +124,8 @@ def test_rank_labels_are_split_off(line: str, text: str, rank: int | None) -> No
 
 
 def test_srun_labels_are_recognized_in_the_head() -> None:
-    assert has_srun_labels(b"0: a\n1: b\n 2: c\n0: d\nno label\n")
-    assert not has_srun_labels(b"step\n1: b\nstep\nstep\nstep\n")
+    assert has_srun_labels([b"0: a", b"1: b", b" 2: c", b"0: d", b"no label"])
+    assert not has_srun_labels([b"step", b"1: b", b"step", b"step", b"step"])
     assert split_label(" 2: hello", srun_labels=True)[:2] == ("hello", "2:")
 
 

@@ -69,6 +69,7 @@ EVENTS: Mapping[str, EventKind] = {
             "reward": "mean reward (GRPO, PPO) or reward margin (DPO)",
             "objective": "sft, dpo, grpo, ppo ... if recognizable by the keys",
             "split": "train (default) or eval",
+            "at_exit": "True for a bar right below a traceback, if it is on a line of its own: processes draw theirs when they exit",
             "framework": "parser's id of the framework",
             "ordinal": "number of points before it in its series; set only if the series was thinned to limit memory",
             "run_part": "0 for the first run of the process; incremented when steps start over",

@@ -152,7 +152,7 @@ def judge(
     if kills.report is not None and ending.completed is not None:
         return _survived_oom_kill(kills.report, ending.completed)
     if not isinstance(account, Missing):
-        return _death_finding(account, phase, ending, run, limits)
+        return _death_finding(account, deaths, phase, ending, run, limits)
     if deaths.survived is not None:
         return _survived_death(run, *deaths.survived)
     state = None if ending.state is None else ending.state.value
@@ -161,7 +161,9 @@ def judge(
     return _ruled_out(deaths, memory, ending)
 
 
-def _death_finding(account: DeathAccount, phase: Phase, ending: Ending, run: Run, limits: Limits) -> Finding:
+def _death_finding(
+    account: DeathAccount, deaths: Deaths, phase: Phase, ending: Ending, run: Run, limits: Limits
+) -> Finding:
     """The finding about what ended the process, and in which phase of the run."""
     row, memory, number, sender = account.row, account.memory, account.number, _sender(account)
     kill = number in (KILL, None)
@@ -194,7 +196,7 @@ def _death_finding(account: DeathAccount, phase: Phase, ending: Ending, run: Run
         implies=[MEANINGS["helper" if account.outlived else sender]()],
         cannot_decide=[] if sender in ("cgroup_oom", "host_oom") else [doubt()],
         actions=_remedies(sender, kill),
-        since=row.time if row is not None else min((change.since for change in memory.kills), default=None),
+        since=deaths.since(row) if row is not None else min((change.since for change in memory.kills), default=None),
         at=None if row is None else row.at,
         variant="training" if trained else "startup",
         ranks=account.ranks,

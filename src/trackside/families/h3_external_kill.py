@@ -84,7 +84,7 @@ FAILURE_EXPLAINS = Sentence("another failure explains the signal: {line}")
 
 
 def judge(stops: StopSignals, ending: Ending, trajectory: Maybe[Trajectory]) -> Finding | Missing:
-    """SIGTERM or SIGHUP as the first sign of the end, without another explanation."""
+    """SIGTERM or SIGHUP as the first sign of the end, without another explanation. Schedulers send no SIGHUP."""
     if (contradiction := _contradiction(ending)) is not None:
         return absent(contradiction)
     sign, line, state = stops.sign, stops.line, ending.state
@@ -101,7 +101,7 @@ def judge(stops: StopSignals, ending: Ending, trajectory: Maybe[Trajectory]) -> 
     shows += [] if state is None else [RECORDED_WITHOUT_REASON(state=state)]
     shows += () if isinstance(trajectory, Missing) else trajectory.until
     return present(
-        Certainty.POSSIBLE if state is None else Certainty.SUPPORTED,
+        Certainty.SUPPORTED if state is not None or number == SIGHUP else Certainty.POSSIBLE,
         "unknown",
         shows,
         headline=STOPPED() if named is None else (HUNG_UP if number == SIGHUP else STOPPED_BY)(signal=named),

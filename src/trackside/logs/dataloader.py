@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 
+from trackside.catalog.signals import signal_name, signal_number
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
 from trackside.model import Event, EventRole
 
-_KILLED = re.compile(r"DataLoader worker \(pid (\d{1,8})\) is killed by signal: ([\w ]{1,40})")
+_KILLED = re.compile(r"DataLoader worker \(pid (\d{1,8})\) is killed by signal: ([^.:\n]{1,40})")
 _EXITED = re.compile(
     r"DataLoader worker \(pid(?:\(s\))? ?([\d, ]{1,200})\) exited unexpectedly(?: with exit code (\d+))?"
 )
@@ -27,6 +28,15 @@ _SIGNALS = {
     "hangup": (1, "SIGHUP", "killed"),
 }
 
+
+def _signal(text: str) -> tuple[int | None, str | None, str]:
+    """(number, name, reason) of a signal's description in any language."""
+    if text in _SIGNALS or (number := signal_number(text)) is None:
+        return _SIGNALS.get(text, (None, None, "killed"))
+    names = {known[0]: known for known in _SIGNALS.values()}
+    return names.get(number, (number, signal_name(number), "exited"))
+
+
 PARSER = Parser("dataloader", "PyTorch data-loader workers", "system")
 
 
@@ -36,6 +46,7 @@ PARSER = Parser("dataloader", "PyTorch data-loader workers", "system")
     "the warning about too many workers.",
     matches=(
         "RuntimeError: DataLoader worker (pid 5487) is killed by signal: Killed. ",
+        "RuntimeError: DataLoader worker (pid 5487) is killed by signal: Getötet. ",
         "RuntimeError: DataLoader worker (pid(s) 12, 13) exited unexpectedly",
         (
             "RuntimeError: DataLoader worker (pid 31) is killed by signal: Bus error. It is possible that "
@@ -58,7 +69,7 @@ PARSER = Parser("dataloader", "PyTorch data-loader workers", "system")
 )
 def _parse(line: Line) -> Event | None:
     if match := _KILLED.search(line.text):
-        number, name, reason = _SIGNALS.get(match[2].strip().lower(), (None, None, "killed"))
+        number, name, reason = _signal(match[2].strip().lower())
         role = EventRole.TEARDOWN if number in (1, 2, 15) else EventRole.ROOT
         return line.event("dataloader_death", role, pid=int(match[1]), signal=number, signal_name=name, reason=reason)
     if match := _EXITED.search(line.text):

@@ -194,7 +194,7 @@ TOPICS: tuple[Topic, ...] = (
         r"|CUDA unknown error"
         r"|uncorrectable ECC|CUDA_ERROR_|cudaError|NVIDIA driver on your system|AcceleratorError|cuDNN error"
         r"|misaligned address|cudaSuccess \(\d+ vs\. 0\)"
-        r"|CUDA driver initialization failed|Cuda failure",
+        r"|CUDA driver initialization failed|Cuda failure|Attempting to deserialize object on a CUDA device",
         unless_text=r"not compiled with CUDA",
     ),
     # -- storage

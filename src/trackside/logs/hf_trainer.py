@@ -13,7 +13,7 @@ from collections import deque
 from typing import Any
 
 from trackside.logs.frameworks import named_frameworks
-from trackside.logs.line import COLLECTOR_PREFIX, Line
+from trackside.logs.line import Line
 from trackside.logs.numbers import number, whole_number
 from trackside.logs.pattern import Parser
 from trackside.model import Event
@@ -53,7 +53,7 @@ def step_of(line: Line) -> tuple[int | None, int | None]:
     behind, ahead = _neighbors(line)
     if behind.startswith(b"{'") or ahead.startswith(b"{'"):
         return _from_burst(line)
-    before = _bar_before(line.buffer, line.start + max(0, line.full.find("{")))
+    before = _bar_before(line.buffer, max(line.start, line.buffer.find(b"{", line.start, line.end)))
     after = _BAR.match(b"\n" + ahead)
     if before is None:
         return None, line.notes(ID).get("total")
@@ -67,7 +67,7 @@ def step_of(line: Line) -> tuple[int | None, int | None]:
 
 def _elapsed_s(line: Line) -> float | None:
     """Seconds that the training bar before a dict had run; None if dicts come late, in bursts."""
-    before = _bar_before(line.buffer, line.start + max(0, line.full.find("{")))
+    before = _bar_before(line.buffer, max(line.start, line.buffer.find(b"{", line.start, line.end)))
     if before is None or any(neighbor.startswith(b"{'") for neighbor in _neighbors(line)):
         return None
     seconds = _seconds(before[3])
@@ -93,7 +93,7 @@ def _neighbors(line: Line) -> tuple[bytes, bytes]:
     behind = line.buffer[max(0, line.start - 700) : line.start].rstrip()
     behind = behind[max(behind.rfind(b"\r"), behind.rfind(b"\n")) + 1 :]
     ahead = line.buffer[line.end : line.end + 1200].lstrip()
-    return COLLECTOR_PREFIX.sub(b"", behind), COLLECTOR_PREFIX.sub(b"", ahead).lstrip()
+    return line.context.peeled(behind).text, line.context.peeled(ahead).text.lstrip()
 
 
 def _drawn_at_once(before: bytes, after: bytes) -> bool:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from trackside.catalog.events import EVENTS
+from trackside.logs.prefixes import ANSI, COLLECTOR, Peeled, Prefix, has_several_writers, peel, prefixes_of
 from trackside.logs.stamp import find_time
 from trackside.model import Event, EventRole, Plane, Position, Scalar
 
@@ -16,7 +17,6 @@ MAX_LINE_BYTES = 64 * 1024
 MAX_TEXT_CHARS = 4096
 """Characters of an event's text."""
 
-_ANSI = re.compile(rb"\x1b\[[0-9;?]{0,64}[ -/]{0,16}[@-~]|\x1b\][^\x07\n]{0,512}\x07|\x1b[()][AB0]")
 _LABEL = re.compile(
     r"\[rank\s*(?P<rank>\d+)\]:?[ ]?"  # torch.distributed tracebacks and torchtitan
     r"|\[(?P<role>default|trainer|worker)(?P<local>\d+)\]:[ ]?"  # torchrun --tee
@@ -24,9 +24,6 @@ _LABEL = re.compile(
     r"|\((?P<ray>[\w.:-]+) pid=(?P<pid>\d+)(?:, ip=(?P<ip>[\d.]+))?\) "  # Ray
 )
 _SRUN = re.compile(r"[ ]{0,5}(?P<task>\d{1,6}): ?")
-COLLECTOR_PREFIX = re.compile(rb"^\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:?\d\d) std(?:out|err) [FP] ")
-"""The prefix that a collector writes before each line, as in logs of Kubernetes and of a log store: time and stream.
-It is not part of the line."""
 SYSLOG_PREFIX = re.compile(
     rb"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z [\w.:-]{1,255} [\w./@() -]{1,80}?(?:\[\d{1,10}\])?(?::| - - | \d+ - ) ?"
 )
@@ -45,10 +42,29 @@ class FileContext:
     year: int | None = None
     quoted_until: int = 0
     """Number of the last line of a quotation, such as a job's script in its batch system's report: it is not read."""
+    prefixes: tuple[Prefix, ...] = (COLLECTOR,)
+    """What stands before each line, the outermost first; not part of the lines."""
+    several_writers: bool = False
+    """Whether the prefixes tell writers apart."""
     headed: bool = False
     """Whether the receiver put :data:`SYSLOG_PREFIX` before the lines."""
     notes: dict[str, Any] = field(default_factory=dict)
     """Per parser: what it remembers from line to line."""
+
+    def learn(self, head: bytes) -> None:
+        """Set what the first bytes of the file say about all its lines."""
+        if self.plane == "log":
+            self.prefixes = prefixes_of(head) or self.prefixes
+            self.several_writers = has_several_writers(head, self.prefixes)
+        self.srun_labels = self.srun_labels or has_srun_labels([self.peeled(line).text for line in head.split(b"\n")])
+
+    def peeled(self, raw: bytes) -> Peeled:
+        """A line without colors and prefixes."""
+        return peel(ANSI.sub(b"", raw) if b"\x1b" in raw else raw, self.prefixes)
+
+    def as_written(self, raw: bytes) -> str:
+        """A line as its program wrote it."""
+        return self.peeled(raw).text.decode("utf-8", "replace")
 
 
 class Line:
@@ -79,13 +95,13 @@ class Line:
     def __init__(self, buffer: bytes, start: int, end: int, number: int, offset: int, context: FileContext) -> None:
         self.buffer, self.start, self.end = buffer, start, end
         self.number, self.offset, self.context = number, offset, context
-        raw = buffer[start:end]
-        if b"\x1b" in raw:
-            raw = _ANSI.sub(b"", raw)
-        collected = COLLECTOR_PREFIX.match(raw)
-        self._collected = "" if collected is None else collected[0].decode("ascii")
-        self.full = raw[len(self._collected) :].decode("utf-8", "replace")
+        peeled = context.peeled(buffer[start:end])
+        self._collected = peeled.prefix.decode("utf-8", "replace")
+        self.full = peeled.text.decode("utf-8", "replace")
         self.text, self.label, rank = split_label(self.full, context.srun_labels)
+        if context.several_writers:
+            self.label = peeled.writer.decode("utf-8", "replace") + self.label
+        rank = peeled.rank if rank is None else rank
         self.rank = context.rank if rank is None else rank
         self.parser = ""
         """Id of the parser that is reading the line."""
@@ -95,7 +111,8 @@ class Line:
     def time(self) -> float | None:
         """The line's timestamp, a collector's before its own; None without one."""
         if self._time is False:
-            self._time = find_time(self._collected or self.full, self.context.year)
+            time = find_time(self._collected, self.context.year) if self._collected else None
+            self._time = find_time(self.full, self.context.year) if time is None else time
         return self._time
 
     @property
@@ -109,7 +126,7 @@ class Line:
     @property
     def quote(self) -> str:
         """The line as it was sent, without the prefix that the receiver added."""
-        return (as_written(self.full.encode("utf-8", "replace"), True) if self.context.headed else self.full).strip()
+        return (headless(self.full.encode("utf-8", "replace")) if self.context.headed else self.full).strip()
 
     @property
     def at(self) -> Position:
@@ -200,9 +217,9 @@ class Line:
         )
 
 
-def as_written(raw: bytes, headed: bool = False) -> str:
-    """A line as its program wrote it: without a collector's prefix, or with ``headed`` without the receiver's."""
-    return (SYSLOG_PREFIX if headed else COLLECTOR_PREFIX).sub(b"", raw, count=1).decode("utf-8", "replace")
+def headless(raw: bytes) -> str:
+    """A line without the receiver's prefix."""
+    return SYSLOG_PREFIX.sub(b"", raw, count=1).decode("utf-8", "replace")
 
 
 def split_label(full: str, srun_labels: bool) -> tuple[str, str, int | None]:
@@ -225,8 +242,8 @@ def split_label(full: str, srun_labels: bool) -> tuple[str, str, int | None]:
     return text, label, rank
 
 
-def has_srun_labels(head: bytes) -> bool:
+def has_srun_labels(lines: Sequence[bytes]) -> bool:
     """Whether ``srun -l`` labeled these lines: most begin with ``N: `` and a small number."""
-    lines = [COLLECTOR_PREFIX.sub(b"", line, count=1) for line in head.split(b"\n")[:400] if line.strip()]
-    labeled = sum(1 for line in lines if re.match(rb" {0,5}\d{1,6}:( |$)", line))
-    return len(lines) >= 4 and labeled >= 0.6 * len(lines)
+    written = [line for line in lines[:400] if line.strip()]
+    labeled = sum(1 for line in written if re.match(rb" {0,5}\d{1,6}:( |$)", line))
+    return len(written) >= 4 and labeled >= 0.6 * len(written)

@@ -14,11 +14,12 @@ from functools import cache
 from typing import BinaryIO
 
 from trackside.catalog.events import OUTCOMES
-from trackside.logs.line import MAX_LINE_BYTES, FileContext, Line, as_written, has_srun_labels
+from trackside.logs.line import MAX_LINE_BYTES, FileContext, Line, headless
 from trackside.logs.matcher import Hit, Matcher, matcher
 from trackside.logs.pattern import Parser, Pattern, parsers
 from trackside.logs.program_starts import Opening, opening_of
 from trackside.logs.stamp import find_time, find_year, has_zone
+from trackside.logs.traceback import is_below_traceback
 from trackside.model import Event, Plane, Position, Scalar
 
 CHUNK_BYTES = 8 << 20
@@ -181,7 +182,10 @@ def parse_line(line: Line, owners: tuple[int, ...], compiled: PatternSet, stats:
             continue
         for event in events:
             claimed.add(parser.id)
-            has_progress = has_progress or event.kind == PROGRESS
+            if event.kind == PROGRESS:
+                has_progress = True
+                if parser.redraws and is_below_traceback(line):
+                    event = replace(event, fields={**event.fields, "at_exit": True})
             yield event
 
 
@@ -220,8 +224,8 @@ class _EventLimit:
 
 
 def learn_context(head: bytes, context: FileContext, stats: ScanStats) -> None:
-    """Set what the first bytes say about the whole file: srun labels, year, first time."""
-    context.srun_labels = context.srun_labels or has_srun_labels(head)
+    """Set what the first bytes say about the whole file: prefixes, srun labels, year, first time."""
+    context.learn(head)
     text = head.decode("utf-8", "replace")
     context.year = context.year or find_year(text)
     lines = text.splitlines()
@@ -238,11 +242,11 @@ def _times(lines: Iterable[str], context: FileContext) -> Iterator[float]:
 
 def _activity(tail: bytes, context: FileContext, stats: ScanStats) -> Event:
     segments = [segment for segment in re.split(rb"[\r\n]", tail) if segment.strip()]
-    last = as_written(segments[-1], context.headed).strip() if segments else ""
+    last = (headless(segments[-1]) if context.headed else context.as_written(segments[-1])).strip() if segments else ""
     texts = [segment.decode("utf-8", "replace") for segment in segments]
     stats.last_time = next(_times(reversed(texts), context), stats.first_time)
     number = stats.lines + (0 if tail.endswith(b"\n") else 1)
-    own = [text for text in texts if not _SCHEDULER.search(text)]
+    own = [text for text, raw in zip(texts, segments, strict=True) if not _SCHEDULER.search(context.as_written(raw))]
     since_stamp = next(
         (count for count, text in enumerate(reversed(own)) if find_time(text, context.year) is not None), len(own)
     )

@@ -6,6 +6,7 @@ import re
 
 from trackside.catalog.signals import TRANSLATED_DESCRIPTIONS, Exit, read_code, signal_number
 from trackside.logs import exits
+from trackside.logs.error_words import as_bytes
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
 from trackside.model import Event, EventRole
@@ -91,13 +92,16 @@ def _bare(text: str) -> re.Match[str] | None:
 
 
 @PARSER.pattern(
-    b"|".join(word.encode() for word in TRANSLATED_DESCRIPTIONS),
+    b"|".join(as_bytes(word) for word in TRANSLATED_DESCRIPTIONS),
     safety="A shell in another locale: after a process id, or alone on the line with at most the note about the core "
     "dump.",
     matches=(
         "run.sh: 行 22: 40312 已杀死               python train.py",
         "double free or corruption (!prev)\n已放弃 (核心已转储)",
         "Speicherzugriffsfehler (Speicherabzug geschrieben)",
+        "run.sh: Zeile 4: 40312 Getötet                 python train.py",
+        "run.sh: строка 4: 40312 Убито                   python train.py",
+        "Tué",
     ),
     avoids=("进程已杀死 3 个", "l'erreur de segmentation du corpus"),
     caseless=True,

@@ -78,6 +78,16 @@ def _parse_header(line: Line) -> list[Event] | None:
     return list(TracebackBlock(line).events())
 
 
+def is_below_traceback(line: Line) -> bool:
+    """Whether the segment is the first of a line right below the last line of a traceback, or of the next one."""
+    end: int | None = line.notes("python").get("end")
+    if end is None or not 0 <= line.offset - end <= line.start:
+        return False
+    begin = line.start - (line.offset - end)
+    before = line.buffer[line.buffer.rfind(b"\n", 0, line.start) + 1 : line.start]
+    return not before.strip() and line.buffer.count(b"\n", begin, line.start) <= 2
+
+
 class TracebackBlock:
     """The lines from a header to where every traceback that began meanwhile has ended."""
 
@@ -98,7 +108,7 @@ class TracebackBlock:
             self._update_needles()
             for physical in islice(self._line.containing(self._needles, MAX_FOREIGN_BYTES), MAX_BLOCK_LINES):
                 line = last_segment(physical)
-                if HEADER in line.full:
+                if HEADER in line.full and not _is_quoted_in_message(line):
                     self._distribute_pieces()
                     self._open_reader(line)
                 elif self._columns is None:
@@ -179,6 +189,12 @@ class TracebackBlock:
 
     def _add_event(self, reader: TracebackReader, chain: list[ParsedException]) -> None:
         self._events.append(_event(reader, chain))
+
+
+def _is_quoted_in_message(line: Line) -> bool:
+    """Whether the line is the last of a traceback, whose message quotes another one."""
+    before, _, after = line.text.partition(HEADER)
+    return before.endswith("\\n") and "\\n" in after and exception_line(before) is not None
 
 
 def _needle(label: str) -> bytes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from trackside.logs.error_words import ERROR_WORD, prefilter
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
 from trackside.model import Event
@@ -15,16 +16,8 @@ from trackside.model import Event
 MAX_TEXT_CHARS = 600
 """A longer line is a dump."""
 
-_ERROR = re.compile(
-    r"\b(?:errors?|errno|fail(?:ed|ure|s|ing)?|fatal|abort(?:ed|ing)?|exceeded|killed|panic(?:ked)?|denied|crash(?:ed)?|"
-    r"corrupt(?:ed)?|segfault|segmentation fault|core dumped|timed out|out of memory|no space left|unable to|could not|"
-    r"cannot|can't|couldn't|not found|no such|invalid|unrecognized arguments?|terminated|interrupted|unexpected)\b"
-    r"|(?:ошибка|прервано|fehler|abgebrochen|getötet|speicherzugriffsfehler|erreur|échec|tué|interrotto|errore|"
-    r"terminado|错误|失败|已杀死|已终止|段错误|中止|強制終了|エラー|失敗)",
-    re.IGNORECASE,
-)
 _HARMLESS = re.compile(
-    r"\b(?:0|no|zero|without)\s{1,3}(?:errors?|failures?|failed)\b"  # counts of none
+    r"\b(?:0|no|zero|without)\s{1,3}(?:errors?|failures?|failed|invalid|corrupt(?:ed)?|unexpected|crash(?:es)?)\b"  # counts of none
     r"|\b(?:errors?|fail(?:ed|ures?)?|aborted|killed)\b[\"'\]]?\s{0,3}[:=(]\s{0,3}[\"']?(?:[-+\d.]|none|false|true|null|\[\])"  # figures and settings
     r"|[\w-](?:_|-|\.|/)(?:errors?|fail|failed|failure|abort|killed|timed|invalid)\b|\b(?:errors?|fail|failed|failure|abort|invalid)(?:_|-|/|\.(?=\w))"  # names, paths
     r"|\b(?:errors?|error rate|(?:mean|absolute|squared|percentage|relative|word|char\w*|prediction|reconstruction|validation|training|test|top-?\d)\s(?:\w+\s)?errors?)\s{0,3}(?:\(|rate|is|was|[:=]|\d)"  # measures
@@ -42,10 +35,7 @@ PARSER = Parser("unread", "lines that look like an error and that no parser read
 
 
 @PARSER.pattern(
-    rb"(?:error|errno|fail|fatal|abort|exceeded|killed|panic|denied|crash|corrupt|segfault|segmentation|core dumped|timed out|"
-    rb"out of memory|no space left|unable to|could not|cannot|can't|couldn't|not found|no such|invalid|unrecognized|terminated|"
-    rb"interrupted|unexpected|\xd0\xbe\xd1\x88\xd0\xb8\xd0\xb1\xd0\xba|fehler|abgebrochen|get\xc3\xb6tet|erreur|\xe9\x94\x99\xe8\xaf\xaf|"
-    rb"\xe5\xa4\xb1\xe8\xb4\xa5|\xe5\xb7\xb2\xe6\x9d\x80\xe6\xad\xbb|\xe6\xae\xb5\xe9\x94\x99|\xe3\x82\xa8\xe3\x83\xa9)",
+    prefilter(),
     safety="Not figures and settings named so, warnings, code, paths, tracebacks (read elsewhere) and advice.",
     matches=(
         "ABORT!!! Out of all 4 trainers, the trainer process with rank=[0] was aborted.",
@@ -68,7 +58,7 @@ PARSER = Parser("unread", "lines that look like an error and that no parser read
 )
 def _unread(line: Line) -> Event | None:
     text = line.text
-    if len(text) > MAX_TEXT_CHARS or _ERROR.search(text) is None:
+    if len(text) > MAX_TEXT_CHARS or ERROR_WORD.search(text) is None:
         return None
     if _HARMLESS.search(text) and not _LEVEL.search(text):
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from trackside.logs.line import Line, as_written
+from trackside.logs.line import Line
 
 MIN_COLUMNS, MAX_COLUMNS = 60, 250
 BYTES_BEFORE, BYTES_AFTER = 4 << 10, 12 << 10
@@ -34,7 +34,7 @@ def columns(line: Line) -> int | None:
     if line.label:
         return None
     text = line.buffer[max(0, line.start - BYTES_BEFORE) : line.end + BYTES_AFTER]
-    rows = {as_written(row.rstrip(b"\r")) for row in text.split(b"\n")[1:-1]} | {line.full}
+    rows = {line.context.as_written(row.rstrip(b"\r")) for row in text.split(b"\n")[1:-1]} | {line.full}
     rows = {row for row in rows if _SAME_WIDTH.match(row) is None}
     width = max(map(len, rows), default=0)
     full = [row for row in rows if len(row) == width]

@@ -46,6 +46,8 @@ class Limits:
     forced_after_s: float = 15.0
     """A SIGKILL this long after the first failure is a launcher's: torchrun waits 30 s for SIGTERM to take effect,
     Slurm's KillWait is 30 s; peers that die of the same cause do so within seconds."""
+    max_report_delay_s: float = 60.0
+    """A launcher sees that a process died up to this much later: it checks every few seconds, at most every 30 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +150,14 @@ class Deaths:
             main, ranks, (sentence(**values), *also), strong, self._parent if "workers" in sources else None
         )
 
+    def since(self, row: Event) -> float | None:
+        """When the process died, POSIX seconds: a launcher reports it later than the process or its peers do."""
+        if row.time is None:
+            return None
+        signs = [*(death.row for death in self.unexplained), *self.evidence["lost"].events]
+        earliest = row.time - self.limits.max_report_delay_s
+        return min([row.time, *(sign.time for sign in signs if sign.time is not None and sign.time >= earliest)])
+
     @property
     def _parent(self) -> tuple[str, str] | None:
         """The exception of a process whose DataLoader worker was killed."""
@@ -238,6 +248,7 @@ class Deaths:
         "heartbeats": events("heartbeat_lost"),
         "device": events("cuda_error"),
         "memory": events("cuda_oom"),
+        "lost": events("peer_lost"),
     },
     needs=(("exceptions", "jobs", "kills", "counts"),),
     limits=Limits(),

@@ -17,9 +17,10 @@ def follows(later: Event, earlier: Event) -> bool | None:
 
 
 def last_after(event: Event, others: Iterable[Event]) -> Event | None:
-    """The last of ``others`` that is known to have come after ``event``."""
+    """The last of ``others`` that is known to have come after ``event``; a bar that a process draws when it exits does
+    not count."""
     events = others if isinstance(others, Sequence) else tuple(others)
-    return next((later for later in reversed(events) if follows(later, event)), None)
+    return next((later for later in reversed(events) if follows(later, event) and not later.get("at_exit")), None)
 
 
 def latest(events: Iterable[Event]) -> list[Event]:
@@ -27,6 +28,8 @@ def latest(events: Iterable[Event]) -> list[Event]:
     by_place: dict[str, Event] = {}
     by_time: dict[str, Event] = {}
     for event in events:
+        if event.get("at_exit"):
+            continue
         path = event.at.path
         if path not in by_place or follows(event, by_place[path]):
             by_place[path] = event

@@ -44,6 +44,8 @@ class Limits:
     the remainder."""
     max_unstamped_lines: int = 20
     """Number of lines without a time after the last stamped one that a run prints in a moment: warnings, a summary."""
+    collector_delay_s: float = 2.0
+    """Time by which a collector dates a line later than the line dates itself."""
     open_share: float = 0.35
     """It is unclear what the run did if its steps do not explain at least this share: startup, saves and evaluations
     take at most a third of healthy runs."""
@@ -65,19 +67,25 @@ class Silence:
 
     def last_sign(self, names: Iterable[str] = tuple(SIGNS_OF_LIFE)) -> Value | None:
         """Time of the last stamped sign of life of these kinds, POSIX seconds; the scheduler's lines do not count."""
-        notices = {(row.at.path, row.time) for row in self.ending.notices.events}
         best: tuple[float, Frame, Event, str] | None = None
         for name in names:
             frame = self.signs[name]
             for row in frame.events:
                 field = "time"
-                if row.kind == "log_activity" and (row.at.path, row.time) in notices:
+                if row.kind == "log_activity" and self._is_notice(row.at.path, row.time):
                     field = "first_time"
                 time = row.get(field)
                 if isinstance(time, (int, float)) and (best is None or time > best[0]):
-                    closing = field == "first_time" and (row.at.path, time) in notices
+                    closing = field == "first_time" and self._is_notice(row.at.path, time)
                     best = best if closing else (float(time), frame, row, field)
         return None if best is None else best[1].value(best[2], best[3], "time")
+
+    def _is_notice(self, path: str, time: object) -> bool:
+        """Whether a time in this file is that of a scheduler's notice: a collector dates it a moment later."""
+        if not isinstance(time, (int, float)):
+            return False
+        notices = (row.time for row in self.ending.notices.events if row.at.path == path and row.time is not None)
+        return any(abs(time - other) <= self.limits.collector_delay_s for other in notices)
 
     def seconds(self, names: Iterable[str] = tuple(SIGNS_OF_LIFE)) -> Value | None:
         """Seconds from the last stamped sign of life to the run's end (or to now, if it still runs); None if

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from trackside.catalog.hang_lines import MARK, LineSubject, Piece, ProcessState, Resumption, ThreadStack, read_line
 from trackside.catalog.streams import is_printed, node_in
-from trackside.logs.line import COLLECTOR_PREFIX
+from trackside.logs.prefixes import COLLECTOR, peel
 from trackside.logs.stamp import find_time
 from trackside.model import Event, Position, Scalar
 from trackside.read.format import HEAD_BYTES, CollectingSink, Format, InputSource, Match, Result, Sink
@@ -23,7 +23,7 @@ MAX_PIECES, MAX_DUMPS = 1024, 64
 
 
 def _sniff(source: InputSource) -> Match | None:
-    lines = [COLLECTOR_PREFIX.sub(b"", line, count=1) for line in source.head.split(b"\n") if line.strip()]
+    lines = [peel(line, (COLLECTOR,)).text for line in source.head.split(b"\n") if line.strip()]
     own_lines = sum(1 for line in lines if line.startswith(MARK.encode()))
     if is_printed(source.path):
         return None  # a job could print such lines for any job
@@ -142,7 +142,7 @@ def _read(source: InputSource, sink: Sink) -> Result:
     reading = _Parser(source, sink)
     for number, offset, raw in source.lines(limit=1 << 17):
         data = raw.encode("utf-8", "replace")
-        head = COLLECTOR_PREFIX.match(data)
+        head = COLLECTOR.regex.match(data)
         text = raw if head is None else data[head.end() :].decode("utf-8", "replace")
         if text.startswith(MARK):
             time = find_time(raw[: head.end()]) if head is not None else None

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 from trackside.catalog.streams import node_in
 from trackside.logs.event_line import MARK, Pulse, parse_event
-from trackside.logs.line import COLLECTOR_PREFIX
+from trackside.logs.prefixes import COLLECTOR
 from trackside.logs.stamp import find_time, has_zone
 from trackside.model import Event, Position
 from trackside.read.format import Format, InputSource, Match, Result, Sink
 from trackside.read.formats.job_log import rank_of
 
-_BEGINNING = re.compile(COLLECTOR_PREFIX.pattern.replace(b"^", b"(?:", 1) + b")?" + re.escape(MARK.encode()) + rb"\{")
+_BEGINNING = re.compile(b"(?:" + COLLECTOR.regex.pattern + b")?" + re.escape(MARK.encode()) + rb"\{")
 
 
 def _sniff(source: InputSource) -> Match | None:

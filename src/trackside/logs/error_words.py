@@ -1,0 +1,73 @@
+"""The words of an error, in English and in the languages in which shells, C libraries and programs print it.
+
+One table makes both expressions: a prefilter over bytes, and the check of a line's text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from trackside.catalog.signals import TRANSLATED_DESCRIPTIONS
+
+WORDS: Mapping[str, tuple[str, ...]] = {
+    "English": (
+        *("error", "errors", "errno", "fail", "failed", "failure", "fails", "failing", "fatal", "abort", "aborted"),
+        *("aborting", "exceeded", "killed", "panic", "panicked", "denied", "crash", "crashed", "corrupt", "corrupted"),
+        *("segfault", "segmentation fault", "core dumped", "timed out", "out of memory", "no space left", "unable to"),
+        *("could not", "cannot", "can't", "couldn't", "not found", "no such", "invalid", "unrecognized argument"),
+        *("unrecognized arguments", "terminated", "interrupted", "unexpected", "disk quota", "read-only file system"),
+        *("stale file handle", "stale NFS file handle", "input/output error", "no device found", "bus error"),
+    ),
+    "German": ("fehler", "fehlgeschlagen", "abgebrochen", "getötet", "nicht gefunden", "keine Berechtigung"),
+    "French": ("erreur", "échec", "échoué", "tué", "introuvable", "permission non accordée", "aucun fichier"),
+    "Italian": ("errore", "interrotto", "ucciso", "fallito", "non trovato", "permesso negato"),
+    "Spanish": ("falló", "fallo", "abortado", "interrumpido", "no se encontró", "permiso denegado", "no existe"),
+    "Portuguese": ("erro", "falha", "falhou", "abortado", "morto", "não encontrado", "permissão negada"),
+    "Polish": ("błąd", "przerwane", "unicestwiony", "nie znaleziono", "odmowa dostępu"),
+    "Russian": ("ошибка", "прервано", "убито", "не найден", "не найдена", "отказано в доступе", "аварийный останов"),
+    "Chinese": ("错误", "失败", "已杀死", "已终止", "已放弃", "段错误", "中止", "未找到", "权限不够", "錯誤", "失敗", "已砍掉"),
+    "Japanese": ("エラー", "失敗", "強制終了", "中止", "見つかりません", "セグメンテーション違反"),
+    "Korean": ("오류", "실패", "죽었음", "중지됨", "찾을 수 없", "세그멘테이션"),
+    "shells": tuple(TRANSLATED_DESCRIPTIONS),
+}  # fmt: skip
+AFTER_PID = ("terminado", "terminato", "beendet", "завершено", "complété", "zakończony", "終了しました", "종료됨")
+"""What shells print for SIGTERM, but programs for a good end: an error only behind a process id."""
+_COMPOUNDS = frozenset({"fehler"})
+"""Words that are found at the end of longer ones."""
+
+
+def _is_spaced(word: str) -> bool:
+    """Whether its language separates words."""
+    return ord(word[0]) < 0x2000
+
+
+def _as_text(word: str) -> str:
+    """A regex for a word in decoded text, where a letter of another encoding became U+FFFD."""
+    letters = "".join(
+        re.escape(letter) if letter.isascii() or not _is_spaced(word) else rf"[{letter}\ufffd]" for letter in word
+    )
+    if not _is_spaced(word):
+        return letters
+    return letters + r"(?!\w)" if word in _COMPOUNDS else rf"(?<!\w){letters}(?!\w)"
+
+
+def as_bytes(word: str) -> bytes:
+    """A regex for a word in bytes: letters outside ASCII in either case, and in either encoding."""
+    if not _is_spaced(word):
+        return word.encode()
+    return b"".join(letter.encode() if letter.isascii() else rb"[\x80-\xff]{1,3}" for letter in word)
+
+
+_ALL = tuple(dict.fromkeys(word for words in WORDS.values() for word in words))
+ERROR_WORD = re.compile(
+    "|".join((*map(_as_text, _ALL), rf"\d{{2,10}} {{1,20}}(?:{'|'.join(map(_as_text, AFTER_PID))})")), re.IGNORECASE
+)
+"""Finds a word in a line's text."""
+
+
+def prefilter() -> bytes:
+    """The regex of a pattern that selects the lines in which :data:`ERROR_WORD` may be found; without case."""
+    words = sorted({as_bytes(word) for word in (*_ALL, *AFTER_PID)})
+    needed = [word for word in words if not any(other != word and other in word for other in words if other.isascii())]
+    return b"(?:" + b"|".join(needed) + b")"
