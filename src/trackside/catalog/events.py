@@ -157,7 +157,10 @@ EVENTS: Mapping[str, EventKind] = {
             "sign": "banner (of a launcher), supervisor (of a sweep), arguments, environment, accelerator, threads, tracker or first_lines"
         },
     ),
-    "unread_error": EventKind("a line that looks like an error and that no parser read", {}),
+    "unread_error": EventKind(
+        "a line that looks like an error and that no parser read",
+        {"severe": "true if the line gives its level as error or fatal"},
+    ),
     # -- exceptions
     "exception": EventKind(
         "a printed exception: one event per traceback of Python, for its last exception; also panics of Rust and a program's own report that it failed",

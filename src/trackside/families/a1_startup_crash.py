@@ -52,6 +52,7 @@ from trackside.facts.logs.exceptions import error_in_brief, source_line
 from trackside.facts.logs.fault_rules import classify
 from trackside.facts.logs.fault_rules.rule import FaultClass
 from trackside.facts.logs.startup_errors import StartupErrors
+from trackside.facts.logs.unread_errors import UnreadErrors, unread_finding
 from trackside.facts.training.learning import place_of
 from trackside.facts.training.phase import NO_STEP_BEFORE, Phase
 from trackside.family import Family
@@ -137,9 +138,11 @@ NO_EXCEPTION = Sentence("no exception in the log")
 NO_EARLY_EXCEPTION = Sentence("no exception in the log was raised by the job itself before its first step")
 
 
-def judge(errors: StartupErrors, ending: Ending, phase: Phase, run: Run, limits: Limits) -> Finding | Missing:
+def judge(
+    errors: StartupErrors, ending: Ending, phase: Phase, unread: UnreadErrors, run: Run, limits: Limits
+) -> Finding | Missing:
     """The first of the job's own exceptions without a logged step before or after it; else a launch that never
-    reached Python."""
+    reached Python; else an error line of any kind that ends the log."""
     if (cause := errors.cause) is not None:
         if ending.completed is not None and all(row.get("logged") for row in errors.unhandled):
             return absent(LOGGED_BUT_ENDED_WELL(type=errors.type, line=ending.completed))
@@ -153,6 +156,8 @@ def judge(errors: StartupErrors, ending: Ending, phase: Phase, run: Run, limits:
     launch = None if errors.other_cause else next(_failed_launches(errors, ending, phase, limits), None)
     if launch is not None:
         return _launch_finding(launch, errors, ending, phase)
+    if unread.final is not None and not errors.other_cause:
+        return unread_finding(unread, CRASHED)
     if errors.missing_log is not None:
         return Missing("no job log was given")
     return absent((NO_EARLY_EXCEPTION if errors.frame else NO_EXCEPTION)(count=errors.frame.reduce("count")))

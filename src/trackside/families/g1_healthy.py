@@ -323,7 +323,9 @@ def _shows(end: RunEnding, learning: Learning, work: GpuWork, training: Trajecto
             STEPS_DONE(steps=training.done) if planned is None else STEPS_DONE_OF(done=training.done, planned=planned)
         )
     loss, evaluated = learning.loss, learning.evaluations.claims
-    if loss is not None and (loss.curve.finite or (training is not None and not evaluated and not learning.only_scores)):
+    if loss is not None and (
+        loss.curve.finite or (training is not None and not evaluated and not learning.only_scores)
+    ):
         shows += loss.claims
     if not (learning.loss_fell or learning.evaluations.fell):
         evaluated = (*evaluated, *learning.scores.claims)

@@ -46,6 +46,7 @@ from trackside.facts.logs.exceptions import Exceptions, error_in_brief, error_ty
 from trackside.facts.logs.fault_rules import classify
 from trackside.facts.logs.order import points_before
 from trackside.facts.logs.restarts import MAY_RECUR, LauncherRestarts
+from trackside.facts.logs.unread_errors import UnreadErrors, unread_finding
 from trackside.facts.ranks import ranks_of
 from trackside.facts.training.learning import Trajectory
 from trackside.family import Family
@@ -110,9 +111,11 @@ def judge(
     ending: Ending,
     use: StartupUse,
     reports: HardwareReports,
+    unread: UnreadErrors,
     limits: Limits,
 ) -> Finding:
-    """The earliest of the job's own unhandled exceptions, if a step was completed before it."""
+    """The earliest of the job's own unhandled exceptions, if a step was completed before it; else an error line of any
+    kind that ends the log."""
     own_exceptions = [row for row in exceptions.unhandled if row.get("about") in FAMILY_TOPICS]
     good_end = ending.completed
     if (survived := _survived_exception(exceptions, restarts)) is not None and (
@@ -124,6 +127,8 @@ def judge(
         if not raised:
             return absent(COMPLETED(how=good_end))
         return absent(COMPLETED_IN_SPITE(error=error_in_brief(exceptions.frame, raised[-1]), how=good_end))
+    if not own_exceptions and not exceptions.unhandled and unread.final is not None and trajectory.points:
+        return unread_finding(unread, CRASHED)
     if not own_exceptions:
         return absent(_why_none(exceptions))
     row = own_exceptions[0]

@@ -161,9 +161,7 @@ def _json(line: Line) -> Iterator[Event]:
         value = number(printed) if isinstance(printed, str) else figure(printed)
         if field is not None and value is not None:
             figures.add(field[0], field[1], value)
-    position = LinePosition(
-        figures.whole_value("step"), figures.epoch(), total=figures.whole_value("total_steps")
-    )
+    position = LinePosition(figures.whole_value("step"), figures.epoch(), total=figures.whole_value("total_steps"))
     is_record = position.known or ("lr" in figures.values and figures.ranks.get("loss", 0) > 0)
     if "loss" in figures.values and is_record:
         yield _progress(line, figures, position)
@@ -222,7 +220,8 @@ def _json(line: Line) -> Iterator[Event]:
         "Epoch[38] Batch [0-20]\tSpeed: 25.55 samples/sec\tM0_RPNAcc=0.99\tM0_BboxLoss=0.054016",
         "======== Epoch 2 / 4 ========\n  Average training loss: 0.29",
         "step:26K smpl:819K ep:2K epch:46.73 loss:0.031 grdn:4.522",
-        "('gen Loss: ', [array(0.9504, dtype=float32), array(0.11, dtype=float32)], '\t disc loss', [array(0.54)])\n" * 3,
+        "('gen Loss: ', [array(0.9504, dtype=float32), array(0.11, dtype=float32)], '\t disc loss', [array(0.54)])\n"
+        * 3,
         "epoch: 1/9, train_loss: 2.3epoch: 2/9, train_loss: 2.2epoch: 3/9, train_loss: 2.1",
     ),
     avoids=(
@@ -339,7 +338,7 @@ def _unpositioned(line: Line, figures: LineFigures) -> list[Event] | None:
         return [event]
     waiting.append(event)
     if len(waiting) < MIN_ALIKE or len({event.get("loss") for event in waiting}) == 1:
-        del waiting[: -MIN_ALIKE]
+        del waiting[:-MIN_ALIKE]
         return None
     openings[opening] = None
     return waiting

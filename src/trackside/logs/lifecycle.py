@@ -33,7 +33,9 @@ _DONE = re.compile(
     r"[\W\d]{0,60}(?:INFO\W{1,4}|[\w.]{1,40} - INFO - )?(?:all |we are |everything |job |script )?(?:is )?(?:done|finished?|completed?)(?: successfully)?\W{0,60}$",
     re.IGNORECASE,
 )
-_EPILOGUE = re.compile(r"\s*(?:real|user|sys)\s+\d|\W+$|\w{3} \w{3} {1,2}\d{1,2} [\d:]{8}|\d{4}-\d\d-\d\d[T ][\d:.]{8,}\S*\s*$")
+_EPILOGUE = re.compile(
+    r"\s*(?:real|user|sys)\s+\d|\W+$|\w{3} \w{3} {1,2}\d{1,2} [\d:]{8}|\d{4}-\d\d-\d\d[T ][\d:.]{8,}\S*\s*$"
+)
 """Lines that a shell prints behind the job's own last one: times and dates."""
 MAX_EPILOGUE_LINES = 8
 _START = re.compile(

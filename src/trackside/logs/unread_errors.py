@@ -62,4 +62,4 @@ def _unread(line: Line) -> Event | None:
         return None
     if _HARMLESS.search(text) and not _LEVEL.search(text):
         return None
-    return line.event("unread_error")
+    return line.event("unread_error", severe=True if _LEVEL.search(text) else None)
