@@ -66,6 +66,7 @@ from trackside.facts.training.shapes.not_finite import (
     GRADIENT_NOT_FINITE,
     NEVER_FINITE,
     NOT_FINITE_AGAIN,
+    REWARD_NOT_FINITE,
     STEPS_SKIPPED,
     ZERO_AT_ONCE,
     ZERO_THROUGHOUT,
@@ -113,6 +114,7 @@ SHAPE_HEADLINES = {
         "the loss is zero throughout: the trainer logs NaN as zero, or there is nothing to learn from"
     ),
     GRADIENT_NOT_FINITE: Sentence("training diverged: the gradient is no longer finite"),
+    REWARD_NOT_FINITE: Sentence("training diverged: the reward is not finite"),
     WORSE_THAN_GUESSING: Sentence("training diverged: the loss stays above that of random guessing"),
     RATE_NEAR_ZERO: Sentence("the model learns nothing: the learning rate is near zero"),
     GRADIENT_NEAR_ZERO: Sentence("the model learns nothing: the gradient is near zero"),

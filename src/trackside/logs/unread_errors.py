@@ -29,13 +29,15 @@ _HARMLESS = re.compile(
     r"|^\S{0,120}(?:Error|Exception|Interrupt|Exit|Iteration)\b(?::|$|\s*$)"
     r"|\bif (?:you|this|it)\b|\bplease\b|\bcan(?:'t|not) be (?:used|changed) (?:with|together)|\bfall(?:ing)? ?back\b|\bretry(?:ing)?\b|\bwill be\b|\bskipp(?:ed|ing)\b|\bignor(?:ed|ing)\b|\bdeprecated\b",
 )
+_NATIVE_LEVEL = re.compile(r"^[EF]\d{4} \d\d:\d\d:\d\d\.")
+"""The level of glog, which native libraries print whatever the words are."""
 _LEVEL = re.compile(r"(?:^|[\s\[|<(])(?:ERROR|FATAL|CRITICAL|SEVERE|EMERG)(?:$|[\s\]|>):])|^E\d{4} |^F\d{4} ")
 
 PARSER = Parser("unread", "lines that look like an error and that no parser read", "system", residual=True)
 
 
 @PARSER.pattern(
-    prefilter(),
+    b"(?:" + prefilter() + rb"|[EF]\d{4} \d\d:\d\d:\d\d\.)",
     safety="Not figures and settings named so, warnings, code, paths, tracebacks (read elsewhere) and advice.",
     matches=(
         "ABORT!!! Out of all 4 trainers, the trainer process with rank=[0] was aborted.",
@@ -43,6 +45,7 @@ PARSER = Parser("unread", "lines that look like an error and that no parser read
         "[2026-01-01 10:00:00] [ERROR] worker 3 stopped",
         "train.sh: Abgebrochen",
         "cp: cannot stat 'x.pt'",
+        "E0611 09:14:02.118273  2211 place.cc:202] Bad device ordinal 3: this host offers 2 devices",
     ),
     avoids=(
         "validation error: 0.0312",
@@ -58,7 +61,7 @@ PARSER = Parser("unread", "lines that look like an error and that no parser read
 )
 def _unread(line: Line) -> Event | None:
     text = line.text
-    if len(text) > MAX_TEXT_CHARS or ERROR_WORD.search(text) is None:
+    if len(text) > MAX_TEXT_CHARS or (ERROR_WORD.search(text) or _NATIVE_LEVEL.search(text)) is None:
         return None
     if _HARMLESS.search(text) and not _LEVEL.search(text):
         return None

@@ -20,6 +20,7 @@ from trackside.facts.training.shapes.not_finite import (
     explosion,
     non_finite_gradient,
     non_finite_loss,
+    non_finite_reward,
     zero_after_loss,
 )
 from trackside.facts.training.shapes.shape import Limits, Shape
@@ -62,7 +63,8 @@ def loss_shape(curve: LossCurve, trajectory: Maybe[Trajectory], ending: Ending, 
 def wrong_shape(curve: TrainingCurve, finished: bool, limits: Limits) -> Shape | None:
     """The first wrong shape; ``finished``: the run completed at least half of its plan."""
     shape = non_finite_loss(curve, limits) or zero_after_loss(curve, limits)
-    shape = shape or non_finite_gradient(curve, limits) or collapsed_loss_scale(curve)
+    shape = shape or non_finite_gradient(curve, limits) or non_finite_reward(curve, limits)
+    shape = shape or collapsed_loss_scale(curve)
     if shape is not None or len(curve.finite) < 2:
         return shape
     if len(curve.finite) < limits.min_points:
@@ -104,7 +106,7 @@ def _claims(curve: TrainingCurve, shape: Shape) -> list[Claim]:
         lowest = curve.losses.index(min(curve.finite)) if curve.finite else 0
         highest = curve.losses.index(max(curve.finite)) if curve.finite else 0
         values |= {"lowest": curve.loss(lowest), "highest": curve.loss(highest), "last": curve.loss(-1)}
-    for field, name in (("grad_norm", "gradient"), ("lr", "rate")):
+    for field, name in (("grad_norm", "gradient"), ("reward", "reward"), ("lr", "rate")):
         printed = [row for row in rows[shape.onset :] or rows if numeric_field(row, field) is not None]
         if printed:
             values[name] = curve.frame.value(printed[-1], field)

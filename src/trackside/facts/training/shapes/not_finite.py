@@ -27,6 +27,10 @@ GRADIENT_NOT_FINITE = Sentence(
     running="the gradient norm is {gradient} from {place} on ({count:logged steps} so far) and the loss no "
     "longer falls",
 )
+REWARD_NOT_FINITE = Sentence(
+    "the reward is {reward} from {place} to the end ({count:logged steps})",
+    running="the reward is {reward} from {place} on ({count:logged steps} so far)",
+)
 STEPS_SKIPPED = Sentence("nearly every recent step was skipped for gradient overflow: {skipped} at step {step}")
 LOSS_EXPLODED = Sentence("the loss went from {first} to {last}")
 
@@ -76,6 +80,16 @@ def non_finite_gradient(curve: TrainingCurve, limits: Limits) -> Shape | None:
         return None
     begin = len(norms) - count
     return Shape("non-finite", Certainty.SUPPORTED, GRADIENT_NOT_FINITE, begin, begin, count)
+
+
+def non_finite_reward(curve: TrainingCurve, limits: Limits) -> Shape | None:
+    """Rewards, or reward margins, that are not finite to the end: the model's outputs are not, whatever the loss says."""
+    rewards = [numeric_field(row, "reward") for row in curve.rows]
+    count = maths.trailing_count([0.0 if reward is None else reward for reward in rewards], maths.is_not_finite)
+    if count < min(3, max(2, len(rewards))) or count < limits.bad_share * len(rewards):
+        return None
+    begin = len(rewards) - count
+    return Shape("non-finite", Certainty.SUPPORTED, REWARD_NOT_FINITE, begin, begin, count)
 
 
 def collapsed_loss_scale(curve: TrainingCurve) -> Shape | None:
