@@ -116,6 +116,7 @@ EVENTS: Mapping[str, EventKind] = {
         {
             "status": "success or aborted",
             "reason": "why it was aborted, if in the line: not_finite",
+            "bare": "true if the line says only that something is done",
             "steps": "steps done",
             "planned": "steps planned, if derived from a printed rate",
             "train_loss": "mean loss from the framework's summary",

@@ -23,7 +23,7 @@ _PAIR = re.compile(
 )
 _COUNTED = re.compile(
     r"(?<![\w/.\-])(?P<key>[A-Za-z_][\w/\-@]{0,40}(?: [A-Za-z_(][\w/\-)]{0,40}){0,3}?) (?:for|at|after|of|in|on) (?:the )?"
-    r"(?P<counter>[Ee]poch|[Ss]tep|[Ii]ter(?:ation)?|[Bb]atch|[Rr]ound|[Uu]pdate) ?\[?#?(?P<count>\d{1,12})\]?"
+    r"(?P<counter>[Ee]poch|[Ss]tep|[Ii]ter(?:ation)?|[Bb]atch|[Rr]ound|[Uu]pdate) {0,4}\[?#?(?P<count>\d{1,12})\]?"
     r"(?=\s{0,3}(?::|=|is\b))"
 )
 """A name with its position: ``Loss for Iter 51: 0.4`` means the same as ``Iter 51 Loss: 0.4``."""

@@ -220,8 +220,7 @@ def _json(line: Line) -> Iterator[Event]:
         "Epoch[38] Batch [0-20]\tSpeed: 25.55 samples/sec\tM0_RPNAcc=0.99\tM0_BboxLoss=0.054016",
         "======== Epoch 2 / 4 ========\n  Average training loss: 0.29",
         "step:26K smpl:819K ep:2K epch:46.73 loss:0.031 grdn:4.522",
-        "('gen Loss: ', [array(0.9504, dtype=float32), array(0.11, dtype=float32)], '\t disc loss', [array(0.54)])\n"
-        * 3,
+        "('Epoch: ', 4)\n('gen Loss: ', [array(0.9504, dtype=float32), array(0.11, dtype=float32)], '\t disc loss', [array(0.54)])",
         "epoch: 1/9, train_loss: 2.3epoch: 2/9, train_loss: 2.2epoch: 3/9, train_loss: 2.1",
     ),
     avoids=(
@@ -344,11 +343,6 @@ def _unpositioned(line: Line, figures: LineFigures) -> list[Event] | None:
     return waiting
 
 
-def has_trained(line: Line) -> bool:
-    """Whether a loss or score of a training without a framework was printed above."""
-    return bool(line.notes(f"{PARSER.id} {line.label}") or line.notes("scores"))
-
-
 def _is_first_name(line: Line, figures: LineFigures, position: LinePosition) -> bool:
     """Whether no loss with a more specific name was printed for the same step and epoch: ``Train Loss`` before ``True
     Loss``."""
@@ -366,8 +360,7 @@ def _is_first_name(line: Line, figures: LineFigures, position: LinePosition) -> 
     matches=(
         "Epoch 499 out of 500\nEpoch 500 out of 500",
         "Training epoch: 55\nTraining epoch: 56",
-        "Train: epoch 006 took 00:05:09\nTrain: epoch 007 took 00:05:15",
-        "Finished epoch 006  in 00: 06: 19\nFinished epoch 007  in 00: 06: 24",
+        "Finished epoch 006  in 00: 06: 19\nFinished epoch 007  in 00: 06: 24\nFinished epoch 008  in 00: 06: 22",
         "('Epoch: ', 4)\n('Epoch: ', 5)",
     ),
     avoids=(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-from trackside.logs.generic_steps import has_trained
 from trackside.logs.line import Line
 from trackside.logs.numbers import number, whole_number
 from trackside.logs.pattern import Parser
@@ -78,7 +77,6 @@ PARSER = Parser("lifecycle", "start and end of training", "framework")
         "Total running time:  7:20:14.828826",
     ),
     avoids=(
-        "done",
         "training is not finished",
         "Will stop when training is complete",
         "Finished training epoch 3",
@@ -101,20 +99,20 @@ def _end(line: Line) -> Event | None:
 
 @PARSER.pattern(
     rb"(?:done|finish|complete)",
-    safety="A bare 'done' may end anything: only the log's last line, below figures of a training.",
+    safety="A bare 'done' may end anything: only the log's last line counts, and only if the log shows a training.",
     matches=(
-        "Epoch 3, loss 0.41\n########## Done! ##########",
-        "Epoch 3: val accuracy: 0.91\nEpoch 4: val accuracy: 0.92\nAll done.\n\nreal\t5m3.2s\nuser\t4m1.0s\nsys\t0m2.1s",
+        "########## Done! ##########",
+        "All done.\n\nreal\t5m3.2s\nuser\t4m1.0s\nsys\t0m2.1s",
     ),
-    avoids=("Done!", "Epoch 3, loss 0.41\nDone!\nEpoch 4, loss 0.39", "Epoch 3, loss 0.41\nDone!\nKilled"),
+    avoids=("Preparing data... done, 12 files", "Epoch 3, loss 0.41\nDone!\nEpoch 4, loss 0.39", "Epoch 3, loss 0.41\nDone!\nKilled"),
     caseless=True,
 )
 def _last_word(line: Line) -> Event | None:
-    if len(line.text) > 160 or _DONE.match(line.text) is None or not has_trained(line):
+    if len(line.text) > 160 or _DONE.match(line.text) is None:
         return None
     if any(other.text.strip() and not _EPILOGUE.match(other.text) for other in line.following(MAX_EPILOGUE_LINES)):
         return None
-    return line.event("training_end", status="success")
+    return line.event("training_end", status="success", bare=True)
 
 
 def _duration(text: str) -> float | None:

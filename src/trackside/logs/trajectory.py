@@ -213,7 +213,7 @@ def _without_summaries(series: PointSeries) -> list[Event]:
     if series.parser in generic_ids():
         stepped = [point for point in points if "step" in point.fields]
         if 2 * len(stepped) >= len(points):
-            points = stepped
+            points = [point for point in points if "step" in point.fields or not isinstance(point.get("epoch"), int)]
     return _with_missing_steps(points)
 
 

@@ -29,6 +29,7 @@ ENDING: Mapping[str, Query] = {
     "changes": events("job_state"),
     "requests": events("requeue_requested"),
     "steps": events("progress"),
+    "scores": events("score"),
 }
 """The queries behind :class:`Ending`."""
 
@@ -124,6 +125,8 @@ class Ending:
     """Requeue requests by the application."""
     steps: Frame
     """Logged steps: a closing line above them ended an earlier loop."""
+    scores: Frame
+    """Printed scores."""
 
     @cached_property
     def job(self) -> Record | None:
@@ -167,17 +170,19 @@ class Ending:
         it."""
         if self.state is not None:
             return self.state if self.state.value == "COMPLETED" else None
-        closing_lines = [row for row in self.ends.events if row.get("status") != "aborted" and not self._went_on(row)]
+        closing_lines = [row for row in self.ends.events if row.get("status") != "aborted" and self._closes(row)]
         if not closing_lines or self.abnormal is not None:
             return None
         if closing_lines[-1].get("status") is None:
             return self.ends.value(closing_lines[-1], "text")
         return derived(REPORTS_END, self.ends.value(closing_lines[-1], "status"))
 
-    def _went_on(self, row: Event) -> bool:
-        """Whether steps were logged below a closing line."""
+    def _closes(self, row: Event) -> bool:
+        """Whether a closing line ended the run: something was trained, and no steps were logged below it."""
+        if row.get("bare") and not (self.steps or self.scores):
+            return False
         last_steps = self.steps.events[-MIN_STEPS_AFTER:]
-        return len(last_steps) == MIN_STEPS_AFTER and all(
+        return len(last_steps) < MIN_STEPS_AFTER or not all(
             step.at.path == row.at.path and step.at.line > row.at.line for step in last_steps
         )
 

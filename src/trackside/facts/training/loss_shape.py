@@ -9,10 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trackside.evidence import Value, derived
+from trackside.facts import maths
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.logs.ending import Ending
+from trackside.facts.logs.order import follows
+from trackside.facts.training.evaluations import Evaluations
 from trackside.facts.training.learning import TrainingCurve, Trajectory, numeric_field
 from trackside.facts.training.loss_curve import LossCurve
+from trackside.facts.training.scores import Scores
 from trackside.facts.training.shapes.dead import dead_plateau, repeating_losses, vanished_gradient, zero_rate
 from trackside.facts.training.shapes.level import flat_curve, lost_progress, risen_loss, worse_than_guessing
 from trackside.facts.training.shapes.not_finite import (
@@ -46,11 +50,20 @@ class LossShape:
 
 
 @fact(limits=Limits())
-def loss_shape(curve: LossCurve, trajectory: Maybe[Trajectory], ending: Ending, limits: Limits) -> LossShape:
+def loss_shape(
+    curve: LossCurve,
+    trajectory: Maybe[Trajectory],
+    ending: Ending,
+    evaluations: Evaluations,
+    scores: Scores,
+    limits: Limits,
+) -> LossShape:
     """Needs a loss curve."""
     training_curve = curve.curve
     judgeable = len(training_curve.finite) >= limits.min_points
     shape = wrong_shape(training_curve, _finished(training_curve, trajectory, ending), limits)
+    if shape is not None and shape.of_level and _improved_after(_rows(training_curve, shape)[shape.onset], evaluations, scores):
+        shape = None  # the loss is printed in another scale, or the data became harder
     if shape is None:
         return LossShape(None, None, (), judgeable)
     began_later = shape.onset > 0 and not shape.of_points
@@ -58,6 +71,18 @@ def loss_shape(curve: LossCurve, trajectory: Maybe[Trajectory], ending: Ending, 
     return LossShape(
         shape, _rows(training_curve, shape)[shape.onset], tuple(_claims(training_curve, shape)), judgeable, place
     )
+
+
+def _improved_after(onset: Event, evaluations: Evaluations, scores: Scores) -> bool:
+    """Whether the model was better after a point than before it, by evaluations or by a score."""
+    series = [([row for row, _ in evaluations.losses], [-loss for _, loss in evaluations.losses])]
+    series += [(list(one.rows), one.goodness) for one in scores.series]
+    for rows, goodness in series:
+        after = [value for row, value in zip(rows, goodness, strict=True) if follows(row, onset)]
+        before = goodness[: len(goodness) - len(after)]
+        if len(after) > 1 and before and maths.median(after[-2:]) > max(before[-1], maths.median(before)):
+            return True
+    return False
 
 
 def wrong_shape(curve: TrainingCurve, finished: bool, limits: Limits) -> Shape | None:

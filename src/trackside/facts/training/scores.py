@@ -52,10 +52,15 @@ class ScoreSeries:
         """Its values."""
         return [numeric_field(row, "value") or 0.0 for row in self.rows]
 
+    @property
+    def goodness(self) -> list[float]:
+        """Its values, negative where lower is better."""
+        return self.values if self.direction == "higher" else [-value for value in self.values]
+
     @cached_property
     def improved(self) -> bool:
         """Whether it went the right way by more than its noise."""
-        return maths.is_rising(self.values) if self.direction == "higher" else maths.is_falling(self.values)
+        return maths.is_rising(self.goodness)
 
     @property
     def name(self) -> Value:

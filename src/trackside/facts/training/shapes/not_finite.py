@@ -54,13 +54,14 @@ def non_finite_loss(curve: TrainingCurve, limits: Limits) -> Shape | None:
 
 
 def zero_after_loss(curve: TrainingCurve, limits: Limits) -> Shape | None:
-    """Older Transformers prints 0.0 for nan and no gradient norm: a loss that drops to 0.0, or was never higher."""
+    """Older Transformers prints 0.0 for nan and no gradient norm: a loss that drops to 0.0, or was never higher. In a
+    loop without a framework, a loss that was never higher is a part that is not in use."""
     zeros = maths.trailing_count(curve.losses, lambda loss: loss == 0)
     before = curve.losses[: len(curve.losses) - zeros]
     if zeros < 3 or not curve.level_has_meaning:
         return None
     if not before:
-        enough = zeros >= limits.min_points
+        enough = zeros >= limits.min_points and curve.rows[0].get("framework") != "custom"
         return Shape("non-finite", Certainty.SUPPORTED, ZERO_THROUGHOUT, 0, 0, zeros) if enough else None
     level = maths.median(before[-3:])
     if level > 0.1 and level > 0.2 * maths.median(before[:3]):
