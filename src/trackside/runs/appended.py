@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from trackside.catalog.events import last_line_of
+from trackside.catalog.events import OUTCOMES, last_line_of
 from trackside.logs.job_report import REPORT
 from trackside.logs.program_starts import BANNER, FIRST_LINES, SUPERVISOR
 from trackside.model import Event, FileRun, Position
@@ -36,6 +36,8 @@ _OF_A_JOB = frozenset({"training_start", "training_plan", "training_end", "excep
 """Kinds of events after the last report that show that another job was appended, which has no report."""
 MAX_TRAILING_LINES = 40
 """More lines than this after the last report are another job's output; fewer may be notes of the batch system."""
+MIN_LINES_AT_WORK = 100
+"""A run that prints so many lines is at work, even if none of them is read."""
 _APPENDING = frozenset({"lsf", "pbs"})
 """Sources of reports that the batch system itself adds to the output: what is above them is over."""
 _MAIN = (" in <module>", " in _run_module_as_main", " in _run_code")
@@ -224,7 +226,7 @@ class _Splitter:
         self.job = (job, event.at.line, is_notice)
 
 
-_SIGNS = ENDS | _OF_A_JOB | {"program_start", "launcher_restart", "host", REPORT}
+_SIGNS = OUTCOMES | _OF_A_JOB | {"program_start", "launcher_restart", "host", REPORT}
 
 
 def _are_needed(signs: Iterable[Event], start_over: bool) -> bool:
@@ -259,7 +261,7 @@ def _split(signs: Sequence[Event], points: Sequence[LoggedPart], last_line: int)
         splitter.logged(*step)
         step = next(steps, None)
     firsts, started = splitter.firsts, None
-    if len(firsts) > 1 and not splitter.is_known and splitter.job_first != firsts[-1]:
+    if len(firsts) > 1 and splitter.job_first != firsts[-1] and not _shows_anything(splitter, signs, last_line):
         started = firsts.pop()
     lasts = [*(first - 1 for first in firsts[1:]), max(last_line, firsts[-1])]
     runs = tuple(
@@ -269,6 +271,13 @@ def _split(signs: Sequence[Event], points: Sequence[LoggedPart], last_line: int)
     if last is not None and last.get("above") is True and _is_followed(last, signs, last_line):
         last = None
     return FileRuns(runs, last, min(splitter.job_first, firsts[-1]), started)
+
+
+def _shows_anything(splitter: _Splitter, signs: Sequence[Event], last_line: int) -> bool:
+    """Whether the last run shows more than that it started."""
+    first = splitter.firsts[-1]
+    failed = any(event.kind in OUTCOMES and event.at.line >= first for event in reversed(signs))
+    return splitter.is_known or failed or last_line - first >= MIN_LINES_AT_WORK
 
 
 def _report_of(reports: Sequence[Event], first: int, last: int) -> Event | None:
