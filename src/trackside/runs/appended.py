@@ -8,7 +8,8 @@ Output is often appended to one file: attempts after a failure, jobs of an array
   steps start over after it;
 - where steps start over after the end of a program.
 
-One program that restarts its workers is one run, however often they print their first lines. Whatever a process prints
+One program that restarts its workers is one run, however often they print their first lines; so is a job that its
+scheduler starts again. Whatever a process prints
 late from its buffer is not a beginning: a sign that came after a run's end counts no more in that file.
 """
 
@@ -22,6 +23,7 @@ from typing import Protocol
 from trackside.catalog.events import OUTCOMES, last_line_of
 from trackside.logs.job_report import REPORT
 from trackside.logs.program_starts import BANNER, FIRST_LINES, SUPERVISOR
+from trackside.logs.scan import MAX_PER_KIND
 from trackside.model import Event, FileRun, Position
 from trackside.runs.jobs import plain_id
 
@@ -38,6 +40,8 @@ MAX_TRAILING_LINES = 40
 """More lines than this after the last report are another job's output; fewer may be notes of the batch system."""
 MIN_LINES_AT_WORK = 100
 """A run that prints so many lines is at work, even if none of them is read."""
+_GOES_ON = frozenset({"preemption", "requeue", "node_failure"})
+"""Reasons of a scheduler's notice after which the same job starts again."""
 _APPENDING = frozenset({"lsf", "pbs"})
 """Sources of reports that the batch system itself adds to the output: what is above them is over."""
 _MAIN = (" in <module>", " in _run_module_as_main", " in _run_code")
@@ -61,12 +65,14 @@ class LoggedSteps(Protocol):
 class FileRuns:
     """The runs in one file, in order, at least one. ``report``: of the last one's end; None if it has none.
     ``job_first``: the first line of the last job, which may have started several programs. ``started``: where another
-    run starts of which nothing is known; its lines are counted with the one before."""
+    run starts of which nothing is known; its lines are counted with the one before. ``more``: whether there are more
+    than these, because the scan keeps only some of the lines where programs start."""
 
     runs: tuple[FileRun, ...]
     report: Event | None = None
     job_first: int = 1
     started: int | None = None
+    more: bool = False
 
     @property
     def first(self) -> int:
@@ -140,7 +146,7 @@ class _Splitter:
     reported: bool = False
     """Whether the launcher has reported the end since the last logged step."""
     restart: int = 0
-    """Line at which a launcher restarted its workers."""
+    """Line at which a launcher restarted its workers, or a scheduler the job."""
     is_supervised: bool = False
     """Whether the run so far is a sweep's agent with its trials."""
     printed: set[str] = field(default_factory=lambda: {FIRST_LINES})
@@ -251,7 +257,7 @@ def _split(signs: Sequence[Event], points: Sequence[LoggedPart], last_line: int)
             splitter.named(job, event)
         if event.kind == "program_start":
             splitter.mark(str(event.get("sign")), line)
-        elif event.kind == "launcher_restart":
+        elif event.kind == "launcher_restart" or event.get("reason") in _GOES_ON:
             splitter.restart = line
         elif event.kind == REPORT:
             _pass_report(splitter, event, event is reports[-1], _is_followed(event, signs, last_line))
@@ -270,7 +276,8 @@ def _split(signs: Sequence[Event], points: Sequence[LoggedPart], last_line: int)
     last = runs[-1].report
     if last is not None and last.get("above") is True and _is_followed(last, signs, last_line):
         last = None
-    return FileRuns(runs, last, min(splitter.job_first, firsts[-1]), started)
+    more = sum(event.kind == "program_start" for event in signs) >= MAX_PER_KIND
+    return FileRuns(runs, last, min(splitter.job_first, firsts[-1]), started, more)
 
 
 def _shows_anything(splitter: _Splitter, signs: Sequence[Event], last_line: int) -> bool:

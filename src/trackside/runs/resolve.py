@@ -153,7 +153,10 @@ def _most_runs(paths: Iterable[str], appended: Mapping[str, FileRuns]) -> Append
     """The runs of the log that holds the most; None if none holds several."""
     several = [path for path in paths if path in appended and len(appended[path].runs) > 1]
     path = max(several, key=lambda path: len(appended[path].runs), default=None)
-    return None if path is None else AppendedRuns(path, appended[path].runs, appended[path].started)
+    if path is None:
+        return None
+    runs = appended[path]
+    return AppendedRuns(path, runs.runs, runs.more, runs.started)
 
 
 def _reported(rows: Iterable[Row], appended: Mapping[str, FileRuns]) -> Iterator[Record]:
