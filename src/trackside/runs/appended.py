@@ -15,6 +15,7 @@ late from its buffer is not a beginning: a sign that came after a run's end coun
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -92,9 +93,8 @@ def runs_by_file(events: Iterable[Event], steps: LoggedSteps) -> dict[str, FileR
     files = {}
     for path, signs in by_file.items():
         in_order = sorted(signs, key=_place)
-        runs = _split(
-            in_order, steps.parts(path) if _are_needed(signs, steps.start_over(path)) else (), last_lines.get(path, 0)
-        )
+        points = steps.parts(path) if _are_needed(signs, steps.start_over(path)) else ()
+        runs = _split(in_order, points, last_lines.get(path, 0))
         if len(runs.runs) > 1 or runs.report is not None:
             files[path] = runs
     return files
@@ -152,7 +152,7 @@ class _Splitter:
     printed: set[str] = field(default_factory=lambda: {FIRST_LINES})
     """Signs that the run so far has printed."""
     late: set[str] = field(default_factory=set)
-    """Signs that came after a run's end."""
+    """Signs that came after a run's end, and steps."""
     repeated: set[str] = field(default_factory=set)
     """Signs that a program printed again while it trained."""
     pending: tuple[str, int] | None = None
@@ -164,6 +164,11 @@ class _Splitter:
     def is_known(self) -> bool:
         """Whether anything shows the run so far at work, or its end."""
         return self.end is not None or self.part is not None
+
+    @property
+    def _is_vague(self) -> bool:
+        """Whether steps that start over after an end may be the same program's: a trial, or printed from a buffer."""
+        return self.is_supervised or bool(self.late)
 
     def begin(self, line: int, *, job: bool = False) -> None:
         """A run begins at this line."""
@@ -206,7 +211,9 @@ class _Splitter:
             else:
                 self.repeated.add(sign)
             self.pending = None
-        elif starts_over and self.end is not None and self.restart < self.end and not self.is_supervised:
+        elif self.end is not None and self.part is None:
+            self.late.add("steps")
+        elif starts_over and self.end is not None and self.restart <= self.point and not self._is_vague:
             self.begin(self.end + 1)
         self.part, self.point, self.end, self.reported = part, line, None, False
 
@@ -245,6 +252,7 @@ def _are_needed(signs: Iterable[Event], start_over: bool) -> bool:
 def _split(signs: Sequence[Event], points: Sequence[LoggedPart], last_line: int) -> FileRuns:
     """The runs of one file. ``signs``, ``points``: in order; ``last_line``: number of the file's last line."""
     reports = [event for event in signs if event.kind == REPORT]
+    is_followed = bool(reports) and _is_followed(reports[-1], signs, last_line)
     splitter = _Splitter(any(event.kind == "launcher_failure" for event in signs))
     steps = iter(points)
     step = next(steps, None)
@@ -260,7 +268,7 @@ def _split(signs: Sequence[Event], points: Sequence[LoggedPart], last_line: int)
         elif event.kind == "launcher_restart" or event.get("reason") in _GOES_ON:
             splitter.restart = line
         elif event.kind == REPORT:
-            _pass_report(splitter, event, event is reports[-1], _is_followed(event, signs, last_line))
+            _pass_report(splitter, event, event is not reports[-1] or is_followed)
         elif _is_end(event):
             splitter.ended(event)
     while step is not None:
@@ -274,7 +282,7 @@ def _split(signs: Sequence[Event], points: Sequence[LoggedPart], last_line: int)
         FileRun(first, last, _report_of(reports, first, last)) for first, last in zip(firsts, lasts, strict=True)
     )
     last = runs[-1].report
-    if last is not None and last.get("above") is True and _is_followed(last, signs, last_line):
+    if last is not None and last.get("above") is True and is_followed:
         last = None
     more = sum(event.kind == "program_start" for event in signs) >= MAX_PER_KIND
     return FileRuns(runs, last, min(splitter.job_first, firsts[-1]), started, more)
@@ -288,8 +296,9 @@ def _shows_anything(splitter: _Splitter, signs: Sequence[Event], last_line: int)
 
 
 def _report_of(reports: Sequence[Event], first: int, last: int) -> Event | None:
-    """The last report within these lines."""
-    return next((report for report in reversed(reports) if first <= report.at.line <= last), None)
+    """The last report within these lines; ``reports``: in order."""
+    index = bisect_right(reports, last, key=lambda report: report.at.line)
+    return reports[index - 1] if index and reports[index - 1].at.line >= first else None
 
 
 def _is_followed(report: Event, signs: Sequence[Event], last_line: int) -> bool:
@@ -300,9 +309,10 @@ def _is_followed(report: Event, signs: Sequence[Event], last_line: int) -> bool:
     )
 
 
-def _pass_report(splitter: _Splitter, report: Event, is_last: bool, is_followed: bool) -> None:
-    """A batch system reports a job's end: the job's output stands above the report, or below."""
+def _pass_report(splitter: _Splitter, report: Event, is_followed: bool) -> None:
+    """A batch system reports a job's end: the job's output stands above the report, or below. ``is_followed``: whether
+    another job's output follows."""
     if report.get("above") is not True:
         splitter.begin(report.at.line, job=True)
-    elif report.get("source") in _APPENDING and (not is_last or is_followed):
+    elif report.get("source") in _APPENDING and is_followed:
         splitter.begin(last_line_of(report) + 1, job=True)
