@@ -200,6 +200,8 @@ class AppendedRuns:
 
     path: str
     runs: tuple[FileRun, ...]
+    more: bool = False
+    """Whether there are more, among lines of which not all were kept."""
     started: int | None = None
     """Line where another run starts of which nothing is known; None if there is none."""
 

@@ -89,7 +89,7 @@ _MISSING = _wordings(
     r"\bunable to find latest file at",
     r"\bno (?:\w+ ){0,3}(?:checkpoint|ckpt|snapshot)s? (?:\w+ ){0,2}(?:found|exists?|available|to (?:resume|load))",
     r"\bno (?:\w+ ){0,3}(?:checkpoint|ckpt|snapshot)s?\b.{0,80}\b(?:from scratch|start(?:ing|s)? (?:fresh|anew|over))",
-    r"\b(?:checkpoint|ckpt|snapshot)\b.{0,200}\b(?:not found|does ?n.t exist|does not exist|not exist)\b",
+    r"\b(?:checkpoint|ckpt|snapshot)\b(?!.{0,200}\b(?:parameters|keys|buffers)\b).{0,200}\b(?:not found|does ?n.t exist|does not exist|not exist)\b",
     r"\b(?:can ?not|can't|could ?n.t|could not|did ?n.t|did not|unable to) (?:find|locate) (?:\w+ ){0,3}(?:checkpoint|ckpt)",
     plain=False,
 )
@@ -198,7 +198,11 @@ PARSER = Parser(ID, "checkpoints of any framework", "framework")
         "No existing checkpoint found checkpoints/checkpoint_last.pt",
         "Checkpoint 'latest' does not exist. Starting a new training run.",
     ),
-    avoids=("FileNotFoundError: checkpoint out/last.pt not found", "gradient checkpointing is on"),
+    avoids=(
+        "FileNotFoundError: checkpoint out/last.pt not found",
+        "gradient checkpointing is on",
+        "fvcore.common.checkpoint WARNING: Some model parameters or buffers are not found in the checkpoint:",
+    ),
     caseless=True,
 )
 def _missing(line: Line) -> Event | None:

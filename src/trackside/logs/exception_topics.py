@@ -61,6 +61,12 @@ _MP_QUEUE = (
     r"|queues|managers)"
 )
 
+_BUILDS = (
+    r"::(?:__init__|(?:build|create|get|make|init|setup|define)_\w{0,30}(?:model|net|network|backbone|encoder|decoder))::"
+    rf"(?![^\n]{{0,300}}(?i:resum|latest|\blast\b|optim))[^\n]{{0,200}}{_LOADS}"
+)
+"""Weights loaded where a model is built: nothing is resumed."""
+
 TOPICS: tuple[Topic, ...] = (
     # -- reports by launchers and pools about their children
     Topic(
@@ -215,7 +221,7 @@ TOPICS: tuple[Topic, ...] = (
         "checkpoint",
         path=rf"::[^\n]{{0,200}}{_LOADS}[^\n]{{0,200}}{_SAVED}|::[^\n]{{0,200}}{_SAVED}[^\n]{{0,100}}{_LOADS}"
         r"|::[^\n]{0,200}\b(?:load|restore)\w{0,30}\([^\n]{0,100}\bresume",
-        unless_path=_BASE,
+        unless_path=rf"{_BASE}|{_BUILDS}",
     ),
     Topic(
         "checkpoint",
@@ -223,7 +229,7 @@ TOPICS: tuple[Topic, ...] = (
         r"|loaded state dict|(?i:no valid checkpoint|failed to resume from|can't find a valid checkpoint|checkpoint .{0,120}(?:corrupt"
         r"|not found|does not exist|truncated|"
         r"incomplete|mismatch|invalid|failed))|zero_pp_rank|DeepSpeed checkpoint|\.metadata\b.{0,60}checkpoint",
-        unless_path=rf"{_BASE}|/datasets?/|__getitem__|[dD]ataset",
+        unless_path=rf"{_BASE}|{_BUILDS}|/datasets?/|__getitem__|[dD]ataset",
     ),
 )
 

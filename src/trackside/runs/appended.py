@@ -8,20 +8,23 @@ Output is often appended to one file: attempts after a failure, jobs of an array
   steps start over after it;
 - where steps start over after the end of a program.
 
-One program that restarts its workers is one run, however often they print their first lines. Whatever a process prints
+One program that restarts its workers is one run, however often they print their first lines; so is a job that its
+scheduler starts again. Whatever a process prints
 late from its buffer is not a beginning: a sign that came after a run's end counts no more in that file.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from trackside.catalog.events import last_line_of
+from trackside.catalog.events import OUTCOMES, last_line_of
 from trackside.logs.job_report import REPORT
 from trackside.logs.program_starts import BANNER, FIRST_LINES, SUPERVISOR
+from trackside.logs.scan import MAX_PER_KIND
 from trackside.model import Event, FileRun, Position
 from trackside.runs.jobs import plain_id
 
@@ -36,6 +39,10 @@ _OF_A_JOB = frozenset({"training_start", "training_plan", "training_end", "excep
 """Kinds of events after the last report that show that another job was appended, which has no report."""
 MAX_TRAILING_LINES = 40
 """More lines than this after the last report are another job's output; fewer may be notes of the batch system."""
+MIN_LINES_AT_WORK = 100
+"""A run that prints so many lines is at work, even if none of them is read."""
+_GOES_ON = frozenset({"preemption", "requeue", "node_failure"})
+"""Reasons of a scheduler's notice after which the same job starts again."""
 _APPENDING = frozenset({"lsf", "pbs"})
 """Sources of reports that the batch system itself adds to the output: what is above them is over."""
 _MAIN = (" in <module>", " in _run_module_as_main", " in _run_code")
@@ -59,12 +66,14 @@ class LoggedSteps(Protocol):
 class FileRuns:
     """The runs in one file, in order, at least one. ``report``: of the last one's end; None if it has none.
     ``job_first``: the first line of the last job, which may have started several programs. ``started``: where another
-    run starts of which nothing is known; its lines are counted with the one before."""
+    run starts of which nothing is known; its lines are counted with the one before. ``more``: whether there are more
+    than these, because the scan keeps only some of the lines where programs start."""
 
     runs: tuple[FileRun, ...]
     report: Event | None = None
     job_first: int = 1
     started: int | None = None
+    more: bool = False
 
     @property
     def first(self) -> int:
@@ -84,9 +93,8 @@ def runs_by_file(events: Iterable[Event], steps: LoggedSteps) -> dict[str, FileR
     files = {}
     for path, signs in by_file.items():
         in_order = sorted(signs, key=_place)
-        runs = _split(
-            in_order, steps.parts(path) if _are_needed(signs, steps.start_over(path)) else (), last_lines.get(path, 0)
-        )
+        points = steps.parts(path) if _are_needed(signs, steps.start_over(path)) else ()
+        runs = _split(in_order, points, last_lines.get(path, 0))
         if len(runs.runs) > 1 or runs.report is not None:
             files[path] = runs
     return files
@@ -138,13 +146,13 @@ class _Splitter:
     reported: bool = False
     """Whether the launcher has reported the end since the last logged step."""
     restart: int = 0
-    """Line at which a launcher restarted its workers."""
+    """Line at which a launcher restarted its workers, or a scheduler the job."""
     is_supervised: bool = False
     """Whether the run so far is a sweep's agent with its trials."""
     printed: set[str] = field(default_factory=lambda: {FIRST_LINES})
     """Signs that the run so far has printed."""
     late: set[str] = field(default_factory=set)
-    """Signs that came after a run's end."""
+    """Signs that came after a run's end, and steps."""
     repeated: set[str] = field(default_factory=set)
     """Signs that a program printed again while it trained."""
     pending: tuple[str, int] | None = None
@@ -156,6 +164,11 @@ class _Splitter:
     def is_known(self) -> bool:
         """Whether anything shows the run so far at work, or its end."""
         return self.end is not None or self.part is not None
+
+    @property
+    def _is_vague(self) -> bool:
+        """Whether steps that start over after an end may be the same program's: a trial, or printed from a buffer."""
+        return self.is_supervised or bool(self.late)
 
     def begin(self, line: int, *, job: bool = False) -> None:
         """A run begins at this line."""
@@ -198,7 +211,9 @@ class _Splitter:
             else:
                 self.repeated.add(sign)
             self.pending = None
-        elif starts_over and self.end is not None and self.restart < self.end and not self.is_supervised:
+        elif self.end is not None and self.part is None:
+            self.late.add("steps")
+        elif starts_over and self.end is not None and self.restart <= self.point and not self._is_vague:
             self.begin(self.end + 1)
         self.part, self.point, self.end, self.reported = part, line, None, False
 
@@ -224,7 +239,7 @@ class _Splitter:
         self.job = (job, event.at.line, is_notice)
 
 
-_SIGNS = ENDS | _OF_A_JOB | {"program_start", "launcher_restart", "host", REPORT}
+_SIGNS = OUTCOMES | _OF_A_JOB | {"program_start", "launcher_restart", "host", REPORT}
 
 
 def _are_needed(signs: Iterable[Event], start_over: bool) -> bool:
@@ -237,6 +252,7 @@ def _are_needed(signs: Iterable[Event], start_over: bool) -> bool:
 def _split(signs: Sequence[Event], points: Sequence[LoggedPart], last_line: int) -> FileRuns:
     """The runs of one file. ``signs``, ``points``: in order; ``last_line``: number of the file's last line."""
     reports = [event for event in signs if event.kind == REPORT]
+    is_followed = bool(reports) and _is_followed(reports[-1], signs, last_line)
     splitter = _Splitter(any(event.kind == "launcher_failure" for event in signs))
     steps = iter(points)
     step = next(steps, None)
@@ -249,31 +265,40 @@ def _split(signs: Sequence[Event], points: Sequence[LoggedPart], last_line: int)
             splitter.named(job, event)
         if event.kind == "program_start":
             splitter.mark(str(event.get("sign")), line)
-        elif event.kind == "launcher_restart":
+        elif event.kind == "launcher_restart" or event.get("reason") in _GOES_ON:
             splitter.restart = line
         elif event.kind == REPORT:
-            _pass_report(splitter, event, event is reports[-1], _is_followed(event, signs, last_line))
+            _pass_report(splitter, event, event is not reports[-1] or is_followed)
         elif _is_end(event):
             splitter.ended(event)
     while step is not None:
         splitter.logged(*step)
         step = next(steps, None)
     firsts, started = splitter.firsts, None
-    if len(firsts) > 1 and not splitter.is_known and splitter.job_first != firsts[-1]:
+    if len(firsts) > 1 and splitter.job_first != firsts[-1] and not _shows_anything(splitter, signs, last_line):
         started = firsts.pop()
     lasts = [*(first - 1 for first in firsts[1:]), max(last_line, firsts[-1])]
     runs = tuple(
         FileRun(first, last, _report_of(reports, first, last)) for first, last in zip(firsts, lasts, strict=True)
     )
     last = runs[-1].report
-    if last is not None and last.get("above") is True and _is_followed(last, signs, last_line):
+    if last is not None and last.get("above") is True and is_followed:
         last = None
-    return FileRuns(runs, last, min(splitter.job_first, firsts[-1]), started)
+    more = sum(event.kind == "program_start" for event in signs) >= MAX_PER_KIND
+    return FileRuns(runs, last, min(splitter.job_first, firsts[-1]), started, more)
+
+
+def _shows_anything(splitter: _Splitter, signs: Sequence[Event], last_line: int) -> bool:
+    """Whether the last run shows more than that it started."""
+    first = splitter.firsts[-1]
+    failed = any(event.kind in OUTCOMES and event.at.line >= first for event in reversed(signs))
+    return splitter.is_known or failed or last_line - first >= MIN_LINES_AT_WORK
 
 
 def _report_of(reports: Sequence[Event], first: int, last: int) -> Event | None:
-    """The last report within these lines."""
-    return next((report for report in reversed(reports) if first <= report.at.line <= last), None)
+    """The last report within these lines; ``reports``: in order."""
+    index = bisect_right(reports, last, key=lambda report: report.at.line)
+    return reports[index - 1] if index and reports[index - 1].at.line >= first else None
 
 
 def _is_followed(report: Event, signs: Sequence[Event], last_line: int) -> bool:
@@ -284,9 +309,10 @@ def _is_followed(report: Event, signs: Sequence[Event], last_line: int) -> bool:
     )
 
 
-def _pass_report(splitter: _Splitter, report: Event, is_last: bool, is_followed: bool) -> None:
-    """A batch system reports a job's end: the job's output stands above the report, or below."""
+def _pass_report(splitter: _Splitter, report: Event, is_followed: bool) -> None:
+    """A batch system reports a job's end: the job's output stands above the report, or below. ``is_followed``: whether
+    another job's output follows."""
     if report.get("above") is not True:
         splitter.begin(report.at.line, job=True)
-    elif report.get("source") in _APPENDING and (not is_last or is_followed):
+    elif report.get("source") in _APPENDING and is_followed:
         splitter.begin(last_line_of(report) + 1, job=True)

@@ -124,7 +124,7 @@ def resolve(
         appended=_most_runs(logs, appended),
     )
     others = frozenset(files) - adjust.logs
-    rows = [row for row in rows if isinstance(row, Record) or is_own(row)]
+    rows = [_since_start(row, run_events, appended) for row in rows if isinstance(row, Record) or is_own(row)]
     return ResolvedRun(run, _narrow(rows, store, chosen, others, adjust), adjust, appended, keeps_steps)
 
 
@@ -140,11 +140,23 @@ def _selection(appended: Mapping[str, FileRuns], keeps_steps: bool) -> Callable[
     return is_own
 
 
+def _since_start(row: Row, run_events: Sequence[Event], appended: Mapping[str, FileRuns]) -> Row:
+    """The row; a log's activity begins with the last run, if the log holds several."""
+    runs = appended.get(row.at.path)
+    if row.kind != "log_activity" or not isinstance(row, Event) or runs is None or len(runs.runs) == 1:
+        return row
+    times = [event.time for event in run_events if event.at.path == row.at.path and event.time is not None]
+    return replace(row, fields={**row.fields, "first_time": min(times, default=None)})
+
+
 def _most_runs(paths: Iterable[str], appended: Mapping[str, FileRuns]) -> AppendedRuns | None:
     """The runs of the log that holds the most; None if none holds several."""
     several = [path for path in paths if path in appended and len(appended[path].runs) > 1]
     path = max(several, key=lambda path: len(appended[path].runs), default=None)
-    return None if path is None else AppendedRuns(path, appended[path].runs, appended[path].started)
+    if path is None:
+        return None
+    runs = appended[path]
+    return AppendedRuns(path, runs.runs, runs.more, runs.started)
 
 
 def _reported(rows: Iterable[Row], appended: Mapping[str, FileRuns]) -> Iterator[Record]:

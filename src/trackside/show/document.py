@@ -265,7 +265,9 @@ class AppendedRunsDoc(msgspec.Struct, frozen=True):
     path: str
     """The log; if several logs hold several runs, the one with the most."""
     runs: int
-    """Number of runs in it."""
+    """Number of runs in it that could be told apart."""
+    more: bool
+    """Whether it holds more: of a log with thousands, only the first and the last are examined."""
     first_line: int
     """First line of the last run."""
     started: int | None
@@ -589,7 +591,9 @@ def _appended(verdict: Verdict, writer: _Writer) -> AppendedRunsDoc | None:
         )
         for run in verdict.earlier
     ]
-    return AppendedRunsDoc(appended.path, len(appended.runs), appended.runs[-1].first, appended.started, earlier)
+    return AppendedRunsDoc(
+        appended.path, len(appended.runs), appended.more, appended.runs[-1].first, appended.started, earlier
+    )
 
 
 def encode(doc: object) -> bytes:

@@ -171,12 +171,13 @@ def appended(doc: VerdictDoc) -> str:
     if runs is None:
         return ""
     file = runs.path.rpartition("/")[2]
-    text = f"last of {runs.runs:,} runs in {file}, from line {runs.first_line:,}"
+    count = f"more than {runs.runs:,}" if runs.more else f"{runs.runs:,}"
+    text = f"last of {count} runs in {file}, from line {runs.first_line:,}"
     return text if runs.started is None else f"{text}; one more starts at line {runs.started:,} and shows nothing yet"
 
 
-def earlier_runs(doc: VerdictDoc, limit: int) -> list[str]:
-    """The last ``limit`` of the earlier runs in the log, the newest first, and how many more there are."""
+def earlier_runs(doc: VerdictDoc, limit: int | None = None) -> list[str]:
+    """The earlier runs in the log, the newest first, at most ``limit``; and how many more there are."""
     if doc.appended is None:
         return []
     shown = doc.appended.earlier[::-1][:limit]

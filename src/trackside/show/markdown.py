@@ -16,8 +16,6 @@ from trackside.show.sanitize import replace_unsafe
 from trackside.show.waste import in_lines
 from trackside.show.wording import ranges, with_stop
 
-MAX_EARLIER = 20
-"""Earlier runs in the log."""
 MAX_QUOTE_CHARS = 300
 """Characters shown of a cited line."""
 _MARKS = re.compile(r"([\\`*_\[\]<>#|~$&])")
@@ -41,7 +39,7 @@ def render(doc: VerdictDoc) -> str:
         _section(heading.ACTIONS.title, _actions(doc)),
         _section(heading.CONSEQUENCES.title, [_secondary(finding, doc) for finding in doc.consequences]),
         _section(heading.WARNINGS.title, [_secondary(finding, doc) for finding in doc.warnings]),
-        _section(heading.EARLIER.title, [escape(text) for text in heading.earlier_runs(doc, MAX_EARLIER)]),
+        _section(heading.EARLIER.title, [escape(text) for text in heading.earlier_runs(doc)]),
         _section(heading.COST.title, _costs(doc)),
         _section(heading.UNDECIDED.title, _sentences(doc.cannot_decide)),
         _section("Citations", _citations(doc)),

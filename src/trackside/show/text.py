@@ -19,7 +19,6 @@ from trackside.show.waste import in_lines
 from trackside.show.wording import ranges, with_stop, word
 
 MAX_INPUTS = 200
-MAX_EARLIER = 20
 MAX_LINES_OF_FILE = 4
 """Lines of one file that a claim cites one by one; of more, the first is quoted and the others are listed by number."""
 _FIELD = re.compile(r"(?<=\d) \w+\Z")
@@ -43,7 +42,7 @@ def render(doc: VerdictDoc, console: Console) -> None:
         section(console, heading.ACTIONS.title, _actions(doc))
         section(console, heading.CONSEQUENCES.title, [_secondary(finding, doc, cited) for finding in doc.consequences])
         section(console, heading.WARNINGS.title, [_secondary(finding, doc, cited) for finding in doc.warnings])
-        earlier = heading.earlier_runs(doc, MAX_EARLIER)
+        earlier = heading.earlier_runs(doc)
         section(console, heading.EARLIER.title, [_bullet(text) for text in earlier])
         section(console, heading.COST.title, [_bullet(text) for text in in_lines(doc.waste, doc.waste_unknown)])
         section(console, heading.UNDECIDED.title, [_bullet(claim.text) for claim in doc.cannot_decide])

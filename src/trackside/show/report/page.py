@@ -147,6 +147,7 @@ def page(doc: VerdictDoc, verdict: Verdict, store: Store, around: Mapping[Positi
         rest=[entry for entry in citation_entries if entry.id not in first],
         open_families=[row for row in rows if row.state != "ruled out"],
         ruled_out=[row for row in rows if row.state == "ruled out"],
+        earlier=heading.earlier_runs(doc),
         collect=heading.collect(doc),
         inputs=_inputs(doc.inputs),
         unread=sum(row.status != "read" for row in doc.inputs),
@@ -260,6 +261,8 @@ def facts(doc: VerdictDoc) -> Iterator[tuple[str, str]]:
         yield "Size", ", ".join(sizes)
     if len(run.attempts) > 1:
         yield "Attempts", str(len(run.attempts))
+    if doc.appended is not None:
+        yield "In its log", heading.appended(doc)
     if run.parent:
         yield "Continues", f"run {run.parent}"
     if run.framework:
