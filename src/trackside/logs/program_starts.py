@@ -18,6 +18,8 @@ MIN_NEEDLE_BYTES = 20
 MAX_NEEDLE_BYTES = 120
 MAX_APART_BYTES = 4_000
 """Distance within which the file's first two lines are printed again."""
+MIN_PROGRAM_BYTES = 300
+"""Text behind a launcher's banner that shows that its program ran, even if nothing in it is known."""
 _ERROR = re.compile(rb"Traceback|File \"|Error|ERROR|[Ff]ailed|[Kk]ill|[Aa]bort|[Ss]ignal")
 """A file that begins with a failure does not show how a program begins."""
 _PLAIN = re.compile(rb"[^0-9\x00-\x1f]+")

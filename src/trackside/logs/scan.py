@@ -15,23 +15,17 @@ from functools import cache
 from typing import BinaryIO
 
 from trackside.catalog.events import OUTCOMES
+from trackside.logs.buffers import HEAD_BYTES, buffers, text_of
 from trackside.logs.line import MAX_LINE_BYTES, FileContext, Line, headless
 from trackside.logs.matcher import Hit, Matcher, matcher
 from trackside.logs.pattern import Parser, Pattern, parsers
-from trackside.logs.program_starts import FirstLines, first_lines, last_start
+from trackside.logs.program_starts import MIN_PROGRAM_BYTES, FirstLines, first_lines, last_start
 from trackside.logs.stamp import find_time, find_year, has_zone
 from trackside.logs.traceback import is_below_traceback
 from trackside.model import Event, EventRole, Plane, Position, Scalar
 
-CHUNK_BYTES = 8 << 20
-BEHIND_BYTES = 64 << 10
-"""Bytes kept before a line, for :meth:`Line.preceding`."""
-AHEAD_BYTES = 256 << 10
-"""Bytes that must be buffered after a line, for :meth:`Line.following`."""
 MAX_PER_KIND = 2_000
 """Events of one kind kept from one file: the first half as they come, and the last half."""
-HEAD_BYTES = 64 << 10
-"""Bytes at the beginning that are read for what holds for the whole file."""
 TAIL_BYTES = 64 << 10
 """Bytes at the end in which the last lines and times are looked for."""
 PROGRESS = "progress"
@@ -84,7 +78,11 @@ def scan(stream: BinaryIO, sink: EventSink, context: FileContext, *, engine: str
     opening: FirstLines | None = None
     stats = ScanStats()
     tail = b""
-    for buffer, begin, end, base in _buffers(stream, stats):
+
+    def count_nuls(count: int) -> None:
+        stats.nuls += count
+
+    for buffer, begin, end, base in buffers(text_of(stream, count_nuls, printed=context.plane == "log")):
         if stats.bytes == 0:
             head = buffer[:HEAD_BYTES]
             learn_context(head, context, stats)
@@ -103,38 +101,11 @@ def scan(stream: BinaryIO, sink: EventSink, context: FileContext, *, engine: str
         stats.lines += buffer.count(b"\n", begin, end)
         stats.bytes = base + end
         tail = (tail + buffer[max(begin, end - TAIL_BYTES) : end])[-TAIL_BYTES:]
-    limit.flush()
+    limit.flush(stats.bytes)
     stats.events, stats.dropped = limit.count, limit.dropped
     if stats.bytes:
         sink(_activity(tail, context, stats))
     return stats
-
-
-def _buffers(stream: BinaryIO, stats: ScanStats) -> Iterator[tuple[bytes, int, int, int]]:
-    """(buffer, first byte to read, end of the bytes to read, file offset of the buffer's start).
-
-    Each byte is read once, with BEHIND_BYTES before and AHEAD_BYTES after it in the buffer. NUL bytes (the holes that a
-    crashed node leaves) end a segment as a redraw does; offsets and line numbers stay the same.
-    """
-    carry, begin, base = b"", 0, 0
-    while True:
-        chunk = stream.read(CHUNK_BYTES)
-        if b"\0" in chunk:
-            stats.nuls += chunk.count(b"\0")
-            chunk = chunk.replace(b"\0", b"\r")
-        buffer = carry + chunk if carry else chunk
-        if not chunk:
-            if begin < len(buffer):
-                yield buffer, begin, len(buffer), base
-            return
-        end = len(buffer) - AHEAD_BYTES
-        if end <= begin:
-            carry = buffer
-            continue
-        end = buffer.rfind(b"\n", begin, end) + 1 or end
-        yield buffer, begin, end, base
-        cut = max(0, end - BEHIND_BYTES)
-        carry, begin, base = buffer[cut:], end - cut, base + cut
 
 
 def hit_segments(buffer: bytes, hits: list[Hit], begin: int, end: int) -> Iterator[tuple[int, int, tuple[int, ...]]]:
@@ -201,6 +172,8 @@ class _EventLimit:
         self._sink, self.count, self.dropped = sink, 0, 0
         self.starts: list[int] = []
         """Offsets at which a program starts again."""
+        self._banners: list[int] = []
+        """Those that a launcher announces."""
         self._counts: Counter[str] = Counter()
         self._outcomes: list[Event] = []
         self._last_events: dict[str, list[Event]] = {}
@@ -211,7 +184,7 @@ class _EventLimit:
         self.count += 1
         self._counts[event.kind] += 1
         if event.kind == "program_start":
-            self.starts.append(event.at.offset)
+            self._banners.append(event.at.offset)
         if event.kind in OUTCOMES or event.kind == PROGRESS:
             self._first, self._last = min(self._first, event.at.offset), max(self._last, event.at.offset)
         if event.kind == PROGRESS or self._counts[event.kind] <= MAX_PER_KIND // 2:
@@ -223,8 +196,10 @@ class _EventLimit:
             self.dropped += MAX_PER_KIND // 2
             del last_events[: MAX_PER_KIND // 2]
 
-    def flush(self) -> None:
-        start = last_start(self.starts, self._first, self._last)
+    def flush(self, end: int) -> None:
+        """Pass on what waited; ``end``: the file's size."""
+        start = last_start((*self.starts, *self._banners), self._first, self._last)
+        start = max(start, last_start(self._banners, self._first, end - MIN_PROGRAM_BYTES))
         for event in self._outcomes:
             self._sink(_of_program(event, start))
         for last_events in self._last_events.values():
