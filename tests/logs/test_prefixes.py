@@ -74,6 +74,7 @@ def test_prefixes_are_found_in_layers() -> None:
         "gpu0: 81 C\ngpu0: 82 C\ngpu0: 81 C\ngpu0: 80 C\n",
         "ERROR: one\nERROR: two\nERROR: three\n",
         "train: loss 2.5\ntrain: loss 2.4\nvalid: loss 2.6\ntrain: loss 2.3\n",
+        "epoch 1\n" + "      1/100     1.04G    1.66\n    all       133     0.5\n" * 30,
         PROGRAM,
     ],
 )

@@ -257,19 +257,20 @@ def _parse_python(line: Line, match: re.Match[str]) -> Event:
 
 
 _LIBRARY = re.compile(
-    r"(?P<message>.{0,300}(?:error while loading shared libraries: \S{1,200}"
+    r"(?P<message>.{0,300}(?:error while loading shared libraries: \S{1,200}|: symbol lookup error: \S{1,200}"
     r"|version `GLIBC\w{0,3}_[\d.]+' not found).{0,200})"
 )
 
 
 @PARSER.pattern(
-    rb"error while loading shared libraries: |version `GLIBC\w{0,3}_[\d.]{1,10}' not found",
+    rb"error while loading shared libraries: |: symbol lookup error: |version `GLIBC\w{0,3}_[\d.]{1,10}' not found",
     safety="The dynamic loader's own sentence; inside an ImportError the traceback parser reads it.",
     matches=(
         (
             "./train: error while loading shared libraries: libcudart.so.11.0: cannot open shared object file: "
             "No such file or directory"
         ),
+        "/opt/venv/bin/python: symbol lookup error: /opt/lib/libops.so: undefined symbol: _ZN2at4_ops3addE",
     ),
     avoids=("ImportError: /lib/x86_64-linux-gnu/libc.so.6: version `GLIBC_2.32' not found (required by a.so)",),
 )

@@ -50,12 +50,14 @@ class Prefix:
     """Lines that must have it: more where a program could print the same."""
     varied: bool = False
     """Whether what follows must be varied, because tables and labels of a program have the same form."""
+    always: bool = False
+    """Whether every line must have it."""
     unlogged: bool = False
     """Whether something must follow that loggers do not print, because they use the same form."""
 
 
-def _prefix(name: str, regex: bytes, min_lines: int = 1, *, varied: bool = False, unlogged: bool = False) -> Prefix:
-    return Prefix(name, re.compile(regex), min_lines, varied, unlogged)
+def _prefix(name: str, regex: bytes, min_lines: int = 1, **conditions: bool) -> Prefix:
+    return Prefix(name, re.compile(regex), min_lines, **conditions)
 
 
 COLLECTOR = _prefix("container runtime", _ISO + _ZONE + rb" std(?:out|err) [FP] ")
@@ -71,7 +73,7 @@ PREFIXES = (
     _prefix("time as loggers print it", rb"(?:\[" + _DATE + rb"\]|" + _DATE + rb"|\[" + _CLOCK + rb"\]|" + _CLOCK + rb")(?: |$)", 3, unlogged=True),
     _prefix("line number", rb" {0,9}(?P<number>\d{1,9})(?:\t|[:-] ?|  |$)", 4, varied=True),
     _prefix("quotation", rb">(?: |$)", 2),
-    _prefix("indentation", rb"(?: {4}|\t)", 4),
+    _prefix("indentation", rb"(?: {4}|\t)", 4, always=True),
 )  # fmt: skip
 """Tried in this order: the more specific first."""
 
@@ -98,7 +100,8 @@ def has_several_writers(head: bytes, layers: Sequence[Prefix]) -> bool:
 def _has(lines: Sequence[bytes], prefix: Prefix) -> bool:
     written = [line for line in lines if line.strip()]
     matches = [match for line in written if (match := prefix.regex.match(line))]
-    if len(matches) < max(prefix.min_lines, MIN_SHARE * len(written)):
+    share = 1.0 if prefix.always else MIN_SHARE
+    if len(matches) < max(prefix.min_lines, share * len(written)):
         return False
     groups = prefix.regex.groupindex
     if "writer" in groups and MIN_LINES_OF_WRITER * len({match["writer"] for match in matches}) > max(
