@@ -53,11 +53,16 @@ def _as_text(word: str) -> str:
     return letters + r"(?!\w)" if word in _COMPOUNDS else rf"(?<!\w){letters}(?!\w)"
 
 
-def as_bytes(word: str) -> bytes:
-    """A regex for a word in bytes: letters outside ASCII in either case, and in either encoding."""
-    if not _is_spaced(word):
-        return word.encode()
-    return b"".join(letter.encode() if letter.isascii() else rb"[\x80-\xff]{1,3}" for letter in word)
+def as_bytes(word: str) -> list[bytes]:
+    """Regexes for a word in bytes: letters outside ASCII in either case, and in the encodings of its language."""
+    spellings = [word] if word.isascii() else list(dict.fromkeys((word, word.capitalize(), word.upper())))
+    spellings = [spelling.replace("(", r"\(").replace(")", r"\)") for spelling in spellings]
+    encoded = [spelling.encode() for spelling in spellings]
+    return encoded + [
+        latin
+        for spelling in spellings
+        if (latin := spelling.encode("latin-1", "ignore")) not in encoded and len(latin) == len(spelling)
+    ]
 
 
 _TYPE = r"^(?:\w{1,60}\.){0,8}[A-Z]\w{1,60}(?:Error|Exception|Interrupt)\b"
@@ -72,6 +77,6 @@ ERROR_WORD = re.compile(
 
 def prefilter() -> bytes:
     """The regex of a pattern that selects the lines in which :data:`ERROR_WORD` may be found; without case."""
-    words = sorted({as_bytes(word) for word in (*_ALL, *AFTER_PID, "keyboardinterrupt")})
+    words = sorted({spelling for word in (*_ALL, *AFTER_PID, "keyboardinterrupt") for spelling in as_bytes(word)})
     needed = [word for word in words if not any(other != word and other in word for other in words if other.isascii())]
     return b"(?:" + b"|".join(needed) + b")"

@@ -93,7 +93,7 @@ def _bare(text: str) -> re.Match[str] | None:
 
 
 @PARSER.pattern(
-    b"|".join(as_bytes(word) for word in TRANSLATED_DESCRIPTIONS),
+    b"|".join(spelling for word in TRANSLATED_DESCRIPTIONS for spelling in as_bytes(word)),
     safety="A shell in another locale: after a process id, or alone on the line with at most the note about the core "
     "dump.",
     matches=(

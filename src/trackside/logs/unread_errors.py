@@ -56,7 +56,6 @@ PARSER = Parser("unread", "lines that look like an error and that no parser read
         "error: 0.031",
         "Error (%): 12.5",
         "exceptions: none",
-        'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\nValueError: x',
         "fail_on_error: True",
         "errors=0 failed=0",
         "WARNING: could not find cuda drivers, GPU will not be used.",
