@@ -159,8 +159,9 @@ def quoted_journal_in_color(text: str) -> str:
 
 @_declared(LAYOUTS)
 def wrapped_at_80(text: str) -> str:
-    pieces = (line[at : at + 80] for line in text.split("\n") for at in range(0, max(1, len(line)), 80))
-    return "\n".join(pieces)
+    """Copied from a terminal, which shows the last drawing of each bar."""
+    lines = (line.rpartition("\r")[2] for line in text.split("\n"))
+    return "\n".join(line[at : at + 80] for line in lines for at in range(0, max(1, len(line)), 80))
 
 
 @_declared(LAYOUTS)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trackside.logs import buffers as buffers_module
 from trackside.logs import scan as scan_module
 from trackside.logs.line import FileContext, Line, has_srun_labels, split_label
 from trackside.logs.scan import scan, scan_text
@@ -37,9 +38,9 @@ def test_events_do_not_depend_on_the_chunk_size(chunk: int, monkeypatch: pytest.
         noise(40, seed) + TRACEBACK.replace("7", str(seed)) + f"step {seed} loss 3.{seed}\n" for seed in range(60)
     )
     unsplit = scan_text(text)
-    monkeypatch.setattr(scan_module, "CHUNK_BYTES", chunk)
-    monkeypatch.setattr(scan_module, "BEHIND_BYTES", 512)
-    monkeypatch.setattr(scan_module, "AHEAD_BYTES", 2048)
+    monkeypatch.setattr(buffers_module, "CHUNK_BYTES", chunk)
+    monkeypatch.setattr(buffers_module, "BEHIND_BYTES", 512)
+    monkeypatch.setattr(buffers_module, "AHEAD_BYTES", 2048)
     assert scan_text(text) == unsplit
     assert sum(event.kind == "exception" for event in unsplit) == 60
 

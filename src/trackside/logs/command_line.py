@@ -108,6 +108,34 @@ def _hydra(line: Line, match: re.Match[str]) -> Event:
     return _message_event(line, match, "hydra.errors.ConfigCompositionException", 5)
 
 
+_REPR = re.compile(
+    r"(?P<type>(?:\w{1,60}\.){0,6}[A-Z]\w{1,60}(?:Error|Exception))\((?P<quote>['\"]?)(?P<message>.{0,400}?)(?P=quote),?\)$"
+)
+
+
+@PARSER.pattern(
+    rb"Error (?:in call to target '|instantiating '|locating target '|creating '|loading '[\w.]+':)",
+    r"^(?:hydra\.errors\.\w{1,40}: )?(?P<message>Error (?:in call to target|instantiating|locating target|creating|loading)"
+    r" '.{1,300}'(?:,| ?:|\.).{0,400})$",
+    safety="hydra's report about a target of the configuration that could not be built, instead of a traceback; the "
+    "error itself is behind it or on the line below.",
+    matches=(
+        "Error in call to target 'app.nets.Encoder':\nTypeError(\"missing 1 required argument: 'width'\")\nfull_key: net",
+        "Error instantiating 'app.data.Loader' : no such split",
+        "Error locating target 'app.nets.Encodr', set env var HYDRA_FULL_ERROR=1 to see chained exception.",
+    ),
+    avoids=("we saw an Error in call to target 'x'", "Error loading 3 files"),
+)
+def _hydra_target(line: Line, match: re.Match[str]) -> Event | None:
+    if "Traceback (most recent" in line.buffer[max(0, line.start - 400) : line.start].decode("utf-8", "replace"):
+        return None
+    below = next((near.text.strip() for near in line.following(1)), "")
+    cause = _REPR.match(below)
+    if cause is None:
+        return _exception(line, "hydra.errors.InstantiationException", match["message"])
+    return _exception(line, cause["type"], f"{cause['message']} ({match['message'].rstrip(':')})")
+
+
 _SHELL = re.compile(
     r"(?:(?P<script>[\w./~-]{1,200}): )?(?:line \d{1,6}: "
     r"|\d{1,6}: )?(?P<what>[\w./~+-]{1,300}): (?P<message>command not found|not found|No such file or directory"
@@ -229,19 +257,20 @@ def _parse_python(line: Line, match: re.Match[str]) -> Event:
 
 
 _LIBRARY = re.compile(
-    r"(?P<message>.{0,300}(?:error while loading shared libraries: \S{1,200}"
+    r"(?P<message>.{0,300}(?:error while loading shared libraries: \S{1,200}|: symbol lookup error: \S{1,200}"
     r"|version `GLIBC\w{0,3}_[\d.]+' not found).{0,200})"
 )
 
 
 @PARSER.pattern(
-    rb"error while loading shared libraries: |version `GLIBC\w{0,3}_[\d.]{1,10}' not found",
+    rb"error while loading shared libraries: |: symbol lookup error: |version `GLIBC\w{0,3}_[\d.]{1,10}' not found",
     safety="The dynamic loader's own sentence; inside an ImportError the traceback parser reads it.",
     matches=(
         (
             "./train: error while loading shared libraries: libcudart.so.11.0: cannot open shared object file: "
             "No such file or directory"
         ),
+        "/opt/venv/bin/python: symbol lookup error: /opt/lib/libops.so: undefined symbol: _ZN2at4_ops3addE",
     ),
     avoids=("ImportError: /lib/x86_64-linux-gnu/libc.so.6: version `GLIBC_2.32' not found (required by a.so)",),
 )

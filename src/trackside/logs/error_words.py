@@ -17,6 +17,7 @@ WORDS: Mapping[str, tuple[str, ...]] = {
         *("segfault", "segmentation fault", "core dumped", "timed out", "out of memory", "no space left", "unable to"),
         *("could not", "cannot", "can't", "couldn't", "not found", "no such", "invalid", "unrecognized argument"),
         *("unrecognized arguments", "terminated", "interrupted", "unexpected", "disk quota", "read-only file system"),
+        *("failures", "exception", "giving up", "critical", "temporarily unavailable", "hangup", "pure virtual method"),
         *("stale file handle", "stale NFS file handle", "input/output error", "no device found", "bus error"),
     ),
     "German": ("fehler", "fehlgeschlagen", "abgebrochen", "getötet", "nicht gefunden", "keine Berechtigung"),
@@ -52,22 +53,30 @@ def _as_text(word: str) -> str:
     return letters + r"(?!\w)" if word in _COMPOUNDS else rf"(?<!\w){letters}(?!\w)"
 
 
-def as_bytes(word: str) -> bytes:
-    """A regex for a word in bytes: letters outside ASCII in either case, and in either encoding."""
-    if not _is_spaced(word):
-        return word.encode()
-    return b"".join(letter.encode() if letter.isascii() else rb"[\x80-\xff]{1,3}" for letter in word)
+def as_bytes(word: str) -> list[bytes]:
+    """Regexes for a word in bytes: letters outside ASCII in either case, and in the encodings of its language."""
+    spellings = [word] if word.isascii() else list(dict.fromkeys((word, word.capitalize(), word.upper())))
+    spellings = [spelling.replace("(", r"\(").replace(")", r"\)") for spelling in spellings]
+    encoded = [spelling.encode() for spelling in spellings]
+    return encoded + [
+        latin
+        for spelling in spellings
+        if (latin := spelling.encode("latin-1", "ignore")) not in encoded and len(latin) == len(spelling)
+    ]
 
 
+_TYPE = r"^(?:\w{1,60}\.){0,8}[A-Z]\w{1,60}(?:Error|Exception|Interrupt)\b"
+"""A line that begins with an exception's type."""
 _ALL = tuple(dict.fromkeys(word for words in WORDS.values() for word in words))
 ERROR_WORD = re.compile(
-    "|".join((*map(_as_text, _ALL), rf"\d{{2,10}} {{1,20}}(?:{'|'.join(map(_as_text, AFTER_PID))})")), re.IGNORECASE
+    "|".join((*map(_as_text, _ALL), _TYPE, rf"\d{{2,10}} {{1,20}}(?:{'|'.join(map(_as_text, AFTER_PID))})")),
+    re.IGNORECASE,
 )
 """Finds a word in a line's text."""
 
 
 def prefilter() -> bytes:
     """The regex of a pattern that selects the lines in which :data:`ERROR_WORD` may be found; without case."""
-    words = sorted({as_bytes(word) for word in (*_ALL, *AFTER_PID)})
+    words = sorted({spelling for word in (*_ALL, *AFTER_PID, "keyboardinterrupt") for spelling in as_bytes(word)})
     needed = [word for word in words if not any(other != word and other in word for other in words if other.isascii())]
     return b"(?:" + b"|".join(needed) + b")"

@@ -136,6 +136,21 @@ def _role(code: str, detail: str) -> EventRole:
 
 
 @PARSER.pattern(
+    rb": Test NCCL failure [^\n]{1,80} '",
+    r"(?P<host>[\w.-]{1,120}): Test NCCL failure \S{1,80} '(?P<detail>(?P<what>[a-z ]{3,60}?) ?(?:\(|').{0,400})",
+    safety="nccl-tests' own report; that of a CUDA call is a CUDA error.",
+    matches=(
+        "n1: Test NCCL failure common.cu:1021 'unhandled system error (run with NCCL_DEBUG=INFO for details) / '",
+    ),
+    avoids=("n1: Test NCCL failure rate",),
+)
+def _test_failure(line: Line, match: re.Match[str]) -> Event:
+    code = _CODES.get(match["what"].strip(), "ncclInternalError")
+    detail = match["detail"].rstrip("' /")
+    return line.event("nccl_error", _role(code, detail), node=match["host"], code=code, detail=detail)
+
+
+@PARSER.pattern(
     rb"Duplicate GPU detected : rank ",
     safety="Two ranks on one GPU: the job's own placement.",
     matches=("Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000",),

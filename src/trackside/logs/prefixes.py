@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 MAX_LAYERS = 5
 """Prefixes of one file."""
@@ -50,12 +51,14 @@ class Prefix:
     """Lines that must have it: more where a program could print the same."""
     varied: bool = False
     """Whether what follows must be varied, because tables and labels of a program have the same form."""
+    always: bool = False
+    """Whether every line must have it."""
     unlogged: bool = False
     """Whether something must follow that loggers do not print, because they use the same form."""
 
 
-def _prefix(name: str, regex: bytes, min_lines: int = 1, *, varied: bool = False, unlogged: bool = False) -> Prefix:
-    return Prefix(name, re.compile(regex), min_lines, varied, unlogged)
+def _prefix(name: str, regex: bytes, min_lines: int = 1, **conditions: bool) -> Prefix:
+    return Prefix(name, re.compile(regex), min_lines, **conditions)
 
 
 COLLECTOR = _prefix("container runtime", _ISO + _ZONE + rb" std(?:out|err) [FP] ")
@@ -71,34 +74,49 @@ PREFIXES = (
     _prefix("time as loggers print it", rb"(?:\[" + _DATE + rb"\]|" + _DATE + rb"|\[" + _CLOCK + rb"\]|" + _CLOCK + rb")(?: |$)", 3, unlogged=True),
     _prefix("line number", rb" {0,9}(?P<number>\d{1,9})(?:\t|[:-] ?|  |$)", 4, varied=True),
     _prefix("quotation", rb">(?: |$)", 2),
-    _prefix("indentation", rb"(?: {4}|\t)", 4),
+    _prefix("indentation", rb"(?: {4}|\t)", 4, always=True),
 )  # fmt: skip
 """Tried in this order: the more specific first."""
 
 
 def prefixes_of(head: bytes) -> tuple[Prefix, ...]:
     """The prefixes of a text's lines, the outermost first."""
-    lines = [ANSI.sub(b"", line).rstrip(b"\r") for line in head.split(b"\n")[:MAX_LINES]]
+    lines = _written_lines(head)
     layers: list[Prefix] = []
     while len(layers) < MAX_LAYERS:
         layer = next((prefix for prefix in PREFIXES if _has(lines, prefix)), None)
         if layer is None:
             break
         layers.append(layer)
-        lines = [peel(line, (layer,)).text for line in lines]
+        lines = [text for line in lines if (text := peel(line, (layer,)).text).strip()]
     return tuple(layers)
 
 
 def has_several_writers(head: bytes, layers: Sequence[Prefix]) -> bool:
     """Whether the prefixes show lines of more than one writer."""
-    writers = {peel(ANSI.sub(b"", line), layers).writer for line in head.split(b"\n")[:MAX_LINES] if line.strip()}
-    return len(writers) > 1
+    if not any("writer" in layer.regex.groupindex for layer in layers):
+        return False
+    return len({peel(line, layers).writer for line in _written_lines(head)}) > 1
+
+
+def _written_lines(head: bytes) -> list[bytes]:
+    """The first lines that are not blank, without colors."""
+    lines = head.split(b"\n")[:MAX_LINES]
+    return [(ANSI.sub(b"", line) if b"\x1b" in line else line).rstrip(b"\r") for line in lines if line.strip()]
 
 
 def _has(lines: Sequence[bytes], prefix: Prefix) -> bool:
-    written = [line for line in lines if line.strip()]
-    matches = [match for line in written if (match := prefix.regex.match(line))]
-    if len(matches) < max(prefix.min_lines, MIN_SHARE * len(written)):
+    misses = int((0.0 if prefix.always else 1 - MIN_SHARE) * len(lines))
+    matches: list[re.Match[bytes]] = []
+    for line in lines:
+        match = prefix.regex.match(line)
+        if match is not None:
+            matches.append(match)
+        elif misses:
+            misses -= 1
+        else:
+            return False
+    if len(matches) < prefix.min_lines:
         return False
     groups = prefix.regex.groupindex
     if "writer" in groups and MIN_LINES_OF_WRITER * len({match["writer"] for match in matches}) > max(
@@ -115,8 +133,7 @@ def _has(lines: Sequence[bytes], prefix: Prefix) -> bool:
     return not prefix.varied or unlogged > 0 or len(words) >= MIN_WORDS
 
 
-@dataclass(frozen=True, slots=True)
-class Peeled:
+class Peeled(NamedTuple):
     """A line without its prefixes."""
 
     prefix: bytes

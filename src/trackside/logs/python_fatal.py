@@ -127,16 +127,17 @@ def _device_exception(line: Line, name: str, message: str) -> Event | None:
 
 
 @PARSER.pattern(
-    rb"\*\*\* SIG[A-Z]{2,6} (?:\(@|received at)|Caught signal \d|Signal: (?:Seg|Abo|Bus|Float"
+    rb"\*\*\* SIG[A-Z]{2,6} (?:\(@|received at)|Caught signal \d|(?:Signal|Caught error): (?:Seg|Abo|Bus|Float"
     rb"|Illegal|Kill|Term|Inter)",
     r"\*\*\* (SIG[A-Z]{2,6}) (?:\(@\w{1,20}\) )?received (?:at time|by PID)|Caught signal (\d{1,2}) \(([^:)]{1,60})"
-    r"|Signal: ([A-Z][\w ]{2,40}) \((\d{1,2})\)",
-    safety="The signal handlers of absl, glog, UCX, Open MPI and Paddle; SIGTERM there is a request to stop.",
+    r"|(?:Signal|Caught error): ([A-Z][\w ]{2,40}) \((?:signal )?(\d{1,2})\)",
+    safety="The signal handlers of absl, glog, UCX, Open MPI, MVAPICH and Paddle; SIGTERM there is a request to stop.",
     matches=(
         "  [SignalInfo: *** SIGTERM (@0x3e8) received by PID 786 (TID 0x7fd2759b0700) from PID 792 ***]",
         "*** SIGSEGV received at time=1767322000 on cpu 12 ***",
         "*** SIGSEGV (@0x0) received by PID 1835 (TID 0x7fc9305c9700) from PID 0; stack trace: ***",
         "[gpu017:4242] Signal: Segmentation fault (11)",
+        "[gpu017:mpi_rank_3][error_sighandler] Caught error: Segmentation fault (signal 11)",
         "[gpu017:4242:0:4242] Caught signal 11 (Segmentation fault: address not mapped to object at address (nil))",
     ),
     avoids=(

@@ -14,6 +14,7 @@ from functools import cache
 from typing import BinaryIO
 
 from trackside.catalog.events import OUTCOMES
+from trackside.logs.buffers import HEAD_BYTES, buffers, text_of
 from trackside.logs.line import MAX_LINE_BYTES, FileContext, Line, headless
 from trackside.logs.matcher import Hit, Matcher, matcher
 from trackside.logs.pattern import Parser, Pattern, parsers
@@ -22,15 +23,8 @@ from trackside.logs.stamp import find_time, find_year, has_zone
 from trackside.logs.traceback import is_below_traceback
 from trackside.model import Event, Plane, Position, Scalar
 
-CHUNK_BYTES = 8 << 20
-BEHIND_BYTES = 64 << 10
-"""Bytes kept before a line, for :meth:`Line.preceding`."""
-AHEAD_BYTES = 256 << 10
-"""Bytes that must be buffered after a line, for :meth:`Line.following`."""
 MAX_PER_KIND = 2_000
 """Events of one kind kept from one file: the first half as they come, and the last half."""
-HEAD_BYTES = 64 << 10
-"""Bytes at the beginning that are read for what holds for the whole file."""
 TAIL_BYTES = 64 << 10
 """Bytes at the end in which the last lines and times are looked for."""
 PROGRESS = "progress"
@@ -83,7 +77,11 @@ def scan(stream: BinaryIO, sink: EventSink, context: FileContext, *, engine: str
     opening: Opening | None = None
     stats = ScanStats()
     tail = b""
-    for buffer, begin, end, base in _buffers(stream, stats):
+
+    def count_nuls(count: int) -> None:
+        stats.nuls += count
+
+    for buffer, begin, end, base in buffers(text_of(stream, count_nuls, printed=context.plane == "log")):
         if stats.bytes == 0:
             learn_context(buffer[:HEAD_BYTES], context, stats)
         number, counted = stats.lines + 1, begin
@@ -108,33 +106,6 @@ def scan(stream: BinaryIO, sink: EventSink, context: FileContext, *, engine: str
     if stats.bytes:
         sink(_activity(tail, context, stats))
     return stats
-
-
-def _buffers(stream: BinaryIO, stats: ScanStats) -> Iterator[tuple[bytes, int, int, int]]:
-    """(buffer, first byte to read, end of the bytes to read, file offset of the buffer's start).
-
-    Each byte is read once, with BEHIND_BYTES before and AHEAD_BYTES after it in the buffer. NUL bytes (the holes that a
-    crashed node leaves) end a segment as a redraw does; offsets and line numbers stay the same.
-    """
-    carry, begin, base = b"", 0, 0
-    while True:
-        chunk = stream.read(CHUNK_BYTES)
-        if b"\0" in chunk:
-            stats.nuls += chunk.count(b"\0")
-            chunk = chunk.replace(b"\0", b"\r")
-        buffer = carry + chunk if carry else chunk
-        if not chunk:
-            if begin < len(buffer):
-                yield buffer, begin, len(buffer), base
-            return
-        end = len(buffer) - AHEAD_BYTES
-        if end <= begin:
-            carry = buffer
-            continue
-        end = buffer.rfind(b"\n", begin, end) + 1 or end
-        yield buffer, begin, end, base
-        cut = max(0, end - BEHIND_BYTES)
-        carry, begin, base = buffer[cut:], end - cut, base + cut
 
 
 def hit_segments(buffer: bytes, hits: list[Hit], begin: int, end: int) -> Iterator[tuple[int, int, tuple[int, ...]]]:

@@ -25,13 +25,13 @@ _WORDS = "|".join(sorted(TRANSLATED_DESCRIPTIONS, key=len, reverse=True))
 _FOREIGN = re.compile(
     rf"(?:^|.{{0,200}}[\s:：](?P<pid>\d{{1,10}})\s+)(?P<death>(?i:{_WORDS}))(?P<core>\s*[(（][^)）]{{1,40}}[)）])?(?:\s|$)"
 )
-_ALONE = frozenset({4, 6, 7, 8, 9, 11, 15, 5, 31})
+_ALONE = frozenset({1, 4, 6, 7, 8, 9, 11, 15, 5, 31})
 
 PARSER = Parser("shell", "shell messages", "system")
 
 
 @PARSER.pattern(
-    rb"(Segmentation fault|Killed|Bus error|Aborted|Abort trap|Terminated|Illegal instruction|Floating point "
+    rb"(Segmentation fault|Killed|Bus error|Aborted|Abort trap|Terminated|Hangup|Illegal instruction|Floating point "
     rb"exception|: line [0-9]{1,7}: {1,4}[0-9]{1,10} [A-Z]|(zsh|bash|sh): [a-z]{3,12} [a-z ]|"
     rb"\[[0-9]{1,3}\] {1,6}[0-9]{1,10} (segm|kill|abort|bus ))",
     safety="Only the shell's own forms: 'script: line N: PID Death command', a job line, or the word alone on its "
@@ -55,6 +55,7 @@ PARSER = Parser("shell", "shell messages", "system")
         "[Training] 45/100 [====>.....] - ETA: 8:54  [ loss=1.4463 ]Segmentation fault (core dumped)",
         "line 22: 2612342 Bus error (core dumped) python3 train.py",
         "Terminated",
+        "Hangup",
     ),
     avoids=(
         "Killed 12 background processes from last run",
@@ -92,7 +93,7 @@ def _bare(text: str) -> re.Match[str] | None:
 
 
 @PARSER.pattern(
-    b"|".join(as_bytes(word) for word in TRANSLATED_DESCRIPTIONS),
+    b"|".join(spelling for word in TRANSLATED_DESCRIPTIONS for spelling in as_bytes(word)),
     safety="A shell in another locale: after a process id, or alone on the line with at most the note about the core "
     "dump.",
     matches=(

@@ -323,7 +323,7 @@ def _format_frame(frame: StackFrame) -> str:
 # -- last lines whose traceback is missing
 
 _BARE = re.compile(
-    r"(?P<before>.{0,300}?)(?P<type>(?:[a-z_]\w{0,40}\.){0,8}(?:_?[A-Z]\w{1,60}(?:Error|Exception)|KeyboardInterrupt"
+    r"(?P<before>.{0,300}?)(?P<type>(?:[a-z_]\w{0,40}\.){0,8}(?:_?[A-Z]\w{1,60}(?:Error|Exception)(?:\(\w{1,60}\))?|KeyboardInterrupt"
     r"|SystemExit|"
     r"PyYAMLException|ArrowInvalid))(?::(?: (?P<message>.*))?)?$",
     re.DOTALL,
@@ -335,13 +335,14 @@ _LOGGER = re.compile(
 
 
 @PARSER.pattern(
-    rb"(?:Error|Exception|Interrupt|SystemExit|ArrowInvalid)(?:: |\r?\n)",
+    rb"(?:Error|Exception|Interrupt|SystemExit|ArrowInvalid)(?:\([A-Za-z]{1,60}\))?(?:: |\r?\n)",
     safety="Only at the start of the line, or right after a logger's ERROR prefix: prose, warnings and reports like "
     "'with error <class ...>' do not count. Without a colon, frames must be above.",
     matches=(
         '  File "/home/u/train.py", line 61, in main\n    step()\nKeyboardInterrupt',
         "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB",
         "2026-01-02 03:04:05,678 - ERROR - ValueError: bad batch size",
+        "ray.exceptions.RayTaskError(ValueError): ray::Trainer.fit() (pid=7, ip=10.0.0.2)",
         "datasets.exceptions.DatasetGenerationError: An error occurred while generating the dataset",
     ),
     avoids=(

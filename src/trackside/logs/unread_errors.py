@@ -20,13 +20,14 @@ _HARMLESS = re.compile(
     r"\b(?:0|no|zero|without)\s{1,3}(?:errors?|failures?|failed|invalid|corrupt(?:ed)?|unexpected|crash(?:es)?)\b"  # counts of none
     r"|\b(?:errors?|fail(?:ed|ures?)?|aborted|killed)\b[\"'\]]?\s{0,3}[:=(]\s{0,3}[\"']?(?:[-+\d.]|none|false|true|null|\[\])"  # figures and settings
     r"|[\w-](?:_|-|\.|/)(?:errors?|fail|failed|failure|abort|killed|timed|invalid)\b|\b(?:errors?|fail|failed|failure|abort|invalid)(?:_|-|/|\.(?=\w))"  # names, paths
-    r"|\b(?:errors?|error rate|(?:mean|absolute|squared|percentage|relative|word|char\w*|prediction|reconstruction|validation|training|test|top-?\d)\s(?:\w+\s)?errors?)\s{0,3}(?:\(|rate|is|was|[:=]|\d)"  # measures
+    r"|\b(?:mean|absolute|squared|percentage|relative|word|char\w*|prediction|reconstruction|validation|training|test|top-?\d)\s(?:\w+\s)?errors?\b\s{0,3}(?:\(|rate|is|was|[:=]|\d)"  # measures
+    r"|\b(?i:error rate|errors? (?:rate|is|was)|errors?)\b\s{0,3}(?:\([\w%]{1,16}\))?\s{0,3}[:=]?\s{0,3}(?:[-+]?[\d.]|nan\b|inf\b)"
+    r"|\bwith the exception of\b|\bexceptions?[\"']?\s{0,3}[:=]\s{0,3}(?:\d|none|false|true|null|\[\])|\bcritical (?:point|batch|path|section|value)"
     r"|\b(?:WARN(?:ING)?|INFO|DEBUG|NOTICE|TRACE)\b|[Ww]arning:|\w*Warning\b|^\[[WI]\b|\bW\d{4}\b|\bI\d{4}\b|\| ?(?:INFO|DEBUG|WARNING)"
     r"|: [IW] \w+/|Unable to register cu\w+ factory|not a git repository|\bf?no-\w+-err|^frame #\d|\b(?:longer than|more than) the\b"
     r"|^\S{1,300} FAILED\s*$|Root Cause \(first|Error Message Summary|stack trace|Error executing job with overrides|Request ID:|^NumPy \d|compiled using NumPy|The server socket has failed|ProcessGroup\w+\.cpp|socketStartConnect|submit this"  # parts of blocks that others read
     r"|^\s{2,}|^\s{0,2}(?:raise|return|except|assert|import|from|def|class|if|for|with|#|//|\+|-|>)\b"
     r"|^\s{0,8}(?:File \"|\^+|~+)|Traceback \(most recent|The above exception|During handling"
-    r"|^\S{0,120}(?:Error|Exception|Interrupt|Exit|Iteration)\b(?::|$|\s*$)"
     r"|\bif (?:you|this|it)\b|\bplease\b|\bcan(?:'t|not) be (?:used|changed) (?:with|together)|\bfall(?:ing)? ?back\b|\bretry(?:ing)?\b|\bwill be\b|\bskipp(?:ed|ing)\b|\bignor(?:ed|ing)\b|\bdeprecated\b",
 )
 _NATIVE_LEVEL = re.compile(r"^[EF]\d{4} \d\d:\d\d:\d\d\.")
@@ -46,10 +47,18 @@ PARSER = Parser("unread", "lines that look like an error and that no parser read
         "train.sh: Abgebrochen",
         "cp: cannot stat 'x.pt'",
         "E0611 09:14:02.118273  2211 place.cc:202] Bad device ordinal 3: this host offers 2 devices",
+        "error: unrecognized arguments: --foo",
+        "Exception: 3",
+        "MemoryError",
+        "CRITICAL - giving up after 3 tries",
+        "panic: runtime error: index out of range [5] with length 3",
     ),
     avoids=(
         "validation error: 0.0312",
         "0 errors, 3 warnings",
+        "error: 0.031",
+        "Error (%): 12.5",
+        "exceptions: none",
         "fail_on_error: True",
         "errors=0 failed=0",
         "WARNING: could not find cuda drivers, GPU will not be used.",
@@ -61,6 +70,8 @@ PARSER = Parser("unread", "lines that look like an error and that no parser read
 )
 def _unread(line: Line) -> Event | None:
     text = line.text
+    if line.offset <= line.notes("python").get("end", -1):
+        return None  # inside a traceback
     if len(text) > MAX_TEXT_CHARS or (ERROR_WORD.search(text) or _NATIVE_LEVEL.search(text)) is None:
         return None
     if _HARMLESS.search(text) and not _LEVEL.search(text):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
 
 from trackside.logs.line import Line
 
@@ -22,6 +24,15 @@ _SAME_WIDTH = re.compile(r"[│|╭╰├┃┏┗+]|(.)\1{19}|\s+[~^\s]*$")
 _OPEN_FRAME = re.compile(r'  File "[^\n]*(?<!>)$')
 _FRAME = re.compile(r'  File "[^"]+", line \d+, in \S+$')
 _DIGITS = re.compile(r"\d+")
+MIN_FULL_ROWS = 3
+"""Different rows of exactly the width that a wholly broken text has."""
+MAX_JOINED = 200
+"""Rows of one line of a wholly broken text."""
+_BEGINNING = re.compile(
+    r"\[?\d{2,4}[-/]\d\d[-/ ]|\[?\d\d:\d\d:\d\d\b|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d|\[rank ?\d|\[?(?:INFO|WARN|ERROR|DEBUG)|"
+    r"(?:slurmstepd|srun|wandb): |\S{1,60} NCCL |[IWEF]\d{4} |\{['\"]|:::MLL"
+)
+"""How lines of logs begin: such a row does not continue the one above."""
 _LAST_LINE = re.compile(r"(?:[a-z_]\w{0,40}\.){0,8}[A-Z]\w{1,60}(?::|$)")
 
 
@@ -68,3 +79,71 @@ def joined(line: Line) -> str:
             break
         pieces.append(below.full)
     return "".join(pieces)
+
+
+def width_of(head: bytes) -> int | None:
+    """The width at which a terminal broke all of a text; None if it did not.
+
+    No row is longer, several different ones have exactly that length (one, if the next one closes its bracket), and few
+    are a little shorter, as those of a text that was broken between words are.
+    """
+    rows = [row.rstrip("\r") for row in head.decode("utf-8", "replace").split("\n")[:-1]]
+    if any("\r" in row for row in rows):
+        return None
+    pairs = list(pairwise(rows))
+    rows = [row for row in rows if _SAME_WIDTH.match(row) is None]
+    width = max(map(len, rows), default=0)
+    if width not in TERMINALS:
+        return None
+    full = {_DIGITS.sub("0", row) for row in rows if len(row) == width}
+    nearly = {_DIGITS.sub("0", row) for row in rows if width - MAX_SHORT <= len(row) < width}
+    cut = any(len(row) == width and _is_open(row) and not _is_open(row + below) for row, below in pairs)
+    return width if len(full) >= max(1 if cut else MIN_FULL_ROWS, len(nearly)) else None
+
+
+def _is_open(text: str) -> bool:
+    """Whether a bracket, a quotation or a row of asterisks in the text is not closed."""
+    return (
+        any(text.count(opened) > text.count(closed) for opened, closed in ("()", "[]", "{}"))
+        or text.count('"') % 2 > 0
+        or text.count("***") % 2 > 0
+    )
+
+
+def rejoined(chunks: Iterable[bytes], width: int) -> Iterator[bytes]:
+    """A text that was broken at this width, as it was printed.
+
+    The line ends of the rows that are joined follow the joined line, so that lines keep their numbers and offsets.
+    """
+    rows: list[bytes] = []
+    rest = b""
+    for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        joined_lines = []
+        for row in lines:
+            if rows and (len(rows) >= MAX_JOINED or not _goes_on(rows[-1], row, width)):
+                joined_lines.append(_one_line(rows))
+                rows = []
+            rows.append(row)
+        yield b"".join(joined_lines)
+    if rows and rest and _goes_on(rows[-1], rest, width):
+        yield b"".join(row.rstrip(b"\r") for row in rows) + rest + b"\n" * len(rows)
+    else:
+        yield (_one_line(rows) if rows else b"") + rest
+
+
+def _one_line(rows: list[bytes]) -> bytes:
+    if len(rows) == 1:
+        return rows[0] + b"\n"
+    return b"".join(row.rstrip(b"\r") for row in rows) + b"".join(
+        b"\r\n" if row[-1:] == b"\r" else b"\n" for row in rows
+    )
+
+
+def _goes_on(row: bytes, below: bytes, width: int) -> bool:
+    if len(row) < width:
+        return False
+    text, next_text = (part.decode("utf-8", "replace").rstrip("\r") for part in (row, below))
+    if len(text) != width or len(next_text) > width or _BEGINNING.match(next_text):
+        return False
+    return continues(text, next_text, width)

@@ -13,8 +13,8 @@ from trackside.agent.output.options import JobOutputOptions
 from trackside.agent.output.positions import FilePosition
 from trackside.agent.output.tail import Tail
 from trackside.agent.source import Labels, pairs
+from trackside.logs.buffers import HEAD_BYTES
 from trackside.logs.line import FileContext
-from trackside.logs.scan import HEAD_BYTES
 
 UNFINISHED_S = 30.0
 """An unfinished line is sent after this time, and again in full when it is continued."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from trackside.logs.buffers import HEAD_BYTES
 from trackside.logs.line import FileContext, Line
-from trackside.logs.scan import HEAD_BYTES, ScanStats, hit_segments, learn_context, parse_line, rules
+from trackside.logs.scan import ScanStats, hit_segments, learn_context, parse_line, rules
 from trackside.model import Event
 
 MIN_BYTES_BEHIND = 32 << 10

@@ -76,7 +76,8 @@ class DeathReport:
     """All ranks that died of that signal."""
     claims: tuple[Claim, ...]
     strong: bool
-    """Whether several sources report deaths, or one reliable source does."""
+    """Whether several sources report deaths, or one reliable source does. An abort says why, above its report: without
+    that, or anything else of the run, its log is not whole."""
     exception: tuple[str, str] | None
     """The exception of the main process whose DataLoader worker was killed."""
 
@@ -146,6 +147,7 @@ class Deaths:
         firsts = {death.source: death for death in reversed(same) if death.source != main.source}
         also = (ALSO_REPORTED(line=death.line) for death in same if firsts.get(death.source) is death)
         strong = len(sources) > 1 or main.source in RELIABLE_SOURCES
+        strong = strong and (main.number != ABORT or "fatals" in sources or bool(self.points))
         return DeathReport(
             main, ranks, (sentence(**values), *also), strong, self._parent if "workers" in sources else None
         )

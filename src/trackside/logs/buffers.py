@@ -1,0 +1,60 @@
+"""The bytes of a log in overlapping buffers, so that each line is seen with its neighbors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import chain
+from typing import BinaryIO
+
+from trackside.logs.wrapping import rejoined, width_of
+
+CHUNK_BYTES = 8 << 20
+BEHIND_BYTES = 64 << 10
+"""Bytes kept before a line, for :meth:`Line.preceding`."""
+AHEAD_BYTES = 256 << 10
+"""Bytes that must be buffered after a line, for :meth:`Line.following`."""
+HEAD_BYTES = 64 << 10
+"""Bytes at the beginning that are read for what holds for the whole file."""
+
+
+def text_of(stream: BinaryIO, count_nuls: Callable[[int], None], *, printed: bool) -> Iterator[bytes]:
+    """The bytes, with what does not belong to the text taken out; offsets and line numbers stay the same.
+
+    NUL bytes (the holes that a crashed node leaves) end a segment as a redraw does. Lines that a terminal broke are
+    joined if that happened to the whole text of a program (``printed``).
+    """
+
+    def chunks() -> Iterator[bytes]:
+        while chunk := stream.read(CHUNK_BYTES):
+            if b"\0" in chunk:
+                count_nuls(chunk.count(b"\0"))
+                chunk = chunk.replace(b"\0", b"\r")
+            yield chunk
+
+    plain = chunks()
+    first = next(plain, b"")
+    width = width_of(first[:HEAD_BYTES]) if printed else None
+    yield from chain((first,), plain) if width is None else rejoined(chain((first,), plain), width)
+
+
+def buffers(chunks: Iterator[bytes]) -> Iterator[tuple[bytes, int, int, int]]:
+    """(buffer, first byte to read, end of the bytes to read, file offset of the buffer's start).
+
+    Each byte is read once, with BEHIND_BYTES before and AHEAD_BYTES after it in the buffer.
+    """
+    carry, begin, base = b"", 0, 0
+    while True:
+        chunk = next(filter(None, chunks), b"")
+        buffer = carry + chunk if carry else chunk
+        if not chunk:
+            if begin < len(buffer):
+                yield buffer, begin, len(buffer), base
+            return
+        end = len(buffer) - AHEAD_BYTES
+        if end <= begin:
+            carry = buffer
+            continue
+        end = buffer.rfind(b"\n", begin, end) + 1 or end
+        yield buffer, begin, end, base
+        cut = max(0, end - BEHIND_BYTES)
+        carry, begin, base = buffer[cut:], end - cut, base + cut
