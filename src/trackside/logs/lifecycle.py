@@ -12,7 +12,8 @@ from trackside.model import Event
 _BEGIN = r"(?:^|[\]\[:|>*=#!.,}-]|\bINFO)\s{0,8}(?:the |model |all )?"
 """The sentence must be about training itself: only a log's prefix may stand before it."""
 _END = re.compile(
-    _BEGIN + r"(?:(?:train(?:ing)?(?: loop| run| job| process)?)(?: has| is| was)?(?: now)?(?: successfully)? "
+    _BEGIN
+    + r"(?:(?:(?:(?:pre|fine|post|re|self)-?)?train(?:ing)?|fine-?tuning|distillation|experiment|run)(?: loop| run| job| process)?(?: has| is| was)?(?: now)?(?: successfully)? "
     r"(?:complete|completed|finished|done|ended)\b(?! (?:epoch|step|iter))"
     r"|(?:finished|completed|done(?: with)?) (?:model |the )?training\b(?! (?:epoch|step|batch|set|data|model|image))"
     r"|(?:finished|completed)(?: all)?(?: after)? [\d,]{1,15} (?:training )?(?:steps|iterations|iters|epochs|updates)\b"
@@ -25,7 +26,7 @@ _END = re.compile(
     re.IGNORECASE,
 )
 _NOT = re.compile(
-    r"\b(?:not|n't|never|if|when|until|before|will|would|should|once|unless|epoch \d+ (?:training|finished))\b|\?|%\|",
+    r"^Current time\b|\b(?:not|n't|never|if|when|until|before|will|would|should|once|unless|epoch \d+ (?:training|finished))\b|\?|%\|",
     re.IGNORECASE,
 )
 _DONE = re.compile(
@@ -58,7 +59,7 @@ PARSER = Parser("lifecycle", "start and end of training", "framework")
 
 
 @PARSER.pattern(
-    rb"(?:train(?:ing)? [a-z ]{0,30}(?:complete|finished|done|ended)|(?:finish|complet)ed [a-z ]{0,20}train|done [a-z ]{0,20}train|"
+    rb"(?:(?:train(?:ing)?|tuning|distillation|experiment|run) [a-z ]{0,30}(?:complete|finished|done|ended)|(?:finish|complet)ed [a-z ]{0,20}train|done [a-z ]{0,20}train|"
     rb"(?:finished|completed) [a-z ]{0,12}[0-9,]{1,12} (?:training )?(?:step|iter|epoch|update)|(?:training|running|run|elapsed) (?:time|took)|reached (?:max|the )|"
     rb"epochs completed in|optimi[sz]ation (?:is )?(?:complete|finished)|all [0-9]{0,6} ?(?:epochs|folds|trials|runs|seeds|experiments) [a-z ]{0,4}(?:complete|finished|done)|early[ -]?stop|stopping early)",
     safety="A bare 'done' may end anything; conditions, questions and the end of one epoch are not the end of "
@@ -67,6 +68,8 @@ PARSER = Parser("lifecycle", "start and end of training", "framework")
         "training finished after 400 steps",
         "[rank1] finished 30 iterations",
         "Training complete!",
+        "2026-02-14 10:39:21,881 - INFO - Pretraining completed successfully!",
+        "Fine-tuning finished.",
         "Training time 1:02:03",
         "Finished training in 812.4 seconds",
         "6 epochs completed in 2.309 hours.",
@@ -84,6 +87,7 @@ PARSER = Parser("lifecycle", "start and end of training", "framework")
         "early stopping patience: 5",
         "Use early stopping",
         "Will run all 5 folds",
+        "Current time: 2026-03-04 16:40:02. Total running time: 30s",
     ),
     caseless=True,
 )
@@ -104,7 +108,11 @@ def _end(line: Line) -> Event | None:
         "########## Done! ##########",
         "All done.\n\nreal\t5m3.2s\nuser\t4m1.0s\nsys\t0m2.1s",
     ),
-    avoids=("Preparing data... done, 12 files", "Epoch 3, loss 0.41\nDone!\nEpoch 4, loss 0.39", "Epoch 3, loss 0.41\nDone!\nKilled"),
+    avoids=(
+        "Preparing data... done, 12 files",
+        "Epoch 3, loss 0.41\nDone!\nEpoch 4, loss 0.39",
+        "Epoch 3, loss 0.41\nDone!\nKilled",
+    ),
     caseless=True,
 )
 def _last_word(line: Line) -> Event | None:

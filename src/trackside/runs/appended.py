@@ -258,7 +258,7 @@ def _split(signs: Sequence[Event], points: Sequence[LoggedPart], last_line: int)
     step = next(steps, None)
     for event in signs:
         line = event.at.line
-        while step is not None and step[0] < line:
+        while step is not None and step[0] <= line:
             splitter.logged(*step)
             step = next(steps, None)
         if (job := _job(event)) is not None:
