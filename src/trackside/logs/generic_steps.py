@@ -89,7 +89,7 @@ PARSER = Parser(
 
 
 PARSER.pattern(
-    rb"(?:(?:step|iter|iteration|epoch)[\"']?(?:[,;\t]|  )[^\n\r]{0,200}(?:loss|cost|total)|loss(?:[,;\t]|  )[^\n\r]{0,300}(?:step|iter|epoch))",
+    rb"(?:(?:step|iter|iteration|epoch)[\"']?(?:[,;\t]|  | ?\|| ?\xe2\x94)[^\n\r]{0,200}(?:loss|cost|total)|loss(?:[,;\t]|  | ?\|)[^\n\r]{0,300}(?:step|iter|epoch))",
     safety="A header whose rows below hold figures in as many columns.",
     matches=(
         "step,loss,lr\n1,6.31,0.001\n2,5.90,0.001",
@@ -98,6 +98,8 @@ PARSER.pattern(
         "12:44:48 [INFO]:    Epoch       Batch       box        id     total\n12:44:55 [INFO]:    14/29       40/165    0.0119   5.81       -11",
         "class_loss    disc_loss     env0_in_acc   epoch         step          step_time    \n"
         "0.6594799161  1.1082708836  0.8270022883  0.0000000000  300           1.7996511861 ",
+        "        Train | Valid\nEpoch |  Loss |  Loss | Time\n\n    3\u2502  0.412\u2502  0.388\u2502  1.93",
+        "|   epoch |   train_loss |   val_loss |\n|--------:|-------------:|-----------:|\n|       1 |       0.9120 |     0.8804 |",
         "dset  epoch      mcost      mtime\ntrn   94        4.3732   792.4505\ndev   94        1.5318    48.2489",
     ),
     avoids=("step,loss,lr are logged to a file", "Epoch  loss  total\nsaved the table above\n"),

@@ -1,7 +1,7 @@
 """Tables of figures under a header that names a step or an epoch and a loss.
 
-``step,loss,lr`` with rows ``1,6.31,0.001``; columns of blanks, each line perhaps behind a time and a level; headers that
-are printed again for each epoch.
+``step,loss,lr`` with rows ``1,6.31,0.001``; columns of blanks, each line perhaps behind a time and a level; columns
+between bars, plain or drawn; headers that are printed again for each epoch.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ MAX_OTHER_LINES = 40
 MAX_CELLS = 60
 
 _NAME = re.compile(r"[A-Za-z][\w/.\-% ]{0,60}")
+_BARS = re.compile(r" {0,9}[|\u2502\u2503\u2551] {0,9}")
+"""Plain and drawn bars between columns; a header and its rows may have different ones."""
 _BLANKS = re.compile(r"\t+|\s{2,}")
 _OF = re.compile(r"(\d{1,12})/(\d{1,12})")
 _EVALUATION = re.compile(r"(?:val|valid|validation|dev|te?st|eval)", re.IGNORECASE)
@@ -37,16 +39,27 @@ class Columns:
 
     def cells(self, text: str) -> list[str] | None:
         """The cells of a row, or None if the line is no row of this table."""
-        cells = text.split(self.separator)
+        cells = _between_bars(text) if self.separator == "|" else text.split(self.separator)
         if self.separator is not None and len(cells) != self.count:
             return None
         return cells[-self.count :] if len(cells) >= self.count else None
 
 
+def _between_bars(text: str) -> list[str]:
+    """The cells of a line with bars; bars at its ends are its frame."""
+    cells = _BARS.split(text.strip())
+    first, last = int(cells[0] == ""), len(cells) - int(cells[-1] == "")
+    return cells[first:last]
+
+
 def columns_of(header: str) -> Columns | None:
     """The columns that a header names, or None if it does not name a position and a loss."""
     separator = next((character for character in (",", ";") if character in header), None)
-    pieces = header.split(separator) if separator else _BLANKS.split(header.strip())
+    if separator is None and len(_between_bars(header)) > 2 and "%" not in header:
+        separator = "|"
+        pieces = _between_bars(header)
+    else:
+        pieces = header.split(separator) if separator else _BLANKS.split(header.strip())
     names = [piece.strip().strip("\"'") for piece in pieces]
     if separator is None:  # a time and a level may stand before the first name
         while names and not _NAME.fullmatch(names[0]):
@@ -80,7 +93,10 @@ def table_points(line: Line) -> Iterator[Event]:
             yield point
         elif row.text.strip():
             others += 1
-            if others > MAX_OTHER_LINES or columns.separator is not None or columns_of(row.text) is not None:
+            is_frame = columns.separator == "|" and not any(character.isalnum() for character in row.text)
+            if others > MAX_OTHER_LINES or columns_of(row.text) is not None:
+                return
+            if columns.separator is not None and not is_frame:
                 return
 
 
