@@ -197,7 +197,7 @@ def index_page() -> str:
 
 
 MAX_NAMES = 3
-"""Foreign names of one metric shown for each source."""
+"""ForeignMetric names of one metric shown for each source."""
 
 
 def metrics_page() -> str:

@@ -128,7 +128,7 @@ def test_nvml_yields_to_the_exporter_and_takes_over_when_it_dies(
             except Unavailable:
                 board.forget(name)
                 continue
-            board.take(name, reading)
+            board.replace(name, reading)
             for sample in reading.samples:
                 labels = dict(sample.labels)
                 qualifier = (

@@ -34,7 +34,7 @@ from tests.families.rows import sentence_name
 from tests.services import wait_until
 from trackside.agent.hang import py_spy, recorder
 from trackside.agent.hang.activity import state_of
-from trackside.agent.hang.ranks import Rank, jobs_of
+from trackside.agent.hang.ranks import Rank, ranks_by_job
 from trackside.agent.hang.report import HangReporter
 from trackside.agent.hang.watch import Suspicion
 from trackside.agent.source import Reading, Unavailable
@@ -101,7 +101,7 @@ PRINT_STEPS = "import time\nfor step in range(12):\n    print('step', step, flus
 
 
 def ranks_of(jobs: Jobs) -> list[Rank]:
-    return list(jobs_of(jobs.processes()).get("4242", ()))
+    return list(ranks_by_job(jobs.processes()).get("4242", ()))
 
 
 class TestReports:

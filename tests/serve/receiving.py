@@ -145,7 +145,7 @@ def packed(body: bytes) -> bytes:
     return bytes(cramjam.snappy.compress_raw(body))
 
 
-class Running:
+class RunningReceiver:
     """``trackside serve`` in a thread of this process; ``ask`` sends a request."""
 
     def __init__(self, options: ServeOptions) -> None:

@@ -101,7 +101,7 @@ class _ReadingCounts(Outlet):
     def __init__(self) -> None:
         self.counts: dict[str, tuple[int, int]] = {}
 
-    def take(self, source: str, reading: Reading) -> bool:
+    def accept(self, source: str, reading: Reading) -> bool:
         self.counts[source] = len(reading.samples), len(reading.lines)
         return False
 
@@ -115,7 +115,7 @@ def read_once(running: list[SourceThread]) -> None:
     """Start each source, wait until it was read once or failed, and stop it."""
     for source in running:
         source.start()
-    deadline = time.monotonic() + max((max(OPEN_S, source.collection.timeout_s) + 1 for source in running), default=0.0)
+    deadline = time.monotonic() + max((max(OPEN_S, source.settings.timeout_s) + 1 for source in running), default=0.0)
     pause = threading.Event()
     while any(source.health.state == "starting" for source in running) and time.monotonic() < deadline:
         pause.wait(0.02)
@@ -132,9 +132,9 @@ def _sources(config: Config, owners: Owners) -> list[CheckItem]:
     counts = _ReadingCounts()
     messages: list[str] = []
     running_sources = [
-        SourceThread(collection, config.node, owners, counts, messages.append)
-        for collection in config.collections
-        if collection.on
+        SourceThread(settings, config.node, owners, counts, messages.append)
+        for settings in config.sources
+        if settings.on
     ]
     read_once(running_sources)
     lines: dict[str, CheckItem] = {}
@@ -145,19 +145,19 @@ def _sources(config: Config, owners: Owners) -> list[CheckItem]:
             if text.startswith(f"{running_source.id}: ")
         ]
         lines[running_source.id] = _source(running_source, *counts.counts.get(running_source.id, (0, 0)), notes)
-    for collection in config.collections:
-        if not collection.on:
-            source = collection.source
+    for settings in config.sources:
+        if not settings.on:
+            source = settings.source
             needs = f"; needs {source.needs}" if source.needs else ""
-            origin = "off by default" if collection.origin == "default" else collection.origin
+            origin = "off by default" if settings.origin == "default" else settings.origin
             lines[source.id] = CheckItem(source.id, "off", f"{source.title}; {origin}{needs}")
     return [lines[id_] for id_ in sorted(lines)]
 
 
 def _source(running: SourceThread, samples: int, lines: int, notes: Sequence[str]) -> CheckItem:
     """The state of one source; ``notes``: its log messages and warnings."""
-    health, collection = running.health, running.collection
-    is_requested, needs = collection.origin != "default", collection.source.needs
+    health, settings = running.health, running.settings
+    is_requested, needs = settings.origin != "default", settings.source.needs
     if health.state == "works":
         counts = f"samples: {samples:,}, lines: {lines:,}, in {health.seconds:.3f} s"
         return CheckItem(running.id, "partly" if notes else "works", "; ".join((counts, *notes)), "", is_requested)

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from operator import attrgetter
 
-from trackside.agent.config import Collection, Config
+from trackside.agent.config import Config, SourceSettings
 from trackside.agent.delivery.exposition import LatestSamples
 from trackside.agent.delivery.identity import Identity
 from trackside.agent.delivery.loki_push import LokiPush
 from trackside.agent.delivery.receiver import ReceiverOptions
 from trackside.agent.delivery.remote_write import RemoteWrite, compressor
-from trackside.agent.delivery.scrape import Scrape
+from trackside.agent.delivery.scrape import MetricsServer
 from trackside.agent.delivery.shipping import Protocol, Sender
 from trackside.agent.delivery.spool import InUse, Spool
 from trackside.agent.owners import Owners
@@ -44,7 +44,7 @@ class Outlets(Outlet):
     def __init__(self, config: Config, say: Say) -> None:
         """Raises ConfigError for invalid receivers and for a spool that another agent uses."""
         identity = Identity(config.node.name, config.agent.job, config.agent.labels)
-        self.board = LatestSamples(identity)
+        self.latest = LatestSamples(identity)
         self.senders: list[Sender] = []
         if config.remote_write is not None:
             self._add(RemoteWrite(identity), config.remote_write.receiver, config, say)
@@ -65,18 +65,18 @@ class Outlets(Outlet):
         except ValueError as error:
             raise ConfigError(f"[send.{wire.name}] {error}") from None
 
-    def take(self, source: str, reading: Reading) -> bool:
+    def accept(self, source: str, reading: Reading) -> bool:
         """Publish the reading on /metrics and spool it for each receiver; True if all of it is on disk."""
-        self.board.take(source, reading)
-        on_disk = [sender.take(reading) for sender in self.senders]
+        self.latest.replace(source, reading)
+        on_disk = [sender.spool_reading(reading) for sender in self.senders]
         return all(on_disk)
 
     def forget(self, source: str) -> None:
         """Remove the source's samples from /metrics; what is spooled stays."""
-        self.board.forget(source)
+        self.latest.forget(source)
 
     def newest(self) -> Mapping[str, Sequence[Sample]]:
-        return self.board.newest()
+        return self.latest.newest()
 
     def close(self, within_s: float) -> None:
         """Send what waits until ``within_s`` seconds have passed, and close the spools."""
@@ -96,13 +96,12 @@ class Agent:
         self.outlets = Outlets(config, say)
         state = state_folder(config.state)
         self.running = [
-            SourceThread(collection, config.node, owners, self.outlets, say, state=state)
-            for collection in config.collections
+            SourceThread(settings, config.node, owners, self.outlets, say, state=state) for settings in config.sources
         ]
-        self.scrape: Scrape | None = None
+        self.scrape: MetricsServer | None = None
         if config.agent.listen:
             try:
-                self.scrape = Scrape(config.agent.address, self.text, self.not_ready)
+                self.scrape = MetricsServer(config.agent.address, self.text, self.not_ready)
             except OSError as error:
                 self.outlets.close(0.0)
                 setting = f"agent.listen: {config.agent.listen}"
@@ -112,15 +111,15 @@ class Agent:
 
     def not_ready(self) -> str:
         """Why the agent is not ready yet; empty if it is."""
-        pending = [source.id for source in self.running if source.health.state == "starting" and source.collection.on]
+        pending = [source.id for source in self.running if source.health.state == "starting" and source.settings.on]
         return f"sources not read yet: {', '.join(pending)}" if pending else ""
 
     def text(self) -> str:
         """All samples as exposition text; the agent's own are current."""
         reading = Reading()
         add_own_metrics(reading, self.running, self.outlets.senders)
-        self.outlets.board.take(OWN_SOURCE, reading)
-        return self.outlets.board.text()
+        self.outlets.latest.replace(OWN_SOURCE, reading)
+        return self.outlets.latest.text()
 
     def run(self) -> None:
         """Run until SIGTERM or SIGINT; SIGHUP reloads the settings."""
@@ -163,7 +162,7 @@ class Agent:
         """Send the agent's own metrics."""
         reading = Reading()
         add_own_metrics(reading, self.running, self.outlets.senders)
-        self.outlets.take(OWN_SOURCE, reading)
+        self.outlets.accept(OWN_SOURCE, reading)
 
     def reload_settings(self) -> None:
         """Apply new settings of sources: sources whose settings changed restart, all others continue."""
@@ -172,10 +171,10 @@ class Agent:
         except ConfigError as error:
             self._say(f"the settings were not reloaded: {error}")
             return
-        collections = {collection.source.id: collection for collection in config.collections}
-        changed = [source for source in self.running if _differs(source.collection, collections[source.id])]
+        new_settings = {settings.source.id: settings for settings in config.sources}
+        changed = [source for source in self.running if _differs(source.settings, new_settings[source.id])]
         for source in changed:
-            source.apply(collections[source.id])
+            source.apply(new_settings[source.id])
         changed_ids = ", ".join(source.id for source in changed) or "no source changed"
         self._say(f"settings reloaded: {changed_ids}")
         restart_settings = attrgetter("agent", "remote_write", "loki", "spool")
@@ -202,7 +201,7 @@ class Agent:
             os.write(self._wake_writer, b"!")
 
 
-def _differs(current: Collection, new: Collection) -> bool:
+def _differs(current: SourceSettings, new: SourceSettings) -> bool:
     settings_of = attrgetter("on", "interval_s", "timeout_s", "options")
     return bool(settings_of(current) != settings_of(new))
 
@@ -220,7 +219,7 @@ def add_own_metrics(reading: Reading, running: Iterable[SourceThread], senders: 
 
 def _add_collector(reading: Reading, running: SourceThread) -> None:
     health, collector = running.health, running.id
-    is_requested = running.collection.origin != "default"
+    is_requested = running.settings.origin != "default"
     if health.state in ("starting", "off") or (
         health.state == "unavailable" and not health.last_success and not is_requested
     ):

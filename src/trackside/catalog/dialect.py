@@ -19,11 +19,11 @@ Guess = Literal["", "ratio", "bytes"]
 """A unit that differs between versions of a source under the same name. ratio: 0..1 or percent. bytes: MiB or bytes."""
 
 Case = tuple[Mapping[str, str], str]
-"""Foreign labels with required values, and the metric that the series then maps to."""
+"""ForeignMetric labels with required values, and the metric that the series then maps to."""
 
 
 @dataclass(frozen=True, slots=True)
-class Foreign:
+class ForeignMetric:
     """What a foreign metric maps to: Trackside's metric, the factor to its unit, and labels that the foreign name implies.
 
     ``cases``: for metrics that depend on a label's value; ``metric`` is used for all other values.
@@ -46,7 +46,7 @@ class Dialect:
 
     id: str
     title: str
-    names: Mapping[str, Foreign]
+    names: Mapping[str, ForeignMetric]
     labels: Mapping[str, Label]
     unneeded: tuple[str, ...] = ()
     """Names, or prefixes ending in ``_``, of metrics irrelevant to a run; dropped without a note."""
@@ -64,7 +64,7 @@ class Translation:
 
 
 Rules = Mapping[str, tuple[int, Label]]
-"""Foreign label -> (priority in the dialect's order, label)."""
+"""ForeignMetric label -> (priority in the dialect's order, label)."""
 
 
 @cache
@@ -80,8 +80,8 @@ def dialects() -> tuple[Dialect, ...]:
 
 
 @cache
-def _index() -> Mapping[str, tuple[Foreign, Rules]]:
-    by_name: dict[str, tuple[Foreign, Rules]] = {}
+def _index() -> Mapping[str, tuple[ForeignMetric, Rules]]:
+    by_name: dict[str, tuple[ForeignMetric, Rules]] = {}
     for dialect in dialects():
         rules = {
             foreign_label: (priority, label) for priority, (foreign_label, label) in enumerate(dialect.labels.items())

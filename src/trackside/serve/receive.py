@@ -103,13 +103,13 @@ class Receiver:
         if self.stopping:
             raise IntakeFull("the receiver is stopping", 5.0)
         self.intake.check_capacity()
-        with self.bodies.reserve() as memory:
+        with self.bodies.reserve() as body_reader:
             encoding = request.headers.get("content-encoding", "")
             if max(len(content_type), len(encoding)) > MAX_HEADER_CHARS:
                 raise RequestRefused(
                     400, f"Content-Type and Content-Encoding may have at most {MAX_HEADER_CHARS:,} characters"
                 )
-            body = await memory.read(request)
+            body = await body_reader.read(request)
             header = Header(push.id, content_type, encoding, _sender(request), time.time_ns())
             loop = asyncio.get_running_loop()
             decoded = await loop.run_in_executor(self._pool, self._decode_within_limits, (header, body))

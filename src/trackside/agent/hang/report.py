@@ -213,7 +213,7 @@ def _reason(suspicion: Suspicion, count: int) -> str:
     if suspicion.working:
         return f"{silent}{usual}; {len(suspicion.inactive)} of {ranks} on this node are inactive, the others work"
     verb = "are" if count != 1 else "is"
-    return f"{silent}{usual}; {ranks} on this node {verb} inactive for {suspicion.inactive_s:.0f} s"
+    return f"{silent}{usual}; {ranks} on this node {verb} inactive for {suspicion.since_work_s:.0f} s"
 
 
 def _rarest_state_first(

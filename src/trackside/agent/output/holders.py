@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal
 
-from trackside.agent.output.sharing import Sharing
+from trackside.agent.output.sharing import FileOwnership
 from trackside.agent.owners import JobProcess, Owner, Owners
 from trackside.agent.pseudo_files import environ_of, read_or_empty
 from trackside.agent.user import User, user_of
@@ -65,7 +65,7 @@ class OpenOutput:
 class Holders:
     """Finds output files by the open descriptors of processes."""
 
-    def __init__(self, proc: Path, node: str, owners: Owners, sharing: Sharing) -> None:
+    def __init__(self, proc: Path, node: str, owners: Owners, sharing: FileOwnership) -> None:
         self._proc, self._node, self._owners, self._sharing = str(proc), node, owners, sharing
         self._checks: dict[tuple[int, int], tuple[float, int]] = {}
         """(pid, start) -> (time of the last check, number of checks)."""

@@ -12,7 +12,7 @@ from trackside.agent.output.measures import ALL
 from trackside.agent.output.options import JobOutputOptions
 from trackside.agent.output.pattern_files import PatternFiles
 from trackside.agent.output.positions import SavedPositions
-from trackside.agent.output.sharing import Sharing
+from trackside.agent.output.sharing import FileOwnership
 from trackside.agent.source import AgentSource, Collector, Context, LogLine, Reading, Sample
 
 CHECK_S = 2.0
@@ -42,7 +42,7 @@ class JobOutput(Collector):
     def __init__(self, context: Context) -> None:
         options: JobOutputOptions = context.options
         self._options, self._say = options, context.say
-        sharing = Sharing(context.node.proc, options.shared)
+        sharing = FileOwnership(context.node.proc, options.shared)
         self._holders = Holders(context.node.proc, context.node.name, context.owners, sharing)
         self._pattern_files = PatternFiles(options.paths)
         self._positions = SavedPositions(None if context.state is None else context.state / "job_output.json")

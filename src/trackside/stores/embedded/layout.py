@@ -71,9 +71,9 @@ class ReceivedState(msgspec.Struct, frozen=True):
     mark: LogPosition = LogPosition()
     """The write-ahead log is in segments up to this position."""
     factors: dict[str, float] = {}
-    """Foreign name -> unit factor derived from the size of its values."""
+    """ForeignMetric name -> unit factor derived from the size of its values."""
     since: dict[str, float] = {}
-    """Foreign name without a factor -> when its first value was written, POSIX seconds."""
+    """ForeignMetric name without a factor -> when its first value was written, POSIX seconds."""
 
 
 class StoreManifest(msgspec.Struct, frozen=True):
@@ -202,7 +202,7 @@ class Directory:
             raise StoreError(f"{final} cannot be written: {error.strerror}; nothing was changed") from error
         return manifest
 
-    def sweep(self) -> None:
+    def delete_unreferenced_files(self) -> None:
         """Delete what no kept manifest names: older generations, and files of a writer that died. Only for the
         writer."""
         with open(self.path / "readers", "rb") as file:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from trackside.stores.embedded.layout import LogPosition, StoreError
-from trackside.stores.embedded.retention import DAY_MS, compact, merge_young, tidy
+from trackside.stores.embedded.retention import DAY_MS, compact, merge_row_segments, merge_sample_segments
 from trackside.stores.embedded.writer import Writer
 from trackside.stores.receiver.lines import CLOSE_AFTER_S, LineFiles
 from trackside.stores.receiver.options import RetentionOptions
@@ -100,7 +100,7 @@ class Flusher:
         if self.batch is not None:  # the last attempt failed: roll back what it left
             self.files.roll_back()
             self.samples.reset()
-            self._writer.directory.sweep()
+            self._writer.directory.delete_unreferenced_files()
             self._write(self.batch)
         self.batch = self._queue.drain()
         if self.batch is not None:
@@ -116,9 +116,9 @@ class Flusher:
         self._counts.leave_out(left_out + Counter(repeated_line=repeated))
         self._counts.flushes += 1
         self._counts.flush_s += time.monotonic() - begin
-        merge_young(self._writer)
-        tidy(self._writer)
-        self._writer.directory.sweep()
+        merge_sample_segments(self._writer)
+        merge_row_segments(self._writer)
+        self._writer.directory.delete_unreferenced_files()
 
     def _oldest_ms(self) -> int | None:
         """Samples up to this time are kept as per-minute aggregates only: a day that was thinned takes no more

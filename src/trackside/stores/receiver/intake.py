@@ -234,12 +234,12 @@ class Intake:
                 _fail(body.done, result)
             elif body.done.set_running_or_notify_cancel():  # the caller may have given up
                 body.done.set_result(result)
-        if self._is_full():
+        if self._should_flush():
             with self._flush_wake:
                 self._flush_now = True
                 self._flush_wake.notify()
 
-    def _is_full(self) -> bool:
+    def _should_flush(self) -> bool:
         """Whether to flush without waiting for the interval."""
         too_many = self.queue.samples >= self.keeping.flush_samples
         return too_many or self.queue.line_bytes >= self.limits.pending_line_bytes // 4
@@ -249,7 +249,7 @@ class Intake:
         for entry, mark in self.log.replay():
             self._replay_entry(entry, mark)
             self.counts.replayed += 1
-            if self._is_full():
+            if self._should_flush():
                 self._flush.write()
         self.counts.torn_bytes, self.counts.damaged_bytes = self.log.torn_bytes, self.log.damaged_bytes
         if self.log.damaged:
@@ -295,7 +295,7 @@ class Intake:
 
     @property
     def unsettled(self) -> Mapping[str, int]:
-        """Foreign names whose unit is not known, and how many values of each wait for it."""
+        """ForeignMetric names whose unit is not known, and how many values of each wait for it."""
         return self._flush.samples.unsettled
 
     def flush(self, read: bool = True) -> Future[Sequence[str]]:
