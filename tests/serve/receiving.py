@@ -21,9 +21,9 @@ import uvicorn
 from trackside.serve.app import application
 from trackside.serve.connections import Connection
 from trackside.serve.limits import load_tokens
+from trackside.serve.line_file_reader import StoreLineFileReader
 from trackside.serve.protocols import remote_write
 from trackside.serve.protocols.series_key import key_of, labels_of
-from trackside.serve.reading import LineReader
 from trackside.serve.receive import decoder
 from trackside.stores.embedded.snapshot import Snapshot
 from trackside.stores.receiver.arrivals import IntakeResult
@@ -90,7 +90,7 @@ def opened(store: Path, limits: ReceiverLimits | None = None, keeping: Retention
         labels_of,
         limits or ReceiverLimits(),
         keeping or RetentionOptions(flush_s=3600.0),
-        LineReader,
+        StoreLineFileReader,
     )
 
 
@@ -151,7 +151,7 @@ class RunningReceiver:
     def __init__(self, options: ServeOptions) -> None:
         write, read = load_tokens(options)
         self.intake = Intake(
-            options.store, decoder(options.limits), labels_of, options.limits, options.keeping, LineReader
+            options.store, decoder(options.limits), labels_of, options.limits, options.keeping, StoreLineFileReader
         )
         config = uvicorn.Config(application(self.intake, write, read), http=Connection, ws="none", log_config=None)
         self._server = uvicorn.Server(config)

@@ -112,7 +112,9 @@ def draw(verdict: Verdict, facts: Facts) -> Drawing | None:
         if not np.isnan(values).all():
             size_bytes = capacity_bytes(facts, grid) if layer.key == "memory" else None
             capacity = None if size_bytes is None else size_bytes * layer.scale
-            layer_values.append(LayerValues(layer, reduce.cells(values, max_columns, layer.aggregate), capacity))
+            layer_values.append(
+                LayerValues(layer, reduce.downsample_cells(values, max_columns, layer.aggregate), capacity)
+            )
     if not layer_values:
         return None
     columns = layer_values[0].values.shape[1]

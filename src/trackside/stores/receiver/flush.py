@@ -136,19 +136,20 @@ class Flusher:
         except (StoreError, OSError) as error:
             raise LinesNotRead(error_text(error)) from error
 
-    def clean_up(self, closing: bool) -> None:
-        """Do periodic work: settle units, compress, delete and compact; more often if lines take too much disk
-        space."""
+    def do_periodic_work(self) -> None:
+        """If it is due: decide units, compress and delete files of lines, and compact the store once a day. It is due
+        every hour, or every minute if lines take nearly all of their disk space."""
         now, retention = time.time(), self._retention
         crowded = self.files.bytes > CROWDED_RATIO * retention.log_bytes
-        if closing or now - self._cleaned_up_at < (CROWDED_CLEANUP_INTERVAL_S if crowded else CLEANUP_INTERVAL_S):
+        if now - self._cleaned_up_at < (CROWDED_CLEANUP_INTERVAL_S if crowded else CLEANUP_INTERVAL_S):
             return
         self._counts.leave_out(self.samples.settle())
         new_day = self._cleaned_up_at and now // 86400 != self._cleaned_up_at // 86400
         self._cleaned_up_at = now
         if self._reader is not None:
             self.files.compress(self._reader.sizes(), CROWDED_QUIET_S if crowded else CLOSE_AFTER_S)
-        self.files.forget(None if retention.log_days is None else now - retention.log_days * 86400, retention.log_bytes)
+        oldest_s = None if retention.log_days is None else now - retention.log_days * 86400
+        self.files.delete_old_files(oldest_s, retention.log_bytes)
         if new_day or len(self._writer.manifest.dead) > 5_000:
             compact(self._writer, now, retention.raw_days, retention.minute_days)
             self.samples.reset()
