@@ -341,18 +341,18 @@ def test_a_child_that_keeps_the_output_open_is_not_awaited(tmp_path: Path) -> No
     script = tmp_path / "wrapper"
     script.write_text(f"#!/bin/sh\nsleep 300 &\necho $! > {tmp_path}/child\necho done\n")
     script.chmod(0o755)
-    result = slurm_commands.run([str(script)], timeout_s=20, most_bytes=1000)
+    result = slurm_commands.run([str(script)], timeout_s=20, max_bytes=1000)
     assert (result.status, result.output) == (0, b"done\n")
     assert has_ended(int((tmp_path / "child").read_text()))
 
 
 def test_a_command_that_cannot_be_run_is_reported(tmp_path: Path) -> None:
     with pytest.raises(SourceUnavailable) as caught:
-        slurm_commands.run([str(tmp_path / "none")], timeout_s=1, most_bytes=1)
+        slurm_commands.run([str(tmp_path / "none")], timeout_s=1, max_bytes=1)
     assert caught.value.kind == "unreachable"
     (tmp_path / "plain").write_text("x")
     with pytest.raises(SourceUnavailable) as caught:
-        slurm_commands.run([str(tmp_path / "plain")], timeout_s=1, most_bytes=1)
+        slurm_commands.run([str(tmp_path / "plain")], timeout_s=1, max_bytes=1)
     assert caught.value.kind == "refused"
 
 

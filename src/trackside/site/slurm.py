@@ -312,11 +312,11 @@ class _ClusterQuery:
         start, name, user = job.time("start"), job.first("name"), job.first("user")
         if start is None or name is None or user is None or "_" in job.id or len(attempts_of(job.rows)) > 1:
             return []
-        namesakes_query = _ClusterQuery(self.slurm, self.id)
-        namesakes_query._take(self.slurm.namesakes(str(name), str(user), start - MAX_NAMESAKE_GAP_S, start))
+        same_name_query = _ClusterQuery(self.slurm, self.id)
+        same_name_query._take(self.slurm.jobs_named(str(name), str(user), start - MAX_NAMESAKE_GAP_S, start))
         candidates = [
             (end, other.id)
-            for other in collect(namesakes_query.collected.records)
+            for other in collect(same_name_query.collected.records)
             if other.id not in job.names and "_" not in other.id and same_work(job, other)
             if (end := other.time("end", last=True)) is not None and start - MAX_NAMESAKE_GAP_S <= end <= start
         ]

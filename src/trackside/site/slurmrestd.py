@@ -56,7 +56,7 @@ class SlurmRest(Slurm):
             return self._query("slurm", "nodes")
         return until_failure(self._query("slurm", f"node/{quote(name, safe='')}") for name in names)
 
-    def namesakes(self, name: str, user: str, since: float, until: float) -> Replies:
+    def jobs_named(self, name: str, user: str, since: float, until: float) -> Replies:
         parameters = f"?job_name={quote(name)}&users={quote(user)}&start_time={since:.0f}&end_time={until:.0f}"
         return self._query("slurmdb", "jobs", parameters)
 

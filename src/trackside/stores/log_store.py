@@ -141,7 +141,7 @@ def _kind_of(options: LogOptions) -> Any:
     return engine(LOGS, options.kind, "LOG_SERVER")
 
 
-def open_store(options: LogOptions) -> LogStore:
+def open_log_store(options: LogOptions) -> LogStore:
     """The store of this kind. Raises ValueError for unusable certificates."""
     store: LogStore = _kind_of(options)(options)
     return store

@@ -14,9 +14,9 @@ _GROUP = re.compile(r"oom-kill:.{0,2000}task_memcg=/(?:slurm_([^/]+)|(?:[^/,]+/)
 _PID = re.compile(r",pid=(\d+),")
 
 
-def is_one_of_several(sys: Path, node: str) -> bool:
-    """Whether Slurm's cgroups on this machine contain this node's name. If not, names in cgroup paths cannot identify
-    other nodes."""
+def shares_machine(sys: Path, node: str) -> bool:
+    """Whether several Slurm nodes may share this machine: its cgroups then contain this node's name. Without it, cgroup
+    paths do not identify a node."""
     name, mount = glob.escape(node), sys / "fs/cgroup"
     patterns = (f"*/slurm_{name}", f"*/{name}_slurmstepd.scope", f"unified/*/{name}_slurmstepd.scope")
     return any(any(mount.glob(pattern)) for pattern in patterns)

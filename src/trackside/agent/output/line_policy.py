@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trackside.agent.output.framing import BYTES_PER_LINE, Redraws, split_long, texts
-from trackside.agent.output.measures import measures
 from trackside.agent.output.options import JobOutputOptions, Text
 from trackside.agent.output.scanning import Head, Meaning, Scanner, last_meanings
+from trackside.agent.output.training_metrics import training_metrics
 from trackside.agent.rate_limit import RateLimit
 from trackside.logs.event_line import format_event, format_pulse
 from trackside.logs.line import FileContext
@@ -113,7 +113,7 @@ class AllLines(Policy):
     def add(self, data: bytes, offset: int, time_ns: int, now: float) -> None:
         super().add(data, offset, time_ns, now)
         self._lines_to_send += [(time_ns, text) for text in texts(data, self._redraws, now)]
-        self._measurements |= measures(last_meanings(data, self._context))
+        self._measurements |= training_metrics(last_meanings(data, self._context))
         self._read_to = offset + len(data)
 
 
@@ -150,7 +150,7 @@ class _ParsingPolicy(Policy):
             start = self._scanner.read
             meanings: list[tuple[Meaning, bool]] = []
             for meaning in self._scanner.parse(end):
-                self._measurements |= measures(meaning.events)
+                self._measurements |= training_metrics(meaning.events)
                 meanings.append((meaning, any(self._is_sent(event, now) for event in meaning.events)))
             self._handle(meanings, start, end, now, ended or quiet_s >= SETTLE_S)
         if ended or quiet_s >= QUIET_S:

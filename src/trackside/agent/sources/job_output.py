@@ -8,11 +8,11 @@ from collections.abc import Iterable
 from trackside.agent.output.followed_file import FollowedFile, NewLines
 from trackside.agent.output.holders import Holders, Key, OpenOutput
 from trackside.agent.output.line_policy import TimedLine
-from trackside.agent.output.measures import ALL
 from trackside.agent.output.options import JobOutputOptions
 from trackside.agent.output.pattern_files import PatternFiles
 from trackside.agent.output.positions import SavedPositions
 from trackside.agent.output.sharing import FileOwnership
+from trackside.agent.output.training_metrics import ALL
 from trackside.agent.source import AgentSource, Collector, Context, LogLine, Reading, Sample
 
 CHECK_S = 2.0

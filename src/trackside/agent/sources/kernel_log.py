@@ -10,7 +10,7 @@ import msgspec
 
 from trackside.agent.kernel.journal import Journal, KernelPosition, load_position
 from trackside.agent.kernel.line_selection import Policy, select
-from trackside.agent.kernel.neighbors import is_one_of_several, lines_of_other_nodes
+from trackside.agent.kernel.neighbors import lines_of_other_nodes, shares_machine
 from trackside.agent.kernel.ring import KernelClock, KernelRecord, Ring
 from trackside.agent.preferred_source import KERNEL_LOG
 from trackside.agent.rate_limit import RateLimit
@@ -103,9 +103,7 @@ class _KernelLog(Collector):
         if failure := self._save_position():  # the runner has stored what earlier readings returned
             reading.warnings.append(failure)
         lines = self._reader.read(reading)
-        if any(text.startswith("oom-kill:") for _, text in lines) and is_one_of_several(
-            self._node.sys, self._node.name
-        ):
+        if any(text.startswith("oom-kill:") for _, text in lines) and shares_machine(self._node.sys, self._node.name):
             excluded = lines_of_other_nodes([text for _, text in lines], self._node.name)
             lines = [line for index, line in enumerate(lines) if index not in excluded]
         if not lines:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trackside.agent.kernel.neighbors import is_one_of_several
+from trackside.agent.kernel.neighbors import shares_machine
 from trackside.agent.pseudo_files import PseudoFile, key_values, names_in, read_required
 from trackside.agent.source import AgentSource, Collector, Context, Reading, Unavailable
 
@@ -41,7 +41,7 @@ class _Memory(Collector):
         for key, value in values.items():
             reading.sample(MEMINFO[key], value)
         counts = key_values(self._vmstat.read_or_warn(reading), VMSTAT)
-        if is_one_of_several(self._sys, self._node):
+        if shares_machine(self._sys, self._node):
             counts.pop(b"oom_kill", None)  # the kernel counts those of all nodes; each node's own are in its kernel log
         for key, value in counts.items():
             reading.sample(VMSTAT[key], value)
