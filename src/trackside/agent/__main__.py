@@ -52,7 +52,7 @@ def parser(program: str) -> argparse.ArgumentParser:
     """The parser of the command line."""
     flags = argparse.ArgumentParser(add_help=False)
     add = flags.add_argument
-    add("--config", metavar="FILE", help="Settings file (default /etc/trackside/agent.toml, if it exists)")
+    add("--config", metavar="FILE", help="Settings file (default /etc/trackside/agent.toml, if it exists).")
     add(
         "--node",
         metavar="NAME",

@@ -1,4 +1,4 @@
-r"""Names of one run for the commands that a verdict suggests: its job and script, nodes, GPUs and processes.
+"""Names of one run for the commands that a verdict suggests: its job and script, nodes, GPUs and processes.
 
 The names come from logs and records, which may be hostile: each is quoted for a shell, and none is an option.
 """

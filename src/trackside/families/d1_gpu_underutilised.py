@@ -18,7 +18,7 @@ Not this family when
 - Only the first logged steps are slow: caches and workers warm up.
 - The model is too small for the GPU: the gaps are between kernels and no reading is zero; without a baseline that
   is at most a suspicion.
-- The engines are busy all the time while collectives advance: that is the interconnect.
+- The engines are busy all the time while collectives advance: that is slow communication.
 - Too few steps were logged or completed.
 
 Impact

@@ -17,7 +17,7 @@ Not this family when
 - The node of another job is down.
 - A GPU of that node failed at the same time: then the GPU is the cause, and the node its consequence.
 - One exporter fell silent while another of the same node, or training, continued: that is a monitoring gap.
-- Only a GPU health flag is set: it is not a node state.
+- Only a GPU health flag is set: that is not a node state.
 
 Impact
 ------
@@ -109,7 +109,7 @@ def judge(
     run: Run,
     limits: Limits,
 ) -> Finding | Missing:
-    r"""The scheduler's state, its notices, the nodes' states at the run's end, then the monitor's data.
+    """The scheduler's state, its notices, the nodes' states at the run's end, then the monitor's data.
 
     Node states and the monitor count only if the job did not continue.
     """

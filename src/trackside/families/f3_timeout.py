@@ -12,7 +12,7 @@ work shows whether it was working then, else the times of the logged steps, else
 
 Not this family when
 --------------------
-- A hang or another cause is found: then that is named, and the time limit is listed as its consequence.
+- A hang or another cause is found: then that cause is named, and the time limit is its consequence.
 - The job was canceled.
 
 Impact
@@ -106,7 +106,7 @@ def judge(
     run: Run, ending: Ending, silence: Silence, trajectory: Maybe[Trajectory], stall: Maybe[GpuStall],
     idle: Maybe[IdleGpus], first_step: Maybe[FirstStepHang], limits: Limits,
 ) -> Finding | Missing:  # fmt: skip
-    r"""Whether the limit ended it, and what it was doing then: working, silent, or already done.
+    """Whether the limit ended it, and what it was doing then: working, silent, or already done.
 
     That the limit ended it is certain; what it was doing is only as certain as the evidence.
     """

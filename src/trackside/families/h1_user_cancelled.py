@@ -12,7 +12,7 @@ A script that catches the signal may still exit with zero.
 
 Not this family when
 --------------------
-- Slurm canceled it: time limit, preemption, node failure, requeue, a dependency that cannot be met.
+- Slurm canceled the job: time limit, preemption, node failure, requeue, a dependency that cannot be met.
 - Only a step was canceled because one of its tasks had failed: srun cleans up.
 - A hang or a failed rendezvous came first.
 

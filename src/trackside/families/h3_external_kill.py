@@ -16,7 +16,7 @@ Not this family when
 - The scheduler gives a reason: time limit, preemption, requeue, node failure, cancellation.
 - A rank had failed before, so that the launcher ended the others.
 - The signal is SIGKILL without a message: host memory explains that better.
-- The run had reported that it was done.
+- The job had logged that it was done.
 
 Impact
 ------

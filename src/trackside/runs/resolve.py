@@ -84,7 +84,7 @@ def resolve(
     free = set(
         assign(jobs, files, ids_inside(event for event in events if is_of_last_job(event.at, last_of_file)), owners)
     )
-    jobs.assign_nameless()
+    jobs.assign_records_without_id()
     if not len(jobs):  # the only evidence are stacks of a job's processes
         for id_ in sorted(
             {str(named) for row in rows if row.kind == "stack" and (named := row.get("job")) is not None}

@@ -31,7 +31,7 @@ IDLE_S = 10.0
 IDLE_READ_S = 1.0
 CLOSE_AFTER_S = 90.0
 """A file is closed this long after a process was last seen to have it open."""
-CLOCK_STEP_NS = 2_000_000_000
+MIN_CLOCK_SETBACK_NS = 2_000_000_000
 """If a line's time is this far before the last one's, the clock was set back."""
 
 
@@ -193,7 +193,9 @@ class JobOutput(Collector):
         lines."""
         for time_ns, text in lines:
             step_back_ns = self._last_line_ns - time_ns
-            self._last_line_ns = time_ns if step_back_ns < 0 or step_back_ns > CLOCK_STEP_NS else self._last_line_ns + 1
+            self._last_line_ns = (
+                time_ns if step_back_ns < 0 or step_back_ns > MIN_CLOCK_SETBACK_NS else self._last_line_ns + 1
+            )
             reading.lines.append(LogLine(self._last_line_ns, file.labels, text))
 
     def _now_ns(self, reading: Reading) -> int:

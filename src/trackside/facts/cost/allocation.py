@@ -1,4 +1,4 @@
-r"""Allocation: how many GPUs the run had, and for how long.
+"""Allocation: how many GPUs the run had, and for how long.
 
 The sources, best first: the scheduler's record, the time over which its GPUs were measured, the time stamps of its log
 (one GPU per rank).

@@ -1,4 +1,4 @@
-r"""What the GPUs did, window by window: work, busy-wait, or nothing.
+"""What the GPUs did, window by window: work, busy-wait, or nothing.
 
 The signals of work, best first: kernel launches (if traced); SM activity; power above the GPU's own minimum (unless no
 kernel ran, which overrides it); NVML utilization, which proves idleness but not work. Levels are relative to each GPU

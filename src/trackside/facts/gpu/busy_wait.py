@@ -1,4 +1,4 @@
-r"""Whether the GPUs of a run that makes progress wait for each other, or for each kernel launch, instead of working.
+"""Whether the GPUs of a run that makes progress wait for each other, or for each kernel launch, instead of working.
 
 Engine activity counts a kernel that only spins in a collective; SM activity hardly does. The difference is the wait.
 Exporters report tensor-pipe and device-memory activity by default, but not SM activity. A spinning kernel uses neither
@@ -118,7 +118,7 @@ class BusyWait:
     limits: Limits
 
     def spin(self, others: Sequence[Claim] = ()) -> SpinningGpus | None:
-        r"""Several GPUs that always have a kernel resident but hardly work; None if not so or not measured.
+        """Several GPUs that always have a kernel resident but hardly work; None if not so or not measured.
 
         ``others``: claims of the log about slow collectives. Without SM activity, time in collectives or low power is
         the evidence, if tensor pipes and memory are idle as far as they were sampled.

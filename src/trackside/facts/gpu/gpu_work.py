@@ -1,4 +1,4 @@
-r"""Whether the GPUs of a run did real work and had no hardware errors: the GPU evidence of a healthy run.
+"""Whether the GPUs of a run did real work and had no hardware errors: the GPU evidence of a healthy run.
 
 SM activity, or a substitute signal, shows work. No work at all, or a stall at the end of a run that did not end well,
 contradicts health. So do GPUs that were idle while others worked, and error counters that rose.

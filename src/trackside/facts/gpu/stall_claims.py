@@ -1,4 +1,4 @@
-r"""A stall of a run's GPUs, the evidence for it, and the outlier GPUs in it: those that the others wait for.
+"""A stall of a run's GPUs, the evidence for it, and the outlier GPUs in it: those that the others wait for.
 
 A GPU that waits in a collective keeps a kernel resident and does no work. The GPU that it waits for is cold, is no
 longer sampled, has entered fewer collectives, or does other work.
@@ -222,7 +222,7 @@ def outlier_gpus(
     activity: GpuActivity, counters: Mapping[str, Grid], run: Run, windows: NDArray[np.intp], limits: Limits,
     reduced: Flags | None = None,
 ) -> OutlierGpus:  # fmt: skip
-    r"""The state of each GPU in these windows of a stall.
+    """The state of each GPU in these windows of a stall.
 
     ``counters``: collectives ``entered`` and ``left``, if they were traced. ``reduced``: GPUs that are known not to
     work in these windows.

@@ -1,4 +1,4 @@
-r"""Hardware faults of the run's GPUs on its time line: which ones happened during the run with no work after them, and
+"""Hardware faults of the run's GPUs on its time line: which ones happened during the run with no work after them, and
 when.
 
 Clocks of the kernel, the scheduler and the monitor differ, and a dying GPU is often reported during job shutdown. A
@@ -102,7 +102,7 @@ class FaultHistory:
         return DRAIN_UNDATED(node=self.reports.nodes.value(undated[0], "name"))
 
     def since(self, faults: Sequence[HardwareFault]) -> float | None:
-        r"""The fault's time, or that of a failure so close to it that only clock differences separate them.
+        """The fault's time, or that of a failure so close to it that only clock differences separate them.
 
         Reported times are to the second; measurements only give the samples between which it happened.
         """

@@ -1,4 +1,4 @@
-r"""Host memory of the run's nodes: the kernel's count of OOM kills, the memory left, and how close the job came to its
+"""Host memory of the run's nodes: the kernel's count of OOM kills, the memory left, and how close the job came to its
 requested memory.
 
 Counted kills name no process: on a shared node they may belong to another job, unless the kernel's log lines name the

@@ -1,4 +1,4 @@
-r"""Errors that ranks report about a collective that failed, or about a lost peer.
+"""Errors that ranks report about a collective that failed, or about a lost peer.
 
 Only errors after which training did not continue count, and only those before the run's own end. The rank that reports
 is rarely the one at fault: ranks that wait time out, the one they wait for is silent.

@@ -1,4 +1,4 @@
-r"""Deaths by a fatal signal: which processes died of their own signal, and which were ended by something else.
+"""Deaths by a fatal signal: which processes died of their own signal, and which were ended by something else.
 
 A report is dropped if training continued after it, if the run had been ended before, if a launcher sent the signal to
 the remaining ranks, if the runtime aborted because of another rank, or if a traceback explains it.
@@ -189,7 +189,7 @@ class Deaths:
         return death.row.time - first >= self.limits.forced_after_s
 
     def _aborted_for_others(self, death: Death) -> bool:
-        r"""Whether it is the SIGABRT with which the runtime aborts after a collective timeout or a CUDA error on that
+        """Whether it is the SIGABRT with which the runtime aborts after a collective timeout or a CUDA error on that
         rank.
 
         A CUDA error without an exception leaves the abort as the best evidence, unless hardware caused it.

@@ -1,4 +1,4 @@
-r"""GPU out-of-memory errors as the framework printed them: with sizes, or as a bare exception.
+"""GPU out-of-memory errors as the framework printed them: with sizes, or as a bare exception.
 
 An error after which training continued was handled. Advice about memory is not an error.
 """

@@ -1,4 +1,4 @@
-r"""Ranks that lag, by the times that they print or export for their own work.
+"""Ranks that lag, by the times that they print or export for their own work.
 
 A rank's own compute time is the best signal. Wall times of a step differ among ranks only if they exclude the wait for
 the others. Times are compared step by step, or window by window, with the median rank. Two ranks have no median.

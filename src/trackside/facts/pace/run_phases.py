@@ -1,4 +1,4 @@
-r"""Phases of the run: startup, training, gaps without a step, the time after the last step.
+"""Phases of the run: startup, training, gaps without a step, the time after the last step.
 
 By the logged steps, else by GPU work. For display only, so answers are used unchecked.
 """

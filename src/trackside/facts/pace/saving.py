@@ -1,4 +1,4 @@
-r"""Checkpoints that a run saved, and whether saves are so frequent, or so slow, that they set its pace.
+"""Checkpoints that a run saved, and whether saves are so frequent, or so slow, that they set its pace.
 
 Shards, ranks and messages about one step or path are one checkpoint. Saves are compared with the steps completed in
 this run, or with its wall time if their durations are printed. A plan to save at nearly every step counts if no save
@@ -147,7 +147,7 @@ def _wall_seconds(trajectory: Trajectory) -> Value | None:
 
 
 def _distinct(saves: Sequence[Event], points: Sequence[Event], ranks: int) -> list[Event]:
-    r"""One event per checkpoint: shards, ranks and messages of the same step or path count once.
+    """One event per checkpoint: shards, ranks and messages of the same step or path count once.
 
     Without a step, each further message of the same writer about the same path is another checkpoint, unless every rank
     may have written one of them.

@@ -1,4 +1,4 @@
-r"""Training progress as the log prints it: the logged steps as one curve, steps completed and planned, seconds per
+"""Training progress as the log prints it: the logged steps as one curve, steps completed and planned, seconds per
 step.
 
 A point also counts as not finite if the framework hides it: Transformers prints loss 0 next to a nan gradient norm;
@@ -61,7 +61,7 @@ def numeric_field(row: Row, field: str) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class TrainingCurve:
-    r"""The logged steps of the last run part with at least two, and their losses.
+    """The logged steps of the last run part with at least two, and their losses.
 
     ``rows`` are the points with a loss (or with a sign that it was not finite); ``losses[i]`` belongs to ``rows[i]``.
     """

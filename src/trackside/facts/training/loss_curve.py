@@ -1,4 +1,4 @@
-r"""The loss curve of the run: the points that the log prints, else points made from sampled gauges.
+"""The loss curve of the run: the points that the log prints, else points made from sampled gauges.
 
 A gauge is scraped many times per step, or skips steps: a point counts once, when the step or the loss changed. A loss
 that is not finite is inf; if it was not sampled at all, the other gauges show that.

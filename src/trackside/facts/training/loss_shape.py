@@ -1,4 +1,4 @@
-r"""The shape of the loss curve, if it is wrong: not finite, risen without recovery, dead at a plateau, or flat.
+"""The shape of the loss curve, if it is wrong: not finite, risen without recovery, dead at a plateau, or flat.
 
 Each detector in ``shapes/`` finds one shape and its onset. They run in order of certainty; a spike that recovers, a low
 converged plateau and noise are not faults.

@@ -1,4 +1,4 @@
-r"""The training that this run resumes: its parent's points, else those of the run's previous part.
+"""The training that this run resumes: its parent's points, else those of the run's previous part.
 
 A launcher that restarts its workers, or a scheduler that requeues the job, begins another part of the same run;
 if a checkpoint was saved before, it should continue from there. The parent's points do not show what it saved.
