@@ -18,7 +18,7 @@ from tests.agent.readings import assert_golden, exposition, open_source
 from tests.serve.receiving import flushed, push_lines
 from tests.serve.receiving import opened as receiver
 from trackside.agent.kernel.journal import KernelPosition, load_position, parse_entry
-from trackside.agent.kernel.line_selection import known_lines, select
+from trackside.agent.kernel.line_selection import known_lines, select_lines
 from trackside.agent.kernel.ring import KernelClock, Ring, parse_records
 from trackside.agent.node import LocalNode
 from trackside.agent.owners import Owners
@@ -345,7 +345,7 @@ def test_the_rate_limit_allows_bursts_after_a_pause() -> None:
     assert allowance.take(80, 0.0) == 50
     assert allowance.take(80, 1.0) == 10
     assert allowance.take(80, 1000.0) == 50
-    assert select(["x"] * 5, "all", RateLimit(1.0, 9), 0.0) == ([0, 1, 2, 3, 4], 0)
+    assert select_lines(["x"] * 5, "all", RateLimit(1.0, 9), 0.0) == ([0, 1, 2, 3, 4], 0)
 
 
 def test_an_odd_ring_matches_the_golden(times: Times, rewrite: bool) -> None:

@@ -149,11 +149,11 @@ def owners_of(config: Config) -> Owners:
 
 def show_settings(path: str | None, flags: Mapping[str, SettingValue]) -> int:
     """Show the settings in effect."""
-    print(as_toml(_loaded(path, flags).settings))
+    print(as_toml(_load_config(path, flags).settings))
     return 0
 
 
-def _loaded(path: str | None, flags: Mapping[str, SettingValue]) -> Config:
+def _load_config(path: str | None, flags: Mapping[str, SettingValue]) -> Config:
     config = load(path, flags)
     for warning in config.warnings:
         log_line(warning)
@@ -168,7 +168,7 @@ def log_line(text: str) -> None:
 
 def run(path: str | None, flags: Mapping[str, SettingValue], once: bool, printed: bool) -> int:
     """Collect and send until stopped; with ``once`` or ``printed``, one reading of each source."""
-    config = _loaded(path, flags)
+    config = _load_config(path, flags)
     if printed:
         return _print_once(config)
     if once:
@@ -186,7 +186,7 @@ def run(path: str | None, flags: Mapping[str, SettingValue], once: bool, printed
 
 def print_check(path: str | None, flags: Mapping[str, SettingValue], as_json: bool) -> int:
     """Print which sources work on this node, and which do not."""
-    config = _loaded(path, flags)
+    config = _load_config(path, flags)
     report = check(config, owners_of(config))
     print(report.json() if as_json else report.text())
     return 0 if report.ok else 1

@@ -29,8 +29,8 @@ OWN_SOURCE = "agent"
 """Source id of the agent's own metrics: health of its sources, results of sending, memory and CPU time."""
 OWN_INTERVAL_S = 15.0
 """Interval of the agent's own metrics."""
-_PAGE = os.sysconf("SC_PAGE_SIZE")
-_STARTED = time.time()
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_START_TIME = time.time()
 WATCH_INTERVAL_S = 1.0
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 STOP_S, FLUSH_S = 2.0, 3.0
@@ -53,17 +53,17 @@ class Outlets(Outlet):
         if config.loki is not None:
             self._add(LokiPush(identity, config.loki.tenant), config.loki.receiver, config, say)
 
-    def _add(self, wire: Protocol, options: ReceiverOptions, config: Config, say: Say) -> None:
+    def _add(self, protocol: Protocol, options: ReceiverOptions, config: Config, say: Say) -> None:
         def say_with_name(text: str) -> None:
-            say(f"{wire.name}: {text}")
+            say(f"{protocol.name}: {text}")
 
         try:
-            spool = Spool(config.spool_folder / wire.name, config.spool, say_with_name)
-            self.senders.append(Sender(wire, options, spool, say_with_name))
+            spool = Spool(config.spool_folder / protocol.name, config.spool, say_with_name)
+            self.senders.append(Sender(protocol, options, spool, say_with_name))
         except InUse as error:
             raise ConfigError(str(error)) from None
         except ValueError as error:
-            raise ConfigError(f"[send.{wire.name}] {error}") from None
+            raise ConfigError(f"[send.{protocol.name}] {error}") from None
 
     def accept(self, source: str, reading: Reading) -> bool:
         """Publish the reading on /metrics and spool it for each receiver; True if all of it is on disk."""
@@ -98,10 +98,10 @@ class Agent:
         self.running = [
             SourceThread(settings, config.node, owners, self.outlets, say, state=state) for settings in config.sources
         ]
-        self.scrape: MetricsServer | None = None
+        self.metrics_server: MetricsServer | None = None
         if config.agent.listen:
             try:
-                self.scrape = MetricsServer(config.agent.address, self.text, self.not_ready)
+                self.metrics_server = MetricsServer(config.agent.address, self.text, self.not_ready)
             except OSError as error:
                 self.outlets.close(0.0)
                 setting = f"agent.listen: {config.agent.listen}"
@@ -155,8 +155,8 @@ class Agent:
             sender.start()
         for source in self.running:
             source.start()
-        if self.scrape is not None:
-            self.scrape.start()
+        if self.metrics_server is not None:
+            self.metrics_server.start()
 
     def send_own_metrics(self) -> None:
         """Send the agent's own metrics."""
@@ -189,8 +189,8 @@ class Agent:
         for source in self.running:
             source.join(deadline - time.monotonic())
         self.outlets.close(FLUSH_S)
-        if self.scrape is not None:
-            self.scrape.stop()
+        if self.metrics_server is not None:
+            self.metrics_server.stop()
 
     def _on_signal(self, number: int, frame: object) -> None:
         if number == signal.SIGHUP:
@@ -214,7 +214,7 @@ def add_own_metrics(reading: Reading, running: Iterable[SourceThread], senders: 
         _add_receiver(reading, sender)
     reading.sample("trackside_agent_memory_bytes", resident_bytes())
     reading.sample("trackside_agent_cpu_seconds_total", time.process_time())
-    reading.sample("trackside_agent_start_time", _STARTED)
+    reading.sample("trackside_agent_start_time", _START_TIME)
 
 
 def _add_collector(reading: Reading, running: SourceThread) -> None:
@@ -252,4 +252,4 @@ def _add_receiver(reading: Reading, sender: Sender) -> None:
 def resident_bytes() -> int:
     """Resident memory of this process."""
     with open("/proc/self/statm", "rb") as file:
-        return int(file.read().split()[1]) * _PAGE
+        return int(file.read().split()[1]) * _PAGE_BYTES

@@ -155,7 +155,7 @@ def judge(
                       for answer in (ranks.exported, ranks.printed)))  # fmt: skip
     witnesses = [answer for answer in results if isinstance(answer, _LagWitness)]
     if witnesses:
-        learned = () if training is None else training.learned
+        learned = () if training is None else training.loss_fell_claims
         return _finding(witnesses, hosts, learned, health.unchanged, last, limits)
     even_claims = [answer for answer in results if isinstance(answer, Claim)]
     return absent(*even_claims) if even_claims else NOT_COMPARABLE

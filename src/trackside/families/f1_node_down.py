@@ -206,7 +206,7 @@ def _by_node_states(nodes: DrainedNodes, run: Run, limits: Limits) -> list[NodeL
 
 def _health_before(trajectory: Maybe[Trajectory]) -> list[Claim]:
     """The claim that training was healthy until then, if it was."""
-    if isinstance(trajectory, Missing) or not trajectory.curve.fell or not trajectory.curve.rows:
+    if isinstance(trajectory, Missing) or not trajectory.curve.has_fallen or not trajectory.curve.rows:
         return []
     return [HEALTHY_UNTIL(place=trajectory.curve.place(-1), loss=trajectory.curve.loss(-1))]
 

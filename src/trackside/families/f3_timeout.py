@@ -203,7 +203,7 @@ def _next_step(variant: str, training: Trajectory | None) -> Action:
 
 def _time_missing(training: Trajectory) -> list[Claim]:
     """How much longer it would have taken."""
-    left, step_s = training.left, training.step_seconds
+    left, step_s = training.remaining_steps, training.step_seconds
     if left is None or step_s is None:
         return []
     return [TIME_MISSING(left=left, seconds=derived(round(left.number * step_s.number, 1), left, step_s, unit="s"))]

@@ -157,7 +157,7 @@ class Learning:
     @property
     def loss_fell(self) -> bool:
         """Whether the training loss fell."""
-        return self.loss is not None and self.loss.curve.fell
+        return self.loss is not None and self.loss.curve.has_fallen
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ def _headline(end: RunEnding, learning: Learning, variant: str, training: Trajec
         curve = None if learning.loss is None else learning.loss.curve
         if curve is None or not curve.level_has_meaning:
             return LOSS_WITHOUT_MEANING()
-        return (LOSS_ROSE if curve.rose else LOSS_DID_NOT_FALL)()
+        return (LOSS_ROSE if curve.has_risen else LOSS_DID_NOT_FALL)()
     if variant == "healthy" and end.good is None and training is not None and training.done is not None:
         return NO_FAULT_IN_LOG(steps=training.done)
     if variant == "healthy" and not learning.loss_fell:

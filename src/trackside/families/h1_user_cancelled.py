@@ -97,7 +97,7 @@ def judge(ending: Ending, exceptions: Exceptions, trajectory: Maybe[Trajectory],
         if ending.job is not None or ending.ends or ending.notices.covered:
             return absent(NO_CANCEL(count=ending.notices.reduce("count")))
         return Missing("no scheduler record of the job was given")
-    shows += () if isinstance(trajectory, Missing) else trajectory.until
+    shows += () if isinstance(trajectory, Missing) else trajectory.last_logged_claims
     first = notices[0] if notices else None if interrupt is None else interrupt[0]
     interrupted = interrupt is not None and not notices and recorded is None
     headline = INTERRUPTED if interrupted else CANCELED if recorded is not None or sender else PROBABLY_CANCELED

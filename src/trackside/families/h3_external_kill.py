@@ -99,7 +99,7 @@ def judge(stops: StopSignals, ending: Ending, trajectory: Maybe[Trajectory]) -> 
     named = None if number is None else derived(signal_name(number), line)
     shows = [FIRST_REPORT(line=line) if named is None else RECEIVED(signal=named, line=line)]
     shows += [] if state is None else [RECORDED_WITHOUT_REASON(state=state)]
-    shows += () if isinstance(trajectory, Missing) else trajectory.until
+    shows += () if isinstance(trajectory, Missing) else trajectory.last_logged_claims
     return present(
         Certainty.POSSIBLE if state is None else Certainty.SUPPORTED,
         "unknown",

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from trackside.catalog.natural import natural
+from trackside.catalog.natural import natural_key
 from trackside.errors import NoSuchRun, SeveralRuns
 from trackside.evidence import SOURCE_UNANSWERED
 from trackside.logs.job_report import record_of
@@ -80,7 +80,7 @@ def resolve(
     events = [row for row in rows if isinstance(row, Event) and row.plane == "log" and row.kind != SOURCE_UNANSWERED]
     files = list(dict.fromkeys([*(event.at.path for event in events), *paths]))
     last_of_file = last_jobs(events)
-    jobs = collect([*(row for row in rows if isinstance(row, Record)), *_reported(rows, last_of_file)])
+    jobs = collect([*(row for row in rows if isinstance(row, Record)), *_reported_records(rows, last_of_file)])
     free = set(
         assign(jobs, files, ids_inside(event for event in events if is_of_last_job(event.at, last_of_file)), owners)
     )
@@ -120,7 +120,7 @@ def resolve(
     return ResolvedRun(run, _narrow(rows, store, chosen, others, adjust), adjust, last_of_file)
 
 
-def _reported(rows: Iterable[Row], last_of_file: Mapping[str, LastJob]) -> Iterator[Record]:
+def _reported_records(rows: Iterable[Row], last_of_file: Mapping[str, LastJob]) -> Iterator[Record]:
     """Records of the jobs whose output reports their end, unless another record of the job was given."""
     recorded = {str(row.get("id")) for row in rows if isinstance(row, Record) and row.kind == "job"}
     for path, last in last_of_file.items():
@@ -179,7 +179,7 @@ def _choose(jobs: JobIndex) -> Job:
 
 
 def _sorted_ids(jobs: Iterable[Job]) -> list[str]:
-    return sorted((job.id for job in jobs), key=natural)
+    return sorted((job.id for job in jobs), key=natural_key)
 
 
 def _run(job: Job, attempts: Sequence[AttemptRows], run_events: Sequence[Event], ranks: Ranks) -> Run:
@@ -212,7 +212,7 @@ def _run(job: Job, attempts: Sequence[AttemptRows], run_events: Sequence[Event],
         n_gpus=gpus if isinstance(gpus, int) else None,
         attempts=numbered_attempts(attempts, signals),
         framework=_framework(run_events),
-        aliases=tuple(sorted(job.names - {job.id}, key=natural)),
+        aliases=tuple(sorted(job.names - {job.id}, key=natural_key)),
     )
 
 

@@ -114,7 +114,7 @@ class Receiver:
             loop = asyncio.get_running_loop()
             decoded = await loop.run_in_executor(self._pool, self._decode_within_limits, (header, body))
             result = await asyncio.wrap_future(self.intake.accept(header, body, decoded))
-        return push.answer(decoded, content_type, *_rejected(result))
+        return push.answer(decoded, content_type, *_count_rejected(result))
 
     def _decode_within_limits(self, entry: Entry) -> Decoded:
         """The decoded body, if all of it fits into the queue at once. Raises BadRequest."""
@@ -164,7 +164,7 @@ _LIMIT_TEXTS = {
 }
 
 
-def _rejected(result: IntakeResult) -> tuple[int, str]:
+def _count_rejected(result: IntakeResult) -> tuple[int, str]:
     """(number of rejected items, reasons for the sender); samples of unknown metrics are dropped without a message."""
     counts = {reason: count for reason, count in result.refused.items() if reason in _LIMIT_TEXTS}
     return sum(counts.values()), "; ".join(f"{count:,} {_LIMIT_TEXTS[reason]}" for reason, count in counts.items())

@@ -28,7 +28,7 @@ from trackside.session.store import load_stored
 from trackside.site.config import Site
 from trackside.site.hits import ReadBudget, sources
 from trackside.site.journal import journal
-from trackside.site.slurm import SlurmAnswer, live
+from trackside.site.slurm import SlurmAnswer, query_slurm
 from trackside.site.slurm_replies import job_id
 from trackside.stores import log_store, metric_server
 from trackside.stores.log_store import LogEntry, LogOptions, LogRequest, LogStore, LogStream, Streams, open_log_store
@@ -69,7 +69,7 @@ def open_site_session(request: SiteRequest, stack: ExitStack) -> SiteSession:
     slurm = None
     if job is not None and site.slurm is not None and _asks_slurm(site, has_inputs):
         with _usage_errors():
-            slurm = live(site.slurm, job)
+            slurm = query_slurm(site.slurm, job)
     answer = slurm or SlurmAnswer("")
     if job is not None and slurm is not None and not has_inputs and _is_unknown(slurm):
         _refuse_if_unknown_everywhere(site, job, slurm)

@@ -267,7 +267,7 @@ class _Decoder(Protocol[D]):
     def decode(self, buf: bytes | str, /) -> D: ...
 
 
-def decoded(decoder: _Decoder[T], body: bytes, where: str, product: str) -> T:
+def decode_answer(decoder: _Decoder[T], body: bytes, where: str, product: str) -> T:
     """An answer, decoded. Raises SourceUnavailable if it is invalid.
 
     Bytes that are not UTF-8 come from a program's own output and are replaced, so that the other lines are kept.

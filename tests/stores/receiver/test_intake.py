@@ -635,7 +635,7 @@ def test_a_flipped_bit_costs_one_body(before: int, tmp_path: Path) -> None:
             assert bodies == [body for body in appended if body != "two0"]
             assert (again.torn_bytes, again.damaged) == (0, [first.with_suffix(".damaged")])
             assert again.damaged_bytes == 21, "its frame"
-        again.forget(again.end)
+        again.delete_until(again.end)
         assert first.with_suffix(".damaged").read_bytes() == damaged
         assert not list(folder.glob("*.log"))
 
@@ -645,7 +645,7 @@ def test_a_file_that_is_being_replayed_is_not_deleted(tmp_path: Path) -> None:
     (path,) = write_log_files(tmp_path)
     again = WriteAhead(tmp_path, LogPosition())
     for index, _ in enumerate(again.replay()):
-        again.forget(again.end)
+        again.delete_until(again.end)
         assert path.exists() == (index < 2)
 
 
@@ -699,7 +699,7 @@ def test_log_files_are_rotated_and_deleted(tmp_path: Path) -> None:
     log = WriteAhead(tmp_path, LogPosition(), file_bytes=200)
     marks = [log.append([(Header("a"), bytes([65 + number]) * 60)]) for number in range(10)]
     assert len(list(tmp_path.iterdir())) == 5
-    log.forget(marks[6])
+    log.delete_until(marks[6])
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["00000004.log", "00000005.log"]
     log.close()
     again = WriteAhead(tmp_path, marks[6])

@@ -207,7 +207,7 @@ class Spool:
                 number, offset = disk.position
                 for segment in list(disk.segments):
                     number, offset = segment.number, offset if segment.number == number else 0
-                    while has_space() and (entry := disk.record(segment, offset)) is not None:
+                    while has_space() and (entry := disk.record_at(segment, offset)) is not None:
                         records.append(entry[0])
                         counts.append(entry[1])
                         offset = entry[2]

@@ -33,7 +33,7 @@ def lines_of_other_nodes(lines: Sequence[str], node: str) -> set[int]:
         indices.update(_report_above(lines, index))
         pid = _PID.search(line)
         markers = (f"process {pid[1]} ",) if pid is not None else ()
-        indices.update(_containing(range(index + 1, min(len(lines), index + 10)), lines, markers))
+        indices.update(_indices_containing(range(index + 1, min(len(lines), index + 10)), lines, markers))
     return indices
 
 
@@ -44,5 +44,5 @@ def _report_above(lines: Sequence[str], index: int) -> Iterable[int]:
     return ()
 
 
-def _containing(indices: Iterable[int], lines: Sequence[str], markers: Sequence[str]) -> Iterable[int]:
+def _indices_containing(indices: Iterable[int], lines: Sequence[str], markers: Sequence[str]) -> Iterable[int]:
     return (other_index for other_index in indices if any(word in lines[other_index] for word in markers))

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from trackside.agent.nvml.fields import FIELDS, MAX_LINKS, FieldRequest, NvmlField, by_link
-from trackside.agent.nvml.library import GONE, LOST, NOT_SUPPORTED, GpuDevice, Library
+from trackside.agent.nvml.fields import FIELDS, MAX_LINKS, FieldRequest, NvmlField, fields_by_link
+from trackside.agent.nvml.library import LOST_CODES, NOT_SUPPORTED_CODES, UNUSABLE_CODES, GpuDevice, Library
 from trackside.agent.nvml.probes import FAULTY_LINKS, NvmlProbe, Value, probes_of
 from trackside.agent.source import Labels, Unavailable
 from trackside.catalog.metrics import METRICS
@@ -82,7 +82,7 @@ class NvmlGpu:
             )
             state.due, state.error_code = now + state.probe.reuse_s, 0
         except self._error as error:
-            if error.value in NOT_SUPPORTED:
+            if error.value in NOT_SUPPORTED_CODES:
                 state.due, state.error_code = now + RETRY_UNSUPPORTED_S, error.value
             self.check(error.value, state.probe.name)
         return state.values
@@ -95,7 +95,7 @@ class NvmlGpu:
         code, answers = self._request.read(self.device.handle)
         self.check(code, "nvmlDeviceGetFieldValues")
         for field, code_of_field, value in answers:
-            if code_of_field in NOT_SUPPORTED:
+            if code_of_field in NOT_SUPPORTED_CODES:
                 self._unsupported[field] = code_of_field
             elif code_of_field:
                 self.check(code_of_field, f"field {field.number}")
@@ -117,23 +117,23 @@ class NvmlGpu:
         self._unsupported.clear()
         _, answers = FieldRequest(self._api, [NvmlField(_LINK_COUNT, "")]).read(self.device.handle)
         links = int(answers[0][2]) if answers and answers[0][1] == 0 else 0
-        _, answers_of_first_link = FieldRequest(self._api, by_link(1) if links else ()).read(self.device.handle)
+        _, answers_of_first_link = FieldRequest(self._api, fields_by_link(1) if links else ()).read(self.device.handle)
         is_newer = any(
             code_of_field == 0
             for field, code_of_field, _ in answers_of_first_link
             if field.metric == "gpu_nvlink_errors_total"
         )
-        self._by_link = frozenset(by_link(min(links, MAX_LINKS))) if is_newer else frozenset()
+        self._by_link = frozenset(fields_by_link(min(links, MAX_LINKS))) if is_newer else frozenset()
         self._request = FieldRequest(self._api, [*FIELDS, *sorted(self._by_link)])
         self._fields_due = now + RETRY_UNSUPPORTED_S
 
     def check(self, code: int, function: str) -> None:
         """Handle NVML's return code: raises LostGpuError or Unavailable, or notes a failure."""
-        if code in LOST:
+        if code in LOST_CODES:
             raise LostGpuError(str(self._error(code)))
-        if code in GONE:
+        if code in UNUSABLE_CODES:
             raise Unavailable(f"NVML is no longer available: {self._error(code)}")
-        if code and code not in NOT_SUPPORTED:
+        if code and code not in NOT_SUPPORTED_CODES:
             self.failures.append(f"{function}: {self._error(code)}")
 
 

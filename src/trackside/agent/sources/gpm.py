@@ -7,7 +7,7 @@ from ctypes import byref
 from typing import Any
 
 from trackside.agent.nvml.gpu_labels import GpuLabels
-from trackside.agent.nvml.library import GONE, NO_PERMISSION, GpuDevice, Library
+from trackside.agent.nvml.library import NO_PERMISSION, UNUSABLE_CODES, GpuDevice, Library
 from trackside.agent.preferred_source import SeriesKey, dcgm_exporter_series, series_key
 from trackside.agent.source import AgentSource, Collector, Context, Labels, Reading, Unavailable
 
@@ -64,7 +64,7 @@ class _Monitor(Collector):
                 self._read(gpu, reading, preferred)
             except self._error as error:
                 gpu.sampled_at = 0.0
-                if error.value in GONE:
+                if error.value in UNUSABLE_CODES:
                     raise Unavailable(f"NVML is no longer available: {error}") from None
                 reading.warnings.append(f"GPU {gpu.device.index}: no performance sample: {error}")
 

@@ -108,7 +108,7 @@ class JobOutput(Collector):
                 f"the output files of job {job} are unknown: no permission to read /proc/PID/fd of its processes; run "
                 "the agent as root, or with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH"
             )
-        for path in self._pattern_files.nameless - self._warned:
+        for path in self._pattern_files.without_job_id - self._warned:
             self._warned.add(path)
             reading.warnings.append(
                 f"{path} is not followed: its name contains no job id; write %j in paths where the job id is"

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from trackside.agent.kernel.journal import Journal, KernelPosition, load_position
-from trackside.agent.kernel.line_selection import Policy, select
+from trackside.agent.kernel.line_selection import Policy, select_lines
 from trackside.agent.kernel.neighbors import lines_of_other_nodes, shares_machine
 from trackside.agent.kernel.ring import KernelClock, KernelRecord, Ring
 from trackside.agent.preferred_source import KERNEL_LOG
@@ -108,7 +108,7 @@ class _KernelLog(Collector):
             lines = [line for index, line in enumerate(lines) if index not in excluded]
         if not lines:
             return
-        indices, left_out = select(
+        indices, left_out = select_lines(
             [text for _, text in lines], self._options.policy, self._rate_limit, time.monotonic()
         )
         for index in indices:

@@ -136,7 +136,7 @@ class Stall:
     @cached_property
     def claims(self) -> tuple[Claim, ...]:
         """The evidence that there was no work, and the outlier GPUs."""
-        shows = [*self._outlier_claims(), *self._waiting(), *self._counts()]
+        shows = [*self._outlier_claims(), *self._waiting_claims(), *self._counts()]
         memory = self._figure("memory") if self.memory_held else None
         return (*shows, MEMORY_HELD(memory=memory)) if memory is not None else tuple(shows)
 
@@ -178,7 +178,7 @@ class Stall:
         medians = [grid_of_gpu(during, gpu).value("median", unit) for gpu in self.activity.named(rows)[:3]]
         return derived(round(float(level), 4), *medians, unit=unit) if medians else None
 
-    def _waiting(self) -> list[Claim]:
+    def _waiting_claims(self) -> list[Claim]:
         count, name = int(self.gpus.spinning.sum()), self.activity.busy_by or "power"
         level = self._level(name, self.gpus.spinning)
         if not count or level is None:

@@ -72,7 +72,7 @@ class FaultHistory:
         """Faults that may have ended the run: during the run, with no work after them. Empty if the run ended well."""
         if self.ending.completed is not None:
             return ()
-        return tuple(fault for fault in self.faults if self._active(fault))
+        return tuple(fault for fault in self.faults if self._was_active(fault))
 
     def same_process(self, faults: Sequence[HardwareFault]) -> bool:
         """Whether one of these faults names a process that a launcher names, too."""
@@ -118,7 +118,7 @@ class FaultHistory:
             times += [time for time in near if start - slack <= time <= until + slack]
         return min(times)
 
-    def _active(self, fault: HardwareFault) -> bool:
+    def _was_active(self, fault: HardwareFault) -> bool:
         """Whether it happened during the run and no work of the run followed."""
         run, limits = self.run, self.limits
         points = self.trajectory.points if isinstance(self.trajectory, Trajectory) else ()

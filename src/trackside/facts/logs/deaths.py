@@ -119,7 +119,7 @@ class Deaths:
     @cached_property
     def unexplained(self) -> tuple[Death, ...]:
         """The deaths that no launcher, scheduler, watchdog or traceback explains; the most informative first."""
-        rules = (self._ended_before, self._forced, self._aborted_for_others, self._has_traceback)
+        rules = (self._ended_before, self._is_forced_kill, self._aborted_for_others, self._has_traceback)
         left = (death for death in self.reports if not self.restarts.has_recovered(death.row))
         deaths = [death for death in left if not any(rule(death) for rule in rules)]
         return tuple(
@@ -181,7 +181,7 @@ class Deaths:
             return False
         return death.number == KILL
 
-    def _forced(self, death: Death) -> bool:
+    def _is_forced_kill(self, death: Death) -> bool:
         """Whether a SIGKILL came so long after the first failure that the launcher must have sent it."""
         if death.number != KILL or death.source != "launchers" or death.row.time is None:
             return False

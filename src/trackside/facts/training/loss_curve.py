@@ -90,7 +90,9 @@ class LossCurve:
         first, last = curve.loss(indices[0]), curve.loss(indices[-1])
         if len(indices) == 1:
             return (SINGLE_LOSS(last=last),)
-        sentence = LOSS_FELL if curve.fell else LOSS_ROSE if curve.rose and curve.level_has_meaning else LOSS_LEVEL
+        sentence = (
+            LOSS_FELL if curve.has_fallen else LOSS_ROSE if curve.has_risen and curve.level_has_meaning else LOSS_LEVEL
+        )
         total = curve.frame.reduce("count", "loss", unit="logged steps")
         first_point = logged_steps(curve.frame)[0]
         if first_point is curve.points[0] or first_point.get("loss") is None:

@@ -49,7 +49,7 @@ def loss_shape(curve: LossCurve, trajectory: Maybe[Trajectory], ending: Ending, 
     """Needs a loss curve."""
     training_curve = curve.curve
     judgeable = len(training_curve.finite) >= limits.min_points
-    shape = wrong_shape(training_curve, _finished(training_curve, trajectory, ending), limits)
+    shape = wrong_shape(training_curve, _is_half_done(training_curve, trajectory, ending), limits)
     if shape is None:
         return LossShape(None, None, (), judgeable)
     began_later = shape.onset > 0 and not shape.of_points
@@ -79,7 +79,7 @@ def wrong_shape(curve: TrainingCurve, finished: bool, limits: Limits) -> Shape |
     )
 
 
-def _finished(curve: TrainingCurve, trajectory: Maybe[Trajectory], ending: Ending) -> bool:
+def _is_half_done(curve: TrainingCurve, trajectory: Maybe[Trajectory], ending: Ending) -> bool:
     """Whether at least half of the plan was completed, so that a flat curve is not a warm-up."""
     if ending.completed is not None:
         return True

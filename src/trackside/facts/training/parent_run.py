@@ -25,7 +25,7 @@ class ParentRun:
     """The points and losses of the parent, or of the previous run part; None if there is none."""
 
     @property
-    def learned(self) -> bool:
+    def has_learned(self) -> bool:
         """Whether its loss fell."""
         losses = [] if self.curve is None else self.curve.finite
         return len(losses) > 1 and losses[-1] < losses[0]

@@ -98,7 +98,7 @@ def sample_gaps(windows: Sequence[SampledWindows]) -> list[SampleGap]:
     return gaps
 
 
-def gpus_sampled(grid: Grid, start: float, end: float) -> set[str]:
+def sampled_gpus(grid: Grid, start: float, end: float) -> set[str]:
     """The GPUs (``node:index``) with a sample in a window that ends in ``(start, end]``."""
     columns = (grid.times > start) & (grid.times <= end)
     rows = np.flatnonzero((~np.isnan(grid.values[:, columns])).any(axis=1))

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from trackside.catalog.natural import natural
+from trackside.catalog.natural import natural_key
 from trackside.evidence import Grid
 from trackside.facts.fact import Facts
 from trackside.facts.gpu.activity import Matrix, gpus_of, nan_median
@@ -144,7 +144,7 @@ def _rows(verdict: Verdict, grids: Sequence[Grid]) -> list[str]:
     run = verdict.run
     sampled = {gpu for grid in grids for gpu in gpus_of(grid, run)} - {""}
     sampled_run_gpus = [gpu for gpu in run.gpus if gpu in sampled]
-    return sampled_run_gpus + sorted(sampled.difference(sampled_run_gpus), key=natural)
+    return sampled_run_gpus + sorted(sampled.difference(sampled_run_gpus), key=natural_key)
 
 
 def _first(layer_values: Sequence[LayerValues], verdict: Verdict, marked: Sequence[int], onset_column: int) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from trackside.stores.batches import batches
 from trackside.stores.embedded.layout import TableSegment
-from trackside.stores.embedded.tables import ORDER, TABLES, parquet, quoted
+from trackside.stores.embedded.tables import ORDER, TABLES, parquet, sql_literal
 from trackside.stores.embedded.writer import Writer
 
 DAY_MS = 86_400_000
@@ -171,7 +171,7 @@ def _parts(
     )
     thinned = table == "minutes" and segments[0].table == "samples"
     for batch in batches(counts, lambda metric_count: metric_count[1], PART_SAMPLES):
-        literals = ", ".join(quoted(metric) for metric, _ in batch)
+        literals = ", ".join(sql_literal(metric) for metric, _ in batch)
         rows = f"SELECT * FROM {source} WHERE {time} AND metric IN ({literals})"
         rows = _MINUTES.format(rows=rows) if thinned else rows
         yield from writer.write_query(table, f"SELECT * FROM ({rows}) ORDER BY {ORDER[table]}", level)

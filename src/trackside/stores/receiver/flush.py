@@ -67,7 +67,7 @@ class LinesNotRead(StoreError):
 
 
 class Flusher:
-    """Uses the store's writer; for one thread at a time. ``forget``: releases the write-ahead log up to a position."""
+    """Uses the store's writer; for one thread at a time. ``forget``: deletes the write-ahead log up to a position."""
 
     def __init__(
         self,

@@ -266,7 +266,7 @@ class Intake:
                 self.counts.torn_bytes,
             )
         self._flush.write()
-        self.log.forget(self._flush.committed)
+        self.log.delete_until(self._flush.committed)
 
     def _replay_entry(self, entry: Entry, mark: LogPosition) -> None:
         """Queue a body of the log again; one that cannot be decoded any more must not keep the others out."""
@@ -357,7 +357,7 @@ class Intake:
 
     def _forget(self, mark: LogPosition) -> None:
         with self._log_lock:
-            self.log.forget(mark)
+            self.log.delete_until(mark)
 
     def close(self) -> None:
         """Accept no more, write what was accepted, and release the store. What cannot be written stays in the log."""
