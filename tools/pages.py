@@ -197,7 +197,7 @@ def index_page() -> str:
 
 
 MAX_NAMES = 3
-"""ForeignMetric names of one metric shown for each source."""
+"""Foreign names of one metric shown for each source."""
 
 
 def metrics_page() -> str:

@@ -332,7 +332,7 @@ class TestResources:
 def test_numbers_that_overflow_are_handled(monkeypatch: pytest.MonkeyPatch) -> None:
     frames = b'[{"frames":[{"name":"f","filename":"a.py","line":3}],"os_thread_id":1e999}]'
     monkeypatch.setattr(py_spy, "_output", lambda command, timeout_s: frames)
-    with pytest.raises(py_spy.NoStack, match="OverflowError"):
+    with pytest.raises(py_spy.StackUnavailable, match="OverflowError"):
         py_spy.stacks("py-spy", 7, timeout_s=1.0)
     assert unavailable._retry_after("409\x1c") == 409.0
 

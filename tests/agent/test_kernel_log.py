@@ -23,7 +23,7 @@ from trackside.agent.kernel.ring import KernelClock, Ring, parse_records
 from trackside.agent.node import LocalNode
 from trackside.agent.owners import Owners
 from trackside.agent.rate_limit import RateLimit
-from trackside.agent.source import Collector, Context, Reading, Unavailable
+from trackside.agent.source import AgentSourceUnavailable, Collector, Context, Reading
 from trackside.agent.sources import kernel_log
 from trackside.agent.sources.kernel_log import KernelLogOptions
 from trackside.stores.embedded.snapshot import Snapshot
@@ -447,7 +447,7 @@ def test_an_ended_journal_makes_the_source_unavailable(machine: Machine) -> None
     machine.ring.unlink()
     program = journalctl(machine.state, 'case "$*" in *"-n 1"*) echo yes;; *) exec >&-; exit 3;; esac')
     agent = machine.agent(journalctl=program)
-    with pytest.raises(Unavailable, match="journalctl exited with status 3"):
+    with pytest.raises(AgentSourceUnavailable, match="journalctl exited with status 3"):
         collect_repeatedly(agent)
     agent.close()
 
@@ -457,12 +457,12 @@ def test_an_ended_journal_makes_the_source_unavailable(machine: Machine) -> None
 )
 def test_without_ring_and_journal_the_remedy_is_given(answer: str, machine: Machine) -> None:
     machine.ring.unlink()
-    with pytest.raises(Unavailable) as raised:
+    with pytest.raises(AgentSourceUnavailable) as raised:
         machine.agent(journalctl=journalctl(machine.state, answer))
     assert "kmsg cannot be read: No such file or directory, and" in raised.value.reason
     assert "CAP_SYSLOG" in raised.value.remedy
     assert "systemd-journal" in raised.value.remedy
-    with pytest.raises(Unavailable, match="cannot be run"):
+    with pytest.raises(AgentSourceUnavailable, match="cannot be run"):
         machine.agent(journalctl="/nowhere/journalctl")
 
 
@@ -548,7 +548,7 @@ def test_a_line_written_to_the_real_ring_is_read() -> None:
     """On this machine, if its ring may be read and written."""
     try:
         agent = open_source(kernel_log.SOURCE, options=KernelLogOptions(look_back_s=0.0))
-    except Unavailable as error:
+    except AgentSourceUnavailable as error:
         pytest.skip(error.reason)
     try:
         agent.collect(Reading())

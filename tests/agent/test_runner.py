@@ -26,7 +26,7 @@ from trackside.agent.daemon import add_own_metrics
 from trackside.agent.node import LocalNode
 from trackside.agent.owners import Owners
 from trackside.agent.runner import SourceThread, Ticks
-from trackside.agent.source import AgentSource, Collector, Context, Reading, Sample, Unavailable
+from trackside.agent.source import AgentSource, AgentSourceUnavailable, Collector, Context, Reading, Sample
 
 pytestmark = pytest.mark.slow  # real processes, and seconds of waiting for them
 
@@ -190,7 +190,7 @@ def test_an_unavailable_source_is_reopened_with_growing_delays(monkeypatch: pyte
     def open_(context: Context) -> FakeSource:
         times.append(time.monotonic())
         if len(times) < 6:
-            raise Unavailable("no driver", "install it")
+            raise AgentSourceUnavailable("no driver", "install it")
         return FakeSource(add_load)
 
     messages: list[str] = []
@@ -209,7 +209,7 @@ def test_a_source_that_becomes_unavailable_is_closed_and_reopened(monkeypatch: p
     def fail_once(reading: Reading) -> None:
         count[0] += 1
         if count[0] == 2:
-            raise Unavailable("GPU is lost")
+            raise AgentSourceUnavailable("GPU is lost")
 
     source = FakeSource(fail_once)
     with run_sources(source_settings("gpu", source.open)):
@@ -327,7 +327,7 @@ def test_the_agent_reports_the_health_of_its_sources() -> None:
     failing: list[int] = []
 
     def open_unavailable(context: Context) -> FakeSource:
-        raise Unavailable("no InfiniBand here")
+        raise AgentSourceUnavailable("no InfiniBand here")
 
     with run_sources(
         source_settings("a", FakeSource(fail_at_first).open),

@@ -20,7 +20,7 @@ from trackside.agent.delivery.loki_push import LokiPush
 from trackside.agent.delivery.receiver import ReceiverOptions
 from trackside.agent.delivery.remote_write import RemoteWrite
 from trackside.agent.delivery.shipping import REFUSED_STATUSES, Protocol
-from trackside.agent.delivery.spool import InUse, Spool
+from trackside.agent.delivery.spool import Spool, SpoolBusy
 from trackside.agent.owners import Owners
 from trackside.agent.runner import OPEN_S, Outlet, SourceThread
 from trackside.agent.slurm.configuration import find_conf
@@ -236,7 +236,7 @@ def _receiver_item(protocol: Protocol, options: ReceiverOptions) -> CheckItem:
 def _spool_item(config: Config) -> CheckItem:
     folder = config.spool_folder
     messages: list[str] = []
-    with suppress(InUse):
+    with suppress(SpoolBusy):
         Spool(folder / "check", config.spool, messages.append).close()
     if messages:
         remedy = "set spool.path or agent.state to a folder that the agent may write"

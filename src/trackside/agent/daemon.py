@@ -18,7 +18,7 @@ from trackside.agent.delivery.receiver import ReceiverOptions
 from trackside.agent.delivery.remote_write import RemoteWrite, compressor
 from trackside.agent.delivery.scrape import MetricsServer
 from trackside.agent.delivery.shipping import Protocol, Sender
-from trackside.agent.delivery.spool import InUse, Spool
+from trackside.agent.delivery.spool import Spool, SpoolBusy
 from trackside.agent.owners import Owners
 from trackside.agent.runner import Outlet, SourceThread
 from trackside.agent.source import Reading, Sample
@@ -60,7 +60,7 @@ class Outlets(Outlet):
         try:
             spool = Spool(config.spool_folder / protocol.name, config.spool, say_with_name)
             self.senders.append(Sender(protocol, options, spool, say_with_name))
-        except InUse as error:
+        except SpoolBusy as error:
             raise ConfigError(str(error)) from None
         except ValueError as error:
             raise ConfigError(f"[send.{protocol.name}] {error}") from None

@@ -15,7 +15,7 @@ from typing import Literal
 from trackside.agent.config import SourceSettings
 from trackside.agent.node import LocalNode
 from trackside.agent.owners import Owners
-from trackside.agent.source import Collector, Context, Reading, Sample, Unavailable
+from trackside.agent.source import AgentSourceUnavailable, Collector, Context, Reading, Sample
 
 OPEN_S = 60.0
 """Minimum time for a source to open: a GPU driver without persistence mode loads slowly."""
@@ -142,7 +142,7 @@ class SourceThread:
         self._start_call(max(OPEN_S, settings.timeout_s))
         try:
             return settings.source.open(context)
-        except Unavailable as error:
+        except AgentSourceUnavailable as error:
             self._fail("unavailable", error.reason, error.remedy)
         except Exception as error:  # noqa: BLE001  an error of a source must not end its thread
             self._fail("fails", f"it cannot be opened: {_one_line(error)}")
@@ -168,7 +168,7 @@ class SourceThread:
         begin = self._start_call(settings.timeout_s)
         try:
             collector.collect(reading)
-        except Unavailable as error:
+        except AgentSourceUnavailable as error:
             self._fail("unavailable", error.reason, error.remedy)
             return False
         except Exception as error:  # noqa: BLE001

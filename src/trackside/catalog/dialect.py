@@ -19,7 +19,7 @@ Guess = Literal["", "ratio", "bytes"]
 """A unit that differs between versions of a source under the same name. ratio: 0..1 or percent. bytes: MiB or bytes."""
 
 Case = tuple[Mapping[str, str], str]
-"""ForeignMetric labels with required values, and the metric that the series then maps to."""
+"""Foreign labels with required values, and the metric that the series then maps to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Translation:
 
 
 Rules = Mapping[str, tuple[int, Label]]
-"""ForeignMetric label -> (priority in the dialect's order, label)."""
+"""Foreign label -> (priority in the dialect's order, label)."""
 
 
 @cache

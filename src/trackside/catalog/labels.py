@@ -1,4 +1,4 @@
-"""ForeignMetric labels: which label they map to, how their values are normalized, and sets that many sources share."""
+"""Foreign labels: which label they map to, how their values are normalized, and sets that many sources share."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ _ROW = np.dtype([("ours", "i4"), ("unit", "i4"), ("scale", "f8"), ("low", "f8"),
 
 
 class ForeignSeries:
-    """ForeignMetric series by number, and ``series``, the translated series that they map to: one list that only grows.
+    """Foreign series by number, and ``series``, the translated series that they map to: one list that only grows.
 
     ``units``: (name, guess) of the foreign names whose unit is decided by the size of their values.
     """

@@ -19,7 +19,7 @@ from trackside.serve.protocols.decoded import BadRequest, PushAnswer, TooLarge
 from trackside.serve.protocols.series_key import KnownSeries
 from trackside.serve.pushes import PUSHES, Push
 from trackside.stores.receiver.arrivals import LABELS, SERIES, IntakeResult
-from trackside.stores.receiver.intake import RETRY_S, STOPPING, Intake, NotStored, RetryLater
+from trackside.stores.receiver.intake import RETRY_S, STOPPING, DataNotStored, Intake, IntakeUnavailable
 from trackside.stores.receiver.options import ReceiverLimits
 from trackside.stores.receiver.pending import Decoded
 from trackside.stores.receiver.write_ahead import Entry, Header
@@ -80,7 +80,7 @@ class Receiver:
         try:
             self._write.admit(request.headers.get("authorization", ""))
             answer, headers = await self._accept(push, content_type, request), {}
-        except (RequestRefused, BadRequest, RetryLater, NotStored) as error:
+        except (RequestRefused, BadRequest, IntakeUnavailable, DataNotStored) as error:
             answer = push.refusal(error.status, str(error), content_type)
             retry = error.retry_after_s
             headers = {} if retry is None else {"Retry-After": str(max(1, round(retry)))}
@@ -101,7 +101,7 @@ class Receiver:
 
     async def _accept(self, push: Push, content_type: str, request: Request) -> PushAnswer:
         if self.stopping:
-            raise RetryLater(STOPPING, RETRY_S)
+            raise IntakeUnavailable(STOPPING, RETRY_S)
         self.intake.check_capacity()
         with self.bodies.reserve() as body_reader:
             encoding = request.headers.get("content-encoding", "")
@@ -143,7 +143,7 @@ class Receiver:
             return PlainTextResponse(f"cannot write accepted data: {self.intake.last_error}\n", 503)
         try:
             self.intake.check_capacity()
-        except (RetryLater, NotStored) as error:
+        except (IntakeUnavailable, DataNotStored) as error:
             return PlainTextResponse(f"{error}\n", 503)
         return PlainTextResponse("ready\n")
 

@@ -53,7 +53,7 @@ from trackside.stores.receiver import arrivals
 from trackside.stores.receiver import flush as flushing
 from trackside.stores.receiver import lines as line_files
 from trackside.stores.receiver.arrivals import Arrivals, IntakeResult
-from trackside.stores.receiver.intake import Intake, NotStored, RetryLater
+from trackside.stores.receiver.intake import DataNotStored, Intake, IntakeUnavailable
 from trackside.stores.receiver.options import ReceiverLimits, RetentionOptions
 from trackside.stores.receiver.pending import Decoded
 from trackside.stores.receiver.write_ahead import Entry, Header, WriteAhead
@@ -743,7 +743,7 @@ def test_many_senders_share_a_sync(store: Path, monkeypatch: pytest.MonkeyPatch)
 def test_samples_are_refused_when_the_disk_is_nearly_full(store: Path) -> None:
     with (
         closing(opened(store, retention=RetentionOptions(flush_s=3600.0, free_bytes=1 << 60))) as intake,
-        pytest.raises(NotStored, match=r"bytes free, .* must stay free \(serve.keeping.free_bytes\)"),
+        pytest.raises(DataNotStored, match=r"bytes free, .* must stay free \(serve.keeping.free_bytes\)"),
     ):
         sent(intake, tick(0))
 
@@ -755,7 +755,7 @@ def test_lines_are_refused_at_the_size_limit_of_log_files(store: Path, monkeypat
     push_lines(intake, JOB, [(number, f"step {number} loss 2.0") for number in range(30)]).result(10)
     flushed(intake)
     assert intake.files.bytes == sum(path.stat().st_size for path in intake.files.folder.rglob("*.log")) > 1000
-    with pytest.raises(NotStored, match=r"serve\.keeping\.log_bytes"):
+    with pytest.raises(DataNotStored, match=r"serve\.keeping\.log_bytes"):
         push_lines(intake, JOB, [(40, "step 40 loss 2.0")])
     assert sent(intake, tick(0)).result(10) == IntakeResult(4), "samples do not count against that limit"
     monkeypatch.setattr(flushing, "CROWDED_QUIET_S", -1.0)
@@ -776,7 +776,7 @@ def test_nothing_of_a_request_is_stored_if_the_log_cannot_be_written(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "write", full)
-    with pytest.raises(NotStored, match="No space left on device; nothing of this request was kept"):
+    with pytest.raises(DataNotStored, match="No space left on device; nothing of this request was kept"):
         sent(intake, tick(1)).result(10)
     monkeypatch.undo()
     sent(intake, tick(2)).result(10)
@@ -811,7 +811,7 @@ def test_samples_over_the_queue_limit_are_refused(store: Path) -> None:
     intake = opened(store, ReceiverLimits(pending_samples=8))
     sent(intake, tick(0)).result(10)
     sent(intake, tick(1)).result(10)
-    with pytest.raises(RetryLater, match="8 samples wait to be written") as caught:
+    with pytest.raises(IntakeUnavailable, match="8 samples wait to be written") as caught:
         sent(intake, tick(2))
     assert caught.value.retry_after_s > 0
     flushed(intake)
@@ -863,7 +863,7 @@ def test_duplicates_are_recognized_after_a_compaction(intake: Intake, store: Pat
 def test_a_header_too_large_for_the_log_does_not_stop_the_receiver(intake: Intake, store: Path) -> None:
     body = b""
     block = remote_write.decode(body, 1)
-    with pytest.raises(NotStored, match="header takes"):
+    with pytest.raises(DataNotStored, match="header takes"):
         intake.accept(Header("remote_write", "x" * 70_000), body, block).result(10)
     assert sent(intake, tick(0)).result(10).accepted == 4
     intake.close()
@@ -905,9 +905,9 @@ def test_a_thread_that_ended_is_reported(
     for thread in intake._threads[which == "flush" :][:1]:
         thread.join(10)
     assert f"trackside-{which} ended" in intake.last_error
-    with pytest.raises(NotStored, match="start the receiver again"):
+    with pytest.raises(DataNotStored, match="start the receiver again"):
         sent(intake, tick(2))
-    with pytest.raises(NotStored, match="start the receiver again"):
+    with pytest.raises(DataNotStored, match="start the receiver again"):
         intake.flush()
     intake.close()
     again = opened(store)

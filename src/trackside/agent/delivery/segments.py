@@ -41,7 +41,7 @@ _OPEN_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 _NAME = re.compile(r"(\d{8})\.spool")
 
 
-class InUse(TracksideError):
+class SpoolBusy(TracksideError):
     """Another process uses this spool folder."""
 
 
@@ -80,7 +80,7 @@ class Segments:
     """The files of one folder, used by one thread at a time. ``lost``: items dropped or unreadable, by reason."""
 
     def __init__(self, folder: Path, file_bytes: int, max_bytes: int, sync_each: bool) -> None:
-        """Raises InUse, OSError."""
+        """Raises SpoolBusy, OSError."""
         self._folder, self._file_bytes, self._max_bytes, self._sync_each = folder, file_bytes, max_bytes, sync_each
         self.segments: deque[Segment] = deque()
         self.lost: Counter[str] = Counter()
@@ -101,7 +101,7 @@ class Segments:
             self.close()
             if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
                 in_use = f"the spool {self._folder} is used by another agent"
-                raise InUse(f"{in_use}: stop that one, or set another spool.path") from None
+                raise SpoolBusy(f"{in_use}: stop that one, or set another spool.path") from None
             raise
 
     def _recover(self) -> None:

@@ -102,7 +102,7 @@ class Watch:
     kinds: dict[Key, tuple[Kind, float]] = field(default_factory=dict)
     """What each rank does, and since when."""
     reported_s: float | None = None
-    """When the hang was reported_s; None once the job went on."""
+    """When the hang was reported; None once the job went on."""
     resumed_s: float | None = None
     """Set for one reading: seconds of silence before the job went on."""
     _probes: int = 0
@@ -197,6 +197,6 @@ class Watch:
         return previous.keys() == current.keys()
 
     def report(self, now: float) -> None:
-        """Note that the hang was reported_s."""
+        """Note that the hang was reported."""
         self.reported_s = now
         self._clear_probes()

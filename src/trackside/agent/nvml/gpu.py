@@ -10,7 +10,7 @@ from typing import Any
 from trackside.agent.nvml.fields import FIELDS, MAX_LINKS, FieldRequest, NvmlField, fields_by_link
 from trackside.agent.nvml.library import LOST_CODES, NOT_SUPPORTED_CODES, UNUSABLE_CODES, GpuDevice, Library
 from trackside.agent.nvml.probes import FAULTY_LINKS, NvmlProbe, Value, probes_of
-from trackside.agent.source import Labels, Unavailable
+from trackside.agent.source import AgentSourceUnavailable, Labels
 from trackside.catalog.metrics import METRICS
 
 RETRY_UNSUPPORTED_S = 300.0
@@ -18,7 +18,7 @@ RETRY_UNSUPPORTED_S = 300.0
 _LINK_COUNT = 91
 
 
-class LostGpuError(Exception):
+class GpuLost(Exception):
     """The GPU cannot be reached, or needs a reset: NVML's message."""
 
 
@@ -37,11 +37,11 @@ class NvmlGpu:
     """One GPU: its probes and fields, and which of them it supports. Values are in the units of their metrics."""
 
     def __init__(self, library: Library, device: GpuDevice) -> None:
-        """Prepare the probes that the GPU may support. Raises LostGpuError if it could not be identified."""
+        """Prepare the probes that the GPU may support. Raises GpuLost if it could not be identified."""
         self._api, self.device = library.api, device
         self._error: Any = library.error
         if device.handle is None:
-            raise LostGpuError("it could not be identified when the agent started")
+            raise GpuLost("it could not be identified when the agent started")
         self._probes = [_ProbeState(probe) for probe in probes_of(self._api, device.handle)]
         self._links = _ProbeState(FAULTY_LINKS)
         self._unsupported: dict[NvmlField, int] = {}
@@ -53,8 +53,8 @@ class NvmlGpu:
         """Errors of the last reading that do not mean that the GPU is lost; one line each."""
 
     def read(self, skipped_metrics: Collection[str] = ()) -> Iterator[Value]:
-        """Read all values, except probes whose metrics are all in ``skipped_metrics``. Raises LostGpuError, and
-        Unavailable if NVML itself is gone."""
+        """Read all values, except probes whose metrics are all in ``skipped_metrics``. Raises GpuLost, and
+        AgentSourceUnavailable if NVML itself is gone."""
         now = time.monotonic()
         self.failures.clear()
         for state in self._probes:
@@ -128,11 +128,11 @@ class NvmlGpu:
         self._fields_due = now + RETRY_UNSUPPORTED_S
 
     def check(self, code: int, function: str) -> None:
-        """Handle NVML's return code: raises LostGpuError or Unavailable, or notes a failure."""
+        """Handle NVML's return code: raises GpuLost or AgentSourceUnavailable, or notes a failure."""
         if code in LOST_CODES:
-            raise LostGpuError(str(self._error(code)))
+            raise GpuLost(str(self._error(code)))
         if code in UNUSABLE_CODES:
-            raise Unavailable(f"NVML is no longer available: {self._error(code)}")
+            raise AgentSourceUnavailable(f"NVML is no longer available: {self._error(code)}")
         if code and code not in NOT_SUPPORTED_CODES:
             self.failures.append(f"{function}: {self._error(code)}")
 

@@ -6,7 +6,7 @@ import importlib
 from dataclasses import dataclass
 from typing import Any
 
-from trackside.agent.source import Unavailable
+from trackside.agent.source import AgentSourceUnavailable
 from trackside.catalog.labels import pci_address
 
 NOT_SUPPORTED_CODES = frozenset({2, 3, 4, 13, 22, 25})
@@ -45,25 +45,25 @@ class Library:
     """NVML, initialized. Each source initializes NVML and shuts it down for itself: the library counts references."""
 
     def __init__(self) -> None:
-        """Raises Unavailable if there is no library, no driver, or no GPU."""
+        """Raises AgentSourceUnavailable if there is no library, no driver, or no GPU."""
         try:
             self.api: Any = importlib.import_module("pynvml")
         except ImportError:
-            raise Unavailable("nvidia-ml-py is not installed", "pip install 'trackside[agent]'") from None
+            raise AgentSourceUnavailable("nvidia-ml-py is not installed", "pip install 'trackside[agent]'") from None
         self.error: Any = self.api.NVMLError
         try:
             self.api.nvmlInit()
         except self.error as error:
-            raise Unavailable(f"NVML cannot be used: {error}", _REMEDIES.get(error.value, "")) from None
+            raise AgentSourceUnavailable(f"NVML cannot be used: {error}", _REMEDIES.get(error.value, "")) from None
         try:
             self.driver = str(self.api.nvmlSystemGetDriverVersion())
             self.devices = self._devices()
         except self.error as error:
             self.close()
-            raise Unavailable(f"NVML cannot be used: {error}", _REMEDIES.get(error.value, "")) from None
+            raise AgentSourceUnavailable(f"NVML cannot be used: {error}", _REMEDIES.get(error.value, "")) from None
         if not self.devices:
             self.close()
-            raise Unavailable("NVML finds no GPU", "check the kernel log for messages of the driver (dmesg)")
+            raise AgentSourceUnavailable("NVML finds no GPU", "check the kernel log for messages of the driver (dmesg)")
 
     def _devices(self) -> tuple[GpuDevice, ...]:
         return tuple(self._device(index) for index in range(min(self.api.nvmlDeviceGetCount(), MAX_GPUS)))

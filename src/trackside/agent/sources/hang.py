@@ -27,7 +27,7 @@ from trackside.agent.hang.ranks import Rank, ranks_by_job
 from trackside.agent.hang.report import HangReporter, ReportLimits
 from trackside.agent.hang.watch import Key, Kind, Suspicion, Thresholds, Watch, activity_kind
 from trackside.agent.pseudo_files import uptime_s
-from trackside.agent.source import AgentSource, Collector, Context, Reading, Unavailable
+from trackside.agent.source import AgentSource, AgentSourceUnavailable, Collector, Context, Reading
 
 MIN_SM_ACTIVITY = 0.2
 """SM activity above what polling alone causes: one or two SMs per channel, up to 32 channels, of 100 or more SMs."""
@@ -146,7 +146,7 @@ class Hangs(Collector):
 
 def _open(context: Context) -> Hangs:
     if not os.path.isdir(context.node.proc / "self"):
-        raise Unavailable(f"{context.node.proc} is not a proc file system", "mount the host's /proc there")
+        raise AgentSourceUnavailable(f"{context.node.proc} is not a proc file system", "mount the host's /proc there")
     return Hangs(context)
 
 

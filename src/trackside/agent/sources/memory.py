@@ -6,7 +6,7 @@ from pathlib import Path
 
 from trackside.agent.kernel.neighbors import shares_machine
 from trackside.agent.pseudo_files import PseudoFile, key_values, names_in, read_required
-from trackside.agent.source import AgentSource, Collector, Context, Reading, Unavailable
+from trackside.agent.source import AgentSource, AgentSourceUnavailable, Collector, Context, Reading
 
 MEMINFO = {
     b"MemTotal": "host_memory_total_bytes",
@@ -37,7 +37,7 @@ class _Memory(Collector):
     def collect(self, reading: Reading) -> None:
         values = key_values(read_required(self._meminfo), MEMINFO)
         if b"MemTotal" not in values:
-            raise Unavailable(f"{self._meminfo.path} has no MemTotal")
+            raise AgentSourceUnavailable(f"{self._meminfo.path} has no MemTotal")
         for key, value in values.items():
             reading.sample(MEMINFO[key], value)
         counts = key_values(self._vmstat.read_or_warn(reading), VMSTAT)

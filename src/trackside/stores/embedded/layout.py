@@ -71,9 +71,9 @@ class ReceivedState(msgspec.Struct, frozen=True):
     mark: LogPosition = LogPosition()
     """The write-ahead log is in segments up to this position."""
     factors: dict[str, float] = {}
-    """ForeignMetric name -> unit factor derived from the size of its values."""
+    """Foreign name -> unit factor derived from the size of its values."""
     since: dict[str, float] = {}
-    """ForeignMetric name without a factor -> when its first value was written, POSIX seconds."""
+    """Foreign name without a factor -> when its first value was written, POSIX seconds."""
 
 
 class StoreManifest(msgspec.Struct, frozen=True):

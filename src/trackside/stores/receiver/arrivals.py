@@ -84,7 +84,7 @@ class ArrivalBatch:
 
 
 class Arrivals:
-    """ForeignMetric series by their keys, and the samples since the last flush. For one thread at a time."""
+    """Foreign series by their keys, and the samples since the last flush. For one thread at a time."""
 
     def __init__(self, labels_of: LabelsOf, limits: ReceiverLimits) -> None:
         self._labels_of, self._limits = labels_of, limits

@@ -39,7 +39,7 @@ LOG_INTERVAL_S = 30.0
 """Shortest interval between two log messages about the same failure."""
 
 
-class RetryLater(TracksideError):
+class IntakeUnavailable(TracksideError):
     """The queue is full, or the receiver is stopping: HTTP 429."""
 
     status = 429
@@ -49,7 +49,7 @@ class RetryLater(TracksideError):
         self.retry_after_s = retry_after_s
 
 
-class NotStored(TracksideError):
+class DataNotStored(TracksideError):
     """Data cannot be put on disk, and nothing of this request was kept: HTTP 503."""
 
     status = 503
@@ -136,28 +136,28 @@ class Intake:
                 queue, self._unlogged = self._unlogged, []
                 requests, self._flush_requests = self._flush_requests, []
             for body in queue:
-                _fail(body.result, NotStored(self._thread_error))
+                _fail(body.result, DataNotStored(self._thread_error))
             for future, _ in requests:
-                _fail(future, NotStored(self._thread_error))
+                _fail(future, DataNotStored(self._thread_error))
 
     def check_capacity(self) -> None:
-        """Raise RetryLater (429) if the queue is full, and NotStored (503) if the data would never be written or would
-        fill the disk. All senders retry after a 503."""
+        """Raise IntakeUnavailable (429) if the queue is full, and DataNotStored (503) if the data would never be
+        written or would fill the disk. All senders retry after a 503."""
         if self._thread_error:
-            raise NotStored(self._thread_error)
+            raise DataNotStored(self._thread_error)
         free = self._free()
         if free < self.retention.free_bytes:
-            raise NotStored(
+            raise DataNotStored(
                 f"the store's disk has {free:,} bytes free, and {self.retention.free_bytes:,} must stay free"
                 " (serve.keeping.free_bytes)"
             )
         samples, line_bytes = self.pending
         if samples >= self.limits.pending_samples:
-            raise RetryLater(f"{samples:,} samples wait to be written{self._last_failure()}", RETRY_S)
+            raise IntakeUnavailable(f"{samples:,} samples wait to be written{self._last_failure()}", RETRY_S)
         if line_bytes >= self.limits.pending_line_bytes:
-            raise RetryLater(f"{line_bytes:,} bytes of lines wait to be written{self._last_failure()}", RETRY_S)
+            raise IntakeUnavailable(f"{line_bytes:,} bytes of lines wait to be written{self._last_failure()}", RETRY_S)
         if self._queued_bytes >= self.limits.bodies_bytes:
-            raise RetryLater(f"{self._queued_bytes:,} bytes wait to be synced", 1.0)
+            raise IntakeUnavailable(f"{self._queued_bytes:,} bytes wait to be synced", 1.0)
 
     def _free(self) -> int:
         """Free bytes on the store's disk, at most a second old."""
@@ -166,14 +166,16 @@ class Intake:
             try:
                 self._free_space = now, shutil.disk_usage(self.log.folder).free
             except OSError as error:
-                raise NotStored(f"the store's disk cannot be checked for free space: {error_text(error)}") from error
+                raise DataNotStored(
+                    f"the store's disk cannot be checked for free space: {error_text(error)}"
+                ) from error
         return self._free_space[1]
 
     def _check_line_capacity(self) -> None:
-        """Raise NotStored if the files of lines take all of their disk space."""
+        """Raise DataNotStored if the files of lines take all of their disk space."""
         used_bytes, max_bytes = self.files.bytes, self.retention.log_bytes
         if used_bytes >= max_bytes:
-            raise NotStored(
+            raise DataNotStored(
                 f"received lines take {used_bytes:,} bytes of at most {max_bytes:,} (serve.keeping.log_bytes), and"
                 " files that are still being written cannot be deleted"
             )
@@ -182,9 +184,9 @@ class Intake:
         return f", and the last attempt failed: {self.last_error}" if self.last_error else ""
 
     def accept(self, header: Header, body: bytes, decoded: Decoded) -> Future[IntakeResult]:
-        """Accept a body. The future is done once the body is on disk; NotStored if it could not be written.
+        """Accept a body. The future is done once the body is on disk; DataNotStored if it could not be written.
 
-        Raises RetryLater and NotStored.
+        Raises IntakeUnavailable and DataNotStored.
         """
         self.check_capacity()
         if isinstance(decoded, Sequence):
@@ -192,9 +194,9 @@ class Intake:
         queued = _QueuedBody((header, body), decoded, Future())
         with self._wake:
             if self._closing:
-                raise RetryLater(STOPPING, RETRY_S)
+                raise IntakeUnavailable(STOPPING, RETRY_S)
             if self._thread_error:
-                raise NotStored(self._thread_error)
+                raise DataNotStored(self._thread_error)
             self._unlogged.append(queued)
             self._queued_bytes += len(body)
             self._wake.notify()
@@ -221,7 +223,7 @@ class Intake:
                 self._last_logged = time.monotonic()
                 expected = isinstance(error, OSError)
                 LOG.error("the write-ahead log cannot be written: %s", error_text(error), exc_info=not expected)
-            error_to_report = NotStored(
+            error_to_report = DataNotStored(
                 f"{self.log.folder} cannot be written: {error_text(error)}; nothing of this request was kept"
             )
             self.counts.failures += 1
@@ -296,21 +298,21 @@ class Intake:
 
     @property
     def unsettled(self) -> Mapping[str, int]:
-        """ForeignMetric names whose unit is not known, and how many values of each wait for it."""
+        """Foreign names whose unit is not known, and how many values of each wait for it."""
         return self._flush.samples.unsettled
 
     def flush(self, read: bool = True) -> Future[Sequence[str]]:
         """Write everything accepted so far to segments; ``read``: also read the files of lines.
 
         The result is the paths of the files that there was no time to read; LinesNotRead if only these failed.
-        Raises RetryLater and NotStored.
+        Raises IntakeUnavailable and DataNotStored.
         """
         request: Future[Sequence[str]] = Future()
         with self._flush_wake:
             if self._thread_error:
-                raise NotStored(self._thread_error)
+                raise DataNotStored(self._thread_error)
             if self._closing:
-                raise RetryLater(STOPPING, RETRY_S)
+                raise IntakeUnavailable(STOPPING, RETRY_S)
             self._flush_requests.append((request, read))
             self._flush_wake.notify()
         return request
@@ -380,7 +382,7 @@ def _finish_all(futures: Sequence[Future[T]]) -> Iterator[None]:
     finally:
         for future in futures:
             if not future.done():
-                _fail(future, NotStored("the receiver could not process it: send it again"))
+                _fail(future, DataNotStored("the receiver could not process it: send it again"))
 
 
 def _fail(future: Future[T], error: Exception) -> None:
