@@ -82,14 +82,14 @@ def decode_entry(entry: Entry) -> Decoded:
     return remote_write.decode(body, 1)
 
 
-def opened(store: Path, limits: ReceiverLimits | None = None, keeping: RetentionOptions | None = None) -> Intake:
+def opened(store: Path, limits: ReceiverLimits | None = None, retention: RetentionOptions | None = None) -> Intake:
     """An intake of this store that flushes only on request."""
     return Intake(
         store,
         decode_entry,
         labels_of,
         limits or ReceiverLimits(),
-        keeping or RetentionOptions(flush_s=3600.0),
+        retention or RetentionOptions(flush_s=3600.0),
         StoreLineFileReader,
     )
 
