@@ -40,7 +40,7 @@ from lab.sanitize import Sanitizer
 from lab import nvml
 from trackside.agent.nvml.gpu import NvmlGpu
 from trackside.agent.nvml.library import Library
-from trackside.agent.source import AgentSource, Collector, Sample, Unavailable
+from trackside.agent.source import AgentSource, AgentSourceUnavailable, Collector, Sample
 from trackside.catalog.metrics import METRICS
 
 TRAIN = ROOT / "lab/gpu/train.py"
@@ -146,7 +146,7 @@ def open_sources(report: CheckReport, names: tuple[str, ...]) -> dict[str, Colle
         try:
             collectors[name] = open_source(source, messages)
             report.ok(f"{name}: {source.title}")
-        except Unavailable as error:
+        except AgentSourceUnavailable as error:
             report.skip(f"{name}: {error.reason}" + (f" ({error.remedy})" if error.remedy else ""))
         except Exception as error:  # noqa: BLE001  a tracer that breaks must not hide the rest
             report.wrong(f"{name} does not open: {type(error).__name__}: {error}")

@@ -11,13 +11,22 @@ from pathlib import Path
 
 from trackside.agent.node import LocalNode
 from trackside.agent.owners import Owners
-from trackside.agent.source import AgentSource, Collector, Context, Labels, LogLine, Reading, Sample, Unavailable
+from trackside.agent.source import (
+    AgentSource,
+    AgentSourceUnavailable,
+    Collector,
+    Context,
+    Labels,
+    LogLine,
+    Reading,
+    Sample,
+)
 
 _ESCAPED = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 def open_source(source: AgentSource, messages: list[str]) -> Collector:
-    """Open a source as the agent does; tracing sources also trace processes without a job. Raises Unavailable."""
+    """Open a source as the agent does; tracing sources also trace processes without a job. Raises AgentSourceUnavailable."""
     options = source.options() if source.options is not None else None
     if options is not None and any(option.name == "everything" for option in fields(options)):
         options = replace(options, everything=True)
@@ -56,7 +65,7 @@ class GpuRecorder:
         reading, cpu, wall = Reading(), time.thread_time(), time.monotonic()
         try:
             collector.collect(reading)
-        except Unavailable as error:
+        except AgentSourceUnavailable as error:
             reading.warnings.append(f"{name}: {error.reason}")
         except Exception as error:  # noqa: BLE001  it is reported as a warning
             reading.warnings.append(f"{name}: {type(error).__name__}: {error}")

@@ -21,7 +21,7 @@ from trackside.read.walk import walk
 from trackside.runs.jobs import plain_id
 from trackside.runs.logs import JOB_NAMING_EVENTS, ids_inside, leaf_of
 from trackside.stores.embedded.layout import Directory, StoreError
-from trackside.stores.embedded.retention import tidy
+from trackside.stores.embedded.retention import merge_row_segments
 from trackside.stores.embedded.rows import LoggedStep, RecordKeys, StoredInput
 from trackside.stores.embedded.writer import Writer
 
@@ -57,8 +57,8 @@ def ingest(
             raise StoreError(f"{os.fspath(path)} is a store; give files or folders to read into a store")
     with Writer.open(store) as writer:
         summary = ingest_into(writer, paths, on_progress)
-        tidy(writer)
-        writer.directory.sweep()
+        merge_row_segments(writer)
+        writer.directory.delete_unreferenced_files()
     return summary
 
 

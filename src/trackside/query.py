@@ -72,27 +72,27 @@ class Query:
     def where(self, **filters: Scalar) -> Query:
         """Keep rows whose fields, or series whose labels, equal these values."""
         added = tuple(pair for pair in filters.items() if pair not in self.filters)
-        return _checked(replace(self, filters=self.filters + added))
+        return _check(replace(self, filters=self.filters + added))
 
     def over(self, span: Span, how: Rollup) -> Query:
         """For metrics: a part of the run, in windows that the store chooses, each reduced to one value."""
-        return _checked(replace(self, span=span, rollup_how=how))
+        return _check(replace(self, span=span, rollup_how=how))
 
     def during(self, start: float, end: float) -> Query:
         """For metrics: the windows that end in ``(start, end]``, POSIX seconds."""
-        return _checked(replace(self, window=(_number(start), _number(end))))
+        return _check(replace(self, window=(_number(start), _number(end))))
 
     def rollup(self, step: float, how: Rollup) -> Query:
         """For metrics: windows of ``step`` seconds, each reduced to one value."""
-        return _checked(replace(self, step=_number(step), rollup_how=how))
+        return _check(replace(self, step=_number(step), rollup_how=how))
 
     def by(self, *labels: str, how: Aggregate) -> Query:
         """For metrics: aggregate over all labels but these."""
-        return _checked(replace(self, group=labels, group_how=how))
+        return _check(replace(self, group=labels, group_how=how))
 
     def reduce(self, reducer: Reducer, field: str | None = None) -> Query:
         """Reduce the rows to one value."""
-        return _checked(replace(self, reducer=reducer, reduced=field))
+        return _check(replace(self, reducer=reducer, reduced=field))
 
     @property
     def rows(self) -> Query:
@@ -133,7 +133,7 @@ class Query:
         head = re.match(r"(events|record|metric)\(([\w:]+)\)", text)
         if head is None:
             raise QueryError(f"not a query: {text!r}; expected events(KIND), record(KIND) or metric(NAME)")
-        query = _checked(cls(head[1], head[2]))  # type: ignore[arg-type]
+        query = _check(cls(head[1], head[2]))  # type: ignore[arg-type]
         rest = text[head.end() :]
         while rest:
             call = _CALL.match(rest)
@@ -173,7 +173,7 @@ def _apply(query: Query, name: str, arguments: str) -> Query:
     raise QueryError(f"unknown query step .{name}({arguments})")
 
 
-def _checked(query: Query) -> Query:
+def _check(query: Query) -> Query:
     kinds = {"events": EVENTS, "record": RECORDS, "metric": METRICS}[query.subject]
     if query.kind not in kinds:
         raise QueryError(f"unknown {query.subject} {query.kind!r}; known: {', '.join(sorted(kinds))}")
@@ -234,14 +234,14 @@ def _number(value: object) -> float:
 
 def events(kind: str) -> Query:
     """A query for events of a kind in :data:`trackside.catalog.events.EVENTS`."""
-    return _checked(Query("events", kind))
+    return _check(Query("events", kind))
 
 
 def record(kind: str) -> Query:
     """A query for records of a kind in :data:`trackside.catalog.records.RECORDS`."""
-    return _checked(Query("record", kind))
+    return _check(Query("record", kind))
 
 
 def metric(name: str) -> Query:
     """A query for a metric in :data:`trackside.catalog.metrics.METRICS`."""
-    return _checked(Query("metric", name))
+    return _check(Query("metric", name))

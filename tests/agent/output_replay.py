@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tools.cases import Case
 
-from tests.serve.receiving import LineReader, decode_entry, labels_of
+from tests.serve.receiving import StoreLineFileReader, decode_entry, labels_of
 from trackside.agent.output import followed_file
 from trackside.agent.output.holders import OpenOutput
 from trackside.agent.output.options import JobOutputOptions, Text
@@ -58,7 +58,9 @@ def replay(case: Case, text: Text, folder: Path) -> tuple[str, str, Counter[str]
         shutil.copytree(inputs, replayed)
         counts: Counter[str] = Counter()
         store = folder / "store"
-        intake = Intake(store, decode_entry, labels_of, ReceiverLimits(), RetentionOptions(flush_s=3600.0), LineReader)
+        intake = Intake(
+            store, decode_entry, labels_of, ReceiverLimits(), RetentionOptions(flush_s=3600.0), StoreLineFileReader
+        )
         try:
             for path in logs:
                 (replayed / path).unlink()

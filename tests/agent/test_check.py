@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from tests.agent.receivers import fake_receiver
-from tests.serve.receiving import Running
+from tests.serve.receiving import RunningReceiver
 from tests.services import free_port
 from trackside.agent.__main__ import main
-from trackside.agent.delivery.scrape import Scrape
+from trackside.agent.delivery.scrape import MetricsServer
 from trackside.agent.delivery.spool import Spool, SpoolOptions
 from trackside.agent.slurm import configuration
 from trackside.agent.source import Reading
@@ -81,7 +81,9 @@ def test_missing_hardware_fails_the_check_only_if_its_source_is_switched_on(tmp_
 def test_the_token_is_checked_against_the_receiver(tmp_path: Path) -> None:
     (tmp_path / "tokens").write_text("0123456789abcdef0123456789abcdef\n")
     (tmp_path / "tokens").chmod(0o600)
-    receiver = Running(ServeOptions(store=str(tmp_path / "store"), write_token_files=(str(tmp_path / "tokens"),)))
+    receiver = RunningReceiver(
+        ServeOptions(store=str(tmp_path / "store"), write_token_files=(str(tmp_path / "tokens"),))
+    )
     config = "[send.remote_write]\nurl = '{url}'\nbearer = '{token}'\n[send.loki]\nurl = '{url}'\nbearer = '{token}'\n"
     try:
         (tmp_path / "agent.toml").write_text(config.format(url=receiver.url, token="0123456789abcdef0123456789abcdef"))
@@ -121,7 +123,7 @@ def test_an_unwritable_spool_fails_the_check(tmp_path: Path) -> None:
 
 def test_a_running_agent_is_not_disturbed(tmp_path: Path) -> None:
     spool = Spool(tmp_path / "spool" / "remote_write", SpoolOptions(), print)
-    server = Scrape(("127.0.0.1", 0), str, str)
+    server = MetricsServer(("127.0.0.1", 0), str, str)
     server.start()
     try:
         with fake_receiver() as receiver:

@@ -15,7 +15,7 @@ from trackside.agent.slurm import command as command_module
 from trackside.agent.slurm.command import CommandFailed, Commands, blocks
 from trackside.agent.slurm.jobs import JobChanges, JobEvent
 from trackside.agent.slurm.statistics import statistics
-from trackside.agent.source import Collector, Reading, Unavailable
+from trackside.agent.source import AgentSourceUnavailable, Collector, Reading
 from trackside.agent.sources.controller import SOURCE, ControllerOptions
 
 FOLDER = Path(__file__).parent / "slurm"
@@ -428,10 +428,10 @@ def test_the_log_of_slurmctld_is_followed_across_rotation_and_truncation(slurm: 
 
 
 def test_without_slurm_the_source_is_unavailable(slurm: Slurm, tmp_path: Path) -> None:
-    with pytest.raises(Unavailable, match="scontrol is not installed"):
+    with pytest.raises(AgentSourceUnavailable, match="scontrol is not installed"):
         open_source(SOURCE, options=ControllerOptions(bin=str(tmp_path / "nowhere")))
     slurm.program("scontrol", "echo 'Unable to contact slurm controller' >&2; exit 1")
-    with pytest.raises(Unavailable, match="Unable to contact"):
+    with pytest.raises(AgentSourceUnavailable, match="Unable to contact"):
         slurm.open_source()
     for options in ({"statistics_s": 0.0}, {"command_timeout_s": 0.0}):
         with pytest.raises(ValueError, match="it must be"):

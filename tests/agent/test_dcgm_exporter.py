@@ -15,7 +15,7 @@ from tests.agent.readings import assert_conforms, assert_golden, exposition, ope
 from trackside.agent.delivery.exposition import LatestSamples
 from trackside.agent.delivery.identity import Identity
 from trackside.agent.owners import Owner, Owners
-from trackside.agent.source import Collector, Reading, Unavailable
+from trackside.agent.source import AgentSourceUnavailable, Collector, Reading
 from trackside.agent.sources import dcgm_exporter, gpm, gpu
 
 PAGE = (HERE / "exporter.prom").read_text("utf-8")
@@ -125,10 +125,10 @@ def test_nvml_yields_to_the_exporter_and_takes_over_when_it_dies(
             reading = Reading()
             try:
                 sources[name].collect(reading)
-            except Unavailable:
+            except AgentSourceUnavailable:
                 board.forget(name)
                 continue
-            board.take(name, reading)
+            board.replace(name, reading)
             for sample in reading.samples:
                 labels = dict(sample.labels)
                 qualifier = (
@@ -188,17 +188,17 @@ def test_an_unusable_response_is_reported_with_its_reason(
     monkeypatch.setattr(dcgm_exporter, "SCRAPE_TIMEOUT_S", 0.3 if answer is drip else 10.0)
     monkeypatch.setattr(dcgm_exporter, "MAX_BYTES", 20_000)
     exporter.answer = answer
-    with pytest.raises(Unavailable, match=reason) as raised:
+    with pytest.raises(AgentSourceUnavailable, match=reason) as raised:
         open_exporter_source(exporter.url)
     assert "[collect.dcgm_exporter]" in raised.value.remedy
 
 
 def test_unreachable_exporters_and_invalid_urls_are_refused(exporter: Exporter) -> None:
     exporter.end()
-    with pytest.raises(Unavailable, match="no dcgm-exporter answers at http://127"):
+    with pytest.raises(AgentSourceUnavailable, match="no dcgm-exporter answers at http://127"):
         open_exporter_source(exporter.url)
     for url in ("ftp://host/metrics", "http://host:port/", "", "127.0.0.1:9400"):
-        with pytest.raises(Unavailable, match="is invalid"):
+        with pytest.raises(AgentSourceUnavailable, match="is invalid"):
             open_exporter_source(url)
 
 

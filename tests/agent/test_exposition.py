@@ -21,7 +21,7 @@ from tests.services import HOST, Server, Victoria, prometheus_server, wait_until
 from trackside.agent.delivery import scrape
 from trackside.agent.delivery.exposition import CONTENT_TYPE, LatestSamples
 from trackside.agent.delivery.identity import Identity
-from trackside.agent.delivery.scrape import MAX_REQUESTS, Scrape
+from trackside.agent.delivery.scrape import MAX_REQUESTS, MetricsServer
 from trackside.agent.source import Reading
 from trackside.catalog.metrics import METRICS
 from trackside.cli import main
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.slow
 def latest_samples(*sources: tuple[str, Reading]) -> LatestSamples:
     latest = LatestSamples(Identity("n1"))
     for source, reading in sources:
-        latest.take(source, reading)
+        latest.replace(source, reading)
     return latest
 
 
@@ -107,7 +107,7 @@ def test_outdated_series_disappear() -> None:
     latest = latest_samples(("a", first), ("b", second))
     latest.forget("b")
     assert set(parse_exposition(latest.text())) == {"host_load1"}
-    latest.take("a", Reading())
+    latest.replace("a", Reading())
     assert latest.text() == ""
 
 
@@ -124,9 +124,9 @@ def test_trackside_ingests_a_saved_scrape(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def scrape_server() -> Iterator[tuple[Scrape, LatestSamples]]:
+def scrape_server() -> Iterator[tuple[MetricsServer, LatestSamples]]:
     latest = latest_samples(("gpu", example_reading()))
-    server = Scrape((HOST, 0), latest.text, lambda: "")
+    server = MetricsServer((HOST, 0), latest.text, lambda: "")
     server.start()
     yield server, latest
     server.stop()
@@ -142,7 +142,7 @@ def ask(port: int, path: str, method: str = "GET") -> tuple[int, dict[str, str],
         connection.close()
 
 
-def test_metrics_and_health_are_served(scrape_server: tuple[Scrape, LatestSamples]) -> None:
+def test_metrics_and_health_are_served(scrape_server: tuple[MetricsServer, LatestSamples]) -> None:
     server, latest = scrape_server
     status, headers, body = ask(server.server_port, "/metrics")
     assert (status, headers["Content-Type"], body.decode()) == (200, CONTENT_TYPE, latest.text())
@@ -152,8 +152,22 @@ def test_metrics_and_health_are_served(scrape_server: tuple[Scrape, LatestSample
     assert ask(server.server_port, "/metrics", "POST")[0] == 501
 
 
+def test_a_defect_in_the_exposition_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    def fail() -> str:
+        raise RuntimeError("a defect")
+
+    server = MetricsServer((HOST, 0), fail, str)
+    server.start()
+    try:
+        with pytest.raises(http.client.RemoteDisconnected):
+            ask(server.server_port, "/metrics")
+        wait_until(lambda: "a defect" in caplog.text, "the log message", 5)
+    finally:
+        server.stop()
+
+
 def test_readiness_gives_its_reason() -> None:
-    server = Scrape((HOST, 0), str, lambda: "not read yet: gpu")
+    server = MetricsServer((HOST, 0), str, lambda: "not read yet: gpu")
     server.start()
     try:
         status, _, body = ask(server.server_port, "/-/ready")
@@ -164,7 +178,7 @@ def test_readiness_gives_its_reason() -> None:
 
 
 def test_slow_and_many_clients_do_not_block_others(
-    scrape_server: tuple[Scrape, LatestSamples], monkeypatch: pytest.MonkeyPatch
+    scrape_server: tuple[MetricsServer, LatestSamples], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server, _ = scrape_server
     monkeypatch.setattr(scrape, "REQUEST_S", 2.5)
@@ -194,7 +208,7 @@ def _is_healthy(port: int) -> bool:
 
 
 @pytest.mark.service
-def test_prometheus_scrapes_it(scrape_server: tuple[Scrape, LatestSamples], tmp_path: Path) -> None:
+def test_prometheus_scrapes_it(scrape_server: tuple[MetricsServer, LatestSamples], tmp_path: Path) -> None:
     server, latest = scrape_server
     config = f"global: {{scrape_interval: 1s}}\nscrape_configs: [{{job_name: agent, static_configs: [{{targets: ['{HOST}:{server.server_port}']}}]}}]\n"
     with prometheus_server(tmp_path, config=config) as prometheus:
@@ -208,7 +222,7 @@ def test_prometheus_scrapes_it(scrape_server: tuple[Scrape, LatestSamples], tmp_
 
 @pytest.mark.service
 def test_vmagent_scrapes_it(
-    scrape_server: tuple[Scrape, LatestSamples], victoria: Victoria, vmagent: Callable[..., Server]
+    scrape_server: tuple[MetricsServer, LatestSamples], victoria: Victoria, vmagent: Callable[..., Server]
 ) -> None:
     server, _ = scrape_server
     victoria.clear()

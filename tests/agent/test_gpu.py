@@ -17,7 +17,7 @@ from tests.agent.readings import assert_conforms, assert_golden, exposition, ope
 from tests.serve import receiving
 from trackside.agent.owners import Owner, Owners
 from trackside.agent.preferred_source import DCGM_EXPORTER, KERNEL_LOG
-from trackside.agent.source import AgentSource, Collector, Labels, Reading, Sample, Unavailable
+from trackside.agent.source import AgentSource, AgentSourceUnavailable, Collector, Labels, Reading, Sample
 from trackside.agent.sources import gpm, gpu
 from trackside.catalog.metrics import DESCRIPTIVE_LABELS
 from trackside.stores.embedded.snapshot import Snapshot
@@ -308,7 +308,7 @@ def test_an_unloaded_driver_makes_the_source_unavailable(
     open_collectors.append(open_source(gpu.SOURCE))
     script.now("*", fail="nvmlDeviceGet*:9")
     time.sleep(0.1)
-    with pytest.raises(Unavailable, match="NVML is no longer available: Driver Not Loaded"):
+    with pytest.raises(AgentSourceUnavailable, match="NVML is no longer available: Driver Not Loaded"):
         open_collectors[0].collect(Reading())
 
 
@@ -325,7 +325,7 @@ def test_a_failed_nvml_start_gives_reason_and_remedy(
     source: AgentSource, code: int, reason: str, remedy: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     scripted_gpus(monkeypatch, tmp_path, init=code)
-    with pytest.raises(Unavailable, match=reason) as raised:
+    with pytest.raises(AgentSourceUnavailable, match=reason) as raised:
         open_source(source)
     assert remedy in raised.value.remedy
 
@@ -334,18 +334,18 @@ def test_without_library_bindings_or_gpu_the_source_is_unavailable(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     scripted_gpus(monkeypatch, tmp_path, gpus=0)
-    with pytest.raises(Unavailable, match="finds no GPU"):
+    with pytest.raises(AgentSourceUnavailable, match="finds no GPU"):
         open_source(gpu.SOURCE)
 
     def raise_library_not_found() -> None:
         raise pynvml.NVMLError_LibraryNotFound
 
     monkeypatch.setattr(pynvml, "nvmlInit", raise_library_not_found)
-    with pytest.raises(Unavailable, match="Shared Library Not Found") as raised:
+    with pytest.raises(AgentSourceUnavailable, match="Shared Library Not Found") as raised:
         open_source(gpu.SOURCE)
     assert "NVIDIA's driver" in raised.value.remedy
     monkeypatch.setitem(__import__("sys").modules, "pynvml", None)
-    with pytest.raises(Unavailable, match="nvidia-ml-py is not installed"):
+    with pytest.raises(AgentSourceUnavailable, match="nvidia-ml-py is not installed"):
         open_source(gpu.SOURCE)
 
 
@@ -354,12 +354,12 @@ def test_gpus_without_performance_monitor_and_mig_gpus_are_reported(
 ) -> None:
     script = scripted_gpus(monkeypatch, tmp_path, gpus=2)
     script.at(0, "*", preset="a100")
-    with pytest.raises(Unavailable, match="available since Hopper") as raised:
+    with pytest.raises(AgentSourceUnavailable, match="available since Hopper") as raised:
         open_source(gpm.SOURCE)
     assert "DCGM_FI_PROF_" in raised.value.remedy
     script = scripted_gpus(monkeypatch, tmp_path / "split", gpus=2)
     script.at(0, "*", mig=1, unsupported="nvmlDeviceGetUtilizationRates")
-    with pytest.raises(Unavailable, match="split into MIG instances"):
+    with pytest.raises(AgentSourceUnavailable, match="split into MIG instances"):
         open_source(gpm.SOURCE)
     messages: list[str] = []
     open_collectors.append(open_source(gpu.SOURCE, say=messages.append))
@@ -368,7 +368,7 @@ def test_gpus_without_performance_monitor_and_mig_gpus_are_reported(
     assert not values(read(open_collectors[0]), "gpu_utilization_ratio")
     script = scripted_gpus(monkeypatch, tmp_path / "refused", gpus=1)
     script.at(0, "*", fail="nvmlGpmQueryDeviceSupport:4")
-    with pytest.raises(Unavailable, match="no permission to profile") as raised:
+    with pytest.raises(AgentSourceUnavailable, match="no permission to profile") as raised:
         open_source(gpm.SOURCE)
     assert "CAP_SYS_ADMIN" in raised.value.remedy
 

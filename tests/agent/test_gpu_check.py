@@ -12,7 +12,7 @@ import pytest
 from lab.gpu.watch import GpuRecorder
 from tools import gpu_check
 
-from trackside.agent.source import Reading, Unavailable
+from trackside.agent.source import AgentSourceUnavailable, Reading
 
 pytestmark = pytest.mark.slow  # real processes, and seconds of waiting for them
 
@@ -27,7 +27,7 @@ class ScriptedCollector:
 
     def collect(self, reading: Reading) -> None:
         if not self._values:
-            raise Unavailable("it went away")
+            raise AgentSourceUnavailable("it went away")
         reading.sample("gpu_energy_joules_total", self._values.pop(0), gpu=0)
 
     def close(self) -> None:

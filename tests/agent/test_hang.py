@@ -34,10 +34,10 @@ from tests.families.rows import sentence_name
 from tests.services import wait_until
 from trackside.agent.hang import py_spy, recorder
 from trackside.agent.hang.activity import state_of
-from trackside.agent.hang.ranks import Rank, jobs_of
+from trackside.agent.hang.ranks import Rank, ranks_by_job
 from trackside.agent.hang.report import HangReporter
 from trackside.agent.hang.watch import Suspicion
-from trackside.agent.source import Reading, Unavailable
+from trackside.agent.source import AgentSourceUnavailable, Reading
 from trackside.catalog.hang_lines import (
     LineSubject,
     Piece,
@@ -101,7 +101,7 @@ PRINT_STEPS = "import time\nfor step in range(12):\n    print('step', step, flus
 
 
 def ranks_of(jobs: Jobs) -> list[Rank]:
-    return list(jobs_of(jobs.processes()).get("4242", ()))
+    return list(ranks_by_job(jobs.processes()).get("4242", ()))
 
 
 class TestReports:
@@ -270,12 +270,12 @@ class TestPySpy:
     )  # fmt: skip
     def test_a_failing_py_spy_gives_a_reason(self, script: str, reason: str, sleeper: int, tmp_path: Path) -> None:
         begin = time.monotonic()
-        with pytest.raises(py_spy.NoStack, match=reason):
+        with pytest.raises(py_spy.StackUnavailable, match=reason):
             py_spy.stacks(fake_py_spy(tmp_path, script), sleeper, timeout_s=1.0 if "sleep" in script else 20.0)
         assert time.monotonic() - begin < 15.0
 
     def test_a_missing_py_spy_is_reported(self, sleeper: int, tmp_path: Path) -> None:
-        with pytest.raises(py_spy.NoStack, match="cannot be started"):
+        with pytest.raises(py_spy.StackUnavailable, match="cannot be started"):
             py_spy.stacks(str(tmp_path / "nowhere"), sleeper, timeout_s=1.0)
         assert py_spy.program(str(tmp_path / "nowhere")) is None
         messages: list[str] = []
@@ -534,5 +534,5 @@ def test_the_source_needs_a_proc_file_system(tmp_path: Path) -> None:
     from trackside.agent.node import LocalNode
     from trackside.agent.sources.hang import SOURCE
 
-    with pytest.raises(Unavailable, match="is not a proc file system"):
+    with pytest.raises(AgentSourceUnavailable, match="is not a proc file system"):
         open_source(SOURCE, LocalNode("n1", proc=tmp_path))

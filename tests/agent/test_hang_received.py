@@ -13,7 +13,7 @@ import pytest
 import trackside
 from tests.agent.hanging import Jobs, collect_until, hang_collector, is_hang_reported, running
 from tests.families.rows import sentence_name
-from tests.serve.receiving import JSON, Running
+from tests.serve.receiving import JSON, RunningReceiver
 from trackside.agent.source import LogLine
 from trackside.catalog.job_states import is_active
 from trackside.finding import Certainty, Verdict
@@ -65,13 +65,13 @@ ASLEEP, WAITING = (
 
 
 @pytest.fixture
-def receiver(tmp_path: Path) -> Iterator[Running]:
-    server = Running(ServeOptions(store=str(tmp_path / "store"), keeping=RetentionOptions(flush_s=3600.0)))
+def receiver(tmp_path: Path) -> Iterator[RunningReceiver]:
+    server = RunningReceiver(ServeOptions(store=str(tmp_path / "store"), keeping=RetentionOptions(flush_s=3600.0)))
     yield server
     server.close()
 
 
-def push(receiver: Running, lines: Sequence[LogLine]) -> None:
+def push(receiver: RunningReceiver, lines: Sequence[LogLine]) -> None:
     """Push lines as the agent's sender does: it adds the node and makes one stream of lines with equal labels."""
     streams = defaultdict(list)
     for line in lines:
@@ -93,7 +93,7 @@ def lines_of_hung_job(folder: Path, program: str) -> list[LogLine]:
     return [*(LogLine(begin + n, labels, text) for n, text in enumerate(output)), *report.lines]
 
 
-def diagnose_job(receiver: Running, tmp_path: Path) -> Verdict:
+def diagnose_job(receiver: RunningReceiver, tmp_path: Path) -> Verdict:
     receiver.intake.flush(True).result(30)
     return trackside.diagnose(store=tmp_path / "store", job="4242")
 
@@ -103,7 +103,7 @@ def sentences(verdict: Verdict) -> str:
     return "\n".join(claim_sentence(claim, running) for claim in verdict.primary.shows)
 
 
-def test_the_verdict_names_the_line_where_the_missing_rank_stayed(receiver: Running, tmp_path: Path) -> None:
+def test_the_verdict_names_the_line_where_the_missing_rank_stayed(receiver: RunningReceiver, tmp_path: Path) -> None:
     lines = lines_of_hung_job(tmp_path / "job", TRAINING)
     push(receiver, lines)
     push(receiver, lines)  # again, as after a lost response
@@ -119,7 +119,7 @@ def test_the_verdict_names_the_line_where_the_missing_rank_stayed(receiver: Runn
     assert verdict.progress.points == 12
 
 
-def test_stack_lines_do_not_count_as_output_of_the_job(receiver: Running, tmp_path: Path) -> None:
+def test_stack_lines_do_not_count_as_output_of_the_job(receiver: RunningReceiver, tmp_path: Path) -> None:
     """The agent writes its lines after the silence began."""
     push(receiver, lines_of_hung_job(tmp_path / "job", TRAINING))
     receiver.intake.flush(True).result(30)
@@ -128,7 +128,7 @@ def test_stack_lines_do_not_count_as_output_of_the_job(receiver: Running, tmp_pa
     assert [row.get("lines") for row in logs] == [12]
 
 
-def test_stacks_do_not_affect_another_job_of_the_node(receiver: Running, tmp_path: Path) -> None:
+def test_stacks_do_not_affect_another_job_of_the_node(receiver: RunningReceiver, tmp_path: Path) -> None:
     """The stacks of one job are not evidence for another job."""
     lines = lines_of_hung_job(tmp_path / "job", TRAINING)
     push(receiver, lines)
@@ -145,7 +145,7 @@ def test_stacks_do_not_affect_another_job_of_the_node(receiver: Running, tmp_pat
     assert diagnose_job(receiver, tmp_path).family == "C2"
 
 
-def test_a_hang_in_all_ranks_names_their_common_line(receiver: Running, tmp_path: Path) -> None:
+def test_a_hang_in_all_ranks_names_their_common_line(receiver: RunningReceiver, tmp_path: Path) -> None:
     push(receiver, lines_of_hung_job(tmp_path / "job", TRAINING.replace("rank == 1 and ", "")))
     verdict = diagnose_job(receiver, tmp_path)
     assert (verdict.family, verdict.primary.ranks) == ("C3", (0, 1, 2))

@@ -6,8 +6,8 @@ import pytest
 
 from trackside.agent.hang.activity import ProcessActivity
 from trackside.agent.hang.gpu_progress import GpuProgress
-from trackside.agent.hang.ranks import jobs_of
-from trackside.agent.hang.watch import Key, Kind, Thresholds, Watch, kind_of
+from trackside.agent.hang.ranks import ranks_by_job
+from trackside.agent.hang.watch import Key, Kind, Thresholds, Watch, activity_kind
 from trackside.agent.owners import JobProcess, Owner
 from trackside.agent.source import Reading
 
@@ -21,10 +21,10 @@ def kinds(*per_rank: Kind) -> dict[Key, Kind]:
 
 def watch_of_training(until: float = 900.0, interval_s: float = 10.0) -> Watch:
     """A watch of a job that printed at even intervals."""
-    watch = Watch(LIMITS, began=0.0)
+    watch = Watch(LIMITS, began_s=0.0)
     now = 0.0
     while now <= until:
-        watch.note(now, has_output=now % interval_s == 0, kinds=kinds("working"))
+        watch.add_reading(now, has_output=now % interval_s == 0, kinds=kinds("working"))
         now += 5.0
     return watch
 
@@ -32,7 +32,7 @@ def watch_of_training(until: float = 900.0, interval_s: float = 10.0) -> Watch:
 def first_suspicion_s(watch: Watch, start: float, rank_kinds: dict[Key, Kind], until: float = 4000.0) -> float | None:
     now = start
     while now < until:
-        watch.note(now, has_output=False, kinds=rank_kinds)
+        watch.add_reading(now, has_output=False, kinds=rank_kinds)
         if watch.suspicion(now) is not None:
             return now
         now += 15.0
@@ -63,21 +63,21 @@ def test_working_ranks_are_never_suspected() -> None:
 
 
 def test_startup_has_a_longer_limit() -> None:
-    watch = Watch(LIMITS, began=0.0)
-    watch.note(0.0, has_output=True, kinds=kinds("working"))
+    watch = Watch(LIMITS, began_s=0.0)
+    watch.add_reading(0.0, has_output=True, kinds=kinds("working"))
     assert first_suspicion_s(watch, 15.0, kinds("asleep")) == 1800.0
 
 
 def test_a_job_without_output_on_this_node_is_suspected_from_its_processes() -> None:
-    watch = Watch(LIMITS, began=0.0)
+    watch = Watch(LIMITS, began_s=0.0)
     for now in range(0, 900, 15):
-        watch.note(float(now), has_output=False, kinds=kinds("working"))
+        watch.add_reading(float(now), has_output=False, kinds=kinds("working"))
     assert first_suspicion_s(watch, 900.0, kinds("asleep")) == 885.0 + 480.0
 
 
 def test_a_late_start_of_the_agent_does_not_raise_a_suspicion_at_once() -> None:
-    watch = Watch(LIMITS, began=-36_000.0, last_work_s=0.0)
-    watch.note(0.0, False, kinds("asleep"), last_output=-30.0)
+    watch = Watch(LIMITS, began_s=-36_000.0, last_work_s=0.0)
+    watch.add_reading(0.0, False, kinds("asleep"), last_output=-30.0)
     assert watch.suspicion(0.0) is None
     assert first_suspicion_s(watch, 15.0, kinds("asleep")) == 480.0
 
@@ -88,9 +88,9 @@ def test_a_hang_is_suspected_once_until_the_job_goes_on() -> None:
     assert reported_s is not None
     watch.report(reported_s)
     assert first_suspicion_s(watch, reported_s, kinds("asleep"), 9000.0) is None
-    watch.note(9000.0, has_output=True, kinds=kinds("working"))
+    watch.add_reading(9000.0, has_output=True, kinds=kinds("working"))
     assert watch.resumed_s == pytest.approx(8100.0)
-    watch.note(9015.0, has_output=False, kinds=kinds("working"))
+    watch.add_reading(9015.0, has_output=False, kinds=kinds("working"))
     assert watch.resumed_s is None
     assert first_suspicion_s(watch, 9030.0, kinds("asleep"), 12_000.0) is not None
 
@@ -142,12 +142,12 @@ def test_all_threads_of_a_busy_rank_are_compared() -> None:
     ],
 )
 def test_kind_of_a_process_follows_its_activity(activity: ProcessActivity, expected: Kind) -> None:
-    assert kind_of(activity, LIMITS) == expected
+    assert activity_kind(activity, LIMITS) == expected
 
 
 def test_a_process_with_active_gpus_is_working() -> None:
-    assert kind_of(ProcessActivity(1.0, 0.0, 0.0, 0.0, False), LIMITS, works=True) == "working"
-    assert kind_of(ProcessActivity(1.0, 0.0, 0.0, 0.0, False), LIMITS, works=False) == "busy"
+    assert activity_kind(ProcessActivity(1.0, 0.0, 0.0, 0.0, False), LIMITS, gpu_active=True) == "working"
+    assert activity_kind(ProcessActivity(1.0, 0.0, 0.0, 0.0, False), LIMITS, gpu_active=False) == "busy"
 
 
 def test_gpu_progress_from_other_sources() -> None:
@@ -163,19 +163,19 @@ def test_gpu_progress_from_other_sources() -> None:
         progress.update()
 
     assert progress.is_active(("0",), 0.2) is None
-    assert progress.frozen_s(7) is None
+    assert progress.since_collective_s(7) is None
     update(AllReduce=40, Broadcast=2)
     now[0] = 30.0
     update(AllReduce=40, Broadcast=2)
     assert progress.is_active(("0",), 0.2) is False
     assert progress.is_active(("0", "1"), 0.2) is True
-    assert progress.frozen_s(7) == 30.0
+    assert progress.since_collective_s(7) == 30.0
     update(AllReduce=40, Broadcast=3)
-    assert progress.frozen_s(7) == 0.0
+    assert progress.since_collective_s(7) == 0.0
     newest.samples.clear()
     progress.update()
     assert progress.is_active(("0",), 0.2) is None
-    assert progress.frozen_s(7) is None
+    assert progress.since_collective_s(7) is None
 
 
 def process(pid: int, parent: int, comm: str, rank: int | None = None, task: int | None = None) -> JobProcess:
@@ -187,7 +187,7 @@ def test_ranks_under_srun() -> None:
     """Each task is a shell with Python below it and loader workers below that."""
     processes = [process(10 * task + n, 10 * task + n - 1, comm, task=task)
              for task in (1, 2) for n, comm in enumerate(("bash", "python3", "pt_data_worker"))]  # fmt: skip
-    ranks = jobs_of(processes)["7"]
+    ranks = ranks_by_job(processes)["7"]
     assert [(rank.number, rank.main.pid, [other.pid for other in rank.helpers]) for rank in ranks] == [
         (1, 11, [12]),
         (2, 21, [22]),
@@ -204,11 +204,11 @@ def test_ranks_under_torchrun_in_a_task() -> None:
         process(21, 11, "python3", rank=1, task=0),
         process(30, 20, "python3", rank=0, task=0),
     ]
-    ranks = jobs_of(processes)["7"]
+    ranks = ranks_by_job(processes)["7"]
     assert [(rank.number, rank.main.pid, len(rank.helpers)) for rank in ranks] == [(0, 20, 1), (1, 21, 0)]
 
 
 def test_a_job_of_one_process_has_one_rank_without_a_number() -> None:
-    (rank,) = jobs_of([process(9, 1, "bash"), process(10, 9, "python3")])["7"]
+    (rank,) = ranks_by_job([process(9, 1, "bash"), process(10, 9, "python3")])["7"]
     assert (rank.number, rank.main.pid) == (None, 10)
-    assert jobs_of([process(9, 1, "bash")])["7"] == ()
+    assert ranks_by_job([process(9, 1, "bash")])["7"] == ()

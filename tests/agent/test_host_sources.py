@@ -13,7 +13,7 @@ import pytest
 from tests.agent.readings import assert_conforms, open_source
 from trackside.agent.node import LocalNode
 from trackside.agent.pseudo_files import PseudoFile
-from trackside.agent.source import Collector, Reading, Unavailable, sources
+from trackside.agent.source import AgentSourceUnavailable, Collector, Reading, sources
 from trackside.agent.sources import cgroups, filesystems
 from trackside.agent.sources.filesystems import MountChecker, Space
 
@@ -98,7 +98,7 @@ def test_removed_and_added_adapters_are_noticed(node: LocalNode) -> None:
         shutil.rmtree(folder / name)
     for _ in range(18):  # adapters are listed again at the fortieth reading
         collect(collector)
-    with pytest.raises(Unavailable, match="no adapter"):
+    with pytest.raises(AgentSourceUnavailable, match="no adapter"):
         collect(collector)
     collector.close()
 

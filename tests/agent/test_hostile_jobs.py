@@ -16,10 +16,10 @@ from tests.agent.hanging import FixedProcesses, hang_collector
 from tests.agent.printing import OutputCollector, append
 from tests.agent.test_processes import BOX, V1, V2, Host, task
 from trackside.agent.daemon import state_folder
-from trackside.agent.delivery.scrape import MAX_REQUESTS, Scrape
+from trackside.agent.delivery.scrape import MAX_REQUESTS, MetricsServer
 from trackside.agent.delivery.segments import Segments
 from trackside.agent.hang import py_spy, recorder
-from trackside.agent.hang.ranks import Rank, jobs_of
+from trackside.agent.hang.ranks import Rank, ranks_by_job
 from trackside.agent.jobs.cgroup_path import NOTHING, membership
 from trackside.agent.jobs.environment import MAX_CHARS, variables
 from trackside.agent.output.tail import MAX_LINES, Tail, open_file
@@ -252,7 +252,7 @@ class TestHang:
     def test_a_chain_of_ten_thousand_processes_is_searched_in_bounded_time(self) -> None:
         chain = [JobProcess(pid, 1, pid - 1, "python", Owner(job="42")) for pid in range(2, 10_002)]
         begin = time.monotonic()
-        [[rank]] = jobs_of(chain).values()
+        [[rank]] = ranks_by_job(chain).values()
         assert time.monotonic() - begin < 2.0
         assert rank.main.pid == 2
         hang_collector(FixedProcesses(chain[:100])).collect(Reading())
@@ -294,7 +294,7 @@ class TestRead:
 class TestResources:
     def test_a_request_without_a_thread_frees_its_slot(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A job may have used up all threads of the node."""
-        scrape = Scrape(("127.0.0.1", 0), lambda: "", lambda: "")
+        scrape = MetricsServer(("127.0.0.1", 0), lambda: "", lambda: "")
 
         def failing_start(thread: threading.Thread) -> None:
             raise RuntimeError("can't start new thread")
@@ -332,7 +332,7 @@ class TestResources:
 def test_numbers_that_overflow_are_handled(monkeypatch: pytest.MonkeyPatch) -> None:
     frames = b'[{"frames":[{"name":"f","filename":"a.py","line":3}],"os_thread_id":1e999}]'
     monkeypatch.setattr(py_spy, "_output", lambda command, timeout_s: frames)
-    with pytest.raises(py_spy.NoStack, match="OverflowError"):
+    with pytest.raises(py_spy.StackUnavailable, match="OverflowError"):
         py_spy.stacks("py-spy", 7, timeout_s=1.0)
     assert unavailable._retry_after("409\x1c") == 409.0
 

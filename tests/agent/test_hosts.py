@@ -15,7 +15,7 @@ import pytest
 
 from tests.agent.readings import assert_conforms, assert_golden, exposition, open_source
 from trackside.agent.node import LocalNode
-from trackside.agent.source import AgentSource, Collector, Reading, Unavailable, sources
+from trackside.agent.source import AgentSource, AgentSourceUnavailable, Collector, Reading, sources
 from trackside.agent.sources.filesystems import Space
 
 HOSTS = Path(__file__).parent / "hosts"
@@ -48,13 +48,13 @@ def open_collectors() -> Iterator[list[Collector]]:
         collector.close()
 
 
-def read(source: AgentSource, host: str, open_collectors: list[Collector]) -> Reading | Unavailable:
+def read(source: AgentSource, host: str, open_collectors: list[Collector]) -> Reading | AgentSourceUnavailable:
     try:
         collector = open_source(source, node(host))
         open_collectors.append(collector)
         reading = Reading(AT_NS)
         collector.collect(reading)
-    except Unavailable as error:
+    except AgentSourceUnavailable as error:
         return error
     return reading
 
@@ -64,7 +64,7 @@ def test_readings_of_a_host_match_the_golden(host: str, rewrite: bool, open_coll
     parts = []
     for name in HOST_SOURCES:
         content = read(sources()[name], host, open_collectors)
-        if isinstance(content, Unavailable):
+        if isinstance(content, AgentSourceUnavailable):
             text = f"# unavailable: {content.reason}\n" + (f"# remedy: {content.remedy}\n" if content.remedy else "")
         else:
             text = exposition(content)
@@ -88,7 +88,7 @@ def test_each_source_reads_this_machine(name: str, monkeypatch: pytest.MonkeyPat
     if name in ("infiniband", "pressure", "cgroups"):
         try:
             open_source(sources()[name], LocalNode("n1")).close()
-        except Unavailable as error:
+        except AgentSourceUnavailable as error:
             pytest.skip(f"this machine lacks it: {error.reason}")
     collector = open_source(sources()[name], LocalNode("n1"))
     try:
@@ -104,7 +104,7 @@ def test_each_source_reads_this_machine(name: str, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("name", [name for name in HOST_SOURCES if name != "clock"])
 def test_an_unreadable_machine_makes_sources_unavailable(name: str, tmp_path: Path) -> None:
     """The reason names what is missing. The clock needs no file."""
-    with pytest.raises(Unavailable) as raised:
+    with pytest.raises(AgentSourceUnavailable) as raised:
         open_source(sources()[name], LocalNode("n1", tmp_path, tmp_path, tmp_path))
     assert str(tmp_path) in raised.value.reason or raised.value.remedy
 

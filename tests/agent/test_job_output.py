@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent.printing import Clock, Host, OutputCollector, append, owner
-from trackside.agent.output.sharing import Sharing, is_specific
+from trackside.agent.output.sharing import FileOwnership, is_specific
 from trackside.agent.source import Labels, sources
 from trackside.agent.sources.job_output import MAX_LINES, READ_BYTES
 
@@ -150,7 +150,7 @@ class TestSharing:
         (tmp_path / "self" / "mountinfo").write_text(
             "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n2 1 0:50 / /home rw shared:1 - nfs4 server:/home rw\n"
         )
-        sharing = Sharing(tmp_path, ("/scratch",))
+        sharing = FileOwnership(tmp_path, ("/scratch",))
         local, nfs = os.makedev(8, 1), os.makedev(0, 50)
         second = {"SLURM_NODEID": "1", "SLURM_PROCID": "5", "SLURM_JOB_ID": "42"}
         assert sharing.is_ours("/home/u/train.log", nfs, "n1", {"SLURM_NODEID": "0"})

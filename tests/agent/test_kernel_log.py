@@ -18,12 +18,12 @@ from tests.agent.readings import assert_golden, exposition, open_source
 from tests.serve.receiving import flushed, push_lines
 from tests.serve.receiving import opened as receiver
 from trackside.agent.kernel.journal import KernelPosition, load_position, parse_entry
-from trackside.agent.kernel.line_selection import known_lines, select
+from trackside.agent.kernel.line_selection import known_lines, select_lines
 from trackside.agent.kernel.ring import KernelClock, Ring, parse_records
 from trackside.agent.node import LocalNode
 from trackside.agent.owners import Owners
 from trackside.agent.rate_limit import RateLimit
-from trackside.agent.source import Collector, Context, Reading, Unavailable
+from trackside.agent.source import AgentSourceUnavailable, Collector, Context, Reading
 from trackside.agent.sources import kernel_log
 from trackside.agent.sources.kernel_log import KernelLogOptions
 from trackside.stores.embedded.snapshot import Snapshot
@@ -345,7 +345,7 @@ def test_the_rate_limit_allows_bursts_after_a_pause() -> None:
     assert allowance.take(80, 0.0) == 50
     assert allowance.take(80, 1.0) == 10
     assert allowance.take(80, 1000.0) == 50
-    assert select(["x"] * 5, "all", RateLimit(1.0, 9), 0.0) == ([0, 1, 2, 3, 4], 0)
+    assert select_lines(["x"] * 5, "all", RateLimit(1.0, 9), 0.0) == ([0, 1, 2, 3, 4], 0)
 
 
 def test_an_odd_ring_matches_the_golden(times: Times, rewrite: bool) -> None:
@@ -447,7 +447,7 @@ def test_an_ended_journal_makes_the_source_unavailable(machine: Machine) -> None
     machine.ring.unlink()
     program = journalctl(machine.state, 'case "$*" in *"-n 1"*) echo yes;; *) exec >&-; exit 3;; esac')
     agent = machine.agent(journalctl=program)
-    with pytest.raises(Unavailable, match="journalctl exited with status 3"):
+    with pytest.raises(AgentSourceUnavailable, match="journalctl exited with status 3"):
         collect_repeatedly(agent)
     agent.close()
 
@@ -457,12 +457,12 @@ def test_an_ended_journal_makes_the_source_unavailable(machine: Machine) -> None
 )
 def test_without_ring_and_journal_the_remedy_is_given(answer: str, machine: Machine) -> None:
     machine.ring.unlink()
-    with pytest.raises(Unavailable) as raised:
+    with pytest.raises(AgentSourceUnavailable) as raised:
         machine.agent(journalctl=journalctl(machine.state, answer))
     assert "kmsg cannot be read: No such file or directory, and" in raised.value.reason
     assert "CAP_SYSLOG" in raised.value.remedy
     assert "systemd-journal" in raised.value.remedy
-    with pytest.raises(Unavailable, match="cannot be run"):
+    with pytest.raises(AgentSourceUnavailable, match="cannot be run"):
         machine.agent(journalctl="/nowhere/journalctl")
 
 
@@ -548,7 +548,7 @@ def test_a_line_written_to_the_real_ring_is_read() -> None:
     """On this machine, if its ring may be read and written."""
     try:
         agent = open_source(kernel_log.SOURCE, options=KernelLogOptions(look_back_s=0.0))
-    except Unavailable as error:
+    except AgentSourceUnavailable as error:
         pytest.skip(error.reason)
     try:
         agent.collect(Reading())

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.agent.receivers import Request
-from tests.serve.receiving import Running, lines
+from tests.serve.receiving import RunningReceiver, lines
 from trackside.agent.delivery.identity import Identity
 from trackside.agent.delivery.loki_push import RECORD_TEXT_BYTES, LokiPush
 from trackside.agent.delivery.receiver import ReceiverOptions
@@ -81,7 +81,7 @@ def test_a_burst_is_several_records_in_order() -> None:
 
 
 def test_lines_arrive_in_the_receivers_files(tmp_path: Path) -> None:
-    receiver = Running(ServeOptions(store=str(tmp_path / "store")))
+    receiver = RunningReceiver(ServeOptions(store=str(tmp_path / "store")))
     try:
         reading = Reading(time_ns=time.time_ns())
         reading.line("step 1 loss 2.0", slurm_job_id=4242, rank=3, stream="stdout")

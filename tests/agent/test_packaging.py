@@ -124,9 +124,10 @@ def test_the_units_grant_every_capability_that_sources_need() -> None:
 def test_the_tracing_drop_in_switches_tracing_on() -> None:
     [environment] = service_section(PACKAGING / "systemd/tracing.conf")["Environment"]
     config = load("/dev/null", environ=dict(variable.split("=") for variable in environment.split()))
-    assert {
-        collection.source.id for collection in config.collections if collection.on and not collection.source.on
-    } == {"cuda", "nccl"}
+    assert {settings.source.id for settings in config.sources if settings.on and not settings.source.on} == {
+        "cuda",
+        "nccl",
+    }
 
 
 def test_the_example_settings_are_valid() -> None:

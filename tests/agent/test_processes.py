@@ -16,7 +16,7 @@ from trackside.agent.jobs.environment import variables
 from trackside.agent.jobs.processes import ProcessMap
 from trackside.agent.node import LocalNode
 from trackside.agent.owners import Owner
-from trackside.agent.source import Reading, Unavailable
+from trackside.agent.source import AgentSourceUnavailable, Reading
 from trackside.agent.sources.processes import SOURCE
 
 POD = "0a6f2d3c-1b2e-4c5d-8e9f-001122334455"
@@ -338,7 +338,7 @@ def test_the_source_counts_processes_of_jobs_ranks_and_containers(host: Host) ->
 
 def test_the_source_needs_the_list_of_processes(host: Host) -> None:
     collector = open_source(SOURCE, LocalNode("n1"), ProcessMap(LocalNode("n1", proc=host.proc / "nowhere")))
-    with pytest.raises(Unavailable, match="cannot be listed"):
+    with pytest.raises(AgentSourceUnavailable, match="cannot be listed"):
         collector.collect(Reading())
 
 

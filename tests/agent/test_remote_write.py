@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.agent.receivers import Request
-from tests.serve.receiving import Running
+from tests.serve.receiving import RunningReceiver
 from tests.services import Prometheus, Victoria, wait_until
 from trackside.agent.delivery.identity import Identity
 from trackside.agent.delivery.receiver import ReceiverOptions
@@ -164,7 +164,7 @@ def frozen(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_store_has_the_same_samples(victoria: Victoria, prometheus: Prometheus, tmp_path: Path) -> None:
     """The embedded store behind the receiver, VictoriaMetrics and Prometheus agree on each sample of each series."""
     victoria.clear()
-    receiver = Running(ServeOptions(store=str(tmp_path / "store")))
+    receiver = RunningReceiver(ServeOptions(store=str(tmp_path / "store")))
     try:
         post(receiver.url)
     finally:

@@ -21,12 +21,12 @@ from tests.agent.receivers import fake_receiver
 from tests.agent.test_exposition import ask, parse_exposition
 from tests.services import free_port
 from trackside.agent import runner
-from trackside.agent.config import Collection
+from trackside.agent.config import SourceSettings
 from trackside.agent.daemon import add_own_metrics
 from trackside.agent.node import LocalNode
 from trackside.agent.owners import Owners
 from trackside.agent.runner import SourceThread, Ticks
-from trackside.agent.source import AgentSource, Collector, Context, Reading, Sample, Unavailable
+from trackside.agent.source import AgentSource, AgentSourceUnavailable, Collector, Context, Reading, Sample
 
 pytestmark = pytest.mark.slow  # real processes, and seconds of waiting for them
 
@@ -40,7 +40,7 @@ class RecordingOutlet:
     on_disk: bool = True
     events: list[tuple[str, Reading | None]] = field(default_factory=list)
 
-    def take(self, source: str, reading: Reading) -> bool:
+    def accept(self, source: str, reading: Reading) -> bool:
         self.events.append((source, reading))
         return self.on_disk
 
@@ -76,19 +76,19 @@ class FakeSource(Collector):
         self.close_count += 1
 
 
-def collection(
+def source_settings(
     id_: str, open_: Callable[[Context], Any], interval_s: float = 0.02, timeout_s: float = 5.0
-) -> Collection:
-    return Collection(AgentSource(id_, id_, open_), True, interval_s, timeout_s, None, "default")
+) -> SourceSettings:
+    return SourceSettings(AgentSource(id_, id_, open_), True, interval_s, timeout_s, None, "default")
 
 
 @contextmanager
 def run_sources(
-    *collections: Collection, outlet: RecordingOutlet | None = None, messages: list[str] | None = None
+    *sources: SourceSettings, outlet: RecordingOutlet | None = None, messages: list[str] | None = None
 ) -> Iterator[tuple[RecordingOutlet, list[SourceThread]]]:
     recorder = outlet or RecordingOutlet()
     say: Callable[[str], object] = (lambda text: None) if messages is None else messages.append
-    running = [SourceThread(collection, NODE, Owners(), recorder, say) for collection in collections]
+    running = [SourceThread(settings, NODE, Owners(), recorder, say) for settings in sources]
     for source_run in running:
         source_run.start()
     stopping = threading.Event()
@@ -133,7 +133,7 @@ def test_a_hanging_source_does_not_affect_others() -> None:
     hanging, healthy = FakeSource(hang), FakeSource(add_load)
     messages: list[str] = []
     with run_sources(
-        collection("hung", hanging.open, timeout_s=0.1), collection("well", healthy.open), messages=messages
+        source_settings("hung", hanging.open, timeout_s=0.1), source_settings("well", healthy.open), messages=messages
     ) as (
         recorder,
         (first, _),
@@ -166,7 +166,9 @@ def test_a_failing_source_is_read_again_and_does_not_affect_others() -> None:
 
     messages: list[str] = []
     with run_sources(
-        collection("bad", FakeSource(fail).open), collection("well", FakeSource(add_load).open), messages=messages
+        source_settings("bad", FakeSource(fail).open),
+        source_settings("well", FakeSource(add_load).open),
+        messages=messages,
     ) as (
         recorder,
         (bad, _),
@@ -188,11 +190,11 @@ def test_an_unavailable_source_is_reopened_with_growing_delays(monkeypatch: pyte
     def open_(context: Context) -> FakeSource:
         times.append(time.monotonic())
         if len(times) < 6:
-            raise Unavailable("no driver", "install it")
+            raise AgentSourceUnavailable("no driver", "install it")
         return FakeSource(add_load)
 
     messages: list[str] = []
-    with run_sources(collection("gpu", open_), messages=messages) as (recorder, (gpu,)):
+    with run_sources(source_settings("gpu", open_), messages=messages) as (recorder, (gpu,)):
         wait_until(lambda: len(recorder.readings("gpu")) > 2)
         assert gpu.health.state == "works"
     delays_s = [after - before for before, after in pairwise(times)]
@@ -207,10 +209,10 @@ def test_a_source_that_becomes_unavailable_is_closed_and_reopened(monkeypatch: p
     def fail_once(reading: Reading) -> None:
         count[0] += 1
         if count[0] == 2:
-            raise Unavailable("GPU is lost")
+            raise AgentSourceUnavailable("GPU is lost")
 
     source = FakeSource(fail_once)
-    with run_sources(collection("gpu", source.open)):
+    with run_sources(source_settings("gpu", source.open)):
         wait_until(lambda: count[0] >= 4)
         assert (source.open_count, source.close_count) == (2, 1)
     assert source.close_count == 2
@@ -226,7 +228,9 @@ def test_errors_in_open_and_close_are_reported(error: Exception) -> None:
             raise error
 
     messages: list[str] = []
-    with run_sources(collection("a", open_), collection("b", FailingClose(add_load).open), messages=messages) as (
+    with run_sources(
+        source_settings("a", open_), source_settings("b", FailingClose(add_load).open), messages=messages
+    ) as (
         recorder,
         (first, _),
     ):
@@ -240,7 +244,7 @@ def test_a_reading_is_accepted_only_when_it_is_on_disk() -> None:
     order: list[str] = []
     outlet = RecordingOutlet(on_disk=False)
     source = FakeSource(lambda reading: order.append("read"), lambda: order.append("accepted"))
-    with run_sources(collection("files", source.open), outlet=outlet):
+    with run_sources(source_settings("files", source.open), outlet=outlet):
         wait_until(lambda: len(order) > 3)
         assert set(order) == {"read"}
         outlet.on_disk = True
@@ -251,14 +255,14 @@ def test_a_reading_is_accepted_only_when_it_is_on_disk() -> None:
 
 def test_a_failing_outlet_does_not_end_a_source() -> None:
     class FailingOutlet(RecordingOutlet):
-        def take(self, source: str, reading: Reading) -> bool:
-            super().take(source, reading)
+        def accept(self, source: str, reading: Reading) -> bool:
+            super().accept(source, reading)
             if len(self.events) == 1:
                 raise MemoryError
             return True
 
     messages: list[str] = []
-    with run_sources(collection("cpu", FakeSource(add_load).open), outlet=FailingOutlet(), messages=messages) as (
+    with run_sources(source_settings("cpu", FakeSource(add_load).open), outlet=FailingOutlet(), messages=messages) as (
         recorder,
         (cpu,),
     ):
@@ -269,7 +273,7 @@ def test_a_failing_outlet_does_not_end_a_source() -> None:
 
 def test_a_source_can_be_switched_off_and_on_while_the_agent_runs() -> None:
     source = FakeSource(add_load)
-    first = collection("cpu", source.open)
+    first = source_settings("cpu", source.open)
     with run_sources(first) as (recorder, (cpu,)):
         wait_until(lambda: len(recorder.readings("cpu")) > 2)
         cpu.apply(replace(first, on=False, origin="agent.toml line 3"))
@@ -285,7 +289,7 @@ def test_a_source_can_be_switched_off_and_on_while_the_agent_runs() -> None:
 def test_a_repeated_warning_is_reported_once() -> None:
     messages: list[str] = []
     with run_sources(
-        collection("a", FakeSource(lambda reading: reading.warnings.append("no /sys/x")).open), messages=messages
+        source_settings("a", FakeSource(lambda reading: reading.warnings.append("no /sys/x")).open), messages=messages
     ) as (
         recorder,
         _,
@@ -323,12 +327,12 @@ def test_the_agent_reports_the_health_of_its_sources() -> None:
     failing: list[int] = []
 
     def open_unavailable(context: Context) -> FakeSource:
-        raise Unavailable("no InfiniBand here")
+        raise AgentSourceUnavailable("no InfiniBand here")
 
     with run_sources(
-        collection("a", FakeSource(fail_at_first).open),
-        collection("b", FakeSource(add_load).open),
-        collection("ib", open_unavailable),
+        source_settings("a", FakeSource(fail_at_first).open),
+        source_settings("b", FakeSource(add_load).open),
+        source_settings("ib", open_unavailable),
     ) as (
         _,
         running,

@@ -52,7 +52,7 @@ def test_by_default_the_agent_collects_and_serves_only_on_this_machine() -> None
     assert config.remote_write is None
     assert config.loki is None
     assert str(config.state) == "/var/lib/trackside-agent"
-    enabled = {collection.source.id for collection in config.collections if collection.on}
+    enabled = {settings.source.id for settings in config.sources if settings.on}
     assert enabled == {id_ for id_, source in sources().items() if source.on}
     assert "cpu" in enabled
     assert not {"cuda", "nccl"} & enabled  # tracing is opt-in
@@ -90,7 +90,7 @@ def test_all_sections_of_the_file_are_read(tmp_path: Path) -> None:
     assert (config.node.name, config.node.proc) == ("gpu-01", Path("/host/proc"))
     assert config.agent.address == ("::1", 9999)
     assert config.agent.labels == {"cluster": "a", "rack": "7"}
-    by_id = {collection.source.id: collection for collection in config.collections}
+    by_id = {settings.source.id: settings for settings in config.sources}
     assert not by_id["cpu"].on
     assert (by_id["memory"].interval_s, by_id["memory"].timeout_s) == (5.0, 2.5)
     assert config.remote_write is not None
@@ -120,7 +120,7 @@ def test_the_environment_overrides_the_file_and_flags_override_both(tmp_path: Pa
     }
     config = load(flags={"agent.job": SettingValue("3", "--job", text=True)}, environ=environ)
     assert (config.node.name, config.agent.job, config.agent.listen) == ("environment", "3", "")
-    by_id = {collection.source.id: collection for collection in config.collections}
+    by_id = {settings.source.id: settings for settings in config.sources}
     assert (by_id["cpu"].on, by_id["cpu"].origin) == (True, "TRACKSIDE_AGENT_COLLECT_CPU_ON")
     assert by_id["kernel_log"].interval_s == 3.0
     assert config.remote_write is not None

@@ -84,7 +84,7 @@ def accepted_ticks(requests: list[Request]) -> list[int]:
 def test_readings_arrive_in_order(tmp_path: Path) -> None:
     with fake_receiver() as receiver, run_sender(tmp_path, receiver.options()) as sender:
         for tick in range(20):
-            assert sender.take(samples_at(tick))
+            assert sender.spool_reading(samples_at(tick))
         wait_until(lambda: sender.statistics.count == 200)
         assert accepted_ticks(receiver.accepted) == list(range(20))
         assert {request.path for request in receiver.requests} == {"/api/v1/write"}
@@ -103,8 +103,8 @@ def test_ten_minutes_without_a_receiver_lose_nothing_and_keep_the_order(tmp_path
         before = resident_bytes()
         for tick in range(600):
             if tick % 15 == 0:
-                assert metrics.take(samples_at(tick // 15, 3000))
-            assert lines.take(lines_at(tick, 200))
+                assert metrics.spool_reading(samples_at(tick // 15, 3000))
+            assert lines.spool_reading(lines_at(tick, 200))
         wait_until(lambda: metrics.statistics.consecutive_failures > 3 and lines.statistics.consecutive_failures > 3)
         assert resident_bytes() - before < 32 << 20
         assert metrics.spool.waiting.count == 120_000
@@ -128,7 +128,7 @@ def test_a_flood_of_lines_stays_within_the_disk_limit(tmp_path: Path) -> None:
     with run_sender(tmp_path, options, LokiPush(IDENTITY), most_bytes=1 << 20) as sender:
         before = resident_bytes()
         for tick in range(12):
-            sender.take(lines_at(tick, 50_000))
+            sender.spool_reading(lines_at(tick, 50_000))
         waiting = sender.spool.waiting
         assert resident_bytes() - before < 64 << 20
         assert waiting.disk_bytes <= 1 << 20
@@ -141,9 +141,9 @@ def test_a_restarted_sender_sends_what_was_left(tmp_path: Path) -> None:
     options = ReceiverOptions(url=f"http://127.0.0.1:{port}", wait_s=0.0)
     with run_sender(tmp_path, options) as sender:
         for tick in range(5):
-            sender.take(samples_at(tick))
+            sender.spool_reading(samples_at(tick))
     with fake_receiver(port=port) as receiver, run_sender(tmp_path, options) as sender:
-        sender.take(samples_at(5))
+        sender.spool_reading(samples_at(5))
         wait_until(lambda: sender.statistics.count == 60)
         assert accepted_ticks(receiver.accepted) == list(range(6))
 
@@ -158,7 +158,7 @@ def test_temporary_errors_are_retried_without_loss(tmp_path: Path, status: int) 
     messages: list[str] = []
     with fake_receiver(reply) as receiver, run_sender(tmp_path, receiver.options(), messages=messages) as sender:
         for tick in range(5):
-            sender.take(samples_at(tick))
+            sender.spool_reading(samples_at(tick))
         wait_until(lambda: sender.statistics.count == 50)
         assert accepted_ticks(receiver.accepted) == list(range(5))
         assert sender.statistics.failed_requests == 3
@@ -174,7 +174,7 @@ def test_retry_after_is_respected(tmp_path: Path) -> None:
         return (429, "", {"Retry-After": "1"}) if len(times) == 1 else (204, "", {})
 
     with fake_receiver(reply) as receiver, run_sender(tmp_path, receiver.options()) as sender:
-        sender.take(samples_at(0))
+        sender.spool_reading(samples_at(0))
         wait_until(lambda: sender.statistics.count == 10)
     assert times[1] - times[0] >= 1.0
 
@@ -190,7 +190,7 @@ def test_only_the_refused_reading_is_lost(tmp_path: Path) -> None:
     with fake_receiver(reply) as receiver:
         with run_sender(tmp_path, ReceiverOptions(url=f"http://127.0.0.1:{free_port()}"), messages=messages) as unsent:
             for tick in range(40):
-                unsent.take(samples_at(tick))
+                unsent.spool_reading(samples_at(tick))
         with run_sender(tmp_path, receiver.options(), messages=messages) as sender:
             wait_until(lambda: sender.statistics.count == 390)
             assert accepted_ticks(receiver.accepted) == [*range(7), *range(8, 40)]
@@ -202,7 +202,7 @@ def test_only_the_refused_reading_is_lost(tmp_path: Path) -> None:
 def test_a_receiver_that_refuses_everything_does_not_block_the_spool(tmp_path: Path) -> None:
     with fake_receiver(lambda request: (422, "no", {})) as receiver, run_sender(tmp_path, receiver.options()) as sender:
         for tick in range(20):
-            sender.take(samples_at(tick))
+            sender.spool_reading(samples_at(tick))
         wait_until(lambda: sender.spool.waiting.lost["refused"] == 200)
         assert sender.spool.waiting.count == 0
 
@@ -213,7 +213,7 @@ def test_a_closed_keep_alive_connection_is_reopened(tmp_path: Path) -> None:
 
     with fake_receiver(reply) as receiver, run_sender(tmp_path, receiver.options()) as sender:
         for tick in range(3):
-            sender.take(samples_at(tick))
+            sender.spool_reading(samples_at(tick))
             wait_until(lambda tick=tick: sender.statistics.count == 10 * (tick + 1))  # type: ignore[misc]
         assert sender.statistics.failed_requests == 0
 
@@ -291,7 +291,7 @@ def test_hostile_receivers_only_cost_time(tmp_path: Path, serve: Serve) -> None:
     with raw_server(serve) as port:
         options = ReceiverOptions(url=f"http://127.0.0.1:{port}", wait_s=0.0, timeout_s=0.5)
         with run_sender(tmp_path, options, messages=messages) as sender:
-            sender.take(samples_at(0))
+            sender.spool_reading(samples_at(0))
             wait_until(lambda: sender.statistics.consecutive_failures >= 2, 15.0)
             assert sender.spool.waiting.count == 10
     assert REASONS[serve] in messages[0]
@@ -307,7 +307,7 @@ def test_steps_of_the_clock_delay_lose_and_reorder_nothing(tmp_path: Path, monke
             offset[0] += step
             reading = Reading()
             reading.sample("host_load1", tick)
-            sender.take(reading)
+            sender.spool_reading(reading)
             wait_until(lambda tick=tick: sender.statistics.count == tick + 1)  # type: ignore[misc]
         assert [value for request in receiver.accepted for _, _, _, value in request.samples()] == list(range(10))
 
@@ -315,7 +315,7 @@ def test_steps_of_the_clock_delay_lose_and_reorder_nothing(tmp_path: Path, monke
 def test_stopping_sends_what_is_waiting(tmp_path: Path) -> None:
     with fake_receiver() as receiver:
         with run_sender(tmp_path, receiver.options(wait_s=30.0)) as sender:
-            sender.take(samples_at(0))
+            sender.spool_reading(samples_at(0))
             begin = time.monotonic()
             sender.stop(20.0)
             assert time.monotonic() - begin < 10.0, "it does not wait for more readings"

@@ -13,7 +13,7 @@ from trackside.agent.node import LocalNode
 from trackside.agent.slurm import daemon_log
 from trackside.agent.slurm.configuration import find_conf, setting
 from trackside.agent.slurm.daemon_log import DaemonLog
-from trackside.agent.source import Reading, Unavailable
+from trackside.agent.source import AgentSourceUnavailable, Reading
 from trackside.agent.sources.slurm_node import SOURCE, SlurmNodeOptions
 
 CONF = """# a cluster
@@ -88,7 +88,7 @@ def test_a_slurmd_without_log_file_gives_no_lines(tmp_path: Path) -> None:
 
 
 def test_without_slurm_conf_the_source_is_unavailable(tmp_path: Path) -> None:
-    with pytest.raises(Unavailable, match=r"no slurm\.conf"):
+    with pytest.raises(AgentSourceUnavailable, match=r"no slurm\.conf"):
         open_source(SOURCE, options=SlurmNodeOptions(conf=str(tmp_path / "nowhere")))
 
 

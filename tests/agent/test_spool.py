@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trackside.agent.delivery.spool import Batch, InUse, Spool, SpoolOptions
+from trackside.agent.delivery.spool import Batch, Spool, SpoolBusy, SpoolOptions
 
 QUIET = lambda text: None  # noqa: E731
 
@@ -104,7 +104,7 @@ def test_a_reopened_spool_continues_after_the_last_confirmed_record(tmp_path: Pa
 
 def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
     spool = open_spool(tmp_path / "s")
-    with pytest.raises(InUse, match=r"is used by another agent.*spool\.path"):
+    with pytest.raises(SpoolBusy, match=r"is used by another agent.*spool\.path"):
         open_spool(tmp_path / "s")
     spool.close()
     open_spool(tmp_path / "s").close()

@@ -185,7 +185,7 @@ class TestSite:
     def test_lines_of_a_log_store_are_bundled(self, site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """They are written as the readers received them."""
         (site / "work" / "slurm-41.out").unlink()
-        monkeypatch.setattr("trackside.session.site.open_store", lambda options: JobLogStore())
+        monkeypatch.setattr("trackside.session.site.open_log_store", lambda options: JobLogStore())
         result = self.bundle_job(site, "--logs-url", "loki=http://127.0.0.1:9")
         assert result.exit_code == 0, result.output
         with zipfile.ZipFile(site / "run.tsb") as archive:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trackside.bundle.parts import NotBundled
+from trackside.bundle.parts import BundleRefused
 from trackside.bundle.redact.prefilter import LinePattern, Prefilter, line_pattern_of
 from trackside.bundle.redact.redactor import Redactor, pieces
 from trackside.bundle.redact.traces import Traces
@@ -454,7 +454,7 @@ class TestBundles:
         """The check of the written bundle does not depend on the code that replaces."""
         folder = self.folder(tmp_path)
         monkeypatch.setattr("trackside.bundle.redact.people.LabeledNames.redact", lambda self, text: text)
-        with pytest.raises(NotBundled, match=r"still contains originals of: .*user-1 \(user names\)"):
+        with pytest.raises(BundleRefused, match=r"still contains originals of: .*user-1 \(user names\)"):
             redacted_bundle(folder, tmp_path / "run.tsb")
         assert not (tmp_path / "run.tsb").exists()
 

@@ -22,7 +22,7 @@ from tools.cases import Case, scenarios
 import trackside
 from trackside.bundle import parts, slicing
 from trackside.bundle.differences import differences
-from trackside.bundle.parts import NotBundled
+from trackside.bundle.parts import BundleRefused
 from trackside.bundle.samples import SampleFilter, export
 from trackside.bundle.write import BundleOptions, write
 from trackside.catalog.metrics import METRICS
@@ -189,7 +189,7 @@ class TestContent:
 
     def test_a_bundle_can_be_redacted_later(self, bundle: Path, tmp_path: Path) -> None:
         case = Session.of(load([bundle]))
-        with pytest.raises(NotBundled, match="already a bundle"):
+        with pytest.raises(BundleRefused, match="already a bundle"):
             write(case, [str(bundle)], BundleOptions(out=str(tmp_path / "two.tsb"), created=CREATED))
         write(case, [str(bundle)], BundleOptions(out=str(tmp_path / "two.tsb"), created=CREATED, redacted=True))
         assert not differences(case.verdict(), trackside.diagnose(tmp_path / "two.tsb"))

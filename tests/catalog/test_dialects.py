@@ -16,7 +16,7 @@ from tools.cases import CORPUS
 from trackside.catalog.dialect import Dialect, dialects, translate
 from trackside.catalog.dialects.dcgm import FIELDS
 from trackside.catalog.dialects.nvidia_smi import FIELDS as QUERY_FIELDS
-from trackside.catalog.labels import Label, normalized, pci_address
+from trackside.catalog.labels import Label, normalize, pci_address
 from trackside.catalog.metrics import COMMON_LABELS, DESCRIPTIVE_LABELS, METRICS, labels_of
 from trackside.catalog.settling import is_blank
 from trackside.catalog.throttle import REASONS, mask, reasons_in
@@ -305,7 +305,7 @@ def test_pci_addresses_are_normalized(text: str, address: str) -> None:
 
 
 def test_empty_and_blank_labels_are_dropped() -> None:
-    assert [normalized(text, Label("gpu_model")) for text in (" N/A ", "", "-", "A100 ")] == ["", "", "", "A100"]
+    assert [normalize(text, Label("gpu_model")) for text in (" N/A ", "", "-", "A100 ")] == ["", "", "", "A100"]
 
 
 # -- units, blanks, bounds

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trackside.catalog.natural import natural, whole_number
+from trackside.catalog.natural import natural_key, whole_number
 
 
 @pytest.mark.parametrize(
@@ -19,13 +19,13 @@ from trackside.catalog.natural import natural, whole_number
     ],
 )
 def test_numbers_in_names_sort_by_value(texts: list[str]) -> None:
-    keys = [natural(text) for text in texts]
+    keys = [natural_key(text) for text in texts]
     assert all(before < after for before, after in pairwise(keys))
 
 
 @given(st.lists(st.text("ab01٣²-", max_size=6), max_size=6))
 def test_distinct_texts_have_distinct_keys(texts: list[str]) -> None:
-    assert len({natural(text) for text in texts}) == len(set(texts))
+    assert len({natural_key(text) for text in texts}) == len(set(texts))
 
 
 @pytest.mark.parametrize(

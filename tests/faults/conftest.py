@@ -1,4 +1,4 @@
-"""Servers that hold the runs: one for each run, for the whole session."""
+"""Servers with the data of the runs: one server for each run, for the whole session."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def hung(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedRun]:
 
 @pytest.fixture
 def proxy(run: ServedRun) -> Iterator[Proxy]:
-    """A proxy before the server of the test's run."""
+    """A proxy in front of the server of the test's run."""
     with proxied(run.port) as running_proxy:
         yield running_proxy
 

@@ -253,7 +253,7 @@ def _end(link: socket.socket) -> None:
 
 @contextmanager
 def proxied(port: int) -> Iterator[Proxy]:
-    """A proxy before a server while the block runs."""
+    """A proxy in front of a server while the block runs."""
     proxy = Proxy(port)
     try:
         yield proxy

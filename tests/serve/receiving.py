@@ -21,9 +21,9 @@ import uvicorn
 from trackside.serve.app import application
 from trackside.serve.connections import Connection
 from trackside.serve.limits import load_tokens
+from trackside.serve.line_file_reader import StoreLineFileReader
 from trackside.serve.protocols import remote_write
 from trackside.serve.protocols.series_key import key_of, labels_of
-from trackside.serve.reading import LineReader
 from trackside.serve.receive import decoder
 from trackside.stores.embedded.snapshot import Snapshot
 from trackside.stores.receiver.arrivals import IntakeResult
@@ -82,15 +82,15 @@ def decode_entry(entry: Entry) -> Decoded:
     return remote_write.decode(body, 1)
 
 
-def opened(store: Path, limits: ReceiverLimits | None = None, keeping: RetentionOptions | None = None) -> Intake:
+def opened(store: Path, limits: ReceiverLimits | None = None, retention: RetentionOptions | None = None) -> Intake:
     """An intake of this store that flushes only on request."""
     return Intake(
         store,
         decode_entry,
         labels_of,
         limits or ReceiverLimits(),
-        keeping or RetentionOptions(flush_s=3600.0),
-        LineReader,
+        retention or RetentionOptions(flush_s=3600.0),
+        StoreLineFileReader,
     )
 
 
@@ -145,13 +145,13 @@ def packed(body: bytes) -> bytes:
     return bytes(cramjam.snappy.compress_raw(body))
 
 
-class Running:
+class RunningReceiver:
     """``trackside serve`` in a thread of this process; ``ask`` sends a request."""
 
     def __init__(self, options: ServeOptions) -> None:
         write, read = load_tokens(options)
         self.intake = Intake(
-            options.store, decoder(options.limits), labels_of, options.limits, options.keeping, LineReader
+            options.store, decoder(options.limits), labels_of, options.limits, options.keeping, StoreLineFileReader
         )
         config = uvicorn.Config(application(self.intake, write, read), http=Connection, ws="none", log_config=None)
         self._server = uvicorn.Server(config)

@@ -40,7 +40,7 @@ from trackside.serve.diagnoser import Diagnoser
 from trackside.serve.handlers import Handlers
 from trackside.serve.limits import Tokens
 from trackside.serve.operations import ApiParameter, Check
-from trackside.serve.problems import Problem
+from trackside.serve.problems import HttpProblem
 from trackside.serve.workers import Workers
 from trackside.settings.price import Price
 from trackside.stores.metadata.archive import Archive
@@ -333,7 +333,7 @@ def refusal(work: Callable[[str], object], text: str) -> Exception | None:
     """The refusal that ``work`` raised, if any."""
     try:
         work(text)
-    except (Problem, ArchiveError) as error:
+    except (HttpProblem, ArchiveError) as error:
         return error
     return None
 
@@ -344,7 +344,7 @@ def refusal(work: Callable[[str], object], text: str) -> Exception | None:
 )
 def test_any_query_is_parsed_or_refused(text: str) -> None:
     error = refusal(parse_query, text)
-    assert error is None or (isinstance(error, Problem) and error.status == 422 and len(error.detail) < 1100)
+    assert error is None or (isinstance(error, HttpProblem) and error.status == 422 and len(error.detail) < 1100)
 
 
 @given(
@@ -353,7 +353,7 @@ def test_any_query_is_parsed_or_refused(text: str) -> None:
 )
 def test_any_parameter_value_is_read_or_refused(parameter: ApiParameter, text: str) -> None:
     error = refusal(parameter.read, text)
-    assert error is None or (isinstance(error, Problem) and error.status == 422)
+    assert error is None or (isinstance(error, HttpProblem) and error.status == 422)
 
 
 @given(st.binary(max_size=30).map(lambda raw: base64.urlsafe_b64encode(raw).decode()) | st.text(max_size=20))

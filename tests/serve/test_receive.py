@@ -28,7 +28,7 @@ from tests.serve.receiving import (
     PROTOBUF,
     STARTED,
     T0_MS,
-    Running,
+    RunningReceiver,
     end_all,
     expected,
     gpu,
@@ -94,8 +94,8 @@ OTLP_LOGS = {
 LOKI = {"streams": [{"stream": {"job_id": "4242"}, "values": [[str(T0_MS * 1_000_000), "step 1 loss 2.0"]]}]}
 
 
-def start_receiver(store: Path, limits: ReceiverLimits | None = None, **more: object) -> Running:
-    return Running(
+def start_receiver(store: Path, limits: ReceiverLimits | None = None, **more: object) -> RunningReceiver:
+    return RunningReceiver(
         ServeOptions(
             store=str(store),
             limits=limits or ReceiverLimits(),
@@ -112,13 +112,13 @@ def store(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def running(store: Path) -> Iterator[Running]:
+def running(store: Path) -> Iterator[RunningReceiver]:
     receiver = start_receiver(store)
     yield receiver
     receiver.close()
 
 
-def metric_value(running: Running, metric: str, **labels: str) -> float:
+def metric_value(running: RunningReceiver, metric: str, **labels: str) -> float:
     """A value of the receiver's own metrics."""
     text = running.ask("/metrics").data.decode()
     for family in text_string_to_metric_families(text):
@@ -128,7 +128,7 @@ def metric_value(running: Running, metric: str, **labels: str) -> float:
     raise AssertionError(f"no {metric} {labels} in\n{text}")
 
 
-def test_samples_of_remote_write_are_stored(running: Running, store: Path) -> None:
+def test_samples_of_remote_write_are_stored(running: RunningReceiver, store: Path) -> None:
     answer = running.write(tick(0))
     assert (answer.status, answer.data) == (204, b"")
     assert metric_value(running, "samples_total") == 4
@@ -139,7 +139,7 @@ def test_samples_of_remote_write_are_stored(running: Running, store: Path) -> No
 
 
 @pytest.mark.parametrize("packing", ["", "gzip", "zstd"])
-def test_samples_of_otlp_are_stored(packing: str, running: Running, store: Path) -> None:
+def test_samples_of_otlp_are_stored(packing: str, running: RunningReceiver, store: Path) -> None:
     body = json.dumps(OTLP).encode()
     if packing == "gzip":
         body = gzip.compress(body)
@@ -151,7 +151,7 @@ def test_samples_of_otlp_are_stored(packing: str, running: Running, store: Path)
     assert {row[1:] for row in samples(store)} == {("0", T0_MS, 0.5)}
 
 
-def test_lines_of_loki_and_otlp_are_stored(running: Running, store: Path) -> None:
+def test_lines_of_loki_and_otlp_are_stored(running: RunningReceiver, store: Path) -> None:
     assert running.ask("/loki/api/v1/push", json.dumps(LOKI).encode(), JSON).status == 204
     assert running.ask("/v1/logs", json.dumps(OTLP_LOGS).encode(), JSON).status == 200
     running.close()
@@ -177,7 +177,7 @@ def test_lines_of_loki_and_otlp_are_stored(running: Running, store: Path) -> Non
     ],
 )
 def test_invalid_bodies_are_refused_and_not_stored(
-    path: str, body: bytes, headers: dict[str, str], status: int, running: Running
+    path: str, body: bytes, headers: dict[str, str], status: int, running: RunningReceiver
 ) -> None:
     answer = running.ask(path, body, headers)
     assert answer.status == status
@@ -187,7 +187,7 @@ def test_invalid_bodies_are_refused_and_not_stored(
     assert running.write(tick(0)).status == 204
 
 
-def test_a_loki_push_without_content_type_is_refused_with_the_remedy(running: Running) -> None:
+def test_a_loki_push_without_content_type_is_refused_with_the_remedy(running: RunningReceiver) -> None:
     """As ``curl -d`` sends it."""
     for headers in ({}, {"Content-Type": "application/x-www-form-urlencoded"}):
         answer = running.ask("/loki/api/v1/push", json.dumps(LOKI).encode(), headers)
@@ -195,7 +195,7 @@ def test_a_loki_push_without_content_type_is_refused_with_the_remedy(running: Ru
         assert b"send Content-Type: application/json" in answer.data
 
 
-def test_unknown_paths_get_problem_details(running: Running) -> None:
+def test_unknown_paths_get_problem_details(running: RunningReceiver) -> None:
     for path, status in (("/api/v1/nothing", 404), ("/api/v1/write", 405)):
         answer = running.ask(path)
         assert (answer.status, answer.headers["content-type"]) == (status, "application/problem+json")
@@ -204,7 +204,7 @@ def test_unknown_paths_get_problem_details(running: Running) -> None:
     assert running.ask("/nothing").headers["content-type"].startswith("text/plain")
 
 
-def test_refusals_are_logged_once_a_minute(running: Running, caplog: pytest.LogCaptureFixture) -> None:
+def test_refusals_are_logged_once_a_minute(running: RunningReceiver, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(5):
         running.ask("/api/v1/write", b"no snappy", PROTOBUF)
     running.ask("/api/v1/write", packed(b""), {"Content-Type": "text/plain"})
@@ -242,7 +242,7 @@ def test_old_verdicts_are_deleted_daily(store: Path) -> None:
         assert [verdict.made_at for verdict in archive.verdicts("r1").verdicts] == [1001.0]
 
 
-def test_wrong_methods_and_paths_are_refused(running: Running) -> None:
+def test_wrong_methods_and_paths_are_refused(running: RunningReceiver) -> None:
     assert running.ask("/api/v1/write").status == 405
     assert running.ask("/nothing").status == 404
     assert running.ask("/-/healthy").status == 200
@@ -308,12 +308,14 @@ def test_beyond_a_limit_the_rest_is_stored_and_the_sender_must_not_retry(store: 
     assert len(samples(store)) == 1
 
 
-def test_unknown_metric_names_are_counted(running: Running) -> None:
+def test_unknown_metric_names_are_counted(running: RunningReceiver) -> None:
     assert running.write([(key('site"made\\up'), [(T0_MS, 1.0)]), *tick(0)]).status == 204
     assert metric_value(running, "unknown_samples_total", name='site"made\\up') == 1
 
 
-def test_a_full_disk_is_503_and_stores_nothing(running: Running, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_503_and_stores_nothing(
+    running: RunningReceiver, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(handle: int) -> None:
         raise OSError(28, "No space left on device")
 
@@ -349,7 +351,7 @@ def test_writing_and_reading_require_their_tokens(store: Path, tmp_path: Path) -
     running.close()
 
 
-def test_requests_are_answered_while_a_body_is_decoded(running: Running) -> None:
+def test_requests_are_answered_while_a_body_is_decoded(running: RunningReceiver) -> None:
     """Decoding a large body does not block the event loop."""
     large = packed(
         write_request([(gpu(number=number), [(T0_MS + n, 1.0) for n in range(60)]) for number in range(5000)])
@@ -507,7 +509,7 @@ def test_kills_at_full_rate_lose_and_duplicate_nothing(store: Path) -> None:
     assert {f"line {index}" for index in pushed_lines} <= set(texts)
 
 
-def test_long_headers_are_refused(running: Running) -> None:
+def test_long_headers_are_refused(running: RunningReceiver) -> None:
     for name in ("Content-Type", "Content-Encoding"):
         long = PROTOBUF[name] + ";" + "x" * 40_000
         answer = running.ask("/api/v1/write", packed(write_request(tick(0))), {**PROTOBUF, name: long})
@@ -525,7 +527,9 @@ def test_a_body_larger_than_the_queue_is_refused(store: Path) -> None:
     running.close()
 
 
-def test_an_ended_thread_makes_the_receiver_not_ready(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_ended_thread_makes_the_receiver_not_ready(
+    running: RunningReceiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(*_: object) -> None:
         raise SystemExit
 
@@ -537,7 +541,7 @@ def test_an_ended_thread_makes_the_receiver_not_ready(running: Running, monkeypa
     assert metric_value(running, "writable") == 0
 
 
-def exchange(running: Running, *pieces: bytes, within_s: float = 10.0) -> bytes:
+def exchange(running: RunningReceiver, *pieces: bytes, within_s: float = 10.0) -> bytes:
     """The bytes received until the connection ends; b"" if it is only closed. Raises TimeoutError."""
     host, port = running.url.removeprefix("http://").split(":")
     received = b""
@@ -561,14 +565,14 @@ ENDLESS = {
 
 
 @pytest.mark.parametrize("where", ENDLESS)
-def test_the_size_of_headers_and_trailers_is_limited(where: str, running: Running) -> None:
+def test_the_size_of_headers_and_trailers_is_limited(where: str, running: RunningReceiver) -> None:
     head, more = ENDLESS[where]
     answer = exchange(running, head, *[more] * 20)
     assert answer == b"" or b" 431 " in answer.partition(b"\r\n")[0]
     assert running.write(tick(0)).status == 204
 
 
-def test_small_chunks_do_not_count_as_headers(running: Running) -> None:
+def test_small_chunks_do_not_count_as_headers(running: RunningReceiver) -> None:
     body = packed(write_request(tick(0, gpus=4_000)))
     chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body)
     head = b"POST /api/v1/write HTTP/1.1\r\nContent-Type: application/x-protobuf\r\nConnection: close\r\n"

@@ -164,10 +164,10 @@ def test_all_charts_query_the_store_in_one_batch() -> None:
 def test_a_peak_of_one_window_survives_reduction() -> None:
     values = np.zeros(5000)
     values[1234], values[4321] = 9.0, -7.0
-    assert {9.0, -7.0} <= set(reduce.line(values))
-    level = reduce.level(reduce.Level(values, values - 1, values + 1))
-    assert len(level.middle) <= reduce.MAX_POINTS
-    assert (level.high.max(), level.low.min()) == (10.0, -8.0)
+    assert {9.0, -7.0} <= set(reduce.downsample_line(values))
+    band = reduce.downsample_band(reduce.Band(values, values - 1, values + 1))
+    assert len(band.median) <= reduce.MAX_POINTS
+    assert (band.high.max(), band.low.min()) == (10.0, -8.0)
     indices = reduce.points(np.arange(5000.0), values)
     assert len(indices) <= reduce.MAX_POINTS + 2
     assert {0, 1234, 4321, 4999} <= set(indices)
@@ -182,10 +182,10 @@ def test_reduction_keeps_points_outside_a_dense_region() -> None:
 
 def test_cells_keep_the_peak_or_the_mean_and_gaps() -> None:
     values = np.array([[1.0, 5.0, np.nan, np.nan, 2.0], [3.0, 1.0, 4.0, np.nan, np.nan]])
-    assert reduce.cells(values, 3, "max").tolist()[1][:2] == [3.0, 4.0]
-    assert reduce.cells(values, 3, "avg")[0, 0] == 3.0
-    assert np.isnan(reduce.cells(values, 3, "avg")[0, 1])
-    assert reduce.cells(values, 5, "max") is values
+    assert reduce.downsample_cells(values, 3, "max").tolist()[1][:2] == [3.0, 4.0]
+    assert reduce.downsample_cells(values, 3, "avg")[0, 0] == 3.0
+    assert np.isnan(reduce.downsample_cells(values, 3, "avg")[0, 1])
+    assert reduce.downsample_cells(values, 5, "max") is values
 
 
 def test_a_short_memory_peak_is_in_the_chart_and_the_table() -> None:

@@ -91,8 +91,8 @@ def assert_complete(folder: Path, truth: Truth) -> None:
     scenario_gpus = {f"gpu00{n}:{i}" for n in range(1, 5) for i in range(8)}
     assert truth.family in {family.code for family in families()}
     assert truth.culprit in get_args(Culprit)
-    assert truth.enough
-    assert all(set(expected) <= TOKENS for expected in truth.enough)
+    assert truth.sufficient_planes
+    assert all(set(expected) <= TOKENS for expected in truth.sufficient_planes)
     assert truth.enough_evidence or truth.planes != PLANES
     assert set(truth.gpus) <= scenario_gpus
     assert set(truth.ranks) <= set(range(truth.n_ranks))

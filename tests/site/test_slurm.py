@@ -26,7 +26,7 @@ from trackside.read.walk import walk
 from trackside.runs.attempts import attempts_of, final_attempt
 from trackside.runs.jobs import Job, collect
 from trackside.site import outputs, slurm_commands
-from trackside.site.slurm import SeveralClusters, SlurmAnswer, live
+from trackside.site.slurm import SeveralClusters, SlurmAnswer, query_slurm
 from trackside.site.slurm_options import SlurmOptions
 from trackside.site.slurm_replies import Reply, job_id
 from trackside.site.slurmrestd import _Unix
@@ -92,7 +92,7 @@ def bin_(tmp_path: Path) -> Bin:
 
 def ask(commands: Bin, job: str, **options: Any) -> SlurmAnswer:
     environ = {**os.environ, "PATH": f"{commands.folder}:/usr/bin:/bin"}
-    return live(SlurmOptions(**{"timeout_s": 5.0, **options}), job, environ)
+    return query_slurm(SlurmOptions(**{"timeout_s": 5.0, **options}), job, environ)
 
 
 def records(answer: SlurmAnswer) -> CollectingSink:
@@ -111,7 +111,7 @@ def notes(answer: SlurmAnswer) -> str:
 
 def test_a_running_job_its_nodes_gpus_steps_and_parent(bin_: Bin) -> None:
     answer = ask(bin_, "7")
-    assert (answer.stage, answer.going, answer.parents, answer.cluster) == ("going", True, ("6",), "lab")
+    assert (answer.stage, answer.is_going, answer.parents, answer.cluster) == ("going", True, ("6",), "lab")
     assert (answer.nodes, answer.start, answer.end) == (("c1", "c2"), 1795289425.0, None)
     sink = records(answer)
     jobs = collect(sink.records)
@@ -144,7 +144,7 @@ def test_times_are_epochs_in_any_time_zone(bin_: Bin, monkeypatch: pytest.Monkey
 def test_an_old_job_is_known_only_to_accounting(bin_: Bin) -> None:
     bin_.say("scontrol show job -d 6", status=1, error=NONE)
     answer = ask(bin_, "6")
-    assert (answer.stage, answer.going, answer.end) == ("settled", False, 1795289425.0)
+    assert (answer.stage, answer.is_going, answer.end) == ("settled", False, 1795289425.0)
     assert "controller" not in notes(answer)
     assert not any("show step" in call for call in bin_.recorded_calls())
 
@@ -239,7 +239,7 @@ def test_an_unknown_job_is_reported_by_accounting_and_controller(bin_: Bin) -> N
     bin_.say("sacct -D -j 99", (RECORDED / "6.sacct").read_text().split("\n")[0] + "\n")
     bin_.say("scontrol show job -d 99", status=1, error=NONE)
     answer = ask(bin_, "99")
-    assert (answer.is_known, answer.stage, answer.going, answer.replies) == (False, "unknown", None, ())
+    assert (answer.is_known, answer.stage, answer.is_going, answer.replies) == (False, "unknown", None, ())
     assert [row.status for row in answer.rows] == ["empty", "empty"]
     assert "PrivateData" in answer.rows[0].note
     assert getpass.getuser() in answer.rows[0].note
@@ -279,10 +279,10 @@ def test_squeue_replaces_scontrol_if_that_is_refused(bin_: Bin) -> None:
 
 
 def test_missing_commands_are_reported(tmp_path: Path) -> None:
-    answer = live(SlurmOptions(), "7", {"PATH": str(tmp_path)})
+    answer = query_slurm(SlurmOptions(), "7", {"PATH": str(tmp_path)})
     assert answer.stage == "unknown"
     assert "sacct is not on PATH; run it on a login node, or set slurm.bin or slurm.url" in notes(answer)
-    answer = live(SlurmOptions(bin=str(tmp_path)), "7", {"PATH": os.environ["PATH"]})
+    answer = query_slurm(SlurmOptions(bin=str(tmp_path)), "7", {"PATH": os.environ["PATH"]})
     assert f"sacct is not in {tmp_path} (slurm.bin)" in notes(answer)
 
 
@@ -341,18 +341,18 @@ def test_a_child_that_keeps_the_output_open_is_not_awaited(tmp_path: Path) -> No
     script = tmp_path / "wrapper"
     script.write_text(f"#!/bin/sh\nsleep 300 &\necho $! > {tmp_path}/child\necho done\n")
     script.chmod(0o755)
-    result = slurm_commands.run([str(script)], timeout_s=20, most_bytes=1000)
+    result = slurm_commands.run([str(script)], timeout_s=20, max_bytes=1000)
     assert (result.status, result.output) == (0, b"done\n")
     assert has_ended(int((tmp_path / "child").read_text()))
 
 
 def test_a_command_that_cannot_be_run_is_reported(tmp_path: Path) -> None:
     with pytest.raises(SourceUnavailable) as caught:
-        slurm_commands.run([str(tmp_path / "none")], timeout_s=1, most_bytes=1)
+        slurm_commands.run([str(tmp_path / "none")], timeout_s=1, max_bytes=1)
     assert caught.value.kind == "unreachable"
     (tmp_path / "plain").write_text("x")
     with pytest.raises(SourceUnavailable) as caught:
-        slurm_commands.run([str(tmp_path / "plain")], timeout_s=1, most_bytes=1)
+        slurm_commands.run([str(tmp_path / "plain")], timeout_s=1, max_bytes=1)
     assert caught.value.kind == "refused"
 
 
@@ -367,12 +367,12 @@ def test_a_job_that_runs_only_in_accounting_is_not_shown_as_running(bin_: Bin, m
     bin_.say("scontrol show job -d 7", status=1, error=NONE)
     monkeypatch.setattr("getpass.getuser", lambda: "alice")
     answer = ask(bin_, "7")
-    assert answer.going is False
+    assert answer.is_going is False
     assert "accounting never received its end" in notes(answer)
     monkeypatch.setattr("getpass.getuser", lambda: "bob")
     monkeypatch.setattr("os.geteuid", lambda: 1002)
     answer = ask(bin_, "7")
-    assert answer.going is None
+    assert answer.is_going is None
     assert "so its state is unknown" in notes(answer)
 
 
@@ -682,7 +682,7 @@ def test_the_newest_api_that_the_server_lists_is_used(rest: tuple[Any, str]) -> 
     server.answers = {"/openapi/v3": (200, api_list), "/slurmdb/v0.0.40/job/7": (200, DBD),
                       "/slurm/v0.0.40/job/7": (500, UNKNOWN), "/slurm/v0.0.40/node/c1": (200, NODE),
                       "/slurmdb/v0.0.40/jobs": (200, NOTHING)}  # fmt: skip
-    answer = live(SlurmOptions(url=url, user="alice", token="hunter2"), "7")
+    answer = query_slurm(SlurmOptions(url=url, user="alice", token="hunter2"), "7")
     assert (answer.stage, answer.nodes, answer.end) == ("settled", ("c1",), 1795289430.0)
     assert [reply.path for reply in answer.replies] == [
         "slurmrestd /slurmdb/v0.0.40/job/7",
@@ -696,7 +696,7 @@ def test_the_newest_api_that_the_server_lists_is_used(rest: tuple[Any, str]) -> 
 def test_api_versions_are_tried_from_the_newest_if_none_are_listed(rest: tuple[Any, str]) -> None:
     server, url = rest
     server.answers = {"/slurmdb/v0.0.41/job/7": (200, DBD), "/slurm/v0.0.41/job/7": (500, UNKNOWN)}
-    answer = live(SlurmOptions(url=url), "7")
+    answer = query_slurm(SlurmOptions(url=url), "7")
     assert answer.is_known
     assert [path for path, _ in server.requests][:6] == [
         "/openapi/v3",
@@ -706,14 +706,14 @@ def test_api_versions_are_tried_from_the_newest_if_none_are_listed(rest: tuple[A
 
 def test_a_server_without_a_supported_api_is_reported(rest: tuple[Any, str]) -> None:
     _, url = rest
-    answer = live(SlurmOptions(url=url), "7")
+    answer = query_slurm(SlurmOptions(url=url), "7")
     assert "supports none of the APIs v0.0.37 to v0.0.45" in notes(answer)
 
 
 def test_a_missing_token_is_reported(rest: tuple[Any, str]) -> None:
     server, url = rest
     server.answers = {"/openapi/v3": (401, b"Authentication failure")}
-    answer = live(SlurmOptions(url=url), "7")
+    answer = query_slurm(SlurmOptions(url=url), "7")
     assert "slurm.token_file" in notes(answer)
     assert "Authentication failure" in notes(answer)
 
@@ -722,7 +722,7 @@ def test_a_wrong_token_is_not_reported_as_an_unknown_job(rest: tuple[Any, str]) 
     server, url = rest
     refused = UNKNOWN.replace(b"Invalid job id specified", b"Protocol authentication error")
     server.answers = {"/slurmdb/v0.0.38/job/7": (200, refused), "/slurm/v0.0.38/job/7": (500, refused)}
-    answer = live(SlurmOptions(url=url), "7")
+    answer = query_slurm(SlurmOptions(url=url), "7")
     assert [row.status for row in answer.rows] == ["unreadable", "unreadable"]
     assert "Protocol authentication error" in notes(answer)
 
@@ -731,19 +731,19 @@ def test_a_database_error_over_rest_is_reported(rest: tuple[Any, str]) -> None:
     server, url = rest
     failing = b'{"meta":{"plugin":{"type":"openapi\\/dbv0.0.38"}},"errors":[{"description":"slurmdbd down","error":"Unable to connect"}],"jobs":[]}'
     server.answers = {"/slurmdb/v0.0.38/job/7": (200, failing), "/slurm/v0.0.38/job/7": (500, UNKNOWN)}
-    answer = live(SlurmOptions(url=url), "7")
+    answer = query_slurm(SlurmOptions(url=url), "7")
     assert not answer.is_known
     assert "the command failed: slurmdbd down" in notes(answer)
 
 
 def test_a_missing_socket_is_reported(tmp_path: Path) -> None:
-    answer = live(SlurmOptions(url=f"unix:{tmp_path}/none"), "7")
+    answer = query_slurm(SlurmOptions(url=f"unix:{tmp_path}/none"), "7")
     assert "none: No such file or directory; is slurmrestd running there?" in notes(answer)
 
 
 def test_rest_mode_without_a_url_is_refused() -> None:
     with pytest.raises(ValueError, match=r"slurm\.url is not set"):
-        live(SlurmOptions(mode="rest"), "7")
+        query_slurm(SlurmOptions(mode="rest"), "7")
 
 
 # -- recorded jobs of other versions

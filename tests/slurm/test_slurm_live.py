@@ -21,7 +21,7 @@ from trackside.read.detect import read_source
 from trackside.read.format import CollectingSink
 from trackside.runs.attempts import attempts_of, final_attempt
 from trackside.runs.jobs import collect
-from trackside.site.slurm import SlurmAnswer, live
+from trackside.site.slurm import SlurmAnswer, query_slurm
 from trackside.site.slurm_options import SlurmOptions
 
 pytestmark = [pytest.mark.service, pytest.mark.corpus]
@@ -52,7 +52,7 @@ class Cluster:
         return self.run("sbatch", "--parsable", *options, "--wrap", script)
 
     def ask(self, job: str, **options: object) -> SlurmAnswer:
-        return live(SlurmOptions(**options), job, self.env)  # type: ignore[arg-type]
+        return query_slurm(SlurmOptions(**options), job, self.env)  # type: ignore[arg-type]
 
     def until(self, job: str, condition: Callable[[SlurmAnswer], bool]) -> SlurmAnswer:
         """The first answer that satisfies the condition; Slurm's records appear with some seconds of delay."""
@@ -141,7 +141,7 @@ def test_jobs_of_every_kind_are_found(cluster: Cluster) -> None:
     answer = cluster.until(ended, lambda answer: answer.stage == "settled")
     assert states(answer)[ended] == ("FAILED", 1, 3)
     assert answer.logs == (str(cluster.jobs / f"slurm-{ended}.out"),)
-    assert (len(answer.nodes), answer.going, answer.cluster, answer.rows) == (2, False, "lab", ())
+    assert (len(answer.nodes), answer.is_going, answer.cluster, answer.rows) == (2, False, "lab", ())
     assert answer.end is not None
     assert abs(answer.end - time.time()) < 120
 

@@ -52,7 +52,7 @@ def parser(program: str) -> argparse.ArgumentParser:
     """The parser of the command line."""
     flags = argparse.ArgumentParser(add_help=False)
     add = flags.add_argument
-    add("--config", metavar="FILE", help="Settings file (default /etc/trackside/agent.toml, if it exists)")
+    add("--config", metavar="FILE", help="Settings file (default /etc/trackside/agent.toml, if it exists).")
     add(
         "--node",
         metavar="NAME",
@@ -149,11 +149,11 @@ def owners_of(config: Config) -> Owners:
 
 def show_settings(path: str | None, flags: Mapping[str, SettingValue]) -> int:
     """Show the settings in effect."""
-    print(as_toml(_loaded(path, flags).settings))
+    print(as_toml(_load_config(path, flags).settings))
     return 0
 
 
-def _loaded(path: str | None, flags: Mapping[str, SettingValue]) -> Config:
+def _load_config(path: str | None, flags: Mapping[str, SettingValue]) -> Config:
     config = load(path, flags)
     for warning in config.warnings:
         log_line(warning)
@@ -168,7 +168,7 @@ def log_line(text: str) -> None:
 
 def run(path: str | None, flags: Mapping[str, SettingValue], once: bool, printed: bool) -> int:
     """Collect and send until stopped; with ``once`` or ``printed``, one reading of each source."""
-    config = _loaded(path, flags)
+    config = _load_config(path, flags)
     if printed:
         return _print_once(config)
     if once:
@@ -176,7 +176,7 @@ def run(path: str | None, flags: Mapping[str, SettingValue], once: bool, printed
     agent = Agent(config, owners_of(config), lambda: load(path, flags), log_line)
     destinations = [f"/metrics at {config.agent.listen}"] if config.agent.listen else []
     destinations += [f"{sender.protocol.name} to {sender.url}" for sender in agent.outlets.senders]
-    sources_on = sum(collection.on for collection in config.collections)
+    sources_on = sum(source_settings.on for source_settings in config.sources)
     log_line(
         f"node {config.node.name}, {sources_on} sources; {', '.join(destinations) or 'no destination: nothing is sent'}"
     )
@@ -186,7 +186,7 @@ def run(path: str | None, flags: Mapping[str, SettingValue], once: bool, printed
 
 def print_check(path: str | None, flags: Mapping[str, SettingValue], as_json: bool) -> int:
     """Print which sources work on this node, and which do not."""
-    config = _loaded(path, flags)
+    config = _load_config(path, flags)
     report = check(config, owners_of(config))
     print(report.json() if as_json else report.text())
     return 0 if report.ok else 1
@@ -196,24 +196,24 @@ class PrintedReadings(Outlet):
     """Collects one reading of each source to be printed; no source's samples are forgotten."""
 
     def __init__(self, identity: Identity) -> None:
-        self.board, self.identity, self.lines = LatestSamples(identity), identity, list[LogLine]()
+        self.latest, self.identity, self.lines = LatestSamples(identity), identity, list[LogLine]()
 
-    def take(self, source: str, reading: Reading) -> bool:
-        self.board.take(source, reading)
+    def accept(self, source: str, reading: Reading) -> bool:
+        self.latest.replace(source, reading)
         self.lines += reading.lines
         return False
 
     def newest(self) -> Mapping[str, Sequence[Sample]]:
-        return self.board.newest()
+        return self.latest.newest()
 
 
 def _read(config: Config, outlet: Outlet) -> int:
     """Read each enabled source once; 1 if any could not be read."""
     owners, state = owners_of(config), state_folder(config.state)
     running = [
-        SourceThread(collection, config.node, owners, outlet, log_line, state=state)
-        for collection in config.collections
-        if collection.on
+        SourceThread(source_settings, config.node, owners, outlet, log_line, state=state)
+        for source_settings in config.sources
+        if source_settings.on
     ]
     read_once(running)
     return 0 if all(source.health.state == "works" for source in running) else 1
@@ -222,7 +222,7 @@ def _read(config: Config, outlet: Outlet) -> int:
 def _print_once(config: Config) -> int:
     printed = PrintedReadings(Identity(config.node.name, config.agent.job, config.agent.labels))
     status = _read(config, printed)
-    sys.stdout.write(printed.board.text())
+    sys.stdout.write(printed.latest.text())
     for line in printed.lines:
         print(line_text(line, printed.identity))
     return status

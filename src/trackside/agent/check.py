@@ -20,7 +20,7 @@ from trackside.agent.delivery.loki_push import LokiPush
 from trackside.agent.delivery.receiver import ReceiverOptions
 from trackside.agent.delivery.remote_write import RemoteWrite
 from trackside.agent.delivery.shipping import REFUSED_STATUSES, Protocol
-from trackside.agent.delivery.spool import InUse, Spool
+from trackside.agent.delivery.spool import Spool, SpoolBusy
 from trackside.agent.owners import Owners
 from trackside.agent.runner import OPEN_S, Outlet, SourceThread
 from trackside.agent.slurm.configuration import find_conf
@@ -47,7 +47,7 @@ class CheckItem:
 
     @property
     def is_problem(self) -> bool:
-        """Whether it is a problem."""
+        """Whether it fails or hangs, or is unavailable although the settings request it."""
         return self.state in ("fails", "hangs") or (self.is_requested and self.state == "unavailable")
 
 
@@ -101,21 +101,23 @@ class _ReadingCounts(Outlet):
     def __init__(self) -> None:
         self.counts: dict[str, tuple[int, int]] = {}
 
-    def take(self, source: str, reading: Reading) -> bool:
+    def accept(self, source: str, reading: Reading) -> bool:
         self.counts[source] = len(reading.samples), len(reading.lines)
         return False
 
 
 def check(config: Config, owners: Owners) -> CheckReport:
     """Check everything once."""
-    return CheckReport(config.node.name, _sources(config, owners), list(_outputs(config)), _environment_items())
+    return CheckReport(
+        config.node.name, _source_items(config, owners), list(_output_items(config)), _environment_items()
+    )
 
 
 def read_once(running: list[SourceThread]) -> None:
     """Start each source, wait until it was read once or failed, and stop it."""
     for source in running:
         source.start()
-    deadline = time.monotonic() + max((max(OPEN_S, source.collection.timeout_s) + 1 for source in running), default=0.0)
+    deadline = time.monotonic() + max((max(OPEN_S, source.settings.timeout_s) + 1 for source in running), default=0.0)
     pause = threading.Event()
     while any(source.health.state == "starting" for source in running) and time.monotonic() < deadline:
         pause.wait(0.02)
@@ -128,13 +130,13 @@ def read_once(running: list[SourceThread]) -> None:
         source.join(deadline - time.monotonic())
 
 
-def _sources(config: Config, owners: Owners) -> list[CheckItem]:
+def _source_items(config: Config, owners: Owners) -> list[CheckItem]:
     counts = _ReadingCounts()
     messages: list[str] = []
     running_sources = [
-        SourceThread(collection, config.node, owners, counts, messages.append)
-        for collection in config.collections
-        if collection.on
+        SourceThread(settings, config.node, owners, counts, messages.append)
+        for settings in config.sources
+        if settings.on
     ]
     read_once(running_sources)
     lines: dict[str, CheckItem] = {}
@@ -144,20 +146,20 @@ def _sources(config: Config, owners: Owners) -> list[CheckItem]:
             for text in messages
             if text.startswith(f"{running_source.id}: ")
         ]
-        lines[running_source.id] = _source(running_source, *counts.counts.get(running_source.id, (0, 0)), notes)
-    for collection in config.collections:
-        if not collection.on:
-            source = collection.source
+        lines[running_source.id] = _source_item(running_source, *counts.counts.get(running_source.id, (0, 0)), notes)
+    for settings in config.sources:
+        if not settings.on:
+            source = settings.source
             needs = f"; needs {source.needs}" if source.needs else ""
-            origin = "off by default" if collection.origin == "default" else collection.origin
+            origin = "off by default" if settings.origin == "default" else settings.origin
             lines[source.id] = CheckItem(source.id, "off", f"{source.title}; {origin}{needs}")
     return [lines[id_] for id_ in sorted(lines)]
 
 
-def _source(running: SourceThread, samples: int, lines: int, notes: Sequence[str]) -> CheckItem:
+def _source_item(running: SourceThread, samples: int, lines: int, notes: Sequence[str]) -> CheckItem:
     """The state of one source; ``notes``: its log messages and warnings."""
-    health, collection = running.health, running.collection
-    is_requested, needs = collection.origin != "default", collection.source.needs
+    health, settings = running.health, running.settings
+    is_requested, needs = settings.origin != "default", settings.source.needs
     if health.state == "works":
         counts = f"samples: {samples:,}, lines: {lines:,}, in {health.seconds:.3f} s"
         return CheckItem(running.id, "partly" if notes else "works", "; ".join((counts, *notes)), "", is_requested)
@@ -165,21 +167,21 @@ def _source(running: SourceThread, samples: int, lines: int, notes: Sequence[str
     return CheckItem(running.id, health.state, health.reason, remedy, is_requested)
 
 
-def _outputs(config: Config) -> list[CheckItem]:
+def _output_items(config: Config) -> list[CheckItem]:
     identity = Identity(config.node.name)
-    lines = [_listening(config)]
+    lines = [_metrics_item(config)]
     if config.remote_write is not None:
-        lines.append(_receiver(RemoteWrite(identity), config.remote_write.receiver))
+        lines.append(_receiver_item(RemoteWrite(identity), config.remote_write.receiver))
     if config.loki is not None:
-        lines.append(_receiver(LokiPush(identity, config.loki.tenant), config.loki.receiver))
+        lines.append(_receiver_item(LokiPush(identity, config.loki.tenant), config.loki.receiver))
     if config.remote_write is None and config.loki is None:
         lines.append(CheckItem("send", "off", "no [send.remote_write] or [send.loki] in the settings"))
     else:
-        lines.append(_spool(config))
+        lines.append(_spool_item(config))
     return lines
 
 
-def _listening(config: Config) -> CheckItem:
+def _metrics_item(config: Config) -> CheckItem:
     if not config.agent.listen:
         return CheckItem("/metrics", "off", "agent.listen is empty")
     host, port = config.agent.address
@@ -209,32 +211,32 @@ def _is_agent(host: str, port: int) -> bool:
         connection.close()
 
 
-def _receiver(wire: Protocol, options: ReceiverOptions) -> CheckItem:
+def _receiver_item(protocol: Protocol, options: ReceiverOptions) -> CheckItem:
     """Whether a receiver accepts an empty body."""
     try:
-        client = HttpClient(options.with_path(wire.path))
+        client = HttpClient(options.with_path(protocol.path))
     except ValueError as error:
-        return CheckItem(wire.name, "unavailable", str(error), "", True)
-    body, headers = wire.body([])
+        return CheckItem(protocol.name, "unavailable", str(error), "", True)
+    body, headers = protocol.body([])
     try:
         answer = client.request("POST", "", body=body, headers=headers)
     except SourceUnavailable as error:
         if error.status in REFUSED_STATUSES:  # some refuse an empty body
-            return CheckItem(wire.name, "works", f"{client.name} answers {error.status}", "", True)
+            return CheckItem(protocol.name, "works", f"{client.name} answers {error.status}", "", True)
         if not error.status:
-            return CheckItem(wire.name, "unavailable", str(error), "", True)
+            return CheckItem(protocol.name, "unavailable", str(error), "", True)
         message = f": {error.message}" if error.message else ""
         remedy = CHECK_IDENTITY if error.kind == "unauthorized" else ""
-        return CheckItem(wire.name, "unavailable", f"{client.name} answers {error.status}{message}", remedy, True)
+        return CheckItem(protocol.name, "unavailable", f"{client.name} answers {error.status}{message}", remedy, True)
     finally:
         client.close()
-    return CheckItem(wire.name, "works", f"{client.name} answers {answer.status}", "", True)
+    return CheckItem(protocol.name, "works", f"{client.name} answers {answer.status}", "", True)
 
 
-def _spool(config: Config) -> CheckItem:
+def _spool_item(config: Config) -> CheckItem:
     folder = config.spool_folder
     messages: list[str] = []
-    with suppress(InUse):
+    with suppress(SpoolBusy):
         Spool(folder / "check", config.spool, messages.append).close()
     if messages:
         remedy = "set spool.path or agent.state to a folder that the agent may write"
@@ -246,7 +248,7 @@ def _spool(config: Config) -> CheckItem:
 
 
 def _environment_items() -> list[CheckItem]:
-    lines = [_slurm()]
+    lines = [_slurm_item()]
     groups = " ".join(map(str, sorted(os.getgroups()))) or "none"
     lines.append(CheckItem("privileges", "works", f"uid {os.geteuid()}, groups {groups}; {capabilities_in_words()}"))
     for package, module in LIBRARIES:
@@ -257,7 +259,7 @@ def _environment_items() -> list[CheckItem]:
     return lines
 
 
-def _slurm() -> CheckItem:
+def _slurm_item() -> CheckItem:
     """Whether Slurm's commands are on the path."""
     commands = [name for name in SLURM_COMMANDS if shutil.which(name)]
     conf = find_conf()

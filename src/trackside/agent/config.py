@@ -66,8 +66,8 @@ class AgentOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Collection:
-    """How one source runs: its table ``[collect.ID]``."""
+class SourceSettings:
+    """Whether, how often and with which options one source runs: its table ``[collect.ID]``."""
 
     source: AgentSource
     on: bool
@@ -86,7 +86,7 @@ class Config:
     agent: AgentOptions
     node: LocalNode
     state: Path
-    collections: tuple[Collection, ...]
+    sources: tuple[SourceSettings, ...]
     remote_write: RemoteWriteOptions | None
     loki: LokiOptions | None
     spool: SpoolOptions
@@ -97,12 +97,12 @@ class Config:
 
     @property
     def spool_folder(self) -> Path:
-        """Folder of what waits to be sent."""
+        """The folder for data that is waiting to be sent."""
         return Path(self.spool.path) if self.spool.path else self.state / "spool"
 
 
 def sections() -> list[Section]:
-    """Every table of the file. Each key is a field of the options that the part itself takes, declared only there."""
+    """Every table of the file. Each key is declared once, as a field of the options class of its part."""
     tables = [Section("agent", (AgentOptions,), prefix="TRACKSIDE_")]
     for source in sources().values():
         fields = [
@@ -148,7 +148,7 @@ def load(
         except ConfigError:
             raise
         except (ValueError, TypeError) as error:
-            raise settings.where(index, str(error)) from None
+            raise settings.error_at(index, str(error)) from None
 
     def receiver_options(name: str) -> Any:
         return build(name, settings.sections[name].build) if settings.indices(name) else None
@@ -159,8 +159,8 @@ def load(
         agent=agent,
         node=node,
         state=Path(agent.state or environ.get("STATE_DIRECTORY", "").partition(":")[0] or STATE),
-        collections=tuple(
-            build(COLLECT + source.id, lambda values, source=source: _collection(source, values, settings))
+        sources=tuple(
+            build(COLLECT + source.id, lambda values, source=source: _source_settings(source, values, settings))
             for source in sources().values()
         ),
         remote_write=receiver_options("send.remote_write"),
@@ -179,7 +179,7 @@ def _file(path: str | os.PathLike[str] | None) -> Path | None:
     return FILE if FILE.is_file() else None
 
 
-def _collection(source: AgentSource, values: dict[str, Any], settings: Settings) -> Collection:
+def _source_settings(source: AgentSource, values: dict[str, Any], settings: Settings) -> SourceSettings:
     """How a source runs. Raises ValueError."""
     keys = settings.set_values.get((COLLECT + source.id, 0), {})
     on, interval_s = values.pop("on", source.on), values.pop("interval_s", source.interval_s)
@@ -189,4 +189,4 @@ def _collection(source: AgentSource, values: dict[str, Any], settings: Settings)
     if not 0.1 <= timeout_s <= 3600:
         raise ValueError(f"timeout_s is {timeout_s:g}; it must be 0.1 to 3600")
     options = source.options(**values) if source.options is not None else None
-    return Collection(source, on, interval_s, timeout_s, options, keys["on"].origin if "on" in keys else "default")
+    return SourceSettings(source, on, interval_s, timeout_s, options, keys["on"].origin if "on" in keys else "default")

@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from operator import attrgetter
 
-from trackside.agent.config import Collection, Config
+from trackside.agent.config import Config, SourceSettings
 from trackside.agent.delivery.exposition import LatestSamples
 from trackside.agent.delivery.identity import Identity
 from trackside.agent.delivery.loki_push import LokiPush
 from trackside.agent.delivery.receiver import ReceiverOptions
 from trackside.agent.delivery.remote_write import RemoteWrite, compressor
-from trackside.agent.delivery.scrape import Scrape
+from trackside.agent.delivery.scrape import MetricsServer
 from trackside.agent.delivery.shipping import Protocol, Sender
-from trackside.agent.delivery.spool import InUse, Spool
+from trackside.agent.delivery.spool import Spool, SpoolBusy
 from trackside.agent.owners import Owners
 from trackside.agent.runner import Outlet, SourceThread
 from trackside.agent.source import Reading, Sample
@@ -29,8 +29,8 @@ OWN_SOURCE = "agent"
 """Source id of the agent's own metrics: health of its sources, results of sending, memory and CPU time."""
 OWN_INTERVAL_S = 15.0
 """Interval of the agent's own metrics."""
-_PAGE = os.sysconf("SC_PAGE_SIZE")
-_STARTED = time.time()
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_START_TIME = time.time()
 WATCH_INTERVAL_S = 1.0
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 STOP_S, FLUSH_S = 2.0, 3.0
@@ -44,7 +44,7 @@ class Outlets(Outlet):
     def __init__(self, config: Config, say: Say) -> None:
         """Raises ConfigError for invalid receivers and for a spool that another agent uses."""
         identity = Identity(config.node.name, config.agent.job, config.agent.labels)
-        self.board = LatestSamples(identity)
+        self.latest = LatestSamples(identity)
         self.senders: list[Sender] = []
         if config.remote_write is not None:
             self._add(RemoteWrite(identity), config.remote_write.receiver, config, say)
@@ -53,30 +53,30 @@ class Outlets(Outlet):
         if config.loki is not None:
             self._add(LokiPush(identity, config.loki.tenant), config.loki.receiver, config, say)
 
-    def _add(self, wire: Protocol, options: ReceiverOptions, config: Config, say: Say) -> None:
+    def _add(self, protocol: Protocol, options: ReceiverOptions, config: Config, say: Say) -> None:
         def say_with_name(text: str) -> None:
-            say(f"{wire.name}: {text}")
+            say(f"{protocol.name}: {text}")
 
         try:
-            spool = Spool(config.spool_folder / wire.name, config.spool, say_with_name)
-            self.senders.append(Sender(wire, options, spool, say_with_name))
-        except InUse as error:
+            spool = Spool(config.spool_folder / protocol.name, config.spool, say_with_name)
+            self.senders.append(Sender(protocol, options, spool, say_with_name))
+        except SpoolBusy as error:
             raise ConfigError(str(error)) from None
         except ValueError as error:
-            raise ConfigError(f"[send.{wire.name}] {error}") from None
+            raise ConfigError(f"[send.{protocol.name}] {error}") from None
 
-    def take(self, source: str, reading: Reading) -> bool:
+    def accept(self, source: str, reading: Reading) -> bool:
         """Publish the reading on /metrics and spool it for each receiver; True if all of it is on disk."""
-        self.board.take(source, reading)
-        on_disk = [sender.take(reading) for sender in self.senders]
+        self.latest.replace(source, reading)
+        on_disk = [sender.spool_reading(reading) for sender in self.senders]
         return all(on_disk)
 
     def forget(self, source: str) -> None:
         """Remove the source's samples from /metrics; what is spooled stays."""
-        self.board.forget(source)
+        self.latest.forget(source)
 
     def newest(self) -> Mapping[str, Sequence[Sample]]:
-        return self.board.newest()
+        return self.latest.newest()
 
     def close(self, within_s: float) -> None:
         """Send what waits until ``within_s`` seconds have passed, and close the spools."""
@@ -96,13 +96,12 @@ class Agent:
         self.outlets = Outlets(config, say)
         state = state_folder(config.state)
         self.running = [
-            SourceThread(collection, config.node, owners, self.outlets, say, state=state)
-            for collection in config.collections
+            SourceThread(settings, config.node, owners, self.outlets, say, state=state) for settings in config.sources
         ]
-        self.scrape: Scrape | None = None
+        self.metrics_server: MetricsServer | None = None
         if config.agent.listen:
             try:
-                self.scrape = Scrape(config.agent.address, self.text, self.not_ready)
+                self.metrics_server = MetricsServer(config.agent.address, self.text, self.not_ready)
             except OSError as error:
                 self.outlets.close(0.0)
                 setting = f"agent.listen: {config.agent.listen}"
@@ -112,15 +111,15 @@ class Agent:
 
     def not_ready(self) -> str:
         """Why the agent is not ready yet; empty if it is."""
-        pending = [source.id for source in self.running if source.health.state == "starting" and source.collection.on]
+        pending = [source.id for source in self.running if source.health.state == "starting" and source.settings.on]
         return f"sources not read yet: {', '.join(pending)}" if pending else ""
 
     def text(self) -> str:
         """All samples as exposition text; the agent's own are current."""
         reading = Reading()
         add_own_metrics(reading, self.running, self.outlets.senders)
-        self.outlets.board.take(OWN_SOURCE, reading)
-        return self.outlets.board.text()
+        self.outlets.latest.replace(OWN_SOURCE, reading)
+        return self.outlets.latest.text()
 
     def run(self) -> None:
         """Run until SIGTERM or SIGINT; SIGHUP reloads the settings."""
@@ -156,14 +155,14 @@ class Agent:
             sender.start()
         for source in self.running:
             source.start()
-        if self.scrape is not None:
-            self.scrape.start()
+        if self.metrics_server is not None:
+            self.metrics_server.start()
 
     def send_own_metrics(self) -> None:
         """Send the agent's own metrics."""
         reading = Reading()
         add_own_metrics(reading, self.running, self.outlets.senders)
-        self.outlets.take(OWN_SOURCE, reading)
+        self.outlets.accept(OWN_SOURCE, reading)
 
     def reload_settings(self) -> None:
         """Apply new settings of sources: sources whose settings changed restart, all others continue."""
@@ -172,10 +171,10 @@ class Agent:
         except ConfigError as error:
             self._say(f"the settings were not reloaded: {error}")
             return
-        collections = {collection.source.id: collection for collection in config.collections}
-        changed = [source for source in self.running if _differs(source.collection, collections[source.id])]
+        new_settings = {settings.source.id: settings for settings in config.sources}
+        changed = [source for source in self.running if _differs(source.settings, new_settings[source.id])]
         for source in changed:
-            source.apply(collections[source.id])
+            source.apply(new_settings[source.id])
         changed_ids = ", ".join(source.id for source in changed) or "no source changed"
         self._say(f"settings reloaded: {changed_ids}")
         restart_settings = attrgetter("agent", "remote_write", "loki", "spool")
@@ -190,8 +189,8 @@ class Agent:
         for source in self.running:
             source.join(deadline - time.monotonic())
         self.outlets.close(FLUSH_S)
-        if self.scrape is not None:
-            self.scrape.stop()
+        if self.metrics_server is not None:
+            self.metrics_server.stop()
 
     def _on_signal(self, number: int, frame: object) -> None:
         if number == signal.SIGHUP:
@@ -202,7 +201,7 @@ class Agent:
             os.write(self._wake_writer, b"!")
 
 
-def _differs(current: Collection, new: Collection) -> bool:
+def _differs(current: SourceSettings, new: SourceSettings) -> bool:
     settings_of = attrgetter("on", "interval_s", "timeout_s", "options")
     return bool(settings_of(current) != settings_of(new))
 
@@ -215,12 +214,12 @@ def add_own_metrics(reading: Reading, running: Iterable[SourceThread], senders: 
         _add_receiver(reading, sender)
     reading.sample("trackside_agent_memory_bytes", resident_bytes())
     reading.sample("trackside_agent_cpu_seconds_total", time.process_time())
-    reading.sample("trackside_agent_start_time", _STARTED)
+    reading.sample("trackside_agent_start_time", _START_TIME)
 
 
 def _add_collector(reading: Reading, running: SourceThread) -> None:
     health, collector = running.health, running.id
-    is_requested = running.collection.origin != "default"
+    is_requested = running.settings.origin != "default"
     if health.state in ("starting", "off") or (
         health.state == "unavailable" and not health.last_success and not is_requested
     ):
@@ -253,4 +252,4 @@ def _add_receiver(reading: Reading, sender: Sender) -> None:
 def resident_bytes() -> int:
     """Resident memory of this process."""
     with open("/proc/self/statm", "rb") as file:
-        return int(file.read().split()[1]) * _PAGE
+        return int(file.read().split()[1]) * _PAGE_BYTES

@@ -17,8 +17,8 @@ def hostname() -> str:
 
 @dataclass(frozen=True, slots=True)
 class LocalNode:
-    """This node and the paths of its kernel file systems, which differ in tests and in a container with the host's
-    mounted."""
+    """This node and the paths of its kernel file systems; the paths differ in tests, and in a container that mounts the
+    host's."""
 
     name: str = field(default_factory=hostname)
     proc: Path = Path("/proc")

@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from trackside.agent.source import Reading, Unavailable
+from trackside.agent.source import AgentSourceUnavailable, Reading
 
 MAX_BYTES = 4 << 20
 """Limit per file; /proc/stat of a thousand cores with ten thousand interrupts is a tenth of it."""
@@ -127,11 +127,11 @@ def first_of(*paths: Path) -> Path:
 
 
 def read_required(file: PseudoFile, remedy: str = "") -> bytes:
-    """Contents of a file that a source cannot work without. Raises Unavailable."""
+    """Contents of a file that a source cannot work without. Raises AgentSourceUnavailable."""
     try:
         return file.read()
     except OSError as error:
-        raise Unavailable(f"{file.path} cannot be read: {error.strerror}", remedy) from error
+        raise AgentSourceUnavailable(f"{file.path} cannot be read: {error.strerror}", remedy) from error
 
 
 def number(field: bytes) -> int | None:

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from trackside.agent.config import Collection
+from trackside.agent.config import SourceSettings
 from trackside.agent.node import LocalNode
 from trackside.agent.owners import Owners
-from trackside.agent.source import Collector, Context, Reading, Sample, Unavailable
+from trackside.agent.source import AgentSourceUnavailable, Collector, Context, Reading, Sample
 
 OPEN_S = 60.0
 """Minimum time for a source to open: a GPU driver without persistence mode loads slowly."""
@@ -43,8 +43,8 @@ class Health:
 class Outlet:
     """A destination of readings; this base class discards them."""
 
-    def take(self, source: str, reading: Reading) -> bool:
-        """Take a reading; True if it is stored durably everywhere."""
+    def accept(self, source: str, reading: Reading) -> bool:
+        """Accept a reading; True if it is stored durably everywhere."""
         return False
 
     def forget(self, source: str) -> None:
@@ -59,7 +59,7 @@ class Outlet:
 class SourceThread:
     """A source that runs in its own thread."""
 
-    collection: Collection
+    settings: SourceSettings
     node: LocalNode
     owners: Owners
     outlet: Outlet
@@ -79,25 +79,25 @@ class SourceThread:
     @property
     def id(self) -> str:
         """The source's id."""
-        return self.collection.source.id
+        return self.settings.source.id
 
     def start(self) -> None:
         """Start the thread if the source is on and not running."""
-        if self.collection.on and not self.is_alive:
+        if self.settings.on and not self.is_alive:
             self.health = Health()
             self._thread = threading.Thread(target=self._main, name=f"collect-{self.id}", daemon=True)
             self._thread.start()
         elif not self.is_alive:
-            self.health = Health("off", f"switched off ({self.collection.origin})")
+            self.health = Health("off", f"switched off ({self.settings.origin})")
 
     @property
     def is_alive(self) -> bool:
         """Whether the thread exists, even if it hangs."""
         return self._thread is not None and self._thread.is_alive()
 
-    def apply(self, collection: Collection) -> None:
+    def apply(self, settings: SourceSettings) -> None:
         """Use other settings from now on. A source that hangs takes them once it returns."""
-        self.collection = collection
+        self.settings = settings
         self._wake.set()
         self.start()
 
@@ -123,26 +123,26 @@ class SourceThread:
     def _main(self) -> None:
         _name_thread(self.id)
         retry_s = MIN_RETRY_S
-        while not self._stopping and self.collection.on:
-            collection = self.collection
+        while not self._stopping and self.settings.on:
+            settings = self.settings
             self._wake.clear()
-            collector = self._open(collection)
+            collector = self._open(settings)
             if collector is not None:
                 begin_s = time.monotonic()
-                self._run(collector, collection)
+                self._run(collector, settings)
                 retry_s = MIN_RETRY_S if time.monotonic() - begin_s > 10 * retry_s else retry_s
-            if self.collection is collection and not self._wake.wait(retry_s):
+            if self.settings is settings and not self._wake.wait(retry_s):
                 retry_s = min(2 * retry_s, MAX_RETRY_S)
         self.outlet.forget(self.id)
-        if not self.collection.on:
-            self.health = Health("off", f"switched off ({self.collection.origin})")
+        if not self.settings.on:
+            self.health = Health("off", f"switched off ({self.settings.origin})")
 
-    def _open(self, collection: Collection) -> Collector | None:
-        context = Context(self.node, self.owners, collection.options, self.say, self.state, self.outlet.newest)
-        self._start_call(max(OPEN_S, collection.timeout_s))
+    def _open(self, settings: SourceSettings) -> Collector | None:
+        context = Context(self.node, self.owners, settings.options, self.say, self.state, self.outlet.newest)
+        self._start_call(max(OPEN_S, settings.timeout_s))
         try:
-            return collection.source.open(context)
-        except Unavailable as error:
+            return settings.source.open(context)
+        except AgentSourceUnavailable as error:
             self._fail("unavailable", error.reason, error.remedy)
         except Exception as error:  # noqa: BLE001  an error of a source must not end its thread
             self._fail("fails", f"it cannot be opened: {_one_line(error)}")
@@ -150,11 +150,11 @@ class SourceThread:
             self._end_call()
         return None
 
-    def _run(self, collector: Collector, collection: Collection) -> None:
+    def _run(self, collector: Collector, settings: SourceSettings) -> None:
         """Read at each tick until the source becomes unavailable or its settings change."""
-        ticks = Ticks(collection.interval_s, f"{self.node.name}/{self.id}")
+        ticks = Ticks(settings.interval_s, f"{self.node.name}/{self.id}")
         try:
-            while not self._stopping and self.collection is collection and self._read(collector, collection):
+            while not self._stopping and self.settings is settings and self._read(collector, settings):
                 self._wake.wait(ticks.until_next())
         finally:
             try:
@@ -162,13 +162,13 @@ class SourceThread:
             except Exception as error:  # noqa: BLE001
                 self.say(f"{self.id}: closing failed: {_one_line(error)}")
 
-    def _read(self, collector: Collector, collection: Collection) -> bool:
+    def _read(self, collector: Collector, settings: SourceSettings) -> bool:
         """Read once; False if the source has become unavailable."""
         reading = Reading()
-        begin = self._start_call(collection.timeout_s)
+        begin = self._start_call(settings.timeout_s)
         try:
             collector.collect(reading)
-        except Unavailable as error:
+        except AgentSourceUnavailable as error:
             self._fail("unavailable", error.reason, error.remedy)
             return False
         except Exception as error:  # noqa: BLE001
@@ -185,7 +185,7 @@ class SourceThread:
         self._warn(reading.warnings)
         self.lost.update(reading.lost)
         try:
-            if self.outlet.take(self.id, reading):
+            if self.outlet.accept(self.id, reading):
                 collector.accepted()
         except Exception as error:  # noqa: BLE001
             self._fail("fails", f"its reading cannot be stored: {_one_line(error)}")

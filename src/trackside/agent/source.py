@@ -21,7 +21,7 @@ Labels = tuple[tuple[str, str], ...]
 """(name, value) pairs sorted by name; values are never empty."""
 
 
-class Unavailable(TracksideError):
+class AgentSourceUnavailable(TracksideError):
     """A source cannot be read on this node. ``reason`` and ``remedy`` (how to change it) are one line each."""
 
     def __init__(self, reason: str, remedy: str = "") -> None:
@@ -78,12 +78,12 @@ class Collector(ABC):
     """An open source. All its methods are called from its own thread."""
 
     def __init__(self, context: Context) -> None:
-        """Raises Unavailable if this node does not have the source, or the agent may not read it."""
+        """Raises AgentSourceUnavailable if this node does not have the source, or the agent may not read it."""
 
     @abstractmethod
     def collect(self, reading: Reading) -> None:
-        """Add the current readings. Raises Unavailable if the source went away; the runner then reopens it after
-        growing pauses. Any other exception fails this reading only."""
+        """Add the current readings. Raises AgentSourceUnavailable if the source went away; the runner then reopens it
+        after growing pauses. Any other exception fails this reading only."""
 
     def accepted(self) -> None:
         """Called when the last reading is on disk for all receivers. If it is not called, the source should offer that
@@ -112,8 +112,8 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class AgentSource:
-    """One source of readings. ``open`` raises Unavailable if this node does not have it, or the agent may not read
-    it."""
+    """One source of readings. ``open`` raises AgentSourceUnavailable if this node does not have it, or the agent may
+    not read it."""
 
     id: str
     """Its name in settings, flags and ``trackside_collector_*{collector=...}``."""

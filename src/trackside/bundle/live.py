@@ -17,7 +17,7 @@ from typing import BinaryIO
 import numpy as np
 
 from trackside.bundle.differences import differences
-from trackside.bundle.parts import PACKED, NotBundled
+from trackside.bundle.parts import PACKED, BundleRefused
 from trackside.bundle.samples import SampleFilter, SampleWriter
 from trackside.bundle.write import BundleOptions, WrittenBundle, write
 from trackside.errors import NothingReadable
@@ -219,7 +219,7 @@ def copies() -> Iterator[EvidenceCopier]:
 def write_live(session: Session, copier: EvidenceCopier, options: BundleOptions) -> WrittenBundle:
     """Write a bundle of the copies.
 
-    Raises NotBundled if the copies give a different verdict than ``session``, unless the options allow it.
+    Raises BundleRefused if the copies give a different verdict than ``session``, unless the options allow it.
     """
     copier.close()
     options = replace(options, job=session.run.id or options.job)
@@ -228,10 +228,10 @@ def write_live(session: Session, copier: EvidenceCopier, options: BundleOptions)
             changes = differences(session.verdict(), copied_session.verdict())
         except NothingReadable as error:
             missing_text = "; ".join(f"{row.path}: {row.note}" for row in copier.missing[:3])
-            raise NotBundled(f"nothing to write: {missing_text or error}") from error
+            raise BundleRefused(f"nothing to write: {missing_text or error}") from error
         if changes and not options.despite:
             missing_text = "".join(f"; missing: {row.path}: {row.note}" for row in copier.missing[:3])
-            raise NotBundled(
+            raise BundleRefused(
                 f"the data that can be written gives a different verdict: {'; '.join(changes)}{missing_text};"
                 " use --despite-differences to write it anyway, with a note"
             )

@@ -40,7 +40,7 @@ class PartSource:
     size: int | None = None
 
 
-class NotBundled(TracksideError, ValueError):
+class BundleRefused(TracksideError, ValueError):
     """No bundle can be made; the message says why."""
 
 
@@ -54,7 +54,7 @@ def whole_files(paths: Paths, rows: Sequence[Input], on_progress: ProgressCallba
     for path, label in list_files(paths):
         rows_of_file = by_file.pop(label, [])
         if isinstance(path, ExplicitFile) and is_bundle_file(path):
-            raise NotBundled(f"{os.fspath(path)} is already a bundle: copy it, or use --redact or --slice")
+            raise BundleRefused(f"{os.fspath(path)} is already a bundle: copy it, or use --redact or --slice")
         if isinstance(path, Input) or all(row.status in _UNREADABLE for row in rows_of_file):
             yield from (omitted_input(row) for row in rows_of_file)
         elif rows_of_file:

@@ -16,7 +16,7 @@ from typing import BinaryIO
 import msgspec
 
 from trackside.bundle.differences import differences
-from trackside.bundle.parts import NotBundled, PartSource, SingleInputs, omitted_input, whole_files
+from trackside.bundle.parts import BundleRefused, PartSource, SingleInputs, omitted_input, whole_files
 from trackside.bundle.redact.redactor import Redactor, pieces
 from trackside.bundle.samples import SampleFilter
 from trackside.bundle.slicing import parts_to_keep
@@ -84,7 +84,7 @@ class WrittenBundle:
 def write(
     session: Session, paths: Paths, options: BundleOptions, on_progress: ProgressCallback | None = None
 ) -> WrittenBundle:
-    """Write a bundle of a session. Raises NotBundled, FileExistsError or OSError, then without leaving a file at
+    """Write a bundle of a session. Raises BundleRefused, FileExistsError or OSError, then without leaving a file at
     ``out``."""
     if os.path.lexists(options.out) and not options.force:
         raise FileExistsError(options.out)
@@ -160,7 +160,7 @@ class _BundleWriter:
         self._notes = [self._redact(note) for note in options.notes]
 
     def write(self, on_progress: ProgressCallback | None) -> WrittenBundle:
-        """Write the bundle. Raises NotBundled."""
+        """Write the bundle. Raises BundleRefused."""
         sliced = self._options.sliced
         verdict, changes = self._write_inputs(sliced, on_progress)
         if changes and sliced:
@@ -168,7 +168,7 @@ class _BundleWriter:
             self._notes.append(f"not sliced because a slice would give a different verdict ({'; '.join(changes)})")
             verdict, changes = self._write_inputs(False, on_progress)
         if changes:
-            raise NotBundled(f"the bundle would give a different verdict than its inputs: {'; '.join(changes)}")
+            raise BundleRefused(f"the bundle would give a different verdict than its inputs: {'; '.join(changes)}")
         data = encode(document(verdict))
         manifest = self._manifest(data, sliced)
         listing = encode(manifest)
@@ -266,7 +266,7 @@ class _BundleWriter:
         )
 
     def _scan(self, redactor: Redactor) -> None:
-        """Search every member and name for redacted originals. Raises NotBundled."""
+        """Search every member and name for redacted originals. Raises BundleRefused."""
         self._file.seek(0)
         with zipfile.ZipFile(self._file) as archive:
             traces = redactor.traces()
@@ -277,7 +277,7 @@ class _BundleWriter:
                         leaks |= traces.leaks(data)
                 if leaks:
                     leak_names = ", ".join(sorted(leaks)[:3])
-                    raise NotBundled(
+                    raise BundleRefused(
                         f"{redactor.text(info.filename)} still contains originals of: {leak_names};"
                         " nothing was written. Leave that file out, or report this as a bug"
                     )

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Literal
 
-from trackside.catalog.labels import Label, normalized
+from trackside.catalog.labels import Label, normalize
 from trackside.catalog.metrics import labels_of
 
 Guess = Literal["", "ratio", "bytes"]
@@ -23,7 +23,7 @@ Case = tuple[Mapping[str, str], str]
 
 
 @dataclass(frozen=True, slots=True)
-class Foreign:
+class ForeignMetric:
     """What a foreign metric maps to: Trackside's metric, the factor to its unit, and labels that the foreign name implies.
 
     ``cases``: for metrics that depend on a label's value; ``metric`` is used for all other values.
@@ -46,7 +46,7 @@ class Dialect:
 
     id: str
     title: str
-    names: Mapping[str, Foreign]
+    names: Mapping[str, ForeignMetric]
     labels: Mapping[str, Label]
     unneeded: tuple[str, ...] = ()
     """Names, or prefixes ending in ``_``, of metrics irrelevant to a run; dropped without a note."""
@@ -80,8 +80,8 @@ def dialects() -> tuple[Dialect, ...]:
 
 
 @cache
-def _index() -> Mapping[str, tuple[Foreign, Rules]]:
-    by_name: dict[str, tuple[Foreign, Rules]] = {}
+def _index() -> Mapping[str, tuple[ForeignMetric, Rules]]:
+    by_name: dict[str, tuple[ForeignMetric, Rules]] = {}
     for dialect in dialects():
         rules = {
             foreign_label: (priority, label) for priority, (foreign_label, label) in enumerate(dialect.labels.items())
@@ -108,12 +108,12 @@ def translate(name: str, labels: Mapping[str, str]) -> Translation | None:
         priority, label = rules.get(foreign_label, (0, None))
         if label is None or label.name not in allowed or priority > priorities.get(label.name, priority):
             continue
-        if text := normalized(value, label):
+        if text := normalize(value, label):
             translated[label.name], priorities[label.name] = text, priority
     return Translation(metric, tuple(sorted(translated.items())), foreign.scale, foreign.guess)
 
 
-def relabeled(
+def with_further_labels(
     translation: Translation, labels: Mapping[str, str], rules: Mapping[str, Label], override: bool
 ) -> Translation:
     """The translation with further foreign labels, by ``rules``. ``override``: these replace labels that are set."""
@@ -121,21 +121,21 @@ def relabeled(
     extra = {
         rule.name: text
         for label, rule in rules.items()
-        if label in labels and rule.name in allowed and (text := normalized(labels[label], rule))
+        if label in labels and rule.name in allowed and (text := normalize(labels[label], rule))
     }
     merged = dict(translation.labels) | extra if override else extra | dict(translation.labels)
     return replace(translation, labels=tuple(sorted(merged.items())))
 
 
-def unneeded(name: str) -> bool:
+def is_unneeded(name: str) -> bool:
     """Whether a name that :func:`translate` doesn't know is irrelevant to a run."""
-    exact, prefixes = _unneeded()
+    exact, prefixes = _unneeded_names()
     lower_name = name.lower()
     return lower_name in exact or lower_name.startswith(prefixes)
 
 
 @cache
-def _unneeded() -> tuple[frozenset[str], tuple[str, ...]]:
+def _unneeded_names() -> tuple[frozenset[str], tuple[str, ...]]:
     names = [name.lower() for dialect in dialects() for name in dialect.unneeded]
     return frozenset(names), tuple(name for name in names if name.endswith("_"))
 

@@ -54,7 +54,7 @@ _ID = re.compile(r"([0-9]{1,12}(?:[_+][0-9]{1,8})?)(?:\.\w+)?")
 _BLANK_VALUES = frozenset({"", "n/a", "[n/a]", "none", "unknown", "[unknown error]", "[not supported]", "null", "-"})
 
 
-def normalized(value: str, label: Label) -> str:
+def normalize(value: str, label: Label) -> str:
     """The normalized value of a label; empty if it carries no information."""
     own_value = _normalized_form(value, label.form)
     return label.values.get(own_value, own_value)

@@ -13,7 +13,7 @@ NaturalKey = tuple[tuple[int, str], ...]
 
 
 @lru_cache(maxsize=1 << 16)
-def natural(text: str) -> NaturalKey:
+def natural_key(text: str) -> NaturalKey:
     """Sort key of text: n2 comes before n10. Numbers of any length are compared as digits, never converted."""
     parts = [(0, part) for part in _NUMBER.split(text)]
     for index in range(1, len(parts), 2):

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
-from trackside.catalog.labels import Label, normalized
+from trackside.catalog.labels import Label, normalize
 
 _ROLES = {
     "job": "slurm_job_id slurm_jobid slurmjobid slurm_job slurm_id job_id jobid hpc_job job",
@@ -65,7 +65,7 @@ def label_value(role: str, labels: Mapping[str, str], site: Mapping[str, str] | 
     """The normalized value of the label with this role; empty without one."""
     form = _FORMS.get(role)
     for name in candidates(role, labels, site or {}):
-        value = normalized(labels[name], form) if form is not None else labels[name].strip()
+        value = normalize(labels[name], form) if form is not None else labels[name].strip()
         if value:
             return short(value) if role == "node" else value
     return ""

@@ -111,7 +111,7 @@ def bundle(
 def _write_files(paths: Sequence[str], options: BundleOptions, as_of: float | None) -> WrittenBundle:
     with bar(paths) as on_progress, open_session(PathsRequest(paths, options.job, as_of, on_progress)) as session:
         session.verdict()
-    with _failing(options.out), bar(paths) as on_progress:
+    with _exit_on_error(options.out), bar(paths) as on_progress:
         return write(session, paths, options, on_progress)
 
 
@@ -134,12 +134,12 @@ def _write_live(
                     copied.export_metrics(session.loaded.metric_backend, session)
             for server in session.servers:
                 copied.export_metrics(server, session)
-        with _failing(options.out):
+        with _exit_on_error(options.out):
             return write_live(session, copied, options)
 
 
 @contextmanager
-def _failing(out: str) -> Iterator[None]:
+def _exit_on_error(out: str) -> Iterator[None]:
     """Exit with one line if the bundle cannot be written."""
     try:
         yield

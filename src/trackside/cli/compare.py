@@ -61,13 +61,13 @@ def compare(
 def _side(name: str, path: str, job: str | None, store: str | None) -> Iterator[Side]:
     """One run, judged; its metrics can be queried until the end."""
     try:
-        yield from _judged(path, job, store)
+        yield from _judged_side(path, job, store)
     except SeveralRuns as error:
         flag = f"--job-{name[-1].lower()}"
         fail(f"{name} holds {len(error.jobs)} jobs: {', '.join(error.jobs[:20])}; choose one with {flag} ID")
 
 
-def _judged(path: str, job: str | None, store: str | None) -> Iterator[Side]:
+def _judged_side(path: str, job: str | None, store: str | None) -> Iterator[Side]:
     if store is not None and not os.path.lexists(path):
         with open_session(StoreRequest(store, path)) as session:
             session.verdict()

@@ -40,7 +40,7 @@ class Comparison:
         ]
         earliest = (explaining or list(self.divergences))[:1]
         return [
-            row for row in self.divergences if row in earliest or any(_simultaneous(row, first) for first in earliest)
+            row for row in self.divergences if row in earliest or any(_begin_together(row, first) for first in earliest)
         ]
 
     @property
@@ -80,7 +80,7 @@ def _fault_quantities(side: Side) -> Iterator[str]:
                     yield query.reduced
 
 
-def _simultaneous(row: ComparedRow, other_row: ComparedRow) -> bool:
+def _begin_together(row: ComparedRow, other_row: ComparedRow) -> bool:
     """Whether two differences begin at the same time or step."""
     if row.seconds is None or other_row.seconds is None:
         return row.step is not None and row.step == other_row.step

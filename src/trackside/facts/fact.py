@@ -1,4 +1,4 @@
-r"""Facts and how they are derived: each at most once per run, from queries and from other facts.
+"""Facts and how they are derived: each at most once per run, from queries and from other facts.
 
 A fact is a frozen dataclass: a typed answer about one run. One function derives it. The annotations of its parameters
 declare the inputs:
@@ -71,7 +71,7 @@ def fact(
     limits: object = None,
     lazy: bool = False,
 ) -> Callable[[F], F]:
-    r"""Declare the function that derives the fact of its return type.
+    """Declare the function that derives the fact of its return type.
 
     ``queries``: queries by name. ``needs``: names of queries that must have an answer; of a tuple, any one is enough.
     ``lazy``: run each query when its answer is first read, for a fact that usually needs few of them; otherwise all are

@@ -1,4 +1,4 @@
-r"""Which GPU a series, a rank or a kernel message belongs to. Pure functions.
+"""Which GPU a series, a rank or a kernel message belongs to. Pure functions.
 
 A GPU is named ``node:index``, as in :attr:`trackside.model.Run.gpus`.
 """
@@ -40,7 +40,7 @@ def all_names(*grids: Grid | None) -> tuple[str, ...]:
 def align(
     grid: Grid | None, gpus: Sequence[str], times: NDArray[np.float64], series_gpus: Sequence[str] | None = None
 ) -> NDArray[np.float64]:
-    r"""The grid's values for these GPUs at these window ends: (GPUs, windows), NaN where it has none.
+    """The grid's values for these GPUs at these window ends: (GPUs, windows), NaN where it has none.
 
     Of several series of one GPU (its MIG instances) the largest counts. ``series_gpus``: the GPU of each series, if its
     labels do not show it.
@@ -130,7 +130,7 @@ def address_key(pci: str) -> tuple[str, ...]:
 
 
 def distinct_gpus(pairs: Iterable[tuple[str | None, str]], run: Run) -> tuple[str, ...]:
-    r"""Each GPU once, from (node, GPU) pairs that contain ``node:index`` or the kernel's PCI address.
+    """Each GPU once, from (node, GPU) pairs that contain ``node:index`` or the kernel's PCI address.
 
     Addresses without a series are dropped on nodes that have no more of them than GPUs with series.
     """

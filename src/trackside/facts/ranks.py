@@ -54,7 +54,7 @@ def cited_ranks(frame: Frame, events: Iterable[Event], launchers: Frame | None =
 
 
 def ranks_in_summary(events: Iterable[Event], launchers: Frame) -> Value | None:
-    r"""The ranks that launcher summaries next to these unlabeled tracebacks name, if there are as many as tracebacks.
+    """The ranks that launcher summaries next to these unlabeled tracebacks name, if there are as many as tracebacks.
 
     A rank that printed its own traceback may still be listed as ended by the launcher's SIGTERM.
     """

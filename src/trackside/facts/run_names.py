@@ -1,4 +1,4 @@
-r"""Names of one run for the commands that a verdict suggests: its job and script, nodes, GPUs and processes.
+"""Names of one run for the commands that a verdict suggests: its job and script, nodes, GPUs and processes.
 
 The names come from logs and records, which may be hostile: each is quoted for a shell, and none is an option.
 """
@@ -68,8 +68,8 @@ class RunNames:
         submission, work_dir = self._submission()
         names = {"job": self.run.id, "script": self._script()}
         if submission and work_dir and len(submission) + len(work_dir) <= MAX_NAME_CHARS:
-            return {**_quoted(names), "submission": submission, "work_dir": work_dir}
-        return _quoted(names)
+            return {**_quote_names(names), "submission": submission, "work_dir": work_dir}
+        return _quote_names(names)
 
     def _submission(self) -> tuple[str, str]:
         """The options and the script of the line that submitted the job, and its folder, both quoted; empty if one of
@@ -149,7 +149,7 @@ def run_names(run: Run, evidence: Evidence, ending: Ending) -> RunNames:
     return RunNames(run, ending, evidence)
 
 
-def _quoted(names: Mapping[str, str | None]) -> Mapping[str, str]:
+def _quote_names(names: Mapping[str, str | None]) -> Mapping[str, str]:
     """The names that are known and short, quoted for a shell."""
     return {name: shlex.quote(text) for name, text in names.items() if text and len(text) <= MAX_NAME_CHARS}
 

@@ -19,7 +19,7 @@ Not this family when
 - The signal is SIGTERM, or SIGKILL that the launcher sent to the remaining ranks.
 - The scheduler ended the run: canceled, time limit, preemption, node failure.
 - The rank has its own traceback, or its SIGABRT comes from NCCL's watchdog or from a CUDA error.
-- Steps were logged after it: a restart recovered from it.
+- Steps were logged after the death: a restart recovered from it.
 - A GPU ran out of memory: that is another family.
 
 Impact

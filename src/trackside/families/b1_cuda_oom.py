@@ -17,7 +17,7 @@ fell when the run failed is only a hint.
 
 Not this family when
 --------------------
-- It was handled and training continued, for example with a smaller batch.
+- The error was handled and training continued, for example with a smaller batch.
 - Host memory ran out (DefaultCPUAllocator, SIGKILL): that is a signal kill.
 - A warning only gives advice about memory.
 - Memory is near the top all the time without an error: a caching allocator does that.

@@ -19,8 +19,8 @@ Not this family when
 --------------------
 - Only Xids occurred that usually blame the application (illegal access, MMU fault, channel reset, clean-up), unless
   they recur on one GPU under different processes.
-- The fault was long before the run, or training continued after it, or the run ended well: then it is latent, as is
-  a counter that was above zero and did not rise.
+- The fault was long before the run, or training continued after it, or the run ended well: then the fault is latent, as
+  is a counter that was above zero and did not rise.
 - A counter was reset because its exporter restarted.
 - Only a health flag is set.
 - The GPU belongs to another job on the node: by its label, by the scheduler's records, or because it was idle while

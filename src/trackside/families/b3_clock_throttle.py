@@ -18,7 +18,7 @@ Not this family when
   below their maximum clock at their power limit.
 - A severe reason appears in single samples only, or the clock does not change.
 - The GPU is idle: its low clock is not throttling.
-- The run failed or stalled later, or throttling took only a small part of it: then it is a warning.
+- The run failed or stalled later, or throttling took only a small part of it: then throttling is a warning.
 
 Impact
 ------

@@ -23,7 +23,7 @@ Not this family when
 - A rank raised an exception, was killed or ran out of memory: that is the cause, and the hang its consequence.
 - The ranks never connected: that is a failed rendezvous.
 - No rank's stack shows it waiting for others, or the run continued after its stacks were taken.
-- The run evaluates, saves or compiles: these pause and continue.
+- The run evaluates, saves or compiles: these pause training, which then continues.
 
 Impact
 ------

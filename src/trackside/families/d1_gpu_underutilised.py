@@ -18,7 +18,7 @@ Not this family when
 - Only the first logged steps are slow: caches and workers warm up.
 - The model is too small for the GPU: the gaps are between kernels and no reading is zero; without a baseline that
   is at most a suspicion.
-- The engines are busy all the time while collectives advance: that is the interconnect.
+- The engines are busy all the time while collectives advance: that is slow communication.
 - Too few steps were logged or completed.
 
 Impact
@@ -138,7 +138,7 @@ def judge(
     if training is not None and training.done is not None and training.done.number < limits.min_steps:
         return Missing("too few steps: most of the time was startup")
     other_cause = _other_cause(saving, settings)
-    sound = (*(() if training is None else training.learned), *health.unchanged)
+    sound = (*(() if training is None else training.loss_fell_claims), *health.unchanged)
     if wait.growth is not None and other_cause is None:
         claims = (*wait.growth.claims, *wait.advice, *sound)
         return _finding(Certainty.SUPPORTED, claims, wait.growth.since, None, True, last)

@@ -162,7 +162,7 @@ def judge(
         None if too_few_steps else _sockets(settings.sockets, waits, or_none(slow)),
     )
     if cause is not None:
-        learned = () if training is None else training.learned
+        learned = () if training is None else training.loss_fell_claims
         return _finding(cause, duty_cycle, learned, ending, last, run)
     if too_few_steps:
         return Missing("too few steps: most of the time was startup")

@@ -12,7 +12,7 @@ median, sustained. In metrics: that rank's SM activity is far above the others',
 
 Not this family when
 --------------------
-- All ranks are slow: that is input or throughput.
+- All ranks are slow: that is slow data loading, saving or communication.
 - Only a single step was slow.
 - The first rank writes checkpoints while the others wait, or works alone in a pause without any step.
 - The ranks hold different pipeline stages or experts, which are uneven by design: compare within one parallel
@@ -155,7 +155,7 @@ def judge(
                       for answer in (ranks.exported, ranks.printed)))  # fmt: skip
     witnesses = [answer for answer in results if isinstance(answer, _LagWitness)]
     if witnesses:
-        learned = () if training is None else training.learned
+        learned = () if training is None else training.loss_fell_claims
         return _finding(witnesses, hosts, learned, health.unchanged, last, limits)
     even_claims = [answer for answer in results if isinstance(answer, Claim)]
     return absent(*even_claims) if even_claims else NOT_COMPARABLE

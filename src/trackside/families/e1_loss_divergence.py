@@ -253,7 +253,7 @@ def _ruled_out(curve: LossCurve, shape: LossShape) -> Finding | Missing:
     if not shape.judgeable:
         return Missing("too few loss values to judge a shape")
     return absent(
-        (LOSS_FELL if run_curve.fell else LOSS_LEVEL)(
+        (LOSS_FELL if run_curve.has_fallen else LOSS_LEVEL)(
             first=run_curve.first_finite, last=run_curve.last_finite, points=run_curve.count
         )
     )

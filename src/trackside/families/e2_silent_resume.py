@@ -165,7 +165,7 @@ def _against_parent(
     """The finding by the first points of this run, or of its last run part, and those of the previous one; None if
     there are none."""
     parent_curve = parent.curve
-    if parent_curve is None or not parent.learned or not curve.finite:
+    if parent_curve is None or not parent.has_learned or not curve.finite:
         return None
     first_loss, head, tail = curve.finite[0], parent_curve.finite[0], parent_curve.finite[-1]
     step, parent_first, parent_last = (

@@ -14,7 +14,8 @@ Not this family when
 --------------------
 - The log has few lines only because it prints one every few steps: steps count, not lines.
 - The run failed or was stopped.
-- The job evaluates, predicts or is named a smoke test: then few steps are intended, and the finding says so.
+- The job evaluates, predicts or is named a smoke test: then few steps may be intended, and
+  the finding is only a warning.
 
 Impact
 ------

@@ -17,7 +17,7 @@ Not this family when
 - The node of another job is down.
 - A GPU of that node failed at the same time: then the GPU is the cause, and the node its consequence.
 - One exporter fell silent while another of the same node, or training, continued: that is a monitoring gap.
-- Only a GPU health flag is set: it is not a node state.
+- Only a GPU health flag is set: that is not a node state.
 
 Impact
 ------
@@ -109,7 +109,7 @@ def judge(
     run: Run,
     limits: Limits,
 ) -> Finding | Missing:
-    r"""The scheduler's state, its notices, the nodes' states at the run's end, then the monitor's data.
+    """The scheduler's state, its notices, the nodes' states at the run's end, then the monitor's data.
 
     Node states and the monitor count only if the job did not continue.
     """
@@ -206,7 +206,7 @@ def _by_node_states(nodes: DrainedNodes, run: Run, limits: Limits) -> list[NodeL
 
 def _health_before(trajectory: Maybe[Trajectory]) -> list[Claim]:
     """The claim that training was healthy until then, if it was."""
-    if isinstance(trajectory, Missing) or not trajectory.curve.fell or not trajectory.curve.rows:
+    if isinstance(trajectory, Missing) or not trajectory.curve.has_fallen or not trajectory.curve.rows:
         return []
     return [HEALTHY_UNTIL(place=trajectory.curve.place(-1), loss=trajectory.curve.loss(-1))]
 

@@ -12,7 +12,7 @@ work shows whether it was working then, else the times of the logged steps, else
 
 Not this family when
 --------------------
-- A hang or another cause is found: then that is named, and the time limit is listed as its consequence.
+- A hang or another cause is found: then that cause is named, and the time limit is its consequence.
 - The job was canceled.
 
 Impact
@@ -106,7 +106,7 @@ def judge(
     run: Run, ending: Ending, silence: Silence, trajectory: Maybe[Trajectory], stall: Maybe[GpuStall],
     idle: Maybe[IdleGpus], first_step: Maybe[FirstStepHang], limits: Limits,
 ) -> Finding | Missing:  # fmt: skip
-    r"""Whether the limit ended it, and what it was doing then: working, silent, or already done.
+    """Whether the limit ended it, and what it was doing then: working, silent, or already done.
 
     That the limit ended it is certain; what it was doing is only as certain as the evidence.
     """
@@ -203,7 +203,7 @@ def _next_step(variant: str, training: Trajectory | None) -> Action:
 
 def _time_missing(training: Trajectory) -> list[Claim]:
     """How much longer it would have taken."""
-    left, step_s = training.left, training.step_seconds
+    left, step_s = training.remaining_steps, training.step_seconds
     if left is None or step_s is None:
         return []
     return [TIME_MISSING(left=left, seconds=derived(round(left.number * step_s.number, 1), left, step_s, unit="s"))]

@@ -171,7 +171,7 @@ class Learning:
     def right_way(self) -> bool:
         """Whether learning went the right way: a loss fell, or a score improved while no loss rose."""
         curve = None if self.loss is None else self.loss.curve
-        rose = curve is not None and curve.level_has_meaning and curve.rose
+        rose = curve is not None and curve.level_has_meaning and curve.has_risen
         return self.loss_fell or self.evaluations.fell or (self.scores.improved and not rose)
 
     @property
@@ -188,7 +188,7 @@ class Learning:
     @property
     def loss_fell(self) -> bool:
         """Whether the training loss fell."""
-        return self.loss is not None and self.loss.curve.fell
+        return self.loss is not None and self.loss.curve.has_fallen
 
 
 @dataclass(frozen=True)
@@ -250,7 +250,7 @@ def _headline(end: RunEnding, learning: Learning, variant: str, training: Trajec
         curve = None if learning.loss is None else learning.loss.curve
         if curve is None or not curve.level_has_meaning:
             return LOSS_WITHOUT_MEANING()
-        return (LOSS_ROSE if curve.rose else LOSS_DID_NOT_FALL)()
+        return (LOSS_ROSE if curve.has_risen else LOSS_DID_NOT_FALL)()
     if variant == "healthy" and end.good is None and training is not None and training.done is not None:
         return NO_FAULT_IN_LOG(steps=training.done)
     if variant == "healthy" and not learning.loss_fell:

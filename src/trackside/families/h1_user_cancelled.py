@@ -12,7 +12,7 @@ A script that catches the signal may still exit with zero.
 
 Not this family when
 --------------------
-- Slurm canceled it: time limit, preemption, node failure, requeue, a dependency that cannot be met.
+- Slurm canceled the job: time limit, preemption, node failure, requeue, a dependency that cannot be met.
 - Only a step was canceled because one of its tasks had failed: srun cleans up.
 - A hang or a failed rendezvous came first.
 
@@ -97,7 +97,7 @@ def judge(ending: Ending, exceptions: Exceptions, trajectory: Maybe[Trajectory],
         if ending.job is not None or ending.ends or ending.notices.covered:
             return absent(NO_CANCEL(count=ending.notices.reduce("count")))
         return Missing("no scheduler record of the job was given")
-    shows += () if isinstance(trajectory, Missing) else trajectory.until
+    shows += () if isinstance(trajectory, Missing) else trajectory.last_logged_claims
     first = notices[0] if notices else None if interrupt is None else interrupt[0]
     interrupted = interrupt is not None and not notices and recorded is None
     headline = INTERRUPTED if interrupted else CANCELED if recorded is not None or sender else PROBABLY_CANCELED

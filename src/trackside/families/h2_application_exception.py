@@ -11,11 +11,11 @@ Other ranks then lose their peer and report more errors; the launcher summarizes
 
 Not this family when
 --------------------
-- Steps were printed after it: it was handled.
+- Steps were printed after the exception: then it was handled.
 - No step had been completed and the GPUs had not worked: that is a crash at startup.
-- It is about GPU memory, a collective, a rendezvous, a checkpoint that is loaded, storage or an interrupt: those
-  have families of their own.
-- It says that the loss is not finite: then the divergence is the cause.
+- The exception is about GPU memory, a collective, a rendezvous, a checkpoint that cannot be loaded, storage or an
+  interrupt: those have families of their own.
+- The exception says that the loss is not finite: then the divergence is the cause.
 
 Impact
 ------

@@ -16,7 +16,7 @@ Not this family when
 - The scheduler gives a reason: time limit, preemption, requeue, node failure, cancellation.
 - A rank had failed before, so that the launcher ended the others.
 - The signal is SIGKILL without a message: host memory explains that better.
-- The run had reported that it was done.
+- The job had logged that it was done.
 
 Impact
 ------
@@ -99,7 +99,7 @@ def judge(stops: StopSignals, ending: Ending, trajectory: Maybe[Trajectory]) -> 
     named = None if number is None else derived(signal_name(number), line)
     shows = [FIRST_REPORT(line=line) if named is None else RECEIVED(signal=named, line=line)]
     shows += [] if state is None else [RECORDED_WITHOUT_REASON(state=state)]
-    shows += () if isinstance(trajectory, Missing) else trajectory.until
+    shows += () if isinstance(trajectory, Missing) else trajectory.last_logged_claims
     return present(
         Certainty.SUPPORTED if state is not None or number == SIGHUP else Certainty.POSSIBLE,
         "unknown",

@@ -57,7 +57,7 @@ class Budget:
     stopped: str = ""
     """Why reading stopped; empty while it goes on."""
 
-    def spend(self, count: int) -> bool:
+    def count_bytes(self, count: int) -> bool:
         """Account for expanded bytes. False once the budget is exhausted."""
         self.expanded += count
         if self.expanded > FREE_BYTES and self.expanded > MAX_RATIO * max(1, self.consumed()):
@@ -66,7 +66,7 @@ class Budget:
             self.stopped = self.stopped or f"stopped after {_mib(self.expanded)}"
         return not self.stopped
 
-    def member(self) -> bool:
+    def count_member(self) -> bool:
         """Account for one member of an archive. False once there are too many."""
         self.members += 1
         if self.members > MAX_MEMBERS:
@@ -145,7 +145,7 @@ def _decoder(kind: str) -> _Decoder:
 class DecompressedStream(PieceStream):
     """The decompressed content of a stream. Reads exactly the bytes from ``source`` that belong to it.
 
-        ``single``: stop after the first compressed stream; otherwise the streams that follow are appended, as in
+    ``single``: stop after the first compressed stream; otherwise the streams that follow are appended, as in
     ``cat a.gz b.gz``.
     """
 
@@ -168,7 +168,7 @@ class DecompressedStream(PieceStream):
                 self._fail(f"damaged {self._kind} data: {error}")
                 return b""
             if piece:
-                if not self._budget.spend(len(piece)):
+                if not self._budget.count_bytes(len(piece)):
                     self._fail(self._budget.stopped)
                 return piece
         return b""

@@ -54,7 +54,7 @@ class Keys:
             if len(known_lengths) < len(self._lengths):
                 known_lengths = np.array(self._lengths)
             batch = begins[position : position + width]
-            expected = self._expected(data, batch, stops[position])
+            expected = self._expected_keys(data, batch, stops[position])
             if (
                 expected is not None
                 and (known_lengths[expected[0]] == lengths[position : position + width]).all()
@@ -71,7 +71,7 @@ class Keys:
                 position += len(batch)
         return numbers
 
-    def _expected(
+    def _expected_keys(
         self, data: bytes, starts: list[int], end: int
     ) -> tuple[NDArray[np.intp], Sequence[bytes] | repeat[bytes]] | None:
         """The keys expected from the first one on: the same key repeated, or the keys added after it; None if the

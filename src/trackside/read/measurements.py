@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from trackside.catalog.dialect import EARLIEST_MS, LATEST_MS, Translation, translate, unneeded
+from trackside.catalog.dialect import EARLIEST_MS, LATEST_MS, Translation, is_unneeded, translate
 from trackside.catalog.settling import ForeignSeries, Times, UnitBySize, UsableBlock, Values, scaled, usable_samples
 from trackside.model import Position, Samples
 from trackside.read.format import Result, Sink
@@ -222,7 +222,7 @@ class Measurements:
         ]
         lost = lost or bool(dropped["untimely"] or self._rejected)
         note = "; ".join(filter(None, parts))
-        if not known_count and names and all(map(unneeded, self._names)):
+        if not known_count and names and all(map(is_unneeded, self._names)):
             return Result(0, "read", "; ".join(filter(None, (note, "no metric of it is relevant to a run"))))
         if not known_count:
             return Result(0, "unrecognised" if names else "empty", note or "no measurements")
@@ -230,7 +230,7 @@ class Measurements:
 
     def _unknown_names_note(self, known_count: int) -> str:
         """The note on unknown names: how many are known, and the first unknown ones."""
-        unknown = [name for name, is_known in self._names.items() if not is_known and not unneeded(name)]
+        unknown = [name for name, is_known in self._names.items() if not is_known and not is_unneeded(name)]
         if not unknown:
             return ""
         names = known_count + len(unknown)

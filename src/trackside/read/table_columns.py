@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from trackside.catalog.dialect import Translation, dialects, relabeled, translate
+from trackside.catalog.dialect import Translation, dialects, translate, with_further_labels
 from trackside.catalog.exposition import series_of
 from trackside.catalog.labels import Label
 from trackside.model import Position
@@ -65,7 +65,7 @@ def _label_names() -> frozenset[str]:
 def translate_heading(name: str, labels: Mapping[str, str]) -> Translation | None:
     """Trackside's metric and labels. In a table, labels may have Trackside's names as well as the source's."""
     translation = translate(name, labels)
-    return None if translation is None else relabeled(translation, labels, _own_labels(), override=False)
+    return None if translation is None else with_further_labels(translation, labels, _own_labels(), override=False)
 
 
 def columns_of(heading: Sequence[str]) -> TableColumns | None:

@@ -272,7 +272,7 @@ def _unwrap(source: InputSource, stream: io.BufferedReader[Any], budget: Budget,
 def _members(archive: InputSource, members: Iterator[Member], budget: Budget, depth: int) -> Iterator[WalkItem]:
     count, names = 0, set()
     for member in members:
-        if not budget.member():
+        if not budget.count_member():
             break
         count += 1
         path = f"{archive.path}!{printable_name(member.name)}"

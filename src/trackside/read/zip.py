@@ -49,16 +49,18 @@ def zip_members(source: io.BufferedReader, budget: Budget, faults: list[str]) ->
         member = Member(name, modified=_modified_s(date, clock))
         if not flags & _LATER or packed:
             data_stream = LimitedStream(source, packed, member.faults)
-            yield from _with_content(member, flags, method, size, io.BufferedReader(data_stream, BUFFER_BYTES), budget)
+            yield from _members_with_content(
+                member, flags, method, size, io.BufferedReader(data_stream, BUFFER_BYTES), budget
+            )
             skip(source, data_stream.remaining)
             signature = source.read(4)
             if flags & _LATER and signature != _LOCAL:
-                signature = _resume(source, signature)
+                signature = _next_signature(source, signature)
             continue
         if flags & _ENCRYPTED or method not in _METHODS:
             member.refusal = "encrypted" if flags & _ENCRYPTED else "stored without its size"
             yield member
-            signature = _resume(source, b"")
+            signature = _next_signature(source, b"")
             continue
         expanded = DecompressedStream(_METHODS[method], source, budget, member.faults, single=True)
         member.stream = io.BufferedReader(expanded, BUFFER_BYTES)
@@ -66,12 +68,12 @@ def zip_members(source: io.BufferedReader, budget: Budget, faults: list[str]) ->
             yield member
         while member.stream.read(1 << 20):
             pass
-        signature = _after_descriptor(source, expanded)
+        signature = _signature_after_descriptor(source, expanded)
     if signature not in (_CENTRAL, _END, _ZIP64_END):
         faults.append("cut off or damaged: the zip's list of members is missing")
 
 
-def _with_content(
+def _members_with_content(
     member: Member, flags: int, method: int, size: int, packed: io.BufferedReader, budget: Budget
 ) -> Iterator[Member]:
     """Yield the member, with a refusal if it cannot be read; nothing for a folder."""
@@ -106,7 +108,7 @@ def _sizes(packed: int, size: int, extra: bytes) -> tuple[int, int]:
     return packed, size
 
 
-def _after_descriptor(source: io.BufferedReader, expanded: DecompressedStream) -> bytes:
+def _signature_after_descriptor(source: io.BufferedReader, expanded: DecompressedStream) -> bytes:
     """The signature after a data descriptor. Its fields have 4 or 8 bytes; its own signature is optional."""
     first = source.read(4)
     if first == _DESCRIPTOR:
@@ -115,13 +117,13 @@ def _after_descriptor(source: io.BufferedReader, expanded: DecompressedStream) -
         return first
     packed = source.read(4)
     if int.from_bytes(packed, "little") != expanded.consumed_bytes & _BIG:
-        return _resume(source, b"")
+        return _next_signature(source, b"")
     if int.from_bytes(source.read(4), "little") != expanded.produced_bytes & _BIG:
         source.read(8)
-    return _resume(source, source.read(4))
+    return _next_signature(source, source.read(4))
 
 
-def _resume(source: io.BufferedReader, signature: bytes) -> bytes:
+def _next_signature(source: io.BufferedReader, signature: bytes) -> bytes:
     """The next header's signature: the one just read if it is valid, else the next one found in the stream."""
     signatures = (_LOCAL, _CENTRAL, _END)
     if signature in signatures:

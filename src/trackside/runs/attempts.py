@@ -109,7 +109,7 @@ def attempts_of(rows: Sequence[Record]) -> tuple[AttemptRows, ...]:
     attempts = [AttemptRows(tuple(sorted(group, key=_finality))) for group in groups]
     # A job that returns to the queue because its prolog failed keeps its submission: the waiting row belongs to the
     # next start.
-    attempts.sort(key=lambda attempt: min(_start_or_submit(row) for row in _started(attempt.rows) or attempt.rows))
+    attempts.sort(key=lambda attempt: min(_start_or_submit(row) for row in _start_rows(attempt.rows) or attempt.rows))
     return _of_one_job(attempts)
 
 
@@ -146,7 +146,7 @@ def _start_or_submit(row: Record) -> float:
     return float("inf")
 
 
-def _started(rows: Sequence[Record]) -> list[Record]:
+def _start_rows(rows: Sequence[Record]) -> list[Record]:
     return [row for row in rows if row.get("start") is not None]
 
 

@@ -85,12 +85,12 @@ class JobIndex:
                 self._parts.setdefault(number, []).append(job)
         return job
 
-    def assign_nameless(self) -> None:
+    def assign_records_without_id(self) -> None:
         """Give the records without an id to the only job that has one."""
-        nameless = self._all.get("")
-        if nameless is not None and len(self._all) == 2:
-            job = next(job for job in self._all.values() if job is not nameless)
-            job.rows += nameless.rows
+        without_id = self._all.get("")
+        if without_id is not None and len(self._all) == 2:
+            job = next(job for job in self._all.values() if job is not without_id)
+            job.rows += without_id.rows
             del self._all[""], self._names[""]
 
     def alias(self, job: Job, name: str) -> None:

@@ -17,7 +17,7 @@ from trackside.stores.embedded.snapshot import Snapshot
 
 HOUR_S = 3600
 _HourRange = tuple[int, int]
-"""First and last hour of a stretch without a gap, counted from 1970."""
+"""The first and the last of consecutive hours, counted from 1970."""
 _ORDER: tuple[Plane, ...] = ("scheduler", "log", "metric", "kernel", "collective", "trace")
 
 
@@ -46,8 +46,8 @@ def listing(snapshot: Snapshot) -> list[RunSummary]:
     free_logs = set(
         assign(jobs, [input_.path for input_ in logs], ids_inside(job_event(input_) for input_ in logs if input_.owner))
     )
-    jobs.assign_nameless()
-    _assign_only_job(locator, jobs, rows, free_logs)
+    jobs.assign_records_without_id()
+    _assign_logs_by_folder(locator, jobs, rows, free_logs)
     activity = _NodeActivity(snapshot)
     collective_inputs = [input_ for input_ in locator.inputs if "collective" in input_.planes]
     summaries = [_summary(job, activity, collective_inputs) for job in jobs]
@@ -83,7 +83,7 @@ def _summary(job: Job, activity: _NodeActivity, collective_inputs: Sequence[Stor
     )
 
 
-def _assign_only_job(locator: Locator, jobs: JobIndex, rows: Sequence[RecordRow], free_logs: set[str]) -> None:
+def _assign_logs_by_folder(locator: Locator, jobs: JobIndex, rows: Sequence[RecordRow], free_logs: set[str]) -> None:
     """Give unassigned logs to the only job in their folder."""
     root_of = {input_.id: input_.root for input_ in locator.inputs}
     root_of_log = {input_.path: input_.root for input_ in locator.inputs if input_.is_log}
@@ -125,14 +125,14 @@ class _NodeActivity:
 
     def __init__(self, snapshot: Snapshot) -> None:
         spans, series, events = (snapshot.table(name) for name in ("spans", "series", "events"))
-        self._metric = _stretches(
+        self._metric = _hour_ranges(
             snapshot,
             f"""SELECT {HOST.format("s.node")} AS host, min(p.first_ms) // {HOUR_S * 1000} AS begin,
                        max(p.last_ms) // {HOUR_S * 1000} AS stop
                 FROM {spans} p JOIN {series} s USING (series) WHERE p.count > 0 AND s.node IS NOT NULL
                 GROUP BY host, p.input""",
         )
-        self._kernel = _stretches(
+        self._kernel = _hour_ranges(
             snapshot,
             f"""SELECT DISTINCT {HOST.format("node")} AS host, CAST(floor(time / {HOUR_S}) AS BIGINT) AS begin,
                        begin AS stop
@@ -158,33 +158,33 @@ class _NodeActivity:
     def planes_on(self, nodes: Sequence[str], start: float, end: float | None) -> set[Plane]:
         """The planes that have data about these nodes in that time."""
         hosts = [host_of(node) for node in nodes]
-        stretches_by_plane: tuple[tuple[Plane, Mapping[str, list[_HourRange]]], ...] = (
+        ranges_by_plane: tuple[tuple[Plane, Mapping[str, list[_HourRange]]], ...] = (
             ("metric", self._metric), ("kernel", self._kernel)
         )  # fmt: skip
         return {
             plane
-            for plane, stretches in stretches_by_plane
-            if any(_within(stretches.get(host, ()), start, end) for host in hosts)
+            for plane, ranges in ranges_by_plane
+            if any(_within(ranges.get(host, ()), start, end) for host in hosts)
         }
 
 
-def _stretches(snapshot: Snapshot, source: str) -> Mapping[str, list[_HourRange]]:
-    """Host -> the stretches of hours without a gap, in order; ``source``: SQL for host, begin, stop, in any order."""
+def _hour_ranges(snapshot: Snapshot, source: str) -> Mapping[str, list[_HourRange]]:
+    """Host -> its ranges of hours without a gap, in order; ``source``: SQL for host, begin, stop, in any order."""
     before = "PARTITION BY host ORDER BY begin, stop ROWS BETWEEN UNBOUNDED PRECEDING AND"
     rows = snapshot.rows(
         f"""SELECT host, min(begin) AS begin, max(stop) FROM (
-                SELECT *, sum(gap) OVER ({before} CURRENT ROW) AS stretch FROM (
+                SELECT *, sum(gap) OVER ({before} CURRENT ROW) AS range_number FROM (
                     SELECT *, CAST(begin > max(stop) OVER ({before} 1 PRECEDING) + 1 AS INTEGER) AS gap
                     FROM ({source})))
-            GROUP BY host, coalesce(stretch, 0) ORDER BY host, begin"""
+            GROUP BY host, coalesce(range_number, 0) ORDER BY host, begin"""
     )
-    stretches: dict[str, list[_HourRange]] = {}
+    ranges: dict[str, list[_HourRange]] = {}
     for host, begin, stop in rows:
-        stretches.setdefault(host, []).append((begin, stop))
-    return stretches
+        ranges.setdefault(host, []).append((begin, stop))
+    return ranges
 
 
-def _within(stretches: Sequence[_HourRange], start: float, end: float | None) -> bool:
+def _within(ranges: Sequence[_HourRange], start: float, end: float | None) -> bool:
     first = start // HOUR_S
-    index = bisect_left(stretches, first, key=lambda stretch: stretch[1])
-    return index < len(stretches) and (end is None or max(first, stretches[index][0]) <= end // HOUR_S)
+    index = bisect_left(ranges, first, key=lambda hours: hours[1])
+    return index < len(ranges) and (end is None or max(first, ranges[index][0]) <= end // HOUR_S)

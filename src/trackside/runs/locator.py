@@ -88,7 +88,7 @@ class Locator:
         """A job by any spelling of its id. Raises SeveralRuns or NoSuchRun."""
         related = self._related_records(job)
         near_logs = self._candidate_logs(related, job)
-        run = self._resolved(self._with_rivals(related, near_logs), near_logs, job, ())
+        run = self._resolve(self._with_rivals(related, near_logs), near_logs, job, ())
         ids = frozenset({run.id or job, *run.aliases, job})
         own_inputs = {
             input_ for input_, _, record in related if {str(record.get("id")), str(record.get("raw_id"))} & ids
@@ -100,8 +100,8 @@ class Locator:
         candidates = home.union(input_.id for input_ in near_logs)
         logs = [input_ for input_ in self._logs if input_.id in candidates]
         records = self._with_rivals(related, logs)
-        run = self._resolved(records, logs, job, [input_.path for input_ in logs if input_.id in home])
-        if not own_inputs and not run.log_paths and not self._labeled(ids):
+        run = self._resolve(records, logs, job, [input_.path for input_ in logs if input_.id in home])
+        if not own_inputs and not run.log_paths and not self._has_labels(ids):
             raise NoSuchRun(
                 f"no job {job} in the store; 'trackside runs --store {self._snapshot.directory.path}' lists them"
             )
@@ -109,7 +109,7 @@ class Locator:
 
     def only_run(self) -> Run:
         """The only run of the store. Raises SeveralRuns if there are several."""
-        return self._resolved(self.records("kind = 'job'"), self._logs, None, None)
+        return self._resolve(self.records("kind = 'job'"), self._logs, None, None)
 
     def records(
         self, where: str, parameters: Sequence[object] = (), tail: str = "", inputs: Collection[int] | None = None
@@ -121,7 +121,7 @@ class Locator:
         )
         return [(row[0], row[1], record_of(row[2:])) for row in rows]
 
-    def _resolved(
+    def _resolve(
         self, records: Iterable[RecordRow], logs: Iterable[StoredInput], job: str | None, home: Collection[str] | None
     ) -> Run:
         store = MemoryStore()
@@ -199,7 +199,7 @@ class Locator:
             ids |= {owner for owner in (log.owner, self._owners.get(log.path)) if owner is not None}
         return _unique([*related, *self._by_id(ids)]) if ids else list(related)
 
-    def _labeled(self, jobs: Collection[str]) -> bool:
+    def _has_labels(self, jobs: Collection[str]) -> bool:
         """Whether any series carries the job's id."""
         series = self._snapshot.table("series")
         return bool(

@@ -11,7 +11,7 @@ import numpy as np
 
 from trackside.catalog.job_states import ACTIVE_STATES
 from trackside.catalog.metrics import METRICS
-from trackside.catalog.natural import natural, whole_number
+from trackside.catalog.natural import natural_key, whole_number
 from trackside.errors import NoSuchRun, SeveralRuns
 from trackside.evidence import Frame
 from trackside.model import Record, Run, TimeRange
@@ -119,10 +119,10 @@ def _identify(run: Run, series: Sequence[LocatedSeries], rows: MemoryStore) -> t
     only_metrics = run.start is None and not _rows(rows, events("log_activity")) and not _rows(rows, record("job"))
     if run.id is not None:
         if only_metrics and jobs and not _ids(run) & jobs:
-            raise NoSuchRun(f"no job {run.id} in the inputs; they hold {', '.join(sorted(jobs, key=natural)[:20])}")
+            raise NoSuchRun(f"no job {run.id} in the inputs; they hold {', '.join(sorted(jobs, key=natural_key)[:20])}")
         return run, ""
     if only_metrics and len(jobs) > 1:
-        raise SeveralRuns(sorted(jobs, key=natural))
+        raise SeveralRuns(sorted(jobs, key=natural_key))
     if log is not None and jobs:
         jobs = _jobs_during(series, jobs, log)
     if len(jobs) == 1:
@@ -380,11 +380,11 @@ def _complete_run(run: Run, selected: Sequence[LocatedSeries], holding: GpuAlloc
     all_ranks = {rank for entry in selected if (rank := whole_number(entry.rank)) is not None}
     order = {node: index for index, node in enumerate(run.nodes)}
     gpus = sorted(
-        {unit[:2] for unit in holding.units}, key=lambda gpu: (order.get(gpu[0], len(order)), *map(natural, gpu))
+        {unit[:2] for unit in holding.units}, key=lambda gpu: (order.get(gpu[0], len(order)), *map(natural_key, gpu))
     )
     if gpus and all(gpu in ranks for gpu in gpus):
         gpus.sort(key=lambda gpu: ranks[gpu])
-    nodes = run.nodes or tuple(sorted({entry.node for entry in selected if entry.node}, key=natural))
+    nodes = run.nodes or tuple(sorted({entry.node for entry in selected if entry.node}, key=natural_key))
     traced = {entry.node for entry in selected if whole_number(entry.rank) is not None}
     all_known = all_ranks and all_ranks == set(range(len(all_ranks))) and traced >= set(run.nodes)
     is_certain = holding.by not in (None, "all")

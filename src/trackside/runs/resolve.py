@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from trackside.catalog.events import OUTCOMES
-from trackside.catalog.natural import natural
+from trackside.catalog.natural import natural_key
 from trackside.errors import NoSuchRun, SeveralRuns
 from trackside.evidence import SOURCE_UNANSWERED
 from trackside.logs.job_report import record_of
@@ -86,9 +86,9 @@ def resolve(
     events = [row for row in rows if isinstance(row, Event) and row.plane == "log" and row.kind != SOURCE_UNANSWERED]
     files = list(dict.fromkeys([*(event.at.path for event in events), *paths]))
     appended = runs_by_file(events, steps)
-    jobs = collect([*(row for row in rows if isinstance(row, Record)), *_reported(rows, appended)])
+    jobs = collect([*(row for row in rows if isinstance(row, Record)), *_reported_records(rows, appended)])
     free = set(assign(jobs, files, ids_inside(event for event in events if is_of_last_job(event.at, appended)), owners))
-    jobs.assign_nameless()
+    jobs.assign_records_without_id()
     if not len(jobs):  # the only evidence are stacks of a job's processes
         for id_ in sorted(
             {str(named) for row in rows if row.kind == "stack" and (named := row.get("job")) is not None}
@@ -159,7 +159,7 @@ def _most_runs(paths: Iterable[str], appended: Mapping[str, FileRuns]) -> Append
     return AppendedRuns(path, runs.runs, runs.more, runs.started)
 
 
-def _reported(rows: Iterable[Row], appended: Mapping[str, FileRuns]) -> Iterator[Record]:
+def _reported_records(rows: Iterable[Row], appended: Mapping[str, FileRuns]) -> Iterator[Record]:
     """Records of the jobs whose output reports their end, unless another record of the job was given."""
     recorded = {str(row.get("id")) for row in rows if isinstance(row, Record) and row.kind == "job"}
     for path, runs in appended.items():
@@ -218,7 +218,7 @@ def _choose(jobs: JobIndex) -> Job:
 
 
 def _sorted_ids(jobs: Iterable[Job]) -> list[str]:
-    return sorted((job.id for job in jobs), key=natural)
+    return sorted((job.id for job in jobs), key=natural_key)
 
 
 def _run(job: Job, attempts: Sequence[AttemptRows], run_events: Sequence[Event], ranks: Ranks) -> Run:
@@ -251,7 +251,7 @@ def _run(job: Job, attempts: Sequence[AttemptRows], run_events: Sequence[Event],
         n_gpus=gpus if isinstance(gpus, int) else None,
         attempts=numbered_attempts(attempts, signals),
         framework=_framework(run_events),
-        aliases=tuple(sorted(job.names - {job.id}, key=natural)),
+        aliases=tuple(sorted(job.names - {job.id}, key=natural_key)),
     )
 
 

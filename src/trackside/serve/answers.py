@@ -9,7 +9,7 @@ import msgspec
 from trackside.evidence import Frame, Grid, MissingAnswer, Store, reduce_answer
 from trackside.model import Event, Scalar
 from trackside.query import Query, QueryError, Row
-from trackside.serve.problems import Problem
+from trackside.serve.problems import HttpProblem
 from trackside.show.document import MAX_TEXT_CHARS, JsonScalar, plain
 
 MAX_WINDOWS = 10_000
@@ -107,16 +107,16 @@ AnswerDoc = RowsDoc | GridDoc | ValueDoc | MissingDoc
 
 
 def parse_query(text: str) -> Query:
-    """A query that can be answered within the limits. Raises Problem."""
+    """A query that can be answered within the limits. Raises HttpProblem."""
     try:
         query = Query.parse(text)
     except QueryError as error:
-        raise Problem(422, _cut(str(error)), "docs/http-api.md describes queries") from error
+        raise HttpProblem(422, _cut(str(error)), "docs/http-api.md describes queries") from error
     if query.subject != "metric":
         return query
     has_time_range = query.span is not None or None not in (query.window, query.step)
     if not has_time_range:
-        raise Problem(
+        raise HttpProblem(
             422,
             "a metric query needs a time range",
             "add .over('run', 'avg') or .during(START, END).rollup(STEP, 'avg')",
@@ -124,13 +124,13 @@ def parse_query(text: str) -> Query:
     if query.window is not None and query.step is not None:
         start, end = query.window
         if end <= start or (end - start) / query.step > MAX_WINDOWS:
-            raise Problem(422, f"{start!r} to {end!r} is not 1 to {MAX_WINDOWS:,} windows of {query.step:g} s",
+            raise HttpProblem(422, f"{start!r} to {end!r} is not 1 to {MAX_WINDOWS:,} windows of {query.step:g} s",
                           "use a longer step, or a shorter time range")  # fmt: skip
     return query
 
 
 def answer_query(store: Store, query: Query, limit: int) -> AnswerDoc:
-    """A store's answer; at most ``limit`` rows. Raises Problem if it is too large."""
+    """A store's answer; at most ``limit`` rows. Raises HttpProblem if it is too large."""
     answer = store.ask(query.rows)
     if isinstance(answer, MissingAnswer):
         return MissingDoc(query=str(query), reason=answer.reason)
@@ -138,7 +138,7 @@ def answer_query(store: Store, query: Query, limit: int) -> AnswerDoc:
         try:
             value = reduce_answer(answer, query)
         except QueryError as error:
-            raise Problem(422, str(error), "rows and metrics have different reducers") from error
+            raise HttpProblem(422, str(error), "rows and metrics have different reducers") from error
         unit = answer.unit if isinstance(answer, Grid) and query.reducer != "count" else ""
         resolved_query = answer.query.reduce(query.reducer, query.reduced)
         return ValueDoc(query=str(resolved_query), value=plain(value), unit=unit)
@@ -149,7 +149,7 @@ def answer_query(store: Store, query: Query, limit: int) -> AnswerDoc:
 
 def _grid(grid: Grid) -> GridDoc:
     if grid.values.size > MAX_CELLS:
-        raise Problem(
+        raise HttpProblem(
             422,
             f"{len(grid):,} series of {len(grid.times):,} windows are more than {MAX_CELLS:,} values",
             "select a label with .where(node='...'), aggregate with .by('node', how='median'), or use a longer step",

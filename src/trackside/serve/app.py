@@ -25,8 +25,8 @@ from trackside.serve.connections import Connection, raise_file_limit
 from trackside.serve.diagnoser import Diagnoser, lags
 from trackside.serve.handlers import Handlers
 from trackside.serve.limits import Tokens, load_tokens
+from trackside.serve.line_file_reader import StoreLineFileReader
 from trackside.serve.protocols.series_key import labels_of
-from trackside.serve.reading import LineReader
 from trackside.serve.receive import Receiver, decoder
 from trackside.settings.price import NO_PRICE
 from trackside.site.config import Site
@@ -60,7 +60,7 @@ def serve(options: ServeOptions, site: Site | None = None) -> None:
         bound = stack.enter_context(_bound_socket(options))
         # the limits may have been higher when these bodies were accepted
         replay_decoder = decoder(replace(options.limits, decoded_bytes=MAX_FRAME_BYTES))
-        intake = Intake(options.store, replay_decoder, labels_of, options.limits, options.keeping, LineReader)
+        intake = Intake(options.store, replay_decoder, labels_of, options.limits, options.keeping, StoreLineFileReader)
         stack.callback(intake.close)
         archive = Archive.open(options.metadata or _default_metadata(options.store), lazy=bool(options.metadata))
         stack.callback(archive.close)

@@ -19,7 +19,7 @@ from trackside.stores.embedded.layout import StoreError
 from trackside.stores.embedded.snapshot import Snapshot
 from trackside.stores.memory import MemoryStore
 from trackside.stores.receiver.flush import LinesNotRead
-from trackside.stores.receiver.intake import Intake, IntakeFull, NotStored
+from trackside.stores.receiver.intake import DataNotStored, Intake, IntakeUnavailable
 
 LISTED_S = 5.0
 """Maximum age of the last flush for a listing of runs."""
@@ -63,7 +63,7 @@ def lags(intake: Intake, within_s: float) -> tuple[IntakeLag, ...]:
         unread_files = intake.flush().result(within_s)
     except LinesNotRead as error:
         return (IntakeLag(LINES, f"received lines cannot be read into the store: {error}"),)
-    except (IntakeFull, NotStored, StoreError, OSError, CancelledError) as error:
+    except (IntakeUnavailable, DataNotStored, StoreError, OSError, CancelledError) as error:
         # A timeout is an OSError without a message.
         reason = str(error) or f"not done within {within_s:g} s; try again"
         return (IntakeLag((*LINES, "metric"), f"the latest received data are not in the store yet: {reason}"),)

@@ -20,7 +20,7 @@ from trackside.runs.listing import RunSummary
 from trackside.serve.answers import AnswerDoc, answer_query, parse_query
 from trackside.serve.diagnoser import Diagnoser
 from trackside.serve.operations import Arguments
-from trackside.serve.problems import Problem, encode
+from trackside.serve.problems import HttpProblem, encode
 from trackside.serve.workers import TaskTimeout, Workers
 from trackside.settings.price import NO_PRICE, Price
 from trackside.show import document as published
@@ -142,7 +142,7 @@ class Handlers:
         id_, cluster = arguments["id"], arguments.get("cluster")
         run = await self.archive_workers.run(lambda: self.archive.find(id_, cluster))
         if run is None:
-            raise Problem(404, f"run {id_} is not recorded", f"POST /api/v1/runs/{id_}/diagnose diagnoses it")
+            raise HttpProblem(404, f"run {id_} is not recorded", f"POST /api/v1/runs/{id_}/diagnose diagnoses it")
         return run
 
     async def _job(self, arguments: Arguments) -> str:
@@ -167,7 +167,9 @@ class Handlers:
     async def latest(self, request: Request, arguments: Arguments) -> Response:
         run = await self._run(arguments)
         if run.verdict is None:
-            raise Problem(404, f"run {run.id} has no verdict yet", f"POST /api/v1/runs/{run.id}/diagnose diagnoses it")
+            raise HttpProblem(
+                404, f"run {run.id} has no verdict yet", f"POST /api/v1/runs/{run.id}/diagnose diagnoses it"
+            )
         return await self._document(request, run.verdict, "no-cache")
 
     async def history(self, _: Request, arguments: Arguments) -> Response:
@@ -185,14 +187,14 @@ class Handlers:
     async def _document(self, request: Request, id_: int, cache: str) -> Response:
         info = await self.archive_workers.run(lambda: self.archive.verdict(id_))
         if info is None:
-            raise Problem(404, f"verdict {id_} not found", "GET /api/v1/runs/{id}/verdicts lists a run's verdicts")
+            raise HttpProblem(404, f"verdict {id_} not found", "GET /api/v1/runs/{id}/verdicts lists a run's verdicts")
         headers = _headers(RecordResult(run=info.run, verdict=id_, new=False), info.digest) | {"Cache-Control": cache}
         sent_tags = [tag.strip() for tag in request.headers.get("if-none-match", "").split(",")]
         if headers["ETag"] in sent_tags or "*" in sent_tags:
             return Response(status_code=304, headers=headers)
         body = await self.archive_workers.run(lambda: self.archive.document(id_))
         if body is None:
-            raise Problem(404, f"verdict {id_} was deleted because of its age")
+            raise HttpProblem(404, f"verdict {id_} was deleted because of its age")
         return Response(body, headers=headers, media_type="application/json")
 
     # -- diagnosis and evidence
@@ -235,11 +237,11 @@ class Handlers:
         body = await self.archive_workers.run(lambda: self.archive.document(id_))
         info = await self.archive_workers.run(lambda: self.archive.verdict(id_))
         if body is None or info is None:
-            raise Problem(404, f"verdict {id_} not found", "GET /api/v1/runs/{id}/verdicts lists a run's verdicts")
+            raise HttpProblem(404, f"verdict {id_} not found", "GET /api/v1/runs/{id}/verdicts lists a run's verdicts")
         try:
             doc = published.decode(body)
         except msgspec.MsgspecError as error:
-            raise Problem(
+            raise HttpProblem(
                 422, f"verdict {id_} has another schema version: {error}", "diagnose the run again"
             ) from error
         job = (await self._run({"id": info.run})).job
@@ -278,7 +280,7 @@ class Handlers:
 def _family(name: str, status: int = 422) -> Family:
     family = find_family(name)
     if family is None:
-        raise Problem(status, f"unknown family {name!r}", "GET /api/v1/families lists them")
+        raise HttpProblem(status, f"unknown family {name!r}", "GET /api/v1/families lists them")
     return family
 
 

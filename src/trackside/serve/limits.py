@@ -18,8 +18,8 @@ from trackside.errors import TracksideError
 from trackside.stores.receiver.options import ReceiverLimits, ServeOptions
 
 LOG = logging.getLogger("trackside.receiver")
-BUSY_S = 1.0
-"""Seconds after which a sender may retry if there was no memory for its body."""
+RETRY_AFTER_S = 1.0
+"""Seconds after which a sender may retry if there are too many requests, or if its body was too slow."""
 MIN_TOKEN_CHARS = 16
 """Minimum characters of a token; shorter ones are too easily guessed."""
 
@@ -101,21 +101,21 @@ class Bodies:
         self.count = self.bytes = 0
 
     @contextmanager
-    def reserve(self) -> Iterator[BodyMemory]:
-        """Reserve memory for one body; raises RequestRefused if there are too many."""
+    def reserve(self) -> Iterator[BodyReader]:
+        """A reader for one body, which counts until it is closed; raises RequestRefused if there are too many."""
         if self.count >= self.limits.bodies:
-            raise RequestRefused(429, f"{self.count} requests are in progress; try again later", BUSY_S)
+            raise RequestRefused(429, f"{self.count} requests are in progress; try again later", RETRY_AFTER_S)
         self.count += 1
-        memory = BodyMemory(self)
+        reader = BodyReader(self)
         try:
-            yield memory
+            yield reader
         finally:
             self.count -= 1
-            self.bytes -= memory.bytes
+            self.bytes -= reader.bytes
 
 
-class BodyMemory:
-    """The memory that one body uses."""
+class BodyReader:
+    """Reads one body and counts the memory that it uses."""
 
     def __init__(self, bodies: Bodies) -> None:
         self._bodies = bodies
@@ -137,8 +137,8 @@ class BodyMemory:
                     chunks.append(chunk)
         except TimeoutError:
             # Not 408: nearly all senders treat any 4xx as final and drop their data.
-            reason = f"the body did not come within {self._bodies.limits.body_s:g} s"
-            raise RequestRefused(503, reason, BUSY_S) from None
+            reason = f"the body did not arrive within {self._bodies.limits.body_s:g} s"
+            raise RequestRefused(503, reason, RETRY_AFTER_S) from None
         except ClientDisconnect:
             raise RequestRefused(400, "the connection was closed before the body's end") from None
         return b"".join(chunks)
@@ -146,7 +146,11 @@ class BodyMemory:
     def add(self, size: int) -> None:
         """Count bytes; raises RequestRefused if all bodies together have too many."""
         if self._bodies.bytes + size > self._bodies.limits.bodies_bytes:
-            raise RequestRefused(429, f"{self._bodies.bytes:,} bytes are in progress; try again later", BUSY_S)
+            raise RequestRefused(
+                429,
+                f"{self._bodies.bytes:,} bytes of request bodies are being processed; try again later",
+                RETRY_AFTER_S,
+            )
         self._bodies.bytes += size
         self.bytes += size
 

@@ -19,7 +19,7 @@ from starlette.routing import Route
 from trackside.errors import InvalidSiteRequest, NoSuchRun, NothingReadable, SeveralRuns
 from trackside.http.unavailable import SourceUnavailable
 from trackside.serve.limits import RequestRefused
-from trackside.serve.problems import MEDIA_TYPE, Problem, ProblemDoc
+from trackside.serve.problems import MEDIA_TYPE, HttpProblem, ProblemDoc
 from trackside.serve.workers import TaskTimeout, WorkersBusy
 from trackside.show.schema import schema_components
 from trackside.stores.embedded.layout import StoreError
@@ -57,17 +57,17 @@ class ApiParameter:
     """The allowed values of a text; empty: any."""
 
     def read(self, text: str) -> str | int | float:
-        """Parse the sent value. Raises Problem."""
+        """Parse the sent value. Raises HttpProblem."""
         if self.kind == "text":
             if not (0 < len(text) <= self.maximum or (self.empty and not text)) or not text.isprintable():
-                raise Problem(422, f"{self.name} must be 1 to {self.maximum:,} printable characters")
+                raise HttpProblem(422, f"{self.name} must be 1 to {self.maximum:,} printable characters")
             if self.allowed and text not in self.allowed:
-                raise Problem(422, f"unknown {self.name} {text[:40]!r}", f"known: {', '.join(self.allowed)}")
+                raise HttpProblem(422, f"unknown {self.name} {text[:40]!r}", f"known: {', '.join(self.allowed)}")
             return text
         if self.kind == "time":
             return _time(self.name, text)
         if not (text.isascii() and text.isdigit() and len(text) < 20 and self.minimum <= int(text) <= self.maximum):
-            raise Problem(
+            raise HttpProblem(
                 422, f"{self.name} must be an integer from {self.minimum:,} to {self.maximum:,}, not {text[:40]!r}"
             )
         return int(text)
@@ -113,14 +113,14 @@ class Operation:
                 remedy = (
                     f"did you mean {close_names[0]}?" if close_names else f"known: {', '.join(allowed_names) or 'none'}"
                 )
-                raise Problem(422, f"unknown parameter {name[:40]!r}", remedy)
+                raise HttpProblem(422, f"unknown parameter {name[:40]!r}", remedy)
             if len(params.getlist(name)) > 1:
-                raise Problem(422, f"{name} is given more than once")
+                raise HttpProblem(422, f"{name} is given more than once")
         values: dict[str, Any] = {}
         for parameter in self.parameters:
             text = request.path_params[parameter.name] if parameter.within == "path" else params.get(parameter.name)
             if text is None and parameter.required:
-                raise Problem(422, f"{parameter.name} is missing", f"add ?{parameter.name}=...")
+                raise HttpProblem(422, f"{parameter.name} is missing", f"add ?{parameter.name}=...")
             values[parameter.name] = parameter.default if text is None else parameter.read(text)
         return values
 
@@ -135,40 +135,40 @@ def _time(name: str, text: str) -> float:
         except (ValueError, OverflowError):
             time = float("nan")
     if not abs(time) < 1e12:
-        raise Problem(422, f"{name} is not a time: {text[:40]!r}", "write 2026-11-21T08:00:00Z or POSIX seconds")
+        raise HttpProblem(422, f"{name} is not a time: {text[:40]!r}", "write 2026-11-21T08:00:00Z or POSIX seconds")
     return time
 
 
-def _problem(error: Exception, operation: str) -> Problem:
+def _problem(error: Exception, operation: str) -> HttpProblem:
     """The problem response for an exception."""
     match error:
-        case Problem():
+        case HttpProblem():
             return error
         case RequestRefused():
-            return Problem(error.status, str(error))
+            return HttpProblem(error.status, str(error))
         case ArchiveError():
-            return Problem.of_archive(error)
+            return HttpProblem.of_archive(error)
         case NoSuchRun() | NothingReadable():
             # The rest of the message is for the user of the command line: a command, and where the store is.
-            return Problem(
+            return HttpProblem(
                 404,
                 str(error).partition("; 'trackside ")[0],
                 "GET /api/v1/jobs lists the jobs that have evidence",
             )
         case InvalidSiteRequest():
-            return Problem(422, str(error))
+            return HttpProblem(422, str(error))
         case SeveralRuns():
-            return Problem(409, f"several runs match: {', '.join(error.jobs[:20])}", "use the id of one of them")
+            return HttpProblem(409, f"several runs match: {', '.join(error.jobs[:20])}", "use the id of one of them")
         case StoreError() | FileNotFoundError():
-            return Problem(503, str(error), "", 30)
+            return HttpProblem(503, str(error), "", 30)
         case SourceUnavailable():
-            return Problem(504 if error.kind == "timeout" else 502, str(error), "", 30)
+            return HttpProblem(504 if error.kind == "timeout" else 502, str(error), "", 30)
         case WorkersBusy():
-            return Problem(429, "too many requests in progress", "try again later", 5)
+            return HttpProblem(429, "too many requests in progress", "try again later", 5)
         case TaskTimeout():
-            return Problem(504, "the request took too long", "ask for less, or try again", 10)
+            return HttpProblem(504, "the request took too long", "ask for less, or try again", 10)
     log.error("%s failed", operation, exc_info=error)
-    return Problem(
+    return HttpProblem(
         500, f"{operation} failed: {type(error).__name__}", "see the server's log for details; please report it"
     )
 

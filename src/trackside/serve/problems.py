@@ -38,7 +38,7 @@ class ProblemDoc(msgspec.Struct, frozen=True, kw_only=True):
     """What may help; empty if nothing is known."""
 
 
-class Problem(TracksideError):
+class HttpProblem(TracksideError):
     """An error to be returned as the response."""
 
     def __init__(self, status: int, detail: str, remedy: str = "", retry_after_s: int | None = None) -> None:
@@ -46,7 +46,7 @@ class Problem(TracksideError):
         self.status, self.detail, self.remedy, self.retry_after_s = status, detail, remedy, retry_after_s
 
     @classmethod
-    def of_archive(cls, error: ArchiveError) -> Problem:
+    def of_archive(cls, error: ArchiveError) -> HttpProblem:
         """The problem for an archive error: a temporary one is 503, with a time to retry."""
         detail, _, remedy = str(error).rpartition("; ")
         status = _ARCHIVE[error.kind]
@@ -70,7 +70,7 @@ async def not_found(request: Request, error: Exception) -> Response:
     if not request.url.path.startswith("/api/"):
         return PlainTextResponse(f"{HTTPStatus(status).phrase}\n", status, headers)
     detail = f"no such path: {request.url.path[:200]}" if status == 404 else f"{request.method} is not supported here"
-    response = Problem(status, detail, "GET /api/v1/openapi.json lists all operations").response()
+    response = HttpProblem(status, detail, "GET /api/v1/openapi.json lists all operations").response()
     response.headers.update(headers or {})
     return response
 

@@ -19,7 +19,7 @@ from trackside.serve.protocols.decoded import BadRequest, PushAnswer, TooLarge
 from trackside.serve.protocols.series_key import KnownSeries
 from trackside.serve.pushes import PUSHES, Push
 from trackside.stores.receiver.arrivals import LABELS, SERIES, IntakeResult
-from trackside.stores.receiver.intake import Intake, IntakeFull, NotStored
+from trackside.stores.receiver.intake import RETRY_S, STOPPING, DataNotStored, Intake, IntakeUnavailable
 from trackside.stores.receiver.options import ReceiverLimits
 from trackside.stores.receiver.pending import Decoded
 from trackside.stores.receiver.write_ahead import Entry, Header
@@ -80,7 +80,7 @@ class Receiver:
         try:
             self._write.admit(request.headers.get("authorization", ""))
             answer, headers = await self._accept(push, content_type, request), {}
-        except (RequestRefused, BadRequest, IntakeFull, NotStored) as error:
+        except (RequestRefused, BadRequest, IntakeUnavailable, DataNotStored) as error:
             answer = push.refusal(error.status, str(error), content_type)
             retry = error.retry_after_s
             headers = {} if retry is None else {"Retry-After": str(max(1, round(retry)))}
@@ -101,20 +101,20 @@ class Receiver:
 
     async def _accept(self, push: Push, content_type: str, request: Request) -> PushAnswer:
         if self.stopping:
-            raise IntakeFull("the receiver is stopping", 5.0)
+            raise IntakeUnavailable(STOPPING, RETRY_S)
         self.intake.check_capacity()
-        with self.bodies.reserve() as memory:
+        with self.bodies.reserve() as body_reader:
             encoding = request.headers.get("content-encoding", "")
             if max(len(content_type), len(encoding)) > MAX_HEADER_CHARS:
                 raise RequestRefused(
                     400, f"Content-Type and Content-Encoding may have at most {MAX_HEADER_CHARS:,} characters"
                 )
-            body = await memory.read(request)
+            body = await body_reader.read(request)
             header = Header(push.id, content_type, encoding, _sender(request), time.time_ns())
             loop = asyncio.get_running_loop()
             decoded = await loop.run_in_executor(self._pool, self._decode_within_limits, (header, body))
             result = await asyncio.wrap_future(self.intake.accept(header, body, decoded))
-        return push.answer(decoded, content_type, *_rejected(result))
+        return push.answer(decoded, content_type, *_count_rejected(result))
 
     def _decode_within_limits(self, entry: Entry) -> Decoded:
         """The decoded body, if all of it fits into the queue at once. Raises BadRequest."""
@@ -143,7 +143,7 @@ class Receiver:
             return PlainTextResponse(f"cannot write accepted data: {self.intake.last_error}\n", 503)
         try:
             self.intake.check_capacity()
-        except (IntakeFull, NotStored) as error:
+        except (IntakeUnavailable, DataNotStored) as error:
             return PlainTextResponse(f"{error}\n", 503)
         return PlainTextResponse("ready\n")
 
@@ -164,7 +164,7 @@ _LIMIT_TEXTS = {
 }
 
 
-def _rejected(result: IntakeResult) -> tuple[int, str]:
+def _count_rejected(result: IntakeResult) -> tuple[int, str]:
     """(number of rejected items, reasons for the sender); samples of unknown metrics are dropped without a message."""
     counts = {reason: count for reason, count in result.refused.items() if reason in _LIMIT_TEXTS}
     return sum(counts.values()), "; ".join(f"{count:,} {_LIMIT_TEXTS[reason]}" for reason, count in counts.items())

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-log = logging.getLogger(__name__)
+LOG = logging.getLogger(__name__)
 
 
 class WorkersBusy(Exception):
@@ -55,7 +55,7 @@ class Workers:
     def _forget_task(self, task_key: Hashable, future: asyncio.Future[Any]) -> None:
         del self._running[task_key]
         if not future.cancelled() and future.exception() is not None:  # if no caller waits, only the log shows it
-            log.debug("failed: %s", future.exception())
+            LOG.debug("failed: %s", future.exception())
 
     def close(self) -> None:
         """Accept no more tasks; running tasks continue to their end."""

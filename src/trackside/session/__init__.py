@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import assert_never
 
-from trackside.session.paths import open_paths
+from trackside.session.paths import open_paths_session
 from trackside.session.request import PathsRequest, Request, SiteRequest, StoreRequest, request_of
 from trackside.session.session import Session
 
@@ -23,14 +23,14 @@ def open_session(request: Request) -> Iterator[Session]:
     with ExitStack() as stack:
         match request:
             case PathsRequest():
-                yield open_paths(request)
+                yield open_paths_session(request)
             case StoreRequest():
-                from trackside.session.store import open_store  # imports DuckDB
+                from trackside.session.store import open_store_session  # imports DuckDB
 
-                yield open_store(request, stack)
+                yield open_store_session(request, stack)
             case SiteRequest():
-                from trackside.session.site import open_site  # imports the HTTP client
+                from trackside.session.site import open_site_session  # imports the HTTP client
 
-                yield open_site(request, stack)
+                yield open_site_session(request, stack)
             case _:
                 assert_never(request)

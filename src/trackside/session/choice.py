@@ -41,7 +41,7 @@ def choose_run(
     if as_of is not None and run.end is None and run.disposition not in WAITING_STATES:
         run = replace(run, end=as_of)
     if live is not None:
-        run = _with_live(loaded, run, store, live(run, store))
+        run = _add_live_metrics(loaded, run, store, live(run, store))
     if loaded.metric_backend is not None and store.metrics is None:
         run, store.metrics = run_metrics(loaded.metric_backend, run, store)
     if loaded.metric_backend is not None and store.metrics is not None:
@@ -53,7 +53,7 @@ def choose_run(
     return run, store
 
 
-def _with_live(loaded: LoadedInputs, run: Run, store: MemoryStore, live: MetricBackend) -> Run:
+def _add_live_metrics(loaded: LoadedInputs, run: Run, store: MemoryStore, live: MetricBackend) -> Run:
     """Add the metrics of a live store, and of files, to the run's rows; returns the run completed from them.
 
     If the live store does not answer, this is recorded, and only the metrics of the files are used, if any.

@@ -43,6 +43,6 @@ def load(paths: Paths, on_progress: ProgressCallback | None = None, job: str | N
     return loaded
 
 
-def open_paths(request: PathsRequest) -> PathsSession:
+def open_paths_session(request: PathsRequest) -> PathsSession:
     """A session on the contents of the paths."""
     return PathsSession.of(load(request.paths, request.on_progress, request.job), request.as_of, request.paths)

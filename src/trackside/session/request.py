@@ -1,5 +1,8 @@
-"""What a session is opened from. ``job``: which one, where the inputs hold several. ``as_of``: POSIX seconds taken as
-the present for a run still going. ``on_progress``: called with the bytes just read, for a progress bar."""
+"""Requests: what to open a session on.
+
+``job``: the job to diagnose if the inputs hold several. ``as_of``: the time to take as the present for a run that has
+not ended, POSIX seconds. ``on_progress``: called with the number of bytes just read, for a progress bar.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,8 @@ class SiteRequest:
     """A job of a site: its Slurm, log stores and server of metrics. ``paths`` and ``store``: further files of
     the job, and a store that may hold it.
 
-    ``on_source``: called with each source before it is read, except those that ``store`` and, with it, ``paths`` hold.
+    ``on_source``: called with each source before it is read; not for ``store``, nor for ``paths`` that are read
+    into it.
     """
 
     site: Site

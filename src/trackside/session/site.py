@@ -28,10 +28,10 @@ from trackside.session.store import load_stored
 from trackside.site.config import Site
 from trackside.site.hits import ReadBudget, sources
 from trackside.site.journal import journal
-from trackside.site.slurm import SlurmAnswer, live
+from trackside.site.slurm import SlurmAnswer, query_slurm
 from trackside.site.slurm_replies import job_id
 from trackside.stores import log_store, metric_server
-from trackside.stores.log_store import LogEntry, LogOptions, LogRequest, LogStore, LogStream, Streams, open_store
+from trackside.stores.log_store import LogEntry, LogOptions, LogRequest, LogStore, LogStream, Streams, open_log_store
 from trackside.stores.memory import MemoryStore
 from trackside.stores.metric_server import MetricOptions, MetricServer, RunScope, open_metrics
 from trackside.verdict import engine
@@ -59,7 +59,7 @@ class SiteSession(Session):
         return replace(verdict, inputs=(*verdict.inputs, *map(_server_row, self.servers)))
 
 
-def open_site(request: SiteRequest, stack: ExitStack) -> SiteSession:
+def open_site_session(request: SiteRequest, stack: ExitStack) -> SiteSession:
     """Query everything that the site has about a job; its metrics can be queried until the stack is closed.
 
     Raises FileNotFoundError for a missing path, InvalidSiteRequest, NothingReadable if there is nothing to query or the
@@ -69,7 +69,7 @@ def open_site(request: SiteRequest, stack: ExitStack) -> SiteSession:
     slurm = None
     if job is not None and site.slurm is not None and _asks_slurm(site, has_inputs):
         with _usage_errors():
-            slurm = live(site.slurm, job)
+            slurm = query_slurm(site.slurm, job)
     answer = slurm or SlurmAnswer("")
     if job is not None and slurm is not None and not has_inputs and _is_unknown(slurm):
         _refuse_if_unknown_everywhere(site, job, slurm)
@@ -125,7 +125,7 @@ def _take_lines(loaded: LoadedInputs, site: Site, slurm: SlurmAnswer | None) -> 
     files = slurm.logs if slurm is not None else ()
     for options in site.logs:
         with _usage_errors():
-            store = open_store(options)
+            store = open_log_store(options)
         budget = ReadBudget(options)
         for line_query in _line_queries(loaded, slurm):
             if line_query.jobs or line_query.nodes:
@@ -224,7 +224,7 @@ def _refuse_if_unknown_everywhere(site: Site, job: str, slurm: SlurmAnswer) -> N
     rows = list(slurm.rows)
     for options in site.logs:
         with _usage_errors():
-            store = open_store(options)
+            store = open_log_store(options)
         try:
             answer = store.streams(LogRequest((job,)))
         except SourceUnavailable:

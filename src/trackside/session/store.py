@@ -18,7 +18,7 @@ from trackside.stores.embedded.snapshot import Snapshot
 from trackside.stores.embedded.writer import Writer
 
 
-def open_store(request: StoreRequest, stack: ExitStack) -> Session:
+def open_store_session(request: StoreRequest, stack: ExitStack) -> Session:
     """A session on a job of a store."""
     return Session.of(load_stored(request, stack), request.as_of, request.paths)
 
@@ -26,20 +26,21 @@ def open_store(request: StoreRequest, stack: ExitStack) -> Session:
 def load_stored(
     request: StoreRequest,
     stack: ExitStack,
-    more: Sequence[InputSource] = (),
+    more_sources: Sequence[InputSource] = (),
     owners: Mapping[str, str] = MappingProxyType({}),
 ) -> LoadedInputs:
     """The data of one job in a store, as if loaded from files; its series can be queried until the stack is closed.
 
-    ``more``: further sources of the job; ``owners``: path of a file, in the store or not, whose job is known -> its id.
+    ``more_sources``: further sources of the job; ``owners``: path of a file, in the store or not, whose job is known ->
+    its id.
     """
     snapshot = stack.enter_context(Snapshot.open(request.store))
     added_paths: list[str] = []
-    if request.paths or more:
+    if request.paths or more_sources:
         writer = Writer.temporary(snapshot)
         stack.callback(writer.remove)
         stack.enter_context(writer)  # closed before it is removed
-        summary = ingest_into(writer, request.paths, request.on_progress, more)
+        summary = ingest_into(writer, request.paths, request.on_progress, more_sources)
         added_paths = [row.path for row in (*summary.inputs, *summary.skipped)]
         snapshot = writer.snapshot()
     owners_by_name = _owners_as_stored(snapshot, owners)
@@ -62,14 +63,14 @@ def _owners_as_stored(snapshot: Snapshot, owners: Mapping[str, str]) -> dict[str
     """The owners by the store's names of the files, which may have been ingested before under another path."""
     if not owners:
         return {}
-    real = {os.path.realpath(f"/{path}"): job for path, job in owners.items()}
-    leaves = {os.path.basename(path) for path in (*owners, *real)}
+    real_paths = {os.path.realpath(f"/{path}"): job for path, job in owners.items()}
+    base_names = {os.path.basename(path) for path in (*owners, *real_paths)}
     owners_by_name = {}
     for path, root, label in snapshot.rows(f"SELECT path, root, label FROM {snapshot.table('inputs')}"):
-        full = os.path.join(root, label)
+        full_path = os.path.join(root, label)
         job = owners.get(label)
-        if job is None and os.path.basename(full) in leaves:
-            job = real.get(os.path.realpath(full))
+        if job is None and os.path.basename(full_path) in base_names:
+            job = real_paths.get(os.path.realpath(full_path))
         if job is not None:
             owners_by_name[path] = job
     return owners_by_name

@@ -192,8 +192,9 @@ class Settings:
             values[plain] = _secret(values.pop(key), table_values[key], warnings)
         return values
 
-    def where(self, index: Index, message: str) -> ConfigError:
-        """An error about a whole table, with the origin of the key that the message names, else of its first key."""
+    def error_at(self, index: Index, message: str) -> ConfigError:
+        """The error to raise about a whole table, with the origin of the key that the message names, else of its first
+        key."""
         table_values = self.set_values.get(index, {})
         key = next(
             (key for key in table_values if re.search(rf"\b{re.escape(key)}\b", message, re.IGNORECASE)),

@@ -36,7 +36,7 @@ def effective_settings(settings: Settings, unless_given: Collection[str] = ()) -
                 if setting is None and (key.endswith("_file") or value is None):
                     continue
                 origin = "default" if setting is None else setting.origin
-                effective.append(EffectiveSetting(f"{name}.{key}", _hidden(key, value), origin))
+                effective.append(EffectiveSetting(f"{name}.{key}", _hide_secrets(key, value), origin))
     return effective
 
 
@@ -75,7 +75,7 @@ def _remedy(key: str, value: object) -> str:
     return "set user and password_file" if key == "url" and url_without_secrets(value) != value else ""
 
 
-def _hidden(key: str, value: object) -> str:
+def _hide_secrets(key: str, value: object) -> str:
     """A value for display, secrets hidden."""
     if key in SECRETS:
         return f'"{HIDDEN}"' if value else '""'

@@ -19,7 +19,7 @@ from trackside.evidence import Value
 from trackside.settings.price import NO_PRICE, Price
 from trackside.show import heading
 from trackside.show.document import CiteDoc, Cites, FindingDoc, JsonScalar, RunDoc, VerdictDoc, document, plain
-from trackside.show.sanitize import encodable
+from trackside.show.sanitize import make_encodable
 from trackside.show.text import section, trim_trailing_spaces
 from trackside.show.wording import duration, word
 
@@ -155,7 +155,7 @@ def comparison(
     following = [_row(row, cites) for row in result.following]
     slowdown = _slowdown(result.slowdown, cites, price)
     sides = [
-        SideDoc([encodable(path) for path in input_paths], doc.run, doc.primary)
+        SideDoc([make_encodable(path) for path in input_paths], doc.run, doc.primary)
         for doc, input_paths in zip(docs, paths, strict=True)
     ]
     return ComparisonDoc(

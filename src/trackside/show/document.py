@@ -18,7 +18,7 @@ from trackside.families import find_family
 from trackside.finding import Certainty, Claim, Finding, Outcome, Progress, Verdict
 from trackside.model import Run, Scalar
 from trackside.settings.price import NO_PRICE, Price
-from trackside.show.sanitize import encodable
+from trackside.show.sanitize import make_encodable
 from trackside.show.schema import schema_components
 from trackside.show.waste import WasteDoc, unknown_costs, waste
 from trackside.show.wording import claim_sentence, clause
@@ -542,7 +542,7 @@ def document(
         waste_unknown=unknown_costs(verdict.cost) if verdict.gpu_hours is None else [],
         cites=writer.cites.docs(),
         inputs=msgspec.convert(verdict.inputs, list[InputDoc], from_attributes=True),
-        paths=[encodable(path) for path in paths],
+        paths=[make_encodable(path) for path in paths],
         version=verdict.version,
         curves=[
             CurveDoc(c.metric, dict(c.labels), c.unit, c.series, list(c.window), list(c.values), c.query)

@@ -25,7 +25,7 @@ def spell_unsafe(text: str) -> str:
     return _UNSAFE.sub(_name, text)
 
 
-def encodable(text: str) -> str:
+def make_encodable(text: str) -> str:
     """Text that can be encoded as UTF-8: undecodable bytes of a file name become question marks."""
     return text.encode("utf-8", "replace").decode()
 

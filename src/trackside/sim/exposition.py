@@ -55,12 +55,12 @@ class Exposition:
         if not len(values):
             return
         head = f"{self._name}{labels_text(labels)} "
-        lines = head.join(map(add, numbers(values, style), self._ends(times_ms)))
+        lines = head.join(map(add, numbers(values, style), self._timestamps(times_ms)))
         self._file.write((head + lines).encode())
         self.samples += len(values)
 
-    def _ends(self, times_ms: NDArray[np.int64]) -> list[str]:
-        """Timestamps with their line ends; the series of one node share them, so the last ones are cached."""
+    def _timestamps(self, times_ms: NDArray[np.int64]) -> list[str]:
+        """The end of each line: timestamp and newline; cached, because all series of a node share them."""
         key = hash(times_ms.tobytes())
         if self._stamps[0] != key or len(self._stamps[1]) != len(times_ms):
             self._stamps = key, [f" {stamp}\n" for stamp in times_ms.tolist()]

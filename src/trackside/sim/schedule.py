@@ -1,4 +1,4 @@
-"""One start of the job if nothing stops it: phases, steps and interruptions between steps."""
+"""One attempt of the job if nothing stops it: phases, steps and interruptions between steps."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class StepCost:
 
 
 def first_attempt(sim: Simulation) -> JobAttempt:
-    """The job's first start, not yet played."""
+    """The first attempt, without its phases and steps."""
     job = sim.scenario.job
     attempt = JobAttempt(job.id, sim.placements, sim.start - job.queue_s, sim.start)
     attempt.last_step = sim.steps or _steps_that_fit(attempt, sim)
@@ -57,7 +57,7 @@ def learning_curve(sim: Simulation, steps: int) -> LearningCurve:
 def _steps_that_fit(attempt: JobAttempt, sim: Simulation) -> int:
     """The number of steps that fit into the scenario's duration, at the initial cost of a step."""
     job = sim.scenario.job
-    leaders = _group(attempt, sim)
+    leaders = _group_ranks(attempt, sim)
     startup_s = job.launch_s + job.import_s + job.rendezvous_s + job.load_s + job.compile_s + END_S
     step_s = step_cost(attempt, sim, leaders, sim.start + startup_s).period
     startup_s += (job.first_step_factor - 1) * step_s
@@ -70,10 +70,10 @@ def _steps_that_fit(attempt: JobAttempt, sim: Simulation) -> int:
     return max(1, int((job.duration_s - startup_s) / step_s))
 
 
-def play_attempt(attempt: JobAttempt, sim: Simulation) -> None:
+def simulate_attempt(attempt: JobAttempt, sim: Simulation) -> None:
     """Fill in the attempt's phases, tracks, steps and outcome; it may still be truncated afterwards."""
     job = sim.scenario.job
-    leaders = _group(attempt, sim)
+    leaders = _group_ranks(attempt, sim)
     now = _start_up(attempt, sim, job)
     now = _train(attempt, sim, job, leaders, now)
     end = now + END_S
@@ -83,7 +83,7 @@ def play_attempt(attempt: JobAttempt, sim: Simulation) -> None:
     attempt.outcome = JobOutcome(end)
 
 
-def _group(attempt: JobAttempt, sim: Simulation) -> list[int]:
+def _group_ranks(attempt: JobAttempt, sim: Simulation) -> list[int]:
     """Give ranks that every cost rule treats alike a common track; returns one rank of each track."""
     job, groups = sim.scenario.job, defaultdict[tuple[object, float], list[int]](list)
     for rank in range(len(attempt.placements)):
@@ -173,7 +173,7 @@ def _train(attempt: JobAttempt, sim: Simulation, job: JobSpec, leaders: list[int
     lengths = {"eval": job.eval_s, "checkpoint": job.checkpoint_s, "shuffle": job.shuffle_s}
     while step < attempt.last_step:
         while pauses and pauses[0].start <= now:
-            now = _pause(attempt, pauses.pop(0), now)
+            now = _add_pause(attempt, pauses.pop(0), now)
         cost = step_cost(attempt, sim, leaders, now)
         count = (
             min(
@@ -190,39 +190,40 @@ def _train(attempt: JobAttempt, sim: Simulation, job: JobSpec, leaders: list[int
             count = min(count, max(1, math.ceil((next_edge - now) / cost.period)))
         if step == attempt.first_step:
             count = 1
-            _first_step(cost, job)
+            _lengthen_first_step(cost, job)
         count = min(count, chunk)
-        _drift(cost, 1 + 0.02 * float(np.clip(rng.normal(), -3, 3)))
+        _vary(cost, 1 + 0.02 * float(np.clip(rng.normal(), -3, 3)))
         length = count * cost.period
         _add_steps(attempt, sim, cost, now, now + length)
         jitter = rng.normal(0.0, 0.012, count)
         ends.append(now + np.cumsum(cost.period * (1 + jitter - jitter.mean())))
         now += length
         if step == attempt.first_step:
-            _settle_memory(attempt, sim, job, begin, now)
+            _add_memory_peak(attempt, sim, job, begin, now)
         step += count
         for kind, interval in every.items():
             if interval and step % interval == 0 and (kind != "shuffle" or step < attempt.last_step):
-                now = _interrupt(attempt, sim, kind, step, now, lengths[kind])
+                now = _add_interruption(attempt, sim, kind, step, now, lengths[kind])
     attempt.step_ends = np.concatenate(ends) if ends else np.zeros(0)
     attempt.phases["train"] = (begin, now)
     return now
 
 
-def _pause(attempt: JobAttempt, pause: StepPause, now: float) -> float:
+def _add_pause(attempt: JobAttempt, pause: StepPause, now: float) -> float:
+    """Add a pause of some ranks, for which the others wait. Returns when it ends."""
     end = now + pause.length
     attempt.add_activity(pause.ranks, now, end, RankState.IDLE)
     attempt.add_activity(attempt.other_ranks(pause.ranks), now, end, RankState.WAIT, in_flight=1.0, host_blocked=0.5)
     return end
 
 
-def _drift(cost: StepCost, factor: float) -> None:
+def _vary(cost: StepCost, factor: float) -> None:
     """Make steps slightly longer or shorter, so that they never stay synchronized with the scrapes."""
     cost.period *= factor
     cost.patterns = [{state: length * factor for state, length in pattern.items()} for pattern in cost.patterns]
 
 
-def _first_step(cost: StepCost, job: JobSpec) -> None:
+def _lengthen_first_step(cost: StepCost, job: JobSpec) -> None:
     """Make the first step longer: kernels are loaded and tuned, buffers allocated; mostly host time."""
     extra = (job.first_step_factor - 1) * cost.period
     cost.period += extra
@@ -230,7 +231,7 @@ def _first_step(cost: StepCost, job: JobSpec) -> None:
         pattern[RankState.GAP] += extra
 
 
-def _settle_memory(attempt: JobAttempt, sim: Simulation, job: JobSpec, begin: float, now: float) -> None:
+def _add_memory_peak(attempt: JobAttempt, sim: Simulation, job: JobSpec, begin: float, now: float) -> None:
     """The caching allocator reaches its high-water mark in the first step and keeps it."""
     peak = job.memory_share * sim.model.memory_mib
     for track in attempt.tracks:
@@ -260,7 +261,7 @@ def host_blocked(pattern: dict[RankState, float]) -> float:
     return 0.42 * max(0.0, waiting - RUN_AHEAD_S) / waiting if waiting else 0.0
 
 
-def _interrupt(attempt: JobAttempt, sim: Simulation, kind: str, step: int, now: float, length: float) -> float:
+def _add_interruption(attempt: JobAttempt, sim: Simulation, kind: str, step: int, now: float, length: float) -> float:
     """Add an evaluation, a checkpoint or a data shuffle between two steps. Returns when it ends."""
     job, has_peers = sim.scenario.job, len(attempt.placements) > 1
     attempt.interruptions.append(Interruption(kind, step, now, now + length))

@@ -13,7 +13,7 @@ from trackside.sim.faults import SimulatedFault, faults
 from trackside.sim.parquet import ParquetTable
 from trackside.sim.records import job_log, kernel, slurm
 from trackside.sim.scenario import Scenario, ScenarioError
-from trackside.sim.schedule import first_attempt, play_attempt
+from trackside.sim.schedule import first_attempt, simulate_attempt
 from trackside.sim.schema import build
 from trackside.sim.simulation import Simulation
 from trackside.sim.timeline import RankState
@@ -47,7 +47,7 @@ def play_scenario(scenario: Scenario) -> Simulation:
     """The scenario played to its end, with nothing written."""
     sim = Simulation(scenario)
     sim.attempts.append(first_attempt(sim))
-    play_attempt(sim.attempt, sim)
+    simulate_attempt(sim.attempt, sim)
     sim.reference = sim.attempts.pop()
     length = sim.reference.end - sim.reference.start
     sim.time_limit = scenario.job.time_limit_s or 60 * math.ceil(4 * length / 60)
@@ -58,7 +58,7 @@ def play_scenario(scenario: Scenario) -> Simulation:
     apply_neighbor_faults(sim)
     sim.attempts.append(first_attempt(sim))
     sim.pauses.sort(key=lambda pause: pause.start)
-    play_attempt(sim.attempt, sim)
+    simulate_attempt(sim.attempt, sim)
     for fault in faults_of_run:
         if fault.start_time(sim) < sim.attempt.end:
             fault.apply(sim)
@@ -156,8 +156,8 @@ def truth_of(sim: Simulation) -> Truth:
         tuple(fault for fault in sim.injected if fault.latent),
         tuple(sim.injected),
         planes,
-        cause.enough,
-        any(set(planes_needed) <= _written_planes(scenario) for planes_needed in cause.enough),
+        cause.sufficient_planes,
+        any(set(planes_needed) <= _written_planes(scenario) for planes_needed in cause.sufficient_planes),
         attempt.steps_done,
         len(attempt.placements),
     )
@@ -174,7 +174,9 @@ def _written_planes(scenario: Scenario) -> set[str]:
 def _healthy(sim: Simulation) -> InjectedFault:
     """Nothing went wrong; a run that did not have enough time is a plain timeout."""
     if sim.attempt.outcome.state == "TIMEOUT":
-        return InjectedFault("timeout", "F3", "job", enough=(("scheduler",), ("logs",)))
+        return InjectedFault("timeout", "F3", "job", sufficient_planes=(("scheduler",), ("logs",)))
     silent = sim.scenario.job.framework == "silent"
-    enough = (("gpu", "profiling", "scheduler"), ("logs", "progress"), ("logs", "scheduler"))
-    return InjectedFault("healthy", "G1", "none", "unverifiable" if silent else "healthy", enough=enough)
+    sufficient_planes = (("gpu", "profiling", "scheduler"), ("logs", "progress"), ("logs", "scheduler"))
+    return InjectedFault(
+        "healthy", "G1", "none", "unverifiable" if silent else "healthy", sufficient_planes=sufficient_planes
+    )

@@ -25,7 +25,7 @@ class InjectedFault:
     ranks: tuple[int, ...] = ()
     cascade: tuple[str, ...] = ()
     """Families that it causes."""
-    enough: tuple[tuple[str, ...], ...] = ()
+    sufficient_planes: tuple[tuple[str, ...], ...] = ()
     """Sets of planes, each of which is sufficient to show the fault. For the gpu plane, ``full`` and ``profiling``
     mean fields that exporters do not serve by default; for logs, ``progress`` means a training loop that prints."""
     latent: bool = False
@@ -58,9 +58,9 @@ class Truth:
     latent: tuple[InjectedFault, ...]
     injected: tuple[InjectedFault, ...]
     planes: tuple[str, ...]
-    enough: tuple[tuple[str, ...], ...]
+    sufficient_planes: tuple[tuple[str, ...], ...]
     enough_evidence: bool
-    """Whether the planes that were written contain one of ``enough``."""
+    """Whether the planes that were written contain one of ``sufficient_planes``."""
     steps: int
     n_ranks: int
 

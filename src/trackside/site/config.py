@@ -42,7 +42,7 @@ SECTIONS = (
     Section("serve.limits", (ReceiverLimits,)),
     Section("serve.keeping", (RetentionOptions,)),
 )
-"""All tables of the file. Their keys are the fields of the options that a part takes, and are declared only there."""
+"""All tables of the file. Each key is declared once, as a field of the options class of its part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def load(
         try:
             return settings.sections[index[0]].build(values)
         except (ValueError, TypeError) as error:
-            raise settings.where(index, str(error)) from None
+            raise settings.error_at(index, str(error)) from None
 
     store, metadata = build(("store", 0)).path, build(("metadata", 0)).url
     slurm = build(("slurm", 0))

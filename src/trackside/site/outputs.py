@@ -148,7 +148,7 @@ def _add_files(job: Job, path: str, named_by: str, outputs_: Outputs) -> None:
     if path == os.devnull:
         outputs_.rows.append(_row(job, path, "the job's output was discarded; set --output to a file", "refused"))
         return
-    matching = list(_matching(job, path)) if _PATTERN.search(path) else [path]
+    matching = list(_matching_files(job, path)) if _PATTERN.search(path) else [path]
     if not matching and job.started:
         outputs_.rows.append(_row(job, path, f"{named_by} names it, but there is no such file on this machine"))
     for file_path in matching:
@@ -222,7 +222,7 @@ def _can_enter(uid: int, groups: frozenset[int], folder: str) -> bool:
     return bool(status.st_mode & (stat.S_IXGRP if status.st_gid in groups else stat.S_IXOTH))
 
 
-def _matching(job: Job, path: str) -> Iterator[str]:
+def _matching_files(job: Job, path: str) -> Iterator[str]:
     """The files that match a pattern, folder by folder."""
     parts = path.split("/")
     folders: Iterable[str] = ["/"]

@@ -74,7 +74,7 @@ class SlurmAnswer:
         return bool(self.names)
 
     @property
-    def going(self) -> bool | None:
+    def is_going(self) -> bool | None:
         """Whether the job is waiting or running; None if unknown."""
         return None if self.stage == "unknown" else self.stage == "going"
 
@@ -88,7 +88,7 @@ class SeveralClusters(UsageError, ValueError):
         )
 
 
-def live(options: SlurmOptions, job: str, environ: Mapping[str, str] = os.environ) -> SlurmAnswer:
+def query_slurm(options: SlurmOptions, job: str, environ: Mapping[str, str] = os.environ) -> SlurmAnswer:
     """Query Slurm about a job: ``4242``, ``60_3``, ``73+0``, or one of its steps.
 
     Raises ValueError for an invalid job id or an unusable URL, SeveralClusters if one must be chosen.
@@ -98,7 +98,7 @@ def live(options: SlurmOptions, job: str, environ: Mapping[str, str] = os.enviro
         raise ValueError("slurm.mode is rest, but slurm.url is not set")
     queries = [_ClusterQuery(query, id_) for query in _clusters(options, environ)]
     for query in queries:
-        query.ask()
+        query.query_job()
     matching = [query for query in queries if query.jobs]
     if len(matching) > 1:
         raise SeveralClusters(id_, [query.slurm.cluster for query in matching])
@@ -106,11 +106,11 @@ def live(options: SlurmOptions, job: str, environ: Mapping[str, str] = os.enviro
         return SlurmAnswer(
             id_, rows=tuple(row for query in queries for row in [*query.rows, *query.unknown_job_rows()])
         )
-    matching[0].follow()
+    matching[0].query_references()
     answer = matching[0].answer()
     # Another cluster may have a job with this id too.
-    elsewhere = [row for query in queries if query is not matching[0] for row in query.rows]
-    return replace(answer, rows=(*answer.rows, *elsewhere))
+    other_rows = [row for query in queries if query is not matching[0] for row in query.rows]
+    return replace(answer, rows=(*answer.rows, *other_rows))
 
 
 def _clusters(options: SlurmOptions, environ: Mapping[str, str]) -> list[Slurm]:
@@ -129,7 +129,7 @@ class _ClusterQuery:
     rows: list[Input] = field(default_factory=list)
     collected: CollectingSink = field(default_factory=CollectingSink)
     files: list[GuardedPath] = field(default_factory=list)
-    claims: dict[str, set[str]] = field(default_factory=dict)
+    writers: dict[str, set[str]] = field(default_factory=dict)
     """Paths of files -> the jobs that write to them."""
     elsewhere: dict[str, tuple[str, ...]] = field(default_factory=dict)
     parents: list[str] = field(default_factory=list)
@@ -141,28 +141,28 @@ class _ClusterQuery:
     controller_knows: bool = False
     """Whether the controller knew the job."""
 
-    def ask(self) -> None:
+    def query_job(self) -> None:
         """Query both of Slurm's daemons about the job."""
-        self.accounting_answered = self._take(self.slurm.accounting([self.id]))
+        self.accounting_answered = self._read_replies(self.slurm.accounting([self.id]))
         before = len(self.replies)
-        self.controller_answered = self._take(self.slurm.controller(self.id))
+        self.controller_answered = self._read_replies(self.slurm.controller(self.id))
         self.controller_knows = len(self.replies) > before
 
-    def follow(self) -> None:
+    def query_references(self) -> None:
         """Query what the job refers to: its steps, nodes, output and parents."""
         jobs = self.jobs
         if not any(row.get("source") == "sacct" for job in jobs for row in job.rows) and self.accounting_answered:
             self.rows.append(self._unknown_job_row("accounting"))
         if self.controller_knows and self._stage() == "going":
             # After one timeout the other tasks are not queried.
-            all(self._take(self.slurm.steps(job.id)) for job in jobs[:MAX_JOBS])
+            all(self._read_replies(self.slurm.steps(job.id)) for job in jobs[:MAX_JOBS])
         nodes = self._nodes()
         if nodes and self.controller_answered:
-            self._take(self.slurm.nodes(nodes))
-        self._outputs(jobs[:MAX_JOBS])
+            self._read_replies(self.slurm.nodes(nodes))
+        self._find_outputs(jobs[:MAX_JOBS])
         parents = self._parents()
         self.parents = [job.id for job in parents]
-        self._outputs(parents)
+        self._find_outputs(parents)
 
     def answer(self) -> SlurmAnswer:
         jobs, stage = self.jobs, self._stage()
@@ -171,9 +171,9 @@ class _ClusterQuery:
         return SlurmAnswer(
             self.id,
             tuple(self.replies),
-            (*self.rows, *self._runaways()),
+            (*self.rows, *self._runaway_rows()),
             tuple(dict.fromkeys(self.files)),
-            {path.lstrip("/"): next(iter(ids)) for path, ids in self.claims.items() if len(ids) == 1},
+            {path.lstrip("/"): next(iter(ids)) for path, ids in self.writers.items() if len(ids) == 1},
             self.elsewhere,
             stage,
             tuple(self.parents),
@@ -202,7 +202,7 @@ class _ClusterQuery:
 
     # -- replies
 
-    def _take(self, replies: Replies) -> bool:
+    def _read_replies(self, replies: Replies) -> bool:
         """Read the replies; whether one of them, or an empty list, shows that the query was answered."""
         answered = not replies
         for reply in replies:
@@ -260,7 +260,7 @@ class _ClusterQuery:
         going = any(not _is_over(job, ("sacct",)) for job in self.jobs)
         return self._is_forgotten() and going and users != {_user()} and os.geteuid() != 0
 
-    def _runaways(self) -> list[Input]:
+    def _runaway_rows(self) -> list[Input]:
         if not self._is_forgotten() or all(_is_over(job, ("sacct",)) for job in self.jobs):
             return []
         note = "accounting shows it as not over, but the controller "
@@ -273,13 +273,13 @@ class _ClusterQuery:
     def _nodes(self) -> list[str]:
         return list(dict.fromkeys(node for job in self.jobs for row in job.rows for node in row.many("nodes")))
 
-    def _outputs(self, jobs: Iterable[Job]) -> None:
+    def _find_outputs(self, jobs: Iterable[Job]) -> None:
         for job in jobs:
             unnamed = not any(row.get("std_out") for row in job.rows)
             job_outputs = outputs(job, self._script(job) if unnamed and self.accounting_answered else "")
             self.files += job_outputs.files
             for path in job_outputs.paths:
-                self.claims.setdefault(path, set()).add(job.id)
+                self.writers.setdefault(path, set()).add(job.id)
             self.rows += job_outputs.rows
             self.elsewhere |= dict.fromkeys((row.path for row in job_outputs.rows), tuple(sorted(job.names)))
 
@@ -296,15 +296,15 @@ class _ClusterQuery:
         """The jobs that it depends on, with their records; else the last job of its name."""
         parent_ids = list(dict.fromkeys(parent for job in self.jobs for parent in job.parents))[:MAX_PARENTS]
         if not parent_ids:
-            return self._namesake()
+            return self._last_of_same_name()
         if self.accounting_answered:
-            self._take(self.slurm.accounting(parent_ids))
+            self._read_replies(self.slurm.accounting(parent_ids))
         elif self.controller_answered:
             for parent in parent_ids:
-                self._take(self.slurm.controller(parent))
+                self._read_replies(self.slurm.controller(parent))
         return _jobs_of_ids(collect(self.collected.records), parent_ids)[:MAX_PARENTS]
 
-    def _namesake(self) -> list[Job]:
+    def _last_of_same_name(self) -> list[Job]:
         """The job of the same name, user and folder that was the last to end before this one started."""
         if len(self.jobs) != 1 or not self.accounting_answered:
             return []
@@ -312,18 +312,18 @@ class _ClusterQuery:
         start, name, user = job.time("start"), job.first("name"), job.first("user")
         if start is None or name is None or user is None or "_" in job.id or len(attempts_of(job.rows)) > 1:
             return []
-        namesakes_query = _ClusterQuery(self.slurm, self.id)
-        namesakes_query._take(self.slurm.namesakes(str(name), str(user), start - MAX_NAMESAKE_GAP_S, start))
+        same_name_query = _ClusterQuery(self.slurm, self.id)
+        same_name_query._read_replies(self.slurm.jobs_named(str(name), str(user), start - MAX_NAMESAKE_GAP_S, start))
         candidates = [
             (end, other.id)
-            for other in collect(namesakes_query.collected.records)
+            for other in collect(same_name_query.collected.records)
             if other.id not in job.names and "_" not in other.id and same_work(job, other)
             if (end := other.time("end", last=True)) is not None and start - MAX_NAMESAKE_GAP_S <= end <= start
         ]
         if not candidates:
             return []
         last = max(candidates)[1]
-        self._take(self.slurm.accounting([last]))
+        self._read_replies(self.slurm.accounting([last]))
         last_job = collect(self.collected.records).find(last)
         return [last_job] if last_job is not None else []
 

@@ -1,7 +1,7 @@
 """Slurm queried by its own commands: sacct, scontrol and squeue, of any version since 20.11.
 
-Times are requested as POSIX seconds, so that no zone has to be guessed. sacct is asked for JSON from 23.11 on; before,
-its JSON gives 0 as every failed job's exit code, so text is requested.
+Times are requested as POSIX seconds, so that no time zone has to be guessed. sacct is asked for JSON from 23.11 on;
+before, its JSON gives 0 as every failed job's exit code, so text is requested.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from trackside.site.slurm_options import SlurmOptions
 from trackside.site.slurm_replies import MAX_NODES, Replies, Reply, Slurm, failed_row, until_failure
 
 JSON_SINCE = (23, 11)
-NODES_AT_ONCE = 1000
-"""Names in one command: the kernel limits one argument to 128 KiB."""
+MAX_NODES_PER_COMMAND = 1000
+"""Maximum number of node names in one command: the kernel limits one argument to 128 KiB."""
 _UNKNOWN = re.compile(r"Invalid job id|Invalid job/step|[Jj]ob step \S+ not found", re.IGNORECASE)
 _KINDS: tuple[tuple[str, FailureKind], ...] = (
     (r"accounting storage is disabled", "refused"),
@@ -63,10 +63,13 @@ class SlurmCommands(Slurm):
         return self._attempt(["scontrol", "show", "step", id_])
 
     def nodes(self, names: Sequence[str]) -> Replies:
-        parts = [names[start : start + NODES_AT_ONCE] for start in range(0, min(len(names), MAX_NODES), NODES_AT_ONCE)]
+        parts = [
+            names[start : start + MAX_NODES_PER_COMMAND]
+            for start in range(0, min(len(names), MAX_NODES), MAX_NODES_PER_COMMAND)
+        ]
         return until_failure(self._attempt(["scontrol", "show", "node", ",".join(part)]) for part in parts)
 
-    def namesakes(self, name: str, user: str, since: float, until: float) -> Replies:
+    def jobs_named(self, name: str, user: str, since: float, until: float) -> Replies:
         if "," in name or name.startswith("-"):
             return []  # sacct would read it as several names, or as an option
         arguments = ["sacct", "-X", f"--name={name}", f"--user={user}", f"-Suts{since:.0f}", f"-Euts{until:.0f}"]
@@ -109,7 +112,7 @@ class SlurmCommands(Slurm):
         )
         return run(
             [program, *cluster_option, *arguments[1:]],
-            timeout_s=self._options.timeout_s, most_bytes=self._options.most_bytes, env=self._env,
+            timeout_s=self._options.timeout_s, max_bytes=self._options.most_bytes, env=self._env,
         )  # fmt: skip
 
     def _program(self, name: str) -> str | None:
@@ -136,20 +139,20 @@ class SlurmCommands(Slurm):
 
     def _label(self, arguments: Sequence[str]) -> str:
         """The command as citations name it; of long node lists only the first names."""
-        words = [
+        short_arguments = [
             argument if len(argument) <= 80 else f"{argument[:60]}...({argument.count(',') + 1})"
             for argument in arguments
         ]
-        return " ".join([words[0], *(["-M", self.cluster] if self.cluster else []), *words[1:]])
+        return " ".join([short_arguments[0], *(["-M", self.cluster] if self.cluster else []), *short_arguments[1:]])
 
 
 def _refusal(name: str, result: CommandResult) -> SourceUnavailable:
     """The error of a failed command, with its message and a remedy."""
-    kind: FailureKind = next((kind for words, kind in _KINDS if re.search(words, result.message)), "broken")
+    kind: FailureKind = next((kind for pattern, kind in _KINDS if re.search(pattern, result.message)), "broken")
     ending = f"exit {result.status}" if result.status >= 0 else f"signal {-result.status}"
     remedy = _REMEDY.get(kind, "")
-    words = f"{ending}: {_last_error(name, result.message) or 'no error message'}"
-    return SourceUnavailable(kind, f"{words}; {remedy}" if remedy else words)
+    message = f"{ending}: {_last_error(name, result.message) or 'no error message'}"
+    return SourceUnavailable(kind, f"{message}; {remedy}" if remedy else message)
 
 
 def _last_error(name: str, message: str) -> str:
@@ -167,14 +170,14 @@ class CommandResult:
 
 
 def run(
-    arguments: Sequence[str], *, timeout_s: float, most_bytes: int, env: Mapping[str, str] | None = None
+    arguments: Sequence[str], *, timeout_s: float, max_bytes: int, env: Mapping[str, str] | None = None
 ) -> CommandResult:
-    """Run it and return its output.
+    """Run a command; returns its exit status, output and message.
 
-    Raises SourceUnavailable: not found, not runnable, slower than ``timeout_s`` or longer than ``most_bytes``.
+    Raises SourceUnavailable: not found, not runnable, slower than ``timeout_s``, or more output than ``max_bytes``.
     """
     shown = arguments[0].rsplit("/", 1)[-1]
-    command = Command(arguments, timeout_s=timeout_s, max_bytes=most_bytes, env=env)
+    command = Command(arguments, timeout_s=timeout_s, max_bytes=max_bytes, env=env)
     try:
         output = b"".join(command.output())
     except FileNotFoundError:
@@ -185,8 +188,8 @@ def run(
         limit = (
             f"did not end within {timeout_s:g} s"
             if stop.reason == "timeout"
-            else f"wrote more than {most_bytes:,} bytes"
+            else f"wrote more than {max_bytes:,} bytes"
         )
         raise SourceUnavailable(stop.reason, f"{shown} {limit} and was stopped") from None
-    words = command.errors.strip() or output[:MAX_ERROR_BYTES]
-    return CommandResult(command.status, output, plain(words.decode("utf-8", "replace")))
+    message = command.errors.strip() or output[:MAX_ERROR_BYTES]
+    return CommandResult(command.status, output, plain(message.decode("utf-8", "replace")))

@@ -55,7 +55,7 @@ class Slurm(Protocol):
         """The current states of nodes, and why an admin or Slurm drained them."""
         ...
 
-    def namesakes(self, name: str, user: str, since: float, until: float) -> Replies:
+    def jobs_named(self, name: str, user: str, since: float, until: float) -> Replies:
         """The user's jobs of this name between two times (POSIX seconds)."""
         ...
 

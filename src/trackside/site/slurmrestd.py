@@ -56,7 +56,7 @@ class SlurmRest(Slurm):
             return self._query("slurm", "nodes")
         return until_failure(self._query("slurm", f"node/{quote(name, safe='')}") for name in names)
 
-    def namesakes(self, name: str, user: str, since: float, until: float) -> Replies:
+    def jobs_named(self, name: str, user: str, since: float, until: float) -> Replies:
         parameters = f"?job_name={quote(name)}&users={quote(user)}&start_time={since:.0f}&end_time={until:.0f}"
         return self._query("slurmdb", "jobs", parameters)
 
@@ -68,7 +68,7 @@ class SlurmRest(Slurm):
         """The first answer, from the newest version down; empty if there is no such thing."""
         label = f"slurmrestd /{part}/{resource}"
         try:
-            for version in self._offered()[part]:
+            for version in self._offered_versions()[part]:
                 path = f"/{part}/v0.0.{version}/{resource}"
                 try:
                     data = self._server.get(path + query)
@@ -78,7 +78,7 @@ class SlurmRest(Slurm):
                     if "answered 404" in str(error):
                         continue  # the server does not support this version
                     raise
-                self._offered()[part] = [version]
+                self._offered_versions()[part] = [version]
                 return [] if _is_unknown(data) else [Reply(f"slurmrestd {path}", data)]
         except SourceUnavailable as error:
             return [failed_row(label, error, _REMEDY.get(error.kind, ""))]
@@ -87,7 +87,7 @@ class SlurmRest(Slurm):
         )
         return [failed_row(label, none, "is it slurmrestd, and are its openapi plugins for slurm and slurmdb loaded?")]
 
-    def _offered(self) -> dict[str, list[int]]:
+    def _offered_versions(self) -> dict[str, list[int]]:
         """API -> its versions to try, the newest first. Raises SourceUnavailable if the server cannot be reached."""
         if self._versions is None:
             all_versions = range(NEWEST, OLDEST - 1, -1)

@@ -12,7 +12,7 @@ from trackside.model import Series
 from trackside.query import Aggregate
 
 
-def filled(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def fill_gaps(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Values with every gap filled by the last value before it."""
     last_index = np.where(np.isnan(values), 0, np.arange(values.shape[1])[None, :])
     np.maximum.accumulate(last_index, axis=1, out=last_index)
@@ -23,7 +23,7 @@ def filled(values: NDArray[np.float64]) -> NDArray[np.float64]:
 def increase(last: NDArray[np.float64]) -> NDArray[np.float64]:
     """Growth of counters from window to window; a fall counts as a restart at 0. NaN where nothing was sampled, or no
     earlier value is known."""
-    filled_values = filled(last)
+    filled_values = fill_gaps(last)
     before = np.concatenate([np.full((len(last), 1), np.nan), filled_values[:, :-1]], axis=1)
     growth = np.where(last < before, last, last - before)
     return np.where(np.isnan(last), np.nan, growth)
@@ -32,12 +32,12 @@ def increase(last: NDArray[np.float64]) -> NDArray[np.float64]:
 def onset(last: NDArray[np.float64]) -> NDArray[np.float64]:
     """The value where it differs from the last known one, NaN elsewhere. The first value is left out, because it may be
     old."""
-    filled_values = filled(last)
+    filled_values = fill_gaps(last)
     before = np.concatenate([np.full((len(last), 1), np.nan), filled_values[:, :-1]], axis=1)
     return np.where(~np.isnan(last) & ~np.isnan(before) & (last != before), last, np.nan)
 
 
-def grouped(grid: Grid) -> Grid:
+def combine_groups(grid: Grid) -> Grid:
     """The grid with all series that share the values of the group's labels combined into one."""
     names = grid.query.group
     rows: dict[tuple[str, ...], list[int]] = {}

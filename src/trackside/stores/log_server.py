@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar, Literal, NamedTuple
 
-from trackside.catalog.labels import Label, normalized
+from trackside.catalog.labels import Label, normalize
 from trackside.catalog.streams import candidates, label_value, short
 from trackside.http.client import HttpClient
 from trackside.stores.log_store import LogOptions, LogRequest, LogStore, LogStream, Streams
@@ -146,7 +146,7 @@ def _node_streams(store: LogServer, names: _Names, nodes: Sequence[str], start: 
     no_file = tuple(Condition(name, "unlike", OUTPUT_FILE_PATTERN) for name in names.file)
     for name in names.node:
         values = sorted(set(store.values(name, start, end)))
-        node_values = [value for value in values if short(normalized(value, _NODE)).lower() in node_names]
+        node_values = [value for value in values if short(normalize(value, _NODE)).lower() in node_names]
         for value in node_values:
             conditions = (Condition(name, "is", value), *names.no_job, *no_file)
             yield LogStream("node", {name: value}, store.selector(conditions), start, end)

@@ -141,7 +141,7 @@ def _kind_of(options: LogOptions) -> Any:
     return engine(LOGS, options.kind, "LOG_SERVER")
 
 
-def open_store(options: LogOptions) -> LogStore:
+def open_log_store(options: LogOptions) -> LogStore:
     """The store of this kind. Raises ValueError for unusable certificates."""
     store: LogStore = _kind_of(options)(options)
     return store
@@ -267,7 +267,7 @@ class _Decoder(Protocol[D]):
     def decode(self, buf: bytes | str, /) -> D: ...
 
 
-def decoded(decoder: _Decoder[T], body: bytes, where: str, product: str) -> T:
+def decode_answer(decoder: _Decoder[T], body: bytes, where: str, product: str) -> T:
     """An answer, decoded. Raises SourceUnavailable if it is invalid.
 
     Bytes that are not UTF-8 come from a program's own output and are replaced, so that the other lines are kept.

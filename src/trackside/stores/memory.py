@@ -61,7 +61,11 @@ class MemoryStore:
         read_planes = tuple(plane for plane in query.planes if plane in self.planes)
         candidates = self._rows.get((query.subject, query.kind), [])
         matches = tuple(row for row in candidates if all(row.get(name) == value for name, value in query.filters))
-        if not matches and query.kind != SOURCE_UNANSWERED and (unavailable := self._unavailable(query)) is not None:
+        if (
+            not matches
+            and query.kind != SOURCE_UNANSWERED
+            and (unavailable := self._no_answer_reason(query)) is not None
+        ):
             return unavailable
         if not read_planes and not matches:
             return MissingAnswer(f"no {' or '.join(query.planes)} input was given", query)
@@ -79,7 +83,7 @@ class MemoryStore:
 
     def _ask_metrics(self, queries: Sequence[Query]) -> Sequence[Grid | MissingAnswer]:
         if self.metrics is None:
-            return [self._unavailable(query) or MissingAnswer(NO_METRIC_INPUT, query) for query in queries]
+            return [self._no_answer_reason(query) or MissingAnswer(NO_METRIC_INPUT, query) for query in queries]
         answers = self.metrics.ask_many(queries, self.name)
         for answer in answers:
             if (
@@ -89,11 +93,11 @@ class MemoryStore:
             ):
                 self.add_unavailable_source("metric", answer.source, answer.reason.removeprefix(UNABLE_TO_CHECK))
         return [
-            self._unavailable(answer.query) or answer if isinstance(answer, MissingAnswer) else answer
+            self._no_answer_reason(answer.query) or answer if isinstance(answer, MissingAnswer) else answer
             for answer in answers
         ]
 
-    def _unavailable(self, query: Query) -> MissingAnswer | None:
+    def _no_answer_reason(self, query: Query) -> MissingAnswer | None:
         """Why an empty answer to a query cannot be taken as "none"; None if it can."""
         source_reason = next(
             (self._unavailable_sources[plane] for plane in query.planes if plane in self._unavailable_sources), None

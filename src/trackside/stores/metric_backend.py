@@ -18,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trackside.catalog.metrics import DESCRIPTIVE_LABELS, METRICS
-from trackside.catalog.natural import NaturalKey, natural
+from trackside.catalog.natural import NaturalKey, natural_key
 from trackside.evidence import NO_METRIC_INPUT, UNABLE_TO_CHECK, Grid, MissingAnswer
 from trackside.http.unavailable import SourceUnavailable
 from trackside.model import Scalar, Series, TimeRange
 from trackside.query import MAX_QUERY_WINDOWS, Query, Span
-from trackside.stores.arithmetic import grouped, increase, onset
+from trackside.stores.arithmetic import combine_groups, increase, onset
 
 EngineRollup = Literal["avg", "min", "max", "sum", "count", "last"]
 """Rollups that every backend implements; the others are derived from ``last`` in this module."""
@@ -226,20 +226,20 @@ def _group_series(infos: Sequence[SeriesInfo], query: Query) -> tuple[Groups, tu
     by_identity: dict[tuple[tuple[str, str], ...], list[SeriesInfo]] = {}
     for info in infos:
         if all(info.series.get(name) == str(value) for name, value in query.filters):
-            by_identity.setdefault(identifying(info.series.labels), []).append(info)
+            by_identity.setdefault(identifying_labels(info.series.labels), []).append(info)
     groups = [by_identity[key] for key in sorted(by_identity, key=_in_order)]
     return tuple(tuple(info.id for info in group) for group in groups), tuple(map(_identity, groups))
 
 
 @lru_cache(maxsize=1 << 16)  # all metrics of a GPU share these
-def identifying(labels: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+def identifying_labels(labels: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
     """The labels that identify a series among those of its metric."""
     return tuple(pair for pair in labels if pair[0] not in DESCRIPTIVE_LABELS)
 
 
 @lru_cache(maxsize=1 << 16)
 def _in_order(labels: tuple[tuple[str, str], ...]) -> tuple[tuple[str, NaturalKey], ...]:
-    return tuple((name, natural(value)) for name, value in labels)
+    return tuple((name, natural_key(value)) for name, value in labels)
 
 
 def _identity(group: Sequence[SeriesInfo]) -> Series:
@@ -362,4 +362,4 @@ class _Plan:
             values = (increase if self.query.rollup_how == "increase" else onset)(values)[:, self.lead_windows :]
         times = np.arange(self.start_ms + self.step_ms, self.end_ms + 1, self.step_ms, dtype=np.float64) / 1000
         grid = Grid(self.planned, store, self.series, times, values, samples, self.step_ms / 1000)
-        return grid if self.query.group_how is None else grouped(grid)
+        return grid if self.query.group_how is None else combine_groups(grid)

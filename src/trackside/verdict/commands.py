@@ -21,24 +21,24 @@ def fill_commands(finding: Finding, facts: Facts) -> Finding:
     An action whose sentence names what is not known is left out.
     """
     names: Mapping[str, Value] = {}
-    if any(_needed(action.sentence, *action.commands) - action.values.keys() for action in finding.actions):
+    if any(_placeholders(action.sentence, *action.commands) - action.values.keys() for action in finding.actions):
         run_names = facts.get(RunNames)  # not before: its queries may be expensive
         names = {} if isinstance(run_names, Missing) else run_names.of(finding)
     if facts.run.disposition in ENDED_STATES:  # its processes are gone
         names = {name: value for name, value in names.items() if name not in ("pid", "pids")}
-    return replace(finding, actions=tuple(_filled(finding.actions, names)))
+    return replace(finding, actions=tuple(_fill_actions(finding.actions, names)))
 
 
-def _filled(actions: Iterable[Action], names: Mapping[str, Value]) -> Iterable[Action]:
+def _fill_actions(actions: Iterable[Action], names: Mapping[str, Value]) -> Iterable[Action]:
     for action in actions:
         values = {**names, **action.values}
-        if _needed(action.sentence) <= values.keys():
-            commands = [command for command in action.commands if _needed(command) <= values.keys()]
-            used = _needed(action.sentence, *commands[:1])
+        if _placeholders(action.sentence) <= values.keys():
+            commands = [command for command in action.commands if _placeholders(command) <= values.keys()]
+            used = _placeholders(action.sentence, *commands[:1])
             yield Action(action.sentence, {name: values[name] for name in used}, tuple(commands[:1]))
 
 
-def _needed(*sentences: Sentence) -> set[str]:
+def _placeholders(*sentences: Sentence) -> set[str]:
     """The names of the placeholders."""
     templates = (text for sentence in sentences for text in (sentence.text, sentence.running))
     return {name for text in templates for _, name, _, _ in string.Formatter().parse(text) if name}

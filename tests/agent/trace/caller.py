@@ -22,8 +22,8 @@ def load(path):
 
 
 def function(name):
-    library = {"nc": "libnccl", "cud": "libcudart"}.get(name[:3] if name[:2] != "nc" else "nc", "libcuda")
-    return getattr(libraries["libcudart" if name.startswith("cuda") else library], name)
+    library = "libnccl" if name.startswith("nccl") else "libcudart" if name.startswith("cuda") else "libcuda"
+    return getattr(libraries[library], name)
 
 
 def call(name, *arguments, times=1):

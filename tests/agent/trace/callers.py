@@ -15,7 +15,7 @@ import pytest
 
 from trackside.agent.node import LocalNode
 from trackside.agent.owners import JobProcess, Owner, Owners
-from trackside.agent.source import Context, Reading, Unavailable
+from trackside.agent.source import AgentSourceUnavailable, Context, Reading
 
 STUBS = Path(__file__).parent / "stubs"
 CALLER = Path(__file__).parent / "caller.py"
@@ -119,7 +119,7 @@ def need_bpf(name: str = "cuda") -> None:
 
     try:
         Probes(name).close()
-    except Unavailable as error:
+    except AgentSourceUnavailable as error:
         text = f"{error.reason}: {error.remedy}"
         if os.environ.get("CI", "").lower() in ("true", "1"):
             pytest.fail(text, pytrace=False)

@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-from trackside.agent.source import Unavailable
+from trackside.agent.source import AgentSourceUnavailable
 from trackside.agent.trace import libbpf
 
 ROOT = Path(__file__).parents[3]
@@ -91,5 +91,5 @@ def test_a_compile_error_is_shown_and_old_objects_are_removed(checkout: Path, bu
 
 def test_a_package_without_objects_makes_tracing_unavailable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(libbpf, "OBJECTS", tmp_path)
-    with pytest.raises(Unavailable, match="this package was built without tracing"):
+    with pytest.raises(AgentSourceUnavailable, match="this package was built without tracing"):
         libbpf.machine_code("cuda")

@@ -221,7 +221,7 @@ def test_a_process_killed_within_a_call_leaves_no_rows(method: str, open_source:
     caller.kill()
     collect_reading(collector)
     assert collector._cells.rows() == []
-    assert collector._underway.rows() == []
+    assert collector.unfinished_calls.rows() == []
 
 
 def test_a_process_that_executes_another_program_is_still_counted(

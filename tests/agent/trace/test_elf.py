@@ -52,13 +52,13 @@ def test_missing_functions_are_left_out(stubs: dict[str, Path]) -> None:
 def test_a_library_for_another_machine_is_refused(stubs: dict[str, Path], tmp_path: Path) -> None:
     data = bytearray(stubs["cudart"].read_bytes())
     struct.pack_into("<H", data, 18, 8)
-    with pytest.raises(elf.NotReadable, match="another machine"):
+    with pytest.raises(elf.ElfUnreadable, match="another machine"):
         read(write_library(tmp_path, bytes(data)))
 
 
 @pytest.mark.parametrize("data", [b"", b"\x7fELF", b"#!/bin/sh\n" * 20, bytes(64), b"\x7fELF\x01\x01" + bytes(100)])
 def test_a_file_that_is_not_a_library_is_refused(data: bytes, tmp_path: Path) -> None:
-    with pytest.raises(elf.NotReadable):
+    with pytest.raises(elf.ElfUnreadable):
         read(write_library(tmp_path, data))
 
 
@@ -81,7 +81,7 @@ def test_a_damaged_library_gives_valid_offsets_or_an_error(stubs: dict[str, Path
         file.flush()
         try:
             offsets = elf.offsets(file.fileno(), NAMES)
-        except elf.NotReadable:
+        except elf.ElfUnreadable:
             return
     assert all(0 <= offset < size for offset in offsets.values())
 
@@ -93,5 +93,5 @@ def test_a_symbol_table_is_read_up_to_a_limit(stubs: dict[str, Path], monkeypatc
 
 def test_the_machine_of_the_library_is_checked(stubs: dict[str, Path]) -> None:
     other = "aarch64" if os.uname().machine == "x86_64" else "x86_64"
-    with stubs["cudart"].open("rb") as file, pytest.raises(elf.NotReadable, match=other):
+    with stubs["cudart"].open("rb") as file, pytest.raises(elf.ElfUnreadable, match=other):
         elf.offsets(file.fileno(), NAMES, other)

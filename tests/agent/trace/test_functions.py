@@ -28,7 +28,7 @@ def test_actions_have_the_numbers_of_the_program() -> None:
     assert {name: getattr(functions, name) for name in names} == {name: number for number, name in enumerate(names, 1)}
 
 
-def test_lanes_have_the_number_of_slots_of_the_program() -> None:
+def test_a_lane_has_as_many_slots_as_in_the_program() -> None:
     assert f"#define SLOTS {collectives.SLOTS} " in (PROGRAMS / "nccl.bpf.c").read_text()
 
 

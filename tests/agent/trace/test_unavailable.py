@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.agent.trace.callers import Jobs, context, need_bpf
-from trackside.agent.source import Unavailable
+from trackside.agent.source import AgentSourceUnavailable
 from trackside.agent.sources import cuda, nccl
 from trackside.agent.trace import libbpf, probes
 
@@ -26,7 +26,7 @@ def no_cache() -> Iterator[None]:
 @pytest.mark.usefixtures("no_cache")
 def test_without_libbpf_tracing_is_unavailable(monkeypatch: pytest.MonkeyPatch, jobs: Jobs) -> None:
     monkeypatch.setattr(libbpf, "NAMES", ("libbpf-that-is-not-there.so",))
-    with pytest.raises(Unavailable) as error:
+    with pytest.raises(AgentSourceUnavailable) as error:
         nccl.SOURCE.open(context(jobs, nccl.NcclOptions()))
     assert "libbpf is not installed" in error.value.reason
     assert "libbpf1" in error.value.remedy
@@ -58,9 +58,9 @@ def test_without_capabilities_tracing_is_unavailable() -> None:
         "nothing = (ctypes.c_uint32 * 6)()\n"
         "assert ctypes.CDLL(None).syscall(number, (ctypes.c_uint32 * 2)(0x20080522, 0), nothing) == 0\n"
         "from trackside.agent.trace.probes import Probes\n"
-        "from trackside.agent.source import Unavailable\n"
+        "from trackside.agent.source import AgentSourceUnavailable\n"
         "try: Probes('cuda')\n"
-        "except Unavailable as error: print(error.reason, '|', error.remedy)\n"
+        "except AgentSourceUnavailable as error: print(error.reason, '|', error.remedy)\n"
     )
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert "the kernel does not let this process load BPF programs | run the agent with CAP_BPF" in result.stdout, (

@@ -14,7 +14,7 @@ import pytest
 
 from tests.agent.trace.callers import Jobs, collect_reading, context, need_bpf
 from tests.services import wait_until
-from trackside.agent.source import LogLine, Unavailable
+from trackside.agent.source import AgentSourceUnavailable, LogLine
 from trackside.agent.sources.written import SOURCE, WrittenOptions
 
 pytestmark = pytest.mark.service
@@ -132,5 +132,5 @@ def test_the_source_ends_after_its_duration(jobs: Jobs, shell: Shell) -> None:
 
 
 def test_without_a_job_the_source_is_unavailable(jobs: Jobs) -> None:
-    with pytest.raises(Unavailable, match="no job is set"):
+    with pytest.raises(AgentSourceUnavailable, match="no job is set"):
         SOURCE.open(context(jobs, WrittenOptions()))

@@ -68,7 +68,7 @@ def test_the_part_before_a_restart_is_the_parent_if_it_saved() -> None:
     parent = Facts(rows, Run(), lambda query, answer: answer).get(ParentRun)
     assert isinstance(parent, ParentRun)
     assert parent.curve is not None
-    assert (parent.curve.finite, parent.learned) == ([4.0, 3.0, 2.0], True)
+    assert (parent.curve.finite, parent.has_learned) == ([4.0, 3.0, 2.0], True)
     unsaved = Facts(store(lives, event("launcher_restart", 20)), Run(), lambda query, answer: answer).get(ParentRun)
     assert isinstance(unsaved, ParentRun)
-    assert (unsaved.curve, unsaved.learned) == (None, False)
+    assert (unsaved.curve, unsaved.has_learned) == (None, False)

@@ -224,7 +224,7 @@ def test_a_compaction_does_not_disturb_readers(folder: Path, store: Path) -> Non
             assert loaded.metric_backend is not None
             compact(writer, time.time())
             writer.replace((), ())
-            writer.directory.sweep()
+            writer.directory.delete_unreferenced_files()
         run, rows = choose_run(loaded)
         from trackside.verdict import engine
 

@@ -21,7 +21,7 @@ from trackside.session import StoreRequest, open_session
 from trackside.stores.embedded import retention
 from trackside.stores.embedded.duck import DuckBackend
 from trackside.stores.embedded.layout import Directory, TableSegment
-from trackside.stores.embedded.retention import DAY_MS, MINUTE_MS, compact, tidy
+from trackside.stores.embedded.retention import DAY_MS, MINUTE_MS, compact, merge_row_segments
 from trackside.stores.embedded.rows import StoredInput
 from trackside.stores.embedded.snapshot import Snapshot
 from trackside.stores.embedded.writer import Writer
@@ -234,9 +234,9 @@ def test_small_segments_are_merged(tmp_path: Path) -> None:
     before = [verdict_of_store(store, str(501 + number)) for number in range(5)]
     with Writer.open(store) as writer:
         assert len(writer.manifest.of("records")) == 5
-        tidy(writer, 4)
+        merge_row_segments(writer, 4)
         assert len(writer.manifest.of("records")) == 1
-        tidy(writer, 4)
+        merge_row_segments(writer, 4)
         assert len(writer.manifest.of("records")) == 1
     assert [verdict_of_store(store, str(501 + number)) for number in range(5)] == before
 

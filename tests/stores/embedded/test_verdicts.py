@@ -158,10 +158,10 @@ def test_an_exception_of_the_previous_run_is_not_this_runs(tmp_path: Path) -> No
     both = verdict_of_files(write(tmp_path / "both", first | second), job="7102")
     assert both["run"]["parent"] == "7101"
     assert both["primary"]["family"] == "A2"
-    documents = verdict_of_store(tmp_path / "store", "7102")
-    assert documents["run"]["parent"] == "7101"
-    assert documents["primary"]["family"] == "A2"
-    assert "A1" not in {finding["family"] for finding in (*documents["consequences"], *documents["warnings"])}
+    document = verdict_of_store(tmp_path / "store", "7102")
+    assert document["run"]["parent"] == "7101"
+    assert document["primary"]["family"] == "A2"
+    assert "A1" not in {finding["family"] for finding in (*document["consequences"], *document["warnings"])}
 
 
 def test_jobs_of_the_same_name_in_other_folders_are_not_parents(tmp_path: Path) -> None:

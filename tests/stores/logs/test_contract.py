@@ -22,7 +22,7 @@ from trackside.http.options import HttpOptions
 from trackside.model import Input
 from trackside.read.format import InputSource
 from trackside.site.hits import sources
-from trackside.stores.log_store import LogOptions, LogRequest, open_store
+from trackside.stores.log_store import LogOptions, LogRequest, open_log_store
 
 pytestmark = pytest.mark.slow
 
@@ -51,7 +51,7 @@ def ask(server: Server, kind: str, request: LogRequest, **more: object) -> dict[
 def ask_with_prefixes(server: Server, kind: str, request: LogRequest, **more: object) -> dict[str, list[str]]:
     with running(server):
         options = replace(LogOptions(kind=kind, endpoint=HttpOptions(url=server.url, retries=0)), **more)  # type: ignore[arg-type]
-        return dict(logs(sources(open_store(options), options, request)))
+        return dict(logs(sources(open_log_store(options), options, request)))
 
 
 def logs(results: Iterator[InputSource | Input]) -> Iterator[tuple[str, list[str]]]:

@@ -25,7 +25,7 @@ from trackside.stores.log_store import (
     Paging,
     allowed_limit,
     name_of,
-    open_store,
+    open_log_store,
     shorter_window,
 )
 from trackside.stores.registry import LOGS, kinds
@@ -42,7 +42,7 @@ def rows(server: Server, kind: str, **more: object) -> tuple[list[Input], Collec
     """The row of each input, and the sink with their content."""
     sink = CollectingSink()
     options = LogOptions(kind=kind, endpoint=HttpOptions(url=server.url, retries=0, timeout_s=1.0), **more)  # type: ignore[arg-type]
-    results = sources(open_store(options), options, REQUEST)
+    results = sources(open_log_store(options), options, REQUEST)
     return [read_source(result, sink) if isinstance(result, InputSource) else result for result in results], sink
 
 
@@ -60,7 +60,7 @@ def spoiled(server: Server, from_number: int, spoil: Callable[[Answer], Answer])
 @ALL
 def test_the_name_of_a_store_is_known_before_it_is_opened(kind: str) -> None:
     options = LogOptions(kind=kind, endpoint=HttpOptions(url="http://ann:s3cret@logs:3100/below/"))
-    assert name_of(options) == open_store(options).name
+    assert name_of(options) == open_log_store(options).name
     assert name_of(options).lower() == f"{kind} http://logs:3100/below"
 
 
@@ -146,7 +146,7 @@ def test_a_log_is_fetched_as_it_is_read() -> None:
     server = LokiServer(*many)
     with running(server):
         options = LogOptions(kind="loki", endpoint=HttpOptions(url=server.url), page=100)
-        (source,) = sources(open_store(options), options, REQUEST)
+        (source,) = sources(open_log_store(options), options, REQUEST)
         assert isinstance(source, InputSource)
         initial_requests = len(server.requests)
         assert initial_requests < 12
@@ -215,7 +215,7 @@ def test_several_requests_of_one_verdict_share_its_line_limit() -> None:
     server = LokiServer(*LINES)
     with running(server):
         options = LogOptions(kind="loki", endpoint=HttpOptions(url=server.url, retries=0), most_lines=60)
-        store, budget, sink = open_store(options), ReadBudget(options), CollectingSink()
+        store, budget, sink = open_log_store(options), ReadBudget(options), CollectingSink()
         rows = [
             read_source(source, sink)
             for _ in range(2)

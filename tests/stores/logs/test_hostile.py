@@ -18,7 +18,7 @@ from trackside.http.options import HttpOptions
 from trackside.http.unavailable import SourceUnavailable
 from trackside.read.format import InputSource
 from trackside.site.hits import sources
-from trackside.stores.log_store import LogEntry, LogOptions, LogRequest, LogStream, nanoseconds, open_store, stamp
+from trackside.stores.log_store import LogEntry, LogOptions, LogRequest, LogStream, nanoseconds, open_log_store, stamp
 from trackside.stores.registry import LOGS, kinds
 
 T0 = 1_795_253_600
@@ -43,7 +43,7 @@ class ScriptedEndpoint:
 
 def store_answering(kind: str, answer: bytes | Callable[[str], bytes]) -> tuple[Any, LogOptions]:
     options = LogOptions(kind=kind, endpoint=HttpOptions(url="http://store"), page=100)
-    store: Any = open_store(options)
+    store: Any = open_log_store(options)
     store.endpoint = ScriptedEndpoint(answer)
     return store, options
 

@@ -20,7 +20,7 @@ from trackside.http.options import HttpOptions
 from trackside.read.detect import read_source
 from trackside.read.format import CollectingSink, InputSource
 from trackside.site.hits import sources
-from trackside.stores.log_store import LogOptions, LogRequest, open_store
+from trackside.stores.log_store import LogOptions, LogRequest, open_log_store
 
 ROOT = CORPUS.parent / "data" / "log-store-responses"
 pytestmark = [
@@ -174,7 +174,9 @@ def test_the_stand_in_of_victorialogs_refuses_as_recorded() -> None:
 def lines_of(server: LokiServer | VictoriaLogsServer, kind: str, **more: Any) -> dict[str, list[str]]:
     with running(server):
         options = LogOptions(kind=kind, endpoint=HttpOptions(url=server.url, retries=0), **more)
-        results = list(sources(open_store(options), options, LogRequest(("4242",), ("gpu-00", "gpu-01"), START, END)))
+        results = list(
+            sources(open_log_store(options), options, LogRequest(("4242",), ("gpu-00", "gpu-01"), START, END))
+        )
         return {
             source.path: source.stream.read().decode().split("\n")[:-1] for source in results if isinstance(source, InputSource)
         }  # fmt: skip
@@ -204,7 +206,9 @@ def test_the_recorded_job_gives_its_events() -> None:
         sink = CollectingSink()
         rows = [
             read_source(source, sink) if isinstance(source, InputSource) else source
-            for source in sources(open_store(options), options, LogRequest(("4242",), ("gpu-00", "gpu-01"), START, END))
+            for source in sources(
+                open_log_store(options), options, LogRequest(("4242",), ("gpu-00", "gpu-01"), START, END)
+            )
         ]
     assert [row.status for row in rows] == ["read"] * 5
     assert {row.plane for row in rows} == {"log", "kernel"}
@@ -224,7 +228,7 @@ def test_recorded_refusals_of_loki_are_reported(name: str) -> None:
     server.spoil = lambda number, path, answer: Answer(recorded["status"], body(recorded), "text/plain; charset=utf-8")
     with running(server):
         options = LogOptions(kind="loki", endpoint=HttpOptions(url=server.url, retries=0))
-        (row,) = sources(open_store(options), options, LogRequest(("4242",), (), START, END))
+        (row,) = sources(open_log_store(options), options, LogRequest(("4242",), (), START, END))
     assert not isinstance(row, InputSource)
     assert row.status == "unreadable"
     assert body(recorded).decode().strip()[:60] in row.note

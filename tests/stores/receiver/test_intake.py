@@ -40,9 +40,9 @@ from trackside.query import events, metric
 from trackside.runs.listing import RunSummary, listing
 from trackside.serve import diagnoser as diagnosers
 from trackside.serve.diagnoser import Diagnoser, lags
+from trackside.serve.line_file_reader import StoreLineFileReader
 from trackside.serve.protocols import remote_write
 from trackside.serve.protocols.series_key import labels_of
-from trackside.serve.reading import LineReader
 from trackside.session import StoreRequest, open_session
 from trackside.show.document import document
 from trackside.stores.embedded import retention
@@ -53,7 +53,7 @@ from trackside.stores.receiver import arrivals
 from trackside.stores.receiver import flush as flushing
 from trackside.stores.receiver import lines as line_files
 from trackside.stores.receiver.arrivals import Arrivals, IntakeResult
-from trackside.stores.receiver.intake import Intake, IntakeFull, NotStored
+from trackside.stores.receiver.intake import DataNotStored, Intake, IntakeUnavailable
 from trackside.stores.receiver.options import ReceiverLimits, RetentionOptions
 from trackside.stores.receiver.pending import Decoded
 from trackside.stores.receiver.write_ahead import Entry, Header, WriteAhead
@@ -373,7 +373,7 @@ class SlowLineReader:
     """Reads one file of lines per call."""
 
     def __init__(self, folder: Path) -> None:
-        self._reader = LineReader(folder)
+        self._reader = StoreLineFileReader(folder)
 
     def read(self, writer: Writer, all_: bool, within_s: float) -> Sequence[str]:
         return self._reader.read(writer, all_, -1.0)
@@ -389,7 +389,7 @@ def verdict_text(diagnoser: Diagnoser, job: str) -> str:
 
 def test_lines_that_are_not_read_yet_make_the_answer_unknown(store: Path) -> None:
     """A verdict names the planes that it cannot judge, and why."""
-    intake = Intake(store, decode_entry, labels_of, keeping=RetentionOptions(flush_s=3600.0), reader=SlowLineReader)
+    intake = Intake(store, decode_entry, labels_of, retention=RetentionOptions(flush_s=3600.0), reader=SlowLineReader)
     diagnoser = Diagnoser(store, lambda: lags(intake, 30))
     sent(intake, [(gpu(slurm_job_id="4242"), [(T0_MS, 50.0)])]).result(10)
     assert "not read yet" not in verdict_text(diagnoser, "4242")
@@ -405,7 +405,7 @@ def test_lines_that_are_not_read_yet_make_the_answer_unknown(store: Path) -> Non
 
 def test_unread_lines_of_other_jobs_do_not_concern_a_run(store: Path) -> None:
     """Unread lines of the run and of its nodes concern it; those of an array may belong to any task."""
-    intake = Intake(store, decode_entry, labels_of, keeping=RetentionOptions(flush_s=3600.0), reader=SlowLineReader)
+    intake = Intake(store, decode_entry, labels_of, retention=RetentionOptions(flush_s=3600.0), reader=SlowLineReader)
     diagnoser = Diagnoser(store, lambda: lags(intake, 30))
     jobs = ("4242", "4243", "60_3")
     sent(intake, [(gpu(number=index, slurm_job_id=job), [(T0_MS, 50.0)]) for index, job in enumerate(jobs)]).result(10)
@@ -499,7 +499,7 @@ def test_a_moved_store_continues_to_receive(intake: Intake, store: Path) -> None
 
 def test_large_log_files_are_split_compressed_and_deleted(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(line_files, "MAX_PART_BYTES", 300)
-    intake = opened(store, keeping=RetentionOptions(flush_s=3600.0, log_days=1.0))
+    intake = opened(store, retention=RetentionOptions(flush_s=3600.0, log_days=1.0))
     for number in range(30):
         push_lines(intake, JOB, [(number, f"step {number} loss 1.0")]).result(10)
         flushed(intake)
@@ -521,7 +521,7 @@ def test_large_log_files_are_split_compressed_and_deleted(store: Path, monkeypat
     old = time.time() - 2 * 86400
     for path in top.rglob("*.zst"):
         os.utime(path, (old, old))
-    again = opened(store, keeping=RetentionOptions(flush_s=3600.0, log_days=1.0))
+    again = opened(store, retention=RetentionOptions(flush_s=3600.0, log_days=1.0))
     flushed(again)
     again.close()
     assert [path.name for path in top.rglob("*.zst")] == []
@@ -635,7 +635,7 @@ def test_a_flipped_bit_costs_one_body(before: int, tmp_path: Path) -> None:
             assert bodies == [body for body in appended if body != "two0"]
             assert (again.torn_bytes, again.damaged) == (0, [first.with_suffix(".damaged")])
             assert again.damaged_bytes == 21, "its frame"
-        again.forget(again.end)
+        again.delete_until(again.end)
         assert first.with_suffix(".damaged").read_bytes() == damaged
         assert not list(folder.glob("*.log"))
 
@@ -645,7 +645,7 @@ def test_a_file_that_is_being_replayed_is_not_deleted(tmp_path: Path) -> None:
     (path,) = write_log_files(tmp_path)
     again = WriteAhead(tmp_path, LogPosition())
     for index, _ in enumerate(again.replay()):
-        again.forget(again.end)
+        again.delete_until(again.end)
         assert path.exists() == (index < 2)
 
 
@@ -699,7 +699,7 @@ def test_log_files_are_rotated_and_deleted(tmp_path: Path) -> None:
     log = WriteAhead(tmp_path, LogPosition(), file_bytes=200)
     marks = [log.append([(Header("a"), bytes([65 + number]) * 60)]) for number in range(10)]
     assert len(list(tmp_path.iterdir())) == 5
-    log.forget(marks[6])
+    log.delete_until(marks[6])
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["00000004.log", "00000005.log"]
     log.close()
     again = WriteAhead(tmp_path, marks[6])
@@ -742,20 +742,20 @@ def test_many_senders_share_a_sync(store: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_samples_are_refused_when_the_disk_is_nearly_full(store: Path) -> None:
     with (
-        closing(opened(store, keeping=RetentionOptions(flush_s=3600.0, free_bytes=1 << 60))) as intake,
-        pytest.raises(NotStored, match=r"bytes free, .* must stay free \(serve.keeping.free_bytes\)"),
+        closing(opened(store, retention=RetentionOptions(flush_s=3600.0, free_bytes=1 << 60))) as intake,
+        pytest.raises(DataNotStored, match=r"bytes free, .* must stay free \(serve.keeping.free_bytes\)"),
     ):
         sent(intake, tick(0))
 
 
 def test_lines_are_refused_at_the_size_limit_of_log_files(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Until files get no more lines: then the oldest are closed and deleted, before their retention ends."""
-    intake = opened(store, keeping=RetentionOptions(flush_s=3600.0, log_bytes=1000))
+    intake = opened(store, retention=RetentionOptions(flush_s=3600.0, log_bytes=1000))
     monkeypatch.setattr(flushing, "CROWDED_CLEANUP_INTERVAL_S", 0.0)
     push_lines(intake, JOB, [(number, f"step {number} loss 2.0") for number in range(30)]).result(10)
     flushed(intake)
     assert intake.files.bytes == sum(path.stat().st_size for path in intake.files.folder.rglob("*.log")) > 1000
-    with pytest.raises(NotStored, match=r"serve\.keeping\.log_bytes"):
+    with pytest.raises(DataNotStored, match=r"serve\.keeping\.log_bytes"):
         push_lines(intake, JOB, [(40, "step 40 loss 2.0")])
     assert sent(intake, tick(0)).result(10) == IntakeResult(4), "samples do not count against that limit"
     monkeypatch.setattr(flushing, "CROWDED_QUIET_S", -1.0)
@@ -776,7 +776,7 @@ def test_nothing_of_a_request_is_stored_if_the_log_cannot_be_written(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "write", full)
-    with pytest.raises(NotStored, match="No space left on device; nothing of this request was kept"):
+    with pytest.raises(DataNotStored, match="No space left on device; nothing of this request was kept"):
         sent(intake, tick(1)).result(10)
     monkeypatch.undo()
     sent(intake, tick(2)).result(10)
@@ -811,7 +811,7 @@ def test_samples_over_the_queue_limit_are_refused(store: Path) -> None:
     intake = opened(store, ReceiverLimits(pending_samples=8))
     sent(intake, tick(0)).result(10)
     sent(intake, tick(1)).result(10)
-    with pytest.raises(IntakeFull, match="8 samples wait to be written") as caught:
+    with pytest.raises(IntakeUnavailable, match="8 samples wait to be written") as caught:
         sent(intake, tick(2))
     assert caught.value.retry_after_s > 0
     flushed(intake)
@@ -821,7 +821,7 @@ def test_samples_over_the_queue_limit_are_refused(store: Path) -> None:
 
 
 def test_samples_are_flushed_automatically(store: Path) -> None:
-    intake = opened(store, keeping=RetentionOptions(flush_s=0.1))
+    intake = opened(store, retention=RetentionOptions(flush_s=0.1))
     sent(intake, tick(0)).result(10)
     end = time.monotonic() + 10
     while not samples(store) and time.monotonic() < end:
@@ -831,7 +831,7 @@ def test_samples_are_flushed_automatically(store: Path) -> None:
 
 
 def test_samples_of_downsampled_days_are_refused(store: Path) -> None:
-    intake = opened(store, keeping=RetentionOptions(flush_s=3600.0, raw_days=2.0))
+    intake = opened(store, retention=RetentionOptions(flush_s=3600.0, raw_days=2.0))
     sent(intake, tick(0)).result(10)
     fresh = int(time.time() * 1000) - 60_000
     sent(intake, [(gpu(), [(fresh, 30.0)])]).result(10)
@@ -863,7 +863,7 @@ def test_duplicates_are_recognized_after_a_compaction(intake: Intake, store: Pat
 def test_a_header_too_large_for_the_log_does_not_stop_the_receiver(intake: Intake, store: Path) -> None:
     body = b""
     block = remote_write.decode(body, 1)
-    with pytest.raises(NotStored, match="header takes"):
+    with pytest.raises(DataNotStored, match="header takes"):
         intake.accept(Header("remote_write", "x" * 70_000), body, block).result(10)
     assert sent(intake, tick(0)).result(10).accepted == 4
     intake.close()
@@ -905,9 +905,9 @@ def test_a_thread_that_ended_is_reported(
     for thread in intake._threads[which == "flush" :][:1]:
         thread.join(10)
     assert f"trackside-{which} ended" in intake.last_error
-    with pytest.raises(NotStored, match="start the receiver again"):
+    with pytest.raises(DataNotStored, match="start the receiver again"):
         sent(intake, tick(2))
-    with pytest.raises(IntakeFull, match="start the receiver again"):
+    with pytest.raises(DataNotStored, match="start the receiver again"):
         intake.flush()
     intake.close()
     again = opened(store)

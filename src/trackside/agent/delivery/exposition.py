@@ -25,7 +25,7 @@ class LatestSamples:
         self._newest: dict[str, tuple[Sample, ...]] = {}
         self._cache: dict[tuple[str, Labels], str] = {}
 
-    def take(self, source: str, reading: Reading) -> None:
+    def replace(self, source: str, reading: Reading) -> None:
         """Replace a source's samples."""
         samples = tuple(reading.samples)
         with self._lock:

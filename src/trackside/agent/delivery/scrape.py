@@ -3,7 +3,9 @@ limited."""
 
 from __future__ import annotations
 
+import logging
 import socket
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,6 +14,7 @@ from typing import Any
 
 from trackside.agent.delivery.exposition import CONTENT_TYPE
 
+LOG = logging.getLogger("trackside.agent")
 MAX_REQUESTS = 8
 REQUEST_S = 10.0
 """Time limit of one request, including reading its response."""
@@ -23,7 +26,7 @@ PLAIN = "text/plain; charset=utf-8"
 class Handler(BaseHTTPRequestHandler):
     """Handles one request."""
 
-    server: Scrape
+    server: MetricsServer
     server_version, sys_version = "trackside-agent", ""
     timeout = REQUEST_S
 
@@ -56,9 +59,9 @@ class Handler(BaseHTTPRequestHandler):
         """Log nothing: a line per scrape would be noise."""
 
 
-class Scrape(ThreadingHTTPServer):
-    """Serves the result of ``text`` in threads. ``not_ready``: the reason why the agent is not ready, empty if it
-    is."""
+class MetricsServer(ThreadingHTTPServer):
+    """Serves ``/metrics`` and health checks, in threads. ``text``: returns the metrics. ``not_ready``: returns why the
+    agent is not ready, empty if it is."""
 
     daemon_threads = True
     request_queue_size = 16
@@ -117,4 +120,6 @@ class Scrape(ThreadingHTTPServer):
             request.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore errors: the client has gone away."""
+        """Ignore a client that went away; log anything else, which is a defect of this agent."""
+        if not isinstance(sys.exception(), OSError):
+            LOG.exception("a request of %s failed", client_address)

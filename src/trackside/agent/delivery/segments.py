@@ -34,14 +34,14 @@ _COMPRESSED = 1 << 31
 """Flag in a record's count: the data is compressed."""
 _SEED = 0x7261636B
 """Seed of the checksums, so that zeros left by a power cut are not a valid record."""
-_GONE = frozenset({errno.EIO, errno.ENOENT, errno.ESTALE})
+_FINAL_ERRORS = frozenset({errno.EIO, errno.ENOENT, errno.ESTALE})
 """Errors of a file that cannot be read any more; other errors may be temporary."""
 _OPEN_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 """O_NOFOLLOW because the folder may be writable by others, who could place links to files that they may not write."""
 _NAME = re.compile(r"(\d{8})\.spool")
 
 
-class InUse(TracksideError):
+class SpoolBusy(TracksideError):
     """Another process uses this spool folder."""
 
 
@@ -80,7 +80,7 @@ class Segments:
     """The files of one folder, used by one thread at a time. ``lost``: items dropped or unreadable, by reason."""
 
     def __init__(self, folder: Path, file_bytes: int, max_bytes: int, sync_each: bool) -> None:
-        """Raises InUse, OSError."""
+        """Raises SpoolBusy, OSError."""
         self._folder, self._file_bytes, self._max_bytes, self._sync_each = folder, file_bytes, max_bytes, sync_each
         self.segments: deque[Segment] = deque()
         self.lost: Counter[str] = Counter()
@@ -101,7 +101,7 @@ class Segments:
             self.close()
             if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
                 in_use = f"the spool {self._folder} is used by another agent"
-                raise InUse(f"{in_use}: stop that one, or set another spool.path") from None
+                raise SpoolBusy(f"{in_use}: stop that one, or set another spool.path") from None
             raise
 
     def _recover(self) -> None:
@@ -118,7 +118,7 @@ class Segments:
         if not self.segments or self.segments[0].number != self.position[0]:
             self._reset_position()
         for segment in self.segments:
-            self._measure(segment, self.position[1] if segment.number == self.position[0] else 0)
+            self._scan_headers(segment, self.position[1] if segment.number == self.position[0] else 0)
 
     def _read_position(self) -> tuple[int, int]:
         """The saved position; the beginning if it is missing or damaged, so that everything is sent again."""
@@ -133,7 +133,7 @@ class Segments:
     def _reset_position(self) -> None:
         self.position = (self.segments[0].number if self.segments else self._next_number, 0)
 
-    def _measure(self, segment: Segment, start: int) -> None:
+    def _scan_headers(self, segment: Segment, start: int) -> None:
         """Fill in a file's size and item count from its record headers."""
         descriptor = os.open(self._path(segment.number), os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -163,12 +163,12 @@ class Segments:
 
     # -- writing
 
-    def write(self, frame: bytes, count: int, pinned: int) -> None:
-        """Append a record; files after ``pinned`` are dropped if space is needed, oldest first. Raises OSError, with
-        the file unchanged."""
+    def write(self, frame: bytes, count: int, protected_number: int) -> None:
+        """Append a record; the oldest files with a number above ``protected_number`` are dropped if space is
+        needed. Raises OSError, with the file unchanged."""
         if self._write_fd < 0 or (self.segments[-1].size and self.segments[-1].size + len(frame) > self._file_bytes):
             self._start_file()
-        while self.size + len(frame) > self._max_bytes and self.drop(pinned, "spool_full"):
+        while self.size + len(frame) > self._max_bytes and self.drop(protected_number, "spool_full"):
             pass
         segment, written = self.segments[-1], 0
         try:
@@ -200,13 +200,13 @@ class Segments:
             os.close(self._write_fd)
             self._write_fd = -1
 
-    def drop(self, pinned: int, reason: str) -> bool:
-        """Delete the oldest file with a number above ``pinned``; False if there is none."""
+    def drop(self, protected_number: int, reason: str) -> bool:
+        """Delete the oldest file with a number above ``protected_number``; False if there is none."""
         for index, segment in enumerate(self.segments):
-            if segment.number > pinned and (self._write_fd < 0 or index < len(self.segments) - 1):
+            if segment.number > protected_number and (self._write_fd < 0 or index < len(self.segments) - 1):
                 del self.segments[index]
                 self._delete(segment)
-                self._note(reason, segment.count)
+                self._count_lost(reason, segment.count)
                 if index == 0:
                     self._reset_position()
                 return True
@@ -225,7 +225,7 @@ class Segments:
 
     # -- reading
 
-    def record(self, segment: Segment, offset: int) -> tuple[bytes, int, int] | None:
+    def record_at(self, segment: Segment, offset: int) -> tuple[bytes, int, int] | None:
         """The record at an offset, its item count and the offset after it; None at the end of the file. Damaged records
         are skipped and counted. Raises OSError if the file cannot be read at the moment."""
         while offset + _HEAD.size <= segment.size:
@@ -233,7 +233,7 @@ class Segments:
                 length, crc, count_and_flag = _HEAD.unpack(self._pread(segment.number, _HEAD.size, offset))
                 data = self._pread(segment.number, length, offset + _HEAD.size) if length <= MAX_RECORD_BYTES else b""
             except (OSError, struct.error) as error:
-                if isinstance(error, OSError) and error.errno not in _GONE:
+                if isinstance(error, OSError) and error.errno not in _FINAL_ERRORS:
                     raise
                 self._count_damaged(segment, segment.count)
                 return None
@@ -254,9 +254,9 @@ class Segments:
 
     def _count_damaged(self, segment: Segment, count: int) -> None:
         segment.count -= count
-        self._note("damaged", count)
+        self._count_lost("damaged", count)
 
-    def _note(self, reason: str, count: int) -> None:
+    def _count_lost(self, reason: str, count: int) -> None:
         if count:
             self.lost[reason] += count
 
@@ -280,7 +280,7 @@ class Segments:
 
     def advance(self, end: tuple[int, int]) -> None:
         """Delete and skip everything before a position."""
-        while self.segments and (self.segments[0].number < end[0] or self._is_over(self.segments[0], end)):
+        while self.segments and (self.segments[0].number < end[0] or self._is_delivered(self.segments[0], end)):
             self._delete(self.segments.popleft())
         self.position = end
         if not self.segments:
@@ -289,11 +289,11 @@ class Segments:
         with suppress(OSError):  # without a saved position the records are sent again
             os.pwrite(self._position_fd, data + struct.pack("<I", _checksum(data, 0)), 0)
 
-    def _is_over(self, segment: Segment, end: tuple[int, int]) -> bool:
+    def _is_delivered(self, segment: Segment, end: tuple[int, int]) -> bool:
         """Whether nothing of a file is left: it is closed for writing and read to its end."""
         if segment.number != end[0] or (self._write_fd >= 0 and segment is self.segments[-1]):
             return False
-        return self.record(segment, end[1]) is None
+        return self.record_at(segment, end[1]) is None
 
     def close(self) -> None:
         """Release the folder."""

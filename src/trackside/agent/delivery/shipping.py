@@ -68,7 +68,7 @@ class Sender:
         """Start sending."""
         self._thread.start()
 
-    def take(self, reading: Reading) -> bool:
+    def spool_reading(self, reading: Reading) -> bool:
         """Spool a reading; True if all of it is on disk."""
         on_disk = [self.spool.append(record, count) for record, count in self.protocol.records(reading)]
         return all(on_disk)

@@ -18,9 +18,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trackside.agent.delivery.segments import InUse, Segments, frame_of, record_of
+from trackside.agent.delivery.segments import Segments, SpoolBusy, frame_of, record_of
 
-__all__ = ["Batch", "InUse", "Spool", "SpoolOptions", "SpoolStatus"]
+__all__ = ["Batch", "Spool", "SpoolBusy", "SpoolOptions", "SpoolStatus"]
 
 MIN_FILES = 16
 """A full spool has at least this many files, because space is freed by dropping whole files."""
@@ -88,7 +88,7 @@ class Spool:
     """The records of one receiver. Any thread may append; one thread takes them out."""
 
     def __init__(self, folder: Path | None, options: SpoolOptions, say: Callable[[str], object]) -> None:
-        """``folder``: None to keep records in memory only. Raises InUse."""
+        """``folder``: None to keep records in memory only. Raises SpoolBusy."""
         self._options, self._say = options, say
         self._lock, self._changed = threading.Lock(), threading.Condition(threading.Lock())
         self._memory: deque[tuple[bytes, int]] = deque()
@@ -207,7 +207,7 @@ class Spool:
                 number, offset = disk.position
                 for segment in list(disk.segments):
                     number, offset = segment.number, offset if segment.number == number else 0
-                    while has_space() and (entry := disk.record(segment, offset)) is not None:
+                    while has_space() and (entry := disk.record_at(segment, offset)) is not None:
                         records.append(entry[0])
                         counts.append(entry[1])
                         offset = entry[2]

@@ -47,7 +47,7 @@ class GpuProgress:
         activities = [self._activity[gpu] for gpu in gpus or () if gpu in self._activity]
         return any(activity >= min_activity for activity in activities) if activities else None
 
-    def frozen_s(self, pid: int) -> float | None:
+    def since_collective_s(self, pid: int) -> float | None:
         """Seconds since a process last completed a collective; None if it is not traced."""
         completed = self._completed.get(pid)
         return None if completed is None else self.clock() - completed[1]

@@ -24,7 +24,7 @@ MAX_THREADS = 64
 """Threads kept per process, main thread first."""
 
 
-class NoStack(TracksideError):
+class StackUnavailable(TracksideError):
     """Why a stack could not be read, in one line."""
 
 
@@ -39,7 +39,7 @@ def program(path: str = "") -> str | None:
 def stacks(
     path: str, pid: int, *, timeout_s: float, native: bool = False, nonblocking: bool = False
 ) -> tuple[ThreadStack, ...]:
-    """The stacks of a process, the main thread's first. Raises NoStack.
+    """The stacks of a process, the main thread's first. Raises StackUnavailable.
 
     py-spy attaches by ptrace and detaches after some milliseconds, even if it is killed. ``nonblocking`` never stops
     the process, but gives no native frames.
@@ -49,9 +49,9 @@ def stacks(
     try:
         threads = [_thread(thread, pid) for thread in json.loads(_output(command, timeout_s)) if thread["frames"]]
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
-        raise NoStack(f"unexpected output of py-spy: {type(error).__name__}") from error
+        raise StackUnavailable(f"unexpected output of py-spy: {type(error).__name__}") from error
     if not threads:
-        raise NoStack("py-spy found no Python thread")
+        raise StackUnavailable("py-spy found no Python thread")
     return tuple(sorted(threads, key=lambda thread: (thread.tid != pid, thread.tid))[:MAX_THREADS])
 
 
@@ -90,18 +90,18 @@ def _thread(data: Mapping[str, Any], pid: int) -> ThreadStack:
 
 
 def _output(arguments: Sequence[str], timeout_s: float) -> bytes:
-    """The output of a program, limited in time and size. Raises NoStack."""
+    """The output of a program, limited in time and size. Raises StackUnavailable."""
     env = {"PATH": os.environ.get("PATH", ""), "RUST_BACKTRACE": "0"}
     command = Command(arguments, timeout_s=timeout_s, max_bytes=MAX_OUTPUT_BYTES, env=env)
     try:
         output = b"".join(command.output())
     except OSError as error:
-        raise NoStack(f"py-spy cannot be started: {error.strerror or error}") from error
+        raise StackUnavailable(f"py-spy cannot be started: {error.strerror or error}") from error
     except CommandStopped as stop:
         too_late, too_much = f"took more than {timeout_s:g} s", f"printed more than {MAX_OUTPUT_BYTES >> 20} MiB"
-        raise NoStack(f"py-spy {too_late if stop.reason == 'timeout' else too_much} and was stopped") from None
+        raise StackUnavailable(f"py-spy {too_late if stop.reason == 'timeout' else too_much} and was stopped") from None
     if command.status:
-        raise NoStack(reason(command.errors.decode("utf-8", "replace")))
+        raise StackUnavailable(reason(command.errors.decode("utf-8", "replace")))
     return output
 
 

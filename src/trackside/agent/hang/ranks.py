@@ -32,7 +32,7 @@ class Rank:
         return self.main.pid, self.main.started
 
 
-def jobs_of(processes: Iterable[JobProcess]) -> dict[str, tuple[Rank, ...]]:
+def ranks_by_job(processes: Iterable[JobProcess]) -> dict[str, tuple[Rank, ...]]:
     """The ranks of each job, sorted by number."""
     by_job: dict[str, list[JobProcess]] = {}
     for process in processes:

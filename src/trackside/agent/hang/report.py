@@ -75,26 +75,26 @@ class HangReporter:
         for rank in ranks:
             try:
                 stacks[rank.key] = self._stack(rank, end, native=False)
-            except py_spy.NoStack as error:
+            except py_spy.StackUnavailable as error:
                 failures[rank.key] = str(error)
         return stacks, failures
 
     def _stack(self, rank: Rank, end: float, native: bool) -> tuple[ThreadStack, ...]:
         if self.program is None:
-            raise py_spy.NoStack("py-spy is not installed: pip install trackside[agent]")
+            raise py_spy.StackUnavailable("py-spy is not installed: pip install trackside[agent]")
         remaining_s = min(self.limits.max_process_s, end - time.monotonic())
         if remaining_s <= 0:
-            raise py_spy.NoStack(f"the time limit of {self.limits.max_total_s:g} s for all ranks was reached")
+            raise py_spy.StackUnavailable(f"the time limit of {self.limits.max_total_s:g} s for all ranks was reached")
         state = state_of(self.proc, rank)
         if state is None:
-            raise py_spy.NoStack("the process has ended")
+            raise py_spy.StackUnavailable("the process has ended")
         # A stopped process, or one in uninterruptible sleep, does not respond to ptrace.
         nonblocking = not self.limits.blocking or state.state in ("D", "T", "t")
         pid = rank.main.pid
         if native and not nonblocking:
             try:
                 return py_spy.stacks(self.program, pid, timeout_s=remaining_s, native=True)
-            except py_spy.NoStack:
+            except py_spy.StackUnavailable:
                 remaining_s = min(self.limits.max_process_s, end - time.monotonic())
         return py_spy.stacks(self.program, pid, timeout_s=max(remaining_s, 0.1), nonblocking=nonblocking)
 
@@ -130,7 +130,7 @@ class HangReporter:
         stacks, failures = self.stacks(ranks, end)
         for rank in ranks if self.limits.native else ():
             if rank.key in stacks and not _shows_collective(stacks[rank.key][0]):
-                with suppress(py_spy.NoStack):
+                with suppress(py_spy.StackUnavailable):
                     stacks[rank.key] = self._stack(rank, end, native=True)
         for rank in ranks:
             subject = _subject(rank)
@@ -213,7 +213,7 @@ def _reason(suspicion: Suspicion, count: int) -> str:
     if suspicion.working:
         return f"{silent}{usual}; {len(suspicion.inactive)} of {ranks} on this node are inactive, the others work"
     verb = "are" if count != 1 else "is"
-    return f"{silent}{usual}; {ranks} on this node {verb} inactive for {suspicion.inactive_s:.0f} s"
+    return f"{silent}{usual}; {ranks} on this node {verb} inactive for {suspicion.since_work_s:.0f} s"
 
 
 def _rarest_state_first(

@@ -1,8 +1,9 @@
-"""Decides when a job seems to hang: no output for unusually long, and no work by any rank.
+"""Decides when a job seems to hang: no output for unusually long, and no work by any rank or, after ``waits_s`` of
+silence, by some of them.
 
-Silence alone is not a hang: jobs evaluate, save and compile without output. So a job is suspected only while no rank
-reads, writes, touches new memory or has active helper processes. Idle and busy waiting is distinguished from quiet work
-by the stacks, which must be the same each time they are taken (:meth:`Watch.add_stacks`). No I/O.
+Silence alone is not a hang: jobs evaluate, save and compile without output, but then a rank reads, writes, touches new
+memory, uses its GPU or has active helper processes. Waiting, idle or busy, is distinguished from quiet work by the
+stacks, which must be the same each time they are taken (:meth:`Watch.add_stacks`). No I/O.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from trackside.agent.hang.activity import ProcessActivity
 
 Key = tuple[int, int]
 Kind = Literal["working", "busy", "asleep"]
-"""working: moves bytes, touches memory, or has helpers that do. busy: uses only CPU time, as when polling a GPU or
-network. asleep: uses no CPU time."""
+"""working: reads or writes, touches new memory, uses its GPU or more than ``spinning_cores``, or has active helpers.
+busy: uses only CPU time, as when polling a GPU or network. asleep: uses next to no CPU time."""
 Stacks = Mapping[Key, Mapping[int, object]]
 """Comparable stacks by rank and thread."""
 
@@ -32,7 +33,7 @@ class Thresholds:
     usual_gaps: float = 5.0
     """Minimum silence as a multiple of the usual time between outputs."""
     inactive_s: float = 60.0
-    """Minimum time in which no rank worked, in addition to the silence."""
+    """Minimum time in which no rank worked, in addition to the silence; unless ``waits_s`` applies."""
     unheard_s: float = 480.0
     """Minimum silence and inactivity of a job without output on this node, or with too little to have a usual gap: less
     than the 600 s of NCCL's watchdog."""
@@ -58,19 +59,28 @@ class Thresholds:
 
 @dataclass(frozen=True, slots=True)
 class Suspicion:
-    """Why a job seems to hang. ``gap_s``: usual time between outputs, None if unknown."""
+    """Why a job seems to hang: the state of its output and ranks at that time."""
 
     silent_s: float | None
+    """Seconds since the last output; None if there was none on this node."""
     gap_s: float | None
-    inactive_s: float
+    """Usual time between outputs; None if unknown."""
+    since_work_s: float
+    """Seconds since any rank last worked."""
     inactive: tuple[Key, ...]
+    """The ranks that do not work; their stacks decide."""
     working: tuple[Key, ...]
 
 
-def kind_of(activity: ProcessActivity, limits: Thresholds, works: bool | None = None) -> Kind:
-    """What a rank seems to do. ``works``: whether its GPU is active, None if unknown."""
+def activity_kind(activity: ProcessActivity, limits: Thresholds, gpu_active: bool | None = None) -> Kind:
+    """What a rank seems to do. ``gpu_active``: None if unknown."""
     moves = activity.bytes_per_s is not None and activity.bytes_per_s >= limits.bytes_per_s
-    if works or moves or activity.faults_per_s >= limits.faults_per_s or activity.helper_cores >= limits.asleep_cores:
+    if (
+        gpu_active
+        or moves
+        or activity.faults_per_s >= limits.faults_per_s
+        or activity.helper_cores >= limits.asleep_cores
+    ):
         return "working"
     if activity.cpu_cores >= limits.asleep_cores:
         return "working" if activity.cpu_cores > limits.spinning_cores else "busy"
@@ -82,7 +92,7 @@ class Watch:
     """State of one job on this node over time. Times are monotonic seconds."""
 
     limits: Thresholds
-    began: float
+    began_s: float
     """Start of the job's processes, as far as known."""
     last_output_s: float | None = None
     """Time of the last output."""
@@ -91,7 +101,7 @@ class Watch:
     gaps: deque[float] = field(default_factory=lambda: deque(maxlen=64))
     kinds: dict[Key, tuple[Kind, float]] = field(default_factory=dict)
     """What each rank does, and since when."""
-    reported: float | None = None
+    reported_s: float | None = None
     """When the hang was reported; None once the job went on."""
     resumed_s: float | None = None
     """Set for one reading: seconds of silence before the job went on."""
@@ -100,7 +110,9 @@ class Watch:
     _not_before: float = 0.0
     _pause_s: float = 0.0
 
-    def note(self, now: float, has_output: bool, kinds: Mapping[Key, Kind], last_output: float | None = None) -> None:
+    def add_reading(
+        self, now: float, has_output: bool, kinds: Mapping[Key, Kind], last_output: float | None = None
+    ) -> None:
         """Add a reading. ``last_output``: time of the last write to the output files, used in the first reading."""
         self.resumed_s = None
         if self.last_output_s is None and last_output is not None:
@@ -116,14 +128,14 @@ class Watch:
         for key in self.kinds.keys() - kinds.keys():
             del self.kinds[key]
         if has_output or any(kind == "working" for kind in kinds.values()):
-            if self.reported is not None and all(kind == "working" for kind in kinds.values()):
+            if self.reported_s is not None and all(kind == "working" for kind in kinds.values()):
                 self._resume(now, self.last_work_s)
             self.last_work_s = now
 
     def _resume(self, now: float, since: float | None) -> None:
-        if self.reported is not None:
-            self.resumed_s = now - (since if since is not None else self.reported)
-        self.reported, self._pause_s = None, 0.0
+        if self.reported_s is not None:
+            self.resumed_s = now - (since if since is not None else self.reported_s)
+        self.reported_s, self._pause_s = None, 0.0
         self._clear_probes()
 
     def _clear_probes(self) -> None:
@@ -137,23 +149,23 @@ class Watch:
         return sorted(self.gaps)[len(self.gaps) // 2]
 
     def suspicion(self, now: float) -> Suspicion | None:
-        """The reason if the job seems to hang, judged from outside; once until the job goes on."""
-        if self.reported is not None or not self.kinds:
+        """Why the job seems to hang; None if it does not, or if that was reported and it has not gone on since."""
+        if self.reported_s is not None or not self.kinds:
             return None
         limits, gap = self.limits, self.gap_s
         silent = None if self.last_output_s is None else now - self.last_output_s
         working = tuple(key for key, (kind, _) in self.kinds.items() if kind == "working")
         inactive = tuple(key for key in self.kinds if key not in working)
-        still = now - max(self.last_work_s, self.began)
-        suspicion = Suspicion(silent, gap, still, inactive, working)
+        since_work = now - max(self.last_work_s, self.began_s)
+        suspicion = Suspicion(silent, gap, since_work, inactive, working)
         if gap is not None and silent is not None:
             if silent < max(limits.silence_s, limits.usual_gaps * gap):
                 return None
             is_too_long = 0 < limits.waits_s <= silent and inactive and working
-            return suspicion if (not working and still >= limits.inactive_s) or is_too_long else None
-        settled = self.last_work_s - self.began >= limits.settled_s
+            return suspicion if (not working and since_work >= limits.inactive_s) or is_too_long else None
+        settled = self.last_work_s - self.began_s >= limits.settled_s
         min_s = limits.unheard_s if settled else limits.startup_s
-        if working or still < min_s or (silent is not None and silent < min_s):
+        if working or since_work < min_s or (silent is not None and silent < min_s):
             return None
         return suspicion
 
@@ -186,5 +198,5 @@ class Watch:
 
     def report(self, now: float) -> None:
         """Note that the hang was reported."""
-        self.reported = now
+        self.reported_s = now
         self._clear_probes()

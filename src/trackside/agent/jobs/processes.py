@@ -88,7 +88,7 @@ class ProcessMap(Owners):
         self._environs: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
         self._environ_chars = 0
         """Characters in all kept environments."""
-        self._renewal, self._renewed = 0, False
+        self._renewal, self._is_renewed = 0, False
         self._view: Mapping[int, JobProcess] = {}
         self._gpus: Mapping[str, Owner] = {}
         self._gpu_pids: dict[str, tuple[int, ...]] = {}
@@ -107,14 +107,14 @@ class ProcessMap(Owners):
             return None if process is None else process.owner  # it has just ended
         if entry is not None and entry.inode == inode and not entry.is_young:
             return None if process is None else process.owner
-        fresh = self._read(pid, inode)
-        if fresh is None or fresh.process is None or not self._is_trusted(fresh):
+        new_entry = self._read(pid, inode)
+        if new_entry is None or new_entry.process is None or not self._is_trusted(new_entry):
             return None
-        return _without_launcher_ranks([fresh.process, *self._view.values()])[0].owner
+        return _without_launcher_ranks([new_entry.process, *self._view.values()])[0].owner
 
     def of_gpu(self, gpu: str) -> Owner | None:
         owners = [owner for pid in self._gpu_pids.get(gpu, ()) if (owner := self.of_pid(pid)) is not None]
-        return _common(owners) if owners else self._gpus.get(gpu)
+        return _common_owner(owners) if owners else self._gpus.get(gpu)
 
     def set_gpu_pids(self, gpu: str, pids: Sequence[int]) -> None:
         self._gpu_pids[gpu] = tuple(pids[:4096])
@@ -134,16 +134,16 @@ class ProcessMap(Owners):
                 if entry is not None and not self._is_due(pid, inode, entry):
                     continue
                 new += entry is None
-                if entry is None and new > MAX_NEW and self._renewed:
+                if entry is None and new > MAX_NEW and self._is_renewed:
                     continue
-                fresh = self._read(pid, inode) if entry is None else self._reread(pid, inode, entry)
-                changed |= fresh is not entry
-                if fresh is None:
+                new_entry = self._read(pid, inode) if entry is None else self._reread(pid, inode, entry)
+                changed |= new_entry is not entry
+                if new_entry is None:
                     self._entries.pop(pid, None)
                     continue
-                fresh.is_young = now > 0 and now - fresh.stat.started < YOUNG_TICKS
-                self._entries[pid] = fresh
-            self._renewed = True
+                new_entry.is_young = now > 0 and now - new_entry.stat.started < YOUNG_TICKS
+                self._entries[pid] = new_entry
+            self._is_renewed = True
             if changed:
                 self._publish()
             for gpu, pids in list(self._gpu_pids.items()):
@@ -187,19 +187,19 @@ class ProcessMap(Owners):
         stat = stat or self._stat(pid)
         if stat is None:
             return None
-        ownerless = _ProcessEntry(inode, stat, None)
+        without_owner = _ProcessEntry(inode, stat, None)
         if stat.flags & _KERNEL:
-            return ownerless
+            return without_owner
         try:
             member = membership(read_file(f"{self._proc}/{pid}/cgroup", 1 << 16))
         except OSError:
-            return ownerless
+            return without_owner
         environ = self._environ(pid)
         number = job_number(member, environ or {})
         if (number is None and not member.container and not member.pod) or is_elsewhere(
             member, environ or {}, self._node
         ):
-            return ownerless
+            return without_owner
         entry = _ProcessEntry(inode, stat, None, number)
         if number is not None:
             self._check_claim(entry, pid, member)
@@ -317,10 +317,12 @@ class ProcessMap(Owners):
 
 def _without_launcher_ranks(processes: Sequence[JobProcess]) -> list[JobProcess]:
     """The processes, with the rank removed from launchers: the processes that they started have their own."""
-    launched: set[_Key] = {_key(process) for process in processes if process.environ and is_ranked(process.environ)}
-    if not launched:
+    keys_with_ranks: set[_Key] = {
+        _key(process) for process in processes if process.environ and is_ranked(process.environ)
+    }
+    if not keys_with_ranks:
         return list(processes)
-    return [_without_rank(process) if _key(process) in launched else process for process in processes]
+    return [_without_rank(process) if _key(process) in keys_with_ranks else process for process in processes]
 
 
 def _without_rank(process: JobProcess) -> JobProcess:
@@ -333,7 +335,7 @@ def _key(process: JobProcess) -> _Key:
     return process.owner.job, process.owner.step, process.owner.task
 
 
-def _common(owners: Sequence[Owner]) -> Owner | None:
+def _common_owner(owners: Sequence[Owner]) -> Owner | None:
     """The fields that several owners have in common; None if there are none."""
     first = owners[0]
     if all(owner == first for owner in owners[1:]):
@@ -365,9 +367,9 @@ def _owners_by_environment(processes: Iterable[JobProcess]) -> dict[str, Owner]:
             certain.setdefault(gpu, []).append(process.owner)
     owners: dict[str, Owner] = {}
     for gpu in allocated.keys() | certain.keys():
-        common = _common(allocated.get(gpu) or certain[gpu])
+        common = _common_owner(allocated.get(gpu) or certain[gpu])
         if common is None:
             continue
-        rank_owner = _common(certain[gpu]) if gpu in certain else None
+        rank_owner = _common_owner(certain[gpu]) if gpu in certain else None
         owners[gpu] = rank_owner or replace(common, step=None, task=None, rank=None, local_rank=None)
     return owners

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from trackside.agent.source import Reading, Unavailable
+from trackside.agent.source import AgentSourceUnavailable, Reading
 
 _READ_BYTES = 1 << 20
 _MAX_LINE_BYTES = 256 << 10
@@ -45,7 +45,7 @@ class Journal:
     """The journal's kernel messages as (POSIX nanoseconds, text)."""
 
     def __init__(self, program: str, position: KernelPosition, look_back_s: float) -> None:
-        """Raises Unavailable."""
+        """Raises AgentSourceUnavailable."""
         _check_access(program)
         self._cursor = position.cursor
         since = f"--after-cursor={self._cursor}" if self._cursor else f"--since=@{int(time.time() - look_back_s)}"
@@ -62,13 +62,13 @@ class Journal:
         self._tail = b""
 
     def read(self, reading: Reading) -> list[tuple[int, str]]:
-        """Lines since the last call. Raises Unavailable once journalctl has exited."""
+        """Lines since the last call. Raises AgentSourceUnavailable once journalctl has exited."""
         try:
             data = os.read(self._fd, _READ_BYTES)
         except BlockingIOError:
             return []
         if not data:
-            raise Unavailable(f"journalctl exited with status {self._child.wait(_TIMEOUT_S)}")
+            raise AgentSourceUnavailable(f"journalctl exited with status {self._child.wait(_TIMEOUT_S)}")
         *lines, self._tail = (self._tail + data).split(b"\n")
         if len(self._tail) > _MAX_LINE_BYTES:
             self._tail = b""
@@ -114,7 +114,7 @@ def parse_entry(line: bytes) -> tuple[int, str, str] | None:
 
 
 def _check_access(program: str) -> None:
-    """Check that this process sees kernel messages in the journal. Raises Unavailable."""
+    """Check that this process sees kernel messages in the journal. Raises AgentSourceUnavailable."""
     try:
         result = subprocess.run(
             [program, "-k", "-q", "-n", "1", "--no-pager", "-o", "cat"],
@@ -124,7 +124,7 @@ def _check_access(program: str) -> None:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise Unavailable(f"{program} cannot be run: {error}") from None
+        raise AgentSourceUnavailable(f"{program} cannot be run: {error}") from None
     if result.returncode or not result.stdout.strip():
         reason = result.stderr.decode("utf-8", "replace").strip().partition("\n")[0]
-        raise Unavailable(f"{program} shows no kernel messages{f' ({reason})' if reason else ''}")
+        raise AgentSourceUnavailable(f"{program} shows no kernel messages{f' ({reason})' if reason else ''}")

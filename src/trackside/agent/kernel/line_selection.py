@@ -22,16 +22,16 @@ def known_lines(lines: Sequence[str]) -> set[int]:
 
     indices = {index for index, line in enumerate(lines) if _CONTEXT.search(line)}
 
-    def take(event: Event) -> None:
+    def add_index(event: Event) -> None:
         if event.kind not in ("log_activity", "host"):
             indices.add(event.at.line - 1)
 
     text = "\n".join(lines).encode("utf-8", "replace") + b"\n"
-    scan(io.BytesIO(text.replace(b"\r", b" ")), take, FileContext("kernel", plane="kernel"))
+    scan(io.BytesIO(text.replace(b"\r", b" ")), add_index, FileContext("kernel", plane="kernel"))
     return indices & set(range(len(lines)))
 
 
-def select(lines: Sequence[str], policy: Policy, limit: RateLimit, now_s: float) -> tuple[list[int], int]:
+def select_lines(lines: Sequence[str], policy: Policy, limit: RateLimit, now_s: float) -> tuple[list[int], int]:
     """(indices of the lines to send, number of lines left out by the rate limit)."""
     if policy == "known":
         indices = sorted(known_lines(lines))

@@ -14,9 +14,9 @@ _GROUP = re.compile(r"oom-kill:.{0,2000}task_memcg=/(?:slurm_([^/]+)|(?:[^/,]+/)
 _PID = re.compile(r",pid=(\d+),")
 
 
-def is_one_of_several(sys: Path, node: str) -> bool:
-    """Whether Slurm's cgroups on this machine contain this node's name. If not, names in cgroup paths cannot identify
-    other nodes."""
+def shares_machine(sys: Path, node: str) -> bool:
+    """Whether several Slurm nodes may share this machine: its cgroups then contain this node's name. Without it, cgroup
+    paths do not identify a node."""
     name, mount = glob.escape(node), sys / "fs/cgroup"
     patterns = (f"*/slurm_{name}", f"*/{name}_slurmstepd.scope", f"unified/*/{name}_slurmstepd.scope")
     return any(any(mount.glob(pattern)) for pattern in patterns)
@@ -33,7 +33,7 @@ def lines_of_other_nodes(lines: Sequence[str], node: str) -> set[int]:
         indices.update(_report_above(lines, index))
         pid = _PID.search(line)
         markers = (f"process {pid[1]} ",) if pid is not None else ()
-        indices.update(_containing(range(index + 1, min(len(lines), index + 10)), lines, markers))
+        indices.update(_indices_containing(range(index + 1, min(len(lines), index + 10)), lines, markers))
     return indices
 
 
@@ -44,5 +44,5 @@ def _report_above(lines: Sequence[str], index: int) -> Iterable[int]:
     return ()
 
 
-def _containing(indices: Iterable[int], lines: Sequence[str], markers: Sequence[str]) -> Iterable[int]:
+def _indices_containing(indices: Iterable[int], lines: Sequence[str], markers: Sequence[str]) -> Iterable[int]:
     return (other_index for other_index in indices if any(word in lines[other_index] for word in markers))

@@ -19,7 +19,7 @@ RECORD_BYTES = 16 << 10
 """Twice the kernel's maximum record size."""
 MAX_LINE_CHARS = 64 << 10
 """Limit of a line that came in several records."""
-STEP_NS = 20_000_000
+MIN_CLOCK_SET_NS = 20_000_000
 """Smaller changes of wall-clock time against the monotonic clock are ignored, so that times stay the same between
 readings and restarts of the agent; larger ones mean that the clock was set."""
 TOLERANCE_NS = 100_000_000
@@ -138,7 +138,7 @@ class KernelClock:
         """Start reading records; detects that wall-clock time was set."""
         self._begin_ns = self._monotonic_ns()
         base_ns = self.now_ns() - self._begin_ns
-        if abs(base_ns - self.base_ns) > STEP_NS:
+        if abs(base_ns - self.base_ns) > MIN_CLOCK_SET_NS:
             self.base_ns = base_ns
 
     def end_read(self) -> None:

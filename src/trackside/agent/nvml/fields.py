@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from trackside.agent.source import Labels
 
 ALL_LINKS = 0xFFFFFFFF
+"""Scope of a field that is the total of all links."""
 MAX_LINKS = 36
 _VALUES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 """The member of NVML's union of values for each type number."""
@@ -99,7 +100,7 @@ _NVLINK5 = (
 )
 
 
-def by_link(links: int) -> tuple[NvmlField, ...]:
+def fields_by_link(links: int) -> tuple[NvmlField, ...]:
     """Fields of each link, which Blackwell and later have instead of the totals."""
     return tuple(field._replace(scope=link) for field in _NVLINK5 for link in range(min(links, MAX_LINKS)))
 

@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from trackside.agent.nvml.fields import FIELDS, MAX_LINKS, FieldRequest, NvmlField, by_link
-from trackside.agent.nvml.library import GONE, LOST, NOT_SUPPORTED, GpuDevice, Library
+from trackside.agent.nvml.fields import FIELDS, MAX_LINKS, FieldRequest, NvmlField, fields_by_link
+from trackside.agent.nvml.library import LOST_CODES, NOT_SUPPORTED_CODES, UNUSABLE_CODES, GpuDevice, Library
 from trackside.agent.nvml.probes import FAULTY_LINKS, NvmlProbe, Value, probes_of
-from trackside.agent.source import Labels, Unavailable
+from trackside.agent.source import AgentSourceUnavailable, Labels
 from trackside.catalog.metrics import METRICS
 
 RETRY_UNSUPPORTED_S = 300.0
@@ -18,7 +18,7 @@ RETRY_UNSUPPORTED_S = 300.0
 _LINK_COUNT = 91
 
 
-class LostGpuError(Exception):
+class GpuLost(Exception):
     """The GPU cannot be reached, or needs a reset: NVML's message."""
 
 
@@ -37,11 +37,11 @@ class NvmlGpu:
     """One GPU: its probes and fields, and which of them it supports. Values are in the units of their metrics."""
 
     def __init__(self, library: Library, device: GpuDevice) -> None:
-        """Prepare the probes that the GPU may support. Raises LostGpuError if it could not be identified."""
+        """Prepare the probes that the GPU may support. Raises GpuLost if it could not be identified."""
         self._api, self.device = library.api, device
         self._error: Any = library.error
         if device.handle is None:
-            raise LostGpuError("it could not be identified when the agent started")
+            raise GpuLost("it could not be identified when the agent started")
         self._probes = [_ProbeState(probe) for probe in probes_of(self._api, device.handle)]
         self._links = _ProbeState(FAULTY_LINKS)
         self._unsupported: dict[NvmlField, int] = {}
@@ -53,8 +53,8 @@ class NvmlGpu:
         """Errors of the last reading that do not mean that the GPU is lost; one line each."""
 
     def read(self, skipped_metrics: Collection[str] = ()) -> Iterator[Value]:
-        """Read all values, except probes whose metrics are all in ``skipped_metrics``. Raises LostGpuError, and
-        Unavailable if NVML itself is gone."""
+        """Read all values, except probes whose metrics are all in ``skipped_metrics``. Raises GpuLost, and
+        AgentSourceUnavailable if NVML itself is gone."""
         now = time.monotonic()
         self.failures.clear()
         for state in self._probes:
@@ -82,7 +82,7 @@ class NvmlGpu:
             )
             state.due, state.error_code = now + state.probe.reuse_s, 0
         except self._error as error:
-            if error.value in NOT_SUPPORTED:
+            if error.value in NOT_SUPPORTED_CODES:
                 state.due, state.error_code = now + RETRY_UNSUPPORTED_S, error.value
             self.check(error.value, state.probe.name)
         return state.values
@@ -95,7 +95,7 @@ class NvmlGpu:
         code, answers = self._request.read(self.device.handle)
         self.check(code, "nvmlDeviceGetFieldValues")
         for field, code_of_field, value in answers:
-            if code_of_field in NOT_SUPPORTED:
+            if code_of_field in NOT_SUPPORTED_CODES:
                 self._unsupported[field] = code_of_field
             elif code_of_field:
                 self.check(code_of_field, f"field {field.number}")
@@ -117,23 +117,23 @@ class NvmlGpu:
         self._unsupported.clear()
         _, answers = FieldRequest(self._api, [NvmlField(_LINK_COUNT, "")]).read(self.device.handle)
         links = int(answers[0][2]) if answers and answers[0][1] == 0 else 0
-        _, answers_of_first_link = FieldRequest(self._api, by_link(1) if links else ()).read(self.device.handle)
+        _, answers_of_first_link = FieldRequest(self._api, fields_by_link(1) if links else ()).read(self.device.handle)
         is_newer = any(
             code_of_field == 0
             for field, code_of_field, _ in answers_of_first_link
             if field.metric == "gpu_nvlink_errors_total"
         )
-        self._by_link = frozenset(by_link(min(links, MAX_LINKS))) if is_newer else frozenset()
+        self._by_link = frozenset(fields_by_link(min(links, MAX_LINKS))) if is_newer else frozenset()
         self._request = FieldRequest(self._api, [*FIELDS, *sorted(self._by_link)])
         self._fields_due = now + RETRY_UNSUPPORTED_S
 
     def check(self, code: int, function: str) -> None:
-        """Handle NVML's return code: raises LostGpuError or Unavailable, or notes a failure."""
-        if code in LOST:
-            raise LostGpuError(str(self._error(code)))
-        if code in GONE:
-            raise Unavailable(f"NVML is no longer available: {self._error(code)}")
-        if code and code not in NOT_SUPPORTED:
+        """Handle NVML's return code: raises GpuLost or AgentSourceUnavailable, or notes a failure."""
+        if code in LOST_CODES:
+            raise GpuLost(str(self._error(code)))
+        if code in UNUSABLE_CODES:
+            raise AgentSourceUnavailable(f"NVML is no longer available: {self._error(code)}")
+        if code and code not in NOT_SUPPORTED_CODES:
             self.failures.append(f"{function}: {self._error(code)}")
 
 

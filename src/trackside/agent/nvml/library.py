@@ -6,17 +6,17 @@ import importlib
 from dataclasses import dataclass
 from typing import Any
 
-from trackside.agent.source import Unavailable
+from trackside.agent.source import AgentSourceUnavailable
 from trackside.catalog.labels import pci_address
 
-NOT_SUPPORTED = frozenset({2, 3, 4, 13, 22, 25})
+NOT_SUPPORTED_CODES = frozenset({2, 3, 4, 13, 22, 25})
 """Codes for what this GPU, driver or user cannot have: invalid argument (a field of newer drivers), not supported, no
 permission, function not found, no ECC on a vGPU, version mismatch of an argument."""
 NO_PERMISSION = 4
 TIMEOUT = 10
-LOST = frozenset({15, 16})
+LOST_CODES = frozenset({15, 16})
 """The GPU is lost, or needs a reset."""
-GONE = frozenset({1, 9, 18})
+UNUSABLE_CODES = frozenset({1, 9, 18})
 """The library itself is unusable: uninitialized, driver not loaded, driver and library differ."""
 MAX_GPUS = 64
 
@@ -42,28 +42,28 @@ class GpuDevice:
 
 
 class Library:
-    """NVML, initialized. Each source initializes and shuts it down for itself: the library counts references."""
+    """NVML, initialized. Each source initializes NVML and shuts it down for itself: the library counts references."""
 
     def __init__(self) -> None:
-        """Raises Unavailable if there is no library, no driver, or no GPU."""
+        """Raises AgentSourceUnavailable if there is no library, no driver, or no GPU."""
         try:
             self.api: Any = importlib.import_module("pynvml")
         except ImportError:
-            raise Unavailable("nvidia-ml-py is not installed", "pip install 'trackside[agent]'") from None
+            raise AgentSourceUnavailable("nvidia-ml-py is not installed", "pip install 'trackside[agent]'") from None
         self.error: Any = self.api.NVMLError
         try:
             self.api.nvmlInit()
         except self.error as error:
-            raise Unavailable(f"NVML cannot be used: {error}", _REMEDIES.get(error.value, "")) from None
+            raise AgentSourceUnavailable(f"NVML cannot be used: {error}", _REMEDIES.get(error.value, "")) from None
         try:
             self.driver = str(self.api.nvmlSystemGetDriverVersion())
             self.devices = self._devices()
         except self.error as error:
             self.close()
-            raise Unavailable(f"NVML cannot be used: {error}", _REMEDIES.get(error.value, "")) from None
+            raise AgentSourceUnavailable(f"NVML cannot be used: {error}", _REMEDIES.get(error.value, "")) from None
         if not self.devices:
             self.close()
-            raise Unavailable("NVML finds no GPU", "check the kernel log for messages of the driver (dmesg)")
+            raise AgentSourceUnavailable("NVML finds no GPU", "check the kernel log for messages of the driver (dmesg)")
 
     def _devices(self) -> tuple[GpuDevice, ...]:
         return tuple(self._device(index) for index in range(min(self.api.nvmlDeviceGetCount(), MAX_GPUS)))
@@ -75,7 +75,7 @@ class Library:
             pci = pci_address(_text(api.nvmlDeviceGetPciInfo(handle).busId))
             uuid, model = _text(api.nvmlDeviceGetUUID(handle)), _text(api.nvmlDeviceGetName(handle))
         except self.error as error:
-            if error.value in GONE:
+            if error.value in UNUSABLE_CODES:
                 raise
             return GpuDevice(index, None)
         try:
@@ -85,7 +85,7 @@ class Library:
         return GpuDevice(index, handle, uuid, model, pci, mig)
 
     def close(self) -> None:
-        """Shut it down."""
+        """Shut NVML down."""
         try:
             self.api.nvmlShutdown()
         except self.error:

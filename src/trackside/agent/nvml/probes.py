@@ -17,6 +17,7 @@ Value = tuple[str, Labels, float]
 Read = Callable[[Any, Any], Iterator[Value]]
 """(nvidia-ml-py, handle) -> values. Raises NVMLError."""
 SLOW_S, STATIC_S = 60.0, 600.0
+"""How long values that change slowly, and values that hardly ever change, are reused."""
 
 
 @dataclass(frozen=True, slots=True)

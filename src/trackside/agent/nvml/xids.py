@@ -7,7 +7,7 @@ from contextlib import suppress
 from ctypes import c_void_p, cast
 from typing import Any
 
-from trackside.agent.nvml.library import LOST, TIMEOUT, GpuDevice, Library
+from trackside.agent.nvml.library import LOST_CODES, TIMEOUT, GpuDevice, Library
 
 MAX_EVENTS = 256
 """Maximum events per reading; the rest waits."""
@@ -51,7 +51,7 @@ class XidEvents:
             try:
                 event = self._api.nvmlEventSetWait_v2(self._set, _WAIT_MS)
             except self._error as error:
-                if error.value in LOST:
+                if error.value in LOST_CODES:
                     # From now on every wait would return this error and hide events of other GPUs: start again without
                     # this GPU.
                     self.close()

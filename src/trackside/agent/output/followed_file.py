@@ -61,6 +61,7 @@ class FollowedFile:
         """Whether its position changed since it was saved."""
 
     def _resume(self, position: FilePosition) -> ResumePoint:
+        """Continue where an earlier agent process stopped reading."""
         self.labels = position.labels
         self._tail.seek(position.read_to)
         return ResumePoint(
@@ -71,6 +72,7 @@ class FollowedFile:
         )
 
     def _resume_near_end(self, offset: int) -> ResumePoint:
+        """Begin at the first line after an offset."""
         chunk = self._tail.bytes_before(offset + (64 << 10), 64 << 10)
         offset += chunk.find(b"\n") + 1
         self._tail.seek(offset)

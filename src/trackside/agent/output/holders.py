@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal
 
-from trackside.agent.output.sharing import Sharing
+from trackside.agent.output.sharing import FileOwnership
 from trackside.agent.owners import JobProcess, Owner, Owners
 from trackside.agent.pseudo_files import environ_of, read_or_empty
 from trackside.agent.user import User, user_of
@@ -65,11 +65,11 @@ class OpenOutput:
 class Holders:
     """Finds output files by the open descriptors of processes."""
 
-    def __init__(self, proc: Path, node: str, owners: Owners, sharing: Sharing) -> None:
+    def __init__(self, proc: Path, node: str, owners: Owners, sharing: FileOwnership) -> None:
         self._proc, self._node, self._owners, self._sharing = str(proc), node, owners, sharing
         self._checks: dict[tuple[int, int], tuple[float, int]] = {}
         """(pid, start) -> (time of the last check, number of checks)."""
-        self._newest = 0
+        self._newest_pid = 0
         self._ages: dict[int, int] = {}
         self.refused: set[str] = set()
         """Jobs whose processes' descriptors may not be read."""
@@ -79,7 +79,7 @@ class Holders:
     def newest(self) -> list[OpenOutput]:
         """The files of processes started since the last call. This finds scripts that fail at once, before the map of
         processes is renewed. The newest pid in /proc/loadavg makes a scan of all processes unnecessary."""
-        return list(_deduplicated(self._newcomers()))
+        return list(_merge_by_file(self._outputs_of_young_processes()))
 
     def check(self, now: float) -> list[OpenOutput]:
         """The files of processes that are new or were not checked for a while. ``now``: monotonic seconds."""
@@ -90,7 +90,7 @@ class Holders:
         if len(self._checks) > 2 * (len(processes) + MAX_PROCESSES):
             alive = {(process.pid, process.started) for process in processes}
             self._checks = {key: check for key, check in self._checks.items() if key in alive}
-        return list(_deduplicated(outputs))
+        return list(_merge_by_file(outputs))
 
     def _is_due(self, process: JobProcess, now: float) -> bool:
         last_check = self._checks.get((process.pid, process.started))
@@ -103,8 +103,8 @@ class Holders:
             if process.owner.job is not None:
                 yield from self._files(process.pid, process.comm, process.owner, process.environ)
 
-    def _newcomers(self) -> Iterator[OpenOutput]:
-        for pid in self._young():
+    def _outputs_of_young_processes(self) -> Iterator[OpenOutput]:
+        for pid in self._young_pids():
             outputs = self._target(pid, 1), self._target(pid, 2)
             if not any(outputs) and not os.path.exists(f"{self._proc}/{pid}"):
                 # The process has ended; on a node that starts many programs, most have by the first check.
@@ -115,14 +115,14 @@ class Holders:
                     comm = read_or_empty(f"{self._proc}/{pid}/comm").decode("utf-8", "replace").strip()
                     yield from self._files(pid, comm, owner, None)
 
-    def _young(self) -> list[int]:
+    def _young_pids(self) -> list[int]:
         """Recently started processes; each is checked several times because it may open its output a little later."""
         self._ages = {pid: age + 1 for pid, age in self._ages.items() if age < YOUNG_CHECKS[-1]}
         try:
             newest = int(read_or_empty(f"{self._proc}/loadavg").split()[-1])
         except (ValueError, IndexError):
             return []
-        first, self._newest = self._newest + 1, newest
+        first, self._newest_pid = self._newest_pid + 1, newest
         if 1 < first <= newest:  # not the first call, and pids did not wrap around
             self._ages |= dict.fromkeys(range(max(first, newest - MAX_PROCESSES), newest + 1), 0)
         return [pid for pid, age in self._ages.items() if age in YOUNG_CHECKS]
@@ -211,7 +211,7 @@ def _may_be_file(path: str) -> bool:
     return path.startswith("/") and not path.startswith(_NOT_FILES)
 
 
-def _deduplicated(outputs: Iterable[OpenOutput]) -> Iterator[OpenOutput]:
+def _merge_by_file(outputs: Iterable[OpenOutput]) -> Iterator[OpenOutput]:
     """Each file once; without a rank if processes of several ranks, or of none, have it open."""
     by_key: dict[Key, list[OpenOutput]] = {}
     for output in outputs:

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trackside.agent.output.framing import BYTES_PER_LINE, Redraws, split_long, texts
-from trackside.agent.output.measures import measures
 from trackside.agent.output.options import JobOutputOptions, Text
 from trackside.agent.output.scanning import Head, Meaning, Scanner, last_meanings
+from trackside.agent.output.training_metrics import training_metrics
 from trackside.agent.rate_limit import RateLimit
 from trackside.logs.event_line import format_event, format_pulse
 from trackside.logs.line import FileContext
@@ -113,7 +113,7 @@ class AllLines(Policy):
     def add(self, data: bytes, offset: int, time_ns: int, now: float) -> None:
         super().add(data, offset, time_ns, now)
         self._lines_to_send += [(time_ns, text) for text in texts(data, self._redraws, now)]
-        self._measurements |= measures(last_meanings(data, self._context))
+        self._measurements |= training_metrics(last_meanings(data, self._context))
         self._read_to = offset + len(data)
 
 
@@ -150,12 +150,12 @@ class _ParsingPolicy(Policy):
             start = self._scanner.read
             meanings: list[tuple[Meaning, bool]] = []
             for meaning in self._scanner.parse(end):
-                self._measurements |= measures(meaning.events)
+                self._measurements |= training_metrics(meaning.events)
                 meanings.append((meaning, any(self._is_sent(event, now) for event in meaning.events)))
-            self._handle(meanings, start, end, now, ended or quiet_s >= SETTLE_S)
+            self._select_lines(meanings, start, end, now, ended or quiet_s >= SETTLE_S)
         if ended or quiet_s >= QUIET_S:
             self._on_silence(now)
-        self._forget()
+        self._forget_parsed()
         return super().take_lines(now, quiet_s, ended)
 
     def _settled_offset(self, now: float, quiet_s: float, ended: bool) -> int:
@@ -188,13 +188,15 @@ class _ParsingPolicy(Policy):
         index = bisect_right(self._arrivals, offset, key=lambda arrival: arrival[0]) - 1
         return self._arrivals[max(index, 0)][1] if self._arrivals else 0
 
-    def _forget(self) -> None:
+    def _forget_parsed(self) -> None:
         self._scanner.forget(self._scanner.read)
         while len(self._arrivals) > 1 and self._arrivals[1][0] <= self._scanner.base:
             del self._arrivals[0]
 
     @abstractmethod
-    def _handle(self, meanings: list[tuple[Meaning, bool]], start: int, end: int, now: float, is_silent: bool) -> None:
+    def _select_lines(
+        self, meanings: list[tuple[Meaning, bool]], start: int, end: int, now: float, is_silent: bool
+    ) -> None:
         """Decide which lines between two offsets are sent."""
 
     @abstractmethod
@@ -224,7 +226,9 @@ class ErrorLines(_ParsingPolicy):
     def sent_to(self) -> int:
         return self._sent_to
 
-    def _handle(self, meanings: list[tuple[Meaning, bool]], start: int, end: int, now: float, is_silent: bool) -> None:
+    def _select_lines(
+        self, meanings: list[tuple[Meaning, bool]], start: int, end: int, now: float, is_silent: bool
+    ) -> None:
         spans = [self._context_span(start, end)]
         count = self._options.context_lines
         for meaning, is_sent in meanings:
@@ -351,7 +355,9 @@ class EventLines(_ParsingPolicy):
         self._pulse_offset = -1
         """Offset at the last pulse."""
 
-    def _handle(self, meanings: list[tuple[Meaning, bool]], start: int, end: int, now: float, is_silent: bool) -> None:
+    def _select_lines(
+        self, meanings: list[tuple[Meaning, bool]], start: int, end: int, now: float, is_silent: bool
+    ) -> None:
         for meaning, is_sent in meanings:
             time_ns = self._time(meaning.start)
             for event in meaning.events:

@@ -28,8 +28,8 @@ class PatternFiles:
     """Finds files by patterns. ``%j`` in a pattern stands for the job id, as in Slurm's file names."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
-        self._patterns = [(pattern.replace("%j", "[0-9]*"), _capturing(pattern)) for pattern in patterns]
-        self.nameless: set[str] = set()
+        self._patterns = [(pattern.replace("%j", "[0-9]*"), _job_pattern(pattern)) for pattern in patterns]
+        self.without_job_id: set[str] = set()
         """Matching files whose names contain no job id."""
 
     def matching_files(self) -> Iterator[OpenOutput]:
@@ -37,8 +37,8 @@ class PatternFiles:
         for pattern, job_pattern in self._patterns:
             for path in islice(glob.iglob(pattern, recursive=True), MAX_FILES):
                 job = _job_of(path, job_pattern)
-                if job is None and len(self.nameless) < MAX_FILES:
-                    self.nameless.add(path)
+                if job is None and len(self.without_job_id) < MAX_FILES:
+                    self.without_job_id.add(path)
                 if job is not None and (output := _output(path, path, job)) is not None:
                     yield output
 
@@ -48,12 +48,12 @@ class PatternFiles:
             top = Path(root) if os.path.isdir(root) else Path("/")
             base = os.path.join(top, folder.lstrip("/"))
             for tree in _TREES:
-                for path in _below(base, tree, iter(range(MAX_FILES))):
+                for path in _files_below(base, tree, iter(range(MAX_FILES))):
                     if (output := _output(path, f"{folder}{path[len(base) :]}", job, user)) is not None:
                         yield output
 
 
-def _below(folder: str, parts: Sequence[str], entries_left: Iterator[int]) -> Iterator[str]:
+def _files_below(folder: str, parts: Sequence[str], entries_left: Iterator[int]) -> Iterator[str]:
     """The files below a folder whose path parts match ``parts``. ``entries_left``: yields once for each entry that may
     still be read."""
     try:
@@ -63,7 +63,7 @@ def _below(folder: str, parts: Sequence[str], entries_left: Iterator[int]) -> It
                     if len(parts) == 1:
                         yield entry.path
                     else:
-                        yield from _below(entry.path, parts[1:], entries_left)
+                        yield from _files_below(entry.path, parts[1:], entries_left)
     except OSError:
         return
 
@@ -82,7 +82,7 @@ def _output(link: str, path: str, job: str, user: User | None = None) -> OpenOut
     return OpenOutput((status.st_dev, status.st_ino), path, link, stream, job, user=user)
 
 
-def _capturing(pattern: str) -> re.Pattern[str] | None:
+def _job_pattern(pattern: str) -> re.Pattern[str] | None:
     if "%j" not in pattern:
         return None
     parts = [

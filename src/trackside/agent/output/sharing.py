@@ -22,8 +22,11 @@ _RANK_VARIABLES = ("SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID", "RANK", "LOC
 _NUMBER = re.compile(r"\d+")
 
 
-class Sharing:
-    """``proc``: the /proc with the list of mounts. ``folders``: folders that are shared on any file system."""
+class FileOwnership:
+    """Decides which node follows a file that several nodes see.
+
+    ``proc``: the /proc with the list of mounts. ``folders``: folders that are shared on any file system.
+    """
 
     def __init__(self, proc: Path, folders: Sequence[str] = ()) -> None:
         self._mounts = proc / "self" / "mountinfo"

@@ -17,7 +17,16 @@ from typing import NamedTuple
 
 from trackside.agent.jobs.cgroup_path import step_name
 from trackside.agent.pseudo_files import key_values, number, parse_pressure, read_or_empty
-from trackside.agent.source import AgentSource, Collector, Context, Labels, Reading, Sample, Unavailable, pairs
+from trackside.agent.source import (
+    AgentSource,
+    AgentSourceUnavailable,
+    Collector,
+    Context,
+    Labels,
+    Reading,
+    Sample,
+    pairs,
+)
 
 _LEVEL = re.compile(r"(job|step|task)_([A-Za-z0-9]{1,20})\Z")
 _HERTZ = os.sysconf("SC_CLK_TCK")
@@ -90,7 +99,7 @@ class _Cgroups(Collector):
         self._mount, self._node, self._options = context.node.sys / "fs/cgroup", context.node.name, context.options
         self._version, self._roots = 0, dict[str, str]()
         if not any((self._mount / name).exists() for name in ("cgroup.procs", "unified", "memory", "cpuacct")):
-            raise Unavailable(
+            raise AgentSourceUnavailable(
                 f"{self._mount} has no cgroups", "mount them there; in a container, mount the host's read-only"
             )
 

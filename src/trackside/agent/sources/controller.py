@@ -18,7 +18,7 @@ from trackside.agent.slurm.daemon_log import DaemonLog
 from trackside.agent.slurm.jobs import JobChanges, JobEvent, Queue
 from trackside.agent.slurm.nodes import NodeChanges
 from trackside.agent.slurm.statistics import statistics
-from trackside.agent.source import AgentSource, Collector, Context, Reading, Unavailable
+from trackside.agent.source import AgentSource, AgentSourceUnavailable, Collector, Context, Reading
 from trackside.catalog.job_states import is_over
 
 UNIT = "slurmctld"
@@ -145,7 +145,7 @@ def _open(context: Context) -> Collector:
     options: ControllerOptions = context.options
     commands = Commands(options.bin, options.conf, options.command_timeout_s)
     if not commands.has("scontrol"):
-        raise Unavailable(
+        raise AgentSourceUnavailable(
             "scontrol is not installed", "run the agent where slurmctld runs, or set collect.controller.bin"
         )
     path = options.log or _log_path(commands)
@@ -163,11 +163,11 @@ def _open(context: Context) -> Collector:
 
 
 def _log_path(commands: Commands) -> str:
-    """Path of slurmctld's log; empty if it writes to the journal. Raises Unavailable."""
+    """Path of slurmctld's log; empty if it writes to the journal. Raises AgentSourceUnavailable."""
     try:
         pairs = [line.partition("=") for line in commands.lines("scontrol", "show", "config")]
     except CommandFailed as error:
-        raise Unavailable(str(error), "check that slurmctld is up and that slurm.conf names it") from error
+        raise AgentSourceUnavailable(str(error), "check that slurmctld is up and that slurm.conf names it") from error
     log_path = next((value.strip() for name, _, value in pairs if name.strip() == "SlurmctldLogFile"), "")
     return log_path if log_path.startswith("/") else ""
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from trackside.agent.pseudo_files import PseudoFile, number, read_required
-from trackside.agent.source import AgentSource, Collector, Context, Labels, Reading, Sample, Unavailable
+from trackside.agent.source import AgentSource, AgentSourceUnavailable, Collector, Context, Labels, Reading, Sample
 
 MODES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
 """The columns of /proc/stat; guest time, which follows, is already included in user and nice."""
@@ -76,7 +76,7 @@ class _Cpu(Collector):
     def collect(self, reading: Reading) -> None:
         stat = parse_stat(read_required(self._stat))
         if not stat.cores:
-            raise Unavailable(f"{self._stat.path} has no lines of cores")
+            raise AgentSourceUnavailable(f"{self._stat.path} has no lines of cores")
         self._add_cores(reading, stat)
         self._add_busy(reading, stat.total)
         reading.sample("host_cpus", len(stat.cores))

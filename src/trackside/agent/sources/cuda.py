@@ -44,7 +44,7 @@ class _Cuda(Collector):
         loaded = self.tracer.probes.loaded
         self._cells = loaded.table("cells", calls.CELL_KEY.size, calls.CELL.size)
         self._processes = loaded.table("processes", calls.PROCESS_KEY.size, calls.PROCESS.size)
-        self._underway = loaded.table("underway", 16, 16)
+        self.unfinished_calls = loaded.table("underway", 16, 16)
 
     def collect(self, reading: Reading) -> None:
         calls_by_pid = self._read(self._cells.rows(), self._processes.rows())
@@ -53,7 +53,7 @@ class _Cuda(Collector):
                 self._add(reading, pid, labels, calls)
         self._add_idle(reading, calls_by_pid)
         self.tracer.report(reading, calls_by_pid)
-        self.tracer.clear((self._cells, self._processes), (self._underway,), calls_by_pid)
+        self.tracer.clear((self._cells, self._processes), (self.unfinished_calls,), calls_by_pid)
 
     def _add(self, reading: Reading, pid: int, labels: Labels, calls: Calls) -> None:
         monotonic = self.tracer.monotonic

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from trackside.agent.owners import Owners
 from trackside.agent.preferred_source import DCGM_EXPORTER, SeriesKey, series_key
-from trackside.agent.source import AgentSource, Collector, Context, Labels, Reading, Sample, Unavailable
+from trackside.agent.source import AgentSource, AgentSourceUnavailable, Collector, Context, Labels, Reading, Sample
 from trackside.catalog.dialect import BLANK_RANGES, translate
 from trackside.catalog.exposition import line_of, series_of
 from trackside.catalog.metrics import METRICS
@@ -47,7 +47,7 @@ class _TranslatedSeries(NamedTuple):
 
 class _Exporter(Collector):
     def __init__(self, context: Context) -> None:
-        """Raises Unavailable if no exporter answers."""
+        """Raises AgentSourceUnavailable if no exporter answers."""
         self._owners: Owners = context.owners
         self._url = context.options.url
         self._translations: dict[bytes, _TranslatedSeries | None] = {}
@@ -57,7 +57,8 @@ class _Exporter(Collector):
         reading.samples.extend(self._samples().values())
 
     def _samples(self) -> dict[SeriesKey, Sample]:
-        """Current samples, each series once, because some DCGM fields are the same value. Raises Unavailable."""
+        """Current samples, each series once, because some DCGM fields are the same value. Raises
+        AgentSourceUnavailable."""
         samples: dict[SeriesKey, Sample] = {}
         owner_labels: dict[str, Labels] = {}
         for series, value in _parse_page(self._scrape()):
@@ -72,7 +73,7 @@ class _Exporter(Collector):
                 if key not in samples or b"ENFORCED" in series:  # of two power limits, use the enforced one
                     samples[key] = sample
         if not samples:
-            raise Unavailable(f"the page at {self._url} has no GPU metrics", _REMEDY)
+            raise AgentSourceUnavailable(f"the page at {self._url} has no GPU metrics", _REMEDY)
         return samples
 
     def _labels(self, translation: _TranslatedSeries, owner_labels: dict[str, Labels]) -> Labels:
@@ -95,7 +96,7 @@ class _Exporter(Collector):
         return self._translations[text]
 
     def _scrape(self) -> bytes:
-        """The exporter's page. Raises Unavailable."""
+        """The exporter's page. Raises AgentSourceUnavailable."""
         parts = urlsplit(self._url)
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         try:
@@ -103,16 +104,18 @@ class _Exporter(Collector):
                 raise ValueError("it must start with http:// or https:// and name a host")
             connection = kind(parts.hostname, parts.port, timeout=SCRAPE_TIMEOUT_S)
         except ValueError as error:
-            raise Unavailable(f"the url {self._url!r} is invalid: {error}", _REMEDY) from None
+            raise AgentSourceUnavailable(f"the url {self._url!r} is invalid: {error}", _REMEDY) from None
         try:
             path = (parts.path or "/metrics") + (f"?{parts.query}" if parts.query else "")
             connection.request("GET", path, headers={"Accept": "text/plain", "Connection": "close"})
             with closing(connection.getresponse()) as response:
                 if response.status != http.client.OK:
-                    raise Unavailable(f"{self._url} answers {response.status} {response.reason}"[:200], _REMEDY)
+                    raise AgentSourceUnavailable(
+                        f"{self._url} answers {response.status} {response.reason}"[:200], _REMEDY
+                    )
                 return b"".join(_chunks(response))
         except (OSError, http.client.HTTPException) as error:
-            raise Unavailable(f"no dcgm-exporter answers at {self._url}: {error}"[:300], _REMEDY) from None
+            raise AgentSourceUnavailable(f"no dcgm-exporter answers at {self._url}: {error}"[:300], _REMEDY) from None
         finally:
             connection.close()
 

@@ -7,9 +7,9 @@ from ctypes import byref
 from typing import Any
 
 from trackside.agent.nvml.gpu_labels import GpuLabels
-from trackside.agent.nvml.library import GONE, NO_PERMISSION, GpuDevice, Library
+from trackside.agent.nvml.library import NO_PERMISSION, UNUSABLE_CODES, GpuDevice, Library
 from trackside.agent.preferred_source import SeriesKey, dcgm_exporter_series, series_key
-from trackside.agent.source import AgentSource, Collector, Context, Labels, Reading, Unavailable
+from trackside.agent.source import AgentSource, AgentSourceUnavailable, Collector, Context, Labels, Reading
 
 _PERCENT, _MIB = 0.01, float(1 << 20)
 METRICS: dict[int, tuple[str, Labels, float]] = {
@@ -64,8 +64,8 @@ class _Monitor(Collector):
                 self._read(gpu, reading, preferred)
             except self._error as error:
                 gpu.sampled_at = 0.0
-                if error.value in GONE:
-                    raise Unavailable(f"NVML is no longer available: {error}") from None
+                if error.value in UNUSABLE_CODES:
+                    raise AgentSourceUnavailable(f"NVML is no longer available: {error}") from None
                 reading.warnings.append(f"GPU {gpu.device.index}: no performance sample: {error}")
 
     def _read(self, gpu: _GpuSamples, reading: Reading, preferred: frozenset[SeriesKey]) -> None:
@@ -117,15 +117,15 @@ def _open(context: Context) -> Collector:
     is_split = any(device.mig for device in library.devices)
     library.close()
     if permission_error:
-        raise Unavailable(
+        raise AgentSourceUnavailable(
             f"this user has no permission to profile GPUs: {permission_error}",
             "give the agent CAP_SYS_ADMIN, or load the driver with NVreg_RestrictProfilingToAdminUsers=0",
         )
     if is_split:
-        raise Unavailable(
+        raise AgentSourceUnavailable(
             "the GPUs are split into MIG instances", "use dcgm-exporter, which reports activity per instance"
         )
-    raise Unavailable(
+    raise AgentSourceUnavailable(
         "these GPUs have no performance monitoring that NVML can read (available since Hopper)",
         "use dcgm-exporter with its DCGM_FI_PROF_ fields, which gives SM activity on Volta to Ada",
     )

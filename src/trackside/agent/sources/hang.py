@@ -23,11 +23,11 @@ from trackside.agent.hang.activity import (
     read_counters,
 )
 from trackside.agent.hang.gpu_progress import GpuProgress
-from trackside.agent.hang.ranks import Rank, jobs_of
+from trackside.agent.hang.ranks import Rank, ranks_by_job
 from trackside.agent.hang.report import HangReporter, ReportLimits
-from trackside.agent.hang.watch import Key, Kind, Suspicion, Thresholds, Watch, kind_of
+from trackside.agent.hang.watch import Key, Kind, Suspicion, Thresholds, Watch, activity_kind
 from trackside.agent.pseudo_files import uptime_s
-from trackside.agent.source import AgentSource, Collector, Context, Reading, Unavailable
+from trackside.agent.source import AgentSource, AgentSourceUnavailable, Collector, Context, Reading
 
 MIN_SM_ACTIVITY = 0.2
 """SM activity above what polling alone causes: one or two SMs per channel, up to 32 channels, of 100 or more SMs."""
@@ -76,7 +76,7 @@ class Hangs(Collector):
 
     def collect(self, reading: Reading) -> None:
         """Read the counters of all ranks, and report the jobs that seem to hang."""
-        jobs = jobs_of(self._owners.processes())
+        jobs = ranks_by_job(self._owners.processes())
         self._gpu_progress.update()
         for job in self._jobs.keys() - jobs.keys():
             del self._jobs[job]
@@ -88,7 +88,7 @@ class Hangs(Collector):
         now = time.monotonic()
         state = self._jobs.get(job)
         if state is None:
-            state = self._jobs[job] = _JobState(Watch(self._options, began=now - self._age_s(ranks), last_work_s=now))
+            state = self._jobs[job] = _JobState(Watch(self._options, began_s=now - self._age_s(ranks), last_work_s=now))
         counters = {rank.key: value for rank in ranks if (value := read_counters(self._proc, rank)) is not None}
         self._note(state, ranks, counters, now)
         if state.watch.resumed_s is not None:
@@ -115,15 +115,17 @@ class Hangs(Collector):
             kinds[rank.key] = self._kind(rank, activity)
         output_ns = last_output_ns(counters.values()) if state.is_new else None
         last_output = None if output_ns is None else now - max(0.0, time.time() - output_ns / 1e9)
-        state.watch.note(now, has_output, kinds, last_output)
+        state.watch.add_reading(now, has_output, kinds, last_output)
         state.counters, state.read_at, state.is_new = dict(counters), now, False
 
     def _kind(self, rank: Rank, activity: ProcessActivity) -> Kind:
         """What a rank does. Completed collectives count as work, whatever else is observed."""
-        frozen_s = self._gpu_progress.frozen_s(rank.main.pid)
-        if frozen_s is not None and frozen_s < self._options.inactive_s:
+        since_collective_s = self._gpu_progress.since_collective_s(rank.main.pid)
+        if since_collective_s is not None and since_collective_s < self._options.inactive_s:
             return "working"
-        return kind_of(activity, self._options, self._gpu_progress.is_active(rank.main.visible_gpus, MIN_SM_ACTIVITY))
+        return activity_kind(
+            activity, self._options, self._gpu_progress.is_active(rank.main.visible_gpus, MIN_SM_ACTIVITY)
+        )
 
     def _is_confirmed(self, watch: Watch, ranks: Sequence[Rank], suspicion: Suspicion, now: float) -> bool:
         """Whether stacks confirm the suspicion; without stacks, whether all ranks are asleep."""
@@ -144,7 +146,7 @@ class Hangs(Collector):
 
 def _open(context: Context) -> Hangs:
     if not os.path.isdir(context.node.proc / "self"):
-        raise Unavailable(f"{context.node.proc} is not a proc file system", "mount the host's /proc there")
+        raise AgentSourceUnavailable(f"{context.node.proc} is not a proc file system", "mount the host's /proc there")
     return Hangs(context)
 
 

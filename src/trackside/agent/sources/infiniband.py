@@ -6,7 +6,16 @@ import re
 from pathlib import Path
 
 from trackside.agent.pseudo_files import PseudoFile, names_in, number
-from trackside.agent.source import AgentSource, Collector, Context, Labels, Reading, Sample, Unavailable, pairs
+from trackside.agent.source import (
+    AgentSource,
+    AgentSourceUnavailable,
+    Collector,
+    Context,
+    Labels,
+    Reading,
+    Sample,
+    pairs,
+)
 
 MAX_PORTS = 128
 RESCAN_READINGS = 20
@@ -99,7 +108,7 @@ class _Infiniband(Collector):
             if (device, port) not in self._ports:
                 self._ports[device, port] = _Port(self._folder / device / "ports" / port, device, port)
         if not self._ports:
-            raise Unavailable(f"{self._folder} has no adapters")
+            raise AgentSourceUnavailable(f"{self._folder} has no adapters")
 
     def collect(self, reading: Reading) -> None:
         self._readings += 1

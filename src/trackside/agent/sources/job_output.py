@@ -8,11 +8,11 @@ from collections.abc import Iterable
 from trackside.agent.output.followed_file import FollowedFile, NewLines
 from trackside.agent.output.holders import Holders, Key, OpenOutput
 from trackside.agent.output.line_policy import TimedLine
-from trackside.agent.output.measures import ALL
 from trackside.agent.output.options import JobOutputOptions
 from trackside.agent.output.pattern_files import PatternFiles
 from trackside.agent.output.positions import SavedPositions
-from trackside.agent.output.sharing import Sharing
+from trackside.agent.output.sharing import FileOwnership
+from trackside.agent.output.training_metrics import ALL
 from trackside.agent.source import AgentSource, Collector, Context, LogLine, Reading, Sample
 
 CHECK_S = 2.0
@@ -31,7 +31,7 @@ IDLE_S = 10.0
 IDLE_READ_S = 1.0
 CLOSE_AFTER_S = 90.0
 """A file is closed this long after a process was last seen to have it open."""
-CLOCK_STEP_NS = 2_000_000_000
+MIN_CLOCK_SETBACK_NS = 2_000_000_000
 """If a line's time is this far before the last one's, the clock was set back."""
 
 
@@ -42,7 +42,7 @@ class JobOutput(Collector):
     def __init__(self, context: Context) -> None:
         options: JobOutputOptions = context.options
         self._options, self._say = options, context.say
-        sharing = Sharing(context.node.proc, options.shared)
+        sharing = FileOwnership(context.node.proc, options.shared)
         self._holders = Holders(context.node.proc, context.node.name, context.owners, sharing)
         self._pattern_files = PatternFiles(options.paths)
         self._positions = SavedPositions(None if context.state is None else context.state / "job_output.json")
@@ -108,7 +108,7 @@ class JobOutput(Collector):
                 f"the output files of job {job} are unknown: no permission to read /proc/PID/fd of its processes; run "
                 "the agent as root, or with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH"
             )
-        for path in self._pattern_files.nameless - self._warned:
+        for path in self._pattern_files.without_job_id - self._warned:
             self._warned.add(path)
             reading.warnings.append(
                 f"{path} is not followed: its name contains no job id; write %j in paths where the job id is"
@@ -193,7 +193,9 @@ class JobOutput(Collector):
         lines."""
         for time_ns, text in lines:
             step_back_ns = self._last_line_ns - time_ns
-            self._last_line_ns = time_ns if step_back_ns < 0 or step_back_ns > CLOCK_STEP_NS else self._last_line_ns + 1
+            self._last_line_ns = (
+                time_ns if step_back_ns < 0 or step_back_ns > MIN_CLOCK_SETBACK_NS else self._last_line_ns + 1
+            )
             reading.lines.append(LogLine(self._last_line_ns, file.labels, text))
 
     def _now_ns(self, reading: Reading) -> int:

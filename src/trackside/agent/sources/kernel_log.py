@@ -9,12 +9,12 @@ from pathlib import Path
 import msgspec
 
 from trackside.agent.kernel.journal import Journal, KernelPosition, load_position
-from trackside.agent.kernel.line_selection import Policy, select
-from trackside.agent.kernel.neighbors import is_one_of_several, lines_of_other_nodes
+from trackside.agent.kernel.line_selection import Policy, select_lines
+from trackside.agent.kernel.neighbors import lines_of_other_nodes, shares_machine
 from trackside.agent.kernel.ring import KernelClock, KernelRecord, Ring
 from trackside.agent.preferred_source import KERNEL_LOG
 from trackside.agent.rate_limit import RateLimit
-from trackside.agent.source import AgentSource, Collector, Context, Reading, Unavailable
+from trackside.agent.source import AgentSource, AgentSourceUnavailable, Collector, Context, Reading
 from trackside.agent.state import replace_file
 
 MAX_RECORDS = 20_000
@@ -54,14 +54,16 @@ class RingReader:
         self._ring = Ring(path, start.sequence)
 
     def read(self, reading: Reading) -> list[tuple[int, str]]:
-        """(POSIX nanoseconds, text) since the last call. Raises Unavailable."""
+        """(POSIX nanoseconds, text) since the last call. Raises AgentSourceUnavailable."""
         clock, records = self._clock, list[KernelRecord]()
         clock.begin_read()
         try:
             records.extend(self._ring.records(MAX_RECORDS))
         except OSError as error:
             if not records:
-                raise Unavailable(f"the kernel's ring buffer can no longer be read: {error.strerror}") from error
+                raise AgentSourceUnavailable(
+                    f"the kernel's ring buffer can no longer be read: {error.strerror}"
+                ) from error
         if records:
             clock.correct(records[0].time_us, records[-1].time_us)
         timed = ((clock.time_ns(record.time_us), record) for record in records)
@@ -103,14 +105,12 @@ class _KernelLog(Collector):
         if failure := self._save_position():  # the runner has stored what earlier readings returned
             reading.warnings.append(failure)
         lines = self._reader.read(reading)
-        if any(text.startswith("oom-kill:") for _, text in lines) and is_one_of_several(
-            self._node.sys, self._node.name
-        ):
+        if any(text.startswith("oom-kill:") for _, text in lines) and shares_machine(self._node.sys, self._node.name):
             excluded = lines_of_other_nodes([text for _, text in lines], self._node.name)
             lines = [line for index, line in enumerate(lines) if index not in excluded]
         if not lines:
             return
-        indices, left_out = select(
+        indices, left_out = select_lines(
             [text for _, text in lines], self._options.policy, self._rate_limit, time.monotonic()
         )
         for index in indices:
@@ -137,7 +137,7 @@ class _KernelLog(Collector):
 
 
 def _reader(context: Context, position: KernelPosition) -> RingReader | Journal:
-    """The ring buffer, else the journal. Raises Unavailable."""
+    """The ring buffer, else the journal. Raises AgentSourceUnavailable."""
     options, ring = context.options, context.node.dev / "kmsg"
     try:
         boot = (context.node.proc / "sys/kernel/random/boot_id").read_text("ascii").strip()
@@ -149,8 +149,8 @@ def _reader(context: Context, position: KernelPosition) -> RingReader | Journal:
         reason = f"{ring} cannot be read: {error.strerror}"
     try:
         journal = Journal(options.journalctl, position, options.look_back_s)
-    except Unavailable as error:
-        raise Unavailable(f"{reason}, and {error.reason}", _REMEDY) from None
+    except AgentSourceUnavailable as error:
+        raise AgentSourceUnavailable(f"{reason}, and {error.reason}", _REMEDY) from None
     context.say(f"{reason}; kernel messages are read from the journal instead")
     return journal
 

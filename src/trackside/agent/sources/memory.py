@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trackside.agent.kernel.neighbors import is_one_of_several
+from trackside.agent.kernel.neighbors import shares_machine
 from trackside.agent.pseudo_files import PseudoFile, key_values, names_in, read_required
-from trackside.agent.source import AgentSource, Collector, Context, Reading, Unavailable
+from trackside.agent.source import AgentSource, AgentSourceUnavailable, Collector, Context, Reading
 
 MEMINFO = {
     b"MemTotal": "host_memory_total_bytes",
@@ -37,11 +37,11 @@ class _Memory(Collector):
     def collect(self, reading: Reading) -> None:
         values = key_values(read_required(self._meminfo), MEMINFO)
         if b"MemTotal" not in values:
-            raise Unavailable(f"{self._meminfo.path} has no MemTotal")
+            raise AgentSourceUnavailable(f"{self._meminfo.path} has no MemTotal")
         for key, value in values.items():
             reading.sample(MEMINFO[key], value)
         counts = key_values(self._vmstat.read_or_warn(reading), VMSTAT)
-        if is_one_of_several(self._sys, self._node):
+        if shares_machine(self._sys, self._node):
             counts.pop(b"oom_kill", None)  # the kernel counts those of all nodes; each node's own are in its kernel log
         for key, value in counts.items():
             reading.sample(VMSTAT[key], value)

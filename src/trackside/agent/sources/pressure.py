@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 
 from trackside.agent.pseudo_files import PseudoFile, parse_pressure
-from trackside.agent.source import AgentSource, Collector, Context, Reading, Unavailable
+from trackside.agent.source import AgentSource, AgentSourceUnavailable, Collector, Context, Reading
 
 RESOURCES = ("cpu", "io", "irq", "memory")
 _REMEDY = "use a kernel with CONFIG_PSI, and boot it with psi=1 if PSI is off by default"
@@ -30,7 +30,7 @@ class _Pressure(Collector):
             for level, seconds in parse_pressure(data).items():
                 reading.sample("host_pressure_seconds_total", seconds, resource=resource, level=level)
         if not read:
-            raise Unavailable("this kernel has no pressure stall information", _REMEDY)
+            raise AgentSourceUnavailable("this kernel has no pressure stall information", _REMEDY)
 
     def close(self) -> None:
         for _, file in self._files:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from trackside.agent.owners import Owner
-from trackside.agent.source import AgentSource, Collector, Context, Reading, Unavailable
+from trackside.agent.source import AgentSource, AgentSourceUnavailable, Collector, Context, Reading
 
 MAX_RANKS = 1024
 """Maximum number of owners that are reported individually."""
@@ -21,7 +21,7 @@ class _Processes(Collector):
         try:
             self._map.renew()
         except OSError as error:
-            raise Unavailable(f"processes cannot be listed: {error}") from error
+            raise AgentSourceUnavailable(f"processes cannot be listed: {error}") from error
         processes: Counter[str] = Counter()
         owners: Counter[Owner] = Counter()
         for process in self._map.processes():

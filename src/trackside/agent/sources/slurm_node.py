@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trackside.agent.slurm.configuration import find_conf, setting
 from trackside.agent.slurm.daemon_log import DaemonLog
-from trackside.agent.source import AgentSource, Collector, Context, Reading, Unavailable
+from trackside.agent.source import AgentSource, AgentSourceUnavailable, Collector, Context, Reading
 
 UNIT = "slurmd"
 _PID_FILE = "/var/run/slurmd.pid"
@@ -52,7 +52,7 @@ def _open(context: Context) -> Collector:
     options: SlurmNodeOptions = context.options
     conf = find_conf(options.conf)
     if conf is None:
-        raise Unavailable(
+        raise AgentSourceUnavailable(
             "no slurm.conf found: this node is not in a Slurm cluster", "if it is, set collect.slurm_node.conf"
         )
     node = context.node.name
@@ -60,7 +60,7 @@ def _open(context: Context) -> Collector:
         log = options.log or setting(conf, "SlurmdLogFile", node)
         pid_file = setting(conf, "SlurmdPidFile", node) or _PID_FILE
     except OSError as error:
-        raise Unavailable(f"{conf} cannot be read: {error.strerror}") from error
+        raise AgentSourceUnavailable(f"{conf} cannot be read: {error.strerror}") from error
     if log and not os.access(log, os.R_OK):
         context.say(f"slurm_node: {log} cannot be read and is left out: give the agent's user read access")
     return _SlurmNode(context.node.proc, Path(pid_file), DaemonLog(Path(log), UNIT) if log else None)

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 
 from trackside.agent.output.framing import Framer, Redraws, texts
-from trackside.agent.source import AgentSource, Collector, Context, Reading, Unavailable
+from trackside.agent.source import AgentSource, AgentSourceUnavailable, Collector, Context, Reading
 
 MAX_PROCESSES = 4096
 MAX_STREAMS = 8192
@@ -31,7 +31,7 @@ class _CapturedOutput(Collector):
     def __init__(self, context: Context) -> None:
         options: WrittenOptions = context.options
         if not options.job:
-            raise Unavailable("no job is set", 'set job = "..." in [collect.written]')
+            raise AgentSourceUnavailable("no job is set", 'set job = "..." in [collect.written]')
         from trackside.agent.trace.written import Writes  # tracing code is loaded only when it is used
 
         self._job, self._proc, self._owners = options.job, context.node.proc, context.owners

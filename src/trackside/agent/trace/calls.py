@@ -50,7 +50,7 @@ class Calls:
         totals: dict[str, CallTotals] = {}
         for (group, library), by_api in by_level.items():
             above = by_level.get((group, "cudart"), {}) if library == "cuda" else {}
-            totals.update(_exclusive(by_api, above))
+            totals.update(_exclusive_totals(by_api, above))
         return totals
 
     def bytes_copied(self, functions: Mapping[int, Function]) -> dict[str, int]:
@@ -63,7 +63,9 @@ class Calls:
         return dict(max(by_level.values(), key=lambda level: sum(level.values()), default={}))
 
 
-def _exclusive(by_api: Mapping[str, CallTotals], above: Mapping[str, CallTotals]) -> Iterator[tuple[str, CallTotals]]:
+def _exclusive_totals(
+    by_api: Mapping[str, CallTotals], above: Mapping[str, CallTotals]
+) -> Iterator[tuple[str, CallTotals]]:
     """Totals of a group after subtracting those of the level above, distributed in proportion."""
     calls, ns = (sum(getattr(totals, name) for totals in by_api.values()) for name in ("calls", "ns"))
     more_calls = max(0, calls - sum(totals.calls for totals in above.values()))

@@ -1,4 +1,4 @@
-"""Offsets of functions in a shared library, for uprobes. A malicious file causes :class:`NotReadable` or missing
+"""Offsets of functions in a shared library, for uprobes. A malicious file causes :class:`ElfUnreadable` or missing
 symbols, and never more work than the limits below. The file is read, not mapped, because truncating a mapped file would
 kill the agent."""
 
@@ -24,7 +24,7 @@ _SYMBOL = struct.Struct("<IBBHQQ")
 _LOAD, _EXECUTABLE, _FUNCTION, _INDIRECT = 1, 1, 2, 10
 
 
-class NotReadable(ValueError):
+class ElfUnreadable(ValueError):
     """The file is not a library for this machine. The message is one line."""
 
 
@@ -33,14 +33,14 @@ def offsets(fd: int, names: Collection[str], machine: str | None = None) -> dict
     machine = machine or os.uname().machine
     data = os.pread(fd, _HEADER.size, 0)
     if len(data) < _HEADER.size or data[:6] != b"\x7fELF\x02\x01":
-        raise NotReadable("not a 64-bit little-endian ELF file")
+        raise ElfUnreadable("not a 64-bit little-endian ELF file")
     _, _, number, _, _, segments_at, sections_at, _, _, segment_size, segment_count, section_size, section_count, _ = (
         _HEADER.unpack(data)
     )
     if number != MACHINES.get(machine):
-        raise NotReadable(f"built for another machine than {machine}")
+        raise ElfUnreadable(f"built for another machine than {machine}")
     if (segment_count and segment_size != _SEGMENT.size) or (section_count and section_size != _SECTION.size):
-        raise NotReadable("unexpected table sizes")
+        raise ElfUnreadable("unexpected table sizes")
     segments = _table(fd, segments_at, min(segment_count, MAX_SEGMENTS), _SEGMENT)
     loads = [(row[3], row[5], row[2]) for row in segments if row[0] == _LOAD and row[1] & _EXECUTABLE]
     tables = _table(fd, sections_at, min(section_count, MAX_SECTIONS), _SECTION)

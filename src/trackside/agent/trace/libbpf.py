@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from trackside.agent.source import Unavailable
+from trackside.agent.source import AgentSourceUnavailable
 
 OBJECTS = Path(__file__).parent / "objects"
 """Folder of the compiled programs in the package: ``NAME.MACHINE.o``."""
@@ -30,9 +30,11 @@ _BATCH_OPTIONS = (ctypes.c_uint64 * 3)(24, 0, 0)
 
 @cache
 def library() -> Any:
-    """The system's libbpf. Raises Unavailable."""
+    """The system's libbpf. Raises AgentSourceUnavailable."""
     if os.uname().machine not in _BPF_SYSCALLS:
-        raise Unavailable(f"tracing is not supported on {os.uname().machine}", f"use {' or '.join(_BPF_SYSCALLS)}")
+        raise AgentSourceUnavailable(
+            f"tracing is not supported on {os.uname().machine}", f"use {' or '.join(_BPF_SYSCALLS)}"
+        )
     for name in NAMES:
         try:
             libbpf = ctypes.CDLL(name, use_errno=True)
@@ -62,28 +64,34 @@ def library() -> Any:
             function.restype, function.argtypes = result, arguments
         libbpf.libbpf_set_print(None)  # otherwise libbpf writes to our standard error
         return libbpf
-    raise Unavailable("libbpf is not installed", "install it: libbpf1 (Debian, Ubuntu), libbpf (Fedora, RHEL)")
+    raise AgentSourceUnavailable(
+        "libbpf is not installed", "install it: libbpf1 (Debian, Ubuntu), libbpf (Fedora, RHEL)"
+    )
 
 
 def machine_code(name: str) -> bytes:
-    """One of our compiled programs. Raises Unavailable if the package was built without them."""
+    """One of our compiled programs. Raises AgentSourceUnavailable if the package was built without them."""
     try:
         return (OBJECTS / f"{name}.{os.uname().machine}.o").read_bytes()
     except OSError:
-        raise Unavailable(
+        raise AgentSourceUnavailable(
             "this package was built without tracing", "install a package that was built with ziglang or clang"
         ) from None
 
 
-def kernel_refusal(number: int, operation: str) -> Unavailable:
-    """The Unavailable for an error of a BPF system call."""
+def kernel_refusal(number: int, operation: str) -> AgentSourceUnavailable:
+    """The exception for an error of a BPF system call."""
     if number in (errno.EPERM, errno.EACCES):
-        return Unavailable(f"the kernel does not let this process {operation}", f"run the agent with {NEEDS}")
+        return AgentSourceUnavailable(
+            f"the kernel does not let this process {operation}", f"run the agent with {NEEDS}"
+        )
     if number == errno.ENOSYS:
-        return Unavailable(
+        return AgentSourceUnavailable(
             "the kernel was built without BPF", "use a kernel with CONFIG_BPF_SYSCALL and CONFIG_UPROBE_EVENTS"
         )
-    return Unavailable(f"the kernel cannot {operation}: {os.strerror(number)}", "tracing needs Linux 5.15 or later")
+    return AgentSourceUnavailable(
+        f"the kernel cannot {operation}: {os.strerror(number)}", "tracing needs Linux 5.15 or later"
+    )
 
 
 @dataclass(slots=True)
@@ -145,7 +153,7 @@ class BpfObject:
         self, name: str, programs: Sequence[str], attach_types: Sequence[int], unused: Sequence[str] = ()
     ) -> None:
         """``attach_types``: of each program, 0 for the default. ``unused``: programs of the object that are not loaded.
-        Raises Unavailable."""
+        Raises AgentSourceUnavailable."""
         self._calls, self._code = library(), machine_code(name)
         ctypes.set_errno(0)
         self._object = self._calls.bpf_object__open_mem(self._code, len(self._code), None)
@@ -167,14 +175,14 @@ class BpfObject:
     def _program(self, name: str) -> Any:
         program = self._calls.bpf_object__find_program_by_name(self._object, name.encode())
         if not program:
-            raise Unavailable(f"program {name} is missing in the package", "reinstall the package")
+            raise AgentSourceUnavailable(f"program {name} is missing in the package", "reinstall the package")
         return program
 
     def fd_of(self, table: str) -> int:
         """A table's descriptor, valid while the object is loaded."""
         fd = int(self._calls.bpf_object__find_map_fd_by_name(self._object, table.encode()))
         if fd < 0:
-            raise Unavailable(f"table {table} is missing in the package", "reinstall the package")
+            raise AgentSourceUnavailable(f"table {table} is missing in the package", "reinstall the package")
         return fd
 
     def table(self, name: str, key_bytes: int, value_bytes: int) -> BpfMap:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trackside.agent.source import Unavailable
+from trackside.agent.source import AgentSourceUnavailable
 from trackside.agent.trace import elf
 from trackside.agent.trace.libbpf import BpfObject, bpf, kernel_refusal, library
 
@@ -44,15 +44,15 @@ class Probes:
     """A BPF object whose programs, ``session`` or ``entry`` and ``leave``, are attached to libraries."""
 
     def __init__(self, name: str) -> None:
-        """Raises Unavailable if the kernel supports none of the methods."""
-        reason: Unavailable | None = None
+        """Raises AgentSourceUnavailable if the kernel supports none of the methods."""
+        reason: AgentSourceUnavailable | None = None
         for method in METHODS:
             programs = ("session",) if method == "session" else ("entry", "leave")
             kinds = {"session": (SESSION,), "multi": (MULTI, MULTI), "perf": (0, 0)}[method]
             try:
                 unused = [program for program in _PROGRAMS if program not in programs]
                 self.loaded = BpfObject(name, programs, kinds, unused)
-            except Unavailable as error:
+            except AgentSourceUnavailable as error:
                 reason = error
                 continue
             self.method = method
@@ -63,7 +63,7 @@ class Probes:
                 reason = kernel_refusal(error.errno or errno.EINVAL, "set uprobes")
                 continue
             return
-        raise reason or Unavailable("no method of attaching probes is known")
+        raise reason or AgentSourceUnavailable("no method of attaching probes is known")
 
     def _test_attach(self) -> None:
         """Attach to a library of this process for a moment."""
@@ -107,10 +107,10 @@ def own_library() -> tuple[str, int]:
     for line in Path("/proc/self/maps").read_text("utf-8", "surrogateescape").splitlines():
         path = line.split(maxsplit=5)[-1]
         if "/libbpf.so" in path:
-            with open(path, "rb") as file, contextlib.suppress(elf.NotReadable):
+            with open(path, "rb") as file, contextlib.suppress(elf.ElfUnreadable):
                 for offset in elf.offsets(file.fileno(), ["libbpf_num_possible_cpus"]).values():
                     return path, offset
-    raise Unavailable("libbpf was not found among the libraries of this process")
+    raise AgentSourceUnavailable("libbpf was not found among the libraries of this process")
 
 
 def _multi(program: int, kind: int, path: bytes, probes: Sequence[CallProbe], flags: int, pid: int) -> int:

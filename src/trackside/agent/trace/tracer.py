@@ -106,7 +106,7 @@ class Tracer:
 
     def __init__(self, name: str, functions: Mapping[int, Function], context: Context) -> None:
         """``name``: of the BPF object and of the source, whose options select the processes to trace. Raises
-        Unavailable."""
+        AgentSourceUnavailable."""
         options = context.options
         self._functions: dict[str, list[Function]] = {}
         for function in functions.values():

@@ -30,7 +30,7 @@ class Writes:
     """The two BPF programs and the ring buffer that they fill."""
 
     def __init__(self) -> None:
-        """Raises Unavailable."""
+        """Raises AgentSourceUnavailable."""
         self._calls = library()
         self._loaded = BpfObject("written", ("writes", "forks"), (0, 0))
         self._links: list[int] = []

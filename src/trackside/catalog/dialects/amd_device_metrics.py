@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from trackside.catalog.dialect import Dialect, Foreign
+from trackside.catalog.dialect import Dialect, ForeignMetric
 from trackside.catalog.labels import GPU_LABELS, JOB_LABELS, MACHINE_LABELS, Label
 
 _PERCENT, _MIB, _MHZ, _KIB = 0.01, float(1 << 20), 1e6, 1024.0
@@ -35,41 +35,41 @@ _VIOLATIONS = {
     "low_utilization": "low_utilization",
 }
 
-_NAMES: Mapping[str, Foreign] = {
-    "gpu_nodes_total": Foreign("gpu_visible_gpus"),
-    "gpu_gfx_activity": Foreign("gpu_utilization_ratio", _PERCENT),
-    "gpu_umc_activity": Foreign("gpu_memory_utilization_ratio", _PERCENT),
-    "gpu_prof_gui_util_percent": Foreign("gpu_engine_active_ratio", _PERCENT),
-    "gpu_prof_sm_active": Foreign("gpu_sm_active_ratio", _PERCENT),
-    "gpu_prof_occupancy_percent": Foreign("gpu_sm_occupancy_ratio", _PERCENT),
-    "gpu_prof_tensor_active_percent": Foreign("gpu_tensor_active_ratio", _PERCENT),
-    "gpu_edge_temperature": Foreign("gpu_temperature_celsius"),
-    "gpu_junction_temperature": Foreign("gpu_temperature_celsius"),
-    "gpu_memory_temperature": Foreign("gpu_memory_temperature_celsius"),
-    "gpu_hbm_temperature": Foreign("gpu_memory_temperature_celsius"),
-    "gpu_package_power": Foreign("gpu_power_watts"),
-    "gpu_average_package_power": Foreign("gpu_power_watts"),
-    "gpu_power_usage": Foreign("gpu_power_watts"),
-    "gpu_energy_consumed": Foreign("gpu_energy_joules_total", 1e-6),
-    "gpu_clock": Foreign("gpu_clock_hertz", _MHZ, cases=_CLOCKS),
-    "gpu_max_clock": Foreign("gpu_clock_max_hertz", _MHZ, cases=_MAX_CLOCKS),
-    "gpu_total_vram": Foreign("gpu_memory_total_bytes", _MIB),
-    "gpu_used_vram": Foreign("gpu_memory_used_bytes", _MIB),
-    "gpu_free_vram": Foreign("gpu_memory_free_bytes", _MIB),
-    "gpu_ecc_correct_total": Foreign("gpu_ecc_correctable_total"),
-    "gpu_ecc_uncorrect_total": Foreign("gpu_ecc_uncorrectable_total"),
-    "gpu_health": Foreign("gpu_healthy"),
-    "gpu_afid_errors": Foreign("gpu_ras_event_last"),
-    "gpu_xgmi_link_tx": Foreign("gpu_nvlink_tx_bytes_total", _KIB),
-    "gpu_xgmi_link_rx": Foreign("gpu_nvlink_rx_bytes_total", _KIB),
-    "pcie_bandwidth": Foreign("gpu_pcie_bytes_per_second", 125e3),
-    "pcie_tx": Foreign("gpu_pcie_tx_bytes_total"),
-    "pcie_rx": Foreign("gpu_pcie_rx_bytes_total"),
-    "pcie_replay_count": Foreign("gpu_pcie_replays_total"),
-    "pcie_nack_sent_count": Foreign("gpu_pcie_errors_total", labels={"kind": "nack_sent"}),
-    "pcie_nack_received_count": Foreign("gpu_pcie_errors_total", labels={"kind": "nack_received"}),
+_NAMES: Mapping[str, ForeignMetric] = {
+    "gpu_nodes_total": ForeignMetric("gpu_visible_gpus"),
+    "gpu_gfx_activity": ForeignMetric("gpu_utilization_ratio", _PERCENT),
+    "gpu_umc_activity": ForeignMetric("gpu_memory_utilization_ratio", _PERCENT),
+    "gpu_prof_gui_util_percent": ForeignMetric("gpu_engine_active_ratio", _PERCENT),
+    "gpu_prof_sm_active": ForeignMetric("gpu_sm_active_ratio", _PERCENT),
+    "gpu_prof_occupancy_percent": ForeignMetric("gpu_sm_occupancy_ratio", _PERCENT),
+    "gpu_prof_tensor_active_percent": ForeignMetric("gpu_tensor_active_ratio", _PERCENT),
+    "gpu_edge_temperature": ForeignMetric("gpu_temperature_celsius"),
+    "gpu_junction_temperature": ForeignMetric("gpu_temperature_celsius"),
+    "gpu_memory_temperature": ForeignMetric("gpu_memory_temperature_celsius"),
+    "gpu_hbm_temperature": ForeignMetric("gpu_memory_temperature_celsius"),
+    "gpu_package_power": ForeignMetric("gpu_power_watts"),
+    "gpu_average_package_power": ForeignMetric("gpu_power_watts"),
+    "gpu_power_usage": ForeignMetric("gpu_power_watts"),
+    "gpu_energy_consumed": ForeignMetric("gpu_energy_joules_total", 1e-6),
+    "gpu_clock": ForeignMetric("gpu_clock_hertz", _MHZ, cases=_CLOCKS),
+    "gpu_max_clock": ForeignMetric("gpu_clock_max_hertz", _MHZ, cases=_MAX_CLOCKS),
+    "gpu_total_vram": ForeignMetric("gpu_memory_total_bytes", _MIB),
+    "gpu_used_vram": ForeignMetric("gpu_memory_used_bytes", _MIB),
+    "gpu_free_vram": ForeignMetric("gpu_memory_free_bytes", _MIB),
+    "gpu_ecc_correct_total": ForeignMetric("gpu_ecc_correctable_total"),
+    "gpu_ecc_uncorrect_total": ForeignMetric("gpu_ecc_uncorrectable_total"),
+    "gpu_health": ForeignMetric("gpu_healthy"),
+    "gpu_afid_errors": ForeignMetric("gpu_ras_event_last"),
+    "gpu_xgmi_link_tx": ForeignMetric("gpu_nvlink_tx_bytes_total", _KIB),
+    "gpu_xgmi_link_rx": ForeignMetric("gpu_nvlink_rx_bytes_total", _KIB),
+    "pcie_bandwidth": ForeignMetric("gpu_pcie_bytes_per_second", 125e3),
+    "pcie_tx": ForeignMetric("gpu_pcie_tx_bytes_total"),
+    "pcie_rx": ForeignMetric("gpu_pcie_rx_bytes_total"),
+    "pcie_replay_count": ForeignMetric("gpu_pcie_replays_total"),
+    "pcie_nack_sent_count": ForeignMetric("gpu_pcie_errors_total", labels={"kind": "nack_sent"}),
+    "pcie_nack_received_count": ForeignMetric("gpu_pcie_errors_total", labels={"kind": "nack_received"}),
     **{
-        f"gpu_violation_{name}_percentage": Foreign("gpu_throttle_ratio", _PERCENT, {"reason": reason})
+        f"gpu_violation_{name}_percentage": ForeignMetric("gpu_throttle_ratio", _PERCENT, {"reason": reason})
         for name, reason in _VIOLATIONS.items()
     },
 }

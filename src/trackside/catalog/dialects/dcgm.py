@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from trackside.catalog.dialect import Dialect, Foreign, Guess
+from trackside.catalog.dialect import Dialect, ForeignMetric, Guess
 from trackside.catalog.labels import GPU_LABELS, JOB_LABELS, MACHINE_LABELS, Label
 
 _PERCENT, _MIB, _MHZ, _MILLI, _KB, _NS = 0.01, float(1 << 20), 1e6, 1e-3, 1e3, 1e-9
@@ -32,9 +32,9 @@ class FieldMapping(NamedTuple):
     guess: Guess = ""
 
     @property
-    def foreign(self) -> Foreign:
+    def foreign(self) -> ForeignMetric:
         """What the field maps to."""
-        return Foreign(self.metric, self.scale, self.labels, self.guess)
+        return ForeignMetric(self.metric, self.scale, self.labels, self.guess)
 
 
 _BASE = (
@@ -287,19 +287,19 @@ FIELDS: tuple[FieldMapping, ...] = (
 """All fields that map to a metric"""
 
 # Metrics that dcgm-exporter computes itself, and spellings in use that neither DCGM nor the exporter has.
-_OTHER: Mapping[str, Foreign] = {
-    "DCGM_EXP_XID_ERRORS_COUNT": Foreign("gpu_xid_events"),
-    "DCGM_FI_DEV_XID_ERRORS_ACTIVE": Foreign("gpu_xid_events"),
-    "DCGM_EXP_CLOCK_EVENTS_COUNT": Foreign("gpu_throttle_events"),
-    "DCGM_EXP_GPU_HEALTH_STATUS": Foreign("gpu_health"),
-    "DCGM_FI_DEV_TENSOR_ACTIVE": Foreign("gpu_tensor_active_ratio", guess="ratio"),
-    "dcgm_frame_buffer_free": Foreign("gpu_memory_free_bytes", _MIB),
-    "dcgm_frame_buffer_used": Foreign("gpu_memory_used_bytes", _MIB),
-    "dcgm_frame_buffer_total": Foreign("gpu_memory_total_bytes", _MIB),
-    "dcgm_mem_clock": Foreign("gpu_memory_clock_hertz", _MHZ),
-    "dcgm_mem_temp": Foreign("gpu_memory_temperature_celsius"),
-    "dcgm_nvlink_crc_flit_error_count_total": Foreign("gpu_nvlink_errors_total", labels={"kind": "crc_flit"}),
-    "dcgm_nvlink_crc_data_error_count_total": Foreign("gpu_nvlink_errors_total", labels={"kind": "crc_data"}),
+_OTHER: Mapping[str, ForeignMetric] = {
+    "DCGM_EXP_XID_ERRORS_COUNT": ForeignMetric("gpu_xid_events"),
+    "DCGM_FI_DEV_XID_ERRORS_ACTIVE": ForeignMetric("gpu_xid_events"),
+    "DCGM_EXP_CLOCK_EVENTS_COUNT": ForeignMetric("gpu_throttle_events"),
+    "DCGM_EXP_GPU_HEALTH_STATUS": ForeignMetric("gpu_health"),
+    "DCGM_FI_DEV_TENSOR_ACTIVE": ForeignMetric("gpu_tensor_active_ratio", guess="ratio"),
+    "dcgm_frame_buffer_free": ForeignMetric("gpu_memory_free_bytes", _MIB),
+    "dcgm_frame_buffer_used": ForeignMetric("gpu_memory_used_bytes", _MIB),
+    "dcgm_frame_buffer_total": ForeignMetric("gpu_memory_total_bytes", _MIB),
+    "dcgm_mem_clock": ForeignMetric("gpu_memory_clock_hertz", _MHZ),
+    "dcgm_mem_temp": ForeignMetric("gpu_memory_temperature_celsius"),
+    "dcgm_nvlink_crc_flit_error_count_total": ForeignMetric("gpu_nvlink_errors_total", labels={"kind": "crc_flit"}),
+    "dcgm_nvlink_crc_data_error_count_total": ForeignMetric("gpu_nvlink_errors_total", labels={"kind": "crc_data"}),
     **{
         f"dcgm_{field.names.split()[0].lower()}": replace(
             field.foreign, guess="ratio" if field.metric.endswith("_ratio") else ""

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from trackside.catalog.dialect import Dialect, Foreign
+from trackside.catalog.dialect import Dialect, ForeignMetric
 from trackside.catalog.dialects.nvidia_smi import FIELDS
 from trackside.catalog.labels import JOB_LABELS, MACHINE_LABELS, Label
 from trackside.catalog.metrics import METRICS
@@ -23,18 +23,20 @@ def _name(field: str, metric: str) -> str:
 
 
 # Distinct readings that users of nvidia-smi often confuse; this exporter serves both.
-_DISTINCT: Mapping[str, Foreign] = {
-    "clocks.current.graphics": Foreign("gpu_clock_hertz", labels={"kind": "graphics"}),
-    "power.draw.instant": Foreign("gpu_power_instant_watts"),
+_DISTINCT: Mapping[str, ForeignMetric] = {
+    "clocks.current.graphics": ForeignMetric("gpu_clock_hertz", labels={"kind": "graphics"}),
+    "power.draw.instant": ForeignMetric("gpu_power_instant_watts"),
 }
-_OWN: Mapping[str, Foreign] = {
-    "nvidia_smi_gpu_info": Foreign("gpu_present"),
-    "nvidia_smi_index": Foreign("gpu_index"),
-    "nvidia_smi_count": Foreign("gpu_visible_gpus"),
-    "nvidia_smi_compute_apps": Foreign("gpu_processes"),
-    "nvidia_smi_compute_app_used_memory_bytes": Foreign("gpu_process_memory_used_bytes"),
-    "nvidia_smi_last_collect_success": Foreign("exporter_success", labels={"collector": "nvidia-smi"}),
-    "nvidia_smi_compute_apps_last_collect_success": Foreign("exporter_success", labels={"collector": "compute-apps"}),
+_OWN: Mapping[str, ForeignMetric] = {
+    "nvidia_smi_gpu_info": ForeignMetric("gpu_present"),
+    "nvidia_smi_index": ForeignMetric("gpu_index"),
+    "nvidia_smi_count": ForeignMetric("gpu_visible_gpus"),
+    "nvidia_smi_compute_apps": ForeignMetric("gpu_processes"),
+    "nvidia_smi_compute_app_used_memory_bytes": ForeignMetric("gpu_process_memory_used_bytes"),
+    "nvidia_smi_last_collect_success": ForeignMetric("exporter_success", labels={"collector": "nvidia-smi"}),
+    "nvidia_smi_compute_apps_last_collect_success": ForeignMetric(
+        "exporter_success", labels={"collector": "compute-apps"}
+    ),
 }
 
 DIALECT = Dialect(
@@ -42,7 +44,7 @@ DIALECT = Dialect(
     title="nvidia_gpu_exporter",
     names={
         **{
-            _name(field, foreign.metric): Foreign(foreign.metric, labels=foreign.labels)
+            _name(field, foreign.metric): ForeignMetric(foreign.metric, labels=foreign.labels)
             for field, foreign in FIELDS.items()
         },
         **{_name(field, foreign.metric): foreign for field, foreign in _DISTINCT.items()},

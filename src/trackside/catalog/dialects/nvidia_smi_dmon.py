@@ -8,41 +8,41 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from trackside.catalog.dialect import Dialect, Foreign
+from trackside.catalog.dialect import Dialect, ForeignMetric
 from trackside.catalog.dialects.nvidia_smi import GPM
 from trackside.catalog.labels import GPU_LABELS, MACHINE_LABELS, Label
 
 _PERCENT, _MIB, _MHZ, _MB_S = 0.01, float(1 << 20), 1e6, 1e6
 
-_DMON: Mapping[str, Foreign] = {
-    "pwr": Foreign("gpu_power_watts"),
-    "temp": Foreign("gpu_temperature_celsius"),
-    "gtemp": Foreign("gpu_temperature_celsius"),
-    "mtemp": Foreign("gpu_memory_temperature_celsius"),
-    "sm": Foreign("gpu_utilization_ratio", _PERCENT),
-    "mem": Foreign("gpu_memory_utilization_ratio", _PERCENT),
-    "enc": Foreign("gpu_encoder_utilization_ratio", _PERCENT),
-    "dec": Foreign("gpu_decoder_utilization_ratio", _PERCENT),
-    "jpg": Foreign("gpu_media_utilization_ratio", _PERCENT, {"kind": "jpeg"}),
-    "ofa": Foreign("gpu_media_utilization_ratio", _PERCENT, {"kind": "optical_flow"}),
-    "mclk": Foreign("gpu_memory_clock_hertz", _MHZ),
-    "pclk": Foreign("gpu_sm_clock_hertz", _MHZ),
-    "pviol": Foreign("gpu_throttle_ratio", _PERCENT, {"reason": "sw_power_cap"}),
-    "tviol": Foreign("gpu_throttle_active", labels={"reason": "thermal"}),
-    "fb": Foreign("gpu_memory_used_bytes", _MIB),
-    "bar1": Foreign("gpu_bar1_used_bytes", _MIB),
-    "sbecc": Foreign("gpu_ecc_correctable_lifetime_total"),
-    "dbecc": Foreign("gpu_ecc_uncorrectable_lifetime_total"),
-    "pci": Foreign("gpu_pcie_replays_total"),
-    "rxpci": Foreign("gpu_pcie_rx_bytes_per_second", _MB_S),
-    "txpci": Foreign("gpu_pcie_tx_bytes_per_second", _MB_S),
+_DMON: Mapping[str, ForeignMetric] = {
+    "pwr": ForeignMetric("gpu_power_watts"),
+    "temp": ForeignMetric("gpu_temperature_celsius"),
+    "gtemp": ForeignMetric("gpu_temperature_celsius"),
+    "mtemp": ForeignMetric("gpu_memory_temperature_celsius"),
+    "sm": ForeignMetric("gpu_utilization_ratio", _PERCENT),
+    "mem": ForeignMetric("gpu_memory_utilization_ratio", _PERCENT),
+    "enc": ForeignMetric("gpu_encoder_utilization_ratio", _PERCENT),
+    "dec": ForeignMetric("gpu_decoder_utilization_ratio", _PERCENT),
+    "jpg": ForeignMetric("gpu_media_utilization_ratio", _PERCENT, {"kind": "jpeg"}),
+    "ofa": ForeignMetric("gpu_media_utilization_ratio", _PERCENT, {"kind": "optical_flow"}),
+    "mclk": ForeignMetric("gpu_memory_clock_hertz", _MHZ),
+    "pclk": ForeignMetric("gpu_sm_clock_hertz", _MHZ),
+    "pviol": ForeignMetric("gpu_throttle_ratio", _PERCENT, {"reason": "sw_power_cap"}),
+    "tviol": ForeignMetric("gpu_throttle_active", labels={"reason": "thermal"}),
+    "fb": ForeignMetric("gpu_memory_used_bytes", _MIB),
+    "bar1": ForeignMetric("gpu_bar1_used_bytes", _MIB),
+    "sbecc": ForeignMetric("gpu_ecc_correctable_lifetime_total"),
+    "dbecc": ForeignMetric("gpu_ecc_uncorrectable_lifetime_total"),
+    "pci": ForeignMetric("gpu_pcie_replays_total"),
+    "rxpci": ForeignMetric("gpu_pcie_rx_bytes_per_second", _MB_S),
+    "txpci": ForeignMetric("gpu_pcie_tx_bytes_per_second", _MB_S),
     **GPM,
 }
 
-_PMON: Mapping[str, Foreign] = {
-    "sm": Foreign("gpu_process_utilization_ratio", _PERCENT),
-    "mem": Foreign("gpu_process_memory_utilization_ratio", _PERCENT),
-    "fb": Foreign("gpu_process_memory_used_bytes", _MIB),
+_PMON: Mapping[str, ForeignMetric] = {
+    "sm": ForeignMetric("gpu_process_utilization_ratio", _PERCENT),
+    "mem": ForeignMetric("gpu_process_memory_utilization_ratio", _PERCENT),
+    "fb": ForeignMetric("gpu_process_memory_used_bytes", _MIB),
 }
 
 DIALECT = Dialect(

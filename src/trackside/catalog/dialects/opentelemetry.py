@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from trackside.catalog.dialect import Case, Dialect, Foreign
+from trackside.catalog.dialect import Case, Dialect, ForeignMetric
 from trackside.catalog.labels import GPU_LABELS, JOB_LABELS, MACHINE_LABELS, Label
 
 _GPU = {"hw_type": "gpu"}
@@ -22,16 +22,16 @@ _ERRORS: tuple[Case, ...] = tuple(
     (_GPU | {"error_type": kind}, f"gpu_ecc_{name}_total")
     for kind, name in {"corrected": "correctable", "uncorrected": "uncorrectable"}.items()
 )
-_NAMES: Mapping[tuple[str, str], Foreign] = {
-    ("hw.gpu.utilization", "_ratio"): Foreign("gpu_utilization_ratio", cases=_TASKS),
-    ("hw.gpu.memory.utilization", "_ratio"): Foreign("gpu_memory_used_ratio"),
-    ("hw.gpu.memory.usage", "_bytes"): Foreign("gpu_memory_used_bytes"),
-    ("hw.gpu.memory.limit", "_bytes"): Foreign("gpu_memory_total_bytes"),
-    ("hw.gpu.io", "_bytes_total"): Foreign("gpu_io_bytes_total"),
-    ("hw.errors", "_total"): Foreign("host_errors_total", cases=_ERRORS),
-    ("hw.temperature", "_celsius"): Foreign("host_temperature_celsius", cases=_of_gpu("gpu_temperature_celsius")),
-    ("hw.power", "_watts"): Foreign("host_power_watts", cases=_of_gpu("gpu_power_watts")),
-    ("hw.energy", "_joules_total"): Foreign("host_energy_joules_total", cases=_of_gpu("gpu_energy_joules_total")),
+_NAMES: Mapping[tuple[str, str], ForeignMetric] = {
+    ("hw.gpu.utilization", "_ratio"): ForeignMetric("gpu_utilization_ratio", cases=_TASKS),
+    ("hw.gpu.memory.utilization", "_ratio"): ForeignMetric("gpu_memory_used_ratio"),
+    ("hw.gpu.memory.usage", "_bytes"): ForeignMetric("gpu_memory_used_bytes"),
+    ("hw.gpu.memory.limit", "_bytes"): ForeignMetric("gpu_memory_total_bytes"),
+    ("hw.gpu.io", "_bytes_total"): ForeignMetric("gpu_io_bytes_total"),
+    ("hw.errors", "_total"): ForeignMetric("host_errors_total", cases=_ERRORS),
+    ("hw.temperature", "_celsius"): ForeignMetric("host_temperature_celsius", cases=_of_gpu("gpu_temperature_celsius")),
+    ("hw.power", "_watts"): ForeignMetric("host_power_watts", cases=_of_gpu("gpu_power_watts")),
+    ("hw.energy", "_joules_total"): ForeignMetric("host_energy_joules_total", cases=_of_gpu("gpu_energy_joules_total")),
 }
 """(dotted name, suffix added by the Prometheus exporter) -> mapping"""
 

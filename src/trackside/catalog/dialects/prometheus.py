@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from trackside.catalog.dialect import Dialect, Foreign
+from trackside.catalog.dialect import Dialect, ForeignMetric
 from trackside.catalog.labels import MACHINE_LABELS, Label
 
 DIALECT = Dialect(
     id="prometheus",
     title="Prometheus",
     names={
-        "up": Foreign("scrape_up"),
-        "scrape_duration_seconds": Foreign("scrape_seconds"),
-        "scrape_samples_scraped": Foreign("scrape_samples"),
+        "up": ForeignMetric("scrape_up"),
+        "scrape_duration_seconds": ForeignMetric("scrape_seconds"),
+        "scrape_samples_scraped": ForeignMetric("scrape_samples"),
     },
     labels={**MACHINE_LABELS, "job": Label("target")},
     # About the exporter's own process and its client library.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from trackside.catalog.dialect import Dialect, Foreign
+from trackside.catalog.dialect import Dialect, ForeignMetric
 from trackside.catalog.dialects.nvidia_gpu_exporter import DIALECT as EXPORTER
 from trackside.catalog.dialects.nvidia_smi import FIELDS
 
@@ -24,27 +24,27 @@ _SAME = (
     "clocks.current.memory", "clocks.current.video",
 )  # fmt: skip
 """Fields with the same name as in nvidia-smi's queries, except for the dots."""
-_OWN: Mapping[str, Foreign] = {
-    "clocks_current_graphics": Foreign("gpu_clock_hertz", _MHZ, {"kind": "graphics"}),
-    "temperature_gpu_tlimit": Foreign("gpu_temperature_margin_celsius"),
-    "retired_pages_multiple_single_bit": Foreign("gpu_pages_retired_total", labels={"cause": "single_bit"}),
-    "retired_pages_double_bit": Foreign("gpu_pages_retired_total", labels={"cause": "double_bit"}),
-    "pcie_tx_util": Foreign("gpu_pcie_tx_bytes_per_second", _KB),
-    "pcie_rx_util": Foreign("gpu_pcie_rx_bytes_per_second", _KB),
-    "power_limit_default": Foreign("gpu_power_limit_range_watts", labels={"kind": "default"}),
-    "power_limit_min": Foreign("gpu_power_limit_range_watts", labels={"kind": "min"}),
-    "power_limit_max": Foreign("gpu_power_limit_range_watts", labels={"kind": "max"}),
+_OWN: Mapping[str, ForeignMetric] = {
+    "clocks_current_graphics": ForeignMetric("gpu_clock_hertz", _MHZ, {"kind": "graphics"}),
+    "temperature_gpu_tlimit": ForeignMetric("gpu_temperature_margin_celsius"),
+    "retired_pages_multiple_single_bit": ForeignMetric("gpu_pages_retired_total", labels={"cause": "single_bit"}),
+    "retired_pages_double_bit": ForeignMetric("gpu_pages_retired_total", labels={"cause": "double_bit"}),
+    "pcie_tx_util": ForeignMetric("gpu_pcie_tx_bytes_per_second", _KB),
+    "pcie_rx_util": ForeignMetric("gpu_pcie_rx_bytes_per_second", _KB),
+    "power_limit_default": ForeignMetric("gpu_power_limit_range_watts", labels={"kind": "default"}),
+    "power_limit_min": ForeignMetric("gpu_power_limit_range_watts", labels={"kind": "min"}),
+    "power_limit_max": ForeignMetric("gpu_power_limit_range_watts", labels={"kind": "max"}),
 }
 _REASONS = {
     "sw_power_cap": "sw_power_cap", "sw_therm_slowdown": "sw_thermal_slowdown",
     "hw_therm_slowdown": "hw_thermal_slowdown", "hw_power_brake": "hw_power_brake_slowdown", "sync_boost": "sync_boost",
 }  # fmt: skip
-_COUNTED: Mapping[str, Foreign] = {
-    f"clocks_event_reasons_counters_{field}": Foreign("gpu_throttle_seconds_total", _US, {"reason": reason})
+_COUNTED: Mapping[str, ForeignMetric] = {
+    f"clocks_event_reasons_counters_{field}": ForeignMetric("gpu_throttle_seconds_total", _US, {"reason": reason})
     for field, reason in _REASONS.items()
 }
-_ECC: Mapping[str, Foreign] = {
-    f"ecc_errors_{span}_{place}_{kind}": Foreign(
+_ECC: Mapping[str, ForeignMetric] = {
+    f"ecc_errors_{span}_{place}_{kind}": ForeignMetric(
         "gpu_ecc_location_total",
         labels={"location": place, "kind": kind + ("_lifetime" if span == "aggregate" else "")},
     )
@@ -54,7 +54,7 @@ _ECC: Mapping[str, Foreign] = {
 }
 
 
-def _names() -> Mapping[str, Foreign]:
+def _names() -> Mapping[str, ForeignMetric]:
     renamed = {field.replace(".", "_"): FIELDS[field] for field in _SAME}
     names = {f"nvidia_smi_{name}": foreign for name, foreign in {**renamed, **_OWN, **_COUNTED, **_ECC}.items()}
     return {name: foreign for name, foreign in names.items() if name not in EXPORTER.names}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trackside.catalog.dialect import Dialect, Foreign
+from trackside.catalog.dialect import Dialect, ForeignMetric
 from trackside.catalog.labels import GPU_LABELS, JOB_LABELS, MACHINE_LABELS, Label
 from trackside.catalog.metrics import COMMON_LABELS, METRICS
 
@@ -12,7 +12,9 @@ _AMBIGUOUS = frozenset({"gpu_health", "gpu_recovery_action"})
 DIALECT = Dialect(
     id="trackside",
     title="Trackside",
-    names={name: Foreign(name) for name in METRICS if not name.startswith("training_") and name not in _AMBIGUOUS},
+    names={
+        name: ForeignMetric(name) for name in METRICS if not name.startswith("training_") and name not in _AMBIGUOUS
+    },
     labels={
         **MACHINE_LABELS,
         **JOB_LABELS,

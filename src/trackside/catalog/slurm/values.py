@@ -194,7 +194,7 @@ def wait_status(status: int) -> tuple[int, int]:
 
 
 def state_of(text: str | None) -> tuple[str | None, str | None]:
-    """(base state, who cancelled). Supports ``CANCELLED by 1001``, short codes and sacct's truncated ``OUT_OF_ME+``."""
+    """(base state, who canceled the job). Supports ``CANCELLED by 1001``, short codes and sacct's truncated ``OUT_OF_ME+``."""
     text = known_text(text)
     if text is None:
         return None, None
@@ -208,7 +208,7 @@ def state_of(text: str | None) -> tuple[str | None, str | None]:
 
 
 def job_state(value: Any) -> tuple[str | None, str | None]:
-    """(state, who cancelled) from text, or from a JSON list of a base state and its flags."""
+    """(state, who canceled the job) from text, or from a JSON list of a base state and its flags."""
     return state_of(value) if isinstance(value, str) else (state_among(words(value)), None)
 
 

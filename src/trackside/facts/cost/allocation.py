@@ -1,4 +1,4 @@
-r"""Allocation: how many GPUs the run had, and for how long.
+"""Allocation: how many GPUs the run had, and for how long.
 
 The sources, best first: the scheduler's record, the time over which its GPUs were measured, the time stamps of its log
 (one GPU per rank).
@@ -79,9 +79,9 @@ def allocation(evidence: Evidence, ending: Ending, silence: Silence, run: Run, l
     if gpus is None:
         return Missing(NO_GPUS)
     sources: Sequence[tuple[Sentence, Callable[[], tuple[Value, Value] | None]]] = (
-        (BY_SCHEDULER, lambda: _recorded(ending, run)),
-        (BY_METRICS, lambda: _measured(evidence, run, limits)),
-        (BY_LOG, lambda: _logged(silence.signs["logs"], run)),
+        (BY_SCHEDULER, lambda: _times_by_records(ending, run)),
+        (BY_METRICS, lambda: _times_by_metrics(evidence, run, limits)),
+        (BY_LOG, lambda: _times_by_logs(silence.signs["logs"], run)),
     )
     for sentence, times_of in sources:
         times = times_of()
@@ -167,7 +167,7 @@ def _world(silence: Silence, ranks: int) -> Value | None:
     return None
 
 
-def _recorded(ending: Ending, run: Run) -> tuple[Value, Value] | None:
+def _times_by_records(ending: Ending, run: Run) -> tuple[Value, Value] | None:
     jobs, job = ending.jobs, ending.job
     if job is None or numeric_field(job, "start") is None:
         return None
@@ -179,7 +179,7 @@ def _recorded(ending: Ending, run: Run) -> tuple[Value, Value] | None:
     return None if run.end is None else (start, derived(run.end, start, unit="time"))
 
 
-def _measured(evidence: Evidence, run: Run, limits: Limits) -> tuple[Value, Value] | None:
+def _times_by_metrics(evidence: Evidence, run: Run, limits: Limits) -> tuple[Value, Value] | None:
     if not run.n_gpus or run.gpus_by == "all":
         return None
     for name in SAMPLED:
@@ -191,7 +191,7 @@ def _measured(evidence: Evidence, run: Run, limits: Limits) -> tuple[Value, Valu
     return None
 
 
-def _logged(logs: Frame, run: Run) -> tuple[Value, Value] | None:
+def _times_by_logs(logs: Frame, run: Run) -> tuple[Value, Value] | None:
     rows = [row for row in logs.events if not run.log_paths or row.at.path in run.log_paths]
     firsts, lasts = (
         [logs.value(row, name, "time") for row in rows if numeric_field(row, name) is not None]

@@ -143,7 +143,7 @@ def _waste(
     first_step, last_step, resumed_step = (frame.value(row, "step") for row in (steps[0], steps[-1], following[0]))
     if resumed_step.number <= first_step.number:
         return thrown_away
-    loaded_step = _loaded(work.loads, steps[-1], following[0])
+    loaded_step = _loaded_step(work.loads, steps[-1], following[0])
     if loaded_step is not None and (saved_time := _time_of_step(work, steps, loaded_step)) is not None:
         return waste_of_range(
             SINCE_LOADED, allocation.during(*attempt_times), saved_time, attempt_times[1], first=loaded_step
@@ -171,7 +171,7 @@ def _waste(
     return REPEATED_STEPS.wasted(hours, formula, first=resumed_step, last=last_step), False
 
 
-def _loaded(loads: Frame, last: Event, first: Event) -> Value | None:
+def _loaded_step(loads: Frame, last: Event, first: Event) -> Value | None:
     """The step of the checkpoint loaded between the last point of one attempt and the first point of the next."""
     for row in reversed(loads.events):
         step = numeric_field(row, "step")

@@ -1,4 +1,4 @@
-r"""What the GPUs did, window by window: work, busy-wait, or nothing.
+"""What the GPUs did, window by window: work, busy-wait, or nothing.
 
 The signals of work, best first: kernel launches (if traced); SM activity; power above the GPU's own minimum (unless no
 kernel ran, which overrides it); NVML utilization, which proves idleness but not work. Levels are relative to each GPU
@@ -259,12 +259,16 @@ def gpu_activity(evidence: Evidence, run: Run) -> Maybe[GpuActivity]:
 
     sm, engine, utilization = level_of("sm"), level_of("engine"), level_of("utilization")
     busy = engine if engine is not None else utilization
-    power, launches, collectives = level_of("power"), _trusted(count_of("launches"), sm, busy), count_of("collectives")
+    power, launches, collectives = (
+        level_of("power"),
+        _trusted_launches(count_of("launches"), sm, busy),
+        count_of("collectives"),
+    )
     working, known, basis = _work((len(gpus), len(first.times)), {
         "launches": launches, "sm": sm, "power": power, "collectives": collectives, "utilization": busy
     })  # fmt: skip
     if busy is not None and basis in ("sm", "power"):
-        working &= ~_waiting(working, busy, sm if basis == "sm" else power)
+        working &= ~_waiting_work(working, busy, sm if basis == "sm" else power)
     by: Literal["engine", "utilization"] = "engine" if engine is not None else "utilization"
     readings = min(grid.samples / max(1, int((~np.isnan(grid.values)).sum())) for grid in grids.values())
     return GpuActivity(
@@ -364,7 +368,7 @@ def _without_blips(flags: Flags) -> Flags:
     return cleaned
 
 
-def _trusted(launches: Matrix | None, sm: Matrix | None, busy: Matrix | None) -> Matrix | None:
+def _trusted_launches(launches: Matrix | None, sm: Matrix | None, busy: Matrix | None) -> Matrix | None:
     """Launches, with GPUs set to NaN where the tracer saw no launch although the GPU was busy."""
     if launches is None:
         return None
@@ -393,7 +397,7 @@ def _work(shape: tuple[int, int], signals: Mapping[Basis, Matrix | None]) -> tup
     return working, known, basis
 
 
-def _waiting(working: Flags, busy: Matrix, signal: Matrix | None) -> Flags:
+def _waiting_work(working: Flags, busy: Matrix, signal: Matrix | None) -> Flags:
     """(G, T) Apparent work of GPUs that wait for others which went idle for good: pinned, and below their earlier
     level. Ranks of one job step in lockstep, so none works on after another has stopped."""
     waiting = np.zeros_like(working)

@@ -1,4 +1,4 @@
-r"""Whether the GPUs of a run that makes progress wait for each other, or for each kernel launch, instead of working.
+"""Whether the GPUs of a run that makes progress wait for each other, or for each kernel launch, instead of working.
 
 Engine activity counts a kernel that only spins in a collective; SM activity hardly does. The difference is the wait.
 Exporters report tensor-pipe and device-memory activity by default, but not SM activity. A spinning kernel uses neither
@@ -118,7 +118,7 @@ class BusyWait:
     limits: Limits
 
     def spin(self, others: Sequence[Claim] = ()) -> SpinningGpus | None:
-        r"""Several GPUs that always have a kernel resident but hardly work; None if not so or not measured.
+        """Several GPUs that always have a kernel resident but hardly work; None if not so or not measured.
 
         ``others``: claims of the log about slow collectives. Without SM activity, time in collectives or low power is
         the evidence, if tensor pipes and memory are idle as far as they were sampled.
@@ -144,7 +144,7 @@ class BusyWait:
             shows.append(POWER_DRAWN(power=power) if limit is None else POWER_OF_LIMIT(power=power, limit=limit))
         shows += [*self._calls(), *self.activity.advancing(duty.start, duty.end)]
         waiting = self._in_collectives()
-        corroborating = (*self._network(), *others, *waiting, *self._printed(), *self._gauged())
+        corroborating = (*self._network(), *others, *waiting, *self._printed_share(), *self._gauge_share())
         if duty.sm is not None:
             return SpinningGpus(tuple(shows), corroborating, duty.sm.number <= limits.low_sm)
         if power is not None and limit is not None:
@@ -175,7 +175,7 @@ class BusyWait:
             return []
         return [IN_COLLECTIVES(share=derived(round(wait_s.number / grid.step, 3), wait_s, unit="share"))]
 
-    def _printed(self) -> list[Claim]:
+    def _printed_share(self) -> list[Claim]:
         """Communication share of the step, from the log."""
         if isinstance(self.trajectory, Missing):
             return []
@@ -192,7 +192,7 @@ class BusyWait:
         share_value = derived(round(share, 3), *sources, unit="share")
         return [COMMUNICATION_SHARE(communication=sources[0], step=sources[1], share=share_value)]
 
-    def _gauged(self) -> list[Claim]:
+    def _gauge_share(self) -> list[Claim]:
         """Communication share of the step, from the training loop's gauges."""
         comm_s, step_s = (_over(self.evidence.grid(name), self.duty) for name in ("all_reduce", "step_seconds"))
         if comm_s is None or step_s is None or not step_s.number > 0:

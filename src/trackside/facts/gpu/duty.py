@@ -1,4 +1,4 @@
-r"""How much of its time a GPU was busy while the run made progress.
+"""How much of its time a GPU was busy while the run made progress.
 
 The time of work runs from the first work of the GPUs (and the log's first step) to the last, without its start. A
 utilization reading covers the last second. If the gaps between kernels are shorter than a second, every reading lies
@@ -95,7 +95,7 @@ class DutyCycle:
 
     @cached_property
     def idle(self) -> Value | None:
-        r"""Idle seconds per step, without long pauses; None if the step time is unknown.
+        """Idle seconds per step, without long pauses; None if the step time is unknown.
 
         The median over periods of at least two steps, so that occasional evaluations and saves do not count.
         """

@@ -1,4 +1,4 @@
-r"""Ranks that connected and keep their GPUs busy, but never complete a step: they wait in their first collectives.
+"""Ranks that connected and keep their GPUs busy, but never complete a step: they wait in their first collectives.
 
 The log shows the ranks' start but no step; the GPUs are pinned from then to the end; and nothing that would move in a
 step moves. Work that merely prints nothing would move data and compute.

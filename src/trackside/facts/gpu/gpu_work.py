@@ -1,4 +1,4 @@
-r"""Whether the GPUs of a run did real work and had no hardware errors: the GPU evidence of a healthy run.
+"""Whether the GPUs of a run did real work and had no hardware errors: the GPU evidence of a healthy run.
 
 SM activity, or a substitute signal, shows work. No work at all, or a stall at the end of a run that did not end well,
 contradicts health. So do GPUs that were idle while others worked, and error counters that rose.
@@ -19,7 +19,7 @@ from trackside.facts.gpu.idle import IdleGpus
 from trackside.facts.gpu.stall import GpuStall
 from trackside.facts.gpus import grid_of_gpu
 from trackside.facts.hardware.health import RISES, HardwareHealth
-from trackside.facts.trust.coverage import STALE_S, gpus_sampled
+from trackside.facts.trust.coverage import STALE_S, sampled_gpus
 from trackside.finding import Claim, Sentence
 from trackside.model import Run
 
@@ -180,7 +180,7 @@ def _unmeasured_gpus(activity: GpuActivity, health: HardwareHealth, run: Run) ->
     measured = set(activity.named(row for row, sampled in enumerate(last_samples) if sampled.any()))
     sampled = next((health.counters[name] for name in RISES if name in health.counters), None)
     if sampled is not None:
-        measured &= gpus_sampled(sampled, end - last_s, end)
+        measured &= sampled_gpus(sampled, end - last_s, end)
     grid = next(iter(activity.grids.values()))
     instances = any(mig for (mig,) in grid.labels("mig"))  # MIG: instances are counted instead of GPUs
     n_gpus = max(0 if instances else run.n_gpus or 0, len(activity.gpus))

@@ -1,4 +1,4 @@
-r"""Whether the run's GPUs were idle from its start on.
+"""Whether the run's GPUs were idle from its start on.
 
 They must have been sampled for most of the run. Missing launches alone prove nothing: the tracer may have missed them.
 Memory shows whether more than a CUDA context was ever loaded.

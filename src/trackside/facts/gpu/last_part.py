@@ -1,4 +1,4 @@
-r"""What a run did in its last part, by its log and its GPUs together, and whether something other than its pace ended
+"""What a run did in its last part, by its log and its GPUs together, and whether something other than its pace ended
 it.
 
 Metrics that do not distinguish waiting from work are conclusive together with a log that went silent. A run that
@@ -45,7 +45,7 @@ class LastPart:
         return self.silence.stall if several else None
 
     def find_stall(self, *, corroborated: bool = True, stopped: float | None = None) -> Stall | None:
-        r"""The stall of the GPUs.
+        """The stall of the GPUs.
 
         ``corroborated``: other evidence shows that the run was stuck. ``stopped``: when that evidence says it stopped
         (POSIX seconds).

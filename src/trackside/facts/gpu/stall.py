@@ -1,4 +1,4 @@
-r"""Whether the run's GPUs stalled, after they had worked, up to the end of the run.
+"""Whether the run's GPUs stalled, after they had worked, up to the end of the run.
 
 A pause that ends is not a stall, and neither is one as long as earlier pauses. Signals that do not distinguish waiting
 from work are conclusive only together with a silent log: GPUs then work less than before, or some of them are outliers.
@@ -148,7 +148,7 @@ class GpuStall:
         return self._build_stall(span, length_s, silent_windows, long_enough)
 
     def within(self, start: float) -> Stall | None:
-        r"""A stall that began when the log went silent, if the GPUs alone do not distinguish waiting from work.
+        """A stall that began when the log went silent, if the GPUs alone do not distinguish waiting from work.
 
         They must work less than before it, or some of them must be outliers.
         """

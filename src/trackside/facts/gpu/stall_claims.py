@@ -1,4 +1,4 @@
-r"""A stall of a run's GPUs, the evidence for it, and the outlier GPUs in it: those that the others wait for.
+"""A stall of a run's GPUs, the evidence for it, and the outlier GPUs in it: those that the others wait for.
 
 A GPU that waits in a collective keeps a kernel resident and does no work. The GPU that it waits for is cold, is no
 longer sampled, has entered fewer collectives, or does other work.
@@ -136,7 +136,7 @@ class Stall:
     @cached_property
     def claims(self) -> tuple[Claim, ...]:
         """The evidence that there was no work, and the outlier GPUs."""
-        shows = [*self._outlier_claims(), *self._waiting(), *self._counts()]
+        shows = [*self._outlier_claims(), *self._waiting_claims(), *self._counts()]
         memory = self._figure("memory") if self.memory_held else None
         return (*shows, MEMORY_HELD(memory=memory)) if memory is not None else tuple(shows)
 
@@ -178,7 +178,7 @@ class Stall:
         medians = [grid_of_gpu(during, gpu).value("median", unit) for gpu in self.activity.named(rows)[:3]]
         return derived(round(float(level), 4), *medians, unit=unit) if medians else None
 
-    def _waiting(self) -> list[Claim]:
+    def _waiting_claims(self) -> list[Claim]:
         count, name = int(self.gpus.spinning.sum()), self.activity.busy_by or "power"
         level = self._level(name, self.gpus.spinning)
         if not count or level is None:
@@ -222,7 +222,7 @@ def outlier_gpus(
     activity: GpuActivity, counters: Mapping[str, Grid], run: Run, windows: NDArray[np.intp], limits: Limits,
     reduced: Flags | None = None,
 ) -> OutlierGpus:  # fmt: skip
-    r"""The state of each GPU in these windows of a stall.
+    """The state of each GPU in these windows of a stall.
 
     ``counters``: collectives ``entered`` and ``left``, if they were traced. ``reduced``: GPUs that are known not to
     work in these windows.

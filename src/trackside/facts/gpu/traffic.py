@@ -1,4 +1,4 @@
-r"""Whether data moves on GPUs that look busy: tensor-pipe arithmetic, device memory, NVLink.
+"""Whether data moves on GPUs that look busy: tensor-pipe arithmetic, device memory, NVLink.
 
 A kernel that only spins in a collective keeps the engine and a few SMs active, but computes nothing and moves no data.
 """

@@ -1,4 +1,4 @@
-r"""SM clocks and throttle reasons of the run's GPUs: the windows of work in which a severe reason lowered the clocks.
+"""SM clocks and throttle reasons of the run's GPUs: the windows of work in which a severe reason lowered the clocks.
 
 Throttle reasons and counters of throttled time show it. Without them, a hot GPU counts whose clock is below its own
 best level, below the other GPUs, or far below its maximum, and that is not at its power limit. A software power cap and

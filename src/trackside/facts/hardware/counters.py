@@ -1,4 +1,4 @@
-r"""Changes of counters and sticky gauges while they were sampled: risen, unchanged, or only restarted. Pure functions.
+"""Changes of counters and sticky gauges while they were sampled: risen, unchanged, or only restarted. Pure functions.
 
 All functions take a grid of ``last`` values: (series, windows), NaN where nothing was sampled.
 """
@@ -30,7 +30,7 @@ class Change:
 
 
 def rises(grid: Grid | None) -> list[Change]:
-    r"""The counters that rose, the earliest first.
+    """The counters that rose, the earliest first.
 
     An initial value is old. An exporter restart is not a rise: the counter falls, or disappears for a while, and
     returns to a level that it had before.
@@ -42,7 +42,7 @@ def rises(grid: Grid | None) -> list[Change]:
 
 
 def onsets(grid: Grid | None) -> list[Change]:
-    r"""The changes of sticky gauges to a new value other than zero, the earliest first.
+    """The changes of sticky gauges to a new value other than zero, the earliest first.
 
     A gauge that first appears well after the others of its node, and not at zero, counts as changed.
     """

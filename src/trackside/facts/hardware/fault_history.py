@@ -1,4 +1,4 @@
-r"""Hardware faults of the run's GPUs on its time line: which ones happened during the run with no work after them, and
+"""Hardware faults of the run's GPUs on its time line: which ones happened during the run with no work after them, and
 when.
 
 Clocks of the kernel, the scheduler and the monitor differ, and a dying GPU is often reported during job shutdown. A
@@ -72,7 +72,7 @@ class FaultHistory:
         """Faults that may have ended the run: during the run, with no work after them. Empty if the run ended well."""
         if self.ending.completed is not None:
             return ()
-        return tuple(fault for fault in self.faults if self._active(fault))
+        return tuple(fault for fault in self.faults if self._was_active(fault))
 
     def same_process(self, faults: Sequence[HardwareFault]) -> bool:
         """Whether one of these faults names a process that a launcher names, too."""
@@ -102,7 +102,7 @@ class FaultHistory:
         return DRAIN_UNDATED(node=self.reports.nodes.value(undated[0], "name"))
 
     def since(self, faults: Sequence[HardwareFault]) -> float | None:
-        r"""The fault's time, or that of a failure so close to it that only clock differences separate them.
+        """The fault's time, or that of a failure so close to it that only clock differences separate them.
 
         Reported times are to the second; measurements only give the samples between which it happened.
         """
@@ -118,7 +118,7 @@ class FaultHistory:
             times += [time for time in near if start - slack <= time <= until + slack]
         return min(times)
 
-    def _active(self, fault: HardwareFault) -> bool:
+    def _was_active(self, fault: HardwareFault) -> bool:
         """Whether it happened during the run and no work of the run followed."""
         run, limits = self.run, self.limits
         points = self.trajectory.points if isinstance(self.trajectory, Trajectory) else ()

@@ -1,4 +1,4 @@
-r"""Hardware health of the run's GPUs, by metrics: new faults, old ones, and clean counters.
+"""Hardware health of the run's GPUs, by metrics: new faults, old ones, and clean counters.
 
 New faults are counters that rose and flags that were set during the run, Xids that the monitor's gauge changed to, and
 GPUs that vanished while others on their node were sampled. A value that was there before and did not change is not a

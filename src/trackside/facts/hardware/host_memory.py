@@ -1,4 +1,4 @@
-r"""Host memory of the run's nodes: the kernel's count of OOM kills, the memory left, and how close the job came to its
+"""Host memory of the run's nodes: the kernel's count of OOM kills, the memory left, and how close the job came to its
 requested memory.
 
 Counted kills name no process: on a shared node they may belong to another job, unless the kernel's log lines name the
@@ -144,7 +144,7 @@ class HostMemory:
         ):
             # Memory that was short at another time does not explain this death.
             scarcest = scarcest if abs(scarcest.at - time) <= 5 * limits.near_s else None
-        reached, anywhere = self._reached(scarcest) or self._resident, not nodes and len(self.run.nodes) > 1
+        reached, anywhere = self._limit_claim(scarcest) or self._resident, not nodes and len(self.run.nodes) > 1
         return HostShortage(kills, scarcest, scope, reached, len(kills) < len(counted), anywhere, limits)
 
     def at(self, row: Event | None, ranks: tuple[int, ...] = ()) -> HostShortage:
@@ -174,7 +174,7 @@ class HostMemory:
         requested_value = ending.jobs.value(ending.job, "req_mem_bytes", "bytes")
         return derived(requested / len(run.nodes), requested_value, unit="bytes")
 
-    def _reached(self, scarcest: Peak | None) -> Claim | None:
+    def _limit_claim(self, scarcest: Peak | None) -> Claim | None:
         """The claim that the job came close to its requested memory, by its cgroup; else by the growth of memory in use
         on the scarcest node, which may belong to other jobs."""
         limit = self._limit

@@ -94,7 +94,7 @@ class GpuMemory:
 
     @cached_property
     def used_before(self) -> Mapping[str, Value]:
-        r"""GPU -> bytes in use before, during and after the run: another process's.
+        """GPU -> bytes in use before, during and after the run: another process's.
 
         Without samples from before the run: what one GPU had in use from the run's first window on while most of the
         others had nothing in use.

@@ -1,4 +1,4 @@
-r"""Nodes that the monitor lost: all of their samples stopped, or they rebooted.
+"""Nodes that the monitor lost: all of their samples stopped, or they rebooted.
 
 If only one exporter falls silent, monitoring is at fault. A node counts as silent only if all of its samples stop while
 those of its peers continue; likewise a GPU of a node. Silence alone does not show whether the node or only its network
@@ -202,7 +202,7 @@ def nodes_with_gaps(grids: Sequence[Grid]) -> tuple[str, ...]:
 
 
 def silent_entities(grids: Sequence[Grid], label: str, before: float) -> list[SilentEntity]:
-    r"""Those, by this label, whose samples of any kind stopped from a time up to ``before`` while others continued.
+    """Those, by this label, whose samples of any kind stopped from a time up to ``before`` while others continued.
 
     ``grids``: counts of samples, and ``scrape_up``, where a zero is a failed scrape.
     """

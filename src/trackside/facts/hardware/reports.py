@@ -1,4 +1,4 @@
-r"""Logs that report hardware failures under a run: the kernel's, CUDA errors in the job's log, the scheduler's.
+"""Logs that report hardware failures under a run: the kernel's, CUDA errors in the job's log, the scheduler's.
 
 Xids of GPUs that are known to belong to another job are dropped, and of several CUDA errors the first counts. The same
 application-class Xid under several processes on one GPU suggests that the GPU is faulty. Errors of its memory may have

@@ -1,4 +1,4 @@
-r"""GPUs whose clocks were lowered while they worked: for how long, how far, and for which reasons.
+"""GPUs whose clocks were lowered while they worked: for how long, how far, and for which reasons.
 
 Each GPU is compared with its own level at other times of the run, else with the run's other GPUs in the same windows:
 the normal clock depends on the model, the power limit and the work. Single samples do not count.

@@ -1,4 +1,4 @@
-r"""Errors that ranks report about a collective that failed, or about a lost peer.
+"""Errors that ranks report about a collective that failed, or about a lost peer.
 
 Only errors after which training did not continue count, and only those before the run's own end. The rank that reports
 is rarely the one at fault: ranks that wait time out, the one they wait for is silent.
@@ -151,9 +151,9 @@ class CollectiveComplaints:
             ranks = tuple(sorted({rank for part in parts if (rank := whole_number(part)) is not None}))
             if ranks:
                 return AbsentRanks(ranks, RANKS_MISSING(ranks=derived(ranks, timeouts.value(row, "missing_ranks"))))
-        return _ranks_behind(timeouts, self.frames["states"]) or self._uncomplaining()
+        return _ranks_behind(timeouts, self.frames["states"]) or self._silent_ranks()
 
-    def _uncomplaining(self) -> AbsentRanks | None:
+    def _silent_ranks(self) -> AbsentRanks | None:
         """The few silent ranks if at least half of all ranks reported an error."""
         signs = self.silence.signs
         world = world_size(self.run, signs["ready"], signs["communicators"], self.silence.hosts, signs["inits"])

@@ -1,4 +1,4 @@
-r"""How a process died, by the strongest kind of evidence.
+"""How a process died, by the strongest kind of evidence.
 
 The kinds, strongest first: a report of a fatal signal, a log line of the OOM killer, its counter, a worker that was
 lost without a message, and the scheduler's record. Each gives the signal, the ranks, corroborating evidence, and the

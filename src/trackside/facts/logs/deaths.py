@@ -1,4 +1,4 @@
-r"""Deaths by a fatal signal: which processes died of their own signal, and which were ended by something else.
+"""Deaths by a fatal signal: which processes died of their own signal, and which were ended by something else.
 
 A report is dropped if training continued after it, if the run had been ended before, if a launcher sent the signal to
 the remaining ranks, if the runtime aborted because of another rank, or if a traceback explains it.
@@ -122,7 +122,7 @@ class Deaths:
     @cached_property
     def unexplained(self) -> tuple[Death, ...]:
         """The deaths that no launcher, scheduler, watchdog or traceback explains; the most informative first."""
-        rules = (self._ended_before, self._forced, self._aborted_for_others, self._has_traceback)
+        rules = (self._ended_before, self._is_forced_kill, self._aborted_for_others, self._has_traceback)
         left = (death for death in self.reports if not self.restarts.has_recovered(death.row))
         deaths = [death for death in left if not any(rule(death) for rule in rules)]
         return tuple(
@@ -193,7 +193,7 @@ class Deaths:
             return False
         return death.number == KILL
 
-    def _forced(self, death: Death) -> bool:
+    def _is_forced_kill(self, death: Death) -> bool:
         """Whether a SIGKILL came so long after the first failure that the launcher must have sent it."""
         if death.number != KILL or death.source != "launchers" or death.row.time is None:
             return False
@@ -201,7 +201,7 @@ class Deaths:
         return death.row.time - first >= self.limits.forced_after_s
 
     def _aborted_for_others(self, death: Death) -> bool:
-        r"""Whether it is the SIGABRT with which the runtime aborts after a collective timeout or a CUDA error on that
+        """Whether it is the SIGABRT with which the runtime aborts after a collective timeout or a CUDA error on that
         rank.
 
         A CUDA error without an exception leaves the abort as the best evidence, unless hardware caused it.

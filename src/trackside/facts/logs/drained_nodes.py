@@ -1,4 +1,4 @@
-r"""Drained nodes: which of the scheduler's node records concern a run.
+"""Drained nodes: which of the scheduler's node records concern a run.
 
 They are records of its nodes, during its time or soon after. A record without a time of its reason, or of a run without
 times, cannot be dated; the family decides.

@@ -1,4 +1,4 @@
-r"""How the run ended: the scheduler's final record, exits and signals, and the job's own closing line.
+"""How the run ended: the scheduler's final record, exits and signals, and the job's own closing line.
 
 The scheduler's record of the last attempt overrides a notice in the output, and a final record overrides one from while
 the job was still ending. Each answer is cited, or None if the evidence does not show it.
@@ -73,7 +73,7 @@ FATAL_SIGNALS = frozenset({3, 4, 5, 6, 7, 8, 9, 11, 31})
 
 
 def exit_signal(row: Event | Record) -> int | None:
-    r"""The signal that ended a process: as recorded, or from a shell's 128+n or a launcher's -n.
+    """The signal that ended a process: as recorded, or from a shell's 128+n or a launcher's -n.
 
     A Python launcher that passes on -n exits with 256-n (247 for SIGKILL); only fatal signals are decoded this way.
     """

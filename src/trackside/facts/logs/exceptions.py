@@ -1,4 +1,4 @@
-r"""Exceptions in a run's logs, and which of them can be its cause: four ordering rules.
+"""Exceptions in a run's logs, and which of them can be its cause: four ordering rules.
 
 1. The rank that reports an error is rarely the rank at fault: cascades are dropped by role.
 
@@ -56,7 +56,7 @@ OTHER_TOPICS = ("wrapper", "signal", "collective", "interrupt")
 def unhandled_exceptions(
     raised: Iterable[Event], progress: Iterable[Event], stops: Sequence[Event] = (), *, crashed: bool = False
 ) -> list[Event]:
-    r"""The job's own exceptions without a later logged step, earliest first.
+    """The job's own exceptions without a later logged step, earliest first.
 
     Wrappers, cascades and teardown are dropped. Copies of a traceback in a launcher's summary count only if the rank
     printed none itself. ``stops``: see :func:`before_stop`; ``crashed``: see :func:`final_events`.
@@ -69,7 +69,7 @@ def unhandled_exceptions(
 
 
 def final_events(events: Iterable[Event], progress: Sequence[Event], *, crashed: bool = False) -> list[Event]:
-    r"""The events without a later logged step.
+    """The events without a later logged step.
 
     ``crashed``: a process is known to have died with an error. Then Python's buffered output is written after the
     traceback, so that later unstamped points in the same file do not clear the last event.

@@ -1,4 +1,4 @@
-r"""Which rank never entered the collective that the others wait in, by PyTorch's Flight Recorder.
+"""Which rank never entered the collective that the others wait in, by PyTorch's Flight Recorder.
 
 Each rank's dump shows which collectives it had enqueued and completed, per group. Point-to-point groups are skipped:
 the sequence numbers of their members do not advance in lockstep.
@@ -29,7 +29,7 @@ _POINT_TO_POINT = re.compile(r"(?:send|recv|isend|irecv|coalesced)\b")
 
 @dataclass(frozen=True, slots=True)
 class PendingCollective:
-    r"""One process group in which some ranks wait for others.
+    """One process group in which some ranks wait for others.
 
     ``missing`` never entered the collective ``op`` number ``seq``. ``rows`` are the records that show it: of the
     missing ranks first, then of the waiting ones.
@@ -52,7 +52,7 @@ def pending_collectives(records: Iterable[Record]) -> list[PendingCollective]:
 
 
 def missing_ranks(records: Iterable[Record]) -> tuple[int, ...]:
-    r"""The ranks at fault: missing from a collective and not waiting themselves.
+    """The ranks at fault: missing from a collective and not waiting themselves.
 
     A missing rank that waits in another group is a victim of that group's missing ranks. Empty if every missing rank
     waits for another (a mismatch or a deadlock), or if none is missing.
@@ -63,7 +63,7 @@ def missing_ranks(records: Iterable[Record]) -> tuple[int, ...]:
 
 
 def unfinished_ranks(records: Iterable[Record]) -> tuple[int, ...]:
-    r"""The ranks that wait in a collective which another member has completed: they took part, but it never completed
+    """The ranks that wait in a collective which another member has completed: they took part, but it never completed
     for them.
 
     That indicates a GPU that stopped responding (or its watchdog), not a rank with a different code path.

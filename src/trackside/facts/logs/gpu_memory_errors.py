@@ -1,4 +1,4 @@
-r"""GPU out-of-memory errors as the framework printed them: with sizes, or as a bare exception.
+"""GPU out-of-memory errors as the framework printed them: with sizes, or as a bare exception.
 
 An error after which training continued was handled. Advice about memory is not an error.
 """
@@ -74,14 +74,18 @@ class GpuMemoryErrors:
             after = last_after(self.unhandled[-1], ends.events)
             handled = after is not None and self.ending.abnormal is None
             return (
-                self._handled(self.unhandled[-1], ends.value(after, "text")) if after is not None and handled else None
+                self._handled_by(self.unhandled[-1], ends.value(after, "text"))
+                if after is not None and handled
+                else None
             )
         if not self.roots or isinstance(self.trajectory, Missing):
             return None
         point = last_after(self.roots[-1], self.trajectory.points)
-        return None if point is None else self._handled(self.roots[-1], self.trajectory.progress.value(point, "text"))
+        return (
+            None if point is None else self._handled_by(self.roots[-1], self.trajectory.progress.value(point, "text"))
+        )
 
-    def _handled(self, row: Event, later_line: Value) -> Claim:
+    def _handled_by(self, row: Event, later_line: Value) -> Claim:
         return ERROR_HANDLED(line=self.frame.value(row, "text"), point=later_line)
 
     @cached_property

@@ -1,4 +1,4 @@
-r"""Reports of machines and ranks that explain why a rank is absent from a collective.
+"""Reports of machines and ranks that explain why a rank is absent from a collective.
 
 A file server that does not respond, a process in uninterruptible sleep, a link that went down; a data-loader worker
 that died, or a rank's own error that the waiting ranks did not print.

@@ -1,4 +1,4 @@
-r"""The first evidence of a hang of several ranks.
+"""The first evidence of a hang of several ranks.
 
 In order of strength: errors reported by ranks that no later line clears; Flight Recorder dumps; stacks taken during the
 hang; stalled GPUs; ranks that connected but never completed a step; a silence.

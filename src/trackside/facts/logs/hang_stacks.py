@@ -1,4 +1,4 @@
-r"""Where each rank is in the code, by stacks taken during a hang.
+"""Where each rank is in the code, by stacks taken during a hang.
 
 Only the training thread of each process counts: one in a collective, else the main thread. Stacks after which the run
 continued are ignored.

@@ -1,4 +1,4 @@
-r"""Kills for lack of host memory, reported in logs: by the kernel, Slurm, or Ray's memory monitor.
+"""Kills for lack of host memory, reported in logs: by the kernel, Slurm, or Ray's memory monitor.
 
 A kill belongs to the run if its cgroup or step names the run's job, or names none.
 """

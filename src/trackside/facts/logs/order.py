@@ -49,7 +49,7 @@ def first(events: Sequence[Event]) -> Event | None:
 
 
 def points_before(progress: Iterable[Event], event: Event | None = None) -> list[Event]:
-    r"""The logged steps before ``event`` (all of them if None).
+    """The logged steps before ``event`` (all of them if None).
 
     A point in another file without times counts as before: a rank prints its progress while it runs.
     """

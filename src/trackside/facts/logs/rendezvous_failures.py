@@ -1,4 +1,4 @@
-r"""Failed rendezvous at startup, after which no process group formed.
+"""Failed rendezvous at startup, after which no process group formed.
 
 If there are several failures, the most informative one is reported: a final one, or a retried one if the final ones
 only report a timeout.

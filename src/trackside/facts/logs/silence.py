@@ -1,4 +1,4 @@
-r"""Silence before the end: how long the run printed nothing, compared with its usual interval.
+"""Silence before the end: how long the run printed nothing, compared with its usual interval.
 
 If its lines carry no time, the completed steps at their printed pace are compared with the run's elapsed time instead.
 """

@@ -1,4 +1,4 @@
-r"""The job's own exceptions that were not handled as far as known.
+"""The job's own exceptions that were not handled as far as known.
 
 No logged step, checkpoint or evaluation came after them. Exceptions with a family of their own are excluded, and so
 is the parent's message about a data-loader worker that a signal killed.

@@ -1,4 +1,4 @@
-r"""File-system errors in the log, in kernel messages and in exceptions.
+"""File-system errors in the log, in kernel messages and in exceptions.
 
 Shared memory (/dev/shm) is memory, not a file system.
 """

@@ -1,4 +1,4 @@
-r"""Lines that look like an error, that no parser read, and after which the run is not known to have continued.
+"""Lines that look like an error, that no parser read, and after which the run is not known to have continued.
 
 They are evidence of no family. They mean that the log says something that the verdict does not account for: then
 nothing is ruled out because no line reported it, and apparent health is only possible.

@@ -1,4 +1,4 @@
-r"""Share of a step spent waiting for data, as the log or a gauge reports it, and whether it grew.
+"""Share of a step spent waiting for data, as the log or a gauge reports it, and whether it grew.
 
 A gauge that rose to another level counts as growth if steps or throughput slowed down accordingly. Compute that takes
 the same time is a smaller share of a longer step, so that the wait alone makes a step (1 - before) / (1 - after) times

@@ -1,4 +1,4 @@
-r"""Load of the run's hosts: CPUs, and tasks that waited for a CPU or for storage.
+"""Load of the run's hosts: CPUs, and tasks that waited for a CPU or for storage.
 
 Waiting is the kernel's pressure stall information: the share of time in which some task waited.
 """

@@ -1,4 +1,4 @@
-r"""Whether the GPUs that others wait for belong to a leader rank, which saves, evaluates or logs for all.
+"""Whether the GPUs that others wait for belong to a leader rank, which saves, evaluates or logs for all.
 
 Such a rank is late like a straggler, but not because it is slow: between its saves it keeps up, and while it evaluates
 no step is completed at all. A straggler is late in every step, and steps continue. Leaders are the first rank of the

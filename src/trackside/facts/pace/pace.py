@@ -1,4 +1,4 @@
-r"""The run's pace: how fast it was in one time span and in another, by the best available signal.
+"""The run's pace: how fast it was in one time span and in another, by the best available signal.
 
 The signals, best first: the log's seconds per step, the training loop's metrics, kernel launches, SM activity.
 """

@@ -1,4 +1,4 @@
-r"""Ranks that lag, by the times that they print or export for their own work.
+"""Ranks that lag, by the times that they print or export for their own work.
 
 A rank's own compute time is the best signal. Wall times of a step differ among ranks only if they exclude the wait for
 the others. Times are compared step by step, or window by window, with the median rank. Two ranks have no median.
@@ -82,7 +82,7 @@ class RankLag:
             times = self._by_rank(field)
             steps = sorted(set[float]().union(*times.values()))
             if len(times) >= self.limits.min_ranks and len(steps) >= self.limits.min_steps:
-                return self._compared(field, times, steps)
+                return self._compare_ranks(field, times, steps)
         return None
 
     @cached_property
@@ -122,7 +122,7 @@ class RankLag:
                 times.setdefault(row.rank, {})[step] = row
         return {rank: points for rank, points in sorted(times.items()) if len(points) >= self.limits.min_steps}
 
-    def _compared(
+    def _compare_ranks(
         self, field: str, times: dict[int, dict[float, Event]], steps: Sequence[float]
     ) -> LaggingRanks | Claim:
         ranks, column = list(times), {step: index for index, step in enumerate(steps)}
@@ -134,8 +134,8 @@ class RankLag:
         slowest = late[0].row if late else int(np.nanargmax(nan_median(values, axis=1)))
         part = steps[late[0].start : late[0].stop] if late else steps
         points = [times[ranks[slowest]][step] for step in part if step in times[ranks[slowest]]]
-        own_time = self._typical(field, points)
-        typical_time = self._typical(
+        own_time = self._median_time(field, points)
+        typical_time = self._median_time(
             field, [rank_points[step] for rank_points in times.values() for step in part if step in rank_points]
         )
         ratio = derived(
@@ -149,7 +149,7 @@ class RankLag:
         claims, first = (RANK_LAGS(**figures), LAG_LASTS(count=count, whole=total)), points[0]
         return LaggingRanks(slow, gpus_of_ranks(self.run, slow), claims, first.time, first, len(part) / len(steps))
 
-    def _typical(self, field: str, points: Sequence[Event]) -> Value:
+    def _median_time(self, field: str, points: Sequence[Event]) -> Value:
         """The median time of these points, as printed."""
         ordered = sorted(points, key=lambda row: numeric_field(row, field) or 0.0)
         return self.frame.value(ordered[len(ordered) // 2], field, "" if field == "relative_time" else "s")

@@ -1,4 +1,4 @@
-r"""Phases of the run: startup, training, gaps without a step, the time after the last step.
+"""Phases of the run: startup, training, gaps without a step, the time after the last step.
 
 By the logged steps, else by GPU work. For display only, so answers are used unchecked.
 """
@@ -52,8 +52,8 @@ class RunPhases:
         if self.window is None:
             return ()
         if len(self.steps) > 1:
-            return tuple(_by_steps(self.steps, self.window))
-        return () if isinstance(self.activity, Missing) else tuple(_by_gpus(self.activity, self.window))
+            return tuple(_phases_by_steps(self.steps, self.window))
+        return () if isinstance(self.activity, Missing) else tuple(_phases_by_gpus(self.activity, self.window))
 
 
 @fact({"logs": events("log_activity"), "gauge_loss": GAUGES["gauge_loss"]})
@@ -81,7 +81,7 @@ def run_phases(
     return RunPhases((start, end), steps, activity)
 
 
-def _by_steps(times: Sequence[float], window: TimeRange) -> Iterator[RunPhase]:
+def _phases_by_steps(times: Sequence[float], window: TimeRange) -> Iterator[RunPhase]:
     gaps = [after - before for before, after in pairwise(times)]
     min_gap_s = max(MIN_PAUSE_RATIO * median(gaps), MIN_PAUSE_SHARE * (window[1] - window[0]))
     if times[0] > window[0]:
@@ -98,13 +98,13 @@ def _by_steps(times: Sequence[float], window: TimeRange) -> Iterator[RunPhase]:
         yield RunPhase("after the last step", times[-1], window[1])
 
 
-def _by_gpus(activity: GpuActivity, window: TimeRange) -> Iterator[RunPhase]:
+def _phases_by_gpus(activity: GpuActivity, window: TimeRange) -> Iterator[RunPhase]:
     """The phases by sampled time ranges; nothing is reported where samples are missing for long."""
     min_gap_s = MIN_PAUSE_SHARE * (window[1] - window[0])
-    work = _join(_clipped(activity, activity.active, window), min_gap_s)
+    work = _merge_ranges(_ranges_in_window(activity, activity.active, window), min_gap_s)
     name = "GPUs busy" if activity.basis == "utilization" else "GPUs at work"  # utilization does not prove work
     sampled: Flags = np.logical_or.reduce(activity.known, axis=0)
-    for start, end in _join(_clipped(activity, sampled, window), max(min_gap_s, activity.step)):
+    for start, end in _merge_ranges(_ranges_in_window(activity, sampled, window), max(min_gap_s, activity.step)):
         edge = start
         for work_start, work_end in work:
             if work_end <= edge or work_start >= end:
@@ -117,7 +117,7 @@ def _by_gpus(activity: GpuActivity, window: TimeRange) -> Iterator[RunPhase]:
             yield RunPhase("no work", edge, end)
 
 
-def _clipped(activity: GpuActivity, flags: Flags, window: TimeRange) -> list[TimeRange]:
+def _ranges_in_window(activity: GpuActivity, flags: Flags, window: TimeRange) -> list[TimeRange]:
     """The ranges of set windows, clipped to the run's window."""
     times = activity.times.tolist()
     ranges = [(times[start] - activity.step, times[stop - 1]) for start, stop in window_ranges(flags)]
@@ -125,7 +125,7 @@ def _clipped(activity: GpuActivity, flags: Flags, window: TimeRange) -> list[Tim
     return [(max(start, first), min(end, last)) for start, end in ranges if end > first and start < last]
 
 
-def _join(ranges: Sequence[TimeRange], max_gap_s: float) -> list[TimeRange]:
+def _merge_ranges(ranges: Sequence[TimeRange], max_gap_s: float) -> list[TimeRange]:
     """Time ranges merged where the gap between them is at most ``max_gap_s``."""
     joined: list[TimeRange] = []
     for start, end in ranges:

@@ -1,4 +1,4 @@
-r"""Checkpoints that a run saved, and whether saves are so frequent, or so slow, that they set its pace.
+"""Checkpoints that a run saved, and whether saves are so frequent, or so slow, that they set its pace.
 
 Shards, ranks and messages about one step or path are one checkpoint. Saves are compared with the steps completed in
 this run, or with its wall time if their durations are printed. A plan to save at nearly every step counts if no save
@@ -68,7 +68,7 @@ class Saving:
     def checkpoints(self) -> tuple[Event, ...]:
         """One event per checkpoint."""
         training = or_none(self.trajectory)
-        return tuple(_distinct(self.saves.events, () if training is None else training.points, self.ranks))
+        return tuple(_distinct_checkpoints(self.saves.events, () if training is None else training.points, self.ranks))
 
     @property
     def total(self) -> Value:
@@ -87,7 +87,7 @@ class Saving:
         steps = None if training is None else self._steps(training)
         if training is None or steps is None or steps.number < self.limits.min_steps:
             return None
-        frequent, share = self._often(training, steps), self._share(training)
+        frequent, share = self._frequent_saves(training, steps), self._time_share(training)
         if frequent is None and (share is None or share.number < self.limits.saving_share):
             return None
         claims = [] if frequent is None else [frequent]
@@ -105,7 +105,7 @@ class Saving:
             return done
         return derived(done.number - first, done, trajectory.progress.value(trajectory.points[0], "step"), unit="steps")
 
-    def _often(self, trajectory: Trajectory, steps: Value) -> Claim | None:
+    def _frequent_saves(self, trajectory: Trajectory, steps: Value) -> Claim | None:
         """Saves counted at nearly every step, or a plan for that."""
         limits, plans = self.limits, trajectory.plans
         if len(self.checkpoints) >= limits.saves_per_step * steps.number:
@@ -120,7 +120,7 @@ class Saving:
                 return SAVES_PLANNED(every=plans.value(row, "save_steps"), steps=steps)
         return None
 
-    def _share(self, trajectory: Trajectory) -> Value | None:
+    def _time_share(self, trajectory: Trajectory) -> Value | None:
         """Share of the wall time that the saves took, as printed."""
         seconds, wall = sum(numeric_field(row, "seconds") or 0.0 for row in self.checkpoints), _wall_seconds(trajectory)
         if not seconds or wall is None or len(self.checkpoints) <= 2:
@@ -146,8 +146,8 @@ def _wall_seconds(trajectory: Trajectory) -> Value | None:
     return derived(step_s.number * done.number, step_s, done, unit="s")
 
 
-def _distinct(saves: Sequence[Event], points: Sequence[Event], ranks: int) -> list[Event]:
-    r"""One event per checkpoint: shards, ranks and messages of the same step or path count once.
+def _distinct_checkpoints(saves: Sequence[Event], points: Sequence[Event], ranks: int) -> list[Event]:
+    """One event per checkpoint: shards, ranks and messages of the same step or path count once.
 
     Without a step, each further message of the same writer about the same path is another checkpoint, unless every rank
     may have written one of them.
@@ -163,12 +163,12 @@ def _distinct(saves: Sequence[Event], points: Sequence[Event], ranks: int) -> li
             key = path or "", messages[writer]
         checkpoints.setdefault(key, row)
     unnamed = [row for row in checkpoints.values() if row.get("step") is None]
-    copies = _copies(unnamed, points, ranks)
+    copies = _messages_per_checkpoint(unnamed, points, ranks)
     named = [row for row in checkpoints.values() if row.get("step") is not None]
     return sorted([*named, *unnamed[::copies]], key=lambda row: (row.at.path, row.at.line))
 
 
-def _copies(saves: Sequence[Event], points: Sequence[Event], ranks: int) -> int:
+def _messages_per_checkpoint(saves: Sequence[Event], points: Sequence[Event], ranks: int) -> int:
     """Maximum number of messages per checkpoint: one per rank if nothing distinguishes the ranks and each part of the
     log between two points has a multiple of the number of ranks."""
     if ranks < 2 or any(row.rank is not None for row in saves):

@@ -1,4 +1,4 @@
-r"""Settings that slow a run down, as its log shows them: CUDA_LAUNCH_BLOCKING set, NCCL on sockets between nodes.
+"""Settings that slow a run down, as its log shows them: CUDA_LAUNCH_BLOCKING set, NCCL on sockets between nodes.
 
 With CUDA_LAUNCH_BLOCKING every kernel launch waits for its kernel; advice about it in an error text does not count.
 Sockets within one node, with one rank, or in addition to a faster transport are harmless. Whether the cluster has a

@@ -1,4 +1,4 @@
-r"""Pauses of training in mid-run: gaps between logged steps that are longer than their steps take, within one
+"""Pauses of training in mid-run: gaps between logged steps that are longer than their steps take, within one
 run part.
 
 The longest is compared with the run's usual interval and the next longest: recurring pauses are normal. An evaluation

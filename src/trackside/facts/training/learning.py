@@ -1,4 +1,4 @@
-r"""Training progress as the log prints it: the logged steps as one curve, steps completed and planned, seconds per
+"""Training progress as the log prints it: the logged steps as one curve, steps completed and planned, seconds per
 step.
 
 A point also counts as not finite if the framework hides it: Transformers prints loss 0 next to a nan gradient norm;
@@ -61,7 +61,7 @@ def numeric_field(row: Row, field: str) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class TrainingCurve:
-    r"""The logged steps of the last run part with at least two, and their losses.
+    """The logged steps of the last run part with at least two, and their losses.
 
     ``rows`` are the points with a loss (or with a sign that it was not finite); ``losses[i]`` belongs to ``rows[i]``.
     """
@@ -86,12 +86,12 @@ class TrainingCurve:
         )
 
     @property
-    def fell(self) -> bool:
+    def has_fallen(self) -> bool:
         """Whether the loss fell by more than its noise."""
         return maths.is_falling(self.finite)
 
     @property
-    def rose(self) -> bool:
+    def has_risen(self) -> bool:
         """Whether the loss rose by more than its noise."""
         return maths.is_rising(self.finite, 0.05)
 
@@ -269,7 +269,7 @@ class Trajectory:
         return epoch is not None and self.last is not None and epoch == self.last.get("step") and len(self.points) > 1
 
     @cached_property
-    def left(self) -> Value | None:
+    def remaining_steps(self) -> Value | None:
         """Remaining steps, if both figures are known and the plan was not reached."""
         done, planned = self.done, self.planned
         if done is None or planned is None or not isinstance(done.value, (int, float)):
@@ -279,15 +279,15 @@ class Trajectory:
         return derived(planned.value - done.value, planned, done, unit="steps")
 
     @cached_property
-    def learned(self) -> tuple[Claim, ...]:
+    def loss_fell_claims(self) -> tuple[Claim, ...]:
         """The claim that the loss fell, if its level is meaningful."""
         curve = self.curve
-        if len(curve.rows) < 2 or not curve.level_has_meaning or not curve.fell:
+        if len(curve.rows) < 2 or not curve.level_has_meaning or not curve.has_fallen:
             return ()
         return (LOSS_FELL(first=curve.loss(0), last=curve.loss(-1)),)
 
     @property
-    def until(self) -> tuple[Claim, ...]:
+    def last_logged_claims(self) -> tuple[Claim, ...]:
         """Position and loss of the last logged step, if any loss was printed."""
         curve = self.curve
         return (_last_progress(curve.place(-1), curve.loss(-1)),) if curve.finite else ()

@@ -1,4 +1,4 @@
-r"""The loss curve of the run: the points that the log prints, else points made from sampled gauges.
+"""The loss curve of the run: the points that the log prints, else points made from sampled gauges.
 
 A gauge is scraped many times per step, or skips steps: a point counts once, when the step or the loss changed. A loss
 that is not finite is inf; if it was not sampled at all, the other gauges show that.
@@ -90,7 +90,9 @@ class LossCurve:
         first, last = curve.loss(indices[0]), curve.loss(indices[-1])
         if len(indices) == 1:
             return (SINGLE_LOSS(last=last),)
-        sentence = LOSS_FELL if curve.fell else LOSS_ROSE if curve.rose and curve.level_has_meaning else LOSS_LEVEL
+        sentence = (
+            LOSS_FELL if curve.has_fallen else LOSS_ROSE if curve.has_risen and curve.level_has_meaning else LOSS_LEVEL
+        )
         total = curve.frame.reduce("count", "loss", unit="logged steps")
         first_point = logged_steps(curve.frame)[0]
         if first_point is curve.points[0] or first_point.get("loss") is None:

@@ -1,4 +1,4 @@
-r"""The shape of the loss curve, if it is wrong: not finite, risen without recovery, dead at a plateau, or flat.
+"""The shape of the loss curve, if it is wrong: not finite, risen without recovery, dead at a plateau, or flat.
 
 Each detector in ``shapes/`` finds one shape and its onset. They run in order of certainty; a spike that recovers, a low
 converged plateau and noise are not faults.
@@ -61,7 +61,7 @@ def loss_shape(
     """Needs a loss curve."""
     training_curve = curve.curve
     judgeable = len(training_curve.finite) >= limits.min_points
-    shape = wrong_shape(training_curve, _finished(training_curve, trajectory, ending), limits)
+    shape = wrong_shape(training_curve, _is_half_done(training_curve, trajectory, ending), limits)
     if (
         shape is not None
         and shape.of_level
@@ -110,7 +110,7 @@ def wrong_shape(curve: TrainingCurve, finished: bool, limits: Limits) -> Shape |
     )
 
 
-def _finished(curve: TrainingCurve, trajectory: Maybe[Trajectory], ending: Ending) -> bool:
+def _is_half_done(curve: TrainingCurve, trajectory: Maybe[Trajectory], ending: Ending) -> bool:
     """Whether at least half of the plan was completed, so that a flat curve is not a warm-up."""
     if ending.completed is not None:
         return True

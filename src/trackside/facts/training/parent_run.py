@@ -1,4 +1,4 @@
-r"""The training that this run resumes: its parent's points, else those of the run's previous part.
+"""The training that this run resumes: its parent's points, else those of the run's previous part.
 
 A launcher that restarts its workers, or a scheduler that requeues the job, begins another part of the same run;
 if a checkpoint was saved before, it should continue from there. The parent's points do not show what it saved.
@@ -25,7 +25,7 @@ class ParentRun:
     """The points and losses of the parent, or of the previous run part; None if there is none."""
 
     @property
-    def learned(self) -> bool:
+    def has_learned(self) -> bool:
         """Whether its loss fell."""
         losses = [] if self.curve is None else self.curve.finite
         return len(losses) > 1 and losses[-1] < losses[0]

@@ -1,4 +1,4 @@
-r"""A resume as the run reports it: requested, loaded, missing, or failed with an exception during the load.
+"""A resume as the run reports it: requested, loaded, missing, or failed with an exception during the load.
 
 A load message that a later line contradicts does not count. An exception about a checkpoint that was being written is
 not a failed load. A checkpoint that the log does not mention may still have been loaded: then only the first training

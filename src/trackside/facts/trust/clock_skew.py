@@ -1,4 +1,4 @@
-r"""Clock skew between nodes: by the clocks that nodes report, and by when the job starts and ends on each.
+"""Clock skew between nodes: by the clocks that nodes report, and by when the job starts and ends on each.
 
 Nothing is corrected. If only two nodes differ, it is unknown which one is off.
 """

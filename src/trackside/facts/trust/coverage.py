@@ -13,7 +13,7 @@ from trackside.facts.gpus import gpu_name
 
 STALE_S = 300.0
 """A series without a sample for this long is stale: Prometheus' own limit (its lookback of five minutes)."""
-STALE_RHYTHMS = 3.0
+STALE_INTERVALS = 3.0
 """And for this many of its usual intervals: a busy node sometimes loses two scrapes in a row."""
 
 
@@ -37,8 +37,7 @@ class SampleGap:
     samples: Value
 
     @property
-    def length(self) -> float:
-        """Seconds."""
+    def length_s(self) -> float:
         return self.end - self.start
 
 
@@ -70,8 +69,8 @@ def usual_interval(sampled: NDArray[np.bool_]) -> int:
     return max(1, int(np.median(np.diff(indices)))) if len(indices) > 1 else 1
 
 
-def share(values: NDArray[np.float64]) -> float:
-    """Sampled share of a grid's (series, windows), 0 to 1, each series at its usual interval."""
+def sampled_share(values: NDArray[np.float64]) -> float:
+    """The share of a grid's (series, windows) that was sampled, 0 to 1, each series at its usual interval."""
     if not values.size:
         return 0.0
     sampled = ~np.isnan(values)
@@ -99,7 +98,7 @@ def sample_gaps(windows: Sequence[SampledWindows]) -> list[SampleGap]:
     return gaps
 
 
-def gpus_sampled(grid: Grid, start: float, end: float) -> set[str]:
+def sampled_gpus(grid: Grid, start: float, end: float) -> set[str]:
     """The GPUs (``node:index``) with a sample in a window that ends in ``(start, end]``."""
     columns = (grid.times > start) & (grid.times <= end)
     rows = np.flatnonzero((~np.isnan(grid.values[:, columns])).any(axis=1))
@@ -108,4 +107,4 @@ def gpus_sampled(grid: Grid, start: float, end: float) -> set[str]:
 
 def stale_after_s(sampled: NDArray[np.bool_], step: float) -> float:
     """Seconds without a sample after which it counts as stale."""
-    return max(STALE_S, STALE_RHYTHMS * usual_interval(sampled) * step)
+    return max(STALE_S, STALE_INTERVALS * usual_interval(sampled) * step)

@@ -1,4 +1,4 @@
-r"""Sampling of the run's GPUs: which of the measured GPUs are the run's, which of the run's were measured, and the
+"""Sampling of the run's GPUs: which of the measured GPUs are the run's, which of the run's were measured, and the
 gaps.
 
 If GPU metrics of a node stop while its other metrics continue, the exporter failed, not the node.
@@ -168,11 +168,11 @@ class Sampling:
         all_gaps = [gap for gaps in self._gaps_by_node.values() for gap in gaps]
         late, early = [gap for gap in all_gaps if gap.start <= first], self._final_gaps
         if len(late) == len(self._gaps_by_node):
-            least = min(late, key=attrgetter("length"))
-            yield METRICS_START_LATE(late=derived(least.length, least.samples, unit="s"))
+            least = min(late, key=attrgetter("length_s"))
+            yield METRICS_START_LATE(late=derived(least.length_s, least.samples, unit="s"))
         if len(early) == len(self._gaps_by_node):
-            least = min(early, key=attrgetter("length"))
-            yield METRICS_END_EARLY(early=derived(least.length, least.samples, unit="s"))
+            least = min(early, key=attrgetter("length_s"))
+            yield METRICS_END_EARLY(early=derived(least.length_s, least.samples, unit="s"))
         else:
             yield from self._stopped_claims()
         if between := [gap for gap in all_gaps if gap.start > first and gap.end < last]:
@@ -197,12 +197,12 @@ class Sampling:
     def _inner_gap_claim(self, between: Sequence[SampleGap]) -> Claim:
         nodes = tuple(dict.fromkeys(gap.node for gap in between))
         grid = next(entry.grid for entry in self.gpus if entry.node in nodes)
-        share = sum(gap.length for gap in between) / len(nodes) / (len(grid.times) * grid.step)
-        longest = max(between, key=attrgetter("length"))
+        share = sum(gap.length_s for gap in between) / len(nodes) / (len(grid.times) * grid.step)
+        longest = max(between, key=attrgetter("length_s"))
         return METRICS_MISSING(
             share=derived(share, *(gap.samples for gap in between), unit="share"),
             nodes=derived(nodes, longest.samples),
-            length=derived(longest.length, longest.samples, unit="s"),
+            length=derived(longest.length_s, longest.samples, unit="s"),
             when=derived(longest.start, longest.samples, unit="time"),
         )
 

@@ -1,4 +1,4 @@
-r"""Trust in the run's metrics: whose they are, what they omit, which counters were reset.
+"""Trust in the run's metrics: whose they are, what they omit, which counters were reset.
 
 The answer of an untrustworthy measurement becomes missing, and the facts and families that need it report that. The
 engine checks this here, so that families do not have to.
@@ -76,7 +76,7 @@ class TelemetryTrust:
         ):
             return f"{query.kind} was sampled too rarely for a share of time"
         levels = query.span != "around" and (query.rollup_how in LEVEL_ROLLUPS or metric.unit == "ratio")
-        if levels and metric.kind == "gauge" and coverage.share(grid.values) < self.limits.min_covered_share:
+        if levels and metric.kind == "gauge" and coverage.sampled_share(grid.values) < self.limits.min_covered_share:
             return f"{query.kind} was sampled for less than half of the queried time"
         return ""
 

@@ -110,13 +110,13 @@ def _groups(dump: Mapping[str, Any], entries: list[dict[str, Any]]) -> list[dict
             "last_enqueued": _integer(by_name.get(name, {}).get("last_enqueued_collective")),
             "last_started": _integer(by_name.get(name, {}).get("last_started_collective")),
             "last_completed": _integer(by_name.get(name, {}).get("last_completed_collective")),
-            **_pending(pending.get(name)),
+            **_pending_fields(pending.get(name)),
         }
         for name in dict.fromkeys(order)
     ]
 
 
-def _pending(entry: dict[str, Any] | None) -> dict[str, Scalar]:
+def _pending_fields(entry: dict[str, Any] | None) -> dict[str, Scalar]:
     if entry is None:
         return {}
     point_to_point = entry.get("is_p2p") is True

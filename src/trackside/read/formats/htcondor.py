@@ -49,11 +49,11 @@ def _sniff(source: InputSource) -> Match | None:
 
 def _read(source: InputSource, sink: Sink) -> Result:
     is_log = EVENT.match(source.text.lstrip()) is not None
-    count = give(_logged(source) if is_log else _listed(source), sink)
+    count = give(_records_of_event_log(source) if is_log else _records_of_job_list(source), sink)
     return Result(count) if count else Result(0, "empty", "no job")
 
 
-def _logged(source: InputSource) -> Iterator[Record]:
+def _records_of_event_log(source: InputSource) -> Iterator[Record]:
     jobs: dict[str, _Job] = {}
     match: re.Match[str] | None = None
     position = Position(source.path, 1)
@@ -117,7 +117,7 @@ def _apply(jobs: dict[str, _Job], match: re.Match[str], details: str, position: 
     job.position, job.text = position, f"{match[0]} {' '.join(details.split())[:300]}"
 
 
-def _listed(source: InputSource) -> Iterator[Record]:
+def _records_of_job_list(source: InputSource) -> Iterator[Record]:
     values: dict[str, str] = {}
     position = Position(source.path, 1)
     for line_number, offset, text in source.lines():

@@ -60,7 +60,7 @@ def _read(source: InputSource, sink: Sink) -> Result:
     count = 0
     if not _is_table(source):
         lines = list(source.lines())
-        count = give(_described(source.path, lines), sink)
+        count = give(_records_of_description(source.path, lines), sink)
         return Result(count)
 
     def add(event: Event) -> None:
@@ -78,7 +78,7 @@ def _is_table(source: InputSource) -> bool:
     return _HEADER.match(first) is not None or _EVENT.match(first) is not None
 
 
-def _described(path: str, lines: list[tuple[int, int, str]]) -> Iterator[Record]:
+def _records_of_description(path: str, lines: list[tuple[int, int, str]]) -> Iterator[Record]:
     """A pod or job of ``kubectl describe``."""
     top: dict[str, str] = {}
     containers: list[dict[str, str]] = []

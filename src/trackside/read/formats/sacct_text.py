@@ -24,7 +24,7 @@ def _sniff(source: InputSource) -> Match | None:
             return None
         what = "fixed columns" if table.spans else f"{len(table.columns)} columns"
         return Match(0.95, f"sacct, {what}")
-    return Match(0.7, "sacct without its header") if _headerless(lines) or _aligned(lines) else None
+    return Match(0.7, "sacct without its header") if _headerless(lines) or _is_aligned(lines) else None
 
 
 def _headerless(lines: list[str]) -> bool:
@@ -40,7 +40,7 @@ def _headerless(lines: list[str]) -> bool:
     return bool(counts) and max(counts.values()) >= 0.6 * len(lines)
 
 
-def _aligned(lines: list[str]) -> bool:
+def _is_aligned(lines: list[str]) -> bool:
     """Whether most lines are rows of sacct's aligned columns."""
     return bool(lines) and sum(1 for line in lines if is_job_row(line.split())) >= 0.8 * len(lines)
 

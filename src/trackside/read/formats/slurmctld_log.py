@@ -40,8 +40,8 @@ def _sniff(source: InputSource) -> Match | None:
 def _read(source: InputSource, sink: Sink) -> Result:
     match = _NODE_NAME.search(source.name)
     headed = streaming_node(source.path) is not None
-    scratch = FileContext(source.path, "scheduler", node=match[1] if match else None, headed=headed)
-    scan_result = scan(source.stream, sink.event, scratch)
+    context = FileContext(source.path, "scheduler", node=match[1] if match else None, headed=headed)
+    scan_result = scan(source.stream, sink.event, context)
     return Result(scan_result.lines, note=note_on(scan_result))
 
 

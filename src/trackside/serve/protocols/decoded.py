@@ -45,7 +45,7 @@ class LineStreams:
     def __init__(self) -> None:
         self._streams: dict[tuple[tuple[str, str], ...], LineStream] = {}
 
-    def with_labels(self, labels: dict[str, str]) -> LineStream:
+    def of_labels(self, labels: dict[str, str]) -> LineStream:
         """The stream with these labels."""
         key = tuple(sorted(labels.items()))
         stream = self._streams.get(key)
@@ -59,13 +59,13 @@ class LineStreams:
         if count > MAX_LINES:
             raise TooLarge(f"{count:,} lines in one push, but at most {MAX_LINES:,} are accepted: send smaller batches")
 
-    def with_lines(self) -> list[LineStream]:
+    def with_content(self) -> list[LineStream]:
         """All streams that have lines."""
         return [stream for stream in self._streams.values() if stream.lines]
 
 
 @lru_cache(maxsize=1 << 12)
-def is_place(name: str) -> bool:
+def identifies_stream(name: str) -> bool:
     """Whether an attribute identifies a stream; a trace id or a line number does not."""
     return plain(name) in _PLACES
 

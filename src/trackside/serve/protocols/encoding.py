@@ -46,7 +46,7 @@ def _too_large(max_bytes: int) -> TooLarge:
     return TooLarge(f"the body has more than {max_bytes:,} bytes, the limit of this server: send smaller batches")
 
 
-def _damaged(name: str, reason: object) -> BadRequest:
+def _damage(name: str, reason: object) -> BadRequest:
     return BadRequest(f"Content-Encoding is {name}, but the body is not valid {name}: {str(reason)[:200]}")
 
 
@@ -59,16 +59,16 @@ def _snappy(body: bytes, max_bytes: int) -> bytes:
     try:
         return bytes(cramjam.snappy.decompress_raw(body))
     except cramjam.DecompressionError as error:
-        raise _damaged("snappy", error) from None
+        raise _damage("snappy", error) from None
 
 
 def _snappy_size(block: bytes) -> int:
     try:
         size = int(cramjam.snappy.decompress_raw_len(block))
     except cramjam.DecompressionError as error:
-        raise _damaged("snappy", error) from None
+        raise _damage("snappy", error) from None
     if not block or size > len(block) * _SNAPPY_RATIO + _SNAPPY_SLACK:
-        raise _damaged("snappy", f"{len(block):,} bytes cannot decompress to the {size:,} that their header states")
+        raise _damage("snappy", f"{len(block):,} bytes cannot decompress to the {size:,} that their header states")
     return size
 
 
@@ -85,7 +85,7 @@ def _snappy_stream(body: bytes, max_bytes: int) -> bytes:
     try:
         return bytes(cramjam.snappy.decompress(body, output_len=total))
     except cramjam.DecompressionError as error:
-        raise _damaged("snappy", error) from None
+        raise _damage("snappy", error) from None
 
 
 def _gzip(body: bytes, max_bytes: int) -> bytes:
@@ -106,13 +106,13 @@ def _inflate(body: bytes, max_bytes: int, name: str, window: int) -> bytes:
             try:
                 step = member.decompress(remaining, _STEP)
             except zlib.error as error:
-                raise _damaged(name, error) from None
+                raise _damage(name, error) from None
             remaining = member.unused_data if member.eof else member.unconsumed_tail
             out += step
             if len(out) > max_bytes:
                 raise _too_large(max_bytes)
             if not step and not remaining and not member.eof:
-                raise _damaged(name, "it is truncated")
+                raise _damage(name, "it is truncated")
         if not remaining.strip(b"\0"):
             return bytes(out)
 
@@ -128,13 +128,13 @@ def _zstd(body: bytes, max_bytes: int) -> bytes:
             while not frame.eof:
                 piece = body[offset : offset + _ZSTD_STEP]
                 if not piece:
-                    raise _damaged("zstd", "it is truncated")
+                    raise _damage("zstd", "it is truncated")
                 out += frame.decompress(piece)
                 offset += len(piece)
                 if len(out) > max_bytes:
                     raise _too_large(max_bytes)
         except zstandard.ZstdError as error:
-            raise _damaged("zstd", error) from None
+            raise _damage("zstd", error) from None
         offset -= len(frame.unused_data)
     return bytes(out)
 

@@ -12,7 +12,14 @@ from typing import Any
 
 import msgspec
 
-from trackside.serve.protocols.decoded import BadRequest, LineStreams, PushAnswer, TooLarge, UnsupportedMedia, is_place
+from trackside.serve.protocols.decoded import (
+    BadRequest,
+    LineStreams,
+    PushAnswer,
+    TooLarge,
+    UnsupportedMedia,
+    identifies_stream,
+)
 from trackside.serve.protocols.messages import Shape, parse_messages
 from trackside.serve.protocols.schema import PushRequest
 from trackside.stores.receiver.pending import LineStream
@@ -53,7 +60,7 @@ def answer(reason: str = "") -> PushAnswer:
 
 
 @lru_cache(maxsize=1 << 12)
-def _selector(text: str) -> tuple[tuple[str, str], ...]:
+def _parse_labels(text: str) -> tuple[tuple[str, str], ...]:
     inside = text.strip()
     if len(text) > _MAX_LABELS_BYTES or not (inside.startswith("{") and inside.endswith("}")):
         raise BadRequest(f'labels are not written as {{name="value", ...}}: {text[:200]!r}')
@@ -85,7 +92,7 @@ def _read(body: bytes) -> list[LineStream]:
     for push in parse_messages(PushRequest, body, _SHAPE, _MAX_ENTRY_BYTES):
         for index, stream_message in enumerate(push.streams, count):
             try:
-                labels = dict(_selector(_text(stream_message.labels) or "{}"))
+                labels = dict(_parse_labels(_text(stream_message.labels) or "{}"))
             except BadRequest as error:
                 raise BadRequest(f"stream {index:,}: {error}") from None
             _add_entries(streams, labels, stream_message.entries)
@@ -93,24 +100,24 @@ def _read(body: bytes) -> list[LineStream]:
         if count > _MAX_STREAMS:
             raise TooLarge(f"{count:,} streams in one push, but at most {_MAX_STREAMS:,} are accepted")
         streams.check_count()
-    return streams.with_lines()
+    return streams.with_content()
 
 
 def _add_entries(streams: LineStreams, labels: dict[str, str], entries: Iterable[Any]) -> None:
-    by_places: dict[Places, LineStream] = {(): streams.with_labels(labels)}
+    by_places: dict[Places, LineStream] = {(): streams.of_labels(labels)}
     for entry in entries:
         timestamp, metadata = entry.timestamp, entry.metadata
         places = _places(metadata) if metadata else ()
         stream = by_places.get(places)
         if stream is None:
-            stream = by_places[places] = streams.with_labels(labels | dict(places))
+            stream = by_places[places] = streams.of_labels(labels | dict(places))
         stream.times_ns.append(_check_time(timestamp.seconds * _SECOND + timestamp.nanos))
         stream.lines.append(entry.line.decode("utf-8", "replace"))
 
 
 def _places(metadata: Iterable[Any]) -> Places:
     pairs = [(_text(pair.name), _text(pair.value)) for pair in metadata]
-    return tuple([(name, value) for name, value in pairs if value and is_place(name)])
+    return tuple([(name, value) for name, value in pairs if value and identifies_stream(name)])
 
 
 def _text(raw: bytes) -> str:
@@ -147,21 +154,21 @@ def _read_json(body: bytes) -> list[LineStream]:
         raise BadRequest("not a push in JSON: lists and objects are nested too deep") from None
     streams = LineStreams()
     for index, stream_message in enumerate(push.streams):
-        by_places: dict[Places, LineStream] = {(): streams.with_labels(stream_message.stream)}
+        by_places: dict[Places, LineStream] = {(): streams.of_labels(stream_message.stream)}
         for position, value in enumerate(stream_message.values):
             match value:
                 case [str(time), str(line)]:
                     places: Places = ()
                 case [str(time), str(line), dict(metadata)]:
-                    places = tuple(pair for pair in metadata.items() if pair[1] and is_place(pair[0]))
+                    places = tuple(pair for pair in metadata.items() if pair[1] and identifies_stream(pair[0]))
                 case _:
                     raise BadRequest(f'stream {index:,}, value {position:,}: it must be ["NANOSECONDS", "line"]')
             stream = by_places.get(places)
             if stream is None:
-                stream = by_places[places] = streams.with_labels(stream_message.stream | dict(places))
+                stream = by_places[places] = streams.of_labels(stream_message.stream | dict(places))
             stream.times_ns.append(_nanoseconds(time, index, position))
             stream.lines.append(line)
-    return streams.with_lines()
+    return streams.with_content()
 
 
 def _nanoseconds(text: str, index: int, position: int) -> int:

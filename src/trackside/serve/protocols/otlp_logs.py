@@ -10,7 +10,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.logs.v1.logs_pb2 import ResourceLogs
 
 from trackside.serve.protocols import otlp
-from trackside.serve.protocols.decoded import BadRequest, LineStreams, PushAnswer, is_place
+from trackside.serve.protocols.decoded import BadRequest, LineStreams, PushAnswer, identifies_stream
 from trackside.serve.protocols.messages import Shape
 from trackside.stores.receiver.pending import LineStream
 
@@ -29,7 +29,7 @@ def decode(body: bytes, content_type: str) -> list[LineStream]:
                 raise BadRequest(f"more than {otlp.MAX_PARTS:,} resources and scopes: send smaller batches")
             _add_records(streams, resource)
         streams.check_count()
-    return streams.with_lines()
+    return streams.with_content()
 
 
 def answer(content_type: str, lost: int = 0, reason: str = "") -> PushAnswer:
@@ -51,13 +51,13 @@ def _add_records(streams: LineStreams, resource: ResourceLogs) -> None:
             places = []
             for pair in record.attributes:
                 name = pair.key
-                if is_place(name):
+                if identifies_stream(name):
                     places.append((name, pair.value.string_value or otlp.text(pair.value)))
                 elif name == TRACE:
                     line = f"{line}\n{otlp.text(pair.value)}"
             key = tuple(places)
             stream = by_places.get(key)
             if stream is None:
-                stream = by_places[key] = streams.with_labels(labels | otlp.as_labels(places))
+                stream = by_places[key] = streams.of_labels(labels | otlp.as_labels(places))
             stream.times_ns.append(record.time_unix_nano or record.observed_time_unix_nano)
             stream.lines.append(line)

@@ -1,8 +1,8 @@
 """Remote write 1.0, read in place: the only wire format with a decoder of our own.
 
-The key of a series is its labels as they were sent. If a chain of samples ends a message, the bytes before the chain
-are looked up: if they are a known key, they consist of complete labels, so the rest are samples. Only new and unusual
-series are read field by field.
+A series is a message that usually consists of labels, then of samples in a row without a gap (a chain). The bytes of
+the labels are the key of the series: if the bytes before the last chain are a known key, only the samples are decoded.
+Only new and unusual series are read field by field.
 """
 
 from __future__ import annotations

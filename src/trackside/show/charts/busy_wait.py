@@ -42,7 +42,7 @@ MIN_LABELED_GAP = 0.4
 _WHILE = {
     "training": "During training", "GPUs at work": "While the GPUs worked", "GPUs busy": "While the GPUs were busy",
 }  # fmt: skip
-Levels = dict[str, reduce.Level]
+Bands = dict[str, reduce.Band]
 
 
 def draw(verdict: Verdict, facts: Facts) -> Drawing | None:
@@ -55,12 +55,12 @@ def draw(verdict: Verdict, facts: Facts) -> Drawing | None:
         return None
     split = {key: split_culprits(verdict, part) for key, part in (("sm", sm), ("busy", busy)) if part is not None}
     culprit_values = split["sm"][0] if sm is not None else {}
-    levels = {key: reduce.across(others) for key, (_, others) in split.items()}
+    bands = {key: reduce.band_of(others) for key, (_, others) in split.items()}
     lines = [CurveStyle("busy", name, "second", (6, 2))] if busy is not None else []
     lines += [CurveStyle("sm", "SM active", "accent")] if sm is not None else []
-    columns = curves.columns(grid, levels, culprit_values.values())
+    columns = curves.columns(grid, bands, culprit_values.values())
     background = []
-    if len(levels) == 2:
+    if len(bands) == 2:
         columns["under"] = np.fmin(columns["sm"], columns["busy"])
         background = [curves.between("under", "busy", "warn", 0.3), *_gap_label(columns)]
     return Drawing(
@@ -77,7 +77,7 @@ def draw(verdict: Verdict, facts: Facts) -> Drawing | None:
             background=background,
             moment=finding_onset(verdict, facts),
         ),
-        _caption(levels, name, len(grid), len(culprit_values), _working_windows(facts, grid)),
+        _caption(bands, name, len(grid), len(culprit_values), _working_windows(facts, grid)),
         (
             "phase",
             "from",
@@ -99,10 +99,10 @@ def _working_windows(facts: Facts, grid: Grid) -> tuple[str, Flags]:
     return (words, flags) if flags.any() else ("Over the whole run", ~flags)
 
 
-def _caption(levels: Levels, name: str, count: int, n_culprits: int, working: tuple[str, Flags]) -> str:
+def _caption(bands: Bands, name: str, count: int, n_culprits: int, working: tuple[str, Flags]) -> str:
     """The caption: the medians during the working windows."""
     when, flags = working
-    shares = {key: float(nan_median(level.middle[flags])) for key, level in levels.items()}
+    shares = {key: float(nan_median(band.median[flags])) for key, band in bands.items()}
     medians = {key: "not sampled" if np.isnan(share) else word(share, "share") for key, share in shares.items()}
     others = "the other GPUs" if n_culprits else f"{count:,} GPUs"
     who = f"Lines: median of {others}; bands: their minimum to maximum." if count > 1 else "One GPU."

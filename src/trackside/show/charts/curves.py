@@ -48,16 +48,16 @@ class CurveStyle:
     dash: tuple[int, ...] = ()
 
 
-def columns(grid: Grid, levels: Mapping[str, reduce.Level], culprit_values: Iterable[Matrix]) -> dict[str, Matrix]:
-    """The columns of the data set, a row per window of ``grid``: median, minimum and maximum of each level; the values
-    of each culprit (``own0``, ...); ``alone``: points of the first level without neighbors."""
+def columns(grid: Grid, bands: Mapping[str, reduce.Band], culprit_values: Iterable[Matrix]) -> dict[str, Matrix]:
+    """The columns of the data set, a row per window of ``grid``: median, minimum and maximum of each band; the values
+    of each culprit (``own0``, ...); ``alone``: points of the first band without neighbors."""
     data = {"t": np.round(reduce.times_of(grid.times - grid.step / 2) * 1000)}
-    for key, level in levels.items():
-        reduced = reduce.level(level)
-        data |= {key: reduced.middle}
+    for key, band in bands.items():
+        reduced = reduce.downsample_band(band)
+        data |= {key: reduced.median}
         data |= {f"{key}_low": reduced.low, f"{key}_high": reduced.high} if len(grid) > 1 else {}
-    data |= {f"own{index}": reduce.line(values) for index, values in enumerate(culprit_values)}
-    data["alone"] = reduce.isolated_flags(data[next(iter(levels))])
+    data |= {f"own{index}": reduce.downsample_line(values) for index, values in enumerate(culprit_values)}
+    data["alone"] = reduce.isolated_flags(data[next(iter(bands))])
     return data
 
 
@@ -90,7 +90,7 @@ def figure_of(
         if f"{curve.key}_low" in data:
             marks.append(between(f"{curve.key}_low", f"{curve.key}_high", curve.color, 0.15))
         marks += [line("curve", curve.key, curve.color, dash=curve.dash, wide=2), _dots(curve)]
-    end_labels = [*((curve.title, reduce.final_level(data[curve.key]), curve.color) for curve in curves), *ends]
+    end_labels = [*((curve.title, reduce.end_value(data[curve.key]), curve.color) for curve in curves), *ends]
     return figure(
         height,
         window,

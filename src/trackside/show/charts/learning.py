@@ -234,7 +234,7 @@ def _throughput(run_curve: TrainingCurve, x_axis: HorizontalAxis, facts: Facts) 
         return _line("throughput", "throughput, steps/s", [(x, 1 / y) for x, y in seconds if y > 0])
     for unit, query in RATES.items() if x_axis.axis == "time" else ():
         if (grid := samples_of(facts, query)) is not None:
-            values = reduce.across(grid.values).middle
+            values = reduce.band_of(grid.values).median
             points = [(t, v) for t, v in zip(grid.times.tolist(), values.tolist(), strict=True) if not math.isnan(v)]
             return _line("throughput", f"throughput, {unit}", points)
     return Panel("throughput", "throughput")

@@ -40,7 +40,7 @@ def draw(verdict: Verdict, facts: Facts) -> Drawing | None:
     capacity, moments = capacity_bytes(facts, used), _moments(verdict, facts, window)
     culprit_values, others = split_culprits(verdict, used)
     columns = curves.columns(
-        used, {"used": reduce.across(others / GIB)}, [values / GIB for values in culprit_values.values()]
+        used, {"used": reduce.band_of(others / GIB)}, [values / GIB for values in culprit_values.values()]
     )
     lines = [CurveStyle("used", "median" if len(used) > 1 else "used", "accent")]
     lines += [CurveStyle("used_high", "maximum", "second", (6, 2))] if len(used) > 1 else []

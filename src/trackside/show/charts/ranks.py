@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from trackside.catalog.natural import natural
+from trackside.catalog.natural import natural_key
 from trackside.evidence import Grid
 from trackside.facts.fact import Facts
 from trackside.facts.gpu.activity import Matrix, gpus_of, nan_median
@@ -112,7 +112,9 @@ def draw(verdict: Verdict, facts: Facts) -> Drawing | None:
         if not np.isnan(values).all():
             size_bytes = capacity_bytes(facts, grid) if layer.key == "memory" else None
             capacity = None if size_bytes is None else size_bytes * layer.scale
-            layer_values.append(LayerValues(layer, reduce.cells(values, max_columns, layer.aggregate), capacity))
+            layer_values.append(
+                LayerValues(layer, reduce.downsample_cells(values, max_columns, layer.aggregate), capacity)
+            )
     if not layer_values:
         return None
     columns = layer_values[0].values.shape[1]
@@ -142,7 +144,7 @@ def _rows(verdict: Verdict, grids: Sequence[Grid]) -> list[str]:
     run = verdict.run
     sampled = {gpu for grid in grids for gpu in gpus_of(grid, run)} - {""}
     sampled_run_gpus = [gpu for gpu in run.gpus if gpu in sampled]
-    return sampled_run_gpus + sorted(sampled.difference(sampled_run_gpus), key=natural)
+    return sampled_run_gpus + sorted(sampled.difference(sampled_run_gpus), key=natural_key)
 
 
 def _first(layer_values: Sequence[LayerValues], verdict: Verdict, marked: Sequence[int], onset_column: int) -> str:

@@ -15,17 +15,17 @@ MAX_POINTS = 600
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Level:
+class Band:
     """The median, minimum and maximum of many series: (T,) each, NaN where nothing was sampled."""
 
-    middle: Matrix
+    median: Matrix
     low: Matrix
     high: Matrix
 
 
-def across(values: Matrix) -> Level:
+def band_of(values: Matrix) -> Band:
     """Median, minimum and maximum of each window of a matrix (series, windows)."""
-    return Level(nan_median(values, axis=0), np.fmin.reduce(values, axis=0), np.fmax.reduce(values, axis=0))
+    return Band(nan_median(values, axis=0), np.fmin.reduce(values, axis=0), np.fmax.reduce(values, axis=0))
 
 
 def times_of(times: Matrix, max_points: int = MAX_POINTS) -> Matrix:
@@ -34,18 +34,18 @@ def times_of(times: Matrix, max_points: int = MAX_POINTS) -> Matrix:
     return times[np.minimum(np.arange(bucket_size - 1, len(times) + bucket_size - 1, bucket_size), len(times) - 1)]
 
 
-def level(original: Level, max_points: int = MAX_POINTS) -> Level:
-    """A level with at most ``max_points`` windows. In each bucket, the median is the value farthest from the overall
-    median; minimum and maximum are those of the bucket."""
+def downsample_band(band: Band, max_points: int = MAX_POINTS) -> Band:
+    """A band of at most ``max_points`` buckets: of the medians in a bucket, the one farthest from the median of all is
+    kept; minimum and maximum are those of the bucket."""
     low, high = (
-        np.fmin.reduce(_buckets(original.low, max_points), axis=1),
-        np.fmax.reduce(_buckets(original.high, max_points), axis=1),
+        np.fmin.reduce(_buckets(band.low, max_points), axis=1),
+        np.fmax.reduce(_buckets(band.high, max_points), axis=1),
     )
-    return Level(line(original.middle, max_points), low, high)
+    return Band(downsample_line(band.median, max_points), low, high)
 
 
-def line(values: Matrix, max_points: int = MAX_POINTS) -> Matrix:
-    """One series with at most ``max_points`` values: in each bucket, the value farthest from the overall median."""
+def downsample_line(values: Matrix, max_points: int = MAX_POINTS) -> Matrix:
+    """A series of at most ``max_points`` values: of each bucket, the value farthest from the median of all is kept."""
     parts = _buckets(values, max_points)
     sampled = parts[~np.isnan(parts)]
     distances = np.abs(parts - (np.median(sampled) if len(sampled) else 0.0))
@@ -54,7 +54,7 @@ def line(values: Matrix, max_points: int = MAX_POINTS) -> Matrix:
     return extremes
 
 
-def cells(values: Matrix, max_points: int, aggregate: Literal["avg", "min", "max"]) -> Matrix:
+def downsample_cells(values: Matrix, max_points: int, aggregate: Literal["avg", "min", "max"]) -> Matrix:
     """A matrix (rows, windows) with at most ``max_points`` columns, each the aggregate of equally many windows; the
     last column may have fewer."""
     bucket_size = _bucket_size(values.shape[1], max_points)
@@ -75,7 +75,7 @@ def isolated_flags(values: Matrix) -> Matrix:
     return flags
 
 
-def final_level(values: Matrix) -> float:
+def end_value(values: Matrix) -> float:
     """The median of the last tenth of a series; 0 if nothing was sampled."""
     sampled = values[~np.isnan(values)]
     return float(np.median(sampled[-max(1, len(sampled) // 10) :])) if len(sampled) else 0.0

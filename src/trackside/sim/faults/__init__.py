@@ -19,7 +19,7 @@ from trackside.sim.truth import InjectedFault
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedFault:
-    """Base of all faults. ``prepare`` may change what steps cost, before the run is played; ``apply`` changes what then
+    """Base of all faults. ``prepare`` may change what steps cost, before they are scheduled; ``apply`` changes what then
     happens.
 
     A fault hits a ``rank``, or a ``node`` (name or index) and a ``gpu`` of it, or, if none is set, a rank chosen by the

@@ -37,5 +37,5 @@ class AppException(SimulatedFault):
             xid(sim, sim.attempt, placement, time + 0.4, 43)
         self.record_truth(
             sim, "H2", "job", fault_class="code" if self.illegal_access else self.fault_class, since=time,
-            nodes=(placement.node,), ranks=(placement.rank,), enough=(("logs",),), halts=True,
+            nodes=(placement.node,), ranks=(placement.rank,), sufficient_planes=(("logs",),), halts=True,
         )  # fmt: skip

@@ -24,6 +24,7 @@ class ClockThrottle(SimulatedFault):
     reason: str = "thermal"
     """thermal, software-thermal or power-brake."""
     whole_node: bool = False
+    """Whether all GPUs of the node are affected."""
     factor: float = 0.5
     """The share of the clock that is left."""
     length_s: float = 0.0
@@ -48,15 +49,15 @@ class ClockThrottle(SimulatedFault):
             begin = time + model.lag_s * math.log((full - normal) / (full - held_celsius))
         ranks = self.node_ranks(sim) if self.whole_node else [placement.rank]
         placements = [sim.placements[rank] for rank in ranks]
-        for placement_hit in placements:
+        for affected_placement in placements:
             if resistance:
                 sim.throttles.append(
-                    ThrottlePeriod(placement_hit.node, placement_hit.gpu, time, begin, 1.0, 0, resistance)
+                    ThrottlePeriod(affected_placement.node, affected_placement.gpu, time, begin, 1.0, 0, resistance)
                 )
             sim.throttles.append(
                 ThrottlePeriod(
-                    placement_hit.node,
-                    placement_hit.gpu,
+                    affected_placement.node,
+                    affected_placement.gpu,
                     begin,
                     end,
                     self.factor,
@@ -68,6 +69,6 @@ class ClockThrottle(SimulatedFault):
         sim.cost_rules.append(StepCostRule(begin, end, frozenset(ranks), compute=1 / self.factor))
         self.record_truth(
             sim, "B3", "infrastructure", since=begin, nodes=tuple(dict.fromkeys(p.node for p in placements)),
-            gpus=tuple(placement_hit.key for placement_hit in placements), ranks=tuple(ranks),
-            cascade=("D3",) if len(ranks) < len(sim.placements) else (), enough=(("gpu", "full"),),
+            gpus=tuple(affected_placement.key for affected_placement in placements), ranks=tuple(ranks),
+            cascade=("D3",) if len(ranks) < len(sim.placements) else (), sufficient_planes=(("gpu", "full"),),
         )  # fmt: skip

@@ -18,6 +18,7 @@ class CollectiveHang(SimulatedFault):
     """stuck: blocked in its own code; loader-killed: its loader worker is killed, the rank raises and then blocks at
     exit; rank-killed: only its process dies, and the launcher does not end the others."""
     watchdog: bool = True
+    """Whether NCCL's watchdog ends the run."""
     cancel_after_s: float = 0.0
     """Without a watchdog: a user cancels the job after this time; 0: the time limit ends it."""
 
@@ -42,5 +43,5 @@ class CollectiveHang(SimulatedFault):
             slurm_notice(sim, attempt, until)
         self.record_truth(
             sim, "C2", "job", since=time, nodes=(placement.node,), gpus=(placement.key,), ranks=(rank,),
-            enough=(("gpu", "tracer"), ("gpu", "profiling"), ("logs", "progress", "scheduler")), halts=True,
+            sufficient_planes=(("gpu", "tracer"), ("gpu", "profiling"), ("logs", "progress", "scheduler")), halts=True,
         )  # fmt: skip

@@ -67,7 +67,7 @@ class CudaOom(SimulatedFault):
         self.record_truth(
             sim, "B1", "job", since=time, nodes=tuple(dict.fromkeys(p.node for p in placements)) if blamed else (),
             gpus=blamed, ranks=tuple(ranks), cascade=("C2",) if self.peers == "watchdog" and blamed else (),
-            enough=(("logs",),), halts=True,
+            sufficient_planes=(("logs",),), halts=True,
         )  # fmt: skip
 
     def _moment(self, sim: Simulation) -> float:

@@ -20,12 +20,13 @@ class Ecc(SimulatedFault):
     """An uncorrectable ECC error: Xid 48, a row to remap, and the process that used the row is lost."""
 
     errors: int = 1
+    """Uncorrectable errors that the GPU counts."""
     contained: bool = True
     """Whether only this process is lost (Xid 94), else 95."""
     remap: str = "pending"
     """pending (Xid 63), failed (Xid 64) or none."""
     peers: str = "teardown"
-    """teardown; or watchdog: its launcher does not end the others, their watchdogs do."""
+    """How the other ranks end: by the launcher (teardown) or by their own watchdogs (watchdog)."""
     silent: bool = False
     """Whether the process prints nothing."""
     drain: bool = False
@@ -64,8 +65,8 @@ class Ecc(SimulatedFault):
             )
         self.record_truth(
             sim, "B2", "infrastructure", "active", since=time, nodes=(placement.node,), gpus=(placement.key,),
-            ranks=(placement.rank,), cascade=("C2",) if has_watchdog else ("H2",), enough=(("kernel",), ("gpu", "full")),
-            halts=True,
+            ranks=(placement.rank,), cascade=("C2",) if has_watchdog else ("H2",),
+            sufficient_planes=(("kernel",), ("gpu", "full")), halts=True,
         )  # fmt: skip
 
     def _driver(self, sim: Simulation, time: float) -> None:

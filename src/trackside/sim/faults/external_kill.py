@@ -23,4 +23,4 @@ class ExternalKill(SimulatedFault):
             attempt.entries.append(torchrun.termination(sim, attempt, node, ranks, time + 0.1))
             attempt.log(time + 2.0, f"srun: error: {node}: task {number}: Terminated", node=node)
         finish(sim, time + 4.0, "FAILED", 143)
-        self.record_truth(sim, "H3", "unknown", since=time, enough=(("logs",),), halts=True)
+        self.record_truth(sim, "H3", "unknown", since=time, sufficient_planes=(("logs",),), halts=True)

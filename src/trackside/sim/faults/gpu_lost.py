@@ -16,6 +16,7 @@ class GpuLost(SimulatedFault):
     hangs: bool = False
     """Whether the process is stuck in the driver; its peers wait."""
     drain: bool = True
+    """Whether Slurm's health check drains the node afterwards."""
 
     def apply(self, sim: Simulation) -> None:
         placement, time, attempt = self.placement(sim), self.start_time(sim), sim.attempt
@@ -39,5 +40,6 @@ class GpuLost(SimulatedFault):
             )
         self.record_truth(
             sim, "B2", "infrastructure", "active", since=time, nodes=(placement.node,), gpus=(placement.key,),
-            ranks=(placement.rank,), cascade=("C2",) if self.hangs else ("H2",), enough=(("kernel",),), halts=True,
+            ranks=(placement.rank,), cascade=("C2",) if self.hangs else ("H2",),
+            sufficient_planes=(("kernel",),), halts=True,
         )  # fmt: skip

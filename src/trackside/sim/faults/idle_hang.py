@@ -37,5 +37,5 @@ class IdleHang(SimulatedFault):
             finish(sim, end_time + 3, "COMPLETED")
         self.record_truth(
             sim, "C3", "job", since=time, nodes=attempt.nodes, gpus=tuple(placement.key for placement in attempt.placements),
-            ranks=tuple(sim.ranks), enough=(("gpu",), ("tracer", "scheduler")), halts=True,
+            ranks=tuple(sim.ranks), sufficient_planes=(("gpu",), ("tracer", "scheduler")), halts=True,
         )  # fmt: skip

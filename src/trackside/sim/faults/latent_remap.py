@@ -37,6 +37,6 @@ class LatentRemap(SimulatedFault):
         sim.injected.append(
             InjectedFault(
                 self.kind, "B2", "infrastructure", "latent", nodes=(placement.node,), gpus=(placement.key,),
-                ranks=(placement.rank,), enough=(("gpu",),), latent=True,
+                ranks=(placement.rank,), sufficient_planes=(("gpu",),), latent=True,
             )
         )  # fmt: skip

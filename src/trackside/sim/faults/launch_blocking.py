@@ -24,5 +24,12 @@ class LaunchBlocking(SimulatedFault):
             sim.environment["CUDA_LAUNCH_BLOCKING"] = "1"
 
     def apply(self, sim: Simulation) -> None:
-        enough = (("tracer",), ("logs",)) if self.printed else (("tracer",),)
-        self.record_truth(sim, "D2", "job", "launch-blocking", since=sim.attempt.phases["train"][0], enough=enough)
+        sufficient_planes = (("tracer",), ("logs",)) if self.printed else (("tracer",),)
+        self.record_truth(
+            sim,
+            "D2",
+            "job",
+            "launch-blocking",
+            since=sim.attempt.phases["train"][0],
+            sufficient_planes=sufficient_planes,
+        )

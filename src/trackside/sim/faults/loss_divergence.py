@@ -44,4 +44,6 @@ class LossDivergence(SimulatedFault):
             crash(sim, end + 0.3, [RankDeath(0, 0.0, 1, text)])
         variant = VARIANTS[self.how]
         since = attempt.phases["train"][0] if self.how == "flat" else time
-        self.record_truth(sim, "E1", "job", variant, since=since, enough=(("logs", "progress"),), halts=self.stops)
+        self.record_truth(
+            sim, "E1", "job", variant, since=since, sufficient_planes=(("logs", "progress"),), halts=self.stops
+        )

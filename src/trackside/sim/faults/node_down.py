@@ -51,10 +51,10 @@ class NodeDown(SimulatedFault):
         if self.xid:
             self.record_truth(
                 sim, "B2", "infrastructure", "active", since=time - 1, nodes=(placement.node,), gpus=(placement.key,),
-                ranks=(placement.rank,), cascade=("F1",), enough=(("kernel",),), halts=True,
+                ranks=(placement.rank,), cascade=("F1",), sufficient_planes=(("kernel",),), halts=True,
             )  # fmt: skip
         else:
             self.record_truth(
                 sim, "F1", "infrastructure", since=time, nodes=(placement.node,), ranks=tuple(lost_ranks),
-                enough=(("scheduler",), *log_planes), halts=True,
+                sufficient_planes=(("scheduler",), *log_planes), halts=True,
             )  # fmt: skip

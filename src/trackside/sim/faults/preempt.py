@@ -5,7 +5,7 @@ from __future__ import annotations
 from trackside.sim.attempt import JobAttempt
 from trackside.sim.endings import cancel_job
 from trackside.sim.faults import SimulatedFault, fault
-from trackside.sim.schedule import play_attempt
+from trackside.sim.schedule import simulate_attempt
 from trackside.sim.simulation import Simulation
 
 
@@ -28,7 +28,7 @@ class Preempt(SimulatedFault):
         cancel_job(sim, time, notice_text, state)
         self.record_truth(
             sim, "F2", "scheduler", since=time, cascade=() if self.resumes or not self.returns else ("E2",),
-            enough=(("scheduler",), ("logs",)), halts=True,
+            sufficient_planes=(("scheduler",), ("logs",)), halts=True,
         )  # fmt: skip
         if not self.returns:
             return
@@ -45,5 +45,5 @@ class Preempt(SimulatedFault):
             curve=attempt.curve,
             loaded_checkpoint=f"output/checkpoint-{saved}" if first_step else "",
         )
-        play_attempt(second, sim)
+        simulate_attempt(second, sim)
         sim.attempts.append(second)

@@ -64,6 +64,6 @@ class RendezvousHang(SimulatedFault):
         attempt.phases.pop("load", None)
         self.record_truth(
             sim, "C1", "unknown", since=time, nodes=attempt.nodes, ranks=tuple(sim.ranks),
-            enough=(("gpu", "tracer"), ("logs",)) if self.ends != "silent" else (("gpu", "logs"), ("gpu", "tracer")),
+            sufficient_planes=(("gpu", "tracer"), ("logs",)) if self.ends != "silent" else (("gpu", "logs"), ("gpu", "tracer")),
             halts=True,
         )  # fmt: skip

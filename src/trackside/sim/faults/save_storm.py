@@ -13,6 +13,7 @@ class FrequentSaves(SimulatedFault):
 
     at: str = "0%"
     save_s: float = 9.0
+    """Seconds of saving that are added to each step."""
 
     def prepare(self, sim: Simulation) -> None:
         sim.cost_rules.append(StepCostRule(self.start_time(sim), save_s=self.save_s))
@@ -25,5 +26,5 @@ class FrequentSaves(SimulatedFault):
         attempt.interruptions.sort(key=lambda interruption: interruption.start)
         self.record_truth(
             sim, "D2", "job", "save-storm", since=max(begin, attempt.phases["train"][0]),
-            enough=(("logs", "progress"),),
+            sufficient_planes=(("logs", "progress"),),
         )  # fmt: skip

@@ -52,10 +52,10 @@ class SignalKill(SimulatedFault):
             finish(sim, attempt.end, "OUT_OF_MEMORY", 0, 125)
             text = f"slurmstepd: error: Detected {len(ranks)} oom_kill event in StepId={attempt.job}.0. Some of the step tasks have been OOM Killed."
             attempt.log(time + 2.5, text, node=placements[0].node)
-        enough = (("logs",), ("kernel",)) if self.cause.endswith("oom") else (("logs",),)
+        sufficient_planes = (("logs",), ("kernel",)) if self.cause.endswith("oom") else (("logs",),)
         self.record_truth(
             sim, "A2", "job", since=time, nodes=tuple(dict.fromkeys(p.node for p in placements)),
-            gpus=tuple(p.key for p in placements), ranks=tuple(ranks), enough=enough, halts=True,
+            gpus=tuple(p.key for p in placements), ranks=tuple(ranks), sufficient_planes=sufficient_planes, halts=True,
         )  # fmt: skip
 
     def _fill_host_memory(self, sim: Simulation, node: str, time: float) -> None:

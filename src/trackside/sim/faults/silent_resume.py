@@ -5,7 +5,7 @@ from __future__ import annotations
 from trackside.sim.attempt import JobAttempt
 from trackside.sim.endings import CODE, SITE, RankDeath, crash, finish, slurm_notice, traceback
 from trackside.sim.faults import SimulatedFault, fault
-from trackside.sim.schedule import learning_curve, play_attempt
+from trackside.sim.schedule import learning_curve, simulate_attempt
 from trackside.sim.simulation import Simulation
 from trackside.sim.timeline import RankState
 
@@ -28,6 +28,7 @@ class SilentResume(SimulatedFault):
     parent_state: str = "COMPLETED"
     """COMPLETED or TIMEOUT."""
     between_s: float = 60.0
+    """Seconds between the end of the parent and the start of the job."""
 
     def apply(self, sim: Simulation) -> None:
         self.check("how", ("silent", "proper", *CRASHES))
@@ -42,7 +43,7 @@ class SilentResume(SimulatedFault):
             last_step=steps,
             curve=learning_curve(sim, steps),
         )
-        play_attempt(parent, sim)
+        simulate_attempt(parent, sim)
         sim.attempts = [parent, child]
         if self.parent_state == "TIMEOUT":
             parent.truncate(parent.end - 40)
@@ -55,13 +56,13 @@ class SilentResume(SimulatedFault):
             child.first_step, child.last_step = parent.steps_done, parent.steps_done + steps
             child.loaded_checkpoint = f"output/checkpoint-{parent.steps_done}"
             child.curve = learning_curve(sim, child.last_step)
-            play_attempt(child, sim)
+            simulate_attempt(child, sim)
         elif self.how in CRASHES:
             self._crash(sim)
         if self.how != "proper":
             self.record_truth(
                 sim, "E2", "job", "silent" if self.how == "silent" else "crash", since=child.start,
-                enough=(("logs", "progress", "scheduler"),) if self.how == "silent" else (("logs",),),
+                sufficient_planes=(("logs", "progress", "scheduler"),) if self.how == "silent" else (("logs",),),
                 halts=self.how in CRASHES,
             )  # fmt: skip
 

@@ -22,7 +22,9 @@ class SlowInterconnect(SimulatedFault):
 
     def apply(self, sim: Simulation) -> None:
         begin = max(self.start_time(sim), sim.attempt.phases["train"][0])
-        enough: list[tuple[str, ...]] = [("gpu", "profiling", "tracer")]
+        sufficient_planes: list[tuple[str, ...]] = [("gpu", "profiling", "tracer")]
         if self.socket and sim.scenario.job.nccl_debug:
-            enough.append(("gpu", "profiling", "logs", "progress"))
-        self.record_truth(sim, "D2", "infrastructure", "interconnect", since=begin, enough=tuple(enough))
+            sufficient_planes.append(("gpu", "profiling", "logs", "progress"))
+        self.record_truth(
+            sim, "D2", "infrastructure", "interconnect", since=begin, sufficient_planes=tuple(sufficient_planes)
+        )

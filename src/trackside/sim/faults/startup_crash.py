@@ -121,5 +121,5 @@ class StartupCrash(SimulatedFault):
         attempt.phases.pop("load" if text.phase == "import" else "train", None)
         self.record_truth(
             sim, "A1", "job", fault_class=self.fault_class, since=time, nodes=nodes, ranks=tuple(ranks),
-            enough=(("logs",),), halts=True,
+            sufficient_planes=(("logs",),), halts=True,
         )  # fmt: skip

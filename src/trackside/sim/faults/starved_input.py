@@ -40,4 +40,6 @@ class StarvedInput(SimulatedFault):
                 "number to avoid potential slowness/freeze if necessary."
             )
             attempt.log(begin - 0.5, text, 0, error=True)
-        self.record_truth(sim, "D1", "job", since=begin, enough=(("gpu", "tracer"), ("gpu", "logs", "progress")))
+        self.record_truth(
+            sim, "D1", "job", since=begin, sufficient_planes=(("gpu", "tracer"), ("gpu", "logs", "progress"))
+        )

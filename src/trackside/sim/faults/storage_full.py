@@ -12,6 +12,7 @@ class StorageFull(SimulatedFault):
     """Saving raises: no space is left, or the quota is used up."""
 
     quota: bool = False
+    """Whether the error is that the quota is used up; else that no space is left."""
 
     def apply(self, sim: Simulation) -> None:
         attempt, time = sim.attempt, self.start_time(sim)
@@ -32,4 +33,4 @@ class StorageFull(SimulatedFault):
             (f"{SITE}/torch/serialization.py", 850, "save", "_save(obj, opened_zipfile)"),
         )
         crash(sim, fails_at, [RankDeath(0, 0.1, 1, traceback(sim, 0, error, frames))])
-        self.record_truth(sim, "H4", "job", since=fails_at, ranks=(0,), enough=(("logs",),), halts=True)
+        self.record_truth(sim, "H4", "job", since=fails_at, ranks=(0,), sufficient_planes=(("logs",),), halts=True)

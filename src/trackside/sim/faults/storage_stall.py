@@ -15,7 +15,9 @@ class StorageStall(SimulatedFault):
     resumes_after_s: float = 180.0
     """0: never."""
     whole_node: bool = False
+    """Whether all ranks of the node block."""
     watchdog: bool = True
+    """Whether NCCL's watchdog ends the run if the stall lasts."""
 
     def prepare(self, sim: Simulation) -> None:
         if self.resumes_after_s:
@@ -40,7 +42,7 @@ class StorageStall(SimulatedFault):
         if not self.resumes_after_s:
             self.record_truth(
                 sim, "H4", "infrastructure", since=time, nodes=nodes, ranks=tuple(ranks), cascade=("C2",),
-                enough=(("kernel",),), halts=True,
+                sufficient_planes=(("kernel",),), halts=True,
             )  # fmt: skip
 
     def _ranks(self, sim: Simulation) -> list[int]:

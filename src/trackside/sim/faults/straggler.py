@@ -16,6 +16,7 @@ class Straggler(SimulatedFault):
     factor: float = 3.4
     """How much longer the rank's own part of a step takes."""
     whole_node: bool = False
+    """Whether all ranks of the node are slow."""
 
     def prepare(self, sim: Simulation) -> None:
         self.check("cause", ("gpu", "cpu", "data"))
@@ -43,7 +44,7 @@ class Straggler(SimulatedFault):
         self.record_truth(
             sim, "D3", "unknown", since=begin, nodes=tuple(dict.fromkeys(p.node for p in placements)),
             gpus=tuple(p.key for p in placements), ranks=tuple(ranks),
-            enough=(("gpu", "profiling"), ("tracer",)) if self.cause == "gpu" else (("tracer",),),
+            sufficient_planes=(("gpu", "profiling"), ("tracer",)) if self.cause == "gpu" else (("tracer",),),
         )  # fmt: skip
 
     def _ranks(self, sim: Simulation) -> list[int]:

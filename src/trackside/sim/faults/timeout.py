@@ -22,4 +22,4 @@ class Timeout(SimulatedFault):
 
     def apply(self, sim: Simulation) -> None:
         since = sim.attempt.start + sim.time_limit
-        self.record_truth(sim, "F3", "job", since=since, enough=(("scheduler",), ("logs",)))
+        self.record_truth(sim, "F3", "job", since=since, sufficient_planes=(("scheduler",), ("logs",)))

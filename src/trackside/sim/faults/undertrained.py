@@ -12,10 +12,11 @@ class TooFewSteps(SimulatedFault):
 
     at: str = "0%"
     steps: int = 1
+    """Steps that the run completes."""
 
     def prepare(self, sim: Simulation) -> None:
         sim.steps = max(1, self.steps)
 
     def apply(self, sim: Simulation) -> None:
         since = sim.attempt.phases["train"][0]
-        self.record_truth(sim, "E3", "job", since=since, enough=(("logs", "progress", "scheduler"),))
+        self.record_truth(sim, "E3", "job", since=since, sufficient_planes=(("logs", "progress", "scheduler"),))

@@ -14,4 +14,4 @@ class UserCancel(SimulatedFault):
     def apply(self, sim: Simulation) -> None:
         time = self.start_time(sim)
         cancel_job(sim, time, "", "CANCELLED", 0, 0, "by 1000")
-        self.record_truth(sim, "H1", "none", since=time, enough=(("scheduler",), ("logs",)), halts=True)
+        self.record_truth(sim, "H1", "none", since=time, sufficient_planes=(("scheduler",), ("logs",)), halts=True)

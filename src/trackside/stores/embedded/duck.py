@@ -26,8 +26,15 @@ from trackside.stores.embedded.cells import RollupTables, SampleRead
 from trackside.stores.embedded.fields import labels_of
 from trackside.stores.embedded.order import Ids, Indices, StoredSamples, Values
 from trackside.stores.embedded.snapshot import Snapshot
-from trackside.stores.embedded.tables import quoted
-from trackside.stores.metric_backend import Groups, RollupRequest, RollupResult, SampleBackend, SeriesInfo, identifying
+from trackside.stores.embedded.tables import sql_literal
+from trackside.stores.metric_backend import (
+    Groups,
+    RollupRequest,
+    RollupResult,
+    SampleBackend,
+    SeriesInfo,
+    identifying_labels,
+)
 
 CHUNK = 4_000_000
 """Samples read at once; each takes about 60 bytes until it is reduced."""
@@ -118,10 +125,10 @@ class DuckBackend(SampleBackend):
     def unavailable(self) -> Mapping[str, SourceUnavailable]:
         """Metrics with received values whose unit is not known yet, if no other samples of the same series exist."""
         if self._failed is None:
-            measured = {(info.series.metric, identifying(info.series.labels)) for info in self.series()}
+            measured = {(info.series.metric, identifying_labels(info.series.labels)) for info in self.series()}
             unsettled: dict[str, set[str]] = {}
             for metric, labels, name in self._unsettled_series():
-                if (metric, identifying(labels_of(labels))) not in measured:
+                if (metric, identifying_labels(labels_of(labels))) not in measured:
                     unsettled.setdefault(metric, set()).add(name)
             self._failed = {metric: _unsettled_unit(metric, names) for metric, names in sorted(unsettled.items())}
         return self._failed
@@ -170,7 +177,7 @@ class DuckBackend(SampleBackend):
         """For times of which only per-minute aggregates are left: the last sample of each minute."""
         for chunk in batches(series, lambda info: self._counts.get(info.id, 0), CHUNK):
             by_id = {info.id: info for info in chunk}
-            metrics = ", ".join(sorted({quoted(info.series.metric) for info in by_id.values()}))
+            metrics = ", ".join(sorted({sql_literal(info.series.metric) for info in by_id.values()}))
             ids = ", ".join(map(str, by_id))
             where = (
                 f"WHERE metric IN ({metrics}) AND series IN ({ids}) AND time_ms > {start_ms} AND time_ms <= {end_ms}"
@@ -244,7 +251,7 @@ class DuckBackend(SampleBackend):
         times."""
         metrics = sorted({self._metrics[int(id_)] for id_ in lookup.ids})
         source = self._snapshot.table(table, times_ms=(part.start_ms, part.end_ms))
-        where = f"metric IN ({', '.join(map(quoted, metrics))}){self._times(table, part)}"
+        where = f"metric IN ({', '.join(map(sql_literal, metrics))}){self._times(table, part)}"
         ranges = [""]
         if len(lookup.ids) < MIN_FULL_READ_RATIO * sum(self._sizes[metric] for metric in metrics):
             ranges = [f" AND series BETWEEN {low} AND {high}" for low, high in _ranges(lookup.ids)]

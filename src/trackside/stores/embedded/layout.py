@@ -202,7 +202,7 @@ class Directory:
             raise StoreError(f"{final} cannot be written: {error.strerror}; nothing was changed") from error
         return manifest
 
-    def sweep(self) -> None:
+    def delete_unreferenced_files(self) -> None:
         """Delete what no kept manifest names: older generations, and files of a writer that died. Only for the
         writer."""
         with open(self.path / "readers", "rb") as file:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from trackside.stores.batches import batches
 from trackside.stores.embedded.layout import TableSegment
-from trackside.stores.embedded.tables import ORDER, TABLES, parquet, quoted
+from trackside.stores.embedded.tables import ORDER, TABLES, parquet, sql_literal
 from trackside.stores.embedded.writer import Writer
 
 DAY_MS = 86_400_000
@@ -51,7 +51,7 @@ def compact(
     Ages are counted from ``now``, POSIX seconds, in whole UTC days; None keeps everything. Raises StoreError.
     """
     result = CompactionResult(before=len(writer.manifest.segments))
-    tidy(writer, 2)
+    merge_row_segments(writer, 2)
     if minute_days is not None:
         _delete_before(writer, _day_of((now - minute_days * 86400) * 1000), result)
     raw_from = -math.inf if raw_days is None else _day_of((now - raw_days * 86400) * 1000)
@@ -63,12 +63,12 @@ def compact(
             source = writer.snapshot().source("minutes", segments)
             writer.replace(list(_parts(writer, "minutes", source, day, segments)), segments)
     _drop_dead_inputs(writer)
-    writer.directory.sweep()
+    writer.directory.delete_unreferenced_files()
     result.after = len(writer.manifest.segments)
     return result
 
 
-def tidy(writer: Writer, min_segments: int = MANY_SEGMENTS) -> None:
+def merge_row_segments(writer: Writer, min_segments: int = MANY_SEGMENTS) -> None:
     """Merge the small segments of row tables if there are many; segments of samples are left to a compaction."""
     for table in ROW_TABLES:
         small = [
@@ -100,7 +100,7 @@ def _merge_select(table: str) -> str:
     return f"SELECT input, series, min(first_ms) AS first_ms, max(last_ms) AS last_ms, {count}, {position_columns}"
 
 
-def merge_young(writer: Writer) -> None:
+def merge_sample_segments(writer: Writer) -> None:
     """Merge a day's small segments of samples once there are many: a receiver writes them by the thousand."""
     for day, segments in _by_day(writer.manifest.of("samples")):
         small = [
@@ -171,7 +171,7 @@ def _parts(
     )
     thinned = table == "minutes" and segments[0].table == "samples"
     for batch in batches(counts, lambda metric_count: metric_count[1], PART_SAMPLES):
-        literals = ", ".join(quoted(metric) for metric, _ in batch)
+        literals = ", ".join(sql_literal(metric) for metric, _ in batch)
         rows = f"SELECT * FROM {source} WHERE {time} AND metric IN ({literals})"
         rows = _MINUTES.format(rows=rows) if thinned else rows
         yield from writer.write_query(table, f"SELECT * FROM ({rows}) ORDER BY {ORDER[table]}", level)
@@ -263,6 +263,6 @@ def drop_damaged(writer: Writer) -> CompactionResult:
         inputs = writer.snapshot().table("inputs")
         rows = writer.snapshot().rows(f"SELECT input, path FROM {inputs} ORDER BY place")
         result.lost = [path for number, path in rows if number in incomplete]
-        writer.directory.sweep()
+        writer.directory.delete_unreferenced_files()
     result.after = len(writer.manifest.segments)
     return result

@@ -118,7 +118,7 @@ def connect() -> duckdb.DuckDBPyConnection:
 
 def parquet(files: Sequence[str]) -> str:
     """SQL for the rows of Parquet files. Names of parent folders do not become columns."""
-    literals = ", ".join(map(quoted, files))
+    literals = ", ".join(map(sql_literal, files))
     return f"read_parquet([{literals}], hive_partitioning = false, filename = false, union_by_name = false)"
 
 
@@ -130,7 +130,7 @@ def write(connection: duckdb.DuckDBPyConnection, directory: Directory, table: st
     columns = ", ".join(f'CAST("{name}" AS {kind}) AS "{name}"' for name, kind in TABLES[table].items())
     options = f"FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {ROW_GROUP_ROWS}, PARQUET_VERSION V2"
     try:
-        connection.execute(f"COPY (SELECT {columns} FROM ({source})) TO {quoted(str(temporary))} ({options})")
+        connection.execute(f"COPY (SELECT {columns} FROM ({source})) TO {sql_literal(str(temporary))} ({options})")
         sync(temporary)
         os.rename(temporary, final)
     except (duckdb.Error, OSError) as error:
@@ -158,7 +158,7 @@ def write_columns(
     connection.register("block", dict(columns))
     source = "SELECT * FROM block"
     if metrics is not None:  # a join would not keep the order
-        literals = ", ".join(quoted(metric) for metric in metrics)
+        literals = ", ".join(sql_literal(metric) for metric in metrics)
         source = f"SELECT [{literals}][code + 1] AS metric, * FROM block"
     try:
         name = write(connection, directory, table, source)
@@ -175,6 +175,6 @@ def write_columns(
     )
 
 
-def quoted(text: str) -> str:
+def sql_literal(text: str) -> str:
     """Text as an SQL literal."""
     return "'" + text.replace("'", "''") + "'"

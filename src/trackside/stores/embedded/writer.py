@@ -86,7 +86,7 @@ class Writer:
         lock = Lock.for_writer(directory)
         try:
             writer = cls(directory, directory.read_migrated(), lock)
-            directory.sweep()
+            directory.delete_unreferenced_files()
         except BaseException:
             lock.close()
             raise

@@ -17,7 +17,16 @@ import msgspec
 from trackside.http.client import HttpClient
 from trackside.http.unavailable import SourceUnavailable
 from trackside.stores.log_server import Condition, Conditions, LogServer
-from trackside.stores.log_store import LogEntry, LogOptions, LogStream, Paging, decoded, in_slices, nanoseconds, stamp
+from trackside.stores.log_store import (
+    LogEntry,
+    LogOptions,
+    LogStream,
+    Paging,
+    decode_answer,
+    in_slices,
+    nanoseconds,
+    stamp,
+)
 
 PAGE_BUCKETS = 1000
 """Value combinations per page of an aggregation."""
@@ -90,7 +99,7 @@ class Elasticsearch(LogServer):
     def names(self, start: int, end: int) -> Sequence[str]:
         """Fields that support exact matches, for all times: mappings hold no times."""
         response = self.endpoint.request("GET", f"{self._index}/_field_caps", params={"fields": "*", **_ALLOW_MISSING})
-        fields = decoded(_FIELDS, response.body, response.url, PRODUCT).fields
+        fields = decode_answer(_FIELDS, response.body, response.url, PRODUCT).fields
         exact = {name for name, types in fields.items() if types and _EXACT_TYPES.issuperset(types)}
         self._integer_fields = frozenset(name for name in exact if not _INTEGER_TYPES.isdisjoint(fields[name]))
         plain = {name.removesuffix(".keyword") for name in exact}
@@ -207,7 +216,7 @@ class Elasticsearch(LogServer):
             body=json.dumps(body).encode(),
             headers={"Content-Type": "application/json"},
         )
-        answer = decoded(_SEARCH_ANSWER, response.body, response.url, PRODUCT)
+        answer = decode_answer(_SEARCH_ANSWER, response.body, response.url, PRODUCT)
         failed = answer.shards.failed if answer.shards is not None else 0
         if answer.timed_out or failed:
             reason = "it ran out of time" if answer.timed_out else f"{failed} shards failed"

@@ -13,7 +13,7 @@ import msgspec
 from trackside.http.client import Response
 from trackside.http.unavailable import SourceUnavailable, plain
 from trackside.stores.log_server import Condition, Conditions, LogServer
-from trackside.stores.log_store import LogEntry, LogStream, Paging, decoded, in_slices
+from trackside.stores.log_store import LogEntry, LogStream, Paging, decode_answer, in_slices
 
 PRODUCT = "Loki's"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -72,7 +72,7 @@ class Loki(LogServer):
 
         def request(start: int, end: int) -> list[dict[str, str]]:
             response = self._get("series", start, end, selected)
-            return decoded(_SERIES, response.body, response.url, PRODUCT).data or []
+            return decode_answer(_SERIES, response.body, response.url, PRODUCT).data or []
 
         return list(in_slices(request, start, end))
 
@@ -83,7 +83,7 @@ class Loki(LogServer):
     def _texts(self, path: str, start: int, end: int) -> list[str]:
         def request(start: int, end: int) -> list[str]:
             response = self._get(path, start, end)
-            return decoded(_TEXTS, response.body, response.url, PRODUCT).data or []
+            return decode_answer(_TEXTS, response.body, response.url, PRODUCT).data or []
 
         return list(in_slices(request, start, end))
 
@@ -105,7 +105,7 @@ class Loki(LogServer):
 
 def _lines(response: Response, known_labels: Mapping[str, str]) -> list[LogEntry]:
     """An answer's entries in time order; the answer groups them by labels and structured metadata."""
-    answer = decoded(_LINES, response.body, response.url, PRODUCT)
+    answer = decode_answer(_LINES, response.body, response.url, PRODUCT)
     if answer.data.result_type != "streams":
         raise SourceUnavailable(
             "refused",

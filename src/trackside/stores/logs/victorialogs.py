@@ -16,7 +16,16 @@ import msgspec
 from trackside.http.client import Response
 from trackside.http.unavailable import SourceUnavailable
 from trackside.stores.log_server import Condition, Conditions, LogServer
-from trackside.stores.log_store import SECOND_NS, LogEntry, LogStream, Paging, decoded, in_slices, nanoseconds, stamp
+from trackside.stores.log_store import (
+    SECOND_NS,
+    LogEntry,
+    LogStream,
+    Paging,
+    decode_answer,
+    in_slices,
+    nanoseconds,
+    stamp,
+)
 
 MAX_BUCKETS = 500
 """Most intervals of a window whose lines are counted, to cut it into pages."""
@@ -73,7 +82,9 @@ class VictoriaLogs(LogServer):
         def request(start: int, end: int) -> list[str]:
             params = {"query": self.selector(()) or "*", **_times(start, end)} | ({"field": field} if field else {})
             response = self.endpoint.request("GET", f"/select/logsql/{endpoint}", params=params)
-            return [item.value for item in decoded(_VALUE_LIST, response.body, response.url, PRODUCT).values or ()]
+            return [
+                item.value for item in decode_answer(_VALUE_LIST, response.body, response.url, PRODUCT).values or ()
+            ]
 
         return list(in_slices(request, start, end))
 
@@ -111,7 +122,7 @@ class VictoriaLogs(LogServer):
 
     def _rows(self, query: str, start: int, end: int) -> list[dict[str, str]]:
         response = self.endpoint.request("POST", "/select/logsql/query", form={"query": query, **_times(start, end)})
-        return [decoded(_ROW, text, response.url, PRODUCT) for text in response.body.split(b"\n") if text.strip()]
+        return [decode_answer(_ROW, text, response.url, PRODUCT) for text in response.body.split(b"\n") if text.strip()]
 
     def _line(self, row: dict[str, str], known_labels: Mapping[str, str]) -> LogEntry:
         time_ns = nanoseconds(row.get("_time", ""))
@@ -126,7 +137,7 @@ class VictoriaLogs(LogServer):
 def _counts(response: Response) -> dict[int, int]:
     """Start of each interval in nanoseconds -> its lines, over all groups. Raises SourceUnavailable."""
     counts: dict[int, int] = {}
-    for group in decoded(_HIT_COUNTS, response.body, response.url, PRODUCT).hits:
+    for group in decode_answer(_HIT_COUNTS, response.body, response.url, PRODUCT).hits:
         for text, count in zip(group.timestamps, group.values, strict=False):
             if (time_ns := nanoseconds(text)) is not None:
                 counts[time_ns] = counts.get(time_ns, 0) + count

@@ -68,14 +68,14 @@ class Api:
     @property
     def is_closed(self) -> bool:
         """Whether the server's windows include their start."""
-        return self._probed("closed", self._probe_closed)
+        return self._probe_once("closed", self._probe_closed)
 
     @property
     def is_victoria(self) -> bool:
         """Whether the server speaks MetricsQL, which answers in one query what others answer step by step."""
-        return self._probed("victoria", self._probe_metricsql)
+        return self._probe_once("victoria", self._probe_metricsql)
 
-    def _probed(self, name: str, probe: Callable[[], bool]) -> bool:
+    def _probe_once(self, name: str, probe: Callable[[], bool]) -> bool:
         if name not in self._probe_results:
             with self._probe_lock:
                 if name not in self._probe_results:

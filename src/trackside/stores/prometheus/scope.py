@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from trackside.catalog.dialect import Translation, relabeled, translate
+from trackside.catalog.dialect import Translation, translate, with_further_labels
 from trackside.catalog.labels import GPU_LABELS, JOB_LABELS, MACHINE_LABELS, Label
-from trackside.catalog.natural import natural
+from trackside.catalog.natural import natural_key
 from trackside.catalog.settling import ForeignSeries
 from trackside.http.unavailable import SourceUnavailable
 from trackside.model import Position
@@ -162,7 +162,7 @@ class _SeriesLookup:
             if id_ in parts
         ]
         infos.sort(
-            key=lambda info: (info.series.metric, [(name, natural(value)) for name, value in info.series.labels])
+            key=lambda info: (info.series.metric, [(name, natural_key(value)) for name, value in info.series.labels])
         )
         return RunSources(inspected, infos, parts, self._unavailable)
 
@@ -211,7 +211,11 @@ class _SeriesLookup:
         rules = {
             site_label: _LABEL_RULES.get(ours, Label(ours)) for site_label, ours in self._api.options.labels.items()
         }
-        return translation if translation is None or not rules else relabeled(translation, labels, rules, override=True)
+        return (
+            translation
+            if translation is None or not rules
+            else with_further_labels(translation, labels, rules, override=True)
+        )
 
     def _inspect(self, sources: Sequence[MetricSource]) -> list[MetricSource]:
         """The sources whose content is known. Raises SourceUnavailable if there is none."""

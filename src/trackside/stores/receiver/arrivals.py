@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from trackside.catalog.dialect import Guess, translate, unneeded
+from trackside.catalog.dialect import Guess, is_unneeded, translate
 from trackside.catalog.settling import ForeignSeries
 from trackside.model import Position, Series
 from trackside.stores.receiver.options import ReceiverLimits
@@ -157,7 +157,7 @@ class Arrivals:
     def _unknown_code(self, name: str) -> int:
         code = self._by_name.get(name)
         if code is None:
-            if unneeded(name):
+            if is_unneeded(name):
                 code = _reason_code(UNNEEDED)
             elif len(self._reasons) < len(_REASONS) + MAX_COUNTED_NAMES:
                 code = -1 - len(self._reasons)

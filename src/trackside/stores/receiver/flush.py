@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from trackside.stores.embedded.layout import LogPosition, StoreError
-from trackside.stores.embedded.retention import DAY_MS, compact, merge_young, tidy
+from trackside.stores.embedded.retention import DAY_MS, compact, merge_row_segments, merge_sample_segments
 from trackside.stores.embedded.writer import Writer
 from trackside.stores.receiver.lines import CLOSE_AFTER_S, LineFiles
 from trackside.stores.receiver.options import RetentionOptions
@@ -67,7 +67,7 @@ class LinesNotRead(StoreError):
 
 
 class Flusher:
-    """Uses the store's writer; for one thread at a time. ``forget``: releases the write-ahead log up to a position."""
+    """Uses the store's writer; for one thread at a time. ``forget``: deletes the write-ahead log up to a position."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class Flusher:
         if self.batch is not None:  # the last attempt failed: roll back what it left
             self.files.roll_back()
             self.samples.reset()
-            self._writer.directory.sweep()
+            self._writer.directory.delete_unreferenced_files()
             self._write(self.batch)
         self.batch = self._queue.drain()
         if self.batch is not None:
@@ -116,9 +116,9 @@ class Flusher:
         self._counts.leave_out(left_out + Counter(repeated_line=repeated))
         self._counts.flushes += 1
         self._counts.flush_s += time.monotonic() - begin
-        merge_young(self._writer)
-        tidy(self._writer)
-        self._writer.directory.sweep()
+        merge_sample_segments(self._writer)
+        merge_row_segments(self._writer)
+        self._writer.directory.delete_unreferenced_files()
 
     def _oldest_ms(self) -> int | None:
         """Samples up to this time are kept as per-minute aggregates only: a day that was thinned takes no more
@@ -136,19 +136,20 @@ class Flusher:
         except (StoreError, OSError) as error:
             raise LinesNotRead(error_text(error)) from error
 
-    def clean_up(self, closing: bool) -> None:
-        """Do periodic work: settle units, compress, delete and compact; more often if lines take too much disk
-        space."""
+    def do_periodic_work(self) -> None:
+        """If it is due: decide units, compress and delete files of lines, and compact the store once a day. It is due
+        every hour, or every minute if lines take nearly all of their disk space."""
         now, retention = time.time(), self._retention
         crowded = self.files.bytes > CROWDED_RATIO * retention.log_bytes
-        if closing or now - self._cleaned_up_at < (CROWDED_CLEANUP_INTERVAL_S if crowded else CLEANUP_INTERVAL_S):
+        if now - self._cleaned_up_at < (CROWDED_CLEANUP_INTERVAL_S if crowded else CLEANUP_INTERVAL_S):
             return
         self._counts.leave_out(self.samples.settle())
         new_day = self._cleaned_up_at and now // 86400 != self._cleaned_up_at // 86400
         self._cleaned_up_at = now
         if self._reader is not None:
             self.files.compress(self._reader.sizes(), CROWDED_QUIET_S if crowded else CLOSE_AFTER_S)
-        self.files.forget(None if retention.log_days is None else now - retention.log_days * 86400, retention.log_bytes)
+        oldest_s = None if retention.log_days is None else now - retention.log_days * 86400
+        self.files.delete_old_files(oldest_s, retention.log_bytes)
         if new_day or len(self._writer.manifest.dead) > 5_000:
             compact(self._writer, now, retention.raw_days, retention.minute_days)
             self.samples.reset()

@@ -32,14 +32,15 @@ from trackside.stores.receiver.write_ahead import Entry, Header, WriteAhead
 
 LOG = logging.getLogger("trackside.receiver")
 T = TypeVar("T")
+STOPPING = "the receiver is stopping"
 RETRY_S = 5.0
 """Pause after a failed flush; senders get the same value as Retry-After."""
 LOG_INTERVAL_S = 30.0
 """Shortest interval between two log messages about the same failure."""
 
 
-class IntakeFull(TracksideError):
-    """The queue is full: HTTP 429."""
+class IntakeUnavailable(TracksideError):
+    """The queue is full, or the receiver is stopping: HTTP 429."""
 
     status = 429
 
@@ -48,8 +49,8 @@ class IntakeFull(TracksideError):
         self.retry_after_s = retry_after_s
 
 
-class NotStored(TracksideError):
-    """A body could not be put on disk, and nothing of it was kept: HTTP 503."""
+class DataNotStored(TracksideError):
+    """Data cannot be put on disk, and nothing of this request was kept: HTTP 503."""
 
     status = 503
     retry_after_s = 5.0
@@ -61,7 +62,7 @@ class _QueuedBody:
 
     entry: Entry
     decoded: Decoded
-    done: Future[IntakeResult]
+    result: Future[IntakeResult]
 
 
 class Intake:
@@ -78,10 +79,10 @@ class Intake:
         decode: Callable[[Entry], Decoded],
         labels_of: LabelsOf,
         limits: ReceiverLimits | None = None,
-        keeping: RetentionOptions | None = None,
+        retention: RetentionOptions | None = None,
         reader: Callable[[Path], LineFileReader] | None = None,
     ) -> None:
-        self.limits, self.keeping = limits or ReceiverLimits(), keeping or RetentionOptions()
+        self.limits, self.retention = limits or ReceiverLimits(), retention or RetentionOptions()
         self.counts = ReceiverCounts()
         self._decode = decode
         self._log_lock = threading.Lock()
@@ -91,7 +92,7 @@ class Intake:
             mark = self._writer.manifest.received.mark
             self.log = WriteAhead(self._writer.directory.path / "received" / "wal", mark)
             self.queue = PendingQueue(labels_of, self.limits, mark)
-            self._flush = Flusher(self._writer, self.queue, self.keeping, self.counts, self._forget, reader)
+            self._flush = Flusher(self._writer, self.queue, self.retention, self.counts, self._forget, reader)
         except BaseException:
             self._writer.close()
             raise
@@ -135,28 +136,28 @@ class Intake:
                 queue, self._unlogged = self._unlogged, []
                 requests, self._flush_requests = self._flush_requests, []
             for body in queue:
-                _fail(body.done, NotStored(self._thread_error))
+                _fail(body.result, DataNotStored(self._thread_error))
             for future, _ in requests:
-                _fail(future, IntakeFull(self._thread_error, RETRY_S))
+                _fail(future, DataNotStored(self._thread_error))
 
     def check_capacity(self) -> None:
-        """Raise IntakeFull (429) if the queue is full, and NotStored (503) if the data would never be written or would
-        fill the disk. All senders retry after a 503."""
+        """Raise IntakeUnavailable (429) if the queue is full, and DataNotStored (503) if the data would never be
+        written or would fill the disk. All senders retry after a 503."""
         if self._thread_error:
-            raise NotStored(self._thread_error)
+            raise DataNotStored(self._thread_error)
         free = self._free()
-        if free < self.keeping.free_bytes:
-            raise NotStored(
-                f"the store's disk has {free:,} bytes free, and {self.keeping.free_bytes:,} must stay free"
+        if free < self.retention.free_bytes:
+            raise DataNotStored(
+                f"the store's disk has {free:,} bytes free, and {self.retention.free_bytes:,} must stay free"
                 " (serve.keeping.free_bytes)"
             )
         samples, line_bytes = self.pending
         if samples >= self.limits.pending_samples:
-            raise IntakeFull(f"{samples:,} samples wait to be written{self._last_failure()}", RETRY_S)
+            raise IntakeUnavailable(f"{samples:,} samples wait to be written{self._last_failure()}", RETRY_S)
         if line_bytes >= self.limits.pending_line_bytes:
-            raise IntakeFull(f"{line_bytes:,} bytes of lines wait to be written{self._last_failure()}", RETRY_S)
+            raise IntakeUnavailable(f"{line_bytes:,} bytes of lines wait to be written{self._last_failure()}", RETRY_S)
         if self._queued_bytes >= self.limits.bodies_bytes:
-            raise IntakeFull(f"{self._queued_bytes:,} bytes wait to be synced", 1.0)
+            raise IntakeUnavailable(f"{self._queued_bytes:,} bytes wait to be synced", 1.0)
 
     def _free(self) -> int:
         """Free bytes on the store's disk, at most a second old."""
@@ -165,14 +166,16 @@ class Intake:
             try:
                 self._free_space = now, shutil.disk_usage(self.log.folder).free
             except OSError as error:
-                raise NotStored(f"the store's disk cannot be checked for free space: {error_text(error)}") from error
+                raise DataNotStored(
+                    f"the store's disk cannot be checked for free space: {error_text(error)}"
+                ) from error
         return self._free_space[1]
 
     def _check_line_capacity(self) -> None:
-        """Raise NotStored if the files of lines take all of their disk space."""
-        used_bytes, max_bytes = self.files.bytes, self.keeping.log_bytes
+        """Raise DataNotStored if the files of lines take all of their disk space."""
+        used_bytes, max_bytes = self.files.bytes, self.retention.log_bytes
         if used_bytes >= max_bytes:
-            raise NotStored(
+            raise DataNotStored(
                 f"received lines take {used_bytes:,} bytes of at most {max_bytes:,} (serve.keeping.log_bytes), and"
                 " files that are still being written cannot be deleted"
             )
@@ -181,9 +184,9 @@ class Intake:
         return f", and the last attempt failed: {self.last_error}" if self.last_error else ""
 
     def accept(self, header: Header, body: bytes, decoded: Decoded) -> Future[IntakeResult]:
-        """Accept a body. The future is done once the body is on disk; NotStored if it could not be written.
+        """Accept a body. The future is done once the body is on disk; DataNotStored if it could not be written.
 
-        Raises IntakeFull and NotStored.
+        Raises IntakeUnavailable and DataNotStored.
         """
         self.check_capacity()
         if isinstance(decoded, Sequence):
@@ -191,13 +194,13 @@ class Intake:
         queued = _QueuedBody((header, body), decoded, Future())
         with self._wake:
             if self._closing:
-                raise IntakeFull("the receiver is stopping", RETRY_S)
+                raise IntakeUnavailable(STOPPING, RETRY_S)
             if self._thread_error:
-                raise NotStored(self._thread_error)
+                raise DataNotStored(self._thread_error)
             self._unlogged.append(queued)
             self._queued_bytes += len(body)
             self._wake.notify()
-        return queued.done
+        return queued.result
 
     def _append_loop(self) -> None:
         while True:
@@ -208,7 +211,7 @@ class Intake:
                 self._queued_bytes = 0
                 if not batch:
                     return
-            with _finish_all([body.done for body in batch]):
+            with _finish_all([body.result for body in batch]):
                 self._append(batch)
 
     def _append(self, batch: list[_QueuedBody]) -> None:
@@ -220,28 +223,28 @@ class Intake:
                 self._last_logged = time.monotonic()
                 expected = isinstance(error, OSError)
                 LOG.error("the write-ahead log cannot be written: %s", error_text(error), exc_info=not expected)
-            error_to_report = NotStored(
+            error_to_report = DataNotStored(
                 f"{self.log.folder} cannot be written: {error_text(error)}; nothing of this request was kept"
             )
             self.counts.failures += 1
             for body in batch:
-                _fail(body.done, error_to_report)
+                _fail(body.result, error_to_report)
             return
         self.counts.syncs += 1
         results = self.queue.add([(body.entry, body.decoded) for body in batch], mark)
         for body, result in zip(batch, results, strict=True):
             if isinstance(result, Exception):
-                _fail(body.done, result)
-            elif body.done.set_running_or_notify_cancel():  # the caller may have given up
-                body.done.set_result(result)
-        if self._is_full():
+                _fail(body.result, result)
+            elif body.result.set_running_or_notify_cancel():  # the caller may have given up
+                body.result.set_result(result)
+        if self._should_flush():
             with self._flush_wake:
                 self._flush_now = True
                 self._flush_wake.notify()
 
-    def _is_full(self) -> bool:
+    def _should_flush(self) -> bool:
         """Whether to flush without waiting for the interval."""
-        too_many = self.queue.samples >= self.keeping.flush_samples
+        too_many = self.queue.samples >= self.retention.flush_samples
         return too_many or self.queue.line_bytes >= self.limits.pending_line_bytes // 4
 
     def _replay(self) -> None:
@@ -249,7 +252,7 @@ class Intake:
         for entry, mark in self.log.replay():
             self._replay_entry(entry, mark)
             self.counts.replayed += 1
-            if self._is_full():
+            if self._should_flush():
                 self._flush.write()
         self.counts.torn_bytes, self.counts.damaged_bytes = self.log.torn_bytes, self.log.damaged_bytes
         if self.log.damaged:
@@ -265,7 +268,7 @@ class Intake:
                 self.counts.torn_bytes,
             )
         self._flush.write()
-        self.log.forget(self._flush.committed)
+        self.log.delete_until(self._flush.committed)
 
     def _replay_entry(self, entry: Entry, mark: LogPosition) -> None:
         """Queue a body of the log again; one that cannot be decoded any more must not keep the others out."""
@@ -302,11 +305,14 @@ class Intake:
         """Write everything accepted so far to segments; ``read``: also read the files of lines.
 
         The result is the paths of the files that there was no time to read; LinesNotRead if only these failed.
+        Raises IntakeUnavailable and DataNotStored.
         """
         request: Future[Sequence[str]] = Future()
         with self._flush_wake:
-            if self._closing or self._thread_error:
-                raise IntakeFull(self._thread_error or "the receiver is stopping", RETRY_S)
+            if self._thread_error:
+                raise DataNotStored(self._thread_error)
+            if self._closing:
+                raise IntakeUnavailable(STOPPING, RETRY_S)
             self._flush_requests.append((request, read))
             self._flush_wake.notify()
         return request
@@ -314,7 +320,7 @@ class Intake:
     def _flush_loop(self) -> None:
         while True:
             with self._flush_wake:
-                wait_s = RETRY_S if self._flush_error else self.keeping.flush_s
+                wait_s = RETRY_S if self._flush_error else self.retention.flush_s
                 self._flush_wake.wait_for(
                     lambda: self._flush_requests or self._closing or (self._flush_now and not self._flush_error), wait_s
                 )
@@ -329,7 +335,8 @@ class Intake:
         try:
             self._flush.write()
             unread_paths = self._flush.read(closing or any(read for _, read in requests))
-            self._flush.clean_up(closing)
+            if not closing:
+                self._flush.do_periodic_work()
         except Exception as error:  # noqa: BLE001 - a defect here must not stop what comes after
             expected = isinstance(error, (StoreError, OSError))
             self._report_failure(error, expected)
@@ -352,7 +359,7 @@ class Intake:
 
     def _forget(self, mark: LogPosition) -> None:
         with self._log_lock:
-            self.log.forget(mark)
+            self.log.delete_until(mark)
 
     def close(self) -> None:
         """Accept no more, write what was accepted, and release the store. What cannot be written stays in the log."""
@@ -369,16 +376,16 @@ class Intake:
 
 @contextmanager
 def _finish_all(futures: Sequence[Future[T]]) -> Iterator[None]:
-    """Fail all unfinished futures when the block ends, so that no caller waits for ever."""
+    """Fail all unfinished futures when the block ends, so that no caller waits forever."""
     try:
         yield
     finally:
         for future in futures:
             if not future.done():
-                _fail(future, NotStored("the receiver could not process it: send it again"))
+                _fail(future, DataNotStored("the receiver could not process it: send it again"))
 
 
 def _fail(future: Future[T], error: Exception) -> None:
-    """Set an error on a future, unless it was cancelled."""
+    """Set an error on a future, unless it was canceled."""
     if future.set_running_or_notify_cancel():
         future.set_exception(error)

@@ -252,7 +252,7 @@ class LineFiles:
         sync(packed.parent)
         os.unlink(plain)
 
-    def forget(self, oldest_s: float | None, max_bytes: int) -> None:
+    def delete_old_files(self, oldest_s: float | None, max_bytes: int) -> None:
         """Delete closed files unchanged since ``oldest_s``, and the oldest ones beyond ``max_bytes``."""
         files = sorted(self.files(), key=lambda file: file[1].st_mtime)
         total_bytes = sum(stat.st_size for _, stat in files)

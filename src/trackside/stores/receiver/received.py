@@ -26,7 +26,7 @@ from trackside.stores.embedded.layout import LogPosition, ReceivedState, TableSe
 from trackside.stores.embedded.order import Ids, Times, Values, sort_samples
 from trackside.stores.embedded.rows import StoredInput, object_column
 from trackside.stores.embedded.samples import SampleBatch, Spans
-from trackside.stores.embedded.tables import ORDER, quoted
+from trackside.stores.embedded.tables import ORDER, sql_literal
 from trackside.stores.embedded.writer import Writer
 from trackside.stores.receiver.arrivals import SERIES_PATH, ArrivalBatch, Arrivals
 
@@ -238,7 +238,7 @@ class ReceivedSamples:
                 for id_ in np.unique(columns["series"]).tolist():
                     self._writer.series_ids.metrics.setdefault(id_, metric)
         change.removed += old_segments
-        names = ", ".join(map(quoted, settled))
+        names = ", ".join(map(sql_literal, settled))
         remaining = f"SELECT * FROM {source} WHERE name NOT IN ({names}) ORDER BY {ORDER['waiting']}"
         change.added += self._writer.write_query("waiting", remaining)
         return moved

@@ -166,7 +166,7 @@ class WriteAhead:
             os.fdatasync(self._handle)
         self.close()
 
-    def forget(self, until: LogPosition) -> None:
+    def delete_until(self, until: LogPosition) -> None:
         """Delete the files whose entries are all in segments, except the one that is being written."""
         open_number = self.end.file if self._handle >= 0 else -1
         for number in [number for number in self._sizes if number < until.file and number != open_number]:

@@ -1,4 +1,4 @@
-r"""Which class of fault one of the job's own exceptions is: data, config, env, asset or code.
+"""Which class of fault one of the job's own exceptions is: data, config, env, asset or code.
 
 The rules match the type and message of the exception and of the oldest one in its chain, the types between, and the
 source locations in the traceback. The first matching rule wins: rules for a message come before rules for a type only,

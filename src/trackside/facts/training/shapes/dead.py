@@ -78,7 +78,7 @@ def vanished_gradient(curve: TrainingCurve, limits: Limits) -> Shape | None:
 
 def zero_rate(curve: TrainingCurve, finished: bool, limits: Limits) -> Shape | None:
     """Flat from the first step because the learning rate or the gradient is zero throughout."""
-    if curve.fell or not from_the_start(curve) or not (finished or len(curve.finite) >= 10):
+    if curve.has_fallen or not from_the_start(curve) or not (finished or len(curve.finite) >= 10):
         return None
     count = len(curve.finite)
     for field, limit, key in (
@@ -104,7 +104,7 @@ def repeating_losses(curve: TrainingCurve) -> Shape | None:
     if len(values) < 12 or len(kinds) > len(values) / 3 or len(kinds) < 2 or min(values) < 0.05:
         return None
     spacing = _spacing(kinds)
-    if spacing < 1e-12 or (max(kinds) - min(kinds)) / spacing < 50 * len(kinds) or curve.fell:
+    if spacing < 1e-12 or (max(kinds) - min(kinds)) / spacing < 50 * len(kinds) or curve.has_fallen:
         return None
     return Shape("flat", Certainty.SUPPORTED, LOSSES_REPEAT, 0, -1, len(kinds))
 

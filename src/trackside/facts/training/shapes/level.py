@@ -122,7 +122,7 @@ def lost_progress(curve: TrainingCurve, limits: Limits) -> Shape | None:
 
 
 def worse_than_guessing(curve: TrainingCurve, finished: bool, limits: Limits) -> Shape | None:
-    r"""A mean cross-entropy above the loss of guessing that never fell to that of a model.
+    """A mean cross-entropy above the loss of guessing that never fell to that of a model.
 
     Either it stayed above and is no lower than at its start, or the first printed mean was already an explosion that
     continued, and the tail is still near guessing. The first steps of large models do so for a while.

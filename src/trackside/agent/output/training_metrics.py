@@ -24,8 +24,8 @@ INF_IF_NONFINITE = frozenset(("training_loss", "training_gradient_norm"))
 ALL = (*METRICS.values(), *RATES.values())
 
 
-def measures(events: Iterable[Event]) -> dict[str, float]:
-    """The last value of each metric in these events."""
+def training_metrics(events: Iterable[Event]) -> dict[str, float]:
+    """Metric -> its last value in these events."""
     values: dict[str, float] = {}
     for event in events:
         if event.kind != "progress" or event.fields.get("split", "train") != "train":

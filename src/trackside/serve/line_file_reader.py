@@ -1,5 +1,5 @@
-"""Reads files of received lines into the store. A file is always read as a whole, so it is read again only after it has
-grown enough or is idle."""
+"""Reads the files of received lines into the store. A file is always read as a whole, so it is read again only once it
+has grown enough or has been idle for a while."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trackside.ingest import ingest_below
 from trackside.stores.embedded.writer import Writer
 
 ROOT = "received/logs"
-"""The store's name for their folder: a store may be moved."""
+"""Folder of the received lines, relative to the store, because a store may be moved."""
 GROWTH_RATIO = 1.5
 """A file is read again when it is this many times as large as at the last reading."""
 QUIET_S = 60.0
@@ -36,7 +36,7 @@ class _FileState:
     read_at: float
 
 
-class LineReader:
+class StoreLineFileReader:
     """Reads the files below a store's folder of received lines. Files in one folder belong together."""
 
     def __init__(self, folder: Path) -> None:
@@ -46,10 +46,10 @@ class LineReader:
         """Path -> when it first appeared."""
 
     def sizes(self) -> Mapping[str, int]:
-        """Path -> the size at which the file was read."""
+        """Path -> size at which the file was read."""
         return {name: state.size for name, state in (self._states or {}).items()}
 
-    def read(self, writer: Writer, all_: bool, within_s: float) -> Sequence[str]:
+    def read(self, writer: Writer, read_all: bool, within_s: float) -> Sequence[str]:
         """Read files that are due, or all that changed; start none after ``within_s``. Returns the paths of the others.
 
         Raises StoreError.
@@ -58,10 +58,10 @@ class LineReader:
         if self._states is None:
             self._states = self._files_in_store(writer)
         by_folder: dict[str, dict[str, int]] = {}
-        for name, size in self._due(self._states, all_).items():
+        for name, size in self._due(self._states, read_all).items():
             match = _PART.match(name)
             folder = match[0] if match and match[0] != name else ""
-            if folder.endswith(("nodes", "streams")):  # unrelated files
+            if folder.endswith(("nodes", "streams")):  # their files do not belong together
                 folder = os.path.dirname(name)
             by_folder.setdefault(folder, {})[name] = size
         unread = [name for files in by_folder.values() for name in files]
@@ -88,7 +88,7 @@ class LineReader:
             for root, label, size, read_at in rows
         }
 
-    def _due(self, states: Mapping[str, _FileState], all_: bool) -> dict[str, int]:
+    def _due(self, states: Mapping[str, _FileState], read_all: bool) -> dict[str, int]:
         now, due = time.time(), {}
         for top, _, names in os.walk(self._folder):
             for file_name in names:
@@ -101,7 +101,7 @@ class LineReader:
                 first_time = self._first_times.setdefault(name, now)
                 if previous is not None and previous.size == stat.st_size:
                     continue
-                if all_ or self._is_due(stat, previous, now, now - first_time):
+                if read_all or self._is_due(stat, previous, now, now - first_time):
                     due[name] = stat.st_size
         return due
 
