@@ -24,7 +24,8 @@ RESUBMIT_ELSEWHERE = (
     ShellCommand("sbatch --exclude={slurm_nodes} FIRST_OPTIONS JOB_SCRIPT"),
 )
 DRAIN = ShellCommand("scontrol update nodename={slurm_nodes} state=drain reason='{reason}'")
-_DUMP_ALL = "for p in $(pgrep -f python); do py-spy dump --pid $p; done"
+_DUMP_ALL = 'for p in $(pgrep -f "[p]ython"); do py-spy dump --pid $p; done'
+"""The brackets keep pgrep from listing the shell that runs this, whose command line holds the pattern."""
 DUMP_STACKS = (
     ShellCommand("{on_node} py-spy dump --pid {pid}"),
     ShellCommand("{node_shell} 'for p in {pids}; do py-spy dump --pid $p; done'"),

@@ -105,9 +105,7 @@ NVIDIA_ADVICE = Sentence("when the drained node is empty, follow NVIDIA's advice
 DRAIN_NODE = Sentence("drain {node}")
 DRAIN_ANY = Sentence("drain the node")
 KEEP_DRAINED = Sentence("keep {node} drained")
-RERUN_ELSEWHERE = Sentence(
-    "rerun on other nodes with the options of the first submission, from the last checkpoint if there is one"
-)
+RERUN_ELSEWHERE = Sentence("rerun on other nodes with the same options, from the last checkpoint if there is one")
 SAVE_REPORT = Sentence("save NVIDIA's bug report before a reset or reboot clears its state")
 RESET_GPU = Sentence("when the drained node is empty, reset the GPU, and replace it if the fault recurs")
 POWER_CYCLE = Sentence(

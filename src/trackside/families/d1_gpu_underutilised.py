@@ -102,7 +102,7 @@ IDLE_IN_BURSTS_BUSY = Sentence("GPUs idle between bursts of work: busy {busy:sha
 BUSY_DURING = Sentence("the GPUs were busy {busy:share} of the time during {seconds} of training (mean)")
 SM_ACTIVITY = Sentence("SM activity was {sm} (mean)")
 GPUS_STALLED = Sentence("the GPUs stalled {count:times}, {share} of the time in total")
-IDLE_READINGS = Sentence("in {share} of the {window} intervals a utilization reading was near zero")
+IDLE_READINGS = Sentence("in {share} of the {window} intervals at least one utilization reading of a GPU was near zero")
 IDLE_STEPS = Sentence("the GPUs are idle for {idle} of each {step} step")
 INPUT_BOUND = Sentence("the input pipeline limits the speed, not the GPU; the run is slower than necessary")
 USUALLY_INPUT = Sentence("the GPUs idle between bursts of work, usually because the input pipeline cannot keep up")
@@ -113,8 +113,8 @@ CAUSE_UNKNOWN = Sentence(
     "the cause: slow input, checkpoint saves, other work on the host, or a model too small for this GPU"
 )
 MORE_CPUS = Sentence(
-    "request more CPUs (--cpus-per-task), or decode and tokenize before training: the CPUs are busy, and more "
-    "data-loader workers need free ones"
+    "request more CPUs (--cpus-per-task), or decode and tokenize before training: the CPUs are already busy, so more "
+    "data-loader workers alone do not help"
 )
 SPEED_UP_INPUT = Sentence(
     "use more data-loader workers and prefetch, put the data on faster or local storage, and decode or "

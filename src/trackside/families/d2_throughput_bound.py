@@ -52,14 +52,14 @@ from dataclasses import dataclass
 
 from trackside.evidence import Missing, derived
 from trackside.facts.fact import Maybe, all_missing, or_none
-from trackside.facts.gpu.activity import GpuActivity, missing_activity
+from trackside.facts.gpu.activity import TITLES, GpuActivity, missing_activity
 from trackside.facts.gpu.busy_wait import BusyWait
 from trackside.facts.gpu.duty import DutyCycle
 from trackside.facts.gpu.last_part import LastPart
 from trackside.facts.hardware.health import HardwareHealth
 from trackside.facts.logs.ending import ENDED_WELL, Ending
 from trackside.facts.pace.leader_work import LeaderWork
-from trackside.facts.pace.saving import Saving
+from trackside.facts.pace.saving import SaveStorm, Saving
 from trackside.facts.pace.slow_gpus import AFFECTED_ALIKE, SlowGpus
 from trackside.facts.pace.slow_settings import SlowSetting, SlowSettings
 from trackside.facts.run_names import MAX_NAME_CHARS
@@ -83,14 +83,17 @@ class Limits:
 
 
 SAVES_SLOW = Sentence("checkpoint saves slow the training down")
-FLAG_SLOWS = Sentence("a debug flag slows the training down: every kernel launch blocks")
+FREQUENT_SAVES_SLOW = Sentence("checkpoint saves slow the training down: {saves} in {steps}")
+LONG_SAVES_SLOW = Sentence("checkpoint saves slow the training down: they took {share} of the wall time")
+FLAG_SLOWS = Sentence("CUDA_LAUNCH_BLOCKING slows the training down: every kernel launch blocks")
+LAUNCHES_BLOCK = Sentence("every kernel launch blocks and slows the training down, as with CUDA_LAUNCH_BLOCKING")
 SLOW_TRANSPORT = Sentence("slow interconnect: the GPUs wait in collectives instead of computing")
 TCP_TRANSPORT = Sentence("slow interconnect: NCCL uses TCP sockets between the nodes")
 LOW_SM = Sentence("SM activity was {sm} during {seconds} of training (mean)")
 FLAG_SET = Sentence("the flag is set: {line}")
 USES_SOCKETS = Sentence("NCCL uses TCP sockets between the nodes: {line}")
 GPUS_WORKED = Sentence(
-    "during {seconds} of training the GPUs were busy {busy:share} of the time, SM activity {sm} (means): they computed"
+    "the GPUs computed while they were busy: {signal} {busy:share}, SM activity {sm} (means of {seconds} of training)"
 )
 GPUS_BUSY = Sentence(
     "during {seconds} of training the GPUs were busy {busy:share} of the time (mean); {saves:checkpoint messages} in "
@@ -109,8 +112,11 @@ LAUNCHES_WAIT = Sentence("every kernel launch waits for the kernel's end, so the
 GPUS_WAIT = Sentence("all GPUs wait in slow collectives; they look busy, and utilization does not show it")
 MAYBE_OVER_TCP = Sentence("collectives may go over TCP where a faster fabric was expected")
 SAVE_LESS = Sentence("save every few hundred steps or every half hour, asynchronously, or to faster storage")
-UNSET_DEBUG_FLAG = Sentence("unset the flag: it is for debugging")
-UNSET_FLAG = ShellCommand("unset CUDA_LAUNCH_BLOCKING")
+UNSET_DEBUG_FLAG = Sentence("remove CUDA_LAUNCH_BLOCKING, which is for debugging, from the job script and the environment that submits it")
+SHOW_FLAG = (
+    ShellCommand("grep -n CUDA_LAUNCH_BLOCKING {script}; env | grep CUDA_LAUNCH_BLOCKING"),
+    ShellCommand("grep -n CUDA_LAUNCH_BLOCKING JOB_SCRIPT; env | grep CUDA_LAUNCH_BLOCKING"),
+)
 CHECK_FABRIC = Sentence(
     "check that the node's InfiniBand ports are up; then put `env | grep NCCL` and NCCL_DEBUG=INFO into the job "
     "script, to see whether NCCL_IB_DISABLE is set and which network NCCL chooses"
@@ -122,7 +128,7 @@ SHOW_FABRIC = (
     ),
     ShellCommand("{on_node} ibstat"),
 )
-COMMANDS = {UNSET_DEBUG_FLAG: (UNSET_FLAG,), CHECK_FABRIC: SHOW_FABRIC}
+COMMANDS = {UNSET_DEBUG_FLAG: SHOW_FLAG, CHECK_FABRIC: SHOW_FABRIC}
 REMEDIES: dict[str, tuple[Culprit, Sentence]] = {
     "save-storm": ("job", SAVE_LESS),
     "launch-blocking": ("job", UNSET_DEBUG_FLAG),
@@ -136,7 +142,7 @@ class _Cause(Witness):
     """What sets the pace, what that means, and where the log first shows it."""
 
     implies: Sentence
-    headline: Sentence
+    headline: Claim
     row: Event | None = None
     doubtful: bool = False
     """Whether the model may simply fill few of the GPUs' SMs."""
@@ -177,15 +183,23 @@ def _saves(saving: Saving, leader: LeaderWork | None, duty: DutyCycle | None, li
     """A save storm, or occasional long saves that the others wait for."""
     storm, sm = saving.storm, None if duty is None else duty.sm
     if storm is not None:
+        headline = _storm_headline(storm)
         if duty is None or sm is None or sm.number > limits.collapsed_sm:
-            return _Cause("save-storm", Certainty.SUPPORTED, storm.claims, SAVES_LIMIT_SPEED, SAVES_SLOW, storm.first)
+            return _Cause("save-storm", Certainty.SUPPORTED, storm.claims, SAVES_LIMIT_SPEED, headline, storm.first)
         claims = (*storm.claims, LOW_SM(sm=sm, seconds=derived(duty.seconds, sm, unit="s")))
-        return _Cause("save-storm", Certainty.ESTABLISHED, claims, SAVES_LIMIT_SPEED, SAVES_SLOW, storm.first)
+        return _Cause("save-storm", Certainty.ESTABLISHED, claims, SAVES_LIMIT_SPEED, headline, storm.first)
     saver = None if leader is None else leader.saver
     if saver is None:
         return None
     certainty = Certainty.SUPPORTED if saver.share >= limits.saving_share else Certainty.POSSIBLE
-    return _Cause("save-storm", certainty, saver.claims, SAVES_LIMIT_SPEED, SAVES_SLOW, saver.first)
+    return _Cause("save-storm", certainty, saver.claims, SAVES_LIMIT_SPEED, SAVES_SLOW(), saver.first)
+
+
+def _storm_headline(storm: SaveStorm) -> Claim:
+    """The headline with the count of saves that were printed, else with the time that they took."""
+    if storm.steps is not None and storm.count.number:
+        return FREQUENT_SAVES_SLOW(saves=storm.count, steps=storm.steps)
+    return SAVES_SLOW() if storm.share is None else LONG_SAVES_SLOW(share=storm.share)
 
 
 def _blocking_launches(flag: SlowSetting | None, waits: BusyWait | None) -> _Cause | None:
@@ -194,10 +208,10 @@ def _blocking_launches(flag: SlowSetting | None, waits: BusyWait | None) -> _Cau
     if flag is None:
         if not launches:
             return None
-        return _Cause("launch-blocking", Certainty.SUPPORTED, launches, LAUNCHES_WAIT, FLAG_SLOWS)
+        return _Cause("launch-blocking", Certainty.SUPPORTED, launches, LAUNCHES_WAIT, LAUNCHES_BLOCK())
     certainty = raise_certainty(Certainty.SUPPORTED, int(bool(launches)))
     claims = (FLAG_SET(line=flag.line), *launches)
-    return _Cause("launch-blocking", certainty, claims, LAUNCHES_WAIT, FLAG_SLOWS, flag.row)
+    return _Cause("launch-blocking", certainty, claims, LAUNCHES_WAIT, FLAG_SLOWS(), flag.row)
 
 
 def _spinning(
@@ -215,7 +229,7 @@ def _spinning(
         *alike,
         *health.unchanged,
     )  # the transport first
-    headline = SLOW_TRANSPORT if sockets is None else TCP_TRANSPORT
+    headline = (SLOW_TRANSPORT if sockets is None else TCP_TRANSPORT)()
     return _Cause("interconnect", certainty, claims, GPUS_WAIT, headline, None, certainty is Certainty.POSSIBLE)
 
 
@@ -234,7 +248,7 @@ def _sockets(sockets: SlowSetting | None, waits: BusyWait | None, slow: SlowGpus
         Certainty.POSSIBLE,
         (USES_SOCKETS(line=sockets.line),),
         MAYBE_OVER_TCP,
-        TCP_TRANSPORT,
+        TCP_TRANSPORT(),
         sockets.row,
     )
 
@@ -246,7 +260,8 @@ def _why_absent(duty: DutyCycle, saving: Saving, slow: SlowGpus | None) -> Claim
     if slow is not None and slow.group is not None:
         return IS_STRAGGLER(gpus=derived(slow.group.gpus, duty.busy))
     if duty.sm is not None:
-        return GPUS_WORKED(busy=duty.busy, sm=duty.sm, seconds=seconds)
+        signal = derived(TITLES[duty.busy_by], duty.busy)
+        return GPUS_WORKED(signal=signal, busy=duty.busy, sm=duty.sm, seconds=seconds)
     return GPUS_BUSY(busy=duty.busy, saves=saving.total, seconds=seconds)
 
 
@@ -263,7 +278,7 @@ def _finding(
         cause.certainty,
         culprit,
         [*cause.claims, *learned, *([] if good_end is None else [ENDED_WELL(state=good_end)])],
-        headline=cause.headline(),
+        headline=cause.headline,
         implies=[cause.implies()],
         cannot_decide=[SPEEDUP_UNKNOWN(), *([WAIT_OR_FEW_SMS()] if cause.doubtful else [])],
         actions=[action(remedy, *COMMANDS.get(remedy, ()), **nodes)],
