@@ -47,7 +47,7 @@ from dataclasses import dataclass
 
 from trackside.evidence import Missing, Value, derived
 from trackside.facts.fact import Maybe, all_missing, or_none
-from trackside.facts.gpu.activity import GpuActivity, missing_activity
+from trackside.facts.gpu.activity import NEVER_WORKED, TOO_FEW_STEPS, GpuActivity, missing_activity, never_worked
 from trackside.facts.gpu.duty import DutyCycle
 from trackside.facts.gpu.last_part import LastPart
 from trackside.facts.hardware.health import HardwareHealth
@@ -120,8 +120,11 @@ SPEED_UP_INPUT = Sentence(
     "use more data-loader workers and prefetch, put the data on faster or local storage, and decode or "
     "tokenize before training"
 )
-NEVER_WORKED = Missing("the GPUs never worked, so there is no step to judge")
 TOO_FEW_READINGS = Missing("no line splits the step into data wait and compute, and too few GPU readings show work")
+NO_READINGS = Missing(
+    "no line splits the step into data wait and compute, and no usable readings of engine activity or utilization were "
+    "given"
+)
 IDLE_WHILE_SAVING = Sentence("the log shows {saves} saved checkpoints, which explain idle GPUs")
 LAUNCHES_BLOCK = Sentence("a debug flag makes every kernel launch block: {line}")
 
@@ -136,7 +139,7 @@ def judge(
         return missing
     training, duty_cycle, share = or_none(trajectory), or_none(duty), wait.share
     if training is not None and training.done is not None and training.done.number < limits.min_steps:
-        return Missing("too few steps: most of the time was startup")
+        return TOO_FEW_STEPS
     other_cause = _other_cause(saving, settings)
     sound = (*(() if training is None else training.learned), *health.unchanged)
     if wait.growth is not None and other_cause is None:
@@ -165,12 +168,11 @@ def judge(
 def _by_wait(wait: DataWait, activity: Maybe[GpuActivity], last: LastPart, limits: Limits) -> Finding | Missing:
     """Without enough GPU activity: by the job's own reports."""
     share = wait.share
-    if share is None and isinstance(activity, GpuActivity) and activity.busy is not None:
-        return TOO_FEW_READINGS if activity.worked.any() else NEVER_WORKED
+    if share is None and never_worked(activity):
+        return NEVER_WORKED
     if share is None:
-        return Missing(
-            "no line splits the step into data wait and compute, and neither engine activity nor utilization was given"
-        )
+        sampled = isinstance(activity, GpuActivity) and activity.busy is not None
+        return TOO_FEW_READINGS if sampled else NO_READINGS
     if share.share.number < limits.noticeable_share:
         return absent(share.fed)
     certainty = Certainty.SUPPORTED if share.share.number >= limits.starved_share else Certainty.POSSIBLE

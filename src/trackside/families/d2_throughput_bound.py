@@ -52,7 +52,14 @@ from dataclasses import dataclass
 
 from trackside.evidence import Missing, derived
 from trackside.facts.fact import Maybe, all_missing, or_none
-from trackside.facts.gpu.activity import TITLES, GpuActivity, missing_activity
+from trackside.facts.gpu.activity import (
+    NEVER_WORKED,
+    TITLES,
+    TOO_FEW_STEPS,
+    GpuActivity,
+    missing_activity,
+    never_worked,
+)
 from trackside.facts.gpu.busy_wait import BusyWait
 from trackside.facts.gpu.duty import DutyCycle
 from trackside.facts.gpu.last_part import LastPart
@@ -83,7 +90,7 @@ class Limits:
 
 
 SAVES_SLOW = Sentence("checkpoint saves slow the training down")
-FREQUENT_SAVES_SLOW = Sentence("checkpoint saves slow the training down: {saves} in {steps}")
+FREQUENT_SAVES_SLOW = Sentence("checkpoint saves slow the training down: {saves:checkpoints} in {steps}")
 LONG_SAVES_SLOW = Sentence("checkpoint saves slow the training down: they took {share} of the wall time")
 FLAG_SLOWS = Sentence("CUDA_LAUNCH_BLOCKING slows the training down: every kernel launch blocks")
 LAUNCHES_BLOCK = Sentence("every kernel launch blocks and slows the training down, as with CUDA_LAUNCH_BLOCKING")
@@ -112,7 +119,9 @@ LAUNCHES_WAIT = Sentence("every kernel launch waits for the kernel's end, so the
 GPUS_WAIT = Sentence("all GPUs wait in slow collectives; they look busy, and utilization does not show it")
 MAYBE_OVER_TCP = Sentence("collectives may go over TCP where a faster fabric was expected")
 SAVE_LESS = Sentence("save every few hundred steps or every half hour, asynchronously, or to faster storage")
-UNSET_DEBUG_FLAG = Sentence("remove CUDA_LAUNCH_BLOCKING, which is for debugging, from the job script and the environment that submits it")
+UNSET_DEBUG_FLAG = Sentence(
+    "remove CUDA_LAUNCH_BLOCKING, which is for debugging, from the job script and the environment that submits it"
+)
 SHOW_FLAG = (
     ShellCommand("grep -n CUDA_LAUNCH_BLOCKING {script}; env | grep CUDA_LAUNCH_BLOCKING"),
     ShellCommand("grep -n CUDA_LAUNCH_BLOCKING JOB_SCRIPT; env | grep CUDA_LAUNCH_BLOCKING"),
@@ -171,9 +180,11 @@ def judge(
         learned = () if training is None else training.learned
         return _finding(cause, duty_cycle, learned, ending, last, run)
     if too_few_steps:
-        return Missing("too few steps: most of the time was startup")
+        return TOO_FEW_STEPS
     if duty_cycle is not None and duty_cycle.busy is not None:
         return absent(_why_absent(duty_cycle, saving, or_none(slow)))
+    if done is None and never_worked(activity):
+        return NEVER_WORKED
     if done is None or done.number < saving.limits.min_steps:
         return Missing("too few steps to compare saves and communication with")
     return absent(FEW_SAVES(saves=saving.total, steps=done))

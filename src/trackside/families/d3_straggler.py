@@ -48,7 +48,7 @@ from dataclasses import dataclass
 
 from trackside.evidence import Missing, Value, derived
 from trackside.facts.fact import Maybe, all_missing, or_none
-from trackside.facts.gpu.activity import GpuActivity, missing_activity
+from trackside.facts.gpu.activity import NEVER_WORKED, GpuActivity, missing_activity, never_worked
 from trackside.facts.gpu.last_part import LastPart
 from trackside.facts.gpus import nodes_of, ranks_of_gpus
 from trackside.facts.hardware.health import HardwareHealth
@@ -149,7 +149,7 @@ def judge(
         return missing
     training = or_none(trajectory)
     if training is not None and training.done is not None and training.done.number < limits.min_steps:
-        return Missing("too few steps to compare the ranks")
+        return Missing("too few steps to compare the ranks", by_data=False)
     gpu_witness = _by_gpus(slow, leader, run, limits)
     results = (gpu_witness, *(_LagWitness(Certainty.SUPPORTED, answer) if isinstance(answer, LaggingRanks) else answer
                       for answer in (ranks.exported, ranks.printed)))  # fmt: skip
@@ -158,7 +158,9 @@ def judge(
         learned = () if training is None else training.learned
         return _finding(witnesses, hosts, learned, health.unchanged, last, limits)
     even_claims = [answer for answer in results if isinstance(answer, Claim)]
-    return absent(*even_claims) if even_claims else NOT_COMPARABLE
+    if even_claims:
+        return absent(*even_claims)
+    return NEVER_WORKED if never_worked(activity) else NOT_COMPARABLE
 
 
 def _by_gpus(slow: Maybe[SlowGpus], leader: Maybe[LeaderWork], run: Run, limits: Limits) -> _LagWitness | Claim | None:

@@ -45,7 +45,7 @@ from dataclasses import dataclass
 
 from trackside.evidence import Missing, Value, derived
 from trackside.facts.fact import Maybe, all_missing
-from trackside.facts.gpu.activity import GpuActivity, missing_activity
+from trackside.facts.gpu.activity import NEVER_WORKED, GpuActivity, missing_activity, never_worked
 from trackside.facts.gpu.pauses import GpuPauses, LongestPause
 from trackside.facts.pace.training_pauses import StepGap, TrainingPauses
 from trackside.family import Family
@@ -81,7 +81,6 @@ NO_LONG_GAP = Sentence("no gap between logged steps was longer than normal (at m
 SHORT_PAUSES = Sentence("between their first and their last work the GPUs paused for at most {seconds}")
 NO_PAUSE = Sentence("between their first and their last work the GPUs did not pause")
 NOT_RESUMED = Sentence("the stall did not end: the GPUs did no work in the last {seconds}")
-NEVER_WORKED = Missing("the GPUs never worked, so there is no pause to judge")
 
 
 def judge(
@@ -106,7 +105,7 @@ def judge(
         pauses_claim = (SHORT_PAUSES if gpus.longest_s.number else NO_PAUSE)(seconds=gpus.longest_s)
         stall = gpus.stall.hung
         return absent(*([] if stall is None else [NOT_RESUMED(seconds=stall.seconds)]), pauses_claim)
-    if isinstance(activity, GpuActivity) and not activity.worked.any():
+    if never_worked(activity):
         return NEVER_WORKED
     return Missing("neither logged steps with times nor GPU activity over the run were given")
 

@@ -72,7 +72,9 @@ class HostLoad:
                 share = wait.number / grid.step
                 if share >= self.limits.pressure_share:
                     window = derived(grid.step, wait, unit="s")
-                    claims.append(sentence(share=derived(round(share, 3), wait, unit="share"), wait=wait, window=window))
+                    claims.append(
+                        sentence(share=derived(round(share, 3), wait, unit="share"), wait=wait, window=window)
+                    )
         return tuple(claims)
 
     def lacks_cpus(self, start: float, end: float) -> bool:
