@@ -233,7 +233,7 @@ def _spinning(
     if spin is None or (slow is not None and slow.group is not None):
         return None
     certainty = raise_certainty(Certainty.SUPPORTED if spin.plain else Certainty.POSSIBLE, len(spin.corroborated))
-    alike = () if slow is None else slow.alike(AFFECTED_ALIKE)
+    alike = () if slow is None else slow.range_claims(AFFECTED_ALIKE)
     claims = (
         *spin.corroborated,
         *spin.shows,

@@ -169,7 +169,7 @@ def _by_gpus(slow: Maybe[SlowGpus], leader: Maybe[LeaderWork], run: Run, limits:
         return None
     group = slow.group
     if group is None:
-        return next(iter(slow.alike(COMPUTE_ALIKE)), None)
+        return next(iter(slow.range_claims(COMPUTE_ALIKE)), None)
     if leader.saver is not None:
         return leader.saver.claims[0]
     if leader.pause is not None:
@@ -185,7 +185,7 @@ def _by_gpus(slow: Maybe[SlowGpus], leader: Maybe[LeaderWork], run: Run, limits:
 
 def _certainty(group: SlowGroup, limits: Limits) -> Certainty:
     """Established if only waiting explains it: the others are pinned, and the work was equal or the waits differ."""
-    by_sm, waits_least = group.sign == "sm", bool(group.waits_least)
+    by_sm, waits_least = group.signal == "sm", bool(group.waits_least)
     whole_node = len(nodes_of(group.gpus)) == 1 and len(group.gpus) > 1
     if group.equal is False or (whole_node and by_sm and not group.slow_clock and not waits_least):
         return Certainty.POSSIBLE  # other work, or a stage of its own
@@ -193,7 +193,7 @@ def _certainty(group: SlowGroup, limits: Limits) -> Certainty:
     if by_sm and not pinned and not waits_least:
         return Certainty.POSSIBLE  # the others idle: nothing shows that they wait for it
     plain = by_sm and group.ratio >= limits.plain_ratio and (group.equal or waits_least)
-    return Certainty.ESTABLISHED if plain or (group.sign == "busy" and waits_least) else Certainty.SUPPORTED
+    return Certainty.ESTABLISHED if plain or (group.signal == "busy" and waits_least) else Certainty.SUPPORTED
 
 
 def _finding(
