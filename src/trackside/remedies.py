@@ -33,11 +33,11 @@ DUMP_STACKS = (
     ShellCommand("{on_node} py-spy dump --pid {pid}"),
     ShellCommand("{node_shell} 'for p in {pids}; do py-spy dump --pid $p; done'"),
     ShellCommand(
-        f"srun --jobid=JOB_ID --overlap --ntasks-per-node=1 --label bash -c '{_DUMP_ALL}'",
+        f"srun --jobid=NEW_JOB_ID --overlap --ntasks-per-node=1 --label bash -c '{_DUMP_ALL}'",
         running=f"srun --jobid={{job}} --overlap --nodelist={{slurm_node}} --ntasks=1 bash -c '{_DUMP_ALL}'",
     ),
     ShellCommand(
-        f"srun --jobid=JOB_ID --overlap --ntasks-per-node=1 --label bash -c '{_DUMP_ALL}'",
+        f"srun --jobid=NEW_JOB_ID --overlap --ntasks-per-node=1 --label bash -c '{_DUMP_ALL}'",
         running=f"srun --jobid={{job}} --overlap --ntasks-per-node=1 --label bash -c '{_DUMP_ALL}'",
     ),
     ShellCommand(f"ssh {{node}} '{_DUMP_ALL}'"),
@@ -48,7 +48,7 @@ the node, on which the last command is to run."""
 DUMP_STACKS_OF_RANK = (
     *DUMP_STACKS[:2],
     ShellCommand(
-        f"srun --jobid=JOB_ID --overlap --nodelist=NODE_OF_RANK --ntasks=1 bash -c '{_DUMP_ALL}'",
+        f"srun --jobid=NEW_JOB_ID --overlap --nodelist=NODE_OF_THE_RANK --ntasks=1 bash -c '{_DUMP_ALL}'",
         running=f"srun --jobid={{job}} --overlap --nodelist={{slurm_node}} --ntasks=1 bash -c '{_DUMP_ALL}'",
     ),
     *DUMP_STACKS[4:],

@@ -90,9 +90,11 @@ def test_a_stack_dump_names_the_process_and_node_of_the_rank() -> None:
     at = {"ranks": (9,), "nodes": ("n2",), "rows": rows}
     assert commands(*DUMP_STACKS, **at) == ["ssh n2 py-spy dump --pid 411"]
     (ended,) = commands(*DUMP_STACKS, run=replace(RUN, disposition="FAILED"), **at)
-    assert ended.startswith("srun --jobid=JOB_ID --overlap ")  # the process is gone, and the next job has another id
+    assert ended.startswith(
+        "srun --jobid=NEW_JOB_ID --overlap "
+    )  # the process is gone, and the next job has another id
     (of_rank,) = commands(*DUMP_STACKS_OF_RANK, run=replace(RUN, disposition="FAILED"), **at)
-    assert of_rank.startswith("srun --jobid=JOB_ID --overlap --nodelist=NODE_OF_RANK --ntasks=1 ")
+    assert of_rank.startswith("srun --jobid=NEW_JOB_ID --overlap --nodelist=NODE_OF_THE_RANK --ntasks=1 ")
     assert commands(*DUMP_STACKS, run=running, record=job("RUNNING"), **at) == [
         "srun --jobid=7 --overlap --nodelist=n2 --ntasks=1 py-spy dump --pid 411"
     ]

@@ -76,16 +76,16 @@ WAIT_FOR_SOME = Sentence("hung in a collective: several ranks did not enter it")
 HUNG = Sentence("hung in a collective")
 FAILED_BETWEEN_RANKS = Sentence("failed in the communication between ranks")
 FAILURE_ENDED_RUN = Sentence("an error in the communication between ranks ended the run; nothing shows that it hung")
-STOPPED_AT_ONCE = Sentence("several ranks stopped at once, most likely in a collective")
+STOPPED_AT_ONCE = Sentence(
+    "several ranks fell silent, most likely in a collective",
+    running="several ranks are silent, most likely in a collective",
+)
 ONLY_WAIT = Sentence(
     "the run hung in a collective; GPUs that look busy only wait",
     running="the run hangs in a collective; GPUs that look busy only wait",
 )
 USUALLY_STUCK = Sentence(
-    "several ranks that stop at once are usually stuck in a collective; GPUs that look busy only wait",
-    running=(
-        "several ranks that have stopped at once are usually stuck in a collective; GPUs that look busy only wait"
-    ),
+    "a run of several ranks that falls silent is usually stuck in a collective; GPUs that look busy then only wait"
 )
 RANK_UNKNOWN = Sentence("which rank did not enter the collective, and why")
 ABSENCE_UNEXPLAINED = Sentence("why the rank did not enter the collective: nothing from its host shows it")
@@ -94,13 +94,11 @@ COMPARE_LOGS = Sentence(
     running="dump the stack of each rank while it hangs, compare the last lines of the logs, then cancel the job",
 )
 CHECK_RANK = Sentence(
-    "find what {place} waited for: its log, data shard and storage; if it hangs again, dump the stacks on its node "
-    "(JOB_ID and NODE_OF_RANK: those of the new job)",
+    "find what {place} waited for: its log, data shard and storage; if it hangs again, dump the stacks on its node",
     running="dump the stack of {place}, and check its log, data shard and storage",
 )
 CHECK_RANKS = Sentence(
-    "find what {place} waited for: their logs, data shards and storage; if it hangs again, dump the stacks (JOB_ID: "
-    "that of the new job)",
+    "find what {place} waited for: their logs, data shards and storage; if it hangs again, dump the stacks",
     running="dump the stacks of {place}, and check their logs, data shards and storage",
 )
 CHECK_LINE = Sentence("read {place}: find what that rank waits for there, and why the other ranks did not get there")
@@ -163,6 +161,7 @@ def judge(
     own_work = stall is not None and stall.sign == "computing" and set(gpus) == set(stall.outliers)
     because = first_claim is not None or own_work or code_line is not None
     is_known = because or bool(ranks or gpus)
+    reported = own_complaints is not None and bool(own_complaints.rows)
     witnesses = (lead.absent, machine_claim, stall, own_stacks)
     is_collective = lead.of_collective or any(witness is not None for witness in witnesses)
     raised_only = own_complaints is not None and own_complaints.raised_only
@@ -179,7 +178,7 @@ def judge(
         actions=[
             action(READ_BEFORE_ERROR)
             if lead.of_collective and trigger is None and run.n_ranks == 1
-            else _next_step(causes, trigger, code_line, _awaited(ranks, gpus, shows), is_collective),
+            else _next_step(causes, trigger, code_line, _awaited(ranks, gpus, shows), reported),
             *([action(RECORD_COLLECTIVES, RECORDER_SETTINGS)] if isinstance(flight, Missing) and not is_known else []),
         ],
         since=_since(lead, last_point),
@@ -283,7 +282,7 @@ def _awaited(ranks: Sequence[int], gpus: Sequence[str], shows: Sequence[Claim]) 
 
 def _next_step(
     causes: HangCauses, trigger: Trigger | None, code_line: Value | None, awaited: tuple[Value | None, bool],
-    is_collective: bool,
+    reported: bool,
 ) -> Action:  # fmt: skip
     if causes.stuck_process is not None:
         return action(CHECK_KERNEL_STACK, *SHOW_KERNEL_STACKS)
@@ -294,7 +293,7 @@ def _next_step(
     place, is_one = awaited
     if place is not None:
         return action(*((CHECK_RANK, *DUMP_STACKS_OF_RANK) if is_one else (CHECK_RANKS, *DUMP_STACKS)), place=place)
-    return action(FIND_SILENT_RANK if is_collective else COMPARE_LOGS, *DUMP_STACKS)
+    return action(FIND_SILENT_RANK if reported else COMPARE_LOGS, *DUMP_STACKS)
 
 
 def _since(lead: HangLead, last_point: tuple[Event, ...]) -> float | None:

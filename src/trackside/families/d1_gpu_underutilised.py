@@ -96,15 +96,18 @@ class Limits:
 
 STARVED_FOR = Sentence("GPU starvation: each step waits for data {share} of its time")
 STARVED = Sentence("GPU starvation: the input pipeline is too slow")
-STARVED_BUSY = Sentence("GPU starvation: GPUs busy {busy:share} of the time, because the input pipeline is too slow")
+STARVED_BUSY = Sentence("GPU starvation: GPUs busy {busy:share} of the time, most likely because input is too slow")
 IDLE_IN_BURSTS = Sentence("GPUs idle between bursts of work")
 IDLE_IN_BURSTS_BUSY = Sentence("GPUs idle between bursts of work: busy {busy:share} of the time")
 BUSY_DURING = Sentence("the GPUs were busy {busy:share} of the time during {seconds} of training (mean)")
-SM_ACTIVITY = Sentence("SM activity was {sm} (mean)")
+SM_ACTIVITY = Sentence("SM activity was {sm} during {seconds} of training (mean)")
 GPUS_STALLED = Sentence("the GPUs stalled {count:times}, {share} of the time in total")
 IDLE_READINGS = Sentence("in {share} of the {window} intervals at least one utilization reading of a GPU was near zero")
 IDLE_STEPS = Sentence("the GPUs are idle for {idle} of each {step} step")
 INPUT_BOUND = Sentence("the input pipeline limits the speed, not the GPU; the run is slower than necessary")
+INPUT_LIKELY_BOUND = Sentence(
+    "most likely the input pipeline limits the speed, not the GPU; the run is slower than necessary"
+)
 USUALLY_INPUT = Sentence("the GPUs idle between bursts of work, usually because the input pipeline cannot keep up")
 SPEEDUP_UNKNOWN = Sentence(
     "the possible speed-up: a comparison with a known-good run would show it (trackside compare)"
@@ -210,7 +213,9 @@ def _idleness(duty: DutyCycle, limits: Limits) -> tuple[Certainty | None, list[C
     signals: list[Claim] = []
     if is_low:
         claims.append(BUSY_DURING(busy=busy, seconds=derived(duty.seconds, busy, unit="s")))
-        signals += [] if duty.sm is None else [SM_ACTIVITY(sm=duty.sm)]
+        signals += (
+            [] if duty.sm is None else [SM_ACTIVITY(sm=duty.sm, seconds=derived(duty.seconds, duty.sm, unit="s"))]
+        )
     stalls = duty.stalls >= limits.min_stalls and duty.stalled_share >= limits.stalled_share
     if stalls:
         share = derived(duty.stalled_share, busy, unit="share")
@@ -252,13 +257,13 @@ def _finding(
     last: LastPart, busy: Value | None = None, remedy: Sentence = SPEED_UP_INPUT,
 ) -> Finding:  # fmt: skip
     """The finding; ``starved``: evidence points to the input."""
-    row = None if share is None else share.row
+    row, by_hints = None if share is None else share.row, share is None and busy is not None
     return present(
         certainty,
         "job",
         shows,
         headline=_headline(share, starved, busy),
-        implies=[INPUT_BOUND() if starved else USUALLY_INPUT()],
+        implies=[(USUALLY_INPUT if not starved else INPUT_LIKELY_BOUND if by_hints else INPUT_BOUND)()],
         cannot_decide=[SPEEDUP_UNKNOWN()] if starved else [SPEEDUP_UNKNOWN(), CAUSE_UNKNOWN()],
         actions=[action(remedy)],
         since=since,

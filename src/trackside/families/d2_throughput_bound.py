@@ -114,7 +114,8 @@ SPEEDUP_UNKNOWN = Sentence(
 WAIT_OR_FEW_SMS = Sentence(
     "whether the GPUs wait for each other, or the model uses few SMs: traced collectives would show it"
 )
-SAVES_LIMIT_SPEED = Sentence("training stops at nearly every step to write a checkpoint; storage limits the speed")
+SAVES_LIMIT_SPEED = Sentence("training stops at nearly every step to write a checkpoint; saving limits the speed")
+WAITS_FOR_SAVES = Sentence("training waits while checkpoints are saved; saving limits the speed")
 LAUNCHES_WAIT = Sentence("every kernel launch waits for the kernel's end, so the GPU idles between them")
 GPUS_WAIT = Sentence("all GPUs wait in slow collectives; they look busy, and utilization does not show it")
 MAYBE_OVER_TCP = Sentence("collectives may go over TCP where a faster fabric was expected")
@@ -194,16 +195,16 @@ def _saves(saving: Saving, leader: LeaderWork | None, duty: DutyCycle | None, li
     """A save storm, or occasional long saves that the others wait for."""
     storm, sm = saving.storm, None if duty is None else duty.sm
     if storm is not None:
-        headline = _storm_headline(storm)
+        headline, meaning = _storm_headline(storm), WAITS_FOR_SAVES if storm.steps is None else SAVES_LIMIT_SPEED
         if duty is None or sm is None or sm.number > limits.collapsed_sm:
-            return _Cause("save-storm", Certainty.SUPPORTED, storm.claims, SAVES_LIMIT_SPEED, headline, storm.first)
+            return _Cause("save-storm", Certainty.SUPPORTED, storm.claims, meaning, headline, storm.first)
         claims = (*storm.claims, LOW_SM(sm=sm, seconds=derived(duty.seconds, sm, unit="s")))
-        return _Cause("save-storm", Certainty.ESTABLISHED, claims, SAVES_LIMIT_SPEED, headline, storm.first)
+        return _Cause("save-storm", Certainty.ESTABLISHED, claims, meaning, headline, storm.first)
     saver = None if leader is None else leader.saver
     if saver is None:
         return None
     certainty = Certainty.SUPPORTED if saver.share >= limits.saving_share else Certainty.POSSIBLE
-    return _Cause("save-storm", certainty, saver.claims, SAVES_LIMIT_SPEED, SAVES_SLOW(), saver.first)
+    return _Cause("save-storm", certainty, saver.claims, WAITS_FOR_SAVES, SAVES_SLOW(), saver.first)
 
 
 def _storm_headline(storm: SaveStorm) -> Claim:
