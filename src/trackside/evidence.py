@@ -69,6 +69,8 @@ class Missing:
     """The source that did not answer, if that is the reason."""
     reasons: tuple[str, ...] = field(default=(), kw_only=True)
     """The single reasons, if ``reason`` joins several."""
+    by_data: bool = field(default=True, kw_only=True)
+    """Whether more data would help; not if the run itself gave nothing to judge."""
 
 
 @dataclass(frozen=True)

@@ -8,32 +8,36 @@ from __future__ import annotations
 
 from trackside.finding import ShellCommand
 
+_SUBMISSION = "sacct -j {job} -X -P --format=WorkDir,SubmitLine"
+"""Shows the options of the submission, and its folder."""
 RESUBMIT = (
-    ShellCommand("cd {work_dir} && sbatch {submission}"),
-    ShellCommand("sbatch FIRST_OPTIONS {script}"),
+    ShellCommand("cd {work_dir} && sbatch {submission:whole}"),
+    ShellCommand(f"{_SUBMISSION}; sbatch OPTIONS_OF_THAT_SUBMISSION {{script}}"),
 )
-"""With the options of the first submission; where they are not known, ``FIRST_OPTIONS`` stands for them, which sbatch
-refuses to take for a script."""
+"""With the options of the last submission; where they are not known or may hold a secret, a placeholder stands for
+them, which sbatch takes for a script that does not exist."""
 RESUBMIT_REQUEUABLE = (
-    ShellCommand("cd {work_dir} && sbatch --requeue {submission}"),
-    ShellCommand("sbatch --requeue FIRST_OPTIONS {script}"),
+    ShellCommand("cd {work_dir} && sbatch --requeue {submission:whole}"),
+    ShellCommand(f"{_SUBMISSION}; sbatch --requeue OPTIONS_OF_THAT_SUBMISSION {{script}}"),
 )
+_ELSEWHERE = f"{_SUBMISSION}; sbatch --exclude={{slurm_nodes}} OPTIONS_OF_THAT_SUBMISSION"
 RESUBMIT_ELSEWHERE = (
-    ShellCommand("cd {work_dir} && sbatch --exclude={slurm_nodes} {submission}"),
-    ShellCommand("sbatch --exclude={slurm_nodes} FIRST_OPTIONS {script}"),
-    ShellCommand("sbatch --exclude={slurm_nodes} FIRST_OPTIONS JOB_SCRIPT"),
+    ShellCommand("cd {work_dir} && sbatch --exclude={slurm_nodes} {submission:whole}"),
+    ShellCommand(f"{_ELSEWHERE} {{script}}"),
+    ShellCommand(f"{_ELSEWHERE} JOB_SCRIPT"),
 )
 DRAIN = ShellCommand("scontrol update nodename={slurm_nodes} state=drain reason='{reason}'")
-_DUMP_ALL = "for p in $(pgrep -f python); do py-spy dump --pid $p; done"
+_DUMP_ALL = 'for p in $(pgrep -f "[p]ython"); do py-spy dump --pid $p; done'
+"""The brackets keep pgrep from listing the shell that runs this, whose command line holds the pattern."""
 DUMP_STACKS = (
     ShellCommand("{on_node} py-spy dump --pid {pid}"),
     ShellCommand("{node_shell} 'for p in {pids}; do py-spy dump --pid $p; done'"),
     ShellCommand(
-        f"srun --jobid=JOB_ID --overlap --ntasks-per-node=1 --label bash -c '{_DUMP_ALL}'",
+        f"srun --jobid=NEW_JOB_ID --overlap --ntasks-per-node=1 --label bash -c '{_DUMP_ALL}'",
         running=f"srun --jobid={{job}} --overlap --nodelist={{slurm_node}} --ntasks=1 bash -c '{_DUMP_ALL}'",
     ),
     ShellCommand(
-        f"srun --jobid=JOB_ID --overlap --ntasks-per-node=1 --label bash -c '{_DUMP_ALL}'",
+        f"srun --jobid=NEW_JOB_ID --overlap --ntasks-per-node=1 --label bash -c '{_DUMP_ALL}'",
         running=f"srun --jobid={{job}} --overlap --ntasks-per-node=1 --label bash -c '{_DUMP_ALL}'",
     ),
     ShellCommand(f"ssh {{node}} '{_DUMP_ALL}'"),
@@ -41,3 +45,12 @@ DUMP_STACKS = (
 )
 """The stack of the named processes; else of all Python processes of the job, whose next run has another id; else on
 the node, on which the last command is to run."""
+DUMP_STACKS_OF_RANK = (
+    *DUMP_STACKS[:2],
+    ShellCommand(
+        f"srun --jobid=NEW_JOB_ID --overlap --nodelist=NODE_OF_THE_RANK --ntasks=1 bash -c '{_DUMP_ALL}'",
+        running=f"srun --jobid={{job}} --overlap --nodelist={{slurm_node}} --ntasks=1 bash -c '{_DUMP_ALL}'",
+    ),
+    *DUMP_STACKS[4:],
+)
+"""The same on the node of one rank; the next job has other nodes."""

@@ -137,10 +137,11 @@ def test_the_wording_of_the_collective_hang_example() -> None:
     finding = judged(traced(hung()), "C2", until_stop(), died, TIMEOUT)
     text = text_of(finding)
     assert "0 kernel launches in the last 34 min" in text
-    assert "15 GPUs only waited in a spinning kernel: engine activity 100%" in text
+    assert "15 GPUs only waited in a spinning kernel, without computing: engine activity 100% (the lowest of" in text
     assert f"GPU {AWAY} went idle (engine activity 0%)" in text
     assert f"ata-loader worker of rank {RANK} died" in text
     assert (finding.culprit, finding.cannot_decide) == ("job", ())
+    assert [sentence_name(action) for action in finding.actions] == ["find_worker_death"]  # the rank is known
 
 
 def test_the_cause_of_a_missing_rank_is_open_without_its_own_log_line() -> None:

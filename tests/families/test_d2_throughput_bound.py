@@ -234,9 +234,10 @@ def test_slow_kernel_launches_show_launch_blocking() -> None:
     assert quick.judge("D2", points(), COMPLETED).outcome is ABSENT
 
 
-def test_d2_is_unknown_without_metrics() -> None:
-    finding = Cluster().per_node("scrape_up", 1).judge("D2", points(3), COMPLETED)
-    assert (finding.outcome, bool(finding.collect)) == (UNKNOWN, True)
+@pytest.mark.parametrize(("steps", "collects"), [(3, False), (8, True)])
+def test_d2_is_unknown_without_metrics_and_asks_for_them_if_they_would_decide_it(steps: int, collects: bool) -> None:
+    finding = Cluster().per_node("scrape_up", 1).judge("D2", points(steps), COMPLETED)
+    assert (finding.outcome, bool(finding.collect)) == (UNKNOWN, collects)
 
 
 def test_the_example_of_a_slow_interconnect() -> None:

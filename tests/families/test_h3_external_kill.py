@@ -17,7 +17,7 @@ from tests.families.rows import (
     short_job,
     store,
 )
-from trackside.model import EventRole
+from trackside.model import EventRole, Run
 
 
 def test_h3_finds_a_sigterm_without_a_known_sender() -> None:
@@ -41,3 +41,12 @@ def test_h3_names_the_signal_and_its_remedy(number: int, headline: str, advice: 
     finding = judge_store("H3", store(curve(FALLING), stop))
     assert finding.headline is not None
     assert (sentence_name(finding.headline), sentence_name(finding.actions[0])) == (headline, advice)
+
+
+@pytest.mark.parametrize(("zoned", "ends"), [(True, " UTC"), (False, "")])
+def test_the_system_log_is_read_on_the_nodes_of_the_run_in_the_zone_of_the_times(zoned: bool, ends: str) -> None:
+    stop = event("signal_received", 500, EventRole.ROOT, signal=15, time=1772438400.0)
+    run = Run(id="7", nodes=("n1", "n2"), has_time_zone=zoned)
+    find_sender = judge_store("H3", store(curve(FALLING), stop), run).actions[0]
+    assert find_sender.values["all_nodes"].value == "n1 n2"
+    assert str(find_sender.values["since"].value)[16:] == ends

@@ -78,7 +78,7 @@ def test_the_decisive_claim_is_among_the_first_three(name: str, fact: str) -> No
         ("e1/sim-nan", "Training diverged by step 130: the loss is no longer finite"),
         (
             "d1/sim-starved-storage-no-tracer",
-            "GPU starvation: GPUs busy 16% of the time, because the input pipeline is too slow",
+            "GPU starvation: GPUs busy 16% of the time, most likely because input is too slow",
         ),
         ("g1/grpo-loss-near-zero", "No fault found; the loss of this objective does not show whether"),
         ("h4/lab-file-size-limit", "A write failed, most likely for lack of space"),

@@ -16,11 +16,12 @@ from trackside.facts.logs.ending import Ending
 from trackside.families.c2_collective_hang import SHOW_KERNEL_STACKS
 from trackside.finding import Certainty, Finding, Sentence, action, present
 from trackside.model import Record, Run
-from trackside.remedies import DUMP_STACKS, RESUBMIT, RESUBMIT_ELSEWHERE
+from trackside.remedies import DUMP_STACKS, DUMP_STACKS_OF_RANK, RESUBMIT, RESUBMIT_ELSEWHERE
 from trackside.show.wording import fill_template
 from trackside.verdict.commands import fill_commands
 
 DO = Sentence("do it")
+OTHER_OPTIONS = "sacct -j 7 -X -P --format=WorkDir,SubmitLine; sbatch --exclude=n2 OPTIONS_OF_THAT_SUBMISSION "
 RUN = Run(id="7", nodes=("n1", "n2"))
 
 
@@ -44,23 +45,32 @@ def commands(*templates: Sentence, rows: tuple[Any, ...] = (), run: Run = RUN, r
 @pytest.mark.parametrize(
     ("record", "printed"),
     [
-        ({"command": "/home/a/train.sbatch"}, "sbatch --exclude=n2 FIRST_OPTIONS /home/a/train.sbatch"),
-        ({"command": "/home/a b/train.sh"}, "sbatch --exclude=n2 FIRST_OPTIONS JOB_SCRIPT"),
+        ({"command": "/home/a/train.sbatch"}, OTHER_OPTIONS + "/home/a/train.sbatch"),
+        ({"command": "/home/a b/train.sh"}, OTHER_OPTIONS + "JOB_SCRIPT"),
         (
             {"submit_line": "sbatch --export=TOKEN=secret -N 2 run.slurm --lr 3"},
-            "sbatch --exclude=n2 FIRST_OPTIONS run.slurm",
+            OTHER_OPTIONS + "run.slurm",
         ),
-        ({"submit_line": "sbatch --wrap 'python train.py'"}, "sbatch --exclude=n2 FIRST_OPTIONS JOB_SCRIPT"),
-        ({"submit_line": "sbatch 'unbalanced"}, "sbatch --exclude=n2 FIRST_OPTIONS JOB_SCRIPT"),
+        ({"submit_line": "sbatch --wrap 'python train.py'"}, OTHER_OPTIONS + "JOB_SCRIPT"),
+        ({"submit_line": "sbatch 'unbalanced"}, OTHER_OPTIONS + "JOB_SCRIPT"),
         (
             {"submit_line": "sbatch --nodes=2 --gpus-per-node=8 --time=02:00:00 train.sh", "work_dir": "/home/a b"},
             "cd '/home/a b' && sbatch --exclude=n2 --nodes=2 --gpus-per-node=8 --time=02:00:00 train.sh",
         ),
         (
-            {"submit_line": "sbatch -N2 --comment=token train.sh", "work_dir": "/home/a"},
-            "sbatch --exclude=n2 FIRST_OPTIONS train.sh",
+            {"submit_line": "sbatch -N 2 -p gpu --output=logs/%x-%j.out -e %j.err train.sh", "work_dir": "/a"},
+            "cd /a && sbatch --exclude=n2 -N 2 -p gpu --output=logs/%x-%j.out -e %j.err train.sh",
         ),
-        ({}, "sbatch --exclude=n2 FIRST_OPTIONS JOB_SCRIPT"),
+        (
+            {"submit_line": f"sbatch --job-name={'n' * 150} --requeue --nodes=2 train.sh", "work_dir": "/a"},
+            f"cd /a && sbatch --exclude=n2 --job-name={'n' * 150} --requeue --nodes=2 train.sh",
+        ),
+        ({"submit_line": "sbatch -N --nodelist=n2 train.sh", "work_dir": "/a"}, OTHER_OPTIONS + "train.sh"),
+        (
+            {"submit_line": "sbatch -N2 --comment=token train.sh", "work_dir": "/home/a"},
+            OTHER_OPTIONS + "train.sh",
+        ),
+        ({}, OTHER_OPTIONS + "JOB_SCRIPT"),
     ],
 )
 def test_the_script_of_the_record_is_resubmitted_with_options_that_hold_no_secret(
@@ -80,7 +90,11 @@ def test_a_stack_dump_names_the_process_and_node_of_the_rank() -> None:
     at = {"ranks": (9,), "nodes": ("n2",), "rows": rows}
     assert commands(*DUMP_STACKS, **at) == ["ssh n2 py-spy dump --pid 411"]
     (ended,) = commands(*DUMP_STACKS, run=replace(RUN, disposition="FAILED"), **at)
-    assert ended.startswith("srun --jobid=JOB_ID --overlap ")  # the process is gone, and the next job has another id
+    assert ended.startswith(
+        "srun --jobid=NEW_JOB_ID --overlap "
+    )  # the process is gone, and the next job has another id
+    (of_rank,) = commands(*DUMP_STACKS_OF_RANK, run=replace(RUN, disposition="FAILED"), **at)
+    assert of_rank.startswith("srun --jobid=NEW_JOB_ID --overlap --nodelist=NODE_OF_THE_RANK --ntasks=1 ")
     assert commands(*DUMP_STACKS, run=running, record=job("RUNNING"), **at) == [
         "srun --jobid=7 --overlap --nodelist=n2 --ntasks=1 py-spy dump --pid 411"
     ]
@@ -102,7 +116,10 @@ def test_hostile_names_stay_one_quoted_word_of_a_command(node: str, script: str,
     run = Run(id=job_id, nodes=("n1", node))
     record = job("FAILED", id=job_id, command=script + ".sh")
     for printed in commands(*RESUBMIT_ELSEWHERE, nodes=(node,), run=run, record=record):
-        words = shlex.split(printed)
+        first, *others = shlex.split(printed)[2:]
+        assert first == job_id
+        assert others[:3] == ["-X", "-P", "--format=WorkDir,SubmitLine;"]
+        words = others[3:]
         assert words[0] == "sbatch"
         assert words[1].startswith("--exclude=")
         assert len(words) == 4

@@ -20,19 +20,19 @@ _A: Blame = "application"
 _E: Blame = "either"
 _I: Blame = "informational"
 
-_ACTIONS: Mapping[str, str] = {
+_ACTIONS: Mapping[str, str] = {  # on a drained node
     "ignore": "none for this Xid alone; look at the other Xids around it",
     "restart": "restart the application; if it recurs on the same GPU, test the GPU",
     "check": "check the application (compute-sanitizer, cuda-gdb); if the same GPU reports it under other jobs, test the GPU",
-    "reset": "drain and reset the GPU; if it recurs, contact the vendor",
-    "firmware": "drain and reset the GPU; if it recurs, update driver and GPU firmware, and report it with nvidia-bug-report.sh",
-    "ecc": "drain and reset the GPU; run the field diagnostic if SRAM limits are exceeded or it recurs",
-    "reboot": "drain the node, power-cycle it, check PCIe and power; if it recurs, replace the GPU",
+    "reset": "reset the GPU; if it recurs, contact the vendor",
+    "firmware": "reset the GPU; if it recurs, update driver and GPU firmware, and report it with nvidia-bug-report.sh",
+    "ecc": "reset the GPU; run the field diagnostic if SRAM limits are exceeded or it recurs",
+    "reboot": "power-cycle the node, check PCIe and power; if it recurs, replace the GPU",
     "link": "check the NVLink at both ends, then reset the GPUs; if it recurs, contact the vendor",
     "watch": "no immediate action; monitor the count and reset the GPU at the next maintenance",
     "update": "update driver and firmware",
     "power": "check the auxiliary power and that the board is seated",
-    "154": "follow the action in the message: drain, reset the GPU or reboot the node",
+    "154": "follow the action in the message: reset the GPU or reboot the node",
     "vm": "restart the virtual machine",
     "unused": "not expected on data center GPUs; contact the vendor",
 }

@@ -24,12 +24,22 @@ MAX_NAME_CHARS = 150
 """A longer name or list of nodes would be cut in the text of a command."""
 MAX_PIDS = 4
 _HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
-_HARMLESS_OPTION = re.compile(
-    r"-[NncptAqGCJ][\w,.:-]{1,60}|--(?:account|constraint|cores-per-socket|cpus-per-gpu|cpus-per-task|exclusive|gpus"
-    r"|gpus-per-node|gpus-per-task|gres|job-name|mem|mem-per-cpu|mem-per-gpu|nodes|ntasks|ntasks-per-node|open-mode"
-    r"|partition|qos|requeue|no-requeue|reservation|signal|time|tres-per-node|wait-all-nodes)(?:=[\w,.:@/+*-]{1,60})?"
+MAX_SUBMISSION_CHARS = 1000
+"""A longer line that submitted a job is not repeated."""
+_OPTION_VALUE = r"[\w,.:@%/+*-]{1,200}"
+_SHORT_OPTION, _LONG_OPTION = (
+    "-[NncptAqGCJoeD]",
+    (
+        "--(?:account|chdir|constraint|cores-per-socket|cpus-per-gpu|cpus-per-task|error|gpus|gpus-per-node|gpus-per-task"
+        "|gres|job-name|mem|mem-per-cpu|mem-per-gpu|nodes|ntasks|ntasks-per-node|open-mode|output|partition|qos|reservation"
+        "|signal|time|tres-per-node|wait-all-nodes)"
+    ),
 )
-"""An option of sbatch with its value in the same word; others, such as --export, may hold secrets."""
+_HARMLESS_OPTIONS = re.compile(
+    rf"(?:(?:{_SHORT_OPTION}\x00?|{_LONG_OPTION}[=\x00])(?!-){_OPTION_VALUE}\x00"
+    rf"|--(?:requeue|no-requeue|exclusive(?:={_OPTION_VALUE})?)\x00)*"
+)
+"""Options of sbatch, each word followed by a NUL character; others, such as --export, may hold secrets."""
 _BATCH_SCRIPT = re.compile(r"[^-].*\.(?:sh|bash|sbatch|slurm|batch|job)")
 
 
@@ -67,7 +77,7 @@ class RunNames:
             return {}
         submission, work_dir = self._submission()
         names = {"job": self.run.id, "script": self._script()}
-        if submission and work_dir and len(submission) + len(work_dir) <= MAX_NAME_CHARS:
+        if submission and work_dir and len(submission) <= MAX_SUBMISSION_CHARS and len(work_dir) <= MAX_NAME_CHARS:
             return {**_quote_names(names), "submission": submission, "work_dir": work_dir}
         return _quote_names(names)
 
@@ -79,7 +89,8 @@ class RunNames:
         folder = next((str(row.get("work_dir")) for row in records if row.get("work_dir")), "")
         *options, script = words[1:] or [""]
         is_batch = words[:1] == ["sbatch"] and _BATCH_SCRIPT.fullmatch(script)
-        if not (folder and is_batch and all(map(_HARMLESS_OPTION.fullmatch, options))):
+        harmless = _HARMLESS_OPTIONS.fullmatch("".join(f"{word}\0" for word in options))
+        if not (folder and is_batch and harmless):
             return "", ""
         return shlex.join([*options, script]), shlex.quote(folder)
 

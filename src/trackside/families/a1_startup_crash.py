@@ -111,9 +111,13 @@ CLASS_REMEDIES = {
 }
 CHECK_PATH = Sentence("check that {path} exists on every node of the job, and which step of the job was to create it")
 LOCAL_PATH = re.compile(r"No such file or directory: '((?:\.{0,2}/|[\w.-]+/)[\w./-]{1,150})'")
-INSTALL_MODULE = Sentence("install {module} in the job's environment, and resubmit")
-INSTALL_VERSION = Sentence("install a version of {package} that has {module} in the job's environment, and resubmit")
-INSTALL_ON_NODE = Sentence("install {module} on {node}, in the job's environment, as on the other nodes, and resubmit")
+INSTALL_MODULE = Sentence("install {module} in the job's environment; then check it and resubmit")
+INSTALL_VERSION = Sentence(
+    "install a version of {package} that has {module} in the job's environment; then check it and resubmit"
+)
+INSTALL_ON_NODE = Sentence(
+    "install {module} on {node}, in the job's environment, as on the other nodes; then check it and resubmit"
+)
 NO_START_WITHOUT_OUTPUT = Sentence("Slurm does not start a job whose output file it cannot open")
 CREATE_OUTPUT_FOLDER = Sentence("create the folder that --output names, writable from the nodes, and resubmit")
 NODE_AT_FAULT = Sentence("the node's prolog failed before the job began; the job is not at fault")
@@ -168,8 +172,10 @@ def _exception_finding(errors: StartupErrors, cause: Event, ending: Ending, phas
     kind, bad_end, idle = classify(cause), ending.bad_end, phase.use.untouched
     error, place = error_in_brief(errors.frame, cause), source_line(errors.frame, cause)
     shows, meaning = list(errors.claims), _affected_ranks(run, errors.rank_numbers)
+    own_nodes: tuple[str, ...] = ()
     if meaning.sentence is NODE_DIFFERS and errors.ranks is not None:
-        node = nodes_of(gpus_of_ranks(run, errors.rank_numbers))[0]
+        own_nodes = nodes_of(gpus_of_ranks(run, errors.rank_numbers))
+        node = own_nodes[0]
         shows.insert(1, ONLY_ON_NODE(node=derived(node, errors.ranks)))
     if not isinstance(phase.trajectory, Missing):
         shows.append(NO_STEP_BEFORE(count=phase.trajectory.count))
@@ -185,7 +191,7 @@ def _exception_finding(errors: StartupErrors, cause: Event, ending: Ending, phas
         since=cause.time,
         at=cause.at,
         ranks=errors.rank_numbers,
-        nodes=tuple(sorted({row.node for row in errors.copies if row.node})),
+        nodes=tuple(sorted({row.node for row in errors.copies if row.node} | set(own_nodes))),
         exception=(str(cause.get("type")), str(cause.get("message") or "")),
         fault_class=kind,
     )

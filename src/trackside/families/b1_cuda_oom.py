@@ -76,7 +76,7 @@ class Limits:
     """The GPU counts as nearly full if at least this share of its memory is in use: the allocator frees memory before
     it fails, and samples miss the last seconds."""
     full_share: float = 0.97
-    """The same if only the memory series shows it."""
+    """The GPU counts as full if at least this share of its memory is in use and only the memory series shows it."""
 
 
 RAN_OUT = Sentence("out of GPU memory")

@@ -100,14 +100,13 @@ ERRORS_BEFORE_RUN = Sentence(
     "the errors are from before this run and do not change the verdict, but the GPU may fail completely"
 )
 PART_UNKNOWN = Sentence("whether a reset is enough, or the hardware must be replaced")
+PART_UNKNOWN_AFTER_CYCLE = Sentence("whether a power cycle is enough, or the hardware must be replaced")
 TIME_UNKNOWN = Sentence("whether it happened during the run: the kernel log has no wall-clock times")
 NVIDIA_ADVICE = Sentence("when the drained node is empty, follow NVIDIA's advice for this Xid: {advice}")
 DRAIN_NODE = Sentence("drain {node}")
 DRAIN_ANY = Sentence("drain the node")
 KEEP_DRAINED = Sentence("keep {node} drained")
-RERUN_ELSEWHERE = Sentence(
-    "rerun on other nodes with the options of the first submission, from the last checkpoint if there is one"
-)
+RERUN_ELSEWHERE = Sentence("rerun on other nodes with the same options, from the last checkpoint if there is one")
 SAVE_REPORT = Sentence("save NVIDIA's bug report before a reset or reboot clears its state")
 RESET_GPU = Sentence("when the drained node is empty, reset the GPU, and replace it if the fault recurs")
 POWER_CYCLE = Sentence(
@@ -174,7 +173,11 @@ def _finding(history: FaultHistory, faults: Sequence[HardwareFault], run: Run) -
             *([FIRMWARE_SILENT()] if _is_firmware_fault(faults) else []),
             (NO_JOB_FAILED if bad_end is None else HARDWARE_FAILED)(),
         ],
-        cannot_decide=[PART_UNKNOWN(), *([] if is_dated else [TIME_UNKNOWN()]), *_tool_claim(history.reports, faults)],
+        cannot_decide=[
+            (PART_UNKNOWN_AFTER_CYCLE if _by_power_cycle(faults) else PART_UNKNOWN)(),
+            *([] if is_dated else [TIME_UNKNOWN()]),
+            *_tool_claim(history.reports, faults),
+        ],
         actions=_actions(faults, nodes, failed=bad_end is not None),
         since=history.since(faults),
         at=best.at,
@@ -196,6 +199,15 @@ def _headline(faults: Sequence[HardwareFault]) -> Claim:
     return (FIRMWARE_FAULT if best.number in FIRMWARE_XIDS else XID_FAULT)(
         xid=number, name=derived(xid(best.number or 0).name, number)
     )
+
+
+def _by_power_cycle(faults: Sequence[HardwareFault]) -> bool:
+    """Whether the first advice is to power-cycle the node, not to reset the GPU."""
+    numbered = [fault for fault in faults if fault.number is not None and "xid" in fault.claim.values]
+    if numbered:
+        best = max(numbered, key=lambda fault: fault.certainty.strength)
+        return xid(best.number or 0).action.startswith("power-cycle")
+    return bool({fault.sign for fault in faults} & {"lost", "vanished"})
 
 
 def _is_firmware_fault(faults: Sequence[HardwareFault]) -> bool:
@@ -227,7 +239,7 @@ def _actions(faults: Sequence[HardwareFault], nodes: Sequence[str], failed: bool
         advice = derived(xid(best.number).action, best.claim.values["xid"])
         remedy = action(NVIDIA_ADVICE, *([RESET_COMMAND] if xid(best.number).by_reset else []), advice=advice)
     else:
-        remedy = action(POWER_CYCLE) if signs & {"lost", "vanished"} else action(RESET_GPU, RESET_COMMAND)
+        remedy = action(POWER_CYCLE) if _by_power_cycle(faults) else action(RESET_GPU, RESET_COMMAND)
     rerun = [action(RERUN_ELSEWHERE, *RESUBMIT_ELSEWHERE)] if failed else []
     return [drain, *rerun, action(SAVE_REPORT, BUG_REPORT), remedy, action(FOR_SUPPORT)]
 

@@ -57,16 +57,16 @@ from trackside.remedies import DRAIN, RESUBMIT_ELSEWHERE
 SLOW_END_STATES = frozenset(("TIMEOUT", "DEADLINE", "CANCELLED"))
 """States in which slowness may be the reason for the end."""
 PACE_CLAIMS: Mapping[str, Sentence] = {
-    "step": Sentence("a step took {during} while throttled, {before} in {normal} with normal clocks (medians)"),
+    "step": Sentence("a step took {during} while throttled and {before} during {normal} with normal clocks (medians)"),
     "throughput": Sentence(
-        "throughput was {during} while throttled, {before} in {normal} with normal clocks (medians)"
+        "throughput was {during} while throttled and {before} during {normal} with normal clocks (medians)"
     ),
     "work": Sentence(
-        "SM activity of all GPUs was {during} while throttled, {before} in {normal} with normal clocks (medians)"
+        "SM activity of all GPUs was {during} while throttled and {before} during {normal} with normal clocks (medians)"
     ),
     "launches": Sentence(
-        "each GPU got {during:plain} kernel launches per {window} while throttled, {before:plain} in {normal} with "
-        "normal clocks (medians)"
+        "each GPU got {during:plain} kernel launches per {window} while throttled and {before:plain} per {window} "
+        "during {normal} with normal clocks (medians)"
     ),
 }
 HEADLINES = {
@@ -106,7 +106,7 @@ CHECK_POWER = Sentence("check power supplies, power feeds and power caps of {nod
 READ_HEAT = ShellCommand("{node_shell} 'sudo ipmitool sel elist | tail; nvidia-smi -q -d TEMPERATURE'")
 READ_POWER = ShellCommand("{node_shell} 'sudo ipmitool sel elist | tail; nvidia-smi -q -d PERFORMANCE,POWER'")
 DRAIN_NODE = Sentence("drain {node} until it is repaired")
-RUN_ELSEWHERE = Sentence("until the node is repaired, run on other nodes, with the options of the first submission")
+RUN_ELSEWHERE = Sentence("until the node is repaired, run on other nodes with the same options")
 
 
 @dataclass(frozen=True)

@@ -48,9 +48,11 @@ References
 
 from __future__ import annotations
 
-from trackside.evidence import Missing, Value
+from collections.abc import Sequence
+
+from trackside.evidence import Missing, Value, derived
 from trackside.facts.fact import Maybe, all_missing, or_none
-from trackside.facts.gpu.activity import GpuActivity, missing_activity
+from trackside.facts.gpu.activity import MAX_CITED, GpuActivity, missing_activity
 from trackside.facts.gpu.last_part import LastPart
 from trackside.facts.gpu.stall_claims import Stall
 from trackside.facts.gpus import gpus_of_ranks, nodes_of, ranks_of_gpus
@@ -66,7 +68,7 @@ from trackside.facts.training.learning import last_logged
 from trackside.family import Family
 from trackside.finding import Action, Claim, Culprit, Finding, Sentence, ShellCommand, absent, action, present
 from trackside.model import Event, Run
-from trackside.remedies import DUMP_STACKS
+from trackside.remedies import DUMP_STACKS, DUMP_STACKS_OF_RANK
 
 STUCK_AT = Sentence("hung in a collective: the other ranks wait for one rank, which is stuck at {place}")
 WAIT_FOR_ONE = Sentence("hung in a collective: the other ranks wait for one rank")
@@ -74,16 +76,16 @@ WAIT_FOR_SOME = Sentence("hung in a collective: several ranks did not enter it")
 HUNG = Sentence("hung in a collective")
 FAILED_BETWEEN_RANKS = Sentence("failed in the communication between ranks")
 FAILURE_ENDED_RUN = Sentence("an error in the communication between ranks ended the run; nothing shows that it hung")
-STOPPED_AT_ONCE = Sentence("several ranks stopped at once, most likely in a collective")
+STOPPED_AT_ONCE = Sentence(
+    "several ranks fell silent, most likely in a collective",
+    running="several ranks are silent, most likely in a collective",
+)
 ONLY_WAIT = Sentence(
     "the run hung in a collective; GPUs that look busy only wait",
     running="the run hangs in a collective; GPUs that look busy only wait",
 )
 USUALLY_STUCK = Sentence(
-    "several ranks that stop at once are usually stuck in a collective; GPUs that look busy only wait",
-    running=(
-        "several ranks that have stopped at once are usually stuck in a collective; GPUs that look busy only wait"
-    ),
+    "a run of several ranks that falls silent is usually stuck in a collective; GPUs that look busy then only wait"
 )
 RANK_UNKNOWN = Sentence("which rank did not enter the collective, and why")
 ABSENCE_UNEXPLAINED = Sentence("why the rank did not enter the collective: nothing from its host shows it")
@@ -92,8 +94,12 @@ COMPARE_LOGS = Sentence(
     running="dump the stack of each rank while it hangs, compare the last lines of the logs, then cancel the job",
 )
 CHECK_RANK = Sentence(
-    "check the log, the node, the data shard and the storage of that rank; if it hangs again, dump its stack",
-    running="dump the stack of that rank, and check its log, its node, its data shard and its storage",
+    "find what {place} waited for: its log, data shard and storage; if it hangs again, dump the stacks on its node",
+    running="dump the stack of {place}, and check its log, data shard and storage",
+)
+CHECK_RANKS = Sentence(
+    "find what {place} waited for: their logs, data shards and storage; if it hangs again, dump the stacks",
+    running="dump the stacks of {place}, and check their logs, data shards and storage",
 )
 CHECK_LINE = Sentence("read {place}: find what that rank waits for there, and why the other ranks did not get there")
 FIND_SILENT_RANK = Sentence("find the rank that reported no error, and check its log and its node")
@@ -154,6 +160,8 @@ def judge(
         shows.append(last_logged(silence.signs["progress"], last_point[0]))
     own_work = stall is not None and stall.sign == "computing" and set(gpus) == set(stall.outliers)
     because = first_claim is not None or own_work or code_line is not None
+    is_known = because or bool(ranks or gpus)
+    reported = own_complaints is not None and bool(own_complaints.rows)
     witnesses = (lead.absent, machine_claim, stall, own_stacks)
     is_collective = lead.of_collective or any(witness is not None for witness in witnesses)
     raised_only = own_complaints is not None and own_complaints.raised_only
@@ -170,8 +178,8 @@ def judge(
         actions=[
             action(READ_BEFORE_ERROR)
             if lead.of_collective and trigger is None and run.n_ranks == 1
-            else _next_step(causes, trigger, code_line, bool(ranks or gpus), is_collective),
-            *([action(RECORD_COLLECTIVES, RECORDER_SETTINGS)] if isinstance(flight, Missing) else []),
+            else _next_step(causes, trigger, code_line, _awaited(ranks, gpus, shows), reported),
+            *([action(RECORD_COLLECTIVES, RECORDER_SETTINGS)] if isinstance(flight, Missing) and not is_known else []),
         ],
         since=_since(lead, last_point),
         at=None if lead.row is None else lead.row.at,
@@ -260,16 +268,32 @@ def _headline(
     return (HUNG if count == 0 else WAIT_FOR_ONE if count == 1 else WAIT_FOR_SOME)()
 
 
+def _awaited(ranks: Sequence[int], gpus: Sequence[str], shows: Sequence[Claim]) -> tuple[Value | None, bool]:
+    """(the ranks or GPUs that the others wait for, in words; whether it is only one)."""
+    if not ranks and not gpus:
+        return None, False
+    names: Sequence[object] = ranks or gpus
+    nodes = nodes_of(gpus)
+    what = ("rank" if ranks else "GPU") + ("s" if len(names) > 1 else "")
+    on_nodes = f" on {', '.join(nodes)}" if ranks and 0 < len(nodes) <= MAX_CITED else ""
+    listed = ", ".join(map(str, names[:MAX_CITED])) + (", ..." if len(names) > MAX_CITED else "")
+    return derived(f"{what} {listed}{on_nodes}", *shows[0].values.values()), len(names) == 1
+
+
 def _next_step(
-    causes: HangCauses, trigger: Trigger | None, code_line: Value | None, is_named: bool, is_collective: bool
-) -> Action:
+    causes: HangCauses, trigger: Trigger | None, code_line: Value | None, awaited: tuple[Value | None, bool],
+    reported: bool,
+) -> Action:  # fmt: skip
     if causes.stuck_process is not None:
         return action(CHECK_KERNEL_STACK, *SHOW_KERNEL_STACKS)
     if trigger is not None:
         return action(trigger.remedy)
     if code_line is not None:
         return action(CHECK_LINE, place=code_line)
-    return action(CHECK_RANK if is_named else FIND_SILENT_RANK if is_collective else COMPARE_LOGS, *DUMP_STACKS)
+    place, is_one = awaited
+    if place is not None:
+        return action(*((CHECK_RANK, *DUMP_STACKS_OF_RANK) if is_one else (CHECK_RANKS, *DUMP_STACKS)), place=place)
+    return action(FIND_SILENT_RANK if reported else COMPARE_LOGS, *DUMP_STACKS)
 
 
 def _since(lead: HangLead, last_point: tuple[Event, ...]) -> float | None:

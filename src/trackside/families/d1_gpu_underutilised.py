@@ -47,7 +47,7 @@ from dataclasses import dataclass
 
 from trackside.evidence import Missing, Value, derived
 from trackside.facts.fact import Maybe, all_missing, or_none
-from trackside.facts.gpu.activity import GpuActivity, missing_activity
+from trackside.facts.gpu.activity import NEVER_WORKED, TOO_FEW_STEPS, GpuActivity, missing_activity, never_worked
 from trackside.facts.gpu.duty import DutyCycle
 from trackside.facts.gpu.last_part import LastPart
 from trackside.facts.hardware.health import HardwareHealth
@@ -96,15 +96,18 @@ class Limits:
 
 STARVED_FOR = Sentence("GPU starvation: each step waits for data {share} of its time")
 STARVED = Sentence("GPU starvation: the input pipeline is too slow")
-STARVED_BUSY = Sentence("GPU starvation: GPUs busy {busy:share} of the time, because the input pipeline is too slow")
+STARVED_BUSY = Sentence("GPU starvation: GPUs busy {busy:share} of the time, most likely because input is too slow")
 IDLE_IN_BURSTS = Sentence("GPUs idle between bursts of work")
 IDLE_IN_BURSTS_BUSY = Sentence("GPUs idle between bursts of work: busy {busy:share} of the time")
 BUSY_DURING = Sentence("the GPUs were busy {busy:share} of the time during {seconds} of training (mean)")
-SM_ACTIVITY = Sentence("SM activity was {sm} (mean)")
+SM_ACTIVITY = Sentence("SM activity was {sm} during {seconds} of training (mean)")
 GPUS_STALLED = Sentence("the GPUs stalled {count:times}, {share} of the time in total")
-IDLE_READINGS = Sentence("in {share} of the {window} intervals a utilization reading was near zero")
+IDLE_READINGS = Sentence("in {share} of the {window} intervals at least one utilization reading of a GPU was near zero")
 IDLE_STEPS = Sentence("the GPUs are idle for {idle} of each {step} step")
 INPUT_BOUND = Sentence("the input pipeline limits the speed, not the GPU; the run is slower than necessary")
+INPUT_LIKELY_BOUND = Sentence(
+    "most likely the input pipeline limits the speed, not the GPU; the run is slower than necessary"
+)
 USUALLY_INPUT = Sentence("the GPUs idle between bursts of work, usually because the input pipeline cannot keep up")
 SPEEDUP_UNKNOWN = Sentence(
     "the possible speed-up: a comparison with a known-good run would show it (trackside compare)"
@@ -113,15 +116,18 @@ CAUSE_UNKNOWN = Sentence(
     "the cause: slow input, checkpoint saves, other work on the host, or a model too small for this GPU"
 )
 MORE_CPUS = Sentence(
-    "request more CPUs (--cpus-per-task), or decode and tokenize before training: the CPUs are busy, and more "
-    "data-loader workers need free ones"
+    "request more CPUs (--cpus-per-task), or decode and tokenize before training: the CPUs are already busy, so more "
+    "data-loader workers alone do not help"
 )
 SPEED_UP_INPUT = Sentence(
     "use more data-loader workers and prefetch, put the data on faster or local storage, and decode or "
     "tokenize before training"
 )
-NEVER_WORKED = Missing("the GPUs never worked, so there is no step to judge")
 TOO_FEW_READINGS = Missing("no line splits the step into data wait and compute, and too few GPU readings show work")
+NO_READINGS = Missing(
+    "no line splits the step into data wait and compute, and no usable readings of engine activity or utilization were "
+    "given"
+)
 IDLE_WHILE_SAVING = Sentence("the log shows {saves} saved checkpoints, which explain idle GPUs")
 LAUNCHES_BLOCK = Sentence("a debug flag makes every kernel launch block: {line}")
 
@@ -136,7 +142,7 @@ def judge(
         return missing
     training, duty_cycle, share = or_none(trajectory), or_none(duty), wait.share
     if training is not None and training.done is not None and training.done.number < limits.min_steps:
-        return Missing("too few steps: most of the time was startup")
+        return TOO_FEW_STEPS
     other_cause = _other_cause(saving, settings)
     sound = (*(() if training is None else training.loss_fell_claims), *health.unchanged)
     if wait.growth is not None and other_cause is None:
@@ -165,12 +171,11 @@ def judge(
 def _by_wait(wait: DataWait, activity: Maybe[GpuActivity], last: LastPart, limits: Limits) -> Finding | Missing:
     """Without enough GPU activity: by the job's own reports."""
     share = wait.share
-    if share is None and isinstance(activity, GpuActivity) and activity.busy is not None:
-        return TOO_FEW_READINGS if activity.worked.any() else NEVER_WORKED
+    if share is None and never_worked(activity):
+        return NEVER_WORKED
     if share is None:
-        return Missing(
-            "no line splits the step into data wait and compute, and neither engine activity nor utilization was given"
-        )
+        sampled = isinstance(activity, GpuActivity) and activity.busy is not None
+        return TOO_FEW_READINGS if sampled else NO_READINGS
     if share.share.number < limits.noticeable_share:
         return absent(share.fed)
     certainty = Certainty.SUPPORTED if share.share.number >= limits.starved_share else Certainty.POSSIBLE
@@ -208,7 +213,9 @@ def _idleness(duty: DutyCycle, limits: Limits) -> tuple[Certainty | None, list[C
     signals: list[Claim] = []
     if is_low:
         claims.append(BUSY_DURING(busy=busy, seconds=derived(duty.seconds, busy, unit="s")))
-        signals += [] if duty.sm is None else [SM_ACTIVITY(sm=duty.sm)]
+        signals += (
+            [] if duty.sm is None else [SM_ACTIVITY(sm=duty.sm, seconds=derived(duty.seconds, duty.sm, unit="s"))]
+        )
     stalls = duty.stalls >= limits.min_stalls and duty.stalled_share >= limits.stalled_share
     if stalls:
         share = derived(duty.stalled_share, busy, unit="share")
@@ -250,13 +257,13 @@ def _finding(
     last: LastPart, busy: Value | None = None, remedy: Sentence = SPEED_UP_INPUT,
 ) -> Finding:  # fmt: skip
     """The finding; ``starved``: evidence points to the input."""
-    row = None if share is None else share.row
+    row, by_hints = None if share is None else share.row, share is None and busy is not None
     return present(
         certainty,
         "job",
         shows,
         headline=_headline(share, starved, busy),
-        implies=[INPUT_BOUND() if starved else USUALLY_INPUT()],
+        implies=[(USUALLY_INPUT if not starved else INPUT_LIKELY_BOUND if by_hints else INPUT_BOUND)()],
         cannot_decide=[SPEEDUP_UNKNOWN()] if starved else [SPEEDUP_UNKNOWN(), CAUSE_UNKNOWN()],
         actions=[action(remedy)],
         since=since,

@@ -52,14 +52,21 @@ from dataclasses import dataclass
 
 from trackside.evidence import Missing, derived
 from trackside.facts.fact import Maybe, all_missing, or_none
-from trackside.facts.gpu.activity import GpuActivity, missing_activity
+from trackside.facts.gpu.activity import (
+    NEVER_WORKED,
+    TITLES,
+    TOO_FEW_STEPS,
+    GpuActivity,
+    missing_activity,
+    never_worked,
+)
 from trackside.facts.gpu.busy_wait import BusyWait
 from trackside.facts.gpu.duty import DutyCycle
 from trackside.facts.gpu.last_part import LastPart
 from trackside.facts.hardware.health import HardwareHealth
 from trackside.facts.logs.ending import ENDED_WELL, Ending
 from trackside.facts.pace.leader_work import LeaderWork
-from trackside.facts.pace.saving import Saving
+from trackside.facts.pace.saving import SaveStorm, Saving
 from trackside.facts.pace.slow_gpus import AFFECTED_ALIKE, SlowGpus
 from trackside.facts.pace.slow_settings import SlowSetting, SlowSettings
 from trackside.facts.run_names import MAX_NAME_CHARS
@@ -83,14 +90,17 @@ class Limits:
 
 
 SAVES_SLOW = Sentence("checkpoint saves slow the training down")
-FLAG_SLOWS = Sentence("a debug flag slows the training down: every kernel launch blocks")
+FREQUENT_SAVES_SLOW = Sentence("checkpoint saves slow the training down: {saves:checkpoints} in {steps}")
+LONG_SAVES_SLOW = Sentence("checkpoint saves slow the training down: they took {share} of the wall time")
+FLAG_SLOWS = Sentence("CUDA_LAUNCH_BLOCKING slows the training down: every kernel launch blocks")
+LAUNCHES_BLOCK = Sentence("every kernel launch blocks and slows the training down, as with CUDA_LAUNCH_BLOCKING")
 SLOW_TRANSPORT = Sentence("slow interconnect: the GPUs wait in collectives instead of computing")
 TCP_TRANSPORT = Sentence("slow interconnect: NCCL uses TCP sockets between the nodes")
 LOW_SM = Sentence("SM activity was {sm} during {seconds} of training (mean)")
 FLAG_SET = Sentence("the flag is set: {line}")
 USES_SOCKETS = Sentence("NCCL uses TCP sockets between the nodes: {line}")
 GPUS_WORKED = Sentence(
-    "during {seconds} of training the GPUs were busy {busy:share} of the time, SM activity {sm} (means): they computed"
+    "the GPUs computed while they were busy: {signal} {busy:share}, SM activity {sm} (means of {seconds} of training)"
 )
 GPUS_BUSY = Sentence(
     "during {seconds} of training the GPUs were busy {busy:share} of the time (mean); {saves:checkpoint messages} in "
@@ -104,13 +114,19 @@ SPEEDUP_UNKNOWN = Sentence(
 WAIT_OR_FEW_SMS = Sentence(
     "whether the GPUs wait for each other, or the model uses few SMs: traced collectives would show it"
 )
-SAVES_LIMIT_SPEED = Sentence("training stops at nearly every step to write a checkpoint; storage limits the speed")
+SAVES_LIMIT_SPEED = Sentence("training stops at nearly every step to write a checkpoint; saving limits the speed")
+WAITS_FOR_SAVES = Sentence("training waits while checkpoints are saved; saving limits the speed")
 LAUNCHES_WAIT = Sentence("every kernel launch waits for the kernel's end, so the GPU idles between them")
 GPUS_WAIT = Sentence("all GPUs wait in slow collectives; they look busy, and utilization does not show it")
 MAYBE_OVER_TCP = Sentence("collectives may go over TCP where a faster fabric was expected")
 SAVE_LESS = Sentence("save every few hundred steps or every half hour, asynchronously, or to faster storage")
-UNSET_DEBUG_FLAG = Sentence("unset the flag: it is for debugging")
-UNSET_FLAG = ShellCommand("unset CUDA_LAUNCH_BLOCKING")
+UNSET_DEBUG_FLAG = Sentence(
+    "remove CUDA_LAUNCH_BLOCKING, which is for debugging, from the job script and the environment that submits it"
+)
+SHOW_FLAG = (
+    ShellCommand("grep -n CUDA_LAUNCH_BLOCKING {script}; env | grep CUDA_LAUNCH_BLOCKING"),
+    ShellCommand("grep -n CUDA_LAUNCH_BLOCKING JOB_SCRIPT; env | grep CUDA_LAUNCH_BLOCKING"),
+)
 CHECK_FABRIC = Sentence(
     "check that the node's InfiniBand ports are up; then put `env | grep NCCL` and NCCL_DEBUG=INFO into the job "
     "script, to see whether NCCL_IB_DISABLE is set and which network NCCL chooses"
@@ -122,7 +138,7 @@ SHOW_FABRIC = (
     ),
     ShellCommand("{on_node} ibstat"),
 )
-COMMANDS = {UNSET_DEBUG_FLAG: (UNSET_FLAG,), CHECK_FABRIC: SHOW_FABRIC}
+COMMANDS = {UNSET_DEBUG_FLAG: SHOW_FLAG, CHECK_FABRIC: SHOW_FABRIC}
 REMEDIES: dict[str, tuple[Culprit, Sentence]] = {
     "save-storm": ("job", SAVE_LESS),
     "launch-blocking": ("job", UNSET_DEBUG_FLAG),
@@ -136,7 +152,7 @@ class _Cause(Witness):
     """What sets the pace, what that means, and where the log first shows it."""
 
     implies: Sentence
-    headline: Sentence
+    headline: Claim
     row: Event | None = None
     doubtful: bool = False
     """Whether the model may simply fill few of the GPUs' SMs."""
@@ -165,9 +181,11 @@ def judge(
         learned = () if training is None else training.loss_fell_claims
         return _finding(cause, duty_cycle, learned, ending, last, run)
     if too_few_steps:
-        return Missing("too few steps: most of the time was startup")
+        return TOO_FEW_STEPS
     if duty_cycle is not None and duty_cycle.busy is not None:
         return absent(_why_absent(duty_cycle, saving, or_none(slow)))
+    if done is None and never_worked(activity):
+        return NEVER_WORKED
     if done is None or done.number < saving.limits.min_steps:
         return Missing("too few steps to compare saves and communication with")
     return absent(FEW_SAVES(saves=saving.total, steps=done))
@@ -177,15 +195,23 @@ def _saves(saving: Saving, leader: LeaderWork | None, duty: DutyCycle | None, li
     """A save storm, or occasional long saves that the others wait for."""
     storm, sm = saving.storm, None if duty is None else duty.sm
     if storm is not None:
+        headline, meaning = _storm_headline(storm), WAITS_FOR_SAVES if storm.steps is None else SAVES_LIMIT_SPEED
         if duty is None or sm is None or sm.number > limits.collapsed_sm:
-            return _Cause("save-storm", Certainty.SUPPORTED, storm.claims, SAVES_LIMIT_SPEED, SAVES_SLOW, storm.first)
+            return _Cause("save-storm", Certainty.SUPPORTED, storm.claims, meaning, headline, storm.first)
         claims = (*storm.claims, LOW_SM(sm=sm, seconds=derived(duty.seconds, sm, unit="s")))
-        return _Cause("save-storm", Certainty.ESTABLISHED, claims, SAVES_LIMIT_SPEED, SAVES_SLOW, storm.first)
+        return _Cause("save-storm", Certainty.ESTABLISHED, claims, meaning, headline, storm.first)
     saver = None if leader is None else leader.saver
     if saver is None:
         return None
     certainty = Certainty.SUPPORTED if saver.share >= limits.saving_share else Certainty.POSSIBLE
-    return _Cause("save-storm", certainty, saver.claims, SAVES_LIMIT_SPEED, SAVES_SLOW, saver.first)
+    return _Cause("save-storm", certainty, saver.claims, WAITS_FOR_SAVES, SAVES_SLOW(), saver.first)
+
+
+def _storm_headline(storm: SaveStorm) -> Claim:
+    """The headline with the count of saves that were printed, else with the time that they took."""
+    if storm.steps is not None and storm.count.number:
+        return FREQUENT_SAVES_SLOW(saves=storm.count, steps=storm.steps)
+    return SAVES_SLOW() if storm.share is None else LONG_SAVES_SLOW(share=storm.share)
 
 
 def _blocking_launches(flag: SlowSetting | None, waits: BusyWait | None) -> _Cause | None:
@@ -194,10 +220,10 @@ def _blocking_launches(flag: SlowSetting | None, waits: BusyWait | None) -> _Cau
     if flag is None:
         if not launches:
             return None
-        return _Cause("launch-blocking", Certainty.SUPPORTED, launches, LAUNCHES_WAIT, FLAG_SLOWS)
+        return _Cause("launch-blocking", Certainty.SUPPORTED, launches, LAUNCHES_WAIT, LAUNCHES_BLOCK())
     certainty = raise_certainty(Certainty.SUPPORTED, int(bool(launches)))
     claims = (FLAG_SET(line=flag.line), *launches)
-    return _Cause("launch-blocking", certainty, claims, LAUNCHES_WAIT, FLAG_SLOWS, flag.row)
+    return _Cause("launch-blocking", certainty, claims, LAUNCHES_WAIT, FLAG_SLOWS(), flag.row)
 
 
 def _spinning(
@@ -208,14 +234,14 @@ def _spinning(
     if spin is None or (slow is not None and slow.group is not None):
         return None
     certainty = raise_certainty(Certainty.SUPPORTED if spin.plain else Certainty.POSSIBLE, len(spin.corroborated))
-    alike = () if slow is None else slow.alike(AFFECTED_ALIKE)
+    alike = () if slow is None else slow.range_claims(AFFECTED_ALIKE)
     claims = (
         *spin.corroborated,
         *spin.shows,
         *alike,
         *health.unchanged,
     )  # the transport first
-    headline = SLOW_TRANSPORT if sockets is None else TCP_TRANSPORT
+    headline = (SLOW_TRANSPORT if sockets is None else TCP_TRANSPORT)()
     return _Cause("interconnect", certainty, claims, GPUS_WAIT, headline, None, certainty is Certainty.POSSIBLE)
 
 
@@ -234,7 +260,7 @@ def _sockets(sockets: SlowSetting | None, waits: BusyWait | None, slow: SlowGpus
         Certainty.POSSIBLE,
         (USES_SOCKETS(line=sockets.line),),
         MAYBE_OVER_TCP,
-        TCP_TRANSPORT,
+        TCP_TRANSPORT(),
         sockets.row,
     )
 
@@ -246,7 +272,8 @@ def _why_absent(duty: DutyCycle, saving: Saving, slow: SlowGpus | None) -> Claim
     if slow is not None and slow.group is not None:
         return IS_STRAGGLER(gpus=derived(slow.group.gpus, duty.busy))
     if duty.sm is not None:
-        return GPUS_WORKED(busy=duty.busy, sm=duty.sm, seconds=seconds)
+        signal = derived(TITLES[duty.busy_by], duty.busy)
+        return GPUS_WORKED(signal=signal, busy=duty.busy, sm=duty.sm, seconds=seconds)
     return GPUS_BUSY(busy=duty.busy, saves=saving.total, seconds=seconds)
 
 
@@ -263,7 +290,7 @@ def _finding(
         cause.certainty,
         culprit,
         [*cause.claims, *learned, *([] if good_end is None else [ENDED_WELL(state=good_end)])],
-        headline=cause.headline(),
+        headline=cause.headline,
         implies=[cause.implies()],
         cannot_decide=[SPEEDUP_UNKNOWN(), *([WAIT_OR_FEW_SMS()] if cause.doubtful else [])],
         actions=[action(remedy, *COMMANDS.get(remedy, ()), **nodes)],

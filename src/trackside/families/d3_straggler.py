@@ -48,7 +48,7 @@ from dataclasses import dataclass
 
 from trackside.evidence import Missing, Value, derived
 from trackside.facts.fact import Maybe, all_missing, or_none
-from trackside.facts.gpu.activity import GpuActivity, missing_activity
+from trackside.facts.gpu.activity import NEVER_WORKED, GpuActivity, missing_activity, never_worked
 from trackside.facts.gpu.last_part import LastPart
 from trackside.facts.gpus import nodes_of, ranks_of_gpus
 from trackside.facts.hardware.health import HardwareHealth
@@ -71,7 +71,7 @@ class Limits:
     min_steps: int = 20
     """Minimum number of completed steps: fewer do not show a lasting lag."""
     plain_ratio: float = 1.5
-    """SM activity relative to the cross-rank median that no division of equal work explains."""
+    """SM activity that is this many times the cross-rank median: equal work does not explain it."""
     spinning_activity: float = 0.7
     """Engine activity of ranks that wait in a collective most of their time."""
     lasting_share: float = 0.2
@@ -82,6 +82,8 @@ ONE_SLOW = Sentence("one slow rank holds back all others")
 SOME_SLOW = Sentence("{count} slow ranks hold back the others")
 ONE_SLOW_CLOCK = Sentence("a GPU with low clocks holds back all others")
 SOME_SLOW_CLOCKS = Sentence("{count} GPUs with low clocks hold back the others")
+ONE_SLOW_HOST = Sentence("one slow rank on {hosts}, whose CPUs are overloaded, holds back all others")
+SOME_SLOW_HOST = Sentence("{count} slow ranks on {hosts}, whose CPUs are overloaded, hold back the others")
 ALL_WAIT_FOR_SLOWEST = Sentence(
     "every synchronous step waits for the slowest rank, so the whole allocation runs at its speed"
 )
@@ -102,8 +104,8 @@ SHOW_PERFORMANCE = (
     ShellCommand("{on_node} nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER,CLOCK"),
 )
 FIND_CPU_LOAD = Sentence(
-    "find out what loaded the CPUs of {hosts} in that time: other jobs, services, or more data-loader workers than "
-    "CPUs; what still runs there shows when it began",
+    "find out what loaded the CPUs of {hosts}: other jobs, services, or more data-loader workers than CPUs; the start "
+    "times show whether a process was already running during the job",
     running="find out what loads the CPUs of {hosts}: other jobs, services, or more data-loader workers than CPUs",
 )
 SHOW_CPU_LOAD = ShellCommand("{node_shell} 'ps -eo pcpu,lstart,user,args --sort=-pcpu | head -n 20'")
@@ -116,9 +118,7 @@ DIAGNOSTICS = (
     ShellCommand("{on_node} dcgmi diag -r 3 -i {gpu_index}", running=_SHOW_HOST),
     ShellCommand("{on_node} dcgmi diag -r 3", running=_SHOW_HOST),
 )
-RERUN_ELSEWHERE = Sentence(
-    "rerun without the node, with the options of the first submission, and compare the step times"
-)
+RERUN_ELSEWHERE = Sentence("rerun without the node, with the same options, and compare the step times")
 
 
 NOT_COMPARABLE = Missing("too few compute times per rank, and too few readings of several GPUs at work")
@@ -149,7 +149,7 @@ def judge(
         return missing
     training = or_none(trajectory)
     if training is not None and training.done is not None and training.done.number < limits.min_steps:
-        return Missing("too few steps to compare the ranks")
+        return Missing("too few steps to compare the ranks", by_data=False)
     gpu_witness = _by_gpus(slow, leader, run, limits)
     results = (gpu_witness, *(_LagWitness(Certainty.SUPPORTED, answer) if isinstance(answer, LaggingRanks) else answer
                       for answer in (ranks.exported, ranks.printed)))  # fmt: skip
@@ -158,7 +158,9 @@ def judge(
         learned = () if training is None else training.loss_fell_claims
         return _finding(witnesses, hosts, learned, health.unchanged, last, limits)
     even_claims = [answer for answer in results if isinstance(answer, Claim)]
-    return absent(*even_claims) if even_claims else NOT_COMPARABLE
+    if even_claims:
+        return absent(*even_claims)
+    return NEVER_WORKED if never_worked(activity) else NOT_COMPARABLE
 
 
 def _by_gpus(slow: Maybe[SlowGpus], leader: Maybe[LeaderWork], run: Run, limits: Limits) -> _LagWitness | Claim | None:
@@ -167,7 +169,7 @@ def _by_gpus(slow: Maybe[SlowGpus], leader: Maybe[LeaderWork], run: Run, limits:
         return None
     group = slow.group
     if group is None:
-        return next(iter(slow.alike(COMPUTE_ALIKE)), None)
+        return next(iter(slow.range_claims(COMPUTE_ALIKE)), None)
     if leader.saver is not None:
         return leader.saver.claims[0]
     if leader.pause is not None:
@@ -183,7 +185,7 @@ def _by_gpus(slow: Maybe[SlowGpus], leader: Maybe[LeaderWork], run: Run, limits:
 
 def _certainty(group: SlowGroup, limits: Limits) -> Certainty:
     """Established if only waiting explains it: the others are pinned, and the work was equal or the waits differ."""
-    by_sm, waits_least = group.sign == "sm", bool(group.waits_least)
+    by_sm, waits_least = group.signal == "sm", bool(group.waits_least)
     whole_node = len(nodes_of(group.gpus)) == 1 and len(group.gpus) > 1
     if group.equal is False or (whole_node and by_sm and not group.slow_clock and not waits_least):
         return Certainty.POSSIBLE  # other work, or a stage of its own
@@ -191,7 +193,7 @@ def _certainty(group: SlowGroup, limits: Limits) -> Certainty:
     if by_sm and not pinned and not waits_least:
         return Certainty.POSSIBLE  # the others idle: nothing shows that they wait for it
     plain = by_sm and group.ratio >= limits.plain_ratio and (group.equal or waits_least)
-    return Certainty.ESTABLISHED if plain or (group.sign == "busy" and waits_least) else Certainty.SUPPORTED
+    return Certainty.ESTABLISHED if plain or (group.signal == "busy" and waits_least) else Certainty.SUPPORTED
 
 
 def _finding(
@@ -238,7 +240,7 @@ def _finding(
             *learned,
             *hardware_claims,
         ],
-        headline=_headline(clock, derived(count, source)),
+        headline=_headline(clock, derived(count, source), hosts_value if cpus else None),
         implies=[ALL_WAIT_FOR_SLOWEST()],
         cannot_decide=[*unknown_reasons, *([MAY_BE_EXTRA_WORK()] if best.own_work else []), COST_UNKNOWN()],
         actions=[next_step, action(RERUN_ELSEWHERE, *RESUBMIT_ELSEWHERE)],
@@ -251,7 +253,10 @@ def _finding(
     )
 
 
-def _headline(clock: bool, count: Value) -> Claim:
+def _headline(clock: bool, count: Value, overloaded: Value | None) -> Claim:
+    """Who holds back the others; ``overloaded``: the host of these ranks, if its CPUs are overloaded."""
+    if overloaded is not None:
+        return (ONE_SLOW_HOST if count.value == 1 else SOME_SLOW_HOST)(count=count, hosts=overloaded)
     if count.value == 1:
         return (ONE_SLOW_CLOCK if clock else ONE_SLOW)()
     return (SOME_SLOW_CLOCKS if clock else SOME_SLOW)(count=count)

@@ -118,17 +118,17 @@ SHAPE_HEADLINES = {
     WORSE_THAN_GUESSING: Sentence("training diverged: the loss stays above that of random guessing"),
     RATE_NEAR_ZERO: Sentence("the model learns nothing: the learning rate is near zero"),
     GRADIENT_NEAR_ZERO: Sentence("the model learns nothing: the gradient is near zero"),
-    LOSSES_REPEAT: Sentence("the model learns nothing: the weights do not change"),
+    LOSSES_REPEAT: Sentence("the model learns nothing: the loss repeats the same values"),
     AT_GUESSING: Sentence("the model learns nothing: the loss stays at that of random guessing"),
 }
 """The answer for shapes that the variant alone would describe wrongly or vaguely."""
 STOPPED_WITH_ERROR = Sentence("training diverged: the job stopped itself with {error}")
-SCORE_ZERO = Sentence("the model collapsed: its evaluation score is zero")
+SCORE_ZERO = Sentence("the model collapsed: its evaluation score is zero, or nearly")
 MEANINGS = {
-    "non-finite": Sentence("the numbers overflowed: from then on no step improved the model"),
-    "diverging": Sentence("the optimizer diverged; the model is worse than it was"),
-    "plateau": Sentence("the model collapsed: it gives the same output for everything and gets no gradient to recover"),
-    "flat": Sentence("the model did not learn at all"),
+    "non-finite": Sentence("a step whose loss or gradient is not finite does not improve the model"),
+    "diverging": Sentence("the model is worse than it was"),
+    "plateau": Sentence("the model is worse than it was and does not recover"),
+    "flat": Sentence("the loss shows no learning"),
 }
 CAUSE_UNKNOWN = Sentence(
     "the cause: learning rate, numeric precision or data; the training configuration was not given"

@@ -77,7 +77,7 @@ NODE_REASON = Sentence(
     "node {node} was {state} when the run ended; reason: {reason}",
     running="node {node} is {state}; reason: {reason}",
 )
-HEALTHY_UNTIL = Sentence("training was healthy until {place}, loss {loss}")
+HEALTHY_UNTIL = Sentence("training progressed until {place}; the loss had fallen to {loss}")
 NODE_LOST = Sentence("the cluster lost a node while the job was running; the code is not at fault")
 LOST_AND_RERUN = Sentence("the cluster lost a node while the job was running; the job ran again and completed")
 FAILURE_UNEXPLAINED = Sentence("why the node failed")

@@ -45,17 +45,15 @@ from trackside.remedies import RESUBMIT_REQUEUABLE
 
 PREEMPTED = Sentence("preempted by the scheduler")
 PREEMPTED_RERUN = Sentence("preempted by the scheduler; the job ran again and completed")
-REQUEUED = Sentence("requeued by the scheduler")
-REQUEUED_ITSELF = Sentence("requeued by the application itself")
+REQUEUED = Sentence("the job was requeued")
+REQUEUED_ITSELF = Sentence("the job requeued itself")
 ATTEMPT_STATE = Sentence("the scheduler recorded {state} for an attempt")
 SCHEDULER_NOTICE = Sentence("the scheduler's notice: {line}")
 CONTROLLER_STATE = Sentence("the controller logged the job as {state}")
 RESTARTS = Sentence("restarts of the job: {restarts}")
 REQUESTED_BY_APPLICATION = Sentence("the application requested the requeue itself: {line}")
 LAST_ATTEMPT = Sentence("the last attempt is recorded as {state}")
-NEXT_ATTEMPT_COMPLETED = Sentence(
-    "the scheduler ended an attempt; the next one completed the work and repeated a part of it"
-)
+NEXT_ATTEMPT_COMPLETED = Sentence("the scheduler ended an attempt; the last one completed")
 SCHEDULER_ENDED_RUN = Sentence("the scheduler ended the run; the job is not at fault")
 OWN_REQUEUE_WORKED = Sentence("the application's own requeue worked as intended")
 OTHER_JOB_UNKNOWN = Sentence("which job took the nodes")
@@ -63,6 +61,7 @@ NOTHING_TO_DEBUG = Sentence("nothing to debug; make sure that checkpoints are sa
 RESUBMIT = Sentence(
     "resubmit it with the same options, from the last checkpoint if there is one, and allow Slurm to requeue it"
 )
+RESUBMIT_TO_OTHER = Sentence("resubmit it with the same options, from the last checkpoint if there is one")
 ONE_ATTEMPT = Sentence("one attempt was recorded ({state}), with no requeue or preemption")
 
 
@@ -114,7 +113,13 @@ def judge(ending: Ending) -> Finding | Missing:
             *([OWN_REQUEUE_WORKED()] if ending.requests and not preempted else []),
         ],
         cannot_decide=[OTHER_JOB_UNKNOWN()] if preempted else [],
-        actions=[action(NOTHING_TO_DEBUG) if over else action(RESUBMIT, *RESUBMIT_REQUEUABLE)],
+        actions=[
+            action(NOTHING_TO_DEBUG)
+            if over
+            else action(RESUBMIT, *RESUBMIT_REQUEUABLE)
+            if ending.by_slurm
+            else action(RESUBMIT_TO_OTHER)
+        ],
         since=min((float(time) for time in times if isinstance(time, (int, float))), default=None),
         at=notices[0].at if notices else None,
         variant="preempted" if preempted else "requeued",

@@ -97,7 +97,7 @@ class Limits:
     """When a run counts as silent."""
 
     quiet_steps: float = 10.0
-    """Number of printed intervals of silence at the end that exceeds the usual rhythm."""
+    """Silence at the end is unusual from this many printed intervals on."""
     min_quiet_s: float = 300.0
     """Evaluations and saves of healthy runs take minutes."""
 

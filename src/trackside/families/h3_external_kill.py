@@ -41,6 +41,7 @@ References
 from __future__ import annotations
 
 import datetime as dt
+import shlex
 
 from trackside.catalog.signals import signal_name
 from trackside.evidence import Missing, Value, derived
@@ -50,7 +51,7 @@ from trackside.facts.logs.stop_signals import SIGHUP, SIGTERM, STOP_SIGNALS, Sto
 from trackside.facts.training.learning import Trajectory
 from trackside.family import Family
 from trackside.finding import Action, Certainty, Claim, Finding, Sentence, ShellCommand, absent, action, present
-from trackside.model import Event
+from trackside.model import Event, Run
 
 STOPPED = Sentence("stopped from outside the job; the sender of the signal is unknown")
 STOPPED_BY = Sentence("stopped by {signal} from outside the job; its sender is unknown")
@@ -67,12 +68,15 @@ FIND_SENDER = Sentence(
 )
 SHOW_SYSTEM_LOG = (
     ShellCommand("ssh {node} \"sudo journalctl --since '{since}' --until '{until}'\""),
+    ShellCommand("for node in {all_nodes}; do ssh $node \"sudo journalctl --since '{since}' --until '{until}'\"; done"),
     ShellCommand("sudo journalctl --since '{since}' --until '{until}'"),
 )
 READ_CONTROLLER_LOG = Sentence("see what the controller's log says about the job, on the controller's host")
 SHOW_CONTROLLER_LOG = ShellCommand("grep -w {job} \"$(scontrol show config | awk '/SlurmctldLogFile/ {{print $3}}')\"")
 AROUND_S = 120.0
 """Seconds before and after the signal for which the system log is shown."""
+MAX_NODES = 8
+"""The system log is shown of at most this many nodes."""
 DETACH = Sentence(
     "start it detached from the terminal: in tmux, with setsid, or as a batch job; torchrun handles SIGHUP itself, so "
     "that nohup alone does not protect it"
@@ -83,7 +87,7 @@ NOT_OUTSIDE = Sentence("no received signal came from outside the run")
 FAILURE_EXPLAINS = Sentence("another failure explains the signal: {line}")
 
 
-def judge(stops: StopSignals, ending: Ending, trajectory: Maybe[Trajectory]) -> Finding | Missing:
+def judge(stops: StopSignals, ending: Ending, trajectory: Maybe[Trajectory], run: Run) -> Finding | Missing:
     """SIGTERM or SIGHUP as the first sign of the end, without another explanation. Schedulers send no SIGHUP."""
     if (contradiction := _contradiction(ending)) is not None:
         return absent(contradiction)
@@ -107,25 +111,31 @@ def judge(stops: StopSignals, ending: Ending, trajectory: Maybe[Trajectory]) -> 
         headline=STOPPED() if named is None else (HUNG_UP if number == SIGHUP else STOPPED_BY)(signal=named),
         implies=[STOPPED_BY_OTHERS()],
         cannot_decide=[SENDER_UNKNOWN(), *([SCHEDULER_UNKNOWN()] if state is None else [])],
-        actions=[action(DETACH)] if number == SIGHUP else _find_sender(sign, line, ending),
+        actions=[action(DETACH)] if number == SIGHUP else _find_sender(sign, line, ending, run),
         since=sign.time,
         at=sign.at,
         signal=(signal_name(signal), signal) if number in (*STOP_SIGNALS, None) else None,
     )
 
 
-def _find_sender(sign: Event, line: Value, ending: Ending) -> list[Action]:
+def _find_sender(sign: Event, line: Value, ending: Ending, run: Run) -> list[Action]:
     """How to find the sender: in the system log around the signal, else around the run's end, and in the controller's
     log if it was not given."""
     time = sign.time if sign.time is not None or ending.time is None else ending.time.number
     controller = [action(READ_CONTROLLER_LOG, SHOW_CONTROLLER_LOG)] if ending.jobs and not ending.changes else []
     if time is None:
         return [action(FIND_SENDER), *controller]
+    template = "%Y-%m-%d %H:%M UTC" if run.has_time_zone else "%Y-%m-%d %H:%M"  # else as printed: the nodes' own time
     since, until = (
-        dt.datetime.fromtimestamp(time + shift, dt.UTC).strftime("%Y-%m-%d %H:%M") for shift in (-AROUND_S, AROUND_S)
+        dt.datetime.fromtimestamp(time + shift, dt.UTC).strftime(template) for shift in (-AROUND_S, AROUND_S)
     )
+    values = {"since": derived(since, line), "until": derived(until, line)}
+    if sign.node or len(run.nodes) == 1:
+        values["node"] = derived(shlex.quote(sign.node or run.nodes[0]), line)
+    elif 1 < len(run.nodes) <= MAX_NODES:
+        values["all_nodes"] = derived(shlex.join(run.nodes), line)
     return [
-        action(FIND_SENDER, *SHOW_SYSTEM_LOG, since=derived(since, line), until=derived(until, line)),
+        action(FIND_SENDER, *SHOW_SYSTEM_LOG, **values),
         *controller,
     ]
 

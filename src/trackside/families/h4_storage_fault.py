@@ -60,7 +60,7 @@ HEADLINES = {
     "unreachable": Sentence("a file server stopped answering"),
 }
 """Reason -> the answer in one clause; of others :data:`STORAGE_FAILED`."""
-SERVER_HEADLINE = Sentence("file server {server} stopped answering")
+SERVER_HEADLINE = Sentence("file server {server} stopped answering, as the kernel noticed")
 SERVER_PATTERN = re.compile(r"\bserver ([A-Za-z0-9][\w.-]{0,62}),? (?:is )?not responding")
 PATH_HEADLINES = {
     "full": Sentence("a file system is full: no space for {path}"),

@@ -45,7 +45,7 @@ from dataclasses import dataclass
 
 from trackside.evidence import Missing, Value, derived
 from trackside.facts.fact import Maybe, all_missing
-from trackside.facts.gpu.activity import GpuActivity, missing_activity
+from trackside.facts.gpu.activity import NEVER_WORKED, GpuActivity, missing_activity, never_worked
 from trackside.facts.gpu.pauses import GpuPauses, LongestPause
 from trackside.facts.pace.training_pauses import StepGap, TrainingPauses
 from trackside.family import Family
@@ -70,8 +70,8 @@ STALLED = Sentence("training stalled for {seconds} and then continued")
 STALLED_BY_STORAGE = Sentence("training stalled for {seconds} while a file server did not answer")
 STALLED_FROM_TO = Sentence("training stalled for {seconds}, from {since} to {until}, and then continued")
 GPUS_IDLE_FROM_TO = Sentence("the GPUs did no work for {seconds}, from {since} to {until}, and then continued")
-SERVER_SILENT = Sentence("a file server did not answer in that time: {line}")
-HUNG_TASK = Sentence("the kernel reported a hung task in that time: {line}")
+SERVER_SILENT = Sentence("a file server did not answer at about that time: {line}")
+HUNG_TASK = Sentence("the kernel reported a hung task at about that time: {line}")
 LOST_ONLY_TIME = Sentence("the run lost only this time; the next stall may become a hang")
 WAIT_UNEXPLAINED = Sentence("what the run waited for")
 CHECK_STORAGE = Sentence("check the file server and the network to it at that time")
@@ -81,7 +81,6 @@ NO_LONG_GAP = Sentence("no gap between logged steps was longer than normal (at m
 SHORT_PAUSES = Sentence("between their first and their last work the GPUs paused for at most {seconds}")
 NO_PAUSE = Sentence("between their first and their last work the GPUs did not pause")
 NOT_RESUMED = Sentence("the stall did not end: the GPUs did no work in the last {seconds}")
-NEVER_WORKED = Missing("the GPUs never worked, so there is no pause to judge")
 
 
 def judge(
@@ -106,7 +105,7 @@ def judge(
         pauses_claim = (SHORT_PAUSES if gpus.longest_s.number else NO_PAUSE)(seconds=gpus.longest_s)
         stall = gpus.stall.hung
         return absent(*([] if stall is None else [NOT_RESUMED(seconds=stall.seconds)]), pauses_claim)
-    if isinstance(activity, GpuActivity) and not activity.worked.any():
+    if never_worked(activity):
         return NEVER_WORKED
     return Missing("neither logged steps with times nor GPU activity over the run were given")
 

@@ -73,6 +73,8 @@ class _Wording(string.Formatter):
 
     def format_field(self, value: Any, format_spec: str) -> str:
         if isinstance(value, Value):
+            if format_spec == "whole":
+                return str(value.value)
             unit = "" if format_spec == "plain" else format_spec or value.unit
             if unit == "time" and not self._zoned and isinstance(value.value, (int, float)):
                 return moment(value.value, zoned=False)

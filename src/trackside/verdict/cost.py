@@ -53,6 +53,7 @@ BEFORE_FIRST_STEP = CostPart(
     "startup", Sentence("from the start until it hung, before its first training step"), NOTHING_BEFORE_TRAINING
 )
 NEVER_SAVED = CostPart("work", Sentence("the work from the start to the end"), UNSAVED, at_most=True)
+UNSAVED_UNTIL_IDLE = CostPart("work", Sentence("the work from the start to its last sign"), UNSAVED, at_most=True)
 UNSAVED_BEFORE = CostPart(
     "work",
     Sentence("the work from the start to the fault"),
@@ -269,15 +270,22 @@ def _unsaved_work(fault: _Fault) -> WastedTime | Claim:
         return LOST_WORK_UNKNOWN()
     saved = work.saved(fault.work_end.number)
     if saved is None:
-        return waste_of_range(
-            NEVER_SAVED if work.has_training else BEFORE_FIRST_STEP, allocation, allocation.start, fault.work_end
-        )
+        part = _unsaved_part(fault) if work.has_training else BEFORE_FIRST_STEP
+        return waste_of_range(part, allocation, allocation.start, fault.work_end)
     if saved.time is not None:
         return waste_of_range(SINCE_SAVE, allocation, saved.time, fault.work_end)
     last, pace = work.last_step, work.pace
     if saved.step is None or last is None or pace is None or last.number < saved.step.number:
         return LOST_WORK_UNDATED()
     return waste_of_steps(SINCE_STEP, allocation, saved.step, last, pace)
+
+
+def _unsaved_part(fault: _Fault) -> CostPart:
+    """The work of a run without a checkpoint, by what ended it."""
+    if fault.work_end.number >= fault.allocation.end.number:
+        return NEVER_SAVED
+    since = fault.since
+    return UNSAVED_BEFORE if since is not None and since.number == fault.work_end.number else UNSAVED_UNTIL_IDLE
 
 
 def _spoilt_time(fault: _Fault) -> Iterator[WastedTime | Claim]:

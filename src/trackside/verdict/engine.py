@@ -61,7 +61,9 @@ def _judge(family: Family, facts: Facts) -> Finding:
         values["limits"] = family.limits
     result = guard(family.code, lambda: family.judge(**values))
     finding = (
-        unknown([result.reason], family.collect) if isinstance(result, Missing) else with_location(result, facts.run)
+        unknown([result.reason], family.collect if result.by_data else ())
+        if isinstance(result, Missing)
+        else with_location(result, facts.run)
     )
     if finding.outcome is Outcome.UNKNOWN:  # sources that did not answer come first
         reasons = (*facts.unanswered_reasons(family.facts), *finding.missing)

@@ -28,12 +28,12 @@ EXTRA_TIME = CostPart(
 BY_PACE = Sentence(
     "{gpus} x {longer:plain} s longer / {hour:plain} s/h = {hours:plain} GPU-hours, where {longer:plain} s of "
     "the {seconds:plain} s, {since} to {until}, are extra: {seconds:plain} s x ({one:plain} - "
-    "{fast:plain} / {slow:plain}), medians of {measure} before and after"
+    "{fast:plain} / {slow:plain}), medians of {measure}: {fast:plain} from {good_since} to {since}, {slow:plain} after"
 )
 BY_RATE = Sentence(
     "{gpus} x {longer:plain} s longer / {hour:plain} s/h = {hours:plain} GPU-hours, where {longer:plain} s of "
     "the {seconds:plain} s, {since} to {until}, are extra: {seconds:plain} s x ({one:plain} - "
-    "{slow:plain} / {fast:plain}), medians of {measure} after and before"
+    "{slow:plain} / {fast:plain}), medians of {measure}: {fast:plain} from {good_since} to {since}, {slow:plain} after"
 )
 NO_GOOD_PHASE = Sentence(
     "the slow-down: the run has no good phase to compare with; compare it with a good run (trackside compare)"
@@ -54,23 +54,27 @@ def slowdown(facts: Facts, work: TrainingWork, since: Value | None, until: Value
     if since is None or until.number <= since.number or isinstance(paces, Missing):
         return NO_GOOD_PHASE()
     work_start = _work_start(paces, work.allocation.start.number, since.number, work.points)
-    pace = None if work_start is None else paces.compare((work_start, since.number), (since.number, until.number))
+    if work_start is None:
+        return NO_GOOD_PHASE()
+    pace = paces.compare((work_start, since.number), (since.number, until.number))
     if pace is None:
         return NO_GOOD_PHASE()
     if pace.slowdown < MIN_SLOWDOWN:
         return NOT_SLOWER()
     launches = paces.grids.get("launches")
     measure = MEASURES[pace.kind].format(window=0.0 if launches is None else launches.step)
-    return _extra_time(work, since, until, pace, measure)
+    return _extra_time(work, (derived(work_start, pace.before, unit="time"), since, until), pace, measure)
 
 
-def _extra_time(work: TrainingWork, since: Value, until: Value, pace: Pace, measure: str) -> WastedTime:
+def _extra_time(work: TrainingWork, times: tuple[Value, Value, Value], pace: Pace, measure: str) -> WastedTime:
+    """``times``: when work started, when it slowed down, and until when it was slow."""
+    good_since, since, until = times
     gpus, seconds = work.allocation.gpus, seconds_between(since, until)
     longer = derived(round(seconds.number * (1 - 1 / pace.slowdown)), seconds, pace.before, pace.during, unit="s")
     hours = gpu_hours(gpus, longer)
     formula = (BY_PACE if pace.kind == "step" else BY_RATE)(
         gpus=gpus, seconds=seconds, since=since, until=until, longer=longer, one=derived(1, longer), hour=hour(longer),
-        hours=hours, slow=pace.during, fast=pace.before, measure=derived(measure, pace.before),
+        hours=hours, slow=pace.during, fast=pace.before, measure=derived(measure, pace.before), good_since=good_since,
     )  # fmt: skip
     return EXTRA_TIME.wasted(hours, formula)
 

@@ -118,6 +118,7 @@ def test_time_after_the_last_work_is_lost_as_stopped(waste_of: WasteOf) -> None:
         "work": pytest.approx(8 * 930 / 3600, abs=1e-3),
         "stopped": pytest.approx(8 * 1500 / 3600, abs=1e-3),
     }
+    assert waste.lost[0].what == "The work from the start to its last sign"
 
 
 def test_allocated_and_lost_hours_use_one_clock(waste_of: WasteOf) -> None:

@@ -237,6 +237,8 @@ FLOORS = Floors()
 
 
 NOT_MEASURED = Missing("no metric shows what the GPUs did")
+NEVER_WORKED = Missing("the GPUs never worked, so there is no training to judge", by_data=False)
+TOO_FEW_STEPS = Missing("too few steps: most of the time was startup", by_data=False)
 
 
 @fact(ACTIVITY)
@@ -275,6 +277,11 @@ def gpu_activity(evidence: Evidence, run: Run) -> Maybe[GpuActivity]:
         answered, missing, gpus, first.times, first.step, readings, sm, busy, None if busy is None else by, power,
         launches, collectives, basis, working, known,
     )  # fmt: skip
+
+
+def never_worked(activity: Maybe[GpuActivity]) -> bool:
+    """Whether what the GPUs did was measured, and no GPU did any work."""
+    return isinstance(activity, GpuActivity) and activity.missing is None and not activity.worked.any()
 
 
 def missing_activity(activity: Maybe[GpuActivity]) -> Missing | None:

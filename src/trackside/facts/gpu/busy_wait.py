@@ -43,7 +43,7 @@ BUSY_WAIT: Mapping[str, Query] = {
 """The queries behind :class:`BusyWait`."""
 
 LAUNCHES_WAIT = Sentence("a kernel launch takes {mean} (mean of {count}), as long as the kernel itself")
-LAUNCH_TIME_SHARE = Sentence("kernel launches take {share} of the time, kernels run {busy:share} of it")
+LAUNCH_TIME_SHARE = Sentence("kernel launches take {share} of the time; kernels run {busy:share} of the time")
 BUSY_WITHOUT_WORK = Sentence(
     "the GPUs look busy but hardly compute: {signal} {busy}, SM activity {sm} (means of {seconds} of training)"
 )
@@ -53,7 +53,9 @@ CALLS_BLOCK_LONGER = Sentence("CUDA calls block for {mean} on average; a kernel 
 POWER_DRAWN = Sentence("power: {power} per GPU (median)")
 POWER_OF_LIMIT = Sentence("power: {power} per GPU (median) of a {limit} limit")
 TENSOR_PIPES = Sentence("tensor cores were active {level} of the time (mean)")
-IN_COLLECTIVES = Sentence("{share} of the time is spent in communication: GPUs inside collectives (median)")
+IN_COLLECTIVES = Sentence(
+    "{share} of the time is spent in communication: GPUs inside collectives (median of {seconds} of training)"
+)
 COMMUNICATION_SHARE = Sentence("communication takes {share} of each step: {communication} of {step}")
 FABRIC_IDLE = Sentence("a node sends {sent} over Ethernet and {carried} over InfiniBand (medians)")
 
@@ -173,7 +175,8 @@ class BusyWait:
         wait_s = _over(grid, self.duty)
         if grid is None or wait_s is None or wait_s.number < self.limits.wait_share * grid.step:
             return []
-        return [IN_COLLECTIVES(share=derived(round(wait_s.number / grid.step, 3), wait_s, unit="share"))]
+        share = derived(round(wait_s.number / grid.step, 3), wait_s, unit="share")
+        return [IN_COLLECTIVES(share=share, seconds=derived(self.duty.seconds, wait_s, unit="s"))]
 
     def _printed_share(self) -> list[Claim]:
         """Communication share of the step, from the log."""

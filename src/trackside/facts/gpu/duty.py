@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 
@@ -62,7 +63,9 @@ class DutyCycle:
     readings: float
     """Samples per GPU in that time."""
     busy: Value | None
-    """Mean engine activity (else utilization) of the GPUs in use."""
+    """Mean of ``busy_by`` of the GPUs in use."""
+    busy_by: Literal["engine", "utilization"]
+    """Engine activity, else utilization."""
     sm: Value | None
     typical_busy: Matrix | None
     """(windows,) Median engine activity (else utilization) of the GPUs in that time."""
@@ -148,7 +151,8 @@ def duty_cycle(
     typical_busy = None if activity.busy is None else nan_median(activity.busy[rows][:, windows], axis=0)
     step_seconds = None if training is None else training.step_seconds
     return DutyCycle(
-        *bounds, windows, rows, _readings(activity, windows), busy, sm, typical_busy, activity.step, step_seconds,
+        *bounds, windows, rows, _readings(activity, windows), busy,
+        activity.busy_by or "engine", sm, typical_busy, activity.step, step_seconds,
         evidence.grid("lowest"),
     )  # fmt: skip
 

@@ -47,8 +47,17 @@ WORK_BEFORE_AND_NOW: Mapping[str, Sentence] = {
     "power": Sentence("power was {now} in the last {seconds}, {before} before that (medians of the GPUs)"),
     "busy": Sentence("the GPUs were busy for {now} of the last {seconds}, for {before} before that (medians)"),
 }
-SPINNING = Sentence("{count} only waited in a spinning kernel: {signal} {busy}, without computing")
-SPINNING_POWER = Sentence("{count} drew {power} without computing, more than idle GPUs draw")
+SPINNING = Sentence(
+    "{count} only waited in a spinning kernel, without computing: {signal} {busy} (the lowest of their medians)"
+)
+SPINNING_POWER = Sentence(
+    "{count} drew {power} (the lowest of their medians) without computing, more than idle GPUs draw"
+)
+SPINNING_ALONE: Mapping[str, Sentence] = {
+    "activity": Sentence("{count} only waited in a spinning kernel, without computing: {signal} {busy} (median)"),
+    "power": Sentence("{count} drew {power} (median) without computing, more than idle GPUs draw"),
+}
+"""The same of a single GPU."""
 OUTLIER_CLAIMS: Mapping[str, Sentence] = {
     "cold": Sentence("GPU {gpus} went idle ({signal} {level}), while the others waited"),
     "gone": Sentence("GPU {gpus} stopped being sampled, while the others were still sampled"),
@@ -146,11 +155,13 @@ class Stall:
         for name in COUNT_SIGNALS:
             now, grid = self._figure(name, "sum"), self.grids.get(name)
             if now is not None and grid is not None:
-                shows.append(WORK_BEFORE_AND_NOW[name](now=now, whole=grid.value("sum", unit=""), seconds=self.seconds))
+                whole, seconds = grid.value("sum", unit=""), derived(self.seconds.number, now, unit="s")
+                shows.append(WORK_BEFORE_AND_NOW[name](now=now, whole=whole, seconds=seconds))
         for name, kind in (("sm", "sm"), ("power", "power"), ("engine", "busy"), ("utilization", "busy")):
             now, before = self._figure(name), self._figure(name, before=True)
             if now is not None and before is not None and (name == "sm" or not shows):
-                shows.append(WORK_BEFORE_AND_NOW[kind](now=now, before=before, seconds=self.seconds))
+                seconds = derived(self.seconds.number, now, unit="s")
+                shows.append(WORK_BEFORE_AND_NOW[kind](now=now, before=before, seconds=seconds))
         return shows
 
     def _figure(self, name: str, reducer: Reducer = "median", before: bool = False) -> Value | None:
@@ -167,27 +178,28 @@ class Stall:
         worked = times[active & (times <= self.after)]
         return float(worked[0]) - self.activity.step if len(worked) else float(grid.times[0]) - grid.step
 
-    def _level(self, name: str, rows: Flags) -> Value | None:
-        """The median of some of the GPUs during the stall."""
+    def _lowest_level(self, name: str, rows: Flags) -> Value | None:
+        """The median during the stall of that one of some GPUs whose median is the lowest."""
         grid, values, times = self.grids.get(name), self.activity.signal(name), self.activity.times
-        if grid is None or values is None:
+        if grid is None or values is None or not rows.any():
             return None
-        level = nan_median(values[rows][:, (times > self.after) & (times <= self.until)])
-        unit = "" if grid.unit in COUNT_SIGNALS else grid.unit
-        during = grid.during(self.after, self.until)
-        medians = [grid_of_gpu(during, gpu).value("median", unit) for gpu in self.activity.named(rows)[:3]]
-        return derived(round(float(level), 4), *medians, unit=unit) if medians else None
+        medians = nan_median(values[rows][:, (times > self.after) & (times <= self.until)], axis=1)
+        if np.isnan(medians).all():
+            return None
+        lowest = self.activity.named(rows)[int(np.nanargmin(medians))]
+        return value_or_none(grid_of_gpu(grid.during(self.after, self.until), lowest), "median")
 
     def _waiting_claims(self) -> list[Claim]:
         count, name = int(self.gpus.spinning.sum()), self.activity.busy_by or "power"
-        level = self._level(name, self.gpus.spinning)
+        level = self._lowest_level(name, self.gpus.spinning)
         if not count or level is None:
             return []
         number = count_of(count, "GPU", level)
         if name == "power":
-            return [SPINNING_POWER(count=number, power=level)]
+            return [(SPINNING_POWER if count > 1 else SPINNING_ALONE["power"])(count=number, power=level)]
         level = replace(level, unit="share")
-        return [SPINNING(count=number, busy=level, signal=derived(TITLES[name], level))]
+        sentence = SPINNING if count > 1 else SPINNING_ALONE["activity"]
+        return [sentence(count=number, busy=level, signal=derived(TITLES[name], level))]
 
     def _outlier_claims(self) -> list[Claim]:
         if not self.outliers:

@@ -24,7 +24,10 @@ from trackside.finding import Claim, Sentence
 from trackside.model import Event
 from trackside.query import events, metric
 
-STARVED = Sentence("each step waits for data {share} of its time (median of {points}; typically {wait} versus {step})")
+STARVED = Sentence("each step waits for data {share} of its time (median of {points}; typically {wait} of {step})")
+STARVED_BY_PARTS = Sentence(
+    "each step waits for data {share} of its time (median of {points}; typically {wait}, and {step} of {part})"
+)
 STARVED_GAUGE = Sentence("each step waits for data {share} of its time (median of the run)")
 LITTLE_WAIT = Sentence("waiting for data takes {share} of each step (typically {wait}; {points})")
 LITTLE_WAIT_GAUGE = Sentence("waiting for data takes {share} of each step (median of the run)")
@@ -143,7 +146,9 @@ class DataWait:
         wait, step = frame.value(typical, "data_time_s", "s"), frame.value(typical, step_field, "s")
         share = derived(round(level, 3), wait, step, unit="share")
         points = frame.reduce("count", "data_time_s", unit="logged steps")
-        starved = STARVED(share=share, wait=wait, step=step, points=points)
+        values = {"share": share, "wait": wait, "step": step, "points": points}
+        measured = {"compute_time_s": "compute", "comm_time_s": "communication"}.get(step_field)
+        starved = STARVED(**values) if measured is None else STARVED_BY_PARTS(**values, part=derived(measured, step))
         return WaitShare(share, starved, LITTLE_WAIT(share=share, wait=wait, points=points), warm[0][1])
 
     @cached_property

@@ -30,11 +30,16 @@ HOST_LOAD: Mapping[str, Query] = {
 
 CPUS_BUSY = Sentence("host CPUs were {busy} busy (median)")
 TASKS_WAITED: Mapping[str, Sentence] = {
-    "cpu": Sentence("host tasks waited for a CPU {share} of the time (median)"),
-    "io": Sentence("host tasks waited for storage {share} of the time (median)"),
+    "cpu": Sentence("at least one task of a host waited for a CPU {share} of the time ({wait} per {window}, median)"),
+    "io": Sentence("at least one task of a host waited for storage {share} of the time ({wait} per {window}, median)"),
 }
-NODE_TASKS_WAITED = Sentence("tasks on {node} waited for a CPU {share} of the time (median)")
-NODE_TASKS_WAITED_MORE = Sentence("tasks on {node} waited for a CPU {share} of the time, on the median host {others}")
+NODE_TASKS_WAITED = Sentence(
+    "at least one task on {node} waited for a CPU {share} of the time ({wait} per {window}, median)"
+)
+NODE_TASKS_WAITED_MORE = Sentence(
+    "at least one task on {node} waited for a CPU {share} of the time ({wait} per {window}, median), on the median "
+    "host {others}"
+)
 
 
 @dataclass(frozen=True)
@@ -66,7 +71,10 @@ class HostLoad:
             if grid is not None and wait is not None:
                 share = wait.number / grid.step
                 if share >= self.limits.pressure_share:
-                    claims.append(sentence(share=derived(round(share, 3), wait, unit="share")))
+                    window = derived(grid.step, wait, unit="s")
+                    claims.append(
+                        sentence(share=derived(round(share, 3), wait, unit="share"), wait=wait, window=window)
+                    )
         return tuple(claims)
 
     def lacks_cpus(self, start: float, end: float) -> bool:
@@ -99,12 +107,11 @@ class HostLoad:
         share, others = (
             derived(round(value.number / grid.step, 3), value, unit="share") for value in (own_wait, typical_wait)
         )
-        node = derived(nodes[0], own_wait)
-        return (
-            NODE_TASKS_WAITED_MORE(node=node, share=share, others=others)
-            if len(grid) > 2
-            else NODE_TASKS_WAITED(node=node, share=share),
-        )
+        values = {
+            "node": derived(nodes[0], own_wait), "share": share, "wait": own_wait,
+            "window": derived(grid.step, own_wait, unit="s"),
+        }  # fmt: skip
+        return (NODE_TASKS_WAITED_MORE(**values, others=others) if len(grid) > 2 else NODE_TASKS_WAITED(**values),)
 
 
 @fact(HOST_LOAD, limits=Limits())

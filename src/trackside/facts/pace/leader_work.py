@@ -82,7 +82,7 @@ def leader_work(slow: SlowGpus, saving: Saving, trajectory: Maybe[Trajectory], r
         return LeaderWork(False, None, None)
     leads = set(group.gpus) <= set(_leaders(run))
     saver = None
-    if leads and group.sign != "sm" and not group.slow_clock:
+    if leads and group.signal != "sm" and not group.slow_clock:
         saver = _saver(slow.activity, group, saving, limits)
     pause = None if isinstance(trajectory, Missing) else _pause(slow.activity, group, trajectory, limits)
     return LeaderWork(leads, saver, pause)

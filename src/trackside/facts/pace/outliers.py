@@ -24,8 +24,8 @@ class Limits:
     """Ratio to the median of the others. Ranks of healthy jobs differ by a few percent."""
     min_sustained_share: float = 0.7
     """Minimum share of windows in which it must exceed the ratio."""
-    windows: int = 10
-    """Minimum number of windows."""
+    min_windows: int = 10
+    """Minimum number of windows of an outlier."""
     max_share: float = 0.25
     """Maximum share of outliers: more is a division of the work, not stragglers."""
     pair_ratio: float = 2.0
@@ -44,29 +44,29 @@ class Outlier:
 
 
 def outliers(values: Matrix, names: Sequence[str], limits: Limits) -> list[Outlier]:
-    r"""The rows (of ``node:index`` names) that are sustainedly above the others, the largest ratio first.
+    r"""The rows (of ``node:index`` names) that stay above the others, the largest ratio first.
 
     ``values``: (rows, windows), NaN where there is nothing to compare. Empty if there are too many, or if they differ
     by design.
     """
     sampled = ~np.isnan(values)
     count = int(sampled.any(axis=1).sum())
-    if count < 2 or values.shape[1] < limits.windows:
+    if count < 2 or values.shape[1] < limits.min_windows:
         return []
     ratios, min_ratio = _ratios(values, sampled, count, limits)
     with np.errstate(invalid="ignore"):
         exceeds = ratios >= min_ratio
-    late_rows = []
-    for row in np.flatnonzero(exceeds.sum(axis=1) >= limits.windows * limits.min_sustained_share):
-        period = _late_period(exceeds[row], sampled[row], limits)
+    candidates = []
+    for row in np.flatnonzero(exceeds.sum(axis=1) >= limits.min_windows * limits.min_sustained_share):
+        period = _period_above(exceeds[row], sampled[row], limits)
         if period is None:
             continue
         part = ratios[row, period[0] : period[1]]
-        late_rows.append(Outlier(int(row), *period, float(np.nanmedian(part))))
-    late_rows = [outlier for outlier in late_rows if outlier.ratio >= min_ratio]
-    if not late_rows or (count == 2 and len(late_rows) > 1):
+        candidates.append(Outlier(int(row), *period, float(np.nanmedian(part))))
+    candidates = [outlier for outlier in candidates if outlier.ratio >= min_ratio]
+    if not candidates or (count == 2 and len(candidates) > 1):
         return []
-    return sorted(_few(values, names, late_rows, count, limits), key=lambda outlier: -outlier.ratio)
+    return sorted(_drop_by_position(values, names, candidates, count, limits), key=lambda outlier: -outlier.ratio)
 
 
 def _ratios(values: Matrix, sampled: NDArray[np.bool_], count: int, limits: Limits) -> tuple[Matrix, float]:
@@ -82,36 +82,36 @@ def _ratios(values: Matrix, sampled: NDArray[np.bool_], count: int, limits: Limi
         return values / np.where(comparable & (others > 0), others, np.nan), min_ratio
 
 
-def _late_period(exceeds: Flags, sampled: Flags, limits: Limits) -> tuple[int, int] | None:
-    """The range of windows in which it is late most reliably: where lateness minus the required share sums to the
-    maximum."""
+def _period_above(exceeds: Flags, sampled: Flags, limits: Limits) -> tuple[int, int] | None:
+    """The range of windows in which it is above the others most reliably: where the share of windows above them, minus
+    the required share, sums to the maximum."""
     score = np.concatenate([[0.0], np.cumsum(np.where(sampled, exceeds - limits.min_sustained_share, 0.0))])
     lowest = np.minimum.accumulate(score)
     stop = int(np.argmax(score - lowest))
     start = int(np.argmin(score[: stop + 1]))
-    if int(sampled[start:stop].sum()) < limits.windows:
+    if int(sampled[start:stop].sum()) < limits.min_windows:
         return None
     return start, stop
 
 
-def _few(
-    values: Matrix, names: Sequence[str], found_outliers: list[Outlier], count: int, limits: Limits
+def _drop_by_position(
+    values: Matrix, names: Sequence[str], candidates: list[Outlier], count: int, limits: Limits
 ) -> list[Outlier]:
-    """Outliers that are few and do not differ by their position alone."""
-    if len(found_outliers) > max(1, limits.max_share * count):
+    """The candidates that do not differ by their position alone; empty if there are too many."""
+    if len(candidates) > max(1, limits.max_share * count):
         return []
     nodes = [name.rpartition(":")[0] for name in names]
     indices = [name.rpartition(":")[2] for name in names]
     sampled: Flags = np.any(~np.isnan(values), axis=1)
-    rows = {outlier.row for outlier in found_outliers}
+    rows = {outlier.row for outlier in candidates}
     own_outliers = []
-    for outlier in found_outliers:
-        level = _level(values, outlier.row, outlier)
+    for outlier in candidates:
+        level = _median_of(values, outlier.row, outlier)
         for group in (nodes, indices):
             mates = {row for row in np.flatnonzero(sampled).tolist() if group[row] == group[outlier.row]} - {
                 outlier.row
             }
-            usual = float(np.median([_level(values, row, outlier) for row in mates])) if len(mates) >= 2 else 0.0
+            usual = float(np.median([_median_of(values, row, outlier) for row in mates])) if len(mates) >= 2 else 0.0
             if len(mates) >= 2 and level < limits.min_ratio * usual:
                 break
             if len(mates) == 1 and mates <= rows and group is indices:  # both of their index: two nodes alike
@@ -121,5 +121,5 @@ def _few(
     return own_outliers
 
 
-def _level(values: Matrix, row: int, outlier: Outlier) -> float:
+def _median_of(values: Matrix, row: int, outlier: Outlier) -> float:
     return float(nan_median(values[row, outlier.start : outlier.stop]))

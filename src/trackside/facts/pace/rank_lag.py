@@ -95,17 +95,17 @@ class RankLag:
             (row, rank) for row, (name,) in enumerate(grid.labels("rank")) if (rank := whole_number(name)) is not None
         ]
         ranks = [rank for _, rank in numbered]
-        late = outliers.outliers(grid.values[[row for row, _ in numbered]], self._names(ranks), limits)
-        if not late:
+        slow_rows = outliers.outliers(grid.values[[row for row, _ in numbered]], self._names(ranks), limits)
+        if not slow_rows:
             middle, high, low = (grid.value(reducer) for reducer in ("median", "max", "min"))
             return GAUGES_EVEN(count=derived(len(ranks), middle), middle=middle, high=high, low=low)
-        first = late[0]
+        first = slow_rows[0]
         start, end = float(grid.times[first.start]) - grid.step, float(grid.times[first.stop - 1])
         part = grid.during(start, end)
         own_time, typical_time = part.where(rank=str(ranks[first.row])).value("median"), part.value("median")
         ratio = derived(round(first.ratio, 2), own_time, typical_time)
         claim = RANK_LAGS(rank=derived(ranks[first.row], own_time), own=own_time, others=typical_time, ratio=ratio)
-        slow = tuple(sorted(ranks[outlier.row] for outlier in late))
+        slow = tuple(sorted(ranks[outlier.row] for outlier in slow_rows))
         share = (first.stop - first.start) / len(grid.times)
         return LaggingRanks(slow, gpus_of_ranks(self.run, slow), (claim,), start + grid.step, None, share)
 
@@ -130,9 +130,9 @@ class RankLag:
         for row, rank_points in enumerate(times.values()):
             for step, point in rank_points.items():
                 values[row, column[step]] = numeric_field(point, field)
-        late = outliers.outliers(values, self._names(ranks), self.limits)
-        slowest = late[0].row if late else int(np.nanargmax(nan_median(values, axis=1)))
-        part = steps[late[0].start : late[0].stop] if late else steps
+        slow_rows = outliers.outliers(values, self._names(ranks), self.limits)
+        slowest = slow_rows[0].row if slow_rows else int(np.nanargmax(nan_median(values, axis=1)))
+        part = steps[slow_rows[0].start : slow_rows[0].stop] if slow_rows else steps
         points = [times[ranks[slowest]][step] for step in part if step in times[ranks[slowest]]]
         own_time = self._median_time(field, points)
         typical_time = self._median_time(
@@ -142,10 +142,10 @@ class RankLag:
             round(own_time.number / typical_time.number, 2) if typical_time.value else 1.0, own_time, typical_time
         )
         figures = {"rank": derived(ranks[slowest], own_time), "ratio": ratio, "own": own_time, "others": typical_time}
-        if not late:
+        if not slow_rows:
             return RANKS_EVEN(ranks=self.frame.reduce("distinct", "rank"), **figures)
         count, total = (derived(len(group), own_time, unit="steps") for group in (part, steps))
-        slow = tuple(sorted(ranks[outlier.row] for outlier in late))
+        slow = tuple(sorted(ranks[outlier.row] for outlier in slow_rows))
         claims, first = (RANK_LAGS(**figures), LAG_LASTS(count=count, whole=total)), points[0]
         return LaggingRanks(slow, gpus_of_ranks(self.run, slow), claims, first.time, first, len(part) / len(steps))
 

@@ -52,6 +52,8 @@ class SaveStorm:
     """The first save."""
     steps: Value | None
     """The steps in which so many checkpoints were saved; None if only their duration shows it."""
+    share: Value | None
+    """Share of the wall time that the saves took; None if no duration was printed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +95,7 @@ class Saving:
         claims = [] if frequent is None else [frequent]
         claims += [] if share is None else [SAVING_TIME(share=share)]
         first = next(iter(self.checkpoints), None)
-        return SaveStorm(self.count, tuple(claims), first, None if frequent is None else steps)
+        return SaveStorm(self.count, tuple(claims), first, None if frequent is None else steps, share)
 
     def _steps(self, trajectory: Trajectory) -> Value | None:
         """Steps completed in this run: from the first point's step to the last's if it resumed another."""

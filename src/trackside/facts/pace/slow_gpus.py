@@ -1,4 +1,4 @@
-r"""Which GPUs the others of a synchronous run wait for, by the signals of each GPU.
+r"""Which GPUs the others of a synchronous run wait for, by the metrics of each GPU.
 
 A GPU that computes longer than the others works while they spin: its SM activity is far above theirs. A GPU that its
 host delays idles while they spin: its engine activity is below theirs. Either waits least in collectives. GPUs are
@@ -34,12 +34,12 @@ from trackside.finding import Claim, Sentence
 from trackside.model import Run
 from trackside.query import metric
 
-Sign = Literal["sm", "busy", "wait"]
+Signal = Literal["sm", "busy", "wait"]
 Rows = NDArray[np.intp]
 
 SLOW_SM = Sentence(
-    "computing takes {ratio} times as long on {gpus} as on the others, which wait: SM activity {own} versus {others} "
-    "(medians), for {seconds}"
+    "the SMs of {gpus} are active {ratio} times as long as those of the others, which wait: SM activity {own} versus "
+    "{others} (medians), for {seconds}"
 )
 SLOW_BUSY = Sentence(
     "the {signal} is {own} on {gpus} and {others} on the others, which wait in a spinning kernel (medians), for "
@@ -66,8 +66,8 @@ AFFECTED_ALIKE = Sentence(
 class Limits(outliers.Limits):
     """Thresholds for outliers and for the additional evidence that they need."""
 
-    min_windows: int = 5
-    """Minimum number of windows in a run too short for more: at least half of the run."""
+    min_windows_of_short_run: int = 5
+    """The same in a run too short for more, of which it must be half."""
     pinned_activity: float = 0.8
     """A less busy GPU delays the others if their engine activity is at least this."""
     wait_share: float = 0.15
@@ -100,9 +100,9 @@ class OutlierPeriod:
 
 @dataclass(frozen=True)
 class SlowGroup(OutlierPeriod):
-    """Outlier GPUs, and the sign by which they are."""
+    """The outlier GPUs, and the signal that singles them out."""
 
-    sign: Sign
+    signal: Signal
     peers_busy: float | None
     """Median engine activity of the others meanwhile."""
     equal: bool | None
@@ -132,28 +132,30 @@ class SlowGpus:
         activity, limits = self.activity, self.limits
         rows = np.flatnonzero(self.duty.rows)
         windows = self.duty.windows & (activity.active if activity.active.any() else True)
-        limits = replace(limits, windows=min(limits.windows, max(limits.min_windows, int(windows.sum()) // 2)))
-        waits = self._waited
-        signs: list[tuple[Sign, Matrix | None, outliers.Limits]] = [
+        half = int(windows.sum()) // 2
+        limits = replace(limits, min_windows=min(limits.min_windows, max(limits.min_windows_of_short_run, half)))
+        waits = self._wait_share
+        signals: list[tuple[Signal, Matrix | None, outliers.Limits]] = [
             ("sm", activity.sm, limits),
             ("busy", self._idleness, replace(limits, pair_ratio=limits.min_ratio)),
             ("wait", None if waits is None else 1 / np.fmax(waits, 0.01), replace(limits, min_ratio=limits.wait_ratio)),
         ]
         compared = [
-            (sign, np.where(windows[None, :], values, np.nan)[rows], own_limits) for sign, values, own_limits in signs
-            if values is not None
+            (signal, np.where(windows[None, :], values, np.nan)[rows], own_limits)
+            for signal, values, own_limits in signals if values is not None
         ]  # fmt: skip
         gpus = [activity.gpus[row] for row in rows]
-        for find in (_of_gpus, _of_nodes):
-            for sign, values, own_limits in compared:
+        for find in (_outlier_gpus, _outlier_nodes):
+            for signal, values, own_limits in compared:
                 match = find(values, gpus, own_limits)
-                group = self._group(sign, self._period(rows, *match)) if match is not None else None
+                group = self._group(signal, self._period(rows, *match)) if match is not None else None
                 if group is not None:
                     return group
         return None
 
-    def alike(self, sentence: Sentence) -> tuple[Claim, ...]:
-        """The highest and the lowest of the GPUs in use, by SM activity else by engine activity, as a claim."""
+    def range_claims(self, sentence: Sentence) -> tuple[Claim, ...]:
+        """The claim about the highest and the lowest of the GPUs in use, by SM activity, else by engine activity; empty
+        if neither was sampled."""
         activity, duty = self.activity, self.duty
         for name in ("sm", activity.busy_by):
             grid, values = activity.grid(name), activity.signal(name)
@@ -170,7 +172,7 @@ class SlowGpus:
         return ()
 
     @cached_property
-    def _waited(self) -> Matrix | None:
+    def _wait_share(self) -> Matrix | None:
         """(G, T) Share of each window that a GPU's rank spent in collectives."""
         if self.waits is None:
             return None
@@ -202,51 +204,51 @@ class SlowGpus:
             picked, others, activity.named(picked), activity.named(others), first.ratio, window, start, end
         )
 
-    def _group(self, sign: Sign, period: OutlierPeriod) -> SlowGroup | None:
+    def _group(self, signal: Signal, period: OutlierPeriod) -> SlowGroup | None:
         """The outliers, if the others wait meanwhile."""
-        limits, busy, waits = self.limits, self.activity.busy, self._waited
+        limits, busy, waits = self.limits, self.activity.busy, self._wait_share
         peers_busy = None if busy is None else float(nan_median(busy[period.others][:, period.windows]))
-        if sign == "busy" and (peers_busy is None or peers_busy < limits.pinned_activity):
+        if signal == "busy" and (peers_busy is None or peers_busy < limits.pinned_activity):
             return None
         own_wait, peers_wait = (
             None if waits is None else float(nan_median(waits[rows][:, period.windows]))
             for rows in (period.picked, period.others)
         )
-        if sign == "wait" and (peers_wait is None or not peers_wait >= limits.wait_share):
+        if signal == "wait" and (peers_wait is None or not peers_wait >= limits.wait_share):
             return None
         waits_least = None
         if peers_wait is not None and own_wait is not None and peers_wait >= limits.wait_share:
             waits_least = own_wait * limits.wait_ratio <= peers_wait
         clock, equal = self._slow_clock(period), self._equal(self.activity.launches, period)
-        claims = [*self._shows(sign, period), *clock]
-        if waits_least and sign != "wait":
+        claims = [*self._shows(signal, period), *clock]
+        if waits_least and signal != "wait":
             claims += self._less_wait(period)
         if equal:
             claims.append(self._counts("launches", period))
             if self._equal(self.activity.collectives, period):
                 claims.append(self._counts("collectives", period))
         return SlowGroup(
-            **vars(period), sign=sign, peers_busy=peers_busy, equal=equal, waits_least=waits_least,
+            **vars(period), signal=signal, peers_busy=peers_busy, equal=equal, waits_least=waits_least,
             slow_clock=bool(clock), claims=tuple(claims),
         )  # fmt: skip
 
-    def _shows(self, sign: Sign, period: OutlierPeriod) -> list[Claim]:
+    def _shows(self, signal: Signal, period: OutlierPeriod) -> list[Claim]:
         """How much the first outlier differs, and what the others do."""
-        if sign == "wait":
+        if signal == "wait":
             return self._less_wait(period)
         activity = self.activity
-        grid = activity.grid("sm" if sign == "sm" else activity.busy_by or "engine")
+        grid = activity.grid("sm" if signal == "sm" else activity.busy_by or "engine")
         assert grid is not None
         part = grid.during(period.start, period.end)
-        measured, own_part = _of_group(part, period.gpus)
+        measured, own_part = _grid_of_group(part, period.gpus)
         own_level, peers_level = (
             own_part.value("median"),
-            _of_peers(part, period.peers).value("median"),
+            _grid_of_peers(part, period.peers).value("median"),
         )
         gpus, seconds = derived(measured, own_level), derived(period.end - period.start, own_level, unit="s")
-        if sign == "busy":
-            signal = derived(TITLES[activity.busy_by or "engine"], own_level)
-            return [SLOW_BUSY(gpus=gpus, signal=signal, own=own_level, others=peers_level, seconds=seconds)]
+        if signal == "busy":
+            title = derived(TITLES[activity.busy_by or "engine"], own_level)
+            return [SLOW_BUSY(gpus=gpus, signal=title, own=own_level, others=peers_level, seconds=seconds)]
         ratio = derived(
             round(own_level.number / peers_level.number if peers_level.value else period.ratio, 2),
             own_level,
@@ -254,7 +256,7 @@ class SlowGpus:
         )
         claims = [SLOW_SM(gpus=gpus, own=own_level, others=peers_level, ratio=ratio, seconds=seconds)]
         if activity.busy_by is not None and (busy_grid := activity.grid(activity.busy_by)) is not None:
-            busy = _of_peers(busy_grid.during(period.start, period.end), period.peers).value("median")
+            busy = _grid_of_peers(busy_grid.during(period.start, period.end), period.peers).value("median")
             claims.append(PEERS_BUSY(busy=busy, signal=derived(TITLES[activity.busy_by], busy)))
         return claims
 
@@ -262,10 +264,10 @@ class SlowGpus:
         if self.waits is None:
             return []
         part = self.waits.during(period.start, period.end)
-        measured, own_part = _of_group(part, period.gpus, self.run)
+        measured, own_part = _grid_of_group(part, period.gpus, self.run)
         own_wait, peers_wait = (
             own_part.value("median"),
-            _of_peers(part, period.peers).value("median"),
+            _grid_of_peers(part, period.peers).value("median"),
         )
         window = derived(part.step, peers_wait, unit="s")
         return [SLOW_WAIT(gpus=derived(measured, own_wait), own=own_wait, others=peers_wait, window=window)]
@@ -282,9 +284,9 @@ class SlowGpus:
         grid = self.activity.grid(name)
         assert grid is not None
         part = grid.during(period.start, period.end)
-        measured, own_part = _of_group(part, period.gpus, self.run)
+        measured, own_part = _grid_of_group(part, period.gpus, self.run)
         own_count = own_part.value("median", unit="")
-        peers_count = _of_peers(part, period.peers).value("median", unit="")
+        peers_count = _grid_of_peers(part, period.peers).value("median", unit="")
         window, gpus = derived(part.step, peers_count, unit="s"), derived(measured, own_count)
         return EQUAL_WORK[name](gpus=gpus, own=own_count, others=peers_count, window=window)
 
@@ -297,8 +299,8 @@ class SlowGpus:
         if not own_clock <= self.limits.slow_clock_ratio * peers_clock:
             return []
         part = self.clock.during(period.start, period.end)
-        measured, own_part = _of_group(part, period.gpus)
-        clock, others = own_part.value("median"), _of_peers(part, period.peers).value("median")
+        measured, own_part = _grid_of_group(part, period.gpus)
+        clock, others = own_part.value("median"), _grid_of_peers(part, period.peers).value("median")
         return [LOW_CLOCK(gpus=derived(measured, clock), own=clock, others=others)]
 
 
@@ -323,13 +325,17 @@ def _smooth(values: Matrix, width: int) -> Matrix:
     return np.where(sampled, sums / np.maximum(counts, 1), np.nan)
 
 
-def _of_gpus(values: Matrix, gpus: Sequence[str], limits: outliers.Limits) -> tuple[tuple[int, ...], Outlier] | None:
+def _outlier_gpus(
+    values: Matrix, gpus: Sequence[str], limits: outliers.Limits
+) -> tuple[tuple[int, ...], Outlier] | None:
     """(indices of the outliers, the first of them)."""
-    late = outliers.outliers(values, gpus, limits)
-    return (tuple(outlier.row for outlier in late), late[0]) if late else None
+    slow_rows = outliers.outliers(values, gpus, limits)
+    return (tuple(outlier.row for outlier in slow_rows), slow_rows[0]) if slow_rows else None
 
 
-def _of_nodes(values: Matrix, gpus: Sequence[str], limits: outliers.Limits) -> tuple[tuple[int, ...], Outlier] | None:
+def _outlier_nodes(
+    values: Matrix, gpus: Sequence[str], limits: outliers.Limits
+) -> tuple[tuple[int, ...], Outlier] | None:
     """The same among nodes, each by the median of its GPUs: all GPUs of a slow host lag alike."""
     gpu_nodes = [name.rpartition(":")[0] for name in gpus]
     nodes = list(dict.fromkeys(gpu_nodes))
@@ -341,11 +347,11 @@ def _of_nodes(values: Matrix, gpus: Sequence[str], limits: outliers.Limits) -> t
             for node in nodes
         ]
     )
-    late = outliers.outliers(levels, [f"{node}:" for node in nodes], limits)
-    if not late:
+    slow_rows = outliers.outliers(levels, [f"{node}:" for node in nodes], limits)
+    if not slow_rows:
         return None
-    slow = {nodes[outlier.row] for outlier in late}
-    return tuple(index for index, node in enumerate(gpu_nodes) if node in slow), late[0]
+    slow = {nodes[outlier.row] for outlier in slow_rows}
+    return tuple(index for index, node in enumerate(gpu_nodes) if node in slow), slow_rows[0]
 
 
 def _is_node(part: Grid, gpus: tuple[str, ...]) -> bool:
@@ -354,7 +360,7 @@ def _is_node(part: Grid, gpus: tuple[str, ...]) -> bool:
     return len(nodes) == 1 and {name for name in gpu_names(part) if name.rpartition(":")[0] in nodes} == set(gpus)
 
 
-def _of_group(part: Grid, gpus: tuple[str, ...], run: Run | None = None) -> tuple[tuple[str, ...], Grid]:
+def _grid_of_group(part: Grid, gpus: tuple[str, ...], run: Run | None = None) -> tuple[tuple[str, ...], Grid]:
     """(GPUs, their part of a grid): the slow GPUs if they are all of a node, else the first of them. ``run``: of a
     tracer's grid, which may be labeled by rank only."""
     if len(gpus) > 1 and _is_node(part, gpus):
@@ -363,7 +369,7 @@ def _of_group(part: Grid, gpus: tuple[str, ...], run: Run | None = None) -> tupl
     return gpus[:1], part.one(names.index(gpus[0])) if gpus[0] in names else grid_of_gpu(part, gpus[0])
 
 
-def _of_peers(part: Grid, peers: tuple[str, ...]) -> Grid:
+def _grid_of_peers(part: Grid, peers: tuple[str, ...]) -> Grid:
     """The grid of the others, if one query can select them: one GPU, or one node; else of all, whose median is
     theirs."""
     if len(peers) == 1:

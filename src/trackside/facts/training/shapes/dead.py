@@ -30,7 +30,7 @@ RATE_NEAR_ZERO = Sentence("the loss went from {first} to {last} over {points}; t
 GRADIENT_NEAR_ZERO = Sentence(
     "the loss went from {first} to {last} over {points}; the gradient norm stayed at {gradient}"
 )
-LOSSES_REPEAT = Sentence("the loss repeats {count:values} over {points}: the weights do not change")
+LOSSES_REPEAT = Sentence("the loss repeats {count:values} over {points}, as if the weights did not change")
 
 
 def dead_plateau(curve: TrainingCurve, limits: Limits) -> Shape | None:
