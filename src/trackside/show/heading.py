@@ -109,11 +109,13 @@ def collect(doc: VerdictDoc) -> list[tuple[str, Sequence[str]]]:
 
 
 def collect_actions(doc: VerdictDoc) -> list[str]:
-    """What to collect first, as actions, if a cause is not certain; else empty. Without any cause, the verdict's own
-    action names all inputs."""
+    """What to collect first, as actions, if a cause is not certain: what would decide the families that look like it.
+    Without any cause, the verdict's own action names all inputs."""
     if doc.primary.outcome == "found" and (doc.primary.certainty != "possible" or not is_cause(doc.primary)):
         return []
-    texts = [text for text, _ in collect(doc)]
+    match = find_family(doc.primary.family)
+    rivals = frozenset(() if match is None else match.rivals)
+    texts = [text for text, families in collect(doc) if rivals.intersection(families)]
     if doc.run.disposition is None and doc.run.id and _JOB_ID.fullmatch(doc.run.id):
         record = f"Slurm's record (sacct -j {doc.run.id} -P --format=ALL > sacct.txt)"
         texts = [record, *(text for text in texts if not text.startswith("sacct"))]
