@@ -80,7 +80,7 @@ def test_the_decisive_claim_is_among_the_first_three(name: str, fact: str) -> No
             "d1/sim-starved-storage-no-tracer",
             "GPU starvation: GPUs busy 16% of the time, because the input pipeline is too slow",
         ),
-        ("g1/grpo-loss-near-zero", "No fault found; the loss of this objective does not show whether"),
+        ("g1/grpo-loss-near-zero", "No fault found; a loss of this kind, as in reinforcement learning, does not show"),
         ("h4/lab-file-size-limit", "A write failed, most likely for lack of space"),
         ("a1/container-image-missing", "Crashed at startup: pyxis: failed to create container"),
     ],

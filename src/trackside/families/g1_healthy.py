@@ -81,8 +81,8 @@ LOSS_DID_NOT_FALL = Sentence(
     "no fault found, but the loss did not clearly fall", running="no fault so far, but the loss has not clearly fallen"
 )
 LOSS_WITHOUT_MEANING = Sentence(
-    "no fault found; the loss of this objective does not show whether the model learned",
-    running="no fault so far; the loss of this objective does not show whether the model learns",
+    "no fault found; a loss of this kind, as in reinforcement learning, does not show whether the model learned",
+    running="no fault so far; a loss of this kind, as in reinforcement learning, does not show whether the model learns",
 )
 LOSS_ROSE = Sentence("no fault found, but the loss rose", running="no fault so far, but the loss rises")
 UNCLEAN_EXIT = Sentence("no fault found in training, but the job did not exit cleanly")

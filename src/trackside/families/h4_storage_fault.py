@@ -103,10 +103,8 @@ SHOW_SPACE_IN = (
     ShellCommand("df -h {folder}; df -i {folder}; quota -s"),
 )
 SHOW_SPACE = (ShellCommand("ssh {node} 'df -h; df -i; quota -s'"), ShellCommand("df -h; df -i; quota -s"))
-CHECK_SERVER = Sentence("check from {node} whether file server {server} answers: each of its mounts, in 10 s")
-CHECK_SERVER_ANYWHERE = Sentence(
-    "check from the node whether file server {server} answers: each of its mounts, in 10 s"
-)
+CHECK_SERVER = Sentence("check from {node} whether file server {server} answers at each of its mounts")
+CHECK_SERVER_ANYWHERE = Sentence("check from the node whether file server {server} answers at each of its mounts")
 SHOW_SERVER = (
     ShellCommand(
         "ssh {node} 'findmnt -nt nfs,nfs4 -o TARGET,SOURCE | grep {server} | "

@@ -114,7 +114,7 @@ def collect_actions(doc: VerdictDoc) -> list[str]:
     if doc.primary.outcome == "found" and (doc.primary.certainty != "possible" or not is_cause(doc.primary)):
         return []
     match = find_family(doc.primary.family)
-    rivals = frozenset(() if match is None else match.rivals)
+    rivals = frozenset(() if match is None or match.role == "health" else match.rivals)  # health names what it lacks
     texts = [text for text, families in collect(doc) if rivals.intersection(families)]
     if doc.run.disposition is None and doc.run.id and _JOB_ID.fullmatch(doc.run.id):
         record = f"Slurm's record (sacct -j {doc.run.id} -P --format=ALL > sacct.txt)"
