@@ -82,7 +82,7 @@ LOSS_DID_NOT_FALL = Sentence(
 )
 LOSS_WITHOUT_MEANING = Sentence(
     "no fault found; a loss of this kind, as in reinforcement learning, does not show whether the model learned",
-    running="no fault so far; a loss of this kind, as in reinforcement learning, does not show whether the model learns",
+    running="no fault so far; a loss of this kind, as in reinforcement learning, does not show if the model learns",
 )
 LOSS_ROSE = Sentence("no fault found, but the loss rose", running="no fault so far, but the loss rises")
 UNCLEAN_EXIT = Sentence("no fault found in training, but the job did not exit cleanly")

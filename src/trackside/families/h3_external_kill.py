@@ -50,6 +50,7 @@ from trackside.facts.logs.stop_signals import SIGHUP, SIGTERM, STOP_SIGNALS, Sto
 from trackside.facts.training.learning import Trajectory
 from trackside.family import Family
 from trackside.finding import Action, Certainty, Claim, Finding, Sentence, ShellCommand, absent, action, present
+from trackside.model import Event
 
 STOPPED = Sentence("stopped from outside the job; the sender of the signal is unknown")
 STOPPED_BY = Sentence("stopped by {signal} from outside the job; its sender is unknown")
@@ -106,22 +107,17 @@ def judge(stops: StopSignals, ending: Ending, trajectory: Maybe[Trajectory]) -> 
         headline=STOPPED() if named is None else (HUNG_UP if number == SIGHUP else STOPPED_BY)(signal=named),
         implies=[STOPPED_BY_OTHERS()],
         cannot_decide=[SENDER_UNKNOWN(), *([SCHEDULER_UNKNOWN()] if state is None else [])],
-        actions=[action(DETACH)] if number == SIGHUP else _find_sender(stops, line, ending),
-        since=_time(stops, ending),
+        actions=[action(DETACH)] if number == SIGHUP else _find_sender(sign, line, ending),
+        since=sign.time if sign.time is not None or ending.time is None else ending.time.number,
         at=sign.at,
         signal=(signal_name(signal), signal) if number in (*STOP_SIGNALS, None) else None,
     )
 
 
-def _time(stops: StopSignals, ending: Ending) -> float | None:
-    """When the run was asked to stop, POSIX seconds; if no line has the time, when it ended."""
-    return stops.time if stops.time is not None or ending.time is None else ending.time.number
-
-
-def _find_sender(stops: StopSignals, line: Value, ending: Ending) -> list[Action]:
+def _find_sender(sign: Event, line: Value, ending: Ending) -> list[Action]:
     """How to find the sender: in the system log around the signal, else around the run's end, and in the controller's
     log if it was not given."""
-    time = _time(stops, ending)
+    time = sign.time if sign.time is not None or ending.time is None else ending.time.number
     controller = [action(READ_CONTROLLER_LOG, SHOW_CONTROLLER_LOG)] if ending.jobs and not ending.changes else []
     if time is None:
         return [action(FIND_SENDER), *controller]

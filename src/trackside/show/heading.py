@@ -116,6 +116,8 @@ def collect_actions(doc: VerdictDoc) -> list[str]:
     match = find_family(doc.primary.family)
     rivals = frozenset(() if match is None or match.role == "health" else match.rivals)  # health names what it lacks
     texts = [text for text, families in collect(doc) if rivals.intersection(families)]
+    if not doc.run.id and doc.run.disposition is None:  # as far as known, no job of Slurm
+        texts = [text for text in texts if "sacct" not in text and "slurm" not in text]
     if doc.run.disposition is None and doc.run.id and _JOB_ID.fullmatch(doc.run.id):
         record = f"Slurm's record (sacct -j {doc.run.id} -P --format=ALL > sacct.txt)"
         texts = [record, *(text for text in texts if not text.startswith("sacct"))]

@@ -66,19 +66,17 @@ def arbitrate(findings: Sequence[Finding], families: Sequence[Family]) -> Ranked
     }
     return RankedFindings(
         primary=primary,
-        consequences=tuple(_beside(finding, primary) for finding in consequences),
-        warnings=tuple(_beside(finding, primary) for finding in warnings),
+        consequences=tuple(map(_beside, consequences)),
+        warnings=tuple(map(_beside, warnings)),
         ruled_out=tuple(finding for finding in others_and_health if finding.outcome is Outcome.ABSENT),
         unknown=tuple(finding for finding in others_and_health if finding.outcome is Outcome.UNKNOWN),
         rival_open=bool(rivals.get(primary.family, frozenset()) & open_codes),
     )
 
 
-def _beside(finding: Finding, primary: Finding) -> Finding:
-    """The finding with its headline beside another answer, and without the evidence that this answer shows itself."""
-    shows = tuple(claim for claim in finding.shows if claim not in primary.shows)
-    headline = finding.headline if finding.headline_beside is None else finding.headline_beside
-    return replace(finding, headline=headline, shows=shows if any(claim.cites for claim in shows) else finding.shows)
+def _beside(finding: Finding) -> Finding:
+    """The finding with its headline beside another answer."""
+    return finding if finding.headline_beside is None else replace(finding, headline=finding.headline_beside)
 
 
 def _is_fault(finding: Finding) -> bool:

@@ -20,8 +20,6 @@ STOP_SIGNALS = (SIGTERM, SIGHUP)
 """Signals that ask a process to end: SIGTERM, and SIGHUP when its session ends."""
 TIMEOUT_EXIT_CODE = 124
 """Exit code of coreutils' timeout."""
-NEAR_LINES = 20
-"""Lines within which a launcher reports the same stop."""
 NAMED_SIGNAL = re.compile(r"\b(?:15|1)$")
 """The number of such a signal at the end of an exception's message."""
 
@@ -35,8 +33,6 @@ class StopSignals:
     sign: Event | None = None
     line: Value | None = None
     """The line of the sign."""
-    time: float | None = None
-    """Its time, POSIX seconds; if its line has none, that of the next such sign within a few lines."""
     accounted: Value | None = None
     """Another failure that explains the signal as teardown: any failure of the run's own, unless it is known to be
     later."""
@@ -71,13 +67,7 @@ def stop_signals(
     if sign is None:
         return StopSignals(frame)
     line = next(source.value(row, "text") for row, source in final if row is sign)
-    near = [
-        row.time
-        for row, _ in final
-        if row.at.path == sign.at.path and 0 <= row.at.line - sign.at.line <= NEAR_LINES and row.time is not None
-    ]
-    time = sign.time if sign.time is not None else min(near, default=None)
-    return StopSignals(frame, sign, line, time, next(_other_causes(sign, evidence, ending, exceptions), None))
+    return StopSignals(frame, sign, line, next(_other_causes(sign, evidence, ending, exceptions), None))
 
 
 def _other_causes(sign: Event, evidence: Evidence, ending: Ending, exceptions: Exceptions) -> Iterator[Value]:
