@@ -15,7 +15,7 @@ from trackside.query import events
 
 DID_NOT_ANSWER = Sentence("{source} did not answer, so the verdict lacks its data: {reason}")
 ANSWERED_IN_PART = Sentence("{source} gave no complete answer, so the verdict lacks some of its data: {reason}")
-NO_ANSWER = re.compile(r"cannot be reached|\bexit \d|command not found|answered [45]\d\d", re.IGNORECASE)
+NO_ANSWER = re.compile(r"cannot be reached|\bexit \d|command not found", re.IGNORECASE)
 """Reasons for which nothing came; after others, such as a limit or a connection that broke, part of the data did."""
 
 
