@@ -129,6 +129,9 @@ class Finding:
     headline: Claim | None = None
     """What happened, in one clause: the answer itself, to which its ranks, GPUs, nodes and time are added. None: the
     title is the headline."""
+    headline_beside: Claim | None = None
+    """The headline if another finding is primary and this one did not end the run or only shows how it ended. None: the
+    same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +249,7 @@ def present(
     shows: Iterable[Claim],
     *,
     headline: Claim | None = None,
+    headline_beside: Claim | None = None,
     implies: Iterable[Claim] = (),
     cannot_decide: Iterable[Claim] = (),
     actions: Iterable[Action] = (),
@@ -272,6 +276,7 @@ def present(
         certainty=certainty,
         culprit=culprit,
         headline=headline,
+        headline_beside=headline_beside,
         shows=shows,
         implies=tuple(implies),
         cannot_decide=tuple(cannot_decide),

@@ -1,4 +1,4 @@
-"""Commands that several families advise.
+"""Remedies and commands that several families advise.
 
 Placeholders are names of the run (:meth:`trackside.facts.run_names.RunNames.of`). If an
 action has several commands, the first that can be filled is shown.
@@ -6,7 +6,26 @@ action has several commands, the first that can be filled is shown.
 
 from __future__ import annotations
 
-from trackside.finding import ShellCommand
+from collections.abc import Mapping
+
+from trackside.finding import Sentence, ShellCommand
+
+SUSPECTS: Mapping[str, str] = {
+    "data": "the input that it reads",
+    "config": "the setting that it gets",
+    "env": "the installed versions of what it calls",
+    "asset": "the file that it loads",
+}
+"""Class of a fault -> what, besides the code, may be wrong."""
+CHECK_PLACE = {kind: Sentence(f"check {{place}} and {suspect}, and resubmit") for kind, suspect in SUSPECTS.items()}
+CODE_OR = {kind: Sentence(f"the script is wrong, or {suspect}") for kind, suspect in SUSPECTS.items()}
+PROGRAMMING_ERRORS = frozenset(
+    (
+        "AssertionError", "AttributeError", "IndexError", "KeyError", "NameError", "NotImplementedError", "TypeError",
+        "UnboundLocalError", "ZeroDivisionError",
+    )
+)  # fmt: skip
+"""Types that wrong code raises, too: their class is a guess from the message and the place."""
 
 _SUBMISSION = "sacct -j {job} -X -P --format=WorkDir,SubmitLine"
 """Shows the options of the submission, and its folder."""

@@ -30,10 +30,13 @@ from tests.families.rows import (
     log_points,
     outcome,
     raised,
+    root,
     sentence_name,
+    text_of,
 )
 from trackside.finding import Certainty
 from trackside.model import EventRole, Run
+from trackside.show.wording import clause
 
 
 def test_an_exception_before_any_step_is_a_startup_crash() -> None:
@@ -141,3 +144,28 @@ def test_the_failed_ranks_point_to_the_job_or_a_node(ranks: Any, implied: str) -
     cluster = Cluster().per_gpu("gpu_memory_used_bytes", 0)
     finding = cluster.judge("A1", *errors, FAILED, run=cluster.run(n_ranks=16))
     assert implied in [sentence_name(claim) for claim in finding.implies]
+
+
+def test_an_error_that_is_only_announced_is_followed_to_its_cause() -> None:
+    announced = root("exception", 10, type="RuntimeError", message="failed to import on the worker:")
+    symbol = "/env/lib/python3.9/site-packages/attn_2_cuda.so: undefined symbol: _ZN3"
+    cause = root("exception", 40, type="RuntimeError", message="Failed to import because of this:", chain="ImportError",
+                 root_type="ImportError", root_message=symbol)  # fmt: skip
+    finding = judge("A1", announced, cause)
+    assert finding.headline is not None
+    assert "ImportError" in clause(finding.headline)
+    assert "Caused by ImportError" in text_of(finding)
+
+
+def test_a_script_that_python_cannot_open_is_no_exception_of_the_job() -> None:
+    dash = "can't open file '\N{EN DASH}selected_gpus=0': [Errno 2] No such file or directory"
+    finding = judge("A1", root("exception", 1, type="FileNotFoundError", message=dash))
+    assert text_of(finding).startswith("Python could not open its script")
+    assert [sentence_name(action) for action in finding.actions] == ["check_dash"]
+
+
+def test_a_guessed_class_sends_the_reader_to_the_line() -> None:
+    frame = {"user_frame": "/w/biot.py:121 in stft", "frames": "/w/dataset.py:3 in __getitem__"}
+    error = root("exception", 5, type="TypeError", message="got an unexpected keyword argument 'x'", **frame)
+    (advice,) = judge("A1", error).actions
+    assert "{place}" in advice.sentence.text

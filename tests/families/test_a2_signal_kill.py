@@ -38,6 +38,7 @@ from tests.families.rows import (
 )
 from trackside.finding import Certainty, Finding
 from trackside.model import Event, EventRole, Position, Record, Run
+from trackside.show.wording import clause
 
 
 def killed_by(signal: int = 9, rank: int = 1, **fields: Any) -> Event:
@@ -270,4 +271,18 @@ def test_all_nodes_are_checked_if_the_node_of_a_kill_is_unknown() -> None:
     assert "host_ample_all" in keys(cluster.judge("A2", died, FAILED))
     on_n2 = event("launcher_failure", 90, role=EventRole.ROOT, signal=9, first=True, time=4980.0, node="n2")
     text = text_of(cluster.judge("A2", on_n2, FAILED))
-    assert "node n2 always had at least" in text.lower()
+    assert "available on node n2" in text.lower()
+
+
+def test_kills_that_only_slurm_counts_leave_open_whose_memory_ran_out() -> None:
+    text = "slurmstepd: error: Detected 12 oom-kill event(s) in step 7.batch cgroup."
+    line = event("oom_kill", 90, role=EventRole.ROOT, scope="slurm", step="7.batch", count=12, text=text)
+    finding = judge("A2", line)
+    assert finding.headline is not None
+    assert clause(finding.headline) == "out of host memory: 12 kills in the job's memory cgroup"
+    assert [sentence_name(claim) for claim in finding.cannot_decide] == ["limit_or_node"]
+
+
+def test_a_written_core_is_read_first() -> None:
+    finding = judge("A2", event("process_exit", 90, role=EventRole.ROOT, source="srun", signal=11, task=7, core=True))
+    assert sentence_name(finding.actions[0]) == "read_core"

@@ -161,3 +161,18 @@ def test_the_remedy_of_fragmentation_comes_first_and_is_offered_if_free_memory_w
     assert [sentence_name(step) for step in free.actions] == ["use_less_memory", "limit_splits"]
     assert [sentence_name(claim) for claim in free.implies] == ["free_not_usable"]
     assert "allocation_failed_free" in keys(free)
+
+
+def test_a_process_that_holds_little_of_a_full_gpu_is_not_alone_on_it() -> None:
+    sizes = {"requested_bytes": 0.05, "total_bytes": 79.2, "free_bytes": 0.01, "allocated_bytes": 5.2}
+    assert "held_little" in keys(judge("B1", oom_gib(**sizes, reserved_bytes=5.3)))
+    assert "held_little" not in keys(judge("B1", oom_gib(**sizes, reserved_bytes=76)))
+
+
+def test_a_few_bytes_for_nccl_are_no_reason_for_a_smaller_batch() -> None:
+    finding = judge(
+        "B1", root("cuda_oom", backend="nccl", requested_bytes=4, text="Failed to CUDA calloc async 4 bytes")
+    )
+    assert finding.headline is not None
+    assert "the GPU was full, or CUDA failed" in finding.headline.sentence.text
+    assert not any("micro-batch" in action.sentence.text for action in finding.actions)

@@ -20,6 +20,7 @@ from tests.families.rows import (
 )
 from trackside.finding import Certainty
 from trackside.model import Run
+from trackside.show.wording import clause
 
 
 def child(parent_by: str = "dependency") -> Run:
@@ -74,3 +75,13 @@ def test_e2_names_the_remedy_that_the_message_names() -> None:
     finding = judge_store("E2", store(exception("ValueError", message, about="checkpoint")))
     assert sentence_name(finding.actions[0]) == "failure_remedies_old_torch"
     assert finding.actions[0].values["version"].value == "2.6"
+
+
+def test_a_checkpoint_of_other_sizes_is_named_with_both() -> None:
+    message = (
+        "Error(s) in loading state_dict for Net:\n\tsize mismatch for head.weight: copying a param with shape "
+        "torch.Size([32000, 64]) from checkpoint, the shape in current model is torch.Size([128256, 64])."
+    )
+    finding = judge_store("E2", store(exception("RuntimeError", message, about="checkpoint")))
+    assert finding.headline is not None
+    assert clause(finding.headline).endswith("head.weight is 32000 x 64 in the checkpoint and 128256 x 64 in the model")

@@ -14,6 +14,7 @@ from tests.families.rows import (
     short_job,
     store,
 )
+from trackside.finding import Finding
 from trackside.logs.scan import scan_text
 
 
@@ -44,3 +45,11 @@ def test_e3_counts_the_steps_behind_the_summary() -> None:
 def test_e3_is_a_warning_for_a_smoke_test() -> None:
     finding = judge_store("E3", store(curve([5.2, 5.1, 5.1], **STEPS), DONE, short_job("COMPLETED", name="smoke-test")))
     assert finding.latent
+
+
+def test_the_first_steps_of_a_log_without_an_end_rule_nothing_out() -> None:
+    def logged(step: int) -> Finding:
+        return judge_store("E3", store(event("progress", 10, step=step, total_steps=80_000, loss=0.4)))
+
+    assert logged(50).outcome is UNKNOWN
+    assert logged(60_000).outcome is ABSENT

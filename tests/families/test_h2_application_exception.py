@@ -20,8 +20,10 @@ from tests.families.rows import (
     judge_store,
     keys,
     primary,
+    root,
     short_job,
     store,
+    text_of,
 )
 from trackside.model import EventRole, Plane
 
@@ -61,3 +63,12 @@ def test_an_exception_that_a_restart_survived_is_a_warning() -> None:
     assert (finding.outcome, finding.latent) == (FOUND, True)
     assert {"workers_restarted", "training_continued"} <= set(keys(finding))
     assert keys(cluster.judge("H2", error, later(), COMPLETED)) == ["completed_in_spite"]
+
+
+def test_the_families_that_an_error_rules_out_name_the_same_error() -> None:
+    early = root("exception", 20, type="TypeError", message="unexpected keyword", about="application")
+    memory = {"type": "OutOfMemoryError", "message": "CUDA out of memory", "about": "oom"}
+    last = root("exception", 90, type="ValueError", message="sample", about="application")
+    rows = store(early, root("exception", 60, **memory), root("cuda_oom", 60), last)
+    assert "about GPU memory" in text_of(judge_store("H2", rows))
+    assert "OutOfMemoryError: CUDA out of memory" in text_of(judge_store("C3", rows))

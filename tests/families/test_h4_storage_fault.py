@@ -24,6 +24,7 @@ from tests.families.rows import (
     judge_store,
     points,
     primary,
+    sentence_name,
     short_job,
     store,
 )
@@ -70,3 +71,12 @@ def test_h4_names_the_file_server() -> None:
     )
     assert finding.headline is not None
     assert finding.headline.values["server"].value == "fs03"
+
+
+def test_a_lack_of_space_that_no_line_names_stays_probable() -> None:
+    error = exception("RuntimeError", "unexpected pos 4746991936 vs 4746991836", about="storage",
+                      chain="RuntimeError", root_type="RuntimeError", root_message="file write failed")  # fmt: skip
+    finding = judge_store("H4", store(curve(FALLING), error, short_job("FAILED")))
+    assert finding.variant == "full"
+    assert [sentence_name(claim) for claim in finding.implies] == ["probably_no_space"]
+    assert [sentence_name(claim) for claim in finding.shows] == ["operation_failed", "failed_after_it"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.families.rows import job, judge, text_of
+from tests.families.rows import event, job, judge, text_of
 
 
 def test_u0_combines_the_records_of_a_pending_job() -> None:
@@ -10,3 +10,13 @@ def test_u0_combines_the_records_of_a_pending_job() -> None:
     text = text_of(judge("U0", *rows))
     assert "reason Priority" in text
     assert "afterok:6" in text
+
+
+def test_of_a_block_of_unknown_error_lines_the_first_is_shown() -> None:
+    lines = [event("unread_error", line, text=f"Test failure {line}") for line in (5, 12, 13, 15)]
+    finding = judge("U0", *lines)
+    assert "4 error lines" in text_of(finding)
+    assert '"Test failure 12"' in text_of(finding)
+    assert judge("H3", *lines).missing == (
+        "the log has 4 error lines that Trackside does not recognize (the last: train.log:15), and no progress follows",
+    )

@@ -68,7 +68,7 @@ def test_the_decisive_claim_is_among_the_first_three(name: str, fact: str) -> No
     [
         ("c2/sim-loader-killed-timeout", "Hung in a collective: a data-loader worker died"),
         ("c2/stacks-and-a-stuck-process", "Hung in a collective: a process is stuck in uninterruptible I/O"),
-        ("c1/sim-socket-timeout", "The ranks never connected: 4 of 16 joined in time"),
+        ("c1/sim-socket-timeout", "The ranks never connected: only 4 of 16 joined in time"),
         ("c1/port-taken-by-another-job", "The ranks never connected: the coordinator's port 29500 is in use"),
         ("b2/sim-ecc-remap-failed-metrics-only", "GPU memory fault: a bad memory row could not be remapped"),
         ("b1/sim-fragmented", "Out of GPU memory: free memory was fragmented"),
@@ -80,8 +80,8 @@ def test_the_decisive_claim_is_among_the_first_three(name: str, fact: str) -> No
             "d1/sim-starved-storage-no-tracer",
             "GPU starvation: GPUs busy 16% of the time, most likely because input is too slow",
         ),
-        ("g1/grpo-loss-near-zero", "No fault found; the loss of this objective does not show whether"),
-        ("h4/lab-file-size-limit", "A write failed, most likely for lack of space"),
+        ("g1/grpo-loss-near-zero", "No fault found; a loss of this kind, as in reinforcement learning, does not show"),
+        ("h4/lab-file-size-limit", "A write failed, probably for lack of space"),
         ("a1/container-image-missing", "Crashed at startup: pyxis: failed to create container"),
     ],
 )

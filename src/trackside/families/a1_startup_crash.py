@@ -48,7 +48,7 @@ from dataclasses import dataclass
 from trackside.evidence import Missing, Value, derived
 from trackside.facts.gpus import gpus_of_ranks, nodes_of
 from trackside.facts.logs.ending import CUT_SHORT, Ending
-from trackside.facts.logs.exceptions import error_in_brief, source_line
+from trackside.facts.logs.exceptions import error_in_brief, source_line, unopened_script
 from trackside.facts.logs.fault_rules import classify
 from trackside.facts.logs.fault_rules.rule import FaultClass
 from trackside.facts.logs.startup_errors import StartupErrors
@@ -58,6 +58,7 @@ from trackside.facts.training.phase import NO_STEP_BEFORE, Phase
 from trackside.family import Family
 from trackside.finding import Action, Certainty, Claim, Finding, Sentence, ShellCommand, absent, action, present
 from trackside.model import Event, Run
+from trackside.remedies import CHECK_PLACE, CODE_OR, PROGRAMMING_ERRORS
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,9 @@ OUTPUT_FILE_SIGNAL, PROLOG_SIGNAL = 53, 54
 """Slurm's ExitCode 0:53 and 0:54."""
 
 CRASHED = Sentence("crashed at startup: {error}")
+RAISED = Sentence("an error at startup: {error}")
+RAISED_AT = Sentence("an error at startup in {place}: {error}")
+"""The same beside another answer: it did not end the run, or is only a part of its end."""
 CRASHED_AT = Sentence("crashed at startup in {place}: {error}")
 ARGUMENTS_REJECTED = Sentence("the program rejected its command-line arguments: {line}")
 COMMAND_FAILED = Sentence("the command could not be run: {line}")
@@ -110,13 +114,19 @@ CLASS_REMEDIES = {
     "code": Sentence("fix the code that the traceback leads to, and resubmit"),
 }
 CHECK_PATH = Sentence("check that {path} exists on every node of the job, and which step of the job was to create it")
+DASHES = ("\N{EN DASH}", "\N{EM DASH}", "\N{MINUS SIGN}")
+"""What editors write in place of two hyphens."""
 LOCAL_PATH = re.compile(r"No such file or directory: '((?:\.{0,2}/|[\w.-]+/)[\w./-]{1,150})'")
-INSTALL_MODULE = Sentence("install {module} in the job's environment; then check it and resubmit")
+INSTALL_MODULE = Sentence("install {module} in the job's environment; then check it, and resubmit")
 INSTALL_VERSION = Sentence(
-    "install a version of {package} that has {module} in the job's environment; then check it and resubmit"
+    "install a version of {package} that has {module} in the job's environment; then check it, and resubmit"
 )
+REINSTALL = Sentence("reinstall the package of {library}, built for the installed PyTorch, and resubmit")
+BROKEN_LIBRARY = re.compile(r"([^\s/'\"]{1,150}\.so[.\d]{0,20}): undefined symbol")
+CHECK_SCRIPT = Sentence("check the command line and the script's path, and resubmit")
+CHECK_DASH = Sentence("check the command line: {word} begins with another dash than the two plain hyphens of an option")
 INSTALL_ON_NODE = Sentence(
-    "install {module} on {node}, in the job's environment, as on the other nodes; then check it and resubmit"
+    "install {module} on {node}, in the job's environment, as on the other nodes; then check it, and resubmit"
 )
 NO_START_WITHOUT_OUTPUT = Sentence("Slurm does not start a job whose output file it cannot open")
 CREATE_OUTPUT_FOLDER = Sentence("create the folder that --output names, writable from the nodes, and resubmit")
@@ -127,10 +137,12 @@ FIX_PLACE = Sentence("fix {place} or what it calls, and resubmit")
 TRY_PLACE = Sentence("fix {place} or what it calls, and try it on one GPU first")
 ONLY_EXIT_CODE_KNOWN = Sentence("the job failed at its start; the exit code alone does not say why")
 CHECK_IMPORT = (
-    ShellCommand("srun --nodelist={slurm_node} --ntasks=1 python -c 'import {module}'"),
-    ShellCommand("python -c 'import {module}'"),
+    ShellCommand("srun --nodelist={slurm_node} --ntasks=1 {python} -c 'import {module}'"),
+    ShellCommand("{python} -c 'import {module}'"),
 )
 """Fails until the module can be imported, on a node that lacks it if Slurm has it."""
+ENVIRONMENT = re.compile(r"(/[\w./+-]{1,120}?)/lib/python\d")
+"""The folder of the job's Python environment, in the path of a library."""
 RUN_SCRIPT = ShellCommand("bash -x {script}")
 RUN_BY_HAND = Sentence("run the job script by hand, read its standard error, and fix what it reports")
 GPU_USE_UNKNOWN = Sentence("whether the GPUs were used before the failure: no GPU metric was given")
@@ -185,7 +197,8 @@ def _exception_finding(errors: StartupErrors, cause: Event, ending: Ending, phas
         "job",
         shows,
         headline=CRASHED(error=error) if place is None else CRASHED_AT(error=error, place=place),
-        implies=[meaning, CLASS_MEANINGS[kind]()],
+        headline_beside=RAISED(error=error) if place is None else RAISED_AT(error=error, place=place),
+        implies=[meaning, (CODE_OR if _is_guess(cause, kind) else CLASS_MEANINGS)[kind]()],
         cannot_decide=[] if idle or phase.use.worked is not None else [GPU_USE_UNKNOWN()],
         actions=[_remedy(errors, cause, kind, place, run, meaning)],
         since=cause.time,
@@ -203,20 +216,40 @@ def _remedy(
     """What to change; for a missing module, a command that fails until it can be imported."""
     text, message = str(cause.get("message") or ""), errors.frame.value(cause, "message")
     module, path = MISSING_MODULE.search(text), LOCAL_PATH.search(text)
+    if (script := unopened_script(errors.frame, cause)) is not None:
+        return action(CHECK_DASH, word=script) if str(script.value).startswith(DASHES) else action(CHECK_SCRIPT)
+    causes = f"{text}\n{cause.get('root_message') or ''}"
+    if (library := BROKEN_LIBRARY.search(causes)) is not None:
+        return action(REINSTALL, library=derived(library[1], message))
+    if place is not None and module is None and _is_guess(cause, kind):
+        return action(CHECK_PLACE[kind], place=place)
     if kind == "code" and place is not None:
         return action(TRY_PLACE if (run.n_ranks or run.n_gpus or 1) > 1 else FIX_PLACE, place=place)
     if kind == "asset" and path is not None:
         return action(CHECK_PATH, path=derived(path[1], message))
     if kind != "env" or module is None:
         return action(CLASS_REMEDIES[kind])
-    name = derived(module[1], message)
+    name, python = derived(module[1], message), _interpreter(errors) or derived("python", message)
     if meaning.sentence is NODE_DIFFERS and errors.ranks is not None:
         node = nodes_of(gpus_of_ranks(run, errors.rank_numbers))[0]
-        return action(INSTALL_ON_NODE, *CHECK_IMPORT, module=name, node=derived(node, errors.ranks))
+        return action(INSTALL_ON_NODE, *CHECK_IMPORT, module=name, python=python, node=derived(node, errors.ranks))
     package = derived(module[1].partition(".")[0], message)
     if package.value != name.value:  # the package is there, without this part of it
-        return action(INSTALL_VERSION, *CHECK_IMPORT, module=name, package=package)
-    return action(INSTALL_MODULE, *CHECK_IMPORT, module=name)
+        return action(INSTALL_VERSION, *CHECK_IMPORT, module=name, python=python, package=package)
+    return action(INSTALL_MODULE, *CHECK_IMPORT, module=name, python=python)
+
+
+def _is_guess(cause: Event, kind: FaultClass) -> bool:
+    """Whether the class is a guess, because wrong code raises the same."""
+    return kind != "code" and str(cause.get("type")).rpartition(".")[2] in PROGRAMMING_ERRORS
+
+
+def _interpreter(errors: StartupErrors) -> Value | None:
+    """The job's Python, by the paths of the libraries in its tracebacks."""
+    for row in errors.frame.events:
+        if (match := ENVIRONMENT.search(str(row.get("frames") or ""))) is not None:
+            return derived(f"{match[1]}/bin/python3", errors.frame.value(row, "frames"))
+    return None
 
 
 def _affected_ranks(run: Run, ranks: tuple[int, ...]) -> Claim:

@@ -47,6 +47,7 @@ References
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from trackside.catalog.natural import whole_number
@@ -64,7 +65,7 @@ from trackside.facts.logs.restarts import MAY_RECUR
 from trackside.facts.training.phase import Phase
 from trackside.family import Family
 from trackside.finding import Action, Certainty, Claim, Finding, Sentence, ShellCommand, absent, action, present
-from trackside.model import Run
+from trackside.model import Event, Run
 
 
 @dataclass(frozen=True)
@@ -80,26 +81,34 @@ NATIVE_FAULTS = (4, 7, 8, 11)
 
 SIGNAL_UNKNOWN = Sentence("which signal ended the process: its parent only saw that it was gone")
 TRAINING_WAS_OVER = Sentence("training was over before that: {line}")
-NO_DEADLY_SIGNAL = Sentence("{signal} is neither a crash nor a kill: {line}")
+NO_DEADLY_SIGNAL = Sentence("{signal} asks a process to end; a crash or a kill has another signal: {line}")
 SIGNAL_EXPLAINED = Sentence("another failure explains the signal: {line}")
 NO_SIGNAL = Sentence("no process in the log ended by a signal")
+KERNEL_NAMES_LIBRARY = Sentence("the kernel names the library: {line}")
+CRASHED_IN = re.compile(r" in [\w.+-]{1,100}\.so[\w.]{0,20}\[")
+NO_KILL_IN_KERNEL_LOG = Sentence("the kernel log that was given has no OOM kill of the job")
 HEADLINES = {
     "host_oom": Sentence("out of host memory: the kernel killed a process of the job"),
+    "slurm_oom": Sentence("out of host memory: {count} kills in the job's memory cgroup"),
     "cgroup_oom": Sentence("out of host memory: the job exceeded its own memory limit and was killed"),
     "near_limit": Sentence("killed close to the job's memory limit, most likely by that limit"),
-    "other_kill": Sentence("killed (SIGKILL) although the node had memory left; the sender is unknown"),
+    "other_kill": Sentence("killed (SIGKILL), and no sample shows a shortage of host memory; the sender is unknown"),
     "kill": Sentence("killed (SIGKILL) without a traceback; possibly out of host memory"),
     "lost": Sentence("a process ended without a traceback; possibly out of host memory"),
     "fault": Sentence("a process crashed in native code ({signal})"),
+    "fault_of_task": Sentence("task {task} crashed in native code ({signal})"),
     "abort": Sentence("a process was aborted by native code ({signal})"),
     "helper": Sentence("a helper process was killed because host memory ran out; the run continued without it"),
 }
 DIED_AND_RESTARTED = Sentence("a worker died, and the launcher restarted the workers")
 MEANINGS = {
     "host_oom": Sentence("the job needed more host memory than it had"),
+    "slurm_oom": Sentence("the job exceeded its own memory limit (Slurm's --mem), or its node ran out of memory"),
     "cgroup_oom": Sentence("the job exceeded its own memory limit (Slurm's --mem or its container's)"),
     "near_limit": Sentence("the job had nearly reached the memory that it requested: most likely that limit ended it"),
-    "other_kill": Sentence("the node had memory left: the process exceeded a limit of its own, or somebody killed it"),
+    "other_kill": Sentence(
+        "the process exceeded a limit of its own, memory ran short between two samples, or somebody killed it"
+    ),
     "kill": Sentence(
         "SIGKILL without a traceback is usually the kernel's out-of-memory killer: data-loader workers that "
         "copy the data set, pinned buffers, or a large model in host memory"
@@ -114,9 +123,11 @@ SENDER_UNKNOWN = Sentence(
     "who sent the SIGKILL: the kernel's OOM killer, a cgroup limit or a person; a kernel log would show it"
 )
 SENDER_UNKNOWN_MEMORY_LEFT = Sentence(
-    "who sent the SIGKILL: the node had memory left, so possibly a cgroup limit or another process"
+    "who sent the SIGKILL: no sample is short of memory, so possibly a cgroup limit or another process"
 )
+LIMIT_OR_NODE = Sentence("whether the job's own memory limit or the node's memory ran out")
 LIBRARY_UNKNOWN = Sentence("which library crashed: no core file or native stack was given")
+CORE_NOT_READ = Sentence("which library crashed: a core was written, and none was given")
 USE_LESS_MEMORY_IF_KILLED = Sentence(
     "if it did, use less host memory (fewer DataLoader workers, smaller prefetch, lazy loading) or request more, and "
     "rerun"
@@ -131,8 +142,14 @@ MEASURE_AND_USE_LESS = Sentence(
 USE_LESS_MEMORY_PER_NODE = Sentence(
     "use less host memory (fewer DataLoader workers, smaller prefetch, lazy loading) or fewer ranks per node, and rerun"
 )
-FIND_SENDER = Sentence("find who ended the process: the kernel log of its node shows OOM kills")
-CHECK_OOM_KILL = Sentence("see whether the kernel's OOM killer ended it: its node's kernel log shows that")
+FIND_SENDER = Sentence("search the kernel log of the process's node for an OOM kill")
+CHECK_LIMIT = Sentence("compare the memory that each step used with what the job requested")
+CHECK_OOM_KILL = Sentence("see whether the kernel's OOM killer ended it: search its node's kernel log")
+READ_CORE = Sentence("read the core that was written: the second command shows where cores go, if coredumpctl has none")
+SHOW_CORES = (
+    ShellCommand("ssh {node} 'sudo coredumpctl list; cat /proc/sys/kernel/core_pattern'"),
+    ShellCommand("sudo coredumpctl list; cat /proc/sys/kernel/core_pattern"),
+)
 SHOW_KERNEL_LOG = (
     ShellCommand("ssh {node} 'sudo journalctl -k | grep -iE \"oom|killed process\"'"),
     ShellCommand("sudo journalctl -k | grep -iE 'oom|killed process'"),
@@ -152,7 +169,7 @@ def judge(
     if kills.report is not None and ending.completed is not None:
         return _survived_oom_kill(kills.report, ending.completed)
     if not isinstance(account, Missing):
-        return _death_finding(account, deaths, phase, ending, run, limits)
+        return _death_finding(account, deaths, kills, phase, ending, run, limits)
     if deaths.survived is not None:
         return _survived_death(run, *deaths.survived)
     state = None if ending.state is None else ending.state.value
@@ -162,7 +179,7 @@ def judge(
 
 
 def _death_finding(
-    account: DeathAccount, deaths: Deaths, phase: Phase, ending: Ending, run: Run, limits: Limits
+    account: DeathAccount, deaths: Deaths, kills: OomKills, phase: Phase, ending: Ending, run: Run, limits: Limits
 ) -> Finding:
     """The finding about what ended the process, and in which phase of the run."""
     row, memory, number, sender = account.row, account.memory, account.number, _sender(account)
@@ -172,8 +189,12 @@ def _death_finding(
         if memory.ample
         else SIGNAL_UNKNOWN
         if number is None
+        else LIMIT_OR_NODE
+        if sender == "slurm_oom"
         else SENDER_UNKNOWN
         if kill
+        else CORE_NOT_READ
+        if row is not None and row.get("core")
         else LIBRARY_UNKNOWN
     )
     trained = phase.points(row) or (phase.use.trained(limits.training_s) is not None and not account.outlived)
@@ -186,16 +207,20 @@ def _death_finding(
     shows += repeats
     if not account.outlived:
         shows += [] if ending.state is None else [RECORDED(state=ending.state)]
+    library = None if kill else _crashed_library(ending, row)
+    shows += [] if library is None else [KERNEL_NAMES_LIBRARY(line=library)]
+    no_kill = kills.none_in_kernel_log(row) if sender == "other_kill" else None
+    shows += [] if no_kill is None else [NO_KILL_IN_KERNEL_LOG(count=no_kill)]
     ends = [end for end in ending.ends.events if end.get("status") != "aborted"]
     ends_before = [end for end in ends if row is not None and follows(row, end)]
     return present(
         account.certainty,
         "job",
         [*shows, *(TRAINING_WAS_OVER(line=ending.ends.value(end, "text")) for end in ends_before[-1:])],
-        headline=_headline(account, sender),
+        headline=_headline(account, kills, sender),
         implies=[MEANINGS["helper" if account.outlived else sender]()],
-        cannot_decide=[] if sender in ("cgroup_oom", "host_oom") else [doubt()],
-        actions=_remedies(sender, kill),
+        cannot_decide=[] if sender in ("cgroup_oom", "host_oom") or library is not None else [doubt()],
+        actions=_remedies(account, sender, kill, no_kill is not None),
         since=deaths.since(row) if row is not None else min((change.since for change in memory.kills), default=None),
         at=None if row is None else row.at,
         variant="training" if trained else "startup",
@@ -207,23 +232,40 @@ def _death_finding(
     )
 
 
-def _headline(account: DeathAccount, sender: str) -> Claim:
+def _headline(account: DeathAccount, kills: OomKills, sender: str) -> Claim:
     """What ended the process, in one clause."""
+    if sender == "slurm_oom" and not account.outlived:
+        row = account.row
+        if row is not None and isinstance(row.get("count"), int) and int(str(row.get("count"))) > 1:
+            return HEADLINES["slurm_oom"](count=kills.frame.value(row, "count"))
+        return HEADLINES["host_oom"]()
     if account.outlived or account.number is None or sender not in ("fault", "abort"):
         lost = sender == "kill" and account.number is None
         return HEADLINES["helper" if account.outlived else "lost" if lost else sender]()
     cited = account.claims[0].values.values()
-    return HEADLINES[sender](signal=derived(signal_name(account.number), *cited))
+    signal, task = (
+        derived(signal_name(account.number), *cited),
+        None if account.row is None else account.row.get("task"),
+    )
+    if sender == "fault" and not account.ranks and isinstance(task, (int, str)):
+        return HEADLINES["fault_of_task"](signal=signal, task=derived(task, *cited))
+    return HEADLINES[sender](signal=signal)
 
 
-def _remedies(sender: str, kill: bool) -> list[Action]:
-    """What to do about it; less memory is no remedy if memory was not short."""
+def _remedies(account: DeathAccount, sender: str, kill: bool, no_kill: bool) -> list[Action]:
+    """What to do about it; less memory is no remedy if memory was not short. ``no_kill``: the kernel log that was given
+    shows none."""
     if not kill:
-        return [action(TRACE_NATIVE_CODE, TRACE_CRASH)]
+        core = account.row is not None and bool(account.row.get("core"))
+        return [*([action(READ_CORE, *SHOW_CORES)] if core else []), action(TRACE_NATIVE_CODE, TRACE_CRASH)]
     if sender == "other_kill":
-        return [action(FIND_SENDER, *SHOW_KERNEL_LOG)]
+        search = [] if no_kill else [action(FIND_SENDER, *SHOW_KERNEL_LOG)]
+        return [*search, action(CHECK_LIMIT, SHOW_MEMORY)]
     if sender == "host_oom":
         return [action(USE_LESS_MEMORY_PER_NODE)]
+    if sender == "slurm_oom" and account.row is not None and account.row.get("step"):
+        job = derived(str(account.row.get("step")).split(".")[0], *account.claims[0].values.values())
+        return [action(MEASURE_AND_USE_LESS, SHOW_MEMORY, job=job)]
     if sender == "kill":
         return [action(CHECK_OOM_KILL, *SHOW_KERNEL_LOG), action(USE_LESS_MEMORY_IF_KILLED)]
     return [action(MEASURE_AND_USE_LESS, SHOW_MEMORY)]
@@ -235,6 +277,7 @@ def _sender(account: DeathAccount) -> str:
     by_kernel = number == KILL and bool(account.of_memory or memory.kills or memory.short or memory.scope is not None)
     ladder = (
         ("cgroup_oom", by_kernel and memory.own_limit),
+        ("slurm_oom", by_kernel and _only_slurm(account)),
         ("host_oom", by_kernel),
         ("near_limit", number == KILL and memory.limit is not None),
         ("other_kill", number == KILL and memory.ample),
@@ -243,6 +286,23 @@ def _sender(account: DeathAccount) -> str:
         ("abort", True),
     )
     return next(sender for sender, holds in ladder if holds)
+
+
+def _crashed_library(ending: Ending, row: Event | None) -> Value | None:
+    """The kernel's line about the crash, if it names the library in which the process crashed."""
+    if row is None or row.node is None:
+        return None
+    for line in ending.exits.events:
+        same = line.get("source") == "kernel" and line.node == row.node and line.get("signal") == row.get("signal")
+        if same and CRASHED_IN.search(line.text):
+            return ending.exits.value(line, "text")
+    return None
+
+
+def _only_slurm(account: DeathAccount) -> bool:
+    """Whether only Slurm's count of kills in the job's cgroup shows it: the limit or the node may have run out."""
+    by_slurm = account.row is not None and account.row.get("scope") == "slurm"
+    return by_slurm and not account.memory.kills and not account.memory.short and account.memory.scope is None
 
 
 def _survived_oom_kill(report: OomReport, good_end: Value) -> Finding:

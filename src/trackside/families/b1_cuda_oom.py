@@ -59,7 +59,7 @@ from trackside.facts.logs.ending import Ending, exit_signal
 from trackside.facts.logs.gpu_memory_errors import GpuMemoryErrors
 from trackside.facts.training.phase import Phase
 from trackside.family import Family
-from trackside.finding import Certainty, Claim, Finding, Sentence, ShellCommand, absent, action, present
+from trackside.finding import Action, Certainty, Claim, Finding, Sentence, ShellCommand, absent, action, present
 from trackside.model import Run
 
 
@@ -82,6 +82,7 @@ class Limits:
 RAN_OUT = Sentence("out of GPU memory")
 RAN_OUT_IN = Sentence("out of GPU memory in the {phase} pass")
 RAN_OUT_FOR_REQUEST = Sentence("out of GPU memory: a request for {requested} failed")
+NCCL_FAILED = Sentence("NCCL could not allocate {requested} of GPU memory: the GPU was full, or CUDA failed")
 RAN_OUT_FRAGMENTED = Sentence("out of GPU memory: free memory was fragmented")
 RAN_OUT_WITH_NEIGHBOR = Sentence("out of GPU memory: another process holds part of the GPU")
 ALLOCATIONS_FAILED = Sentence("GPU memory allocations failed as the run failed")
@@ -119,14 +120,25 @@ MEMORY_FRAGMENTED = Sentence(
 WOULD_FIT_ALONE = Sentence("the job would have fit on the GPU without the other process")
 SETTING_UNKNOWN = Sentence("which setting to change: Trackside does not analyze the training configuration")
 USE_LESS_MEMORY = Sentence(
-    "use less GPU memory: a smaller micro-batch with more accumulation steps, activation checkpointing, "
-    "sharded optimizer and parameters, or shorter sequences (in an evaluation: a smaller evaluation batch)"
+    "use less GPU memory: a smaller micro-batch with more accumulation steps, activation checkpointing, shorter "
+    "sequences or smaller images, and on several GPUs sharded optimizer and parameters (in an evaluation: a smaller "
+    "evaluation batch)"
 )
-USE_SEGMENTS = Sentence("enable expandable segments in the job's environment, against fragmentation")
+USE_LESS_ON_ONE_GPU = Sentence(
+    "use less GPU memory: a smaller micro-batch with more accumulation steps, activation checkpointing, shorter "
+    "sequences or smaller images (in an evaluation: a smaller evaluation batch)"
+)
+SHRINK_TENSOR = Sentence(
+    "find the tensor of {requested} at the line of the traceback: a smaller batch, shorter sequences or smaller images "
+    "shrink it; sharding does not"
+)
+TEST_NCCL = Sentence("if the GPU was not full, rerun with NCCL's messages in the log")
+SHOW_NCCL = ShellCommand("export NCCL_DEBUG=INFO")
+GPU_OR_CUDA = Sentence("whether the GPU was full: the error does not say how much memory was free")
+USE_SEGMENTS = Sentence("against fragmentation, enable expandable segments in the job script")
 SET_SEGMENTS = ShellCommand("export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
 LIMIT_SPLITS = Sentence(
-    "limit the blocks that the allocator splits, in the job's environment, against fragmentation "
-    "(with a PyTorch that has it, expandable_segments:True is better)"
+    "against fragmentation, set this in the job script (in newer releases of PyTorch expandable_segments:True instead)"
 )
 SET_SPLIT_SIZE = ShellCommand("export PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:128")
 RAN_OUT_BEFORE_LOADING = Sentence("out of GPU memory at the first use of the GPU: another process probably holds it")
@@ -205,10 +217,12 @@ def _error_finding(
         *health.unchanged,
         bad_end,
     ]
+    if errors.by_nccl and "requested_bytes" in errors.sizes:
+        return _nccl_finding(errors, [claim for claim in claims if claim is not None])
     first_use = any(FIRST_USE.search(str(row.get("frame"))) for row in errors.raised.events)
     first_use = first_use and not to_blame and reached is None
     defragment = action(LIMIT_SPLITS, SET_SPLIT_SIZE) if errors.names_split_size else action(USE_SEGMENTS, SET_SEGMENTS)
-    advice = [action(USE_LESS_MEMORY)]
+    advice = [_use_less(errors, run)]
     if fragmented is not None:
         advice.insert(0, defragment)
     elif errors.fitted_by_sum:
@@ -230,6 +244,32 @@ def _error_finding(
         else [action(FIND_OTHER_PROCESSES, SHOW_PROCESSES), *advice]
         if neighbors
         else advice,
+        since=errors.cause.time,
+        at=errors.cause.at,
+        ranks=errors.ranks,
+        nodes=errors.nodes,
+        gpus=errors.gpus or errors.indices,
+        exception=errors.exception,
+    )
+
+
+def _use_less(errors: GpuMemoryErrors, run: Run) -> Action:
+    """How to use less memory, as far as it helps with this request."""
+    requested, total = errors.bytes("requested_bytes"), errors.bytes("total_bytes")
+    if total and requested > total:
+        return action(SHRINK_TENSOR, requested=errors.sizes["requested_bytes"])
+    return action(USE_LESS_ON_ONE_GPU if (run.n_ranks or run.n_gpus) == 1 else USE_LESS_MEMORY)
+
+
+def _nccl_finding(errors: GpuMemoryErrors, claims: list[Claim]) -> Finding:
+    """The finding about a small request of NCCL that failed."""
+    return present(
+        Certainty.ESTABLISHED,
+        "job",
+        claims,
+        headline=NCCL_FAILED(requested=errors.sizes["requested_bytes"]),
+        cannot_decide=[GPU_OR_CUDA()],
+        actions=[action(FIND_OTHER_PROCESSES, SHOW_PROCESSES), action(TEST_NCCL, SHOW_NCCL)],
         since=errors.cause.time,
         at=errors.cause.at,
         ranks=errors.ranks,

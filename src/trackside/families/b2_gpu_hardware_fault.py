@@ -123,7 +123,7 @@ ONLY_APPLICATION_XIDS = Sentence(
 ONLY_HARMLESS_XIDS = Sentence(
     "the kernel reported only Xids that do not show a hardware fault by themselves, such as {xid}: {line}"
 )
-FOREIGN_XID = Sentence("Xid {xid} is of the GPU at PCI address {pci}, which this run did not use: {line}")
+FOREIGN_XID = Sentence("Xid {xid} was on the GPU at PCI address {pci}, which this run did not use: {line}")
 NO_XID = Sentence("no Xid in the kernel log")
 
 

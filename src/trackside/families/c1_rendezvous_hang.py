@@ -28,7 +28,7 @@ Do next
 -------
 While the job waits, check from every node that the coordinator's name resolves and its port responds (`getent hosts
 HOST`, `nc -vz HOST PORT`), that one task per node (or GPU) runs with its own rank, and that the configured socket
-interface connects the nodes (`ip -brief address`). Port in use: find who holds it (`sudo ss -ltnp`), or use another.
+interface connects the nodes (`ip -brief address`). Port in use: find who holds it (`ss -ltnp`), or use another.
 
 What it cannot decide
 ---------------------
@@ -96,8 +96,8 @@ SETUP_RAISED = Sentence("setting up the process group raised {type}: {message}")
 FIRST_COLLECTIVE_TIMED_OUT = Sentence("the very first collective timed out: {line}")
 CONNECTING_BEGAN = Sentence("the ranks started to connect: {line}")
 NOTHING_PRINTED = Sentence(
-    "the last line with a time was printed {seconds} before the run ended",
-    running="the last line with a time was printed {seconds} ago",
+    "the job itself printed no line with a time in the last {seconds} of the run",
+    running="the job has printed no line with a time for {seconds}",
 )
 ONLY_THESE_STARTED = Sentence("only {ranks} printed a startup message")
 NO_STEP_LOGGED = Sentence("no training step was logged")
@@ -128,9 +128,9 @@ COMMANDS = {
 """Remedy -> the command of Slurm that applies or checks it, in the job script."""
 FIND_PORT_HOLDER = Sentence(
     "end what holds the port on the first node, often an earlier run, or use another port (torchrun: --master-port, or "
-    "--standalone on a single node)"
+    "--standalone on a single node); without sudo, ss names your own processes only"
 )
-SHOW_PORT_HOLDER = ShellCommand("sudo ss -ltnp | grep ':{port} '")
+SHOW_PORT_HOLDER = ShellCommand("ss -ltnp | grep ':{port} '")
 TRAINING_RAN = Sentence("training was running, so the ranks had connected: the log shows {point}")
 GROUP_FORMED = Sentence("the process group came up: {line}")
 NO_FAILED_RENDEZVOUS = Sentence("no failed rendezvous in the log")

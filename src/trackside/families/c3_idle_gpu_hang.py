@@ -99,8 +99,8 @@ WORKED_TO_END = Sentence(
 )
 LOG_EMPTY = Sentence("the given log has no line of the job's own output")
 NOTHING_PRINTED = Sentence(
-    "the last line with a time was printed {seconds} before the run ended",
-    running="the last line with a time was printed {seconds} ago",
+    "the job itself printed no line with a time in the last {seconds} of the run",
+    running="the job has printed no line with a time for {seconds}",
 )
 ENDED_FROM_OUTSIDE = Sentence("the run was ended from outside: {state}", running="the run is still running: {state}")
 USE_NOT_SHOWN = Sentence("nothing in the inputs shows that the allocation was used; an empty log does not mean healthy")
@@ -176,7 +176,7 @@ def _ended_itself(ending: Ending, exceptions: Exceptions, silence: Silence) -> F
     own_errors = [row for row in exceptions.frame.events if row.role is EventRole.ROOT]
     if not own_errors:
         return None
-    row = (exceptions.unhandled or own_errors)[-1]
+    row = exceptions.final or own_errors[-1]
     error = error_in_brief(exceptions.frame, row)
     if not exceptions.unhandled and (point := last_after(row, silence.points)) is not None:
         return absent(WORKED_AFTER_ERROR(error=error, place=place_of(silence.signs["progress"], point)))

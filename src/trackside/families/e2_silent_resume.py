@@ -42,6 +42,7 @@ References
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from trackside.evidence import Missing, Value, derived
@@ -73,6 +74,12 @@ LOAD_FAILED = Sentence("resume failed: {error}")
 FRESH_START = Sentence("the checkpoint was not loaded: training started from scratch")
 NO_CHECKPOINT = Sentence("the resume found no checkpoint")
 NOT_RESUMED = Sentence("did not resume from job {parent}: training started from scratch")
+SIZES_DIFFER = Sentence("resume failed: {parameter} is {saved} in the checkpoint and {expected} in the model")
+SIZE_MISMATCH = re.compile(
+    r"size mismatch for ([\w.]{1,200}): copying a param with shape torch\.Size\(\[([\d, ]{1,60})\]\) from checkpoint, "
+    r"the shape in current model is torch\.Size\(\[([\d, ]{1,60})\]\)"
+)
+"""How PyTorch names the first parameter that does not fit."""
 LOAD_RAISED = Sentence("loading the checkpoint raised {type}: {message}")
 FAILURE_MEANINGS: dict[LoadFailure, Sentence] = {
     "mismatch": Sentence("the checkpoint's sizes or names do not match the model"),
@@ -143,6 +150,10 @@ def _load_failure(resume: Resume, row: Event) -> Finding:
         headline = OLD_TORCH(**values)
     elif failure == "not_weights":
         headline = NOT_WEIGHTS(**resume.exceptions.values(row))
+    elif (sizes := SIZE_MISMATCH.search(" ".join(str(row.get("message")).split()))) is not None:
+        message = resume.exceptions.frame.value(row, "message")
+        parameter, *shapes = (derived(text.replace(", ", " x "), message) for text in sizes.groups())
+        headline = SIZES_DIFFER(parameter=parameter, saved=shapes[0], expected=shapes[1])
     return present(
         Certainty.ESTABLISHED,
         "job",

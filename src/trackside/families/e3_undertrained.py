@@ -85,6 +85,8 @@ def judge(trajectory: Trajectory, ending: Ending, limits: Limits) -> Finding | M
         return Missing("nothing shows how many optimizer steps were done")
     too_few = done.number <= limits.few_steps and not trajectory.in_epochs
     if good_end is None:
+        if planned is not None and done.number < limits.min_planned_share * planned.number:
+            return Missing("the log shows the first of the planned steps only, and not that the run completed")
         if done.number > limits.few_steps:
             return absent(STEPS_DONE(steps=done))
         return Missing("nothing shows that the run completed")

@@ -8,7 +8,7 @@ finished and did not exit.
 What it looks like
 ------------------
 Slurm's TIMEOUT or DEADLINE, "DUE TO TIME LIMIT" in the output, SIGTERM and SIGKILL to all tasks after it. GPU
-work shows whether it was working then, else the times of the logged steps, else the progress bar.
+activity shows whether it was working then, else the times of the logged steps, else the progress bar.
 
 Not this family when
 --------------------
@@ -27,8 +27,8 @@ is silent (`srun --jobid=JOB_ID --overlap py-spy dump --pid PID`).
 
 What it cannot decide
 ---------------------
-Whether the run was working when it was ended, without progress lines or metrics of its last part. GPUs that only
-spin look busy, but draw little power and move no data: that does not show work.
+Without progress lines or metrics of its last minutes: whether the run was still working. GPUs that only spin look
+busy, but draw little power and move no data: that does not show work.
 
 References
 ----------
@@ -63,13 +63,16 @@ HEADLINES = {
     "silent": Sentence("hit the time limit after a long silence, probably hung"),
     "slow": Sentence("hit the time limit while still training"),
 }
+HIT_LIMIT = Sentence("hit the time limit")
+HIT_LIMIT_OF = Sentence("hit the time limit of {limit}")
+"""The same if something else is the cause."""
 TIME_LIMIT = Sentence("the limit was {limit}")
 SCHEDULER_NOTICE = Sentence("the scheduler's notice: {line}")
 REPORTED_DONE = Sentence("the job had reported that it was done: {line}")
 NO_STEP_LOGGED = Sentence("no training step was recognized in the log")
 REACHED = Sentence("progress at the limit: {place}")
 REACHED_OF = Sentence("progress at the limit: {done:plain} of {planned}")
-NOTHING_PRINTED = Sentence("the last line with a time was printed {seconds} before the limit")
+NOTHING_PRINTED = Sentence("the job itself printed no line with a time in the last {seconds} before the limit")
 UNACCOUNTED = Sentence("the completed steps, at their pace, do not account for {seconds} of the run")
 TIME_MISSING = Sentence("{left} remained: about {seconds} at that pace")
 MEANINGS = {
@@ -127,8 +130,11 @@ def judge(
     if trained and training is not None:
         shows.insert(0 if state_at_end.variant == "slow" else len(shows), _progress(training))
         shows[1:1] = _time_missing(training) if state_at_end.variant == "slow" else []
+    beside = HIT_LIMIT()
     if ending.job is not None and ending.job.get("time_limit_s") is not None:
-        shows.append(TIME_LIMIT(limit=ending.jobs.value(ending.job, "time_limit_s", "s")))
+        limit = ending.jobs.value(ending.job, "time_limit_s", "s")
+        beside = HIT_LIMIT_OF(limit=limit)
+        shows.append(TIME_LIMIT(limit=limit))
     shows += [SCHEDULER_NOTICE(line=ending.notices.value(row, "text")) for row in notices[:1]]
     shows += [RECORDED(state=state)] if state is not None else []
     return present(
@@ -136,6 +142,7 @@ def judge(
         "job",
         shows,
         headline=HEADLINES[state_at_end.variant](),
+        headline_beside=beside,
         implies=[MEANINGS[state_at_end.variant]()],
         cannot_decide=[WORKING_OR_STUCK()] if state_at_end.variant in ("no_progress", "undecided") else [],
         actions=[_next_step(state_at_end.variant, training)],

@@ -46,7 +46,7 @@ from trackside.evidence import Missing, Value
 from trackside.facts.fact import Maybe, all_missing, or_none
 from trackside.facts.gpu.gpu_work import GpuWork
 from trackside.facts.logs.ending import BAD_STATES, ENDED_WELL, Ending
-from trackside.facts.logs.exceptions import Exceptions, unhandled_exceptions
+from trackside.facts.logs.exceptions import Exceptions, error_type, unhandled_exceptions
 from trackside.facts.logs.unread_errors import UnreadErrors
 from trackside.facts.training.evaluations import Evaluations
 from trackside.facts.training.learning import Trajectory
@@ -66,6 +66,10 @@ HEADLINES = {
         running="no fault so far; whether the model learns cannot be checked",
     ),
 }
+LOG_ENDS_AT = Sentence(
+    "no fault found; the log ends at step {done:plain} of {planned:plain}",
+    running="no fault so far; whether the model learns cannot be checked",
+)
 EVALUATION_LOSS_FELL = Sentence(
     "no fault found; the evaluation loss fell", running="no fault so far; the evaluation loss falls"
 )
@@ -87,8 +91,8 @@ LOSS_DID_NOT_FALL = Sentence(
     "no fault found, but the loss did not clearly fall", running="no fault so far, but the loss has not clearly fallen"
 )
 LOSS_WITHOUT_MEANING = Sentence(
-    "no fault found; the loss of this objective does not show whether the model learned",
-    running="no fault so far; the loss of this objective does not show whether the model learns",
+    "no fault found; a loss of this kind, as in reinforcement learning, does not show whether the model learned",
+    running="no fault so far; a loss of this kind, as in reinforcement learning, does not show if the model learns",
 )
 LOSS_ROSE = Sentence("no fault found, but the loss rose", running="no fault so far, but the loss rises")
 UNCLEAN_EXIT = Sentence("no fault found in training, but the job did not exit cleanly")
@@ -112,6 +116,7 @@ GPUS_LITTLE_USED = Sentence(
     "healthy, but the GPUs were little used: slow, not broken",
     running="healthy so far, but the GPUs are little used: slow, not broken",
 )
+TRAINED_BUT_FAILED = Sentence("training was done; a process then ended with an error")
 NO_SUCCESS_REPORTED = Sentence("no fault was found, but the job itself does not report success")
 NO_FAULT = Sentence("nothing in the inputs points to a fault", running="nothing in the inputs points to a fault so far")
 IDLE_GPUS_LOST = Sentence("the GPU-hours of the idle GPUs are lost")
@@ -131,8 +136,15 @@ ABORT_UNEXPLAINED = Sentence("why the log says that the job was aborted: it may 
 PRINT_LOSS = Sentence("print the training loss regularly, so that learning can be verified")
 SEE_WARNINGS = Sentence("if it has to be faster, see the warnings for what slows it down")
 NOTHING_TO_DO = Sentence("nothing to do for this run", running="nothing to do so far")
+CHECK_CHECKPOINT = Sentence(
+    "check that the last checkpoint is complete before resuming from it, and see in every rank's output why a process "
+    "failed after training"
+)
+EXIT_UNEXPLAINED = Sentence("why a process failed after training was done")
 ADD_END = Sentence(
-    "add the rest of the log, or the sacct record: they would show how the run ended", running="nothing to do so far"
+    "if it still runs, diagnose it again later; if not, add the rest of the log or its sacct record, which show how it "
+    "ended",
+    running="nothing to do so far",
 )
 ADD_OUTPUT = Sentence("add the job's output and its sacct record: metrics alone do not show how it ended")
 TEST_GPU = Sentence("run the vendor's diagnostics on that GPU before it gets another long job")
@@ -228,7 +240,7 @@ def judge(
     return present(
         _certainty(end, learning, work, training, unread, limits),
         "none",
-        _shows(end, learning, work, training),
+        _shows(end, ending.bad_end, learning, work, training),
         headline=_headline(end, learning, variant, training),
         implies=implies,
         cannot_decide=[*unread.open_questions, *_open_questions(end, learning, work, training)],
@@ -255,7 +267,19 @@ def _headline(end: RunEnding, learning: Learning, variant: str, training: Trajec
         return NO_FAULT_IN_LOG(steps=training.done)
     if variant == "healthy" and not learning.loss_fell:
         return EVALUATION_LOSS_FELL()
+    if variant == "unverifiable" and (short := _stops_short(end, training)) is not None:
+        return LOG_ENDS_AT(done=short[0], planned=short[1])
     return HEADLINES[variant]()
+
+
+def _stops_short(end: RunEnding, training: Trajectory | None) -> tuple[Value, Value] | None:
+    """Steps done and planned, if the log shows neither the end of the run nor all its steps."""
+    if training is None or end.good is not None or end.bad is not None or end.aborted is not None:
+        return None
+    done, planned = training.done, training.planned
+    if done is None or planned is None or training.in_epochs or done.number >= planned.number:
+        return None
+    return done, planned
 
 
 def _run_ending(ending: Ending) -> RunEnding:
@@ -279,13 +303,18 @@ def _unhandled_exception(ending: Ending, exceptions: Exceptions, training: Traje
         return None
     own_exceptions = [row for row in exceptions.frame.events if row.get("about") not in ("signal", "wrapper")]
     unhandled = unhandled_exceptions(own_exceptions, () if training is None else training.progress.events)
-    return RAISED_UNHANDLED(type=exceptions.frame.value(unhandled[0], "type")) if unhandled else None
+    if not unhandled:
+        return None
+    row = exceptions.final if exceptions.final in unhandled else unhandled[0]
+    return RAISED_UNHANDLED(type=error_type(exceptions.frame, row))
 
 
 def _conclusion(end: RunEnding, learning: Learning, work: GpuWork, variant: str) -> Claim:
     """The conclusion, limited to what was shown."""
     if end.aborted is not None:
         return NO_SUCCESS_REPORTED()
+    if end.bad is not None:
+        return TRAINED_BUT_FAILED()
     if end.good is None or not (learning.loss_fell or learning.evaluations.fell):
         return NO_FAULT()
     if work.complete or variant == "slow":
@@ -311,12 +340,14 @@ def _certainty(
     return Certainty.ESTABLISHED if is_proven else Certainty.SUPPORTED
 
 
-def _shows(end: RunEnding, learning: Learning, work: GpuWork, training: Trajectory | None) -> list[Claim]:
+def _shows(
+    end: RunEnding, bad_end: Claim | None, learning: Learning, work: GpuWork, training: Trajectory | None
+) -> list[Claim]:
     """Its end, steps, work, learning and hardware."""
     shows = [ENDED_WELL(state=end.good)] if end.good is not None else []
     shows += [end.aborted] if end.aborted is not None else []
     if end.bad is not None and end.reported_done is not None:
-        shows += [REPORTED_DONE(line=end.reported_done), EXIT_NOT_CLEAN(how=end.bad)]
+        shows += [REPORTED_DONE(line=end.reported_done), EXIT_NOT_CLEAN(how=end.bad) if bad_end is None else bad_end]
     if training is not None and training.done is not None:
         planned = training.planned
         shows.append(
@@ -339,7 +370,10 @@ def _open_questions(end: RunEnding, learning: Learning, work: GpuWork, training:
     if learning.only_scores and learning.scores.best is not None:
         best = learning.scores.best
         claims.append(NO_TRAINING_LOSS(count=best.count, metric=best.name))
-    claims += [] if end.good is not None or end.aborted is not None else [END_UNKNOWN()]
+    if end.bad is not None:
+        claims.append(EXIT_UNEXPLAINED())
+    elif end.good is None and end.aborted is None:
+        claims.insert(0, END_UNKNOWN())
     claims += work.open_questions if work.measured else [HARDWARE_UNKNOWN()]
     planned, done = (None, None) if training is None else (training.planned, training.done)
     if end.good is None and planned is not None and (done is None or done.number < planned.number):
@@ -355,10 +389,14 @@ def _actions(
     after += [REQUEST_FEWER] if work.unused is not None else []
     if end.good is None and training is None:
         first = [ADD_OUTPUT]
+    elif end.bad is not None:
+        first = [CHECK_CHECKPOINT]
+    elif not learning.learned and _stops_short(end, training) is not None:
+        first = [ADD_END]
     elif not learning.learned:
         first = [PRINT_LOSS]
     else:
-        last = NOTHING_TO_DO if end.good is not None or end.aborted is not None or end.bad is not None else ADD_END
+        last = NOTHING_TO_DO if end.good is not None or end.aborted is not None else ADD_END
         first = [SEE_WARNINGS] if variant == "slow" else [] if after else [last]
     return [action(sentence) for sentence in (*first, *after)]
 

@@ -42,7 +42,7 @@ from trackside.facts.logs.ending import RECORDED, Ending
 from trackside.facts.logs.exceptions import Exceptions
 from trackside.facts.training.learning import Trajectory
 from trackside.family import Family
-from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, present
+from trackside.finding import Certainty, Claim, Finding, Sentence, ShellCommand, absent, action, present
 from trackside.model import Event, EventRole, Record, Run
 from trackside.remedies import RESUBMIT
 
@@ -65,9 +65,12 @@ NOTICE_WITHOUT_REASON = Sentence(
 )
 INTERRUPT_LINE = Sentence("the run was interrupted: {line}")
 ENDED_ON_PURPOSE = Sentence("somebody ended the run on purpose; that is not a fault")
+PROBABLY_ON_PURPOSE = Sentence("probably somebody canceled the run; no input names who")
 REASON_UNKNOWN = Sentence("why it was canceled")
 INTERRUPT_UNEXPLAINED = Sentence("why it was interrupted")
 USER_UNKNOWN = Sentence("who canceled it: no record names the user")
+SEE_WHO = Sentence("see who canceled it: the state names the user's uid")
+SHOW_STATE = ShellCommand("sacct -j {job} -X --format=JobID,State%40,Elapsed,Timelimit,End")
 RESUBMIT_IF_WANTED = Sentence(
     "if the run is still wanted, resubmit it with the same options, from the last checkpoint if there is one"
 )
@@ -107,9 +110,14 @@ def judge(ending: Ending, exceptions: Exceptions, trajectory: Maybe[Trajectory],
         "none",
         shows,
         headline=headline(),
-        implies=[ENDED_ON_PURPOSE()],
+        implies=[ENDED_ON_PURPOSE() if sender or interrupted else PROBABLY_ON_PURPOSE()],
         cannot_decide=[unknown_reason, *([] if sender or interrupt is not None else [USER_UNKNOWN()])],
-        actions=[action(START_AGAIN) if interrupted else action(RESUBMIT_IF_WANTED, *RESUBMIT)],
+        actions=[action(START_AGAIN)]
+        if interrupted
+        else [
+            *([action(SEE_WHO, SHOW_STATE)] if ending.by_slurm and not sender and run.id else []),
+            action(RESUBMIT_IF_WANTED, *RESUBMIT),
+        ],
         since=run.end if first is None or first.time is None else first.time,
         at=None if first is None else first.at,
         variant="interrupt" if interrupted else "scancel",

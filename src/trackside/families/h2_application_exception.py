@@ -52,6 +52,7 @@ from trackside.facts.training.learning import Trajectory
 from trackside.family import Family
 from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, present
 from trackside.model import Event, EventRole
+from trackside.remedies import PROGRAMMING_ERRORS, SUSPECTS
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ AMBIGUOUS_CUDA_ERRORS = ("unspecified launch failure", "unknown error")
 
 TRAINING_REACHED = Sentence("training was running: it reached {place}, loss {loss}")
 GPUS_HAD_COMPUTED = Sentence("the GPUs had computed for {seconds} before it, though no logged step could be read")
-TRAINING_RAN = Sentence("training was running: {line}")
+TRAINING_RAN = Sentence("the last progress line before it: {line}")
 RAISED_AT = Sentence("raised at {frame}")
 LAST_OWN_LINE = Sentence("last line of the job's own code in the traceback: {frame}")
 FRAME_CLAIMS = {"user_frame": LAST_OWN_LINE, "frame": RAISED_AT}
@@ -83,6 +84,10 @@ CLASS_REMEDIES = {
     "config": Sentence("fix the setting that the error names, and resume from the last checkpoint if there is one"),
     "env": Sentence("fix the environment as the error says, and resume from the last checkpoint if there is one"),
     "asset": Sentence("make the file or repository available, and resume from the last checkpoint if there is one"),
+}
+CHECK_PLACE = {
+    kind: Sentence(f"check {{place}} and {suspect}, and resume from the last checkpoint if there is one")
+    for kind, suspect in SUSPECTS.items()
 }
 CRASHED = Sentence("crashed during training: {error}")
 CRASHED_AT = Sentence("crashed during training in {place}: {error}")
@@ -134,11 +139,14 @@ def judge(
     row = own_exceptions[0]
     training = _training_before(trajectory, use, row, limits)
     if training is None and not any(row.get("step") for row in trajectory.milestones):
+        if exceptions.final is not None and exceptions.final.get("about") in TOPICS:
+            return absent(_other_topic(exceptions, exceptions.final))
         return absent(RAISED_BEFORE_STEP(type=error_type(exceptions.frame, row), count=trajectory.count))
     frame_field = next((name for name in FRAME_CLAIMS if row.get(name) is not None), None)
     shows = [exceptions.raised(row), *([] if training is None else [training])]
     kind = classify(row)
     error, source = error_in_brief(exceptions.frame, row), source_line(exceptions.frame, row)
+    is_guess = kind != "code" and str(row.get("type")).rpartition(".")[2] in PROGRAMMING_ERRORS
     # A CUDA error may be the GPU's: without a kernel log it is undecided.
     may_be_gpu = row.get("about") == "cuda" and not reports.has_kernel_log
     is_ambiguous = may_be_gpu and any(text in str(row.get("message")) for text in AMBIGUOUS_CUDA_ERRORS)
@@ -151,7 +159,7 @@ def judge(
         headline=CRASHED(error=error) if source is None else CRASHED_AT(error=error, place=source),
         implies=[] if is_ambiguous else [JOB_AT_FAULT()],
         cannot_decide=[GPU_OR_CODE()] if is_ambiguous else [],
-        actions=[action(CLASS_REMEDIES[kind])],
+        actions=[action(CHECK_PLACE[kind], place=source) if source and is_guess else action(CLASS_REMEDIES[kind])],
         since=row.time,
         at=row.at,
         ranks=ranks_of(exception for exception in own_exceptions if exception.get("type") == row.get("type")),
@@ -164,10 +172,17 @@ def judge(
 def _why_none(exceptions: Exceptions) -> Claim:
     """Why no exception of the log is of this family."""
     row = next((row for row in exceptions.frame.events if row.get("about") in TOPICS), None)
+    if exceptions.final is not None and exceptions.final.get("about") in TOPICS:
+        row = exceptions.final
     if row is not None and row.role is EventRole.ROOT:
-        kind = error_type(exceptions.frame, row)
-        return OTHER_EXCEPTION(type=kind, topic=derived(TOPICS[str(row.get("about"))], kind))
+        return _other_topic(exceptions, row)
     return (NO_OWN_EXCEPTION if exceptions.frame else NO_EXCEPTION)(count=exceptions.frame.reduce("count"))
+
+
+def _other_topic(exceptions: Exceptions, row: Event) -> Claim:
+    """The claim that an exception belongs to another family."""
+    kind = error_type(exceptions.frame, row)
+    return OTHER_EXCEPTION(type=kind, topic=derived(TOPICS[str(row.get("about"))], kind))
 
 
 def _training_before(trajectory: Trajectory, use: StartupUse, row: Event, limits: Limits) -> Claim | None:

@@ -63,8 +63,8 @@ STOPPED_BY_OTHERS = Sentence("something outside the job stopped it")
 SENDER_UNKNOWN = Sentence("who sent the signal")
 SCHEDULER_UNKNOWN = Sentence("whether the scheduler sent it: no scheduler record was given")
 FIND_SENDER = Sentence(
-    "find what sent the signal: a timeout command in the job script, or a person or a service on the node, whose "
-    "system log shows who was logged in and what was stopped at that time"
+    "find the sender: a timeout command in the job script, or a person or a service on the node; the node's system log "
+    "shows who was logged in and which services stopped"
 )
 SHOW_SYSTEM_LOG = (
     ShellCommand("ssh {node} \"sudo journalctl --since '{since}' --until '{until}'\""),
@@ -112,7 +112,7 @@ def judge(stops: StopSignals, ending: Ending, trajectory: Maybe[Trajectory], run
         implies=[STOPPED_BY_OTHERS()],
         cannot_decide=[SENDER_UNKNOWN(), *([SCHEDULER_UNKNOWN()] if state is None else [])],
         actions=[action(DETACH)] if number == SIGHUP else _find_sender(sign, line, ending, run),
-        since=sign.time,
+        since=sign.time if sign.time is not None or ending.time is None else ending.time.number,
         at=sign.at,
         signal=(signal_name(signal), signal) if number in (*STOP_SIGNALS, None) else None,
     )

@@ -69,22 +69,33 @@ PATH_HEADLINES = {
 """The same if the exception names the path."""
 PATH_PATTERN = re.compile(r"['\"](/[A-Za-z0-9_./-]{1,150})['\"]")
 INFERRED_HEADLINES = {
-    "full": Sentence("a write failed, most likely for lack of space"),
+    "full": Sentence("a write failed, probably for lack of space"),
     "io_error": Sentence("a file operation failed; the log names no reason"),
 }
 """The same if the log does not name the reason."""
 STORAGE_FAILED = Sentence("a file system failed with an I/O error")
 OPERATION_FAILED = Sentence("a file operation failed: {type}: {message}")
+OPERATION_FAILED_LINE = Sentence("a file operation failed: {line}")
+FAILED_AFTER_IT = Sentence("and then: {type}: {message}")
 SERVER_SILENT = Sentence("a file server did not answer: {line}")
 REPORTED_AS = Sentence("reported as: {line}")
 NO_SPACE = Sentence(
     "there was no space: a full disk, a quota or a file size limit; the newest checkpoint may be truncated"
 )
+PROBABLY_NO_SPACE = Sentence(
+    "the disk or the quota was probably full, or a file size limit was reached; the newest checkpoint is probably "
+    "incomplete"
+)
 FILE_SYSTEM_FAILED = Sentence("the file system failed while the job was running; the code is not at fault")
 DATA_OWNER_UNKNOWN = Sentence("whose data filled the disk")
+SPACE_UNKNOWN = Sentence("whether the disk or the quota was full: no line says so")
 FAILURE_UNEXPLAINED = Sentence("why the file system failed")
 FREE_SPACE = Sentence(
     "free space or raise the limit, keep fewer checkpoints, and resume from the last complete one, if any"
+)
+CHECK_SPACE = Sentence(
+    "check whether the disk or the quota is full; if so, free space or raise the limit, keep fewer checkpoints, and "
+    "resume from the last complete one, if any"
 )
 FREE_SPACE_IN = Sentence("free space in {folder} or use another folder (for /tmp set TMPDIR), and resume or resubmit")
 SHOW_SPACE_IN = (
@@ -92,10 +103,13 @@ SHOW_SPACE_IN = (
     ShellCommand("df -h {folder}; df -i {folder}; quota -s"),
 )
 SHOW_SPACE = (ShellCommand("ssh {node} 'df -h; df -i; quota -s'"), ShellCommand("df -h; df -i; quota -s"))
-CHECK_SERVER = Sentence("check that file server {server} answers, from the node too")
+CHECK_SERVER = Sentence("check from {node} whether file server {server} answers at each of its mounts")
+CHECK_SERVER_ANYWHERE = Sentence("check from the node whether file server {server} answers at each of its mounts")
 SHOW_SERVER = (
-    ShellCommand("ssh {node} 'findmnt -t nfs,nfs4; sudo dmesg -T | grep {server}'"),
-    ShellCommand("findmnt -t nfs,nfs4; sudo dmesg -T | grep {server}"),
+    ShellCommand(
+        "ssh {node} 'findmnt -nt nfs,nfs4 -o TARGET,SOURCE | grep {server} | "
+        "while read m s; do timeout -s KILL 10 stat -f $m; done'"
+    ),
 )
 CHECK_MOUNT = Sentence("check the file server, and its mounts on the node")
 SHOW_MOUNTS = (
@@ -103,8 +117,13 @@ SHOW_MOUNTS = (
     ShellCommand("sudo dmesg -T | tail -n 30; findmnt -t nfs,nfs4,lustre,gpfs,beegfs,ceph"),
 )
 RERUN = Sentence(
-    "rerun with the same options once the file system works; if only this node has lost it, now, on other nodes"
+    "if other nodes still reach the file system, rerun on them now; otherwise rerun with the same options once it works"
 )
+RERUN_WITHOUT = Sentence(
+    "if other nodes still reach {server}, rerun on them now; otherwise rerun with the same options once it answers"
+)
+MIN_REPEATED_CHARS = 20
+"""A shorter message may stand in a line about something else."""
 ERROR_HANDLED = Sentence("a file operation failed, and the run continued: {line}")
 NO_STORAGE_FAILURE = Sentence("no failure of a file system in the log")
 
@@ -119,26 +138,33 @@ def judge(exceptions: Exceptions, faults: StorageFaults, ending: Ending) -> Find
     if cause is None:
         return absent(NO_STORAGE_FAILURE(count=faults.frame.reduce("count")))
     raised = bool(faults.raised)
-    shows: list[Claim] = [OPERATION_FAILED(**exceptions.values(cause))] if raised else []
-    if last and not (raised and last[0].at == cause.at):
+    shows = _raised_claims(exceptions, faults, cause) if raised else []
+    if last and not (raised and (last[0].at == cause.at or _repeats(last[0], cause))):
         server_silent = last[0].plane == "kernel" and last[0].get("reason") == "unreachable"
         shows.append((SERVER_SILENT if server_silent else REPORTED_AS)(line=faults.line(last[0])))
     kernel = any(row.plane == "kernel" for row in last)
     is_jobs_own = faults.reason in CAUSED_BY_JOB
     server = next((name for row in last if (name := _server(faults, row)) is not None), None)
     path = _path(exceptions, cause) if is_jobs_own and raised else None
+    guessed = is_jobs_own and faults.inferred
     return present(
         Certainty.ESTABLISHED if raised or (kernel and ended) else Certainty.SUPPORTED,
         "job" if is_jobs_own else "infrastructure",
         shows,
         headline=_headline(faults, path) if server is None else SERVER_HEADLINE(server=server),
-        implies=[NO_SPACE() if is_jobs_own else FILE_SYSTEM_FAILED()],
-        cannot_decide=[DATA_OWNER_UNKNOWN() if is_jobs_own else FAILURE_UNEXPLAINED()],
-        actions=[_free_space(path)]
+        implies=[PROBABLY_NO_SPACE() if guessed else NO_SPACE() if is_jobs_own else FILE_SYSTEM_FAILED()],
+        cannot_decide=[SPACE_UNKNOWN() if guessed else DATA_OWNER_UNKNOWN() if is_jobs_own else FAILURE_UNEXPLAINED()],
+        actions=[action(CHECK_SPACE, *SHOW_SPACE) if guessed and path is None else _free_space(path)]
         if is_jobs_own
         else [
-            action(CHECK_MOUNT, *SHOW_MOUNTS) if server is None else action(CHECK_SERVER, *SHOW_SERVER, server=server),
-            action(RERUN, *RESUBMIT_ELSEWHERE),
+            *(
+                [action(CHECK_MOUNT, *SHOW_MOUNTS)]
+                if server is None
+                else [action(CHECK_SERVER if cause.node else CHECK_SERVER_ANYWHERE, *SHOW_SERVER, server=server)]
+            ),
+            action(RERUN, *RESUBMIT_ELSEWHERE)
+            if server is None
+            else action(RERUN_WITHOUT, *RESUBMIT_ELSEWHERE, server=server),
         ],
         since=cause.time,
         at=cause.at,
@@ -148,6 +174,24 @@ def judge(exceptions: Exceptions, faults: StorageFaults, ending: Ending) -> Find
         exception=named_exception(cause) if raised else None,
         latent=not raised and not ended,  # a line alone, without a bad end, is a warning
     )
+
+
+def _raised_claims(exceptions: Exceptions, faults: StorageFaults, cause: Event) -> list[Claim]:
+    """The exception; if it came after another one, that one first: it is the failed operation."""
+    frame, values = exceptions.frame, exceptions.values(cause)
+    if cause.get("root_message") in (None, cause.get("message")):
+        return [OPERATION_FAILED(**values)]
+    root = str(cause.get("root_message")).splitlines()[0]
+    if (line := next((row for row in faults.last if root in row.text), None)) is not None:
+        return [OPERATION_FAILED_LINE(line=faults.line(line)), FAILED_AFTER_IT(**values)]
+    first_one = {field: frame.value(cause, f"root_{field}") for field in ("type", "message")}
+    return [OPERATION_FAILED(**first_one), FAILED_AFTER_IT(**values)]
+
+
+def _repeats(row: Event, cause: Event) -> bool:
+    """Whether a line only repeats the message of an exception."""
+    lines = str(cause.get("message") or "").splitlines()
+    return bool(lines) and len(lines[0]) >= MIN_REPEATED_CHARS and lines[0] in row.text
 
 
 def _server(faults: StorageFaults, row: Event) -> Value | None:

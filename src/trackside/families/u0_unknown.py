@@ -35,19 +35,23 @@ References
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from trackside.catalog.job_states import WAITING_STATES
 from trackside.catalog.pending_reasons import pending_reason
 from trackside.evidence import Missing, Value, derived
 from trackside.facts.logs.ending import Ending
 from trackside.facts.logs.silence import Silence
 from trackside.facts.logs.unread_errors import UnreadErrors
+from trackside.facts.trust.unanswered import UnansweredSources
 from trackside.family import Family
-from trackside.finding import Certainty, Finding, Sentence, ShellCommand, action, present
+from trackside.finding import Certainty, Finding, Sentence, ShellCommand, action, present, unknown
 from trackside.model import Record
 
 PENDING = "Pending: the job has not begun"
 
 NO_CAUSE_FOUND = Sentence("no cause found in the inputs")
+NO_DATA = Sentence("no data of the job: no answer from {sources}")
 NOT_STARTED = Sentence("the job has not started: {state}, reason {reason}")
 NOT_STARTED_NO_REASON = Sentence("the job has not started: {state}, no reason given yet")
 REASON_MEANING = Sentence("meaning: {meaning}")
@@ -73,7 +77,7 @@ ADD_INPUTS = Sentence(
 )
 
 
-def judge(silence: Silence, ending: Ending, unread: UnreadErrors) -> Finding | Missing:
+def judge(silence: Silence, ending: Ending, unread: UnreadErrors, unanswered: UnansweredSources) -> Finding | Missing:
     """The last evidence, so that the reader has a starting point."""
     if ending.job is not None and ending.job.get("state") in WAITING_STATES:
         return _waiting(ending, ending.job)
@@ -82,7 +86,7 @@ def judge(silence: Silence, ending: Ending, unread: UnreadErrors) -> Finding | M
     shows = [*unread.claims, *(LAST_LINE(line=logs.value(log, "last_line")) for log in last)]
     shows += [RECORDED_STATE(state=jobs.value(job, "state")) for job in jobs.records[-1:]]
     if not shows:
-        return Missing("no log or record of the run was given")
+        return _without_data(unanswered)
     return present(
         Certainty.POSSIBLE,
         "unknown",
@@ -91,6 +95,16 @@ def judge(silence: Silence, ending: Ending, unread: UnreadErrors) -> Finding | M
         implies=[NOTHING_FITS()],
         actions=[action(ADD_INPUTS)],
     )
+
+
+def _without_data(unanswered: UnansweredSources) -> Finding | Missing:
+    """Nothing was read of the run; with the sources that did not answer as the headline, if there are any."""
+    reason, rows = "no log or record of the run was given", unanswered.rows
+    if not rows:
+        return Missing(reason)
+    sources = [rows.value(row, "source") for row in rows.events]
+    names = tuple(dict.fromkeys(str(source.value) for source in sources))
+    return replace(unknown([reason], COLLECT), headline=NO_DATA(sources=derived(names, *sources)))
 
 
 def _waiting(ending: Ending, job: Record) -> Finding:
@@ -124,15 +138,17 @@ def _waiting(ending: Ending, job: Record) -> Finding:
     )
 
 
+COLLECT = (
+    "the job's whole output (slurm-<id>.out, every rank's log)",
+    "sacct -P -j <id> --format=ALL and scontrol show job <id>",
+    "dmesg -T of the job's nodes",
+)
+
 FAMILY = Family(
     code="U0",
     role="last_resort",
     id="unknown",
     title="Unknown: no cause found",
     judge=judge,
-    collect=(
-        "the job's whole output (slurm-<id>.out, every rank's log)",
-        "sacct -P -j <id> --format=ALL and scontrol show job <id>",
-        "dmesg -T of the job's nodes",
-    ),
+    collect=COLLECT,
 )

@@ -110,11 +110,19 @@ def collect(doc: VerdictDoc) -> list[tuple[str, Sequence[str]]]:
 
 
 def collect_actions(doc: VerdictDoc) -> list[str]:
-    """What to collect first, as actions, if a cause is not certain; else empty. Without any cause, the verdict's own
-    action names all inputs."""
+    """What to collect first, as actions, if a cause is not certain: what its family needs most, and what would decide
+    those that look like it. Without any cause, the verdict's own action names all inputs."""
     if doc.primary.outcome == "found" and (doc.primary.certainty != "possible" or not is_cause(doc.primary)):
         return []
-    texts = [text for text, _ in collect(doc)]
+    match = find_family(doc.primary.family)
+    if match is None or match.role == "health":  # health names what it lacks itself
+        own, texts = [], []
+    else:
+        own = [text for text in match.collect if not text.startswith("sacct")][:1]
+        texts = [text for text, families in collect(doc) if set(match.rivals).intersection(families)]
+    texts = list(dict.fromkeys([*own, *texts]))
+    if not doc.run.id and doc.run.disposition is None:  # as far as known, no job of Slurm
+        texts = [text for text in texts if "sacct" not in text and "slurm" not in text]
     if doc.run.disposition is None and doc.run.id and _JOB_ID.fullmatch(doc.run.id):
         record = f"Slurm's record (sacct -j {doc.run.id} -P --format=ALL > sacct.txt)"
         texts = [record, *(text for text in texts if not text.startswith("sacct"))]

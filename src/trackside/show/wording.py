@@ -17,10 +17,12 @@ from trackside.query import Query, QueryError
 
 MAX_VALUE_CHARS = 160
 """Maximum characters of a text value inside a sentence; the citation holds the full text."""
+CUT_TOLERANCE = 24
+"""A text that is longer by no more than this is shown whole: what is cut may be what the reader needs."""
 
 _PROGRESS_BAR = re.compile(
     r"^(?:(?:[^\r\n]{0,200}\d/\d{1,12}|\d{1,12}it) \[[^\]\r\n]{1,200}\] *"
-    r"|[^|\r\n]{0,100}\d{1,3}%\|[\u2588-\u258f\ufffd# ]{0,200})(?=[A-Za-z\[*])"
+    r"|[^|\r\n]{0,100}\d{1,3}%\|[\u2588-\u258f\ufffd# ]{0,200})(?=[A-Za-z\[*]|\d{4}-\d\d-\d\d[ T])"
 )
 """A progress bar that another program's line was printed behind: the line is what matters."""
 _COLOR = re.compile(r"\x1b?\[\d{1,3}(?:;\d{1,3}){0,4}m")
@@ -90,7 +92,11 @@ def word(value: Scalar | tuple[Scalar, ...], unit: str = "") -> str:
         return "not recorded"
     if isinstance(value, str):
         text = " ".join(_PROGRESS_BAR.sub("", _COLOR.sub("", value)).split())
-        return text if len(text) <= MAX_VALUE_CHARS else text[: MAX_VALUE_CHARS - 1] + "\N{HORIZONTAL ELLIPSIS}"
+        return (
+            text
+            if len(text) <= MAX_VALUE_CHARS + CUT_TOLERANCE
+            else text[: MAX_VALUE_CHARS - 1] + "\N{HORIZONTAL ELLIPSIS}"
+        )
     if isinstance(value, bool):
         return "yes" if value else "no"
     return _number(float(value), unit)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trackside.family import Family
 from trackside.finding import Certainty, Finding, Outcome
@@ -66,12 +66,17 @@ def arbitrate(findings: Sequence[Finding], families: Sequence[Family]) -> Ranked
     }
     return RankedFindings(
         primary=primary,
-        consequences=consequences,
-        warnings=warnings,
+        consequences=tuple(map(_beside, consequences)),
+        warnings=tuple(map(_beside, warnings)),
         ruled_out=tuple(finding for finding in others_and_health if finding.outcome is Outcome.ABSENT),
         unknown=tuple(finding for finding in others_and_health if finding.outcome is Outcome.UNKNOWN),
         rival_open=bool(rivals.get(primary.family, frozenset()) & open_codes),
     )
+
+
+def _beside(finding: Finding) -> Finding:
+    """The finding with its headline beside another answer."""
+    return finding if finding.headline_beside is None else replace(finding, headline=finding.headline_beside)
 
 
 def _is_fault(finding: Finding) -> bool:

@@ -13,7 +13,6 @@ from trackside.facts.trust.unanswered import UnansweredSources
 from trackside.finding import Certainty, Finding, Outcome, unknown
 from trackside.model import Plane
 
-UNKNOWN_ERRORS = "the log ends with lines that look like errors and that Trackside does not know"
 MAX_NAMES = 8
 """Nodes or GPUs listed by name; further ones are only counted."""
 
@@ -27,7 +26,7 @@ def unknown_if_incomplete(finding: Finding, facts: Facts, absence_based: bool = 
     if not isinstance(unanswered, Missing):
         finding = _with_partial_rows(finding, unanswered, absence_based)
     if not isinstance(unread, Missing) and unread.rows and _rests_on_no_row(finding):
-        return _as_unknown(finding, [UNKNOWN_ERRORS])
+        return _as_unknown(finding, [unread.reason])
     cites = [cite for claim in finding.because for cite in claim.cites]
     rests_on_metrics = finding.outcome is Outcome.ABSENT and all(cite.plane == "metric" for cite in cites)
     if not rests_on_metrics or isinstance(telemetry, Missing):

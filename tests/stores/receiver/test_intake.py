@@ -305,7 +305,7 @@ def test_a_metric_of_unknown_unit_is_not_reported_as_absent(others: bool, intake
     assert active == f"unable to check: {UNIT_UNKNOWN}"
     assert str(clock).startswith("gpu_sm_clock_hertz was not measured")
     assert silent == [
-        f"store: gpu_sm_active_ratio gave no complete answer, so the verdict lacks its data: {UNIT_UNKNOWN}"
+        f"store: gpu_sm_active_ratio gave no complete answer, so the verdict lacks some of its data: {UNIT_UNKNOWN}"
     ]
     sent(intake, [of_job(RATIO, *[0.5] * 3, 60.0)]).result(10)
     flushed(intake)

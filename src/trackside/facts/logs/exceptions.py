@@ -25,6 +25,7 @@ from trackside.model import Event, EventRole
 from trackside.query import events
 
 JOB_RAISED = Sentence("the job raised {type}: {message}")
+SCRIPT_FAILED = Sentence("Python could not open its script: {message}")
 NOT_RAISED: Mapping[str, tuple[str, Sentence]] = {
     "ShellError": (
         "a failed command", Sentence("a command or script was not found or could not be run: {message}")
@@ -48,9 +49,15 @@ ENDED_BY_SCHEDULER = ("time_limit", "preemption", "requeue", "deadline", "node_f
 """Reasons of notices that a run is ended; a canceled step may have failed before, a canceled job has not."""
 MAX_LINES_AFTER_STOP = 30
 """Lines between the request to stop, or the last exception that followed it, and a traceback."""
+MAX_LINES_OF_ANNOUNCED_TRACEBACK = 60
+"""Lines up to the error that a message announces, with the traceback between them."""
 MAX_WORD_CHARS = 16
 """Characters up to which a word is left out rather than cut."""
 OTHER_TOPICS = ("wrapper", "signal", "collective", "interrupt")
+TOPICS_THAT_EXPLAIN_OTHERS = ("oom", "checkpoint", "storage")
+"""Topics with a family of their own that explains the job's other exceptions."""
+SCRIPT_NOT_OPENED = re.compile(r"can't open file '([^']{1,300})'")
+"""What Python prints if it cannot open its script: no program ran and nothing was raised."""
 
 
 def unhandled_exceptions(
@@ -134,8 +141,28 @@ def error_type(frame: Frame, row: Event) -> Value:
     return value if name is None else derived(name, value)
 
 
+def announced_error(frame: Frame, row: Event) -> Event | None:
+    """The error that a message only announces: it ends in a colon, and the next traceback of its file follows at once.
+    None if the message itself says what failed."""
+    message = str(row.get("message") or "").rstrip()
+    if not message.endswith(":") or "\n" in message:
+        return None
+    after = (event for event in frame.events if event.at.path == row.at.path and event.at.line > row.at.line)
+    nearest = min(after, key=lambda event: event.at.line, default=None)
+    near = nearest is not None and nearest.at.line - row.at.line <= MAX_LINES_OF_ANNOUNCED_TRACEBACK
+    return nearest if near else None
+
+
+def unopened_script(frame: Frame, row: Event) -> Value | None:
+    """The file that Python took for its script and could not open; None if the error is another."""
+    match = SCRIPT_NOT_OPENED.match(str(row.get("message") or ""))
+    return None if match is None else derived(match[1], frame.value(row, "message"))
+
+
 def raised_claim(frame: Frame, row: Event) -> Claim:
     """The claim that the job raised an exception, or that an error occurred that is none."""
+    if unopened_script(frame, row) is not None:
+        return SCRIPT_FAILED(message=frame.value(row, "message"))
     _, sentence = NOT_RAISED.get(str(row.get("type")), ("", JOB_RAISED))
     return sentence(**type_and_message(frame, row))
 
@@ -149,6 +176,13 @@ class Exceptions:
     """The job's own exceptions without a later logged step, earliest first."""
     stops: tuple[Event, ...] = ()
     """Requests to stop that the run received."""
+
+    @property
+    def final(self) -> Event | None:
+        """The one of ``unhandled`` that explains the end, so that every family names the same one: the earliest that
+        explains others by its topic, else the earliest."""
+        explains = (row for row in self.unhandled if row.get("about") in TOPICS_THAT_EXPLAIN_OTHERS)
+        return next(explains, next(iter(self.unhandled), None))
 
     def values(self, row: Event) -> dict[str, Value]:
         """Type and message of an exception, as the values of a claim."""
@@ -171,10 +205,15 @@ def exceptions(evidence: Evidence, trajectory: Maybe[Trajectory], ending: Ending
 
 def error_in_brief(frame: Frame, row: Event) -> Value:
     """Type and message of an exception as a headline has them: ``KeyError: 'input_ids'``."""
-    values = type_and_message(frame, row)
-    name, message = (str(row.get(field) or "").strip() for field in ("type", "message"))
+    announced = announced_error(frame, row)
+    row = announced or row
+    fields = ("root_type", "root_message") if announced is not None and row.get("root_type") else ("type", "message")
+    values = {field: frame.value(row, field) for field in fields}
+    name, message = (str(row.get(field) or "").strip() for field in fields)
     first_line = _informative_line(message)
-    if name in NOT_RAISED and first_line:
+    if (script := unopened_script(frame, row)) is not None:
+        text = f"Python could not open its script '{script.value}'"
+    elif name in NOT_RAISED and first_line:
         text = first_line
     else:
         text = f"{name.rpartition('.')[2]}: {first_line}" if first_line else name.rpartition(".")[2]

@@ -24,6 +24,7 @@ from trackside.query import events
 MEMORY_RAN_OUT = Sentence("GPU memory ran out: {line}")
 MEMORY_RAN_OUT_LINE = Sentence("GPU memory ran out on {ranks}: {line}")
 MEMORY_RAN_OUT_ON = Sentence("GPU memory ran out on {ranks}")
+NCCL_ALLOCATION_FAILED = Sentence("NCCL could not allocate GPU memory: {line}")
 ALLOCATION_FAILED = Sentence("the allocation of {requested} failed on a GPU with {total}")
 LARGER_THAN_GPU = Sentence("a single allocation of {requested} is larger than the GPU's memory of {total}")
 ALLOCATION_FAILED_FREE = Sentence(
@@ -36,8 +37,16 @@ MEMORY_FRAGMENTED = Sentence(
     "the allocator had reserved {reserved} and used only {allocated}: free memory was fragmented"
 )
 OTHER_PROCESSES_USED = Sentence("other processes used {other} of the GPU's {total}")
+HELD_LITTLE = Sentence(
+    "this process had reserved only {reserved} of the GPU's {total}, and {free} were free: the rest was used by others"
+)
 ERROR_HANDLED = Sentence("the run caught the error and continued: {line}; later: {point}")
 
+UNEXPLAINED_SHARE = 0.5
+"""Share of the GPU's memory that is neither free nor reserved by the process from which other processes hold it: a
+process's context, libraries and communication buffers take less."""
+SMALL_REQUEST_BYTES = 2**21
+"""PyTorch's allocator asks for no less at a time."""
 SIZES = ("requested_bytes", "total_bytes", "free_bytes", "allocated_bytes", "reserved_bytes", "other_process_bytes")
 
 
@@ -104,6 +113,8 @@ class GpuMemoryErrors:
         line, ranks, sizes = self.frame.value(self.cause, "text"), cited_ranks(self.frame, self.unhandled), self.sizes
         line_sentence = MEMORY_RAN_OUT_ON if "requested_bytes" in sizes else MEMORY_RAN_OUT_LINE
         claims = [MEMORY_RAN_OUT(line=line) if ranks is None else line_sentence(line=line, ranks=ranks)]
+        if self.by_nccl:
+            claims = [NCCL_ALLOCATION_FAILED(line=line)]
         if "requested_bytes" in sizes and "total_bytes" in sizes:
             sentence = (
                 LARGER_THAN_GPU if self.bytes("requested_bytes") > self.bytes("total_bytes") else ALLOCATION_FAILED
@@ -144,9 +155,26 @@ class GpuMemoryErrors:
     def neighbor(self, share: float) -> Claim | None:
         """The claim that other processes used more than a share of the GPU's memory; None if they did not."""
         total = self.bytes("total_bytes")
+        if "other_process_bytes" not in self.sizes and self._unreserved_share > UNEXPLAINED_SHARE:
+            return HELD_LITTLE(
+                reserved=self.sizes["reserved_bytes"], total=self.sizes["total_bytes"], free=self.sizes["free_bytes"]
+            )
         if not total or self.bytes("other_process_bytes") <= share * total:
             return None
         return OTHER_PROCESSES_USED(other=self.sizes["other_process_bytes"], total=self.sizes["total_bytes"])
+
+    @property
+    def _unreserved_share(self) -> float:
+        """The share of the GPU's memory that was neither free nor reserved by the process; 0 if unknown."""
+        if not {"total_bytes", "free_bytes", "reserved_bytes"} <= self.sizes.keys() or not self.bytes("total_bytes"):
+            return 0.0
+        rest = self.bytes("total_bytes") - self.bytes("free_bytes") - self.bytes("reserved_bytes")
+        return rest / self.bytes("total_bytes")
+
+    @property
+    def by_nccl(self) -> bool:
+        """Whether NCCL asked for the memory, which it does in small pieces: too little memory is only one reason."""
+        return self.cause.get("backend") == "nccl" and self.bytes("requested_bytes") < SMALL_REQUEST_BYTES
 
     @property
     def fits_alone(self) -> bool:

@@ -25,8 +25,8 @@ from trackside.finding import Certainty, Claim, Culprit, Sentence
 from trackside.model import Event, Run
 
 NOTHING_PRINTED = Sentence(
-    "the last line with a time was printed {seconds} before the run ended",
-    running="the last line with a time was printed {seconds} ago",
+    "the job itself printed no line with a time in the last {seconds} of the run",
+    running="the job has printed no line with a time for {seconds}",
 )
 UNACCOUNTED = Sentence("the completed steps, at their pace, do not account for {seconds} of the run")
 ENDED_AT = Sentence("the run ended at {time}")

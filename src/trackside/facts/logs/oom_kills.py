@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from trackside.evidence import Evidence, Frame
+from trackside.evidence import Evidence, Frame, Value
 from trackside.facts.fact import fact
 from trackside.facts.logs.ending import Ending
 from trackside.facts.logs.restarts import LauncherRestarts
@@ -24,6 +24,7 @@ SCOPES: Mapping[str, Scope] = {"host": "node", "cgroup": "job", "container": "jo
 
 
 HOST_MEMORY_RAN_OUT = Sentence("host memory ran out: {line}")
+SLURM_COUNTED_KILLS = Sentence("Slurm counted OOM kills in the job's memory cgroup: {line}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +56,20 @@ class OomKills:
         """The kills of the run's processes."""
         return tuple(row for row in self.frame.events if belongs_to_run(row, self.run))
 
+    def none_in_kernel_log(self, death: Event | None) -> Value | None:
+        """The count, zero, of kills of the job that the kernel log of the process's node reports; None if there are
+        some, or if no kernel log of its time was read."""
+        if "kernel" not in self.frame.covered or self.own_kills or death is None:
+            return None
+        return self.frame.reduce("count") if not self.frame else None
+
     @cached_property
     def report(self) -> OomReport | None:
         """The first report that the run ran out of host memory, unless training continued after it."""
         for row in self.own_kills:
             if row.role is EventRole.ROOT and not self.restarts.has_recovered(row):
-                return OomReport(HOST_MEMORY_RAN_OUT(line=self.frame.value(row, "text")), row)
+                sentence = SLURM_COUNTED_KILLS if row.get("scope") == "slurm" else HOST_MEMORY_RAN_OUT
+                return OomReport(sentence(line=self.frame.value(row, "text")), row)
         job = self.ending.job
         if job is not None and job.get("state") == "OUT_OF_MEMORY":
             return OomReport(HOST_MEMORY_RAN_OUT(line=self.ending.jobs.value(job, "state")), job)

@@ -87,7 +87,7 @@ HEADLINES_AT = {
     "unreachable": Sentence("the ranks never connected: {address} is unreachable"),
 }
 """Reason -> the same, if the failure names the address."""
-ONLY_JOINED = Sentence("the ranks never connected: {joined} of {all} joined in time")
+ONLY_JOINED = Sentence("the ranks never connected: only {joined} of {all} joined in time, so all had to stop")
 CLIENTS_JOINED = re.compile(r"(\d+)/(\d+) clients joined")
 """How many ranks arrived, which a timeout names in place of an address."""
 REMEDIES: Mapping[str, tuple[Culprit, Sentence]] = {

@@ -16,6 +16,7 @@ from trackside.facts.logs.ending import Ending
 from trackside.facts.logs.exceptions import (
     NOT_RAISED,
     Exceptions,
+    announced_error,
     error_type,
     raised_claim,
     type_and_message,
@@ -87,8 +88,11 @@ class StartupErrors:
             if by_ranks and self.ranks is not None
             else raised_claim(frame, cause)
         ]
-        if cause.get("root_type") not in (None, cause.get("type")):
-            claims.append(CAUSED_BY(type=frame.value(cause, "root_type"), message=frame.value(cause, "root_message")))
+        source = announced_error(frame, cause) or cause
+        if source is not cause and source.get("root_type") in (None, source.get("type")):
+            claims.append(CAUSED_BY(**type_and_message(frame, source)))
+        elif source.get("root_type") not in (None, cause.get("type")):
+            claims.append(CAUSED_BY(type=frame.value(source, "root_type"), message=frame.value(source, "root_message")))
         if cause.get("user_frame") is not None:
             claims.append(LAST_OWN_LINE(frame=frame.value(cause, "user_frame")))
         return claims

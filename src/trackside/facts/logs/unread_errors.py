@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from trackside.catalog.events import last_line_of
-from trackside.evidence import Evidence, Frame, Missing, Value
+from trackside.evidence import Evidence, Frame, Missing, Value, derived
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.logs.ending import Ending
 from trackside.facts.logs.order import last_after, latest
@@ -19,10 +19,13 @@ from trackside.finding import Certainty, Claim, Finding, Sentence, action, prese
 from trackside.model import Event
 from trackside.query import events
 
-UNREAD_LINE = Sentence("a line that looks like an error, of a kind that Trackside does not know: {line}")
-UNREAD_QUESTION = Sentence("what this line means, of a kind that Trackside does not know: {line}")
-ENDS_WITH = Sentence("the log ends with this error: {line}")
+ENDS_WITH = Sentence('the log ends with this error: "{line}"')
 LOOK_UP = Sentence("look up that message in the documentation of the program that printed it")
+UNREAD_LINE = Sentence('the log has an error line that Trackside does not recognize: "{line}"')
+UNREAD_LINES = Sentence('the log has {count} error lines that Trackside does not recognize, such as: "{line}"')
+UNREAD_QUESTION = Sentence('what this line means, which Trackside does not recognize: "{line}"')
+MAX_LINES_APART = 3
+"""Lines between two error lines of one block, at most."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,9 +39,25 @@ class UnreadErrors:
     """What is known of each log, such as its last line."""
 
     @cached_property
-    def last(self) -> Value | None:
-        """The last such line."""
-        return self.frame.value(self.rows[-1], "text") if self.rows else None
+    def first_of_last_block(self) -> Value | None:
+        """The first line of the last block of such lines: what follows it is usually the path back up the stack."""
+        if not self.rows:
+            return None
+        first = self.rows[-1]
+        for row in reversed(self.rows[:-1]):
+            if row.at.path != first.at.path or not 0 <= first.at.line - row.at.line <= MAX_LINES_APART:
+                break
+            first = row
+        return self.frame.value(first, "text")
+
+    @property
+    def reason(self) -> str:
+        """Why nothing is ruled out because no line reported it; there is at least one such line."""
+        last, count = self.rows[-1].at, len(self.rows)
+        lines = "an error line" if count == 1 else f"{count:,} error lines"
+        position = f"{last.path}:{last.line}"
+        where = position if count == 1 else f"the last: {position}"
+        return f"the log has {lines} that Trackside does not recognize ({where}), and no progress follows"
 
     def ends(self, log: Event) -> bool:
         """Whether the last such line is the last line of a log."""
@@ -49,17 +68,22 @@ class UnreadErrors:
     def final(self) -> Value | None:
         """The last such line if it is of level error or fatal and a log ends with it: then the run ended there."""
         at_end = bool(self.rows) and any(self.ends(log) for log in self.logs.events)
-        return self.last if at_end and self.rows[-1].get("severe") else None
+        return self.frame.value(self.rows[-1], "text") if at_end and self.rows[-1].get("severe") else None
 
     @property
     def claims(self) -> tuple[Claim, ...]:
-        """The last such line, as something that the log shows."""
-        return () if self.last is None else (UNREAD_LINE(line=self.last),)
+        """Such a line, as something that the log shows."""
+        line = self.first_of_last_block
+        if line is None:
+            return ()
+        if len(self.rows) == 1:
+            return (UNREAD_LINE(line=line),)
+        return (UNREAD_LINES(line=line, count=derived(len(self.rows), self.frame.value(self.rows[-1], "text"))),)
 
     @property
     def open_questions(self) -> tuple[Claim, ...]:
         """The same, as something that cannot be decided."""
-        return () if self.last is None else (UNREAD_QUESTION(line=self.last),)
+        return () if self.first_of_last_block is None else (UNREAD_QUESTION(line=self.first_of_last_block),)
 
 
 @fact({"lines": events("unread_error"), "reports": events("job_report"), "logs": events("log_activity")})

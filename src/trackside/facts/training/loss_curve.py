@@ -46,7 +46,8 @@ LAST_ATTEMPT_ONLY = Sentence(
     "this is the run's last attempt, which started again at {place}; the first attempt started with {before}"
 )
 NO_LOSS = Sentence(
-    "no loss could be read: {points} of progress", running="no loss could be read so far: {points} of progress"
+    "no loss was found in the log, which has {points}",
+    running="no loss was found so far in the log, which has {points}",
 )
 GAUGE_OF_FIELD = {"loss": "gauge_loss", "grad_norm": "gauge_norm", "lr": "gauge_rate", "step": "gauge_step"}
 """Field of a point -> query."""

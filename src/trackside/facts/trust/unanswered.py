@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,7 +13,10 @@ from trackside.finding import Claim, Sentence
 from trackside.model import Plane
 from trackside.query import events
 
-DID_NOT_ANSWER = Sentence("{source} gave no complete answer, so the verdict lacks its data: {reason}")
+DID_NOT_ANSWER = Sentence("{source} did not answer, so the verdict lacks its data: {reason}")
+ANSWERED_IN_PART = Sentence("{source} gave no complete answer, so the verdict lacks some of its data: {reason}")
+NO_ANSWER = re.compile(r"cannot be reached|\bexit \d|command not found", re.IGNORECASE)
+"""Reasons for which nothing came; after others, such as a limit or a connection that broke, part of the data did."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +39,12 @@ class UnansweredSources:
     def claims(self) -> list[Claim]:
         """One sentence each."""
         names = ("source", "reason")
-        return [DID_NOT_ANSWER(**{name: self.rows.value(row, name) for name in names}) for row in self.rows.events]
+        return [
+            (DID_NOT_ANSWER if NO_ANSWER.search(row.text) else ANSWERED_IN_PART)(
+                **{name: self.rows.value(row, name) for name in names}
+            )
+            for row in self.rows.events
+        ]
 
 
 @fact({"silent": events(SOURCE_UNANSWERED)})
