@@ -164,15 +164,15 @@ def elapsed_s(run: RunDoc) -> float | None:
     return end - run.start if run.start is not None and end is not None and end >= run.start else None
 
 
-def progress(doc: ProgressDoc) -> str:
-    """``step 200 of 574, loss 4.2 \N{RIGHTWARDS ARROW} 3.1 in 20 logged steps``."""
-    planned = f" of {doc.planned_steps:,}" if doc.planned_steps else ""
+def progress(doc: ProgressDoc, run: RunDoc) -> str:
+    """``step 200 of 574, loss 4.2 \N{RIGHTWARDS ARROW} 3.1 in 20 logged steps``. Without the planned steps if the run
+    completed: the last logged step is rarely the last step."""
+    planned = f" of {doc.planned_steps:,}" if doc.planned_steps and run.disposition != "COMPLETED" else ""
     step = f"step {doc.last.step:,.0f}{planned}, " if isinstance(doc.last.step, (int, float)) else ""
     text = word(doc.points, "logged steps")
-    if doc.points < 2 or doc.first.loss is None:
+    if doc.points < 2 or doc.first.loss is None or doc.last.loss is None:
         return step + text
-    last = "not printed" if doc.last.loss is None else word(doc.last.loss)
-    return f"{step}loss {word(doc.first.loss)} \N{RIGHTWARDS ARROW} {last} in {text}"
+    return f"{step}loss {word(doc.first.loss)} \N{RIGHTWARDS ARROW} {word(doc.last.loss)} in {text}"
 
 
 def run(doc: VerdictDoc) -> str:
@@ -197,7 +197,7 @@ def run(doc: VerdictDoc) -> str:
     if run.framework:
         parts.append(run.framework)
     if doc.progress is not None:
-        parts.append(progress(doc.progress))
+        parts.append(progress(doc.progress, run))
     if doc.waste is not None:
         parts.append(in_brief(doc.waste))
     return SEPARATOR.join(filter(None, parts))

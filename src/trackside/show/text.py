@@ -23,6 +23,8 @@ MAX_LINES_OF_FILE = 4
 """Lines of one file that a claim cites one by one; of more, the first is quoted and the others are listed by number."""
 _FIELD = re.compile(r"(?<=\d) \w+\Z")
 """The field of a record, at the end of a location."""
+_SHELL_PART = re.compile(r"""(?:#.*|(?:[^\s'"\\]|\\.|'[^']*(?:'|\Z)|"(?:[^"\\]|\\.)*(?:"|\Z))+|\\)""", re.DOTALL)
+"""A part of a shell command without a space outside quotes, or a comment."""
 
 
 def render(doc: VerdictDoc, console: Console) -> None:
@@ -39,7 +41,7 @@ def render(doc: VerdictDoc, console: Console) -> None:
         cautions = [*_claims(with_citations, cited), *_missing_inputs(doc)]
         section(console, heading.CAUTIONS.title, cautions)
         section(console, heading.MEANING.title, [_bullet(claim.text) for claim in doc.implies])
-        section(console, heading.ACTIONS.title, _actions(doc))
+        section(console, heading.ACTIONS.title, _actions(doc, console.width))
         section(console, heading.CONSEQUENCES.title, [_secondary(finding, doc, cited) for finding in doc.consequences])
         section(console, heading.WARNINGS.title, [_secondary(finding, doc, cited) for finding in doc.warnings])
         section(console, heading.COST.title, [_bullet(text) for text in in_lines(doc.waste, doc.waste_unknown)])
@@ -66,7 +68,7 @@ def section(console: Console, title: str, body: Sequence[RenderableType]) -> Non
     if body:
         console.print()
         console.print(Text(title.upper(), style="bold"))
-        console.print(Group(*body))
+        console.print(Group(*body), crop=False)  # a command may be wider than the console
 
 
 def _bullet(text: str | Text, mark: str = "\N{MIDDLE DOT}", style: str = "") -> RenderableType:
@@ -129,13 +131,31 @@ def _numbers(names: Iterable[str]) -> str:
     return f"[{ranges([int(citations.number(name)) for name in names])}]"
 
 
-def _actions(doc: VerdictDoc) -> list[RenderableType]:
+def _actions(doc: VerdictDoc, width: int) -> list[RenderableType]:
     body: list[RenderableType] = []
     for action in doc.actions:
         body.append(_bullet(action.text, "\N{RIGHTWARDS ARROW}", "bold"))
         if action.command is not None:
-            body.append(Padding.indent(Text(f"$ {action.command}", style="cyan"), 6))
+            body += command_lines(action.command, 6, width)
     return body + [_bullet(text, "\N{RIGHTWARDS ARROW}", "bold") for text in heading.collect_actions(doc)]
+
+
+def command_lines(command: str, indent: int, width: int) -> list[Text]:
+    """A command that can be pasted: lines of ``width`` columns that the shell reads as one. A part without a space
+    outside quotes is never broken; print with ``crop=False``."""
+    lines: list[str] = []
+    free = max(20, width - indent - len("$  \\"))
+    for part in _SHELL_PART.findall(command) or [command]:
+        if lines and len(lines[-1]) + 1 + len(part) <= free:
+            lines[-1] += f" {part}"
+        else:
+            lines.append(part)
+    marks = ["$ ", *["    "] * (len(lines) - 1)]
+    ends = [" \\"] * (len(lines) - 1) + [""]
+    return [
+        Text(f"{' ' * indent}{mark}{line}{end}", style="cyan", no_wrap=True, overflow="ignore")
+        for mark, line, end in zip(marks, lines, ends, strict=True)
+    ]
 
 
 def _secondary(finding: SecondaryDoc, doc: VerdictDoc, cited: _CitationPrinter) -> RenderableType:

@@ -219,9 +219,12 @@ def moment(time: float, zoned: bool = True) -> str:
     return f"{text} UTC" if zoned else text
 
 
-def span(window: Sequence[float]) -> str:
-    """A time span, with the date once if both ends share it: 2026-03-02 08:00:00 to 08:30:00 UTC."""
-    start, end = moment(window[0]), moment(window[1])
+def span(window: Sequence[float], zoned: bool = True) -> str:
+    """A time span, with the date once if both ends share it: 2026-03-02 08:00:00 to 08:30:00 UTC. ``zoned``: see
+    :func:`moment`."""
+    start, end = moment(window[0], zoned), moment(window[1], zoned)
+    if start == end:
+        return end
     return f"{start.removesuffix(' UTC')} to {end[11:] if start[:10] == end[:10] else end}"
 
 

@@ -10,6 +10,7 @@ from trackside.facts.cost.earlier_attempts import EarlierAttempts
 from trackside.facts.fact import Facts, closure, derivation, guard
 from trackside.facts.gpus import with_location
 from trackside.facts.training.learning import Trajectory, numeric_field
+from trackside.facts.training.loss_curve import GaugeFrame, LossCurve
 from trackside.facts.trust.preflight import Preflight
 from trackside.facts.trust.telemetry import trusted_facts
 from trackside.families import families
@@ -97,9 +98,13 @@ def _progress(facts: Facts) -> Progress | None:
         return None
     planned = [numeric_field(row, "total_steps") for row in (*trajectory.plans.events, *points)]
     plans = [int(steps) for steps in planned if steps is not None]
-    begin = next((row for row in points if numeric_field(row, "loss") is not None), points[0])
-    first, last = ((numeric_field(row, "step"), numeric_field(row, "loss")) for row in (begin, points[-1]))
-    return Progress(facts.run.framework, _count(points), first, last, plans[-1] if plans else None)
+    n_points, first_row, last_row = _count(points), points[0], points[-1]
+    loss = facts.get(LossCurve)
+    if not isinstance(loss, Missing) and loss.curve.rows and not isinstance(loss.curve.frame, GaugeFrame):
+        n_points, first_row, last_row = int(loss.points.number), loss.curve.rows[0], loss.curve.rows[-1]
+    first = numeric_field(first_row, "step"), numeric_field(first_row, "loss")
+    last = numeric_field(points[-1], "step"), numeric_field(last_row, "loss")
+    return Progress(facts.run.framework, n_points, first, last, plans[-1] if plans else None)
 
 
 def _count(points: Sequence[Event]) -> int:

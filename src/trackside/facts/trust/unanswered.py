@@ -12,7 +12,10 @@ from trackside.finding import Claim, Sentence
 from trackside.model import Plane
 from trackside.query import events
 
-DID_NOT_ANSWER = Sentence("{source} gave no complete answer, so the verdict lacks its data: {reason}")
+DID_NOT_ANSWER = Sentence("{source} did not answer, so the verdict lacks its data: {reason}")
+ANSWERED_IN_PART = Sentence("{source} gave no complete answer, so the verdict lacks its data: {reason}")
+NO_CONNECTION = "cannot be reached"
+"""In the reason if nothing came from the source."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +38,12 @@ class UnansweredSources:
     def claims(self) -> list[Claim]:
         """One sentence each."""
         names = ("source", "reason")
-        return [DID_NOT_ANSWER(**{name: self.rows.value(row, name) for name in names}) for row in self.rows.events]
+        return [
+            (DID_NOT_ANSWER if NO_CONNECTION in row.text else ANSWERED_IN_PART)(
+                **{name: self.rows.value(row, name) for name in names}
+            )
+            for row in self.rows.events
+        ]
 
 
 @fact({"silent": events(SOURCE_UNANSWERED)})
