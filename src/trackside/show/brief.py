@@ -184,4 +184,5 @@ def _cut(text: str, length: int) -> str:
     if len(text) <= length:
         return text
     words, _, last = text[: length - 1].rpartition(" ")
-    return (words if len(last) < MAX_WORD_CHARS else f"{words} {last}") + "\N{HORIZONTAL ELLIPSIS}"
+    cut = (words if len(last) < MAX_WORD_CHARS else f"{words} {last}") + "\N{HORIZONTAL ELLIPSIS}"
+    return cut + '"' if text.rstrip(".").endswith('"') else cut  # a quoted line was cut

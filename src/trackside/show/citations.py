@@ -81,9 +81,13 @@ def of_verdict(doc: VerdictDoc) -> list[str]:
 
 def main_location(claim: ClaimDoc, cites: Mapping[str, CiteDoc]) -> str:
     """Where the claim's figure stands: the location of the first citation whose value the sentence contains, else of
-    the first. A measurement's location is its metric's name."""
+    the first; of a record, the field with the longest such value, because its name is no figure. A measurement's
+    location is its metric's name."""
     cited = [cites[name] for name in claim.cites]
     main = next((cite for cite in cited if is_measured(cite) and _states(claim.text, figure(cite))), cited[0])
+    if main.plane == "scheduler":
+        stated = [cite for cite in cited if cite.plane == "scheduler" and _states(claim.text, figure(cite))]
+        main = max(stated, key=lambda cite: len(figure(cite)), default=main)
     query = parse_query(main.query) if is_measured(main) else None
     return main.where if query is None else query.kind
 

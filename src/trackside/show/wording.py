@@ -18,6 +18,8 @@ from trackside.query import Query, QueryError
 MAX_VALUE_CHARS = 160
 """Maximum characters of a text value inside a sentence; the citation holds the full text."""
 
+MIN_QUOTE_CHARS = 40
+"""Characters of a log line that make a value a quote rather than a name found in it."""
 _PROGRESS_BAR = re.compile(
     r"^(?:(?:[^\r\n]{0,200}\d/\d{1,12}|\d{1,12}it) \[[^\]\r\n]{1,200}\] *"
     r"|[^|\r\n]{0,100}\d{1,3}%\|[\u2588-\u258f\ufffd# ]{0,200})(?=[A-Za-z\[*])"
@@ -25,6 +27,8 @@ _PROGRESS_BAR = re.compile(
 """A progress bar that another program's line was printed behind: the line is what matters."""
 _COLOR = re.compile(r"\x1b?\[\d{1,3}(?:;\d{1,3}){0,4}m")
 """A terminal's color codes; some loggers lose the escape character."""
+_UNQUOTED_FIELD = re.compile(r"(?<![\"'`{])\{(\w+)\}")
+"""A field of a template without quotation marks around it."""
 SCALED = frozenset({"bytes", "s", "time", "share", "ratio", "B/s", "bytes/s", "Hz", "J", "bool"})
 """Units that change how the figure itself is formatted; any other unit just follows the figure."""
 
@@ -33,9 +37,9 @@ def fill_template(template: str, values: Mapping[str, Value], zoned: bool = True
     """Fill a template. ``{name}`` is a value with its unit, ``{name:plain}`` without; ``{name:logged steps}`` is a
     count of that noun, with its singular for 1. ``zoned``: see :func:`moment`.
 
-    A value named ``ranks`` includes its noun: rank 3, ranks 0-3.
+    A value named ``ranks`` includes its noun: rank 3, ranks 0-3. A line of a log stands in quotation marks.
     """
-    return _Wording(zoned).vformat(template, (), values)
+    return _Wording(zoned).vformat(_UNQUOTED_FIELD.sub(r"{\1!q}", template), (), values)
 
 
 def clause(claim: Claim, running: bool = False, zoned: bool = True) -> str:
@@ -57,7 +61,8 @@ def capitalize(text: str) -> str:
 
 def with_stop(text: str) -> str:
     """The text with a final full stop, unless it ends in other punctuation or was cut short."""
-    return text if text.endswith((".", "!", "?", ":", "\N{HORIZONTAL ELLIPSIS}")) else text + "."
+    ends = (".", "!", "?", ":", "\N{HORIZONTAL ELLIPSIS}")
+    return text if text.removesuffix('"').endswith(ends) else text + "."
 
 
 class _Wording(string.Formatter):
@@ -71,6 +76,11 @@ class _Wording(string.Formatter):
             return Value(f"rank{'s' if re.search('[-,]', numbers) else ''} {numbers}", value.cites)
         return value
 
+    def convert_field(self, value: Any, conversion: str | None) -> Any:
+        if conversion != "q":
+            return super().convert_field(value, conversion)  # type: ignore[arg-type]
+        return f'"{word(value.value)}"' if isinstance(value, Value) and _is_log_line(value) else value
+
     def format_field(self, value: Any, format_spec: str) -> str:
         if isinstance(value, Value):
             unit = "" if format_spec == "plain" else format_spec or value.unit
@@ -78,6 +88,16 @@ class _Wording(string.Formatter):
                 return moment(value.value, zoned=False)
             return word(value.value, unit)
         return str(super().format_field(value, format_spec))
+
+
+def _is_log_line(value: Value) -> bool:
+    """Whether a value is a line of a log as it was printed, or a long part of one."""
+    if not isinstance(value.value, str) or not value.cites or value.cites[0].plane == "scheduler":
+        return False
+    query, line = value.cites[0].query, str(value.cites[0].value)
+    begins = value.value[:MIN_QUOTE_CHARS]
+    is_quote = value.value == line or len(begins) == MIN_QUOTE_CHARS and begins in line
+    return is_quote and query is not None and query.reduced == "text"
 
 
 def word(value: Scalar | tuple[Scalar, ...], unit: str = "") -> str:

@@ -144,7 +144,7 @@ class GpuStall:
         ):
             return None
         silent_windows = idle_windows[activity.times[idle_windows] > self._last_sign]
-        span = last_work, max(self._last_sign, float(activity.times[idle_windows[0]])), until
+        span = last_work, max(self._last_sign, last_work), until
         return self._build_stall(span, length_s, silent_windows, long_enough)
 
     def within(self, start: float) -> Stall | None:
