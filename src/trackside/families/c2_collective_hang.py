@@ -171,7 +171,7 @@ def judge(
             action(READ_BEFORE_ERROR)
             if lead.of_collective and trigger is None and run.n_ranks == 1
             else _next_step(causes, trigger, code_line, bool(ranks or gpus), is_collective),
-            *([action(RECORD_COLLECTIVES, RECORDER_SETTINGS)] if isinstance(flight, Missing) else []),
+            *([action(RECORD_COLLECTIVES, RECORDER_SETTINGS)] if isinstance(flight, Missing) and not ranks else []),
         ],
         since=_since(lead, last_point),
         at=None if lead.row is None else lead.row.at,

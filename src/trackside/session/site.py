@@ -204,9 +204,7 @@ def _reasons(rows: Sequence[Input]) -> str:
         source, reason = _source_of(row), _last_message(row.note or row.status).removeprefix(UNABLE_TO_CHECK)
         reason = reason.removeprefix(f"{source.rpartition(' ')[2]} ")  # the URL that names the source
         sources_by_reason.setdefault(reason, []).append(source)
-    return "; ".join(
-        f"{', '.join(dict.fromkeys(sources))}: {reason}" for reason, sources in sources_by_reason.items()
-    )
+    return "; ".join(f"{', '.join(dict.fromkeys(sources))}: {reason}" for reason, sources in sources_by_reason.items())
 
 
 def _source_of(row: Input) -> str:

@@ -40,6 +40,9 @@ def figure(cite: CiteDoc) -> str:
         if unit == "flags" and isinstance(cite.value, (int, float)):
             return _flags(int(cite.value))
         return word(cite.value, unit and (cite.unit or unit))
+    query = parse_query(cite.query)
+    if query is not None and query.reducer == "count" and not query.reduced and isinstance(cite.value, (int, float)):
+        return word(cite.value, f"{query.kind.replace('_', ' ')} entries")
     field = cite.where.rpartition(" ")[2]
     if isinstance(cite.value, float) and (field in TIMES or field.endswith("_time")):
         return moment(cite.value)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from trackside.catalog.job_states import state_in_words
 from trackside.families import find_family
-from trackside.show.document import FindingDoc, ProgressDoc, RunDoc, VerdictDoc
+from trackside.show.document import ClaimDoc, FindingDoc, ProgressDoc, RunDoc, SecondaryDoc, VerdictDoc
 from trackside.show.waste import in_brief
 from trackside.show.wording import duration, moment, ranges, with_stop, word
 
@@ -52,6 +52,8 @@ FAULT_CLASSES = {
 """Published class of a fault -> its words."""
 OUTCOMES = {"unknown": "undecided"}
 """Published outcome -> the word that readers see, if it is another."""
+STATUSES = {"unrecognised": "not recognized"}
+"""Published status of an input -> the words that readers see, if they are others."""
 MAX_COLLECT = 2
 _JOB_ID = re.compile(r"\d+(?:[_+]\d+)?")
 SEPARATOR = " \N{MIDDLE DOT} "
@@ -59,6 +61,11 @@ STYLES = {
     "job": "bold yellow", "infrastructure": "bold red", "scheduler": "bold cyan", "unknown": "bold"
 }  # fmt: skip
 """Published culprit -> the owner's style on a terminal."""
+
+
+def input_status(status: str) -> str:
+    """The status of an input in words: ``read``, ``not recognized``."""
+    return STATUSES.get(status, status)
 
 
 def owner(finding: FindingDoc) -> str:
@@ -136,6 +143,12 @@ def where(finding: FindingDoc, n_ranks: int | None = None) -> str:
     if ranks and gpus:
         ranks, gpus = f"{ranks} ({f'{noun} {gpus}' if indices_only else gpus})", ""
     return ", ".join(filter(None, (ranks, f"{noun} {gpus}" if gpus else "", nodes)))
+
+
+def own_evidence(finding: SecondaryDoc, doc: VerdictDoc) -> list[ClaimDoc]:
+    """The evidence of a consequence or a warning that does not already stand under the answer."""
+    known = {claim.text for claim in doc.shows}
+    return [claim for claim in finding.shows if claim.text not in known]
 
 
 def answer(finding: FindingDoc) -> str:

@@ -123,7 +123,7 @@ class _CitationPrinter:
             window = citations.window(cite)
             text.append(f", {window}" if window else "").append(f" = {citations.figure(cite)}", style="not dim")
             return text.append(f"\n     {cite.where}\n     {cite.query}")
-        text.append(f"  {' '.join(cite.text.split()) or cite.value}", style="not dim")
+        text.append(f"  {' '.join(cite.text.split()) or citations.figure(cite)}", style="not dim")
         return text.append("".join(f"\n     {self._cites[name].query}" for name in names))
 
 
@@ -159,9 +159,9 @@ def command_lines(command: str, indent: int, width: int) -> list[Text]:
 
 
 def _secondary(finding: SecondaryDoc, doc: VerdictDoc, cited: _CitationPrinter) -> RenderableType:
-    text = f"{heading.headline(finding, doc.run)} ({finding.family} {finding.id}, {finding.certainty}): "
-    text += "; ".join(claim.text for claim in finding.shows)
-    return Group(_bullet(text), *cited([name for claim in finding.shows for name in claim.cites]))
+    text = f"{heading.headline(finding, doc.run)} ({finding.family} {finding.id}, {finding.certainty})"
+    claims = [Padding.indent(claim, 3) for claim in _claims(heading.own_evidence(finding, doc), cited)]
+    return Group(_bullet(text), *claims)
 
 
 def _reasons(doc: VerdictDoc) -> RenderableType:
@@ -185,8 +185,12 @@ def _inputs(rows: Sequence[InputDoc]) -> list[RenderableType]:
     body: list[RenderableType] = [_bullet(f"{n_read} of {word(len(rows), 'inputs')} read")]
     for row in rows[:MAX_INPUTS]:
         title = titles.get(row.format or "", row.format) or "unknown format"
-        state = word(row.rows, "rows") if row.status == "read" else f"{row.status}: {row.note}"
-        body.append(_bullet(f"{row.path}: {title}; {state}"))
+        state = word(row.rows, "lines" if row.format == "job-log" else "rows")
+        if row.status != "read":
+            state = f"{heading.input_status(row.status)}: {row.note}"
+        body.append(
+            _bullet(f"{row.path}: {state}" if row.status == "unrecognised" else f"{row.path}: {title}; {state}")
+        )
     if len(rows) > MAX_INPUTS:
         body.append(_bullet(f"and {len(rows) - MAX_INPUTS} more (list all with 'trackside inputs')"))
     return body
@@ -195,7 +199,8 @@ def _inputs(rows: Sequence[InputDoc]) -> list[RenderableType]:
 def inputs_table(inputs: Iterable[InputDoc], console: Console) -> None:
     """Print the table of ``trackside inputs``: the detected format of each file, and the reason."""
     rows = [
-        (row.path, row.format or "-", Text(row.status, style="" if row.status == "read" else "yellow"),
+        (row.path, row.format or "-",
+         Text(heading.input_status(row.status), style="" if row.status == "read" else "yellow"),
          f"{row.rows:,}", row.note)
         for row in inputs
     ]  # fmt: skip

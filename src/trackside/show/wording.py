@@ -78,7 +78,7 @@ class _Wording(string.Formatter):
 
     def convert_field(self, value: Any, conversion: str | None) -> Any:
         if conversion != "q":
-            return super().convert_field(value, conversion)  # type: ignore[arg-type]
+            return super().convert_field(value, conversion)
         return f'"{word(value.value)}"' if isinstance(value, Value) and _is_log_line(value) else value
 
     def format_field(self, value: Any, format_spec: str) -> str:
@@ -96,7 +96,7 @@ def _is_log_line(value: Value) -> bool:
         return False
     query, line = value.cites[0].query, str(value.cites[0].value)
     begins = value.value[:MIN_QUOTE_CHARS]
-    is_quote = value.value == line or len(begins) == MIN_QUOTE_CHARS and begins in line
+    is_quote = value.value == line or (len(begins) == MIN_QUOTE_CHARS and begins in line)
     return is_quote and query is not None and query.reduced == "text"
 
 

@@ -53,6 +53,7 @@ BEFORE_FIRST_STEP = CostPart(
     "startup", Sentence("from the start until it hung, before its first training step"), NOTHING_BEFORE_TRAINING
 )
 NEVER_SAVED = CostPart("work", Sentence("the work from the start to the end"), UNSAVED, at_most=True)
+NEVER_SAVED_TO_FAULT = CostPart("work", Sentence("the work from the start until it stopped"), UNSAVED, at_most=True)
 UNSAVED_BEFORE = CostPart(
     "work",
     Sentence("the work from the start to the fault"),
@@ -269,9 +270,9 @@ def _unsaved_work(fault: _Fault) -> WastedTime | Claim:
         return LOST_WORK_UNKNOWN()
     saved = work.saved(fault.work_end.number)
     if saved is None:
-        return waste_of_range(
-            NEVER_SAVED if work.has_training else BEFORE_FIRST_STEP, allocation, allocation.start, fault.work_end
-        )
+        never_saved = NEVER_SAVED if fault.work_end is allocation.end else NEVER_SAVED_TO_FAULT
+        part = never_saved if work.has_training else BEFORE_FIRST_STEP
+        return waste_of_range(part, allocation, allocation.start, fault.work_end)
     if saved.time is not None:
         return waste_of_range(SINCE_SAVE, allocation, saved.time, fault.work_end)
     last, pace = work.last_step, work.pace

@@ -147,11 +147,13 @@ class Stall:
         for name in COUNT_SIGNALS:
             now, grid = self._figure(name, "sum"), self.grids.get(name)
             if now is not None and grid is not None:
-                shows.append(WORK_BEFORE_AND_NOW[name](now=now, whole=grid.value("sum", unit=""), seconds=self.seconds))
+                whole, seconds = grid.value("sum", unit=""), derived(self.seconds.number, now, unit="s")
+                shows.append(WORK_BEFORE_AND_NOW[name](now=now, whole=whole, seconds=seconds))
         for name, kind in (("sm", "sm"), ("power", "power"), ("engine", "busy"), ("utilization", "busy")):
             now, before = self._figure(name), self._figure(name, before=True)
             if now is not None and before is not None and (name == "sm" or not shows):
-                shows.append(WORK_BEFORE_AND_NOW[kind](now=now, before=before, seconds=self.seconds))
+                seconds = derived(self.seconds.number, now, unit="s")
+                shows.append(WORK_BEFORE_AND_NOW[kind](now=now, before=before, seconds=seconds))
         return shows
 
     def _figure(self, name: str, reducer: Reducer = "median", before: bool = False) -> Value | None:

@@ -18,8 +18,8 @@ from trackside.query import metric
 
 EXPORTER_DOWN = Sentence("exporters of {nodes} answered {share} of the scrapes")
 COLLECTOR_FAILED = Sentence("the collectors {collectors} of {nodes} failed")
-BOOTED = Sentence("{nodes} rebooted at {when}: its counters restarted")
-COUNTERS_RESET = Sentence("counters of {nodes} restarted at {when}: its driver or exporter was restarted")
+BOOTED = Sentence("counters of {nodes} restarted with a reboot at {when}")
+COUNTERS_RESET = Sentence("counters of {nodes} restarted at {when}: the driver or the exporter was restarted")
 TRACER_SAW_NOTHING = Sentence(
     "the tracer was not attached to any process on {nodes}, so missing launches there prove nothing"
 )
