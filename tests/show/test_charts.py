@@ -402,6 +402,14 @@ def test_events_without_any_time_are_listed() -> None:
     assert next(data["values"] for data in timeline.spec["data"] if data["name"] == "events") == []
 
 
+def test_a_run_without_a_time_zone_has_charts_without_one() -> None:
+    rows = [*points(), event("exception", 5, text="RuntimeError: somewhere"), job("FAILED")]
+    run, store = working().store(*rows)
+    verdict = engine.verdict_of(engine.facts_of(store, replace(run, has_time_zone=False)))
+    for name, drawing in verdict_charts(verdict, store).items():
+        assert "UTC" not in f"{drawing.caption} {drawing.rows} {json.dumps(drawing.spec)}", name
+
+
 def test_an_unstamped_event_lies_between_its_neighbors_in_the_file() -> None:
     inside = event("cuda_error", 12, text="CUDA error: unspecified launch failure", role=EventRole.ROOT)
     behind = event("exception", 900, text="RuntimeError: after all")
