@@ -145,7 +145,8 @@ class EarlierRun:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The training trajectory as read from the log; ``points`` counts distinct logged steps."""
+    """The training trajectory as read from the log; ``points`` counts the logged steps with a loss in the last attempt,
+    or all logged steps if no loss was printed."""
 
     framework: str | None
     points: int

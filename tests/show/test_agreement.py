@@ -104,6 +104,18 @@ def test_a_job_without_a_gpu_is_not_reported_to_hold_one() -> None:
     assert not any(words in _all_text(doc) for words in ("holds its GPU", "held its GPU", "idle GPU"))
 
 
+def test_a_faulty_gpu_of_another_job_on_the_node_is_a_caution() -> None:
+    doc = _doc("b2/sim-rival-neighbour-ecc")
+    assert doc.primary.family != "B2"
+    assert [claim.text for claim in doc.preflight if "which this run did not use, reported Xid" in claim.text]
+
+
+def test_a_hang_begins_where_its_evidence_begins() -> None:
+    doc = _doc("c2/sim-loader-killed-timeout")
+    windows = [doc.cites[name].window for claim in doc.shows for name in claim.cites if "kernel launches" in claim.text]
+    assert doc.primary.began in {window[0] for window in windows if window is not None}
+
+
 def test_a_hang_without_metrics_claims_no_idle_gpu() -> None:
     doc = _doc("c3/lab-agent-stacks-nobody-waits")
     assert _headline(doc) == "Hung at fifo.py:12 in next_labels"

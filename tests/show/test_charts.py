@@ -398,8 +398,16 @@ def test_events_without_any_time_are_listed() -> None:
     alone = event("exception", 500, text="RuntimeError: elsewhere", path="other.log")
     timeline = cluster_charts(working(), first, alone, *points(), job("FAILED"))["timeline"]
     assert ("unknown", "", "exceptions", "2", "RuntimeError: somewhere, and others") in timeline.rows
-    assert "2 without a time are only in the table." in timeline.caption
+    assert "2 events without a time are only in the table." in timeline.caption
     assert next(data["values"] for data in timeline.spec["data"] if data["name"] == "events") == []
+
+
+def test_a_run_without_a_time_zone_has_charts_without_one() -> None:
+    rows = [*points(), event("exception", 5, text="RuntimeError: somewhere"), job("FAILED")]
+    run, store = working().store(*rows)
+    verdict = engine.verdict_of(engine.facts_of(store, replace(run, has_time_zone=False)))
+    for name, drawing in verdict_charts(verdict, store).items():
+        assert "UTC" not in f"{drawing.caption} {drawing.rows} {json.dumps(drawing.spec)}", name
 
 
 def test_an_unstamped_event_lies_between_its_neighbors_in_the_file() -> None:
@@ -410,7 +418,10 @@ def test_an_unstamped_event_lies_between_its_neighbors_in_the_file() -> None:
     marks = next(data["values"] for data in timeline.spec["data"] if data["name"] == "events")
     spans = {(mark["t"] / 1000 - START, mark["to"] / 1000 - START) for mark in marks if mark["between"]}
     assert spans == {(180.0, 240.0), (1200.0, END - START)}
-    assert "2 of them between the times of the lines around (dashed)" in timeline.caption
+    assert (
+        "2 of them at estimated times, between those of the log lines before and after them (dashed)"
+        in timeline.caption
+    )
     tip = next(mark["tip"] for mark in marks if mark["to"] == (START + 240) * 1000)
     assert tip.startswith("between 1970-01-01 00:19:40 and 00:20:40 UTC")
     assert any(row[2:] == ("exceptions", "1", "between: RuntimeError: after all") for row in timeline.rows)

@@ -94,6 +94,17 @@ def test_a_verdict_fits_one_screen(name: str) -> None:
     assert len(_text(_doc(name), 100).splitlines()) <= ONE_SCREEN
 
 
+@pytest.mark.parametrize("width", [40, 80, 100])
+@pytest.mark.parametrize("verbose", [False, True], ids=["brief", "verbose"])
+def test_a_command_survives_a_paste_at_any_width(width: int, verbose: bool) -> None:
+    doc = _doc("b3/sim-thermal-one-gpu")
+    quoted = structs.replace(doc.actions[0], command="scontrol update nodename=gpu001 reason='two words, and more'")
+    doc = structs.replace(doc, actions=[quoted, *doc.actions])
+    shown = re.sub(r" \\\n +", " ", _text(doc, width, verbose))
+    for action in doc.actions[: brief.MAX_ACTIONS]:
+        assert action.command is None or f"$ {action.command}\n" in shown
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_every_number_in_brackets_is_a_citation_and_verbose_shows_all(name: str) -> None:
     doc = _doc(name)

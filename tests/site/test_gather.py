@@ -116,6 +116,14 @@ def test_a_job_that_slurm_forgot_is_diagnosed_from_servers(site: Path) -> None:
     assert [path for path in paths if path.endswith("/query")]
 
 
+def test_a_dead_server_knows_no_job(site: Path) -> None:
+    (site / "rows").write_text(SACCT)
+    result = diagnose(site, "--metrics-url", "http://127.0.0.1:1", job="4711")
+    assert result.exit_code == 3
+    assert "job 4711 not found" in result.stderr
+    assert "prometheus http://127.0.0.1:1: cannot be reached" in result.stderr
+
+
 @contextmanager
 def answering(site: Path, job: str = "") -> Iterator[tuple[str, list[str]]]:
     """A server of metrics and logs with the series of one job, if any: (URL, requested paths)."""

@@ -16,9 +16,9 @@ from trackside.bundle.live import copies, write_live
 from trackside.bundle.write import BundleOptions, WrittenBundle, write
 from trackside.cli.exit_codes import EXIT_OUTPUT, fail
 from trackside.cli.live import site_flags, site_of
-from trackside.cli.terminal import JOB, bar
+from trackside.cli.terminal import bar, job_flag
 from trackside.cli.verdicts import time_of
-from trackside.read.bundle import BundleManifest, DamagedBundle, open_bundle
+from trackside.read.bundle import BundleManifest, DamagedBundle, NotABundle, open_bundle
 from trackside.session import PathsRequest, Request, SiteRequest, StoreRequest, open_session
 from trackside.show.sanitize import replace_unsafe
 
@@ -28,7 +28,7 @@ from trackside.show.sanitize import replace_unsafe
 @click.option(
     "-o", "--output", "out", metavar="FILE", type=click.Path(dir_okay=False), help="File to write (default run.tsb)."
 )
-@JOB
+@job_flag("pack")
 @click.option("--store", metavar="DIR", type=click.Path(), help="Read the job from this store; PATHS add to it.")
 @site_flags
 @click.option(
@@ -48,10 +48,12 @@ from trackside.show.sanitize import replace_unsafe
 )  # fmt: skip
 @click.option(
     "--despite-differences", "despite", is_flag=True,
-    help="With --store or --job alone: write the bundle even if its verdict differs from that of the live run.",
+    help="With --store, or --job without PATHS: write the bundle even if its verdict differs from that of its source.",
 )  # fmt: skip
 @click.option("--force", is_flag=True, help="Overwrite an existing bundle and mapping.")
-@click.option("--check", is_flag=True, help="Verify that the bundles PATHS are unchanged, and list their contents.")
+@click.option(
+    "--check", is_flag=True, help="Check that the bundles given as PATHS are unchanged, and list their contents."
+)
 def bundle(
     paths: Sequence[str],
     out: str | None,
@@ -199,6 +201,8 @@ def _check(paths: Sequence[str]) -> None:
             with bar([path]) as on_progress, open_bundle(path) as opened_bundle:
                 opened_bundle.check(on_progress)
                 manifest = opened_bundle.manifest
+        except NotABundle as error:
+            fail(f"{path} is {error}", EXIT_OUTPUT)
         except DamagedBundle as error:
             fail(f"{path}: damaged or changed: {error}", EXIT_OUTPUT)
         click.echo(

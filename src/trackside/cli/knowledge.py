@@ -61,7 +61,7 @@ def schema(document: str) -> None:
 
 @click.command()
 @click.argument("scenario", required=False)
-@click.option("-o", "--output", metavar="DIR", type=click.Path(file_okay=False), help="Output folder.")
+@click.option("-o", "--output", metavar="DIR", type=click.Path(file_okay=False), help="Folder to write to [required].")
 @click.option("--seed", type=click.IntRange(0), help="Random seed (default: the scenario's own).")
 @click.option(
     "--set", "changes", multiple=True, metavar="KEY=VALUE",
@@ -93,7 +93,9 @@ def simulate(
         truth = run_simulation(loaded, Path(output), metrics=metrics)
     except OSError as error:
         fail(f"cannot write {output}: {error.strerror}", EXIT_OUTPUT)
-    fault = f"{truth.family} {truth.variant or ''}".strip()
+    expected = find_family(truth.family)
+    healthy = expected is not None and expected.role == "health"
+    fault = "none" if healthy else f"{truth.family} {truth.variant or ''}".strip()
     click.echo(
         replace_unsafe(
             f"{output}/run: job {truth.job}, {truth.disposition}, injected fault: {fault};"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import wraps
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -23,34 +23,15 @@ def _kinds_text(package: str) -> str:
     return f"{', '.join(others)} or {last}" if others else last
 
 
-FLAGS: tuple[Callable[[Any], Any], ...] = (
-    click.option(
-        "--config", metavar="FILE", type=click.Path(dir_okay=False), help="Settings file (default: trackside.toml)."
-    ),
-    click.option(
-        "--metrics-url",
-        metavar="URL",
-        help="Metric server: Prometheus, VictoriaMetrics, Mimir or Thanos.",
-    ),
-    click.option("--logs-url", metavar="KIND=URL", help=f"Log server. KIND: {_kinds_text(LOGS)}."),
-    click.option(
-        "--slurm", metavar="MODE",
-        help="How to query Slurm: auto, commands, off, or the URL of slurmrestd "
-        "(default: auto if a job is given without PATHS, else off).",
-    ),
-    click.option(
-        "--archive", metavar="URL", help="Verdict archive: sqlite:///FILE or postgresql://... "
-        "(default: none; for 'serve', verdicts.db in the store).",
-    ),
-    click.option(
-        "--cluster", "clusters", metavar="NAME", multiple=True,
-        help="Slurm cluster to query, if there are several; repeatable.",
-    ),
-)  # fmt: skip
+SLURM_DEFAULT, ARCHIVE_DEFAULT = "auto if a job is given without PATHS, else off", "none"
+"""The defaults of commands that diagnose."""
 
 
-def site_flags(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a command with the site options. The command receives them as one mapping, ``site``."""
+def site_flags(
+    command: Callable[..., Any], slurm_default: str = SLURM_DEFAULT, archive_default: str = ARCHIVE_DEFAULT
+) -> Callable[..., Any]:
+    """Decorate a command with the site options. The command receives them as one mapping, ``site``. ``slurm_default``
+    and ``archive_default``: as the help names them."""
 
     @wraps(command)
     def wrapper(**options: Any) -> Any:
@@ -58,7 +39,28 @@ def site_flags(command: Callable[..., Any]) -> Callable[..., Any]:
         site = {name: value for name in names if (value := options.pop(name)) not in (None, ())}
         return command(site=site, **options)
 
-    for flag in reversed(FLAGS):
+    flags = (
+        click.option(
+            "--config", metavar="FILE", type=click.Path(dir_okay=False), help="Settings file (default: trackside.toml)."
+        ),
+        click.option(
+            "--metrics-url", metavar="URL", help="Metric server: Prometheus, VictoriaMetrics, Mimir or Thanos."
+        ),
+        click.option("--logs-url", metavar="KIND=URL", help=f"Log server. KIND: {_kinds_text(LOGS)}."),
+        click.option(
+            "--slurm", metavar="MODE",
+            help=f"How to query Slurm: auto, commands, off, or the URL of slurmrestd (default: {slurm_default}).",
+        ),
+        click.option(
+            "--archive", metavar="URL",
+            help=f"Verdict archive: sqlite:///FILE or postgresql://... (default: {archive_default}).",
+        ),
+        click.option(
+            "--cluster", "clusters", metavar="NAME", multiple=True,
+            help="Slurm cluster to query, if there are several; repeatable.",
+        ),
+    )  # fmt: skip
+    for flag in reversed(flags):
         flag(wrapper)
     return wrapper
 
@@ -103,7 +105,7 @@ def _kind_of(text: str, package: str, flag: str) -> tuple[str | None, str]:
 
 
 @click.command()
-@site_flags
+@partial(site_flags, slurm_default="auto")
 def config(site: Mapping[str, Any]) -> None:
     """Show the settings in effect and the source of each; secrets are hidden."""
     from trackside.site.config import dump
@@ -112,7 +114,7 @@ def config(site: Mapping[str, Any]) -> None:
 
 
 @click.command()
-@site_flags
+@partial(site_flags, slurm_default="auto", archive_default="verdicts.db in the store")
 @click.option("--store", metavar="DIR", type=click.Path(), help="Folder of the store; created if it does not exist.")
 @click.option("--listen", metavar="HOST:PORT", help="Address to listen on (default 127.0.0.1:9480).")
 @click.option(

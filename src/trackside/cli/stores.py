@@ -16,6 +16,7 @@ from trackside.ingest import ingest as import_inputs
 from trackside.runs.listing import RunSummary, listing
 from trackside.session.paths import load
 from trackside.show.document import InputDoc, encode
+from trackside.show.heading import input_status
 from trackside.show.runs import runs_table
 from trackside.show.sanitize import replace_unsafe
 from trackside.show.text import inputs_table
@@ -50,7 +51,7 @@ def ingest(paths: Sequence[str], store: str) -> None:
         result = import_inputs(paths, store, on_progress)
     for row in result.inputs:
         if row.status not in ("read", "empty"):
-            click.echo(replace_unsafe(f"{row.path}: {row.status}: {row.note}"), err=True)
+            click.echo(replace_unsafe(f"{row.path}: {input_status(row.status)}: {row.note}"), err=True)
     for row in result.skipped:
         if row.note != ALREADY_STORED:
             click.echo(replace_unsafe(f"{row.path}: skipped: {row.note}"), err=True)

@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal
+from typing import Any, Literal
 
 import click
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -23,9 +23,12 @@ MIN_BAR_BYTES = 64 << 20
 
 PATHS = click.argument("paths", nargs=-1, required=True, type=click.Path(readable=False))
 STORE = click.option("--store", required=True, metavar="DIR", type=click.Path(), help="Folder of the store.")
-JOB = click.option(
-    "--job", metavar="ID", help="Job to diagnose, such as 42, 60_3 or 73+0. Alone: query the site for it."
-)
+
+
+def job_flag(verb: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The option ``--job``. ``verb``: what the command does with the job."""
+    text = f"Job to {verb}, such as 42, 60_3 or 73+0. Alone: query the site for it."
+    return click.option("--job", metavar="ID", help=text)
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from trackside.cli.exit_codes import (
 )  # fmt: skip
 from trackside.cli.live import site_flags, site_of
 from trackside.cli.report import HTML, PageWriter
-from trackside.cli.terminal import JOB, bar, console, output
+from trackside.cli.terminal import bar, console, job_flag, output
 from trackside.finding import Verdict
 from trackside.logs.stamp import find_time
 from trackside.read.bundle import DamagedBundle, is_bundle_file, open_bundle
@@ -44,7 +44,7 @@ MAX_TIME_S = 253402300800.0
 
 @click.command(epilog=EXIT_CODES_HELP)
 @click.argument("paths", nargs=-1, type=click.Path(readable=False))
-@JOB
+@job_flag("diagnose")
 @click.option("--store", metavar="DIR", type=click.Path(), help="Read the job from this store; PATHS add to it.")
 @site_flags
 @click.option(
@@ -218,7 +218,7 @@ def _clock() -> str:
 @click.command()
 @click.argument("verdict", type=click.Path(readable=False))
 @click.argument("paths", nargs=-1, type=click.Path(readable=False))
-@click.option("--job", metavar="ID", help="Job to use if the verdict names none: the --job of 'diagnose'.")
+@click.option("--job", metavar="ID", help="Job to use if the verdict names none: the one given to 'diagnose'.")
 @site_flags
 def verify(verdict: str, paths: Sequence[str], job: str | None, site: Mapping[str, Any]) -> None:
     """Re-run every citation of a verdict; exit 1 if a value has changed.

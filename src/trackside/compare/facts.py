@@ -53,7 +53,8 @@ def onset(a: Side, b: Side) -> Iterator[ComparedRow]:
 def _onset(letter: str, side: Side) -> Iterator[ComparedRow]:
     """The onset by its time, otherwise by the last logged step before it in the log."""
     primary, allocation = side.primary, side.allocation
-    label = f"the fault of run {letter} begins ({primary.title})"
+    ended = primary.culprit in ("none", "scheduler")  # a cancellation is no fault
+    label = f"run {letter} ends ({primary.title})" if ended else f"the fault of run {letter} begins"
     since = cost.onset_of(primary, allocation) if allocation is not None else None
     seconds: float | None
     position = primary.at

@@ -16,6 +16,8 @@ MIN_WINDOW_S = 30.0
 """Minimum length of a window: shorter ones hold at most one scrape."""
 TIMED_METRICS = ("gpu_sm_active_ratio", "gpu_sm_clock_hertz", "gpu_utilization_ratio", "gpu_power_watts")
 """Metrics for which the start of the difference is determined."""
+VALUE_WINDOWS = 3
+"""Windows after the start of a difference over which its value is taken."""
 EDGE_WINDOWS = 2
 """Windows ignored at the end of the shorter run, because they may include its shutdown."""
 
@@ -84,7 +86,7 @@ def _onset(a: Side, b: Side, metric: str, spec: tuple[str, str, float]) -> Itera
     if value_a is None or value_b is None:
         return
     name = _extreme_name(metric, label, extreme) if extreme else label
-    row_label = f"{name}{',' if extreme else ''} from this point on"
+    row_label = f"{name} in the next {VALUE_WINDOWS * step:g} s"
     rule_text = rule(share, f"windows of {step:g} s")
     yield ComparedRow(TOPIC, row_label, value_a, value_b, True, rule_text, seconds=since_s, name=name, quantity=metric)
 
@@ -104,7 +106,7 @@ def _window_levels(grid: Grid, start: float, step: float, extreme: str) -> Matri
 
 
 def _value_after(grid: Grid, since: float, step: float, extreme: str) -> Value | None:
-    """The value over the three windows after a time."""
-    part = grid.during(since, since + 3 * step)
+    """The value over the first windows after a time."""
+    part = grid.during(since, since + VALUE_WINDOWS * step)
     value = (_extreme_series(part, extreme) if extreme else _median(part)) if len(part.times) else None
     return None if value is None or value.value is None else derived(value.value, value, unit=value.unit)

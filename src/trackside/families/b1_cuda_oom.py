@@ -71,7 +71,7 @@ class Limits:
     """Reserved but not allocated, as a share of the GPU's memory: PyTorch's own message advises expandable segments if
     this is 'large'; a tenth exceeds its allocator's normal rounding."""
     neighbor_share: float = 0.1
-    """Used by other processes, as a share of the GPU's memory: several CUDA contexts alone take about 2 % each."""
+    """Used by other processes, as a share of the GPU's memory: several CUDA contexts alone take about 2% each."""
     near_share: float = 0.9
     """The GPU counts as nearly full if at least this share of its memory is in use: the allocator frees memory before
     it fails, and samples miss the last seconds."""

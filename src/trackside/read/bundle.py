@@ -45,6 +45,10 @@ class DamagedBundle(TracksideError, ValueError):
     """A bundle that is not what was written. The message says which part differs."""
 
 
+class NotABundle(DamagedBundle):
+    """A file without the end of a bundle."""
+
+
 class MemberDoc(msgspec.Struct, frozen=True):
     """A member of the zip."""
 
@@ -273,7 +277,7 @@ def _size_and_seal(file: BinaryIO) -> tuple[int, str]:
     file.seek(max(0, end_offset))
     tail = file.read(_END.size + comment)
     if end_offset < 0 or tail[:4] != b"PK\x05\x06" or tail[_END.size : _END.size + len(SEAL)] != SEAL:
-        raise DamagedBundle("not a complete bundle, or not written by trackside: its end is missing")
+        raise NotABundle("not a bundle, or its end is missing")
     length = _END.unpack_from(tail)[5]
     if length == 0xFFFFFFFF and end_offset >= _LOCATOR.size + _END64.size:
         file.seek(end_offset - _LOCATOR.size - _END64.size)

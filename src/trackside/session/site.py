@@ -15,7 +15,7 @@ from trackside.catalog.streams import is_stream_of, label_value
 from trackside.errors import InvalidSiteRequest, NoSuchRun, NothingReadable
 from trackside.evidence import UNABLE_TO_CHECK, Frame
 from trackside.finding import Verdict
-from trackside.http.unavailable import SourceUnavailable
+from trackside.http.unavailable import FailureKind, SourceUnavailable
 from trackside.model import Event, Input, InputStatus, Plane, Run
 from trackside.query import events
 from trackside.read.format import InputSource
@@ -39,7 +39,9 @@ from trackside.version import package_version
 
 MAX_ZONE_OFFSET_S = 15 * 3600.0
 """The times of records and logs in files may differ from UTC, which servers use, by at most this."""
-MAX_REASONS = 4
+SILENT_KINDS: tuple[FailureKind, ...] = ("unreachable", "timeout", "refused", "unauthorized")
+"""Failures of a server that say nothing about what it holds."""
+MAX_REASONS = 8
 """Sources whose reason an error gives."""
 LOG_STORE_PLANES: tuple[Plane, ...] = ("log", "kernel")
 """The planes that a log store can provide."""
@@ -52,11 +54,10 @@ class SiteSession(Session):
     servers: Sequence[MetricServer] = ()
 
     def _diagnose(self) -> Verdict:
-        server_rows = [_server_row(server) for server in self.servers]
-        if server_rows and all(row.status == "empty" for row in server_rows):
-            _refuse_unknown(self.loaded, self.loaded.job, server_rows)
+        if self.servers and not any(map(_may_know_run, self.servers)):
+            _refuse_unknown(self.loaded, self.loaded.job, [_server_row(server) for server in self.servers])
         verdict = engine.verdict_of(self.facts, self.inputs, package_version())
-        return replace(verdict, inputs=(*verdict.inputs, *map(_server_row, self.servers)))
+        return replace(verdict, inputs=(*verdict.inputs, *(_with_cost(server) for server in self.servers)))
 
 
 def open_site_session(request: SiteRequest, stack: ExitStack) -> SiteSession:
@@ -190,16 +191,20 @@ def _refuse_unknown(loaded: LoadedInputs, job: str | None, more: Sequence[Input]
     silent = [row for row in rows if row.status in ("unreadable", "refused")]
     if silent and len(silent) == len(rows):
         raise NothingReadable(
-            f"cannot look up {subject}: {_reasons(silent)}. Run this where these work, such as a login node, or give"
-            " the job's files"
+            f"cannot look up {subject}: {_reasons(silent).removesuffix('?')}"
+            "; run this where these work, such as a login node, or give the job's files"
         )
     raise NothingReadable(f"{subject} not found; queried: {_reasons(rows) or 'nothing'}")
 
 
 def _reasons(rows: Sequence[Input]) -> str:
-    """The sources without their arguments, and their reasons."""
-    reasons = {_source_of(row): _last_message(row.note or row.status) for row in rows[:MAX_REASONS]}
-    return "; ".join(f"{source}: {reason}" for source, reason in reasons.items())
+    """The sources without their arguments, and their reasons; those with the same reason together."""
+    sources_by_reason: dict[str, list[str]] = {}
+    for row in rows[:MAX_REASONS]:
+        source, reason = _source_of(row), _last_message(row.note or row.status).removeprefix(UNABLE_TO_CHECK)
+        reason = reason.removeprefix(f"{source.rpartition(' ')[2]} ")  # the URL that names the source
+        sources_by_reason.setdefault(reason, []).append(source)
+    return "; ".join(f"{', '.join(dict.fromkeys(sources))}: {reason}" for reason, sources in sources_by_reason.items())
 
 
 def _source_of(row: Input) -> str:
@@ -335,15 +340,27 @@ def _log_span(rows: MemoryStore) -> tuple[float | None, float | None]:
     return (min(times), max(times)) if times else (None, None)
 
 
-def _server_row(server: MetricServer) -> Input:
+def _may_know_run(server: MetricServer) -> bool:
+    """Whether a metric server has series of the run, or answered so that it may have some."""
+    try:
+        return bool(server.series())
+    except SourceUnavailable as error:
+        return error.kind not in SILENT_KINDS
+
+
+def _with_cost(server: MetricServer) -> Input:
     """The inputs row of a metric server: what it held about the run, and what querying it cost."""
-    traffic = server.traffic
-    cost = f"{traffic.requests:,} requests, {traffic.bytes_received:,} bytes received"
+    row, traffic = _server_row(server), server.traffic
+    return replace(row, note=f"{row.note}; {traffic.requests:,} requests, {traffic.bytes_received:,} bytes received")
+
+
+def _server_row(server: MetricServer) -> Input:
+    """What a metric server held about the run."""
     try:
         infos = server.series()
     except SourceUnavailable as error:
-        return Input(server.name, server.title, "unreadable", f"{error}; {cost}", plane="metric")
+        return Input(server.name, server.title, "unreadable", str(error), plane="metric")
     names = len({info.series.metric for info in infos})
-    note = f"{names:,} metrics of the run in {len(infos):,} series; {cost}"
+    note = f"{names:,} metrics of the run in {len(infos):,} series"
     status: InputStatus = "partial" if server.unavailable else "read" if infos else "empty"
     return Input(server.name, server.title, status, note, len(infos), "metric")

@@ -6,7 +6,8 @@ It fits 24 lines of 100 columns for nearly every run. :mod:`trackside.show.text`
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 
 from rich.console import Console, Group
 from rich.table import Table
@@ -14,7 +15,7 @@ from rich.text import Text
 
 from trackside.show import citations, heading
 from trackside.show.document import ActionDoc, ClaimDoc, SecondaryDoc, VerdictDoc
-from trackside.show.text import classification, trim_trailing_spaces
+from trackside.show.text import classification, command_lines, trim_trailing_spaces
 from trackside.show.waste import in_brief
 from trackside.show.wording import capitalize, with_stop
 
@@ -45,31 +46,36 @@ def render(doc: VerdictDoc, console: Console) -> None:
         lines.append(Text(run_line, style="dim"))
     head = Group(*lines, "")
     for facts in range(MAX_FACTS, MIN_FACTS - 1, -1):
-        screen = Group(head, _table(doc, console.width, facts), Text(_more(doc, facts), style="dim"))
+        screen = Group(head, *_sections(doc, console.width, facts), Text(_more(doc, facts), style="dim"))
         if len(console.render_lines(screen)) <= MAX_LINES:
             break
     with trim_trailing_spaces(console):
-        console.print(screen)
+        console.print(screen, crop=False)  # a command may be wider than the console
 
 
-def _table(doc: VerdictDoc, console_width: int, facts: int) -> Table:
+def _sections(doc: VerdictDoc, console_width: int, facts: int) -> Iterator[Table | Text]:
+    """The labeled lines as tables, and between them the commands, which no table may wrap."""
     width = max(20, console_width - LABEL_WIDTH - 1)
     rows = [
         *_label_lines(heading.EVIDENCE, [_fact(claim, doc, width) for claim in doc.shows[:facts]]),
         *_label_lines(heading.CAUTIONS, _cautions(doc, width)),
-        *_label_lines(heading.ACTIONS, _actions(doc, width)),
+        *_label_lines(heading.ACTIONS, _actions(doc, console_width)),
         *_label_lines(heading.CONSEQUENCES, [_other(finding, doc, width) for finding in doc.consequences[:MAX_OTHERS]]),
         *_label_lines(heading.WARNINGS, [_other(finding, doc, width) for finding in doc.warnings[:MAX_OTHERS]]),
         *_label_lines(heading.EARLIER, _earlier(doc, width)),
         *_label_lines(heading.COST, _cost(doc, width)),
         *_label_lines(heading.UNDECIDED, _undecided(doc, width)),
     ]
-    table = Table.grid(padding=(0, 1, 0, 0))
-    table.add_column(width=LABEL_WIDTH, style="dim", no_wrap=True)
-    table.add_column(ratio=1, overflow="fold")
-    for label, line in rows:
-        table.add_row(label, line)
-    return table
+    for is_command, part in groupby(rows, key=lambda row: bool(row[1].no_wrap)):
+        if is_command:
+            yield from (line for _, line in part)
+            continue
+        table = Table.grid(padding=(0, 1, 0, 0))
+        table.add_column(width=LABEL_WIDTH, style="dim", no_wrap=True)
+        table.add_column(ratio=1, overflow="fold")
+        for label, line in part:
+            table.add_row(label, line)
+        yield table
 
 
 def paragraph(doc: VerdictDoc) -> str:
@@ -128,15 +134,16 @@ def _without_repeated_url(claim: ClaimDoc) -> str:
     return with_stop(text)
 
 
-def _actions(doc: VerdictDoc, width: int) -> list[Text]:
+def _actions(doc: VerdictDoc, console_width: int) -> list[Text]:
     """What to do; what to collect, if the cause is not certain."""
-    lines = [line for action in doc.actions[:MAX_ACTIONS] for line in _action(action)]
+    width = max(20, console_width - LABEL_WIDTH - 1)
+    lines = [line for action in doc.actions[:MAX_ACTIONS] for line in _action(action, console_width)]
     return lines + [Text(_cut(text, FACT_LINES * width - width // 8)) for text in heading.collect_actions(doc)]
 
 
-def _action(action: ActionDoc) -> list[Text]:
+def _action(action: ActionDoc, console_width: int) -> list[Text]:
     lines = [Text(with_stop(action.text))]
-    return lines if action.command is None else [*lines, Text(f"  $ {action.command}", style="cyan")]
+    return lines + ([] if action.command is None else command_lines(action.command, LABEL_WIDTH + 3, console_width))
 
 
 def _other(finding: SecondaryDoc, doc: VerdictDoc, width: int) -> Text:
@@ -171,12 +178,11 @@ def _more(doc: VerdictDoc, n_lines: int) -> str:
     parts = [f"{defects} more cautions" if defects > 1 else "1 more caution"] if defects > 0 else []
     parts += [f"{lines} more lines of evidence" if lines > 1 else "1 more line of evidence"] if lines > 0 else []
     parts += [f"{others} more findings" if others > 1 else "1 more finding"] if others else []
-    ruled_out, undecided = len(doc.ruled_out), len(doc.unknown)
-    if not ruled_out or not undecided:
-        outcome = "undecided for lack of data" if undecided else "ruled out"
-        parts.append(f"all {ruled_out or undecided} other families {outcome}")
-    else:
-        parts.append(f"{ruled_out} other families ruled out, {undecided} undecided for lack of data")
+    outcomes = {"ruled out": len(doc.ruled_out), "undecided": len(doc.unknown)}
+    counts = [(number, outcome) for outcome, number in outcomes.items() if number]
+    for position, (number, outcome) in enumerate(counts):
+        noun = "" if position else "other family " if number == 1 else "other families "
+        parts.append(f"{number} {noun}{outcome}")
     return f"{capitalize(', '.join(parts))}. Details: --verbose, trackside explain {doc.primary.family}"
 
 
@@ -186,4 +192,5 @@ def _cut(text: str, length: int) -> str:
     if len(text) <= length:
         return text
     words, _, last = text[: length - 1].rpartition(" ")
-    return (words if len(last) < MAX_WORD_CHARS else f"{words} {last}") + "\N{HORIZONTAL ELLIPSIS}"
+    cut = (words if len(last) < MAX_WORD_CHARS else f"{words} {last}") + "\N{HORIZONTAL ELLIPSIS}"
+    return cut + '"' if text.rstrip(".").endswith('"') else cut  # a quoted line was cut

@@ -40,6 +40,9 @@ def figure(cite: CiteDoc) -> str:
         if unit == "flags" and isinstance(cite.value, (int, float)):
             return _flags(int(cite.value))
         return word(cite.value, unit and (cite.unit or unit))
+    query = parse_query(cite.query)
+    if query is not None and query.reducer == "count" and not query.reduced and isinstance(cite.value, (int, float)):
+        return word(cite.value, f"{query.kind.replace('_', ' ')} entries")
     field = cite.where.rpartition(" ")[2]
     if isinstance(cite.value, float) and (field in TIMES or field.endswith("_time")):
         return moment(cite.value)
@@ -81,9 +84,13 @@ def of_verdict(doc: VerdictDoc) -> list[str]:
 
 def main_location(claim: ClaimDoc, cites: Mapping[str, CiteDoc]) -> str:
     """Where the claim's figure stands: the location of the first citation whose value the sentence contains, else of
-    the first. A measurement's location is its metric's name."""
+    the first; of a record, the field with the longest such value, because its name is no figure. A measurement's
+    location is its metric's name."""
     cited = [cites[name] for name in claim.cites]
     main = next((cite for cite in cited if is_measured(cite) and _states(claim.text, figure(cite))), cited[0])
+    if main.plane == "scheduler":
+        stated = [cite for cite in cited if cite.plane == "scheduler" and _states(claim.text, figure(cite))]
+        main = max(stated, key=lambda cite: len(figure(cite)), default=main)
     query = parse_query(main.query) if is_measured(main) else None
     return main.where if query is None else query.kind
 

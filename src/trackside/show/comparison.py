@@ -247,7 +247,7 @@ def _explained_sentences(rows: Sequence[ComparedRow]) -> list[str]:
     for row in rows:
         causes.setdefault(tuple(map(_in_figures, row.follows)), []).append(row)
     return [
-        f"The different {', '.join(settings)} may explain why these diverge: "
+        f"The different {', '.join(settings)} may explain these divergences: "
         + "; ".join(f"{row.name or row.label} {_onset_text(row)}" for row in effects[:MAX_SHOWN])
         + "."
         for settings, effects in causes.items()
@@ -311,7 +311,8 @@ def _onset_text(row: ComparedRow) -> str:
 def _value_pair(row: ComparedRow) -> str:
     if row.a is None or row.b is None:
         return row.label
-    return f"{row.name or row.label} {_brief(row.a)} in A, {_brief(row.b)} in B"
+    name = row.label if row.topic == "metrics" else row.name or row.label  # the label names the time of the figures
+    return f"{name} {_brief(row.a)} in A, {_brief(row.b)} in B"
 
 
 def _brief(value: Value | None, max_chars: int = MAX_VALUE_CHARS) -> str:

@@ -231,11 +231,12 @@ class ProgressDoc(msgspec.Struct, frozen=True):
     framework: str | None
     """Training framework whose lines were read."""
     points: int
-    """Number of logged steps."""
+    """Number of logged steps with a loss, in the last attempt that the log shows; of all logged steps if none has
+    one."""
     first: PointDoc
-    """The first logged step."""
+    """The first of them."""
     last: PointDoc
-    """The last logged step."""
+    """The last logged step, with the last loss."""
     planned_steps: int | None
     """Steps that the run was to do; null if not known."""
     last_run: ProgressDoc | None = None

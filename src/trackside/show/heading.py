@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from trackside.catalog.job_states import state_in_words
 from trackside.families import find_family
-from trackside.show.document import FindingDoc, ProgressDoc, RunDoc, VerdictDoc
+from trackside.show.document import ClaimDoc, FindingDoc, ProgressDoc, RunDoc, SecondaryDoc, VerdictDoc
 from trackside.show.waste import in_brief
 from trackside.show.wording import duration, moment, ranges, with_stop, word
 
@@ -53,6 +53,8 @@ FAULT_CLASSES = {
 """Published class of a fault -> its words."""
 OUTCOMES = {"unknown": "undecided"}
 """Published outcome -> the word that readers see, if it is another."""
+STATUSES = {"unrecognised": "not recognized"}
+"""Published status of an input -> the words that readers see, if they are others."""
 MAX_COLLECT = 2
 _JOB_ID = re.compile(r"\d+(?:[_+]\d+)?")
 SEPARATOR = " \N{MIDDLE DOT} "
@@ -60,6 +62,11 @@ STYLES = {
     "job": "bold yellow", "infrastructure": "bold red", "scheduler": "bold cyan", "unknown": "bold"
 }  # fmt: skip
 """Published culprit -> the owner's style on a terminal."""
+
+
+def input_status(status: str) -> str:
+    """The status of an input in words: ``read``, ``not recognized``."""
+    return STATUSES.get(status, status)
 
 
 def owner(finding: FindingDoc) -> str:
@@ -147,6 +154,12 @@ def where(finding: FindingDoc, n_ranks: int | None = None) -> str:
     return ", ".join(filter(None, (ranks, f"{noun} {gpus}" if gpus else "", nodes)))
 
 
+def own_evidence(finding: SecondaryDoc, doc: VerdictDoc) -> list[ClaimDoc]:
+    """The evidence of a consequence or a warning that does not already stand under the answer."""
+    known = {claim.text for claim in doc.shows}
+    return [claim for claim in finding.shows if claim.text not in known]
+
+
 def answer(finding: FindingDoc) -> str:
     """What happened, in one clause."""
     return finding.title if finding.headline is None else finding.headline.text
@@ -198,18 +211,18 @@ def earlier_runs(doc: VerdictDoc, limit: int | None = None) -> list[str]:
     return [*lines, f"and {others:,} more"] if others and lines else lines
 
 
-def progress(doc: ProgressDoc) -> str:
-    """Of the last run in the log: ``step 200 of 574, loss 4.2 \N{RIGHTWARDS ARROW} 3.1 in 20 logged steps``."""
+def progress(doc: ProgressDoc, run: RunDoc) -> str:
+    """Of the last run in the log: ``step 200 of 574, loss 4.2 \N{RIGHTWARDS ARROW} 3.1 in 20 logged steps``. Without the
+    planned steps if the run completed: the last logged step is rarely the last step."""
     doc = doc.last_run or doc
     if not doc.points:
         return "no logged step"
-    planned = f" of {doc.planned_steps:,}" if doc.planned_steps else ""
+    planned = f" of {doc.planned_steps:,}" if doc.planned_steps and run.disposition != "COMPLETED" else ""
     step = f"step {doc.last.step:,.0f}{planned}, " if isinstance(doc.last.step, (int, float)) else ""
     text = word(doc.points, "logged steps")
-    if doc.points < 2 or doc.first.loss is None:
+    if doc.points < 2 or doc.first.loss is None or doc.last.loss is None:
         return step + text
-    last = "not printed" if doc.last.loss is None else word(doc.last.loss)
-    return f"{step}loss {word(doc.first.loss)} \N{RIGHTWARDS ARROW} {last} in {text}"
+    return f"{step}loss {word(doc.first.loss)} \N{RIGHTWARDS ARROW} {word(doc.last.loss)} in {text}"
 
 
 def run(doc: VerdictDoc) -> str:
@@ -235,7 +248,7 @@ def run(doc: VerdictDoc) -> str:
     if run.framework:
         parts.append(run.framework)
     if doc.progress is not None:
-        parts.append(progress(doc.progress))
+        parts.append(progress(doc.progress, run))
     if doc.waste is not None:
         parts.append(in_brief(doc.waste))
     return SEPARATOR.join(filter(None, parts))

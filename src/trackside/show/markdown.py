@@ -70,7 +70,7 @@ def _section(title: str, lines: Iterable[str]) -> str:
 
 
 def _sentences(claims: Iterable[ClaimDoc | TextDoc]) -> list[str]:
-    return [escape(claim.text) + _numbers(claim.cites) for claim in claims]
+    return [escape(with_stop(claim.text)) + _numbers(claim.cites) for claim in claims]
 
 
 def _numbers(names: Sequence[str]) -> str:
@@ -80,16 +80,14 @@ def _numbers(names: Sequence[str]) -> str:
 
 def _actions(doc: VerdictDoc) -> list[str]:
     return [
-        f"**{escape(action.text)}**" + (f" {code_span(action.command)}" if action.command else "")
+        f"**{escape(with_stop(action.text))}**" + (f"\n  {code_span(action.command)}" if action.command else "")
         for action in doc.actions
-    ] + [f"**{escape(text)}**" for text in heading.collect_actions(doc)]
+    ] + [f"**{escape(with_stop(text))}**" for text in heading.collect_actions(doc)]
 
 
 def _secondary(finding: SecondaryDoc, doc: VerdictDoc) -> str:
-    evidence = "; ".join(_sentences(finding.shows))
-    return (
-        f"{escape(heading.headline(finding, doc.run))} ({finding.family} {finding.id}, {finding.certainty}): {evidence}"
-    )
+    head = f"{escape(heading.headline(finding, doc.run))} ({finding.family} {finding.id}, {finding.certainty})"
+    return "\n  - ".join([head, *_sentences(heading.own_evidence(finding, doc))])
 
 
 def _citations(doc: VerdictDoc) -> list[str]:

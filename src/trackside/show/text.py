@@ -23,6 +23,8 @@ MAX_LINES_OF_FILE = 4
 """Lines of one file that a claim cites one by one; of more, the first is quoted and the others are listed by number."""
 _FIELD = re.compile(r"(?<=\d) \w+\Z")
 """The field of a record, at the end of a location."""
+_SHELL_PART = re.compile(r"""(?:#.*|(?:[^\s'"\\]|\\.|'[^']*(?:'|\Z)|"(?:[^"\\]|\\.)*(?:"|\Z))+|\\)""", re.DOTALL)
+"""A part of a shell command without a space outside quotes, or a comment."""
 
 
 def render(doc: VerdictDoc, console: Console) -> None:
@@ -39,7 +41,7 @@ def render(doc: VerdictDoc, console: Console) -> None:
         cautions = [*_claims(with_citations, cited), *_missing_inputs(doc)]
         section(console, heading.CAUTIONS.title, cautions)
         section(console, heading.MEANING.title, [_bullet(claim.text) for claim in doc.implies])
-        section(console, heading.ACTIONS.title, _actions(doc))
+        section(console, heading.ACTIONS.title, _actions(doc, console.width))
         section(console, heading.CONSEQUENCES.title, [_secondary(finding, doc, cited) for finding in doc.consequences])
         section(console, heading.WARNINGS.title, [_secondary(finding, doc, cited) for finding in doc.warnings])
         earlier = heading.earlier_runs(doc)
@@ -68,7 +70,7 @@ def section(console: Console, title: str, body: Sequence[RenderableType]) -> Non
     if body:
         console.print()
         console.print(Text(title.upper(), style="bold"))
-        console.print(Group(*body))
+        console.print(Group(*body), crop=False)  # a command may be wider than the console
 
 
 def _bullet(text: str | Text, mark: str = "\N{MIDDLE DOT}", style: str = "") -> RenderableType:
@@ -123,7 +125,7 @@ class _CitationPrinter:
             window = citations.window(cite)
             text.append(f", {window}" if window else "").append(f" = {citations.figure(cite)}", style="not dim")
             return text.append(f"\n     {cite.where}\n     {cite.query}")
-        text.append(f"  {' '.join(cite.text.split()) or cite.value}", style="not dim")
+        text.append(f"  {' '.join(cite.text.split()) or citations.figure(cite)}", style="not dim")
         return text.append("".join(f"\n     {self._cites[name].query}" for name in names))
 
 
@@ -131,19 +133,37 @@ def _numbers(names: Iterable[str]) -> str:
     return f"[{ranges([int(citations.number(name)) for name in names])}]"
 
 
-def _actions(doc: VerdictDoc) -> list[RenderableType]:
+def _actions(doc: VerdictDoc, width: int) -> list[RenderableType]:
     body: list[RenderableType] = []
     for action in doc.actions:
         body.append(_bullet(action.text, "\N{RIGHTWARDS ARROW}", "bold"))
         if action.command is not None:
-            body.append(Padding.indent(Text(f"$ {action.command}", style="cyan"), 6))
+            body += command_lines(action.command, 6, width)
     return body + [_bullet(text, "\N{RIGHTWARDS ARROW}", "bold") for text in heading.collect_actions(doc)]
 
 
+def command_lines(command: str, indent: int, width: int) -> list[Text]:
+    """A command that can be pasted: lines of ``width`` columns that the shell reads as one. A part without a space
+    outside quotes is never broken; print with ``crop=False``."""
+    lines: list[str] = []
+    free = max(20, width - indent - len("$  \\"))
+    for part in _SHELL_PART.findall(command) or [command]:
+        if lines and len(lines[-1]) + 1 + len(part) <= free:
+            lines[-1] += f" {part}"
+        else:
+            lines.append(part)
+    marks = ["$ ", *["    "] * (len(lines) - 1)]
+    ends = [" \\"] * (len(lines) - 1) + [""]
+    return [
+        Text(f"{' ' * indent}{mark}{line}{end}", style="cyan", no_wrap=True, overflow="ignore")
+        for mark, line, end in zip(marks, lines, ends, strict=True)
+    ]
+
+
 def _secondary(finding: SecondaryDoc, doc: VerdictDoc, cited: _CitationPrinter) -> RenderableType:
-    text = f"{heading.headline(finding, doc.run)} ({finding.family} {finding.id}, {finding.certainty}): "
-    text += "; ".join(claim.text for claim in finding.shows)
-    return Group(_bullet(text), *cited([name for claim in finding.shows for name in claim.cites]))
+    text = f"{heading.headline(finding, doc.run)} ({finding.family} {finding.id}, {finding.certainty})"
+    claims = [Padding.indent(claim, 3) for claim in _claims(heading.own_evidence(finding, doc), cited)]
+    return Group(_bullet(text), *claims)
 
 
 def _reasons(doc: VerdictDoc) -> RenderableType:
@@ -167,8 +187,12 @@ def _inputs(rows: Sequence[InputDoc]) -> list[RenderableType]:
     body: list[RenderableType] = [_bullet(f"{n_read} of {word(len(rows), 'inputs')} read")]
     for row in rows[:MAX_INPUTS]:
         title = titles.get(row.format or "", row.format) or "unknown format"
-        state = word(row.rows, "rows") if row.status == "read" else f"{row.status}: {row.note}"
-        body.append(_bullet(f"{row.path}: {title}; {state}"))
+        state = word(row.rows, "lines" if row.format == "job-log" else "rows")
+        if row.status != "read":
+            state = f"{heading.input_status(row.status)}: {row.note}"
+        body.append(
+            _bullet(f"{row.path}: {state}" if row.status == "unrecognised" else f"{row.path}: {title}; {state}")
+        )
     if len(rows) > MAX_INPUTS:
         body.append(_bullet(f"and {len(rows) - MAX_INPUTS} more (list all with 'trackside inputs')"))
     return body
@@ -177,7 +201,8 @@ def _inputs(rows: Sequence[InputDoc]) -> list[RenderableType]:
 def inputs_table(inputs: Iterable[InputDoc], console: Console) -> None:
     """Print the table of ``trackside inputs``: the detected format of each file, and the reason."""
     rows = [
-        (row.path, row.format or "-", Text(row.status, style="" if row.status == "read" else "yellow"),
+        (row.path, row.format or "-",
+         Text(heading.input_status(row.status), style="" if row.status == "read" else "yellow"),
          f"{row.rows:,}", row.note)
         for row in inputs
     ]  # fmt: skip

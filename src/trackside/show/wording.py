@@ -20,6 +20,8 @@ MAX_VALUE_CHARS = 160
 CUT_TOLERANCE = 24
 """A text that is longer by no more than this is shown whole: what is cut may be what the reader needs."""
 
+MIN_QUOTE_CHARS = 40
+"""Characters of a log line that make a value a quote rather than a name found in it."""
 _PROGRESS_BAR = re.compile(
     r"^(?:(?:[^\r\n]{0,200}\d/\d{1,12}|\d{1,12}it) \[[^\]\r\n]{1,200}\] *"
     r"|[^|\r\n]{0,100}\d{1,3}%\|[\u2588-\u258f\ufffd# ]{0,200})(?=[A-Za-z\[*]|\d{4}-\d\d-\d\d[ T])"
@@ -27,6 +29,8 @@ _PROGRESS_BAR = re.compile(
 """A progress bar that another program's line was printed behind: the line is what matters."""
 _COLOR = re.compile(r"\x1b?\[\d{1,3}(?:;\d{1,3}){0,4}m")
 """A terminal's color codes; some loggers lose the escape character."""
+_UNQUOTED_FIELD = re.compile(r"(?<![\"'`{])\{(\w+)\}")
+"""A field of a template without quotation marks around it."""
 SCALED = frozenset({"bytes", "s", "time", "share", "ratio", "B/s", "bytes/s", "Hz", "J", "bool"})
 """Units that change how the figure itself is formatted; any other unit just follows the figure."""
 
@@ -35,9 +39,9 @@ def fill_template(template: str, values: Mapping[str, Value], zoned: bool = True
     """Fill a template. ``{name}`` is a value with its unit, ``{name:plain}`` without; ``{name:logged steps}`` is a
     count of that noun, with its singular for 1. ``zoned``: see :func:`moment`.
 
-    A value named ``ranks`` includes its noun: rank 3, ranks 0-3.
+    A value named ``ranks`` includes its noun: rank 3, ranks 0-3. A line of a log stands in quotation marks.
     """
-    return _Wording(zoned).vformat(template, (), values)
+    return _Wording(zoned).vformat(_UNQUOTED_FIELD.sub(r"{\1!q}", template), (), values)
 
 
 def clause(claim: Claim, running: bool = False, zoned: bool = True) -> str:
@@ -59,7 +63,8 @@ def capitalize(text: str) -> str:
 
 def with_stop(text: str) -> str:
     """The text with a final full stop, unless it ends in other punctuation or was cut short."""
-    return text if text.endswith((".", "!", "?", ":", "\N{HORIZONTAL ELLIPSIS}")) else text + "."
+    ends = (".", "!", "?", ":", "\N{HORIZONTAL ELLIPSIS}")
+    return text if text.removesuffix('"').endswith(ends) else text + "."
 
 
 class _Wording(string.Formatter):
@@ -73,6 +78,11 @@ class _Wording(string.Formatter):
             return Value(f"rank{'s' if re.search('[-,]', numbers) else ''} {numbers}", value.cites)
         return value
 
+    def convert_field(self, value: Any, conversion: str | None) -> Any:
+        if conversion != "q":
+            return super().convert_field(value, conversion)
+        return f'"{word(value.value)}"' if isinstance(value, Value) and _is_log_line(value) else value
+
     def format_field(self, value: Any, format_spec: str) -> str:
         if isinstance(value, Value):
             if format_spec == "whole":
@@ -82,6 +92,16 @@ class _Wording(string.Formatter):
                 return moment(value.value, zoned=False)
             return word(value.value, unit)
         return str(super().format_field(value, format_spec))
+
+
+def _is_log_line(value: Value) -> bool:
+    """Whether a value is a line of a log as it was printed, or a long part of one."""
+    if not isinstance(value.value, str) or not value.cites or value.cites[0].plane == "scheduler":
+        return False
+    query, line = value.cites[0].query, str(value.cites[0].value)
+    begins = value.value[:MIN_QUOTE_CHARS]
+    is_quote = value.value == line or (len(begins) == MIN_QUOTE_CHARS and begins in line)
+    return is_quote and query is not None and query.reduced == "text"
 
 
 def word(value: Scalar | tuple[Scalar, ...], unit: str = "") -> str:
@@ -227,9 +247,12 @@ def moment(time: float, zoned: bool = True) -> str:
     return f"{text} UTC" if zoned else text
 
 
-def span(window: Sequence[float]) -> str:
-    """A time span, with the date once if both ends share it: 2026-03-02 08:00:00 to 08:30:00 UTC."""
-    start, end = moment(window[0]), moment(window[1])
+def span(window: Sequence[float], zoned: bool = True) -> str:
+    """A time span, with the date once if both ends share it: 2026-03-02 08:00:00 to 08:30:00 UTC. ``zoned``: see
+    :func:`moment`."""
+    start, end = moment(window[0], zoned), moment(window[1], zoned)
+    if start == end:
+        return end
     return f"{start.removesuffix(' UTC')} to {end[11:] if start[:10] == end[:10] else end}"
 
 

@@ -25,7 +25,8 @@ separate a phase from a blip, and a slow GPU stands out among its peers before i
 
 @dataclass(frozen=True, slots=True)
 class RankedFindings:
-    """All findings, ranked."""
+    """The findings that a verdict shows, ranked. A cause that the primary one cites itself, and health next to a fault,
+    are left out."""
 
     primary: Finding
     consequences: tuple[Finding, ...]

@@ -140,7 +140,7 @@ def test_a_file_that_became_unreadable_keeps_its_earlier_content(text: str, fold
 def test_an_unrecognized_file_is_listed_and_read_once_it_changes(folder: Path, store: Path) -> None:
     (folder / "core").write_bytes(bytes(range(256)) * 20)
     first = run("ingest", folder, "--store", store)
-    assert "core: unrecognised: " in first.stderr
+    assert "core: not recognized: " in first.stderr
     assert verdict_of_store(store) == verdict_of_files(folder)
     (folder / "core").write_text(steps(3))
     assert ingest([folder], store).replaced == ["core"]

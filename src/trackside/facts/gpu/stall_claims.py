@@ -111,7 +111,8 @@ class Stall:
     grids: Mapping[str, Grid] = field(repr=False)
     """All series that may show it."""
     since: float
-    """When it had begun at the latest; POSIX seconds."""
+    """When it had begun at the latest: at the end of the last window with work, or at a later logged step; POSIX
+    seconds."""
     after: float
     """End of the last window with work."""
     until: float

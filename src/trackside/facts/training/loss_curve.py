@@ -94,13 +94,24 @@ class LossCurve:
         sentence = (
             LOSS_FELL if curve.has_fallen else LOSS_ROSE if curve.has_risen and curve.level_has_meaning else LOSS_LEVEL
         )
-        total = curve.frame.reduce("count", "loss", unit="logged steps")
-        first_point = logged_steps(curve.frame)[0]
-        if first_point is curve.points[0] or first_point.get("loss") is None:
-            return (sentence(first=first, last=last, points=total),)
-        own_points = derived(len(curve.finite), total, unit="logged steps")
-        restarted = LAST_ATTEMPT_ONLY(place=curve.place(indices[0]), before=curve.frame.value(first_point, "loss"))
-        return sentence(first=first, last=last, points=own_points), restarted
+        claim = sentence(first=first, last=last, points=self.points)
+        if (earlier := self._earlier_attempt) is None:
+            return (claim,)
+        return claim, LAST_ATTEMPT_ONLY(place=curve.place(indices[0]), before=curve.frame.value(earlier, "loss"))
+
+    @cached_property
+    def points(self) -> Value:
+        """Number of logged steps with a loss in the last run part."""
+        total = self.curve.count
+        if self._earlier_attempt is None:
+            return total
+        return derived(len(self.curve.finite), total, unit="logged steps")
+
+    @property
+    def _earlier_attempt(self) -> Event | None:
+        """The first logged step of an earlier attempt, if it has a loss."""
+        first = logged_steps(self.curve.frame)[0]
+        return None if first is self.curve.points[0] or first.get("loss") is None else first
 
 
 @fact({**GAUGES, "progress": events("progress")}, needs=(("progress", "gauge_loss"),))

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from trackside.catalog.xid import xid
 from trackside.evidence import Evidence, Frame, Missing, derived
 from trackside.facts.fact import Maybe, fact
+from trackside.facts.hardware.reports import HardwareReports
 from trackside.facts.logs.ending import BAD_STATES, Ending
 from trackside.facts.training.learning import Trajectory
 from trackside.facts.trust.sampling import NO_GPU_METRICS
@@ -44,6 +46,12 @@ SEVERAL_RUNS = Sentence(
     "two logs give different losses at {step} ({loss} and {other_loss}): they look like two runs, but are "
     "diagnosed as one; give one run at a time"
 )
+OTHER_GPU_FAULTY = Sentence(
+    "GPU {pci} of {node}, which this run did not use, reported Xid {xid} ({name}) at {time}: drain {node}"
+)
+OTHER_GPU_FAULTY_UNDATED = Sentence(
+    "GPU {pci} of {node}, which this run did not use, reported Xid {xid} ({name}): drain {node}"
+)
 STILL_RUNNING = Sentence("the job is still running: {state}")
 
 
@@ -67,6 +75,7 @@ def preflight(
     ending: Ending,
     trajectory: Maybe[Trajectory],
     telemetry: Maybe[TelemetryTrust],
+    reports: Maybe[HardwareReports],
     run: Run,
 ) -> Preflight:
     """Needs nothing."""
@@ -75,6 +84,7 @@ def preflight(
         progress = None if isinstance(trajectory, Missing) else trajectory.progress
         claims += _log_claims(evidence, ending, progress, run)
     claims += () if isinstance(telemetry, Missing) else telemetry.claims
+    claims += () if isinstance(reports, Missing) else _other_gpu_claims(reports)
     others = [NO_SCHEDULER(), NO_KERNEL(), NO_GPU_METRICS()]
     if all(claim in claims for claim in others) and NO_LOG() not in claims:
         claims = [ONLY_LOG(), *(claim for claim in claims if claim not in others)]
@@ -140,6 +150,24 @@ def _kernel_log_claims(evidence: Evidence, ending: Ending, run: Run) -> Iterator
     silent = tuple(node for node in run.nodes if node not in covered)
     if covered and silent and ending.job is not None:
         yield NO_KERNEL_OF(nodes=derived(silent, ending.jobs.value(ending.job, "nodes")))
+
+
+def _other_gpu_claims(reports: HardwareReports) -> Iterator[Claim]:
+    """The first hardware fault of each GPU of the nodes that the run did not use: it limits no verdict, but whoever
+    reads this verdict may be the first to learn of it."""
+    xids, gpus = reports.xids, set[tuple[str | None, object]]()
+    for row in reports.foreign_xids:
+        number, gpu = row.get("xid"), (row.node, row.get("pci"))
+        if not isinstance(number, int) or xid(number).blame != "hardware" or row.node is None or gpu in gpus:
+            continue
+        gpus.add(gpu)
+        value = xids.value(row, "xid")
+        node, name = derived(row.node, value), derived(xid(number).name, value)
+        names = {"pci": xids.value(row, "pci"), "node": node, "xid": value, "name": name}
+        if row.time is None:
+            yield OTHER_GPU_FAULTY_UNDATED(**names)
+        else:
+            yield OTHER_GPU_FAULTY(**names, time=derived(row.time, value, unit="time"))
 
 
 def _rank_log_claims(logs: Frame, run: Run) -> Iterator[Claim]:

@@ -25,7 +25,7 @@ from trackside.show.charts.phases import (
     split_culprits,
 )
 from trackside.show.charts.time_axis import Json, label, signal
-from trackside.show.wording import percent, word
+from trackside.show.wording import moment, percent, word
 
 SM = metric("gpu_sm_active_ratio").over("run", "avg")
 BUSY = {
@@ -120,12 +120,12 @@ def _caption(bands: Bands, name: str, count: int, n_culprits: int, working: tupl
 
 
 def _rows(facts: Facts, window: TimeRange, grids: list[Grid]) -> list[tuple[str, ...]]:
-    rows = []
+    rows, zoned = [], facts.run.has_time_zone
     spans = [(phase.name, phase.start, phase.end) for phase in phases(facts)] or [("whole run", *window)]
     for phase, start, end in spans[:50]:
         parts = [grid.values[:, over_window(grid, (start, end))] for grid in grids]
         medians = [percent(float(nan_median(part))) if not np.isnan(part).all() else "not sampled" for part in parts]
-        rows.append((phase, word(start, "time"), word(end, "time"), *medians))
+        rows.append((phase, moment(start, zoned), moment(end, zoned), *medians))
     return rows
 
 

@@ -104,6 +104,7 @@ def figure_of(
         ],
         data=[table("curve", data, 4)],
         top=TOP + PHASES,
+        zoned=facts.run.has_time_zone,
     )
 
 

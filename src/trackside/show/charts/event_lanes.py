@@ -82,13 +82,14 @@ class TimelineEvent:
     text: str = ""
     until: float | None = None
     """For an event without a timestamp: it lies between ``time`` and this, by the lines around it in its file."""
+    zoned: bool = True
+    """Whether the time zone is known."""
 
     @property
     def stamp(self) -> str:
         """The time as text."""
-        if self.until is None:
-            return moment(self.time)
-        return f"between {time_span((self.time, self.until)).replace(' to ', ' and ')}"
+        text = time_span((self.time, self.time if self.until is None else self.until), self.zoned)
+        return f"between {text.replace(' to ', ' and ')}" if " to " in text else text
 
     @property
     def color(self) -> str:
@@ -142,6 +143,7 @@ def logged_events(facts: Facts, span: TimeRange, end: float) -> tuple[list[Timel
     timed = sorted(
         (row.at.path, row.at.line, row.time) for row in rows if row.time is not None and row.at.path in files
     )
+    zoned = facts.run.has_time_zone
     placed_events, unplaced_events = [], []
     for row in rows:
         lane = _LANE_BY_KIND.get(row.kind)
@@ -149,15 +151,16 @@ def logged_events(facts: Facts, span: TimeRange, end: float) -> tuple[list[Timel
             continue
         if row.time is not None:
             if span[0] <= row.time <= span[1]:
-                placed_events.append(TimelineEvent(lane, row.time, row))
+                placed_events.append(TimelineEvent(lane, row.time, row, zoned=zoned))
             continue
         index = bisect(timed, (row.at.path, row.at.line, inf))
         before, after = timed[index - 1 : index], timed[index : index + 1]
         if before and before[0][0] == row.at.path and span[0] <= before[0][2] <= span[1]:
             until = after[0][2] if after and after[0][0] == row.at.path else end
-            placed_events.append(TimelineEvent(lane, before[0][2], row, until=max(before[0][2], min(until, end))))
+            until = max(before[0][2], min(until, end))
+            placed_events.append(TimelineEvent(lane, before[0][2], row, until=until, zoned=zoned))
         else:
-            unplaced_events.append(TimelineEvent(lane, span[0], row))
+            unplaced_events.append(TimelineEvent(lane, span[0], row, zoned=zoned))
     return placed_events, unplaced_events
 
 
@@ -205,7 +208,8 @@ def throttled_spans(facts: Facts) -> Iterator[tuple[float, float, str, str]]:
             start_s,
             end_s,
             name,
-            f"{name}: {replace_unsafe(word(tuple(gpus)))}\n{reasons}\n{moment(start_s)} to {moment(end_s)}",
+            f"{name}: {replace_unsafe(word(tuple(gpus)))}\n{reasons}\n"
+            f"{time_span((start_s, end_s), facts.run.has_time_zone)}",
         )
 
 
@@ -252,7 +256,7 @@ def _group(group: Sequence[TimelineEvent]) -> EventGroup:
     else:
         lines = [f"{event.stamp}  {event.where}  {event.words}" for event in group[:MAX_TIP_EVENTS]]
         if len(group) > MAX_TIP_EVENTS:
-            lines.append(f"and {len(group) - MAX_TIP_EVENTS:,} more until {moment(group[-1].time)}")
+            lines.append(f"and {len(group) - MAX_TIP_EVENTS:,} more until {moment(group[-1].time, group[-1].zoned)}")
         tip = "\n".join(lines)
     words = leading.words if len(group) == 1 else f"{leading.words}, and others"
     end = max(event.time if event.until is None else event.until for event in group)

@@ -48,6 +48,8 @@ class HeatMap:
     onset: tuple[float, str] | None
     choice: str
     """The metric that is shown first."""
+    zoned: bool = True
+    """Whether the time zone is known."""
 
     @property
     def row_px(self) -> float:
@@ -97,6 +99,7 @@ def heat_map(heat: HeatMap) -> Json:
         signals=_signals(heat),
         top=54,
         grid=False,
+        zoned=heat.zoned,
     )  # fmt: skip
 
 

@@ -33,7 +33,7 @@ from trackside.show.charts.time_axis import (
     title_mark,
 )
 from trackside.show.sanitize import replace_unsafe
-from trackside.show.wording import word
+from trackside.show.wording import moment, word
 
 PARENT = events("parent_progress")
 RATES = {
@@ -95,7 +95,7 @@ def draw(verdict: Verdict, facts: Facts) -> Drawing | None:
     frame, run_curve = loss.curve.frame, loss.curve
     answer = facts.answer(PARENT)
     parent = training_curve(answer) if isinstance(answer, Frame) and answer else None
-    x_axis = _horizontal_axis(run_curve, parent)
+    x_axis = _horizontal_axis(run_curve, parent, facts.run.has_time_zone)
     axis = x_axis.axis
     tail = _tail(parent, run_curve) if parent is not None and len(parent.points) > 1 and axis == "step" else []
     lines = [
@@ -121,9 +121,9 @@ def draw(verdict: Verdict, facts: Facts) -> Drawing | None:
     moments = _moments(verdict, run_curve, tail, x_axis)
     return Drawing(
         _spec(lines, span, x_axis, moments),
-        _caption(lines, run_curve, tail, axis, moments),
+        _caption(lines, run_curve, tail, x_axis, moments),
         ("time" if axis == "time" else "step", *(panel_data.title for panel_data in lines)),
-        _rows(lines, axis),
+        _rows(lines, x_axis),
         axis=axis,
         narrow_left=NARROW_AXIS_LEFT,
     )
@@ -137,9 +137,15 @@ class HorizontalAxis:
     position: PositionOf
     parent_position: PositionOf
     title: str = ""
+    zoned: bool = True
+    """Whether the time zone is known."""
+
+    def text(self, x: float) -> str:
+        """A position in words."""
+        return moment(x, self.zoned) if self.axis == "time" else f"step {x:,.6g}"
 
 
-def _horizontal_axis(run_curve: TrainingCurve, parent: TrainingCurve | None) -> HorizontalAxis:
+def _horizontal_axis(run_curve: TrainingCurve, parent: TrainingCurve | None, zoned: bool) -> HorizontalAxis:
     """Time if all points have one and there is no parent run; otherwise steps; otherwise the order of the points.
 
     If a run counts its steps from 0 again, they are shown after those of its parent.
@@ -153,7 +159,7 @@ def _horizontal_axis(run_curve: TrainingCurve, parent: TrainingCurve | None) -> 
             "step", lambda row: last + _step(row), _step, f"steps of both runs; this one counts from {first:g}"
         )
     if all(row.time is not None for row in run_curve.points):
-        return HorizontalAxis("time", lambda row: row.time, lambda row: None)
+        return HorizontalAxis("time", lambda row: row.time, lambda row: None, zoned=zoned)
     if stepped:
         return HorizontalAxis("step", _step, lambda row: None)
     order = {id(row): float(index + 1) for index, row in enumerate(run_curve.points)}
@@ -268,7 +274,7 @@ def _caption(
     lines: Sequence[Panel],
     run_curve: TrainingCurve,
     tail: Sequence[Event],
-    axis: Axis,
+    x_axis: HorizontalAxis,
     moments: Sequence[tuple[float, str, str]],
 ) -> str:
     parts = []
@@ -280,28 +286,24 @@ def _caption(
             )
         if panel_data.non_finite:
             count = "one step" if panel_data.count == 1 else f"{panel_data.count:,} steps"
-            parts.append(f"{panel_data.title} not finite from {_where(panel_data.non_finite[0], axis)} on ({count})")
+            parts.append(f"{panel_data.title} not finite from {x_axis.text(panel_data.non_finite[0])} on ({count})")
     text = f"{len(run_curve.points):,} logged steps" + (f": {'; '.join(parts)}" if parts else "") + "."
     for x, label, _ in moments:
-        text += f" {label[0].upper()}{label[1:]} at {_where(x, axis)}."
+        text += f" {label[0].upper()}{label[1:]} at {x_axis.text(x)}."
     ended = [loss for row in tail if (loss := numeric_field(row, "loss")) is not None]
     if ended:
         text += f" The dashed line is the parent run; its last loss was {word(ended[-1])}."
     return text
 
 
-def _where(x: float, axis: Axis) -> str:
-    return word(x, "time") if axis == "time" else f"step {x:,.6g}"
-
-
-def _rows(lines: Sequence[Panel], axis: Axis) -> list[tuple[str, ...]]:
+def _rows(lines: Sequence[Panel], x_axis: HorizontalAxis) -> list[tuple[str, ...]]:
     """Evenly spaced points, including the first and the last."""
     values_by_panel = [dict(panel_data.points) | dict.fromkeys(panel_data.non_finite, math.nan) for panel_data in lines]
     positions = sorted({x for panel_data in values_by_panel for x in panel_data})
     if len(positions) > MAX_ROWS:
         positions = [positions[round(i * (len(positions) - 1) / (MAX_ROWS - 1))] for i in range(MAX_ROWS)]
     return [
-        (_where(x, axis), *(word(panel_data[x]) if x in panel_data else "" for panel_data in values_by_panel))
+        (x_axis.text(x), *(word(panel_data[x]) if x in panel_data else "" for panel_data in values_by_panel))
         for x in positions
     ]
 
@@ -323,7 +325,7 @@ def _spec(
     height = y - PANEL_GAP
     for x, text, color in moments:
         marks += moment_marks(x, text, height, color, axis=x_axis.axis)
-    return figure(height, span, marks, data=data, axis=x_axis.axis, title=x_axis.title)
+    return figure(height, span, marks, data=data, axis=x_axis.axis, title=x_axis.title, zoned=x_axis.zoned)
 
 
 def _data(panel_data: Panel, axis: Axis) -> list[Json]:

@@ -15,7 +15,7 @@ from trackside.show.charts.chart import NARROW_AXIS_LEFT, Chart, Drawing
 from trackside.show.charts.curves import CurveStyle
 from trackside.show.charts.phases import display_name, events_of, finding, plottable_samples, run_window, split_culprits
 from trackside.show.charts.time_axis import Json, mark, signal
-from trackside.show.wording import size, word
+from trackside.show.wording import moment, size, word
 
 USED = metric("gpu_memory_used_bytes").over("run", "max")
 TOTAL = metric("gpu_memory_total_bytes").over("run", "max")
@@ -60,7 +60,9 @@ def draw(verdict: Verdict, facts: Facts) -> Drawing | None:
             ends=[(f"capacity {size(capacity)}", capacity / GIB, "ink")] if capacity else [],
             moment=(moments[0], "out of memory") if moments else None,
         ),
-        _caption(used, capacity, moments, bool(culprit_values), _oom_finding(verdict) is not None),
+        _caption(
+            used, capacity, moments, bool(culprit_values), _oom_finding(verdict) is not None, facts.run.has_time_zone
+        ),
         ("GPU", "maximum", "median over time", "maximum share of capacity"),
         _rows(verdict, used, capacity),
         narrow_left=NARROW_AXIS_LEFT,
@@ -101,7 +103,9 @@ def _oom_finding(verdict: Verdict) -> Finding | None:
     return finding(verdict, lambda family: family.example is not None and family.example[1] == CHART.slug)
 
 
-def _caption(used: Grid, capacity: float | None, moments: list[float], has_culprits: bool, ran_out: bool) -> str:
+def _caption(
+    used: Grid, capacity: float | None, moments: list[float], has_culprits: bool, ran_out: bool, zoned: bool
+) -> str:
     peak, count = float(np.nanmax(used.values)), len(used)
     who = f"{count:,} GPUs" if count > 1 else "one GPU"
     text = f"Memory used on {who}: at most {size(peak)}"
@@ -109,7 +113,7 @@ def _caption(used: Grid, capacity: float | None, moments: list[float], has_culpr
     others = "the other GPUs" if has_culprits else "all GPUs"
     text += f". Band: minimum to maximum of {others}." if count > 1 else "."
     if moments:
-        text += f" Out of memory at {word(moments[0], 'time')}."
+        text += f" Out of memory at {moment(moments[0], zoned)}."
     elif ran_out:
         text += " It ran out of memory; the message has no timestamp."
     return text

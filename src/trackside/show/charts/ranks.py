@@ -129,6 +129,7 @@ def draw(verdict: Verdict, facts: Facts) -> Drawing | None:
         {entry.layer.key: entry.raster for entry in layer_values}, start, step, columns,
         onset,
         _first(layer_values, verdict, marked, onset_column),
+        verdict.run.has_time_zone,
     )  # fmt: skip
     return Drawing(
         heat_map(drawn),

@@ -51,9 +51,10 @@ def figure(
     top: int = TOP,
     title: str = "",
     grid: bool = True,
+    zoned: bool = True,
 ) -> Json:
     """A chart: ``marks`` over the scale ``x``, whose domain is the signal ``shown``; in front of them the range that
-    the mouse drags, and the cursor."""
+    the mouse drags, and the cursor. ``zoned``: whether the time zone is known."""
     full = [span[0] * 1000, span[1] * 1000] if axis == "time" else [span[0], span[1]]
     scale: Json = {"name": "x", "type": "utc" if axis == "time" else "linear", "domain": signal("shown")}
     edges = {"x": signal("drag ? drag[0] : 0"), "x2": signal("drag ? drag[1] : 0")}
@@ -68,7 +69,7 @@ def figure(
         "signals": [{"name": "narrow", "value": False}, *_zoom(full), *signals],
         "data": list(data),
         "scales": [{**scale, "range": [0, signal("width")], "zero": False}, *scales],
-        "axes": [_x_axis(span, axis, title, grid)],
+        "axes": [_x_axis(span, axis, title, grid, zoned)],
         "marks": [*marks, dragged, rule("moment", height, "ink", dash=(2, 2))],
     }
 
@@ -121,8 +122,8 @@ def _zoom(full: list[float]) -> list[Json]:
     ]
 
 
-def _x_axis(span: AxisRange, axis: str, title: str, grid: bool) -> Json:
-    days = f"{_day(span[0])}, UTC" if axis == "time" else "step"
+def _x_axis(span: AxisRange, axis: str, title: str, grid: bool, zoned: bool) -> Json:
+    days = f"{_day(span[0])}, {'UTC' if zoned else 'time zone not given'}" if axis == "time" else "step"
     return {
         "scale": "x",
         "orient": "bottom",

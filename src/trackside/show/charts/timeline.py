@@ -43,7 +43,7 @@ LANE, BAR = 24, 15
 MAX_QUEUE_RATIO = 0.07
 """Maximum queue time shown, as a share of the run's time."""
 MAX_ROWS = 50
-THROTTLE_LANE = "clocks throttled"
+THROTTLE_LANE, WHOLE_RUN = "clocks throttled", "the run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Bar:
 
 
 def draw(verdict: Verdict, facts: Facts) -> Drawing | None:
-    """The chart; None if fewer than two times are known."""
+    """The chart; None if fewer than two times are known, or if nothing is known between them."""
     window = run_window(facts)
     if window is None:
         return None
@@ -71,12 +71,14 @@ def draw(verdict: Verdict, facts: Facts) -> Drawing | None:
     if not bars and not groups:
         return None
     lanes = _lanes(bars, groups)
+    if lanes == [WHOLE_RUN]:
+        return None
     onset = finding_onset(verdict, facts)
     return Drawing(
-        _spec(span, bars, groups, lanes, onset),
+        _spec(span, bars, groups, lanes, onset, verdict.run.has_time_zone),
         _caption(verdict, window, groups, untimed, onset),
         ("from", "to", "event", "count", "text"),
-        _rows(bars, groups, untimed, onset),
+        _rows(bars, groups, untimed, onset, verdict.run.has_time_zone),
     )
 
 
@@ -85,7 +87,7 @@ def draw(verdict: Verdict, facts: Facts) -> Drawing | None:
 
 def _attempt_bars(verdict: Verdict, facts: Facts, window: TimeRange) -> Iterator[Bar]:
     """Yield a bar for each attempt and for its time in the queue."""
-    run = verdict.run
+    run, zoned = verdict.run, verdict.run.has_time_zone
     answer = facts.answer(JOBS)
     waited: set[tuple[float, float]] = set()
     for row in answer.records if isinstance(answer, Frame) else ():
@@ -93,22 +95,27 @@ def _attempt_bars(verdict: Verdict, facts: Facts, window: TimeRange) -> Iterator
         if submit is None or start is None or start <= submit or (submit, start) in waited:
             continue
         waited.add((submit, start))
-        tip = f"waited {duration(start - submit)}: submitted {moment(submit)}"
-        tip += f", eligible {moment(eligible)}" if eligible is not None else ""
+        tip = f"waited {duration(start - submit)}: submitted {moment(submit, zoned)}"
+        tip += f", eligible {moment(eligible, zoned)}" if eligible is not None else ""
         yield Bar("scheduler", submit, start, f"queued {duration(start - submit)}", tip, "faint")
     attempts = [attempt for attempt in run.attempts if attempt.start is not None]
     for attempt in attempts:
         end = attempt.end if attempt.end is not None else window[1]
         state = replace_unsafe(attempt.state or "state not known")
         name = f"attempt {attempt.number}: {state}" if len(attempts) > 1 else state
-        tip = f"{name}\n{moment(attempt.start or 0.0)} to {moment(end)}, {duration(end - (attempt.start or 0.0))}"
+        tip = f"{name}\n{_span_text((attempt.start or 0.0, end), zoned)}"
         tip += f"\nexit code {attempt.exit_code}" if attempt.exit_code is not None else ""
         tip += f"\non {replace_unsafe(word(attempt.nodes))}" if attempt.nodes else ""
         yield Bar("scheduler", attempt.start or 0.0, end, name, tip, _color(attempt.state))
     if not attempts:
-        name = replace_unsafe(run.disposition or "the run")
-        tip = f"{name}\n{moment(window[0])} to {moment(window[1])}, {duration(window[1] - window[0])}"
-        yield Bar("scheduler" if run.start is not None else "the run", *window, name, tip, _color(run.disposition))
+        name = replace_unsafe(run.disposition or "")
+        tip = f"{name or WHOLE_RUN}\n{_span_text(window, zoned)}"
+        yield Bar("scheduler" if run.start is not None else WHOLE_RUN, *window, name, tip, _color(run.disposition))
+
+
+def _span_text(window: TimeRange, zoned: bool) -> str:
+    """A time span and its length."""
+    return f"{time_span(window, zoned)}, {duration(window[1] - window[0])}"
 
 
 def _time(row: Record, name: str) -> float | None:
@@ -124,7 +131,8 @@ def _color(state: str | None) -> str:
 
 def _phase_bars(facts: Facts) -> Iterator[Bar]:
     for phase in phases(facts):
-        tip = f"{phase.name}: {duration(phase.end - phase.start)}\n{moment(phase.start)} to {moment(phase.end)}"
+        span = time_span((phase.start, phase.end), facts.run.has_time_zone)
+        tip = f"{phase.name}: {duration(phase.end - phase.start)}\n{span}"
         yield Bar("phases", phase.start, phase.end, phase.name, tip, "accent" if phase.name == "training" else "faint")
 
 
@@ -159,23 +167,28 @@ def _caption(
 ) -> str:
     run = verdict.run
     state = f", {replace_unsafe(run.disposition)}" if run.disposition else ""
-    text = f"{time_span(window)} ({duration(window[1] - window[0])}){state}."
+    text = f"{time_span(window, run.has_time_zone)} ({duration(window[1] - window[0])}){state}."
     if onset is not None:
-        text += f" Verdict: {onset[1]}, since {moment(onset[0])}."
+        text += f" Verdict: {onset[1]}, since {moment(onset[0], run.has_time_zone)}."
     n_drawn, n_untimed = (sum(group.count for group in part) for part in (groups, untimed))
-    parts = []
     if n_drawn:
-        everything = f"{n_drawn:,} of {n_drawn + n_untimed:,} events are drawn"
-        parts.append(everything if n_untimed else word(n_drawn, "events"))
+        text += f" {word(n_drawn, 'events')}"
         if n_between := sum(group.count for group in groups if group.between):
-            parts[0] += f", {n_between:,} of them between the times of the lines around (dashed)"
+            at = "at estimated times, between those of the log lines before and after them (dashed)"
+            text += f", {n_between:,} of them {at}"
+        text += "."
     if n_untimed:
-        parts.append(f"{n_untimed:,} without a time {'is' if n_untimed == 1 else 'are'} only in the table")
-    return f"{text} {'; '.join(parts)}." if parts else text
+        is_one = n_untimed == 1
+        text += f" {word(n_untimed, 'events')} without a time {'is' if is_one else 'are'} only in the table."
+    return text
 
 
 def _rows(
-    bars: Sequence[Bar], groups: Sequence[EventGroup], untimed: Sequence[EventGroup], onset: tuple[float, str] | None
+    bars: Sequence[Bar],
+    groups: Sequence[EventGroup],
+    untimed: Sequence[EventGroup],
+    onset: tuple[float, str] | None,
+    zoned: bool,
 ) -> list[tuple[str, ...]]:
     """All bars and events in order of time; if there are too many, a row per lane."""
     rows = [(bar.start, bar.end, bar.lane, "", bar.tip.split("\n")[0]) for bar in bars]
@@ -199,7 +212,9 @@ def _rows(
         for group in groups
     ]
     rows.sort(key=lambda row: row[0])
-    table_rows = [(moment(start), moment(end) if end > start else "", *rest) for start, end, *rest in rows]
+    table_rows = [
+        (moment(start, zoned), moment(end, zoned) if end > start else "", *rest) for start, end, *rest in rows
+    ]
     return [*table_rows, *(("unknown", "", group.lane, f"{group.count:,}", group.first) for group in untimed)][
         :MAX_ROWS
     ]
@@ -214,6 +229,7 @@ def _spec(
     groups: Sequence[EventGroup],
     lanes: Sequence[str],
     onset: tuple[float, str] | None,
+    zoned: bool,
 ) -> Json:
     height = LANE * len(lanes)
     y_by_lane = {lane: LANE * (index + 0.5) for index, lane in enumerate(lanes)}
@@ -251,6 +267,7 @@ def _spec(
             readout(clock("moment")),
         ],
         data=[{"name": "bars", "values": bar_rows}, {"name": "events", "values": event_rows, "transform": [_NEXT]}],
+        zoned=zoned,
     )
 
 

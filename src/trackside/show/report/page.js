@@ -4,7 +4,7 @@
   const MIN_PLOT_PX = 160; // minimum width of a plot; a narrower page scrolls
   const NARROW_PX = 700; // below this width of a chart there is no room for labels at the right
   const dark = matchMedia("(prefers-color-scheme: dark)");
-  const clock = (ms) => new Date(ms).toISOString().slice(0, 19).replace("T", " ") + " UTC";
+  const clock = (ms) => new Date(ms).toISOString().slice(0, 19).replace("T", " ") + (document.body.dataset.zone ? ` ${document.body.dataset.zone}` : "");
 
   // -- copying
 

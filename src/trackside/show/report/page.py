@@ -221,7 +221,7 @@ def _environment() -> Environment:
     )
     environment.filters.update(
         numbered=citation_links, moment=moment, where=heading.where, family=heading.family, kind=heading.kind,
-        stop=with_stop,
+        stop=with_stop, input_status=heading.input_status, own_evidence=heading.own_evidence,
         number=citations.number, place=citations.location, window=citations.window,
     )  # fmt: skip
     environment.tests["measured"] = citations.is_measured
@@ -268,7 +268,7 @@ def facts(doc: VerdictDoc) -> Iterator[tuple[str, str]]:
     if run.framework:
         yield "Framework", run.framework
     if doc.progress is not None:
-        yield "Progress", heading.progress(doc.progress)
+        yield "Progress", heading.progress(doc.progress, run)
     for label, offset in (("Log clock", run.clock_offset_s), ("Metric clock", run.metric_offset_s)):
         if offset:
             yield label, f"shifted by {duration(offset)} to match the scheduler's clock"
