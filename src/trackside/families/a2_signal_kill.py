@@ -45,6 +45,7 @@ References
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trackside.catalog.natural import whole_number
@@ -62,7 +63,7 @@ from trackside.facts.logs.restarts import MAY_RECUR
 from trackside.facts.training.phase import Phase
 from trackside.family import Family
 from trackside.finding import Action, Certainty, Claim, Finding, Sentence, ShellCommand, absent, action, present
-from trackside.model import Run
+from trackside.model import Event, Run
 
 
 @dataclass(frozen=True)
@@ -199,8 +200,13 @@ def _death_finding(account: DeathAccount, phase: Phase, ending: Ending, run: Run
         nodes=((row.node,) if row is not None and row.node else memory.nodes) or nodes_of_ranks(run, account.ranks),
         signal=None if number is None else (signal_name(number), number),
         exception=account.exception,
-        latent=account.outlived,
+        latent=account.outlived or (_is_over(ends_before) and not ending.bad_state),
     )
+
+
+def _is_over(ends: Sequence[Event]) -> bool:
+    """Whether one of the job's closing lines reports success."""
+    return any(end.get("status") == "success" for end in ends)
 
 
 def _headline(account: DeathAccount, sender: str) -> Claim:
