@@ -48,6 +48,7 @@ References
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trackside.catalog.natural import whole_number
@@ -228,8 +229,13 @@ def _death_finding(
         nodes=((row.node,) if row is not None and row.node else memory.nodes) or nodes_of_ranks(run, account.ranks),
         signal=None if number is None else (signal_name(number), number),
         exception=account.exception,
-        latent=account.outlived,
+        latent=account.outlived or (_is_over(ends_before) and not ending.bad_state),
     )
+
+
+def _is_over(ends: Sequence[Event]) -> bool:
+    """Whether one of the job's closing lines reports success."""
+    return any(end.get("status") == "success" for end in ends)
 
 
 def _headline(account: DeathAccount, kills: OomKills, sender: str) -> Claim:

@@ -23,7 +23,8 @@ The work after the last checkpoint.
 
 Do next
 -------
-Read the named frame; fix the data, the configuration or the code, and resume.
+Read the named frame; fix the data, the configuration or the code, and resume. If the log lacks the traceback, look for
+it above the excerpt and in the log of the rank that failed first.
 
 What it cannot decide
 ---------------------
@@ -41,10 +42,11 @@ from dataclasses import dataclass
 from trackside.evidence import derived
 from trackside.facts.gpu.startup import StartupUse
 from trackside.facts.hardware.reports import HardwareReports
-from trackside.facts.logs.ending import Ending
+from trackside.facts.logs.deaths import Deaths
+from trackside.facts.logs.ending import Ending, exit_signal
 from trackside.facts.logs.exceptions import Exceptions, error_in_brief, error_type, named_exception, source_line
 from trackside.facts.logs.fault_rules import classify
-from trackside.facts.logs.order import points_before
+from trackside.facts.logs.order import last_after, points_before
 from trackside.facts.logs.restarts import MAY_RECUR, LauncherRestarts
 from trackside.facts.logs.unread_errors import UnreadErrors, unread_finding
 from trackside.facts.ranks import ranks_of
@@ -106,6 +108,15 @@ TOPICS = {
     "interrupt": "an interrupt",
     "host_memory": "host memory",
 }
+MIN_SIGNAL_CODE = 124
+"""Exit codes from here on have meanings of their own: time limits, commands that cannot be run, signals."""
+UNSEEN = Sentence("crashed during training with exit code {code}; the traceback is not in this log")
+FAILED_FIRST = Sentence("first report of a failure: {line}")
+USUALLY_RAISED = Sentence("a process that ends so has usually raised an exception")
+WHAT_WAS_RAISED = Sentence("what the process raised: its traceback stands above this excerpt, or in another file")
+FIND_TRACEBACK = Sentence(
+    "look for the traceback above this excerpt and in the logs of that rank (torchrun --log-dir keeps one per rank)"
+)
 RAISED_BEFORE_STEP = Sentence("{type} was raised before any logged step")
 
 
@@ -117,10 +128,11 @@ def judge(
     use: StartupUse,
     reports: HardwareReports,
     unread: UnreadErrors,
+    deaths: Deaths,
     limits: Limits,
 ) -> Finding:
     """The earliest of the job's own unhandled exceptions, if a step was completed before it; else an error line of any
-    kind that ends the log."""
+    kind that ends the log; else a launcher's report that a process failed whose traceback is not in the log."""
     own_exceptions = [row for row in exceptions.unhandled if row.get("about") in FAMILY_TOPICS]
     good_end = ending.completed
     if (survived := _survived_exception(exceptions, restarts)) is not None and (
@@ -135,7 +147,8 @@ def judge(
     if not own_exceptions and not exceptions.unhandled and unread.final is not None and trajectory.points:
         return unread_finding(unread, CRASHED)
     if not own_exceptions:
-        return absent(_why_none(exceptions))
+        unseen = None if reports.faults else _unseen_exception(exceptions, trajectory, ending, deaths)
+        return unseen or absent(_why_none(exceptions))
     row = own_exceptions[0]
     training = _training_before(trajectory, use, row, limits)
     if training is None and not any(row.get("step") for row in trajectory.milestones):
@@ -166,6 +179,37 @@ def judge(
         nodes=(row.node,) if row.node else (),
         fault_class=kind,
         exception=named_exception(row),
+    )
+
+
+def _unseen_exception(exceptions: Exceptions, trajectory: Trajectory, ending: Ending, deaths: Deaths) -> Finding | None:
+    """A process that failed with an exit code while the job trained, as a launcher or Slurm reports it, if nothing in
+    the log says why: its traceback stands above an excerpt, or in another file."""
+    raised = any(row.role is EventRole.ROOT for row in exceptions.frame.events)
+    stopped = exceptions.stops or ending.notices or ending.interrupts or ending.ended_from_outside
+    if raised or stopped or deaths.report is not None or deaths.memory or deaths.evidence["timeouts"]:
+        return None
+    failed = [
+        (frame, row) for frame in (ending.launchers, ending.exits) for row in frame.events
+        if isinstance(status := row.get("exit_code"), int) and 0 < status < MIN_SIGNAL_CODE and exit_signal(row) is None
+    ]  # fmt: skip
+    frame, row = next(((of, row) for of, row in failed if row.get("first")), failed[0] if failed else (None, None))
+    if frame is None or row is None or not trajectory.points or trajectory.is_complete:
+        return None
+    if last_after(row, trajectory.points) is not None:
+        return None
+    rank = row.get("global_rank")
+    return present(
+        Certainty.POSSIBLE,
+        "unknown",
+        [FAILED_FIRST(line=frame.value(row, "text")), *trajectory.until],
+        headline=UNSEEN(code=frame.value(row, "exit_code")),
+        implies=[USUALLY_RAISED()],
+        cannot_decide=[WHAT_WAS_RAISED()],
+        actions=[action(FIND_TRACEBACK)],
+        since=row.time,
+        at=row.at,
+        ranks=(rank,) if isinstance(rank, int) else (),
     )
 
 

@@ -28,7 +28,7 @@ WORDS = frozenset(
     (
         "about", "address", "backend", "busid", "chain", "code", "comm", "cgroup", "core", "device", "framework", "gpu",
         "group", "host", "job", "last_completed", "last_enqueued", "launcher", "library", "metric", "missing_ranks", "name",
-        "node", "nodes", "objective", "op", "phase", "pid", "reason", "root_type", "scope", "severity", "signal_name",
+        "node", "nodes", "objective", "op", "phase", "pid", "reason", "root_type", "scope", "severity", "sign", "signal_name",
         "source", "split", "state", "status", "step", "task", "throughput_unit", "top", "transport", "type", "collective",
     )
 )  # fmt: skip

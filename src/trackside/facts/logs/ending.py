@@ -150,6 +150,11 @@ class Ending:
         return bool(self.jobs or self.notices or self.changes)
 
     @property
+    def bad_state(self) -> bool:
+        """Whether the scheduler recorded a bad end."""
+        return self.state is not None and self.state.value in BAD_STATES
+
+    @property
     def running(self) -> bool:
         """Whether the scheduler lists the job as not finished."""
         return self.state is not None and self.state.value in LIVE_STATES

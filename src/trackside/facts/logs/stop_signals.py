@@ -67,7 +67,22 @@ def stop_signals(
     if sign is None:
         return StopSignals(frame)
     line = next(source.value(row, "text") for row, source in final if row is sign)
-    return StopSignals(frame, sign, line, next(_other_causes(sign, evidence, ending, exceptions), None))
+    accounted = next(_other_causes(sign, evidence, ending, exceptions), None)
+    if accounted is None and all(_is_sent(row) for row, _ in final):
+        accounted = next(_failed_workers(ending), None)
+    return StopSignals(frame, sign, line, accounted)
+
+
+def _is_sent(row: Event) -> bool:
+    """Whether a launcher reports that it sent the signal to one of its workers."""
+    return row.kind == "signal_received" and row.get("pid") is not None and row.get("by") != "job"
+
+
+def _failed_workers(ending: Ending) -> Iterator[Value]:
+    """The launcher's reports of workers that failed with an exit code: it ended the others because of them."""
+    for row in ending.launchers.events:
+        if row.get("exit_code") not in (None, 0, TIMEOUT_EXIT_CODE) and exit_signal(row) is None:
+            yield ending.launchers.value(row, "text")
 
 
 def _other_causes(sign: Event, evidence: Evidence, ending: Ending, exceptions: Exceptions) -> Iterator[Value]:

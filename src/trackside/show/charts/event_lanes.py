@@ -47,7 +47,8 @@ LANES: Mapping[str, tuple[str, ...]] = {
 HARDWARE = ("GPU faults", "host faults", "nodes")
 """Lanes at the bottom: hardware and node events."""
 _STATE_KINDS = (
-    "progress", "parent_progress", "rank_progress", "training_plan", "log_activity", "kernel_log", "host", "env_flag",
+    "progress", "earlier_progress", "parent_progress", "rank_progress", "training_plan", "program_start",
+    "log_activity", "kernel_log", "host", "env_flag",
     "advice", "collective_state", "stack", "process_state", "nccl_init", "nccl_transport", "source_unanswered",
 )  # fmt: skip
 """Kinds that describe a state or are drawn in other charts; not shown as events."""
