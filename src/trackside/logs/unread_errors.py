@@ -26,7 +26,7 @@ _HARMLESS = re.compile(
     r"|\b(?:WARN(?:ING)?|INFO|DEBUG|NOTICE|TRACE)\b|[Ww]arning:|\w*Warning\b|^\[[WI]\b|\bW\d{4}\b|\bI\d{4}\b|\| ?(?:INFO|DEBUG|WARNING)"
     r"|: [IW] \w+/|Unable to register cu\w+ factory|not a git repository|\bf?no-\w+-err|^frame #\d|\b(?:longer than|more than) the\b"
     r"|^\S{1,300} FAILED\s*$|Root Cause \(first|Error Message Summary|stack trace|Error executing job with overrides|Request ID:|^NumPy \d|compiled using NumPy|The server socket has failed|ProcessGroup\w+\.cpp|socketStartConnect|submit this"  # parts of blocks that others read
-    r"|^Failures:$|Exception raised from \w{1,80} at |Exception has occurred: |Exception (?:in|ignored in)\b|root error\(s\) found|RAY_IGNORE_UNHANDLED|\bspank\b|:[0-9]{1,6}: in \w"
+    r"|^Failures:$|Exception raised from \w{1,80} at |Exception has occurred: |Exception (?:in|ignored in)\b|root error\(s\) found|RAY_IGNORE_UNHANDLED|\bspank\b|(?i:\bpmix)|:[0-9]{1,6}: in \w"
     r"|^\s{2,}|^\s{0,2}(?:raise|return|except|assert|import|from|def|class|if|for|with|#|//|\+|-|>)\b"
     r"|^\s{0,8}(?:File \"|\^+|~+)|Traceback \(most recent|The above exception|During handling"
     r"|\bif (?:you|this|it)\b|\bplease\b|\bcan(?:'t|not) be (?:used|changed) (?:with|together)|\bfall(?:ing)? ?back\b|\bretry(?:ing)?\b|\bwill be\b|\bskipp(?:ed|ing)\b|\bignor(?:ed|ing)\b|\bdeprecated\b",
