@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from trackside.logs.error_words import ERROR_WORD, prefilter
+from trackside.logs.error_words import has_error_word, prefilter
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
 from trackside.model import Event
@@ -70,7 +70,7 @@ def _unread(line: Line) -> Event | None:
     text = line.text
     if line.offset <= line.notes("python").get("end", -1):
         return None  # inside a traceback
-    if len(text) > MAX_TEXT_CHARS or ERROR_WORD.search(text) is None:
+    if len(text) > MAX_TEXT_CHARS or not has_error_word(text):
         return None
     if _HARMLESS.search(text) and not _LEVEL.search(text):
         return None
