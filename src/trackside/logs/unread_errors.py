@@ -15,6 +15,9 @@ from trackside.model import Event
 
 MAX_TEXT_CHARS = 600
 """A longer line is a dump."""
+ANNOUNCED_BYTES = 300
+"""Text in which a traceback begins below the line that announces it."""
+_TRACEBACK = b"Traceback (most recent call last)"
 
 _HARMLESS = re.compile(
     r"\b(?:0|no|zero|without)\s{1,3}(?:errors?|failures?|failed|invalid|corrupt(?:ed)?|unexpected|crash(?:es)?)\b"  # counts of none
@@ -62,6 +65,7 @@ PARSER = Parser("unread", "lines that look like an error and that no parser read
         "WARNING: could not find cuda drivers, GPU will not be used.",
         "    raise ValueError('failed')",
         "log file: runs/error.log",
+        "Exception during training:\nTraceback (most recent call last):",
         "mean absolute error 0.31",
     ),
     caseless=True,
@@ -70,6 +74,8 @@ def _unread(line: Line) -> Event | None:
     text = line.text
     if line.offset <= line.notes("python").get("end", -1):
         return None  # inside a traceback
+    if line.buffer.find(_TRACEBACK, line.end, line.end + ANNOUNCED_BYTES) >= 0:
+        return None  # announces a traceback
     if len(text) > MAX_TEXT_CHARS or not has_error_word(text):
         return None
     if _HARMLESS.search(text) and not _LEVEL.search(text):
