@@ -195,3 +195,28 @@ def test_neighboring_lines() -> None:
 )
 def test_time_stamps_are_parsed(text: str, time: float | None) -> None:
     assert find_time(text, 2026) == time
+
+
+@pytest.mark.parametrize(
+    ("line", "unread"),
+    [
+        ("[01/02 03:04:05 d2.utils.events]: eta: 0:10:00", 1),
+        ("Jan 02 03:04:05 step 5", 1),
+        ("I0102 03:04:05.678901 42 trainer.cc:10] step 5", 1),
+        ("03:04:05 INFO step 5", 1),
+        ("2 Jan 2026", None),
+        (" 45%|####5     | 45/100 [03:12:09<04:12:15,  3.61it/s]", None),
+        ("total time 03:04:05", None),
+        ("2026-01-02 03:04:06 step 5", None),
+    ],
+)
+def test_times_in_an_unknown_form_are_counted(line: str, unread: int | None) -> None:
+    events = scan_text(f"warming up\nstep\n{line}\n", year=None)
+    assert events[-1].get("unread_times") == unread
+
+
+def test_the_jobs_own_last_time_is_not_the_schedulers() -> None:
+    notice = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-02T05:04:05 DUE TO TIME LIMIT ***"
+    activity = scan_text(f"2026-01-02 03:04:05 a\n2026-01-02 04:04:05 b\nno time\n{notice}\n")[-1]
+    assert activity.get("last_time") - activity.get("last_own_time") == 3600  # type: ignore[operator]
+    assert (activity.get("unstamped_lines"), activity.get("unread_times")) == (1, None)

@@ -40,6 +40,8 @@ _LOG = {
     "bytes": "bytes",
     "last_line": "last line with text",
     "last_line_number": "its number",
+    "last_own_time": "last time stamp of a line of the job's own, in the last 64 KiB",
+    "unread_times": "lines of the job's own after that one with a time of day in an unknown form",
     "unstamped_lines": "lines of the job's own after the last one with a time, in the last 64 KiB",
     "truncated": "true if it ends within a line",
 }

@@ -202,7 +202,7 @@ def _unseen_exception(exceptions: Exceptions, trajectory: Trajectory, ending: En
     return present(
         Certainty.POSSIBLE,
         "unknown",
-        [FAILED_FIRST(line=frame.value(row, "text")), *trajectory.until],
+        [FAILED_FIRST(line=frame.value(row, "text")), *trajectory.last_logged_claims],
         headline=UNSEEN(code=frame.value(row, "exit_code")),
         implies=[USUALLY_RAISED()],
         cannot_decide=[WHAT_WAS_RAISED()],

@@ -44,13 +44,10 @@ def _is_spaced(word: str) -> bool:
 
 
 def _as_text(word: str) -> str:
-    """A regex for a word in decoded text, where a letter of another encoding became U+FFFD."""
-    letters = "".join(
-        re.escape(letter) if letter.isascii() or not _is_spaced(word) else rf"[{letter}\ufffd]" for letter in word
-    )
+    """A regex for a word in decoded text in lower case, where a letter of another encoding became U+FFFD."""
     if not _is_spaced(word):
-        return letters
-    return letters + r"(?!\w)" if word in _COMPOUNDS else rf"(?<!\w){letters}(?!\w)"
+        return re.escape(word)
+    return "".join(re.escape(letter) if letter.isascii() else rf"[{letter}\ufffd]" for letter in word.lower())
 
 
 def as_bytes(word: str) -> list[bytes]:
@@ -65,18 +62,23 @@ def as_bytes(word: str) -> list[bytes]:
     ]
 
 
-_TYPE = r"^(?:\w{1,60}\.){0,8}[A-Z]\w{1,60}(?:Error|Exception|Interrupt)\b"
-"""A line that begins with an exception's type."""
 _ALL = tuple(dict.fromkeys(word for words in WORDS.values() for word in words))
-ERROR_WORD = re.compile(
-    "|".join((*map(_as_text, _ALL), _TYPE, rf"\d{{2,10}} {{1,20}}(?:{'|'.join(map(_as_text, AFTER_PID))})")),
-    re.IGNORECASE,
+_WORD = re.compile(
+    rf"(?<!\w)(?:{'|'.join(_as_text(word) for word in _ALL if _is_spaced(word))})(?!\w)"
+    rf"|(?:{'|'.join(_COMPOUNDS)})(?!\w)|{'|'.join(_as_text(word) for word in _ALL if not _is_spaced(word))}"
+    rf"|(?<!\d)\d{{2,10}} {{1,20}}(?:{'|'.join(map(_as_text, AFTER_PID))})(?!\w)"
 )
-"""Finds a word in a line's text."""
+_TYPE = re.compile(r"(?:\w{1,60}\.){0,8}[A-Z]\w{1,60}(?:Error|Exception|Interrupt)\b")
+"""The beginning of a line that begins with an exception's type."""
+
+
+def has_error_word(text: str) -> bool:
+    """Whether a line contains a word of an error, or begins with the type of one."""
+    return _WORD.search(text.lower()) is not None or _TYPE.match(text) is not None
 
 
 def prefilter() -> bytes:
-    """The regex of a pattern that selects the lines in which :data:`ERROR_WORD` may be found; without case."""
+    """The regex of a pattern that selects the lines in which :func:`has_error_word` may hold; without case."""
     words = sorted({spelling for word in (*_ALL, *AFTER_PID, "keyboardinterrupt") for spelling in as_bytes(word)})
     needed = [word for word in words if not any(other != word and other in word for other in words if other.isascii())]
     return b"(?:" + b"|".join(needed) + b")"

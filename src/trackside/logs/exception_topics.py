@@ -57,7 +57,7 @@ _RENDEZVOUS_PATH = (
     r"|init_distributed|_assign_worker_ranks|_share_and_gather|initialize_distributed|distributed_init"
 )
 _MP_QUEUE = (
-    r"multiprocessing/(?:connection|queues|managers|popen|reductions|resource_sharer)|multiprocess/(?:connection"
+    r"wandb/sdk/(?:interface|lib|service|mailbox)|multiprocessing/(?:connection|queues|managers|popen|reductions|resource_sharer)|multiprocess/(?:connection"
     r"|queues|managers)"
 )
 
@@ -191,6 +191,7 @@ TOPICS: tuple[Topic, ...] = (
         type=r"(?:BrokenPipeError|ConnectionResetError|ConnectionRefusedError|EOFError|ConnectionAbortedError)$",
         path=_MP_QUEUE,
     ),
+    Topic("signal", EventRole.CASCADE, type=r"^wandb\.\S{1,120}(?:Closed|Mailbox\w{0,40})Error$"),
     # -- the device
     Topic(
         "cuda",

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trackside.catalog.events import EVENTS
-from trackside.logs.prefixes import ANSI, COLLECTOR, Peeled, Prefix, has_several_writers, peel, prefixes_of
+from trackside.logs.prefixes import ANSI, COLLECTOR, PeeledLine, Prefix, has_several_writers, peel, prefixes_of
 from trackside.logs.stamp import find_time
 from trackside.model import Event, EventRole, Plane, Position, Scalar
 
@@ -58,7 +58,7 @@ class FileContext:
             self.several_writers = has_several_writers(head, self.prefixes)
         self.srun_labels = self.srun_labels or has_srun_labels([self.peeled(line).text for line in head.split(b"\n")])
 
-    def peeled(self, raw: bytes) -> Peeled:
+    def peeled(self, raw: bytes) -> PeeledLine:
         """A line without colors and prefixes."""
         return peel(ANSI.sub(b"", raw) if b"\x1b" in raw else raw, self.prefixes)
 

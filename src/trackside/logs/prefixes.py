@@ -133,7 +133,7 @@ def _has(lines: Sequence[bytes], prefix: Prefix) -> bool:
     return not prefix.varied or unlogged > 0 or len(words) >= MIN_WORDS
 
 
-class Peeled(NamedTuple):
+class PeeledLine(NamedTuple):
     """A line without its prefixes."""
 
     prefix: bytes
@@ -142,7 +142,7 @@ class Peeled(NamedTuple):
     rank: int | None = None
 
 
-def peel(line: bytes, layers: Sequence[Prefix]) -> Peeled:
+def peel(line: bytes, layers: Sequence[Prefix]) -> PeeledLine:
     """Take the prefixes off a line, as far as it has them; colors are gone already."""
     position, writer, rank = 0, b"", None
     for layer in layers:
@@ -153,4 +153,4 @@ def peel(line: bytes, layers: Sequence[Prefix]) -> Peeled:
         writer = groups.get("writer") or writer
         rank = int(groups["rank"]) if groups.get("rank") else rank
         position = match.end()
-    return Peeled(line[:position], line[position:], writer, rank)
+    return PeeledLine(line[:position], line[position:], writer, rank)

@@ -30,6 +30,11 @@ TAIL_BYTES = 64 << 10
 PROGRESS = "progress"
 _SCHEDULER = re.compile(r"slurmstepd|^\s*(?:\d+: )?srun: ")
 """Lines that are not the job's own."""
+_CLOCK = re.compile(
+    r"(?!.{0,400}\d%\|)[\[(<]{0,2}(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun|Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]{0,6},? ){0,2}"
+    r"[IWEF]?(?:[\d/.-]{1,10}[ T_,-]{1,2})?[012]?\d:[0-5]\d:[0-5]\d(?![\d:])"
+)
+"""A line that begins with a time of day; a bar's times are durations."""
 
 EventSink = Callable[[Event], None]
 
@@ -218,9 +223,9 @@ def _activity(tail: bytes, context: FileContext, stats: ScanStats) -> Event:
     stats.last_time = next(_times(reversed(texts), context), stats.first_time)
     number = stats.lines + (0 if tail.endswith(b"\n") else 1)
     own = [text for text, raw in zip(texts, segments, strict=True) if not _SCHEDULER.search(context.as_written(raw))]
-    since_stamp = next(
-        (count for count, text in enumerate(reversed(own)) if find_time(text, context.year) is not None), len(own)
-    )
+    times = ((count, time) for count, text in enumerate(reversed(own)) if (time := find_time(text, context.year)))
+    since_stamp, last_own_time = next(times, (len(own), None))
+    unstamped = own[len(own) - since_stamp :]
     stats.zoned = stats.zoned or any(map(has_zone, own))
     fields: dict[str, Scalar] = {
         "first_time": stats.first_time,
@@ -230,6 +235,8 @@ def _activity(tail: bytes, context: FileContext, stats: ScanStats) -> Event:
         "bytes": stats.bytes,
         "last_line": last[:500],
         "last_line_number": number,
+        "last_own_time": last_own_time,
+        "unread_times": sum(_CLOCK.match(text) is not None for text in unstamped) or None,
         "unstamped_lines": since_stamp,
         "truncated": not tail.endswith((b"\n", b"\r")),
     }

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import re
 
-from trackside.logs.error_words import ERROR_WORD, prefilter
+from trackside.logs.error_words import has_error_word, prefilter
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
 from trackside.model import Event
 
 MAX_TEXT_CHARS = 600
 """A longer line is a dump."""
+ANNOUNCED_BYTES = 300
+"""Text in which a traceback begins below the line that announces it."""
+_TRACEBACK = b"Traceback (most recent call last)"
 
 _HARMLESS = re.compile(
     r"\b(?:0|no|zero|without)\s{1,3}(?:errors?|failures?|failed|invalid|corrupt(?:ed)?|unexpected|crash(?:es)?)\b"  # counts of none
@@ -26,6 +29,7 @@ _HARMLESS = re.compile(
     r"|\b(?:WARN(?:ING)?|INFO|DEBUG|NOTICE|TRACE)\b|[Ww]arning:|\w*Warning\b|^\[[WI]\b|\bW\d{4}\b|\bI\d{4}\b|\| ?(?:INFO|DEBUG|WARNING)"
     r"|: [IW] \w+/|Unable to register cu\w+ factory|not a git repository|\bf?no-\w+-err|^frame #\d|\b(?:longer than|more than) the\b"
     r"|^\S{1,300} FAILED\s*$|Root Cause \(first|Error Message Summary|stack trace|Error executing job with overrides|Request ID:|^NumPy \d|compiled using NumPy|The server socket has failed|ProcessGroup\w+\.cpp|socketStartConnect|submit this"  # parts of blocks that others read
+    r"|^Failures:$|Exception raised from \w{1,80} at |Exception has occurred: |Exception (?:in|ignored in)\b|root error\(s\) found|RAY_IGNORE_UNHANDLED|\bspank\b|(?i:\bpmix)|:[0-9]{1,6}: in \w"
     r"|^\s{2,}|^\s{0,2}(?:raise|return|except|assert|import|from|def|class|if|for|with|#|//|\+|-|>)\b"
     r"|^\s{0,8}(?:File \"|\^+|~+)|Traceback \(most recent|The above exception|During handling"
     r"|\bif (?:you|this|it)\b|\bplease\b|\bcan(?:'t|not) be (?:used|changed) (?:with|together)|\bfall(?:ing)? ?back\b|\bretry(?:ing)?\b|\bwill be\b|\bskipp(?:ed|ing)\b|\bignor(?:ed|ing)\b|\bdeprecated\b",
@@ -64,6 +68,7 @@ PARSER = Parser("unread", "lines that look like an error and that no parser read
         "WARNING: could not find cuda drivers, GPU will not be used.",
         "    raise ValueError('failed')",
         "log file: runs/error.log",
+        "Exception during training:\nTraceback (most recent call last):",
         "mean absolute error 0.31",
     ),
     caseless=True,
@@ -72,7 +77,9 @@ def _unread(line: Line) -> Event | None:
     text = line.text
     if line.offset <= line.notes("python").get("end", -1):
         return None  # inside a traceback
-    if len(text) > MAX_TEXT_CHARS or (ERROR_WORD.search(text) or _NATIVE_LEVEL.search(text)) is None:
+    if line.buffer.find(_TRACEBACK, line.end, line.end + ANNOUNCED_BYTES) >= 0:
+        return None  # announces a traceback
+    if len(text) > MAX_TEXT_CHARS or not (has_error_word(text) or _NATIVE_LEVEL.search(text)):
         return None
     if _HARMLESS.search(text) and not _LEVEL.search(text):
         return None

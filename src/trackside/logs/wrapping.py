@@ -26,6 +26,8 @@ _FRAME = re.compile(r'  File "[^"]+", line \d+, in \S+$')
 _DIGITS = re.compile(r"\d+")
 MIN_FULL_ROWS = 3
 """Different rows of exactly the width that a wholly broken text has."""
+MAX_REST_BYTES = 1 << 20
+"""Bytes without a line end after which they are passed on."""
 MAX_JOINED = 200
 """Rows of one line of a wholly broken text."""
 _BEGINNING = re.compile(
@@ -125,6 +127,9 @@ def rejoined(chunks: Iterable[bytes], width: int) -> Iterator[bytes]:
                 joined_lines.append(_one_line(rows))
                 rows = []
             rows.append(row)
+        if len(rest) > MAX_REST_BYTES:  # no row of a broken text
+            joined_lines += [*([_one_line(rows)] if rows else []), rest]
+            rows, rest = [], b""
         yield b"".join(joined_lines)
     if rows and rest and _goes_on(rows[-1], rest, width):
         yield b"".join(row.rstrip(b"\r") for row in rows) + rest + b"\n" * len(rows)

@@ -71,13 +71,14 @@ class Silence:
         for name in names:
             frame = self.signs[name]
             for row in frame.events:
-                field = "time"
-                if row.kind == "log_activity" and self._is_notice(row.at.path, row.time):
-                    field = "first_time"
-                time = row.get(field)
-                if isinstance(time, (int, float)) and (best is None or time > best[0]):
-                    closing = field == "first_time" and self._is_notice(row.at.path, time)
-                    best = best if closing else (float(time), frame, row, field)
+                fields = ("time", "last_own_time", "first_time") if row.kind == "log_activity" else ("time",)
+                for field in fields:
+                    time = row.get(field)
+                    if len(fields) > 1 and self._is_notice(row.at.path, time):
+                        continue
+                    if isinstance(time, (int, float)) and (best is None or time > best[0]):
+                        best = (float(time), frame, row, field)
+                    break
         return None if best is None else best[1].value(best[2], best[3], "time")
 
     def _is_notice(self, path: str, time: object) -> bool:
@@ -158,9 +159,12 @@ class Silence:
 
     @property
     def _prints_without_time(self) -> bool:
-        """Whether a log goes on without times after its last stamped line: then it may have been active."""
-        counts = (row.get("unstamped_lines") for row in self.signs["logs"].events)
-        return any(isinstance(count, int) and count > self.limits.max_unstamped_lines for count in counts)
+        """Whether a log goes on after its last stamped line, without times or with times in an unknown form: then it
+        may have been active."""
+        logs = self.signs["logs"].events
+        counts = (row.get("unstamped_lines") for row in logs)
+        many = any(isinstance(count, int) and count > self.limits.max_unstamped_lines for count in counts)
+        return many or any(row.get("unread_times") for row in logs)
 
     @cached_property
     def unaccounted(self) -> Value | None:
