@@ -31,13 +31,13 @@ SCORES: dict[Direction, str] = {
         " elbo loglikelihood loglik logprob avglike likeframe objf"
         # reinforcement learning
         " reward rewards avgreward meanreward averagereward episodereward eprew eprewmean epreward eprewardmean rewmean"
-        " avgreturn meanreturn averagereturn episodereturn epreturn epret averageepret avgscore averagescore meanscore episodescore"
+        " avgreturn meanreturn averagereturn episodereturn episodicreturn episodicreward evalreward testreward epreturn epret averageepret avgscore averagescore meanscore episodescore"
         # statistics
         " pearson pearsonr spearman spearmanr r2 r2score ccc"
     ),
     "lower": (
         "ppl perplexity bpc bpb bpd bitsperbyte bitsperchar bitsperdim"
-        " errorrate classificationerror validationerror valerror testerror trainerror trainingerror top1err top5err top1error top5error"
+        " logloss binarylogloss multilogloss mlogloss merror errorrate classificationerror validationerror valerror testerror trainerror trainingerror top1err top5err top1error top5error"
         " classerr acer eer wer cer ter der ber mer"
         " mae mse rmse mape smape nrmse msle l1error l2error nll negloglik negativeloglikelihood"
         " fid kid lpips epe absrel sqrel hd95 hausdorff chamfer rmsd ade fde minade minfde mpjpe pampjpe mpjve"

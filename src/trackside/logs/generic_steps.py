@@ -121,6 +121,8 @@ def _progress(line: Line, figures: LineFigures, position: LinePosition) -> Event
         fields["step_time_s"] = float(bare[1]) / 1000
     if "throughput" in figures.values:
         fields["throughput"] = figures.values["throughput"]
+    if figures.adversarial:
+        fields["objective"] = "gan"
     return line.event(
         "progress",
         step=position.step,
@@ -182,6 +184,15 @@ def _json(line: Line) -> Iterator[Event]:
     caseless=True,
 )
 @PARSER.pattern(
+    rb"iters: [0-9]{1,9}, time: [0-9.]{1,9}, data: [0-9.]{1,9}[^\n\r]{0,40}: ?-?[0-9]",
+    safety="Image translation with CycleGAN and pix2pix, whose losses have names of their own.",
+    matches=(
+        "(epoch: 1, iters: 100, time: 0.254, data: 0.192) G_GAN: 0.712 G_L1: 12.301 D_real: 0.612 D_fake: 0.511",
+        "(epoch: 1, iters: 100, time: 0.254, data: 0.192) D_A: 0.712 G_A: 1.301 cycle_A: 0.612 idt_A: 0.511",
+    ),
+    avoids=("(epoch: 1, iters: 100, time: 0.254, data: 0.192)",),
+)
+@PARSER.pattern(
     rb"[lL](?:oss|OSS)[^\n\r0-9]{0,24}[0-9nNiI]",
     safety="Settings (loss_scale, loss_weight, a loss without step or epoch), echoed arguments, code in tracebacks, "
     "best or final losses and validation losses are not logged steps.",
@@ -203,6 +214,8 @@ def _json(line: Line) -> Iterator[Event]:
         "step    7/19560 | loss 10.913 (+nanz)| norm 15.21 (+nanz)| lr 6.0e-06 | 850.4 ms",
         "iteration:  4875/500000   0% | elapsed time: 19:29:30 | per_token_loss: 3.3900 | lr: 9.9E-06 | z_loss: 26.2",
         "Epoch 3 - val_loss: 0.412",
+        "EPOCH 1:\nLOSS train 0.3451 valid 0.4511",
+        "[Epoch 0/200] [Batch 5/938] [D loss: 0.693147] [G loss: 0.7421]",
         "Ep 1: Loss:2.9429 | P:0.31 F1:0.45  New Best!",
         "iter 10000 || Loss: 3.7949 || Saving state, iter: 10000",
         "iter = 21580\n\tloss = 0.484435, accuracy (cur) = 0.781250",
