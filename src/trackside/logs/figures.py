@@ -28,9 +28,11 @@ _COUNTED = re.compile(
 )
 """A name with its position: ``Loss for Iter 51: 0.4`` means the same as ``Iter 51 Loss: 0.4``."""
 _WORDS = re.compile(r"[a-z]+")
-_PLAYERS = dict.fromkeys("d dis disc discriminator netd errd critic".split(), "discriminator") | dict.fromkeys(
-    "g gen generator netg errg dcgan".split(), "generator"
-)
+_PLAYER_NAMES = {
+    "discriminator": "d dis disc discriminator netd errd critic",
+    "generator": "g gen generator netg errg dcgan",
+}
+_PLAYERS = {name: player for player, names in _PLAYER_NAMES.items() for name in names.split()}
 FIRST_PART_RANK = 3
 """Rank from which a loss may be one of several, so that a zero among others means that it is not in use."""
 _COUNTED_HINTS = (" for ", " at ", " after ", " of ", " in ", " on ")

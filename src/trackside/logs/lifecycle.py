@@ -32,7 +32,9 @@ _DONE = re.compile(
     r"[\W\d]{0,60}(?:INFO\W{1,4}|[\w.]{1,40} - INFO - )?(?:all |we are |everything |job |script )?(?:is )?(?:done|finished?|completed?)(?: successfully)?\W{0,60}$",
     re.IGNORECASE,
 )
-_EPILOGUE = re.compile(r"\s*(?:real|user|sys)\s+\d|\W+$|\w{3} \w{3} {1,2}\d{1,2} [\d:]{8}|\d{4}-\d\d-\d\d[T ][\d:.]{8,}\S*\s*$")
+_EPILOGUE = re.compile(
+    r"\s*(?:real|user|sys)\s+\d|\W+$|\w{3} \w{3} {1,2}\d{1,2} [\d:]{8}|\d{4}-\d\d-\d\d[T ][\d:.]{8,}\S*\s*$"
+)
 """Lines that a shell prints behind the job's own last one: times and dates."""
 MAX_EPILOGUE_LINES = 8
 _START = re.compile(
@@ -102,7 +104,11 @@ def _end(line: Line) -> Event | None:
         "########## Done! ##########",
         "All done.\n\nreal\t5m3.2s\nuser\t4m1.0s\nsys\t0m2.1s",
     ),
-    avoids=("Preparing data... done, 12 files", "Epoch 3, loss 0.41\nDone!\nEpoch 4, loss 0.39", "Epoch 3, loss 0.41\nDone!\nKilled"),
+    avoids=(
+        "Preparing data... done, 12 files",
+        "Epoch 3, loss 0.41\nDone!\nEpoch 4, loss 0.39",
+        "Epoch 3, loss 0.41\nDone!\nKilled",
+    ),
     caseless=True,
 )
 def _last_word(line: Line) -> Event | None:

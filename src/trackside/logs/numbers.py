@@ -111,7 +111,10 @@ _SIDE_WORDS = (
     " value vf critic entropy q td distill recon vq commit grad contrastive mtp rec perceptual adv"
 )
 _SIDE = frozenset(_SIDE_WORDS.split())
-_PLAIN = frozenset("info debug train training the a current average avg mean batch step iter iteration epoch log logging stats".split())
+_PLAIN_WORDS = (
+    "info debug train training the a current average avg mean batch step iter iteration epoch log logging stats"
+)
+_PLAIN = frozenset(_PLAIN_WORDS.split())
 """Words before the name of a loss that do not make it another loss."""
 _QUALIFIED_RANK = 40
 """Added for other words: ``Train L1 Loss`` after ``Train Loss``."""

@@ -31,11 +31,13 @@ _POSITION = re.compile(
 )
 """A counter at the start of a line, or behind a time, a level or punctuation; not ``warmup step: 100``."""
 _EPOCH_NAMED = re.compile(
-    r"^[^\d]{0,60}(?:^|[^\w./-])(?P<epoch>epoch)\s{0,2}[:#]?\s{0,4}(?P<count>\d{1,7})(?![.\d])(?P<of>(?!))?", re.IGNORECASE
+    r"^[^\d]{0,60}(?:^|[^\w./-])(?P<epoch>epoch)\s{0,2}[:#]?\s{0,4}(?P<count>\d{1,7})(?![.\d])(?P<of>(?!))?",
+    re.IGNORECASE,
 )
 """An epoch behind other words: ``Finished epoch 7 in 00:06:19``. It counts only where the number grows by one."""
 _BAR_OR_LOSS = re.compile(
-    r"loss|(?<!time )\bcost\b(?! time)|\d%\||it/s|s/it|[\w.]\.py\b|\bsav(?:ed|ing)\b|\bbest\b|checkpoint|\b(?:re)?load|\bresum", re.IGNORECASE
+    r"loss|(?<!time )\bcost\b(?! time)|\d%\||it/s|s/it|[\w.]\.py\b|\bsav(?:ed|ing)\b|\bbest\b|checkpoint|\b(?:re)?load|\bresum",
+    re.IGNORECASE,
 )
 _NOT_TRAINING = re.compile(r"\b(?:eval\w*|val(?:id\w*)?|test\w*|dev)\b", re.IGNORECASE)
 
@@ -113,7 +115,11 @@ def position_above(line: Line) -> LoopPosition | None:
     reach = MAX_EPOCH_LINES if position.step is None else MAX_RECORD_LINES
     if line.number - position.line <= reach:
         return position
-    return LoopPosition(None, position.epoch, None, position.line, position.evaluates) if position.epoch is not None else None
+    return (
+        LoopPosition(None, position.epoch, None, position.line, position.evaluates)
+        if position.epoch is not None
+        else None
+    )
 
 
 def _last_position(line: Line) -> LoopPosition | None:

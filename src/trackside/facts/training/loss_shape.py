@@ -61,7 +61,11 @@ def loss_shape(
     training_curve = curve.curve
     judgeable = len(training_curve.finite) >= limits.min_points
     shape = wrong_shape(training_curve, _finished(training_curve, trajectory, ending), limits)
-    if shape is not None and shape.of_level and _improved_after(_rows(training_curve, shape)[shape.onset], evaluations, scores):
+    if (
+        shape is not None
+        and shape.of_level
+        and _improved_after(_rows(training_curve, shape)[shape.onset], evaluations, scores)
+    ):
         shape = None  # the loss is printed in another scale, or the data became harder
     if shape is None:
         return LossShape(None, None, (), judgeable)
