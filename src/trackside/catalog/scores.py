@@ -31,13 +31,13 @@ SCORES: dict[Direction, str] = {
         " elbo loglikelihood loglik logprob avglike likeframe objf"
         # reinforcement learning
         " reward rewards avgreward meanreward averagereward episodereward eprew eprewmean epreward eprewardmean rewmean"
-        " avgreturn meanreturn averagereturn episodereturn epreturn epret averageepret avgscore averagescore meanscore episodescore"
+        " avgreturn meanreturn averagereturn episodereturn episodicreturn episodicreward evalreward testreward epreturn epret averageepret avgscore averagescore meanscore episodescore"
         # statistics
         " pearson pearsonr spearman spearmanr r2 r2score ccc"
     ),
     "lower": (
         "ppl perplexity bpc bpb bpd bitsperbyte bitsperchar bitsperdim"
-        " errorrate classificationerror validationerror valerror testerror trainerror trainingerror top1err top5err top1error top5error"
+        " logloss binarylogloss multilogloss mlogloss merror errorrate classificationerror validationerror valerror testerror trainerror trainingerror top1err top5err top1error top5error"
         " classerr acer eer wer cer ter der ber mer"
         " mae mse rmse mape smape nrmse msle l1error l2error nll negloglik negativeloglikelihood"
         " fid kid lpips epe absrel sqrel hd95 hausdorff chamfer rmsd ade fde minade minfde mpjpe pampjpe mpjve"
@@ -47,11 +47,12 @@ SCORES: dict[Direction, str] = {
 
 _DIRECTIONS: dict[str, Direction] = {name: direction for direction, names in SCORES.items() for name in names.split()}
 _SPLIT = re.compile(r"(?<=[a-z])(?=[A-Z][a-z])|(?<=[A-Z])(?=[A-Z][a-z]{2})|[^A-Za-z0-9]+")
-_NOT_MEASURED = frozenset(
+_OTHER_WORDS = (
     "best max min maximum minimum lowest highest previous prev last target threshold thresh goal baseline expected required chance random"
     " weight coef coeff scale time patience delta std var count num number loss gain drop change improvement metric monitor early counter"
-    " model initial init old cache key id ids size memory disk speed fps gap diff difference".split()
+    " model initial init old cache key id ids size memory disk speed fps gap diff difference"
 )
+_NOT_MEASURED = frozenset(_OTHER_WORDS.split())
 """Words that make it another figure: a record so far, a setting, a difference."""
 
 
@@ -62,7 +63,7 @@ def score_direction(name: str) -> Direction | None:
     words = [word.lower() for word in _SPLIT.split(name) if word]
     if not words or not _NOT_MEASURED.isdisjoint(words):
         return None
-    while len(words) > 1 and (words[-1].isdigit() or words[-1] in ("is", "was")):
+    while len(words) > 1 and words[-1] in ("is", "was"):
         words.pop()
     for start in range(len(words)):
         joined = "".join(words[start:])

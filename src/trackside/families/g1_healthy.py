@@ -50,6 +50,7 @@ from trackside.facts.logs.exceptions import Exceptions, error_type, unhandled_ex
 from trackside.facts.logs.unread_errors import UnreadErrors
 from trackside.facts.training.evaluations import Evaluations
 from trackside.facts.training.learning import Trajectory
+from trackside.facts.training.learning_evidence import LearningEvidence
 from trackside.facts.training.loss_curve import LossCurve
 from trackside.facts.training.scores import Scores
 from trackside.family import Family
@@ -160,50 +161,6 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Learning:
-    """Training loss, evaluation loss and scores."""
-
-    loss: LossCurve | None
-    evaluations: Evaluations
-    scores: Scores
-
-    @property
-    def readable(self) -> bool:
-        """Whether any learning progress could be read."""
-        points = self.loss is not None and bool(self.loss.curve.points)
-        return points or bool(self.evaluations.losses or self.scores.series)
-
-    @property
-    def learned(self) -> bool:
-        """Whether there is enough data to judge the learning."""
-        has_losses = self.loss is not None and len(self.loss.curve.finite) > 1
-        return self.evaluations.fell or has_losses or self.scores.improved
-
-    @property
-    def right_way(self) -> bool:
-        """Whether learning went the right way: a loss fell, or a score improved while no loss rose."""
-        curve = None if self.loss is None else self.loss.curve
-        rose = curve is not None and curve.level_has_meaning and curve.has_risen
-        return self.loss_fell or self.evaluations.fell or (self.scores.improved and not rose)
-
-    @property
-    def only_scores(self) -> bool:
-        """Whether scores are all that shows learning."""
-        has_loss = self.loss is not None and bool(self.loss.curve.finite)
-        return bool(self.scores.series) and not has_loss and not self.evaluations.losses
-
-    @property
-    def score_values(self) -> int:
-        """Values of the score that shows learning best."""
-        return 0 if self.scores.best is None else len(self.scores.best.rows)
-
-    @property
-    def loss_fell(self) -> bool:
-        """Whether the training loss fell."""
-        return self.loss is not None and self.loss.curve.has_fallen
-
-
-@dataclass(frozen=True)
 class RunEnding:
     """How the run ended, as far as it concerns its health."""
 
@@ -231,7 +188,7 @@ def judge(
         return absent(raised)
     if work.contradiction is not None:
         return absent(work.contradiction)
-    learning = Learning(or_none(loss), evaluations, scores)
+    learning = LearningEvidence(or_none(loss), evaluations, scores)
     if not learning.readable and end.good is None:
         return Missing("neither the end of the run nor its progress can be read")
     variant = "slow" if work.slow else "healthy"
@@ -249,7 +206,7 @@ def judge(
     )
 
 
-def _headline(end: RunEnding, learning: Learning, variant: str, training: Trajectory | None) -> Claim:
+def _headline(end: RunEnding, learning: LearningEvidence, variant: str, training: Trajectory | None) -> Claim:
     """The answer, limited to what was shown."""
     if end.aborted is not None:
         return LOG_SAYS_ABORTED()
@@ -309,7 +266,7 @@ def _unhandled_exception(ending: Ending, exceptions: Exceptions, training: Traje
     return RAISED_UNHANDLED(type=error_type(exceptions.frame, row))
 
 
-def _conclusion(end: RunEnding, learning: Learning, work: GpuWork, variant: str) -> Claim:
+def _conclusion(end: RunEnding, learning: LearningEvidence, work: GpuWork, variant: str) -> Claim:
     """The conclusion, limited to what was shown."""
     if end.aborted is not None:
         return NO_SUCCESS_REPORTED()
@@ -323,7 +280,12 @@ def _conclusion(end: RunEnding, learning: Learning, work: GpuWork, variant: str)
 
 
 def _certainty(
-    end: RunEnding, learning: Learning, work: GpuWork, training: Trajectory | None, unread: UnreadErrors, limits: Limits
+    end: RunEnding,
+    learning: LearningEvidence,
+    work: GpuWork,
+    training: Trajectory | None,
+    unread: UnreadErrors,
+    limits: Limits,
 ) -> Certainty:
     """More than possible needs the end, learning, and a log without unknown errors; established also needs GPU work and
     clean hardware."""
@@ -341,7 +303,7 @@ def _certainty(
 
 
 def _shows(
-    end: RunEnding, bad_end: Claim | None, learning: Learning, work: GpuWork, training: Trajectory | None
+    end: RunEnding, bad_end: Claim | None, learning: LearningEvidence, work: GpuWork, training: Trajectory | None
 ) -> list[Claim]:
     """Its end, steps, work, learning and hardware."""
     shows = [ENDED_WELL(state=end.good)] if end.good is not None else []
@@ -364,7 +326,9 @@ def _shows(
     return [*shows, *evaluated, *work.unclean, *work_done, *work.clean]
 
 
-def _open_questions(end: RunEnding, learning: Learning, work: GpuWork, training: Trajectory | None) -> list[Claim]:
+def _open_questions(
+    end: RunEnding, learning: LearningEvidence, work: GpuWork, training: Trajectory | None
+) -> list[Claim]:
     """What was not measured or not seen."""
     claims = [] if learning.learned else [LEARNING_UNKNOWN()]
     if learning.only_scores and learning.scores.best is not None:
@@ -382,7 +346,7 @@ def _open_questions(end: RunEnding, learning: Learning, work: GpuWork, training:
 
 
 def _actions(
-    end: RunEnding, learning: Learning, work: GpuWork, variant: str, training: Trajectory | None
+    end: RunEnding, learning: LearningEvidence, work: GpuWork, variant: str, training: Trajectory | None
 ) -> list[Action]:
     """What would show more, or improve the run."""
     after = [TEST_GPU] if work.unclean else []

@@ -16,7 +16,7 @@ from trackside.logs.numbers import LAST_RANK, NUMBER, as_whole, field_meaning, n
 _PAIR = re.compile(
     r"(?<![\w/.\-])(?P<key>[A-Za-z_][\w/.\-@]{0,60}+(?: (?!(?i:nan|inf)\b)[A-Za-z_(][\w/\-)]{0,40}+){0,3})"
     r"(?:\s?\((?:ms|s|sec|avg|%|it/s)\))?['\"\]]{0,2}"
-    r"(?:\s{0,3}(?:[:=]|->)[\s,'\"]{0,60}|\s{1,10}|\s{0,3}#)['\"\[(]{0,3}\s{0,8}"
+    r"(?:\s{0,3}(?:[:=]|->)[\s,'\"]{0,60}|(?<=['\"]),\s{0,3}|\s{1,10}|\s{0,3}#)['\"\[(]{0,3}\s{0,8}"
     r"(?:(?:np\.|tf\.|torch\.)?(?:[tT]ensor|array|Array|DeviceArray|float\d\d)\([\[\s]{0,4})?"
     rf"(?P<value>{NUMBER})(?P<thousands>[KMG](?![A-Za-z]))?"
     r"(?:\s{0,2}/\s{0,8}(?P<of>\d{1,12}))?(?:\s?(?P<unit>ms|us|µs|s)\b)?"
@@ -27,6 +27,12 @@ _COUNTED = re.compile(
     r"(?=\s{0,3}(?::|=|is\b))"
 )
 """A name with its position: ``Loss for Iter 51: 0.4`` means the same as ``Iter 51 Loss: 0.4``."""
+_WORDS = re.compile(r"[a-z]+")
+_PLAYER_NAMES = {
+    "discriminator": "d dis disc discriminator netd errd critic",
+    "generator": "g gen generator netg errg dcgan",
+}
+_PLAYERS = {name: player for player, names in _PLAYER_NAMES.items() for name in names.split()}
 FIRST_PART_RANK = 3
 """Rank from which a loss may be one of several, so that a zero among others means that it is not in use."""
 _COUNTED_HINTS = (" for ", " at ", " after ", " of ", " in ", " on ")
@@ -56,6 +62,8 @@ class LineFigures:
     rounded: bool = False
     """Whether a step is printed in thousands: its order is known, its number is not."""
     step_name: str = ""
+    adversarial: bool = False
+    """Whether there are losses of two networks that play against each other: their level means nothing."""
 
     def add(self, name: str, rank: int, value: float, total: str | None = None, unit: str | None = None) -> None:
         """Take a figure, unless a more specific name gave the field."""
@@ -79,7 +87,9 @@ class LineFigures:
 
 
 def position_first(text: str) -> str:
-    """The text with ``Loss for Iter 51:`` written as ``Iter 51 Loss:``."""
+    """The text with ``Loss for Iter 51:`` written as ``Iter 51 Loss:``, and ``LOSS train 0.3`` as ``train loss 0.3``."""
+    if "LOSS train" in text:
+        text = text.replace("LOSS train", "train loss", 1)
     if not any(hint in text for hint in _COUNTED_HINTS):
         return text
     return _COUNTED.sub(lambda match: f"{match['counter']} {match['count']} {match['key']}", text)
@@ -100,6 +110,7 @@ def line_figures(text: str) -> LineFigures:
     """The figures of a text that are fields of ``progress``."""
     figures = LineFigures()
     losses: list[tuple[int, float]] = []
+    players: set[str] = set()
     for name, value, of, unit, thousands, _ in named_figures(text):
         meaning = field_meaning(name)
         if meaning is None:
@@ -113,9 +124,11 @@ def line_figures(text: str) -> LineFigures:
             continue
         if meaning[0] == "loss":
             losses.append((meaning[1], value))
+            players.update(_PLAYERS.get(word, "") for word in _WORDS.findall(name.lower()))
         if meaning[0] == "step" and meaning[1] < figures.ranks.get("step", LAST_RANK + 1):
             figures.step_name = name
         figures.add(meaning[0], meaning[1], value, of, unit)
+    figures.adversarial = players >= {"discriminator", "generator"}
     if figures.values.get("loss") == 0 and figures.ranks["loss"] >= FIRST_PART_RANK:
         in_use = ((rank, value) for rank, value in losses if value)
         default = figures.ranks["loss"], 0.0

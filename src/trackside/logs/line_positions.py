@@ -55,7 +55,9 @@ _COUNTS = (
     re.compile(r"^\s{0,9}(\d{1,9})\s?/\s{0,9}(\d{1,9})[\s:|,]"),
 )
 """Forms that give a step and of how many."""
-_NUMBERED = re.compile(r"(?:^|\s)\[\s{0,9}(\d{1,9})\] (?:\| )?[a-zA-Z_]{2,40}[ :=]")
+_OF_EPOCHS = re.compile(r"(?<![-\d])[Ee](?:poch|p|POCH)s?\W{0,6}$")
+"""The count that follows is the epoch, not a step in it."""
+_NUMBERED = re.compile(r"(?:^|\s)\[\s{0,9}(\d{1,9})\]\s(?:\| )?[a-zA-Z_]{2,40}[ :=]")
 
 
 def position_of(text: str, figures: LineFigures) -> LinePosition:
@@ -75,7 +77,8 @@ def position_of(text: str, figures: LineFigures) -> LinePosition:
     step, total = figures.whole_value("step"), figures.totals.get("step")
     match = _BATCHES.search(text)
     if match is None and step is None:
-        match = next(filter(None, (form.search(text) for form in _COUNTS)), None)
+        counts = (match for form in _COUNTS for match in form.finditer(text))
+        match = next((match for match in counts if not _OF_EPOCHS.search(text, 0, match.start(1))), None)
     if match is not None:
         step, total = int(match[1]), int(match[2])
     elif step is None and epoch is None and (match := _NUMBERED.search(text)):

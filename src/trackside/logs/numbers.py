@@ -53,7 +53,8 @@ _NAMES: dict[str, str] = {
     " total_loss loss_total train_total_loss step_loss loss_step batch_loss loss_batch train_batch_loss avg_loss loss_avg"
     " average_loss mean_loss loss_mean train_avg_loss global_avg_loss train_loss_epoch running_loss smoothed_loss loss_ema"
     " per_token_loss token_loss nll_loss loss_nll ce_loss loss_ce cross_entropy_loss cross_entropy mlm_loss"
-    " masked_lm_loss policy_loss actor_loss loss_policy_avg pg_loss loss_policy sft_loss dpo_loss train_cost mean_cost mcost cost",
+    " masked_lm_loss policy_loss actor_loss loss_policy_avg pg_loss loss_policy sft_loss dpo_loss train_cost mean_cost mcost cost"
+    " g_gan g_a d_a",
     "step": "global_step global_step_max_steps num_updates current_steps current_step train_step training_step optimizer_step optim_step"
     " num_opt_steps step steps iteration iterations iter iters itr it update updates batch_idx batch minibatch"
     " n_iter niter iter_num step_num iteration_num batch_num batch_id nbatch total_timesteps num_timesteps timesteps timestep count sample",
@@ -110,9 +111,10 @@ _SIDE_WORDS = (
     " value vf critic entropy q td distill recon vq commit grad contrastive mtp rec perceptual adv"
 )
 _SIDE = frozenset(_SIDE_WORDS.split())
-_PLAIN = frozenset(
-    "info debug train training the a current average avg mean batch step iter iteration epoch log logging stats".split()
+_PLAIN_WORDS = (
+    "info debug train training the a current average avg mean batch step iter iteration epoch log logging stats"
 )
+_PLAIN = frozenset(_PLAIN_WORDS.split())
 """Words before the name of a loss that do not make it another loss."""
 _QUALIFIED_RANK = 40
 """Added for other words: ``Train L1 Loss`` after ``Train Loss``."""

@@ -39,7 +39,7 @@ PARSER = Parser("scores", "scores of training loops", "framework", generic=True,
 
 @PARSER.pattern(
     rb"(?:acc(?:uracy)?|top-?[135]|prec(?:ision)?|prec@[15]|recall|f1|f1[_ -]?score|auc|auroc|ap|map|iou|miou|dice|dsc|ndcg|mrr|hits?|r@[15]|bleu|rouge|meteor|cider|chrf|"
-    rb"psnr|ssim|elbo|objf|likelihood|reward|rew_mean|return|ppl|perplexity|bpc|bpb|error|err|wer|cer|per|eer|mae|mse|rmse|mape|nll|fid|kid|lpips|pearson|spearman|success)"
+    rb"psnr|ssim|elbo|objf|likelihood|score|logloss|reward|rew_mean|return|ppl|perplexity|bpc|bpb|error|err|wer|cer|per|eer|mae|mse|rmse|mape|nll|fid|kid|lpips|pearson|spearman|success)"
     rb"(?:[ _@./-][a-z0-9@_./-]{1,24}){0,5}[\"')\]]{0,3}(?: ?\(%\))? {0,3}[:= ][:=\[(\"' \t]{0,16}-?[0-9]{0,9}[.%0-9]",
     safety="Records so far, targets, settings, code and results of trials are not scores of this training at this time; "
     "a number without decimals or percent sign is a count.",
@@ -54,6 +54,9 @@ PARSER = Parser("scores", "scores of training loops", "framework", generic=True,
         "Testing performance in val model: mean_dice : 0.000455, best_dice : 0.002702",
         "Mean AP: 75.3%",
         "Episode 20 reward: 35",
+        "global_step=2048, episodic_return=22.0",
+        "Episode 100\tAverage Score: 3.21",
+        "[10]\ttrain-logloss:0.3012\teval-logloss:0.4012",
     ),
     avoids=(
         "Saved new best model with accuracy: 7.27%",

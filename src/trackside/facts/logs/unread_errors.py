@@ -92,7 +92,11 @@ def unread_errors(evidence: Evidence, trajectory: Maybe[Trajectory], ending: End
     frame, logs = evidence["lines"], evidence["logs"]
     if ending.state is not None and ending.completed is not None:
         return UnreadErrors(frame, (), logs)
-    done = [] if isinstance(trajectory, Missing) else latest((*trajectory.points, *trajectory.milestones))
+    done = (
+        []
+        if isinstance(trajectory, Missing)
+        else latest((*trajectory.points, *trajectory.milestones, *trajectory.scores.events))
+    )
     done += latest([row for row in ending.ends.events if row.get("status") != "aborted"])
     reports = evidence["reports"].events
     rows = (row for row in frame.events if not any(_is_inside(row, report) for report in reports))

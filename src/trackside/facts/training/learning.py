@@ -32,6 +32,7 @@ LEARNING: Mapping[str, Query] = {
     "ends": events("training_end"),
     "saves": events("checkpoint_saved"),
     "evaluations": events("evaluation"),
+    "scores": events("score"),
 }
 """The queries behind :class:`Trajectory`."""
 
@@ -199,6 +200,7 @@ class Trajectory:
     ends: Frame
     saves: Frame
     evaluations: Frame
+    scores: Frame
 
     @cached_property
     def points(self) -> tuple[Event, ...]:

@@ -49,6 +49,7 @@ NO_LOSS = Sentence(
     "no loss was found in the log, which has {points}",
     running="no loss was found so far in the log, which has {points}",
 )
+NO_LOSS_NO_STEP = Sentence("no training loss is printed", running="no training loss is printed so far")
 GAUGE_OF_FIELD = {"loss": "gauge_loss", "grad_norm": "gauge_norm", "lr": "gauge_rate", "step": "gauge_step"}
 """Field of a point -> query."""
 
@@ -86,7 +87,9 @@ class LossCurve:
         """Claims about the loss; for a restarted run, that this is only its last run part."""
         curve = self.curve
         if not curve.finite:
-            return (NO_LOSS(points=curve.frame.reduce("count", unit="logged steps")),)
+            return (
+                (NO_LOSS if curve.points else NO_LOSS_NO_STEP)(points=curve.frame.reduce("count", unit="logged steps")),
+            )
         indices = [index for index, loss in enumerate(curve.losses) if math.isfinite(loss)]
         first, last = curve.loss(indices[0]), curve.loss(indices[-1])
         if len(indices) == 1:

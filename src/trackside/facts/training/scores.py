@@ -1,7 +1,7 @@
-"""Scores of the model over the training: accuracy, perplexity, mAP, reward and others, and whether one of them improved.
+"""Scores of the model over the training: accuracy, perplexity, mAP, reward and others, and whether one improved.
 
-They show learning where no training loss is printed, or where its level means nothing. Scores of an evaluation alone, with
-no sign of training around them, show none: there each may belong to another data set.
+They show learning where no training loss is printed, or where its level means nothing. Scores of an evaluation alone,
+with no sign of training around them, show none: there each may belong to another data set.
 """
 
 from __future__ import annotations
@@ -46,11 +46,13 @@ class ScoreSeries:
     frame: Frame
     direction: Direction
     rows: tuple[Event, ...]
+    field: str = "value"
+    """Where its values are: those of a reward are in the logged steps."""
 
     @property
     def values(self) -> list[float]:
         """Its values."""
-        return [numeric_field(row, "value") or 0.0 for row in self.rows]
+        return [numeric_field(row, self.field) or 0.0 for row in self.rows]
 
     @property
     def goodness(self) -> list[float]:
@@ -65,17 +67,19 @@ class ScoreSeries:
     @property
     def name(self) -> Value:
         """Its name, as printed."""
+        if self.field != "value":
+            return derived(self.field, self.frame.value(self.rows[-1], self.field))
         return self.frame.value(self.rows[-1], "metric")
 
     @property
     def count(self) -> Value:
         """Number of its values."""
-        return derived(len(self.rows), self.frame.reduce("count", "value"), unit="values")
+        return derived(len(self.rows), self.frame.reduce("count", self.field), unit="values")
 
     @property
     def claim(self) -> Claim:
         """How it went."""
-        first, last = (self.frame.value(self.rows[index], "value") for index in (0, -1))
+        first, last = (self.frame.value(self.rows[index], self.field) for index in (0, -1))
         sentence = SCORE_IMPROVED if self.improved else SCORE_CHANGED
         return sentence(metric=self.name, first=first, last=last, count=self.count)
 
@@ -110,6 +114,10 @@ def scores(evidence: Evidence, trajectory: Maybe[Trajectory], limits: Limits) ->
     trains = trains or bool(evidence["starts"] or evidence["plans"])
     rows = [(frame, row) for frame in (evidence["scores"], evidence["evaluations"]) for row in frame.events]
     series = [one for one in _series(rows) if len(one.rows) >= limits.min_values and (trains or _advances(one.rows))]
+    if not isinstance(trajectory, Missing):
+        rewards = tuple(row for row in trajectory.curve.points if numeric_field(row, "reward") is not None)
+        if len(rewards) >= limits.min_values:
+            series.append(ScoreSeries(trajectory.progress, "higher", rewards, "reward"))
     most = max((len(one.rows) for one in series), default=0)
     return Scores(
         tuple(

@@ -41,8 +41,8 @@ class Limits:
     same_share: float = 1e-4
     """Mini-batches differ: a model that sees the data does not have losses equal to four digits."""
     coarse_share: float = 0.005
-    """Distance of neighboring printed values, relative to a low loss, above which equal prints may hide a loss that still
-    falls."""
+    """Distance of neighboring printed values, relative to a low loss, above which equal prints may hide a loss that
+    still falls."""
     guess_tolerance: float = 0.01
     """Maximum relative distance to the loss of guessing."""
     noise_share: float = 0.05
