@@ -6,7 +6,8 @@ Output is often appended to one file: attempts after a failure, jobs of an array
 - at a launcher's banner, once the program before it had printed anything that shows it at work or its end;
 - at a line that programs print when they start, if the run so far has printed it too and has ended since, or if its
   steps start over after it;
-- where steps start over after the end of a program.
+- where steps start over after the end of a program;
+- behind the last step, if a program then fails in an import at its top.
 
 One program that restarts its workers is one run, however often they print their first lines; so is a job that its
 scheduler starts again. Whatever a process prints
@@ -130,6 +131,13 @@ def _is_end(event: Event) -> bool:
     return not event.get("logged") and (not frames or outermost.endswith(_MAIN))
 
 
+def _failed_at_import(event: Event) -> bool:
+    """Whether an import failed outside any function: then the program had not begun its work."""
+    frames = str(event.get("frames") or "")
+    is_import = event.kind == "exception" and event.get("type") in ("ImportError", "ModuleNotFoundError")
+    return is_import and bool(frames) and all(frame.endswith(" in <module>") for frame in frames.split(";"))
+
+
 @dataclass(slots=True)
 class _Splitter:
     """Goes through the signs of one file in order, and collects where its runs begin."""
@@ -219,6 +227,8 @@ class _Splitter:
 
     def ended(self, event: Event) -> None:
         """A program may have ended."""
+        if self.part is not None and _failed_at_import(event):
+            self.begin(self.point + 1)
         if self.pending is not None:
             sign, first = self.pending
             if sign not in self.repeated:
@@ -242,11 +252,12 @@ class _Splitter:
 _SIGNS = OUTCOMES | _OF_A_JOB | {"program_start", "launcher_restart", "host", REPORT}
 
 
-def _are_needed(signs: Iterable[Event], start_over: bool) -> bool:
+def _are_needed(signs: Sequence[Event], start_over: bool) -> bool:
     """Whether a file may hold several runs, by what is not a logged step: to read those takes time."""
     counts = Counter(event.kind for event in signs)
     jobs = {job for event in signs if (job := _job(event)) is not None}
-    return counts["program_start"] > 1 or len(jobs) > 1 or (start_over and any(counts[kind] for kind in ENDS))
+    several = counts["program_start"] > 1 or len(jobs) > 1 or (start_over and any(counts[kind] for kind in ENDS))
+    return several or any(map(_failed_at_import, signs))
 
 
 def _split(signs: Sequence[Event], points: Sequence[LoggedPart], last_line: int) -> FileRuns:

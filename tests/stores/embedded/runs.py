@@ -17,6 +17,8 @@ TRACEBACK = (
     "Traceback (most recent call last):\n"
     '  File "/home/user/train/train.py", line 3, in <module>\n'
     "    main()\n"
+    '  File "/home/user/train/model.py", line 12, in main\n'
+    "    import {module}\n"
     "ModuleNotFoundError: No module named '{module}'\n"
 )
 SACCT = "JobID|JobName|State|ExitCode|Submit|Start|End|NodeList|WorkDir\n"

@@ -25,7 +25,19 @@ CASES = sorted(
     path
     for path in [*LOGS.glob("tracebacks/*.txt"), *LOGS.glob("systems/*.log.txt"), *LOGS.glob("frameworks/cases/*.log")]
 )
-TIME_FIELDS = frozenset({"first_time", "last_time", "zoned", "unstamped_lines", "bytes", "last_line", "truncated"})
+TIME_FIELDS = frozenset(
+    {
+        "first_time",
+        "last_time",
+        "last_own_time",
+        "unread_times",
+        "zoned",
+        "unstamped_lines",
+        "bytes",
+        "last_line",
+        "truncated",
+    }
+)
 """Fields that the time before each line changes."""
 
 

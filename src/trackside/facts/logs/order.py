@@ -51,18 +51,8 @@ def first(events: Sequence[Event]) -> Event | None:
 def points_before(progress: Iterable[Event], event: Event | None = None) -> list[Event]:
     """The logged steps before ``event`` (all of them if None).
 
-    A point in another file without times counts as before: a rank prints its progress while it runs. None is before a
-    failed import at the top of a program: what stands above is an earlier program's.
+    A point in another file without times counts as before: a rank prints its progress while it runs.
     """
     if event is None:
         return list(progress)
-    if _failed_at_import(event):
-        return []
     return [point for point in progress if follows(point, event) is not True]
-
-
-def _failed_at_import(event: Event) -> bool:
-    """Whether an exception says that an import failed outside any function."""
-    frames = str(event.get("frames") or "")
-    is_import = event.get("type") in ("ImportError", "ModuleNotFoundError")
-    return is_import and bool(frames) and all(frame.endswith(" in <module>") for frame in frames.split(";"))
