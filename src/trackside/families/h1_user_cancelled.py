@@ -149,7 +149,8 @@ def _contradiction(ending: Ending, record: Record | None, interrupted: bool) -> 
     if state is not None and state.value != "CANCELLED" and not (state.value == "FAILED" and interrupted):
         return RECORDED(state=state)
     # A notice of unkillable processes follows a cancellation, too.
-    own_reasons = [reason for reason in SLURM_REASONS if reason != "unkillable" or record is None]
+    canceled = record is not None or any(row.get("reason") == "cancelled" for row in notices.events)
+    own_reasons = [reason for reason in SLURM_REASONS if reason != "unkillable" or not canceled]
     if (notice := next((row for row in notices.events if row.get("reason") in own_reasons), None)) is not None:
         return ENDED_BY_SLURM(line=notices.value(notice, "text"))
     if job is not None and job.get("state") == "CANCELLED" and job.get("reason") == "Dependency":

@@ -32,6 +32,23 @@ _PLAYER_NAMES = {
     "discriminator": "d dis disc discriminator netd errd critic",
     "generator": "g gen generator netg errg dcgan",
 }
+_ADVERSARIAL_PARTS = frozenset({"adv", "adv_loss", "loss_adv", "adversarial_loss", "loss_gan", "gan_loss"})
+_RECONSTRUCTION_PARTS = frozenset(
+    (
+        "rec",
+        "recon",
+        "rec_loss",
+        "recon_loss",
+        "loss_rec",
+        "reconstruction",
+        "cycle",
+        "cyc",
+        "idt",
+        "perceptual",
+        "lpips",
+    )
+)
+"""Parts of a loss that, beside an adversarial one, show two networks trained against each other."""
 _PLAYERS = {name: player for player, names in _PLAYER_NAMES.items() for name in names.split()}
 FIRST_PART_RANK = 3
 """Rank from which a loss may be one of several, so that a zero among others means that it is not in use."""
@@ -113,6 +130,10 @@ def line_figures(text: str) -> LineFigures:
     players: set[str] = set()
     for name, value, of, unit, thousands, _ in named_figures(text):
         meaning = field_meaning(name)
+        if name.lower() in _ADVERSARIAL_PARTS:
+            players.add("adversary")
+        elif name.lower() in _RECONSTRUCTION_PARTS:
+            players.add("reconstruction")
         if meaning is None:
             continue
         if meaning[0] == "total_steps" and math.isfinite(value) and value != int(value):
@@ -128,7 +149,7 @@ def line_figures(text: str) -> LineFigures:
         if meaning[0] == "step" and meaning[1] < figures.ranks.get("step", LAST_RANK + 1):
             figures.step_name = name
         figures.add(meaning[0], meaning[1], value, of, unit)
-    figures.adversarial = players >= {"discriminator", "generator"}
+    figures.adversarial = players >= {"discriminator", "generator"} or players >= {"adversary", "reconstruction"}
     if figures.values.get("loss") == 0 and figures.ranks["loss"] >= FIRST_PART_RANK:
         in_use = ((rank, value) for rank, value in losses if value)
         default = figures.ranks["loss"], 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from trackside.logs.error_words import as_bytes
 from trackside.logs.line import Line
 from trackside.logs.numbers import number, whole_number
 from trackside.logs.pattern import Parser
@@ -38,6 +39,8 @@ _EPILOGUE = re.compile(
 )
 """Lines that a shell prints behind the job's own last one: times and dates."""
 MAX_EPILOGUE_LINES = 8
+MAX_ENDING_CHARS = 8
+"""Letters after the words that end a sentence in languages that inflect its last word."""
 _START = re.compile(
     _BEGIN
     + r"(?:start(?:ing|ed)?|begin(?:ning)?|entering) (?:the )?(?:\w+ )?training(?: loop)?\b(?! (?:data|set|config))",
@@ -99,6 +102,45 @@ def _end(line: Line) -> Event | None:
     return line.event(
         "training_end", status="success", steps=whole_number(steps[1]) if steps else None, seconds=_duration(text)
     )
+
+
+_END_WORDS = {
+    "Chinese": ("训练完成", "训练结束", "训练完毕", "完成训练", "訓練完成", "訓練結束", "训练已完成"),
+    "Japanese": ("学習完了", "学習終了", "訓練完了", "トレーニング完了", "学習が完了", "学習が終了"),
+    "Korean": ("학습 완료", "학습완료", "학습 종료", "훈련 완료", "학습이 완료", "훈련이 완료", "학습이 종료"),
+    "Russian": ("обучение завершено", "обучение закончено", "тренировка завершена"),
+    "Spanish": ("entrenamiento completado", "entrenamiento finalizado", "entrenamiento terminado"),
+    "French": ("entraînement terminé", "entrainement terminé", "apprentissage terminé"),
+    "German": ("training abgeschlossen", "training beendet"),
+    "Portuguese": ("treinamento concluído", "treinamento finalizado", "treino concluído"),
+    "Italian": ("addestramento completato", "addestramento terminato"),
+}
+"""What people print when training has ended."""
+_WORD_END = re.compile("|".join(re.escape(word) for words in _END_WORDS.values() for word in words), re.IGNORECASE)
+
+
+@PARSER.pattern(
+    b"(?:"
+    + b"|".join(sorted({form for words in _END_WORDS.values() for word in words for form in as_bytes(word)}))
+    + b")",
+    safety="Only the sentence itself, at the end of its line, not a longer one about the future.",
+    matches=(
+        "2026-04-13 16:59:26,834 - INFO - 训练完成！",
+        "学習が完了しました。",
+        "=== Entrenamiento finalizado ===",
+        "Training abgeschlossen.",
+    ),
+    avoids=(
+        "训练完成后将保存模型到 output 目录, 请等待",
+        "Wenn das Training abgeschlossen ist, folgt die Auswertung des Modells",
+    ),
+    caseless=True,
+)
+def _localized_end(line: Line) -> Event | None:
+    match = _WORD_END.search(line.text) if len(line.text) <= 200 else None
+    if match is None or sum(map(str.isalnum, line.text[match.end() :])) > MAX_ENDING_CHARS:
+        return None
+    return line.event("training_end", status="success")
 
 
 @PARSER.pattern(

@@ -46,6 +46,7 @@ _BATCHES = re.compile(r"\|\s{1,9}(\d{1,9})/\s{0,9}(\d{1,9}) batches")
 _EPOCH = (
     re.compile(r"\b(\d{1,7}) epoch\b[.:,]"),
     re.compile(r"\bEpoch\[(\d{1,7})\] "),
+    re.compile(r"\b[Ee]poch (?:of|no\.?|number|num|is|index|idx):? {0,2}(\d{1,7})\b"),
     re.compile(r"^\W{0,6}\(\s{0,4}(\d{1,7})\s{1,4}\) "),
 )
 """Forms that give an epoch."""

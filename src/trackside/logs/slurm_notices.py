@@ -198,12 +198,22 @@ def _stepping(line: Line) -> Event | None:
 
 
 @PARSER.pattern(
+    rb"error: Container [0-9]{1,12} in cgroup plugin has [0-9]{1,9} processes, giving up",
+    safety="What Slurm does after it has ended a job whose processes stay.",
+    matches=("slurmstepd-n3: error: Container 31374 in cgroup plugin has 1 processes, giving up after 191 sec",),
+    avoids=("error: Container 31374 has no processes",),
+)
+def _left_over(line: Line) -> Event:
+    return line.event("scheduler_notice", EventRole.TEARDOWN, reason="unkillable")
+
+
+@PARSER.pattern(
     rb"(srun|salloc|sbatch|slurmstepd|slurmd)[^:\n\r ]{0,80}: error: (Unable to|Task launch|"
     rb"Application launch|Job submit|execve|pyxis|Invalid --|couldn't chdir|Could not open std|"
     rb"_fork_all|Container|Unspecified)",
     r"(?P<who>srun|salloc|sbatch|slurmstepd|slurmd)[^:\s]{0,80}: error: (?P<what>Unable to (?:create|confirm|allocate)"
     r"|Task launch for |Application launch failed|Job submit/allocate failed|execve\(\): |pyxis: |Invalid --"
-    r"|couldn't chdir to|Could not open std|_fork_all_tasks|Container |Unable to resolve|Unspecified error)",
+    r"|couldn't chdir to|Could not open std|_fork_all_tasks|Container (?!\d+ in cgroup)|Unable to resolve|Unspecified error)",
     safety="The step or container never ran; another pattern reads a task's exit.",
     matches=(
         "srun: error: Unable to create step for job 123: Job/step already completing or completed",

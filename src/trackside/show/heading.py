@@ -212,8 +212,10 @@ def earlier_runs(doc: VerdictDoc, limit: int | None = None) -> list[str]:
 
 
 def progress(doc: ProgressDoc, run: RunDoc) -> str:
-    """Of the last run in the log: ``step 200 of 574, loss 4.2 \N{RIGHTWARDS ARROW} 3.1 in 20 logged steps``. Without the
-    planned steps if the run completed: the last logged step is rarely the last step."""
+    """Of the last run in the log: ``step 200 of 574, loss 4.2 \N{RIGHTWARDS ARROW} 3.1 in 20 logged steps``.
+
+    Without the planned steps if the run completed: the last logged step is rarely the last step.
+    """
     doc = doc.last_run or doc
     if not doc.points:
         return "no logged step"

@@ -99,6 +99,8 @@ def lost_progress(curve: TrainingCurve, limits: Limits) -> Shape | None:
     index, best = maths.best_level(values)
     tail = maths.median(values[-max(3, len(values) // 10) :])
     learned, relapse = head - best, tail - best
+    if learned < limits.min_learned_share * head:
+        return None
     level = best + 0.8 * limits.lost_share * learned
     n_high = maths.trailing_count(values, lambda loss: loss > level)
     noise = limits.max_noise_ratio * max(maths.roughness(values[: index + 1]), maths.roughness(values[index:]))
@@ -154,7 +156,8 @@ def flat_curve(curve: TrainingCurve, finished: bool, limits: Limits) -> Shape | 
     if not is_level or not maths.is_steady(settled, 5 * limits.guess_tolerance, 0.9):
         return None
     guess = any(abs(level - guess_loss) <= 0.5 * limits.guess_tolerance * guess_loss for guess_loss in GUESSING_LOSSES)
-    if not guess and level < limits.scratch_level:
+    learned_first = values[0] > limits.fell_ratio * level
+    if not guess and (level < limits.scratch_level or (learned_first and not _is_language_model(curve))):
         return None
     exploded = max(values) > 3 * max(level, values[0])
     variant: Variant = "plateau" if exploded else "flat"

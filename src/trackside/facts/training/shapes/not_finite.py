@@ -84,7 +84,7 @@ def non_finite_gradient(curve: TrainingCurve, limits: Limits) -> Shape | None:
 
 
 def non_finite_reward(curve: TrainingCurve, limits: Limits) -> Shape | None:
-    """Rewards, or reward margins, that are not finite to the end: the model's outputs are not, whatever the loss says."""
+    """Rewards, or reward margins, that are not finite to the end: nor are the model's outputs, whatever the loss is."""
     rewards = [numeric_field(row, "reward") for row in curve.rows]
     count = maths.trailing_count([0.0 if reward is None else reward for reward in rewards], maths.is_not_finite)
     if count < min(3, max(2, len(rewards))) or count < limits.bad_share * len(rewards):

@@ -24,6 +24,10 @@ class Limits:
     rise_ratio: float = 2.0
     """Ratio of tail to head. Over 14 public pretraining and fine-tuning curves the largest was 0.96, and the highest
     single point 1.14 times the first."""
+    fell_ratio: float = 1.1
+    """Ratio of the first loss to the level of a flat curve from which on the first steps show learning."""
+    min_learned_share: float = 0.1
+    """Share of the first losses that must have been learned before it can be lost again."""
     lost_share: float = 0.5
     """Share of the loss reduction that is lost again at the tail."""
     explosion_ratio: float = 10.0
