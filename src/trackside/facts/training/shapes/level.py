@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 from trackside.facts import maths
 from trackside.facts.training.learning import TrainingCurve
@@ -153,11 +154,13 @@ def flat_curve(curve: TrainingCurve, finished: bool, limits: Limits) -> Shape | 
     level, noise = maths.median(settled), maths.noise(settled)
     head, tail = maths.ends(settled)
     is_level = head - tail <= 2 * limits.guess_tolerance * level and noise <= limits.noise_share * level
+    falls = sum(after < before for before, after in pairwise(settled))
+    if falls >= limits.falling_share * (len(settled) - 1):  # slowly, but at nearly every step
+        return None
     if not is_level or not maths.is_steady(settled, 5 * limits.guess_tolerance, 0.9):
         return None
     guess = any(abs(level - guess_loss) <= 0.5 * limits.guess_tolerance * guess_loss for guess_loss in GUESSING_LOSSES)
-    learned_first = values[0] > limits.fell_ratio * level
-    if not guess and (level < limits.scratch_level or (learned_first and not _is_language_model(curve))):
+    if not guess and level < limits.scratch_level:
         return None
     exploded = max(values) > 3 * max(level, values[0])
     variant: Variant = "plateau" if exploded else "flat"

@@ -24,8 +24,8 @@ class Limits:
     rise_ratio: float = 2.0
     """Ratio of tail to head. Over 14 public pretraining and fine-tuning curves the largest was 0.96, and the highest
     single point 1.14 times the first."""
-    fell_ratio: float = 1.1
-    """Ratio of the first loss to the level of a flat curve from which on the first steps show learning."""
+    falling_share: float = 0.8
+    """Share of logged steps with a lower loss than the one before from which a nearly level curve still falls."""
     min_learned_share: float = 0.1
     """Share of the first losses that must have been learned before it can be lost again."""
     lost_share: float = 0.5
