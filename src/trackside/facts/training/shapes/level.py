@@ -154,8 +154,8 @@ def flat_curve(curve: TrainingCurve, finished: bool, limits: Limits) -> Shape | 
     level, noise = maths.median(settled), maths.noise(settled)
     head, tail = maths.ends(settled)
     is_level = head - tail <= 2 * limits.guess_tolerance * level and noise <= limits.noise_share * level
-    falls = sum(after < before for before, after in pairwise(settled))
-    if falls >= limits.falling_share * (len(settled) - 1):  # slowly, but at nearly every step
+    changes = [after - before for before, after in pairwise(settled) if after != before]
+    if sum(change < 0 for change in changes) > limits.falling_share * len(changes):  # slowly, but at nearly every step
         return None
     if not is_level or not maths.is_steady(settled, 5 * limits.guess_tolerance, 0.9):
         return None

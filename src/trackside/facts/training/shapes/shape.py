@@ -25,7 +25,7 @@ class Limits:
     """Ratio of tail to head. Over 14 public pretraining and fine-tuning curves the largest was 0.96, and the highest
     single point 1.14 times the first."""
     falling_share: float = 0.8
-    """Share of logged steps with a lower loss than the one before from which a nearly level curve still falls."""
+    """Share of changes that are falls above which a nearly level curve still falls."""
     min_learned_share: float = 0.1
     """Share of the first losses that must have been learned before it can be lost again."""
     lost_share: float = 0.5
