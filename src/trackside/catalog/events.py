@@ -30,6 +30,8 @@ OUTCOMES = frozenset(
     )
 )  # fmt: skip
 """Kinds that say how a program failed or ended: those of earlier runs in a file are not about the last one."""
+ERRORS = OUTCOMES - {"training_end", "checkpoint_missing", "resume_requested", "requeue_requested"}
+"""Kinds that say that something failed or was stopped."""
 LABELED = "task number, if srun labels each line with it"
 
 _LOG = {
@@ -40,6 +42,7 @@ _LOG = {
     "bytes": "bytes",
     "last_line": "last line with text",
     "last_line_number": "its number",
+    "lines_after_errors": "lines after the last one that says that something failed or was stopped; not set without one",
     "last_own_time": "last time stamp of a line of the job's own, in the last 64 KiB",
     "unread_times": "lines of the job's own after that one with a time of day in an unknown form",
     "unstamped_lines": "lines of the job's own after the last one with a time, in the last 64 KiB",

@@ -215,7 +215,8 @@ def _against_absence(resume: Resume, curve: TrainingCurve) -> Finding | None:
     if curve.points and resume.request is None:  # a first run, whose load and save folders are often the same
         return absent(FIRST_RUN(line=resume.missing_messages.value(row, "text")))
     headline = FRESH_START() if curve.points else NO_CHECKPOINT()  # no step shows that it trained
-    return _silent_restart(row, shows, Certainty.POSSIBLE, latent=bool(curve.points), headline=headline)
+    latent = bool(curve.points)
+    return _silent_restart(row, shows, Certainty.POSSIBLE, latent=latent, headline=headline)
 
 
 def _against_request(resume: Resume, curve: TrainingCurve) -> Finding | None:

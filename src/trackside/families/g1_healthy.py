@@ -258,7 +258,11 @@ def _unhandled_exception(ending: Ending, exceptions: Exceptions, training: Traje
     """An exception that the run did not survive as far as known, unless the scheduler says that the run completed."""
     if ending.completed is not None and ending.jobs:
         return None
-    own_exceptions = [row for row in exceptions.frame.events if row.get("about") not in ("signal", "wrapper")]
+    own_exceptions = [
+        row
+        for row in exceptions.frame.events
+        if row.get("about") not in ("signal", "wrapper") and row.at.path not in exceptions.went_on
+    ]
     unhandled = unhandled_exceptions(own_exceptions, () if training is None else training.progress.events)
     if not unhandled:
         return None

@@ -111,7 +111,8 @@ _REQUESTED = _wordings(
 _VALUE = re.compile(
     r"--(?:resume|auto[-_]resume|restart|continue)(?:[-_]?(?:from|path|ckpt|checkpoint|training|run|train)){0,3}(?:['\"]?[=, ]{1,3}['\"]?(?P<arg>[^\s'\",\])]{1,400}))?"
     r"|\bresume(?:_(?:from|path|ckpt|checkpoint|training)){0,3}['\"]?\s{0,2}[=:]\s{0,4}['\"]?(?P<option>[^\s'\",)}\]]{1,400})"
-    r"|--(?:load[-_]checkpoint|ckpt[-_]path|load[-_]ckpt)['\"]?[=, ]{1,3}['\"]?(?P<path>[^\s'\",\])]{1,400})"
+    r"|--(?:load[-_]checkpoint|load[-_]ckpt|ckpt[-_]path(?=['\"]?[=, ]{1,3}\S{1,400}(?:\.(?:pt|pth|ckpt|bin|tar|safetensors)\b|[-_]\d)))"
+    r"['\"]?[=, ]{1,3}['\"]?(?P<path>[^\s'\",\])]{1,400})"
 )
 _NOT_A_PATH = frozenset(
     ("none", "false", "null", "no", "0", "never", "allow", "must", "...", "auto", "~", "''", '""', "n/a")

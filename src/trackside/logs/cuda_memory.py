@@ -151,7 +151,7 @@ PARSER = Parser("cuda-memory", "GPU out of memory", "system")
     rb"|OOM when allocating tensor|_STATUS_ALLOC_FAILED|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY"
     rb"|failure (?:\d )?'out of memory'|No available memory for the cache blocks"
     rb"|cudaMalloc[^\n]{0,30}failed: out of memory|Out of memory error on GPU"
-    rb"|ran out of memory trying to allocate|memory in memory space hbm|GPU is out of memory|CUDA OOM"
+    rb"|ran out of memory trying to allocate|memory in memory space hbm|GPU is out of memory|CUDA OOM[^sS]"
     rb"|RESOURCE_EXHAUSTED: Attempting to (?:reserve|allocate)|cuda runtime error \(2\)|error=2 : out of memory"
     rb"|\(2 vs\. 0\)  ?out of memory|cudaMalloc retry failed: out of memory|bytes of device memory|CNMEM_STATUS_OUT_OF_MEMORY"
     rb"|Failed to CUDA [cm]alloc|emory isn't enough|allocate a memory region of [0-9]|CUDA failure 2: out of memory"

@@ -132,7 +132,7 @@ PARSER.pattern(
 
 
 @PARSER.pattern(
-    rb"(?:epoch|iter|step|update|round|batch|episode)[a-z]{0,6}[^\n\r0-9]{0,6}[0-9]",
+    rb"(?:(?:epoch|iter|step|update|round|batch|episode)[a-z]{0,6}[^\n\r0-9a-z]{0,6}[0-9]|epoch[^\n\r0-9]{0,9}[0-9])",
     safety="A position is done when the next one is printed; the points count only if the log prints no loss.",
     matches=(
         "Epoch 499 out of 500\nEpoch 500 out of 500",

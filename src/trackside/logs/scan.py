@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import BinaryIO
 
-from trackside.catalog.events import OUTCOMES
+from trackside.catalog.events import ERRORS, OUTCOMES
 from trackside.logs.buffers import HEAD_BYTES, buffers, text_of
 from trackside.logs.line import MAX_LINE_BYTES, FileContext, Line, headless
 from trackside.logs.matcher import Hit, Matcher, matcher
@@ -109,7 +109,7 @@ def scan(stream: BinaryIO, sink: EventSink, context: FileContext, *, engine: str
     limit.flush()
     stats.events, stats.dropped = limit.count, limit.dropped
     if stats.bytes:
-        sink(_activity(tail, context, stats))
+        sink(_activity(tail, context, stats, limit.last_error_line))
     return stats
 
 
@@ -175,12 +175,16 @@ class _EventLimit:
         self._sink, self.count, self.dropped = sink, 0, 0
         self.first_sign: int | None = None
         """Offset of the first event that shows a program at work, or how it ended."""
+        self.last_error_line: int | None = None
+        """Line of the last event that says that something failed or was stopped."""
         self._counts: Counter[str] = Counter()
         self._last_events: dict[str, list[Event]] = {}
 
     def add(self, event: Event) -> None:
         self.count += 1
         self._counts[event.kind] += 1
+        if event.kind in ERRORS:
+            self.last_error_line = max(event.at.line, self.last_error_line or 0)
         if self.first_sign is None and (event.kind in OUTCOMES or event.kind == PROGRESS):
             self.first_sign = event.at.offset
         if event.kind == PROGRESS or self._counts[event.kind] <= MAX_PER_KIND // 2:
@@ -216,7 +220,7 @@ def _times(lines: Iterable[str], context: FileContext) -> Iterator[float]:
             yield time
 
 
-def _activity(tail: bytes, context: FileContext, stats: ScanStats) -> Event:
+def _activity(tail: bytes, context: FileContext, stats: ScanStats, last_error_line: int | None) -> Event:
     segments = [segment for segment in re.split(rb"[\r\n]", tail) if segment.strip()]
     last = (headless(segments[-1]) if context.headed else context.as_written(segments[-1])).strip() if segments else ""
     texts = [segment.decode("utf-8", "replace") for segment in segments]
@@ -235,6 +239,7 @@ def _activity(tail: bytes, context: FileContext, stats: ScanStats) -> Event:
         "bytes": stats.bytes,
         "last_line": last[:500],
         "last_line_number": number,
+        "lines_after_errors": None if last_error_line is None else max(0, number - last_error_line),
         "last_own_time": last_own_time,
         "unread_times": sum(_CLOCK.match(text) is not None for text in unstamped) or None,
         "unstamped_lines": since_stamp,

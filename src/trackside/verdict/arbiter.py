@@ -89,7 +89,8 @@ def _unexplained(
     faults: Sequence[Finding], explains: dict[str, frozenset[str]], slowdowns: frozenset[str]
 ) -> list[Finding]:
     """Faults that no other fault explains. A merely possible cause does not explain an established fault, and a cause
-    known to be later does not explain an earlier fault. That a run was slow does not say why it ended."""
+    known to be later does not explain an earlier fault, and does not outweigh a known end. That a run was slow does not
+    say why it ended."""
     open_ = [
         fault
         for fault in faults
@@ -102,8 +103,9 @@ def _unexplained(
     others = [fault for fault in open_ if fault.family not in slowdowns]
     strongest = max((_strength(fault) for fault in others), default=-1)
     open_ = [fault for fault in open_ if fault in others or _strength(fault) > strongest]
-    causes = [fault for fault in open_ if fault.role != "disposition"]
-    return causes or open_ or list(faults)
+    ends = [fault for fault in open_ if fault.role == "disposition"]
+    causes = [fault for fault in open_ if fault.role != "disposition" and (_strength(fault) > 0 or not ends)]
+    return causes or ends or open_ or list(faults)
 
 
 def _is_earlier(finding: Finding, primary: Finding) -> bool:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from trackside.evidence import Evidence, Frame, Missing, Value, derived
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.logs.ending import Ending
-from trackside.facts.logs.order import follows, last_after, latest
+from trackside.facts.logs.order import follows, last_after, latest, logs_that_went_on
 from trackside.facts.training.learning import Trajectory
 from trackside.finding import Claim, Sentence
 from trackside.model import Event, EventRole
@@ -176,6 +176,8 @@ class Exceptions:
     """The job's own exceptions without a later logged step, earliest first."""
     stops: tuple[Event, ...] = ()
     """Requests to stop that the run received."""
+    went_on: frozenset[str] = frozenset()
+    """Paths of logs that go on for long after their last error: none of their errors ended the run."""
 
     @property
     def final(self) -> Event | None:
@@ -193,14 +195,17 @@ class Exceptions:
         return raised_claim(self.frame, row)
 
 
-@fact({"exceptions": events("exception"), "signals": events("signal_received")})
+@fact({"exceptions": events("exception"), "signals": events("signal_received"), "logs": events("log_activity")})
 def exceptions(evidence: Evidence, trajectory: Maybe[Trajectory], ending: Ending) -> Exceptions:
     """Needs nothing; empty if no traceback was read."""
     frame, points = evidence["exceptions"], () if isinstance(trajectory, Missing) else trajectory.progress.events
     requests = (*evidence["signals"].events, *ending.notices.events)
     stops = tuple(row for row in requests if _is_stop(row))
-    own = unhandled_exceptions(frame.events, points, stops, crashed=ending.abnormal is not None)
-    return Exceptions(frame, tuple(own), stops)
+    crashed = ending.abnormal is not None
+    went_on = frozenset[str]() if crashed else logs_that_went_on(evidence["logs"].events)
+    raised = [row for row in frame.events if row.at.path not in went_on]
+    own = unhandled_exceptions(raised, points, stops, crashed=crashed)
+    return Exceptions(frame, tuple(own), stops, went_on)
 
 
 def error_in_brief(frame: Frame, row: Event) -> Value:

@@ -228,7 +228,8 @@ def gpu_memory_errors(
     frame = memory if sized else about
     points = () if isinstance(trajectory, Missing) else trajectory.points
     roots = [row for row in frame.events if row.role is EventRole.ROOT]
-    unhandled = earliest_first(final_events(roots, points, crashed=ending.abnormal is not None))
+    last = [row for row in roots if row.at.path not in exceptions.went_on]
+    unhandled = earliest_first(final_events(last, points, crashed=ending.abnormal is not None))
     return GpuMemoryErrors(
         memory, frame, sized, tuple(roots), tuple(unhandled), about, bool(raised), trajectory, ending, run
     )

@@ -116,6 +116,7 @@ def startup_errors(
     rows = [
         row for row in frame.events
         if row.get("about") in STARTUP_TOPICS and not (row.get("about") == "dataloader" and row.at.path in killed)
+        and row.at.path not in exceptions.went_on
     ]  # fmt: skip
     done = () if isinstance(trajectory, Missing) else (*trajectory.points, *trajectory.milestones)
     other = bool(evidence["memory"]) or any(row.role is EventRole.ROOT for row in frame.events)
