@@ -153,7 +153,7 @@ def from_truth(truth: dict[str, Any]) -> ExpectedVerdict:
     )
     planes = set(truth["planes"])
     shown_families = {
-        fault["family"] for fault in truth["latent"] if any(set(way) <= planes for way in fault["enough"])
+        fault["family"] for fault in truth["latent"] if any(set(way) <= planes for way in fault["sufficient_planes"])
     }
     expected["warns"] = sorted(shown_families - {truth["family"]})
     expected["job"] = truth["job"]
