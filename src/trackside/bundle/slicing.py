@@ -39,6 +39,8 @@ def parts_to_keep(events: Iterable[Event], queries: Iterable[str]) -> Mapping[st
     """File -> the parts to keep: those of events, and those of citations, given as query texts."""
     spots_by_path: dict[str, FileParts] = defaultdict(FileParts)
     for event in events:
+        if event.kind == "log_activity":  # about the whole log: the lines at its ends are kept anyway
+            continue
         position, kept_parts = event.at, spots_by_path[event.at.path]
         kept_parts.lines.append((position.line - EVENT_CONTEXT_LINES, position.line + EVENT_CONTEXT_LINES))
         if position.length:
