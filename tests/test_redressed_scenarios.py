@@ -28,8 +28,14 @@ SAMPLE = (
 """Scenarios that are re-dressed in each run of the tests."""
 ONE_FILE = frozenset({"behind_an_earlier_attempt"})
 """Re-dressings of a run's largest log only."""
-TAKES_THE_CAUSE = frozenset({("h1/clean-up-after-ctrl-c-fails", "in_two_halves")})
-"""Cuts that happen to take out the line that shows the cause."""
+TAKES_THE_CAUSE = frozenset(
+    {
+        ("h1/clean-up-after-ctrl-c-fails", "in_two_halves"),
+        ("a1/last-of-several-attempts", "without_head"),
+        ("a1/last-of-several-attempts", "half_a_first_line"),
+    }
+)
+"""Cuts that happen to take out the line that shows the cause, or where a program begins."""
 CASES = {case.name: case for case in scenarios()}
 
 

@@ -24,11 +24,13 @@ pytestmark = pytest.mark.slow
 
 CASES = {case.name: case for case in scenarios()}
 REPLAYED = [name for name in sorted(CASES) if not name.partition("/")[2].startswith("sim-")][::6]
-UNREPLAYABLE = {"c2/storage-freezes-a-rank", "c2/lab-slurm-timeout-hung"}
+UNREPLAYABLE = {"c2/storage-freezes-a-rank", "c2/lab-slurm-timeout-hung", "f3/pbs-walltime"}
 """Cases that cannot be replayed: the time of writing decides the verdict, but their lines have no times."""
 NEEDS_TEXT = {
+    "a1/log-ends-with-an-unknown-native-error": "only the line itself says that it is an error",
     "a2/thread-map-subprocess-died": "only the exception's message says that a worker of a pool died",
     "c1/thread-hccl-socket-timeout": "only the exception's message says which library failed",
+    "h2/lsf-last-of-two-fails": "where the last job's output begins is known only from lines without events",
 }
 """Cases whose verdicts need text that the policy ``none`` does not send."""
 TRACEBACK = """Traceback (most recent call last):

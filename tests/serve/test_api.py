@@ -261,7 +261,7 @@ def test_rows_have_their_positions(client: ApiClient) -> None:
     (row,) = document["rows"]
     assert row["fields"]["type"] == "ModuleNotFoundError"
     assert row["path"].endswith("slurm-7.out")
-    assert (row["line"], row["plane"]) == (4, "log")
+    assert (row["line"], row["plane"]) == (6, "log")
     (job,) = evidence(client, "record(job)")["rows"]
     assert job["fields"]["state"] == "FAILED"
     progress = evidence(client, "events(progress)", "&limit=3", job="8")

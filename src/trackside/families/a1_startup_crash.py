@@ -193,7 +193,7 @@ def _exception_finding(errors: StartupErrors, cause: Event, ending: Ending, phas
         shows.append(NO_STEP_BEFORE(count=phase.trajectory.count))
     shows += [*idle, *([] if bad_end is None else [bad_end])]
     return present(
-        Certainty.SUPPORTED if bad_end is None or cause.get("about") == "cuda" else Certainty.ESTABLISHED,
+        _certainty(cause, ending),
         "job",
         shows,
         headline=CRASHED(error=error) if place is None else CRASHED_AT(error=error, place=place),
@@ -208,6 +208,13 @@ def _exception_finding(errors: StartupErrors, cause: Event, ending: Ending, phas
         exception=(str(cause.get("type")), str(cause.get("message") or "")),
         fault_class=kind,
     )
+
+
+def _certainty(cause: Event, ending: Ending) -> Certainty:
+    """How sure it is that this exception ended the run: hardly, if the run went on to its time limit."""
+    if ending.limit_notices:
+        return Certainty.POSSIBLE
+    return Certainty.SUPPORTED if ending.bad_end is None or cause.get("about") == "cuda" else Certainty.ESTABLISHED
 
 
 def _remedy(

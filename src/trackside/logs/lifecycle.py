@@ -27,7 +27,7 @@ _END = re.compile(
     re.IGNORECASE,
 )
 _NOT = re.compile(
-    r"^Current time\b|\b(?:not|n't|never|if|when|until|before|will|would|should|once|unless|epoch \d+ (?:training|finished))\b|\?|%\|",
+    r"\bCurrent time: \d|\b(?:not|n't|never|if|when|until|before|will|would|should|once|unless|epoch \d+ (?:training|finished))\b|\?|%\|",
     re.IGNORECASE,
 )
 _DONE = re.compile(

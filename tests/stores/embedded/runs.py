@@ -21,6 +21,13 @@ TRACEBACK = (
     "    import {module}\n"
     "ModuleNotFoundError: No module named '{module}'\n"
 )
+STORED_TRACEBACK = (
+    "Traceback (most recent call last):\n"
+    '  File "/home/user/train/train.py", line 3, in <module>\n'
+    "    main()\n"
+    "ModuleNotFoundError: No module named '{module}'\n"
+)
+"""The text in the stores of earlier versions, which never change."""
 SACCT = "JobID|JobName|State|ExitCode|Submit|Start|End|NodeList|WorkDir\n"
 T0 = 1_772_438_400
 """2026-03-02T08:00:00Z"""

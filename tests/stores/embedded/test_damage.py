@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 import trackside
 from tests.stores.embedded.runs import (
     SACCT,
-    TRACEBACK,
+    STORED_TRACEBACK,
     ingest,
     sacct,
     scrape,
@@ -39,7 +39,7 @@ STORES = Path(__file__).parent
 FILES = {
     "gpu.prom": "".join(scrape("gpu017", seconds, 50) for seconds in range(0, 600, 15)),
     "sacct.txt": SACCT + sacct("41"),
-    "slurm-41.out": steps(20) + TRACEBACK.format(module="flash_attn"),
+    "slurm-41.out": steps(20) + STORED_TRACEBACK.format(module="flash_attn"),
 }
 
 
