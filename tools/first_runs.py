@@ -22,9 +22,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tools.cases import ROOT, Case, labeled_logs
 from trackside import diagnose
+from trackside.verdict.confidence import kinds_of_data
 
 LEDGER = ROOT / "accuracy" / "first-runs"
-LOG_ALONE = "log alone"
+LOG_ALONE = kinds_of_data(["log"])
 """The kinds of data of batches whose lines give no evidence pattern: each was the output of a job."""
 SOURCE = ("repo", "commit", "path")
 LABEL = ("family", "also_ok", "culprit", "certain", "why", "progress")

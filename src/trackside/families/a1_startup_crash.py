@@ -172,8 +172,8 @@ def judge(
     launch = None if errors.other_cause else next(_failed_launches(errors, ending, phase, limits), None)
     if launch is not None:
         return _launch_finding(launch, errors, ending, phase)
-    if unread.final is not None and not errors.other_cause:
-        return unread_finding(unread, CRASHED)
+    if not errors.other_cause and (unread_end := unread_finding(unread, CRASHED)) is not None:
+        return unread_end
     if errors.missing_log is not None:
         return Missing("no job log was given")
     return absent((NO_EARLY_EXCEPTION if errors.frame else NO_EXCEPTION)(count=errors.frame.reduce("count")))

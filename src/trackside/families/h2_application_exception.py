@@ -144,11 +144,10 @@ def judge(
         if not raised:
             return absent(COMPLETED(how=good_end))
         return absent(COMPLETED_IN_SPITE(error=error_in_brief(exceptions.frame, raised[-1]), how=good_end))
-    if not own_exceptions and not exceptions.unhandled and unread.final is not None and trajectory.points:
-        return unread_finding(unread, CRASHED)
     if not own_exceptions:
+        unread_end = unread_finding(unread, CRASHED) if trajectory.points and not exceptions.unhandled else None
         unseen = None if reports.faults else _unseen_exception(exceptions, trajectory, ending, deaths)
-        return unseen or absent(_why_none(exceptions))
+        return unread_end or unseen or absent(_why_none(exceptions))
     row = own_exceptions[0]
     training = _training_before(trajectory, use, row, limits)
     if training is None and not any(row.get("step") for row in trajectory.milestones):

@@ -105,7 +105,7 @@ def _unexplained(
     open_ = [fault for fault in open_ if fault in others or _strength(fault) > strongest]
     ends = [fault for fault in open_ if fault.role == "disposition"]
     causes = [fault for fault in open_ if fault.role != "disposition" and (_strength(fault) > 0 or not ends)]
-    return causes or ends or open_ or list(faults)
+    return causes or ends or list(faults)
 
 
 def _is_earlier(finding: Finding, primary: Finding) -> bool:

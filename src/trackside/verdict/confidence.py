@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -80,7 +80,7 @@ def evidence_pattern(primary: Finding, consequences: Sequence[Finding], rival_op
     ending, unread = facts.get(Ending), facts.get(UnreadErrors)
     ended = not isinstance(ending, Missing) and (ending.completed or ending.abnormal or ending.ends)
     return (
-        "several kinds of data" if len(planes) > 1 else f"{next(iter(planes), 'log')} alone",
+        kinds_of_data(planes),
         primary.family[:1],
         "none" if primary.certainty is None else primary.certainty.value,
         "end seen" if ended else "end not seen",
@@ -88,6 +88,11 @@ def evidence_pattern(primary: Finding, consequences: Sequence[Finding], rival_op
         "rival open" if rival_open else "no rival open",
         "framework known" if facts.run.framework else "framework unknown",
     )
+
+
+def kinds_of_data(planes: Collection[str]) -> str:
+    """The coarsest level of a pattern: the planes that a verdict cites."""
+    return "several kinds of data" if len(planes) > 1 else f"{next(iter(planes), 'log')} alone"
 
 
 @cache

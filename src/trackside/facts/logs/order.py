@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from trackside.model import Event
 
 MIN_LINES_WITHOUT_ERROR = 80
-"""Lines after the last error of a log from which the log is a run that went on. In 58 public logs of crashes at most 58
-lines followed; in five of runs that went on, at least 83."""
+"""Lines after the last error of a log from which the log is a run that went on. In the public logs at hand at most 58
+lines follow the last error of a run that crashed; of runs that went on, mostly 83 and more."""
 
 
 def follows(later: Event, earlier: Event) -> bool | None:

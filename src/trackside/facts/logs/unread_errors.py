@@ -108,11 +108,11 @@ def _is_inside(row: Event, report: Event) -> bool:
     return row.at.path == report.at.path and report.at.line <= row.at.line <= last_line_of(report)
 
 
-def unread_finding(unread: UnreadErrors, headline: Sentence) -> Finding:
-    """That the run ended with an error line that no parser read. ``headline``: with its {error}."""
-    row, line = unread.rows[-1], unread.final
-    if line is None:
-        raise ValueError("the log does not end with an error line")
+def unread_finding(unread: UnreadErrors, headline: Sentence) -> Finding | None:
+    """That the run ended with an error line that no parser read; None if it did not. ``headline``: with its {error}."""
+    if (line := unread.final) is None:
+        return None
+    row = unread.rows[-1]
     return present(
         Certainty.POSSIBLE,
         "unknown",
