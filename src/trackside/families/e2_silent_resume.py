@@ -212,7 +212,8 @@ def _against_absence(resume: Resume, curve: TrainingCurve) -> Finding | None:
     shows = [NOTHING_LOADED(line=resume.missing_messages.value(row, "text")), *resume.requested, *resume.history]
     if resume.history:
         return _silent_restart(row, shows, Certainty.SUPPORTED)
-    if curve.points and resume.request is None:  # a first run, whose load and save folders are often the same
+    asked = resume.request is not None or (row.get("asked") is True and not curve.points)
+    if not asked:  # a first run, whose load and save folders are often the same
         return absent(FIRST_RUN(line=resume.missing_messages.value(row, "text")))
     headline = FRESH_START() if curve.points else NO_CHECKPOINT()  # no step shows that it trained
     latent = bool(curve.points)

@@ -93,6 +93,8 @@ _MISSING = _wordings(
     r"\b(?:can ?not|can't|could ?n.t|could not|did ?n.t|did not|unable to) (?:find|locate) (?:\w+ ){0,3}(?:checkpoint|ckpt)",
     plain=False,
 )
+_LIBRARY_MISSES = re.compile(r"could not find the metadata file|unable to find latest file at", re.IGNORECASE)
+"""Megatron-LM's and DeepSpeed's messages, which follow a request to load."""
 _SKIPPED = _wordings(
     "checkpoint_skipped",
     r"\bskip(?:ping|ped)? (?:\w+ ){0,2}(?:checkpoint|ckpt|save|saving)\b",
@@ -153,6 +155,7 @@ def _event(line: Line, kind: str, text: str) -> Event | None:
             return None
     elif kind == "checkpoint_missing":
         fields["what"] = text[:200].strip()
+        fields["asked"] = True if _LIBRARY_MISSES.search(text) else None
     elif kind == "checkpoint_skipped":
         fields["why"] = text[:200].strip()
     elif kind == "resume_requested":

@@ -27,7 +27,7 @@ _END = re.compile(
     re.IGNORECASE,
 )
 _NOT = re.compile(
-    r"\bCurrent time: \d|\b(?:not|n't|never|if|when|until|before|will|would|should|once|unless|epoch \d+ (?:training|finished))\b|\?|%\|",
+    r"\bCurrent time: \d|\bshut ?down|\bclean-?up|\b(?:not|n't|never|if|when|until|before|will|would|should|once|unless|epoch \d+ (?:training|finished))\b|\?|%\|",
     re.IGNORECASE,
 )
 _DONE = re.compile(
@@ -41,6 +41,8 @@ _EPILOGUE = re.compile(
 MAX_EPILOGUE_LINES = 8
 MAX_ENDING_CHARS = 8
 """Letters after the words that end a sentence in languages that inflect its last word."""
+_FIGURES = re.compile(r"[|:：(（]")
+"""What stands between such a sentence and figures of the run."""
 _START = re.compile(
     _BEGIN
     + r"(?:start(?:ing|ed)?|begin(?:ning)?|entering) (?:the )?(?:\w+ )?training(?: loop)?\b(?! (?:data|set|config))",
@@ -86,6 +88,7 @@ PARSER = Parser("lifecycle", "start and end of training", "framework")
         "training is not finished",
         "Will stop when training is complete",
         "Finished training epoch 3",
+        "Training shutdown complete",
         "EarlyStopping counter: 3 out of 20",
         "early stopping patience: 5",
         "Use early stopping",
@@ -127,6 +130,7 @@ _WORD_END = re.compile("|".join(re.escape(word) for words in _END_WORDS.values()
     matches=(
         "2026-04-13 16:59:26,834 - INFO - 训练完成！",
         "学習が完了しました。",
+        "训练结束 | 1500 步 | 210.4 min | 8.4 s/it",
         "=== Entrenamiento finalizado ===",
         "Training abgeschlossen.",
     ),
@@ -138,7 +142,7 @@ _WORD_END = re.compile("|".join(re.escape(word) for words in _END_WORDS.values()
 )
 def _localized_end(line: Line) -> Event | None:
     match = _WORD_END.search(line.text) if len(line.text) <= 200 else None
-    if match is None or sum(map(str.isalnum, line.text[match.end() :])) > MAX_ENDING_CHARS:
+    if match is None or sum(map(str.isalnum, _FIGURES.split(line.text[match.end() :])[0])) > MAX_ENDING_CHARS:
         return None
     return line.event("training_end", status="success")
 

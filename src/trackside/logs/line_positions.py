@@ -25,9 +25,10 @@ class LinePosition:
 
 
 EPOCH_BATCH = re.compile(
-    r"(?:\[\s{0,6}|\bTrain: )(?P<epoch>\d{1,7})(?:/\d{1,7})?(?:\s{0,3}\]\s{0,3}(?:[A-Z][a-z]{2,9})?| )\[\s{0,9}(?P<step>\d{1,9})\s{0,3}/\s{0,9}(?P<of>\d{1,9})\s{0,3}[\](]"
+    r"(?:\[\s{0,6}|\bTrain: {1,8})(?P<epoch>\d{1,7})(?:/\d{1,7}(?: \( {0,2}\d{1,3}%\))?)?(?:\s{0,3}\]\s{0,3}(?:[A-Z][a-z]{2,9})?| )[\[(]\s{0,9}(?P<step>\d{1,9})\s{0,3}/\s{0,9}(?P<of>\d{1,9})\s{0,3}[\])(]"
 )
-"""``Epoch: [0][ 50/500]`` of the ImageNet example, ``Train: 0 [50/1251 (4%)]`` of timm."""
+"""``Epoch: [0][ 50/500]`` of the ImageNet example, ``Train: 0 [50/1251 (4%)]`` of timm, ``Train:   1/80 (  1%) [ 50/464 ( 11%)]`` of
+OpenPCDet, ``Epoch[16](381/1500)``."""
 SAMPLES = re.compile(r"\[\s{0,9}(?P<done>\d{1,12})\s?/\s?(?P<of>\d{1,12})\s{1,3}\(\s{0,3}\d{1,3}(?:\.\d+)?%\)\]")
 """Samples of an epoch: ``[640/60000 (1%)]``."""
 _PAIRS = (
@@ -46,7 +47,7 @@ _BATCHES = re.compile(r"\|\s{1,9}(\d{1,9})/\s{0,9}(\d{1,9}) batches")
 _EPOCH = (
     re.compile(r"\b(\d{1,7}) epoch\b[.:,]"),
     re.compile(r"\bEpoch\[(\d{1,7})\] "),
-    re.compile(r"\b[Ee]poch (?:of|no\.?|number|num|is|index|idx):? {0,2}(\d{1,7})\b"),
+    re.compile(r"\b[Ee]poch (?:of|no\.?|number|num|is|index|idx):? {0,2}(\d{1,7})\b(?!\.\d)"),
     re.compile(r"^\W{0,6}\(\s{0,4}(\d{1,7})\s{1,4}\) "),
 )
 """Forms that give an epoch."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from trackside.logs.figures import LineFigures, line_figures, position_first
@@ -31,7 +31,7 @@ _BAR_BEFORE = re.compile(r"^[^|]{0,200}\d{1,3}%\|[^|]{0,400}\|\s{0,9}\d{1,12}/\d
 _VALUE = re.compile(rf"\b(?:val|valid|test|dev)\w{{0,20}}\s{{0,2}}[=:]\s{{0,2}}{NUMBER}", re.IGNORECASE)
 """A figure of the validation, not a word that qualifies the loss after it."""
 _OTHER = re.compile(
-    r"^\s{0,8}(?:\w{1,40}\.){0,8}[A-Z]\w{1,60}(?:Error|Exception): |%\||\bwandb: |it/s\b|s/it\b|:::MLLOG|Namespace\(|Arg(?:ument)?s\(|[Cc]onfig\w*\(|^\s*File \"|Traceback|train loss [^,]{1,30}, val loss "
+    r"^\s{0,8}(?:\w{1,40}\.){0,8}[A-Z]\w{1,60}(?:Error|Exception): |%\||\bwandb: |\[\d\d:[\d:]{2,9}(?:<|, )|:::MLLOG|Namespace\(|Arg(?:ument)?s\(|[Cc]onfig\w*\(|^\s*File \"|Traceback|train loss [^,]{1,30}, val loss "
     r"|'eval_|'train_runtime'|validation loss at |\| valid \||/step - "
 )
 _REMARK = re.compile(
@@ -52,8 +52,9 @@ _OTHER_HINTS = (
 _NOT_TRAINING_HINTS = ("val", "eval", "test", "dev")
 """Every line that the regex above can match contains one of these in lower case; searching for them first is far
 cheaper."""
-_LOSS = re.compile(r"(?P<opening>[^\d\n]{0,60}?[lL](?:oss|OSS)[\w]{0,20})['\"]?\s{0,3}[:=]")
-"""A loss at the start of a line, behind words without a number."""
+_LOSS = re.compile(r"[^\n]{0,200}?[lL](?:oss|OSS)\w{0,20}['\"]?(?:\s{0,3}[:=]| is\b)")
+"""A line up to the first loss that it names."""
+_DIGITS = re.compile(r"\d+")
 _OTHER_SPLIT = re.compile(
     r"^\W{0,12}(?:(?:start|running|begin)\w*\W{1,3})?(?:dev|te?st|val|valid|validat\w+|eval|evaluat\w+|test\w*)\b(?!.{0,40}\d\.\d)",
     re.IGNORECASE,
@@ -63,6 +64,17 @@ MAX_SPLIT_LINES = 6
 MIN_ALIKE = 3
 """Lines that begin alike from which their losses are logged steps although no line says of which."""
 MAX_OPENINGS = 40
+
+
+@dataclass(slots=True)
+class _Opening:
+    """Lines that begin alike: their losses so far, until they count as logged steps."""
+
+    waiting: list[Event] = field(default_factory=list)
+    counts: bool = False
+    last_line: int = 0
+
+
 _BEST_FIELD = re.compile(r"\[best\].*", re.IGNORECASE)
 
 
@@ -111,8 +123,11 @@ def _read(line: Line, text: str) -> list[Event] | None:
         position, not_training = above.of_record, not_training or above.evaluates or _evaluates_above(line, above.line)
         notes["below"] = notes.get("below", 0) + 1
     elif "loss" in figures.values and not not_training:
-        line.notes(ID)["positioned"] = line.notes(ID).get("positioned", 0) + 1
-        if position.epoch is None and (in_epoch := epoch_above(line)) is not None:
+        notes = line.notes(ID)
+        notes["positioned"] = notes.get("positioned", 0) + 1
+        if position.epoch is not None:
+            notes["names_epoch"] = True
+        elif "names_epoch" not in notes and (in_epoch := epoch_above(line)) is not None:
             position = LinePosition(position.step, in_epoch, position.total)
     events = []
     validated = figures.values.get("loss" if not_training and "eval_loss" not in figures.values else "eval_loss")
@@ -153,25 +168,29 @@ def _is_setting(line: Line, figures: LineFigures) -> bool:
 
 
 def _unpositioned(line: Line, figures: LineFigures) -> list[Event] | None:
-    """Losses of lines that begin alike and of which none names a position: logged steps from the third one on."""
+    """Losses of lines that begin alike and of which none names a position: logged steps from the third one on.
+
+    Lines begin alike if they differ only in digits before the loss. Of two such losses that are printed in turn (of two
+    networks, or of parts) the first one counts."""
     match = _LOSS.match(line.text)
     if match is None or figures.rounded:
         return None
-    notes = line.notes(f"{ID} {line.label}")
-    openings: dict[str, list[Event] | None] = notes.setdefault("openings", {})
-    opening = match["opening"]
-    if opening not in openings and len(openings) >= MAX_OPENINGS:
+    openings: dict[str, _Opening] = line.notes(f"{ID} {line.label}").setdefault("openings", {})
+    text = _DIGITS.sub("#", match[0])
+    if text not in openings and len(openings) >= MAX_OPENINGS:
         return None
+    opening = openings.setdefault(text, _Opening())
+    interrupted = any(other.counts and other.last_line > opening.last_line for other in openings.values())
+    opening.last_line = line.number
     event = replace(loss_point(line, figures, LinePosition()), parser=FALLBACK_ID)
-    waiting = openings.setdefault(opening, [])
-    if waiting is None:
+    if opening.counts:
         return [event]
-    waiting.append(event)
-    if len(waiting) < MIN_ALIKE or len({event.get("loss") for event in waiting}) == 1:
-        del waiting[:-MIN_ALIKE]
+    opening.waiting = [event] if interrupted else [*opening.waiting, event]
+    if len(opening.waiting) < MIN_ALIKE or len({event.get("loss") for event in opening.waiting}) == 1:
+        del opening.waiting[:-MIN_ALIKE]
         return None
-    openings[opening] = None
-    return waiting
+    opening.counts = True
+    return opening.waiting
 
 
 def _is_first_name(line: Line, figures: LineFigures, position: LinePosition) -> bool:
