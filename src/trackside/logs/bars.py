@@ -58,11 +58,11 @@ class ProgressBar:
 
 def read_bar(text: str) -> ProgressBar | None:
     """The last bar drawn in a segment, or None."""
-    match = _last(_BAR.finditer(text))
+    match = _last_match(_BAR.finditer(text))
     if match is None:
         return None
     head = text[: match.start()]
-    percent = _last(_PERCENT.finditer(head))
+    percent = _last_match(_PERCENT.finditer(head))
     description = head[: percent.start()] if percent else head.rstrip(" |█▏▎▍▌▋▊▉#0123456789")
     brackets = (match[3] if match[3] is not None else match[6] or "").rpartition("]")[0]
     if match[1] is not None:
@@ -74,7 +74,7 @@ def read_bar(text: str) -> ProgressBar | None:
     return ProgressBar(description.strip(), count, total, brackets, figures)
 
 
-def _last(matches: Iterator[re.Match[str]]) -> re.Match[str] | None:
+def _last_match(matches: Iterator[re.Match[str]]) -> re.Match[str] | None:
     return next(iter(deque(matches, maxlen=1)), None)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import BinaryIO
 
-from trackside.logs.wrapping import rejoined, width_of
+from trackside.logs.wrapping import rejoin, width_of
 
 CHUNK_BYTES = 8 << 20
 BEHIND_BYTES = 64 << 10
@@ -34,7 +34,7 @@ def text_of(stream: BinaryIO, count_nuls: Callable[[int], None], *, printed: boo
     plain = chunks()
     first = next(plain, b"")
     width = width_of(first[:HEAD_BYTES]) if printed else None
-    yield from chain((first,), plain) if width is None else rejoined(chain((first,), plain), width)
+    yield from chain((first,), plain) if width is None else rejoin(chain((first,), plain), width)
 
 
 def buffers(chunks: Iterator[bytes]) -> Iterator[tuple[bytes, int, int, int]]:

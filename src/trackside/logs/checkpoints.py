@@ -52,12 +52,12 @@ class _Wordings:
     """Whether a line that denies it or speaks of the future is refused."""
 
 
-def _wordings(kind: str, *regexes: str, plain: bool = True) -> _Wordings:
+def _compile_wordings(kind: str, *regexes: str, plain: bool = True) -> _Wordings:
     return _Wordings(kind, tuple(re.compile(regex, re.IGNORECASE) for regex in regexes), plain)
 
 
 _FILE = r"\S{1,300}\.(?:pth?|ckpt|tar|safetensors|bin|h5|keras|npz|msgpack)\b"
-_SAVED = _wordings(
+_SAVE_WORDINGS = _compile_wordings(
     "checkpoint_saved",
     r"\bsuccessfully saved checkpoint (?:from|at) iteration",
     r"\bfinished saving the checkpoint|\bsaving a full checkpoint",
@@ -69,7 +69,7 @@ _SAVED = _wordings(
     rf"\b(?:saved|saving|wrote|writing) (?:\w+ ){{0,3}}(?:to |as |at )?['\"]?{_FILE}",
     rf"\bsave (?:to|checkpoint|ckpt) {_FILE}",
 )
-_LOADED = _wordings(
+_LOAD_WORDINGS = _compile_wordings(
     "checkpoint_loaded",
     r"\bsuccessfully loaded (?:checkpoint|ckpt)",
     r"\brestored all states from the checkpoint",
@@ -83,7 +83,7 @@ _LOADED = _wordings(
     r"\bcontinu(?:ed|ing) (?:training )?from (?:step|iteration|checkpoint)\b",
     r"\bloading states from \S{0,300}(?:checkpoint|step|epoch|iter)[-_]?\d",
 )
-_MISSING = _wordings(
+_MISSING_WORDINGS = _compile_wordings(
     "checkpoint_missing",
     r"\bcould not find the metadata file",
     r"\bunable to find latest file at",
@@ -93,13 +93,13 @@ _MISSING = _wordings(
     r"\b(?:can ?not|can't|could ?n.t|could not|did ?n.t|did not|unable to) (?:find|locate) (?:\w+ ){0,3}(?:checkpoint|ckpt)",
     plain=False,
 )
-_SKIPPED = _wordings(
+_SKIP_WORDINGS = _compile_wordings(
     "checkpoint_skipped",
     r"\bskip(?:ping|ped)? (?:\w+ ){0,2}(?:checkpoint|ckpt|save|saving)\b",
     r"\b(?:checkpoint|ckpt)\b.{0,120}\b(?:skipped|skipping|ignored)\b",
     plain=False,
 )
-_REQUESTED = _wordings(
+_REQUEST_WORDINGS = _compile_wordings(
     "resume_requested",
     r"\brestoring states from the checkpoint path at",
     r"\bresum(?:e|ing)\b.{0,40}\bfrom\b.{0,20}(?:checkpoint|ckpt|snapshot|/|\blast\b|\blatest\b)",
@@ -108,7 +108,7 @@ _REQUESTED = _wordings(
     r"\bcheckpoint detected, resuming",
 )
 
-_VALUE = re.compile(
+_RESUME_OPTION = re.compile(
     r"--(?:resume|auto[-_]resume|restart|continue)(?:[-_]?(?:from|path|ckpt|checkpoint|training|run|train)){0,3}(?:['\"]?[=, ]{1,3}['\"]?(?P<arg>[^\s'\",\])]{1,400}))?"
     r"|\bresume(?:_(?:from|path|ckpt|checkpoint|training)){0,3}['\"]?\s{0,2}[=:]\s{0,4}['\"]?(?P<option>[^\s'\",)}\]]{1,400})"
     r"|--(?:load[-_]checkpoint|load[-_]ckpt|ckpt[-_]path(?=['\"]?[=, ]{1,3}\S{1,400}(?:\.(?:pt|pth|ckpt|bin|tar|safetensors)\b|[-_]\d)))"
@@ -117,15 +117,15 @@ _VALUE = re.compile(
 _NOT_A_PATH = frozenset(
     ("none", "false", "null", "no", "0", "never", "allow", "must", "...", "auto", "~", "''", '""', "n/a")
 )
-_CODE = re.compile(
+_EXPRESSION = re.compile(
     r"^(?:\w*args|self|cfg|config|opts?|FLAGS|h?params|conf|hydra)\.|^(?:checkpoint|ckpt|resume\w*|[A-Z_]{3,})$|\(|<"
 )
-_CALL = re.compile(
+_SOURCE_CODE = re.compile(
     r"\.(?:train|fit|load\w*)\(|\busage: |\[--|unrecognized|^\s*(?:help|parser\.)|\bwandb\b|add_argument"
 )
 
 
-def _read_wordings(wordings: _Wordings, line: Line) -> Event | None:
+def _read_event(wordings: _Wordings, line: Line) -> Event | None:
     text = line.text
     if len(text) > 2_000 or _ERROR.match(text):
         return None
@@ -206,8 +206,8 @@ PARSER = Parser(ID, "checkpoints of any framework", "framework")
     ),
     caseless=True,
 )
-def _missing(line: Line) -> Event | None:
-    return _read_wordings(_MISSING, line)
+def _missing_event(line: Line) -> Event | None:
+    return _read_event(_MISSING_WORDINGS, line)
 
 
 @PARSER.pattern(
@@ -218,7 +218,7 @@ def _missing(line: Line) -> Event | None:
     caseless=True,
 )
 def _skipped_event(line: Line) -> Event | None:
-    return _read_wordings(_SKIPPED, line)
+    return _read_event(_SKIP_WORDINGS, line)
 
 
 @PARSER.pattern(
@@ -250,7 +250,7 @@ def _skipped_event(line: Line) -> Event | None:
     caseless=True,
 )
 def _saved_event(line: Line) -> Event | None:
-    return _read_wordings(_SAVED, line)
+    return _read_event(_SAVE_WORDINGS, line)
 
 
 @PARSER.pattern(
@@ -280,7 +280,7 @@ def _saved_event(line: Line) -> Event | None:
     caseless=True,
 )
 def _loaded_event(line: Line) -> Event | None:
-    return _read_wordings(_LOADED, line) or _read_wordings(_REQUESTED, line)
+    return _read_event(_LOAD_WORDINGS, line) or _read_event(_REQUEST_WORDINGS, line)
 
 
 @PARSER.pattern(
@@ -301,16 +301,16 @@ def _loaded_event(line: Line) -> Event | None:
 )
 def _resume_argument(line: Line) -> Event | None:
     text = line.text
-    if _ERROR.match(text) or _CALL.search(text):
+    if _ERROR.match(text) or _SOURCE_CODE.search(text):
         return None
-    for match in _VALUE.finditer(text):
+    for match in _RESUME_OPTION.finditer(text):
         value = match["arg"] or match["option"] or match["path"]
         flag = match[0].startswith("--")
         if value is None or value.startswith("-"):
             value = None
             if not flag:
                 continue
-        elif value.lower() in _NOT_A_PATH or _CODE.search(value):
+        elif value.lower() in _NOT_A_PATH or _EXPRESSION.search(value):
             continue
         if value is not None and value.lower() in ("true", "yes", "1"):
             if not flag:

@@ -112,7 +112,7 @@ def parse_event(text: str, position: Position, plane: Plane = "log", before: str
             role=EventRole(row.get("role", "fact")),
             parser=str(row.get("parser", "")),
             fields={
-                str(name): _figure(value)
+                str(name): _restore_number(value)
                 for name, value in fields.items()
                 if isinstance(value, (str, int, float, bool))
             },
@@ -121,6 +121,6 @@ def parse_event(text: str, position: Position, plane: Plane = "log", before: str
         return None
 
 
-def _figure(value: Scalar) -> Scalar:
+def _restore_number(value: Scalar) -> Scalar:
     """A field's value, with non-finite numbers as floats again."""
     return float(value) if isinstance(value, str) and value in _NON_FINITE else value

@@ -25,20 +25,20 @@ def note_ending(line: Line, reason: str) -> None:
     line.notes(_NOTES).setdefault("reason", reason)
 
 
-def ended_by(line: Line) -> str | None:
+def ending_reason(line: Line) -> str | None:
     """Why the run was already being ended, or None."""
     reason: str | None = line.notes(_NOTES).get("reason")
     return reason
 
 
-def launcher_kills(line: Line, pid: int) -> None:
+def note_launcher_kill(line: Line, pid: int) -> None:
     """Note that the launcher itself signals this process."""
     pids: set[int] = line.notes(_NOTES).setdefault("pids", set())
     if len(pids) < MAX_PIDS:
         pids.add(pid)
 
 
-def watchdog_aborts(line: Line) -> None:
+def note_watchdog_abort(line: Line) -> None:
     """Note that a watchdog is about to abort processes of this log with SIGABRT."""
     line.notes(_NOTES)["abort"] = True
 

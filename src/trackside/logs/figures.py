@@ -21,7 +21,7 @@ _PAIR = re.compile(
     rf"(?P<value>{NUMBER})(?P<thousands>[KMG](?![A-Za-z]))?"
     r"(?:\s{0,2}/\s{0,8}(?P<of>\d{1,12}))?(?:\s?(?P<unit>ms|us|µs|s)\b)?"
 )
-_COUNTED = re.compile(
+_NAME_BEFORE_POSITION = re.compile(
     r"(?<![\w/.\-])(?P<key>[A-Za-z_][\w/\-@]{0,40}(?: [A-Za-z_(][\w/\-)]{0,40}){0,3}?) (?:for|at|after|of|in|on) (?:the )?"
     r"(?P<counter>[Ee]poch|[Ss]tep|[Ii]ter(?:ation)?|[Bb]atch|[Rr]ound|[Uu]pdate) {0,4}\[?#?(?P<count>\d{1,12})\]?"
     r"(?=\s{0,3}(?::|=|is\b))"
@@ -49,10 +49,10 @@ _RECONSTRUCTION_PARTS = frozenset(
     )
 )
 """Parts of a loss that, beside an adversarial one, show two networks trained against each other."""
-_PLAYERS = {name: player for player, names in _PLAYER_NAMES.items() for name in names.split()}
+_PLAYER_OF_WORD = {name: player for player, names in _PLAYER_NAMES.items() for name in names.split()}
 FIRST_PART_RANK = 3
 """Rank from which a loss may be one of several, so that a zero among others means that it is not in use."""
-_COUNTED_HINTS = (" for ", " at ", " after ", " of ", " in ", " on ")
+_NAME_BEFORE_POSITION_HINTS = (" for ", " at ", " after ", " of ", " in ", " on ")
 
 
 class NamedFigure(NamedTuple):
@@ -103,13 +103,13 @@ class LineFigures:
         return self.values.get("epoch") if whole is None else whole
 
 
-def position_first(text: str) -> str:
+def put_position_first(text: str) -> str:
     """The text with ``Loss for Iter 51:`` written as ``Iter 51 Loss:``, and ``LOSS train 0.3`` as ``train loss 0.3``."""
     if "LOSS train" in text:
         text = text.replace("LOSS train", "train loss", 1)
-    if not any(hint in text for hint in _COUNTED_HINTS):
+    if not any(hint in text for hint in _NAME_BEFORE_POSITION_HINTS):
         return text
-    return _COUNTED.sub(lambda match: f"{match['counter']} {match['count']} {match['key']}", text)
+    return _NAME_BEFORE_POSITION.sub(lambda match: f"{match['counter']} {match['count']} {match['key']}", text)
 
 
 def named_figures(text: str) -> Iterator[NamedFigure]:
@@ -145,7 +145,7 @@ def line_figures(text: str) -> LineFigures:
             continue
         if meaning[0] == "loss":
             losses.append((meaning[1], value))
-            players.update(_PLAYERS.get(word, "") for word in _WORDS.findall(name.lower()))
+            players.update(_PLAYER_OF_WORD.get(word, "") for word in _WORDS.findall(name.lower()))
         if meaning[0] == "step" and meaning[1] < figures.ranks.get("step", LAST_RANK + 1):
             figures.step_name = name
         figures.add(meaning[0], meaning[1], value, of, unit)

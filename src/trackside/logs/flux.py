@@ -67,5 +67,5 @@ def _exit(line: Line, match: re.Match[str]) -> Event | None:
     matches=("230.4s: flux-shell[1]: ERROR: oom: Memory cgroup out of memory: killed 1 task on n7.",),
     avoids=("230.4s: flux-shell[1]: ERROR: oom: memory.peak = 444.9G",),
 )
-def _oom(line: Line, match: re.Match[str]) -> Event:
+def _oom_kill(line: Line, match: re.Match[str]) -> Event:
     return line.event("oom_kill", EventRole.ROOT, scope="cgroup", count=int(match["count"]))

@@ -153,7 +153,7 @@ def _position_line(line: Line) -> Event | None:
     done = remember_position(line)
     if done is None or done.rounds:
         return None
-    position = done.of_record
+    position = done.record_position
     event = line.event(
         "progress",
         step=position.step,

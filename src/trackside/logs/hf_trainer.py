@@ -52,7 +52,7 @@ def step_of(line: Line) -> tuple[int | None, int | None]:
     """(step, total steps) of the training bar around a line that Trainer printed."""
     behind, ahead = _neighbors(line)
     if behind.startswith(b"{'") or ahead.startswith(b"{'"):
-        return _from_burst(line)
+        return _step_from_burst(line)
     before = _bar_before(line.buffer, max(line.start, line.buffer.find(b"{", line.start, line.end)))
     after = _BAR.match(b"\n" + ahead)
     if before is None:
@@ -60,7 +60,7 @@ def step_of(line: Line) -> tuple[int | None, int | None]:
     total = int(before[2])
     if before[1] == b"0":
         return int(after[1]) if after is not None and int(after[2]) == total else None, total
-    if after is not None and int(after[2]) == total and _drawn_at_once(before[3], after[3]):
+    if after is not None and int(after[2]) == total and _is_redraw(before[3], after[3]):
         return int(after[1]), total  # the redraw after tqdm.write shows the current count
     return int(before[1]), total
 
@@ -93,10 +93,10 @@ def _neighbors(line: Line) -> tuple[bytes, bytes]:
     behind = line.buffer[max(0, line.start - 700) : line.start].rstrip()
     behind = behind[max(behind.rfind(b"\r"), behind.rfind(b"\n")) + 1 :]
     ahead = line.buffer[line.end : line.end + 1200].lstrip()
-    return line.context.peeled(behind).text, line.context.peeled(ahead).text.lstrip()
+    return line.context.peel_line(behind).text, line.context.peel_line(ahead).text.lstrip()
 
 
-def _drawn_at_once(before: bytes, after: bytes) -> bool:
+def _is_redraw(before: bytes, after: bytes) -> bool:
     """Whether a bar was redrawn right after the previous one: the same rate, or at most a second later."""
     if before.rpartition(b",")[2].strip() == after.rpartition(b",")[2].strip():
         return True
@@ -110,7 +110,7 @@ def _seconds(brackets: bytes) -> float:
     return total
 
 
-def _from_burst(line: Line) -> tuple[int | None, int | None]:
+def _step_from_burst(line: Line) -> tuple[int | None, int | None]:
     """The step of the next cleared and redrawn bar that no dict has used yet."""
     notes = line.notes(ID)
     waiting: deque[tuple[int, int]] = notes.setdefault("redraws", deque())
@@ -167,7 +167,7 @@ PARSER = Parser(ID, "Transformers Trainer and libraries built on it", "framework
     ),
     avoids=("{'loss': 'cross_entropy', 'depth': 4}", "{'loss': 1.25, 'accuracy': 0.5}"),
 )
-def _progress(line: Line) -> Event | None:
+def _logged_step(line: Line) -> Event | None:
     if "callbacks:" in line.text:
         return None
     figures = items(line.text)
@@ -241,11 +241,11 @@ def _planned_steps(runtime: str, rate: str) -> int | None:
     if seconds is None or per_second is None or "e" in f"{runtime}{rate}":
         return None
     product = seconds * per_second
-    slack = seconds * _half_digit(rate) + per_second * _half_digit(runtime)
+    slack = seconds * _rounding_error(rate) + per_second * _rounding_error(runtime)
     return round(product) if abs(product - round(product)) <= slack < 0.5 <= product else None
 
 
-def _half_digit(printed: str) -> float:
+def _rounding_error(printed: str) -> float:
     """Half a unit of the last printed digit."""
     return 0.5 * 10.0 ** -len(printed.partition(".")[2])
 

@@ -28,8 +28,8 @@ PARSER = Parser("horovod", "Horovod", "system")
     ),
     avoids=("workers are waiting for the remainder of the ranks",),
 )
-def _stall_event(line: Line, waited: re.Match[str]) -> Event:
-    missing = _missing(line)
+def _stall(line: Line, waited: re.Match[str]) -> Event:
+    missing = _missing_ranks(line)
     return line.event(
         "collective_timeout",
         EventRole.CASCADE,
@@ -39,7 +39,7 @@ def _stall_event(line: Line, waited: re.Match[str]) -> Event:
     )
 
 
-def _missing(line: Line) -> list[str]:
+def _missing_ranks(line: Line) -> list[str]:
     """The ranks named below the report: "[missing ranks: 1, 2]" at each tensor, or "Missing ranks:" and one line per
     rank."""
     listed, ranks = False, dict[str, None]()

@@ -30,7 +30,7 @@ PARSER = Parser(ID, "Keras", "framework", precedence=200, redraws=True)
     r"^\s*Epoch (\d{1,7})/(\d{1,7})\s*$",
     safety="Only a line of its own; it is remembered and yields no event.",
 )
-def _header(line: Line, match: re.Match[str]) -> None:
+def _remember_epoch(line: Line, match: re.Match[str]) -> None:
     line.notes(ID).update(epoch=(int(match[1]), int(match[2])), done=None)
 
 

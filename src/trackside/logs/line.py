@@ -56,15 +56,17 @@ class FileContext:
         if self.plane == "log":
             self.prefixes = prefixes_of(head) or self.prefixes
             self.several_writers = has_several_writers(head, self.prefixes)
-        self.srun_labels = self.srun_labels or has_srun_labels([self.peeled(line).text for line in head.split(b"\n")])
+        self.srun_labels = self.srun_labels or has_srun_labels(
+            [self.peel_line(line).text for line in head.split(b"\n")]
+        )
 
-    def peeled(self, raw: bytes) -> PeeledLine:
+    def peel_line(self, raw: bytes) -> PeeledLine:
         """A line without colors and prefixes."""
         return peel(ANSI.sub(b"", raw) if b"\x1b" in raw else raw, self.prefixes)
 
-    def as_written(self, raw: bytes) -> str:
+    def decode_line(self, raw: bytes) -> str:
         """A line as its program wrote it."""
-        return self.peeled(raw).text.decode("utf-8", "replace")
+        return self.peel_line(raw).text.decode("utf-8", "replace")
 
 
 class Line:
@@ -77,7 +79,7 @@ class Line:
     """
 
     __slots__ = (
-        "_collected",
+        "_prefix_text",
         "_time",
         "buffer",
         "context",
@@ -95,8 +97,8 @@ class Line:
     def __init__(self, buffer: bytes, start: int, end: int, number: int, offset: int, context: FileContext) -> None:
         self.buffer, self.start, self.end = buffer, start, end
         self.number, self.offset, self.context = number, offset, context
-        peeled = context.peeled(buffer[start:end])
-        self._collected = peeled.prefix.decode("utf-8", "replace")
+        peeled = context.peel_line(buffer[start:end])
+        self._prefix_text = peeled.prefix.decode("utf-8", "replace")
         self.full = peeled.text.decode("utf-8", "replace")
         self.text, self.label, rank = split_label(self.full, context.srun_labels)
         if context.several_writers:
@@ -111,7 +113,7 @@ class Line:
     def time(self) -> float | None:
         """The line's timestamp, a collector's before its own; None without one."""
         if self._time is False:
-            time = find_time(self._collected, self.context.year) if self._collected else None
+            time = find_time(self._prefix_text, self.context.year) if self._prefix_text else None
             self._time = find_time(self.full, self.context.year) if time is None else time
         return self._time
 
@@ -126,7 +128,7 @@ class Line:
     @property
     def quote(self) -> str:
         """The line as it was sent, without the prefix that the receiver added."""
-        return (headless(self.full.encode("utf-8", "replace")) if self.context.headed else self.full).strip()
+        return (strip_syslog_prefix(self.full.encode("utf-8", "replace")) if self.context.headed else self.full).strip()
 
     @property
     def at(self) -> Position:
@@ -217,7 +219,7 @@ class Line:
         )
 
 
-def headless(raw: bytes) -> str:
+def strip_syslog_prefix(raw: bytes) -> str:
     """A line without the receiver's prefix."""
     return SYSLOG_PREFIX.sub(b"", raw, count=1).decode("utf-8", "replace")
 

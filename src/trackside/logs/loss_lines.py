@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from itertools import pairwise
 
-from trackside.logs.figures import LineFigures, line_figures, position_first
+from trackside.logs.figures import LineFigures, line_figures, put_position_first
 from trackside.logs.line import Line
 from trackside.logs.line_positions import EPOCH_BATCH, SAMPLES, LinePosition, position_of
 from trackside.logs.loss_points import loss_point
@@ -24,13 +24,13 @@ MAX_RECORD_CHARS = 300
 _RECORD = re.compile(r"(?<![A-Za-z])[Ee]poch:? ?\[?\d{1,7}/\d{1,7}[\],]")
 MIN_GLUED_RECORDS = 3
 """Records in one line, printed without a line end, from which the line is split."""
-_BAR = re.compile(r":? {0,4}(?::|\d{1,3}%\|[^|]{0,200}\|) {0,4}\d{1,9}(?:it|/\d{1,9}) \[[^\]]{0,200}\].{0,400}$")
+_BAR_BEHIND = re.compile(r":? {0,4}(?::|\d{1,3}%\|[^|]{0,200}\|) {0,4}\d{1,9}(?:it|/\d{1,9}) \[[^\]]{0,200}\].{0,400}$")
 """A tqdm bar behind a line that names its position and loss itself."""
-_BAR_BEFORE = re.compile(r"^[^|]{0,200}\d{1,3}%\|[^|]{0,400}\|\s{0,9}\d{1,12}/\d{1,12} \[[^\]]{0,200}\](?=\S)")
+_BAR_IN_FRONT = re.compile(r"^[^|]{0,200}\d{1,3}%\|[^|]{0,400}\|\s{0,9}\d{1,12}/\d{1,12} \[[^\]]{0,200}\](?=\S)")
 """A tqdm bar whose line another print continues."""
-_VALUE = re.compile(rf"\b(?:val|valid|test|dev)\w{{0,20}}\s{{0,2}}[=:]\s{{0,2}}{NUMBER}", re.IGNORECASE)
+_EVALUATION_FIGURE = re.compile(rf"\b(?:val|valid|test|dev)\w{{0,20}}\s{{0,2}}[=:]\s{{0,2}}{NUMBER}", re.IGNORECASE)
 """A figure of the validation, not a word that qualifies the loss after it."""
-_OTHER = re.compile(
+_NOT_PROGRESS = re.compile(
     r"^\s{0,8}(?:\w{1,40}\.){0,8}[A-Z]\w{1,60}(?:Error|Exception): |%\||\bwandb: |it/s\b|s/it\b|:::MLLOG|Namespace\(|Arg(?:ument)?s\(|[Cc]onfig\w*\(|^\s*File \"|Traceback|train loss [^,]{1,30}, val loss "
     r"|'eval_|'train_runtime'|validation loss at |\| valid \||/step - "
 )
@@ -44,7 +44,7 @@ _NOT_TRAINING = re.compile(
     re.IGNORECASE,
 )
 """Before the loss, these words say that it is not the training loss."""
-_OTHER_HINTS = (
+_NOT_PROGRESS_HINTS = (
     "%|", "it/s", "s/it", ":::m", "namespace(", "args(", "arguments(", "config", 'file "', "traceback", "val loss", "'eval_",
     "'train_runtime", "validation loss", "| valid", "/step - ", "best", "final", "sav", "lowest", "minimum", "improved", "early",
     "summary", "error: ", "exception: ", "wandb: ",
@@ -52,9 +52,9 @@ _OTHER_HINTS = (
 _NOT_TRAINING_HINTS = ("val", "eval", "test", "dev")
 """Every line that the regex above can match contains one of these in lower case; searching for them first is far
 cheaper."""
-_LOSS = re.compile(r"(?P<opening>[^\d\n]{0,60}?[lL](?:oss|OSS)[\w]{0,20})['\"]?\s{0,3}[:=]")
+_LOSS_AT_START = re.compile(r"(?P<opening>[^\d\n]{0,60}?[lL](?:oss|OSS)[\w]{0,20})['\"]?\s{0,3}[:=]")
 """A loss at the start of a line, behind words without a number."""
-_OTHER_SPLIT = re.compile(
+_EVALUATION_HEADING = re.compile(
     r"^\W{0,12}(?:(?:start|running|begin)\w*\W{1,3})?(?:dev|te?st|val|valid|validat\w+|eval|evaluat\w+|test\w*)\b(?!.{0,40}\d\.\d)",
     re.IGNORECASE,
 )
@@ -70,36 +70,36 @@ def line_points(line: Line) -> list[Event] | None:
     """The logged steps and evaluation losses of a line, or None."""
     starts = [match.start() for match in _RECORD.finditer(line.text)]
     if len(starts) < MIN_GLUED_RECORDS:
-        return None if len(line.text) > MAX_TEXT_CHARS else _read(line, line.text)
+        return None if len(line.text) > MAX_TEXT_CHARS else _read_record(line, line.text)
     pieces = [line.text[start:stop] for start, stop in pairwise([*starts, len(line.text)])]
-    return [event for piece in pieces for event in _read(line, piece) or ()]
+    return [event for piece in pieces for event in _read_record(line, piece) or ()]
 
 
-def _read(line: Line, text: str) -> list[Event] | None:
+def _read_record(line: Line, text: str) -> list[Event] | None:
     """The events of one record."""
     if "est]" in text or "EST]" in text:
         text = _BEST_FIELD.sub("", text)
     if "%|" in text or "it [" in text:
-        text = _BAR_BEFORE.sub("", text)
+        text = _BAR_IN_FRONT.sub("", text)
         if EPOCH_BATCH.search(text) or SAMPLES.search(text):
-            text = _BAR.sub("", text)
-    text = position_first(text)
+            text = _BAR_BEHIND.sub("", text)
+    text = put_position_first(text)
     lowered = text.lower()
-    if any(hint in lowered for hint in _OTHER_HINTS):
+    if any(hint in lowered for hint in _NOT_PROGRESS_HINTS):
         if (remark := _REMARK.search(text)) is not None:
             text = text[: remark.start()]
             if _LOSS_BEFORE.search(text) is None:
                 return None
             lowered = text.lower()
-        if _OTHER.search(text):
+        if _NOT_PROGRESS.search(text):
             return None
     figures = line_figures(text)
     if "loss" not in figures.values and "eval_loss" not in figures.values:
         return None
     before = lowered[: max(0, lowered.find("loss"))]
     hinted = any(hint in before for hint in _NOT_TRAINING_HINTS)
-    not_training = hinted and _NOT_TRAINING.search(_VALUE.sub("", before)) is not None
-    position = _without_epoch_length(position_of(text, figures), figures)
+    not_training = hinted and _NOT_TRAINING.search(_EVALUATION_FIGURE.sub("", before)) is not None
+    position = _drop_epoch_length(position_of(text, figures), figures)
     if not position.known and not figures.rounded:
         above = position_above(line)
         notes = line.notes(ID)
@@ -107,8 +107,11 @@ def _read(line: Line, text: str) -> list[Event] | None:
         if len(text) > MAX_RECORD_CHARS or sums_up or _is_setting(line, figures):
             return None
         if above is None:
-            return None if not_training or "loss" not in figures.values else _unpositioned(line, figures)
-        position, not_training = above.of_record, not_training or above.evaluates or _evaluates_above(line, above.line)
+            return None if not_training or "loss" not in figures.values else _points_without_position(line, figures)
+        position, not_training = (
+            above.record_position,
+            not_training or above.evaluates or _has_evaluation_heading_above(line, above.line),
+        )
         notes["below"] = notes.get("below", 0) + 1
     elif "loss" in figures.values and not not_training:
         line.notes(ID)["positioned"] = line.notes(ID).get("positioned", 0) + 1
@@ -127,18 +130,18 @@ def _read(line: Line, text: str) -> list[Event] | None:
                 loss=validated,
             )
         )
-    if "loss" in figures.values and not not_training and _is_first_name(line, figures, position):
+    if "loss" in figures.values and not not_training and _is_most_specific_loss(line, figures, position):
         events.append(loss_point(line, figures, position))
     return events or None
 
 
-def _evaluates_above(line: Line, position_line: int) -> bool:
+def _has_evaluation_heading_above(line: Line, position_line: int) -> bool:
     """Whether one of the lines between the position and this line begins with the name of another split."""
     lines = (other.text for other in line.preceding(MAX_SPLIT_LINES) if other.number > position_line)
-    return any(_OTHER_SPLIT.match(text) for text in lines)
+    return any(_EVALUATION_HEADING.match(text) for text in lines)
 
 
-def _without_epoch_length(position: LinePosition, figures: LineFigures) -> LinePosition:
+def _drop_epoch_length(position: LinePosition, figures: LineFigures) -> LinePosition:
     """The position of an epoch's summary, which says how many steps the epoch had: ``Epoch: 3, Steps: 270 | ...``."""
     summary = position.epoch is not None and position.step is not None and "eval_loss" in figures.values
     is_length = summary and figures.step_name.lower().endswith(("steps", "iterations", "iters", "batches"))
@@ -152,9 +155,9 @@ def _is_setting(line: Line, figures: LineFigures) -> bool:
     return not notes["fractional"]
 
 
-def _unpositioned(line: Line, figures: LineFigures) -> list[Event] | None:
+def _points_without_position(line: Line, figures: LineFigures) -> list[Event] | None:
     """Losses of lines that begin alike and of which none names a position: logged steps from the third one on."""
-    match = _LOSS.match(line.text)
+    match = _LOSS_AT_START.match(line.text)
     if match is None or figures.rounded:
         return None
     notes = line.notes(f"{ID} {line.label}")
@@ -174,7 +177,7 @@ def _unpositioned(line: Line, figures: LineFigures) -> list[Event] | None:
     return waiting
 
 
-def _is_first_name(line: Line, figures: LineFigures, position: LinePosition) -> bool:
+def _is_most_specific_loss(line: Line, figures: LineFigures, position: LinePosition) -> bool:
     """Whether no loss with a more specific name was printed for the same step and epoch: ``Train Loss`` before ``True
     Loss``."""
     notes, rank = line.notes(f"{ID} {line.label}"), figures.ranks["loss"]

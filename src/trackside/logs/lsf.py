@@ -39,7 +39,7 @@ _SUBJECT = re.compile(
     r"(?: in cluster <[^>\n]{0,120}>)? (?P<end>Done|Exited)\s*$"
 )
 _END = re.compile(r"The output \(if any\) (?:is (?P<above>above) this job summary|follows:)|^PS:$")
-_NEXT = re.compile(r"^(?:Sender: LSF |Subject: Job \d)")
+_NEXT_REPORT = re.compile(r"^(?:Sender: LSF |Subject: Job \d)")
 _TERM = re.compile(r"^TERM_(?P<term>[A-Z_]{3,24}): ")
 _EXITED = re.compile(
     r"^(?:Exited with exit code (?P<code>\d{1,3})\b|Exited (?:with signal termination: |by signal )(?P<signal>\d{1,2})\b"
@@ -78,7 +78,7 @@ def _report(line: Line, match: re.Match[str]) -> Event:
 def _lines_of_report(line: Line) -> Iterator[Line]:
     """The lines of a report below its subject."""
     for below in line.following(MAX_REPORT_LINES):
-        if _NEXT.match(below.text):
+        if _NEXT_REPORT.match(below.text):
             return
         yield below
         if _END.search(below.text):
@@ -140,7 +140,7 @@ def _event(line: Line, printed_end: str | None, lines: list[Line], subject: re.M
     matches=(),
     avoids=("echo '# LSBATCH: User inputs'",),
 )
-def _script(line: Line) -> None:
+def _skip_script(line: Line) -> None:
     notes = line.notes("lsf")
     if not line.text.startswith("# LSBATCH: User input") or line.number <= notes.get("searched", 0):
         return
@@ -163,7 +163,7 @@ def _script(line: Line) -> None:
     ),
     avoids=("export TERM_RUNLIMIT: job", "TERM_PROGRAM: job", "TERM_UNKNOWN: termination reason unknown."),
 )
-def _term(line: Line, match: re.Match[str]) -> Iterator[Event]:
+def _termination_reason(line: Line, match: re.Match[str]) -> Iterator[Event]:
     reason = REASONS.get(match["term"])
     if reason is not None:
         yield from notice(line, reason)
@@ -188,7 +188,7 @@ def _exit(line: Line, match: re.Match[str]) -> Event:
     matches=("Successfully completed.\n\nResource usage summary:",),
     avoids=("Resource usage summary: see the wiki", "Resource usage summary:"),
 )
-def _cut_report(line: Line, _: re.Match[str]) -> Event | None:
+def _report_without_subject(line: Line, _: re.Match[str]) -> Event | None:
     if line.notes("lsf").get("until", 0) >= line.number:
         return None
     above = []

@@ -93,7 +93,7 @@ def _evaluation(line: Line, match: re.Match[str]) -> Event:
     safety="Megatron's own timestamp before its loop.",
     matches=("[before the start of training step] datetime: 2021-05-23 08:20:10 ",),
 )
-def _start(line: Line) -> Event:
+def _training_start(line: Line) -> Event:
     return line.event("training_start", framework="megatron")
 
 
@@ -102,5 +102,5 @@ def _start(line: Line) -> Event:
     safety="Megatron's own timestamp after its loop.",
     matches=("[after training is done] datetime: 2021-05-23 08:45:10 ",),
 )
-def _end(line: Line) -> Event:
+def _training_end(line: Line) -> Event:
     return line.event("training_end", status="success", framework="megatron")

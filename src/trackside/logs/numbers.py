@@ -8,7 +8,7 @@ from functools import lru_cache
 NUMBER = r"[-+]?(?:\d{1,3}(?:,\d{3}){1,9}(?!\d)(?:\.\d{1,40})?|\d{1,40}(?:\.\d{0,40})?(?:[eE][-+]?\d{1,5})?|\.\d{1,40}(?:[eE][-+]?\d{1,5})?|(?:nan|NaN|NAN|[iI]nf(?:inity)?|INF)(?![A-Za-z]))"
 """One number: thousands separators, exponents, nan and inf; a unit may follow without a space."""
 _NUMBER = re.compile(NUMBER)
-_WRAPPED = re.compile(r"^(?:tensor|array|np\.float\d+|numpy\.float\d+|Decimal|float)\(\[?['\"]?")
+_WRAPPER = re.compile(r"^(?:tensor|array|np\.float\d+|numpy\.float\d+|Decimal|float)\(\[?['\"]?")
 _WORD_END = re.compile(r"[ /.]+")
 _SPLIT = re.compile(r"(?<=[a-z])(?=[A-Z][a-z])|[^A-Za-z0-9]+")
 
@@ -22,7 +22,7 @@ def number(text: str | None) -> float | None:
     except ValueError:
         pass
     text = text.strip().lstrip("'\"([")
-    match = _NUMBER.match(_WRAPPED.sub("", text))
+    match = _NUMBER.match(_WRAPPER.sub("", text))
     return None if match is None else float(match[0].replace(",", ""))
 
 
@@ -127,7 +127,7 @@ def field_meaning(key: str) -> tuple[str, int] | None:
     Words before the name may be omitted (``train/loss``, ``INFO step``), parts of one word may not (``z_loss`` is
     another loss, of the last rank). Losses of validation and test are ``eval_loss``. None for every other name.
     """
-    parts = [part for part in (_snake(part) for part in _WORD_END.split(key)) if part]
+    parts = [part for part in (_to_snake_case(part) for part in _WORD_END.split(key)) if part]
     words = {word.rstrip("0123456789") or word for part in parts for word in part.split("_")}
     exact_field = _FIELD_RANKS.get("_".join(parts))
     if exact_field is not None and exact_field[0] == "step":
@@ -148,5 +148,5 @@ def field_meaning(key: str) -> tuple[str, int] | None:
     return ("loss", LAST_RANK) if "loss" in words and _NOT_LOSS.isdisjoint(words) else None
 
 
-def _snake(part: str) -> str:
+def _to_snake_case(part: str) -> str:
     return "_".join(word.lower() for word in _SPLIT.split(part) if word)

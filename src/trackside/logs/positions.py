@@ -57,7 +57,7 @@ class LoopPosition:
     """Whether it counts rounds or episodes, which also happen outside training."""
 
     @property
-    def of_record(self) -> LinePosition:
+    def record_position(self) -> LinePosition:
         """The position of a record below; behind an epoch, a step is counted from the epoch's start if its number of
         steps is known."""
         if self.step is None or self.epoch is None or self.total is None:
@@ -80,7 +80,7 @@ def remember_position(line: Line) -> LoopPosition | None:
             return None
     if len(text) - match.end() > MAX_REST_CHARS:
         return None
-    count, of = _whole(match["count"]), _whole(match["of"])
+    count, of = _to_count(match["count"]), _to_count(match["of"])
     in_epoch = None if before is None or before.evaluates else before.epoch
     position = LoopPosition(
         None if match["epoch"] else count,
@@ -97,7 +97,7 @@ def remember_position(line: Line) -> LoopPosition | None:
     return before if moved and (before.step is None) == (position.step is None) else None
 
 
-def _whole(text: str | None) -> int | None:
+def _to_count(text: str | None) -> int | None:
     return int(text.replace(",", "")) if text else None
 
 

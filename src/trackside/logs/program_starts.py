@@ -52,7 +52,7 @@ PARSER = Parser("program-starts", "starts of programs", "system")
         "nohup: failed to run command 'pyhton': No such file or directory",
     ),
 )
-def _launched(line: Line, _: re.Match[str]) -> Event:
+def _launcher_start(line: Line, _: re.Match[str]) -> Event:
     return line.event("program_start", sign=BANNER)
 
 
@@ -79,7 +79,7 @@ def _launched(line: Line, _: re.Match[str]) -> Event:
         "Environment information is collected every minute",
     ),
 )
-def _opened(line: Line, _: re.Match[str]) -> Event:
+def _program_start(line: Line, _: re.Match[str]) -> Event:
     return line.event("program_start", sign=next(sign for sign, text in SIGNS if text in line.text))
 
 
@@ -91,7 +91,7 @@ def _opened(line: Line, _: re.Match[str]) -> Event:
     ),
     avoids=("wandb.wandb_agent - INFO - Running runs: []",),
 )
-def _supervised(line: Line) -> Event:
+def _trial_start(line: Line) -> Event:
     return line.event("program_start", sign=SUPERVISOR)
 
 

@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 from trackside.catalog.events import ERRORS, OUTCOMES
 from trackside.logs.buffers import HEAD_BYTES, buffers, text_of
-from trackside.logs.line import MAX_LINE_BYTES, FileContext, Line, headless
+from trackside.logs.line import MAX_LINE_BYTES, FileContext, Line, strip_syslog_prefix
 from trackside.logs.matcher import Hit, Matcher, matcher
 from trackside.logs.pattern import Parser, Pattern, parsers
 from trackside.logs.program_starts import Opening, opening_of
@@ -28,9 +28,9 @@ MAX_PER_KIND = 2_000
 TAIL_BYTES = 64 << 10
 """Bytes at the end in which the last lines and times are looked for."""
 PROGRESS = "progress"
-_SCHEDULER = re.compile(r"slurmstepd|^\s*(?:\d+: )?srun: ")
+_SCHEDULER_LINE = re.compile(r"slurmstepd|^\s*(?:\d+: )?srun: ")
 """Lines that are not the job's own."""
-_CLOCK = re.compile(
+_TIME_OF_DAY = re.compile(
     r"(?!.{0,400}\d%\|)[\[(<]{0,2}(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun|Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]{0,6},? ){0,2}"
     r"[IWEF]?(?:[\d/.-]{1,10}[ T_,-]{1,2})?[012]?\d:[0-5]\d:[0-5]\d(?![\d:])"
 )
@@ -109,7 +109,7 @@ def scan(stream: BinaryIO, sink: EventSink, context: FileContext, *, engine: str
     limit.flush()
     stats.events, stats.dropped = limit.count, limit.dropped
     if stats.bytes:
-        sink(_activity(tail, context, stats, limit.last_error_line))
+        sink(_activity_event(tail, context, stats, limit.last_error_line))
     return stats
 
 
@@ -209,24 +209,30 @@ def learn_context(head: bytes, context: FileContext, stats: ScanStats) -> None:
     text = head.decode("utf-8", "replace")
     context.year = context.year or find_year(text)
     lines = text.splitlines()
-    stats.first_time = next(_times(lines, context), None)
+    stats.first_time = next(_find_times(lines, context), None)
     stats.zoned = any(map(has_zone, lines))
 
 
-def _times(lines: Iterable[str], context: FileContext) -> Iterator[float]:
+def _find_times(lines: Iterable[str], context: FileContext) -> Iterator[float]:
     for line in lines:
         time = find_time(line, context.year)
         if time is not None:
             yield time
 
 
-def _activity(tail: bytes, context: FileContext, stats: ScanStats, last_error_line: int | None) -> Event:
+def _activity_event(tail: bytes, context: FileContext, stats: ScanStats, last_error_line: int | None) -> Event:
     segments = [segment for segment in re.split(rb"[\r\n]", tail) if segment.strip()]
-    last = (headless(segments[-1]) if context.headed else context.as_written(segments[-1])).strip() if segments else ""
+    last = (
+        (strip_syslog_prefix(segments[-1]) if context.headed else context.decode_line(segments[-1])).strip()
+        if segments
+        else ""
+    )
     texts = [segment.decode("utf-8", "replace") for segment in segments]
-    stats.last_time = next(_times(reversed(texts), context), stats.first_time)
+    stats.last_time = next(_find_times(reversed(texts), context), stats.first_time)
     number = stats.lines + (0 if tail.endswith(b"\n") else 1)
-    own = [text for text, raw in zip(texts, segments, strict=True) if not _SCHEDULER.search(context.as_written(raw))]
+    own = [
+        text for text, raw in zip(texts, segments, strict=True) if not _SCHEDULER_LINE.search(context.decode_line(raw))
+    ]
     times = ((count, time) for count, text in enumerate(reversed(own)) if (time := find_time(text, context.year)))
     since_stamp, last_own_time = next(times, (len(own), None))
     unstamped = own[len(own) - since_stamp :]
@@ -241,7 +247,7 @@ def _activity(tail: bytes, context: FileContext, stats: ScanStats, last_error_li
         "last_line_number": number,
         "lines_after_errors": None if last_error_line is None else max(0, number - last_error_line),
         "last_own_time": last_own_time,
-        "unread_times": sum(_CLOCK.match(text) is not None for text in unstamped) or None,
+        "unread_times": sum(_TIME_OF_DAY.match(text) is not None for text in unstamped) or None,
         "unstamped_lines": since_stamp,
         "truncated": not tail.endswith((b"\n", b"\r")),
     }

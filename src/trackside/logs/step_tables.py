@@ -39,13 +39,13 @@ class Columns:
 
     def cells(self, text: str) -> list[str] | None:
         """The cells of a row, or None if the line is no row of this table."""
-        cells = _between_bars(text) if self.separator == "|" else text.split(self.separator)
+        cells = _split_at_bars(text) if self.separator == "|" else text.split(self.separator)
         if self.separator is not None and len(cells) != self.count:
             return None
         return cells[-self.count :] if len(cells) >= self.count else None
 
 
-def _between_bars(text: str) -> list[str]:
+def _split_at_bars(text: str) -> list[str]:
     """The cells of a line with bars; bars at its ends are its frame."""
     cells = _BARS.split(text.strip())
     first, last = int(cells[0] == ""), len(cells) - int(cells[-1] == "")
@@ -55,9 +55,9 @@ def _between_bars(text: str) -> list[str]:
 def columns_of(header: str) -> Columns | None:
     """The columns that a header names, or None if it does not name a position and a loss."""
     separator = next((character for character in (",", ";") if character in header), None)
-    if separator is None and len(_between_bars(header)) > 2 and "%" not in header:
+    if separator is None and len(_split_at_bars(header)) > 2 and "%" not in header:
         separator = "|"
-        pieces = _between_bars(header)
+        pieces = _split_at_bars(header)
     else:
         pieces = header.split(separator) if separator else _BLANKS.split(header.strip())
     names = [piece.strip().strip("\"'") for piece in pieces]
@@ -106,7 +106,7 @@ def _point(row: Line, columns: Columns, cells: Sequence[str]) -> Event | None:
     numeric = sum(1 for cell in cells if number(cell) is not None)
     if 2 * numeric <= len(cells) or any(_EVALUATION.fullmatch(cell.strip()) for cell in cells):
         return None
-    step, steps = _count(cells[fields["step"]]) if "step" in fields else (None, None)
+    step, steps = _read_count(cells[fields["step"]]) if "step" in fields else (None, None)
     epoch = number(cells[fields["epoch"]]) if "epoch" in fields else None
     loss = number(cells[fields["loss"]])
     if (step is None and epoch is None) or loss is None:
@@ -125,7 +125,7 @@ def _point(row: Line, columns: Columns, cells: Sequence[str]) -> Event | None:
     )
 
 
-def _count(cell: str) -> tuple[int | None, int | None]:
+def _read_count(cell: str) -> tuple[int | None, int | None]:
     """(count, of how many) of a cell such as ``120/165`` or ``120``."""
     match = _OF.fullmatch(cell.strip())
     return (int(match[1]), int(match[2])) if match else (whole_number(cell), None)

@@ -54,13 +54,13 @@ _EPOCHS = re.compile(r"(?:epochs?|ep)\W*(?:progress)?\W*", re.IGNORECASE)
     matches=("12it [00:03,  3.90it/s, loss=2.31]",),
     avoids=("12it [00:03,  3.90it/s, eval_loss=2.31]",),
 )
-def _progress(line: Line) -> Event | None:
+def _loss_point(line: Line) -> Event | None:
     bar = read_bar(line.text)
     if bar is None or bar.evaluates or "loss" not in bar.figures:
         return None
     notes = line.notes(f"{ID} {line.label}")
     if bar.total is not None and _EPOCHS.fullmatch(bar.description):
-        return _in_epoch(line, bar, notes)
+        return _epoch_bar_point(line, bar, notes)
     if bar.count == 0:
         # a bar that shows a figure at count 0 is updated before the step is counted
         notes["before"] = True
@@ -69,7 +69,7 @@ def _progress(line: Line) -> Event | None:
         count = bar.count + 1 if notes.get("before") else bar.count
     if bar.total is not None and count > bar.total:
         return None
-    step = _laps(notes, bar, count) + count
+    step = _steps_before(notes, bar, count) + count
     fields: dict[str, Any] = {
         name: bar.figures[name][0] for name in ("lr", "grad_norm", "reward") if name in bar.figures
     }
@@ -103,7 +103,7 @@ def _progress(line: Line) -> Event | None:
     ),
     caseless=True,
 )
-def _counts(line: Line) -> Event | None:
+def _count_point(line: Line) -> Event | None:
     notes = line.notes(f"{PARSER.fallback_id} {line.label}")
     match = _COUNT.search(line.text)
     if match is None:
@@ -120,12 +120,12 @@ def _counts(line: Line) -> Event | None:
     if _EPOCHS.fullmatch(bar.description):
         event = line.event("progress", epoch=bar.count, framework="custom")
     else:
-        step = _laps(notes, bar, bar.count) + bar.count
+        step = _steps_before(notes, bar, bar.count) + bar.count
         event = line.event("progress", step=step, total_steps=_planned_steps(bar), framework="custom")
     return replace(event, parser=PARSER.fallback_id)
 
 
-def _in_epoch(line: Line, bar: ProgressBar, notes: dict[str, Any]) -> Event | None:
+def _epoch_bar_point(line: Line, bar: ProgressBar, notes: dict[str, Any]) -> Event | None:
     """The logged step of a bar that counts epochs: its loss changes with the steps of the loop inside."""
     loss = bar.figures["loss"][0]
     if notes.get("loss") == loss:
@@ -135,7 +135,7 @@ def _in_epoch(line: Line, bar: ProgressBar, notes: dict[str, Any]) -> Event | No
     return line.event("progress", epoch=bar.count, loss=loss, lr=None if lr is None else lr[0], framework="custom")
 
 
-def _laps(notes: dict[str, object], bar: ProgressBar, count: int) -> int:
+def _steps_before(notes: dict[str, object], bar: ProgressBar, count: int) -> int:
     """Steps of the epochs before this one: from the printed epoch, else from how often the bar restarted."""
     if bar.total is None:
         return 0

@@ -21,7 +21,7 @@ from trackside.logs.traceback_reader import (
     raised,
     read_frame,
     unescape,
-    untangled,
+    untangle,
 )
 from trackside.logs.wrapping import columns, continues, joined
 from trackside.model import Event, EventRole
@@ -141,7 +141,7 @@ class TracebackBlock:
         summary = _SUMMARY.match(before) is not None
         quoted = "Original" in before
         plain = summary or quoted or _DECORATION.fullmatch(before) or _BAR.search(before)
-        shape = None if plain else _shape(before)
+        shape = None if plain else _prefix_shape(before)
         for reader_label, reader in self._readers:
             if reader_label == label and reader.in_summary == summary and _same_writer(reader, shape, before):
                 if reader.head(quoted):
@@ -229,7 +229,7 @@ def _writer(line: Line) -> tuple[str, str, str]:
     return line.label, before, after
 
 
-def _shape(prefix: str) -> re.Pattern[str] | None:
+def _prefix_shape(prefix: str) -> re.Pattern[str] | None:
     """A regex for what the same logger prints before the next line: times and line numbers differ, the rest is
     equal."""
     tokens = prefix.split()
@@ -358,7 +358,7 @@ def _parse_bare(line: Line) -> Event | None:
     notes = line.notes("python")
     if line.offset in notes.get("read", ()) or line.offset <= notes.get("interleaved", -1):
         return None
-    text = untangled(joined(line).rstrip())
+    text = untangle(joined(line).rstrip())
     match = _BARE.match(text)
     if match is None:
         return None

@@ -346,7 +346,7 @@ class TracebackReader:
 def exception_line(text: str) -> tuple[str, str] | None:
     """(type, message) if a line looks like a traceback's last: a class name, then optionally ``: message``."""
     text = text.rstrip()
-    match = _TYPE.match(untangled(text))
+    match = _TYPE.match(untangle(text))
     if match is None:
         return None
     name, message = match["type"], match["message"]
@@ -358,7 +358,7 @@ def exception_line(text: str) -> tuple[str, str] | None:
     return name, message or ""
 
 
-def untangled(text: str) -> str:
+def untangle(text: str) -> str:
     """A last line that several ranks printed into each other, as one rank printed it."""
     match = _TORN.match(text)
     if match is None:

@@ -73,7 +73,7 @@ PARSER = Parser("unread", "lines that look like an error and that no parser read
     ),
     caseless=True,
 )
-def _unread(line: Line) -> Event | None:
+def _unread_error(line: Line) -> Event | None:
     text = line.text
     if line.offset <= line.notes("python").get("end", -1):
         return None  # inside a traceback

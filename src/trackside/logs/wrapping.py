@@ -47,7 +47,7 @@ def columns(line: Line) -> int | None:
     if line.label:
         return None
     text = line.buffer[max(0, line.start - BYTES_BEFORE) : line.end + BYTES_AFTER]
-    rows = {line.context.as_written(row.rstrip(b"\r")) for row in text.split(b"\n")[1:-1]} | {line.full}
+    rows = {line.context.decode_line(row.rstrip(b"\r")) for row in text.split(b"\n")[1:-1]} | {line.full}
     rows = {row for row in rows if _SAME_WIDTH.match(row) is None}
     width = max(map(len, rows), default=0)
     full = [row for row in rows if len(row) == width]
@@ -112,7 +112,7 @@ def _is_open(text: str) -> bool:
     )
 
 
-def rejoined(chunks: Iterable[bytes], width: int) -> Iterator[bytes]:
+def rejoin(chunks: Iterable[bytes], width: int) -> Iterator[bytes]:
     """A text that was broken at this width, as it was printed.
 
     The line ends of the rows that are joined follow the joined line, so that lines keep their numbers and offsets.
@@ -123,21 +123,21 @@ def rejoined(chunks: Iterable[bytes], width: int) -> Iterator[bytes]:
         *lines, rest = (rest + chunk).split(b"\n")
         joined_lines = []
         for row in lines:
-            if rows and (len(rows) >= MAX_JOINED or not _goes_on(rows[-1], row, width)):
-                joined_lines.append(_one_line(rows))
+            if rows and (len(rows) >= MAX_JOINED or not _row_continues(rows[-1], row, width)):
+                joined_lines.append(_join_rows(rows))
                 rows = []
             rows.append(row)
         if len(rest) > MAX_REST_BYTES:  # no row of a broken text
-            joined_lines += [*([_one_line(rows)] if rows else []), rest]
+            joined_lines += [*([_join_rows(rows)] if rows else []), rest]
             rows, rest = [], b""
         yield b"".join(joined_lines)
-    if rows and rest and _goes_on(rows[-1], rest, width):
+    if rows and rest and _row_continues(rows[-1], rest, width):
         yield b"".join(row.rstrip(b"\r") for row in rows) + rest + b"\n" * len(rows)
     else:
-        yield (_one_line(rows) if rows else b"") + rest
+        yield (_join_rows(rows) if rows else b"") + rest
 
 
-def _one_line(rows: list[bytes]) -> bytes:
+def _join_rows(rows: list[bytes]) -> bytes:
     if len(rows) == 1:
         return rows[0] + b"\n"
     return b"".join(row.rstrip(b"\r") for row in rows) + b"".join(
@@ -145,7 +145,7 @@ def _one_line(rows: list[bytes]) -> bytes:
     )
 
 
-def _goes_on(row: bytes, below: bytes, width: int) -> bool:
+def _row_continues(row: bytes, below: bytes, width: int) -> bool:
     if len(row) < width:
         return False
     text, next_text = (part.decode("utf-8", "replace").rstrip("\r") for part in (row, below))

@@ -36,17 +36,19 @@ ENDS = frozenset(
     )
 )  # fmt: skip
 """Kinds of events that may say how a program ended."""
-_OF_A_JOB = frozenset({"training_start", "training_plan", "training_end", "exception", "launcher_failure", "cuda_oom"})
+_WORK_KINDS = frozenset(
+    {"training_start", "training_plan", "training_end", "exception", "launcher_failure", "cuda_oom"}
+)
 """Kinds of events after the last report that show that another job was appended, which has no report."""
 MAX_TRAILING_LINES = 40
 """More lines than this after the last report are another job's output; fewer may be notes of the batch system."""
 MIN_LINES_AT_WORK = 100
 """A run that prints so many lines is at work, even if none of them is read."""
-_GOES_ON = frozenset({"preemption", "requeue", "node_failure"})
+_RESTART_REASONS = frozenset({"preemption", "requeue", "node_failure"})
 """Reasons of a scheduler's notice after which the same job starts again."""
-_APPENDING = frozenset({"lsf", "pbs"})
+_APPENDING_SOURCES = frozenset({"lsf", "pbs"})
 """Sources of reports that the batch system itself adds to the output: what is above them is over."""
-_MAIN = (" in <module>", " in _run_module_as_main", " in _run_code")
+_MAIN_FRAMES = (" in <module>", " in _run_module_as_main", " in _run_code")
 """Outermost frames of an exception that ended its program."""
 
 LoggedPart = tuple[int, int]
@@ -56,7 +58,7 @@ LoggedPart = tuple[int, int]
 class LoggedSteps(Protocol):
     """The logged steps of the files."""
 
-    def start_over(self, path: str) -> bool:
+    def steps_start_over(self, path: str) -> bool:
         """Whether the steps of a file start over."""
 
     def parts(self, path: str) -> Sequence[LoggedPart]:
@@ -89,35 +91,35 @@ def runs_by_file(events: Iterable[Event], steps: LoggedSteps) -> dict[str, FileR
     for event in events:
         if event.kind == "log_activity":
             last_lines[event.at.path] = max(last_lines.get(event.at.path, 0), event.at.line)
-        elif event.kind in _SIGNS:
+        elif event.kind in _SIGN_KINDS:
             by_file.setdefault(event.at.path, []).append(event)
     files = {}
     for path, signs in by_file.items():
-        in_order = sorted(signs, key=_place)
-        points = steps.parts(path) if _are_needed(signs, steps.start_over(path)) else ()
-        runs = _split(in_order, points, last_lines.get(path, 0))
+        in_order = sorted(signs, key=_position_key)
+        points = steps.parts(path) if _may_hold_several_runs(signs, steps.steps_start_over(path)) else ()
+        runs = _split_runs(in_order, points, last_lines.get(path, 0))
         if len(runs.runs) > 1 or runs.report is not None:
             files[path] = runs
     return files
 
 
-def is_of_last_run(position: Position, files: Mapping[str, FileRuns]) -> bool:
+def is_in_last_run(position: Position, files: Mapping[str, FileRuns]) -> bool:
     """Whether a line is not from an earlier run of its file."""
     runs = files.get(position.path)
     return runs is None or position.line == 0 or position.line >= runs.first
 
 
-def is_of_last_job(position: Position, files: Mapping[str, FileRuns]) -> bool:
+def is_in_last_job(position: Position, files: Mapping[str, FileRuns]) -> bool:
     """Whether a line is not from an earlier job of its file."""
     runs = files.get(position.path)
     return runs is None or position.line == 0 or position.line >= runs.job_first
 
 
-def _place(event: Event) -> tuple[int, int]:
+def _position_key(event: Event) -> tuple[int, int]:
     return event.at.line, event.at.offset
 
 
-def _job(event: Event) -> str | None:
+def _named_job(event: Event) -> str | None:
     job = event.get("job") if event.kind in ("scheduler_notice", "host") else None
     return None if job is None else plain_id(str(job))
 
@@ -128,7 +130,7 @@ def _is_end(event: Event) -> bool:
         return event.kind in ENDS
     frames = str(event.get("frames") or event.get("frame") or "")
     outermost = frames.partition(";")[0]
-    return not event.get("logged") and (not frames or outermost.endswith(_MAIN))
+    return not event.get("logged") and (not frames or outermost.endswith(_MAIN_FRAMES))
 
 
 def _failed_at_import(event: Event) -> bool:
@@ -249,18 +251,18 @@ class _Splitter:
         self.job = (job, event.at.line, is_notice)
 
 
-_SIGNS = OUTCOMES | _OF_A_JOB | {"program_start", "launcher_restart", "host", REPORT}
+_SIGN_KINDS = OUTCOMES | _WORK_KINDS | {"program_start", "launcher_restart", "host", REPORT}
 
 
-def _are_needed(signs: Sequence[Event], start_over: bool) -> bool:
+def _may_hold_several_runs(signs: Sequence[Event], steps_start_over: bool) -> bool:
     """Whether a file may hold several runs, by what is not a logged step: to read those takes time."""
     counts = Counter(event.kind for event in signs)
-    jobs = {job for event in signs if (job := _job(event)) is not None}
-    several = counts["program_start"] > 1 or len(jobs) > 1 or (start_over and any(counts[kind] for kind in ENDS))
+    jobs = {job for event in signs if (job := _named_job(event)) is not None}
+    several = counts["program_start"] > 1 or len(jobs) > 1 or (steps_start_over and any(counts[kind] for kind in ENDS))
     return several or any(map(_failed_at_import, signs))
 
 
-def _split(signs: Sequence[Event], points: Sequence[LoggedPart], last_line: int) -> FileRuns:
+def _split_runs(signs: Sequence[Event], points: Sequence[LoggedPart], last_line: int) -> FileRuns:
     """The runs of one file. ``signs``, ``points``: in order; ``last_line``: number of the file's last line."""
     reports = [event for event in signs if event.kind == REPORT]
     is_followed = bool(reports) and _is_followed(reports[-1], signs, last_line)
@@ -272,21 +274,21 @@ def _split(signs: Sequence[Event], points: Sequence[LoggedPart], last_line: int)
         while step is not None and step[0] <= line:
             splitter.logged(*step)
             step = next(steps, None)
-        if (job := _job(event)) is not None:
+        if (job := _named_job(event)) is not None:
             splitter.named(job, event)
         if event.kind == "program_start":
             splitter.mark(str(event.get("sign")), line)
-        elif event.kind == "launcher_restart" or event.get("reason") in _GOES_ON:
+        elif event.kind == "launcher_restart" or event.get("reason") in _RESTART_REASONS:
             splitter.restart = line
         elif event.kind == REPORT:
-            _pass_report(splitter, event, event is not reports[-1] or is_followed)
+            _add_report(splitter, event, event is not reports[-1] or is_followed)
         elif _is_end(event):
             splitter.ended(event)
     while step is not None:
         splitter.logged(*step)
         step = next(steps, None)
     firsts, started = splitter.firsts, None
-    if len(firsts) > 1 and splitter.job_first != firsts[-1] and not _shows_anything(splitter, signs, last_line):
+    if len(firsts) > 1 and splitter.job_first != firsts[-1] and not _shows_work(splitter, signs, last_line):
         started = firsts.pop()
     lasts = [*(first - 1 for first in firsts[1:]), max(last_line, firsts[-1])]
     runs = tuple(
@@ -299,7 +301,7 @@ def _split(signs: Sequence[Event], points: Sequence[LoggedPart], last_line: int)
     return FileRuns(runs, last, min(splitter.job_first, firsts[-1]), started, more)
 
 
-def _shows_anything(splitter: _Splitter, signs: Sequence[Event], last_line: int) -> bool:
+def _shows_work(splitter: _Splitter, signs: Sequence[Event], last_line: int) -> bool:
     """Whether the last run shows more than that it started."""
     first = splitter.firsts[-1]
     failed = any(event.kind in OUTCOMES and event.at.line >= first for event in reversed(signs))
@@ -316,14 +318,14 @@ def _is_followed(report: Event, signs: Sequence[Event], last_line: int) -> bool:
     """Whether another job's output follows a report."""
     end = last_line_of(report)
     return last_line - MAX_TRAILING_LINES > end or any(
-        event.kind in _OF_A_JOB and event.at.line > end for event in signs
+        event.kind in _WORK_KINDS and event.at.line > end for event in signs
     )
 
 
-def _pass_report(splitter: _Splitter, report: Event, is_followed: bool) -> None:
+def _add_report(splitter: _Splitter, report: Event, is_followed: bool) -> None:
     """A batch system reports a job's end: the job's output stands above the report, or below. ``is_followed``: whether
     another job's output follows."""
     if report.get("above") is not True:
         splitter.begin(report.at.line, job=True)
-    elif report.get("source") in _APPENDING and is_followed:
+    elif report.get("source") in _APPENDING_SOURCES and is_followed:
         splitter.begin(last_line_of(report) + 1, job=True)

@@ -74,14 +74,14 @@ def shift_of(
     the span has no end yet, only its start must fit.
     """
     intervals = list(intervals)
-    if -_fit(span, intervals, 0.0, near)[0] == len(intervals):
+    if -_fit_key(span, intervals, 0.0, near)[0] == len(intervals):
         return 0.0
     count = int(MAX_OFFSET_S // STEP_S)
-    best = min((*_fit(span, intervals, step * STEP_S, near), abs(step), step) for step in range(-count, count + 1))
+    best = min((*_fit_key(span, intervals, step * STEP_S, near), abs(step), step) for step in range(-count, count + 1))
     return best[3] * STEP_S if -best[0] >= max(min_count, 1) else 0.0
 
 
-def _fit(span: JobTimes, intervals: Sequence[TimeRange], shift: float, near: float) -> tuple[int, float]:
+def _fit_key(span: JobTimes, intervals: Sequence[TimeRange], shift: float, near: float) -> tuple[int, float]:
     """(minus the number of GPU intervals that fit, the sum of their gaps)."""
     start, end = span
     gaps = []

@@ -16,7 +16,7 @@ from trackside.runs.series_location import LocatedSeries, Unit
 from trackside.stores.metric_backend import AROUND_S, MetricBackend, step_of
 
 GpuUse = Literal["mine", "other", "idle"]
-METRIC = "gpu_memory_used_bytes"
+MEMORY_METRIC = "gpu_memory_used_bytes"
 MIN_CONTEXT_BYTES = 256 << 20
 """A process uses at least this much: a CUDA context alone is 300 to 600 MB, depending on GPU and driver."""
 MAX_IDLE_BYTES = 1 << 30
@@ -68,15 +68,15 @@ def find_allocation(
     """The run's GPUs, node by node, each by the most certain way available. ``interval``: seconds between samples."""
 
     def find_uses(units: Sequence[Unit]) -> Mapping[Unit, GpuUse]:  # expensive: only called where nothing else decides
-        return uses(backend, series, units, query.start, query.end, interval)
+        return gpu_uses(backend, series, units, query.start, query.end, interval)
 
     on_gpus = [entry for entry in series if entry.gpu and query.overlaps(entry)]
     groups = _group_by_node(on_gpus, query)
-    counts = _counts(groups, query)
+    counts = _gpu_counts(groups, query)
     units: set[Unit] = set()
     methods: list[GpusBy] = []
     for node, node_series in groups.items():
-        group_units, method = _of_group(node_series, counts[node], query, find_uses)
+        group_units, method = _allocate_in_group(node_series, counts[node], query, find_uses)
         if group_units:
             units.update(group_units)
             methods.append(method)
@@ -94,24 +94,24 @@ def _group_by_node(series: Iterable[LocatedSeries], query: AllocationQuery) -> d
     return groups
 
 
-def _counts(groups: Iterable[str], query: AllocationQuery) -> dict[str, int | None]:
+def _gpu_counts(groups: Iterable[str], query: AllocationQuery) -> dict[str, int | None]:
     """How many GPUs the run held in each group; None if unknown."""
     named = [gpu.rpartition(":")[0] for gpu in query.detail]
     per_node = query.n_gpus if query.n_gpus is None or not query.nodes else query.n_gpus // len(query.nodes)
     return {node: (query.n_gpus if not node else named.count(node) or per_node) for node in groups}
 
 
-def _of_group(
+def _allocate_in_group(
     series: Sequence[LocatedSeries],
     n_gpus: int | None,
     query: AllocationQuery,
     find_uses: Callable[[Sequence[Unit]], Mapping[Unit, GpuUse]],
 ) -> tuple[AbstractSet[Unit], GpusBy]:
-    units = _units(series)
+    units = _allocatable_units(series)
     labeled = {entry.unit for entry in series if entry.job and entry.job in query.ids} & units
     if labeled:
         return labeled, "label"
-    free = sorted(units - _of_others(series, query))
+    free = sorted(units - _units_of_others(series, query))
     listed = {unit for unit in free if f"{unit[0]}:{unit[1]}" in query.detail and not unit[2]}
     if listed:
         return listed, "scheduler"
@@ -120,10 +120,12 @@ def _of_group(
     traced = {entry.unit for entry in series if entry.rank and query.within(entry)} & set(free)
     if traced and (n_gpus is None or len(traced) <= n_gpus):
         return traced, "tracer"
-    return _by_use(free, n_gpus, find_uses(free))
+    return _choose_by_use(free, n_gpus, find_uses(free))
 
 
-def _by_use(free: Sequence[Unit], n_gpus: int | None, used: Mapping[Unit, GpuUse]) -> tuple[AbstractSet[Unit], GpusBy]:
+def _choose_by_use(
+    free: Sequence[Unit], n_gpus: int | None, used: Mapping[Unit, GpuUse]
+) -> tuple[AbstractSet[Unit], GpusBy]:
     """The run's GPUs by memory that was allocated and freed with the run; else every GPU that no other job used."""
     of_run = {unit for unit in free if used.get(unit) == "mine"}
     not_of_others = {unit for unit in free if used.get(unit) != "other"}
@@ -136,14 +138,14 @@ def _by_use(free: Sequence[Unit], n_gpus: int | None, used: Mapping[Unit, GpuUse
     return of_run or not_of_others, "all"
 
 
-def _units(series: Iterable[LocatedSeries]) -> set[Unit]:
+def _allocatable_units(series: Iterable[LocatedSeries]) -> set[Unit]:
     """What can be allocated: the MIG instances of a GPU that has some, other GPUs as a whole."""
     units = {entry.unit for entry in series}
     split = {unit[:2] for unit in units if unit[2]}
     return {unit for unit in units if unit[2] or unit[:2] not in split}
 
 
-def _of_others(series: Iterable[LocatedSeries], query: AllocationQuery) -> set[Unit]:
+def _units_of_others(series: Iterable[LocatedSeries], query: AllocationQuery) -> set[Unit]:
     """Units that carried another job's label for more than a moment of the run."""
     others = set()
     for entry in series:
@@ -158,7 +160,7 @@ def _of_others(series: Iterable[LocatedSeries], query: AllocationQuery) -> set[U
 # -- when GPU memory was in use: by the run, by others, or by nobody
 
 
-def uses(
+def gpu_uses(
     backend: MetricBackend,
     series: Iterable[LocatedSeries],
     units: Sequence[Unit],
@@ -170,7 +172,7 @@ def uses(
 
     The run's units are in use while it was there, and free at some time around its start and around its end.
     """
-    ids = _memory(series, set(units))
+    ids = _memory_series_ids(series, set(units))
     if not ids:
         return {}
     groups, step = list(ids.values()), step_of(end - start + 2 * AROUND_S, interval, fine=True)
@@ -209,7 +211,7 @@ def use_times(
     interval: float,
 ) -> Mapping[Unit, Sequence[TimeRange]]:
     """The stretches for which each unit was in use, between two times on the series' own clock."""
-    ids = _memory(series, set(units))
+    ids = _memory_series_ids(series, set(units))
     if not ids:
         return {}
     step = step_of(last - first, interval, fine=True)
@@ -217,10 +219,10 @@ def use_times(
     threshold = _threshold(high)[:, None]
     with np.errstate(invalid="ignore"):
         in_use = high > threshold
-    return {unit: _stretches(in_use[row], np.isnan(high[row]), times, step) for row, unit in enumerate(ids)}
+    return {unit: _in_use_ranges(in_use[row], np.isnan(high[row]), times, step) for row, unit in enumerate(ids)}
 
 
-def _stretches(in_use: NDArray[np.bool_], unknown: NDArray[np.bool_], times: Cells, step: float) -> list[TimeRange]:
+def _in_use_ranges(in_use: NDArray[np.bool_], unknown: NDArray[np.bool_], times: Cells, step: float) -> list[TimeRange]:
     """Stretches of windows in use; a window without samples between two windows in use counts as in use."""
     stretches: list[TimeRange] = []
     previous_in_use = False
@@ -234,10 +236,10 @@ def _stretches(in_use: NDArray[np.bool_], unknown: NDArray[np.bool_], times: Cel
     return stretches
 
 
-def _memory(series: Iterable[LocatedSeries], units: set[Unit]) -> dict[Unit, list[int]]:
+def _memory_series_ids(series: Iterable[LocatedSeries], units: set[Unit]) -> dict[Unit, list[int]]:
     ids: dict[Unit, list[int]] = {}
     for entry in series:
-        if entry.series.metric == METRIC and entry.unit in units:
+        if entry.series.metric == MEMORY_METRIC and entry.unit in units:
             ids.setdefault(entry.unit, []).append(entry.info.id)
     return ids
 

@@ -16,7 +16,8 @@ import msgspec
 
 from trackside.catalog.streams import host_of, is_stream, is_stream_of
 from trackside.errors import NoSuchRun, SeveralRuns
-from trackside.logs.series import PointSeries, SeriesState, StoredPoint
+from trackside.logs.series import PointSeries
+from trackside.logs.stored_series import SeriesState, StoredPoint
 from trackside.logs.trajectory import Trajectories
 from trackside.model import Event, Input, Record, Run, TimeRange
 from trackside.runs.locator import (
@@ -92,15 +93,15 @@ class _Finder:
     def find(self, job: str | None) -> JobData:
         if job is None:
             run = self._locator.only_run()
-            return self._folder("") if run.id is None else self._of(run.id)
+            return self._find_in_folder("") if run.id is None else self._find_job(run.id)
         try:
-            return self._of(job)
+            return self._find_job(job)
         except NoSuchRun:
             if not any(has_suffix(input_.root, job) for input_ in self._inputs):
                 raise
-        return self._folder(job)
+        return self._find_in_folder(job)
 
-    def _folder(self, name: str) -> JobData:
+    def _find_in_folder(self, name: str) -> JobData:
         """Everything that was ingested from the one folder whose path ends in ``name``."""
         inputs = [
             input_ for input_ in self._inputs if has_suffix(input_.root, name) or input_.path in self._known_paths
@@ -108,20 +109,20 @@ class _Finder:
         roots = sorted({input_.root for input_ in inputs if input_.path not in self._known_paths})
         if len(roots) > 1:
             raise SeveralRuns(sorted(short_names(roots).values()))
-        return self._whole(inputs)
+        return self._read_inputs(inputs)
 
-    def _whole(self, inputs: Sequence[StoredInput]) -> JobData:
+    def _read_inputs(self, inputs: Sequence[StoredInput]) -> JobData:
         """Everything in these inputs; none of them names a job."""
         ids = frozenset(input_.id for input_ in inputs)
         data = JobData(None, inputs=[input_.row for input_ in inputs])
-        everything = _Condition(f"input IN ({_numbers(ids)})", inputs=ids)
-        self._fill(data.store, everything, everything, ())
-        self._train(data.trajectories, inputs)
+        everything = _Condition(f"input IN ({_sql_list(ids)})", inputs=ids)
+        self._add_rows(data.store, everything, everything, ())
+        self._add_steps(data.trajectories, inputs)
         data.store.planes = {plane for input_ in inputs for plane in input_.planes}
-        data.scope = SeriesFilter(f"p.input IN ({_numbers(ids)})")
+        data.scope = SeriesFilter(f"p.input IN ({_sql_list(ids)})")
         return data
 
-    def _of(self, job: str) -> JobData:
+    def _find_job(self, job: str) -> JobData:
         location = self._locator.locate(job)
         run = location.run
         duplicate_ids = self._pushed_duplicates(location)
@@ -134,11 +135,11 @@ class _Finder:
         events, records = self._conditions(location, home, read_ids, small)
         data = JobData(run.id or job, paths=tuple(log.path for log in others))
         data.home = frozenset(log.path for log in location.logs if log.id in location.home)
-        row_inputs = self._fill(data.store, events, records, location.records) | read_ids
+        row_inputs = self._add_rows(data.store, events, records, location.records) | read_ids
         for log in others:
             if log.owner is not None:
                 data.store.add_event(job_event(log))
-        self._train(data.trajectories, logs)
+        self._add_steps(data.trajectories, logs)
         skipped = duplicate_ids if small else duplicate_ids | {log.id for log in others}
         data.inputs = [
             input_.row
@@ -151,7 +152,7 @@ class _Finder:
             if input_.id in row_inputs or input_.id in location.home
             for plane in input_.planes
         }
-        data.scope = self._scope(location)
+        data.scope = self._series_filter(location)
         return data
 
     def _pushed_duplicates(self, location: JobLocation) -> set[int]:
@@ -168,7 +169,7 @@ class _Finder:
     ) -> tuple[_Condition, _Condition]:
         """Conditions for the events and the records that concern the job, besides ``data.records``."""
         run, at_home = location.run, {input_.id for input_ in home}
-        logs = _numbers(read_ids)
+        logs = _sql_list(read_ids)
         ids = tuple(sorted(location.ids))
         hosts = _hosts(run)
         start, end = _span(run)
@@ -182,8 +183,8 @@ class _Finder:
         if small:
             # Kernel lines in another job's log belong to no job alone; that job's own lines belong to it.
             other_inputs = {input_.id for input_ in home if not input_.is_log}
-            events += f" OR input IN ({_numbers(at_home)}))) OR input IN ({_numbers(other_inputs)})"
-            records += f" OR input IN ({_numbers(at_home)})"
+            events += f" OR input IN ({_sql_list(at_home)}))) OR input IN ({_sql_list(other_inputs)})"
+            records += f" OR input IN ({_sql_list(at_home)})"
         else:
             events += "))"
             folders = {folder_of(log.path) for log in location.logs if log.id in read_ids}
@@ -193,10 +194,10 @@ class _Finder:
                 for input_ in home
                 if folder_of(input_.path) in folders or any(name in input_.path for name in long_names)
             }
-            records += f" OR (kind NOT IN ('job', 'step', 'node') AND input IN ({_numbers(near_inputs)}))"
+            records += f" OR (kind NOT IN ('job', 'step', 'node') AND input IN ({_sql_list(near_inputs)}))"
         return _Condition(events, tuple(parameters)), _Condition(records, (*ids, *hosts))
 
-    def _fill(
+    def _add_rows(
         self, store: MemoryStore, events: _Condition, records: _Condition, extra_records: Iterable[RecordRow]
     ) -> set[int]:
         """Add rows to a store in reading order; returns the ids of the inputs they came from."""
@@ -218,7 +219,7 @@ class _Finder:
                 store.add_record(row)
         return input_ids
 
-    def _train(self, trajectories: Trajectories, inputs: Iterable[StoredInput]) -> None:
+    def _add_steps(self, trajectories: Trajectories, inputs: Iterable[StoredInput]) -> None:
         """Add the logged steps of these logs."""
         trained = {log.id: log for log in inputs if log.training}
         if not trained:
@@ -227,7 +228,7 @@ class _Finder:
         points: dict[tuple[int, str, str], list[StoredPoint]] = {}
         order = "ORDER BY input, parser, held, ordinal"
         sql = f"SELECT input, path, parser, ordinal, pinned, held, loss, step, time, {POINT} FROM {source}"
-        for row in self._snapshot.rows(f"{sql} WHERE input IN ({_numbers(trained)}) {order}"):
+        for row in self._snapshot.rows(f"{sql} WHERE input IN ({_sql_list(trained)}) {order}"):
             input_, path, parser, ordinal, pinned, is_held, loss, step, time, *rest = row
             stored_point = StoredPoint(ordinal, pinned, is_held, loss, step, time, partial(_event_at, rest))
             points.setdefault((input_, path, parser), []).append(stored_point)
@@ -237,17 +238,17 @@ class _Finder:
             ):
                 path = str(stored_counts.pop("path"))
                 state = msgspec.convert(stored_counts, SeriesState)
-                trajectories.take(PointSeries.restored(path, state, points.get((log.id, path, state.parser), ())))
+                trajectories.add_series(PointSeries.restore(path, state, points.get((log.id, path, state.parser), ())))
 
-    def _scope(self, location: JobLocation) -> SeriesFilter:
+    def _series_filter(self, location: JobLocation) -> SeriesFilter:
         """The series of the job's folders if these are few; else those with its label and those of its nodes then."""
         spans = self._snapshot.table("spans", location.home)
         ((count,),) = self._snapshot.rows(
-            f"SELECT count(DISTINCT series) FROM {spans} WHERE input IN ({_numbers(location.home)})"
+            f"SELECT count(DISTINCT series) FROM {spans} WHERE input IN ({_sql_list(location.home)})"
         )
         ids, hosts = tuple(sorted(location.ids)), _hosts(location.run)
         start, end = _span(location.run)
-        at_home = f"p.input IN ({_numbers(location.home)})"
+        at_home = f"p.input IN ({_sql_list(location.home)})"
         if count > MAX_WHOLE_SERIES:
             at_home += " AND s.node IS NULL" if hosts else ""
         on_nodes = f"{HOST.format('s.node')} IN ({parameter_marks(hosts)}) AND p.last_ms >= ? AND p.first_ms <= ?"
@@ -266,7 +267,7 @@ def _row_count(input_: StoredInput) -> int:
     return 0 if input_.is_log or input_.planes == ("metric",) else input_.row.rows
 
 
-def _numbers(ids: Iterable[int]) -> str:
+def _sql_list(ids: Iterable[int]) -> str:
     return ", ".join(map(str, sorted(ids))) or "NULL"
 
 

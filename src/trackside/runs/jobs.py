@@ -12,8 +12,8 @@ OTHER_SYSTEMS = ("lsf", "pbs", "grid_engine", "htcondor", "flux", "kubernetes", 
 """Batch systems other than Slurm."""
 SOURCES = ("sacct", "jobcomp", "scontrol", "seff", "slurm_mail", *OTHER_SYSTEMS, "squeue", "slurmctld")
 """Sources of job records, the most final first."""
-_STEP = re.compile(r"\.(?:batch|extern|interactive|\d+|[A-Za-z]\w*)\Z")
-_BOTH = re.compile(r"(\d+[_+]\d+)\((\d+)\)\Z")
+_STEP_SUFFIX = re.compile(r"\.(?:batch|extern|interactive|\d+|[A-Za-z]\w*)\Z")
+_ID_WITH_RAW_ID = re.compile(r"(\d+[_+]\d+)\((\d+)\)\Z")
 
 
 @dataclass(slots=True, eq=False)
@@ -57,8 +57,8 @@ class Job:
 def plain_id(text: str) -> str:
     """A job id without its step: ``7.batch`` is ``7``; ``60_3(64)`` is ``60_3``."""
     text = text.strip()
-    match = _BOTH.match(text)
-    return match[1] if match else _STEP.sub("", text)
+    match = _ID_WITH_RAW_ID.match(text)
+    return match[1] if match else _STEP_SUFFIX.sub("", text)
 
 
 class JobIndex:

@@ -11,7 +11,7 @@ from trackside.model import Plane
 from trackside.runs.attempts import AttemptRows, attempts_of, final_attempt
 from trackside.runs.jobs import Job, JobIndex, collect
 from trackside.runs.locator import HOST, Locator, RecordRow, job_event, short_names
-from trackside.runs.logs import assign, folder_of, ids_inside
+from trackside.runs.logs import assign, folder_of, ids_in_lines
 from trackside.stores.embedded.rows import StoredInput
 from trackside.stores.embedded.snapshot import Snapshot
 
@@ -44,7 +44,9 @@ def listing(snapshot: Snapshot) -> list[RunSummary]:
     rows = locator.records("kind = 'job'")
     jobs = collect(record for *_, record in rows)
     free_logs = set(
-        assign(jobs, [input_.path for input_ in logs], ids_inside(job_event(input_) for input_ in logs if input_.owner))
+        assign(
+            jobs, [input_.path for input_ in logs], ids_in_lines(job_event(input_) for input_ in logs if input_.owner)
+        )
     )
     jobs.assign_records_without_id()
     _assign_logs_by_folder(locator, jobs, rows, free_logs)
@@ -52,7 +54,7 @@ def listing(snapshot: Snapshot) -> list[RunSummary]:
     collective_inputs = [input_ for input_ in locator.inputs if "collective" in input_.planes]
     summaries = [_summary(job, activity, collective_inputs) for job in jobs]
     summaries += [summary for summary in activity.labeled.values() if jobs.find(summary.id) is None]
-    summaries += _folders(locator.inputs, free_logs)
+    summaries += _folder_summaries(locator.inputs, free_logs)
     return sorted(summaries, key=lambda summary: (summary.start is None, summary.start or 0.0, summary.id))
 
 
@@ -63,7 +65,7 @@ def _summary(job: Job, activity: _NodeActivity, collective_inputs: Sequence[Stor
     planes |= {"log"} if job.logs else set()
     if start is not None:
         planes |= activity.planes_on(last.nodes, start, end)
-    from_metrics = activity.from_labels(job.names)
+    from_metrics = activity.summary_from_labels(job.names)
     planes |= {"metric"} if from_metrics is not None else set()
     folders = {folder_of(path) for path in job.logs}
     planes |= {"collective"} if any(folder_of(input_.path) in folders for input_ in collective_inputs) else set()
@@ -102,7 +104,7 @@ def _assign_logs_by_folder(locator: Locator, jobs: JobIndex, rows: Sequence[Reco
             free_logs.discard(path)
 
 
-def _folders(inputs: Sequence[StoredInput], free_logs: Collection[str]) -> list[RunSummary]:
+def _folder_summaries(inputs: Sequence[StoredInput], free_logs: Collection[str]) -> list[RunSummary]:
     """Folders whose logs belong to no job."""
     by_root: dict[str, list[StoredInput]] = {}
     for input_ in inputs:
@@ -151,7 +153,7 @@ class _NodeActivity:
         }
         """Job label -> what the metrics show."""
 
-    def from_labels(self, names: Collection[str]) -> RunSummary | None:
+    def summary_from_labels(self, names: Collection[str]) -> RunSummary | None:
         """What the metrics show of a job, under any of its ids."""
         return next((self.labeled[name] for name in sorted(names) if name in self.labeled), None)
 
@@ -164,7 +166,7 @@ class _NodeActivity:
         return {
             plane
             for plane, ranges in ranges_by_plane
-            if any(_within(ranges.get(host, ()), start, end) for host in hosts)
+            if any(_has_activity(ranges.get(host, ()), start, end) for host in hosts)
         }
 
 
@@ -184,7 +186,7 @@ def _hour_ranges(snapshot: Snapshot, source: str) -> Mapping[str, list[_HourRang
     return ranges
 
 
-def _within(ranges: Sequence[_HourRange], start: float, end: float | None) -> bool:
+def _has_activity(ranges: Sequence[_HourRange], start: float, end: float | None) -> bool:
     first = start // HOUR_S
     index = bisect_left(ranges, first, key=lambda hours: hours[1])
     return index < len(ranges) and (end is None or max(first, ranges[index][0]) <= end // HOUR_S)

@@ -31,22 +31,22 @@ def assign(
     """
     free_logs: list[str] = []
     recorded = len(jobs) > 0
-    outputs = _outputs(jobs)
+    outputs = _job_by_output(jobs)
     for path in paths:
         job = (jobs.find(owners[path]) or jobs.add(owners[path])) if path in owners else None
-        job = job or _by_name(jobs, path) or outputs.get(leaf_of(path)) or _by_number(jobs, path)
+        job = job or _job_by_slurm_name(jobs, path) or outputs.get(leaf_of(path)) or _job_by_number(jobs, path)
         if job is None and path in inside:
             job = jobs.find(inside[path]) or (None if recorded else jobs.add(inside[path]))
-        if job is None and not recorded and (guess := guessed_id(path)) is not None:
+        if job is None and not recorded and (guess := guess_id(path)) is not None:
             job = jobs.add(guess)
         if job is None:
             free_logs.append(path)
         else:
             job.logs.append(path)
-    return _by_folder(jobs, free_logs)
+    return _assign_by_folder(jobs, free_logs)
 
 
-def ids_inside(events: Iterable[Event]) -> dict[str, str]:
+def ids_in_lines(events: Iterable[Event]) -> dict[str, str]:
     """By path, the job id of a log's last report, else the one that most of its notices name."""
     counts: dict[str, Counter[str]] = {}
     last_ids: dict[str, str] = {}
@@ -58,7 +58,7 @@ def ids_inside(events: Iterable[Event]) -> dict[str, str]:
     return {path: counter.most_common(1)[0][0] for path, counter in counts.items()} | last_ids
 
 
-def _by_name(jobs: JobIndex, path: str) -> Job | None:
+def _job_by_slurm_name(jobs: JobIndex, path: str) -> Job | None:
     """``slurm-60_3.out`` names its job for certain, whether or not the job has a record."""
     match = _SLURM.search(path)
     if match is None:
@@ -77,7 +77,7 @@ def outputs_of(job: Job) -> set[str]:
     return {leaf_of(_fill_patterns(output, job)) for output in named}
 
 
-def _outputs(jobs: JobIndex) -> dict[str, Job]:
+def _job_by_output(jobs: JobIndex) -> dict[str, Job]:
     """File names of StdOut and StdErr in the records -> job, where only one job has the name."""
     owners: dict[str, set[Job]] = {}
     for job in jobs:
@@ -106,7 +106,7 @@ def _fill_patterns(output: str, job: Job) -> str:
     return _PATTERN.sub(lambda match: values.get(match[1], "0" if match[1] in "tns" else match[0]), output)
 
 
-def _by_number(jobs: JobIndex, path: str) -> Job | None:
+def _job_by_number(jobs: JobIndex, path: str) -> Job | None:
     """The job with records whose id is a number in the path; the rightmost number wins."""
     match = _TORCHRUN.search(path)
     if match and (job := jobs.find(match[1])):
@@ -119,7 +119,7 @@ def _by_number(jobs: JobIndex, path: str) -> Job | None:
     return None
 
 
-def guessed_id(path: str) -> str | None:
+def guess_id(path: str) -> str | None:
     """A job id guessed from the path, without records: ``name-48563.out``, ``train.o48563``, ``49005_2cby87dw/``."""
     torchrun_match = _TORCHRUN.search(path)
     if torchrun_match and not _DATE.match(torchrun_match[1]) and len(torchrun_match[1]) >= 3:
@@ -131,7 +131,7 @@ def guessed_id(path: str) -> str | None:
     return f"{number}_{match[2]}" if match[2] else number
 
 
-def _by_folder(jobs: JobIndex, free_logs: list[str]) -> list[str]:
+def _assign_by_folder(jobs: JobIndex, free_logs: list[str]) -> list[str]:
     """Assign logs in folders whose assigned logs all belong to one job; returns the other logs."""
     owners: dict[str, set[Job]] = {}
     for job in jobs:

@@ -46,7 +46,7 @@ def run_metrics(backend: MetricBackend, run: Run, rows: MemoryStore) -> tuple[Ru
     Raises SeveralRuns if only metrics are given, of several jobs, and no job was chosen; NoSuchRun if the chosen job is
     not among the jobs they name.
     """
-    series = locate_series(_with_gpu_indices(backend), run.nodes)
+    series = locate_series(_add_gpu_indices(backend), run.nodes)
     if not series:
         return run, RunMetrics(backend, (), None)
     run, reason = _identify(run, series, rows)
@@ -61,13 +61,13 @@ def run_metrics(backend: MetricBackend, run: Run, rows: MemoryStore) -> tuple[Ru
         reason = reason or "the metrics given are of other nodes than the run's"
     if reason:
         return run, RunMetrics(backend, (), None, reason)
-    window_series = own_series or _on_nodes(series, nodes)
-    interval = _interval(window_series)
-    window = _window(backend, run, rows, window_series, bool(own_series), interval)
+    window_series = own_series or _series_on_nodes(series, nodes)
+    interval = _sample_interval(window_series)
+    window = _run_window(backend, run, rows, window_series, bool(own_series), interval)
     start, end = window.start - window.shift, window.end - window.shift
-    query = AllocationQuery(nodes, ids, start, end, _detail(run, rows), run.n_gpus or run.n_ranks or None)
+    query = AllocationQuery(nodes, ids, start, end, _listed_gpus(run, rows), run.n_gpus or run.n_ranks or None)
     holding = find_allocation(query, series, backend, interval)
-    is_of_run = _SeriesFilter(query, holding, _pusher(series, nodes))
+    is_of_run = _SeriesFilter(query, holding, _push_source(series, nodes))
     selected = [entry for entry in series if query.overlaps(entry, AROUND_S) and is_of_run(entry)]
     if not any(query.overlaps(entry) for entry in selected):
         return run, RunMetrics(backend, (), None, "no metric was sampled while the run was there")
@@ -76,14 +76,14 @@ def run_metrics(backend: MetricBackend, run: Run, rows: MemoryStore) -> tuple[Ru
         max(entry.info.last_ms for entry in selected) / 1000 + window.shift if run.disposition in ACTIVE_STATES else inf
     )
     timing = Timing(
-        window.start, max(window.end, window.start), _interval(selected), window.shift, max_windows(gpus), until
+        window.start, max(window.end, window.start), _sample_interval(selected), window.shift, max_windows(gpus), until
     )
     return _complete_run(run, selected, holding, window), RunMetrics(
         backend, tuple(entry.info for entry in selected), timing
     )
 
 
-def _with_gpu_indices(backend: MetricBackend) -> Sequence[SeriesInfo]:
+def _add_gpu_indices(backend: MetricBackend) -> Sequence[SeriesInfo]:
     """All series, with the index of their GPU where only the value of a gauge gives it."""
     infos = backend.series()
     gauges = [info for info in infos if info.series.metric == "gpu_index" and info.series.get("gpu_uuid")]
@@ -97,10 +97,10 @@ def _with_gpu_indices(backend: MetricBackend) -> Sequence[SeriesInfo]:
     index = {
         info.series.get("gpu_uuid"): str(int(value)) for info, value in zip(gauges, indexes, strict=True) if value >= 0
     }
-    return [_with_index(info, index) for info in infos]
+    return [_add_gpu_index(info, index) for info in infos]
 
 
-def _with_index(info: SeriesInfo, index: Mapping[str | None, str]) -> SeriesInfo:
+def _add_gpu_index(info: SeriesInfo, index: Mapping[str | None, str]) -> SeriesInfo:
     gpu = index.get(info.series.get("gpu_uuid"))
     if gpu is None or info.series.get("gpu") is not None:
         return info
@@ -139,7 +139,7 @@ def _jobs_during(series: Iterable[LocatedSeries], jobs: AbstractSet[str], log: T
     spans: dict[str, TimeRange] = {}
     for entry in series:
         if entry.gpu and entry.job in jobs:
-            spans[entry.job] = _envelope([*([spans[entry.job]] if entry.job in spans else []), _stretch(entry)])
+            spans[entry.job] = _envelope([*([spans[entry.job]] if entry.job in spans else []), _time_range(entry)])
     jobs_near = {
         job for job, (first, last) in spans.items() if first - MAX_OFFSET_S <= log[1] and last + MAX_OFFSET_S >= log[0]
     }
@@ -163,16 +163,16 @@ def _rename_node(series: list[LocatedSeries], run: Run, ids: AbstractSet[str]) -
     if len(run.nodes) != 1 or len(nodes) != 1 or any(entry.node == run.nodes[0] for entry in series):
         return series
     old, new = nodes.pop(), run.nodes[0]
-    return [_with_node(entry, new) if entry.node == old else entry for entry in series]
+    return [_set_node(entry, new) if entry.node == old else entry for entry in series]
 
 
-def _with_node(entry: LocatedSeries, node: str) -> LocatedSeries:
+def _set_node(entry: LocatedSeries, node: str) -> LocatedSeries:
     labels = dict(entry.series.labels) | {"node": node}
     info_series = replace(entry.series, labels=tuple(sorted(labels.items())))
     return entry._replace(node=node, info=replace(entry.info, series=info_series))
 
 
-def _on_nodes(series: Sequence[LocatedSeries], nodes: Sequence[str]) -> list[LocatedSeries]:
+def _series_on_nodes(series: Sequence[LocatedSeries], nodes: Sequence[str]) -> list[LocatedSeries]:
     """The series of these nodes; only those of GPUs if there are any."""
     wanted_nodes = frozenset(nodes)
     on_nodes = [entry for entry in series if not wanted_nodes or not entry.node or entry.node in wanted_nodes]
@@ -182,21 +182,21 @@ def _on_nodes(series: Sequence[LocatedSeries], nodes: Sequence[str]) -> list[Loc
 # -- the run's window
 
 
-def _window(
+def _run_window(
     backend: MetricBackend, run: Run, rows: MemoryStore, series: Sequence[LocatedSeries], labeled: bool, interval: float
 ) -> RunPresence:
     """The run's window from the scheduler, else from the log, the job's label or the memory use."""
     log = _log_window(rows) if run.start is None else None
     span = (run.start, run.end) if run.start is not None else log
-    envelope, near = _envelope(map(_stretch, series)), max(MAX_SERIES_GAP_S, 4 * interval)
+    envelope, near = _envelope(map(_time_range, series)), max(MAX_SERIES_GAP_S, 4 * interval)
     too_short = log is not None and log[1] - log[0] < interval  # for example, only the scheduler's closing lines
     if span is None or (too_short and not labeled):
-        return _window_of_series(backend, series, envelope, labeled, interval)
+        return _window_from_series(backend, series, envelope, labeled, interval)
     shift = 0.0
     if labeled and log is not None:
         shift = -offset_of(log, envelope)
     elif labeled or not _is_covered(series, span, near):
-        shift = _shift(backend, run, series, (span[0], span[1]), envelope, labeled, interval)
+        shift = _clock_shift(backend, run, series, (span[0], span[1]), envelope, labeled, interval)
     start, end = span[0], span[1] if span[1] is not None else max(span[0], envelope[1] + shift)
     if log is not None and not labeled:  # a log may go silent long before the run ends
         end = max(end, _time_freed(backend, series, start - shift, near, interval) + shift)
@@ -208,10 +208,12 @@ def _window(
 def _is_covered(series: Sequence[LocatedSeries], span: JobTimes, near: float) -> bool:
     """Whether a series spans the window from start to end; if so, no zone shift is searched."""
     start, end = span
-    return any(first <= start + near and (end is None or last >= end - near) for first, last in map(_stretch, series))
+    return any(
+        first <= start + near and (end is None or last >= end - near) for first, last in map(_time_range, series)
+    )
 
 
-def _shift(
+def _clock_shift(
     backend: MetricBackend,
     run: Run,
     series: Sequence[LocatedSeries],
@@ -222,7 +224,7 @@ def _shift(
 ) -> float:
     """Seconds to add to the series' clock, a zone offset, so that they fit the run's window."""
     near = max(MAX_SERIES_GAP_S, 4 * interval)
-    by_unit = _by_unit(series)
+    by_unit = _sampled_times(series)
     if labeled or span[1] is None:
         return shift_of(span, by_unit.values(), near=near) if labeled else 0.0
     in_use = use_times(backend, series, list(by_unit), envelope[0] - interval, envelope[1], interval)
@@ -243,7 +245,7 @@ def _time_freed(
     backend: MetricBackend, series: Sequence[LocatedSeries], start: float, near: float, interval: float
 ) -> float:
     """When memory that was allocated around ``start`` was freed, on the series' clock; ``start`` if none was."""
-    units = _by_unit(series)
+    units = _sampled_times(series)
     envelope = _envelope(units.values())
     in_use = use_times(backend, series, list(units), envelope[0] - interval, envelope[1], interval)
     return max(
@@ -252,7 +254,7 @@ def _time_freed(
     )
 
 
-def _window_of_series(
+def _window_from_series(
     backend: MetricBackend, series: Sequence[LocatedSeries], envelope: TimeRange, labeled: bool, interval: float
 ) -> RunPresence:
     """The window from series alone: the time with the job's label, else the time of GPU memory use, else all of it."""
@@ -261,7 +263,7 @@ def _window_of_series(
         data = _envelope((info.first_ms / 1000, info.last_ms / 1000) for info in backend.series())
     else:
         data = start, end
-        in_use = use_times(backend, series, list(_by_unit(series)), start, end, interval)
+        in_use = use_times(backend, series, list(_sampled_times(series)), start, end, interval)
         stretches = [stretch for unit_stretches in in_use.values() for stretch in unit_stretches]
         # Memory in use from the first sample to the last does not show when the run was there.
         bounded = [stretch for stretch in stretches if stretch[0] > start + interval or stretch[1] < end - interval]
@@ -281,7 +283,7 @@ def _log_window(rows: MemoryStore) -> TimeRange | None:
     return (min(times), max(times)) if len(times) > 1 else None
 
 
-def _stretch(entry: LocatedSeries) -> TimeRange:
+def _time_range(entry: LocatedSeries) -> TimeRange:
     return entry.info.first_ms / 1000, entry.info.last_ms / 1000
 
 
@@ -290,7 +292,7 @@ def _envelope(stretches: Iterable[TimeRange]) -> TimeRange:
     return min(first for first, _ in stretch_list), max(last for _, last in stretch_list)
 
 
-def _by_unit(series: Iterable[LocatedSeries]) -> dict[Unit, TimeRange]:
+def _sampled_times(series: Iterable[LocatedSeries]) -> dict[Unit, TimeRange]:
     """When each GPU was sampled."""
     first: dict[Unit, int] = {}
     last: dict[Unit, int] = {}
@@ -301,7 +303,7 @@ def _by_unit(series: Iterable[LocatedSeries]) -> dict[Unit, TimeRange]:
     return {unit: (first[unit] / 1000, last[unit] / 1000) for unit in first}
 
 
-def _interval(series: Iterable[LocatedSeries]) -> float:
+def _sample_interval(series: Iterable[LocatedSeries]) -> float:
     """The usual time between samples, seconds."""
     infos = [entry.info for entry in series if entry.info.count > 1]
     if not infos:
@@ -320,7 +322,7 @@ def _rows(rows: MemoryStore, query: Query) -> Sequence[Row]:
     return answer.rows if isinstance(answer, Frame) else ()
 
 
-def _detail(run: Run, rows: MemoryStore) -> AbstractSet[str]:
+def _listed_gpus(run: Run, rows: MemoryStore) -> AbstractSet[str]:
     """The GPUs that the scheduler lists, if it lists any for this attempt's nodes."""
     for row in reversed(_rows(rows, record("job"))):
         gpus = frozenset(row.many("gpus")) if isinstance(row, Record) else frozenset()
@@ -329,7 +331,7 @@ def _detail(run: Run, rows: MemoryStore) -> AbstractSet[str]:
     return frozenset()
 
 
-def _pusher(series: Sequence[LocatedSeries], nodes: Sequence[str]) -> frozenset[str]:
+def _push_source(series: Sequence[LocatedSeries], nodes: Sequence[str]) -> frozenset[str]:
     """The name under which training metrics arrive if not a node of the run: the one service that serves them, such as
     a push gateway, provided that no series is of another job."""
     training = {entry.node for entry in series if entry.series.metric.startswith("training_")}
@@ -361,11 +363,11 @@ class _SeriesFilter:
             return False
         # A hardware counter under another job's label still shows its value before or after the run.
         return not foreign or (
-            series.series.metric.startswith("gpu_") and METRICS[series.series.metric].kind in _LASTING
+            series.series.metric.startswith("gpu_") and METRICS[series.series.metric].kind in _LASTING_KINDS
         )
 
 
-_LASTING = ("counter", "sticky")
+_LASTING_KINDS = ("counter", "sticky")
 
 
 # -- what the series show about the run

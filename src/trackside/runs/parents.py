@@ -48,10 +48,10 @@ def last_of_chain(pool: Sequence[Job], jobs: JobIndex) -> Job | None:
         before = ancestors(job, jobs)
         if all(other is job or other.id in before for other in ran):
             return job
-    return _last_in_turn(ran)
+    return _last_by_turn(ran)
 
 
-def _last_in_turn(pool: Sequence[Job]) -> Job | None:
+def _last_by_turn(pool: Sequence[Job]) -> Job | None:
     ordered = sorted(pool, key=lambda job: job.time("start") or 0.0)
     return ordered[-1] if ordered and all(took_turn(later, earlier) for earlier, later in pairwise(ordered)) else None
 

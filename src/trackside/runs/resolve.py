@@ -17,21 +17,21 @@ from trackside.logs.trajectory import Trajectories
 from trackside.model import AppendedRuns, Event, Record, Run, Scalar
 from trackside.query import Row
 from trackside.runs import clock
-from trackside.runs.appended import FileRuns, is_of_last_job, is_of_last_run, runs_by_file
+from trackside.runs.appended import FileRuns, is_in_last_job, is_in_last_run, runs_by_file
 from trackside.runs.attempts import AttemptRows, attempts_of, final_attempt, numbered_attempts
 from trackside.runs.clock import JobTimes
 from trackside.runs.jobs import OTHER_SYSTEMS, Job, JobIndex, collect, plain_id
-from trackside.runs.logs import assign, guessed_id, ids_inside
+from trackside.runs.logs import assign, guess_id, ids_in_lines
 from trackside.runs.parents import last_of_chain, parent_of
 from trackside.runs.ranks import Ranks, Tasks
 from trackside.stores.memory import MemoryStore
 
 NO_STEPS = Trajectories()
-_SIZES = ("host", "distributed_init", "distributed_ready", "nccl_init")
-_FRAMEWORKS = ("training_plan", "training_start", "training_end")
-_DUMPS = ("flight_recorder", "flight_recorder_group")
+_SIZE_KINDS = ("host", "distributed_init", "distributed_ready", "nccl_init")
+_FRAMEWORK_KINDS = ("training_plan", "training_start", "training_end")
+_DUMP_KINDS = ("flight_recorder", "flight_recorder_group")
 """Kinds of records that may name their job."""
-_EXITS = ("process_exit", "launcher_failure")
+_EXIT_KINDS = ("process_exit", "launcher_failure")
 _NAIVE_TIME = re.compile(r"\b20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(?![.\d]*(?:Z|[+-]\d\d))")
 """A time without a zone, as Slurm prints it."""
 
@@ -49,9 +49,7 @@ class EventAdjustment:
     def __call__(self, event: Event) -> Event:
         """The event as the narrowed store holds it."""
         if event.at.path in self.logs:
-            return self.tasks.with_task_rank(
-                self.ranks.with_global_rank(clock.shift_event(event, self.offset, self.span))
-            )
+            return self.tasks.to_task_rank(self.ranks.to_global_rank(clock.shift_event(event, self.offset, self.span)))
         return clock.shift_event(event, self.offset, None)
 
 
@@ -87,14 +85,16 @@ def resolve(
     files = list(dict.fromkeys([*(event.at.path for event in events), *paths]))
     appended = runs_by_file(events, steps)
     jobs = collect([*(row for row in rows if isinstance(row, Record)), *_reported_records(rows, appended)])
-    free = set(assign(jobs, files, ids_inside(event for event in events if is_of_last_job(event.at, appended)), owners))
+    free = set(
+        assign(jobs, files, ids_in_lines(event for event in events if is_in_last_job(event.at, appended)), owners)
+    )
     jobs.assign_records_without_id()
     if not len(jobs):  # the only evidence are stacks of a job's processes
         for id_ in sorted(
             {str(named) for row in rows if row.kind == "stack" and (named := row.get("job")) is not None}
         ):
             jobs.add(id_)
-    chosen = _named_job(jobs, job) if job is not None else _choose(jobs)
+    chosen = _named_job(jobs, job) if job is not None else _choose_job(jobs)
     attempts = attempts_of(chosen.rows)
     parent, parent_by = parent_of(chosen, jobs, len(numbered_attempts(attempts)))
     parent_job = jobs.find(parent) if parent is not None and parent_by != "requeue" else None
@@ -106,15 +106,17 @@ def resolve(
     claimed = {*chosen.logs, *(free & home_logs if is_only_job else ())}
     logs = tuple(path for path in files if path in claimed)
     keeps_steps = len(numbered_attempts(attempts)) > 1
-    is_own = _selection(appended, keeps_steps)
+    is_own = _run_filter(appended, keeps_steps)
     own_logs = set(logs)
     run_events = [event for event in events if event.at.path in own_logs and is_own(event)]
     span = _span(attempts)
     last = final_attempt(attempts) or AttemptRows(())
-    tasks = Tasks(run_events, _world(run_events) or _integer(last.get("n_gpus")), _integer(last.get("n_tasks")))
+    tasks = Tasks(
+        run_events, _world_size(run_events) or _as_integer(last.get("n_gpus")), _as_integer(last.get("n_tasks"))
+    )
     adjust = EventAdjustment(frozenset(logs), clock.offset_of(_times(run_events), span), span, Ranks(run_events), tasks)
     run = replace(
-        _run(chosen, attempts, run_events, adjust.ranks),
+        _build_run(chosen, attempts, run_events, adjust.ranks),
         parent=parent,
         parent_by=parent_by,
         log_paths=logs,
@@ -124,23 +126,23 @@ def resolve(
         appended=_most_runs(logs, appended),
     )
     others = frozenset(files) - adjust.logs
-    rows = [_since_start(row, run_events, appended) for row in rows if isinstance(row, Record) or is_own(row)]
-    return ResolvedRun(run, _narrow(rows, store, chosen, others, adjust), adjust, appended, keeps_steps)
+    rows = [_begin_with_last_run(row, run_events, appended) for row in rows if isinstance(row, Record) or is_own(row)]
+    return ResolvedRun(run, _narrow_store(rows, store, chosen, others, adjust), adjust, appended, keeps_steps)
 
 
-def _selection(appended: Mapping[str, FileRuns], keeps_steps: bool) -> Callable[[Event], bool]:
+def _run_filter(appended: Mapping[str, FileRuns], keeps_steps: bool) -> Callable[[Event], bool]:
     """Which events of the logs are the last run's. A job's surroundings are those of all its programs; what attempts
     of one job did before the last is part of its history, but not how they ended."""
 
     def is_own(event: Event) -> bool:
         if event.kind == "host" or (keeps_steps and event.kind not in OUTCOMES):
-            return is_of_last_job(event.at, appended)
-        return is_of_last_run(event.at, appended)
+            return is_in_last_job(event.at, appended)
+        return is_in_last_run(event.at, appended)
 
     return is_own
 
 
-def _since_start(row: Row, run_events: Sequence[Event], appended: Mapping[str, FileRuns]) -> Row:
+def _begin_with_last_run(row: Row, run_events: Sequence[Event], appended: Mapping[str, FileRuns]) -> Row:
     """The row; a log's activity begins with the last run, if the log holds several."""
     runs = appended.get(row.at.path)
     if row.kind != "log_activity" or not isinstance(row, Event) or runs is None or len(runs.runs) == 1:
@@ -166,12 +168,12 @@ def _reported_records(rows: Iterable[Row], appended: Mapping[str, FileRuns]) -> 
         if runs.report is None:
             continue
         job = runs.report.get("job")
-        id_ = str(job) if job is not None else guessed_id(path) or ""
+        id_ = str(job) if job is not None else guess_id(path) or ""
         if id_ not in recorded and (id_ or not recorded):
             yield record_of(runs.report, id_)
 
 
-def _integer(value: Scalar) -> int | None:
+def _as_integer(value: Scalar) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
@@ -193,7 +195,7 @@ def _named_job(jobs: JobIndex, wanted_id: str) -> Job:
     )
 
 
-def _choose(jobs: JobIndex) -> Job:
+def _choose_job(jobs: JobIndex) -> Job:
     """The job that the inputs are about: among those with the most evidence, the only one, or the last of a chain.
 
     A job that appears only in a listing of the whole cluster does not compete with one that has a log or an accounting
@@ -221,11 +223,11 @@ def _sorted_ids(jobs: Iterable[Job]) -> list[str]:
     return sorted((job.id for job in jobs), key=natural_key)
 
 
-def _run(job: Job, attempts: Sequence[AttemptRows], run_events: Sequence[Event], ranks: Ranks) -> Run:
+def _build_run(job: Job, attempts: Sequence[AttemptRows], run_events: Sequence[Event], ranks: Ranks) -> Run:
     """The properties of a job's last attempt, completed from its log."""
     last = final_attempt(attempts) or AttemptRows(())
     signals = frozenset(
-        number for event in run_events if event.kind in _EXITS and isinstance(number := event.get("signal"), int)
+        number for event in run_events if event.kind in _EXIT_KINDS and isinstance(number := event.get("signal"), int)
     )
     submits = [time for attempt in attempts if (time := attempt.time("submit")) is not None]
 
@@ -247,7 +249,7 @@ def _run(job: Job, attempts: Sequence[AttemptRows], run_events: Sequence[Event],
         end=last.end,
         time_limit_s=last.time("time_limit_s"),
         nodes=last.nodes,
-        n_ranks=_world(run_events) or ranks.count or None,
+        n_ranks=_world_size(run_events) or ranks.count or None,
         n_gpus=gpus if isinstance(gpus, int) else None,
         attempts=numbered_attempts(attempts, signals),
         framework=_framework(run_events),
@@ -255,9 +257,9 @@ def _run(job: Job, attempts: Sequence[AttemptRows], run_events: Sequence[Event],
     )
 
 
-def _world(run_events: Iterable[Event]) -> int | None:
+def _world_size(run_events: Iterable[Event]) -> int | None:
     """The largest world size in the log; the launcher's and the process group's take precedence over NCCL's."""
-    sizes = dict.fromkeys(_SIZES, 0)
+    sizes = dict.fromkeys(_SIZE_KINDS, 0)
     for event in run_events:
         if event.kind in sizes:
             size = event.get("world_size") if event.kind != "nccl_init" else event.get("nranks")
@@ -266,7 +268,7 @@ def _world(run_events: Iterable[Event]) -> int | None:
 
 
 def _framework(run_events: Iterable[Event]) -> str | None:
-    names = Counter(str(e.get("framework")) for e in run_events if e.kind in _FRAMEWORKS and e.get("framework"))
+    names = Counter(str(e.get("framework")) for e in run_events if e.kind in _FRAMEWORK_KINDS and e.get("framework"))
     return names.most_common(1)[0][0] if names else None
 
 
@@ -295,7 +297,7 @@ def _has_time_zone(attempts: Sequence[AttemptRows], run_events: Sequence[Event],
     return (zoned and not offset) or not (records or any(event.time is not None for event in run_events))
 
 
-def _narrow(
+def _narrow_store(
     rows: Iterable[Row], store: MemoryStore, job: Job, others: frozenset[str], adjust: EventAdjustment
 ) -> MemoryStore:
     """The rows of the run. ``others``: logs of other jobs, including its parent's: an error or a checkpoint load there
@@ -306,13 +308,13 @@ def _narrow(
             job_id = row.get("job")
             if row.kind == "job" or (row.kind == "step" and str(job_id) not in job.names):
                 continue
-            if job_id is not None and row.kind in _DUMPS and job.id and str(job_id) not in job.names:
+            if job_id is not None and row.kind in _DUMP_KINDS and job.id and str(job_id) not in job.names:
                 continue
             narrow.add_record(row)
         elif row.plane == "log":
             if row.at.path not in others:
                 narrow.add_event(adjust(row))
-        elif _is_about(row, job):
+        elif _concerns(row, job):
             narrow.add_event(row)
     for attempt in attempts_of(job.rows):
         for record in reversed(attempt.rows):  # the most final one last
@@ -320,7 +322,7 @@ def _narrow(
     return narrow
 
 
-def _is_about(event: Event, job: Job) -> bool:
+def _concerns(event: Event, job: Job) -> bool:
     """Whether a row outside any job's log concerns this job: states of its nodes do, other jobs' ends do not."""
     if event.plane == "trace":
         job_id = event.get("job")

@@ -49,7 +49,7 @@ def locate_series(infos: Iterable[SeriesInfo], nodes: Sequence[str]) -> list[Loc
     keys = [_location_key(info.series) for info in infos]  # all metrics of a GPU have the same
     distinct = {key: dict(key[0]) for key in reversed(keys)}
     devices = _Devices(reversed(distinct.values()), names)
-    paths = _by_path([(path, distinct[labels, path]) for labels, path in keys if path is not None], names)
+    paths = _nodes_by_path([(path, distinct[labels, path]) for labels, path in keys if path is not None], names)
     completed = {key: _complete(key, names, devices, paths) for key in distinct}
     return [_locate(info, completed[key]) for info, key in zip(infos, keys, strict=True)]
 
@@ -113,16 +113,16 @@ class NodeNames:
             name = self._known[node] = self._short.get(host_of(node), node)
         return name
 
-    def named_in(self, path: str) -> str:
+    def node_named_in(self, path: str) -> str:
         """The one node that a path names; empty if it names none, or several."""
-        nodes = {self._short[part] for part in _parts(path) if part in self._short} if self._short else set()
+        nodes = {self._short[part] for part in _possible_names(path) if part in self._short} if self._short else set()
         return nodes.pop() if len(nodes) == 1 else ""
 
 
 _MAX_NAME_PIECES = 12
 
 
-def _parts(path: str) -> Iterable[str]:
+def _possible_names(path: str) -> Iterable[str]:
     """Parts of a path that may be a host name: ``nvidia-smi_gpu-3.csv`` yields ``gpu-3``, ``nvidia-smi``, ``smi``..."""
     for word in re.split(r"[^a-z0-9-]+", path.lower()):
         pieces = word.split("-")[:_MAX_NAME_PIECES]
@@ -131,20 +131,20 @@ def _parts(path: str) -> Iterable[str]:
                 yield "-".join(pieces[first:last])
 
 
-def _by_path(unnamed: Sequence[tuple[str, Mapping[str, str]]], names: NodeNames) -> Mapping[str, str]:
+def _nodes_by_path(unnamed: Sequence[tuple[str, Mapping[str, str]]], names: NodeNames) -> Mapping[str, str]:
     """Path -> node, for files whose series (path, labels) name none: a node of the run, else a folder that looks like
     a host if there are several such, else the file itself if the UUIDs in it show several machines."""
     distinct = list(dict.fromkeys(path for path, _ in unnamed))
-    by_node_name = {path: names.named_in(path) for path in distinct}
+    by_node_name = {path: names.node_named_in(path) for path in distinct}
     if any(by_node_name.values()) or len(distinct) < 2:
         return by_node_name
-    hosts = {path: _hostlike(path) for path in distinct}
+    hosts = {path: _host_folder(path) for path in distinct}
     if all(hosts.values()) and len(set(hosts.values())) > 1:
         return hosts
-    return {path: _stem(path) for path in distinct} if _several_machines(unnamed) else by_node_name
+    return {path: _file_stem(path) for path in distinct} if _show_several_machines(unnamed) else by_node_name
 
 
-def _several_machines(unnamed: Iterable[tuple[str, Mapping[str, str]]]) -> bool:
+def _show_several_machines(unnamed: Iterable[tuple[str, Mapping[str, str]]]) -> bool:
     """Whether one index belongs to different GPUs in different files."""
     devices: dict[str, tuple[str, str]] = {}
     for path, labels in unnamed:
@@ -155,23 +155,23 @@ def _several_machines(unnamed: Iterable[tuple[str, Mapping[str, str]]]) -> bool:
     return False
 
 
-def _stem(path: str) -> str:
+def _file_stem(path: str) -> str:
     return re.split(r"[/!]", path)[-1].partition(".")[0] or path
 
 
-_HOST = re.compile(r"(?=[^/]*\d)[a-z][a-z0-9-]{1,62}", re.IGNORECASE)
-_NO_HOST = re.compile(
+_HOST_NAME = re.compile(r"(?=[^/]*\d)[a-z][a-z0-9-]{1,62}", re.IGNORECASE)
+_NO_HOST_NAME = re.compile(
     r"(?:attempt|batch|case|day|epoch|exp|experiment|gpu|hour|job|log|metrics|month|part|rank|run|slurm|step|task|test|"
     r"trial|v|version|week|worker)s?-?\d+",
     re.IGNORECASE,
 )
 
 
-def _hostlike(path: str) -> str:
+def _host_folder(path: str) -> str:
     """The folder nearest to the file that looks like a host: letters, then a number somewhere."""
     for part in reversed(re.split(r"[/!]", path)[:-1]):
         name = part.partition(".")[0]
-        if _HOST.fullmatch(name) and not _NO_HOST.fullmatch(name):
+        if _HOST_NAME.fullmatch(name) and not _NO_HOST_NAME.fullmatch(name):
             return name
     return ""
 

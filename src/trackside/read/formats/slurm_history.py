@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from trackside.catalog.streams import streaming_node
-from trackside.logs.line import FileContext, Line, headless
+from trackside.logs.line import FileContext, Line, strip_syslog_prefix
 from trackside.logs.slurm_history import PARSER, state_change
 from trackside.model import Record
 from trackside.read.format import Format, InputSource, Match, Result, Sink
@@ -51,7 +51,7 @@ def _read(source: InputSource, sink: Sink) -> Result:
         line.parser = PARSER.id
         if (event := state_change(line)) is not None:
             sink.event(event)
-        match = _LINE.match(headless(raw) if headed else context.as_written(raw))
+        match = _LINE.match(strip_syslog_prefix(raw) if headed else context.decode_line(raw))
         if match is None:
             foreign_lines += 1
             continue
