@@ -7,7 +7,7 @@ import re
 
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
-from trackside.logs.traceback_reader import read_frame
+from trackside.logs.traceback_lines import read_frame
 from trackside.logs.wrapping import joined
 from trackside.model import Event, EventRole
 

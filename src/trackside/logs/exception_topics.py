@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from trackside.logs.traceback_reader import StackFrame
+from trackside.logs.traceback_lines import StackFrame
 from trackside.model import EventRole
 
 
