@@ -8,7 +8,7 @@ import re
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
 from trackside.logs.traceback_lines import read_frame
-from trackside.logs.wrapping import joined
+from trackside.logs.wrapping import join_pieces
 from trackside.model import Event, EventRole
 
 MAX_TEXT_CHARS = 8_000
@@ -225,7 +225,7 @@ PARSER = Parser("cuda-memory", "GPU out of memory", "system")
     ),
 )
 def _parse_oom(line: Line) -> Event | None:
-    text = joined(line)[:MAX_TEXT_CHARS]
+    text = join_pieces(line)[:MAX_TEXT_CHARS]
     if "emory isn't enough" in text and not _MINDSPORE.search(text):
         return None
     if "CUDA" in text and "alloc" in text and _OTHER_FAILURE.search(text):

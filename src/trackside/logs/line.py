@@ -27,12 +27,13 @@ _SRUN = re.compile(r"[ ]{0,5}(?P<task>\d{1,6}): ?")
 SYSLOG_PREFIX = re.compile(
     rb"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z [\w.:-]{1,255} [\w./@() -]{1,80}?(?:\[\d{1,10}\])?(?::| - - | \d+ - ) ?"
 )
-"""The same before each line of a node's programs: time, host and program, as syslog writes them."""
+"""What the receiver puts before each line of a node's programs: time, host and program, as syslog writes them."""
 
 
 @dataclass(slots=True)
 class FileContext:
-    """What all lines of a file share while it is scanned."""
+    """What all lines of a file share while it is scanned. ``rank``, ``node``: those of its folder or of the agent that
+    sent it; ``year``: completes times without one."""
 
     path: str
     plane: Plane = "log"
@@ -43,10 +44,10 @@ class FileContext:
     quoted_until: int = 0
     """Number of the last line of a quotation, such as a job's script in its batch system's report: it is not read."""
     prefixes: tuple[Prefix, ...] = (COLLECTOR,)
-    """What stands before each line, the outermost first; not part of the lines."""
+    """What a collector or the like put before each line, the outermost first; not part of the lines."""
     several_writers: bool = False
-    """Whether the prefixes tell writers apart."""
-    headed: bool = False
+    """Whether the prefixes name more than one writer."""
+    has_syslog_prefix: bool = False
     """Whether the receiver put :data:`SYSLOG_PREFIX` before the lines."""
     notes: dict[str, Any] = field(default_factory=dict)
     """Per parser: what it remembers from line to line."""
@@ -61,11 +62,11 @@ class FileContext:
         )
 
     def peel_line(self, raw: bytes) -> PeeledLine:
-        """A line without colors and prefixes."""
+        """Take colors and prefixes off a line."""
         return peel(ANSI.sub(b"", raw) if b"\x1b" in raw else raw, self.prefixes)
 
     def decode_line(self, raw: bytes) -> str:
-        """A line as its program wrote it."""
+        """The text of a line as its program wrote it: without colors and prefixes."""
         return self.peel_line(raw).text.decode("utf-8", "replace")
 
 
@@ -128,7 +129,9 @@ class Line:
     @property
     def quote(self) -> str:
         """The line as it was sent, without the prefix that the receiver added."""
-        return (strip_syslog_prefix(self.full.encode("utf-8", "replace")) if self.context.headed else self.full).strip()
+        return (
+            strip_syslog_prefix(self.full.encode("utf-8", "replace")) if self.context.has_syslog_prefix else self.full
+        ).strip()
 
     @property
     def at(self) -> Position:
@@ -136,7 +139,7 @@ class Line:
         return Position(self.context.path, self.number, self.offset, self.end - self.start)
 
     def following(self, limit: int = 200) -> Iterator[Line]:
-        """The physical lines after this one, of any writer; stops at the end of the buffer."""
+        """At most ``limit`` physical lines after this one, of any writer; stops at the end of the buffer."""
         position, number = self.buffer.find(b"\n", self.end), self.number
         while position >= 0 and limit > 0:
             start, number, limit = position + 1, number + 1, limit - 1
@@ -167,7 +170,7 @@ class Line:
             number += 1
 
     def preceding(self, limit: int = 20) -> Iterator[Line]:
-        """Segments before this one, nearest first: redraws of the same line, then lines above."""
+        """At most ``limit`` segments before this one, nearest first: redraws of the same line, then lines above."""
         end, number = self.start - 1, self.number
         while end >= 0 and limit > 0:
             if self.buffer[end : end + 1] == b"\n":
@@ -180,6 +183,7 @@ class Line:
             end, limit = start - 1, limit - 1
 
     def _neighbor(self, start: int, end: int, number: int) -> Line:
+        """The line between two offsets of the buffer, for the same parser."""
         if self.buffer[end - 1 : end] == b"\r" and end > start:
             end -= 1
         line = Line(self.buffer, start, end, number, self.offset + start - self.start, self.context)
@@ -187,7 +191,7 @@ class Line:
         return line
 
     def notes(self, parser: str) -> dict[str, Any]:
-        """A parser's memory for this file."""
+        """What a parser remembers of this file; it may change it."""
         notes: dict[str, Any] = self.context.notes.setdefault(parser, {})
         return notes
 
@@ -220,7 +224,7 @@ class Line:
 
 
 def strip_syslog_prefix(raw: bytes) -> str:
-    """A line without the receiver's prefix."""
+    """The text of a line without :data:`SYSLOG_PREFIX`."""
     return SYSLOG_PREFIX.sub(b"", raw, count=1).decode("utf-8", "replace")
 
 
@@ -246,6 +250,6 @@ def split_label(full: str, srun_labels: bool) -> tuple[str, str, int | None]:
 
 def has_srun_labels(lines: Sequence[bytes]) -> bool:
     """Whether ``srun -l`` labeled these lines: most begin with ``N: `` and a small number."""
-    written = [line for line in lines[:400] if line.strip()]
-    labeled = sum(1 for line in written if re.match(rb" {0,5}\d{1,6}:( |$)", line))
-    return len(written) >= 4 and labeled >= 0.6 * len(written)
+    nonblank = [line for line in lines[:400] if line.strip()]
+    n_labeled = sum(1 for line in nonblank if re.match(rb" {0,5}\d{1,6}:( |$)", line))
+    return len(nonblank) >= 4 and n_labeled >= 0.6 * len(nonblank)

@@ -23,12 +23,12 @@ SIGNS = (
     ("tracker", "wandb"), ("threads", "OMP_NUM_THREADS"), ("environment", "nvironment"),
 )  # fmt: skip
 """Sign -> what its line contains; the first that fits."""
-MIN_NEEDLE_BYTES = 20
-MAX_NEEDLE_BYTES = 120
+MIN_NEEDLE_BYTES, MAX_NEEDLE_BYTES = 20, 120
+"""Length of the piece of a line that is looked for."""
 MAX_APART_BYTES = 4_000
-"""Distance within which the file's first two lines are printed again."""
+"""Bytes within which the file's first two lines are printed again."""
 MAX_TEXT_BYTES = 500
-"""Of a mark's line that is kept."""
+"""Bytes of a mark's line that are kept."""
 _ERROR = re.compile(rb"Traceback|File \"|Error|ERROR|[Ff]ailed|[Kk]ill|[Aa]bort|[Ss]ignal")
 """A file that begins with a failure does not show how a program begins."""
 _PLAIN = re.compile(rb"[^0-9\x00-\x1f]+")
@@ -104,14 +104,14 @@ class Opening:
     end: int
     """Offset of the end of the second line."""
 
-    def repeated(self, buffer: bytes, begin: int, end: int, base: int, number: int, path: str) -> Iterator[Event]:
+    def repetitions(self, buffer: bytes, begin: int, end: int, base: int, number: int, path: str) -> Iterator[Event]:
         """A mark where both lines are printed again, one below the other, in [begin, end) of the buffer. ``number``: of the
         line at ``begin``; ``base``: offset of the buffer in the file."""
         counted = begin
         position = buffer.find(self.first, begin, end)
         while position >= 0:
-            again = base + position >= self.end
-            if again and buffer.find(self.second, position, position + MAX_APART_BYTES) >= 0:
+            is_later = base + position >= self.end
+            if is_later and buffer.find(self.second, position, position + MAX_APART_BYTES) >= 0:
                 number += buffer.count(b"\n", counted, position)
                 counted = position
                 start = buffer.rfind(b"\n", begin, position) + 1 or begin

@@ -11,7 +11,7 @@ from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
 from trackside.model import Event, EventRole
 
-_DEATH = rf"(?P<death>(?i:{exits.DEATHS}))(?:: \d{{1,2}})?"
+_DEATH = rf"(?P<death>(?i:{exits.SIGNAL_TEXTS}))(?:: \d{{1,2}})?"
 _CORE = r"(?P<core>\s+\((?:core|memory) dumped\))?"
 _SCRIPT = re.compile(rf"(?:^|: )line \d{{1,7}}:\s+(?P<pid>\d{{1,10}}) {_DEATH}{_CORE}(?:\s|$)")
 _JOB = re.compile(rf"^\s*\[\d{{1,4}}\]\s*[+-]?\s+(?P<pid>\d{{1,10}})?\s*{_DEATH}{_CORE}\s+\S")

@@ -92,7 +92,7 @@ def _is_explained(line: Line) -> bool:
 @PARSER.pattern(
     rb"error: [^ \n\r:]{1,120}: tasks? [0-9,\-]{1,200}: [A-Z]",
     rf"(?:srun: error: |error: )(?P<host>[^\s:]{{1,120}}): tasks? (?P<tasks>[\d,\-]{{1,2000}}): "
-    rf"(?:Exited with exit code (?P<code>\d{{1,5}})|(?P<death>(?i:{exits.DEATHS}|out of "
+    rf"(?:Exited with exit code (?P<code>\d{{1,5}})|(?P<death>(?i:{exits.SIGNAL_TEXTS}|out of "
     rf"memory))(?P<core> \(core dumped\))?|(?P<other>Unable to|Exited))",
     safety="Role by signal: Terminated is teardown, a plain exit code confirms.",
     matches=(

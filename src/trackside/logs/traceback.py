@@ -23,7 +23,7 @@ from trackside.logs.traceback_lines import (
     untangle,
 )
 from trackside.logs.traceback_reader import ParsedException, TracebackReader
-from trackside.logs.wrapping import columns, continues, joined
+from trackside.logs.wrapping import broken_width, continues, join_pieces
 from trackside.model import Event
 
 MAX_BLOCK_LINES = 4_000
@@ -82,7 +82,7 @@ class TracebackBlock:
         self._readers: list[tuple[str, TracebackReader]] = []
         self._events: list[Event] = []
         self._needles: set[bytes] = set()
-        self._columns = columns(line)
+        self._width = broken_width(line)
         self._pieces: list[Line] = []
         """Lines that a terminal broke off one line, up to now."""
 
@@ -96,10 +96,10 @@ class TracebackBlock:
                 if HEADER in line.full and not _is_quoted_in_message(line):
                     self._distribute_pieces()
                     self._open_reader(line)
-                elif self._columns is None:
+                elif self._width is None:
                     self._distribute(line, line.text)
                 else:
-                    self._distribute_broken(line, self._columns)
+                    self._distribute_broken(line, self._width)
                 self._line.notes("python")["end"] = line.offset
                 if any(reader.open_count > 1 for _, reader in self._readers):
                     self._line.notes("python")["interleaved"] = line.offset
@@ -270,7 +270,7 @@ def _parse_bare(line: Line) -> Event | None:
     notes = line.notes("python")
     if line.offset in notes.get("read", ()) or line.offset <= notes.get("interleaved", -1):
         return None
-    text = untangle(joined(line).rstrip())
+    text = untangle(join_pieces(line).rstrip())
     match = _BARE.match(text)
     if match is None:
         return None
@@ -294,7 +294,7 @@ def _read_continuation(reader: TracebackReader, exception: ParsedException) -> N
     chains: list[list[ParsedException]] = []
     reader.emit = lambda _, chain: chains.append(chain)
     reader.feed(exception.line, f"{exception.type}: {exception.message[0]}")
-    width, above = columns(exception.line), exception.line.full
+    width, above = broken_width(exception.line), exception.line.full
     for line in exception.line.following(60):
         if reader.is_closed:
             break

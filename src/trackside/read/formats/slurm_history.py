@@ -40,8 +40,8 @@ def _sniff(source: InputSource) -> Match | None:
 
 
 def _read(source: InputSource, sink: Sink) -> Result:
-    headed = streaming_node(source.path) is not None
-    context = FileContext(source.path, "scheduler", headed=headed)
+    is_streamed = streaming_node(source.path) is not None
+    context = FileContext(source.path, "scheduler", has_syslog_prefix=is_streamed)
     count = foreign_lines = 0
     for number, offset, text in source.lines():
         if not text.strip():
@@ -51,7 +51,7 @@ def _read(source: InputSource, sink: Sink) -> Result:
         line.parser = PARSER.id
         if (event := state_change(line)) is not None:
             sink.event(event)
-        match = _LINE.match(strip_syslog_prefix(raw) if headed else context.decode_line(raw))
+        match = _LINE.match(strip_syslog_prefix(raw) if is_streamed else context.decode_line(raw))
         if match is None:
             foreign_lines += 1
             continue
