@@ -33,8 +33,8 @@ class ProgressBar:
     """field of ``progress`` -> (value, rank of the printed name)"""
 
     @property
-    def evaluates(self) -> bool:
-        """Whether the description says that this is an evaluation loop, not a training loop."""
+    def is_evaluation(self) -> bool:
+        """Whether the description names an evaluation loop, not a training loop."""
         return _EVALUATION.search(self.description) is not None
 
     @property
@@ -57,7 +57,7 @@ class ProgressBar:
 
 
 def read_bar(text: str) -> ProgressBar | None:
-    """The last bar drawn in a segment, or None."""
+    """The last bar drawn in a segment; None if there is none."""
     match = _last_match(_BAR.finditer(text))
     if match is None:
         return None
@@ -75,6 +75,7 @@ def read_bar(text: str) -> ProgressBar | None:
 
 
 def _last_match(matches: Iterator[re.Match[str]]) -> re.Match[str] | None:
+    """The last of these matches, or None."""
     return next(iter(deque(matches, maxlen=1)), None)
 
 

@@ -36,11 +36,13 @@ MAX_LINES_AHEAD = 60
 
 
 def _rank(line: Line) -> int | None:
+    """The rank that a line names, else that of its label."""
     match = _RANK.search(line.full)
     return int(match[1]) if match else line.rank
 
 
 def _group_name(text: str) -> str | None:
+    """The process group's description, else its id; None if the line names none."""
     match = _GROUP.search(text)
     return (match[2] or match[3] or match[1]) if match else None
 

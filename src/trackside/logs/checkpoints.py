@@ -36,7 +36,7 @@ _NOT_DONE = re.compile(
 )
 _DIGITS = re.compile(r"\d+")
 SAME_SAVE_S = 1.0
-"""Ranks that save together print it within this time."""
+"""Seconds within which ranks that save together print it."""
 MAX_WORDINGS = 64
 """Wordings of one save that are remembered."""
 _ERROR = re.compile(r"^\s*(?:[\w.]+(?:Error|Exception)\b|File \"|raise |return |def |#|assert )")
@@ -48,12 +48,13 @@ class _Wordings:
 
     kind: str
     regexes: tuple[re.Pattern[str], ...]
-    plain: bool
-    """Whether a line that denies it or speaks of the future is refused."""
+    refuses_denials: bool
+    """Whether a line that denies the event, or speaks of the future, is refused."""
 
 
-def _compile_wordings(kind: str, *regexes: str, plain: bool = True) -> _Wordings:
-    return _Wordings(kind, tuple(re.compile(regex, re.IGNORECASE) for regex in regexes), plain)
+def _compile_wordings(kind: str, *regexes: str, refuses_denials: bool = True) -> _Wordings:
+    """The wordings of a kind of event, without regard to case."""
+    return _Wordings(kind, tuple(re.compile(regex, re.IGNORECASE) for regex in regexes), refuses_denials)
 
 
 _FILE = r"\S{1,300}\.(?:pth?|ckpt|tar|safetensors|bin|h5|keras|npz|msgpack)\b"
@@ -91,13 +92,13 @@ _MISSING_WORDINGS = _compile_wordings(
     r"\bno (?:\w+ ){0,3}(?:checkpoint|ckpt|snapshot)s?\b.{0,80}\b(?:from scratch|start(?:ing|s)? (?:fresh|anew|over))",
     r"\b(?:checkpoint|ckpt|snapshot)\b(?!.{0,200}\b(?:parameters|keys|buffers)\b).{0,200}\b(?:not found|does ?n.t exist|does not exist|not exist)\b",
     r"\b(?:can ?not|can't|could ?n.t|could not|did ?n.t|did not|unable to) (?:find|locate) (?:\w+ ){0,3}(?:checkpoint|ckpt)",
-    plain=False,
+    refuses_denials=False,
 )
 _SKIP_WORDINGS = _compile_wordings(
     "checkpoint_skipped",
     r"\bskip(?:ping|ped)? (?:\w+ ){0,2}(?:checkpoint|ckpt|save|saving)\b",
     r"\b(?:checkpoint|ckpt)\b.{0,120}\b(?:skipped|skipping|ignored)\b",
-    plain=False,
+    refuses_denials=False,
 )
 _REQUEST_WORDINGS = _compile_wordings(
     "resume_requested",
@@ -126,16 +127,18 @@ _SOURCE_CODE = re.compile(
 
 
 def _read_event(wordings: _Wordings, line: Line) -> Event | None:
+    """The event of a line that has one of these wordings; None for any other line."""
     text = line.text
     if len(text) > 2_000 or _ERROR.match(text):
         return None
     match = next((hit for regex in wordings.regexes if (hit := regex.search(text))), None)
-    if match is None or (wordings.plain and _NOT_DONE.search(text)) or _PRETRAINED.search(text):
+    if match is None or (wordings.refuses_denials and _NOT_DONE.search(text)) or _PRETRAINED.search(text):
         return None
     return _event(line, wordings.kind, text[match.start() :])
 
 
 def _event(line: Line, kind: str, text: str) -> Event | None:
+    """An event with the path, step and duration in the text of a matched wording."""
     match = _PATH.search(text)
     path = match[1].rstrip(".:") if match else None
     in_text = _STEP_IN_TEXT.search(text)
@@ -168,20 +171,20 @@ def _is_repeat(line: Line, step: int | None, path: str | None, text: str) -> boo
     notes = line.notes(ID)
     save = (step, path if step is None else None)
     if save == (None, None):
-        repeated: bool = line.number - notes.get("line", -100) <= 3
+        is_repeat: bool = line.number - notes.get("line", -100) <= 3
     else:
-        repeated = bool(notes.get("save") == save)
+        is_repeat = bool(notes.get("save") == save)
     wording = line.rank, line.label, _DIGITS.sub("", text)
     known_wordings: set[object] = notes.setdefault("words", set())
-    if repeated and step is None and wording in known_wordings:
-        repeated = line.time is not None and abs(line.time - notes["time"]) <= SAME_SAVE_S
-    if not repeated:
+    if is_repeat and step is None and wording in known_wordings:
+        is_repeat = line.time is not None and abs(line.time - notes["time"]) <= SAME_SAVE_S
+    if not is_repeat:
         known_wordings.clear()
         notes["time"] = line.time if line.time is not None else 0.0
     if len(known_wordings) < MAX_WORDINGS:
         known_wordings.add(wording)
     notes["save"], notes["line"] = save, line.number
-    return repeated
+    return is_repeat
 
 
 PARSER = Parser(ID, "checkpoints of any framework", "framework")

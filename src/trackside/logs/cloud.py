@@ -1,4 +1,4 @@
-"""Clouds: notices that a spot or preemptible machine is taken away."""
+"""Clouds: notices that a spot or preemptible machine is being reclaimed."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ _NOT_NOW = re.compile(
     re.IGNORECASE,
 )
 MAX_TEXT_CHARS = 600
+"""A longer line is a dump."""
 _STATEMENT = re.compile(
     r"\b(?:received|got|detected)\b.{0,60}\b(?:spot|preemptible|ec2)\b.{0,40}"
     r"\b(?:interruption|termination|preemption) (?:notice|warning|event|signal)\b"
@@ -35,7 +36,7 @@ PARSER = Parser("cloud", "spot and preemptible machines", "system")
 @PARSER.pattern(
     rb"(interruption|termination|preemption) (notice|warning|event|signal)|(vm|instance|node|machine|tpu|cluster)[^\n]{0,120} "
     rb"(preempted|reclaimed|evicted)|compute\.instances\.preempted|\"eventtype\": ?\"preempt\"|\"action\": ?\"(terminate|stop|hibernate)\"",
-    safety="A statement that it happens now; conditions, settings and handlers that wait for it do not count.",
+    safety="A statement that the machine is being reclaimed; conditions, settings and handlers do not count.",
     matches=(
         "WARNING: received spot interruption notice, saving a checkpoint",
         '{"action": "terminate", "time": "2026-05-04T10:02:00Z"}',

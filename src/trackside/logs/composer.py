@@ -15,6 +15,7 @@ _OTHER_FIGURES = {
     "throughput": re.compile(rf"\bTrain throughput/tokens_per_sec: ({NUMBER})"),
 }
 MAX_BLOCK_LINES = 80
+"""Lines between a header and the figures of its block."""
 
 PARSER = Parser("composer", "MosaicML Composer", "framework", precedence=170)
 

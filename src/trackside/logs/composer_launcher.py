@@ -59,6 +59,7 @@ def _kill(line: Line, match: re.Match[str]) -> Event:
 
 
 def _failure(line: Line, rank: int, code: int, pid: int | None, *, first: bool) -> Event:
+    """The launcher's report about one rank."""
     end = read_code(code)
     return line.event(
         "launcher_failure",

@@ -88,7 +88,7 @@ _HANDLED = re.compile(
     r"|\b(?i:error|failed|failure|exception|OOM)\b[^:\n]{0,60}\b(?i:example|sample|item|image|prompt|question|batch|file"
     r"|video|clip|sentence|document|row|record|case|idx|index|frame|config|combination)\b[^:\n]{0,80}: "
 )
-"""A handler's words: it goes on with less memory, or with the next item."""
+"""Words of a handler that continues with less memory, or with the next item."""
 _OTHER_FAILURE = re.compile(
     r"(?i:illegal|assert|launch failure|uncorrectable|cuda failure (?:\d+ )?'(?!out of memory))"
 )
@@ -112,13 +112,14 @@ _LOADING = re.compile(
 
 
 def _to_bytes(number: str, unit: str) -> int:
+    """A printed size in bytes; 1,024 based, whatever the unit is called."""
     power = _UNITS.get(unit.upper() if unit.upper() in _UNITS else unit[:1].upper(), 0)
     scale = 1 << power if power > 1 else 1
     return int(float(number.replace(",", "").rstrip(".")) * scale)
 
 
 def parse_sizes(text: str) -> dict[str, int]:
-    """The sizes of an out-of-memory text in bytes, by the names of the event's fields."""
+    """Field of the event -> size in bytes, from an out-of-memory text."""
     by_field: dict[str, int] = {}
     for name, pattern in _SIZES:
         if name not in by_field and (match := pattern.search(text)):
@@ -257,7 +258,7 @@ def _parse_oom(line: Line) -> Event | None:
 
 
 def phase(line: Line) -> str:
-    """load, forward, backward or optimizer, from the frames above the line; unknown if there are none."""
+    """The phase of training by the frames above the line: load, forward, backward, optimizer or unknown."""
     frames, code = [], ""
     for above in line.preceding(120):
         if above.label != line.label:

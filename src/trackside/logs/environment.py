@@ -1,4 +1,4 @@
-"""Environment variables that change what a run does, where the log shows that they are set."""
+"""Environment variables that change what a run does, if the log shows that they are set."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The words of an error, in English and in the languages in which shells, C libraries and programs print it.
+"""Words that lines about an error contain, in English and in the languages of shells, C libraries and programs.
 
-One table makes both expressions: a prefilter over bytes, and the check of a line's text.
+One table gives both regexes: a prefilter over bytes, and the check of a line's text.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ WORDS: Mapping[str, tuple[str, ...]] = {
     "shells": tuple(TRANSLATED_DESCRIPTIONS),
 }  # fmt: skip
 AFTER_PID = ("terminado", "terminato", "beendet", "завершено", "complété", "zakończony", "終了しました", "종료됨")
-"""What shells print for SIGTERM, but programs for a good end: an error only behind a process id."""
+"""Words that shells print for SIGTERM, but programs for a good end: an error only behind a process id."""
 _COMPOUNDS = frozenset({"fehler"})
-"""Words that are found at the end of longer ones."""
+"""Words that also count at the end of a longer word."""
 
 
 def _is_spaced(word: str) -> bool:
-    """Whether its language separates words."""
+    """Whether the word's language separates words by spaces."""
     return ord(word[0]) < 0x2000
 
 

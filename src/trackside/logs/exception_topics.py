@@ -16,7 +16,7 @@ from trackside.model import EventRole
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """Matches if every pattern that is set is found; ``unless_text`` and ``unless_path`` veto."""
+    """A row of the table: what an exception is about, if every regex that is set matches and no ``unless_...`` does."""
 
     about: str
     role: EventRole = EventRole.ROOT
@@ -65,7 +65,7 @@ _MODEL_BUILD_FRAMES = (
     r"::(?:__init__|(?:build|create|get|make|init|setup|define)_\w{0,30}(?:model|net|network|backbone|encoder|decoder))::"
     rf"(?![^\n]{{0,300}}(?i:resum|latest|\blast\b|optim))[^\n]{{0,200}}{_LOAD_CALL}"
 )
-"""Weights loaded where a model is built: nothing is resumed."""
+"""Frames that load weights where a model is built: nothing is resumed."""
 
 TOPICS: tuple[Topic, ...] = (
     # -- reports by launchers and pools about their children
@@ -243,6 +243,7 @@ def topic(name: str, message: str, frames: Sequence[StackFrame]) -> tuple[str, E
 
 @lru_cache(maxsize=512)  # ranks and steps repeat the same exception
 def _topic(name: str, message: str, path: str) -> tuple[str, EventRole]:
+    """(topic, role) of an exception with these frames, one line each."""
     text = f"{name}: {message}"
     for candidate, (type_regex, text_regex, path_regex, veto_text, veto_path) in _COMPILED:
         if (
@@ -272,6 +273,7 @@ def chain_topic(chain: Sequence[tuple[str, str, Sequence[StackFrame]]]) -> tuple
 
 
 def _compile(text: str) -> re.Pattern[str] | None:
+    """The compiled regex; None for an empty one."""
     return re.compile(text) if text else None
 
 

@@ -39,6 +39,7 @@ def _simple_point(line: Line, match: re.Match[str]) -> Event | None:
 
 
 def _progress_event(line: Line, figures: dict[str, str], step: int | None, epoch: float | None) -> Event:
+    """The logged step with fairseq's figures."""
     rate = number(figures.get("wps"))
     return line.event(
         "progress",

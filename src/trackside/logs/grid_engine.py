@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from trackside.catalog.signals import signal_number
-from trackside.logs.job_report import duration, notice, size, state_of, time
+from trackside.logs.job_report import notice, parse_duration, parse_size, parse_time, state_of
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
 from trackside.model import Event, EventRole
@@ -66,7 +66,7 @@ def _mail(line: Line, match: re.Match[str]) -> Event | None:
     status = re.match(r"\d{1,3}\b", get("exit status", ""))
     code = int(status[0]) if status else None
     signal = signal_number(get("signal", "").removeprefix("unknown signal"))
-    start, end = time(get("start time")), time(get("end time"))
+    start, end = parse_time(get("start time")), parse_time(get("end time"))
     return line.event(
         "job_report",
         EventRole.ROOT,
@@ -81,8 +81,8 @@ def _mail(line: Line, match: re.Match[str]) -> Event | None:
         reason=failure or None,
         start=start,
         end=end,
-        elapsed_s=duration(get("wallclock time")),
-        max_rss_bytes=size(get("max vmem")),
+        elapsed_s=parse_duration(get("wallclock time")),
+        max_rss_bytes=parse_size(get("max vmem")),
         hosts=get("host"),
         above=True,
         lines=last - line.number + 1,

@@ -29,6 +29,7 @@ _BAR = re.compile(
 )
 _REDRAWN = re.compile(rb"\r {8,}[\r\n]{1,2}[ ]{0,3}\d{1,3}%\|[^|\r\n]{0,400}\| *(\d{1,9})/(\d{1,9}) \[")
 _MAX_BACK_BYTES, _MAX_TRIES, _MAX_BURST_BYTES = 64 << 10, 200, 2 << 20
+"""Bytes before a dict, and bars in them, in which its bar is looked for; bytes in which the bars of a burst are."""
 
 _OBJECTIVES = (
     ("rewards/margins", "dpo"),
@@ -66,7 +67,7 @@ def step_of(line: Line) -> tuple[int | None, int | None]:
 
 
 def _elapsed_s(line: Line) -> float | None:
-    """Seconds that the training bar before a dict had run; None if dicts come late, in bursts."""
+    """Seconds for which the training bar before a dict had run; None if dicts come late, in bursts."""
     before = _bar_before(line.buffer, max(line.start, line.buffer.find(b"{", line.start, line.end)))
     if before is None or any(neighbor.startswith(b"{'") for neighbor in _neighbors(line)):
         return None
@@ -104,6 +105,7 @@ def _is_redraw(before: bytes, after: bytes) -> bool:
 
 
 def _seconds(brackets: bytes) -> float:
+    """The elapsed time in a bar's brackets, in seconds; nan if it is not a time."""
     total = 0.0
     for part in brackets.partition(b"<")[0].split(b":"):
         total = total * 60 + (int(part) if part.isdigit() else math.nan)
@@ -113,16 +115,17 @@ def _seconds(brackets: bytes) -> float:
 def _step_from_burst(line: Line) -> tuple[int | None, int | None]:
     """The step of the next cleared and redrawn bar that no dict has used yet."""
     notes = line.notes(ID)
-    waiting: deque[tuple[int, int]] = notes.setdefault("redraws", deque())
+    redraws: deque[tuple[int, int]] = notes.setdefault("redraws", deque())
     origin = line.offset - line.start
     begin = max(notes.get("read", 0) - origin, line.start - _MAX_BURST_BYTES, 0)
     for match in _REDRAWN.finditer(line.buffer, begin, line.start):
-        waiting.append((int(match[1]), int(match[2])))
+        redraws.append((int(match[1]), int(match[2])))
     notes["read"] = origin + line.start
-    return waiting.popleft() if waiting else (None, notes.get("total"))
+    return redraws.popleft() if redraws else (None, notes.get("total"))
 
 
 def _framework(line: Line, figures: dict[str, str]) -> str:
+    """The library that printed the dict: the file names it, or its figures show it."""
     names = named_frameworks(line)
     for name in ("axolotl", "unsloth", "llama-factory"):
         if name in names:
@@ -131,7 +134,7 @@ def _framework(line: Line, figures: dict[str, str]) -> str:
 
 
 def point(line: Line, figures: dict[str, str], framework: str) -> Event:
-    """The progress event of a Trainer dict."""
+    """The logged step of a Trainer dict."""
     printed, _, planned = figures.get("global_step/max_steps", figures.get("step", "")).partition("/")
     step, total = whole_number(printed), whole_number(planned) or line.notes(ID).get("total")
     if step is None:
@@ -266,11 +269,11 @@ _PLAN = (
 )
 def _plan(line: Line) -> list[Event] | None:
     fields: dict[str, Any] = {}
-    trainer = False
+    is_trainer = False
     for neighbor in [line, *line.following(16)]:
         if neighbor.label != line.label:
             continue
-        trainer = trainer or "trainable parameters" in neighbor.text or "Number of trainable" in neighbor.text
+        is_trainer = is_trainer or "trainable parameters" in neighbor.text or "Number of trainable" in neighbor.text
         for name, regex in _PLAN:
             value = regex.search(neighbor.text)
             if value is not None and name not in fields:
@@ -279,7 +282,7 @@ def _plan(line: Line) -> list[Event] | None:
         return None
     if fields.get("total_steps"):
         line.notes(ID)["total"] = fields["total_steps"]
-    framework = _framework(line, {}) if trainer else None
+    framework = _framework(line, {}) if is_trainer else None
     return [
         line.event("training_plan", framework=framework, **fields),
         line.event("training_start", framework=framework),

@@ -50,7 +50,7 @@ def _value(figures: dict[str, tuple[float, int]], name: str) -> float | None:
 )
 def _tqdm_point(line: Line) -> Event | None:
     bar = read_bar(line.text)
-    if bar is None or bar.evaluates or bar.epoch is None or "loss" not in bar.figures or bar.count == 0:
+    if bar is None or bar.is_evaluation or bar.epoch is None or "loss" not in bar.figures or bar.count == 0:
         return None
     if not ("v_num=" in bar.brackets or "reduced_train_loss=" in bar.brackets or "lightning" in named_frameworks(line)):
         return None

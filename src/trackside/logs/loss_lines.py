@@ -100,7 +100,7 @@ def _read_record(line: Line, text: str) -> list[Event] | None:
     hinted = any(hint in before for hint in _NOT_TRAINING_HINTS)
     not_training = hinted and _NOT_TRAINING.search(_EVALUATION_FIGURE.sub("", before)) is not None
     position = _drop_epoch_length(position_of(text, figures), figures)
-    if not position.known and not figures.rounded:
+    if not position.known and not figures.is_step_rounded:
         above = position_above(line)
         notes = line.notes(ID)
         sums_up = notes.get("positioned", 0) > notes.get("below", 0)  # those that name a position themselves
@@ -158,7 +158,7 @@ def _is_setting(line: Line, figures: LineFigures) -> bool:
 def _points_without_position(line: Line, figures: LineFigures) -> list[Event] | None:
     """Losses of lines that begin alike and of which none names a position: logged steps from the third one on."""
     match = _LOSS_AT_START.match(line.text)
-    if match is None or figures.rounded:
+    if match is None or figures.is_step_rounded:
         return None
     notes = line.notes(f"{ID} {line.label}")
     openings: dict[str, list[Event] | None] = notes.setdefault("openings", {})

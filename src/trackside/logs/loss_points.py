@@ -39,7 +39,7 @@ def loss_point(line: Line, figures: LineFigures, position: LinePosition) -> Even
         fields["step_time_s"] = float(bare[1]) / 1000
     if "throughput" in figures.values:
         fields["throughput"] = figures.values["throughput"]
-    if figures.adversarial:
+    if figures.is_adversarial:
         fields["objective"] = "gan"
     return line.event(
         "progress",

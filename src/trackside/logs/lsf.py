@@ -8,7 +8,7 @@ from typing import Any
 
 from trackside.catalog.signals import Exit, read_code
 from trackside.logs import exits
-from trackside.logs.job_report import MAX_REPORT_LINES, duration, notice, size, state_of, time
+from trackside.logs.job_report import MAX_REPORT_LINES, notice, parse_duration, parse_size, parse_time, state_of
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
 from trackside.model import Event, EventRole
@@ -47,11 +47,11 @@ _EXITED = re.compile(
 )
 _SUBMITTED = re.compile(r"^Job <.{0,400}> was submitted from host <.{0,200}> by user <(?P<user>[^>]{1,80})>")
 _FIELDS = (
-    ("start", re.compile(r"^Started at (.{10,40})$"), time),
-    ("end", re.compile(r"^Terminated at (.{10,40})$"), time),
-    ("elapsed_s", re.compile(r"^\s*Run time :\s+(\d{1,12}) sec\."), duration),
-    ("max_rss_bytes", re.compile(r"^\s*Max Memory :\s+(\d[\d.]{0,15} [KMGT]?B)"), size),
-    ("req_mem_bytes", re.compile(r"^\s*Total Requested Memory :\s+(\d[\d.]{0,15} [KMGT]?B)"), size),
+    ("start", re.compile(r"^Started at (.{10,40})$"), parse_time),
+    ("end", re.compile(r"^Terminated at (.{10,40})$"), parse_time),
+    ("elapsed_s", re.compile(r"^\s*Run time :\s+(\d{1,12}) sec\."), parse_duration),
+    ("max_rss_bytes", re.compile(r"^\s*Max Memory :\s+(\d[\d.]{0,15} [KMGT]?B)"), parse_size),
+    ("req_mem_bytes", re.compile(r"^\s*Total Requested Memory :\s+(\d[\d.]{0,15} [KMGT]?B)"), parse_size),
 )
 _HOSTS = re.compile(r"<(?:\d{1,5}\*)?([\w.-]{1,120})>")
 _MORE_HOSTS = re.compile(r"^\s+<(?:\d{1,5}\*)?[\w.-]{1,120}>$")
@@ -97,7 +97,7 @@ def _event(line: Line, printed_end: str | None, lines: list[Line], subject: re.M
         elif text.startswith("# LSBATCH: "):
             is_quoted = True
         elif submitted := _SUBMITTED.match(text):
-            fields["user"], fields["submit"] = submitted["user"], time(text.rpartition(" at ")[2])
+            fields["user"], fields["submit"] = submitted["user"], parse_time(text.rpartition(" at ")[2])
         elif text.startswith("Job was executed on host(s) ") or (hosts and _MORE_HOSTS.match(text)):
             hosts += _HOSTS.findall(text.partition(", in queue")[0])
         elif ended := _TERM.match(text):

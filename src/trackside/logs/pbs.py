@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from trackside.logs.job_report import duration, notice, size, state_of
+from trackside.logs.job_report import notice, parse_duration, parse_size, state_of
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
 from trackside.logs.stamp import find_time
@@ -121,8 +121,8 @@ def _end_report(line: Line, match: re.Match[str]) -> Event | None:
     if job is None:
         return None
     get = values.get
-    limit_s = duration(get("walltime requested") or _named_part(get("resources"), "walltime"))
-    used_s = duration(
+    limit_s = parse_duration(get("walltime requested") or _named_part(get("resources"), "walltime"))
+    used_s = parse_duration(
         get("walltime used") or get("resources_used.walltime") or _named_part(get("rsrc used"), "walltime")
     )
     status = re.match(r"-?\d{1,6}\b", get("exit status") or get("exit_status") or "")
@@ -142,8 +142,10 @@ def _end_report(line: Line, match: re.Match[str]) -> Event | None:
         elapsed_s=used_s,
         time_limit_s=limit_s,
         hosts=",".join(hosts_of(nodes)) or None,
-        max_rss_bytes=size(get("memory used") or get("resources_used.mem") or _named_part(get("rsrc used"), "mem")),
-        req_mem_bytes=size(get("memory requested") or _named_part(get("resources"), "mem")),
+        max_rss_bytes=parse_size(
+            get("memory used") or get("resources_used.mem") or _named_part(get("rsrc used"), "mem")
+        ),
+        req_mem_bytes=parse_size(get("memory requested") or _named_part(get("resources"), "mem")),
         exit_code=fields.get("exit_code"),
         signal=fields.get("signal"),
         above=True,

@@ -56,7 +56,7 @@ _EPOCHS = re.compile(r"(?:epochs?|ep)\W*(?:progress)?\W*", re.IGNORECASE)
 )
 def _loss_point(line: Line) -> Event | None:
     bar = read_bar(line.text)
-    if bar is None or bar.evaluates or "loss" not in bar.figures:
+    if bar is None or bar.is_evaluation or "loss" not in bar.figures:
         return None
     notes = line.notes(f"{ID} {line.label}")
     if bar.total is not None and _EPOCHS.fullmatch(bar.description):
@@ -113,7 +113,7 @@ def _count_point(line: Line) -> Event | None:
         return None
     notes["part"] = part
     bar = read_bar(line.text)
-    if bar is None or bar.total is None or not 0 < bar.count <= bar.total or bar.evaluates:
+    if bar is None or bar.total is None or not 0 < bar.count <= bar.total or bar.is_evaluation:
         return None
     if bar.figures.keys() & {"loss", "eval_loss"} or not _TRAINING.search(bar.description):
         return None

@@ -41,9 +41,9 @@ MAX_WHOLE_ROWS = 100_000
 MAX_WHOLE_SERIES = 50_000
 """A job's folders are taken as a whole up to this many inputs, rows (without those of logs), and series."""
 BEFORE_S, AFTER_S = 7 * 86400.0, 86400.0
-"""Rows about a job's nodes concern the job if they lie at most this long before its start and after its end."""
+"""Seconds before a job's start and after its end within which rows about its nodes concern it."""
 MAX_ZONE_OFFSET_S = 15 * 3600.0
-"""The clocks of metrics and of the scheduler may differ by this much."""
+"""Seconds by which the clocks of metrics and of the scheduler may differ."""
 
 
 @dataclass(slots=True)
@@ -56,9 +56,9 @@ class JobData:
     paths: tuple[str, ...] = ()
     """Logs whose rows were not read: they belong to other jobs, or to none."""
     home: frozenset[str] | None = None
-    """The logs that came in one folder with the job's records or logs; None: all did."""
+    """The logs from the folders of the job's records or logs; None if all logs are."""
     inputs: list[Input] = field(default_factory=list)
-    scope: SeriesFilter = field(default_factory=SeriesFilter)
+    series_filter: SeriesFilter = field(default_factory=SeriesFilter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +70,13 @@ class _Condition:
     inputs: frozenset[int] | None = None
 
 
-def find(
+def find_job_data(
     snapshot: Snapshot,
     job: str | None,
     known_paths: Collection[str] = (),
     owners: Mapping[str, str] = MappingProxyType({}),
 ) -> JobData:
-    """What the store holds about a job, given its id or the folder it was ingested from; None: the store's only run.
+    """What the store holds about a job. ``job``: its id, or the folder it was ingested from; None for the only run.
 
     ``known_paths``: paths of inputs known to concern the job; ``owners``: path of a log -> its known job id.
     Raises SeveralRuns or NoSuchRun.
@@ -85,12 +85,15 @@ def find(
 
 
 class _Finder:
+    """Finds what a snapshot holds about a job."""
+
     def __init__(self, snapshot: Snapshot, known_paths: Collection[str], owners: Mapping[str, str]) -> None:
         self._snapshot, self._known_paths = snapshot, frozenset(known_paths)
         self._locator = Locator(snapshot, known_paths, owners)
         self._inputs = self._locator.inputs
 
     def find(self, job: str | None) -> JobData:
+        """See :func:`find_job_data`."""
         if job is None:
             run = self._locator.only_run()
             return self._find_in_folder("") if run.id is None else self._find_job(run.id)
@@ -119,10 +122,11 @@ class _Finder:
         self._add_rows(data.store, everything, everything, ())
         self._add_steps(data.trajectories, inputs)
         data.store.planes = {plane for input_ in inputs for plane in input_.planes}
-        data.scope = SeriesFilter(f"p.input IN ({_sql_list(ids)})")
+        data.series_filter = SeriesFilter(f"p.input IN ({_sql_list(ids)})")
         return data
 
     def _find_job(self, job: str) -> JobData:
+        """What the store holds about the job with this id."""
         location = self._locator.locate(job)
         run = location.run
         duplicate_ids = self._pushed_duplicates(location)
@@ -131,8 +135,8 @@ class _Finder:
         read_ids = {log.id for log in logs}
         others = [log for log in location.logs if log.id not in read_ids | duplicate_ids]
         home = [input_ for input_ in self._inputs if input_.id in location.home]
-        small = len(home) <= MAX_WHOLE_INPUTS and sum(map(_row_count, home)) <= MAX_WHOLE_ROWS
-        events, records = self._conditions(location, home, read_ids, small)
+        is_small = len(home) <= MAX_WHOLE_INPUTS and sum(map(_row_count, home)) <= MAX_WHOLE_ROWS
+        events, records = self._conditions(location, home, read_ids, is_small)
         data = JobData(run.id or job, paths=tuple(log.path for log in others))
         data.home = frozenset(log.path for log in location.logs if log.id in location.home)
         row_inputs = self._add_rows(data.store, events, records, location.records) | read_ids
@@ -140,7 +144,7 @@ class _Finder:
             if log.owner is not None:
                 data.store.add_event(job_event(log))
         self._add_steps(data.trajectories, logs)
-        skipped = duplicate_ids if small else duplicate_ids | {log.id for log in others}
+        skipped = duplicate_ids if is_small else duplicate_ids | {log.id for log in others}
         data.inputs = [
             input_.row
             for input_ in self._inputs
@@ -152,7 +156,7 @@ class _Finder:
             if input_.id in row_inputs or input_.id in location.home
             for plane in input_.planes
         }
-        data.scope = self._series_filter(location)
+        data.series_filter = self._series_filter(location)
         return data
 
     def _pushed_duplicates(self, location: JobLocation) -> set[int]:
@@ -165,9 +169,12 @@ class _Finder:
         }
 
     def _conditions(
-        self, location: JobLocation, home: Sequence[StoredInput], read_ids: Collection[int], small: bool
+        self, location: JobLocation, home: Sequence[StoredInput], read_ids: Collection[int], is_small: bool
     ) -> tuple[_Condition, _Condition]:
-        """Conditions for the events and the records that concern the job, besides ``data.records``."""
+        """Conditions for the events and the records that concern the job, in addition to ``location.records``.
+
+        ``is_small``: whether the job's folders are taken as a whole.
+        """
         run, at_home = location.run, {input_.id for input_ in home}
         logs = _sql_list(read_ids)
         ids = tuple(sorted(location.ids))
@@ -180,7 +187,7 @@ class _Finder:
         parameters: list[object] = [*ids, *hosts, start - BEFORE_S, end + AFTER_S]
         records = f"input IN ({logs}) OR (kind = 'step' AND job IN ({parameter_marks(ids)}))"
         records += f" OR (kind = 'node' AND {HOST.format('node')} IN ({parameter_marks(hosts)}))"
-        if small:
+        if is_small:
             # Kernel lines in another job's log belong to no job alone; that job's own lines belong to it.
             other_inputs = {input_.id for input_ in home if not input_.is_log}
             events += f" OR input IN ({_sql_list(at_home)}))) OR input IN ({_sql_list(other_inputs)})"
@@ -221,14 +228,14 @@ class _Finder:
 
     def _add_steps(self, trajectories: Trajectories, inputs: Iterable[StoredInput]) -> None:
         """Add the logged steps of these logs."""
-        trained = {log.id: log for log in inputs if log.training}
-        if not trained:
+        training_logs = {log.id: log for log in inputs if log.training}
+        if not training_logs:
             return
-        source = self._snapshot.table("points", trained)
+        source = self._snapshot.table("points", training_logs)
         points: dict[tuple[int, str, str], list[StoredPoint]] = {}
         order = "ORDER BY input, parser, held, ordinal"
         sql = f"SELECT input, path, parser, ordinal, pinned, held, loss, step, time, {POINT} FROM {source}"
-        for row in self._snapshot.rows(f"{sql} WHERE input IN ({_sql_list(trained)}) {order}"):
+        for row in self._snapshot.rows(f"{sql} WHERE input IN ({_sql_list(training_logs)}) {order}"):
             input_, path, parser, ordinal, pinned, is_held, loss, step, time, *rest = row
             stored_point = StoredPoint(ordinal, pinned, is_held, loss, step, time, partial(_event_at, rest))
             points.setdefault((input_, path, parser), []).append(stored_point)
@@ -241,7 +248,7 @@ class _Finder:
                 trajectories.add_series(PointSeries.restore(path, state, points.get((log.id, path, state.parser), ())))
 
     def _series_filter(self, location: JobLocation) -> SeriesFilter:
-        """The series of the job's folders if these are few; else those with its label and those of its nodes then."""
+        """The series of the job's folders if these are few; else those with its label or of its nodes then."""
         spans = self._snapshot.table("spans", location.home)
         ((count,),) = self._snapshot.rows(
             f"SELECT count(DISTINCT series) FROM {spans} WHERE input IN ({_sql_list(location.home)})"
@@ -259,6 +266,7 @@ class _Finder:
 
 
 def _event_at(row: Sequence[Any]) -> Event:
+    """The event of a stored point."""
     return point_of(row).event
 
 
@@ -268,16 +276,17 @@ def _row_count(input_: StoredInput) -> int:
 
 
 def _sql_list(ids: Iterable[int]) -> str:
+    """Ids for SQL's ``IN (...)``; NULL, which equals nothing, if there are none."""
     return ", ".join(map(str, sorted(ids))) or "NULL"
 
 
 def _hosts(run: Run) -> tuple[str, ...]:
-    """The run's nodes, and those of its earlier attempts, in the form in which hosts are compared."""
+    """The nodes of all attempts of the run, spelled as hosts are compared."""
     nodes = {*run.nodes, *(node for attempt in run.attempts for node in attempt.nodes)}
     return tuple(sorted({host_of(node) for node in nodes}))
 
 
 def _span(run: Run) -> TimeRange:
-    """From the first attempt's start to the last one's end; unbounded where unknown."""
+    """From the first attempt's start to the last one's end in POSIX seconds; unbounded where unknown."""
     starts = [start for start in (run.start, *(attempt.start for attempt in run.attempts)) if start is not None]
     return min(starts, default=-1e11), run.end if run.end is not None else 1e11

@@ -18,7 +18,7 @@ _ID_WITH_RAW_ID = re.compile(r"(\d+[_+]\d+)\((\d+)\)\Z")
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One job: its records from all sources, the other spellings of its id, the paths of its logs."""
+    """One job: its records from all sources (``rows``), all spellings of its id, the paths of its logs."""
 
     id: str
     rows: list[Record] = field(default_factory=list)
@@ -44,7 +44,7 @@ class Job:
         return None
 
     def time(self, name: str, last: bool = False) -> float | None:
-        """The earliest (or latest) value of a time in all records."""
+        """The earliest (``last``: latest) value of a time in all records, POSIX seconds."""
         times = [float(value) for row in self.rows if isinstance(value := row.get(name), (int, float))]
         return None if not times else max(times) if last else min(times)
 
@@ -93,7 +93,7 @@ class JobIndex:
             job.rows += without_id.rows
             del self._all[""], self._names[""]
 
-    def alias(self, job: Job, name: str) -> None:
+    def add_alias(self, job: Job, name: str) -> None:
         """Make another id mean this job too."""
         job.names.add(name)
         self._names.setdefault(name, job)
@@ -124,10 +124,11 @@ def collect(records: Iterable[Record]) -> JobIndex:
         job = jobs.add(id_of_raw.get(id_, id_))
         job.rows.append(row)
         if row.get("raw_id") is not None and row.get("raw_id") != row.get("array_id"):
-            jobs.alias(job, str(row.get("raw_id")))
+            jobs.add_alias(job, str(row.get("raw_id")))
     return jobs
 
 
 def _id_of(row: Record) -> str:
+    """The id that a record gives, or an empty text."""
     id_ = row.get("id")
     return "" if id_ is None else str(id_)

@@ -1,4 +1,4 @@
-"""The runs in a store, one row each."""
+"""Lists the runs in a store, one row each."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ORDER: tuple[Plane, ...] = ("scheduler", "log", "metric", "kernel", "collective
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """One run: times are POSIX seconds; ``planes`` are those on which the store has data about it."""
+    """One run: times are POSIX seconds; ``planes`` are the kinds of data that the store has about it."""
 
     id: str
     name: str | None = None
@@ -59,6 +59,7 @@ def listing(snapshot: Snapshot) -> list[RunSummary]:
 
 
 def _summary(job: Job, activity: _NodeActivity, collective_inputs: Sequence[StoredInput]) -> RunSummary:
+    """The row of a job."""
     last = final_attempt(attempts_of(job.rows)) or AttemptRows(())
     start, end = last.time("start"), last.end
     planes: set[Plane] = {"scheduler"} if job.rows else set()
@@ -105,7 +106,7 @@ def _assign_logs_by_folder(locator: Locator, jobs: JobIndex, rows: Sequence[Reco
 
 
 def _folder_summaries(inputs: Sequence[StoredInput], free_logs: Collection[str]) -> list[RunSummary]:
-    """Folders whose logs belong to no job."""
+    """A row for each folder whose logs belong to no job."""
     by_root: dict[str, list[StoredInput]] = {}
     for input_ in inputs:
         by_root.setdefault(input_.root, []).append(input_)
@@ -123,7 +124,7 @@ def _folder_summaries(inputs: Sequence[StoredInput], free_logs: Collection[str])
 
 
 class _NodeActivity:
-    """When metrics or kernel lines of a node were recorded."""
+    """When metrics or kernel lines of each node were recorded, and what labels of jobs the metrics carry."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         spans, series, events = (snapshot.table(name) for name in ("spans", "series", "events"))
@@ -154,11 +155,11 @@ class _NodeActivity:
         """Job label -> what the metrics show."""
 
     def summary_from_labels(self, names: Collection[str]) -> RunSummary | None:
-        """What the metrics show of a job, under any of its ids."""
+        """The row of a job as the labels of the metrics show it, under any of its ids; None if none carries one."""
         return next((self.labeled[name] for name in sorted(names) if name in self.labeled), None)
 
     def planes_on(self, nodes: Sequence[str], start: float, end: float | None) -> set[Plane]:
-        """The planes that have data about these nodes in that time."""
+        """The kinds of data about these nodes between two times (POSIX seconds; no end: until now)."""
         hosts = [host_of(node) for node in nodes]
         ranges_by_plane: tuple[tuple[Plane, Mapping[str, list[_HourRange]]], ...] = (
             ("metric", self._metric), ("kernel", self._kernel)
@@ -171,7 +172,7 @@ class _NodeActivity:
 
 
 def _hour_ranges(snapshot: Snapshot, source: str) -> Mapping[str, list[_HourRange]]:
-    """Host -> its ranges of hours without a gap, in order; ``source``: SQL for host, begin, stop, in any order."""
+    """Host -> its ranges of consecutive hours, in order; ``source``: SQL for host, begin, stop, in any order."""
     before = "PARTITION BY host ORDER BY begin, stop ROWS BETWEEN UNBOUNDED PRECEDING AND"
     rows = snapshot.rows(
         f"""SELECT host, min(begin) AS begin, max(stop) FROM (
@@ -187,6 +188,7 @@ def _hour_ranges(snapshot: Snapshot, source: str) -> Mapping[str, list[_HourRang
 
 
 def _has_activity(ranges: Sequence[_HourRange], start: float, end: float | None) -> bool:
+    """Whether any of the hours lies between two times; ``ranges``: in order."""
     first = start // HOUR_S
     index = bisect_left(ranges, first, key=lambda hours: hours[1])
     return index < len(ranges) and (end is None or max(first, ranges[index][0]) <= end // HOUR_S)

@@ -19,12 +19,12 @@ from trackside.model import Event
 
 _FOLDER = re.compile(r"^(.*?)(?:^|[/!])attempt_(\d{1,6})[/!](\d{1,6})[/!]std(?:out|err)\.log")
 
-LAUNCHERS = frozenset({"launcher_failure", "launcher_restart"})
-"""Event kinds that only launchers of ranks cause."""
+LAUNCHER_KINDS = frozenset({"launcher_failure", "launcher_restart"})
+"""Kinds of events that only launchers of ranks cause."""
 LAUNCHER_NAMES = frozenset({"torchrun", "deepspeed", "mpirun"})
-"""Names of such launchers: the source of a process exit, the command of a host event."""
+"""Names of launchers of ranks: the source of a process exit, the command of a host event."""
 MAX_TASKS = 100_000
-"""Tasks in one line."""
+"""Tasks of one range that are read."""
 Folder = tuple[str, int]
 """(run folder, attempt)"""
 
@@ -36,7 +36,7 @@ def local_rank_of(path: str) -> tuple[Folder, int] | None:
 
 
 class Ranks:
-    """What to add to the local ranks of each folder; None if unknown."""
+    """The global ranks of the events of a run: what to add to the local ranks of each folder."""
 
     def __init__(self, events: Iterable[Event]) -> None:
         self._local_ranks: dict[Folder, set[int]] = {}
@@ -52,6 +52,7 @@ class Ranks:
         self._offsets = {folder: self._find_offset(folder, offsets) for folder in self._local_ranks}
 
     def _find_offset(self, folder: Folder, offsets: dict[Folder, set[int]]) -> int | None:
+        """What to add to a folder's local ranks; None if unknown. ``offsets``: those that lines show."""
         if len(offsets.get(folder, ())) == 1:
             return next(iter(offsets[folder]))
         folders = [other for other in self._local_ranks if other[1] == folder[1]]
@@ -66,7 +67,7 @@ class Ranks:
 
     @property
     def count(self) -> int:
-        """Number of ranks that have a folder, over all nodes of one attempt."""
+        """Number of ranks with a folder, over all nodes of the attempt that has the most."""
         sizes: dict[int, int] = {}
         for (_, attempt), ranks in self._local_ranks.items():
             sizes[attempt] = sizes.get(attempt, 0) + len(ranks)
@@ -87,23 +88,23 @@ def names_its_rank(event: Event) -> bool:
 
 
 class Tasks:
-    """Whether a job's tasks are its ranks. ``world``: its number of ranks, or of GPUs if that is unknown; ``counted``:
-    its number of tasks, if the scheduler's records have it."""
+    """Whether a job's tasks are its ranks. ``world_size``: its number of ranks, or of GPUs if that is unknown;
+    ``n_tasks``: its number of tasks, if the scheduler's records have it."""
 
-    def __init__(self, events: Iterable[Event], world: int | None, counted: int | None) -> None:
-        highest, launched = -1, False
+    def __init__(self, events: Iterable[Event], world_size: int | None, n_tasks: int | None) -> None:
+        highest, has_launcher = -1, False
         for event in events:
-            launched = (
-                launched
-                or event.kind in LAUNCHERS
+            has_launcher = (
+                has_launcher
+                or event.kind in LAUNCHER_KINDS
                 or bool(LAUNCHER_NAMES & {event.get("source"), event.get("command")})
             )
             highest = max([highest, *_task_numbers(event)])
-        counted = counted if counted is None or counted > highest else None  # srun can start more tasks than requested
-        tasks = counted if counted is not None else world
-        self.are_ranks = not launched and world is not None and tasks == world and highest < world
-        if counted is None and world is not None:
-            self.are_ranks &= 2 * (highest + 1) > world
+        n_tasks = n_tasks if n_tasks is None or n_tasks > highest else None  # srun can start more tasks than requested
+        expected = n_tasks if n_tasks is not None else world_size
+        self.are_ranks = not has_launcher and world_size is not None and expected == world_size and highest < world_size
+        if n_tasks is None and world_size is not None:
+            self.are_ranks &= 2 * (highest + 1) > world_size
 
     def to_task_rank(self, event: Event) -> Event:
         """The event with its task's rank, if it has none and belongs to one task."""

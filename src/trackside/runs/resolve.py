@@ -38,7 +38,10 @@ _NAIVE_TIME = re.compile(r"\b20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(?![.\d]*(?:Z|[+-]\d
 
 @dataclass(frozen=True, slots=True)
 class EventAdjustment:
-    """Shifts the run's log events and its parent's points to the scheduler's clock, and makes ranks global."""
+    """Shifts the run's log events and its parent's points to the scheduler's clock, and makes ranks global.
+
+    ``offset``: seconds to add; ``span``: the job's start and end.
+    """
 
     logs: frozenset[str]
     offset: float
@@ -47,7 +50,7 @@ class EventAdjustment:
     tasks: Tasks
 
     def __call__(self, event: Event) -> Event:
-        """The event as the narrowed store holds it."""
+        """The event as the store of the run holds it."""
         if event.at.path in self.logs:
             return self.tasks.to_task_rank(self.ranks.to_global_rank(clock.shift_event(event, self.offset, self.span)))
         return clock.shift_event(event, self.offset, None)
@@ -85,7 +88,7 @@ def resolve(
     files = list(dict.fromkeys([*(event.at.path for event in events), *paths]))
     appended = runs_by_file(events, steps)
     jobs = collect([*(row for row in rows if isinstance(row, Record)), *_reported_records(rows, appended)])
-    free = set(
+    free_logs = set(
         assign(jobs, files, ids_in_lines(event for event in events if is_in_last_job(event.at, appended)), owners)
     )
     jobs.assign_records_without_id()
@@ -94,17 +97,17 @@ def resolve(
             {str(named) for row in rows if row.kind == "stack" and (named := row.get("job")) is not None}
         ):
             jobs.add(id_)
-    chosen = _named_job(jobs, job) if job is not None else _choose_job(jobs)
-    attempts = attempts_of(chosen.rows)
-    parent, parent_by = parent_of(chosen, jobs, len(numbered_attempts(attempts)))
+    run_job = _named_job(jobs, job) if job is not None else _choose_job(jobs)
+    attempts = attempts_of(run_job.rows)
+    parent, parent_by = parent_of(run_job, jobs, len(numbered_attempts(attempts)))
     parent_job = jobs.find(parent) if parent is not None and parent_by != "requeue" else None
     # An unassigned log belongs to the run, unless another job (except its parent) in the same folder has logs too.
     home_logs = set(files if home is None else home)
     is_only_job = home_logs.isdisjoint(
-        path for other in jobs if other is not chosen and other is not parent_job for path in other.logs
+        path for other in jobs if other is not run_job and other is not parent_job for path in other.logs
     )
-    claimed = {*chosen.logs, *(free & home_logs if is_only_job else ())}
-    logs = tuple(path for path in files if path in claimed)
+    run_paths = {*run_job.logs, *(free_logs & home_logs if is_only_job else ())}
+    logs = tuple(path for path in files if path in run_paths)
     keeps_steps = len(numbered_attempts(attempts)) > 1
     is_own = _run_filter(appended, keeps_steps)
     own_logs = set(logs)
@@ -116,7 +119,7 @@ def resolve(
     )
     adjust = EventAdjustment(frozenset(logs), clock.offset_of(_times(run_events), span), span, Ranks(run_events), tasks)
     run = replace(
-        _build_run(chosen, attempts, run_events, adjust.ranks),
+        _build_run(run_job, attempts, run_events, adjust.ranks),
         parent=parent,
         parent_by=parent_by,
         log_paths=logs,
@@ -127,12 +130,15 @@ def resolve(
     )
     others = frozenset(files) - adjust.logs
     rows = [_begin_with_last_run(row, run_events, appended) for row in rows if isinstance(row, Record) or is_own(row)]
-    return ResolvedRun(run, _narrow_store(rows, store, chosen, others, adjust), adjust, appended, keeps_steps)
+    return ResolvedRun(run, _narrow_store(rows, store, run_job, others, adjust), adjust, appended, keeps_steps)
 
 
 def _run_filter(appended: Mapping[str, FileRuns], keeps_steps: bool) -> Callable[[Event], bool]:
-    """Which events of the logs are the last run's. A job's surroundings are those of all its programs; what attempts
-    of one job did before the last is part of its history, but not how they ended."""
+    """A test whether an event of the logs is the last run's.
+
+    A job's surroundings are those of all its programs. What the attempts of one job did before the last is part of its
+    history (``keeps_steps``), but how they ended is not.
+    """
 
     def is_own(event: Event) -> bool:
         if event.kind == "host" or (keeps_steps and event.kind not in OUTCOMES):
@@ -143,7 +149,7 @@ def _run_filter(appended: Mapping[str, FileRuns], keeps_steps: bool) -> Callable
 
 
 def _begin_with_last_run(row: Row, run_events: Sequence[Event], appended: Mapping[str, FileRuns]) -> Row:
-    """The row; a log's activity begins with the last run, if the log holds several."""
+    """The row; if a log holds several runs, its activity begins with the last one."""
     runs = appended.get(row.at.path)
     if row.kind != "log_activity" or not isinstance(row, Event) or runs is None or len(runs.runs) == 1:
         return row
@@ -152,13 +158,13 @@ def _begin_with_last_run(row: Row, run_events: Sequence[Event], appended: Mappin
 
 
 def _most_runs(paths: Iterable[str], appended: Mapping[str, FileRuns]) -> AppendedRuns | None:
-    """The runs of the log that holds the most; None if none holds several."""
+    """The runs of the log that holds the most of them; None if no log holds several."""
     several = [path for path in paths if path in appended and len(appended[path].runs) > 1]
     path = max(several, key=lambda path: len(appended[path].runs), default=None)
     if path is None:
         return None
     runs = appended[path]
-    return AppendedRuns(path, runs.runs, runs.more, runs.started)
+    return AppendedRuns(path, runs.runs, runs.has_more, runs.unknown_start)
 
 
 def _reported_records(rows: Iterable[Row], appended: Mapping[str, FileRuns]) -> Iterator[Record]:
@@ -174,6 +180,7 @@ def _reported_records(rows: Iterable[Row], appended: Mapping[str, FileRuns]) -> 
 
 
 def _as_integer(value: Scalar) -> int | None:
+    """The value if it is an integer, else None."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
@@ -220,11 +227,12 @@ def _choose_job(jobs: JobIndex) -> Job:
 
 
 def _sorted_ids(jobs: Iterable[Job]) -> list[str]:
+    """The ids of the jobs, numbers in them in order of size."""
     return sorted((job.id for job in jobs), key=natural_key)
 
 
 def _build_run(job: Job, attempts: Sequence[AttemptRows], run_events: Sequence[Event], ranks: Ranks) -> Run:
-    """The properties of a job's last attempt, completed from its log."""
+    """The run: a job's last attempt, completed from its log."""
     last = final_attempt(attempts) or AttemptRows(())
     signals = frozenset(
         number for event in run_events if event.kind in _EXIT_KINDS and isinstance(number := event.get("signal"), int)
@@ -258,7 +266,7 @@ def _build_run(job: Job, attempts: Sequence[AttemptRows], run_events: Sequence[E
 
 
 def _world_size(run_events: Iterable[Event]) -> int | None:
-    """The largest world size in the log; the launcher's and the process group's take precedence over NCCL's."""
+    """The largest world size in the log, as a launcher or a process group prints it, else as NCCL does."""
     sizes = dict.fromkeys(_SIZE_KINDS, 0)
     for event in run_events:
         if event.kind in sizes:
@@ -268,19 +276,20 @@ def _world_size(run_events: Iterable[Event]) -> int | None:
 
 
 def _framework(run_events: Iterable[Event]) -> str | None:
+    """The framework that most events about training name."""
     names = Counter(str(e.get("framework")) for e in run_events if e.kind in _FRAMEWORK_KINDS and e.get("framework"))
     return names.most_common(1)[0][0] if names else None
 
 
 def _span(attempts: Sequence[AttemptRows]) -> JobTimes | None:
-    """From the first start to the last end of the job's attempts."""
+    """From the first start to the last end of the job's attempts, POSIX seconds; None if none started."""
     starts = [start for attempt in attempts if (start := attempt.time("start")) is not None]
     last = final_attempt(attempts)
     return (min(starts), last.end if last is not None else None) if starts else None
 
 
 def _times(run_events: Iterable[Event]) -> list[float]:
-    """The first and last times of the logs."""
+    """The first and last time of each log, POSIX seconds."""
     values = (
         event.get(name) for event in run_events if event.kind == "log_activity" for name in ("first_time", "last_time")
     )
@@ -300,8 +309,8 @@ def _has_time_zone(attempts: Sequence[AttemptRows], run_events: Sequence[Event],
 def _narrow_store(
     rows: Iterable[Row], store: MemoryStore, job: Job, others: frozenset[str], adjust: EventAdjustment
 ) -> MemoryStore:
-    """The rows of the run. ``others``: logs of other jobs, including its parent's: an error or a checkpoint load there
-    is not this run's."""
+    """A store with the rows of the run. ``others``: logs of other jobs, including its parent's: an error or a
+    checkpoint load there is not this run's."""
     narrow = MemoryStore(planes=store.planes)
     for row in rows:
         if isinstance(row, Record):
@@ -323,7 +332,7 @@ def _narrow_store(
 
 
 def _concerns(event: Event, job: Job) -> bool:
-    """Whether a row outside any job's log concerns this job: states of its nodes do, other jobs' ends do not."""
+    """Whether an event outside any job's log concerns this job: states of nodes do, other jobs' ends do not."""
     if event.plane == "trace":
         job_id = event.get("job")
         return job_id is None or not job.id or bool({str(job_id), plain_id(str(job_id))} & job.names)

@@ -1,4 +1,4 @@
-"""Completes a series' labels for a run: its node, GPU and job, in the run's own spelling.
+"""Completes the labels of series for a run: their node, GPU and job, in the run's own spelling.
 
 A series may lack its node (a file of nvidia-smi) or its GPU's index (an exporter that knows only UUIDs). Both are taken
 from other series or from the file's path; if neither has them, they stay empty.
@@ -22,7 +22,7 @@ Unit = tuple[str, str, str]
 
 
 class LocatedSeries(NamedTuple):
-    """A series with the labels that say whose it is, as completed for this run; empty where unknown."""
+    """A series with the labels that say what it measures, completed for this run; empty where unknown."""
 
     info: SeriesInfo
     node: str
@@ -58,15 +58,16 @@ _Labels = tuple[tuple[str, str], ...]
 
 
 def _location_key(series: Series) -> tuple[_Labels, str | None]:
-    """What determines a series' location: its labels, and its file if they name no node."""
+    """The labels and the file of a series, which determine its location; no file if the labels name a node."""
     return series.labels, None if series.get("node") is not None else series.at.path
 
 
 def _locate(info: SeriesInfo, completed: tuple[_Labels, tuple[str, ...]]) -> LocatedSeries:
-    labels, words = completed
+    """The series with the labels and fields that :func:`_complete` returned for its key."""
+    labels, fields = completed
     if labels is not info.series.labels:
         info = replace(info, series=replace(info.series, labels=labels))
-    return LocatedSeries(info, *words)
+    return LocatedSeries(info, *fields)
 
 
 def _complete(
@@ -75,7 +76,7 @@ def _complete(
     """The labels with node and GPU (unchanged if nothing is added), and the label fields of :class:`LocatedSeries`."""
     original, path = key
     labels = dict(original)
-    device = devices.of(labels) if "gpu" not in labels or "node" not in labels else None
+    device = devices.find(labels) if "gpu" not in labels or "node" not in labels else None
     if "gpu" not in labels and device is not None:
         labels["gpu"] = device[1]
     node = (
@@ -88,8 +89,8 @@ def _complete(
         labels["node"] = node
     get = labels.get
     fields = node, get("gpu", ""), get("mig", ""), get("job", ""), get("rank", "")
-    changed = len(labels) != len(original) or labels.get("node") != dict(original).get("node")
-    return tuple(sorted(labels.items())) if changed else original, fields
+    is_changed = len(labels) != len(original) or labels.get("node") != dict(original).get("node")
+    return tuple(sorted(labels.items())) if is_changed else original, fields
 
 
 class NodeNames:
@@ -120,10 +121,11 @@ class NodeNames:
 
 
 _MAX_NAME_PIECES = 12
+"""Pieces of a word between hyphens of which names are built."""
 
 
 def _possible_names(path: str) -> Iterable[str]:
-    """Parts of a path that may be a host name: ``nvidia-smi_gpu-3.csv`` yields ``gpu-3``, ``nvidia-smi``, ``smi``..."""
+    """Pieces of a path that may be a host name: ``gpu-3``, ``nvidia-smi``, ``smi`` ... of ``nvidia-smi_gpu-3.csv``."""
     for word in re.split(r"[^a-z0-9-]+", path.lower()):
         pieces = word.split("-")[:_MAX_NAME_PIECES]
         for first in range(len(pieces)):
@@ -145,7 +147,7 @@ def _nodes_by_path(unnamed: Sequence[tuple[str, Mapping[str, str]]], names: Node
 
 
 def _show_several_machines(unnamed: Iterable[tuple[str, Mapping[str, str]]]) -> bool:
-    """Whether one index belongs to different GPUs in different files."""
+    """Whether one index has different UUIDs in different files."""
     devices: dict[str, tuple[str, str]] = {}
     for path, labels in unnamed:
         if "gpu" in labels and "gpu_uuid" in labels:
@@ -156,6 +158,7 @@ def _show_several_machines(unnamed: Iterable[tuple[str, Mapping[str, str]]]) -> 
 
 
 def _file_stem(path: str) -> str:
+    """The name of a file without its extensions."""
     return re.split(r"[/!]", path)[-1].partition(".")[0] or path
 
 
@@ -168,7 +171,7 @@ _NO_HOST_NAME = re.compile(
 
 
 def _host_folder(path: str) -> str:
-    """The folder nearest to the file that looks like a host: letters, then a number somewhere."""
+    """The name of the nearest folder that looks like a host: a letter first, a number somewhere. Empty without one."""
     for part in reversed(re.split(r"[/!]", path)[:-1]):
         name = part.partition(".")[0]
         if _HOST_NAME.fullmatch(name) and not _NO_HOST_NAME.fullmatch(name):
@@ -191,8 +194,8 @@ class _Devices:
             if gpu is not None and pci is not None:
                 self._by_pci[node, pci] = gpu
 
-    def of(self, labels: Mapping[str, str]) -> NodeGpu | None:
-        """(node, index) of a series by its UUID or address; the UUID replaces an unknown index."""
+    def find(self, labels: Mapping[str, str]) -> NodeGpu | None:
+        """(node, index) of a series by its UUID or PCI address; one of these stands for an unknown index."""
         uuid = labels.get("gpu_uuid")
         device = self._by_uuid.get(_normalize_uuid(uuid)) if uuid is not None else None
         if device is not None or "gpu" in labels:
@@ -205,4 +208,5 @@ class _Devices:
 
 
 def _normalize_uuid(uuid: str) -> str:
+    """A UUID in lower case, without nvidia-smi's prefix."""
     return uuid.lower().removeprefix("gpu-")
