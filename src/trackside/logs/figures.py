@@ -33,21 +33,10 @@ _PLAYER_NAMES = {
     "generator": "g gen generator netg errg dcgan",
 }
 _ADVERSARIAL_PARTS = frozenset({"adv", "adv_loss", "loss_adv", "adversarial_loss", "loss_gan", "gan_loss"})
-_RECONSTRUCTION_PARTS = frozenset(
-    [
-        "rec",
-        "recon",
-        "rec_loss",
-        "recon_loss",
-        "loss_rec",
-        "reconstruction",
-        "cycle",
-        "cyc",
-        "idt",
-        "perceptual",
-        "lpips",
-    ]
-)
+_RECONSTRUCTION_PARTS = frozenset((
+    "rec", "recon", "rec_loss", "recon_loss", "loss_rec", "reconstruction", "cycle", "cyc", "idt", "perceptual",
+    "lpips",
+))  # fmt: skip
 """Parts of a loss that, next to an adversarial one, show two networks trained against each other."""
 _PLAYER_OF_WORD = {name: player for player, names in _PLAYER_NAMES.items() for name in names.split()}
 FIRST_PART_RANK = 3

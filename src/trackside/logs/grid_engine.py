@@ -13,6 +13,7 @@ from trackside.model import Event, EventRole
 
 _LIMITS = {"h_rt": "time_limit", "h_cpu": "time_limit", "h_vmem": "out_of_memory", "h_rss": "out_of_memory"}
 MAX_MAIL_LINES = 24
+"""Lines of the mail below its subject."""
 _FIELD = re.compile(r"^\s{1,8}(?P<key>[A-Z][A-Za-z ]{2,20}?)\s{0,20}= (?P<value>\S.{0,200})")
 _SUBJECT = re.compile(
     r"^(?:Subject: )?(?:Job (?P<job>\d{1,12})|Job-array task (?P<array>\d{1,12})\.(?P<task>\d{1,9}))"

@@ -53,8 +53,7 @@ def _remember_epoch(line: Line, match: re.Match[str]) -> None:
     avoids=("worker 3 - 3s - loss: 0.4512",),
 )
 def _point(line: Line) -> Iterator[Event]:
-    drawn = line.text.rstrip("\x08")
-    text = drawn.rpartition("\x08")[2]
+    text = line.text.rstrip("\x08").rpartition("\x08")[2]  # the last drawing
     bar = _BAR.search(text)
     epoch_line = _EPOCH_LINE.match(text) if bar is None else None
     if bar is None and epoch_line is None:

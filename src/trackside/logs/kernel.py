@@ -77,7 +77,8 @@ def _oom_kill(line: Line, match: re.Match[str]) -> Event:
     avoids=("oom-kill: constraint unknown",),
 )
 def _oom_choice(line: Line, match: re.Match[str]) -> Event | None:
-    """The OOM killer's record of its choice. If the kill itself is on the next lines, that line yields the event."""
+    """The kill that the OOM killer's record of its choice announces; if a line below reports the kill, that one gives
+    the event."""
     fields = {"constraint": match["constraint"], **dict(_KEY.findall(match["rest"]))}
     pid = int(fields["pid"]) if fields.get("pid", "").isdigit() else None
     if pid is not None:
@@ -101,6 +102,7 @@ def _oom_choice(line: Line, match: re.Match[str]) -> Event | None:
 
 
 def _cgroup_limit(line: Line) -> int | None:
+    """The cgroup's limit in bytes, from the OOM report above the kill; None if there is none."""
     for neighbor in line.preceding(MAX_REPORT_LINES):
         if match := _LIMIT.search(neighbor.text):
             return int(match[1]) * 1024
@@ -110,7 +112,7 @@ def _cgroup_limit(line: Line) -> int | None:
 
 
 def _slurm_step(fields: Mapping[str, str]) -> str | None:
-    """The victim's own step: the limit that was reached may be the whole job's or the machine's."""
+    """Slurm's job and step of the killed task: the limit that was reached may be the whole job's or the machine's."""
     match = _SLURM.search(fields.get("task_memcg", "")) or _SLURM.search(fields.get("oom_memcg", ""))
     return f"{match[1]}.{match[2]}" if match else None
 

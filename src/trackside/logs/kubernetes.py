@@ -38,7 +38,7 @@ PARSER = Parser("kubernetes", "Kubernetes and Docker", "system", planes=("log", 
 
 
 def reason_of(reason: str | None, message: str = "") -> str | None:
-    """The reason of a notice for a status, condition or event; None if it is another one.
+    """The reason of the notice for a status, condition or event; None if it does not end a job from outside.
 
     A pod is evicted for lack of memory or disk on its node, which is not a preemption.
     """
@@ -105,7 +105,7 @@ def _message(line: Line, match: re.Match[str]) -> Iterator[Event]:
 
 
 def _end_events(line: Line, reason: str) -> Iterator[Event]:
-    """The notice; a pod that was evicted for memory was on a node that had none left."""
+    """The events of a pod's end; a pod that was evicted for memory was on a node that had none left."""
     if reason == "out_of_memory":
         exits.note_ending(line, reason)
         yield line.event("oom_kill", EventRole.ROOT, scope="host")

@@ -1,4 +1,4 @@
-"""A job's own message that training began or ended, if no framework parser reads it."""
+"""Messages of a job itself that training began or ended."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trackside.logs.pattern import Parser
 from trackside.model import Event
 
 _SENTENCE_START = r"(?:^|[\]\[:|>*=#!.,}-]|\bINFO)\s{0,8}(?:the |model |all )?"
-"""The sentence must be about training itself: only a log's prefix may stand before it."""
+"""What may be before the sentence: only a log's prefix, so that the sentence is about training itself."""
 _TRAINING_END = re.compile(
     _SENTENCE_START
     + r"(?:(?:(?:(?:pre|fine|post|re|self)-?)?train(?:ing)?|fine-?tuning|distillation|experiment|run)(?: loop| run| job| process)?(?: has| is| was)?(?: now)?(?: successfully)? "
@@ -39,8 +39,9 @@ _EPILOGUE = re.compile(
 )
 """Lines that a shell prints behind the job's own last one: times and dates."""
 MAX_EPILOGUE_LINES = 8
-MAX_ENDING_CHARS = 8
-"""Letters after the words that end a sentence in languages that inflect its last word."""
+"""Lines after the last word that are looked at."""
+MAX_INFLECTION_CHARS = 8
+"""Letters after the sentence, in languages that inflect its last word."""
 _TRAINING_START = re.compile(
     _SENTENCE_START
     + r"(?:start(?:ing|ed)?|begin(?:ning)?|entering) (?:the )?(?:\w+ )?training(?: loop)?\b(?! (?:data|set|config))",
@@ -104,7 +105,7 @@ def _training_end(line: Line) -> Event | None:
     )
 
 
-_END_WORDS = {
+_END_SENTENCES = {
     "Chinese": ("训练完成", "训练结束", "训练完毕", "完成训练", "訓練完成", "訓練結束", "训练已完成"),
     "Japanese": ("学習完了", "学習終了", "訓練完了", "トレーニング完了", "学習が完了", "学習が終了"),
     "Korean": ("학습 완료", "학습완료", "학습 종료", "훈련 완료", "학습이 완료", "훈련이 완료", "학습이 종료"),
@@ -115,13 +116,15 @@ _END_WORDS = {
     "Portuguese": ("treinamento concluído", "treinamento finalizado", "treino concluído"),
     "Italian": ("addestramento completato", "addestramento terminato"),
 }
-"""What people print when training has ended."""
-_LOCALIZED_END = re.compile("|".join(re.escape(word) for words in _END_WORDS.values() for word in words), re.IGNORECASE)
+"""What programs print in other languages when training has ended."""
+_LOCALIZED_END = re.compile(
+    "|".join(re.escape(word) for words in _END_SENTENCES.values() for word in words), re.IGNORECASE
+)
 
 
 @PARSER.pattern(
     b"(?:"
-    + b"|".join(sorted({form for words in _END_WORDS.values() for word in words for form in byte_regexes(word)}))
+    + b"|".join(sorted({form for words in _END_SENTENCES.values() for word in words for form in byte_regexes(word)}))
     + b")",
     safety="Only the sentence itself, at the end of its line, not a longer one about the future.",
     matches=(
@@ -138,7 +141,7 @@ _LOCALIZED_END = re.compile("|".join(re.escape(word) for words in _END_WORDS.val
 )
 def _localized_end(line: Line) -> Event | None:
     match = _LOCALIZED_END.search(line.text) if len(line.text) <= 200 else None
-    if match is None or sum(map(str.isalnum, line.text[match.end() :])) > MAX_ENDING_CHARS:
+    if match is None or sum(map(str.isalnum, line.text[match.end() :])) > MAX_INFLECTION_CHARS:
         return None
     return line.event("training_end", status="success")
 
@@ -166,6 +169,7 @@ def _bare_end(line: Line) -> Event | None:
 
 
 def _duration(text: str) -> float | None:
+    """The seconds that a sentence gives, as a clock or a number."""
     clock = _CLOCK.search(text)
     if clock is not None:
         return int(clock[1] or 0) * 86_400 + int(clock[2]) * 3_600 + int(clock[3]) * 60 + float(clock[4])

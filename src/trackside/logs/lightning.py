@@ -32,6 +32,7 @@ def _training_end(line: Line, match: re.Match[str]) -> list[Event] | None:
 
 
 def _value(figures: dict[str, tuple[float, int]], name: str) -> float | None:
+    """The value of a figure; None if it was not printed."""
     return figures[name][0] if name in figures else None
 
 

@@ -1,4 +1,4 @@
-"""Lines that name a training loss, and where the loop was: on the line itself, above it, or nowhere."""
+"""Logged steps of lines that name a training loss; the position is on the line itself, above it, or missing."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _NOT_PROGRESS = re.compile(
 _REMARK = re.compile(
     r"\b(?:[Bb]est|BEST|[Ff]inal(?!,)|[Ss]av(?:ed|ing)|SAVE|[Ll]owest|[Mm]inimum|improved|[Ee]arly ?[Ss]topp\w*|[Ss]ummary)\b"
 )
-"""Words of a remark: behind the figures of a step it is cut off; a loss behind it is none of a step."""
+"""Words of a remark: what follows the figures of a step is cut off; a loss behind such a word is not a step's."""
 _LOSS_BEFORE = re.compile(rf"[lL](?:oss|OSS)[^\n]{{0,24}}?{NUMBER}")
 _NOT_TRAINING = re.compile(
     r"\b(?:val(?:id|idation|idating)?|eval(?:uat(?:ion|ing|ed))?)\b|(?:^|[|\]\[>(:-])\s{0,4}(?:test(?:ing)?|dev)\b",
@@ -60,9 +60,11 @@ _EVALUATION_HEADING = re.compile(
 )
 """The heading of an evaluation, without a figure."""
 MAX_SPLIT_LINES = 6
+"""Lines above a loss in which such a heading is looked for."""
 MIN_ALIKE = 3
-"""Lines that begin alike from which their losses are logged steps although no line says of which."""
+"""Lines that begin alike, from which on their losses are logged steps although no line names a position."""
 MAX_OPENINGS = 40
+"""Beginnings of such lines that are remembered for each writer."""
 _BEST_FIELD = re.compile(r"\[best\].*", re.IGNORECASE)
 
 
@@ -76,7 +78,7 @@ def line_points(line: Line) -> list[Event] | None:
 
 
 def _read_record(line: Line, text: str) -> list[Event] | None:
-    """The events of one record."""
+    """The events of one record; None if it is not one."""
     if "est]" in text or "EST]" in text:
         text = _BEST_FIELD.sub("", text)
     if "%|" in text or "it [" in text:
@@ -97,40 +99,40 @@ def _read_record(line: Line, text: str) -> list[Event] | None:
     if "loss" not in figures.values and "eval_loss" not in figures.values:
         return None
     before = lowered[: max(0, lowered.find("loss"))]
-    hinted = any(hint in before for hint in _NOT_TRAINING_HINTS)
-    not_training = hinted and _NOT_TRAINING.search(_EVALUATION_FIGURE.sub("", before)) is not None
+    has_evaluation_word = any(hint in before for hint in _NOT_TRAINING_HINTS)
+    is_evaluation = has_evaluation_word and _NOT_TRAINING.search(_EVALUATION_FIGURE.sub("", before)) is not None
     position = _drop_epoch_length(position_of(text, figures), figures)
     if not position.known and not figures.is_step_rounded:
         above = position_above(line)
         notes = line.notes(ID)
-        sums_up = notes.get("positioned", 0) > notes.get("below", 0)  # those that name a position themselves
-        if len(text) > MAX_RECORD_CHARS or sums_up or _is_setting(line, figures):
+        is_summary = notes.get("positioned", 0) > notes.get("below", 0)  # of losses that name a position themselves
+        if len(text) > MAX_RECORD_CHARS or is_summary or _is_setting(line, figures):
             return None
         if above is None:
-            return None if not_training or "loss" not in figures.values else _points_without_position(line, figures)
-        position, not_training = (
+            return None if is_evaluation or "loss" not in figures.values else _points_without_position(line, figures)
+        position, is_evaluation = (
             above.record_position,
-            not_training or above.evaluates or _has_evaluation_heading_above(line, above.line),
+            is_evaluation or above.is_evaluation or _has_evaluation_heading_above(line, above.line),
         )
         notes["below"] = notes.get("below", 0) + 1
-    elif "loss" in figures.values and not not_training:
+    elif "loss" in figures.values and not is_evaluation:
         line.notes(ID)["positioned"] = line.notes(ID).get("positioned", 0) + 1
         if position.epoch is None and (in_epoch := epoch_above(line)) is not None:
             position = LinePosition(position.step, in_epoch, position.total)
     events = []
-    validated = figures.values.get("loss" if not_training and "eval_loss" not in figures.values else "eval_loss")
-    if validated is not None:
+    eval_loss = figures.values.get("loss" if is_evaluation and "eval_loss" not in figures.values else "eval_loss")
+    if eval_loss is not None:
         events.append(
             line.event(
                 "evaluation",
                 step=position.step,
                 epoch=position.epoch,
                 metric="loss",
-                value=validated,
-                loss=validated,
+                value=eval_loss,
+                loss=eval_loss,
             )
         )
-    if "loss" in figures.values and not not_training and _is_most_specific_loss(line, figures, position):
+    if "loss" in figures.values and not is_evaluation and _is_most_specific_loss(line, figures, position):
         events.append(loss_point(line, figures, position))
     return events or None
 
@@ -142,9 +144,9 @@ def _has_evaluation_heading_above(line: Line, position_line: int) -> bool:
 
 
 def _drop_epoch_length(position: LinePosition, figures: LineFigures) -> LinePosition:
-    """The position of an epoch's summary, which says how many steps the epoch had: ``Epoch: 3, Steps: 270 | ...``."""
-    summary = position.epoch is not None and position.step is not None and "eval_loss" in figures.values
-    is_length = summary and figures.step_name.lower().endswith(("steps", "iterations", "iters", "batches"))
+    """The position without a step that is the epoch's length, as in summaries: ``Epoch: 3, Steps: 270 | ...``."""
+    is_summary = position.epoch is not None and position.step is not None and "eval_loss" in figures.values
+    is_length = is_summary and figures.step_name.lower().endswith(("steps", "iterations", "iters", "batches"))
     return LinePosition(epoch=position.epoch) if is_length else position
 
 
@@ -156,7 +158,7 @@ def _is_setting(line: Line, figures: LineFigures) -> bool:
 
 
 def _points_without_position(line: Line, figures: LineFigures) -> list[Event] | None:
-    """Losses of lines that begin alike and of which none names a position: logged steps from the third one on."""
+    """The logged steps of lines that begin alike, none of which names a position: from the third line on."""
     match = _LOSS_AT_START.match(line.text)
     if match is None or figures.is_step_rounded:
         return None
@@ -166,23 +168,23 @@ def _points_without_position(line: Line, figures: LineFigures) -> list[Event] | 
     if opening not in openings and len(openings) >= MAX_OPENINGS:
         return None
     event = replace(loss_point(line, figures, LinePosition()), parser=FALLBACK_ID)
-    waiting = openings.setdefault(opening, [])
-    if waiting is None:
+    first_events = openings.setdefault(opening, [])
+    if first_events is None:
         return [event]
-    waiting.append(event)
-    if len(waiting) < MIN_ALIKE or len({event.get("loss") for event in waiting}) == 1:
-        del waiting[:-MIN_ALIKE]
+    first_events.append(event)
+    if len(first_events) < MIN_ALIKE or len({event.get("loss") for event in first_events}) == 1:
+        del first_events[:-MIN_ALIKE]
         return None
     openings[opening] = None
-    return waiting
+    return first_events
 
 
 def _is_most_specific_loss(line: Line, figures: LineFigures, position: LinePosition) -> bool:
     """Whether no loss with a more specific name was printed for the same step and epoch: ``Train Loss`` before ``True
     Loss``."""
     notes, rank = line.notes(f"{ID} {line.label}"), figures.ranks["loss"]
-    place = position.step, position.epoch
-    if notes.get("position") == place and notes["rank"] < rank:
+    step_and_epoch = position.step, position.epoch
+    if notes.get("position") == step_and_epoch and notes["rank"] < rank:
         return False
-    notes.update(position=place, rank=rank)
+    notes.update(position=step_and_epoch, rank=rank)
     return True

@@ -55,6 +55,7 @@ def _progress(line: Line, head: re.Match[str]) -> Event | None:
 
 
 def _loss(figures: dict[str, str]) -> float | None:
+    """The training loss, whatever the fork calls it."""
     for name in _LOSSES:
         if name in figures:
             return number(figures[name])
@@ -65,6 +66,7 @@ def _loss(figures: dict[str, str]) -> float | None:
 
 
 def _throughput(figures: dict[str, str]) -> tuple[float | None, str | None]:
+    """(value, unit) of the throughput; (None, None) if it is not printed."""
     for name, unit in (
         ("tokens per gpu per second (tgs)", "tokens/s/gpu"),
         ("tokens per second", "tokens/s"),

@@ -26,6 +26,7 @@ _EVALUATIONS = (
 
 
 def _example(key: str, value: str, metadata: str = '"step_num": 100') -> str:
+    """A line of MLPerf's logger."""
     return (
         ':::MLLOG {"namespace": "", "time_ms": 1714725015064, "event_type": "POINT_IN_TIME", '
         f'"key": "{key}", "value": {value}, "metadata": {{"file": "train.py", "lineno": 10, {metadata}}}}}'
@@ -82,6 +83,7 @@ def _event(line: Line) -> Event | None:
 
 
 def _progress(line: Line, key: str, value: Any, metadata: dict[str, Any], time: float | None) -> Event | None:
+    """The logged step of a loss or of tracked statistics; None for anything else."""
     stats = value if isinstance(value, dict) else {key: value}
     loss = next((figure(stats[name]) for name in _LOSSES if name in stats), None)
     throughput = figure(stats.get("throughput"))

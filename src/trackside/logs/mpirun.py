@@ -81,6 +81,7 @@ def _read_hydra_code(code: int) -> Exit:
 
 
 def _failure(line: Line, end: Exit, rank: int | None, pid: int | None, node: str | None, text: str) -> Event:
+    """The launcher's report about one process."""
     pid = pid or None  # mpirun prints 0 for a process whose pid it does not know
     return line.event(
         "launcher_failure",

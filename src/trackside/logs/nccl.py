@@ -118,7 +118,7 @@ def _error(line: Line) -> Event | None:
 
 
 def _detail(line: Line) -> str:
-    """NCCL's own last error, from this line or the next ones."""
+    """NCCL's own last error, from this line or the next ones; empty if there is none."""
     for neighbor in (line, *line.following(MAX_LINES_AHEAD)):
         position = neighbor.text.find(_LAST_ERROR)
         if position >= 0:
@@ -128,6 +128,7 @@ def _detail(line: Line) -> str:
 
 
 def _role(code: str, detail: str) -> EventRole:
+    """The role of an NCCL error: an error about a peer is a cascade, a CUDA error confirms."""
     if code == "ncclRemoteError" or _PEER_LOST.search(detail):
         return EventRole.CASCADE
     if code == "ncclUnhandledCudaError":

@@ -26,7 +26,9 @@ EXIT_REASONS: Mapping[int, str] = {
 limit."""
 _RESOURCES = (("walltime", "time_limit"), ("cput", "time_limit"), ("mem", "out_of_memory"))
 MAX_BLOCK_LINES = 60
+"""Lines of one block."""
 MAX_LINE_CHARS = 2_000
+"""Characters of a line that are read."""
 _FIELD = re.compile(r"^\s{0,20}(?P<key>[A-Za-z][\w. ]{1,40}?)\s{0,20}[:=]\s{0,40}(?P<value>\S.{0,1000})")
 _SECOND_FIELD = re.compile(r"\s{2,20}(?P<key>[A-Z][A-Za-z ]{3,24}?)\s{0,20}:\s{1,40}(?P<value>\S{1,80})$")
 _BLOCK_START = re.compile(
@@ -39,7 +41,7 @@ PARSER = Parser("pbs", "PBS and Torque", "system")
 
 
 def end_of(status: int | None, used_s: float | None, limit_s: float | None) -> tuple[str | None, dict[str, int]]:
-    """Why a job ended by its Exit_status, and its exit code and signal: 256 and above are 256 plus a signal.
+    """(reason, fields with exit code and signal) of a job's Exit_status: 256 and above are 256 plus a signal.
 
     PBS ends jobs with SIGTERM, then SIGKILL: at the limit of walltime, else because somebody deleted the job; which one is
     unknown without the limit.
@@ -57,6 +59,7 @@ def end_of(status: int | None, used_s: float | None, limit_s: float | None) -> t
 
 
 def _is_at_limit(used_s: float | None, limit_s: float | None) -> bool:
+    """Whether a job used all the time that it might."""
     return used_s is not None and limit_s is not None and limit_s > 0 and used_s >= limit_s
 
 
@@ -154,6 +157,6 @@ def _end_report(line: Line, match: re.Match[str]) -> Event | None:
 
 
 def _named_part(text: str | None, name: str) -> str | None:
-    """A part of ``cput=00:30:10,walltime=00:30:30``."""
+    """The value of a name in ``cput=00:30:10,walltime=00:30:30``; None if it is missing."""
     match = re.search(rf"(?:^|,){name}=([^,\s]{{1,40}})", text or "")
     return match[1] if match else None

@@ -35,6 +35,7 @@ _STORE = re.compile(r"Completed store-based barrier for key:\s?(\S{1,80}) with (
 
 
 def _world_size(text: str) -> int | None:
+    """The world size that a text names, or None."""
     match = _WORLD_SIZE.search(text) or _MEMBER.search(text)
     return int(match[1]) if match else None
 

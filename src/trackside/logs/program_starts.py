@@ -31,7 +31,7 @@ MAX_TEXT_BYTES = 500
 """Bytes of a mark's line that are kept."""
 _ERROR = re.compile(rb"Traceback|File \"|Error|ERROR|[Ff]ailed|[Kk]ill|[Aa]bort|[Ss]ignal")
 """A file that begins with a failure does not show how a program begins."""
-_PLAIN = re.compile(rb"[^0-9\x00-\x1f]+")
+_WITHOUT_FIGURES = re.compile(rb"[^0-9\x00-\x1f]+")
 
 PARSER = Parser("program-starts", "starts of programs", "system")
 
@@ -135,7 +135,7 @@ def opening_of(head: bytes, first_sign: int | None) -> Opening | None:
     for match in re.finditer(rb"[^\n]+", head):
         if first_sign is not None and match.end() > first_sign:
             return None
-        pieces = _PLAIN.findall(match[0].rpartition(b"\r")[2])
+        pieces = _WITHOUT_FIGURES.findall(match[0].rpartition(b"\r")[2])
         piece = max(pieces, key=len, default=b"").strip()[:MAX_NEEDLE_BYTES]
         if piece in needles:
             continue

@@ -13,6 +13,7 @@ _USAGE = re.compile(r"was ([\d.]{1,12})GB / ([\d.]{1,12})GB")
 
 
 def _node_name(line: Line) -> str | None:
+    """The node that a line names, or None."""
     match = _ADDRESS.search(line.full)
     return match[1].rstrip(".,") if match else None
 

@@ -15,7 +15,7 @@ _STORE_ERROR = re.compile(
     r"200}?remote=(?P<peer>[^)\s]{1,120})\))?"
 )
 LOST_STORE = "rendezvous"
-"""Notes key under which parsers record that a store or rendezvous went away after it had been up."""
+"""Key of the notes in which parsers record that a store or rendezvous went away after it had been up."""
 _UNKNOWN_HOST_CODES = (-2, -3, -4, -5)
 """gai codes that mean unknown name or no answer; -9 and similar mean an address family that the node lacks."""
 
@@ -23,6 +23,7 @@ _UNKNOWN_HOST_CODES = (-2, -3, -4, -5)
 def _failure(
     line: Line, reason: str, address: str | None = None, retry: bool | None = None, role: EventRole = EventRole.ROOT
 ) -> Event:
+    """The event of a failed startup for this reason."""
     return line.event("rendezvous_failure", role, reason=reason, address=address, retry=retry)
 
 

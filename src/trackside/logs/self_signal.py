@@ -39,6 +39,7 @@ _CTRL_C = re.compile(r"^\s*\^C")
 
 
 def _signal_number(match: re.Match[str]) -> int | None:
+    """The signal that a match names, or None."""
     text = next((value for value in match.groupdict().values() if value), "")
     return signal_number(text)
 

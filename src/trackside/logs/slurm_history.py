@@ -106,6 +106,7 @@ def _node_change(line: Line) -> Event | None:
 
 
 def _state_of(raw: str) -> str:
+    """The state of a node in events, from Slurm's own with its flags."""
     words = re.split(r"[+*~#!%$@^-]", raw)
     if "DOWN" in words or "ERROR" in words:
         return "down"

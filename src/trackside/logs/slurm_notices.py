@@ -80,7 +80,7 @@ def _cancellation(line: Line, match: re.Match[str]) -> Event:
 
 
 def _is_explained(line: Line) -> bool:
-    """Whether srun ended the step itself after a task failed, or the scheduler names a reason right after."""
+    """Whether lines right after say that srun ended the step itself, or name the scheduler's reason."""
     for neighbor in line.following(MAX_LINES_AHEAD):
         if "Terminating StepId" in neighbor.text or "Terminating job step" in neighbor.text:
             return True

@@ -11,6 +11,7 @@ from trackside.logs.pattern import Parser
 from trackside.model import Event, EventRole
 
 MAX_SEFF_LINES = 24
+"""Lines of seff's output below the job id."""
 _SEFF = re.compile(
     r"^(?P<key>Array Job ID|Cluster|User/Group|State|Nodes|Cores(?: per node)?|CPU \w+|Job Wall-clock time|Memory \w+|GPU .{1,20})"
     r": (?P<value>\S.{0,160})"

@@ -35,6 +35,8 @@ _JOB_END = re.compile(
 _UP_STATES = frozenset({"IDLE", "RESUME", "UNDRAIN", "POWER_UP"})
 MAX_NODES = 256
 """Nodes of one line that get an event each."""
+MAX_REASONS = 10_000
+"""Nodes whose reason is remembered until the line with their state."""
 
 _NOTICES: tuple[tuple[str, str, str | None], ...] = (
     ("Time limit exhausted for ", "time_limit", "timeout"),
@@ -55,6 +57,7 @@ _NOTICES: tuple[tuple[str, str, str | None], ...] = (
 
 
 def _job_id(line: Line) -> str | None:
+    """The id of the first job that a line names, or None."""
     match = _JOB.search(line.text)
     return match["id"] if match else None
 
@@ -119,7 +122,7 @@ def _job_end(line: Line) -> Event | None:
 @PARSER.pattern(
     rb"(Requeuing JobId=|sched: Allocate JobId=|_start_job: Started JobId=|"
     rb"_slurm_rpc_allocate_resources JobId=|_slurm_rpc_submit_batch_(het_)?job: JobId=)",
-    safety="Facts of a job's life.",
+    safety="Submission, start and requeue of a job: facts, not causes.",
     matches=(
         "[2026-11-21T07:53:47.1] sched: Allocate JobId=19 NodeList=n[2-3] #CPUs=4 Partition=batch",
         "[2026-11-21T07:53:47.1] sched/backfill: _start_job: Started JobId=21 in batch on n[2,4]",
@@ -181,14 +184,14 @@ def _node_response(line: Line, match: re.Match[str]) -> Iterator[Event]:
     ),
 )
 def _node_update(line: Line) -> Event | None:
-    """A change by an admin or a script. The reason is on the line before the state's line."""
+    """A node's state that an admin or a script set. The reason may be on a line before."""
     match = _NODE_SET.search(line.text) or _NODE_SETTING.search(line.text)
     if match is None:
         return None
     group = match.groupdict()
     reasons: dict[str, str] = line.notes("slurmctld")
     if group.get("reason") and not group.get("state"):
-        if len(reasons) < 10_000:
+        if len(reasons) < MAX_REASONS:
             reasons[match["node"]] = match["reason"]
         return None
     state, reason = match["state"].upper(), group.get("reason") or reasons.get(match["node"])

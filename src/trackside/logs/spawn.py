@@ -89,6 +89,7 @@ def _launcher_above(line: Line) -> str:
 
 
 def _failure(line: Line, launcher: str, end: Exit, local_rank: int | None, first: bool | None = True) -> Event:
+    """The launcher's report about one worker."""
     return line.event(
         "launcher_failure",
         exits.role_of(line, end.signal, first=True),

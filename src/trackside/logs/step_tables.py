@@ -15,9 +15,11 @@ from trackside.logs.numbers import LAST_RANK, as_whole, field_meaning, number, w
 from trackside.model import Event
 
 MAX_ROWS = 20_000
+"""Lines below a header that are read."""
 MAX_OTHER_LINES = 40
 """Lines between two rows, such as those of an evaluation."""
 MAX_CELLS = 60
+"""Columns of a table."""
 
 _NAME = re.compile(r"[A-Za-z][\w/.\-% ]{0,60}")
 _BARS = re.compile(r" {0,9}[|\u2502\u2503\u2551] {0,9}")
@@ -29,8 +31,7 @@ _EVALUATION = re.compile(r"(?:val|valid|validation|dev|te?st|eval)", re.IGNORECA
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Where the figures of a row are; indexes count from the row's end, so that what stands before the table does not
-    matter."""
+    """The columns of a table; indexes count from a row's end, because a time and a level may be before the row."""
 
     separator: str | None
     count: int
@@ -84,17 +85,17 @@ def table_points(line: Line) -> Iterator[Event]:
     columns = columns_of(line.text)
     if columns is None:
         return
-    others = 0
+    other_lines = 0
     for row in line.following(MAX_ROWS):
         cells = columns.cells(row.text)
         point = None if cells is None else _point(row, columns, cells)
         if point is not None:
-            others = 0
+            other_lines = 0
             yield point
         elif row.text.strip():
-            others += 1
+            other_lines += 1
             is_frame = columns.separator == "|" and not any(character.isalnum() for character in row.text)
-            if others > MAX_OTHER_LINES or columns_of(row.text) is not None:
+            if other_lines > MAX_OTHER_LINES or columns_of(row.text) is not None:
                 return
             if columns.separator is not None and not is_frame:
                 return

@@ -84,6 +84,7 @@ def _parse_errno(line: Line) -> Event | None:
 
 
 def _find_path(text: str) -> str | None:
+    """The path that an error names, or None."""
     match = _PATH.search(text.split("Errno", 1)[-1]) or _PATH.search(text)
     return None if match is None else match[1] or match[2]
 

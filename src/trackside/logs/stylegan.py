@@ -47,6 +47,7 @@ def _plan(line: Line, match: re.Match[str]) -> Event:
 
 
 def _to_seconds(text: str) -> float | None:
+    """The seconds of ``8h 43m 53s``; None for any other text."""
     match = _DURATION.search(text)
     if match is None:
         return None

@@ -24,7 +24,7 @@ MAX_ITEM_LINES = 12
 
 
 def _item_lines(line: Line) -> Iterator[Line]:
-    """Lines of the same writer that belong to one item of a summary."""
+    """The lines of the same writer that belong to this line's item of a summary."""
     above = []
     for neighbor in line.preceding(MAX_ITEM_LINES):
         if neighbor.label != line.label:
@@ -41,6 +41,7 @@ def _item_lines(line: Line) -> Iterator[Line]:
 
 
 def _is_first_failure(line: Line) -> bool:
+    """Whether a rank of a summary is its root cause: the launcher saw it fail first."""
     for neighbor in line.preceding(MAX_ITEM_LINES):
         if neighbor.label == line.label and "Root Cause" in neighbor.text:
             return True
@@ -169,6 +170,7 @@ def _agent_signal(line: Line, match: re.Match[str]) -> Event | None:
 
 
 def _signal_event(line: Line, number: int | None, pid: int | None) -> Event:
+    """A signal that the launcher sent or got."""
     name = None if number is None else signal_name(number)
     return line.event("signal_received", EventRole.TEARDOWN, signal=number, signal_name=name, pid=pid, by=LAUNCHER)
 

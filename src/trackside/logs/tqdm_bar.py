@@ -22,7 +22,7 @@ PARSER = Parser(ID, "tqdm bars", "framework", generic=True, precedence=620, redr
 _TRAINING = re.compile(r"\b(?:train\w*|epochs?|ep|steps?|iter\w*|rounds?|updates?|episodes?)\b", re.IGNORECASE)
 """Descriptions of bars that count training steps or epochs; other bars load, convert, download, evaluate or predict."""
 MAX_COUNTS = 1_000
-"""Drawings of one bar that are read, if it prints no loss."""
+"""Drawings of a bar without a loss that are read, evenly over its length."""
 _COUNT = re.compile(r"\| {0,9}(\d{1,12})/(\d{1,12}) \[")
 _EPOCHS = re.compile(r"(?:epochs?|ep)\W*(?:progress)?\W*", re.IGNORECASE)
 """Descriptions of bars that count epochs."""
@@ -136,7 +136,7 @@ def _epoch_bar_point(line: Line, bar: ProgressBar, notes: dict[str, Any]) -> Eve
 
 
 def _steps_before(notes: dict[str, object], bar: ProgressBar, count: int) -> int:
-    """Steps of the epochs before this one: from the printed epoch, else from how often the bar restarted."""
+    """Steps of the epochs before this one: by the printed epoch, else by how often the bar restarted."""
     if bar.total is None:
         return 0
     if bar.epoch is not None:
@@ -152,6 +152,7 @@ def _steps_before(notes: dict[str, object], bar: ProgressBar, count: int) -> int
 
 
 def _planned_steps(bar: ProgressBar) -> int | None:
+    """The planned steps of all epochs; None if the bar does not show them."""
     if bar.total is None:
         return None
     if bar.epoch is None:

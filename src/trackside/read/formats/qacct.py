@@ -56,10 +56,8 @@ def _record(position: Position, values: dict[str, str]) -> Record:
     failed = number((get("failed") or "").partition(":")[0])
     limits = dict(re.findall(r"\b(h_rt|h_vmem|h_rss|h_cpu)=([\w.:]{1,20})", get("category") or ""))
     limit_s, limit_bytes = parse_duration(limits.get("h_rt")), parse_size(limits.get("h_vmem") or limits.get("h_rss"))
-    elapsed_s, peak = (
-        parse_duration(get("ru_wallclock") or get("wallclock")),
-        parse_size(get("maxvmem") or get("ru_maxrss")),
-    )
+    elapsed_s = parse_duration(get("ru_wallclock") or get("wallclock"))
+    peak = parse_size(get("maxvmem") or get("ru_maxrss"))
     deleted_by = next((name for name in [get("deleted_by")] if name not in (None, "NONE", "none")), None)
     signal = code - 128 if code is not None and 128 < code < 128 + 65 else None
     reason = None
