@@ -38,7 +38,7 @@ def read_text(stream: BinaryIO, count_nuls: Callable[[int], None], *, printed: b
     yield from chain((first,), unjoined) if width is None else rejoin(chain((first,), unjoined), width)
 
 
-def buffers(chunks: Iterator[bytes]) -> Iterator[tuple[bytes, int, int, int]]:
+def overlapping_buffers(chunks: Iterator[bytes]) -> Iterator[tuple[bytes, int, int, int]]:
     """(buffer, first byte to read, end of the bytes to read, file offset of the buffer's start).
 
     Each byte is read once, with BEHIND_BYTES before and AHEAD_BYTES after it in the buffer.

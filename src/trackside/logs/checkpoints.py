@@ -49,7 +49,7 @@ class _Wordings:
     kind: str
     regexes: tuple[re.Pattern[str], ...]
     refuses_denials: bool
-    """Whether a line that denies the event, or speaks of the future, is refused."""
+    """Whether a line that denies the event, or announces it, is refused."""
 
 
 def _compile_wordings(kind: str, *regexes: str, refuses_denials: bool = True) -> _Wordings:

@@ -80,7 +80,7 @@ def _rank_and_pid(reader: TracebackReader, last: ParsedException) -> tuple[int |
 
 
 def _is_log_prefix(prefix: str) -> bool:
-    """Whether what stands before the header is a logger's prefix: the program caught the exception."""
+    """Whether the text before the header is a logger's prefix: the program caught the exception."""
     return _LOG_LEVEL.search(prefix) is not None and PROGRESS_BAR.search(prefix) is None
 
 

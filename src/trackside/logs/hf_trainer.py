@@ -44,7 +44,7 @@ _OBJECTIVES = (
 _REWARDS = ("reward", "rewards/margins", "objective/scores", "objective/rlhf_reward")
 
 
-def items(text: str) -> dict[str, str]:
+def dict_items(text: str) -> dict[str, str]:
     """The keys and printed values of a one-line dict of scalars."""
     return {key: (quoted or bare).strip() for key, quoted, bare in _ITEM.findall(text)}
 
@@ -133,7 +133,7 @@ def _framework(line: Line, figures: dict[str, str]) -> str:
     return "trl" if "trl" in names or any(key in figures for key, _ in _OBJECTIVES) else ID
 
 
-def point(line: Line, figures: dict[str, str], framework: str) -> Event:
+def trainer_point(line: Line, figures: dict[str, str], framework: str) -> Event:
     """The logged step of a Trainer dict."""
     printed, _, planned = figures.get("global_step/max_steps", figures.get("step", "")).partition("/")
     step, total = whole_number(printed), whole_number(planned) or line.notes(ID).get("total")
@@ -173,10 +173,10 @@ PARSER = Parser(ID, "Transformers Trainer and libraries built on it", "framework
 def _logged_step(line: Line) -> Event | None:
     if "callbacks:" in line.text:
         return None
-    figures = items(line.text)
+    figures = dict_items(line.text)
     if "epoch" not in figures or "eval_loss" in figures or not ("loss" in figures or "loss/policy_avg" in figures):
         return None
-    return point(line, figures, _framework(line, figures))
+    return trainer_point(line, figures, _framework(line, figures))
 
 
 @PARSER.pattern(
@@ -186,7 +186,7 @@ def _logged_step(line: Line) -> Event | None:
     avoids=("{'eval_runtime': 3.2}",),
 )
 def _evaluation(line: Line) -> Event | None:
-    figures = items(line.text)
+    figures = dict_items(line.text)
     name = (
         "eval_loss"
         if "eval_loss" in figures
@@ -215,7 +215,7 @@ _EVALUATION_TIMES = ("runtime", "samples_per_second", "steps_per_second", "model
     avoids=("'train_runtime': soon",),
 )
 def _end(line: Line) -> Event | None:
-    figures = items(line.text)
+    figures = dict_items(line.text)
     seconds = number(figures.get("train_runtime"))
     if seconds is None:
         return None

@@ -21,7 +21,7 @@ _TRAINS = re.compile(
     re.IGNORECASE,
 )
 MAX_REPORT_LINES = 150
-"""Lines of an OOM report that may stand between the cgroup's limit and the kill."""
+"""Lines of an OOM report between the cgroup's limit and the kill."""
 
 PARSER = Parser("kernel", "processes that the kernel killed", "system", planes=("kernel", "log"))
 

@@ -20,7 +20,7 @@ _CODE = re.compile(r"Exit code:\s+(-?\d{1,5})")
 _HYDRA_END = re.compile(r"(?:EXIT CODE:|KILLED BY SIGNAL:) (-?\d{1,5})")
 _DAEMON = re.compile(r"(?:Remote host|node):?\s+([\w.-]{1,80})")
 MAX_LINES_AHEAD = 6
-"""Lines below a report in which its details can stand."""
+"""Lines below a report in which its details are looked for."""
 
 PARSER = Parser("mpirun", "mpirun, prterun, hydra", "system")
 

@@ -14,7 +14,7 @@ from functools import cache
 from typing import BinaryIO
 
 from trackside.catalog.events import ERRORS, OUTCOMES
-from trackside.logs.buffers import HEAD_BYTES, buffers, read_text
+from trackside.logs.buffers import HEAD_BYTES, overlapping_buffers, read_text
 from trackside.logs.line import MAX_LINE_BYTES, FileContext, Line, strip_syslog_prefix
 from trackside.logs.matcher import Hit, Matcher, matcher
 from trackside.logs.pattern import Parser, Pattern, parsers
@@ -49,7 +49,7 @@ class PatternSet:
 
 
 @cache
-def rules(plane: Plane, engine: str | None = None) -> PatternSet:
+def pattern_set(plane: Plane, engine: str | None = None) -> PatternSet:
     """The patterns of all parsers of a plane, compiled once. ``engine``: see :func:`trackside.logs.matcher.matcher`."""
     pairs = [(pattern, parser) for parser in parsers() if plane in parser.planes for pattern in parser.patterns]
     patterns = tuple(pattern for pattern, _ in pairs)
@@ -77,7 +77,7 @@ class ScanStats:
 
 def scan(stream: BinaryIO, sink: EventSink, context: FileContext, *, engine: str | None = None) -> ScanStats:
     """Read a log to its end and pass its events to ``sink``."""
-    compiled = rules(context.plane, engine)
+    compiled = pattern_set(context.plane, engine)
     limit = _EventLimit(sink)
     opening: Opening | None = None
     stats = ScanStats()
@@ -86,7 +86,7 @@ def scan(stream: BinaryIO, sink: EventSink, context: FileContext, *, engine: str
     def count_nuls(count: int) -> None:
         stats.nuls += count
 
-    for buffer, begin, end, base in buffers(read_text(stream, count_nuls, printed=context.plane == "log")):
+    for buffer, begin, end, base in overlapping_buffers(read_text(stream, count_nuls, printed=context.plane == "log")):
         if stats.bytes == 0:
             learn_context(buffer[:HEAD_BYTES], context, stats)
         number, counted = stats.lines + 1, begin

@@ -62,7 +62,7 @@ def columns_of(header: str) -> Columns | None:
     else:
         pieces = header.split(separator) if separator else _BLANKS.split(header.strip())
     names = [piece.strip().strip("\"'") for piece in pieces]
-    if separator is None:  # a time and a level may stand before the first name
+    if separator is None:  # a time and a level may be before the first name
         while names and not _NAME.fullmatch(names[0]):
             names.pop(0)
     if not 2 <= len(names) <= MAX_CELLS:

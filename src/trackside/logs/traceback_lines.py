@@ -51,7 +51,7 @@ _OTHER_LINE = re.compile(
 )
 """How lines begin that are not part of a message."""
 _BEFORE_GLUED = re.compile(rf"[^\n]{{1,2000}}?[\])%|}}\d](?={_TYPE}(?:: |$))")
-"""What stands before a last line that was printed behind a progress bar without a newline."""
+"""The text before a last line that was printed behind a progress bar without a newline."""
 
 
 def exception_line(text: str) -> tuple[str, str] | None:

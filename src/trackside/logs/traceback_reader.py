@@ -29,7 +29,7 @@ MAX_CONTINUATION_LINES = 40
 MAX_FRAMES = 200
 """Frames of one traceback that are kept while it is read (recursion errors print a thousand)."""
 MAX_STRAY_LINES = 80
-"""Lines of other writers that may stand inside a traceback before it counts as cut off."""
+"""Lines of other writers inside a traceback from which on it counts as cut off."""
 
 _MARKED_CODE = re.compile(r"(?:-{1,6}>|[│|]\s*❱)\s*(\d{1,7})\s(.{0,300})")
 """The source line that IPython and rich mark in a frame: line number, code."""
@@ -93,7 +93,7 @@ class TracebackReader:
     on_exception_line: Callable[[Line], None]
     """Called with each line that was read as an exception, so that nothing reads it again."""
     prefix: str = ""
-    """What stands before the header on its line."""
+    """The text before the header on its line."""
     shape: re.Pattern[str] | None = None
     """Matches what a logger prints before each line of this traceback."""
     saw_shape: bool = False

@@ -107,7 +107,7 @@ class JobIndex:
         return self._parts.get(number, [])
 
 
-def collect(records: Iterable[Record]) -> JobIndex:
+def collect_jobs(records: Iterable[Record]) -> JobIndex:
     """The jobs in these records, in order of first appearance."""
     rows = [row for row in records if row.kind == "job"]
     # A part of a record may lack the id: it is about the only job.

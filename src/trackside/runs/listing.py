@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from trackside.catalog.streams import host_of
 from trackside.model import Plane
 from trackside.runs.attempts import AttemptRows, attempts_of, final_attempt
-from trackside.runs.jobs import Job, JobIndex, collect
+from trackside.runs.jobs import Job, JobIndex, collect_jobs
 from trackside.runs.locator import HOST, Locator, RecordRow, job_event, short_names
-from trackside.runs.logs import assign, folder_of, ids_in_lines
+from trackside.runs.logs import assign_logs, folder_of, ids_in_lines
 from trackside.stores.embedded.rows import StoredInput
 from trackside.stores.embedded.snapshot import Snapshot
 
@@ -37,14 +37,14 @@ class RunSummary:
     """The latest stored verdict, in short; None if the run was never diagnosed."""
 
 
-def listing(snapshot: Snapshot) -> list[RunSummary]:
+def list_runs(snapshot: Snapshot) -> list[RunSummary]:
     """All runs, earliest start first. Inputs that name no job are listed by the folder they were ingested from."""
     locator = Locator(snapshot)
     logs = [input_ for input_ in locator.inputs if input_.is_log]
     rows = locator.records("kind = 'job'")
-    jobs = collect(record for *_, record in rows)
+    jobs = collect_jobs(record for *_, record in rows)
     free_logs = set(
-        assign(
+        assign_logs(
             jobs, [input_.path for input_ in logs], ids_in_lines(job_event(input_) for input_ in logs if input_.owner)
         )
     )

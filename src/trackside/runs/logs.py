@@ -21,7 +21,7 @@ JOB_NAMING_EVENTS = frozenset({"scheduler_notice", "host", "process_exit", "oom_
 """Kinds of log events that may name the job of the log."""
 
 
-def assign(
+def assign_logs(
     jobs: JobIndex, paths: Sequence[str], ids: Mapping[str, str], owners: Mapping[str, str] = MappingProxyType({})
 ) -> list[str]:
     """Give each job its logs, adding jobs that only logs name; returns the logs of no job.

@@ -20,8 +20,8 @@ from trackside.runs import clock
 from trackside.runs.appended import FileRuns, is_in_last_job, is_in_last_run, runs_by_file
 from trackside.runs.attempts import AttemptRows, attempts_of, final_attempt, numbered_attempts
 from trackside.runs.clock import JobTimes
-from trackside.runs.jobs import OTHER_SYSTEMS, Job, JobIndex, collect, plain_id
-from trackside.runs.logs import assign, guess_id, ids_in_lines
+from trackside.runs.jobs import OTHER_SYSTEMS, Job, JobIndex, collect_jobs, plain_id
+from trackside.runs.logs import assign_logs, guess_id, ids_in_lines
 from trackside.runs.parents import last_of_chain, parent_of
 from trackside.runs.ranks import Ranks, Tasks
 from trackside.stores.memory import MemoryStore
@@ -87,9 +87,9 @@ def resolve(
     events = [row for row in rows if isinstance(row, Event) and row.plane == "log" and row.kind != SOURCE_UNANSWERED]
     files = list(dict.fromkeys([*(event.at.path for event in events), *paths]))
     appended = runs_by_file(events, steps)
-    jobs = collect([*(row for row in rows if isinstance(row, Record)), *_reported_records(rows, appended)])
+    jobs = collect_jobs([*(row for row in rows if isinstance(row, Record)), *_reported_records(rows, appended)])
     free_logs = set(
-        assign(jobs, files, ids_in_lines(event for event in events if is_in_last_job(event.at, appended)), owners)
+        assign_logs(jobs, files, ids_in_lines(event for event in events if is_in_last_job(event.at, appended)), owners)
     )
     jobs.assign_records_without_id()
     if not len(jobs):  # the only evidence are stacks of a job's processes

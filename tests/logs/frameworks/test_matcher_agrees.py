@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from trackside.logs.scan import PatternSet, rules
+from trackside.logs.scan import PatternSet, pattern_set
 
 TEXTS_PER_PATTERN = 60
 PRINTABLE = [chr(code) for code in range(32, 127)]
@@ -57,7 +57,7 @@ def _is_member(char: str, members: Any) -> bool:
 @pytest.fixture(scope="module")
 def compiled() -> PatternSet:
     pytest.importorskip("hyperscan")
-    return rules("log", "hyperscan")
+    return pattern_set("log", "hyperscan")
 
 
 @pytest.mark.slow
