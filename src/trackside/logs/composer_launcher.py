@@ -53,7 +53,7 @@ def _rank_exit(line: Line, match: re.Match[str]) -> Event:
     ),
     avoids=("Killing global rank by hand",),
 )
-def _kill(line: Line, match: re.Match[str]) -> Event:
+def _kill_notice(line: Line, match: re.Match[str]) -> Event:
     exits.note_launcher_kill(line, int(match[2]))
     return line.event("signal_received", EventRole.TEARDOWN, rank=int(match[1]), pid=int(match[2]), by=LAUNCHER)
 

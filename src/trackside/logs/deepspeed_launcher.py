@@ -52,7 +52,7 @@ def _exit_event(line: Line, match: re.Match[str]) -> Event:
     ),
     avoids=("Killing subprocess 3 of the reaction network",),
 )
-def _kill(line: Line, match: re.Match[str]) -> Event:
+def _kill_notice(line: Line, match: re.Match[str]) -> Event:
     exits.note_launcher_kill(line, int(match[1]))
     return line.event("signal_received", EventRole.TEARDOWN, pid=int(match[1]), by=LAUNCHER)
 

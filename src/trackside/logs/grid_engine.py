@@ -33,7 +33,7 @@ PARSER = Parser("grid-engine", "Grid Engine", "system")
     ),
     avoids=("the job exceeded hard wallclock time last week",),
 )
-def _limit(line: Line, match: re.Match[str]) -> Iterator[Event]:
+def _limit_notice(line: Line, match: re.Match[str]) -> Iterator[Event]:
     reason = "time_limit" if match["limit"] is None else _LIMITS.get(match["limit"])
     if reason is not None:
         yield from notice(line, reason, match["job"])

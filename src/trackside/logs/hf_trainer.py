@@ -214,7 +214,7 @@ _EVALUATION_TIMES = ("runtime", "samples_per_second", "steps_per_second", "model
     matches=("{'train_runtime': 4.66, 'train_samples_per_second': 68.6, 'train_loss': 1.54, 'epoch': 0.21}",),
     avoids=("'train_runtime': soon",),
 )
-def _end(line: Line) -> Event | None:
+def _training_end(line: Line) -> Event | None:
     figures = dict_items(line.text)
     seconds = number(figures.get("train_runtime"))
     if seconds is None:

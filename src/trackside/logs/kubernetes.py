@@ -96,7 +96,7 @@ def _pod_event(line: Line, match: re.Match[str]) -> Iterator[Event]:
     ),
     avoids=("The node was low on resource: see the dashboard",),
 )
-def _message(line: Line, match: re.Match[str]) -> Iterator[Event]:
+def _end_message(line: Line, match: re.Match[str]) -> Iterator[Event]:
     reason = reason_of("Evicted", match["low"]) if match["low"] else "time_limit" if match["limit"] else "preemption"
     if reason == "resource_limit":
         yield line.event("storage_fault", EventRole.ROOT, reason="full")

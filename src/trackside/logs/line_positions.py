@@ -19,7 +19,7 @@ class LinePosition:
     total: int | None = None
 
     @property
-    def known(self) -> bool:
+    def is_known(self) -> bool:
         """Whether there is a step or an epoch."""
         return self.step is not None or self.epoch is not None
 

@@ -102,7 +102,7 @@ def _read_record(line: Line, text: str) -> list[Event] | None:
     has_evaluation_word = any(hint in before for hint in _NOT_TRAINING_HINTS)
     is_evaluation = has_evaluation_word and _NOT_TRAINING.search(_EVALUATION_FIGURE.sub("", before)) is not None
     position = _drop_epoch_length(position_of(text, figures), figures)
-    if not position.known and not figures.is_step_rounded:
+    if not position.is_known and not figures.is_step_rounded:
         above = position_above(line)
         notes = line.notes(ID)
         is_summary = notes.get("positioned", 0) > notes.get("below", 0)  # of losses that name a position themselves

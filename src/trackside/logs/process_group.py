@@ -113,7 +113,7 @@ def _lightning_banner(line: Line) -> Iterator[Event]:
     ),
     caseless=True,
 )
-def _setup(line: Line) -> Event | None:
+def _setup_message(line: Line) -> Event | None:
     text = _LOGGER.sub("", line.text)
     if _CODE.search(text):
         return None

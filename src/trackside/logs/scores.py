@@ -113,7 +113,7 @@ def _scores(line: Line) -> Iterator[Event]:
 def _position(line: Line, text: str) -> LinePosition:
     """The position on the line, else the one printed above it."""
     position = position_of(text, line_figures(text))
-    if position.known:
+    if position.is_known:
         return position
     above = position_above(line)
     return LinePosition() if above is None else above.record_position

@@ -110,11 +110,11 @@ class PointSeries:
         writer_state = self._writers.setdefault(writer, _WriterState())
         open_point = self._open_by_step.get(step)
         if self._is_restart(step, open_point, writer_state, event):
-            self._new_part()
+            self._begin_part()
             open_point = None
         writer_state.part, writer_state.step, writer_state.offset = self.part, step, event.at.offset
         if open_point is not None:
-            self._complete(open_point, event, writer, priority)
+            self._merge(open_point, event, writer, priority)
         elif step > self._last_step or self._first_step is None:
             self._append(event, writer, priority, step)
 
@@ -155,7 +155,7 @@ class PointSeries:
             and (open_point is None or event.fields.get("loss") != open_point.event.fields.get("loss"))
         )
 
-    def _new_part(self) -> None:
+    def _begin_part(self) -> None:
         """Begin a part: its steps are not compared with those before."""
         for open_point in list(self._open_by_step.values())[-1:]:
             open_point.pinned = True
@@ -168,10 +168,10 @@ class PointSeries:
         last, epoch = self._stepless, event.fields.get("epoch")
         if isinstance(epoch, int):
             if self._last_epoch is not None and epoch < self._last_epoch and not self._open_by_step:
-                self._new_part()
+                self._begin_part()
             self._last_epoch = epoch
         if last is not None and _is_same_print(last, event, writer):
-            self._complete(last, event, writer, priority)
+            self._merge(last, event, writer, priority)
             return
         self._close(0)
         self._append(event, writer, priority, None)
@@ -199,7 +199,7 @@ class PointSeries:
         if len(self._open_by_step) > MAX_OPEN_POINTS:
             self._close(MAX_OPEN_POINTS - 8)
 
-    def _complete(self, open_point: _OpenPoint, event: Event, writer: str, priority: int) -> None:
+    def _merge(self, open_point: _OpenPoint, event: Event, writer: str, priority: int) -> None:
         """Merge a second print of a point: it fills fields that the first left out; a lower rank or a later drawing
         replaces it."""
         replaces = priority < open_point.priority or (

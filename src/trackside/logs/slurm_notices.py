@@ -257,7 +257,7 @@ def _interrupt(line: Line) -> Event | None:
     matches=("[2026-11-21T08:12:04.1] [77.batch] get_exit_code task 0 died by signal: 53",),
     avoids=("[77.batch] get_exit_code task 0 died by signal: 9",),
 )
-def _stepd_signal(line: Line, match: re.Match[str]) -> Event | None:
+def _slurm_signal(line: Line, match: re.Match[str]) -> Event | None:
     number = int(match[1])
     if number in SLURM_SIGNALS:  # the job's own output and the records report the others
         return line.event("scheduler_notice", EventRole.ROOT, reason="launch_failure", signal=number)

@@ -87,7 +87,7 @@ class Trajectories:
         """A point of a file that :meth:`points` omits although it shows another training than the fullest file: both
         print losses, neither names a rank, and at several equal steps the losses differ."""
         candidates = [series for (path, _), series in self._series.items() if path in paths and series.has_loss]
-        candidates = sorted((series for series in candidates if series.rank == 0), key=_fullness, reverse=True)
+        candidates = sorted((series for series in candidates if series.rank == 0), key=_fullness_key, reverse=True)
         if not candidates:
             return None
         reference = _losses_by_step(candidates[0])
@@ -133,8 +133,8 @@ def _join_files(files: list[PointSeries]) -> Iterable[Event]:
         match = _ATTEMPT.search(series.path)
         attempts.setdefault(int(match[1]) if match else -1, []).append(series)
     other_files = attempts.pop(-1, [])
-    fullest = [max(group, key=_fullness) for group in ([other_files] if other_files else [])]
-    attempt_files = [max(attempts[number], key=_fullness) for number in sorted(attempts)]
+    fullest = [max(group, key=_fullness_key) for group in ([other_files] if other_files else [])]
+    attempt_files = [max(attempts[number], key=_fullness_key) for number in sorted(attempts)]
     if not fullest or sum(file.count for file in attempt_files) > sum(file.count for file in other_files):
         return _chain_parts([_clean_points(file) for file in attempt_files])
     return _chain_parts(_consecutive_parts(other_files))
@@ -157,7 +157,7 @@ def _losses_differ(first: Event, second: Event) -> bool:
     return abs(a - b) > MAX_LOSS_DIFFERENCE_RATIO * max(abs(a), abs(b))
 
 
-def _fullness(series: PointSeries) -> tuple[bool, int, int, str]:
+def _fullness_key(series: PointSeries) -> tuple[bool, int, int, str]:
     """Sort key of the series of several files: the greatest shows the most of a training; of equal ones, that of the
     lowest MPI rank."""
     return (series.has_loss, series.count, -series.rank, series.path)
@@ -167,7 +167,7 @@ def _consecutive_parts(files: list[PointSeries]) -> list[list[Event]]:
     """The points of files without attempt numbers: the fullest file, and those before or after it whose steps or
     times do not overlap it."""
     chosen: list[tuple[Extent, list[Event]]] = []
-    for series in sorted(files, key=_fullness, reverse=True):
+    for series in sorted(files, key=_fullness_key, reverse=True):
         extent = series.extent  # logs of other ranks repeat the same points: most need not be loaded
         if extent is not None and not all(extent.is_disjoint(other) for other, _ in chosen):
             continue

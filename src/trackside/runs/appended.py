@@ -106,13 +106,13 @@ def runs_by_file(events: Iterable[Event], steps: LoggedSteps) -> dict[str, FileR
 
 
 def is_in_last_run(position: Position, files: Mapping[str, FileRuns]) -> bool:
-    """Whether a line is not from an earlier run of its file."""
+    """Whether a line is in the last run of its file; true for a file with one run."""
     runs = files.get(position.path)
     return runs is None or position.line == 0 or position.line >= runs.first
 
 
 def is_in_last_job(position: Position, files: Mapping[str, FileRuns]) -> bool:
-    """Whether a line is not from an earlier job of its file."""
+    """Whether a line is in the last job of its file; true for a file with one job."""
     runs = files.get(position.path)
     return runs is None or position.line == 0 or position.line >= runs.job_first
 
@@ -129,7 +129,7 @@ def _named_job(event: Event) -> str | None:
 
 
 def _is_end(event: Event) -> bool:
-    """Whether the program did not go on after it, as far as the event itself shows."""
+    """Whether an event ended its program, as far as the event itself shows."""
     if event.kind != "exception":
         return event.kind in ENDS
     frames = str(event.get("frames") or event.get("frame") or "")
