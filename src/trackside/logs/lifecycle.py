@@ -22,7 +22,7 @@ _TRAINING_END = re.compile(
     r"|(?:hyper-?parameter |model )?optimi[sz]ation (?:is )?(?:complete|completed|finished)\b"
     r"|all \d{0,6} ?(?:epochs|folds|trials|runs|seeds|experiments) (?:are )?(?:complete|completed|finished|done)\b"
     r"|(?:early[ -]?stopping|early stop|stopping early)(?: (?:was |is )?(?:triggered|activated|reached|condition (?:met|reached)))?(?: (?:at|after|in|on) (?:epoch|step|iteration) ?#?\d{1,9}| early)?\s?[.!]{0,3}\s*$"
-    r"|total (?:running|run|elapsed) time[: ]{1,3}\d|(?:total )?training (?:time|took)\b(?: was)?[: ]{1,3}\d"
+    r"|total (?:running|run|elapsed) time(?: ?\([^)\n]{1,12}\))?[: ]{1,3}\d|(?:total )?training (?:time|took)\b(?: was)?(?: ?\([^)\n]{1,12}\))?[: ]{1,3}\d"
     r"|reached (?:max[_ ]steps|max[_ ]iter\w*|the (?:last|final) step)\b)",
     re.IGNORECASE,
 )
@@ -84,6 +84,7 @@ PARSER = Parser("lifecycle", "start and end of training", "framework")
         "Early stopping triggered!",
         "All 5 folds finished",
         "Total running time:  7:20:14.828826",
+        "Finished. Total elapsed time (h:m:s): 0:07:41",
     ),
     avoids=(
         "training is not finished",

@@ -6,9 +6,10 @@ Memory is bounded by the buffer and by :data:`MAX_PER_KIND`, whatever the log's 
 from __future__ import annotations
 
 import io
+import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import BinaryIO
@@ -215,6 +216,16 @@ def learn_context(head: bytes, context: FileContext, stats: ScanStats) -> None:
     stats.zoned = any(map(has_zone, lines))
 
 
+def _count_after(error_line: int, last_line: int, texts: Sequence[str]) -> int:
+    """Lines after an error that are not its continuation: an error may list a page of indented details. ``texts``: the
+    last lines of the file."""
+    count = max(0, last_line - error_line)
+    details = sum(1 for _ in itertools.takewhile(lambda text: text[:1] in "\t ", texts[-count:] if count else ()))
+    if details == len(texts):
+        return 0
+    return count - details if count <= len(texts) else count
+
+
 def _find_times(lines: Iterable[str], context: FileContext) -> Iterator[float]:
     """The times of the lines that have one, POSIX seconds."""
     for line in lines:
@@ -249,7 +260,7 @@ def _activity_event(tail: bytes, context: FileContext, stats: ScanStats, last_er
         "bytes": stats.bytes,
         "last_line": last[:500],
         "last_line_number": number,
-        "lines_after_errors": None if last_error_line is None else max(0, number - last_error_line),
+        "lines_after_errors": None if last_error_line is None else _count_after(last_error_line, number, texts),
         "last_own_time": last_own_time,
         "unread_times": sum(_TIME_OF_DAY.match(text) is not None for text in unstamped) or None,
         "unstamped_lines": since_stamp,

@@ -21,6 +21,12 @@ PARSER = Parser(ID, "tqdm bars", "framework", generic=True, precedence=620, redr
 
 _TRAINING = re.compile(r"\b(?:train\w*|epochs?|ep|steps?|iter\w*|rounds?|updates?|episodes?)\b", re.IGNORECASE)
 """Descriptions of bars that count training steps or epochs; other bars load, convert, download, evaluate or predict."""
+_PREPARATION = re.compile(
+    r"\W*(?:load|read|cach|prepar|download|process|tokeni|extract|generat|comput|build|creat|convert|scan|collect|encod|pars"
+    r"|index|copy|check|pad)\w*\b(?!.*\b(?:epochs?|steps?|iter\w*)\b)",
+    re.IGNORECASE,
+)
+"""Descriptions of bars that prepare the data of a training: ``Loading train split``."""
 MAX_COUNTS = 1_000
 """Drawings of a bar without a loss that are read, evenly over its length."""
 _COUNT = re.compile(r"\| {0,9}(\d{1,12})/(\d{1,12}) \[")
@@ -97,6 +103,7 @@ def _loss_point(line: Line) -> Event | None:
     avoids=(
         "Loading checkpoint shards:  50%|█████     | 1/2 [00:01<00:01,  1.0s/it]",
         "Map:  10%|█         | 1000/10000 [00:01<00:09, 980 examples/s]",
+        "Loading train set to RAM:  10%|█         | 100/1000 [00:01<00:09, 98.0it/s]",
         "Validating:  10%|█         | 10/100 [00:01<00:09,  9.80it/s]",
         "Epoch 1:   0%|          | 0/100 [00:00<?, ?it/s]",
         "  2%|▎         | 2/80 [00:00<00:10,  7.78it/s]",
@@ -116,6 +123,8 @@ def _count_point(line: Line) -> Event | None:
     if bar is None or bar.total is None or not 0 < bar.count <= bar.total or bar.is_evaluation:
         return None
     if bar.figures.keys() & {"loss", "eval_loss"} or not _TRAINING.search(bar.description):
+        return None
+    if _PREPARATION.match(bar.description):
         return None
     if _EPOCHS.fullmatch(bar.description):
         event = line.event("progress", epoch=bar.count, framework="custom")

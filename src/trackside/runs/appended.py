@@ -7,7 +7,7 @@ Output is often appended to one file: attempts after a failure, jobs of an array
 - at a line that programs print when they start, if the run so far has printed it too and has ended since, or if its
   steps start over after it;
 - where steps start over after the end of a program;
-- behind the last step, if a program then fails in an import at its top.
+- behind the last step, if a program then fails in an import at its top, or rejects its arguments.
 
 One program that restarts its workers is one run, however often they print their first lines; so is a job that its
 scheduler starts again. What a process prints late, from its buffer, is not a beginning: a sign that came after a run's
@@ -137,10 +137,14 @@ def _is_end(event: Event) -> bool:
     return not event.get("logged") and (not frames or outermost.endswith(_MAIN_FRAMES))
 
 
-def _failed_at_import(event: Event) -> bool:
-    """Whether an import failed outside any function: then the program had not begun its work."""
+def _failed_at_once(event: Event) -> bool:
+    """Whether a program failed before its work: an import outside any function, or its command-line arguments."""
+    if event.kind != "exception":
+        return False
+    if str(event.get("type")).endswith("ArgumentError"):
+        return True
     frames = str(event.get("frames") or "")
-    is_import = event.kind == "exception" and event.get("type") in ("ImportError", "ModuleNotFoundError")
+    is_import = event.get("type") in ("ImportError", "ModuleNotFoundError")
     return is_import and bool(frames) and all(frame.endswith(" in <module>") for frame in frames.split(";"))
 
 
@@ -238,7 +242,7 @@ class _Splitter:
 
     def add_end(self, event: Event) -> None:
         """Take an event after which a program may have ended."""
-        if self.last_part is not None and _failed_at_import(event):
+        if self.last_part is not None and _failed_at_once(event):
             self.begin(self.step_line + 1)
         if self.pending_sign is not None:
             sign, first = self.pending_sign
@@ -268,7 +272,7 @@ def _may_hold_several_runs(signs: Sequence[Event], steps_start_over: bool) -> bo
     counts = Counter(event.kind for event in signs)
     jobs = {job for event in signs if (job := _named_job(event)) is not None}
     several = counts["program_start"] > 1 or len(jobs) > 1 or (steps_start_over and any(counts[kind] for kind in ENDS))
-    return several or any(map(_failed_at_import, signs))
+    return several or any(map(_failed_at_once, signs))
 
 
 def _split_runs(signs: Sequence[Event], points: Sequence[LoggedPart], last_line: int) -> FileRuns:
