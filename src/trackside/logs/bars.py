@@ -12,7 +12,7 @@ from trackside.logs.numbers import NUMBER, field_meaning, number
 _BAR = re.compile(r"\| *(\d{1,12})/(\d{1,12}|\?) \[([^\n\r]*)|(?:^|: |\s)(\d{1,12})(it) \[([^\n\r]*)")
 _PERCENT = re.compile(r"\d{1,3}%\|")
 _RATE = re.compile(r"([\d.]{1,12}) ?(s/)?([A-Za-z]{1,12})(/s)?")
-_FIGURE = re.compile(rf"([A-Za-z_][\w./ -]{{0,60}}?)\s?[=:]\s?'?({NUMBER})")
+_FIGURE = re.compile(rf"([A-Za-z_][\w./ -]{{0,60}}?)(?:\s?[=:]\s?'?|(?<=loss)\s)({NUMBER})")
 _EPOCH = re.compile(r"\b[Ee]p(?:och)?s?\W{0,3}(\d{1,7})(?: ?(?:/|of) ?(\d{1,7}))?")
 _EVALUATION = re.compile(
     r"\b(?:[vV]al(?:id(?:ation|ating)?)?|VAL|[eE]val(?:uat\w+)?|[tT]est(?:ing)?|[sS]anity|[pP]redict\w*)\b"

@@ -108,7 +108,12 @@ def named_figures(text: str) -> Iterator[NamedFigure]:
         if value is not None:
             fractional = "." in match["value"] or text[match.end() : match.end() + 2].strip() == "%"
             yield NamedFigure(
-                match["key"], value, match["of"], match["unit"], match["thousands"] is not None, fractional
+                match["key"].removesuffix(" is"),
+                value,
+                match["of"],
+                match["unit"],
+                match["thousands"] is not None,
+                fractional,
             )
 
 
@@ -129,6 +134,8 @@ def line_figures(text: str) -> LineFigures:
             meaning = ("loss", LAST_RANK)  # a total with a fraction is the sum of the losses
         if meaning[0] == "loss" and unit:
             continue
+        if meaning[0] == "step" and as_whole(value) is None:
+            continue  # something per step
         if thousands:
             figures.is_step_rounded = figures.is_step_rounded or meaning[0] == "step"
             continue

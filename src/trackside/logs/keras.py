@@ -28,10 +28,15 @@ PARSER = Parser(ID, "Keras", "framework", precedence=200, redraws=True)
 @PARSER.pattern(
     rb"Epoch [0-9]{1,7}/[0-9]{1,7}",
     r"^\s*Epoch (\d{1,7})/(\d{1,7})\s*$",
-    safety="Only a line of its own; it is remembered and yields no event.",
+    safety="Only a line of its own; it is remembered and yields no event. A loop that calls fit for one epoch at a time "
+    "prints the first epoch each time.",
 )
 def _remember_epoch(line: Line, match: re.Match[str]) -> None:
-    line.notes(ID).update(epoch=(int(match[1]), int(match[2])), done=None)
+    notes, epoch, epochs = line.notes(ID), int(match[1]), int(match[2])
+    if epochs == 1:
+        notes["fits"] = notes.get("fits", 0) + (notes.get("done") is not None)
+        epoch += notes["fits"]
+    notes.update(epoch=(epoch, max(epoch, epochs)), done=None)
 
 
 @PARSER.pattern(

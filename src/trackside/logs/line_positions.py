@@ -39,6 +39,9 @@ _EPOCH_AND_STEP_FORMS = (
     re.compile(r"\[\s{0,6}(?P<epoch>\d{1,7}),\s{1,9}(?P<step>\d{1,9})\]\s{0,3}loss"),
     # MXNet
     re.compile(r"\bEpoch\[(?P<epoch>\d{1,7})\] Batch ?\[(?:\d{1,9}-)?(?P<step>\d{1,9})\]"),
+    re.compile(
+        r"\[\s{0,6}(?P<epoch>\d{1,7})/\d{1,7}\s{0,2}\]\s{1,4}(?:[Bb]atch|[Ss]tep|[Ii]ter)\w{0,6}:?\s(?P<step>\d{1,9})\s?/\s?(?P<of>\d{1,9})\b"
+    ),
     # two digits behind the colon may be a clock
     re.compile(r"^\s{0,4}\[(?P<epoch>\d{1,7}):(?P<step>\d|\d{3,12})\]\s"),
 )

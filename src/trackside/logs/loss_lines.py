@@ -35,7 +35,7 @@ _NOT_PROGRESS = re.compile(
     r"|'eval_|'train_runtime'|validation loss at |\| valid \||/step - "
 )
 _REMARK = re.compile(
-    r"\b(?:[Bb]est|BEST|[Ff]inal(?!,)|[Ss]av(?:ed|ing)|SAVE|[Ll]owest|[Mm]inimum|improved|[Ee]arly ?[Ss]topp\w*|[Ss]ummary)\b"
+    r"\b(?:[Bb]est|BEST|[Ff]inal(?!,|\.py)|[Ss]av(?:ed|ing)|SAVE|[Ll]owest|[Mm]inimum|improved|[Ee]arly ?[Ss]topp\w*|[Ss]ummary)\b"
 )
 """Words of a remark: what follows the figures of a step is cut off; a loss behind such a word is not a step's."""
 _LOSS_BEFORE = re.compile(rf"[lL](?:oss|OSS)[^\n]{{0,24}}?{NUMBER}")
@@ -49,10 +49,11 @@ _NOT_PROGRESS_HINTS = (
     "'train_runtime", "validation loss", "| valid", "/step - ", "best", "final", "sav", "lowest", "minimum", "improved", "early",
     "summary", "error: ", "exception: ", "wandb: ",
 )  # fmt: skip
+_TRAINING_WORD = re.compile(r"\btrain(?:ing)?\b", re.IGNORECASE)
 _NOT_TRAINING_HINTS = ("val", "eval", "test", "dev")
 """Every line that the regex above can match contains one of these in lower case; searching for them first is far
 cheaper."""
-_UP_TO_LOSS = re.compile(r"[^\n]{0,200}?[lL](?:oss|OSS)\w{0,20}['\"]?(?:\s{0,3}[:=]| is\b)")
+_UP_TO_LOSS = re.compile(r"[^\n]{0,200}?[lL](?:oss|OSS)\w{0,20}['\"]?(?:\s{0,3}[:=]| is\b|\s{1,3}(?=[-+]?\d))")
 """A line up to the first loss that it names."""
 _DIGITS = re.compile(r"\d+")
 _EVALUATION_HEADING = re.compile(
@@ -124,7 +125,9 @@ def _read_record(line: Line, text: str) -> list[Event] | None:
             return None if is_evaluation or "loss" not in figures.values else _points_without_position(line, figures)
         position, is_evaluation = (
             above.record_position,
-            is_evaluation or above.is_evaluation or _has_evaluation_heading_above(line, above.line),
+            is_evaluation
+            or (above.is_evaluation and _TRAINING_WORD.search(before) is None)
+            or _has_evaluation_heading_above(line, above.line),
         )
         notes["below"] = notes.get("below", 0) + 1
     elif "loss" in figures.values and not is_evaluation:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from dataclasses import replace
 
 from trackside.logs.line import Line
 from trackside.logs.numbers import NUMBER, number
 from trackside.logs.pattern import Parser
 from trackside.model import Event
 
-PARSER = Parser("nanogpt", "nanoGPT", "framework", precedence=610)
+PARSER = Parser("nanogpt", "nanoGPT", "framework", precedence=610, fallback_id="nanogpt-estimates")
 
 
 @PARSER.pattern(
@@ -33,12 +35,14 @@ def _progress(line: Line, match: re.Match[str]) -> Event:
 
 
 @PARSER.pattern(
-    rb"step [0-9]{1,9}: train loss [^\n\r]{1,30}, val loss ",
-    rf"\bstep (\d{{1,9}}): train loss ({NUMBER}), val loss ({NUMBER})",
-    safety="An estimate over several batches: an evaluation, not a logged step.",
-    matches=("step 0: train loss 10.9, val loss 10.8",),
+    rb"(?:step|iter) [0-9]{1,9}: train loss [^\n\r]{1,30}, val loss ",
+    rf"\b(?:step|iter) (\d{{1,9}}): train loss ({NUMBER}), val loss ({NUMBER})",
+    safety="An estimate over several batches: an evaluation. The training loss counts only if the log prints no other.",
+    matches=("step 0: train loss 10.9, val loss 10.8", "iter 1800: train loss 6.97, val loss 6.86"),
     avoids=("step 0: train loss unknown, val loss unknown",),
 )
-def _evaluation(line: Line, match: re.Match[str]) -> Event:
-    loss = number(match[3])
-    return line.event("evaluation", step=int(match[1]), metric="val loss", value=loss, loss=loss)
+def _estimates(line: Line, match: re.Match[str]) -> Iterator[Event]:
+    step, loss = int(match[1]), number(match[3])
+    yield line.event("evaluation", step=step, metric="val loss", value=loss, loss=loss)
+    point = line.event("progress", step=step, loss=number(match[2]), framework="nanogpt")
+    yield replace(point, parser=str(PARSER.fallback_id))

@@ -57,7 +57,7 @@ _NAMES: dict[str, str] = {
     " g_gan g_a d_a",
     "step": "global_step global_step_max_steps num_updates current_steps current_step train_step training_step optimizer_step optim_step"
     " num_opt_steps step steps iteration iterations iter iters itr it update updates batch_idx batch minibatch"
-    " n_iter niter iter_num step_num iteration_num batch_num batch_id nbatch total_timesteps num_timesteps timesteps timestep count sample",
+    " n_iter niter iter_num step_num iteration_num batch_num batch_id nbatch mini_batch total_timesteps num_timesteps timesteps timestep count sample",
     "epoch": "epoch epochs epch ep current_epoch num_epochs round episode",
     "lr": "lr learning_rate train_lr current_lr step_lr last_lr base_lr lr_0",
     "grad_norm": "grad_norm gradnorm gnorm gradient_norm total_norm global_grad_norm grad_norm_total norm",
@@ -120,7 +120,7 @@ def field_meaning(key: str) -> tuple[str, int] | None:
         known_field = _FIELD_RANKS.get("_".join(parts[start:]))
         if parts[start:] == ["cost"] and start:
             return None  # a time cost
-        if known_field is None:
+        if known_field is None or (known_field[0] == "step" and "loss" in words):  # a loss per batch is no batch
             continue
         if known_field[0] == "loss" and not _SIDE_LOSS_WORDS.isdisjoint(words):
             return known_field[0], LAST_RANK

@@ -35,13 +35,14 @@ _EPOCHS = re.compile(r"(?:epochs?|ep)\W*(?:progress)?\W*", re.IGNORECASE)
 
 
 @PARSER.pattern(
-    rb"[0-9?] \[[0-9?:]{4,12}<[^\n\r]{3,200}[lL](?:oss|OSS)[a-zA-Z_/]{0,20}[=:]",
+    rb"[0-9?] \[[0-9?:]{4,12}<[^\n\r]{3,200}[lL](?:oss|OSS)[a-zA-Z_/]{0,20}[=: ]",
     safety="The trajectory handles redraws (the last drawing of a count is the logged step); validation bars do "
     "not count.",
     matches=(
         "epochs:  13%|█▎        | 2/15 [1:24:09<7:31:20, 2083.11s/it, loss=3.07, lr=0.01]",
         "  2%|▎         | 2/80 [00:00<00:10,  7.78it/s, loss=5.94, lr=0.003]",
         "Epoch 1/3:  10%|█         | 10/100 [00:01<00:09,  9.80it/s, train_loss=2.31]",
+        "SFT:  10%|█         | 10/100 [00:01<00:09,  9.80it/s, loss 0.0231]",
     ),
     avoids=(
         "Validation:  10%|█         | 10/100 [00:01<00:09,  9.80it/s, loss=2.31]",
