@@ -143,6 +143,7 @@ KEEP_PRECISION = Sentence(
 CHECK_RATE = Sentence(
     "check the learning rate, its warm-up, gradient clipping, the labels, and which parameters are trainable"
 )
+EARLY_STOPPING = re.compile(r"early[ -]?stop|stopping early", re.IGNORECASE)
 LOSS_FELL = Sentence(
     "the loss fell from {first} to {last} over {points}",
     running="the loss fell from {first} to {last} over {points} so far",
@@ -193,7 +194,13 @@ def judge(
         at=witness.onset.at,
         variant=witness.variant,
         exception=None if raised is None else named_exception(raised[0]),
+        latent=witness.learned and witness.variant != "non-finite" and _stopped_early(ending),
     )
+
+
+def _stopped_early(ending: Ending) -> bool:
+    """Whether early stopping ended the run: it had learned, and what it keeps is from before the loss rose again."""
+    return any(EARLY_STOPPING.search(row.text) for row in ending.ends.events)
 
 
 def _loss_exception(exceptions: Exceptions, trained: bool) -> tuple[Event, Claim] | None:
