@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from pathlib import Path
 
 import pytest
 from tools.cases import scenarios
@@ -12,6 +13,7 @@ from tests.families.rows import exception, store
 from trackside.evidence import Frame
 from trackside.facts.logs.exceptions import error_in_brief
 from trackside.query import events
+from trackside.show import heading
 from trackside.show.document import VerdictDoc, document
 from trackside.show.wording import word
 
@@ -168,3 +170,16 @@ def test_a_headline_quotes_the_informative_line_of_an_error(message: str, brief:
     frame = store(exception("E", message)).ask(events("exception"))
     assert isinstance(frame, Frame)
     assert error_in_brief(frame, frame.events[0]).value == brief
+
+
+def test_a_log_that_counts_in_epochs_is_quoted_in_its_own_words(tmp_path: Path) -> None:
+    steps = [
+        f"[Epoch: {epoch}] [{step}/49] loss = {9 - epoch - step / 50:.4f}" for epoch in (9, 10) for step in (0, 20, 40)
+    ]
+    log = tmp_path / "train.log"
+    log.write_text(
+        "\n".join([*steps, "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.36 GiB.\n"])
+    )
+    doc = document(trackside.diagnose(log))
+    assert "epoch 10, step 40 of 49, loss" in heading.run(doc)
+    assert any(claim.text.startswith("Last logged step: epoch 10, step 40 of 49, loss") for claim in doc.shows)

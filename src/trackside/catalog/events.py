@@ -55,6 +55,7 @@ EVENTS: Mapping[str, EventKind] = {
         "one logged step: an optimizer step with the values printed for it",
         {
             "step": "optimizer step, counted from the run's first",
+            "step_in_epoch": "the step as printed, if the log counts from the start of each epoch",
             "epoch": "epochs, possibly fractional",
             "loss": "training loss; nan and inf are kept",
             "grad_norm": "global gradient norm",
@@ -83,6 +84,10 @@ EVENTS: Mapping[str, EventKind] = {
     "other_progress": EventKind(
         "a logged step of a log that was set aside because another log has different losses at the same steps",
         {"step": "optimizer step", "loss": "training loss in that log"},
+    ),
+    "other_run": EventKind(
+        "another run in the inputs: a job or a log that was set aside, or a log that looks like a run of its own",
+        {"job": "its job, if known", "used": "whether its lines count in this verdict"},
     ),
     "parent_progress": EventKind(
         "a logged step of the run that this one continues; fields as progress",

@@ -22,6 +22,7 @@ from trackside.runs.attempts import AttemptRows, attempts_of, final_attempt, num
 from trackside.runs.clock import JobTimes
 from trackside.runs.jobs import OTHER_SYSTEMS, Job, JobIndex, collect, plain_id
 from trackside.runs.logs import assign, guessed_id, ids_inside
+from trackside.runs.other_runs import set_aside
 from trackside.runs.parents import last_of_chain, parent_of
 from trackside.runs.ranks import Ranks, Tasks
 from trackside.stores.memory import MemoryStore
@@ -67,6 +68,8 @@ class ResolvedRun:
     """By path of a log: its runs, if it holds several, or reports of jobs."""
     keeps_steps: bool = False
     """Whether the runs in a log are attempts of one job, which go on from each other's steps."""
+    others: Sequence[Event] = ()
+    """The jobs and logs that were set aside."""
 
 
 def resolve(
@@ -125,7 +128,8 @@ def resolve(
     )
     others = frozenset(files) - adjust.logs
     rows = [_since_start(row, run_events, appended) for row in rows if isinstance(row, Record) or is_own(row)]
-    return ResolvedRun(run, _narrow(rows, store, chosen, others, adjust), adjust, appended, keeps_steps)
+    narrow = _narrow(rows, store, chosen, others, adjust)
+    return ResolvedRun(run, narrow, adjust, appended, keeps_steps, set_aside(jobs, chosen, free, claimed))
 
 
 def _selection(appended: Mapping[str, FileRuns], keeps_steps: bool) -> Callable[[Event], bool]:
