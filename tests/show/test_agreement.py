@@ -155,10 +155,57 @@ def test_a_quoted_line_drops_the_progress_bar_before_it(line: str, shown: str) -
     assert word(line) == shown
 
 
+SIZES = "size mismatch for layers.{}.weight: copying a param with shape torch.Size([{}, 8]) from checkpoint, the shape in current model is torch.Size([{}, 8])."
+
+
+@pytest.mark.parametrize(
+    ("lines", "shown"),
+    [
+        (["\t" + SIZES.format(0, 64, 128)], "loading state_dict for Net: layers.0.weight is 64 x 8 in the checkpoint, 128 x 8 in the model"),
+        ([f"\t{SIZES.format(i, 64, 128)}" for i in range(3)], "layers.0.weight is 64 x 8 in the checkpoint, 128 x 8 in the model (and 2 more)"),
+        ([f"\t{SIZES.format(i, 64, 128)}" for i in range(90)], "layers.0.weight is 64 x 8 in the checkpoint, 128 x 8 in the model (and 89 more)"),
+        (
+            ["\tMissing key(s) in state_dict: " + ", ".join(f'"k{i}"' for i in range(900)), "\t" + SIZES.format(0, 64, 128)],
+            "layers.0.weight is 64 x 8 in the checkpoint, 128 x 8 in the model",
+        ),
+    ],
+)  # fmt: skip
+def test_a_list_of_parameters_is_quoted_by_the_first_one_and_their_number(
+    tmp_path: Path, lines: list[str], shown: str
+) -> None:
+    log = tmp_path / "train.log"
+    head = 'Traceback (most recent call last):\n  File "/home/u/train.py", line 3, in <module>\n    main()\n'
+    log.write_text(head + "\n".join(["RuntimeError: Error(s) in loading state_dict for Net:", *lines]) + "\n")
+    doc = document(trackside.diagnose(log))
+    assert shown in doc.shows[0].text
+    assert "layers.0.weight is 64 x 8 in the checkpoint" in _headline(doc)
+
+
+@pytest.mark.parametrize(
+    ("line", "begin", "end"),
+    [
+        (f"Command '['gcc'{', -I/usr/include' * 20}]' returned non-zero exit status 1.", "Command '['gcc'", "returned non-zero exit status 1."),
+        (f"HTTPConnectionPool(host='x'){'a' * 150} b: Failed to establish a new connection: refused", "HTTPConnectionPool(host='x')", "connection: refused"),
+        (f"CUDA out of memory. {'Of the allocated memory x is free. ' * 8}See documentation for Memory Management", "CUDA out of memory.", "\N{HORIZONTAL ELLIPSIS}"),
+        (f"no such file\n{'detail ' * 60}end", "no such file", "\N{HORIZONTAL ELLIPSIS}"),
+    ],
+)  # fmt: skip
+def test_a_long_line_keeps_its_end_where_the_reason_stands(line: str, begin: str, end: str) -> None:
+    text = word(line)
+    assert text.startswith(begin)
+    assert text.endswith(end)
+    assert len(text) <= 184
+
+
 @pytest.mark.parametrize(
     ("message", "brief"),
     [
         ("Error(s) in loading state_dict for LM:\n\tsize mismatch for head", "E: Error(s) in loading state_dict for LM: size mismatch for head"),
+        (
+            'Error(s) in loading state_dict for Net:\n\tMissing key(s) in state_dict: "a.weight", "a.bias". \n'
+            '\tUnexpected key(s) in state_dict: "model_state_dict". ',
+            'E: loading state_dict for Net: only the model has "a.weight" and 1 more; only the checkpoint has "model_state_dict"',
+        ),
         ("child 202117 failed with error code: 1\nslurmstepd: error: pyxis: no image", "E: pyxis: no image"),
         ("Can't load it. Make sure that:\n- it exists", "E: Can't load it. Make sure that"),
         ("#ifdef __HIPCC__\n#define X\nnvrtc: error: invalid value for --gpu-architecture", "E: nvrtc: error: invalid value for --gpu-architecture"),

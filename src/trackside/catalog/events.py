@@ -178,6 +178,7 @@ EVENTS: Mapping[str, EventKind] = {
         {
             "type": "class name as printed, e.g. torch.OutOfMemoryError",
             "message": "message, first 2,000 characters, continuation lines kept",
+            "lines": "lines of the message, those that are not kept included; not set for one",
             "chain": "types of the exceptions before it in a chain, oldest first, ';' between",
             "root_type": "type of the oldest exception in the chain (same as type without a chain)",
             "root_message": "its message",
@@ -504,6 +505,6 @@ EVENTS: Mapping[str, EventKind] = {
 
 
 def last_line_of(report: Event) -> int:
-    """The last line of a ``job_report``, by its field ``lines``."""
+    """The last line of a ``job_report`` or an exception, by its field ``lines``."""
     lines = report.get("lines")
     return report.at.line + (lines - 1 if isinstance(lines, int) else 0)

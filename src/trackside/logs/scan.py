@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import BinaryIO
 
-from trackside.catalog.events import ERRORS, OUTCOMES
+from trackside.catalog.events import ERRORS, OUTCOMES, last_line_of
 from trackside.logs.buffers import HEAD_BYTES, buffers, text_of
 from trackside.logs.line import MAX_LINE_BYTES, FileContext, Line, headless
 from trackside.logs.matcher import Hit, Matcher, matcher
@@ -184,7 +184,7 @@ class _EventLimit:
         self.count += 1
         self._counts[event.kind] += 1
         if event.kind in ERRORS:
-            self.last_error_line = max(event.at.line, self.last_error_line or 0)
+            self.last_error_line = max(last_line_of(event), self.last_error_line or 0)
         if self.first_sign is None and (event.kind in OUTCOMES or event.kind == PROGRESS):
             self.first_sign = event.at.offset
         if event.kind == PROGRESS or self._counts[event.kind] <= MAX_PER_KIND // 2:

@@ -16,6 +16,8 @@ from trackside.logs.line import Line
 
 MAX_MESSAGE_CHARS = 2_000
 """Characters of a message that are kept."""
+MAX_LINE_CHARS = 500
+"""Characters of one line that are kept of a message with several: one may list thousands of names."""
 MAX_CONTINUATION_LINES = 40
 """Lines after the first that a message may have."""
 MAX_FRAMES = 200
@@ -45,6 +47,12 @@ _NO_TYPE = re.compile(r"[a-z]\w+|[A-Z_\d]+|Error|Exception|Failure|Timeout|Group
 _LINK = re.compile(r"(?:During handling of the above exception|The above exception was the direct cause)")
 _NESTED = re.compile(r"-- Process \d+ terminated|'{3}$|\"{3}$|Original Traceback")
 _NESTING_TYPE = re.compile(r"RayTaskError|RemoteTraceback|ProcessRaised|TrainingFailedError|FailedJobError")
+_USER_CODE = re.compile(r"[Ii]n user code:?")
+"""The whole message of an error of Paddle or TensorFlow that repeats the user's frames below, and then the error."""
+_USER_FRAME = re.compile(r"\s{4,8}(\S{1,300}\.py):(\d{1,7}) (\S{1,120})\s+\*+\s*$")
+"""How TensorFlow prints the frames of the user's code."""
+_LISTED = re.compile(r"\s{1,8}size mismatch for ")
+"""An item of a list that may be longer than a message is kept: one parameter of a model that does not fit."""
 _RULER = re.compile(r"-{10,60}$")
 _GROUP = re.compile(r"[ ]{0,40}[|+](?:-[-+ \d.]*|[ ]|$)")
 _NAME = r"(?:[A-Za-z_]\w{0,60}\.){0,6}[A-Z]\w{1,60}?(?:Error|Exception|Interrupt|Exit|Iteration|Failure|Invalid)"
@@ -104,11 +112,14 @@ class ParsedException:
     line: Line
     colon: bool = True
     """Whether a colon follows the type: Python prints none if the message is empty."""
+    lines: int = 1
+    """Lines of the message in the log, those that are not kept included."""
 
     @property
     def text(self) -> str:
         """The message with its continuation lines."""
-        return "\n".join(self.message).strip()[:MAX_MESSAGE_CHARS]
+        lines = self.message if len(self.message) < 2 else [line[:MAX_LINE_CHARS] for line in self.message]
+        return "\n".join(lines).strip()[:MAX_MESSAGE_CHARS]
 
 
 @dataclass(slots=True)
@@ -138,6 +149,8 @@ class TracebackReader:
     emitted: int = 0
     continued: int = 0
     nested: bool = False
+    user_code: ParsedException | None = None
+    """The exception that announced the indented frames being read, and the error below them."""
     fresh: bool = True
     """Whether frames came since the last exception line."""
     last_line: Line | None = None
@@ -179,6 +192,8 @@ class TracebackReader:
 
     def close(self) -> None:
         """No more lines come: hand over what was read."""
+        if self.user_code is not None and not self.chain:
+            self.chain.append(self.user_code)
         if self.chain:
             self._finish()
         elif self.frames and not self.emitted:
@@ -189,6 +204,8 @@ class TracebackReader:
 
     def _in_frames(self, line: Line, text: str) -> bool:
         frame = read_frame(text)
+        if frame is None and self.user_code is not None and (match := _USER_FRAME.match(text)) is not None:
+            frame = (match[1], match[2], match[3])
         if frame is not None:
             self._add_frame(frame)
             return True
@@ -197,12 +214,15 @@ class TracebackReader:
                 file, number, function, _ = self.frames[-1]
                 self.frames[-1] = (file, number or match[1], function, match[2])
             return True
-        parsed = exception_line(text.strip() if self.in_summary else text)
+        parsed = exception_line(text.strip() if self.in_summary or self.user_code is not None else text)
         if parsed is None and self.frames and (bar := _GLUED.match(text)) is not None:
             parsed = exception_line(text[bar.end() :])
         if parsed is not None:
             self._begin(line, *parsed)
             return True
+        if self.user_code is not None and text[:1].strip():
+            self.close()
+            return False
         self.last_line = line
         if not text.strip() or text[0] in " \t│╰╭|":
             if self.frames and text.strip(" ^~│") and not self.frames[-1][3]:
@@ -243,6 +263,10 @@ class TracebackReader:
             self.nested = True
             return True
         last = self.chain[-1]
+        if text.startswith("    ") and _USER_CODE.fullmatch(last.text) is not None:
+            self.user_code = last
+            self._nest()
+            return self._in_frames(line, text)
         may_continue = self.labeled or not last.text or text.startswith(("  ", "\t")) or _PARAGRAPHS.search(last.text)
         foreign = not may_continue or self._complete(text) or self._foreign(text, exception_line(text) is not None)
         if self.in_summary or foreign:
@@ -276,7 +300,9 @@ class TracebackReader:
         if self.in_summary and not text.startswith("  "):
             return True
         return (
-            self.continued >= MAX_CONTINUATION_LINES or (exception and not self.labeled) or starts_something_else(text)
+            (self.continued >= MAX_CONTINUATION_LINES and _LISTED.match(text) is None)
+            or (exception and not self.labeled)
+            or starts_something_else(text)
         )
 
     def _leave(self) -> bool:
@@ -286,6 +312,7 @@ class TracebackReader:
     def _begin(self, line: Line, name: str, message: str) -> None:
         self.on_exception_line(line)
         self.stray.clear()
+        self.user_code = None
         self.state, self.fresh, self.nested, self.continued = TracebackState.MESSAGE, False, False, 0
         if self.group and self.chain and "Group" not in self.chain[-1].type:
             return  # only the first leaf of a group is kept
@@ -319,7 +346,8 @@ class TracebackReader:
 
     def _extend(self, text: str) -> None:
         self.continued += 1
-        if not self.group:
+        self.chain[-1].lines += 1
+        if not self.group and self.continued <= MAX_CONTINUATION_LINES:
             self.chain[-1].message.append(text.rstrip()[:MAX_MESSAGE_CHARS])
 
     def _finish(self) -> None:

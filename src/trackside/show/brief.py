@@ -17,7 +17,7 @@ from trackside.show import citations, heading
 from trackside.show.document import ActionDoc, ClaimDoc, SecondaryDoc, VerdictDoc
 from trackside.show.text import classification, command_lines, trim_trailing_spaces
 from trackside.show.waste import in_brief
-from trackside.show.wording import capitalize, with_stop
+from trackside.show.wording import GAP, capitalize, with_stop
 
 MAX_LINES = 24
 MAX_FACTS, MIN_FACTS = 5, 3
@@ -191,6 +191,9 @@ def _cut(text: str, length: int) -> str:
     text = " ".join(text.split())
     if len(text) <= length:
         return text
+    begin, gap, end = text.rpartition(GAP)
+    if gap and len(end) + len(gap) < length // 2:  # the end of a quoted line was kept because the reason stands there
+        return begin[: length - len(end) - len(gap)].rpartition(" ")[0] + gap + end
     words, _, last = text[: length - 1].rpartition(" ")
     cut = (words if len(last) < MAX_WORD_CHARS else f"{words} {last}") + "\N{HORIZONTAL ELLIPSIS}"
     return cut + '"' if text.rstrip(".").endswith('"') else cut  # a quoted line was cut
