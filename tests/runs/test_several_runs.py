@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -61,36 +62,47 @@ def cautions(folder: Path, job: str | None = None) -> str:
 
 
 @pytest.mark.parametrize(
-    ("files", "caution"),
+    ("files", "caution", "arguments"),
     [
         (
             {"slurm-41.out": "KeyError: 1\n", "slurm-42.out": "KeyError: 2\n", "sacct.txt": SACCT + sacct("42")},
-            "This verdict is about job 42; the inputs also hold job 41: `trackside diagnose FOLDER --job 41`",
+            "This verdict is about job 42; the inputs also hold job 41",
+            ["FOLDER", "--job", "41"],
         ),
         (
             {"a.out": "KeyError: 1\n", "slurm-43.out": "KeyError: 3\n", "slurm-42.out": "KeyError: 2\n", "sacct.txt": SACCT + sacct("42")},
-            "The verdict on job 42 leaves out a.out, whose job is not known: `trackside diagnose FOLDER/a.out`",
+            "The verdict on job 42 leaves out a.out, whose job is not known",
+            ["FOLDER/a.out"],
         ),
         (
             {"nohup1.out": "KeyError: 1\n", "nohup2.out": "ValueError: 2\n"},
-            "nohup1.out and nohup2.out look like separate runs, but are judged as one, and the answer is from nohup1.out; "
-            "for another one alone: `trackside diagnose FOLDER/nohup2.out`",
+            "nohup1.out and nohup2.out look like separate runs, but are judged as one; the answer is from nohup1.out",
+            ["FOLDER/nohup2.out"],
         ),
         (
             {"a.log": "2026-01-02 08:00:00 start\nKeyError: 1\n", "b.log": "2026-01-03 08:00:00 start\nValueError: 2\n"},
-            "a.log and b.log look like separate runs",
+            "a.log and b.log look like separate runs, but are judged as one; the answer is from a.log",
+            ["FOLDER/b.log"],
         ),
-        ({"one.log": log(8.0), "two.log": log(3.0)}, "one.log and two.log look like separate runs"),
+        (
+            {"one.log": log(8.0), "two.log": log(3.0)},
+            "one.log and two.log look like separate runs, but are judged as one; the answer is from two.log",
+            ["FOLDER/one.log"],
+        ),
     ],
 )  # fmt: skip
 def test_a_verdict_on_one_of_several_runs_names_it_and_how_to_diagnose_another(
-    tmp_path: Path, files: dict[str, str], caution: str
+    tmp_path: Path, files: dict[str, str], caution: str, arguments: list[str]
 ) -> None:
-    texts = {name: text.replace("KeyError", TRACEBACK + "KeyError") for name, text in files.items()}
-    folder = write(
-        tmp_path, {name: text.replace("ValueError", TRACEBACK + "ValueError") for name, text in texts.items()}
-    )
-    assert caution.replace("FOLDER", str(folder)) in cautions(folder)
+    for error in ("KeyError", "ValueError"):
+        files = {name: text.replace(error, TRACEBACK + error) for name, text in files.items()}
+    folder = write(tmp_path / "two words", files)
+    doc = document(trackside.diagnose(folder))
+    assert caution in [claim.text for claim in doc.preflight]
+    words = [argument.replace("FOLDER", str(folder)) for argument in arguments]
+    assert shlex.join(["trackside", "diagnose", *words]) in [action.command for action in doc.actions]
+    job = dict(zip(words[1::2], words[2::2], strict=True)).get("--job")
+    assert caution not in cautions(Path(words[0]), job)
 
 
 def test_who_chose_the_job_is_not_told_about_the_others(tmp_path: Path) -> None:

@@ -67,6 +67,8 @@ EVENTS: Mapping[str, EventKind] = {
             "throughput_unit": "samples/s, tokens/s, it/s ...",
             "step_time_s": "seconds a step",
             "data_time_s": "seconds waiting for data per step, if printed",
+            "epoch_step_time_s": "mean seconds a step since the epoch began, if printed",
+            "epoch_data_time_s": "mean seconds waiting for data per step since the epoch began, if printed",
             "compute_time_s": "seconds of compute per step, if printed",
             "comm_time_s": "seconds of communication per step, if printed",
             "loss_scale": "fp16 loss scale",

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from trackside.errors import NothingReadable
 from trackside.finding import Verdict
 from trackside.model import Input
 from trackside.session.inputs import LoadedInputs
-from trackside.session.other_runs import other_runs
+from trackside.session.other_runs import with_other_runs
 from trackside.session.request import Paths, PathsRequest, ProgressCallback
 from trackside.session.session import Session
 
@@ -26,7 +25,7 @@ class PathsSession(Session):
         verdict = super()._diagnose()
         if self.loaded.job is not None:  # the user, or a bundle, chose it
             return verdict
-        return replace(verdict, preflight=(*other_runs(verdict, self.store, self.files), *verdict.preflight))
+        return with_other_runs(verdict, self.store, self.files)
 
 
 def _nothing_readable(paths: Paths, inputs: Sequence[Input]) -> str:

@@ -103,7 +103,8 @@ def _fact(claim: ClaimDoc, doc: VerdictDoc, width: int) -> Text:
     """A sentence and the location of its figure, in at most :data:`FACT_LINES` lines. Without the numbers of its
     citations, because the list of citations is not printed."""
     location = f" [{citations.main_location(claim, doc.cites)}]" if claim.cites else ""
-    max_chars = max(width // 2, FACT_LINES * width - len(location) - width // 8)  # lines break before their end
+    lines = FACT_LINES + (GAP in claim.text)  # what is left of a long line is what matters
+    max_chars = max(width // 2, lines * width - len(location) - width // 8)  # lines break before their end
     return Text(_cut(with_stop(claim.text), max_chars)).append(location, style="dim")
 
 

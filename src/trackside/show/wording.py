@@ -18,7 +18,7 @@ from trackside.query import Query, QueryError
 MAX_VALUE_CHARS = 160
 """Maximum characters of a text value inside a sentence; the citation holds the full text."""
 MAX_END_CHARS = 60
-"""Of these, at the end of a long line: its reason often stands there."""
+"""Characters that are added from the end of one long line: its reason often stands there."""
 GAP = " \N{HORIZONTAL ELLIPSIS} "
 """Stands for what was left out in the middle."""
 CUT_TOLERANCE = 24
@@ -129,13 +129,13 @@ def word(value: Scalar | tuple[Scalar, ...], unit: str = "") -> str:
 def _cut(text: str, one_line: bool) -> str:
     """A text of about as many characters as a sentence quotes: of one long line its beginning and its end, of several
     lines the beginning, because those below the first list details or give advice."""
-    if len(text) <= MAX_VALUE_CHARS + CUT_TOLERANCE:
+    if len(text) <= (MAX_VALUE_CHARS + MAX_END_CHARS if one_line else MAX_VALUE_CHARS + CUT_TOLERANCE):
         return text
     end = text[-MAX_END_CHARS:].partition(" ")[2]
     if not one_line or not end or _ADVICE.search(text[-2 * MAX_END_CHARS :]):
         return text[: MAX_VALUE_CHARS - 1] + "\N{HORIZONTAL ELLIPSIS}"
-    beginning, _, last = text[: MAX_VALUE_CHARS - len(end) - len(GAP)].rpartition(" ")
-    return (beginning if len(last) < MAX_END_CHARS and beginning else f"{beginning} {last}".strip()) + GAP + end
+    beginning, _, last = text[:MAX_VALUE_CHARS].rpartition(" ")
+    return (beginning if len(last) < MAX_END_CHARS // 2 else f"{beginning} {last}".strip()) + GAP + end
 
 
 def _number(number: float, unit: str) -> str:
