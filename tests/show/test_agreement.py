@@ -210,6 +210,7 @@ def test_a_long_line_keeps_its_end_where_the_reason_stands(line: str, begin: str
         ("Can't load it. Make sure that:\n- it exists", "E: Can't load it. Make sure that"),
         ("#ifdef __HIPCC__\n#define X\nnvrtc: error: invalid value for --gpu-architecture", "E: nvrtc: error: invalid value for --gpu-architecture"),
         ("#ifdef __HIPCC__\n#define X", "E"),
+        (f"Command '['gcc'{', -I/usr' * 20}]' returned non-zero exit status 1.", f"E: Command '['gcc'{', -I/usr' * 7}, \N{HORIZONTAL ELLIPSIS} returned non-zero exit status 1."),
         (f"[Errno 2] No such file or directory: '/a/{'b' * 60}/{'c' * 40}/index.bin'", "E: [Errno 2] No such file or directory: '…/index.bin'"),
     ],
 )  # fmt: skip

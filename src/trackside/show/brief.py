@@ -13,11 +13,12 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from trackside.catalog.excerpt import ELLIPSIS, GAP, cut
 from trackside.show import citations, heading
 from trackside.show.document import ActionDoc, ClaimDoc, SecondaryDoc, VerdictDoc
 from trackside.show.text import classification, command_lines, trim_trailing_spaces
 from trackside.show.waste import in_brief
-from trackside.show.wording import GAP, capitalize, with_stop
+from trackside.show.wording import capitalize, with_stop
 
 MAX_LINES = 24
 MAX_FACTS, MIN_FACTS = 5, 3
@@ -31,8 +32,6 @@ MAX_COSTS = 2
 FACT_LINES = 2
 """Lines of one fact; the rest of a longer one is left to ``--verbose``."""
 CAUTION_LINES = 3
-MAX_WORD_CHARS = 16
-"""Characters up to which a word is left out rather than cut."""
 LABEL_WIDTH = 11
 LabeledLines = list[tuple[str, Text]]
 _SERVER_URL = re.compile(r"https?://[^\s/]*[^\s/:;,]")
@@ -193,8 +192,6 @@ def _cut(text: str, length: int) -> str:
     if len(text) <= length:
         return text
     begin, gap, end = text.rpartition(GAP)
-    if gap and len(end) + len(gap) < length // 2:  # the end of a quoted line was kept because the reason stands there
-        return begin[: length - len(end) - len(gap)].rpartition(" ")[0] + gap + end
-    words, _, last = text[: length - 1].rpartition(" ")
-    cut = (words if len(last) < MAX_WORD_CHARS else f"{words} {last}") + "\N{HORIZONTAL ELLIPSIS}"
-    return cut + '"' if text.rstrip(".").endswith('"') else cut  # a quoted line was cut
+    if gap and len(end) < length // 2:  # the end of a quoted line was kept because the reason stands there
+        return cut(begin, length - len(gap + end)).removesuffix(ELLIPSIS) + gap + end
+    return cut(text, length) + ('"' if text.rstrip(".").endswith('"') else "")  # a quoted line was cut

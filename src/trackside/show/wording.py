@@ -9,6 +9,7 @@ import string
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from trackside.catalog.excerpt import ELLIPSIS, excerpt
 from trackside.catalog.metrics import METRICS
 from trackside.evidence import Value
 from trackside.finding import Claim
@@ -19,8 +20,6 @@ MAX_VALUE_CHARS = 160
 """Maximum characters of a text value inside a sentence; the citation holds the full text."""
 MAX_END_CHARS = 60
 """Characters that are added from the end of one long line: its reason often stands there."""
-GAP = " \N{HORIZONTAL ELLIPSIS} "
-"""Stands for what was left out in the middle."""
 CUT_TOLERANCE = 24
 """A text that is longer by no more than this is shown whole: what is cut may be what the reader needs."""
 
@@ -31,10 +30,6 @@ _PROGRESS_BAR = re.compile(
     r"|[^|\r\n]{0,100}\d{1,3}%\|[\u2588-\u258f\ufffd# ]{0,200})(?=[A-Za-z\[*]|\d{4}-\d\d-\d\d[ T])"
 )
 """A progress bar that another program's line was printed behind: the line is what matters."""
-_ADVICE = re.compile(
-    r"https?://|documentation|for more information|[Ss]ee |[Pp]lease|fragmentation|GLHF|before reporting|[Ss]et the "
-)
-"""The end of a line that says no more than where to read on."""
 _COLOR = re.compile(r"\x1b?\[\d{1,3}(?:;\d{1,3}){0,4}m")
 """A terminal's color codes; some loggers lose the escape character."""
 _UNQUOTED_FIELD = re.compile(r"(?<![\"'`{])\{(\w+)\}")
@@ -119,23 +114,15 @@ def word(value: Scalar | tuple[Scalar, ...], unit: str = "") -> str:
     if value is None:
         return "not recorded"
     if isinstance(value, str):
-        text = _PROGRESS_BAR.sub("", _COLOR.sub("", value)).strip()
-        return _cut(" ".join(text.split()), one_line="\n" not in text)
+        lines = _PROGRESS_BAR.sub("", _COLOR.sub("", value)).strip()
+        text = " ".join(lines.split())
+        if "\n" not in lines:
+            return excerpt(text, MAX_VALUE_CHARS, MAX_END_CHARS)
+        # below the first line, a message lists details or gives advice
+        return text if len(text) <= MAX_VALUE_CHARS + CUT_TOLERANCE else text[: MAX_VALUE_CHARS - 1] + ELLIPSIS
     if isinstance(value, bool):
         return "yes" if value else "no"
     return _number(float(value), unit)
-
-
-def _cut(text: str, one_line: bool) -> str:
-    """A text of about as many characters as a sentence quotes: of one long line its beginning and its end, of several
-    lines the beginning, because those below the first list details or give advice."""
-    if len(text) <= (MAX_VALUE_CHARS + MAX_END_CHARS if one_line else MAX_VALUE_CHARS + CUT_TOLERANCE):
-        return text
-    end = text[-MAX_END_CHARS:].partition(" ")[2]
-    if not one_line or not end or _ADVICE.search(text[-2 * MAX_END_CHARS :]):
-        return text[: MAX_VALUE_CHARS - 1] + "\N{HORIZONTAL ELLIPSIS}"
-    beginning, _, last = text[:MAX_VALUE_CHARS].rpartition(" ")
-    return (beginning if len(last) < MAX_END_CHARS // 2 else f"{beginning} {last}".strip()) + GAP + end
 
 
 def _number(number: float, unit: str) -> str:

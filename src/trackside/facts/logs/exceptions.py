@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from trackside.catalog.excerpt import ELLIPSIS, excerpt
 from trackside.evidence import Evidence, Frame, Missing, Value, derived
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.logs import state_dict_errors
@@ -36,8 +37,8 @@ NOT_RAISED: Mapping[str, tuple[str, Sentence]] = {
 }  # fmt: skip
 """Types of errors that no program raised as an exception -> their name in a sentence, and what happened."""
 
-MAX_HEADLINE_CHARS = 120
-"""Characters of an error in a headline; the claim below has all of it."""
+MAX_HEADLINE_CHARS, MAX_END_CHARS = 120, 40
+"""Characters of an error in a headline, and of its end in them; the claim below has more."""
 _SOURCE_CODE = re.compile(r"#\s*(?:if|ifdef|ifndef|define|include|pragma)\b|//|/\*")
 _COMPILER_ERROR = re.compile(r"\berror: ")
 _PREAMBLE = re.compile(r"child \d+ failed with error code|Exception encountered when calling ")
@@ -54,8 +55,6 @@ MAX_LINES_OF_ANNOUNCED_TRACEBACK = 60
 """Lines up to the error that a message announces, with the traceback between them."""
 MAX_LINES_OF_STACK = 300
 """Lines of the native and Python stacks that Paddle prints between the name of an error and the error."""
-MAX_WORD_CHARS = 16
-"""Characters up to which a word is left out rather than cut."""
 OTHER_TOPICS = ("wrapper", "signal", "collective", "interrupt")
 TOPICS_THAT_EXPLAIN_OTHERS = ("oom", "checkpoint", "storage")
 """Topics with a family of their own that explains the job's other exceptions."""
@@ -242,11 +241,8 @@ def error_in_brief(frame: Frame, row: Event) -> Value:
     if parameters is not None:
         return derived(text, *values.values())
     if len(text) > MAX_HEADLINE_CHARS:
-        text = _FOLDERS.sub("\N{HORIZONTAL ELLIPSIS}/", text)  # a file's name is more informative than its folders
-    if len(text) > MAX_HEADLINE_CHARS:
-        words, _, last = text[: MAX_HEADLINE_CHARS - 1].rpartition(" ")
-        text = (words if len(last) < MAX_WORD_CHARS else f"{words} {last}") + "\N{HORIZONTAL ELLIPSIS}"
-    return derived(text, *values.values())
+        text = _FOLDERS.sub(f"{ELLIPSIS}/", text)  # a file's name is more informative than its folders
+    return derived(excerpt(text, MAX_HEADLINE_CHARS - MAX_END_CHARS, MAX_END_CHARS), *values.values())
 
 
 def _informative_line(message: str) -> str:
