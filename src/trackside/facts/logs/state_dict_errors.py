@@ -30,7 +30,7 @@ def in_brief(message: str, lines: int | None = None, max_chars: int = MAX_CHARS)
     while len(parts) > 1 and len("; ".join(parts)) > max_chars:
         parts.pop()
     text = "; ".join(parts)
-    with_model = f"loading state_dict for {head[1]}: {text}"
+    with_model = f"state_dict of {head[1]}: {text}"
     return (with_model if len(with_model) <= max_chars else text) if parts else None
 
 
