@@ -231,6 +231,8 @@ def test_a_log_that_counts_in_epochs_is_quoted_in_its_own_words(tmp_path: Path) 
     doc = document(trackside.diagnose(log))
     assert "epoch 10, step 40 of 49, loss" in heading.run(doc)
     assert any(claim.text.startswith("Last logged step: epoch 10, step 40 of 49, loss") for claim in doc.shows)
+    log.write_text("\n".join([*steps, ""]))
+    assert "up to epoch 10, step 40 of 49" in _headline(document(trackside.diagnose(log)))
 
 
 def test_the_wait_for_data_is_read_from_the_means_over_an_epoch(tmp_path: Path) -> None:

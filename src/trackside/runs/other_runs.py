@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from trackside.catalog.events import OUTCOMES
@@ -14,6 +14,7 @@ from trackside.runs.logs import leaf_of
 KIND = "other_run"
 _PART = re.compile(r"rank|node|worker|host|gpu|attempt_\d", re.IGNORECASE)
 """In the path of a log: it is a part of a run that writes several."""
+MAX_COMPARED_LOGS = 50
 _SEPARATE = re.compile(r"nohup")
 """In a file's name: the output of one command, unless the name says of which part of a run."""
 
@@ -25,27 +26,34 @@ def set_aside(jobs: Iterable[Job], chosen: Job, free_logs: Collection[str], own_
 
 
 def separate_logs(
-    paths: Sequence[str], rows: Sequence[Event], steps: Mapping[str, Sequence[Event]], differing: Event | None = None
+    paths: Sequence[str],
+    rows: Sequence[Event],
+    steps: Callable[[str], Sequence[Event]],
+    differing: Event | None = None,
 ) -> list[Event]:
     """One event for each of the run's logs if they look like separate runs: each shows training or an end, and one
     ends before the next begins without continuing its steps; or their names say so; or one has other losses at the
-    same steps. ``steps``: the logged ones; ``differing``: one with another loss."""
-    signs = {row.at.path for row in rows if row.kind in OUTCOMES} | {path for path, points in steps.items() if points}
-    spans = dict(_spans(row for row in rows if row.kind == "log_activity"))
+    same steps. ``steps``: gives the logged steps of a log; ``differing``: one with another loss."""
     ranked = {row.at.path for row in rows if row.rank is not None}
-    logs = [path for path in paths if path in signs and path not in ranked and _PART.search(path) is None]
-    named = [path for path in logs if _SEPARATE.search(leaf_of(path))]
+    logs = [path for path in paths if path not in ranked and _PART.search(path) is None]
+    if not 2 <= len(logs) <= MAX_COMPARED_LOGS:
+        return []
+    points = {path: steps(path) for path in logs}
+    ends = {row.at.path for row in rows if row.kind in OUTCOMES}
+    logs = [path for path in logs if path in ends or points[path]]
+    spans = dict(_spans(row for row in rows if row.kind == "log_activity"))
     dated = sorted((path for path in logs if path in spans), key=spans.__getitem__)
-    apart = [
+    named = [path for path in logs if _SEPARATE.search(leaf_of(path))]
+    separate_paths = {
         path
         for before, after in pairwise(dated)
-        if spans[before][1] < spans[after][0] and not _continues(steps.get(before, ()), steps.get(after, ()))
+        if spans[before][1] < spans[after][0] and not _continues(points[before], points[after])
         for path in (before, after)
-    ]
-    if differing is not None:
-        fullest = max((path for path in steps if path != differing.at.path), key=lambda path: len(steps[path]))
-        apart += [fullest, differing.at.path]
-    separate_paths = {*apart, *(named if len(named) > 1 else ())}
+    }
+    separate_paths |= set(named) if len(named) > 1 else set()
+    if differing is not None and differing.at.path in logs:
+        others = [path for path in logs if path != differing.at.path]
+        separate_paths |= {differing.at.path, max(others, key=lambda path: len(points[path]))} if others else set()
     return [_event(path, used=True) for path in paths if path in separate_paths]
 
 

@@ -62,8 +62,7 @@ def _separate_logs(loaded: LoadedInputs, run: Run, store: MemoryStore, differing
     if run.id is not None or len(run.log_paths) < 2:
         return []
     rows = [row for row in store.all_rows() if isinstance(row, Event) and row.plane == "log"]
-    steps = {path: loaded.trajectories.points(frozenset({path})) for path in run.log_paths}
-    return separate_logs(run.log_paths, rows, steps, differing)
+    return separate_logs(run.log_paths, rows, lambda path: loaded.trajectories.points(frozenset({path})), differing)
 
 
 def _add_live_metrics(loaded: LoadedInputs, run: Run, store: MemoryStore, live: MetricBackend) -> Run:

@@ -247,6 +247,12 @@ class Trajectory:
         ]
         return max(counts, key=lambda value: value.number, default=None)
 
+    @property
+    def place_in_epoch(self) -> Value | None:
+        """The last logged step in the words of a log that counts from the start of each epoch, and prints no plan."""
+        in_words = self.last is not None and words_of_place(self.last) is not None and self.planned is None
+        return place_of(self.progress, self.last) if in_words and self.last is not None else None
+
     @cached_property
     def planned(self) -> Value | None:
         """Planned optimizer steps."""
