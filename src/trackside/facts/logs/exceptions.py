@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from trackside.catalog.excerpt import ELLIPSIS, excerpt
+from trackside.catalog.excerpt import ELLIPSIS, cut, excerpt
 from trackside.evidence import Evidence, Frame, Missing, Value, derived
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.logs import state_dict_errors
@@ -38,11 +38,13 @@ NOT_RAISED: Mapping[str, tuple[str, Sentence]] = {
 """Types of errors that no program raised as an exception -> their name in a sentence, and what happened."""
 
 MAX_HEADLINE_CHARS, MAX_END_CHARS = 120, 40
-"""Characters of an error in a headline, and of its end in them; the claim below has more."""
+"""Characters of an error in a headline, and of its end if it quotes a command; the claim below has more."""
 _SOURCE_CODE = re.compile(r"#\s*(?:if|ifdef|ifndef|define|include|pragma)\b|//|/\*")
 _COMPILER_ERROR = re.compile(r"\berror: ")
 _PREAMBLE = re.compile(r"child \d+ failed with error code|Exception encountered when calling ")
 """First lines that only announce the error: of pyxis, of Keras."""
+_COMMAND = re.compile(r"\bCommand ['\"\[]")
+"""What became of a command stands behind its arguments."""
 _FOLDERS = re.compile(r"(?<=['\"\s(])/?(?:[^\s'\"/:]{1,100}/){2,20}(?=[^\s'\"/])")
 _LOGGER = re.compile(r"^(?:slurmstepd|srun): error: ")
 STOPS = (1, 2, 15)
@@ -242,7 +244,9 @@ def error_in_brief(frame: Frame, row: Event) -> Value:
         return derived(text, *values.values())
     if len(text) > MAX_HEADLINE_CHARS:
         text = _FOLDERS.sub(f"{ELLIPSIS}/", text)  # a file's name is more informative than its folders
-    return derived(excerpt(text, MAX_HEADLINE_CHARS - MAX_END_CHARS, MAX_END_CHARS), *values.values())
+    if _COMMAND.search(text) is not None:
+        return derived(excerpt(text, MAX_HEADLINE_CHARS - MAX_END_CHARS, MAX_END_CHARS), *values.values())
+    return derived(cut(text, MAX_HEADLINE_CHARS), *values.values())
 
 
 def _informative_line(message: str) -> str:
