@@ -12,12 +12,9 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from trackside.catalog.events import MAX_MESSAGE_CHARS, MAX_MESSAGE_LINE_CHARS
 from trackside.logs.line import Line
 
-MAX_MESSAGE_CHARS = 2_000
-"""Characters of a message that are kept."""
-MAX_LINE_CHARS = 500
-"""Characters of one line that are kept of a message with several: one may list thousands of names."""
 MAX_CONTINUATION_LINES = 40
 """Lines after the first that a message may have."""
 MAX_FRAMES = 200
@@ -118,7 +115,7 @@ class ParsedException:
     @property
     def text(self) -> str:
         """The message with its continuation lines."""
-        lines = self.message if len(self.message) < 2 else [line[:MAX_LINE_CHARS] for line in self.message]
+        lines = self.message if len(self.message) < 2 else [line[:MAX_MESSAGE_LINE_CHARS] for line in self.message]
         return "\n".join(lines).strip()[:MAX_MESSAGE_CHARS]
 
 

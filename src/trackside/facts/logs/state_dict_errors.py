@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from trackside.logs.traceback_reader import MAX_LINE_CHARS, MAX_MESSAGE_CHARS
+from trackside.catalog.events import MAX_MESSAGE_CHARS, MAX_MESSAGE_LINE_CHARS
 
 SIZE_MISMATCH = re.compile(
     r"size mismatch for ([\w.]{1,200}): copying a param with shape torch\.Size\(\[([\d, ]{0,60})\]\) from checkpoint, "
@@ -57,7 +57,7 @@ def _names(message: str, whole: bool) -> Iterator[str]:
     for kind, listed in _KEYS.findall(message):
         names = _KEY.findall(listed)
         if names:
-            others = _more(len(names) - 1, whole and len(listed) < MAX_LINE_CHARS - 50)
+            others = _more(len(names) - 1, whole and len(listed) < MAX_MESSAGE_LINE_CHARS - 50)
             yield f'{_IN_WORDS[kind]} "{names[0]}"' + (f" and {others}" if others else "")
 
 
