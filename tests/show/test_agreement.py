@@ -251,3 +251,43 @@ def test_the_wait_for_data_is_read_from_the_means_over_an_epoch(tmp_path: Path) 
         text.startswith("Each step waits for data 90% of its time (median of 9 epochs; typically 9 ms of 10 ms")
         for text in texts
     ), texts
+
+
+PADDLE = """Traceback (most recent call last):
+  File "/home/u/train.py", line 90, in <module>
+    main()
+paddle.fluid.core_avx.EnforceNotMet:
+
+--------------------------------------------
+C++ Call Stacks (More useful to developers):
+--------------------------------------------
+0   paddle::platform::EnforceNotMet::EnforceNotMet(std::string const&, char const*, int)
+
+----------------------
+Error Message Summary:
+----------------------
+InvalidArgumentError: The input has 4 channels.
+  [Hint: Expected 3, but received 4.] at (/paddle/conv_op.cc:96)
+  [operator < conv2d > error]
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "headline", "claim"),
+    [
+        (
+            PADDLE,
+            "InvalidArgumentError: The input has 4 channels.",
+            "The job raised paddle.fluid.core_avx.EnforceNotMet",
+        ),
+        (PADDLE.partition("paddle.fluid")[0] + "AssertionError\n", "AssertionError", "The job raised AssertionError"),
+    ],
+)
+def test_an_error_without_a_message_is_named_alone_or_by_the_error_below(
+    tmp_path: Path, text: str, headline: str, claim: str
+) -> None:
+    log = tmp_path / "train.log"
+    log.write_text(text)
+    doc = document(trackside.diagnose(log))
+    assert _headline(doc) == f"Crashed at startup in train.py:90: {headline}"
+    assert doc.shows[0].text == claim

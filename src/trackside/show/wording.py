@@ -44,6 +44,8 @@ def fill_template(template: str, values: Mapping[str, Value], zoned: bool = True
 
     A value named ``ranks`` includes its noun: rank 3, ranks 0-3. A line of a log stands in quotation marks.
     """
+    if "message" in values and not values["message"].value:  # as of an assertion without a text
+        template = template.replace(": {message}", "")
     return _Wording(zoned).vformat(_UNQUOTED_FIELD.sub(r"{\1!q}", template), (), values)
 
 
