@@ -149,7 +149,11 @@ EVENTS: Mapping[str, EventKind] = {
     ),
     "checkpoint_missing": EventKind(
         "no checkpoint was found; training starts from random or base weights",
-        {"path": "as printed", "what": "what was missing"},
+        {
+            "path": "as printed",
+            "what": "what was missing",
+            "requested": "whether the library prints it only if the program asked it to load one",
+        },
     ),
     "checkpoint_skipped": EventKind("a save or load was skipped", {"path": "as printed", "why": "as printed"}),
     "resume_requested": EventKind(

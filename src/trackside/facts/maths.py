@@ -65,10 +65,15 @@ def slope(values: Sequence[float]) -> float:
 
 
 def ends(values: Sequence[float], share: float = 0.2, max_points: int = 50) -> tuple[float, float]:
-    """Levels of head and tail: medians of the first and last ``share`` (at most ``max_points``) finite values."""
+    """Levels of head and tail: medians of the first and last :func:`end_size` finite values."""
     numbers = finite_values(values)
-    size = max(1, min(max_points, int(len(numbers) * share)))
+    size = end_size(len(numbers), share, max_points)
     return median(numbers[:size]), median(numbers[-size:])
+
+
+def end_size(count: int, share: float = 0.2, max_points: int = 50) -> int:
+    """How many of ``count`` values are the head, and as many the tail."""
+    return max(1, min(max_points, int(count * share)))
 
 
 def is_falling(values: Sequence[float], min_share: float = 0.005) -> bool:
@@ -91,6 +96,17 @@ def is_rising(values: Sequence[float], min_share: float = 0.005) -> bool:
         return True
     # A slow trend under much noise: 3 standard errors of a straight line's rise (sqrt(12 / n)).
     return slope(numbers) * len(numbers) > max(min_rise, 3 * noise(numbers) * math.sqrt(12 / len(numbers)))
+
+
+def drops_at_once(values: Sequence[float]) -> bool:
+    """Whether the values fell at the very beginning and never came back: after the first tenth, all are nearer to the
+    tail's level than to the first value, which exceeds that level by 5 % and by five times the noise of the rest."""
+    numbers = finite_values(values)
+    if len(numbers) < 10:
+        return False
+    rest, level = numbers[len(numbers) // 10 :], ends(numbers)[1]
+    drop = numbers[0] - level
+    return drop > max(0.05 * abs(numbers[0]), 5 * noise(rest)) and max(rest) < level + drop / 2
 
 
 def spread(values: Sequence[float]) -> float:

@@ -43,7 +43,7 @@ References
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trackside.evidence import Missing, Value, derived
 from trackside.facts.fact import Maybe, all_missing, or_none
@@ -51,6 +51,7 @@ from trackside.facts.gpu.activity import NEVER_WORKED, TOO_FEW_STEPS, GpuActivit
 from trackside.facts.gpu.duty import DutyCycle
 from trackside.facts.gpu.last_part import LastPart
 from trackside.facts.hardware.health import HardwareHealth
+from trackside.facts.logs.ending import Ending
 from trackside.facts.pace.data_wait import DataWait, WaitShare
 from trackside.facts.pace.host_load import HostLoad
 from trackside.facts.pace.saving import Saving
@@ -135,7 +136,7 @@ LAUNCHES_BLOCK = Sentence("a debug flag makes every kernel launch block: {line}"
 def judge(
     wait: DataWait, duty: Maybe[DutyCycle], hosts: HostLoad, saving: Saving, settings: SlowSettings,
     health: HardwareHealth, trajectory: Maybe[Trajectory], activity: Maybe[GpuActivity], last: LastPart,
-    limits: Limits,
+    ending: Ending, limits: Limits,
 ) -> Finding | Missing:  # fmt: skip
     """The share of data wait in the step, from the log or a gauge, and how long the GPUs idle."""
     if (missing := all_missing(trajectory, missing_activity(activity))) is not None:
@@ -149,7 +150,7 @@ def judge(
         claims = (*wait.growth.claims, *wait.advice, *sound)
         return _finding(Certainty.SUPPORTED, claims, wait.growth.since, None, True, last)
     if duty_cycle is None or duty_cycle.busy is None or not duty_cycle.sampled:
-        return _by_wait(wait, activity, last, limits)
+        return _by_wait(wait, activity, last, ending, limits)
     if _is_fed(duty_cycle, share, activity, limits):
         seconds = derived(duty_cycle.seconds, duty_cycle.busy, unit="s")
         return absent(BUSY_DURING(busy=duty_cycle.busy, seconds=seconds), *(() if share is None else (share.fed,)))
@@ -168,8 +169,11 @@ def judge(
     )  # fmt: skip
 
 
-def _by_wait(wait: DataWait, activity: Maybe[GpuActivity], last: LastPart, limits: Limits) -> Finding | Missing:
-    """Without enough GPU activity: by the job's own reports."""
+def _by_wait(
+    wait: DataWait, activity: Maybe[GpuActivity], last: LastPart, ending: Ending, limits: Limits
+) -> Finding | Missing:
+    """Without enough GPU activity: by the job's own reports. In a log alone they are a remark about its pace: nothing
+    measures whether the GPUs idled, and a loop that does not wait for the GPU counts its work as something else."""
     share = wait.share
     if share is None and never_worked(activity):
         return NEVER_WORKED
@@ -180,7 +184,8 @@ def _by_wait(wait: DataWait, activity: Maybe[GpuActivity], last: LastPart, limit
         return absent(share.fed)
     certainty = Certainty.SUPPORTED if share.share.number >= limits.starved_share else Certainty.POSSIBLE
     since = None if share.row is None else share.row.time
-    return _finding(certainty, (share.starved, *wait.advice), since, share, True, last)
+    finding = _finding(certainty, (share.starved, *wait.advice), since, share, True, last)
+    return finding if ending.jobs else replace(finding, latent=True)
 
 
 def _other_cause(saving: Saving, settings: SlowSettings) -> Claim | None:

@@ -128,7 +128,9 @@ def judge(resume: Resume, parent: ParentRun, trajectory: Trajectory, run: Run, l
     if resume.loaded is not None:
         return absent(CHECKPOINT_LOADED(line=resume.loaded))
     run_curve = trajectory.curve
-    judged = _against_parent(resume, parent, run_curve, run, limits) or _against_absence(resume, run_curve)
+    judged = _against_parent(resume, parent, run_curve, run, limits) or _against_absence(
+        resume, run_curve, bool(trajectory.scores or trajectory.evaluations)
+    )
     judged = judged or _against_request(resume, run_curve)
     if judged is not None:
         return judged
@@ -198,19 +200,20 @@ def _against_parent(
     return _silent_restart(curve.rows[0], shows, certainty, headline=headline, parent=parent_job)
 
 
-def _against_absence(resume: Resume, curve: TrainingCurve) -> Finding | None:
+def _against_absence(resume: Resume, curve: TrainingCurve, trained: bool) -> Finding | None:
     """The finding by a library message that the requested checkpoint is missing; None if there is none, or if steps
-    continued."""
+    continued. ``trained``: whether scores or evaluations show that the run trained."""
     row = resume.missing
     if row is None or _is_late_start(curve):
         return None
     shows = [NOTHING_LOADED(line=resume.missing_messages.value(row, "text")), *resume.requested, *resume.history]
     if resume.history:
         return _silent_restart(row, shows, Certainty.SUPPORTED)
-    if curve.points and resume.request is None:  # a first run, whose load and save folders are often the same
+    is_requested = resume.request is not None or (row.get("requested") is True and not curve.points)
+    if not is_requested:  # a first run, whose load and save folders are often the same
         return absent(FIRST_RUN(line=resume.missing_messages.value(row, "text")))
-    headline = FRESH_START() if curve.points else NO_CHECKPOINT()  # no step shows that it trained
-    latent = bool(curve.points)
+    headline = FRESH_START() if curve.points or trained else NO_CHECKPOINT()  # else no step shows that it trained
+    latent = bool(curve.points) or trained
     return _silent_restart(row, shows, Certainty.POSSIBLE, latent=latent, headline=headline)
 
 

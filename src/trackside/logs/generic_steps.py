@@ -115,6 +115,13 @@ PARSER.pattern(
         "step:26K smpl:819K ep:2K epch:46.73 loss:0.031 grdn:4.522",
         "('Epoch: ', 4)\n('gen Loss: ', [array(0.9504, dtype=float32), array(0.11, dtype=float32)], '\t disc loss', [array(0.54)])",
         "epoch: 1/9, train_loss: 2.3epoch: 2/9, train_loss: 2.2epoch: 3/9, train_loss: 2.1",
+        "[TRAIN] Epoch[3](21/900); Loss: 0.0412; Backpropagation: 0.31 sec; Batch: 1.2 sec",
+        "Train:    1/40 (  2%) [  50/310 ( 16%)]  Loss: 1.21 (1.34)  LR: 1.1e-03  Acc_iter 50",
+        "[10:11:53] step 340/2000 | loss 0.0148 | 3.4 s/it | peak 31.2 GB",
+        "0 [D loss: 1.37, acc.: 50.00%] [G loss: 0.91]\n1 [D loss: 1.21, acc.: 53.12%] [G loss: 0.88]\n2 [D loss: 1.02, acc.: 61.00%] [G loss: 1.19]",
+        "3 epochs done\nCurrent training loss is  4.089\n4 epochs done\nCurrent training loss is  3.702\n5 epochs done\nCurrent training loss is  3.541",
+        "14:31:20 outer: 1, inner: 4, loss: 0.44\n14:32:04 outer: 1, inner: 5, loss: 0.41\n14:32:51 outer: 1, inner: 6, loss: 0.38",
+        "2026-05-04 17:49:21,657 INFO Epoch 2\n2026-05-04 17:50:11,107 INFO   Training loss: 3.884",
     ),
     avoids=(
         "`loss_type=None` was set in the config but it is unrecognized.",
@@ -150,10 +157,10 @@ PARSER.pattern(
     caseless=True,
 )
 def _position_line(line: Line) -> Event | None:
-    done = remember_position(line)
-    if done is None or done.rounds:
+    finished = remember_position(line)
+    if finished is None or finished.counts_rounds:
         return None
-    position = done.of_record
+    position = finished.record_position
     event = line.event(
         "progress",
         step=position.step,

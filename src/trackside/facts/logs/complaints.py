@@ -87,11 +87,11 @@ class CollectiveComplaints:
 
     @property
     def raised_only(self) -> bool:
-        """Whether there are only exceptions, of which none says that something timed out: then nothing hung."""
+        """Whether there are only exceptions and NCCL's errors, and none says that something timed out: nothing hung."""
         texts = (f"{row.text} {row.get('message')}" for _, row in self.rows)
         return (
             bool(self.rows)
-            and {name for name, _ in self.rows} == {"exceptions"}
+            and {name for name, _ in self.rows} <= {"exceptions", "nccl"}
             and not any(map(TIMED_OUT.search, texts))
         )
 

@@ -14,7 +14,7 @@ from trackside.catalog.job_states import ACTIVE_STATES, ENDING_STATES
 from trackside.catalog.signals import signal_name
 from trackside.evidence import Evidence, Frame, Missing, Value, derived
 from trackside.facts.fact import fact, unmet_need
-from trackside.facts.logs.order import last_after
+from trackside.facts.logs.order import follows, last_after
 from trackside.finding import Claim, Sentence
 from trackside.model import Event, EventRole, Record
 from trackside.query import Query, events, record
@@ -32,6 +32,7 @@ ENDING: Mapping[str, Query] = {
     "scores": events("score"),
 }
 """The queries behind :class:`Ending`."""
+ERRORS: Mapping[str, Query] = {"exceptions": events("exception"), "ooms": events("cuda_oom")}
 
 ENDED_WELL = Sentence("the run ended normally: {state}")
 RECORDED = Sentence("the scheduler recorded {state}")
@@ -66,6 +67,8 @@ CUT_SHORT = frozenset(
 )
 """States in which someone else ended the run: its last exit code and signals do not show its own fault."""
 
+MIN_DONE_SHARE = 0.9
+"""Share of the planned steps from which an error below the last step did not break the training off."""
 MIN_STEPS_AFTER = 2
 """Logged steps below a closing line that show another loop; a single one may be a summary."""
 FATAL_SIGNALS = frozenset({3, 4, 5, 6, 7, 8, 9, 11, 31})
@@ -112,7 +115,7 @@ class Ending:
     """Why there is no scheduler record; None if there is one."""
     jobs: Frame
     ends: Frame
-    """The job's own closing lines."""
+    """The job's own closing lines, but those below an error that broke the training off."""
     launchers: Frame
     exits: Frame
     notices: Frame
@@ -267,8 +270,33 @@ def how_it_ended(state: Value) -> Claim:
     return (LISTED_AS if state.value in LIVE_STATES else RUN_ENDED)(state=state)
 
 
-@fact(ENDING)
+@fact({**ENDING, **ERRORS})
 def ending(evidence: Evidence) -> Ending:
     """Needs nothing; each answer is None if no record and no line gives it."""
     missing_end = unmet_need(evidence, (("jobs", "notices"),))
-    return Ending(missing_end, evidence.missing("jobs"), *(evidence[name] for name in ENDING))
+    frames = {name: evidence[name] for name in ENDING}
+    steps, ooms, exceptions = frames["steps"], evidence["ooms"], evidence["exceptions"]
+    frames["ends"] = frames["ends"].where(
+        lambda row: not (isinstance(row, Event) and _broke_off(row, steps, ooms, exceptions))
+    )
+    return Ending(missing_end, evidence.missing("jobs"), *frames.values())
+
+
+def _broke_off(closing_line: Event, steps: Frame, ooms: Frame, exceptions: Frame) -> bool:
+    """Whether an error stands between the last logged step, far from the planned one, and a closing line: the program
+    caught the error and ended. Without any step only a GPU that ran out of memory counts."""
+    last = steps.events[-1] if steps else None
+    errors = [error for error in ooms.events if error.role is EventRole.ROOT]
+    if last is not None:
+        step, planned = last.get("step"), last.get("total_steps")
+        if not isinstance(step, (int, float)) or not isinstance(planned, (int, float)):
+            return False
+        if step >= MIN_DONE_SHARE * planned:
+            return False
+        errors += [error for error in exceptions.events if error.role is EventRole.ROOT]
+    return any(
+        error.at.path == closing_line.at.path
+        and follows(closing_line, error)
+        and (last is None or follows(error, last))
+        for error in errors
+    )

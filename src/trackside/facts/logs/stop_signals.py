@@ -97,7 +97,9 @@ def _other_causes(sign: Event, evidence: Evidence, ending: Ending, exceptions: E
             yield exceptions.frame.value(row, "type")
     for frame in (evidence["deaths"], evidence["oom_kills"], evidence["timeouts"], ending.interrupts):
         for row in (row for row in frame.events if row.get("signal") not in STOP_SIGNALS):
-            yield frame.value(row, "text")
+            # a worker whose signal is not named, and that ended after the request to stop, was stopped too
+            if row.kind != "dataloader_death" or row.get("signal") is not None or follows(row, sign) is not True:
+                yield frame.value(row, "text")
 
 
 def _is_failure(row: Event) -> bool:

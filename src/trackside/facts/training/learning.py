@@ -35,6 +35,9 @@ LEARNING: Mapping[str, Query] = {
     "scores": events("score"),
 }
 """The queries behind :class:`Trajectory`."""
+MAX_PASSED_RATIO = 1.05
+"""Completed steps over planned ones: a run ends a little later than planned where steps are counted from 1, or an epoch
+is completed."""
 
 OBJECTIVES_WITHOUT_LEVEL = (
     "grpo",
@@ -88,13 +91,13 @@ class TrainingCurve:
 
     @property
     def has_fallen(self) -> bool:
-        """Whether the loss fell by more than its noise."""
-        return maths.is_falling(self.finite)
+        """Whether the loss fell by more than its noise, all along or at the very beginning."""
+        return maths.is_falling(self.finite) or maths.drops_at_once(self.finite)
 
     @property
     def has_risen(self) -> bool:
-        """Whether the loss rose by more than its noise."""
-        return maths.is_rising(self.finite, 0.05)
+        """Whether the loss rose by more than its noise, and did not end far below its first value."""
+        return maths.is_rising(self.finite, 0.05) and not maths.drops_at_once(self.finite)
 
     def loss(self, index: int) -> Value:
         """The printed loss of one of ``rows``, cited; the sign of a hidden nan if no loss was printed."""
@@ -170,6 +173,11 @@ def steps_planned(progress: Frame, plans: Frame) -> Value | None:
             if numeric_field(row, "total_steps") is not None:
                 return frame.value(row, "total_steps", "steps")
     return None
+
+
+def is_plan_of_part(planned: float, done: float) -> bool:
+    """Whether a run left a plan so far behind that it can only be that of a part, such as an epoch."""
+    return done > MAX_PASSED_RATIO * planned + 1
 
 
 def step_seconds(points: Sequence[Event], frame: Frame) -> Value | None:
@@ -255,8 +263,11 @@ class Trajectory:
 
     @cached_property
     def planned(self) -> Value | None:
-        """Planned optimizer steps."""
-        return steps_planned(self.progress, self.plans)
+        """Planned optimizer steps; None for a plan that the run left far behind: then it is that of a part, such as an
+        epoch."""
+        planned, done = steps_planned(self.progress, self.plans), self.done
+        is_of_part = planned is not None and done is not None and is_plan_of_part(planned.number, done.number)
+        return None if is_of_part else planned
 
     @cached_property
     def budget(self) -> Value | None:

@@ -14,6 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from trackside.evidence import Evidence, Frame, Grid, Value, derived
+from trackside.facts import maths
 from trackside.facts.fact import fact
 from trackside.facts.training.learning import TrainingCurve, logged_steps, training_curve
 from trackside.finding import Claim, Sentence
@@ -34,6 +35,14 @@ LOSS_FELL = Sentence(
 LOSS_LEVEL = Sentence(
     "the loss went from {first} to {last} over {points}, no clear fall and no rise",
     running="the loss went from {first} to {last} over {points} so far, no clear fall and no rise",
+)
+FELL_BY_LEVEL = Sentence(
+    "the loss fell from {first} to {last}: medians of the first and the last {size} of {points}",
+    running="the loss fell from {first} to {last} so far: medians of the first and the last {size} of {points}",
+)
+ROSE_BY_LEVEL = Sentence(
+    "the loss rose from {first} to {last}: medians of the first and the last {size} of {points}",
+    running="the loss rose from {first} to {last} so far: medians of the first and the last {size} of {points}",
 )
 SINGLE_LOSS = Sentence(
     "the log shows a loss only once: {last}", running="the log shows a loss only once so far: {last}"
@@ -97,10 +106,23 @@ class LossCurve:
         sentence = (
             LOSS_FELL if curve.has_fallen else LOSS_ROSE if curve.has_risen and curve.level_has_meaning else LOSS_LEVEL
         )
-        claim = sentence(first=first, last=last, points=self.points)
+        claim = self._by_level(sentence) or sentence(first=first, last=last, points=self.points)
         if (earlier := self._earlier_attempt) is None:
             return (claim,)
         return claim, LAST_ATTEMPT_ONLY(place=curve.place(indices[0]), before=curve.frame.value(earlier, "loss"))
+
+    def _by_level(self, sentence: Sentence) -> Claim | None:
+        """The claim with the levels of head and tail, if the first and the last loss are spikes that would contradict
+        it."""
+        finite = self.curve.finite
+        fell, rose = sentence is LOSS_FELL, sentence is LOSS_ROSE
+        if not (fell and finite[-1] >= finite[0]) and not (rose and finite[-1] <= finite[0]):
+            return None
+        size, count = maths.end_size(len(finite)), self.curve.count
+        head, tail = (derived(level, count) for level in maths.ends(finite))
+        return (FELL_BY_LEVEL if fell else ROSE_BY_LEVEL)(
+            first=head, last=tail, size=derived(size, count), points=self.points
+        )
 
     @cached_property
     def points(self) -> Value:

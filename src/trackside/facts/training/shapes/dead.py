@@ -20,6 +20,10 @@ LOSS_REPEATS = Sentence(
     running="the loss has been {loss} at every logged step since {place} ({count:logged steps} so far); "
     "the highest was {highest}",
 )
+LOSS_CONSTANT = Sentence(
+    "the loss is {loss} at every logged step from {place} to the end ({count:logged steps})",
+    running="the loss has been {loss} at every logged step since {place} ({count:logged steps} so far)",
+)
 GRADIENT_VANISHED = Sentence(
     ("the loss stays at {loss} from {place} to the end ({count} of {points}); the last gradient norm is {gradient}"),
     running=(
@@ -50,8 +54,10 @@ def dead_plateau(curve: TrainingCurve, limits: Limits) -> Shape | None:
     if not silent and (fell_to or is_coarse):
         return None
     strength = Certainty.ESTABLISHED if silent else Certainty.SUPPORTED
-    variant: Variant = "plateau" if begin > 0 else "flat"
-    return Shape(variant, strength, DEAD_PLATEAU if silent else LOSS_REPEATS, begin, begin, count)
+    is_worse = begin > 0 and (silent or level > 1.02 * min(curve.losses[:begin]))
+    variant: Variant = "plateau" if is_worse else "flat"
+    text = DEAD_PLATEAU if silent else LOSS_REPEATS if variant == "plateau" else LOSS_CONSTANT
+    return Shape(variant, strength, text, begin, begin, count)
 
 
 def vanished_gradient(curve: TrainingCurve, limits: Limits) -> Shape | None:
