@@ -153,6 +153,8 @@ class Progress:
     first: tuple[float | None, float | None]
     last: tuple[float | None, float | None]
     """(step, loss)"""
+    place: str | None = None
+    """Of the last logged step, in the log's words, if it counts steps from the start of each epoch."""
     planned_steps: int | None = None
     last_run: Progress | None = None
     """That of the last run only, if its file holds several; its count is 0 if it logged no step."""

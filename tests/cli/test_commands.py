@@ -32,7 +32,7 @@ SACCT = (
 
 
 def run(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+    return CliRunner().invoke(main, [str(argument) for argument in arguments], prog_name="trackside")
 
 
 @pytest.fixture
@@ -91,7 +91,18 @@ def test_several_jobs_need_a_choice(log: Path, tmp_path: Path) -> None:
     ("arguments", "status", "message"),
     [
         (["diagnose"], 2, "give PATHS"),
-        (["diagnose", "--frobnicate", "x"], 2, "No such option"),
+        (["diagnose", "--frobnicate", "x"], 2, "diagnose has no option --frobnicate"),
+        (["--jbo"], 2, "trackside has no option --jbo"),
+        (["diagnose", "--jub", "3"], 2, "diagnose has no option --jub; did you mean --job?"),
+        (["diagnose", "x", "--interval"], 2, "option '--interval' requires an argument"),
+        (["diagnose", "x", "--interval", "0"], 2, "--interval: 0.0 is not in the range x>=1; 'trackside diagnose"),
+        (["explain"], 2, "explain needs FAMILY; 'trackside explain --help' shows how to use it"),
+        (["ingest", "a"], 2, "ingest needs --store DIR; 'trackside ingest --help'"),
+        (["schema", "x"], 2, "DOCUMENT: 'x' is not one of 'verdict', 'comparison'; 'trackside schema --help'"),
+        (["version", "x"], 2, "unexpected extra argument (x); 'trackside version --help'"),
+        (["agent", "--x"], 2, "no such argument: --x; 'trackside agent --help' shows how to use it"),
+        (["agent", "chek"], 2, "invalid choice: 'chek'"),
+        (["chek"], 2, "no command 'chek'"),
         (["diagnose", "/no/such/path"], 2, "no such file"),
         (["explain", "z9"], 2, "no family"),
         (["verify", "/no/such/verdict.json"], 2, "/no/such/verdict.json"),
@@ -104,6 +115,8 @@ def test_wrong_usage_is_refused_with_a_reason(arguments: list[str], status: int,
     result = run(*arguments)
     assert result.exit_code == status
     assert message in result.stderr
+    assert result.stderr.startswith("trackside")
+    assert result.stderr.count("\n") == 1
 
 
 def test_unreadable_inputs_are_listed(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def test_e2_is_absent_if_the_resume_worked() -> None:
 
 
 def test_e2_missing_checkpoint_is_a_warning_on_a_first_run() -> None:
-    missing = event("checkpoint_missing", 5, text="could not find the metadata file", asked=True)
+    missing = event("checkpoint_missing", 5, text="could not find the metadata file", requested=True)
     assert judge_store("E2", store(missing)).certainty is Certainty.POSSIBLE
     assert primary(store(missing, curve(FALLING), DONE, short_job("COMPLETED"))).family == "G1"
     again = store(missing, curve(FALLING), short_job("COMPLETED", restarts=1))

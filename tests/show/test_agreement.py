@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from pathlib import Path
 
 import pytest
 from tools.cases import scenarios
@@ -12,6 +13,7 @@ from tests.families.rows import exception, store
 from trackside.evidence import Frame
 from trackside.facts.logs.exceptions import error_in_brief
 from trackside.query import events
+from trackside.show import heading
 from trackside.show.document import VerdictDoc, document
 from trackside.show.wording import word
 
@@ -153,14 +155,62 @@ def test_a_quoted_line_drops_the_progress_bar_before_it(line: str, shown: str) -
     assert word(line) == shown
 
 
+SIZES = "size mismatch for layers.{}.weight: copying a param with shape torch.Size([{}, 8]) from checkpoint, the shape in current model is torch.Size([{}, 8])."
+
+
+@pytest.mark.parametrize(
+    ("lines", "shown"),
+    [
+        (["\t" + SIZES.format(0, 64, 128)], "state_dict of Net: layers.0.weight is 64 x 8 in the checkpoint, 128 x 8 in the model"),
+        ([f"\t{SIZES.format(i, 64, 128)}" for i in range(3)], "layers.0.weight is 64 x 8 in the checkpoint, 128 x 8 in the model (and 2 more)"),
+        ([f"\t{SIZES.format(i, 64, 128)}" for i in range(90)], "layers.0.weight is 64 x 8 in the checkpoint, 128 x 8 in the model (and 89 more)"),
+        (
+            ["\tMissing key(s) in state_dict: " + ", ".join(f'"k{i}"' for i in range(900)), "\t" + SIZES.format(0, 64, 128)],
+            "layers.0.weight is 64 x 8 in the checkpoint, 128 x 8 in the model",
+        ),
+    ],
+)  # fmt: skip
+def test_a_list_of_parameters_is_quoted_by_the_first_one_and_their_number(
+    tmp_path: Path, lines: list[str], shown: str
+) -> None:
+    log = tmp_path / "train.log"
+    head = 'Traceback (most recent call last):\n  File "/home/u/train.py", line 3, in <module>\n    main()\n'
+    log.write_text(head + "\n".join(["RuntimeError: Error(s) in loading state_dict for Net:", *lines]) + "\n")
+    doc = document(trackside.diagnose(log))
+    assert shown in doc.shows[0].text
+    assert "layers.0.weight is 64 x 8 in the checkpoint" in _headline(doc)
+
+
+@pytest.mark.parametrize(
+    ("line", "begin", "end"),
+    [
+        (f"Command '['gcc'{', -I/usr/include' * 20}]' returned non-zero exit status 1.", "Command '['gcc'", "returned non-zero exit status 1."),
+        (f"HTTPConnectionPool(host='x'){'a' * 190} b: Failed to establish a new connection: refused", "HTTPConnectionPool(host='x')", "connection: refused"),
+        (f"CUDA out of memory. {'Of the allocated memory x is free. ' * 8}See documentation for Memory Management", "CUDA out of memory.", "\N{HORIZONTAL ELLIPSIS}"),
+        (f"no such file\n{'detail ' * 60}end", "no such file", "\N{HORIZONTAL ELLIPSIS}"),
+    ],
+)  # fmt: skip
+def test_a_long_line_keeps_its_end_where_the_reason_stands(line: str, begin: str, end: str) -> None:
+    text = word(line)
+    assert text.startswith(begin)
+    assert text.endswith(end)
+    assert len(text) <= 223
+
+
 @pytest.mark.parametrize(
     ("message", "brief"),
     [
         ("Error(s) in loading state_dict for LM:\n\tsize mismatch for head", "E: Error(s) in loading state_dict for LM: size mismatch for head"),
+        (
+            'Error(s) in loading state_dict for Net:\n\tMissing key(s) in state_dict: "a.weight", "a.bias". \n'
+            '\tUnexpected key(s) in state_dict: "model_state_dict". ',
+            'E: state_dict of Net: only the model has "a.weight" and 1 more; only the checkpoint has "model_state_dict"',
+        ),
         ("child 202117 failed with error code: 1\nslurmstepd: error: pyxis: no image", "E: pyxis: no image"),
         ("Can't load it. Make sure that:\n- it exists", "E: Can't load it. Make sure that"),
         ("#ifdef __HIPCC__\n#define X\nnvrtc: error: invalid value for --gpu-architecture", "E: nvrtc: error: invalid value for --gpu-architecture"),
         ("#ifdef __HIPCC__\n#define X", "E"),
+        (f"Command '['gcc'{', -I/usr' * 20}]' returned non-zero exit status 1.", f"E: Command '['gcc'{', -I/usr' * 7}, \N{HORIZONTAL ELLIPSIS} returned non-zero exit status 1."),
         (f"[Errno 2] No such file or directory: '/a/{'b' * 60}/{'c' * 40}/index.bin'", "E: [Errno 2] No such file or directory: '…/index.bin'"),
     ],
 )  # fmt: skip
@@ -168,3 +218,76 @@ def test_a_headline_quotes_the_informative_line_of_an_error(message: str, brief:
     frame = store(exception("E", message)).ask(events("exception"))
     assert isinstance(frame, Frame)
     assert error_in_brief(frame, frame.events[0]).value == brief
+
+
+def test_a_log_that_counts_in_epochs_is_quoted_in_its_own_words(tmp_path: Path) -> None:
+    steps = [
+        f"[Epoch: {epoch}] [{step}/49] loss = {9 - epoch - step / 50:.4f}" for epoch in (9, 10) for step in (0, 20, 40)
+    ]
+    log = tmp_path / "train.log"
+    log.write_text(
+        "\n".join([*steps, "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.36 GiB.\n"])
+    )
+    doc = document(trackside.diagnose(log))
+    assert "epoch 10, step 40 of 49, loss" in heading.run(doc)
+    assert any(claim.text.startswith("Last logged step: epoch 10, step 40 of 49, loss") for claim in doc.shows)
+    log.write_text("\n".join([*steps, ""]))
+    assert "up to epoch 10, step 40 of 49" in _headline(document(trackside.diagnose(log)))
+
+
+def test_the_wait_for_data_is_read_from_the_means_over_an_epoch(tmp_path: Path) -> None:
+    line = "Epoch: [{}][{}/200]\tTime 0.00{} (0.0{})\tData 0.00{} (0.0{})\tLoss {:.4f} (2.1)"
+    steps = [(0, 3, 300, 2, 299), (100, 2, 128, 1, 119), (199, 2, "100", 1, "090")]
+    lines = [
+        line.format(epoch, step, time, mean, wait, mean_wait, 3 - epoch / 9 - step / 2000)
+        for epoch in range(9)
+        for step, time, mean, wait, mean_wait in steps
+    ]
+    log = tmp_path / "train.log"
+    log.write_text("\n".join(lines) + "\n")
+    doc = document(trackside.diagnose(log))
+    texts = [claim.text for finding in doc.warnings for claim in finding.shows] + [claim.text for claim in doc.shows]
+    assert any(
+        text.startswith("Each step waits for data 90% of its time (median of 9 epochs; typically 9 ms of 10 ms")
+        for text in texts
+    ), texts
+
+
+PADDLE = """Traceback (most recent call last):
+  File "/home/u/train.py", line 90, in <module>
+    main()
+paddle.fluid.core_avx.EnforceNotMet:
+
+--------------------------------------------
+C++ Call Stacks (More useful to developers):
+--------------------------------------------
+0   paddle::platform::EnforceNotMet::EnforceNotMet(std::string const&, char const*, int)
+
+----------------------
+Error Message Summary:
+----------------------
+InvalidArgumentError: The input has 4 channels.
+  [Hint: Expected 3, but received 4.] at (/paddle/conv_op.cc:96)
+  [operator < conv2d > error]
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "headline", "claim"),
+    [
+        (
+            PADDLE,
+            "InvalidArgumentError: The input has 4 channels.",
+            "The job raised paddle.fluid.core_avx.EnforceNotMet",
+        ),
+        (PADDLE.partition("paddle.fluid")[0] + "AssertionError\n", "AssertionError", "The job raised AssertionError"),
+    ],
+)
+def test_an_error_without_a_message_is_named_alone_or_by_the_error_below(
+    tmp_path: Path, text: str, headline: str, claim: str
+) -> None:
+    log = tmp_path / "train.log"
+    log.write_text(text)
+    doc = document(trackside.diagnose(log))
+    assert _headline(doc) == f"Crashed at startup in train.py:90: {headline}"
+    assert doc.shows[0].text == claim

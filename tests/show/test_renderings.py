@@ -15,7 +15,7 @@ from tools.cases import scenarios
 
 import trackside
 from trackside.show import brief
-from trackside.show.document import ClaimDoc, VerdictDoc, document, encode
+from trackside.show.document import ClaimDoc, VerdictDoc, decode, document, encode
 from trackside.show.markdown import code_span, escape
 from trackside.show.markdown import render as markdown
 from trackside.show.sanitize import replace_unsafe
@@ -54,7 +54,8 @@ HOSTILE = (
 def _doc(name: str) -> VerdictDoc:
     (case,) = (scenario for scenario in scenarios() if scenario.name == name)
     with case.inputs() as folder:
-        return document(replace(trackside.diagnose(folder), version="0"))
+        doc = document(replace(trackside.diagnose(folder), version="0"))
+    return decode(encode(doc).replace(str(folder).encode(), b"run"))  # a command names the inputs
 
 
 def _text(doc: VerdictDoc, width: int, verbose: bool = False) -> str:

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import NoReturn
 
 from trackside.agent.check import check, read_once
 from trackside.agent.config import Config, load
@@ -48,9 +49,16 @@ def _with_default_command(arguments: list[str]) -> list[str]:
     return ["run", *arguments] if is_option else arguments
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Report a wrong use in one line, as all commands do."""
+        text = message.replace("unrecognized arguments: ", "no such argument: ")
+        self.exit(EXIT_USAGE, f"trackside agent: {text}; '{self.prog} --help' shows how to use it\n")
+
+
 def parser(program: str) -> argparse.ArgumentParser:
     """The parser of the command line."""
-    flags = argparse.ArgumentParser(add_help=False)
+    flags = _Parser(add_help=False)
     add = flags.add_argument
     add("--config", metavar="FILE", help="Settings file (default /etc/trackside/agent.toml, if it exists).")
     add(
@@ -69,7 +77,7 @@ def parser(program: str) -> argparse.ArgumentParser:
     add("--loki", metavar="URL", help="Send log lines to this URL by the Loki push API.")
     add("--spool", metavar="DIR", help="Folder for data that waits to be sent (default: spool in the state folder).")
 
-    top = argparse.ArgumentParser(
+    top = _Parser(
         prog=program, description="Collect a node's metrics and logs and send them to a server (docs/agent.md)."
     )
     commands = top.add_subparsers(metavar="COMMAND", required=True)

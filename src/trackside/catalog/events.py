@@ -32,6 +32,9 @@ OUTCOMES = frozenset(
 """Kinds that say how a program failed or ended: those of earlier runs in a file are not about the last one."""
 ERRORS = OUTCOMES - {"training_end", "checkpoint_missing", "resume_requested", "requeue_requested"}
 """Kinds that say that something failed or was stopped."""
+MAX_MESSAGE_CHARS, MAX_MESSAGE_LINE_CHARS = 2_000, 500
+"""Characters of an exception's message that are kept, and of each line if it has several: one may list thousands of
+names."""
 LABELED = "task number, if srun labels each line with it"
 
 _LOG = {
@@ -55,6 +58,7 @@ EVENTS: Mapping[str, EventKind] = {
         "one logged step: an optimizer step with the values printed for it",
         {
             "step": "optimizer step, counted from the run's first",
+            "step_in_epoch": "the step as printed, if the log counts from the start of each epoch",
             "epoch": "epochs, possibly fractional",
             "loss": "training loss; nan and inf are kept",
             "grad_norm": "global gradient norm",
@@ -66,6 +70,8 @@ EVENTS: Mapping[str, EventKind] = {
             "throughput_unit": "samples/s, tokens/s, it/s ...",
             "step_time_s": "seconds a step",
             "data_time_s": "seconds waiting for data per step, if printed",
+            "epoch_step_time_s": "mean seconds a step since the epoch began, if printed",
+            "epoch_data_time_s": "mean seconds waiting for data per step since the epoch began, if printed",
             "compute_time_s": "seconds of compute per step, if printed",
             "comm_time_s": "seconds of communication per step, if printed",
             "loss_scale": "fp16 loss scale",
@@ -83,6 +89,10 @@ EVENTS: Mapping[str, EventKind] = {
     "other_progress": EventKind(
         "a logged step of a log that was set aside because another log has different losses at the same steps",
         {"step": "optimizer step", "loss": "training loss in that log"},
+    ),
+    "other_run": EventKind(
+        "another run in the inputs: a job or a log that was set aside, or a log that looks like a run of its own",
+        {"job": "its job, if known", "used": "whether its lines count in this verdict"},
     ),
     "parent_progress": EventKind(
         "a logged step of the run that this one continues; fields as progress",
@@ -142,7 +152,7 @@ EVENTS: Mapping[str, EventKind] = {
         {
             "path": "as printed",
             "what": "what was missing",
-            "asked": "whether the library prints it only if the program asked it to load one",
+            "requested": "whether the library prints it only if the program asked it to load one",
         },
     ),
     "checkpoint_skipped": EventKind("a save or load was skipped", {"path": "as printed", "why": "as printed"}),
@@ -177,6 +187,7 @@ EVENTS: Mapping[str, EventKind] = {
         {
             "type": "class name as printed, e.g. torch.OutOfMemoryError",
             "message": "message, first 2,000 characters, continuation lines kept",
+            "lines": "lines of the message, those that are not kept included; not set for one",
             "chain": "types of the exceptions before it in a chain, oldest first, ';' between",
             "root_type": "type of the oldest exception in the chain (same as type without a chain)",
             "root_message": "its message",
@@ -503,6 +514,6 @@ EVENTS: Mapping[str, EventKind] = {
 
 
 def last_line_of(report: Event) -> int:
-    """The last line of a ``job_report``, by its field ``lines``."""
+    """The last line of a ``job_report`` or an exception, by its field ``lines``."""
     lines = report.get("lines")
     return report.at.line + (lines - 1 if isinstance(lines, int) else 0)

@@ -44,10 +44,37 @@ def errors() -> Iterator[None]:
         yield
     except TracksideError as error:
         fail(str(error), error.exit_code)
+    except click.exceptions.NoArgsIsHelpError:
+        raise  # click prints the help
+    except click.UsageError as error:
+        fail(usage_line(error))
     except FileNotFoundError as error:
         fail(str(error))
     except (NotADirectoryError, PermissionError) as error:
         fail(f"{error.filename}: {error.strerror}")
+
+
+def usage_line(error: click.UsageError) -> str:
+    """A wrong use of a command in one line: what is wrong, and where its right use is shown."""
+    path = "" if error.ctx is None else error.ctx.command_path
+    command = path.rpartition(" ")[2]
+    match error:
+        case click.NoSuchOption(possibilities=names):
+            text = f"{command} has no option {error.option_name}"
+            if names:
+                return f"{text}; did you mean {' or '.join(sorted(names))}?"
+        case click.MissingParameter(param=click.Option() as option, ctx=click.Context() as context):
+            text = f"{command} needs {option.opts[-1]} {option.make_metavar(context)}"
+        case click.MissingParameter(param=click.Argument() as argument):
+            text = f"{command} needs {str(argument.name).upper()}"
+        case click.BadParameter(param=click.Parameter() as parameter):
+            name = parameter.opts[-1] if isinstance(parameter, click.Option) else str(parameter.name).upper()
+            text = f"{name}: {error.message}"
+        case _:
+            message = error.message.removeprefix("Got ")
+            text = message[:1].lower() + message[1:]
+    text = text.rstrip(".")
+    return f"{text}; '{path} --help' shows how to use it" if path else text
 
 
 def fail(message: str, status: int = EXIT_USAGE) -> NoReturn:

@@ -42,11 +42,11 @@ References
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from trackside.evidence import Missing, Value, derived
 from trackside.facts.logs.exceptions import error_in_brief, named_exception
+from trackside.facts.logs.state_dict_errors import SIZE_MISMATCH
 from trackside.facts.training.learning import TrainingCurve, Trajectory, numeric_field
 from trackside.facts.training.parent_run import ParentRun
 from trackside.facts.training.resume import NEEDED_TORCH, LoadFailure, Resume, load_failure
@@ -75,11 +75,6 @@ FRESH_START = Sentence("the checkpoint was not loaded: training started from scr
 NO_CHECKPOINT = Sentence("the resume found no checkpoint")
 NOT_RESUMED = Sentence("did not resume from job {parent}: training started from scratch")
 SIZES_DIFFER = Sentence("resume failed: {parameter} is {saved} in the checkpoint and {expected} in the model")
-SIZE_MISMATCH = re.compile(
-    r"size mismatch for ([\w.]{1,200}): copying a param with shape torch\.Size\(\[([\d, ]{1,60})\]\) from checkpoint, "
-    r"the shape in current model is torch\.Size\(\[([\d, ]{1,60})\]\)"
-)
-"""How PyTorch names the first parameter that does not fit."""
 LOAD_RAISED = Sentence("loading the checkpoint raised {type}: {message}")
 FAILURE_MEANINGS: dict[LoadFailure, Sentence] = {
     "mismatch": Sentence("the checkpoint's sizes or names do not match the model"),
@@ -214,8 +209,8 @@ def _against_absence(resume: Resume, curve: TrainingCurve, trained: bool) -> Fin
     shows = [NOTHING_LOADED(line=resume.missing_messages.value(row, "text")), *resume.requested, *resume.history]
     if resume.history:
         return _silent_restart(row, shows, Certainty.SUPPORTED)
-    asked = resume.request is not None or (row.get("asked") is True and not curve.points)
-    if not asked:  # a first run, whose load and save folders are often the same
+    is_requested = resume.request is not None or (row.get("requested") is True and not curve.points)
+    if not is_requested:  # a first run, whose load and save folders are often the same
         return absent(FIRST_RUN(line=resume.missing_messages.value(row, "text")))
     headline = FRESH_START() if curve.points or trained else NO_CHECKPOINT()  # else no step shows that it trained
     latent = bool(curve.points) or trained

@@ -194,7 +194,7 @@ def _progress(training: Trajectory) -> Claim:
     if training.done is None:
         return REACHED(place=training.progress.value(training.points[-1], "text"))
     return (
-        REACHED(place=training.done)
+        REACHED(place=training.place_in_epoch or training.done)
         if training.planned is None
         else REACHED_OF(done=training.done, planned=training.planned)
     )

@@ -49,7 +49,7 @@ from trackside.facts.logs.ending import BAD_STATES, ENDED_WELL, Ending
 from trackside.facts.logs.exceptions import Exceptions, error_type, unhandled_exceptions
 from trackside.facts.logs.unread_errors import UnreadErrors
 from trackside.facts.training.evaluations import Evaluations
-from trackside.facts.training.learning import Trajectory
+from trackside.facts.training.learning import LAST_STEP, Trajectory
 from trackside.facts.training.learning_evidence import LearningEvidence
 from trackside.facts.training.loss_curve import LossCurve
 from trackside.facts.training.scores import Scores
@@ -85,6 +85,10 @@ NO_TRAINING_LOSS = Sentence(
 )
 NO_FAULT_IN_LOG = Sentence(
     "no fault found in the {steps} that the log shows; the loss fell",
+    running="no fault so far; the training loss falls",
+)
+NO_FAULT_UP_TO = Sentence(
+    "no fault found up to {place}, the last step in the log; the loss fell",
     running="no fault so far; the training loss falls",
 )
 """The same if the log does not show the end."""
@@ -221,7 +225,8 @@ def _headline(end: RunEnding, learning: LearningEvidence, variant: str, training
             return LOSS_WITHOUT_MEANING()
         return (LOSS_ROSE if curve.has_risen else LOSS_DID_NOT_FALL)()
     if variant == "healthy" and end.good is None and training is not None and training.done is not None:
-        return NO_FAULT_IN_LOG(steps=training.done)
+        place = training.place_in_epoch
+        return NO_FAULT_IN_LOG(steps=training.done) if place is None else NO_FAULT_UP_TO(place=place)
     if variant == "healthy" and not learning.loss_fell:
         return EVALUATION_LOSS_FELL()
     if variant == "unverifiable" and (short := _stops_short(end, training)) is not None:
@@ -315,10 +320,9 @@ def _shows(
     if end.bad is not None and end.reported_done is not None:
         shows += [REPORTED_DONE(line=end.reported_done), EXIT_NOT_CLEAN(how=end.bad) if bad_end is None else bad_end]
     if training is not None and training.done is not None:
-        planned = training.planned
-        shows.append(
-            STEPS_DONE(steps=training.done) if planned is None else STEPS_DONE_OF(done=training.done, planned=planned)
-        )
+        planned, place = training.planned, training.place_in_epoch
+        done = STEPS_DONE(steps=training.done) if place is None else LAST_STEP(place=place)
+        shows.append(done if planned is None else STEPS_DONE_OF(done=training.done, planned=planned))
     loss, evaluated = learning.loss, learning.evaluations.claims
     if loss is not None and (
         loss.curve.finite or (training is not None and not evaluated and not learning.only_scores)

@@ -158,7 +158,7 @@ def _event(line: Line, kind: str, text: str) -> Event | None:
             return None
     elif kind == "checkpoint_missing":
         fields["what"] = text[:200].strip()
-        fields["asked"] = True if _LIBRARY_MISSES.search(text) else None
+        fields["requested"] = True if _LIBRARY_MISSES.search(text) else None
     elif kind == "checkpoint_skipped":
         fields["why"] = text[:200].strip()
     elif kind == "resume_requested":

@@ -52,6 +52,7 @@ def exception_event(reader: TracebackReader, chain: list[ParsedException]) -> Ev
         root_message=oldest.text,
         about=about,
         wrapper=True if about == "wrapper" else None,
+        lines=last.lines if last.lines > 1 else None,
         in_summary=reader.in_summary or None,
         logged=_is_log_prefix(reader.prefix) or None,
         pid=pid,

@@ -78,6 +78,7 @@ TOPICS: tuple[Topic, ...] = (
     Topic("wrapper", EventRole.TEARDOWN, type=r"(?:ChildFailedError|CalledProcessError|WorkerGroupFailureException)$"),
     Topic("wrapper", EventRole.TEARDOWN, type=r"(?:ProcessExitedException|TrainingFailedError)$"),
     Topic("wrapper", EventRole.TEARDOWN, type=r"^SystemExit$", path=_LAUNCH_FRAMES),
+    Topic("wrapper", EventRole.TEARDOWN, path=r"elastic/agent/server/api\.py::_exit_barrier"),
     Topic("wrapper", EventRole.TEARDOWN, text=r"Horovod detected that one or more processes exited|horovodrun failed"),
     Topic("signal", EventRole.TEARDOWN, type=r"(?:Signal|SIGTERM|TaskCancelled)(?:Exception|Error)$"),
     Topic(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
+from trackside.catalog.events import MAX_MESSAGE_CHARS
 from trackside.logs.exception_topics import topic
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
-from trackside.logs.traceback_reader import MAX_MESSAGE_CHARS
 from trackside.model import Event
 
 _RUN = r"(?:the )?(?:main |model )?(?:training|pre-?training|fine-?tuning|trainer|experiment|job|run|program|pipeline|main)"

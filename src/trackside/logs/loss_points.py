@@ -17,6 +17,13 @@ _STEP_TIME_AT_END = re.compile(r"[(\[](\d{1,9}(?:\.\d{1,6})?) ?(ms|s)(?:/(?:it|i
 _STEP_TIME_METER = re.compile(rf"\b[Tt]ime:?[ \t]{{1,4}}({NUMBER})")
 """A step's time in the meters of the ImageNet example and torchvision; elsewhere a time may be the time since the
 start."""
+_MEAN = r":?[ \t]{1,4}[\d.]{1,12} {1,2}\((\d{1,9}(?:\.\d{1,9})?)\)"
+_MEAN_METERS = {
+    "epoch_step_time_s": re.compile(rf"\b(?:[Bb]atch ?)?[Tt]ime{_MEAN}"),
+    "epoch_data_time_s": re.compile(rf"\b[Dd]ata(?:[ _][Tt]ime)?{_MEAN}"),
+}
+"""The same meters' means since the epoch began, in brackets: single steps are printed with too few digits, and most are
+not printed."""
 _UNIT = {"ms": 1e-3, "us": 1e-6, "µs": 1e-6, "s": 1.0}
 _SECONDS = frozenset(("data_time_s", "compute_time_s", "comm_time_s", "step_time_s"))
 
@@ -32,6 +39,9 @@ def loss_point(line: Line, figures: LineFigures, position: LinePosition) -> Even
         fields[name] = figures.values[name] * _UNIT.get(figures.units.get(name, "s"), 1.0)
     if "step_time_s" not in fields and EPOCH_BATCH.search(line.text) and (meter := _STEP_TIME_METER.search(line.text)):
         fields["step_time_s"] = number(meter[1])
+    if position.epoch_steps is not None:
+        means = {name: meter for name, regex in _MEAN_METERS.items() if (meter := regex.search(line.text)) is not None}
+        fields |= {name: float(meter[1]) for name, meter in means.items()} if len(means) == len(_MEAN_METERS) else {}
     if "step_time_s" not in fields and (at_end := _STEP_TIME_AT_END.search(line.text)):
         fields["step_time_s"] = float(at_end[1]) * _UNIT[at_end[2]]
     if "throughput" in figures.values:

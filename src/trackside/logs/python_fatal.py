@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import re
 
+from trackside.catalog.events import MAX_MESSAGE_CHARS
 from trackside.catalog.signals import signal_number
 from trackside.logs.exception_topics import topic
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
-from trackside.logs.traceback_reader import MAX_MESSAGE_CHARS
 from trackside.model import Event, EventRole
 
 _FRAME = re.compile(r'\s*File "([^"]{1,500})", line (\d{1,7}) in (\S.{0,200})')

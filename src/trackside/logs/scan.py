@@ -6,15 +6,14 @@ Memory is bounded by the buffer and by :data:`MAX_PER_KIND`, whatever the log's 
 from __future__ import annotations
 
 import io
-import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import BinaryIO
 
-from trackside.catalog.events import ERRORS, OUTCOMES
+from trackside.catalog.events import ERRORS, OUTCOMES, last_line_of
 from trackside.logs.buffers import HEAD_BYTES, overlapping_buffers, read_text
 from trackside.logs.line import MAX_LINE_BYTES, FileContext, Line, strip_syslog_prefix
 from trackside.logs.matcher import Hit, Matcher, matcher
@@ -186,7 +185,7 @@ class _EventLimit:
         self.count += 1
         self._counts[event.kind] += 1
         if event.kind in ERRORS:
-            self.last_error_line = max(event.at.line, self.last_error_line or 0)
+            self.last_error_line = max(last_line_of(event), self.last_error_line or 0)
         if self.first_sign is None and (event.kind in OUTCOMES or event.kind == PROGRESS):
             self.first_sign = event.at.offset
         if event.kind == PROGRESS or self._counts[event.kind] <= MAX_PER_KIND // 2:
@@ -214,16 +213,6 @@ def learn_context(head: bytes, context: FileContext, stats: ScanStats) -> None:
     lines = text.splitlines()
     stats.first_time = next(_find_times(lines, context), None)
     stats.zoned = any(map(has_zone, lines))
-
-
-def _count_after(error_line: int, last_line: int, texts: Sequence[str]) -> int:
-    """Lines after an error that are not its continuation: an error may list a page of indented details. ``texts``: the
-    last lines of the file."""
-    count = max(0, last_line - error_line)
-    details = sum(1 for _ in itertools.takewhile(lambda text: text[:1] in "\t ", texts[-count:] if count else ()))
-    if details == len(texts):
-        return 0
-    return count - details if count <= len(texts) else count
 
 
 def _find_times(lines: Iterable[str], context: FileContext) -> Iterator[float]:
@@ -260,7 +249,7 @@ def _activity_event(tail: bytes, context: FileContext, stats: ScanStats, last_er
         "bytes": stats.bytes,
         "last_line": last[:500],
         "last_line_number": number,
-        "lines_after_errors": None if last_error_line is None else _count_after(last_error_line, number, texts),
+        "lines_after_errors": None if last_error_line is None else max(0, number - last_error_line),
         "last_own_time": last_own_time,
         "unread_times": sum(_TIME_OF_DAY.match(text) is not None for text in unstamped) or None,
         "unstamped_lines": since_stamp,

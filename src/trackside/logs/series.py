@@ -105,8 +105,9 @@ class PointSeries:
         if step is None:
             self._add_without_step(event, writer, priority)
             return
-        if step != event.fields.get("step"):
-            event = replace(event, fields={**event.fields, "step": step})
+        printed = event.fields.get("step")
+        if step != printed or event.fields.get("epoch_steps") is not None:
+            event = replace(event, fields={**event.fields, "step": step, "step_in_epoch": printed})
         writer_state = self._writers.setdefault(writer, _WriterState())
         open_point = self._open_by_step.get(step)
         if self._is_restart(step, open_point, writer_state, event):

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from trackside.catalog.events import MAX_MESSAGE_CHARS, MAX_MESSAGE_LINE_CHARS
 from trackside.logs.line import Line
 from trackside.logs.traceback_lines import (
     StackFrame,
@@ -22,8 +23,6 @@ from trackside.logs.traceback_lines import (
     starts_something_else,
 )
 
-MAX_MESSAGE_CHARS = 2_000
-"""Characters of a message that are kept."""
 MAX_CONTINUATION_LINES = 40
 """Lines after the first that a message may have."""
 MAX_FRAMES = 200
@@ -39,6 +38,12 @@ _NESTED_FOLLOWS = re.compile(r"-- Process \d+ terminated|'{3}$|\"{3}$|Original T
 """A line below which the traceback of another process is quoted."""
 _NESTING_TYPE = re.compile(r"RayTaskError|RemoteTraceback|ProcessRaised|TrainingFailedError|FailedJobError")
 """Exceptions whose message is the traceback of another process."""
+_USER_CODE = re.compile(r"[Ii]n user code:?")
+"""The whole message of an error of Paddle or TensorFlow that repeats the user's frames below, and then the error."""
+_USER_FRAME = re.compile(r"\s{4,8}(\S{1,300}\.py):(\d{1,7}) (\S{1,120})\s+\*+\s*$")
+"""How TensorFlow prints the frames of the user's code."""
+_LIST_ITEM = re.compile(r"\s{1,8}size mismatch for ")
+"""An item of a list that may be longer than a message is kept: one parameter of a model that does not fit."""
 _RULER = re.compile(r"-{10,60}$")
 _GROUP_MARGIN = re.compile(r"[ ]{0,40}[|+](?:-[-+ \d.]*|[ ]|$)")
 """What Python prints before each line of an exception group."""
@@ -76,11 +81,14 @@ class ParsedException:
     line: Line
     colon: bool = True
     """Whether a colon follows the type: Python prints none if the message is empty."""
+    lines: int = 1
+    """Lines of the message in the log, those that are not kept included."""
 
     @property
     def text(self) -> str:
         """The message with its continuation lines."""
-        return "\n".join(self.message).strip()[:MAX_MESSAGE_CHARS]
+        lines = self.message if len(self.message) < 2 else [line[:MAX_MESSAGE_LINE_CHARS] for line in self.message]
+        return "\n".join(lines).strip()[:MAX_MESSAGE_CHARS]
 
 
 @dataclass(slots=True)
@@ -119,6 +127,8 @@ class TracebackReader:
     """Lines of the last message after its first."""
     nested_follows: bool = False
     """Whether the last line announced the traceback of another process."""
+    user_code: ParsedException | None = None
+    """The exception that announced the indented frames being read, and the error below them."""
     has_new_frames: bool = True
     """Whether frames came since the last exception line."""
     last_line: Line | None = None
@@ -161,6 +171,8 @@ class TracebackReader:
 
     def close(self) -> None:
         """Hand over what was read, because no more lines come."""
+        if self.user_code is not None and not self.chain:
+            self.chain.append(self.user_code)
         if self.chain:
             self._finish()
         elif self.frames and not self.chain_count:
@@ -172,6 +184,8 @@ class TracebackReader:
     def _feed_frames(self, line: Line, text: str) -> bool:
         """Take a line between a header and the last line: a frame, its code, the last line, or another writer's."""
         frame = read_frame(text)
+        if frame is None and self.user_code is not None and (match := _USER_FRAME.match(text)) is not None:
+            frame = (match[1], match[2], match[3])
         if frame is not None:
             self._add_frame(frame)
             return True
@@ -180,12 +194,15 @@ class TracebackReader:
                 file, number, function, _ = self.frames[-1]
                 self.frames[-1] = (file, number or match[1], function, match[2])
             return True
-        parsed = exception_line(text.strip() if self.in_summary else text)
+        parsed = exception_line(text.strip() if self.in_summary or self.user_code is not None else text)
         if parsed is None and self.frames:
             parsed = exception_line_behind_bar(text)
         if parsed is not None:
             self._begin_exception(line, *parsed)
             return True
+        if self.user_code is not None and text[:1].strip():
+            self.close()
+            return False
         self.last_line = line
         if not text.strip() or text[0] in " \t│╰╭|":
             if self.frames and text.strip(" ^~│") and not self.frames[-1][3]:
@@ -228,6 +245,10 @@ class TracebackReader:
             self.nested_follows = True
             return True
         last = self.chain[-1]
+        if text.startswith("    ") and _USER_CODE.fullmatch(last.text) is not None:
+            self.user_code = last
+            self._unwrap()
+            return self._feed_frames(line, text)
         may_continue = (
             self.labeled or not last.text or text.startswith(("  ", "\t")) or _HAS_PARAGRAPHS.search(last.text)
         )
@@ -268,7 +289,7 @@ class TracebackReader:
         if self.in_summary and not text.startswith("  "):
             return True
         return (
-            self.continuation_count >= MAX_CONTINUATION_LINES
+            (self.continuation_count >= MAX_CONTINUATION_LINES and _LIST_ITEM.match(text) is None)
             or (is_exception and not self.labeled)
             or starts_something_else(text)
         )
@@ -282,6 +303,7 @@ class TracebackReader:
         """Take a traceback's last line: the frames before it are the exception's."""
         self.on_exception_line(line)
         self.stray_lines.clear()
+        self.user_code = None
         self.state, self.has_new_frames, self.nested_follows, self.continuation_count = (
             TracebackState.MESSAGE,
             False,
@@ -321,9 +343,10 @@ class TracebackReader:
         self.frames.append((*frame, ""))
 
     def _extend_message(self, text: str) -> None:
-        """Add a line to the last exception's message."""
+        """Add a line to the last exception's message; of too many, the last are only counted."""
         self.continuation_count += 1
-        if not self.in_group:
+        self.chain[-1].lines += 1
+        if not self.in_group and self.continuation_count <= MAX_CONTINUATION_LINES:
             self.chain[-1].message.append(text.rstrip()[:MAX_MESSAGE_CHARS])
 
     def _finish(self) -> None:

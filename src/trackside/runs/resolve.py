@@ -22,6 +22,7 @@ from trackside.runs.attempts import AttemptRows, attempts_of, final_attempt, num
 from trackside.runs.clock import JobTimes
 from trackside.runs.jobs import OTHER_SYSTEMS, Job, JobIndex, collect_jobs, plain_id
 from trackside.runs.logs import assign_logs, guess_id, ids_in_lines
+from trackside.runs.other_runs import set_aside
 from trackside.runs.parents import last_of_chain, parent_of
 from trackside.runs.ranks import Ranks, Tasks
 from trackside.stores.memory import MemoryStore
@@ -68,6 +69,8 @@ class ResolvedRun:
     """By path of a log: its runs, if it holds several, or reports of jobs."""
     keeps_steps: bool = False
     """Whether the runs in a log are attempts of one job, which go on from each other's steps."""
+    others: Sequence[Event] = ()
+    """The jobs and logs that were set aside."""
 
 
 def resolve(
@@ -130,7 +133,9 @@ def resolve(
     )
     others = frozenset(files) - adjust.logs
     rows = [_begin_with_last_run(row, run_events, appended) for row in rows if isinstance(row, Record) or is_own(row)]
-    return ResolvedRun(run, _narrow_store(rows, store, run_job, others, adjust), adjust, appended, keeps_steps)
+    narrow_store = _narrow_store(rows, store, run_job, others, adjust)
+    set_aside_events = set_aside(jobs, run_job, free_logs, run_paths)
+    return ResolvedRun(run, narrow_store, adjust, appended, keeps_steps, set_aside_events)
 
 
 def _run_filter(appended: Mapping[str, FileRuns], keeps_steps: bool) -> Callable[[Event], bool]:

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 from trackside.catalog.job_states import WAITING_STATES
 from trackside.http.unavailable import SourceUnavailable
-from trackside.model import Run
+from trackside.model import Event, Run
 from trackside.runs.appended import is_in_last_job, is_in_last_run
 from trackside.runs.metrics import run_metrics
+from trackside.runs.other_runs import separate_logs
 from trackside.session.inputs import LoadedInputs
 from trackside.stores.joined import JoinedBackend
 from trackside.stores.memory import MemoryStore
@@ -36,6 +37,8 @@ def choose_run(
     other = loaded.trajectories.point_of_other_training(own) if run.id is None else None
     if other is not None:
         store.add_event(replace(resolved.adjust(other), kind="other_progress"))
+    for event in (*resolved.others, *_separate_logs(loaded, run, store, other)):
+        store.add_event(event)
     for point in loaded.trajectories.points(parents) if parents else ():
         store.add_event(replace(resolved.adjust(point), kind="parent_progress"))
     if as_of is not None and run.end is None and run.disposition not in WAITING_STATES:
@@ -51,6 +54,15 @@ def choose_run(
                     "metric", f"{loaded.metric_backend.name}: {metric}", str(reason), concerns_all=False
                 )
     return run, store
+
+
+def _separate_logs(loaded: LoadedInputs, run: Run, store: MemoryStore, differing: Event | None) -> list[Event]:
+    """One event for each of the run's logs if they look like separate runs; no job id says that they are one.
+    ``differing``: a point of a log that shows another training."""
+    if run.id is not None or len(run.log_paths) < 2:
+        return []
+    rows = [row for row in store.all_rows() if isinstance(row, Event) and row.plane == "log"]
+    return separate_logs(run.log_paths, rows, lambda path: loaded.trajectories.points(frozenset({path})), differing)
 
 
 def _add_live_metrics(loaded: LoadedInputs, run: Run, store: MemoryStore, live: MetricBackend) -> Run:

@@ -8,6 +8,7 @@ from trackside.errors import NothingReadable
 from trackside.finding import Verdict
 from trackside.model import Input
 from trackside.session.inputs import LoadedInputs
+from trackside.session.other_runs import with_other_runs
 from trackside.session.request import Paths, PathsRequest, ProgressCallback
 from trackside.session.session import Session
 
@@ -16,12 +17,15 @@ MAX_REASONS = 3
 
 
 class PathsSession(Session):
-    """A session that raises an error instead of a verdict if nothing could be read."""
+    """A session that says if its verdict is about one of several runs, and raises an error if nothing could be read."""
 
     def _diagnose(self) -> Verdict:
         if not self.loaded.readable:
             raise NothingReadable(_nothing_readable(self.files, self.inputs))
-        return super()._diagnose()
+        verdict = super()._diagnose()
+        if self.loaded.job is not None:  # the user, or a bundle, chose it
+            return verdict
+        return with_other_runs(verdict, self.store, self.files)
 
 
 def _nothing_readable(paths: Paths, inputs: Sequence[Input]) -> str:

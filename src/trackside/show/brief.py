@@ -13,6 +13,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from trackside.catalog.excerpt import ELLIPSIS, GAP, cut
 from trackside.show import citations, heading
 from trackside.show.document import ActionDoc, ClaimDoc, SecondaryDoc, VerdictDoc
 from trackside.show.text import classification, command_lines, trim_trailing_spaces
@@ -31,8 +32,6 @@ MAX_COSTS = 2
 FACT_LINES = 2
 """Lines of one fact; the rest of a longer one is left to ``--verbose``."""
 CAUTION_LINES = 3
-MAX_WORD_CHARS = 16
-"""Characters up to which a word is left out rather than cut."""
 LABEL_WIDTH = 11
 LabeledLines = list[tuple[str, Text]]
 _SERVER_URL = re.compile(r"https?://[^\s/]*[^\s/:;,]")
@@ -103,7 +102,8 @@ def _fact(claim: ClaimDoc, doc: VerdictDoc, width: int) -> Text:
     """A sentence and the location of its figure, in at most :data:`FACT_LINES` lines. Without the numbers of its
     citations, because the list of citations is not printed."""
     location = f" [{citations.main_location(claim, doc.cites)}]" if claim.cites else ""
-    max_chars = max(width // 2, FACT_LINES * width - len(location) - width // 8)  # lines break before their end
+    lines = FACT_LINES + (GAP in claim.text)  # what is left of a long line is what matters
+    max_chars = max(width // 2, lines * width - len(location) - width // 8)  # lines break before their end
     return Text(_cut(with_stop(claim.text), max_chars)).append(location, style="dim")
 
 
@@ -191,6 +191,7 @@ def _cut(text: str, length: int) -> str:
     text = " ".join(text.split())
     if len(text) <= length:
         return text
-    words, _, last = text[: length - 1].rpartition(" ")
-    cut = (words if len(last) < MAX_WORD_CHARS else f"{words} {last}") + "\N{HORIZONTAL ELLIPSIS}"
-    return cut + '"' if text.rstrip(".").endswith('"') else cut  # a quoted line was cut
+    begin, gap, end = text.rpartition(GAP)
+    if gap and len(end) < length // 2:  # the end of a quoted line was kept because the reason stands there
+        return cut(begin, length - len(gap + end)).removesuffix(ELLIPSIS) + gap + end
+    return cut(text, length) + ('"' if text.rstrip(".").endswith('"') else "")  # a quoted line was cut

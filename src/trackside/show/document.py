@@ -239,6 +239,9 @@ class ProgressDoc(msgspec.Struct, frozen=True):
     """The last logged step, with the last loss."""
     planned_steps: int | None
     """Steps that the run was to do; null if not known."""
+    place: str | None = None
+    """The last logged step in the log's words, such as "epoch 10, step 40 of 49"; null if the log counts steps from the
+    start of the run, as ``last`` does."""
     last_run: ProgressDoc | None = None
     """Progress of the last run only, with 0 points if it logged none; null if the log holds one run."""
 
@@ -574,7 +577,9 @@ def _progress(verdict: Verdict) -> ProgressDoc | None:
 def _progress_doc(progress: Progress) -> ProgressDoc:
     first, last = (PointDoc(plain(step), plain(loss)) for step, loss in (progress.first, progress.last))
     last_run = None if progress.last_run is None else _progress_doc(progress.last_run)
-    return ProgressDoc(progress.framework, progress.points, first, last, progress.planned_steps, last_run)
+    return ProgressDoc(
+        progress.framework, progress.points, first, last, progress.planned_steps, progress.place, last_run
+    )
 
 
 def _appended(verdict: Verdict, writer: _Writer) -> AppendedRunsDoc | None:

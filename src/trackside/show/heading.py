@@ -220,7 +220,8 @@ def progress(doc: ProgressDoc, run: RunDoc) -> str:
     if not doc.points:
         return "no logged step"
     planned = f" of {doc.planned_steps:,}" if doc.planned_steps and run.disposition != "COMPLETED" else ""
-    step = f"step {doc.last.step:,.0f}{planned}, " if isinstance(doc.last.step, (int, float)) else ""
+    last = f"step {doc.last.step:,.0f}{planned}, " if isinstance(doc.last.step, (int, float)) else ""
+    step = f"{doc.place}, " if doc.place is not None else last
     text = word(doc.points, "logged steps")
     if doc.points < 2 or doc.first.loss is None or doc.last.loss is None:
         return step + text

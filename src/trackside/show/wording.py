@@ -9,6 +9,7 @@ import string
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from trackside.catalog.excerpt import ELLIPSIS, excerpt
 from trackside.catalog.metrics import METRICS
 from trackside.evidence import Value
 from trackside.finding import Claim
@@ -17,6 +18,8 @@ from trackside.query import Query, QueryError
 
 MAX_VALUE_CHARS = 160
 """Maximum characters of a text value inside a sentence; the citation holds the full text."""
+MAX_END_CHARS = 60
+"""Characters that are added from the end of one long line: its reason often stands there."""
 CUT_TOLERANCE = 24
 """A text that is longer by no more than this is shown whole: what is cut may be what the reader needs."""
 
@@ -41,6 +44,8 @@ def fill_template(template: str, values: Mapping[str, Value], zoned: bool = True
 
     A value named ``ranks`` includes its noun: rank 3, ranks 0-3. A line of a log stands in quotation marks.
     """
+    if "message" in values and not values["message"].value:  # as of an assertion without a text
+        template = template.replace(": {message}", "")
     return _Wording(zoned).vformat(_UNQUOTED_FIELD.sub(r"{\1!q}", template), (), values)
 
 
@@ -111,12 +116,12 @@ def word(value: Scalar | tuple[Scalar, ...], unit: str = "") -> str:
     if value is None:
         return "not recorded"
     if isinstance(value, str):
-        text = " ".join(_PROGRESS_BAR.sub("", _COLOR.sub("", value)).split())
-        return (
-            text
-            if len(text) <= MAX_VALUE_CHARS + CUT_TOLERANCE
-            else text[: MAX_VALUE_CHARS - 1] + "\N{HORIZONTAL ELLIPSIS}"
-        )
+        lines = _PROGRESS_BAR.sub("", _COLOR.sub("", value)).strip()
+        text = " ".join(lines.split())
+        if "\n" not in lines:
+            return excerpt(text, MAX_VALUE_CHARS, MAX_END_CHARS)
+        # below the first line, a message lists details or gives advice
+        return text if len(text) <= MAX_VALUE_CHARS + CUT_TOLERANCE else text[: MAX_VALUE_CHARS - 1] + ELLIPSIS
     if isinstance(value, bool):
         return "yes" if value else "no"
     return _number(float(value), unit)

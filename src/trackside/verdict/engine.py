@@ -9,7 +9,13 @@ from trackside.evidence import BatchStore, Frame, Missing, Store
 from trackside.facts.cost.earlier_attempts import EarlierAttempts
 from trackside.facts.fact import Facts, closure, derivation, guard
 from trackside.facts.gpus import with_location
-from trackside.facts.training.learning import Trajectory, is_plan_of_part, numeric_field, printed_loss
+from trackside.facts.training.learning import (
+    Trajectory,
+    is_plan_of_part,
+    numeric_field,
+    printed_loss,
+    words_of_place,
+)
 from trackside.facts.trust.preflight import Preflight
 from trackside.facts.trust.telemetry import trusted_facts
 from trackside.families import families
@@ -117,7 +123,7 @@ def _progress_of(
     with_loss = [row for row in points if printed_loss(row) is not None] or points
     first, last = ((numeric_field(row, "step"), numeric_field(row, "loss")) for row in (with_loss[0], with_loss[-1]))
     plan = plans[-1] if plans and not is_plan_of_part(plans[-1], last[0] or 0) else None
-    return Progress(framework, _count(points, before), first, last, plan)
+    return Progress(framework, _count(points, before), first, last, words_of_place(with_loss[-1]), plan)
 
 
 def _count(points: Sequence[Event], before: Sequence[Event]) -> int:

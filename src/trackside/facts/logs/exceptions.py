@@ -15,8 +15,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from trackside.catalog.excerpt import ELLIPSIS, cut, excerpt
 from trackside.evidence import Evidence, Frame, Missing, Value, derived
 from trackside.facts.fact import Maybe, fact
+from trackside.facts.logs import state_dict_errors
 from trackside.facts.logs.ending import Ending
 from trackside.facts.logs.order import follows, last_after, latest, logs_that_went_on
 from trackside.facts.training.learning import Trajectory
@@ -35,12 +37,14 @@ NOT_RAISED: Mapping[str, tuple[str, Sentence]] = {
 }  # fmt: skip
 """Types of errors that no program raised as an exception -> their name in a sentence, and what happened."""
 
-MAX_HEADLINE_CHARS = 120
-"""Characters of an error in a headline; the claim below has all of it."""
+MAX_HEADLINE_CHARS, MAX_END_CHARS = 120, 40
+"""Characters of an error in a headline, and of its end if it quotes a command; the claim below has more."""
 _SOURCE_CODE = re.compile(r"#\s*(?:if|ifdef|ifndef|define|include|pragma)\b|//|/\*")
 _COMPILER_ERROR = re.compile(r"\berror: ")
 _PREAMBLE = re.compile(r"child \d+ failed with error code|Exception encountered when calling ")
 """First lines that only announce the error: of pyxis, of Keras."""
+_COMMAND = re.compile(r"\bCommand ['\"\[]")
+"""What became of a command stands behind its arguments."""
 _FOLDERS = re.compile(r"(?<=['\"\s(])/?(?:[^\s'\"/:]{1,100}/){2,20}(?=[^\s'\"/])")
 _LOGGER = re.compile(r"^(?:slurmstepd|srun): error: ")
 STOPS = (1, 2, 15)
@@ -51,8 +55,8 @@ MAX_LINES_AFTER_STOP = 30
 """Lines between the request to stop, or the last exception that followed it, and a traceback."""
 MAX_LINES_OF_ANNOUNCED_TRACEBACK = 60
 """Lines up to the error that a message announces, with the traceback between them."""
-MAX_WORD_CHARS = 16
-"""Characters up to which a word is left out rather than cut."""
+MAX_LINES_OF_STACK = 300
+"""Lines of the native and Python stacks that Paddle prints between the name of an error and the error."""
 OTHER_TOPICS = ("wrapper", "signal", "collective", "interrupt")
 TOPICS_THAT_EXPLAIN_OTHERS = ("oom", "checkpoint", "storage")
 """Topics with a family of their own that explains the job's other exceptions."""
@@ -131,7 +135,17 @@ def earliest_first(events: Iterable[Event]) -> list[Event]:
 
 def type_and_message(frame: Frame, row: Event) -> dict[str, Value]:
     """Type and message of an exception, as the values of a claim."""
-    return {"type": error_type(frame, row), "message": frame.value(row, "message")}
+    message = frame.value(row, "message")
+    brief = state_dict_errors.in_brief(str(message.value), _lines(row))
+    if brief is not None:
+        sources = [frame.value(row, "lines")] if _lines(row) is not None else []
+        message = derived(brief, message, *sources)
+    return {"type": error_type(frame, row), "message": message}
+
+
+def _lines(row: Event) -> int | None:
+    lines = row.get("lines")
+    return lines if isinstance(lines, int) else None
 
 
 def error_type(frame: Frame, row: Event) -> Value:
@@ -145,11 +159,14 @@ def announced_error(frame: Frame, row: Event) -> Event | None:
     """The error that a message only announces: it ends in a colon, and the next traceback of its file follows at once.
     None if the message itself says what failed."""
     message = str(row.get("message") or "").rstrip()
-    if not message.endswith(":") or "\n" in message:
+    is_stack = not message and str(row.get("type")).endswith("EnforceNotMet")  # of Paddle, above its error
+    if not is_stack and (not message.endswith(":") or "\n" in message):
         return None
     after = (event for event in frame.events if event.at.path == row.at.path and event.at.line > row.at.line)
     nearest = min(after, key=lambda event: event.at.line, default=None)
-    near = nearest is not None and nearest.at.line - row.at.line <= MAX_LINES_OF_ANNOUNCED_TRACEBACK
+    near = nearest is not None and nearest.at.line - row.at.line <= (
+        MAX_LINES_OF_STACK if is_stack else MAX_LINES_OF_ANNOUNCED_TRACEBACK
+    )
     return nearest if near else None
 
 
@@ -215,19 +232,21 @@ def error_in_brief(frame: Frame, row: Event) -> Value:
     fields = ("root_type", "root_message") if announced is not None and row.get("root_type") else ("type", "message")
     values = {field: frame.value(row, field) for field in fields}
     name, message = (str(row.get(field) or "").strip() for field in fields)
-    first_line = _informative_line(message)
+    parameters = state_dict_errors.in_brief(message, _lines(row), MAX_HEADLINE_CHARS)
+    first_line = parameters or _informative_line(message)
     if (script := unopened_script(frame, row)) is not None:
         text = f"Python could not open its script '{script.value}'"
     elif name in NOT_RAISED and first_line:
         text = first_line
     else:
         text = f"{name.rpartition('.')[2]}: {first_line}" if first_line else name.rpartition(".")[2]
+    if parameters is not None:
+        return derived(text, *values.values())
     if len(text) > MAX_HEADLINE_CHARS:
-        text = _FOLDERS.sub("\N{HORIZONTAL ELLIPSIS}/", text)  # a file's name is more informative than its folders
-    if len(text) > MAX_HEADLINE_CHARS:
-        words, _, last = text[: MAX_HEADLINE_CHARS - 1].rpartition(" ")
-        text = (words if len(last) < MAX_WORD_CHARS else f"{words} {last}") + "\N{HORIZONTAL ELLIPSIS}"
-    return derived(text, *values.values())
+        text = _FOLDERS.sub(f"{ELLIPSIS}/", text)  # a file's name is more informative than its folders
+    if _COMMAND.search(text) is not None:
+        return derived(excerpt(text, MAX_HEADLINE_CHARS - MAX_END_CHARS, MAX_END_CHARS), *values.values())
+    return derived(cut(text, MAX_HEADLINE_CHARS), *values.values())
 
 
 def _informative_line(message: str) -> str:

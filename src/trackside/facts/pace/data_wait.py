@@ -7,6 +7,7 @@ as long. Unknown if no line splits the step and no gauge was exported.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,6 +28,9 @@ from trackside.query import events, metric
 STARVED = Sentence("each step waits for data {share} of its time (median of {points}; typically {wait} of {step})")
 STARVED_BY_PARTS = Sentence(
     "each step waits for data {share} of its time (median of {points}; typically {wait}, and {step} of {part})"
+)
+STARVED_BY_EPOCHS = Sentence(
+    "each step waits for data {share} of its time (median of {epochs}; typically {wait} of {step}, means over an epoch)"
 )
 STARVED_GAUGE = Sentence("each step waits for data {share} of its time (median of the run)")
 LITTLE_WAIT = Sentence("waiting for data takes {share} of each step (typically {wait}; {points})")
@@ -51,6 +55,8 @@ class Limits:
     """Minimum number of points after the warm-up for a reliable share."""
     warm_up_share: float = 0.1
     """Share of points dropped at the start, at least one: first batches wait for workers and caches."""
+    min_epoch_share: float = 0.5
+    """Share of an epoch that its last printed mean must cover: an epoch's first batch waits for new workers."""
     min_readings: int = 10
     """Minimum number of windows of the gauge for a reliable median."""
     min_side_windows: int = 5
@@ -98,7 +104,7 @@ class DataWait:
     @cached_property
     def share(self) -> WaitShare | None:
         """From the log's split of the step, else from the gauge; None if neither has enough data."""
-        return self._logged or self._gauged
+        return self._epoch_means or self._logged or self._gauged
 
     @cached_property
     def advice(self) -> tuple[Claim, ...]:
@@ -129,6 +135,32 @@ class DataWait:
         window = {} if pace.window is None else {"window": pace.window}
         slower = SLOWER[pace.kind](before=pace.before, during=pace.during, **window)
         return WaitGrowth(since, (WAIT_GREW(before=before, after=after), slower))
+
+    @cached_property
+    def _epoch_means(self) -> WaitShare | None:
+        """From the means that the log prints since the start of each epoch: they count all steps."""
+        if isinstance(self.trajectory, Missing):
+            return None
+        rows = [row for row in self.trajectory.points if (numeric_field(row, "epoch_step_time_s") or 0) > 0]
+        if len(rows) < self.limits.min_points:
+            return None
+        last_of_epoch = {row.get("epoch"): row for row in rows if self._covers_epoch(row)}
+        shares = [(_share_of(row, "epoch_data_time_s", "epoch_step_time_s"), row) for row in last_of_epoch.values()]
+        if not shares:
+            return None
+        level = maths.median([share for share, _ in shares])
+        typical, frame = min(shares, key=lambda pair: abs(pair[0] - level))[1], self.trajectory.progress
+        wait, step = (frame.value(typical, f"epoch_{name}_time_s", "s") for name in ("data", "step"))
+        share = derived(round(level, 3), wait, step, unit="share")
+        points = frame.reduce("count", "epoch_data_time_s", unit="logged steps")
+        starved = STARVED_BY_EPOCHS(
+            share=share, wait=wait, step=step, epochs=derived(len(shares), points, unit="epochs")
+        )
+        return WaitShare(share, starved, LITTLE_WAIT(share=share, wait=wait, points=points), shares[0][1])
+
+    def _covers_epoch(self, row: Event) -> bool:
+        step, steps = numeric_field(row, "step_in_epoch"), numeric_field(row, "epoch_steps")
+        return step is not None and steps is not None and step >= self.limits.min_epoch_share * steps
 
     @cached_property
     def _logged(self) -> WaitShare | None:
@@ -171,6 +203,10 @@ class DataWait:
 def data_wait(evidence: Evidence, trajectory: Maybe[Trajectory], pace: StepPace, limits: Limits) -> DataWait:
     """Needs nothing; empty if no line splits the step and no gauge was exported."""
     return DataWait(evidence.grid("loading"), evidence["advice"], trajectory, pace, limits)
+
+
+def _share_of(row: Event, part: str, whole: str) -> float:
+    return min(1.0, (numeric_field(row, part) or 0.0) / (numeric_field(row, whole) or math.inf))
 
 
 def _data_share(row: Event) -> float | None:

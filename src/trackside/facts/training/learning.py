@@ -110,8 +110,8 @@ class TrainingCurve:
     def place(self, index: int) -> Value:
         """Position of one of ``rows``: its step, or its epoch, or its line in the log."""
         row = self.rows[index]
-        field = next((name for name in ("step", "epoch") if row.get(name) is not None), "line")
-        return self.frame.value(row, field, field)
+        known = any(row.get(name) is not None for name in ("step", "epoch"))
+        return place_of(self.frame, row) if known else self.frame.value(row, "line", "line")
 
     @property
     def count(self) -> Value:
@@ -255,6 +255,12 @@ class Trajectory:
         ]
         return max(counts, key=lambda value: value.number, default=None)
 
+    @property
+    def place_in_epoch(self) -> Value | None:
+        """The last logged step in the words of a log that counts from the start of each epoch, and prints no plan."""
+        in_words = self.last is not None and words_of_place(self.last) is not None and self.planned is None
+        return place_of(self.progress, self.last) if in_words and self.last is not None else None
+
     @cached_property
     def planned(self) -> Value | None:
         """Planned optimizer steps; None for a plan that the run left far behind: then it is that of a part, such as an
@@ -327,9 +333,21 @@ def last_logged(frame: Frame, row: Event) -> Claim:
 
 
 def place_of(frame: Frame, row: Event) -> Value:
-    """The step of a row of progress, or its epoch; its text if it has neither."""
+    """The step of a row of progress, or its epoch; its text if it has neither; in the words of a log that
+    counts steps from the start of each epoch: ``epoch 10, step 40 of 49``."""
+    if (text := words_of_place(row)) is not None:
+        fields = ("epoch", "step_in_epoch", "epoch_steps")
+        return derived(text, *(frame.value(row, name) for name in fields if row.get(name) is not None), unit="step")
     field = next((name for name in ("step", "epoch") if row.get(name) is not None), None)
     return frame.value(row, "text") if field is None else frame.value(row, field, field)
+
+
+def words_of_place(row: Event) -> str | None:
+    """Where a logged step is, if the log counts steps from the start of each epoch; None if it does not."""
+    epoch, step, steps = (numeric_field(row, name) for name in ("epoch", "step_in_epoch", "epoch_steps"))
+    if epoch is None or step is None:
+        return None
+    return f"epoch {epoch:,.0f}, step {step:,.0f}" + (f" of {steps:,.0f}" if steps is not None else "")
 
 
 def _last_progress(place: Value, loss: Value) -> Claim:

@@ -43,8 +43,7 @@ RECORDS_DISAGREE = Sentence(
     "verdict may mix both"
 )
 SEVERAL_RUNS = Sentence(
-    "two logs give different losses at {step} ({loss} and {other_loss}): they look like two runs, but are "
-    "diagnosed as one; give one run at a time"
+    "two logs give different losses at {step} ({loss} and {other_loss}): they look like two runs, but are judged as one"
 )
 OTHER_GPU_FAULTY = Sentence(
     "GPU {pci} of {node}, which this run did not use, reported Xid {xid} ({name}) at {time}: drain {node}"
