@@ -83,7 +83,14 @@ def test_sentence_names_ranks_and_places() -> None:
 
 
 def test_durations_and_ranges() -> None:
-    assert [duration(s) for s in (1, 119, 3600, 7200)] == ["1 s", "119 s", "60 min", "2 h"]
+    assert [duration(s) for s in (1, 119, 150, 599.6, 3600, 7200)] == [
+        "1 s",
+        "119 s",
+        "2 min 30 s",
+        "10 min",
+        "60 min",
+        "2 h",
+    ]
     assert ranges([3, 1, 2, 9]) == "1-3, 9"
     assert size(1023) == "1023 bytes"
 

@@ -223,13 +223,16 @@ def with_si_prefix(number: float, unit: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds in readable units: 45 s, 12 min, 3 h 20 min, -7 h."""
+    """Seconds in readable units: 45 s, 2 min 30 s, 12 min, 3 h 20 min, -7 h."""
     if seconds < 0:
         return "-" + duration(-seconds)
     if 0 < seconds < 1:
         return f"{seconds * 1000:.3g} ms"
     if seconds < 120:
         return f"{seconds:.3g} s"
+    if round(seconds) < 600:
+        minutes, rest = divmod(round(seconds), 60)
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
     minutes = round(seconds / 60)
     if minutes < 120:
         return f"{minutes} min"

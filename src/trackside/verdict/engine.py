@@ -10,11 +10,13 @@ from trackside.facts.cost.earlier_attempts import EarlierAttempts
 from trackside.facts.fact import Facts, closure, derivation, guard
 from trackside.facts.gpus import with_location
 from trackside.facts.training.learning import Trajectory, numeric_field, printed_loss
+from trackside.facts.training.loss_curve import LossCurve
+from trackside.facts.training.reached import reached
 from trackside.facts.trust.preflight import Preflight
 from trackside.facts.trust.telemetry import trusted_facts
 from trackside.families import families
 from trackside.family import Family
-from trackside.finding import Finding, Outcome, Progress, Verdict, unknown
+from trackside.finding import Finding, LastAttempt, Outcome, Progress, Verdict, unknown
 from trackside.model import Event, Input, Run
 from trackside.query import events
 from trackside.verdict import arbiter, plots
@@ -85,6 +87,7 @@ def verdict_of(facts: Facts, inputs: Sequence[Input] = (), version: str = "") ->
         unknown=ranked.unknown,
         preflight=() if isinstance(preflight, Missing) else preflight.claims,
         progress=_progress(facts),
+        last_attempt=_last_attempt(facts),
         cost=cost(facts, ranked, {family.code: family.cost_kind for family in families()}),
         curves=plots.curves(facts.store, ranked.primary),
         inputs=tuple(inputs),
@@ -103,6 +106,16 @@ def _progress(facts: Facts) -> Progress | None:
         return whole
     none = Progress(facts.run.framework, 0, (None, None), (None, None))
     return replace(whole, last_run=_progress_of(facts.run.framework, own, plans, before) or none)
+
+
+def _last_attempt(facts: Facts) -> LastAttempt | None:
+    """How far the run came at its last attempt, by the figures that its evidence states."""
+    trajectory = facts.get(Trajectory)
+    if isinstance(trajectory, Missing) or not trajectory.points:
+        return None
+    loss = LossCurve(trajectory.curve)
+    losses = [numeric_field(row, "loss") for row in loss.curve.rows[:1] + loss.curve.rows[-1:]] or [None, None]
+    return LastAttempt(reached(trajectory), loss.points, losses[0], losses[-1], loss.is_last_attempt)
 
 
 def _progress_of(

@@ -107,13 +107,22 @@ class TrainingCurve:
     def place(self, index: int) -> Value:
         """Position of one of ``rows``: its step, or its epoch, or its line in the log."""
         row = self.rows[index]
-        field = next((name for name in ("step", "epoch") if row.get(name) is not None), "line")
+        names = ("epoch",) if self.counts_epochs else ("step", "epoch")
+        field = next((name for name in names if row.get(name) is not None), "line")
         return self.frame.value(row, field, field)
+
+    @property
+    def counts_epochs(self) -> bool:
+        """Whether each point is an epoch of its own: integers that rise from point to point, and no step besides."""
+        epochs = [numeric_field(row, "epoch") for row in self.rows or self.points]
+        if len(epochs) < 2 or any(row.get("step") not in (None, row.get("epoch")) for row in self.points):
+            return False
+        return all(a is not None and b is not None and a < b and b == int(b) for a, b in pairwise(epochs))
 
     @property
     def count(self) -> Value:
         """Number of printed losses."""
-        return self.frame.reduce("count", "loss", unit="logged steps")
+        return self.frame.reduce("count", "loss", unit="logged epochs" if self.counts_epochs else "logged steps")
 
     @property
     def first_finite(self) -> Value:

@@ -72,9 +72,8 @@ def loss_shape(
         return LossShape(None, None, (), judgeable)
     began_later = shape.onset > 0 and not shape.of_points
     place = training_curve.place(shape.onset) if began_later else None
-    return LossShape(
-        shape, _rows(training_curve, shape)[shape.onset], tuple(_claims(training_curve, shape)), judgeable, place
-    )
+    claims = (*_claims(training_curve, shape), *curve.last_attempt_claims)
+    return LossShape(shape, _rows(training_curve, shape)[shape.onset], claims, judgeable, place)
 
 
 def _improved_after(onset: Event, evaluations: Evaluations, scores: Scores) -> bool:
@@ -125,7 +124,7 @@ def _rows(curve: TrainingCurve, shape: Shape) -> tuple[Event, ...]:
 
 def _claims(curve: TrainingCurve, shape: Shape) -> list[Claim]:
     rows = _rows(curve, shape)
-    points = derived(len(curve.rows), curve.count, unit="logged steps")  # also those that print no loss
+    points = derived(len(curve.rows), curve.count, unit=curve.count.unit)  # also those that print no loss
     values: dict[str, Value] = {"points": points, "count": derived(shape.count, curve.count)}
     if shape.of_points:
         values["skipped"] = curve.frame.value(rows[-1], "skipped", "steps")
@@ -139,7 +138,12 @@ def _claims(curve: TrainingCurve, shape: Shape) -> list[Claim]:
         printed = [row for row in rows[shape.onset :] or rows if numeric_field(row, field) is not None]
         if printed:
             values[name] = curve.frame.value(printed[-1], field)
-    claims = [shape.sentence(**values)]
+    claims = [(_of_epochs(shape.sentence) if curve.counts_epochs else shape.sentence)(**values)]
     if shape.of_level and shape.variant == "plateau" and "gradient" in values:
         claims.append(GRADIENT_GONE(gradient=values["gradient"]))
     return claims
+
+
+def _of_epochs(sentence: Sentence) -> Sentence:
+    """The sentence about a curve that has one point per epoch."""
+    return Sentence(*(text.replace("logged step", "logged epoch") for text in (sentence.text, sentence.running)))
