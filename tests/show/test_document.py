@@ -83,6 +83,9 @@ def test_sentence_names_ranks_and_places() -> None:
 
 
 def test_durations_and_ranges() -> None:
+    assert [word(1, noun) for noun in ("logged epochs", "IPv4 addresses", "log entries", "launches", "series")] == [
+        "1 logged epoch", "1 IPv4 address", "1 log entry", "1 launch", "1 series"
+    ]  # fmt: skip
     assert [duration(s) for s in (1, 119, 150, 599.6, 3600, 7200)] == [
         "1 s",
         "119 s",

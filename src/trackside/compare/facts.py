@@ -182,7 +182,7 @@ def _settings(a: Side, b: Side) -> Iterator[ComparedRow]:
     if len(differing) > MAX_SETTINGS:
         yield ComparedRow("setup", "further settings", why=f"{len(differing) - MAX_SETTINGS} more differ")
     if not differing:
-        label = "one setting printed by both logs" if len(both) == 1 else f"{len(both)} settings printed by both logs"
+        label = f"{len(both)} settings printed by both logs"
         yield ComparedRow(
             "setup", label, _setting_value(a.settings[both[0]]), _setting_value(b.settings[both[0]]), False
         )

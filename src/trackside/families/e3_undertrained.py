@@ -87,10 +87,8 @@ def judge(trajectory: Trajectory, ending: Ending, limits: Limits) -> Finding | M
     too_few = done.number <= limits.few_steps and not trajectory.in_epochs
     if good_end is None:
         if planned is not None and done.number < limits.min_planned_share * planned.number:
-            return Missing(
-                f"the log reaches only step {done.number:,.0f} of {planned.number:,.0f}, and no line about its end was "
-                "recognized"
-            )
+            reaches = f"the log reaches only {place.unit} {done.number:,.0f} of {planned.number:,.0f}"
+            return Missing(f"{reaches}, and no line about its end was recognized")
         if done.number > limits.few_steps:
             return absent(REACHES(place=place))
         return Missing("no line or record that the run completed was recognized")

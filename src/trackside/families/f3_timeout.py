@@ -78,7 +78,7 @@ UNACCOUNTED = Sentence("the completed steps, at their pace, do not account for {
 TIME_MISSING = Sentence("{left} remained: about {seconds} at that pace")
 MEANINGS = {
     "after_end": Sentence("training was over; what ran after it did not finish in time"),
-    "no_progress": Sentence("the time limit ended the run, and the log does not show what it was doing"),
+    "no_progress": Sentence("the time limit ended the run; no line that shows what it was doing was recognized"),
     "undecided": Sentence("the time limit ended the run; whether it was still training or hung is unknown"),
     "silent": Sentence("the run stopped printing long before the limit: it probably hung"),
     "slow": Sentence("the run was still training and needs more time"),

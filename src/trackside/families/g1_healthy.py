@@ -138,8 +138,8 @@ NO_SUCCESS_REPORTED = Sentence("no fault was found, but the job itself does not 
 NO_FAULT = Sentence("nothing in the inputs points to a fault", running="nothing in the inputs points to a fault so far")
 IDLE_GPUS_LOST = Sentence("the GPU-hours of the idle GPUs are lost")
 LEARNING_UNKNOWN = Sentence(
-    "whether the model learned: the output does not show it",
-    running="whether the model learns: the output does not show it",
+    "whether the model learned: no loss or score that shows it was recognized",
+    running="whether the model learns: no loss or score that shows it was recognized",
 )
 END_UNKNOWN = Sentence(
     "how the run ended: no line about its end was recognized", running="how the run will end: it is still running"

@@ -159,9 +159,11 @@ def _number(number: float, unit: str) -> str:
 
 def _singular(unit: str) -> str:
     """The singular of a unit that is a plural noun: errors, GPUs, launches, logged steps. Other units unchanged."""
-    if not unit[:-1].replace(" ", "").replace("-", "").isalpha() or not unit.endswith("s") or len(unit) < 4:
+    if not unit[:-1].replace(" ", "").replace("-", "").isalnum() or not unit.endswith("s") or len(unit) < 4:
         return unit
-    return unit[:-2] if unit.endswith("ches") else unit[:-1]
+    if unit.endswith("ies"):
+        return unit if unit.endswith("series") else unit[:-3] + "y"
+    return unit[:-2] if unit.endswith(("ches", "sses")) else unit[:-1]
 
 
 def _list(values: tuple[Scalar, ...], unit: str) -> str:

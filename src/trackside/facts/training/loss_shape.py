@@ -6,7 +6,7 @@ converged plateau and noise are not faults.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trackside.evidence import Value, derived
 from trackside.facts import maths
@@ -72,8 +72,11 @@ def loss_shape(
         return LossShape(None, None, (), judgeable)
     began_later = shape.onset > 0 and not shape.of_points
     place = training_curve.place(shape.onset) if began_later else None
-    claims = (*_claims(training_curve, shape), *curve.last_attempt_claims)
-    return LossShape(shape, _rows(training_curve, shape)[shape.onset], claims, judgeable, place)
+    claims = _claims(training_curve, shape)
+    if training_curve.counts_epochs:
+        claims = list(map(_of_epochs, claims))
+    shows = (*claims, *curve.last_attempt_claims)
+    return LossShape(shape, _rows(training_curve, shape)[shape.onset], shows, judgeable, place)
 
 
 def _improved_after(onset: Event, evaluations: Evaluations, scores: Scores) -> bool:
@@ -124,7 +127,7 @@ def _rows(curve: TrainingCurve, shape: Shape) -> tuple[Event, ...]:
 
 def _claims(curve: TrainingCurve, shape: Shape) -> list[Claim]:
     rows = _rows(curve, shape)
-    points = derived(len(curve.rows), curve.count, unit=curve.count.unit)  # also those that print no loss
+    points = derived(len(curve.rows), curve.count, unit="logged steps")  # also those that print no loss
     values: dict[str, Value] = {"points": points, "count": derived(shape.count, curve.count)}
     if shape.of_points:
         values["skipped"] = curve.frame.value(rows[-1], "skipped", "steps")
@@ -138,12 +141,14 @@ def _claims(curve: TrainingCurve, shape: Shape) -> list[Claim]:
         printed = [row for row in rows[shape.onset :] or rows if numeric_field(row, field) is not None]
         if printed:
             values[name] = curve.frame.value(printed[-1], field)
-    claims = [(_of_epochs(shape.sentence) if curve.counts_epochs else shape.sentence)(**values)]
+    claims = [shape.sentence(**values)]
     if shape.of_level and shape.variant == "plateau" and "gradient" in values:
         claims.append(GRADIENT_GONE(gradient=values["gradient"]))
     return claims
 
 
-def _of_epochs(sentence: Sentence) -> Sentence:
-    """The sentence about a curve that has one point per epoch."""
-    return Sentence(*(text.replace("logged step", "logged epoch") for text in (sentence.text, sentence.running)))
+def _of_epochs(claim: Claim) -> Claim:
+    """The claim about a curve that has one point per epoch."""
+    texts = (text.replace("logged step", "logged epoch") for text in (claim.sentence.text, claim.sentence.running))
+    units = {name: value.unit.replace("logged step", "logged epoch") for name, value in claim.values.items()}
+    return Claim(Sentence(*texts), {name: replace(value, unit=units[name]) for name, value in claim.values.items()})
