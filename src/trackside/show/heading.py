@@ -213,8 +213,8 @@ def earlier_runs(doc: VerdictDoc, limit: int | None = None) -> list[str]:
 
 
 def progress(doc: VerdictDoc) -> str:
-    """Of the last attempt in the log, by the figures of the evidence: ``step 200 of 574, loss 4.2 \N{RIGHTWARDS ARROW} 3.1
-    in 20 logged steps``.
+    """Of the last attempt in the log, by the figures of the evidence: ``step 200 of 574, loss 4.2 to 3.1 in 20 logged
+    steps``, with an arrow.
 
     Without the planned steps if the run completed: the last logged step is rarely the last step.
     """
