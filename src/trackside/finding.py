@@ -145,19 +145,30 @@ class EarlierRun:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The training trajectory as read from the log; ``points`` counts the logged steps with a loss in the last attempt,
-    or all logged steps if no loss was printed."""
+    """The training trajectory as read from the log, with all its attempts; ``points`` counts the logged steps."""
 
     framework: str | None
     points: int
     first: tuple[float | None, float | None]
     last: tuple[float | None, float | None]
-    """(step, loss)"""
-    place: str | None = None
-    """Of the last logged step, in the log's words, if it counts steps from the start of each epoch."""
+    """(step, loss): the first and the last logged step that have a loss."""
     planned_steps: int | None = None
     last_run: Progress | None = None
     """That of the last run only, if its file holds several; its count is 0 if it logged no step."""
+
+
+@dataclass(frozen=True, slots=True)
+class LastAttempt:
+    """How far the last attempt came, by the figures that the evidence states."""
+
+    place: Value | None
+    """The last step or epoch."""
+    points: Value
+    """Number of its logged steps or epochs with a loss; of all of them if none has one."""
+    first_loss: float | None
+    last_loss: float | None
+    is_one_of_several: bool
+    """Whether the log has an earlier attempt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +227,7 @@ class Verdict:
     unknown: tuple[Finding, ...] = ()
     preflight: tuple[Claim, ...] = ()
     progress: Progress | None = None
+    last_attempt: LastAttempt | None = None
     earlier: tuple[EarlierRun, ...] = ()
     """Earlier runs in the run's log (``run.appended``), in order; of many, the last ones."""
     cost: Cost | None = None

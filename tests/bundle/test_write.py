@@ -126,7 +126,7 @@ class TestRedacted:
         (run / "env.out").write_text("HF_TOKEN=abc12345\nUSER=jdoe\n" + LOG)
         result = run_cli("bundle", run, "-o", tmp_path / "red.tsb", "--redact")
         assert result.exit_code == 0, result.output
-        assert "replaced: 1 tokens, keys and passwords, 1 user names" in result.stderr
+        assert "replaced: 1 tokens, keys and passwords, 1 user name" in result.stderr
         assert "left out: weights.bin" in result.stderr
         assert "Review the bundle before you send it" in result.stderr
         assert "replaced:" not in result.stdout
@@ -443,7 +443,7 @@ class TestCommand:
         key = tmp_path / "key.json"
         response = run_cli("bundle", run, "-o", tmp_path / "run.tsb", "--redact", "--mapping", key)
         assert response.exit_code == 0, response.output
-        assert "1 IPv4 addresses" in response.output
+        assert "1 IPv4 address" in response.output
         assert "10.1.2.3" not in response.output
         assert stat.S_IMODE(key.stat().st_mode) == 0o600
         assert json.loads(key.read_text()) == {"IPv4 addresses": {"10.1.2.3": "192.0.2.3"}}

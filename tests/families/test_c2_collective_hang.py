@@ -136,7 +136,7 @@ def test_the_wording_of_the_collective_hang_example() -> None:
     )
     finding = judged(traced(hung()), "C2", until_stop(), died, TIMEOUT)
     text = text_of(finding)
-    assert "0 kernel launches in the last 34 min" in text
+    assert "0 kernel launches in the last 33 min, 158,400,000 in the 34 min of work before that" in text
     assert "15 GPUs only waited in a spinning kernel, without computing: engine activity 100% (the lowest of" in text
     assert f"GPU {AWAY} went idle (engine activity 0%)" in text
     assert f"ata-loader worker of rank {RANK} died" in text

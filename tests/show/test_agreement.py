@@ -9,13 +9,16 @@ import pytest
 from tools.cases import scenarios
 
 import trackside
-from tests.families.rows import exception, store
+from tests.families.rows import exception, judge_store, store
 from trackside.evidence import Frame
-from trackside.facts.logs.exceptions import error_in_brief
+from trackside.facts.logs.exceptions import error_in_brief, raised_claim
+from trackside.facts.logs.unread_errors import without_prefix
+from trackside.logs.scan import scan_text
 from trackside.query import events
 from trackside.show import heading
 from trackside.show.document import VerdictDoc, document
-from trackside.show.wording import word
+from trackside.show.heading import progress
+from trackside.show.wording import claim_sentence, word
 
 
 @lru_cache(maxsize=32)
@@ -33,6 +36,60 @@ def _headline(doc: VerdictDoc) -> str:
 def _all_text(doc: VerdictDoc) -> str:
     parts = [*doc.shows, *doc.implies, *doc.cannot_decide]
     return " ".join([_headline(doc), *(part.text for part in parts)])
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "claim"),
+    [
+        ("f2/sim-preempted-and-back", "47 logged steps (last attempt)", ""),
+        ("h1/notice-behind-a-bar", "step 331 of 900, loss 110 \N{RIGHTWARDS ARROW} 77 in 34 logged steps", ""),
+        (
+            "g1/falls-slowly-at-every-epoch",
+            "epoch 119, loss 9.04 \N{RIGHTWARDS ARROW} 7.023 in 120 logged epochs",
+            "epoch 119",
+        ),
+        ("g1/falls-slowly-at-every-epoch", "120 logged epochs", "from 9.04 to 7.023 over 120 logged epochs"),
+        ("e1/thread-nnunet-nan", "5 logged epochs", "5 logged epochs, first at epoch 0"),
+        ("g1/trained-after-crashed-attempts", "step 400, loss 5.1", "The log reaches step 400"),
+    ],
+)
+def test_the_line_of_the_run_and_the_evidence_have_the_same_figures(name: str, line: str, claim: str) -> None:
+    doc = _doc(name)
+    assert line in progress(doc)
+    assert claim in _all_text(doc) + " ".join(part.text for other in doc.warnings for part in other.shows)
+
+
+@pytest.mark.parametrize("name", ["e1/loop-aborts-on-nan", "a2/lab-loader-worker-killed"])
+def test_an_exception_whose_line_the_answer_cites_is_no_second_finding(name: str) -> None:
+    doc = _doc(name)
+    assert not [finding.family for finding in (*doc.consequences, *doc.warnings) if finding.exception is not None]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("[2022-04-30 13:35:32,994][hydra.utils][ERROR] - CUDA_HOME is not set", "CUDA_HOME is not set"),
+        ("2026-03-02 08:15:00 [ERROR] shard 41 is unreadable", "shard 41 is unreadable"),
+        ("2026-03-02 08:15:00,120 ERROR: no space", "no space"),
+        ("ERROR", "ERROR"),
+        ("cannot open [config]", "cannot open [config]"),
+    ],
+)
+def test_a_headline_has_the_message_of_an_unread_line_without_the_logger_s_prefix(line: str, message: str) -> None:
+    assert without_prefix(line) == message
+
+
+def test_the_last_line_is_quoted_with_the_words_above_a_bracket() -> None:
+    text = "loading\n(lm_head): Linear(in_features=4096)\n  )\n)\n"
+    (activity,) = [event for event in scan_text(text) if event.kind == "log_activity"]
+    assert activity.text == "(lm_head): Linear(in_features=4096) ) )"
+    finding = judge_store("U0", store(activity))
+    assert claim_sentence(finding.shows[0]) == f'The log ends with: "{activity.text}"'
+
+
+def test_an_exception_without_a_message_has_no_colon() -> None:
+    frame = Frame(events("exception"), "rows", (exception("StopIteration", ""),), ("log",))
+    assert claim_sentence(raised_claim(frame, frame.events[0])) == "The job raised StopIteration"
 
 
 @pytest.mark.parametrize(

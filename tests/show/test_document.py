@@ -83,7 +83,17 @@ def test_sentence_names_ranks_and_places() -> None:
 
 
 def test_durations_and_ranges() -> None:
-    assert [duration(s) for s in (1, 119, 3600, 7200)] == ["1 s", "119 s", "60 min", "2 h"]
+    assert [word(1, noun) for noun in ("logged epochs", "IPv4 addresses", "log entries", "launches", "series")] == [
+        "1 logged epoch", "1 IPv4 address", "1 log entry", "1 launch", "1 series"
+    ]  # fmt: skip
+    assert [duration(s) for s in (1, 119, 150, 599.6, 3600, 7200)] == [
+        "1 s",
+        "119 s",
+        "2 min 30 s",
+        "10 min",
+        "60 min",
+        "2 h",
+    ]
     assert ranges([3, 1, 2, 9]) == "1-3, 9"
     assert size(1023) == "1023 bytes"
 

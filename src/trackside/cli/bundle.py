@@ -21,6 +21,7 @@ from trackside.cli.verdicts import time_of
 from trackside.read.bundle import BundleManifest, DamagedBundle, NotABundle, open_bundle
 from trackside.session import PathsRequest, Request, SiteRequest, StoreRequest, open_session
 from trackside.show.sanitize import replace_unsafe
+from trackside.show.wording import word
 
 
 @click.command()
@@ -186,7 +187,7 @@ def _list(manifest: BundleManifest, err: bool = False) -> None:
         elif doc.excerpt:
             click.echo(replace_unsafe(f"in part: {doc.path}: {doc.excerpt}"), err=err)
     if manifest.replaced:
-        counts = ", ".join(f"{count:,} {kind}" for kind, count in manifest.replaced.items())
+        counts = ", ".join(word(count, kind) for kind, count in manifest.replaced.items())
         click.echo(f"replaced: {counts}", err=err)
     elif manifest.redacted:
         click.echo("replaced: nothing (no names, addresses or secrets were found)", err=err)

@@ -124,10 +124,10 @@ SPEED_UP_INPUT = Sentence(
     "use more data-loader workers and prefetch, put the data on faster or local storage, and decode or "
     "tokenize before training"
 )
-TOO_FEW_READINGS = Missing("no line splits the step into data wait and compute, and too few GPU readings show work")
+TOO_FEW_READINGS = Missing("no line with the data wait of a step was recognized, and too few GPU readings show work")
 NO_READINGS = Missing(
-    "no line splits the step into data wait and compute, and no usable readings of engine activity or utilization were "
-    "given"
+    "no line with the data wait of a step was recognized, and no usable readings of engine activity or utilization "
+    "were given"
 )
 IDLE_WHILE_SAVING = Sentence("the log shows {saves} saved checkpoints, which explain idle GPUs")
 LAUNCHES_BLOCK = Sentence("a debug flag makes every kernel launch block: {line}")

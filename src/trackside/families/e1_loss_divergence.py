@@ -88,6 +88,7 @@ NOT_FINITE = re.compile(
 ENDED_ITSELF = Sentence(
     "the run ended itself with {type}: {message}", running="the run stopped itself with {type}: {message}"
 )
+LAST_OWN_LINE = Sentence("last line of the job's own code in the traceback: {frame}")
 STOPPED_FOR_LOSS = Sentence("the job stopped itself because the loss is not finite: {line}")
 HARDWARE_OR_JOB = Sentence("whether GPU memory errors or the job's settings caused it")
 NO_MEMORY_ERROR = Sentence("no GPU counted a memory error: nothing points to the hardware")
@@ -185,7 +186,7 @@ def judge(
     return present(
         witness.certainty,
         "unknown" if suspects else "job",
-        [*witness.claims, *suspects, *cleared, *_machine_claims(ending, activity)],
+        [*witness.claims, *_raised_at(exceptions, raised), *suspects, *cleared, *_machine_claims(ending, activity)],
         headline=witness.headline,
         implies=[MEANINGS[witness.variant](), *([NO_MEMORY_ERROR()] if cleared else [])],
         cannot_decide=[HARDWARE_OR_JOB(), CAUSE_UNKNOWN()] if suspects else [CAUSE_UNKNOWN()],
@@ -201,6 +202,13 @@ def judge(
 def _stopped_early(ending: Ending) -> bool:
     """Whether early stopping ended the run: it had learned, and what it keeps is from before the loss rose again."""
     return any(EARLY_STOPPING.search(row.text) for row in ending.ends.events)
+
+
+def _raised_at(exceptions: Exceptions, raised: tuple[Event, Claim] | None) -> list[Claim]:
+    """The line of the job's own code that ended it."""
+    if raised is None or raised[0].get("user_frame") is None:
+        return []
+    return [LAST_OWN_LINE(frame=exceptions.frame.value(raised[0], "user_frame"))]
 
 
 def _loss_exception(exceptions: Exceptions, trained: bool) -> tuple[Event, Claim] | None:

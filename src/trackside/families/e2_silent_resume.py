@@ -135,7 +135,7 @@ def judge(resume: Resume, parent: ParentRun, trajectory: Trajectory, run: Run, l
     if judged is not None:
         return judged
     if resume.request is not None or (run.parent is not None and run_curve.points and not parent.points):
-        return Missing("nothing shows whether the checkpoint was loaded: no message, and no losses to compare")
+        return Missing("no message about loading the checkpoint was recognized, and there are no losses to compare")
     none = derived(0, resume.requests.reduce("count"), resume.missing_messages.reduce("count"))
     return absent(NO_RESUME_REQUESTED(count=none))
 

@@ -42,6 +42,7 @@ from dataclasses import dataclass
 from trackside.evidence import Missing, Value
 from trackside.facts.logs.ending import ENDED_WELL, Ending
 from trackside.facts.training.learning import Trajectory
+from trackside.facts.training.reached import REACHES
 from trackside.family import Family
 from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, present
 
@@ -63,11 +64,10 @@ SHORT_JOB_NAMES = re.compile(
 """Names of jobs that are not meant to train for long."""
 
 ONLY_COMPLETED = Sentence("this applies only to runs that completed")
-TOO_FEW = Sentence("finished after only {steps}")
-FAR_TOO_FEW = Sentence("finished after only {steps} of {planned:plain}")
-STEPS_DONE = Sentence("the log shows {steps} done")
-AS_PLANNED = Sentence("finished after only {steps}, as planned")
-STEPS_PLANNED = Sentence("planned: {planned}")
+TOO_FEW = Sentence("finished already at {place}")
+FAR_TOO_FEW = Sentence("finished already at {place} of {planned:plain}")
+AS_CONFIGURED = Sentence("finished already at {place}: no more were configured")
+STEPS_CONFIGURED = Sentence("configured: {planned}")
 TRAINED_ALMOST_NOTHING = Sentence("so few steps train almost nothing and do not show whether the model learns")
 INTENT_UNKNOWN = Sentence("whether so few steps were intended")
 MAY_BE_INTENDED = Sentence("the job is called {name}: few steps may be intended")
@@ -82,27 +82,29 @@ def judge(trajectory: Trajectory, ending: Ending, limits: Limits) -> Finding | M
     if done is None and good_end is not None and all(row.get("step") is None for row in trajectory.points):
         done = planned  # ended well with no step printed: the plan is what was done
     if done is None:
-        return Missing("nothing shows how many optimizer steps were done")
+        return Missing("no line that counts optimizer steps was recognized")
+    place = Value(done.value, done.cites, "epoch" if trajectory.in_epochs else "step")
     too_few = done.number <= limits.few_steps and not trajectory.in_epochs
     if good_end is None:
         if planned is not None and done.number < limits.min_planned_share * planned.number:
-            return Missing("the log shows the first of the planned steps only, and not that the run completed")
+            reaches = f"the log reaches only {place.unit} {done.number:,.0f} of {planned.number:,.0f}"
+            return Missing(f"{reaches}, and no line about its end was recognized")
         if done.number > limits.few_steps:
-            return absent(STEPS_DONE(steps=done))
-        return Missing("nothing shows that the run completed")
+            return absent(REACHES(place=place))
+        return Missing("no line or record that the run completed was recognized")
     far_short = planned is not None and 0 < done.number < limits.min_planned_share * planned.number
     if not too_few and not far_short:
-        return absent(STEPS_DONE(steps=done))
-    shows = [STEPS_DONE(steps=done), ENDED_WELL(state=good_end)]
+        return absent(REACHES(place=place))
+    shows = [*([] if done is planned else [REACHES(place=place)]), ENDED_WELL(state=good_end)]
     if planned is not None:
-        shows.append(STEPS_PLANNED(planned=planned))
+        shows.append(STEPS_CONFIGURED(planned=planned))
     name = ending.job_name
     is_short_job = name is not None and SHORT_JOB_NAMES.search(str(name.value)) is not None
     return present(
         Certainty.ESTABLISHED if too_few and ending.jobs else Certainty.SUPPORTED,
         "job",
         shows,
-        headline=_headline(done, planned),
+        headline=_headline(place, planned),
         implies=[TRAINED_ALMOST_NOTHING()],
         cannot_decide=[MAY_BE_INTENDED(name=name) if is_short_job and name is not None else INTENT_UNKNOWN()],
         actions=[action(SET_BUDGET)],
@@ -110,10 +112,10 @@ def judge(trajectory: Trajectory, ending: Ending, limits: Limits) -> Finding | M
     )
 
 
-def _headline(done: Value, planned: Value | None) -> Claim:
-    if planned is None or planned.number < done.number:
-        return TOO_FEW(steps=done)
-    return AS_PLANNED(steps=done) if planned.number == done.number else FAR_TOO_FEW(steps=done, planned=planned)
+def _headline(place: Value, planned: Value | None) -> Claim:
+    if planned is None or planned.number < place.number:
+        return TOO_FEW(place=place)
+    return AS_CONFIGURED(place=place) if planned.number == place.number else FAR_TOO_FEW(place=place, planned=planned)
 
 
 FAMILY = Family(

@@ -50,6 +50,7 @@ from trackside.facts.logs.ending import RECORDED, Ending
 from trackside.facts.logs.order import follows
 from trackside.facts.logs.silence import Silence
 from trackside.facts.training.learning import Trajectory
+from trackside.facts.training.reached import reached, steps_of_plan
 from trackside.family import Family
 from trackside.finding import Action, Certainty, Claim, Finding, Sentence, absent, action, present
 from trackside.model import Run
@@ -71,13 +72,13 @@ SCHEDULER_NOTICE = Sentence("the scheduler's notice: {line}")
 REPORTED_DONE = Sentence("the job had reported that it was done: {line}")
 NO_STEP_LOGGED = Sentence("no training step was recognized in the log")
 REACHED = Sentence("progress at the limit: {place}")
-REACHED_OF = Sentence("progress at the limit: {done:plain} of {planned}")
+REACHED_OF = Sentence("progress at the limit: {place} of {planned:plain}")
 NOTHING_PRINTED = Sentence("the job itself printed no line with a time in the last {seconds} before the limit")
 UNACCOUNTED = Sentence("the completed steps, at their pace, do not account for {seconds} of the run")
 TIME_MISSING = Sentence("{left} remained: about {seconds} at that pace")
 MEANINGS = {
     "after_end": Sentence("training was over; what ran after it did not finish in time"),
-    "no_progress": Sentence("the time limit ended the run, and the log does not show what it was doing"),
+    "no_progress": Sentence("the time limit ended the run; no line that shows what it was doing was recognized"),
     "undecided": Sentence("the time limit ended the run; whether it was still training or hung is unknown"),
     "silent": Sentence("the run stopped printing long before the limit: it probably hung"),
     "slow": Sentence("the run was still training and needs more time"),
@@ -191,13 +192,11 @@ def _states_at_end(
 
 def _progress(training: Trajectory) -> Claim:
     """How far the run had progressed."""
-    if training.done is None:
+    place = reached(training)
+    if place is None:
         return REACHED(place=training.progress.value(training.points[-1], "text"))
-    return (
-        REACHED(place=training.place_in_epoch or training.done)
-        if training.planned is None
-        else REACHED_OF(done=training.done, planned=training.planned)
-    )
+    planned = steps_of_plan(training, place)
+    return REACHED(place=place) if planned is None else REACHED_OF(place=place, planned=planned)
 
 
 def _next_step(variant: str, training: Trajectory | None) -> Action:

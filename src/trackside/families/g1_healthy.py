@@ -49,9 +49,10 @@ from trackside.facts.logs.ending import BAD_STATES, ENDED_WELL, Ending
 from trackside.facts.logs.exceptions import Exceptions, error_type, unhandled_exceptions
 from trackside.facts.logs.unread_errors import UnreadErrors
 from trackside.facts.training.evaluations import Evaluations
-from trackside.facts.training.learning import LAST_STEP, Trajectory
+from trackside.facts.training.learning import Trajectory
 from trackside.facts.training.learning_evidence import LearningEvidence
 from trackside.facts.training.loss_curve import LossCurve
+from trackside.facts.training.reached import reached, reached_claims
 from trackside.facts.training.scores import Scores
 from trackside.family import Family
 from trackside.finding import Action, Certainty, Claim, Finding, Sentence, absent, action, present
@@ -75,23 +76,38 @@ EVALUATION_LOSS_FELL = Sentence(
     "no fault found; the evaluation loss fell", running="no fault so far; the evaluation loss falls"
 )
 SCORE_IMPROVED = Sentence(
-    "no fault found; no training loss is printed, but {metric} improved",
-    running="no fault so far; no training loss is printed, but {metric} improves",
+    "no fault found; no training loss was recognized, but {metric} improved",
+    running="no fault so far; no training loss was recognized, but {metric} improves",
 )
 SCORE_IMPROVED_TOO = Sentence("no fault found; {metric} improved", running="no fault so far; {metric} improves")
 NO_TRAINING_LOSS = Sentence(
-    "no training loss is printed: {count} of {metric} show how it learned",
-    running="no training loss is printed: {count} of {metric} show how it learns",
+    "no training loss was recognized: {count} of {metric} show how it learned",
+    running="no training loss was recognized: {count} of {metric} show how it learns",
 )
-NO_FAULT_IN_LOG = Sentence(
-    "no fault found in the {steps} that the log shows; the loss fell",
-    running="no fault so far; the training loss falls",
-)
-NO_FAULT_UP_TO = Sentence(
-    "no fault found up to {place}, the last step in the log; the loss fell",
-    running="no fault so far; the training loss falls",
-)
-"""The same if the log does not show the end."""
+GAINS = {
+    HEADLINES["healthy"]: ("the training loss fell", "the training loss falls"),
+    EVALUATION_LOSS_FELL: ("the evaluation loss fell", "the evaluation loss falls"),
+    SCORE_IMPROVED: ("{metric} improved", "{metric} improves"),
+    SCORE_IMPROVED_TOO: ("{metric} improved", "{metric} improves"),
+}
+"""What each of these answers says of the learning, about a run that ended and about one that goes on."""
+END_NOT_KNOWN = {
+    (sentence, has_place): Sentence(
+        f"no fault found{' up to {place}' if has_place else ''}, and {fell}; how the run ended is not known",
+        running=f"no fault so far; {falls}",
+    )
+    for sentence, (fell, falls) in GAINS.items()
+    for has_place in (False, True)
+}
+"""The same if no line and no record of the end was recognized; whether with the last step."""
+ERRORS_NOT_KNOWN = {
+    sentence: Sentence(
+        f"no fault found, and {fell}; an error line was not recognized",
+        running=f"no fault so far, and {falls}; an error line was not recognized",
+    )
+    for sentence, (fell, falls) in GAINS.items()
+}
+"""The same if the log has an error line that Trackside does not recognize."""
 LOSS_DID_NOT_FALL = Sentence(
     "no fault found, but the loss did not clearly fall", running="no fault so far, but the loss has not clearly fallen"
 )
@@ -108,10 +124,6 @@ RAISED_UNHANDLED = Sentence(
 )
 REPORTED_DONE = Sentence("the job reported that training was done: {line}")
 EXIT_NOT_CLEAN = Sentence("the job did not exit cleanly: {how}")
-STEPS_DONE = Sentence("the log shows {steps} done", running="the log shows {steps} done so far")
-STEPS_DONE_OF = Sentence(
-    "the log shows {done:plain} of {planned} done", running="the log shows {done:plain} of {planned} done so far"
-)
 HEALTHY = Sentence(
     "healthy: the run completed, its loss fell, its GPUs computed, and their error counters did not rise"
 )
@@ -126,13 +138,19 @@ NO_SUCCESS_REPORTED = Sentence("no fault was found, but the job itself does not 
 NO_FAULT = Sentence("nothing in the inputs points to a fault", running="nothing in the inputs points to a fault so far")
 IDLE_GPUS_LOST = Sentence("the GPU-hours of the idle GPUs are lost")
 LEARNING_UNKNOWN = Sentence(
-    "whether the model learned: the output does not show it",
-    running="whether the model learns: the output does not show it",
+    "whether the model learned: no loss or score that shows it was recognized",
+    running="whether the model learns: no loss or score that shows it was recognized",
 )
 END_UNKNOWN = Sentence(
-    "how the run ended: the log does not show its end", running="how the run will end: it is still running"
+    "how the run ended: no line about its end was recognized", running="how the run will end: it is still running"
 )
-HARDWARE_UNKNOWN = Sentence("whether the GPUs computed and had errors: no GPU activity and error counters were given")
+END_NOT_GIVEN = Sentence(
+    "how the run ended: neither a log nor a record of its end was given",
+    running="how the run will end: it is still running",
+)
+HARDWARE_UNKNOWN = Sentence(
+    "whether the GPUs did the work and had no errors: neither GPU activity nor error counters were given"
+)
 PLAN_UNKNOWN = Sentence(
     "whether it reached the planned {planned}",
     running="whether it will reach the planned {planned}",
@@ -147,8 +165,8 @@ CHECK_CHECKPOINT = Sentence(
 )
 EXIT_UNEXPLAINED = Sentence("why a process failed after training was done")
 ADD_END = Sentence(
-    "if it still runs, diagnose it again later; if not, add the rest of the log or its sacct record, which show how it "
-    "ended",
+    "if it still runs, diagnose it again later; if not, add its sacct record, or the rest of the log if there is more, "
+    "which show how it ended",
     running="nothing to do so far",
 )
 ADD_OUTPUT = Sentence("add the job's output and its sacct record: metrics alone do not show how it ended")
@@ -202,7 +220,7 @@ def judge(
         _certainty(end, learning, work, training, unread, limits),
         "none",
         _shows(end, ending.bad_end, learning, work, training),
-        headline=_headline(end, learning, variant, training),
+        headline=_headline(end, learning, variant, training, unread),
         implies=implies,
         cannot_decide=[*unread.open_questions, *_open_questions(end, learning, work, training)],
         actions=_actions(end, learning, work, variant, training),
@@ -210,7 +228,9 @@ def judge(
     )
 
 
-def _headline(end: RunEnding, learning: LearningEvidence, variant: str, training: Trajectory | None) -> Claim:
+def _headline(
+    end: RunEnding, learning: LearningEvidence, variant: str, training: Trajectory | None, unread: UnreadErrors
+) -> Claim:
     """The answer, limited to what was shown."""
     if end.aborted is not None:
         return LOG_SAYS_ABORTED()
@@ -219,19 +239,34 @@ def _headline(end: RunEnding, learning: LearningEvidence, variant: str, training
     if variant == "healthy" and not (learning.loss_fell or learning.evaluations.fell):
         if learning.right_way and learning.scores.best is not None:
             sentence = SCORE_IMPROVED if learning.only_scores else SCORE_IMPROVED_TOO
-            return sentence(metric=learning.scores.best.name)
+            return _learned(sentence, end, training, unread, metric=learning.scores.best.name)
         curve = None if learning.loss is None else learning.loss.curve
         if curve is None or not curve.level_has_meaning:
             return LOSS_WITHOUT_MEANING()
         return (LOSS_ROSE if curve.has_risen else LOSS_DID_NOT_FALL)()
-    if variant == "healthy" and end.good is None and training is not None and training.done is not None:
-        place = training.place_in_epoch
-        return NO_FAULT_IN_LOG(steps=training.done) if place is None else NO_FAULT_UP_TO(place=place)
-    if variant == "healthy" and not learning.loss_fell:
-        return EVALUATION_LOSS_FELL()
+    if variant == "healthy":
+        sentence = HEADLINES["healthy"] if learning.loss_fell else EVALUATION_LOSS_FELL
+        return _learned(sentence, end, training, unread)
     if variant == "unverifiable" and (short := _stops_short(end, training)) is not None:
         return LOG_ENDS_AT(done=short[0], planned=short[1])
     return HEADLINES[variant]()
+
+
+def _learned(
+    sentence: Sentence, end: RunEnding, training: Trajectory | None, unread: UnreadErrors, **values: Value
+) -> Claim:
+    """The claim that the model learned, with what keeps it from being more than possible."""
+    if not _has_ended(end, training):
+        place = None if training is None else reached(training)
+        values |= {} if place is None else {"place": place}
+        return END_NOT_KNOWN[sentence, place is not None](**values)
+    return (ERRORS_NOT_KNOWN[sentence] if unread.rows else sentence)(**values)
+
+
+def _has_ended(end: RunEnding, training: Trajectory | None) -> bool:
+    """Whether the run came to its own end, or to its last planned step."""
+    complete = training is not None and training.is_complete
+    return end.good is not None or (complete and end.bad is None)
 
 
 def _stops_short(end: RunEnding, training: Trajectory | None) -> tuple[Value, Value] | None:
@@ -298,9 +333,7 @@ def _certainty(
 ) -> Certainty:
     """More than possible needs the end, learning, and a log without unknown errors; established also needs GPU work and
     clean hardware."""
-    complete = training is not None and training.is_complete
-    is_ended = end.good is not None or (complete and end.bad is None)
-    if not is_ended or unread.rows or not learning.right_way:
+    if not _has_ended(end, training) or unread.rows or not learning.right_way:
         return Certainty.POSSIBLE
     if learning.only_scores and learning.score_values < limits.min_losses:
         return Certainty.POSSIBLE
@@ -319,10 +352,7 @@ def _shows(
     shows += [end.aborted] if end.aborted is not None else []
     if end.bad is not None and end.reported_done is not None:
         shows += [REPORTED_DONE(line=end.reported_done), EXIT_NOT_CLEAN(how=end.bad) if bad_end is None else bad_end]
-    if training is not None and training.done is not None:
-        planned, place = training.planned, training.place_in_epoch
-        done = STEPS_DONE(steps=training.done) if place is None else LAST_STEP(place=place)
-        shows.append(done if planned is None else STEPS_DONE_OF(done=training.done, planned=planned))
+    shows += () if training is None else reached_claims(training)
     loss, evaluated = learning.loss, learning.evaluations.claims
     if loss is not None and (
         loss.curve.finite or (training is not None and not evaluated and not learning.only_scores)
@@ -345,7 +375,7 @@ def _open_questions(
     if end.bad is not None:
         claims.append(EXIT_UNEXPLAINED())
     elif end.good is None and end.aborted is None:
-        claims.insert(0, END_UNKNOWN())
+        claims.insert(0, END_NOT_GIVEN() if training is None else END_UNKNOWN())
     claims += work.open_questions if work.measured else [HARDWARE_UNKNOWN()]
     planned, done = (None, None) if training is None else (training.planned, training.done)
     if end.good is None and planned is not None and (done is None or done.number < planned.number):

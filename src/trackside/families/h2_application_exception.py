@@ -50,7 +50,7 @@ from trackside.facts.logs.order import last_after, points_before
 from trackside.facts.logs.restarts import MAY_RECUR, LauncherRestarts
 from trackside.facts.logs.unread_errors import UnreadErrors, unread_finding
 from trackside.facts.ranks import ranks_of
-from trackside.facts.training.learning import Trajectory
+from trackside.facts.training.learning import Trajectory, place_of, printed_loss
 from trackside.family import Family
 from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, present
 from trackside.model import Event, EventRole
@@ -72,7 +72,10 @@ AMBIGUOUS_CUDA_ERRORS = ("unspecified launch failure", "unknown error")
 
 TRAINING_REACHED = Sentence("training was running: it reached {place}, loss {loss}")
 GPUS_HAD_COMPUTED = Sentence("the GPUs had computed for {seconds} before it, though no logged step could be read")
+TRAINING_REACHED_PLACE = Sentence("training was running: it reached {place}")
 TRAINING_RAN = Sentence("the last progress line before it: {line}")
+WORK_BEFORE = Sentence("training had begun: {line}")
+WORK_AFTER = Sentence("training went on: {line}")
 RAISED_AT = Sentence("raised at {frame}")
 LAST_OWN_LINE = Sentence("last line of the job's own code in the traceback: {frame}")
 FRAME_CLAIMS = {"user_frame": LAST_OWN_LINE, "frame": RAISED_AT}
@@ -150,12 +153,13 @@ def judge(
         return unread_end or unseen or absent(_why_none(exceptions))
     row = own_exceptions[0]
     training = _training_before(trajectory, use, row, limits)
-    if training is None and not any(row.get("step") for row in trajectory.milestones):
+    milestones = [] if training is not None else _milestone_claims(trajectory, row)
+    if training is None and not milestones:
         if exceptions.final is not None and exceptions.final.get("about") in TOPICS:
             return absent(_other_topic(exceptions, exceptions.final))
         return absent(RAISED_BEFORE_STEP(type=error_type(exceptions.frame, row), count=trajectory.count))
     frame_field = next((name for name in FRAME_CLAIMS if row.get(name) is not None), None)
-    shows = [exceptions.raised(row), *([] if training is None else [training])]
+    shows = [exceptions.raised(row), *([] if training is None else [training]), *milestones]
     kind = classify(row)
     error, source = error_in_brief(exceptions.frame, row), source_line(exceptions.frame, row)
     is_guess = kind != "code" and str(row.get("type")).rpartition(".")[2] in PROGRAMMING_ERRORS
@@ -230,13 +234,23 @@ def _other_topic(exceptions: Exceptions, row: Event) -> Claim:
 
 def _training_before(trajectory: Trajectory, use: StartupUse, row: Event, limits: Limits) -> Claim | None:
     """Evidence that training was under way before an exception: a point, else long GPU work."""
-    before, curve = points_before(trajectory.points, row), trajectory.curve
-    if before and curve.rows:
-        return TRAINING_REACHED(place=curve.place(-1), loss=curve.loss(-1))
+    before, frame = points_before(trajectory.points, row), trajectory.progress
     if before:
-        return TRAINING_RAN(line=trajectory.progress.value(before[-1], "text"))
+        place = place_of(frame, before[-1])
+        if place.unit and printed_loss(before[-1]) is not None:
+            return TRAINING_REACHED(place=place, loss=frame.value(before[-1], "loss"))
+        return TRAINING_REACHED_PLACE(place=place) if place.unit else TRAINING_RAN(line=place)
     worked = use.trained(limits.training_s)
     return None if worked is None else GPUS_HAD_COMPUTED(seconds=worked)
+
+
+def _milestone_claims(trajectory: Trajectory, row: Event) -> list[Claim]:
+    """The last checkpoint or evaluation of a step before an exception, else the first one after it."""
+    frames = (trajectory.saves, trajectory.evaluations)
+    marks = [(frame, mark) for frame in frames for mark in frame.events if mark.get("step")]
+    before = [pair for pair in marks if points_before([pair[1]], row)]
+    sentence = WORK_BEFORE if before else WORK_AFTER
+    return [sentence(line=frame.value(mark, "text")) for frame, mark in (before[-1:] or marks[:1])]
 
 
 def _survived_exception(exceptions: Exceptions, restarts: LauncherRestarts) -> Finding | None:

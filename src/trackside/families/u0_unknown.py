@@ -66,7 +66,7 @@ NEXT_STEPS = {
     "ask": Sentence("it will not start by itself: an operator of the cluster has to remove what it waits for"),
 }
 SHOW_JOB = ShellCommand("squeue --start -j {id}; scontrol show job -d {id}")
-LAST_LINE = Sentence("the log's last line is: {line}")
+LAST_LINE = Sentence("the log ends with: {line}")
 RECORDED_STATE = Sentence("the scheduler recorded {state}", running="the scheduler lists it as {state}")
 NOTHING_FITS = Sentence(
     "nothing in the inputs points to a cause", running="nothing in the inputs points to a fault so far"
@@ -83,7 +83,7 @@ def judge(silence: Silence, ending: Ending, unread: UnreadErrors, unanswered: Un
         return _waiting(ending, ending.job)
     jobs, logs = ending.jobs, silence.signs["logs"]
     last = [log for log in logs.events[-1:] if not unread.ends(log)]
-    shows = [*unread.claims, *(LAST_LINE(line=logs.value(log, "last_line")) for log in last)]
+    shows = [*unread.claims, *(LAST_LINE(line=logs.value(log, "text")) for log in last)]
     shows += [RECORDED_STATE(state=jobs.value(job, "state")) for job in jobs.records[-1:]]
     if not shows:
         return _without_data(unanswered)

@@ -27,7 +27,10 @@ MAX_PER_KIND = 2_000
 """Events of one kind kept from one file: the first half as they come, and the last half."""
 TAIL_BYTES = 64 << 10
 """Bytes at the end in which the last lines and times are looked for."""
+MAX_LINES_WITHOUT_WORDS = 5
+"""Lines at the end, such as closing brackets, that are quoted with the lines above them."""
 PROGRESS = "progress"
+_WORD = re.compile(r"[^\W\d_]{2}")
 _SCHEDULER_LINE = re.compile(r"slurmstepd|^\s*(?:\d+: )?srun: ")
 """Lines that are not the job's own."""
 _TIME_OF_DAY = re.compile(
@@ -226,11 +229,12 @@ def _find_times(lines: Iterable[str], context: FileContext) -> Iterator[float]:
 def _activity_event(tail: bytes, context: FileContext, stats: ScanStats, last_error_line: int | None) -> Event:
     """The event that says how much the file holds, from when to when, and how it ends; ``tail``: its last bytes."""
     segments = [segment for segment in re.split(rb"[\r\n]", tail) if segment.strip()]
-    last = (
-        (strip_syslog_prefix(segments[-1]) if context.has_syslog_prefix else context.decode_line(segments[-1])).strip()
-        if segments
-        else ""
-    )
+    last = ""
+    for segment in segments[: -MAX_LINES_WITHOUT_WORDS - 1 : -1]:  # a bracket alone says nothing
+        text = (strip_syslog_prefix(segment) if context.has_syslog_prefix else context.decode_line(segment)).strip()
+        last = f"{text} {last}".rstrip()
+        if _WORD.search(text):
+            break
     texts = [segment.decode("utf-8", "replace") for segment in segments]
     stats.last_time = next(_find_times(reversed(texts), context), stats.first_time)
     number = stats.lines + (0 if tail.endswith(b"\n") else 1)

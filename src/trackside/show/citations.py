@@ -41,8 +41,8 @@ def figure(cite: CiteDoc) -> str:
             return _flags(int(cite.value))
         return word(cite.value, unit and (cite.unit or unit))
     query = parse_query(cite.query)
-    if query is not None and query.reducer == "count" and not query.reduced and isinstance(cite.value, (int, float)):
-        return word(cite.value, f"{query.kind.replace('_', ' ')} entries")
+    if query is not None and query.reducer == "count" and isinstance(cite.value, (int, float)):
+        return word(cite.value, cite.unit if query.reduced else f"{query.kind.replace('_', ' ')} entries")
     field = cite.where.rpartition(" ")[2]
     if isinstance(cite.value, float) and (field in TIMES or field.endswith("_time")):
         return moment(cite.value)

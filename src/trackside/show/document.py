@@ -21,7 +21,7 @@ from trackside.settings.price import NO_PRICE, Price
 from trackside.show.sanitize import make_encodable
 from trackside.show.schema import schema_components
 from trackside.show.waste import WasteDoc, unknown_costs, waste
-from trackside.show.wording import claim_sentence, clause
+from trackside.show.wording import claim_sentence, clause, word
 
 SCHEMA = "trackside.verdict/1"
 MAX_TEXT_CHARS = 1000
@@ -226,24 +226,37 @@ class PointDoc(msgspec.Struct, frozen=True):
 
 
 class ProgressDoc(msgspec.Struct, frozen=True):
-    """The training progress that the log shows, of all its runs."""
+    """The training progress that the log shows, of all its runs and attempts."""
 
     framework: str | None
     """Training framework whose lines were read."""
     points: int
-    """Number of logged steps with a loss, in the last attempt that the log shows; of all logged steps if none has
-    one."""
+    """Number of logged steps."""
     first: PointDoc
-    """The first of them."""
+    """The first of them that has a loss; the first one if none has."""
     last: PointDoc
-    """The last logged step, with the last loss."""
+    """The last of them that has a loss; the last one if none has."""
     planned_steps: int | None
     """Steps that the run was to do; null if not known."""
-    place: str | None = None
-    """The last logged step in the log's words, such as "epoch 10, step 40 of 49"; null if the log counts steps from the
-    start of the run, as ``last`` does."""
     last_run: ProgressDoc | None = None
     """Progress of the last run only, with 0 points if it logged none; null if the log holds one run."""
+
+
+class LastAttemptDoc(msgspec.Struct, frozen=True):
+    """How far the last attempt came, by the figures that the evidence states."""
+
+    place: str | None
+    """The last step or epoch, in the log's own words, such as step 476 or epoch 25; null if it names neither."""
+    points: int
+    """Number of its logged steps or epochs with a loss; of all of them if none has one."""
+    unit: str
+    """What ``points`` counts: logged steps or logged epochs."""
+    first_loss: float | str | None
+    """The first loss; null if none was printed."""
+    last_loss: float | str | None
+    """The last loss; null if none was printed."""
+    is_one_of_several: bool
+    """Whether the log has an earlier attempt."""
 
 
 class EarlierRunDoc(msgspec.Struct, frozen=True):
@@ -382,6 +395,8 @@ class VerdictDoc(msgspec.Struct, frozen=True):
     """Why ``waste`` is null, a sentence each."""
     priced: bool = False
     """Whether a price of a GPU-hour was given."""
+    last_attempt: LastAttemptDoc | None = None
+    """How far the last attempt came; null if it logged no step."""
     appended: AppendedRunsDoc | None = None
     """The runs in a log that holds several; null if no log does."""
 
@@ -542,6 +557,7 @@ def document(
         ruled_out=[writer.ruled_out(finding) for finding in verdict.ruled_out],
         unknown=[UnknownDoc(f.family, f.id, list(f.missing), list(f.collect)) for f in verdict.unknown],
         progress=_progress(verdict),
+        last_attempt=_last_attempt(verdict),
         waste=waste(verdict.cost, writer.ids, price, writer.zoned),
         waste_unknown=unknown_costs(verdict.cost) if verdict.gpu_hours is None else [],
         cites=writer.cites.docs(),
@@ -577,8 +593,17 @@ def _progress(verdict: Verdict) -> ProgressDoc | None:
 def _progress_doc(progress: Progress) -> ProgressDoc:
     first, last = (PointDoc(plain(step), plain(loss)) for step, loss in (progress.first, progress.last))
     last_run = None if progress.last_run is None else _progress_doc(progress.last_run)
-    return ProgressDoc(
-        progress.framework, progress.points, first, last, progress.planned_steps, progress.place, last_run
+    return ProgressDoc(progress.framework, progress.points, first, last, progress.planned_steps, last_run)
+
+
+def _last_attempt(verdict: Verdict) -> LastAttemptDoc | None:
+    attempt = verdict.last_attempt
+    if attempt is None:
+        return None
+    place = None if attempt.place is None else word(attempt.place.value, attempt.place.unit)
+    first, last = plain(attempt.first_loss), plain(attempt.last_loss)
+    return LastAttemptDoc(
+        place, int(attempt.points.number), attempt.points.unit, first, last, attempt.is_one_of_several
     )
 
 

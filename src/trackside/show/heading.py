@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from trackside.catalog.job_states import state_in_words
 from trackside.families import find_family
-from trackside.show.document import ClaimDoc, FindingDoc, ProgressDoc, RunDoc, SecondaryDoc, VerdictDoc
+from trackside.show.document import ClaimDoc, FindingDoc, RunDoc, SecondaryDoc, VerdictDoc
 from trackside.show.waste import in_brief
 from trackside.show.wording import duration, moment, ranges, with_stop, word
 
@@ -56,6 +56,7 @@ OUTCOMES = {"unknown": "undecided"}
 STATUSES = {"unrecognised": "not recognized"}
 """Published status of an input -> the words that readers see, if they are others."""
 MAX_COLLECT = 2
+_STEP = re.compile(r"step [\d,]+")
 _JOB_ID = re.compile(r"\d+(?:[_+]\d+)?")
 SEPARATOR = " \N{MIDDLE DOT} "
 STYLES = {
@@ -211,21 +212,25 @@ def earlier_runs(doc: VerdictDoc, limit: int | None = None) -> list[str]:
     return [*lines, f"and {others:,} more"] if others and lines else lines
 
 
-def progress(doc: ProgressDoc, run: RunDoc) -> str:
-    """Of the last run in the log: ``step 200 of 574, loss 4.2 \N{RIGHTWARDS ARROW} 3.1 in 20 logged steps``.
+def progress(doc: VerdictDoc) -> str:
+    """Of the last attempt in the log, by the figures of the evidence: ``step 200 of 574, loss 4.2 to 3.1 in 20 logged
+    steps``, with an arrow.
 
     Without the planned steps if the run completed: the last logged step is rarely the last step.
     """
-    doc = doc.last_run or doc
-    if not doc.points:
-        return "no logged step"
-    planned = f" of {doc.planned_steps:,}" if doc.planned_steps and run.disposition != "COMPLETED" else ""
-    last = f"step {doc.last.step:,.0f}{planned}, " if isinstance(doc.last.step, (int, float)) else ""
-    step = f"{doc.place}, " if doc.place is not None else last
-    text = word(doc.points, "logged steps")
-    if doc.points < 2 or doc.first.loss is None or doc.last.loss is None:
-        return step + text
-    return f"{step}loss {word(doc.first.loss)} \N{RIGHTWARDS ARROW} {word(doc.last.loss)} in {text}"
+    if doc.progress is None:
+        return ""
+    attempt, planned = doc.last_attempt, (doc.progress.last_run or doc.progress).planned_steps
+    if attempt is None:
+        return "no step recognized"
+    place, text = attempt.place, word(attempt.points, attempt.unit)
+    if place is not None and planned and doc.run.disposition != "COMPLETED" and _STEP.fullmatch(place):
+        place = f"{place} of {planned:,}"
+    if attempt.points > 1 and attempt.first_loss is not None and attempt.last_loss is not None:
+        text = f"loss {word(attempt.first_loss)} \N{RIGHTWARDS ARROW} {word(attempt.last_loss)} in {text}"
+    if attempt.is_one_of_several:
+        text += " (last attempt)"
+    return text if place is None else f"{place}, {text}"
 
 
 def run(doc: VerdictDoc) -> str:
@@ -250,8 +255,7 @@ def run(doc: VerdictDoc) -> str:
         parts.append("time zone not given")
     if run.framework:
         parts.append(run.framework)
-    if doc.progress is not None:
-        parts.append(progress(doc.progress, run))
+    parts.append(progress(doc))
     if doc.waste is not None:
         parts.append(in_brief(doc.waste))
     return SEPARATOR.join(filter(None, parts))

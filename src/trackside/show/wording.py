@@ -164,9 +164,11 @@ def _number(number: float, unit: str) -> str:
 
 def _singular(unit: str) -> str:
     """The singular of a unit that is a plural noun: errors, GPUs, launches, logged steps. Other units unchanged."""
-    if not unit[:-1].replace(" ", "").replace("-", "").isalpha() or not unit.endswith("s") or len(unit) < 4:
+    if not unit[:-1].replace(" ", "").replace("-", "").isalnum() or not unit.endswith("s") or len(unit) < 4:
         return unit
-    return unit[:-2] if unit.endswith("ches") else unit[:-1]
+    if unit.endswith("ies"):
+        return unit if unit.endswith("series") else unit[:-3] + "y"
+    return unit[:-2] if unit.endswith(("ches", "sses")) else unit[:-1]
 
 
 def _list(values: tuple[Scalar, ...], unit: str) -> str:
@@ -228,13 +230,16 @@ def with_si_prefix(number: float, unit: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds in readable units: 45 s, 12 min, 3 h 20 min, -7 h."""
+    """Seconds in readable units: 45 s, 2 min 30 s, 12 min, 3 h 20 min, -7 h."""
     if seconds < 0:
         return "-" + duration(-seconds)
     if 0 < seconds < 1:
         return f"{seconds * 1000:.3g} ms"
     if seconds < 120:
         return f"{seconds:.3g} s"
+    if round(seconds) < 600:
+        minutes, rest = divmod(round(seconds), 60)
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
     minutes = round(seconds / 60)
     if minutes < 120:
         return f"{minutes} min"

@@ -25,8 +25,8 @@ separate a phase from a blip, and a slow GPU stands out among its peers before i
 
 @dataclass(frozen=True, slots=True)
 class RankedFindings:
-    """The findings that a verdict shows, ranked. A cause that the primary one cites itself, and health next to a fault,
-    are left out."""
+    """The findings that a verdict shows, ranked. A cause or an exception that the primary one cites itself, and health
+    next to a fault, are left out."""
 
     primary: Finding
     consequences: tuple[Finding, ...]
@@ -67,8 +67,8 @@ def arbitrate(findings: Sequence[Finding], families: Sequence[Family]) -> Ranked
     }
     return RankedFindings(
         primary=primary,
-        consequences=tuple(map(_beside, consequences)),
-        warnings=tuple(map(_beside, warnings)),
+        consequences=tuple(_beside(finding) for finding in consequences if not _is_same_exception(finding, primary)),
+        warnings=tuple(_beside(finding) for finding in warnings if not _is_same_exception(finding, primary)),
         ruled_out=tuple(finding for finding in others_and_health if finding.outcome is Outcome.ABSENT),
         unknown=tuple(finding for finding in others_and_health if finding.outcome is Outcome.UNKNOWN),
         rival_open=bool(rivals.get(primary.family, frozenset()) & open_codes),
@@ -129,6 +129,13 @@ def _named_by(primary: Finding, cause: Finding) -> bool:
         for finding in (primary, cause)
     )
     return bool(lines & other_lines)
+
+
+def _is_same_exception(finding: Finding, primary: Finding) -> bool:
+    """Whether it is about one exception, and the primary finding cites the line of that exception."""
+    if finding.exception is None or finding.at is None:
+        return False
+    return any(cite.where == str(finding.at) for claim in primary.shows for cite in claim.cites if cite.plane == "log")
 
 
 def _slack(cause: Finding, effect: Finding) -> float:

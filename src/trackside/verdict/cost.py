@@ -46,7 +46,9 @@ MIN_HOURS = 0.0005
 """Fewer GPU-hours than this are not listed."""
 
 STARTUP = CostPart(
-    "startup", Sentence("the whole allocation, because the log shows no training step"), NOTHING_BEFORE_TRAINING
+    "startup",
+    Sentence("the whole allocation, because no training step was recognized in the log"),
+    NOTHING_BEFORE_TRAINING,
 )
 WHOLE_RUN = CostPart("all", Sentence("the whole allocation, because the run hardly trained"), ALL_WASTED)
 BEFORE_FIRST_STEP = CostPart(

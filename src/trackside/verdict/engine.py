@@ -9,18 +9,14 @@ from trackside.evidence import BatchStore, Frame, Missing, Store
 from trackside.facts.cost.earlier_attempts import EarlierAttempts
 from trackside.facts.fact import Facts, closure, derivation, guard
 from trackside.facts.gpus import with_location
-from trackside.facts.training.learning import (
-    Trajectory,
-    is_plan_of_part,
-    numeric_field,
-    printed_loss,
-    words_of_place,
-)
+from trackside.facts.training.learning import Trajectory, is_plan_of_part, numeric_field, printed_loss
+from trackside.facts.training.loss_curve import LossCurve
+from trackside.facts.training.reached import reached
 from trackside.facts.trust.preflight import Preflight
 from trackside.facts.trust.telemetry import trusted_facts
 from trackside.families import families
 from trackside.family import Family
-from trackside.finding import Finding, Outcome, Progress, Verdict, unknown
+from trackside.finding import Finding, LastAttempt, Outcome, Progress, Verdict, unknown
 from trackside.model import Event, Input, Run
 from trackside.query import events
 from trackside.verdict import arbiter, plots
@@ -91,6 +87,7 @@ def verdict_of(facts: Facts, inputs: Sequence[Input] = (), version: str = "") ->
         unknown=ranked.unknown,
         preflight=() if isinstance(preflight, Missing) else preflight.claims,
         progress=_progress(facts),
+        last_attempt=_last_attempt(facts),
         cost=cost(facts, ranked, {family.code: family.cost_kind for family in families()}),
         curves=plots.curves(facts.store, ranked.primary),
         inputs=tuple(inputs),
@@ -111,6 +108,16 @@ def _progress(facts: Facts) -> Progress | None:
     return replace(whole, last_run=_progress_of(facts.run.framework, own, plans, before) or none)
 
 
+def _last_attempt(facts: Facts) -> LastAttempt | None:
+    """How far the run came at its last attempt, by the figures that its evidence states."""
+    trajectory = facts.get(Trajectory)
+    if isinstance(trajectory, Missing) or not trajectory.points:
+        return None
+    loss = LossCurve(trajectory.curve)
+    losses = [numeric_field(row, "loss") for row in loss.curve.rows[:1] + loss.curve.rows[-1:]] or [None, None]
+    return LastAttempt(reached(trajectory), loss.points, losses[0], losses[-1], loss.is_last_attempt)
+
+
 def _progress_of(
     framework: str | None, rows: Sequence[Event], plan_rows: Sequence[Event], before: Sequence[Event] = ()
 ) -> Progress | None:
@@ -123,7 +130,7 @@ def _progress_of(
     with_loss = [row for row in points if printed_loss(row) is not None] or points
     first, last = ((numeric_field(row, "step"), numeric_field(row, "loss")) for row in (with_loss[0], with_loss[-1]))
     plan = plans[-1] if plans and not is_plan_of_part(plans[-1], last[0] or 0) else None
-    return Progress(framework, _count(points, before), first, last, words_of_place(with_loss[-1]), plan)
+    return Progress(framework, _count(points, before), first, last, plan)
 
 
 def _count(points: Sequence[Event], before: Sequence[Event]) -> int:

@@ -39,7 +39,7 @@ NO_GOOD_PHASE = Sentence(
     "the slow-down: the run has no good phase to compare with; compare it with a good run (trackside compare)"
 )
 NOT_SLOWER = Sentence(
-    "the slow-down: the run was not faster before the fault; compare it with a good run (trackside compare)"
+    "the slow-down: the run was as slow from its start; compare it with a good run (trackside compare)"
 )
 MEASURES: Mapping[str, str] = {
     "step": "seconds per step", "throughput": "throughput", "launches": "kernel launches in {window:g} s",

@@ -379,7 +379,7 @@ DEFECTS: dict[str, tuple[str, tuple[str, ...], str, set[str], tuple[str, str]]] 
         "No GPU metrics of gpu002 were given", {"B3", "D1", "D2", "D3"}, ("G1", "supported"),
     ),
     "a clock that is ahead": (
-        "healthy", ("telemetry.clock_skew={gpu002=180}",), "The clock of gpu002 is 3 min ahead", set(),
+        "healthy", ("telemetry.clock_skew={gpu002=180}",), "The clock of gpu002 is 2 min 58 s ahead", set(),
         ("G1", "established"),
     ),
     "a hang behind dead exporters": (

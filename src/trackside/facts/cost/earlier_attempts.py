@@ -47,9 +47,11 @@ ATTEMPT_UNKNOWN = Sentence(
 )
 ATTEMPT_OPEN = Sentence("how much of attempt {attempt} was repeated: its record has no end time")
 RESUMED_UNKNOWN = Sentence(
-    "how much of attempt {attempt} was repeated: the log does not show where the next attempt continued"
+    "how much of attempt {attempt} was repeated: no line that shows where the next attempt continued was recognized"
 )
-RESTART_UNKNOWN = Sentence("how long the startup of attempt {attempt} took: the log does not show when training began")
+RESTART_UNKNOWN = Sentence(
+    "how long the startup of attempt {attempt} took: no line that shows when training began was recognized"
+)
 
 AttemptTimes = tuple[Value, Value]
 

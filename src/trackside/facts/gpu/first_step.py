@@ -45,7 +45,7 @@ class FirstStepHang:
 
 STEP_DONE = Missing("a training step was completed")
 START_UNKNOWN = Missing(
-    "the log does not show that several ranks started, or no metric shows when their GPUs were busy"
+    "no line that shows that several ranks started was recognized, or no metric shows when their GPUs were busy"
 )
 WORK_DONE = Missing("kernels, collectives or data traffic show that work was done")
 BUSY_TOO_SHORT = Missing("the GPUs were not busy for long enough")

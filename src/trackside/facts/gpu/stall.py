@@ -209,7 +209,7 @@ class GpuStall:
         sources = [value for value in values if value.value is not None]
         return Stall(
             self.activity, self.grids, since, after, until, derived(length, *sources, unit="s"), sure,
-            self.outliers(inner, reduced), self._memory_held(inner),
+            self.outliers(inner, reduced), self._memory_held(inner), self.run.end,
         )  # fmt: skip
 
     def outliers(self, windows: NDArray[np.intp], reduced: Flags | None = None) -> OutlierGpus:

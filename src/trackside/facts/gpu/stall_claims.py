@@ -36,12 +36,10 @@ from trackside.query import Reducer
 OutlierSign = Literal["", "cold", "gone", "behind", "absent", "computing", "first"]
 WORK_BEFORE_AND_NOW: Mapping[str, Sentence] = {
     "launches": Sentence(
-        "{now} kernel launches in the last {seconds}, {whole} in the whole run",
-        running="{now} kernel launches in the last {seconds}, {whole} so far",
+        "{now} kernel launches in the last {seconds}, {before} in the {work} of work before that",
     ),
     "collectives": Sentence(
-        "{now} collectives completed in the last {seconds}, {whole} in the whole run",
-        running="{now} collectives completed in the last {seconds}, {whole} so far",
+        "{now} collectives completed in the last {seconds}, {before} in the {work} of work before that",
     ),
     "sm": Sentence("SM activity was {now} in the last {seconds}, {before} before that (medians of the GPUs)"),
     "power": Sentence("power was {now} in the last {seconds}, {before} before that (medians of the GPUs)"),
@@ -122,6 +120,8 @@ class Stall:
     gpus: OutlierGpus
     memory_held: bool
     """Whether most GPUs keep their memory, as far as it was sampled."""
+    ended: float | None = None
+    """The end of the run, POSIX seconds; None if it is not known."""
 
     @property
     def outliers(self) -> tuple[str, ...]:
@@ -154,16 +154,21 @@ class Stall:
         """Launches and collectives; SM activity always; other activity levels only without counts."""
         shows: list[Claim] = []
         for name in COUNT_SIGNALS:
-            now, grid = self._figure(name, "sum"), self.grids.get(name)
-            if now is not None and grid is not None:
-                whole, seconds = grid.value("sum", unit=""), derived(self.seconds.number, now, unit="s")
-                shows.append(WORK_BEFORE_AND_NOW[name](now=now, whole=whole, seconds=seconds))
+            now, before, grid = self._figure(name, "sum"), self._figure(name, "sum", before=True), self.grids.get(name)
+            if now is not None and before is not None and grid is not None:
+                work = derived(self.after - self._worked_from(grid), before, unit="s")
+                claim = WORK_BEFORE_AND_NOW[name]
+                shows.append(claim(now=now, before=before, seconds=self._seconds(now), work=work))
         for name, kind in (("sm", "sm"), ("power", "power"), ("engine", "busy"), ("utilization", "busy")):
             now, before = self._figure(name), self._figure(name, before=True)
             if now is not None and before is not None and (name == "sm" or not shows):
-                seconds = derived(self.seconds.number, now, unit="s")
-                shows.append(WORK_BEFORE_AND_NOW[kind](now=now, before=before, seconds=seconds))
+                shows.append(WORK_BEFORE_AND_NOW[kind](now=now, before=before, seconds=self._seconds(now)))
         return shows
+
+    def _seconds(self, figure: Value) -> Value:
+        """How long the stall lasted: up to the end of the run, where the last window may not end."""
+        after_end = 0.0 if self.ended is None else max(0.0, self.until - self.ended)
+        return derived(self.seconds.number - after_end, figure, unit="s")
 
     def _figure(self, name: str, reducer: Reducer = "median", before: bool = False) -> Value | None:
         """A metric's level during the stall, or during the work before it; None if it was not sampled."""

@@ -27,6 +27,7 @@ from trackside.model import Event, EventRole
 from trackside.query import events
 
 JOB_RAISED = Sentence("the job raised {type}: {message}")
+JOB_RAISED_WITHOUT_MESSAGE = Sentence("the job raised {type}")
 SCRIPT_FAILED = Sentence("Python could not open its script: {message}")
 NOT_RAISED: Mapping[str, tuple[str, Sentence]] = {
     "ShellError": (
@@ -180,6 +181,8 @@ def raised_claim(frame: Frame, row: Event) -> Claim:
     """The claim that the job raised an exception, or that an error occurred that is none."""
     if unopened_script(frame, row) is not None:
         return SCRIPT_FAILED(message=frame.value(row, "message"))
+    if not str(row.get("message") or "").strip() and row.get("type") not in NOT_RAISED:
+        return JOB_RAISED_WITHOUT_MESSAGE(type=error_type(frame, row))
     _, sentence = NOT_RAISED.get(str(row.get("type")), ("", JOB_RAISED))
     return sentence(**type_and_message(frame, row))
 

@@ -6,6 +6,7 @@ nothing is ruled out because no line reported it, and apparent health is only po
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -20,10 +21,17 @@ from trackside.model import Event
 from trackside.query import events
 
 ENDS_WITH = Sentence('the log ends with this error: "{line}"')
-LOOK_UP = Sentence("look up that message in the documentation of the program that printed it")
+LOOK_UP = Sentence(
+    "do what that message asks; if it names no remedy, look it up in the documentation of the program that printed it"
+)
 UNREAD_LINE = Sentence('the log has an error line that Trackside does not recognize: "{line}"')
 UNREAD_LINES = Sentence('the log has {count} error lines that Trackside does not recognize, such as: "{line}"')
 UNREAD_QUESTION = Sentence('what this line means, which Trackside does not recognize: "{line}"')
+LOGGER_PREFIX = re.compile(
+    r"(?:[\[(]?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d[^\s\]]{0,12}[\])]?[ -]{0,3})?(?:\[[^\]]{1,80}\][ -]{0,3}){0,3}"
+    r"(?:[A-Z]{4,8}:?[ -]{1,3})?"
+)
+"""What some loggers print before a message: a time, their name and level."""
 MAX_LINES_APART = 3
 """Lines between two error lines of one block, at most."""
 
@@ -82,8 +90,9 @@ class UnreadErrors:
 
     @property
     def open_questions(self) -> tuple[Claim, ...]:
-        """The same, as something that cannot be decided."""
-        return () if self.first_of_last_block is None else (UNREAD_QUESTION(line=self.first_of_last_block),)
+        """The same, as something that cannot be decided: the line that ends the log, else the one that claims quote."""
+        line = self.final or self.first_of_last_block
+        return () if line is None else (UNREAD_QUESTION(line=line),)
 
 
 @fact({"lines": events("unread_error"), "reports": events("job_report"), "logs": events("log_activity")})
@@ -108,6 +117,12 @@ def _is_inside(row: Event, report: Event) -> bool:
     return row.at.path == report.at.path and report.at.line <= row.at.line <= last_line_of(report)
 
 
+def without_prefix(line: str) -> str:
+    """A log line without the time, logger and level that some loggers print before the message."""
+    match = LOGGER_PREFIX.match(line)
+    return line[match.end() :] if match is not None and match.end() < len(line) else line
+
+
 def unread_finding(unread: UnreadErrors, headline: Sentence) -> Finding | None:
     """That the run ended with an error line that no parser read; None if it did not. ``headline``: with its {error}."""
     if (line := unread.final) is None:
@@ -117,7 +132,7 @@ def unread_finding(unread: UnreadErrors, headline: Sentence) -> Finding | None:
         Certainty.POSSIBLE,
         "unknown",
         [ENDS_WITH(line=line)],
-        headline=headline(error=line),
+        headline=headline(error=derived(without_prefix(str(line.value)), line)),
         cannot_decide=unread.open_questions,
         actions=[action(LOOK_UP)],
         since=row.time,

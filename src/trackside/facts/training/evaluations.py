@@ -20,14 +20,15 @@ SCORE = re.compile(r"acc|dice|f1|iou|map\b|score|prec|recall|auc|bleu|rouge", re
 NOT_A_SCORE = re.compile(r"loss|ppl|perplexity|error|time|runtime", re.IGNORECASE)
 
 SCORE_COLLAPSED = Sentence(
-    "{metric} reached {best} and ended at {last}", running="{metric} reached {best} and is {last} now"
+    "the metric {metric} reached {best} and ended at {last}",
+    running="the metric {metric} reached {best} and is {last} now",
 )
 EVALUATION_LOSS_FELL = Sentence(
     "the evaluation loss fell from {first} to {last}",
     running="the evaluation loss fell from {first} to {last} so far",
 )
 EVALUATION_LOSS_CHANGED = Sentence("the evaluation loss went from {first} to {last}")
-SCORE_ALWAYS_ZERO = Sentence("{metric} was {last} at every evaluation, and the run stopped")
+SCORE_ALWAYS_ZERO = Sentence("the metric {metric} was {last} at every evaluation, and the run stopped")
 
 
 @dataclass(frozen=True, eq=False)

@@ -110,13 +110,24 @@ class TrainingCurve:
     def place(self, index: int) -> Value:
         """Position of one of ``rows``: its step, or its epoch, or its line in the log."""
         row = self.rows[index]
-        known = any(row.get(name) is not None for name in ("step", "epoch"))
-        return place_of(self.frame, row) if known else self.frame.value(row, "line", "line")
+        if not any(row.get(name) is not None for name in ("step", "epoch")):
+            return self.frame.value(row, "line", "line")
+        if self.counts_epochs and row.get("epoch") is not None:
+            return self.frame.value(row, "epoch", "epoch")
+        return place_of(self.frame, row)
+
+    @property
+    def counts_epochs(self) -> bool:
+        """Whether each point is an epoch of its own: integers that rise from point to point, and no step besides."""
+        epochs = [numeric_field(row, "epoch") for row in self.rows or self.points]
+        if len(epochs) < 2 or any(row.get("step") not in (None, row.get("epoch")) for row in self.points):
+            return False
+        return all(a is not None and b is not None and a < b and b == int(b) for a, b in pairwise(epochs))
 
     @property
     def count(self) -> Value:
         """Number of printed losses."""
-        return self.frame.reduce("count", "loss", unit="logged steps")
+        return self.frame.reduce("count", "loss", unit="logged epochs" if self.counts_epochs else "logged steps")
 
     @property
     def first_finite(self) -> Value:
@@ -254,12 +265,6 @@ class Trajectory:
             if numeric_field(row, "steps") is not None
         ]
         return max(counts, key=lambda value: value.number, default=None)
-
-    @property
-    def place_in_epoch(self) -> Value | None:
-        """The last logged step in the words of a log that counts from the start of each epoch, and prints no plan."""
-        in_words = self.last is not None and words_of_place(self.last) is not None and self.planned is None
-        return place_of(self.progress, self.last) if in_words and self.last is not None else None
 
     @cached_property
     def planned(self) -> Value | None:

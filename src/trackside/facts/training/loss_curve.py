@@ -7,7 +7,7 @@ that is not finite is inf; if it was not sampled at all, the other gauges show t
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -33,8 +33,8 @@ LOSS_FELL = Sentence(
     running="the loss fell from {first} to {last} over {points} so far",
 )
 LOSS_LEVEL = Sentence(
-    "the loss went from {first} to {last} over {points}, no clear fall and no rise",
-    running="the loss went from {first} to {last} over {points} so far, no clear fall and no rise",
+    "the loss went from {first} to {last} over {points}, without a clear fall or rise",
+    running="the loss went from {first} to {last} over {points} so far, without a clear fall or rise",
 )
 FELL_BY_LEVEL = Sentence(
     "the loss fell from {first} to {last}: medians of the first and the last {size} of {points}",
@@ -45,7 +45,7 @@ ROSE_BY_LEVEL = Sentence(
     running="the loss rose from {first} to {last} so far: medians of the first and the last {size} of {points}",
 )
 SINGLE_LOSS = Sentence(
-    "the log shows a loss only once: {last}", running="the log shows a loss only once so far: {last}"
+    "only one training loss was recognized: {last}", running="only one training loss was recognized so far: {last}"
 )
 LOSS_ROSE = Sentence(
     "the loss rose from {first} to {last} over {points}",
@@ -54,11 +54,8 @@ LOSS_ROSE = Sentence(
 LAST_ATTEMPT_ONLY = Sentence(
     "this is the run's last attempt, which started again at {place}; the first attempt started with {before}"
 )
-NO_LOSS = Sentence(
-    "no loss was found in the log, which has {points}",
-    running="no loss was found so far in the log, which has {points}",
-)
-NO_LOSS_NO_STEP = Sentence("no training loss is printed", running="no training loss is printed so far")
+NO_LOSS = Sentence("no loss was recognized in {points}", running="no loss was recognized so far in {points}")
+NO_LOSS_NO_STEP = Sentence("no training loss was recognized", running="no training loss was recognized so far")
 GAUGE_OF_FIELD = {"loss": "gauge_loss", "grad_norm": "gauge_norm", "lr": "gauge_rate", "step": "gauge_step"}
 """Field of a point -> query."""
 
@@ -96,9 +93,7 @@ class LossCurve:
         """Claims about the loss; for a restarted run, that this is only its last run part."""
         curve = self.curve
         if not curve.finite:
-            return (
-                (NO_LOSS if curve.points else NO_LOSS_NO_STEP)(points=curve.frame.reduce("count", unit="logged steps")),
-            )
+            return ((NO_LOSS if curve.points else NO_LOSS_NO_STEP)(points=self.points),)
         indices = [index for index, loss in enumerate(curve.losses) if math.isfinite(loss)]
         first, last = curve.loss(indices[0]), curve.loss(indices[-1])
         if len(indices) == 1:
@@ -107,9 +102,15 @@ class LossCurve:
             LOSS_FELL if curve.has_fallen else LOSS_ROSE if curve.has_risen and curve.level_has_meaning else LOSS_LEVEL
         )
         claim = self._by_level(sentence) or sentence(first=first, last=last, points=self.points)
-        if (earlier := self._earlier_attempt) is None:
-            return (claim,)
-        return claim, LAST_ATTEMPT_ONLY(place=curve.place(indices[0]), before=curve.frame.value(earlier, "loss"))
+        return claim, *self.last_attempt_claims
+
+    @property
+    def last_attempt_claims(self) -> tuple[Claim, ...]:
+        """The claim that these are the losses of the last of several attempts; empty if they are not."""
+        first = logged_steps(self.curve.frame)[0] if self.is_last_attempt else None
+        if first is None or first.get("loss") is None or not self.curve.rows:
+            return ()
+        return (LAST_ATTEMPT_ONLY(place=self.curve.place(0), before=self.curve.frame.value(first, "loss")),)
 
     def _by_level(self, sentence: Sentence) -> Claim | None:
         """The claim with the levels of head and tail, if the first and the last loss are spikes that would contradict
@@ -126,17 +127,28 @@ class LossCurve:
 
     @cached_property
     def points(self) -> Value:
-        """Number of logged steps with a loss in the last run part."""
-        total = self.curve.count
-        if self._earlier_attempt is None:
-            return total
-        return derived(len(self.curve.finite), total, unit="logged steps")
+        """Number of printed steps with a loss in the last run part; of all its printed steps if none has one. If only a
+        part of them was kept, by their ordinals."""
+        curve = self.curve
+        total = curve.count if curve.rows else curve.frame.reduce("count", unit=curve.count.unit)
+        count = _number_printed(curve.rows or curve.points)
+        return total if total.value == count else derived(count, total, unit=total.unit)
 
     @property
-    def _earlier_attempt(self) -> Event | None:
-        """The first logged step of an earlier attempt, if it has a loss."""
-        first = logged_steps(self.curve.frame)[0]
-        return None if first is self.curve.points[0] or first.get("loss") is None else first
+    def is_last_attempt(self) -> bool:
+        """Whether an earlier attempt stands in the same log."""
+        points = self.curve.points
+        return bool(points) and logged_steps(self.curve.frame)[0] is not points[0]
+
+
+def _number_printed(rows: Sequence[Event]) -> int:
+    """The number of these steps that the log prints: more than were kept if their series was thinned."""
+    ordinals: dict[tuple[str, str], list[int]] = {}
+    for row in rows:
+        if isinstance(ordinal := row.get("ordinal"), int):
+            ordinals.setdefault((row.at.path, row.parser), []).append(ordinal)
+    thinned = sum(max(numbers) - min(numbers) + 1 for numbers in ordinals.values())
+    return thinned + len(rows) - sum(map(len, ordinals.values()))
 
 
 @fact({**GAUGES, "progress": events("progress")}, needs=(("progress", "gauge_loss"),))

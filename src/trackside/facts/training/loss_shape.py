@@ -6,7 +6,7 @@ converged plateau and noise are not faults.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trackside.evidence import Value, derived
 from trackside.facts import maths
@@ -72,9 +72,11 @@ def loss_shape(
         return LossShape(None, None, (), judgeable)
     began_later = shape.onset > 0 and not shape.of_points
     place = training_curve.place(shape.onset) if began_later else None
-    return LossShape(
-        shape, _rows(training_curve, shape)[shape.onset], tuple(_claims(training_curve, shape)), judgeable, place
-    )
+    claims = _claims(training_curve, shape)
+    if training_curve.counts_epochs:
+        claims = list(map(_of_epochs, claims))
+    shows = (*claims, *curve.last_attempt_claims)
+    return LossShape(shape, _rows(training_curve, shape)[shape.onset], shows, judgeable, place)
 
 
 def _improved_after(onset: Event, evaluations: Evaluations, scores: Scores) -> bool:
@@ -143,3 +145,10 @@ def _claims(curve: TrainingCurve, shape: Shape) -> list[Claim]:
     if shape.of_level and shape.variant == "plateau" and "gradient" in values:
         claims.append(GRADIENT_GONE(gradient=values["gradient"]))
     return claims
+
+
+def _of_epochs(claim: Claim) -> Claim:
+    """The claim about a curve that has one point per epoch."""
+    texts = (text.replace("logged step", "logged epoch") for text in (claim.sentence.text, claim.sentence.running))
+    units = {name: value.unit.replace("logged step", "logged epoch") for name, value in claim.values.items()}
+    return Claim(Sentence(*texts), {name: replace(value, unit=units[name]) for name, value in claim.values.items()})

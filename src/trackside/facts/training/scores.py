@@ -20,12 +20,12 @@ from trackside.model import Event
 from trackside.query import events
 
 SCORE_IMPROVED = Sentence(
-    "{metric} improved from {first} to {last} over {count}",
-    running="{metric} improved from {first} to {last} over {count} so far",
+    "the metric {metric} improved from {first} to {last} over {count}",
+    running="the metric {metric} improved from {first} to {last} over {count} so far",
 )
 SCORE_CHANGED = Sentence(
-    "{metric} went from {first} to {last} over {count}",
-    running="{metric} went from {first} to {last} over {count} so far",
+    "the metric {metric} went from {first} to {last} over {count}",
+    running="the metric {metric} went from {first} to {last} over {count} so far",
 )
 
 

@@ -268,7 +268,7 @@ def facts(doc: VerdictDoc) -> Iterator[tuple[str, str]]:
     if run.framework:
         yield "Framework", run.framework
     if doc.progress is not None:
-        yield "Progress", heading.progress(doc.progress, run)
+        yield "Progress", heading.progress(doc)
     for label, offset in (("Log clock", run.clock_offset_s), ("Metric clock", run.metric_offset_s)):
         if offset:
             yield label, f"shifted by {duration(offset)} to match the scheduler's clock"
