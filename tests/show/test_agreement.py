@@ -53,7 +53,7 @@ def test_the_reason_is_the_first_claim(name: str, first: str) -> None:
     [
         ("c2/sim-stuck-rank-watchdog", "Rank 2 reported no error, while the others did"),
         ("c2/sim-metrics-and-scheduler-only", "GPU gpu001:0 went idle"),
-        ("b1/another-process-holds-the-card", "Other processes used"),
+        ("b1/another-process-holds-the-card", "Another process (pid 3120112) used"),
         ("b1/sim-fragmented", "free memory was fragmented"),
         ("b3/sim-power-brake-node", "while throttled"),
         ("d3/sim-cpu-contention", "waited for a CPU"),

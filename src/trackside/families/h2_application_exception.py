@@ -39,7 +39,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trackside.evidence import derived
 from trackside.facts.gpu.startup import StartupUse
 from trackside.facts.hardware.reports import HardwareReports
 from trackside.facts.logs.deaths import Deaths
@@ -88,7 +87,7 @@ CLASS_REMEDIES = {
     "asset": Sentence("make the file or repository available, and resume from the last checkpoint if there is one"),
 }
 CHECK_PLACE = {
-    kind: Sentence(f"check {{place}} and {suspect}, and resume from the last checkpoint if there is one")
+    kind: Sentence(f"check {{place}} and {suspect}, then resume from the last checkpoint if there is one")
     for kind, suspect in SUSPECTS.items()
 }
 CRASHED = Sentence("crashed during training: {error}")
@@ -96,18 +95,6 @@ CRASHED_AT = Sentence("crashed during training in {place}: {error}")
 RESTARTED_AFTER = Sentence("the launcher restarted the workers after an exception: {error}")
 COMPLETED = Sentence("the run completed: {how}")
 COMPLETED_IN_SPITE = Sentence("the run completed in spite of {error}: {how}")
-NO_EXCEPTION = Sentence("no exception in the log")
-NO_OWN_EXCEPTION = Sentence("the log has no unhandled exception of the job's own code")
-OTHER_EXCEPTION = Sentence("the exception in the log is about {topic}, which has a family of its own: {type}")
-TOPICS = {
-    "oom": "GPU memory",
-    "collective": "a collective",
-    "rendezvous": "connecting the ranks",
-    "checkpoint": "a checkpoint",
-    "storage": "a file system",
-    "interrupt": "an interrupt",
-    "host_memory": "host memory",
-}
 MIN_SIGNAL_CODE = 124
 """Exit codes from here on have meanings of their own: time limits, commands that cannot be run, signals."""
 UNSEEN = Sentence("crashed during training with exit code {code}; the traceback is not in this log")
@@ -147,12 +134,12 @@ def judge(
     if not own_exceptions:
         unread_end = unread_finding(unread, CRASHED) if trajectory.points and not exceptions.unhandled else None
         unseen = None if reports.faults else _unseen_exception(exceptions, trajectory, ending, deaths)
-        return unread_end or unseen or absent(_why_none(exceptions))
+        return unread_end or unseen or absent(exceptions.none_of_job)
     row = own_exceptions[0]
     training = _training_before(trajectory, use, row, limits)
     if training is None and not any(row.get("step") for row in trajectory.milestones):
-        if exceptions.final is not None and exceptions.final.get("about") in TOPICS:
-            return absent(_other_topic(exceptions, exceptions.final))
+        if exceptions.is_other_topic(exceptions.final):
+            return absent(exceptions.other_topic(exceptions.final))
         return absent(RAISED_BEFORE_STEP(type=error_type(exceptions.frame, row), count=trajectory.count))
     frame_field = next((name for name in FRAME_CLAIMS if row.get(name) is not None), None)
     shows = [exceptions.raised(row), *([] if training is None else [training])]
@@ -210,22 +197,6 @@ def _unseen_exception(exceptions: Exceptions, trajectory: Trajectory, ending: En
         at=row.at,
         ranks=(rank,) if isinstance(rank, int) else (),
     )
-
-
-def _why_none(exceptions: Exceptions) -> Claim:
-    """Why no exception of the log is of this family."""
-    row = next((row for row in exceptions.frame.events if row.get("about") in TOPICS), None)
-    if exceptions.final is not None and exceptions.final.get("about") in TOPICS:
-        row = exceptions.final
-    if row is not None and row.role is EventRole.ROOT:
-        return _other_topic(exceptions, row)
-    return (NO_OWN_EXCEPTION if exceptions.frame else NO_EXCEPTION)(count=exceptions.frame.reduce("count"))
-
-
-def _other_topic(exceptions: Exceptions, row: Event) -> Claim:
-    """The claim that an exception belongs to another family."""
-    kind = error_type(exceptions.frame, row)
-    return OTHER_EXCEPTION(type=kind, topic=derived(TOPICS[str(row.get("about"))], kind))
 
 
 def _training_before(trajectory: Trajectory, use: StartupUse, row: Event, limits: Limits) -> Claim | None:

@@ -203,7 +203,7 @@ def size(number: float) -> str:
     """Bytes in binary units: 91.6 GiB."""
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if abs(number) < 1024:
-            return f"{number:.4g} {unit}" if unit != "bytes" else f"{int(number)} bytes"
+            return f"{number:,.4g} {unit}" if unit != "bytes" else f"{int(number)} bytes"
         number /= 1024
     return f"{number:.4g} TiB"
 

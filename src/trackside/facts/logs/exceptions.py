@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from trackside.evidence import Evidence, Frame, Missing, Value, derived
 from trackside.facts.fact import Maybe, fact
@@ -35,6 +36,25 @@ NOT_RAISED: Mapping[str, tuple[str, Sentence]] = {
 }  # fmt: skip
 """Types of errors that no program raised as an exception -> their name in a sentence, and what happened."""
 
+NO_EXCEPTION = Sentence("no exception in the log")
+OTHER_TOPIC = Sentence("the exception in the log is about {topic}, which has a family of its own: {type}")
+NOT_FATAL = Sentence(
+    "the exception in the log was raised in a thread or a destructor, or was a warning; that alone "
+    "ends no process: {type}"
+)
+ONLY_REPORTS = Sentence("the exceptions in the log only report another failure, or the end of the run: {type}")
+NONE_ENDED = Sentence("no exception of the job's own in the log is known to have ended the run")
+TOPICS: Mapping[str, str] = {
+    "oom": "GPU memory",
+    "collective": "a collective",
+    "rendezvous": "connecting the ranks",
+    "checkpoint": "a checkpoint",
+    "storage": "a file system",
+    "interrupt": "an interrupt",
+    "host_memory": "host memory",
+}
+"""Topic of an exception that has a family of its own -> what the exception is about."""
+
 MAX_HEADLINE_CHARS = 120
 """Characters of an error in a headline; the claim below has all of it."""
 _SOURCE_CODE = re.compile(r"#\s*(?:if|ifdef|ifndef|define|include|pragma)\b|//|/\*")
@@ -42,6 +62,12 @@ _COMPILER_ERROR = re.compile(r"\berror: ")
 _PREAMBLE = re.compile(r"child \d+ failed with error code|Exception encountered when calling ")
 """First lines that only announce the error: of pyxis, of Keras."""
 _FOLDERS = re.compile(r"(?<=['\"\s(])/?(?:[^\s'\"/:]{1,100}/){2,20}(?=[^\s'\"/])")
+_ANNOUNCES = re.compile(r"(?:[:,(\[{\\]|\bfound)\s*$")
+_CONTINUES = re.compile(r"[ \t)\]}(]|$|- \S|\d{1,3}[.)] |nccl\w{1,60}: ")
+_LIBRARY_PARAGRAPHS = re.compile(
+    r"child \d+ failed with error code|Exception encountered when calling |generating the dataset"
+)
+"""Messages of which the first line says nothing."""
 _LOGGER = re.compile(r"^(?:slurmstepd|srun): error: ")
 STOPS = (1, 2, 15)
 """Signals that ask a process to end."""
@@ -131,7 +157,29 @@ def earliest_first(events: Iterable[Event]) -> list[Event]:
 
 def type_and_message(frame: Frame, row: Event) -> dict[str, Value]:
     """Type and message of an exception, as the values of a claim."""
-    return {"type": error_type(frame, row), "message": frame.value(row, "message")}
+    return {"type": error_type(frame, row), "message": message_of(frame, row)}
+
+
+def message_of(frame: Frame, row: Event, field: str = "message") -> Value:
+    """The message of an exception without lines that may be other output: what is printed right below a traceback looks
+    like its continuation. A line is kept if it is indented or an entry of a list, or if what is above announces it."""
+    value = frame.value(row, field)
+    lines = str(value.value).splitlines()
+    whole = len(lines) < 2 or _LIBRARY_PARAGRAPHS.search(str(value.value)) is not None
+    end = next(
+        (
+            index
+            for index, line in enumerate(lines)
+            if index and not _CONTINUES.match(line) and _is_complete("\n".join(lines[:index]))
+        ),
+        len(lines),
+    )
+    return value if whole or end == len(lines) else derived("\n".join(lines[:end]).strip(), value)
+
+
+def _is_complete(message: str) -> bool:
+    """Whether the lines of a message up to here say something, and announce nothing."""
+    return bool(message.strip()) and _ANNOUNCES.search(message) is None
 
 
 def error_type(frame: Frame, row: Event) -> Value:
@@ -194,6 +242,30 @@ class Exceptions:
         """The claim that the job raised it."""
         return raised_claim(self.frame, row)
 
+    def is_other_topic(self, row: Event | None) -> TypeGuard[Event]:
+        """Whether an exception may be a cause, and another family judges it by its topic."""
+        return row is not None and row.role is EventRole.ROOT and row.get("about") in TOPICS
+
+    def other_topic(self, row: Event) -> Claim:
+        """The claim that an exception belongs to another family."""
+        kind = error_type(self.frame, row)
+        return OTHER_TOPIC(type=kind, topic=derived(TOPICS[str(row.get("about"))], kind))
+
+    @property
+    def none_of_job(self) -> Claim:
+        """Why no exception in the log is one of the job's own that ended the run."""
+        rows = self.frame.events
+        if not rows:
+            return NO_EXCEPTION(count=self.frame.reduce("count"))
+        about_other = (row for row in (self.final, *rows) if self.is_other_topic(row))
+        if (row := next(about_other, None)) is not None:
+            return self.other_topic(row)
+        if any(row.role is EventRole.ROOT for row in rows):
+            return NONE_ENDED(count=self.frame.reduce("count"))
+        not_fatal = next((row for row in rows if row.role is EventRole.CONFIRMATION), None)
+        sentence = ONLY_REPORTS if not_fatal is None else NOT_FATAL
+        return sentence(type=error_type(self.frame, rows[0] if not_fatal is None else not_fatal))
+
 
 @fact({"exceptions": events("exception"), "signals": events("signal_received"), "logs": events("log_activity")})
 def exceptions(evidence: Evidence, trajectory: Maybe[Trajectory], ending: Ending) -> Exceptions:
@@ -226,7 +298,9 @@ def error_in_brief(frame: Frame, row: Event) -> Value:
         text = _FOLDERS.sub("\N{HORIZONTAL ELLIPSIS}/", text)  # a file's name is more informative than its folders
     if len(text) > MAX_HEADLINE_CHARS:
         words, _, last = text[: MAX_HEADLINE_CHARS - 1].rpartition(" ")
-        text = (words if len(last) < MAX_WORD_CHARS else f"{words} {last}") + "\N{HORIZONTAL ELLIPSIS}"
+        text = (words if len(last) < MAX_WORD_CHARS else f"{words} {last}").rstrip(
+            " ([{,:;"
+        ) + "\N{HORIZONTAL ELLIPSIS}"
     return derived(text, *values.values())
 
 
