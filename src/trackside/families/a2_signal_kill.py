@@ -75,7 +75,7 @@ from trackside.facts.logs.restarts import MAY_RECUR
 from trackside.facts.training.phase import Phase
 from trackside.family import Family
 from trackside.finding import Action, Certainty, Claim, Finding, Sentence, ShellCommand, absent, action, present
-from trackside.model import Event, Run
+from trackside.model import Event, EventRole, Run
 
 
 @dataclass(frozen=True)
@@ -232,7 +232,13 @@ def _death_finding(
         account.certainty,
         "job",
         [*shows, *(TRAINING_WAS_OVER(line=ending.ends.value(end, "text")) for end in ends_before[-1:])],
-        headline=_headline(account, kills, sender, library, raised=bool(deaths.exceptions.frame)),
+        headline=_headline(
+            account,
+            kills,
+            sender,
+            library,
+            raised=any(row.role is not EventRole.TEARDOWN for row in deaths.exceptions.frame.events),
+        ),
         implies=[MEANINGS["helper" if account.outlived else sender]()],
         cannot_decide=[] if sender in ("cgroup_oom", "host_oom") or library is not None else [doubt()],
         actions=_remedies(account, sender, kill, slurm_kill, no_kill is not None, ending.by_slurm),
@@ -261,7 +267,7 @@ def _since(deaths: Deaths, row: Event, crash: Event | None) -> float | None:
 
 
 def _headline(account: DeathAccount, kills: OomKills, sender: str, library: Value | None, *, raised: bool) -> Claim:
-    """What ended the process, in one clause; ``raised``: whether the log has an exception."""
+    """What ended the process, in one clause; ``raised``: whether the log has an exception of a process of the job."""
     if sender == "slurm_oom" and not account.outlived:
         row = kills.by_slurm
         if row is not None and isinstance(row.get("count"), int):

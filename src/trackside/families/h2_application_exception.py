@@ -47,8 +47,9 @@ from trackside.facts.logs.exceptions import Exceptions, error_in_brief, error_ty
 from trackside.facts.logs.fault_rules import classify
 from trackside.facts.logs.order import last_after, points_before
 from trackside.facts.logs.restarts import MAY_RECUR, LauncherRestarts
+from trackside.facts.logs.startup_errors import RAISED_ON
 from trackside.facts.logs.unread_errors import UnreadErrors, unread_finding
-from trackside.facts.ranks import ranks_of
+from trackside.facts.ranks import cited_ranks, ranks_of
 from trackside.facts.training.learning import Trajectory
 from trackside.family import Family
 from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, present
@@ -142,7 +143,10 @@ def judge(
             return absent(exceptions.other_topic(exceptions.final))
         return absent(RAISED_BEFORE_STEP(type=error_type(exceptions.frame, row), count=trajectory.count))
     frame_field = next((name for name in FRAME_CLAIMS if row.get(name) is not None), None)
-    shows = [exceptions.raised(row), *([] if training is None else [training])]
+    copies = [exception for exception in own_exceptions if exception.get("type") == row.get("type")]
+    ranks = cited_ranks(exceptions.frame, copies)
+    raised = exceptions.raised(row) if ranks is None else RAISED_ON(**exceptions.values(row), ranks=ranks)
+    shows = [raised, *([] if training is None else [training])]
     kind = classify(row)
     error, source = error_in_brief(exceptions.frame, row), source_line(exceptions.frame, row)
     is_guess = kind != "code" and str(row.get("type")).rpartition(".")[2] in PROGRAMMING_ERRORS
@@ -161,7 +165,7 @@ def judge(
         actions=[action(CHECK_PLACE[kind], place=source) if source and is_guess else action(CLASS_REMEDIES[kind])],
         since=row.time,
         at=row.at,
-        ranks=ranks_of(exception for exception in own_exceptions if exception.get("type") == row.get("type")),
+        ranks=ranks_of(copies),
         nodes=(row.node,) if row.node else (),
         fault_class=kind,
         exception=named_exception(row),

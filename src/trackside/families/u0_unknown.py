@@ -81,10 +81,18 @@ INPUTS = {
     "metrics": "the metrics of its GPUs",
 }
 """Kind of input, besides the job's output -> its name in an action."""
+
+
+def _enumeration(names: list[str]) -> str:
+    """Names with commas, and "and" before the last."""
+    head, last = ", ".join(names[:-1]), names[-1]
+    return f"{head}{',' if len(names) > 2 else ''} and {last}" if head else last
+
+
 ADD_INPUTS = {
     names: Sentence(
         "run diagnose again with whichever of these you have: "
-        + ", ".join(["the job's whole output", *(INPUTS[name] for name in names)])
+        + _enumeration(["the job's whole output", *(INPUTS[name] for name in names)])
     )
     for size in range(len(INPUTS) + 1)
     for names in combinations(INPUTS, size)

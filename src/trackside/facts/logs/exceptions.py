@@ -63,11 +63,14 @@ _PREAMBLE = re.compile(r"child \d+ failed with error code|Exception encountered 
 """First lines that only announce the error: of pyxis, of Keras."""
 _FOLDERS = re.compile(r"(?<=['\"\s(])/?(?:[^\s'\"/:]{1,100}/){2,20}(?=[^\s'\"/])")
 _ANNOUNCES = re.compile(r"(?:[:,(\[{\\]|\bfound)\s*$")
-_CONTINUES = re.compile(r"[ \t)\]}(]|$|- \S|\d{1,3}[.)] |nccl\w{1,60}: ")
+_CONTINUES = re.compile(r"[ \t)\]}(]|$|- \S|\d{1,3}[.)] |nccl\w{1,60}: |Last error:")
 _LIBRARY_PARAGRAPHS = re.compile(
-    r"child \d+ failed with error code|Exception encountered when calling |generating the dataset"
+    r"child \d+ failed with error code|Exception encountered when calling |generating the dataset|gated repo|Request ID"
+    r"|^Could not override "
 )
-"""Messages of which the first line says nothing."""
+"""Messages of libraries whose further lines are their own and say more than the first."""
+MIN_WORDS = 3
+"""Fewer words are the beginning of a sentence."""
 _LOGGER = re.compile(r"^(?:slurmstepd|srun): error: ")
 STOPS = (1, 2, 15)
 """Signals that ask a process to end."""
@@ -179,7 +182,7 @@ def message_of(frame: Frame, row: Event, field: str = "message") -> Value:
 
 def _is_complete(message: str) -> bool:
     """Whether the lines of a message up to here say something, and announce nothing."""
-    return bool(message.strip()) and _ANNOUNCES.search(message) is None
+    return len(message.split()) >= MIN_WORDS and _ANNOUNCES.search(message) is None
 
 
 def error_type(frame: Frame, row: Event) -> Value:
