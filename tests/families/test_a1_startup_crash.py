@@ -177,8 +177,8 @@ def test_code_that_raises_on_purpose_is_not_called_a_bug() -> None:
     finding = judge("A1", error)
     assert [sentence_name(action) for action in finding.actions] == ["raises_itself"]
     assert "a setting or an input that the code rejects" in clause(finding.implies[-1])
-    told = root("exception", 5, type="ValueError", message="Please build it first", about="application", **place)
-    assert [sentence_name(action) for action in judge("A1", told).actions] == ["do_as_told"]
+    advising = root("exception", 5, type="ValueError", message="Please build it first", about="application", **place)
+    assert [sentence_name(action) for action in judge("A1", advising).actions] == ["follow_message"]
 
 
 def test_a_dash_of_an_editor_is_named() -> None:

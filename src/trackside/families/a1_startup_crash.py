@@ -144,7 +144,7 @@ UNSET_VARIABLE = re.compile(
 RAISES_ITSELF = Sentence(
     "{place} raises the error itself: correct what it rejects, such as a setting, an input or a request, and resubmit"
 )
-DO_AS_TOLD = Sentence('do what the message says ("{advice}"), or fix {place} or what it calls, and resubmit')
+FOLLOW_MESSAGE = Sentence('do what the message says ("{advice}"), or fix {place} or what it calls, and resubmit')
 ADVISES = re.compile(r"(?i:\bplease\b|\bmake sure\b|\bensure\b|\btry\b|\binstall\b|\binvestigate\b|\bconsider\b)")
 """A message that says what to do."""
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n")
@@ -250,9 +250,9 @@ def _remedy(
     if place is not None and module is None and _is_guess(cause, kind):
         return action(CHECK_PLACE[kind], place=place)
     if kind == "code" and place is not None:
-        told = next((one for one in SENTENCE_END.split(text) if ADVISES.search(one) and not WARNS.search(one)), None)
-        if told is not None:
-            return action(DO_AS_TOLD, place=place, advice=derived(told.strip(), message))
+        advice = next((one for one in SENTENCE_END.split(text) if ADVISES.search(one) and not WARNS.search(one)), None)
+        if advice is not None:
+            return action(FOLLOW_MESSAGE, place=place, advice=derived(advice.strip(), message))
         if str(cause.get("user_code") or "").startswith(("raise ", "assert ")):
             return action(RAISES_ITSELF, place=place)
         return action(TRY_PLACE if (run.n_ranks or run.n_gpus or 1) > 1 else FIX_PLACE, place=place)

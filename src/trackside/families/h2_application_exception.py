@@ -145,8 +145,8 @@ def judge(
     frame_field = next((name for name in FRAME_CLAIMS if row.get(name) is not None), None)
     copies = [exception for exception in own_exceptions if exception.get("type") == row.get("type")]
     ranks = cited_ranks(exceptions.frame, copies)
-    raised = exceptions.raised(row) if ranks is None else RAISED_ON(**exceptions.values(row), ranks=ranks)
-    shows = [raised, *([] if training is None else [training])]
+    claim = exceptions.raised(row) if ranks is None else RAISED_ON(**exceptions.values(row), ranks=ranks)
+    shows = [claim, *([] if training is None else [training])]
     kind = classify(row)
     error, source = error_in_brief(exceptions.frame, row), source_line(exceptions.frame, row)
     is_guess = kind != "code" and str(row.get("type")).rpartition(".")[2] in PROGRAMMING_ERRORS

@@ -114,14 +114,14 @@ def judge(
     if not shows:
         return _without_data(unanswered)
     kernel = isinstance(reports, HardwareReports) and reports.has_kernel_log
-    given = {"jobs": bool(jobs), "kernel": kernel, "metrics": isinstance(activity, GpuActivity)}
+    inputs = {"jobs": bool(jobs), "kernel": kernel, "metrics": isinstance(activity, GpuActivity)}
     return present(
         Certainty.POSSIBLE,
         "unknown",
         shows,
         headline=NO_CAUSE_FOUND(),
         implies=[NOTHING_FITS()],
-        actions=[action(ADD_INPUTS[tuple(name for name in INPUTS if not given[name])])],
+        actions=[action(ADD_INPUTS[tuple(name for name in INPUTS if not inputs[name])])],
     )
 
 

@@ -39,7 +39,7 @@ def test_what_is_raised_after_a_request_to_stop_is_teardown(
 
 
 @pytest.mark.parametrize(
-    ("message", "kept"),
+    ("message", "n_lines"),
     [
         ("Input type and bias type should be the same\nPython: 3.13.5\nloading data", 1),
         ("CUDA error: device-side assert triggered\nCUDA kernel errors might be asynchronously reported", 1),
@@ -52,8 +52,8 @@ def test_what_is_raised_after_a_request_to_stop_is_teardown(
         ),
     ],
 )
-def test_a_quoted_message_ends_where_other_output_may_begin(message: str, kept: int) -> None:
+def test_a_quoted_message_ends_where_other_output_may_begin(message: str, n_lines: int) -> None:
     frame = store(exception("RuntimeError", message)).ask(events("exception"))
     assert isinstance(frame, Frame)
     lines = str(message_of(frame, frame.events[0]).value).splitlines()
-    assert lines == message.splitlines()[:kept]
+    assert lines == message.splitlines()[:n_lines]
