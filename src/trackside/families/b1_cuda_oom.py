@@ -90,6 +90,7 @@ MEMORY_CLIMBED = Sentence("the memory of GPU {gpu} climbed to {peak} of {total}"
 PEAK_BELOW_TOTAL = Sentence(
     "the sampled memory of GPU {gpu} peaked at {peak} of {total}: the failed allocation itself never shows in samples"
 )
+NOTHING_USED = Sentence("no sample shows that GPU memory was in use")
 USED_AT_MOST = Sentence("the fullest GPU, {gpu}, used at most {peak} of {total}")
 USED_BY_OTHER_PROCESS = Sentence(
     "another process used {other} of the {total} of GPU {gpu} before the job began, and kept it"
@@ -182,7 +183,8 @@ def judge(
         return absent(errors.survived)
     if not errors.unhandled:
         peak = None if gpu_memory is None else gpu_memory.fullest()
-        at_most = [] if peak is None or peak.capacity is None else [USED_AT_MOST(**_peak_values(peak))]
+        sentence = USED_AT_MOST if peak is not None and peak.value.number > 0 else NOTHING_USED
+        at_most = [] if peak is None or peak.capacity is None else [sentence(**_peak_values(peak))]
         return absent(NO_OOM_ERROR(count=errors.all.reduce("count")), *at_most)
     return _error_finding(errors, gpu_memory, health, phase, ending, run, limits)
 
