@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from string import Formatter
 from typing import Literal
 
 from trackside.evidence import Cite, Value
@@ -51,6 +52,11 @@ class Sentence:
     def __call__(self, **values: Value) -> Claim:
         """The sentence with the values that fill it."""
         return Claim(self, values)
+
+    @property
+    def placeholders(self) -> set[str]:
+        """The names of the values that the templates contain."""
+        return {name for text in (self.text, self.running) for _, name, _, _ in Formatter().parse(text) if name}
 
     def template(self, running: bool = False) -> str:
         """The template: of a run that has not ended if ``running``, else of one that has."""

@@ -12,13 +12,13 @@ from trackside.finding import Sentence, ShellCommand
 
 SUSPECTS: Mapping[str, str] = {
     "data": "the input that it reads",
-    "config": "the setting that it gets",
-    "env": "the installed versions of what it calls",
+    "config": "the setting passed to it",
+    "env": "the version of what it calls",
     "asset": "the file that it loads",
 }
 """Class of a fault -> what, besides the code, may be wrong."""
-CHECK_PLACE = {kind: Sentence(f"check {{place}} and {suspect}, and resubmit") for kind, suspect in SUSPECTS.items()}
-CODE_OR = {kind: Sentence(f"the script is wrong, or {suspect}") for kind, suspect in SUSPECTS.items()}
+CHECK_PLACE = {kind: Sentence(f"check {{place}} and {suspect}, then resubmit") for kind, suspect in SUSPECTS.items()}
+CODE_OR = {kind: Sentence(f"either the script or {suspect} is wrong") for kind, suspect in SUSPECTS.items()}
 PROGRAMMING_ERRORS = frozenset(
     (
         "AssertionError", "AttributeError", "IndexError", "KeyError", "NameError", "NotImplementedError", "TypeError",

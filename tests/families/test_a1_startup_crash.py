@@ -169,3 +169,19 @@ def test_a_guessed_class_sends_the_reader_to_the_line() -> None:
     error = root("exception", 5, type="TypeError", message="got an unexpected keyword argument 'x'", **frame)
     (advice,) = judge("A1", error).actions
     assert "{place}" in advice.sentence.text
+
+
+def test_code_that_raises_on_purpose_is_not_called_a_bug() -> None:
+    place = {"user_frame": "/w/trainer.py:388 in resources", "user_code": "raise ValueError("}
+    error = root("exception", 5, type="ValueError", message="Not enough resources", about="application", **place)
+    finding = judge("A1", error)
+    assert [sentence_name(action) for action in finding.actions] == ["raises_itself"]
+    assert "a setting or an input that the code rejects" in clause(finding.implies[-1])
+    advising = root("exception", 5, type="ValueError", message="Please build it first", about="application", **place)
+    assert [sentence_name(action) for action in judge("A1", advising).actions] == ["follow_message"]
+
+
+def test_a_dash_of_an_editor_is_named() -> None:
+    dash = "can't open file '\N{EN DASH}selected_gpus=0': [Errno 2] No such file or directory"
+    (advice,) = judge("A1", root("exception", 1, type="FileNotFoundError", message=dash)).actions
+    assert advice.values["dash"].value == "an en dash"

@@ -65,7 +65,7 @@ def test_the_wording_of_the_rendezvous_hang_example() -> None:
     assert decision(finding) == (FOUND, ESTABLISHED)
     text = text_of(finding)
     assert "16 GPUs on 2 nodes did no work for 67 min" in text
-    assert "saw no kernel launch and no collective of the run" in text
+    assert "saw neither a kernel launch nor a collective" in text
     assert (finding.nodes, finding.ranks, finding.culprit) == (("n1", "n2"), tuple(range(16)), "unknown")
 
 

@@ -66,6 +66,10 @@ def test_d2_finds_a_blocking_flag_and_socket_transport() -> None:
     socket = event("nccl_transport", 3, transport="socket", nnodes=2, nranks=16)
     finding = judge_store("D2", store(curve(FALLING), socket, DONE, short_job("COMPLETED")))
     assert (finding.variant, finding.latent) == ("interconnect", True)
+    no_device = event("nccl_transport", 2, transport="no_ib", nnodes=2, nranks=16)
+    finding = judge_store("D2", store(curve(FALLING), no_device, socket, DONE))
+    assert keys(finding)[:2] == ["uses_sockets", "no_infiniband"]
+    assert judge_store("D2", store(curve(FALLING), no_device, DONE)).outcome is ABSENT
     assert primary(store(curve(FALLING), socket, DONE, short_job("COMPLETED"))).family == "G1"
     alone = event("nccl_transport", 3, transport="socket", nnodes=1, nranks=8)
     assert judge_store("D2", store(curve(FALLING), alone, DONE)).outcome is ABSENT

@@ -239,3 +239,10 @@ def test_a_memory_error_of_another_jobs_gpu_is_ignored() -> None:
     other = event("xid", role=EventRole.CONFIRMATION, pci="0000:9a:00", **fields)
     assert cluster.judge("E1", own, COMPLETED).culprit == "unknown"
     assert cluster.judge("E1", other, COMPLETED).culprit == "job"
+
+
+def test_one_loss_that_is_not_finite_is_called_the_only_one() -> None:
+    finding = judge_store("E1", store(*curve([NAN])))
+    assert keys(finding)[0] == "only_loss_not_finite"
+    assert finding.headline is not None
+    assert "the only logged loss" in finding.headline.sentence.text

@@ -16,6 +16,7 @@ from trackside.facts.logs.unread_errors import without_prefix
 from trackside.logs.scan import scan_text
 from trackside.query import events
 from trackside.show import heading
+from trackside.show.citations import main_location
 from trackside.show.document import VerdictDoc, document
 from trackside.show.heading import progress
 from trackside.show.wording import claim_sentence, word
@@ -112,7 +113,7 @@ def test_the_reason_is_the_first_claim(name: str, first: str) -> None:
     [
         ("c2/sim-stuck-rank-watchdog", "Rank 2 reported no error, while the others did"),
         ("c2/sim-metrics-and-scheduler-only", "GPU gpu001:0 went idle"),
-        ("b1/another-process-holds-the-card", "Other processes used"),
+        ("b1/another-process-holds-the-card", "Another process (pid 3120112) used"),
         ("b1/sim-fragmented", "free memory was fragmented"),
         ("b3/sim-power-brake-node", "while throttled"),
         ("d3/sim-cpu-contention", "waited for a CPU"),
@@ -143,10 +144,72 @@ def test_the_decisive_claim_is_among_the_first_three(name: str, fact: str) -> No
         ("g1/grpo-loss-near-zero", "No fault found; reward improved"),
         ("h4/lab-file-size-limit", "A write failed, probably for lack of space"),
         ("a1/container-image-missing", "Crashed at startup: pyxis: failed to create container"),
+        ("a2/lab-loader-worker-killed", "A data-loader worker was killed (SIGKILL)"),
+        ("a2/lab-slurm-out-of-memory", "Out of host memory: 1 kill in the job's memory cgroup"),
+        ("a2/sim-segv-native", "A process crashed in libtokenizers.so (SIGSEGV)"),
+        ("e1/thread-nnunet-nan", "Training diverged: the loss is not finite at any logged step"),
     ],
 )
 def test_the_headline_agrees_with_the_evidence(name: str, headline: str) -> None:
     assert _headline(_doc(name)).startswith(headline)
+
+
+@pytest.mark.parametrize(
+    ("name", "family", "reason"),
+    [
+        ("b1/another-process-holds-the-card", "A1", "the exception in the log is about GPU memory"),
+        ("b1/sim-fragmented", "H2", "the exception in the log is about GPU memory"),
+        ("c1/port-taken-by-another-job", "A1", "the exception in the log is about connecting the ranks"),
+        ("f2/sim-preempted-lost", "A2", "asks a process to end, and no crash or kill"),
+    ],
+)
+def test_a_family_is_ruled_out_by_what_the_log_holds(name: str, family: str, reason: str) -> None:
+    assert [
+        ruled_out for ruled_out in _doc(name).ruled_out if ruled_out.family == family and reason in ruled_out.because
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("a1/appended-runs-last-raises", "LOCAL_RANK is not set: start the script with torchrun"),
+        (
+            "a1/lab-custom-lost-data-file",
+            "Check that data/val.jsonl exists, relative to the folder in which the job starts",
+        ),
+        ("a1/weights-missing-where-the-model-is-built", "Check that /home/ines/weights/mask_head.pt exists"),
+        ("d2/sim-interconnect-sockets-16", "sees /dev/infiniband"),
+        ("b2/latent-before-a-good-run", "Check the warnings, which did not end this run"),
+    ],
+)
+def test_the_advice_fits_what_is_known(name: str, advice: str) -> None:
+    texts = [action.text for action in _doc(name).actions]
+    assert any(advice in text for text in texts)
+    assert not any("NCCL_DEBUG=INFO" in text for text in texts)  # its lines are in the log
+
+
+def test_a_claim_about_the_loss_is_located_at_its_onset() -> None:
+    doc = _doc("e1/sim-plateau")
+    path, _, line = main_location(doc.shows[0], doc.cites).rpartition(":")
+    assert "at 150" in doc.shows[0].text or "step 150" in doc.shows[0].text
+    cited = {doc.cites[name].where: doc.cites[name].value for name in doc.shows[0].cites}
+    assert cited[f"{path}:{line}"] == 150
+    assert doc.shows[1].text.startswith("Before that, the loss fell to")
+
+
+def test_a_consequence_that_was_seen_before_its_cause_has_no_time() -> None:
+    doc = _doc("c2/storage-freezes-a-rank")
+    early = [finding for finding in doc.consequences if finding.since is not None and finding.since < doc.primary.since]
+    assert early
+    assert all(finding.began is None for finding in early)
+
+
+def test_processes_that_slurm_could_not_end_are_a_caution() -> None:
+    assert any("some may still be on cn3" in claim.text for claim in _doc("h1/canceled-and-unkillable").preflight)
+
+
+def test_the_kernel_line_of_a_native_crash_comes_first() -> None:
+    assert _doc("a2/sim-segv-native").shows[0].text.startswith("The kernel names the library")
 
 
 def test_an_xid_of_a_management_tool_is_not_attributed_to_the_job() -> None:

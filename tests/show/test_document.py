@@ -33,7 +33,7 @@ CITE = Cite("log", "files", "events(exception).count()", "log:1", 1)
         (1795248000, "time", "2026-11-21 08:00:00 UTC"),
         (float("nan"), "", "nan"),
         (1234567, "steps", "1,234,567 steps"),
-        ((0, 1, 2, 5), "", "0-2, 5"),
+        ((0, 1, 2, 5), "", "0-2 and 5"),
         (("a", "b", "c"), "", "a, b and c"),
         ((), "", "none"),
         (None, "", "not recorded"),

@@ -379,7 +379,12 @@ EVENTS: Mapping[str, EventKind] = {
     "nccl_warn": EventKind("an NCCL WARN line not covered by another kind", {"detail": "as printed"}),
     "nccl_transport": EventKind(
         "the transport NCCL chose",
-        {"transport": "socket, ib, ofi, ucx", "device": "as printed", "nnodes": "nodes", "nranks": "ranks"},
+        {
+            "transport": "socket, ib, ofi, ucx; no_ib: it found no InfiniBand device",
+            "device": "as printed",
+            "nnodes": "nodes",
+            "nranks": "ranks",
+        },
     ),
     "nccl_init": EventKind(
         "NCCL communicator set-up",

@@ -15,11 +15,12 @@ that cannot be started, an output file that cannot be opened.
 
 Not this family when
 --------------------
-- Steps were logged before the exception: then it is one in mid-run; steps after it show that it was handled.
-- The GPUs had worked for long, whatever the log printed.
+- Steps were logged before the exception: then it is an exception during training (H2). Steps after it show that it
+  was handled.
+- The GPUs had worked for a long time, whatever the log printed.
 - The exception is about GPU memory, a rendezvous, a checkpoint that cannot be loaded, or storage: those have families
   of their own.
-- A process died of a signal without a traceback: that is a signal kill.
+- A signal killed a process without a traceback: that is a signal kill.
 
 Impact
 ------
@@ -48,7 +49,7 @@ from dataclasses import dataclass
 from trackside.evidence import Missing, Value, derived
 from trackside.facts.gpus import gpus_of_ranks, nodes_of
 from trackside.facts.logs.ending import CUT_SHORT, Ending
-from trackside.facts.logs.exceptions import error_in_brief, source_line, unopened_script
+from trackside.facts.logs.exceptions import Exceptions, error_in_brief, source_line, unopened_script
 from trackside.facts.logs.fault_rules import classify
 from trackside.facts.logs.fault_rules.rule import FaultClass
 from trackside.facts.logs.startup_errors import StartupErrors
@@ -102,7 +103,7 @@ CLASS_MEANINGS = {
     "config": Sentence("an option, or a combination of options, is wrong"),
     "env": Sentence("a package, library, driver or container setting is missing or does not fit"),
     "asset": Sentence("a model, tokenizer or other file is not available"),
-    "code": Sentence("the script itself has a bug"),
+    "code": Sentence("the job's own code raised it: a bug, or a setting or an input that the code rejects"),
 }
 CLASS_REMEDIES = {
     "data": Sentence("check the input that the error is about, for example by loading it in one process, and resubmit"),
@@ -113,8 +114,10 @@ CLASS_REMEDIES = {
     "asset": Sentence("check the path or repository name, the access token, and the network of the compute nodes"),
     "code": Sentence("fix the code that the traceback leads to, and resubmit"),
 }
-CHECK_PATH = Sentence("check that {path} exists on every node of the job, and which step of the job was to create it")
-DASHES = ("\N{EN DASH}", "\N{EM DASH}", "\N{MINUS SIGN}")
+CHECK_PATH = Sentence("check that {path} exists")
+CHECK_PATH_ON_NODES = Sentence("check that {path} exists on every node of the job")
+CHECK_RELATIVE_PATH = Sentence("check that {path} exists, relative to the folder in which the job starts")
+DASHES = {"\N{EN DASH}": "an en dash", "\N{EM DASH}": "an em dash", "\N{MINUS SIGN}": "a minus sign"}
 """What editors write in place of two hyphens."""
 LOCAL_PATH = re.compile(r"No such file or directory: '((?:\.{0,2}/|[\w.-]+/)[\w./-]{1,150})'")
 INSTALL_MODULE = Sentence("install {module} in the job's environment; then check it, and resubmit")
@@ -124,7 +127,7 @@ INSTALL_VERSION = Sentence(
 REINSTALL = Sentence("reinstall the package of {library}, built for the installed PyTorch, and resubmit")
 BROKEN_LIBRARY = re.compile(r"([^\s/'\"]{1,150}\.so[.\d]{0,20}): undefined symbol")
 CHECK_SCRIPT = Sentence("check the command line and the script's path, and resubmit")
-CHECK_DASH = Sentence("check the command line: {word} begins with another dash than the two plain hyphens of an option")
+CHECK_DASH = Sentence("correct the command line: {word} begins with {dash}, and options need two hyphens (--)")
 INSTALL_ON_NODE = Sentence(
     "install {module} on {node}, in the job's environment, as on the other nodes; then check it, and resubmit"
 )
@@ -133,6 +136,20 @@ CREATE_OUTPUT_FOLDER = Sentence("create the folder that --output names, writable
 NODE_AT_FAULT = Sentence("the node's prolog failed before the job began; the job is not at fault")
 CHECK_PROLOG = Sentence("check the prolog and slurmd's log on the node, and resubmit on other nodes")
 MISSING_MODULE = re.compile(r"No module named '?([A-Za-z_]\w*(?:\.\w+)*)")
+START_WITH_LAUNCHER = Sentence("{variable} is not set: start the script with torchrun or another launcher that sets it")
+UNSET_VARIABLE = re.compile(
+    r"(?:^['\"]?|environment variable )((?:LOCAL_|NODE_|GROUP_)?RANK|(?:LOCAL_)?WORLD_SIZE|MASTER_(?:ADDR|PORT))\b"
+)
+"""A variable that launchers set, as a message names it."""
+RAISES_ITSELF = Sentence(
+    "{place} raises the error itself: correct what it rejects, such as a setting, an input or a request, and resubmit"
+)
+FOLLOW_MESSAGE = Sentence('do what the message says ("{advice}"), or fix {place} or what it calls, and resubmit')
+ADVISES = re.compile(r"(?i:\bplease\b|\bmake sure\b|\bensure\b|\btry\b|\binstall\b|\binvestigate\b|\bconsider\b)")
+"""A message that says what to do."""
+SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n")
+WARNS = re.compile(r"[Ww]arning|deprecated")
+"""What may be printed right below a traceback, and is none of its message."""
 FIX_PLACE = Sentence("fix {place} or what it calls, and resubmit")
 TRY_PLACE = Sentence("fix {place} or what it calls, and try it on one GPU first")
 ONLY_EXIT_CODE_KNOWN = Sentence("the job failed at its start; the exit code alone does not say why")
@@ -150,13 +167,12 @@ LOGGED_BUT_ENDED_WELL = Sentence("{type} was logged, and the run ended normally:
 RAISED_AFTER_STEP = Sentence("{type} was raised during training, after {point}")
 RAISED_AFTER_GPU_WORK = Sentence("{type} was raised after the GPUs had computed for {seconds}")
 TRAINING_STARTED = Sentence("training started: the log shows {point}")
-NO_EXCEPTION = Sentence("no exception in the log")
-NO_EARLY_EXCEPTION = Sentence("no exception in the log was raised by the job itself before its first step")
 
 
 def judge(
-    errors: StartupErrors, ending: Ending, phase: Phase, unread: UnreadErrors, run: Run, limits: Limits
-) -> Finding | Missing:
+    errors: StartupErrors, exceptions: Exceptions, ending: Ending, phase: Phase, unread: UnreadErrors, run: Run,
+    limits: Limits,
+) -> Finding | Missing:  # fmt: skip
     """The first of the job's own exceptions without a logged step before or after it; else a launch that never
     reached Python; else an error line of any kind that ends the log."""
     if (cause := errors.cause) is not None:
@@ -176,7 +192,7 @@ def judge(
         return unread_end
     if errors.missing_log is not None:
         return Missing("no job log was given")
-    return absent((NO_EARLY_EXCEPTION if errors.frame else NO_EXCEPTION)(count=errors.frame.reduce("count")))
+    return absent(exceptions.none_of_job)
 
 
 def _exception_finding(errors: StartupErrors, cause: Event, ending: Ending, phase: Phase, run: Run) -> Finding:
@@ -224,16 +240,25 @@ def _remedy(
     text, message = str(cause.get("message") or ""), errors.frame.value(cause, "message")
     module, path = MISSING_MODULE.search(text), LOCAL_PATH.search(text)
     if (script := unopened_script(errors.frame, cause)) is not None:
-        return action(CHECK_DASH, word=script) if str(script.value).startswith(DASHES) else action(CHECK_SCRIPT)
+        dash = DASHES.get(str(script.value)[:1])
+        return action(CHECK_SCRIPT) if dash is None else action(CHECK_DASH, word=script, dash=derived(dash, script))
     causes = f"{text}\n{cause.get('root_message') or ''}"
     if (library := BROKEN_LIBRARY.search(causes)) is not None:
         return action(REINSTALL, library=derived(library[1], message))
+    if (variable := UNSET_VARIABLE.search(text)) is not None:
+        return action(START_WITH_LAUNCHER, variable=derived(variable[1], message))
     if place is not None and module is None and _is_guess(cause, kind):
         return action(CHECK_PLACE[kind], place=place)
     if kind == "code" and place is not None:
+        advice = next((one for one in SENTENCE_END.split(text) if ADVISES.search(one) and not WARNS.search(one)), None)
+        if advice is not None:
+            return action(FOLLOW_MESSAGE, place=place, advice=derived(advice.strip(), message))
+        if str(cause.get("user_code") or "").startswith(("raise ", "assert ")):
+            return action(RAISES_ITSELF, place=place)
         return action(TRY_PLACE if (run.n_ranks or run.n_gpus or 1) > 1 else FIX_PLACE, place=place)
     if kind == "asset" and path is not None:
-        return action(CHECK_PATH, path=derived(path[1], message))
+        on_nodes = CHECK_PATH_ON_NODES if len(run.nodes) > 1 else CHECK_PATH
+        return action(on_nodes if path[1].startswith("/") else CHECK_RELATIVE_PATH, path=derived(path[1], message))
     if kind != "env" or module is None:
         return action(CLASS_REMEDIES[kind])
     name, python = derived(module[1], message), _interpreter(errors) or derived("python", message)

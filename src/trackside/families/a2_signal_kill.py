@@ -58,7 +58,16 @@ from trackside.facts.fact import Maybe
 from trackside.facts.gpus import nodes_of_ranks
 from trackside.facts.hardware.host_memory import HostMemory
 from trackside.facts.logs.death_account import DeathAccount
-from trackside.facts.logs.deaths import ALSO_REPORTED, DIED, DIED_ON, KILL, Death, Deaths
+from trackside.facts.logs.deaths import (
+    ALSO_REPORTED,
+    DIED,
+    DIED_ON,
+    KILL,
+    WORKER_DIED,
+    WORKER_DIED_ON,
+    Death,
+    Deaths,
+)
 from trackside.facts.logs.ending import ENDED_WELL, FATAL_SIGNALS, RECORDED, Ending, exit_signal
 from trackside.facts.logs.oom_kills import OomKills, OomReport
 from trackside.facts.logs.order import follows
@@ -66,7 +75,7 @@ from trackside.facts.logs.restarts import MAY_RECUR
 from trackside.facts.training.phase import Phase
 from trackside.family import Family
 from trackside.finding import Action, Certainty, Claim, Finding, Sentence, ShellCommand, absent, action, present
-from trackside.model import Event, Run
+from trackside.model import Event, EventRole, Run
 
 
 @dataclass(frozen=True)
@@ -82,22 +91,26 @@ NATIVE_FAULTS = (4, 7, 8, 11)
 
 SIGNAL_UNKNOWN = Sentence("which signal ended the process: its parent only saw that it was gone")
 TRAINING_WAS_OVER = Sentence("training was over before that: {line}")
-NO_DEADLY_SIGNAL = Sentence("{signal} asks a process to end; a crash or a kill has another signal: {line}")
-SIGNAL_EXPLAINED = Sentence("another failure explains the signal: {line}")
+NO_DEADLY_SIGNAL = Sentence("the log reports {signal}, which asks a process to end, and no crash or kill: {line}")
+SIGNAL_EXPLAINED = Sentence("the signal follows from another failure; it is reported by this line: {line}")
 NO_SIGNAL = Sentence("no process in the log ended by a signal")
 KERNEL_NAMES_LIBRARY = Sentence("the kernel names the library: {line}")
-CRASHED_IN = re.compile(r" in [\w.+-]{1,100}\.so[\w.]{0,20}\[")
+CRASHED_IN = re.compile(r" in ([\w.+-]{1,100}\.so[\w.]{0,20})\[")
 NO_KILL_IN_KERNEL_LOG = Sentence("the kernel log that was given has no OOM kill of the job")
 HEADLINES = {
     "host_oom": Sentence("out of host memory: the kernel killed a process of the job"),
-    "slurm_oom": Sentence("out of host memory: {count} kills in the job's memory cgroup"),
+    "slurm_oom": Sentence("out of host memory: {count:kills} in the job's memory cgroup"),
     "cgroup_oom": Sentence("out of host memory: the job exceeded its own memory limit and was killed"),
     "near_limit": Sentence("killed close to the job's memory limit, most likely by that limit"),
     "other_kill": Sentence("killed (SIGKILL), and no sample shows a shortage of host memory; the sender is unknown"),
     "kill": Sentence("killed (SIGKILL) without a traceback; possibly out of host memory"),
+    "kill_with_traceback": Sentence("a process was killed (SIGKILL); possibly out of host memory"),
+    "worker": Sentence("a data-loader worker was killed (SIGKILL); possibly out of host memory"),
     "lost": Sentence("a process ended without a traceback; possibly out of host memory"),
     "fault": Sentence("a process crashed in native code ({signal})"),
+    "fault_in": Sentence("a process crashed in {library} ({signal})"),
     "fault_of_task": Sentence("task {task} crashed in native code ({signal})"),
+    "fault_of_task_in": Sentence("task {task} crashed in {library} ({signal})"),
     "abort": Sentence("a process was aborted by native code ({signal})"),
     "helper": Sentence("a helper process was killed because host memory ran out; the run continued without it"),
 }
@@ -111,7 +124,7 @@ MEANINGS = {
         "the process exceeded a limit of its own, memory ran short between two samples, or somebody killed it"
     ),
     "kill": Sentence(
-        "SIGKILL without a traceback is usually the kernel's out-of-memory killer: data-loader workers that "
+        "such a SIGKILL usually comes from the kernel's out-of-memory killer: data-loader workers that "
         "copy the data set, pinned buffers, or a large model in host memory"
     ),
     "fault": Sentence("native code crashed: an extension, a library, a driver, or too little shared memory"),
@@ -146,7 +159,7 @@ USE_LESS_MEMORY_PER_NODE = Sentence(
 FIND_SENDER = Sentence("search the kernel log of the process's node for an OOM kill")
 CHECK_LIMIT = Sentence("compare the memory that each step used with what the job requested")
 CHECK_OOM_KILL = Sentence("see whether the kernel's OOM killer ended it: search its node's kernel log")
-READ_CORE = Sentence("read the core that was written: the second command shows where cores go, if coredumpctl has none")
+READ_CORE = Sentence("read the core that was written; if coredumpctl lists none, core_pattern shows where cores go")
 SHOW_CORES = (
     ShellCommand("ssh {node} 'sudo coredumpctl list; cat /proc/sys/kernel/core_pattern'"),
     ShellCommand("sudo coredumpctl list; cat /proc/sys/kernel/core_pattern"),
@@ -183,8 +196,8 @@ def _death_finding(
     account: DeathAccount, deaths: Deaths, kills: OomKills, phase: Phase, ending: Ending, run: Run, limits: Limits
 ) -> Finding:
     """The finding about what ended the process, and in which phase of the run."""
-    row, memory, number, sender = account.row, account.memory, account.number, _sender(account)
-    kill = number in (KILL, None)
+    row, memory, number, sender = account.row, account.memory, account.number, _sender(account, kills)
+    kill, slurm_kill = number in (KILL, None), kills.by_slurm
     doubt = (
         SENDER_UNKNOWN_MEMORY_LEFT
         if memory.ample
@@ -208,8 +221,9 @@ def _death_finding(
     shows += repeats
     if not account.outlived:
         shows += [] if ending.state is None else [RECORDED(state=ending.state)]
-    library = None if kill else _crashed_library(ending, row)
-    shows += [] if library is None else [KERNEL_NAMES_LIBRARY(line=library)]
+    crash = None if kill else _kernel_crash(ending, row)
+    library = None if crash is None else ending.exits.value(crash, "text")
+    shows[:0] = [] if library is None else [KERNEL_NAMES_LIBRARY(line=library)]
     no_kill = kills.none_in_kernel_log(row) if sender == "other_kill" else None
     shows += [] if no_kill is None else [NO_KILL_IN_KERNEL_LOG(count=no_kill)]
     ends = [end for end in ending.ends.events if end.get("status") != "aborted"]
@@ -218,11 +232,19 @@ def _death_finding(
         account.certainty,
         "job",
         [*shows, *(TRAINING_WAS_OVER(line=ending.ends.value(end, "text")) for end in ends_before[-1:])],
-        headline=_headline(account, kills, sender),
+        headline=_headline(
+            account,
+            kills,
+            sender,
+            library,
+            raised=any(row.role is not EventRole.TEARDOWN for row in deaths.exceptions.frame.events),
+        ),
         implies=[MEANINGS["helper" if account.outlived else sender]()],
         cannot_decide=[] if sender in ("cgroup_oom", "host_oom") or library is not None else [doubt()],
-        actions=_remedies(account, sender, kill, no_kill is not None),
-        since=deaths.since(row) if row is not None else min((change.since for change in memory.kills), default=None),
+        actions=_remedies(account, sender, kill, slurm_kill, no_kill is not None, ending.by_slurm),
+        since=_since(deaths, row, crash)
+        if row is not None
+        else min((change.since for change in memory.kills), default=None),
         at=None if row is None else row.at,
         variant="training" if trained else "startup",
         ranks=account.ranks,
@@ -238,27 +260,47 @@ def _is_over(ends: Sequence[Event]) -> bool:
     return any(end.get("status") == "success" for end in ends)
 
 
-def _headline(account: DeathAccount, kills: OomKills, sender: str) -> Claim:
-    """What ended the process, in one clause."""
+def _since(deaths: Deaths, row: Event, crash: Event | None) -> float | None:
+    """When the process died: as its own report has it, else as the kernel's."""
+    since = deaths.since(row)
+    return crash.time if since is None and crash is not None else since
+
+
+def _headline(account: DeathAccount, kills: OomKills, sender: str, library: Value | None, *, raised: bool) -> Claim:
+    """What ended the process, in one clause; ``raised``: whether the log has an exception of a process of the job."""
     if sender == "slurm_oom" and not account.outlived:
-        row = account.row
-        if row is not None and isinstance(row.get("count"), int) and int(str(row.get("count"))) > 1:
+        row = kills.by_slurm
+        if row is not None and isinstance(row.get("count"), int):
             return HEADLINES["slurm_oom"](count=kills.frame.value(row, "count"))
         return HEADLINES["host_oom"]()
     if account.outlived or account.number is None or sender not in ("fault", "abort"):
-        lost = sender == "kill" and account.number is None
-        return HEADLINES["helper" if account.outlived else "lost" if lost else sender]()
+        return HEADLINES["helper" if account.outlived else _kill_headline(account, sender, raised)]()
     cited = account.claims[0].values.values()
     signal, task = (
         derived(signal_name(account.number), *cited),
         None if account.row is None else account.row.get("task"),
     )
+    match = None if library is None else CRASHED_IN.search(str(library.value))
+    values, suffix = {"signal": signal}, ""
+    if sender == "fault" and match is not None and library is not None:
+        values, suffix = {**values, "library": derived(match[1], library)}, "_in"
     if sender == "fault" and not account.ranks and isinstance(task, (int, str)):
-        return HEADLINES["fault_of_task"](signal=signal, task=derived(task, *cited))
-    return HEADLINES[sender](signal=signal)
+        return HEADLINES[f"fault_of_task{suffix}"](**values, task=derived(task, *cited))
+    return HEADLINES[sender + suffix](**values)
 
 
-def _remedies(account: DeathAccount, sender: str, kill: bool, no_kill: bool) -> list[Action]:
+def _kill_headline(account: DeathAccount, sender: str, raised: bool) -> str:
+    """The headline of a kill: a key of :data:`HEADLINES`."""
+    if sender != "kill":
+        return sender
+    if account.claims and account.claims[0].sentence in (WORKER_DIED, WORKER_DIED_ON):
+        return "worker"
+    return "lost" if account.number is None else "kill_with_traceback" if raised else "kill"
+
+
+def _remedies(
+    account: DeathAccount, sender: str, kill: bool, slurm_kill: Event | None, no_kill: bool, by_slurm: bool
+) -> list[Action]:
     """What to do about it; less memory is no remedy if memory was not short. ``no_kill``: the kernel log that was given
     shows none."""
     if not kill:
@@ -269,21 +311,22 @@ def _remedies(account: DeathAccount, sender: str, kill: bool, no_kill: bool) -> 
         return [*search, action(CHECK_LIMIT, SHOW_MEMORY)]
     if sender == "host_oom":
         return [action(USE_LESS_MEMORY_PER_NODE)]
-    if sender == "slurm_oom" and account.row is not None and account.row.get("step"):
-        job = derived(str(account.row.get("step")).split(".")[0], *account.claims[0].values.values())
+    if sender == "slurm_oom" and slurm_kill is not None and slurm_kill.get("step"):
+        job = derived(str(slurm_kill.get("step")).split(".")[0], *account.claims[0].values.values())
         return [action(MEASURE_AND_USE_LESS, SHOW_MEMORY, job=job)]
     if sender == "kill":
-        return [action(CHECK_OOM_KILL, *SHOW_KERNEL_LOG), action(USE_LESS_MEMORY_IF_KILLED)]
+        compare_memory = [action(CHECK_LIMIT, SHOW_MEMORY)] if by_slurm else []
+        return [action(CHECK_OOM_KILL, *SHOW_KERNEL_LOG), *compare_memory, action(USE_LESS_MEMORY_IF_KILLED)]
     return [action(MEASURE_AND_USE_LESS, SHOW_MEMORY)]
 
 
-def _sender(account: DeathAccount) -> str:
+def _sender(account: DeathAccount, kills: OomKills) -> str:
     """What ended the process: a key of :data:`MEANINGS`; the first that applies."""
     memory, number = account.memory, account.number
     by_kernel = number == KILL and bool(account.of_memory or memory.kills or memory.short or memory.scope is not None)
     ladder = (
         ("cgroup_oom", by_kernel and memory.own_limit),
-        ("slurm_oom", by_kernel and _only_slurm(account)),
+        ("slurm_oom", by_kernel and _only_slurm(account, kills)),
         ("host_oom", by_kernel),
         ("near_limit", number == KILL and memory.limit is not None),
         ("other_kill", number == KILL and memory.ample),
@@ -294,21 +337,25 @@ def _sender(account: DeathAccount) -> str:
     return next(sender for sender, holds in ladder if holds)
 
 
-def _crashed_library(ending: Ending, row: Event | None) -> Value | None:
+def _kernel_crash(ending: Ending, row: Event | None) -> Event | None:
     """The kernel's line about the crash, if it names the library in which the process crashed."""
     if row is None or row.node is None:
         return None
     for line in ending.exits.events:
         same = line.get("source") == "kernel" and line.node == row.node and line.get("signal") == row.get("signal")
         if same and CRASHED_IN.search(line.text):
-            return ending.exits.value(line, "text")
+            return line
     return None
 
 
-def _only_slurm(account: DeathAccount) -> bool:
+def _only_slurm(account: DeathAccount, kills: OomKills) -> bool:
     """Whether only Slurm's count of kills in the job's cgroup shows it: the limit or the node may have run out."""
-    by_slurm = account.row is not None and account.row.get("scope") == "slurm"
-    return by_slurm and not account.memory.kills and not account.memory.short and account.memory.scope is None
+    return (
+        kills.by_slurm is not None
+        and not account.memory.kills
+        and not account.memory.short
+        and account.memory.scope is None
+    )
 
 
 def _survived_oom_kill(report: OomReport, good_end: Value) -> Finding:

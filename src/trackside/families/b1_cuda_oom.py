@@ -4,7 +4,7 @@ Meaning
 -------
 Loading the model, a forward or backward pass or the optimizer's first step requests more memory than the GPU
 has left, and the framework raises an out-of-memory error. The job's own memory use is the cause, not the
-hardware. If another process holds the memory, the verdict is still B1, but it names that process.
+hardware. If another process holds the memory, the verdict is still B1, but it says how much.
 
 What it looks like
 ------------------
@@ -35,7 +35,7 @@ is on the GPU (`nvidia-smi`), end it.
 
 What it cannot decide
 ---------------------
-Which of these settings to change: the training configuration is not in the telemetry. The size of a single
+Which of these settings to change: Trackside does not analyze the training configuration. The size of a single
 request, if only metrics were given: it does not show in samples.
 
 References
@@ -90,6 +90,7 @@ MEMORY_CLIMBED = Sentence("the memory of GPU {gpu} climbed to {peak} of {total}"
 PEAK_BELOW_TOTAL = Sentence(
     "the sampled memory of GPU {gpu} peaked at {peak} of {total}: the failed allocation itself never shows in samples"
 )
+NOTHING_USED = Sentence("no sample shows that GPU memory was in use")
 USED_AT_MOST = Sentence("the fullest GPU, {gpu}, used at most {peak} of {total}")
 USED_BY_OTHER_PROCESS = Sentence(
     "another process used {other} of the {total} of GPU {gpu} before the job began, and kept it"
@@ -141,8 +142,16 @@ LIMIT_SPLITS = Sentence(
     "against fragmentation, set this in the job script (in newer releases of PyTorch expandable_segments:True instead)"
 )
 SET_SPLIT_SIZE = ShellCommand("export PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:128")
-RAN_OUT_BEFORE_LOADING = Sentence("out of GPU memory at the first use of the GPU: another process probably holds it")
-ALREADY_IN_USE = Sentence("the first use of the GPU failed, before a model was loaded: its memory was already in use")
+RAN_OUT_BEFORE_LOADING = Sentence(
+    "out of GPU memory at the first use of the GPU: another process probably holds the memory"
+)
+ALREADY_IN_USE = Sentence(
+    "the first use of the GPU failed, before a model was loaded: most likely another process already used its memory"
+)
+SHRINK_TENSOR_AT = Sentence(
+    "find the tensor of {requested} at {place} or in what it calls: a smaller batch, shorter sequences or smaller "
+    "images shrink it; sharding does not"
+)
 FIRST_USE = re.compile(r"\bset_device\b|\b_?lazy_init\b|\b_cuda_init\b")
 """Functions that only open a context on the GPU."""
 FIND_OTHER_PROCESSES = Sentence("find the other processes on the GPU, and end those that do not belong there")
@@ -174,7 +183,8 @@ def judge(
         return absent(errors.survived)
     if not errors.unhandled:
         peak = None if gpu_memory is None else gpu_memory.fullest()
-        at_most = [] if peak is None or peak.capacity is None else [USED_AT_MOST(**_peak_values(peak))]
+        sentence = USED_AT_MOST if peak is not None and peak.value.number > 0 else NOTHING_USED
+        at_most = [] if peak is None or peak.capacity is None else [sentence(**_peak_values(peak))]
         return absent(NO_OOM_ERROR(count=errors.all.reduce("count")), *at_most)
     return _error_finding(errors, gpu_memory, health, phase, ending, run, limits)
 
@@ -257,7 +267,10 @@ def _use_less(errors: GpuMemoryErrors, run: Run) -> Action:
     """How to use less memory, as far as it helps with this request."""
     requested, total = errors.bytes("requested_bytes"), errors.bytes("total_bytes")
     if total and requested > total:
-        return action(SHRINK_TENSOR, requested=errors.sizes["requested_bytes"])
+        requested_bytes, place = errors.sizes["requested_bytes"], errors.place
+        if place is not None:
+            return action(SHRINK_TENSOR_AT, requested=requested_bytes, place=place)
+        return action(SHRINK_TENSOR, requested=requested_bytes)
     return action(USE_LESS_ON_ONE_GPU if (run.n_ranks or run.n_gpus) == 1 else USE_LESS_MEMORY)
 
 

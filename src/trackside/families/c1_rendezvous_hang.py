@@ -126,9 +126,15 @@ COMMANDS = {
     FIX_RANKS: (SHOW_TASKS,),
 }
 """Remedy -> the command of Slurm that applies or checks it, in the job script."""
+USE_OTHER_PORT = Sentence(
+    "another process, often an earlier run, uses the port on the first node: end it, or use another port (torchrun: "
+    "--master-port, or --standalone on a single node)"
+)
+SHOW_OWN_PROCESSES = ShellCommand('pgrep -af -u "$USER" python')
 FIND_PORT_HOLDER = Sentence(
-    "end what holds the port on the first node, often an earlier run, or use another port (torchrun: --master-port, or "
-    "--standalone on a single node); without sudo, ss names your own processes only"
+    "another process, often an earlier run, uses the port on the first node: find it there with ss, which without sudo "
+    "names only your own processes, and end it; or use another port (torchrun: --master-port, or --standalone on a "
+    "single node)"
 )
 SHOW_PORT_HOLDER = ShellCommand("ss -ltnp | grep ':{port} '")
 TRAINING_RAN = Sentence("training was running, so the ranks had connected: the log shows {point}")
@@ -333,7 +339,7 @@ def _remedy(facts: StartupFacts, lead: StartupLead) -> Action:
     address = lead.headline.values.get("address") if lead.headline is not None else None
     port = re.search(r"\d{1,5}$", str(address.value)) if address is not None else None
     if address is None or port is None:
-        return action(FIND_PORT_HOLDER)
+        return action(USE_OTHER_PORT, SHOW_OWN_PROCESSES)
     return action(FIND_PORT_HOLDER, SHOW_PORT_HOLDER, port=derived(port[0], address))
 
 

@@ -48,6 +48,7 @@ References
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from trackside.evidence import Missing, derived
@@ -99,6 +100,7 @@ TCP_TRANSPORT = Sentence("slow interconnect: NCCL uses TCP sockets between the n
 LOW_SM = Sentence("SM activity was {sm} during {seconds} of training (mean)")
 FLAG_SET = Sentence("the flag is set: {line}")
 USES_SOCKETS = Sentence("NCCL uses TCP sockets between the nodes: {line}")
+NO_INFINIBAND = Sentence("NCCL found no InfiniBand device: {line}")
 GPUS_WORKED = Sentence(
     "the GPUs computed while they were busy: {signal} {busy:share}, SM activity {sm} (means of {seconds} of training)"
 )
@@ -128,9 +130,14 @@ SHOW_FLAG = (
     ShellCommand("grep -n CUDA_LAUNCH_BLOCKING JOB_SCRIPT; env | grep CUDA_LAUNCH_BLOCKING"),
 )
 CHECK_FABRIC = Sentence(
-    "check that the node's InfiniBand ports are up; then put `env | grep NCCL` and NCCL_DEBUG=INFO into the job "
+    "check that the InfiniBand ports of the nodes are up; then put `env | grep NCCL` and NCCL_DEBUG=INFO into the job "
     "script, to see whether NCCL_IB_DISABLE is set and which network NCCL chooses"
 )
+CHECK_INFINIBAND = Sentence(
+    "check that the InfiniBand ports of the nodes are up, and that the job, or its container, sees /dev/infiniband; "
+    "put `env | grep NCCL` into the job script, to see whether a variable such as NCCL_IB_DISABLE restricts the network"
+)
+"""The same if the log shows which network NCCL chose."""
 SHOW_FABRIC = (
     ShellCommand(
         "srun --nodelist={run_nodes} --ntasks-per-node=1 --label ibstat",
@@ -138,7 +145,7 @@ SHOW_FABRIC = (
     ),
     ShellCommand("{on_node} ibstat"),
 )
-COMMANDS = {UNSET_DEBUG_FLAG: SHOW_FLAG, CHECK_FABRIC: SHOW_FABRIC}
+COMMANDS = {UNSET_DEBUG_FLAG: SHOW_FLAG, CHECK_FABRIC: SHOW_FABRIC, CHECK_INFINIBAND: SHOW_FABRIC}
 REMEDIES: dict[str, tuple[Culprit, Sentence]] = {
     "save-storm": ("job", SAVE_LESS),
     "launch-blocking": ("job", UNSET_DEBUG_FLAG),
@@ -174,8 +181,8 @@ def judge(
     cause = weigh(
         _saves(saving, or_none(leader), duty_cycle, limits),
         _blocking_launches(settings.blocking, waits),
-        None if too_few_steps or last.hung else _spinning(settings.sockets, waits, or_none(slow), health),
-        None if too_few_steps else _sockets(settings.sockets, waits, or_none(slow)),
+        None if too_few_steps or last.hung else _spinning(settings, waits, or_none(slow), health),
+        None if too_few_steps else _sockets(settings, waits, or_none(slow)),
     )
     if cause is not None:
         learned = () if training is None else training.loss_fell_claims
@@ -187,7 +194,7 @@ def judge(
     if done is None and never_worked(activity):
         return NEVER_WORKED
     if done is None or done.number < saving.limits.min_steps:
-        return Missing("too few steps to compare saves and communication with")
+        return Missing("too few steps to judge how much time saves and communication take")
     return absent(FEW_SAVES(saves=saving.total, steps=done))
 
 
@@ -227,16 +234,17 @@ def _blocking_launches(flag: SlowSetting | None, waits: BusyWait | None) -> _Cau
 
 
 def _spinning(
-    sockets: SlowSetting | None, waits: BusyWait | None, slow: SlowGpus | None, health: HardwareHealth
+    settings: SlowSettings, waits: BusyWait | None, slow: SlowGpus | None, health: HardwareHealth
 ) -> _Cause | None:
     """GPUs that all spin in collectives; each additional sign of waiting makes it more certain."""
+    sockets = settings.sockets
     spin = None if waits is None else waits.spin(() if sockets is None else (USES_SOCKETS(line=sockets.line),))
     if spin is None or (slow is not None and slow.group is not None):
         return None
     certainty = raise_certainty(Certainty.SUPPORTED if spin.plain else Certainty.POSSIBLE, len(spin.corroborated))
     alike = () if slow is None else slow.range_claims(AFFECTED_ALIKE)
     claims = (
-        *spin.corroborated,
+        *_with_infiniband(spin.corroborated, settings),
         *spin.shows,
         *alike,
         *health.unchanged,
@@ -245,9 +253,18 @@ def _spinning(
     return _Cause("interconnect", certainty, claims, GPUS_WAIT, headline, None, certainty is Certainty.POSSIBLE)
 
 
-def _sockets(sockets: SlowSetting | None, waits: BusyWait | None, slow: SlowGpus | None) -> _Cause | None:
+def _with_infiniband(claims: Iterable[Claim], settings: SlowSettings) -> Iterator[Claim]:
+    """The claims, with the one that NCCL found no InfiniBand device after the one that it uses sockets."""
+    for claim in claims:
+        yield claim
+        if claim.sentence is USES_SOCKETS and settings.no_infiniband is not None:
+            yield NO_INFINIBAND(line=settings.no_infiniband.line)
+
+
+def _sockets(settings: SlowSettings, waits: BusyWait | None, slow: SlowGpus | None) -> _Cause | None:
     """Sockets between the nodes are a suspicion: the cluster may have nothing faster. None if they cost little, or if
     the GPUs wait for one of them."""
+    sockets = settings.sockets
     if sockets is None:
         return None
     if waits is not None and waits.duty.busy is not None:
@@ -258,7 +275,7 @@ def _sockets(sockets: SlowSetting | None, waits: BusyWait | None, slow: SlowGpus
     return _Cause(
         "interconnect",
         Certainty.POSSIBLE,
-        (USES_SOCKETS(line=sockets.line),),
+        tuple(_with_infiniband([USES_SOCKETS(line=sockets.line)], settings)),
         MAYBE_OVER_TCP,
         TCP_TRANSPORT(),
         sockets.row,
@@ -282,6 +299,7 @@ def _finding(
 ) -> Finding:
     """Only a warning if the run ended badly for another reason, or if the evidence is a hint."""
     culprit, remedy = REMEDIES[cause.variant]
+    remedy = CHECK_INFINIBAND if any(claim.sentence is USES_SOCKETS for claim in cause.claims) else remedy
     good_end, row = ending.completed, cause.row
     start = None if duty is None else duty.start
     names, source = ",".join(run.nodes), next(iter(cause.claims[0].values.values()))

@@ -7,10 +7,10 @@ the first step. The machines are fine and the run may well end with exit code 0.
 
 What it looks like
 ------------------
-nan or inf in the loss (Transformers logs it as loss 0 with grad_norm nan, Megatron omits the loss); a loss that at the
-end is a multiple of that at the start; exactly the same loss at every logged step with a gradient norm of zero; the
-loss of random guessing (the logarithm of the number of classes) throughout; nearly every step skipped for overflow; an
-evaluation score that drops to zero; the job's own "loss is nan" abort.
+nan or inf in the loss (Transformers logs it as loss 0 with grad_norm nan, Megatron omits the loss); a loss that is at
+the end several times what it was at the start; exactly the same loss at every logged step with a gradient norm of
+zero; the loss of random guessing (the logarithm of the number of classes) throughout; nearly every step skipped for
+overflow; an evaluation score that drops to zero; the job's own "loss is nan" abort.
 
 The GPUs worked meanwhile and counted no memory error. If a memory error was counted, or reported by the kernel,
 before the loss went wrong, it may have corrupted the numbers: then the hardware may be the cause as well as the
@@ -19,7 +19,7 @@ job.
 Not this family when
 --------------------
 - A spike recovers.
-- The objective is a preference or reinforcement one, whose loss is near zero or negative by nature.
+- The model is trained on preferences or by reinforcement: such a loss is near zero or negative by nature.
 - Only the evaluation loss is NaN while the training loss falls.
 - Only the gradient norm rises.
 - The loss is low because the model has converged.
@@ -36,7 +36,7 @@ precision of the trained weights and the data around the onset.
 
 What it cannot decide
 ---------------------
-The reason: learning rate, precision or data. The configuration is not in the telemetry.
+The cause (learning rate, precision or data): Trackside does not analyze the training configuration.
 
 References
 ----------
@@ -66,6 +66,7 @@ from trackside.facts.training.shapes.not_finite import (
     GRADIENT_NOT_FINITE,
     NEVER_FINITE,
     NOT_FINITE_AGAIN,
+    ONLY_LOSS_NOT_FINITE,
     REWARD_NOT_FINITE,
     STEPS_SKIPPED,
     ZERO_AT_ONCE,
@@ -103,13 +104,14 @@ HEADLINES = {
 HEADLINES_BY_STEP = {
     "non-finite": Sentence("training diverged by {place}: the loss is no longer finite"),
     "diverging": Sentence("training diverged by {place}: the loss rose and stayed high"),
-    "plateau": Sentence("training collapsed by {place}: the loss rose and is stuck"),
+    "plateau": Sentence("training collapsed by {place}: the loss rose and stayed there"),
 }
 """The same if the onset is known and is not the first point."""
 SHAPE_HEADLINES = {
     STEPS_SKIPPED: Sentence("gradients overflow: nearly every recent step was skipped"),
     NOT_FINITE_AGAIN: Sentence("training is unstable: the loss is repeatedly not finite"),
-    NEVER_FINITE: Sentence("training diverged: the loss was never finite"),
+    NEVER_FINITE: Sentence("training diverged: the loss is not finite at any logged step"),
+    ONLY_LOSS_NOT_FINITE: Sentence("training diverged: the only logged loss is not finite"),
     ZERO_AT_ONCE: Sentence("training diverged: the loss is stuck at zero, as when the trainer logs NaN as zero"),
     ZERO_THROUGHOUT: Sentence(
         "the loss is zero throughout: the trainer logs NaN as zero, or there is nothing to learn from"
@@ -132,14 +134,14 @@ MEANINGS = {
     "flat": Sentence("the loss shows no learning"),
 }
 CAUSE_UNKNOWN = Sentence(
-    "the cause: learning rate, numeric precision or data; the training configuration was not given"
+    "the cause (learning rate, numeric precision or data): Trackside does not analyze the training configuration"
 )
 USE_EARLIER_CHECKPOINT = Sentence(
-    "if there is a checkpoint from before the divergence, continue from it, not from the last one"
+    "if there is a checkpoint from before the loss went wrong, continue from it, not from the last one"
 )
 KEEP_PRECISION = Sentence(
-    "keep the trained weights in full precision, clip gradients, lower the learning rate, and inspect the batches just "
-    "before the divergence"
+    "lower the learning rate, clip gradients, and inspect the batches just before the loss went wrong; with half "
+    "precision, keep the weights that are trained in full precision"
 )
 CHECK_RATE = Sentence(
     "check the learning rate, its warm-up, gradient clipping, the labels, and which parameters are trainable"

@@ -7,7 +7,7 @@ checkpoint. The first looks healthy, and wastes all that the run before it had c
 
 What it looks like
 ------------------
-Silent: the run depends on, was requeued after or restarts another one, yet no load message is printed, the
+Silent: the run depends on another run, restarts it or follows its requeue, but no load message is printed, the
 steps start over and the loss is back at the parent's first value instead of its last. A library's warning that
 the requested checkpoint is missing and that training starts from random weights. Crash: an exception in the
 load: size mismatch, missing keys, a truncated archive, an empty folder.

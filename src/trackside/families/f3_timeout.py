@@ -75,7 +75,7 @@ REACHED = Sentence("progress at the limit: {place}")
 REACHED_OF = Sentence("progress at the limit: {place} of {planned:plain}")
 NOTHING_PRINTED = Sentence("the job itself printed no line with a time in the last {seconds} before the limit")
 UNACCOUNTED = Sentence("the completed steps, at their pace, do not account for {seconds} of the run")
-TIME_MISSING = Sentence("{left} remained: about {seconds} at that pace")
+TIME_MISSING = Sentence("{left} remained: about {seconds} at the run's pace")
 MEANINGS = {
     "after_end": Sentence("training was over; what ran after it did not finish in time"),
     "no_progress": Sentence("the time limit ended the run; no line that shows what it was doing was recognized"),
@@ -225,5 +225,9 @@ FAMILY = Family(
     limits=Limits(),
     explains=("H3", "A2", "H1"),
     rivals=("C1", "C2", "C3"),
-    collect=("sacct with State, Timelimit and Elapsed", "the last minutes of the output, with time stamps"),
+    collect=(
+        "sacct with State, Timelimit and Elapsed",
+        "GPU activity over the run (DCGM fields PROF_GR_ENGINE_ACTIVE and PROF_SM_ACTIVE)",
+        "output that prints its progress with time stamps",
+    ),
 )

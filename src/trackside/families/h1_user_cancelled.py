@@ -60,16 +60,14 @@ CANCELED_BY_OWNER = Sentence("canceled by the user who submitted it ({who})")
 REQUESTED_BY = Sentence("{who} requested its cancellation from the controller")
 REQUESTED_BY_OWNER = Sentence("the user who submitted it ({who}) requested its cancellation from the controller")
 SUBMITTED_BY = Sentence("the job was submitted by {owner}")
-NOTICE_WITHOUT_REASON = Sentence(
-    "Slurm's notice names no time limit, preemption or node failure, as after scancel: {line}"
-)
+NOTICE_WITHOUT_REASON = Sentence("Slurm's notice gives no other reason, which is what scancel leaves: {line}")
 INTERRUPT_LINE = Sentence("the run was interrupted: {line}")
 ENDED_ON_PURPOSE = Sentence("somebody ended the run on purpose; that is not a fault")
 PROBABLY_ON_PURPOSE = Sentence("probably somebody canceled the run; no input names who")
 REASON_UNKNOWN = Sentence("why it was canceled")
 INTERRUPT_UNEXPLAINED = Sentence("why it was interrupted")
 USER_UNKNOWN = Sentence("who canceled it: no record names the user")
-SEE_WHO = Sentence("see who canceled it: the state names the user's uid")
+SEE_WHO = Sentence("see who canceled it: the State column shows the uid of that user")
 SHOW_STATE = ShellCommand("sacct -j {job} -X --format=JobID,State%40,Elapsed,Timelimit,End")
 RESUBMIT_IF_WANTED = Sentence(
     "if the run is still wanted, resubmit it with the same options, from the last checkpoint if there is one"

@@ -39,7 +39,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trackside.evidence import derived
 from trackside.facts.gpu.startup import StartupUse
 from trackside.facts.hardware.reports import HardwareReports
 from trackside.facts.logs.deaths import Deaths
@@ -48,8 +47,9 @@ from trackside.facts.logs.exceptions import Exceptions, error_in_brief, error_ty
 from trackside.facts.logs.fault_rules import classify
 from trackside.facts.logs.order import last_after, points_before
 from trackside.facts.logs.restarts import MAY_RECUR, LauncherRestarts
+from trackside.facts.logs.startup_errors import RAISED_ON
 from trackside.facts.logs.unread_errors import UnreadErrors, unread_finding
-from trackside.facts.ranks import ranks_of
+from trackside.facts.ranks import cited_ranks, ranks_of
 from trackside.facts.training.learning import Trajectory, place_of, printed_loss
 from trackside.family import Family
 from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, present
@@ -91,7 +91,7 @@ CLASS_REMEDIES = {
     "asset": Sentence("make the file or repository available, and resume from the last checkpoint if there is one"),
 }
 CHECK_PLACE = {
-    kind: Sentence(f"check {{place}} and {suspect}, and resume from the last checkpoint if there is one")
+    kind: Sentence(f"check {{place}} and {suspect}, then resume from the last checkpoint if there is one")
     for kind, suspect in SUSPECTS.items()
 }
 CRASHED = Sentence("crashed during training: {error}")
@@ -99,18 +99,6 @@ CRASHED_AT = Sentence("crashed during training in {place}: {error}")
 RESTARTED_AFTER = Sentence("the launcher restarted the workers after an exception: {error}")
 COMPLETED = Sentence("the run completed: {how}")
 COMPLETED_IN_SPITE = Sentence("the run completed in spite of {error}: {how}")
-NO_EXCEPTION = Sentence("no exception in the log")
-NO_OWN_EXCEPTION = Sentence("the log has no unhandled exception of the job's own code")
-OTHER_EXCEPTION = Sentence("the exception in the log is about {topic}, which has a family of its own: {type}")
-TOPICS = {
-    "oom": "GPU memory",
-    "collective": "a collective",
-    "rendezvous": "connecting the ranks",
-    "checkpoint": "a checkpoint",
-    "storage": "a file system",
-    "interrupt": "an interrupt",
-    "host_memory": "host memory",
-}
 MIN_SIGNAL_CODE = 124
 """Exit codes from here on have meanings of their own: time limits, commands that cannot be run, signals."""
 UNSEEN = Sentence("crashed during training with exit code {code}; the traceback is not in this log")
@@ -150,16 +138,19 @@ def judge(
     if not own_exceptions:
         unread_end = unread_finding(unread, CRASHED) if trajectory.points and not exceptions.unhandled else None
         unseen = None if reports.faults else _unseen_exception(exceptions, trajectory, ending, deaths)
-        return unread_end or unseen or absent(_why_none(exceptions))
+        return unread_end or unseen or absent(exceptions.none_of_job)
     row = own_exceptions[0]
     training = _training_before(trajectory, use, row, limits)
     milestones = [] if training is not None else _milestone_claims(trajectory, row)
     if training is None and not milestones:
-        if exceptions.final is not None and exceptions.final.get("about") in TOPICS:
-            return absent(_other_topic(exceptions, exceptions.final))
+        if exceptions.is_other_topic(exceptions.final):
+            return absent(exceptions.other_topic(exceptions.final))
         return absent(RAISED_BEFORE_STEP(type=error_type(exceptions.frame, row), count=trajectory.count))
     frame_field = next((name for name in FRAME_CLAIMS if row.get(name) is not None), None)
-    shows = [exceptions.raised(row), *([] if training is None else [training]), *milestones]
+    copies = [exception for exception in own_exceptions if exception.get("type") == row.get("type")]
+    ranks = cited_ranks(exceptions.frame, copies)
+    claim = exceptions.raised(row) if ranks is None else RAISED_ON(**exceptions.values(row), ranks=ranks)
+    shows = [claim, *([] if training is None else [training]), *milestones]
     kind = classify(row)
     error, source = error_in_brief(exceptions.frame, row), source_line(exceptions.frame, row)
     is_guess = kind != "code" and str(row.get("type")).rpartition(".")[2] in PROGRAMMING_ERRORS
@@ -178,7 +169,7 @@ def judge(
         actions=[action(CHECK_PLACE[kind], place=source) if source and is_guess else action(CLASS_REMEDIES[kind])],
         since=row.time,
         at=row.at,
-        ranks=ranks_of(exception for exception in own_exceptions if exception.get("type") == row.get("type")),
+        ranks=ranks_of(copies),
         nodes=(row.node,) if row.node else (),
         fault_class=kind,
         exception=named_exception(row),
@@ -214,22 +205,6 @@ def _unseen_exception(exceptions: Exceptions, trajectory: Trajectory, ending: En
         at=row.at,
         ranks=(rank,) if isinstance(rank, int) else (),
     )
-
-
-def _why_none(exceptions: Exceptions) -> Claim:
-    """Why no exception of the log is of this family."""
-    row = next((row for row in exceptions.frame.events if row.get("about") in TOPICS), None)
-    if exceptions.final is not None and exceptions.final.get("about") in TOPICS:
-        row = exceptions.final
-    if row is not None and row.role is EventRole.ROOT:
-        return _other_topic(exceptions, row)
-    return (NO_OWN_EXCEPTION if exceptions.frame else NO_EXCEPTION)(count=exceptions.frame.reduce("count"))
-
-
-def _other_topic(exceptions: Exceptions, row: Event) -> Claim:
-    """The claim that an exception belongs to another family."""
-    kind = error_type(exceptions.frame, row)
-    return OTHER_EXCEPTION(type=kind, topic=derived(TOPICS[str(row.get("about"))], kind))
 
 
 def _training_before(trajectory: Trajectory, use: StartupUse, row: Event, limits: Limits) -> Claim | None:

@@ -41,7 +41,7 @@ import re
 
 from trackside.evidence import Value, derived
 from trackside.facts.logs.ending import ENDED_WELL, Ending
-from trackside.facts.logs.exceptions import Exceptions, named_exception
+from trackside.facts.logs.exceptions import Exceptions, message_of, named_exception
 from trackside.facts.logs.order import first
 from trackside.facts.logs.storage_faults import StorageFaults
 from trackside.family import Family
@@ -60,7 +60,7 @@ HEADLINES = {
     "unreachable": Sentence("a file server stopped answering"),
 }
 """Reason -> the answer in one clause; of others :data:`STORAGE_FAILED`."""
-SERVER_HEADLINE = Sentence("file server {server} stopped answering, as the kernel noticed")
+SERVER_HEADLINE = Sentence("file server {server} stopped answering")
 SERVER_PATTERN = re.compile(r"\bserver ([A-Za-z0-9][\w.-]{0,62}),? (?:is )?not responding")
 PATH_HEADLINES = {
     "full": Sentence("a file system is full: no space for {path}"),
@@ -76,7 +76,7 @@ INFERRED_HEADLINES = {
 STORAGE_FAILED = Sentence("a file system failed with an I/O error")
 OPERATION_FAILED = Sentence("a file operation failed: {type}: {message}")
 OPERATION_FAILED_LINE = Sentence("a file operation failed: {line}")
-FAILED_AFTER_IT = Sentence("and then: {type}: {message}")
+FAILED_AFTER_IT = Sentence("after that, the job raised {type}: {message}")
 SERVER_SILENT = Sentence("a file server did not answer: {line}")
 REPORTED_AS = Sentence("reported as: {line}")
 NO_SPACE = Sentence(
@@ -184,7 +184,7 @@ def _raised_claims(exceptions: Exceptions, faults: StorageFaults, cause: Event) 
     root = str(cause.get("root_message")).splitlines()[0]
     if (line := next((row for row in faults.last if root in row.text), None)) is not None:
         return [OPERATION_FAILED_LINE(line=faults.line(line)), FAILED_AFTER_IT(**values)]
-    first_one = {field: frame.value(cause, f"root_{field}") for field in ("type", "message")}
+    first_one = {"type": frame.value(cause, "root_type"), "message": message_of(frame, cause, "root_message")}
     return [OPERATION_FAILED(**first_one), FAILED_AFTER_IT(**values)]
 
 

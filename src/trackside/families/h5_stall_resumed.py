@@ -66,8 +66,8 @@ class Limits:
     """Multiple of the next longest pause: recurring pauses are normal (evaluations, saves, epochs)."""
 
 
-STALLED = Sentence("training stalled for {seconds} and then continued")
-STALLED_BY_STORAGE = Sentence("training stalled for {seconds} while a file server did not answer")
+STALLED = Sentence("stalled for {seconds} during training, then continued")
+STALLED_BY_STORAGE = Sentence("stalled for {seconds} during training while a file server did not answer")
 STALLED_FROM_TO = Sentence("training stalled for {seconds}, from {since} to {until}, and then continued")
 GPUS_IDLE_FROM_TO = Sentence("the GPUs did no work for {seconds}, from {since} to {until}, and then continued")
 SERVER_SILENT = Sentence("a file server did not answer at about that time: {line}")
@@ -80,7 +80,7 @@ GPUS_KEPT_COMPUTING = Sentence("the GPUs kept computing during a pause of {secon
 NO_LONG_GAP = Sentence("no gap between logged steps was longer than normal (at most {seconds})")
 SHORT_PAUSES = Sentence("between their first and their last work the GPUs paused for at most {seconds}")
 NO_PAUSE = Sentence("between their first and their last work the GPUs did not pause")
-NOT_RESUMED = Sentence("the stall did not end: the GPUs did no work in the last {seconds}")
+NOT_RESUMED = Sentence("the GPUs did no work in the last {seconds}: that stall did not end")
 
 
 def judge(

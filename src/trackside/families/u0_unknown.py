@@ -36,10 +36,14 @@ References
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations
 
 from trackside.catalog.job_states import WAITING_STATES
 from trackside.catalog.pending_reasons import pending_reason
 from trackside.evidence import Missing, Value, derived
+from trackside.facts.fact import Maybe
+from trackside.facts.gpu.activity import GpuActivity
+from trackside.facts.hardware.reports import HardwareReports
 from trackside.facts.logs.ending import Ending
 from trackside.facts.logs.silence import Silence
 from trackside.facts.logs.unread_errors import UnreadErrors
@@ -71,13 +75,35 @@ RECORDED_STATE = Sentence("the scheduler recorded {state}", running="the schedul
 NOTHING_FITS = Sentence(
     "nothing in the inputs points to a cause", running="nothing in the inputs points to a fault so far"
 )
-ADD_INPUTS = Sentence(
-    "run diagnose again with whichever of these you have: the job's whole output, its sacct record, and the kernel "
-    "logs and GPU metrics of its nodes"
-)
+INPUTS = {
+    "jobs": "its sacct record",
+    "kernel": "the kernel logs of its nodes",
+    "metrics": "the metrics of its GPUs",
+}
+"""Kind of input, besides the job's output -> its name in an action."""
 
 
-def judge(silence: Silence, ending: Ending, unread: UnreadErrors, unanswered: UnansweredSources) -> Finding | Missing:
+def _enumeration(names: list[str]) -> str:
+    """Names with commas, and "and" before the last."""
+    head, last = ", ".join(names[:-1]), names[-1]
+    return f"{head}{',' if len(names) > 2 else ''} and {last}" if head else last
+
+
+ADD_INPUTS = {
+    names: Sentence(
+        "run diagnose again with whichever of these you have: "
+        + _enumeration(["the job's whole output", *(INPUTS[name] for name in names)])
+    )
+    for size in range(len(INPUTS) + 1)
+    for names in combinations(INPUTS, size)
+}
+"""Inputs that were not given -> the action."""
+
+
+def judge(
+    silence: Silence, ending: Ending, unread: UnreadErrors, unanswered: UnansweredSources,
+    reports: Maybe[HardwareReports], activity: Maybe[GpuActivity],
+) -> Finding | Missing:  # fmt: skip
     """The last evidence, so that the reader has a starting point."""
     if ending.job is not None and ending.job.get("state") in WAITING_STATES:
         return _waiting(ending, ending.job)
@@ -87,13 +113,15 @@ def judge(silence: Silence, ending: Ending, unread: UnreadErrors, unanswered: Un
     shows += [RECORDED_STATE(state=jobs.value(job, "state")) for job in jobs.records[-1:]]
     if not shows:
         return _without_data(unanswered)
+    kernel = isinstance(reports, HardwareReports) and reports.has_kernel_log
+    inputs = {"jobs": bool(jobs), "kernel": kernel, "metrics": isinstance(activity, GpuActivity)}
     return present(
         Certainty.POSSIBLE,
         "unknown",
         shows,
         headline=NO_CAUSE_FOUND(),
         implies=[NOTHING_FITS()],
-        actions=[action(ADD_INPUTS)],
+        actions=[action(ADD_INPUTS[tuple(name for name in INPUTS if not inputs[name])])],
     )
 
 

@@ -60,7 +60,7 @@ class HttpOptions:
                              "/ ? # of a user or password written as %2F %3F %23?") from None  # fmt: skip
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"the URL {url_without_secrets(self.url)!r} must begin with http:// or https:// and "
-                             "name a host, as http://HOST:PORT does")  # fmt: skip
+                             "name a host, such as http://HOST:PORT")  # fmt: skip
         if not self.exact and (parts.query or parts.fragment):
             raise ValueError(f"the URL {url_without_secrets(self.url)!r} must end with its path, without parameters")
         if parts.username is not None:

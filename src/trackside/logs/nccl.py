@@ -164,20 +164,23 @@ def _duplicate_gpu(line: Line) -> Event | None:
 
 
 @PARSER.pattern(
-    rb"NCCL INFO (NET/[A-Za-z]{1,12} ?: Using |Using network )",
+    rb"NCCL INFO (NET/[A-Za-z]{1,12} ?: (Using |No device found)|Using network )",
     r"NCCL INFO (?:NET/(?P<kind>Socket|IB|OFI|IBext\w*|FastSocket|UCX) ?: Using (?P<device>.{0,"
-    r"200})|Using network (?P<network>[\w ./()-]{1,40}))",
-    safety="A fact: sockets matter only between nodes.",
+    r"200})|Using network (?P<network>[\w ./()-]{1,40})|NET/IB\w* ?: (?P<none>No device found))",
+    safety="An observation: sockets, or no InfiniBand, matter only between nodes.",
     matches=(
         "n1:100:200 [0] NCCL INFO NET/Socket : Using [0]eth0:10.0.0.1<0>",
         "n1:100:200 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB ; OOB ib0:10.0.0.1<0>",
         "n1:100:200 [0] NCCL INFO Using network IBext",
+        "n1:100:200 [0] NCCL INFO NET/IB : No device found.",
     ),
-    avoids=("n1:100:200 [0] NCCL INFO NET/IB : No device found.",),
+    avoids=("n1:100:200 [0] NCCL INFO NET/Socket : No device found.",),
 )
 def _transport(line: Line, match: re.Match[str]) -> Event:
-    kind = (match["kind"] or match["network"]).strip().lower()
-    if kind in ("socket", "fastsocket"):
+    kind = (match["kind"] or match["network"] or "").strip().lower()
+    if match["none"]:
+        transport = "no_ib"
+    elif kind in ("socket", "fastsocket"):
         transport = "socket"
     elif kind.startswith("ib"):
         transport = "ib"

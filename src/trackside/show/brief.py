@@ -99,12 +99,14 @@ def _label_lines(section: heading.VerdictSection, lines: Iterable[Text]) -> Labe
 
 
 def _fact(claim: ClaimDoc, doc: VerdictDoc, width: int) -> Text:
-    """A sentence and the location of its figure, in at most :data:`FACT_LINES` lines. Without the numbers of its
-    citations, because the list of citations is not printed."""
+    """A sentence and the location of its figure, in at most :data:`FACT_LINES` lines, and one more if only the location
+    does not fit. Without the numbers of its citations, because the list of citations is not printed."""
     location = f" [{citations.main_location(claim, doc.cites)}]" if claim.cites else ""
     lines = FACT_LINES + (GAP in claim.text)  # what is left of a long line is what matters
-    max_chars = max(width // 2, lines * width - len(location) - width // 8)  # lines break before their end
-    return Text(_cut(with_stop(claim.text), max_chars)).append(location, style="dim")
+    text, max_chars = with_stop(claim.text), lines * width - width // 8  # lines break before their end
+    if len(text) > max_chars:
+        max_chars = max(width // 2, max_chars - len(location))
+    return Text(_cut(text, max_chars)).append(location, style="dim")
 
 
 def _cautions(doc: VerdictDoc, width: int) -> list[Text]:

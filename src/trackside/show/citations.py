@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from trackside.catalog.streams import is_stream
 from trackside.catalog.throttle import REASONS, reasons_in
 from trackside.show.document import CiteDoc, ClaimDoc, TextDoc, VerdictDoc
 from trackside.show.wording import duration, metric_phrase, moment, parse_query, span, word
 
+_DETAILS = re.compile(r"(?::| \().*")
+MAX_VALUE_CHARS, MAX_PART_CHARS = 300, 40
+"""Characters of a value that are shown, and by which a line is searched for it."""
 TIMES = ("submit", "eligible", "start", "end")
 
 
@@ -53,7 +56,7 @@ def figure(cite: CiteDoc) -> str:
 
 def _flags(bits: int) -> str:
     """Throttle reasons as ``0x48 (hardware slowdown, hardware thermal slowdown)``."""
-    titles = [REASONS[name].title.partition(":")[0] for name in reasons_in(bits)]
+    titles = [_DETAILS.sub("", REASONS[name].title) for name in reasons_in(bits)]
     return f"{bits:#x} ({', '.join(dict.fromkeys(titles))})" if titles else f"{bits:#x}"
 
 
@@ -70,6 +73,16 @@ def line(cite: CiteDoc) -> str:
     return text
 
 
+def values_beside(line: str, cites: Iterable[CiteDoc]) -> list[str]:
+    """The cited words that the line itself does not contain, such as the first exception of a chain."""
+    words = [" ".join(str(cite.value).split()) for cite in cites if isinstance(cite.value, str)]
+    missing = dict.fromkeys(text for text in words if text and text[:MAX_PART_CHARS].casefold() not in line.casefold())
+    return [
+        text if len(text) <= MAX_VALUE_CHARS else text[: MAX_VALUE_CHARS - 1] + "\N{HORIZONTAL ELLIPSIS}"
+        for text in missing
+    ]
+
+
 def claims(doc: VerdictDoc) -> list[ClaimDoc | TextDoc]:
     """The sentences of the verdict itself, without those about families ruled out and about the cost."""
     own: list[ClaimDoc | TextDoc] = [*doc.preflight, *doc.shows, *doc.implies, *doc.cannot_decide]
@@ -83,16 +96,23 @@ def of_verdict(doc: VerdictDoc) -> list[str]:
 
 
 def main_location(claim: ClaimDoc, cites: Mapping[str, CiteDoc]) -> str:
-    """Where the claim's figure stands: the location of the first citation whose value the sentence contains, else of
-    the first; of a record, the field with the longest such value, because its name is no figure. A measurement's
-    location is its metric's name."""
+    """Where the claim's figure stands: the location of the first measurement whose value the sentence contains, else of
+    the first citation that is no count of lines, which has no line of its own; of a record, the field with the longest
+    such value, because its name is no figure. A measurement's location is its metric's name."""
     cited = [cites[name] for name in claim.cites]
+    cited = [cite for cite in cited if not _is_count(cite)] or cited
     main = next((cite for cite in cited if is_measured(cite) and _states(claim.text, figure(cite))), cited[0])
     if main.plane == "scheduler":
         stated = [cite for cite in cited if cite.plane == "scheduler" and _states(claim.text, figure(cite))]
         main = max(stated, key=lambda cite: len(figure(cite)), default=main)
     query = parse_query(main.query) if is_measured(main) else None
     return main.where if query is None else query.kind
+
+
+def _is_count(cite: CiteDoc) -> bool:
+    """Whether it cites how many lines there are."""
+    query = parse_query(cite.query)
+    return query is not None and query.reducer == "count" and not is_measured(cite)
 
 
 def _states(sentence: str, text: str) -> bool:

@@ -113,7 +113,8 @@ class FindingDoc(msgspec.Struct, frozen=True):
     headline: TextDoc | None = None
     """What happened, in one clause; null if ``title`` says it."""
     began: float | None = None
-    """When it began, POSIX seconds; null if that is not known, or if runs may have it from their start."""
+    """When it began, POSIX seconds; null if that is not known, if runs may have it from their start, or if a
+    consequence was seen before its cause was."""
 
 
 class SecondaryDoc(FindingDoc, frozen=True, kw_only=True):
@@ -551,7 +552,7 @@ def document(
         implies=writer.texts(primary.implies),
         cannot_decide=writer.texts(primary.cannot_decide),
         actions=writer.actions(primary),
-        consequences=[writer.secondary(finding) for finding in verdict.consequences],
+        consequences=[_undated_if_before(primary.since, writer.secondary(finding)) for finding in verdict.consequences],
         warnings=[writer.secondary(finding) for finding in verdict.warnings],
         preflight=writer.claims(verdict.preflight),
         ruled_out=[writer.ruled_out(finding) for finding in verdict.ruled_out],
@@ -572,6 +573,12 @@ def document(
         priced=bool(price.price_per_gpu_hour),
         appended=_appended(verdict, writer),
     )
+
+
+def _undated_if_before(cause: float | None, consequence: SecondaryDoc) -> SecondaryDoc:
+    """The consequence without its time if it was seen before its cause: a kernel reports a file server late."""
+    early = cause is not None and consequence.began is not None and consequence.began < cause
+    return msgspec.structs.replace(consequence, began=None) if early else consequence
 
 
 def _began(finding: Finding) -> float | None:

@@ -53,10 +53,10 @@ def _name(doc: CurveDoc) -> str:
 def _value_range(doc: CurveDoc) -> str:
     sampled = [value for value in doc.values if value is not None]
     finite = [value for value in sampled if math.isfinite(value)]
-    means = "means " if Query.parse(doc.query).rollup_how == "avg" else ""
+    means = " (means)" if Query.parse(doc.query).rollup_how == "avg" else ""
     not_finite = f"{NOT_FINITE} not finite" if len(finite) < len(sampled) else ""
     range_text = (
-        f"{means}{word(min(finite), doc.unit if doc.unit in SCALED else '')} to {word(max(finite), doc.unit)}"
+        f"{word(min(finite), doc.unit if doc.unit in SCALED else '')} to {word(max(finite), doc.unit)}{means}"
         if finite
         else ""
     )

@@ -125,7 +125,10 @@ class _CitationPrinter:
             window = citations.window(cite)
             text.append(f", {window}" if window else "").append(f" = {citations.figure(cite)}", style="not dim")
             return text.append(f"\n     {cite.where}\n     {cite.query}")
-        text.append(f"  {' '.join(cite.text.split()) or citations.figure(cite)}", style="not dim")
+        line = " ".join(cite.text.split())
+        text.append(f"  {line or citations.figure(cite)}", style="not dim")
+        for value in citations.values_beside(line, [self._cites[name] for name in names]) if line else ():
+            text.append(f"\n     = {value}", style="not dim")
         return text.append("".join(f"\n     {self._cites[name].query}" for name in names))
 
 

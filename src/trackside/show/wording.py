@@ -173,7 +173,8 @@ def _singular(unit: str) -> str:
 
 def _list(values: tuple[Scalar, ...], unit: str) -> str:
     if values and all(isinstance(v, int) for v in values):
-        return ranges([int(v) for v in values if isinstance(v, int)])
+        head, comma, last = ranges([int(v) for v in values if isinstance(v, int)]).rpartition(", ")
+        return f"{head} and {last}" if comma else last
     words = [word(v, unit) for v in values]
     if len(words) > 2 and all(map(_GPU.fullmatch, words)):
         words = group_gpus(words)
@@ -210,7 +211,7 @@ def size(number: float) -> str:
     """Bytes in binary units: 91.6 GiB."""
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if abs(number) < 1024:
-            return f"{number:.4g} {unit}" if unit != "bytes" else f"{int(number)} bytes"
+            return f"{number:,.4g} {unit}" if unit != "bytes" else f"{int(number)} bytes"
         number /= 1024
     return f"{number:.4g} TiB"
 

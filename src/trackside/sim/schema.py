@@ -73,7 +73,8 @@ def _text(source: str | Path) -> tuple[str, str, str]:
     entry = resources.files("trackside.sim.scenarios") / f"{source}.toml"
     if not entry.is_file():
         similar = get_close_matches(str(source), built_in(), 3, 0.4)
-        hint = f"; did you mean {' or '.join(similar)}?" if similar else "; 'trackside simulate --list' lists them"
+        hint = f"; did you mean {' or '.join(similar)}?" if similar else ";"
+        hint += " 'trackside simulate --list' lists them all"
         raise ScenarioError(f"no scenario {str(source)!r}{hint}")
     return entry.read_text(encoding="utf-8"), str(source), str(source)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from trackside.family import Family
-from trackside.finding import Certainty, Finding, Outcome
+from trackside.finding import Certainty, Finding, Outcome, Sentence, action
 
 LOG_SLACK_S = 1.0
 """Log lines about the same moment may differ in time by this much."""
@@ -21,6 +21,11 @@ and a file server that does not answer after its requests timed out."""
 SAME_GPU_SLACK_S = 600.0
 """The same for two metrics of one GPU: ten windows of a minute. Both are smoothed, to
 separate a phase from a blip, and a slow GPU stands out among its peers before its own clock settles."""
+
+
+CHECK_WARNINGS = Sentence(
+    "check the warnings, which did not end this run", running="check the warnings, which have not ended this run"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +71,20 @@ def arbitrate(findings: Sequence[Finding], families: Sequence[Family]) -> Ranked
         finding.family for finding in unrelated
     }
     return RankedFindings(
-        primary=primary,
+        primary=_with_warnings(primary) if warnings else primary,
         consequences=tuple(_beside(finding) for finding in consequences if not _is_same_exception(finding, primary)),
         warnings=tuple(_beside(finding) for finding in warnings if not _is_same_exception(finding, primary)),
         ruled_out=tuple(finding for finding in others_and_health if finding.outcome is Outcome.ABSENT),
         unknown=tuple(finding for finding in others_and_health if finding.outcome is Outcome.UNKNOWN),
         rival_open=bool(rivals.get(primary.family, frozenset()) & open_codes),
     )
+
+
+def _with_warnings(primary: Finding) -> Finding:
+    """The primary finding; if it is health, its advice names the warnings. A slow run's does so itself."""
+    if primary.role != "health" or primary.variant == "slow":
+        return primary
+    return replace(primary, actions=(*primary.actions, action(CHECK_WARNINGS)))
 
 
 def _beside(finding: Finding) -> Finding:

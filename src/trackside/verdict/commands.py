@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import string
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
@@ -40,5 +39,4 @@ def _fill_actions(actions: Iterable[Action], names: Mapping[str, Value]) -> Iter
 
 def _placeholders(*sentences: Sentence) -> set[str]:
     """The names of the placeholders."""
-    templates = (text for sentence in sentences for text in (sentence.text, sentence.running))
-    return {name for text in templates for _, name, _, _ in string.Formatter().parse(text) if name}
+    return {name for sentence in sentences for name in sentence.placeholders}

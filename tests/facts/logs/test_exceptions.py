@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from trackside.facts.logs.exceptions import before_stop
+from tests.families.rows import exception, store
+from trackside.evidence import Frame
+from trackside.facts.logs.exceptions import before_stop, message_of
 from trackside.model import Event, EventRole, Position
+from trackside.query import events
 
 
 def event(kind: str, line: int, path: str = "job.log", **fields: str | int) -> Event:
@@ -33,3 +36,24 @@ def test_what_is_raised_after_a_request_to_stop_is_teardown(
     rows: list[Event], stops: list[Event], points: list[Event], left: list[int]
 ) -> None:
     assert [row.at.line for row in before_stop(rows, stops, points)] == left
+
+
+@pytest.mark.parametrize(
+    ("message", "n_lines"),
+    [
+        ("Input type and bias type should be the same\nPython: 3.13.5\nloading data", 1),
+        ("CUDA error: device-side assert triggered\nCUDA kernel errors might be asynchronously reported", 1),
+        ("Error(s) in loading state_dict for Net:\n\tsize mismatch for w\n\tsize mismatch for b\nEpoch 1", 3),
+        ("Couldn't instantiate the tokenizer from one of:\n(1) a file,\n(2) a slow one.", 3),
+        ("Couldn't cast\ntext: string", 2),
+        (
+            "NCCL error, invalid usage\nncclInvalidUsage: This usually reflects invalid usage\nLast error:\nDuplicate GPU",
+            4,
+        ),
+    ],
+)
+def test_a_quoted_message_ends_where_other_output_may_begin(message: str, n_lines: int) -> None:
+    frame = store(exception("RuntimeError", message)).ask(events("exception"))
+    assert isinstance(frame, Frame)
+    lines = str(message_of(frame, frame.events[0]).value).splitlines()
+    assert lines == message.splitlines()[:n_lines]

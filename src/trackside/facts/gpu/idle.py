@@ -42,12 +42,12 @@ NEVER_ABOVE: Mapping[str, Sentence] = {
 }
 NO_WORK_DONE = Sentence("{count} on {nodes} did no work for {seconds}, from the start")
 NO_LAUNCH = Sentence(
-    "Trackside's tracer was attached and saw no kernel launch and no collective of the run, in {traced}",
-    running="Trackside's tracer is attached and has seen no kernel launch and no collective of the run, in {traced}",
+    "Trackside's tracer was attached and saw neither a kernel launch nor a collective in {traced}",
+    running="Trackside's tracer is attached and has seen neither a kernel launch nor a collective in {traced}",
 )
 NO_COLLECTIVE = Sentence(
-    "Trackside's tracer was attached and saw no collective of the run, in {traced}",
-    running="Trackside's tracer is attached and has seen no collective of the run, in {traced}",
+    "Trackside's tracer was attached and saw no collective in {traced}",
+    running="Trackside's tracer is attached and has seen no collective in {traced}",
 )
 NO_PROCESS = Sentence(
     "no process ever opened a GPU context",

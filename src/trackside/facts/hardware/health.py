@@ -63,18 +63,20 @@ NO_MEMORY_ERRORS = Sentence("no new GPU memory errors on {count}: no uncorrectab
 NO_ECC_ERRORS_DURING_RUN = Sentence("no new uncorrectable ECC errors on {count} during the run")
 NO_REMAPS_DURING_RUN = Sentence("no rows remapped for uncorrectable errors on {count} during the run")
 COUNTER_ROSE: Mapping[str, Sentence] = {
-    "ecc": Sentence("uncorrectable ECC errors of GPU {gpu} rose from {before} to {after} before {when}"),
+    "ecc": Sentence("uncorrectable ECC errors of GPU {gpu} rose from {before} to {after} between {since} and {until}"),
     "lifetime": Sentence(
-        "the lifetime count of uncorrectable ECC errors of GPU {gpu} rose from {before} to {after} before {when}"
+        "the lifetime count of uncorrectable ECC errors of GPU {gpu} rose from {before} to {after} between {since} "
+        "and {until}"
     ),
     "remaps": Sentence(
-        "rows of GPU {gpu} remapped for uncorrectable errors rose from {before} to {after} before {when}"
+        "rows of GPU {gpu} remapped for uncorrectable errors rose from {before} to {after} between {since} and {until}"
     ),
     "remap_failed": Sentence(
-        "GPU {gpu} failed to remap a bad memory row: the flag went from {before} to {after} before {when}"
+        "GPU {gpu} failed to remap a bad memory row: the flag went from {before} to {after} between {since} and {until}"
     ),
     "pages": Sentence(
-        "memory pages of GPU {gpu} retired for double-bit errors rose from {before} to {after} before {when}"
+        "memory pages of GPU {gpu} retired for double-bit errors rose from {before} to {after} between {since} "
+        "and {until}"
     ),
 }
 """A counter rose; by the name of its query."""
@@ -234,8 +236,10 @@ def _is_during_run(change: Change, run: Run) -> bool:
 
 def _rise_claim(name: str, change: Change) -> Claim:
     """The claim that a query's counter rose."""
-    gpu, when = derived(gpu_name(change.series), change.after), derived(change.until, change.after, unit="time")
-    return COUNTER_ROSE[name](gpu=gpu, by=change.by, before=change.before, after=change.after, when=when)
+    times = {"since": change.since, "until": change.until}
+    values = {moment: derived(time, change.after, unit="time") for moment, time in times.items()}
+    values |= {"gpu": derived(gpu_name(change.series), change.after), "before": change.before, "after": change.after}
+    return COUNTER_ROSE[name](**values, by=change.by)
 
 
 def _gpus_of(grid: Grid, source: Value) -> Value:

@@ -25,8 +25,8 @@ from trackside.query import metric
 
 KILLS_COUNTED = Sentence("the kernel's out-of-memory kill count on node {node} rose by {by}, from {before} to {after}")
 HOST_SHORT = Sentence("available host memory on node {node} fell to {low} of {total}")
-HOST_AMPLE = Sentence("no sample shows less than {low} of {total} host memory available on node {node}")
-HOST_AMPLE_ALL = Sentence("no sample of any node shows less than {low} of {total} host memory available (on {node})")
+HOST_AMPLE = Sentence("lowest sample of available host memory on node {node}: {low} of {total}")
+HOST_AMPLE_ALL = Sentence("lowest sample of available host memory on any node: {low} of {total} (on {node})")
 NO_KILL_COUNTED = Sentence("no out-of-memory kills were counted on {nodes}")
 CGROUP_NEAR_LIMIT = Sentence(
     "the job used {used} of host memory on node {node}, of the {limit} that it requested per node"

@@ -29,9 +29,11 @@ Rows = NDArray[np.intp]
 Baseline = Literal["own", "peers", "highest"]
 """What a clock is compared with: the GPU's own clock at other times, the other GPUs', its maximum."""
 
-THROTTLED = Sentence("GPU {gpu} was throttled for {seconds}: {why}")
-NODE_THROTTLED = Sentence("all {count} of {node} were throttled, for up to {seconds}: {why}")
-NODE_THROTTLED_ALONE = Sentence("all {count} of {node} were throttled, for up to {seconds}, and no other GPU: {why}")
+THROTTLED = Sentence("GPU {gpu} was throttled for {seconds}; reason: {why}")
+NODE_THROTTLED = Sentence("all {count} of {node} were throttled for up to {seconds}; reason: {why}")
+NODE_THROTTLED_ALONE = Sentence(
+    "all {count} of {node}, and no others, were throttled for up to {seconds}; reason: {why}"
+)
 NODE_TEMPERATURE = Sentence("the hottest of these GPUs, {gpu}, reached {heat}")
 CLOCK_LOWERED: dict[Baseline, Sentence] = {
     "own": Sentence("the SM clock of GPU {gpu} fell from {usual} to {clock}"),

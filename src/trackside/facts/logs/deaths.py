@@ -32,10 +32,10 @@ SOURCES = ("launchers", "exits", "signals", "fatals", "workers")
 RELIABLE_SOURCES = ("launchers", "workers", "fatals")
 """Sources that waited for the process that died, or its own Python."""
 
-DIED = Sentence("a process died of {signal}: {line}")
-DIED_ON = Sentence("{ranks} died of {signal}")
-WORKER_DIED = Sentence("a data-loader worker died of {signal}: {line}")
-WORKER_DIED_ON = Sentence("a data-loader worker of {ranks} died of {signal}")
+DIED = Sentence("a process was killed by {signal}: {line}")
+DIED_ON = Sentence("{signal} killed {ranks}")
+WORKER_DIED = Sentence("a data-loader worker was killed by {signal}: {line}")
+WORKER_DIED_ON = Sentence("{signal} killed a data-loader worker of {ranks}")
 ALSO_REPORTED = Sentence("also reported: {line}")
 
 

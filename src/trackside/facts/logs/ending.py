@@ -52,6 +52,7 @@ NOTICE_ENDS: Mapping[str, Sentence] = {
     "out_of_memory": Sentence("the scheduler reported that the run exceeded its memory limit"),
     "launch_failure": Sentence("a step of the run could not be launched"),
     "revoked": Sentence("the run's allocation was revoked"),
+    "unkillable": Sentence("Slurm could not end the run's processes"),
 }
 """A notice's reason -> how the run ended; of others :data:`NOTICE_REASON`."""
 REPORTS_END = "the log reports its end"

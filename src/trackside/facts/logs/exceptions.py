@@ -14,8 +14,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
 
-from trackside.catalog.excerpt import ELLIPSIS, cut, excerpt
+from trackside.catalog.excerpt import ELLIPSIS, excerpt
 from trackside.evidence import Evidence, Frame, Missing, Value, derived
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.logs import state_dict_errors
@@ -38,6 +39,27 @@ NOT_RAISED: Mapping[str, tuple[str, Sentence]] = {
 }  # fmt: skip
 """Types of errors that no program raised as an exception -> their name in a sentence, and what happened."""
 
+NO_EXCEPTION = Sentence("no exception in the log")
+OTHER_TOPIC = Sentence("the exception in the log is about {topic}, which has a family of its own: {type}")
+NOT_FATAL = Sentence(
+    "the exception in the log was raised in a thread or a destructor, or was a warning; that alone "
+    "ends no process: {type}"
+)
+ONLY_REPORTS = Sentence("the exceptions in the log only report another failure, or the end of the run: {type}")
+NONE_ENDED = Sentence("no exception of the job's own in the log is known to have ended the run")
+TOPICS: Mapping[str, str] = {
+    "oom": "GPU memory",
+    "collective": "a collective",
+    "rendezvous": "connecting the ranks",
+    "checkpoint": "a checkpoint",
+    "storage": "a file system",
+    "interrupt": "an interrupt",
+    "host_memory": "host memory",
+}
+"""Topic of an exception that has a family of its own -> what the exception is about."""
+
+MAX_WORD_CHARS = 24
+"""Characters of a word that a shortened headline may lose whole; a longer one is a path or a name, and is cut."""
 MAX_HEADLINE_CHARS, MAX_END_CHARS = 120, 40
 """Characters of an error in a headline, and of its end if it quotes a command; the claim below has more."""
 _SOURCE_CODE = re.compile(r"#\s*(?:if|ifdef|ifndef|define|include|pragma)\b|//|/\*")
@@ -47,6 +69,15 @@ _PREAMBLE = re.compile(r"child \d+ failed with error code|Exception encountered 
 _COMMAND = re.compile(r"\bCommand ['\"\[]")
 """What became of a command stands behind its arguments."""
 _FOLDERS = re.compile(r"(?<=['\"\s(])/?(?:[^\s'\"/:]{1,100}/){2,20}(?=[^\s'\"/])")
+_ANNOUNCES = re.compile(r"(?:[:,(\[{\\]|\bfound)\s*$")
+_CONTINUES = re.compile(r"[ \t)\]}(]|$|- \S|\d{1,3}[.)] |nccl\w{1,60}: |Last error:")
+_LIBRARY_PARAGRAPHS = re.compile(
+    r"child \d+ failed with error code|Exception encountered when calling |generating the dataset|gated repo|Request ID"
+    r"|^Could not override "
+)
+"""Messages of libraries whose further lines are their own and say more than the first."""
+MIN_WORDS = 3
+"""Fewer words are the beginning of a sentence."""
 _LOGGER = re.compile(r"^(?:slurmstepd|srun): error: ")
 STOPS = (1, 2, 15)
 """Signals that ask a process to end."""
@@ -138,15 +169,37 @@ def type_and_message(frame: Frame, row: Event) -> dict[str, Value]:
     """Type and message of an exception, as the values of a claim."""
     message = frame.value(row, "message")
     brief = state_dict_errors.in_brief(str(message.value), _lines(row))
-    if brief is not None:
-        sources = [frame.value(row, "lines")] if _lines(row) is not None else []
-        message = derived(brief, message, *sources)
-    return {"type": error_type(frame, row), "message": message}
+    if brief is None:
+        return {"type": error_type(frame, row), "message": message_of(frame, row)}
+    sources = [frame.value(row, "lines")] if _lines(row) is not None else []
+    return {"type": error_type(frame, row), "message": derived(brief, message, *sources)}
 
 
 def _lines(row: Event) -> int | None:
     lines = row.get("lines")
     return lines if isinstance(lines, int) else None
+
+
+def message_of(frame: Frame, row: Event, field: str = "message") -> Value:
+    """The message of an exception without lines that may be other output: what is printed right below a traceback looks
+    like its continuation. A line is kept if it is indented or an entry of a list, or if what is above announces it."""
+    value = frame.value(row, field)
+    lines = str(value.value).splitlines()
+    whole = len(lines) < 2 or _LIBRARY_PARAGRAPHS.search(str(value.value)) is not None
+    end = next(
+        (
+            index
+            for index, line in enumerate(lines)
+            if index and not _CONTINUES.match(line) and _is_complete("\n".join(lines[:index]))
+        ),
+        len(lines),
+    )
+    return value if whole or end == len(lines) else derived("\n".join(lines[:end]).strip(), value)
+
+
+def _is_complete(message: str) -> bool:
+    """Whether the lines of a message up to here say something, and announce nothing."""
+    return len(message.split()) >= MIN_WORDS and _ANNOUNCES.search(message) is None
 
 
 def error_type(frame: Frame, row: Event) -> Value:
@@ -214,6 +267,30 @@ class Exceptions:
         """The claim that the job raised it."""
         return raised_claim(self.frame, row)
 
+    def is_other_topic(self, row: Event | None) -> TypeGuard[Event]:
+        """Whether an exception may be a cause, and another family judges it by its topic."""
+        return row is not None and row.role is EventRole.ROOT and row.get("about") in TOPICS
+
+    def other_topic(self, row: Event) -> Claim:
+        """The claim that an exception belongs to another family."""
+        kind = error_type(self.frame, row)
+        return OTHER_TOPIC(type=kind, topic=derived(TOPICS[str(row.get("about"))], kind))
+
+    @property
+    def none_of_job(self) -> Claim:
+        """Why no exception in the log is one of the job's own that ended the run."""
+        rows = self.frame.events
+        if not rows:
+            return NO_EXCEPTION(count=self.frame.reduce("count"))
+        about_other = (row for row in (self.final, *rows) if self.is_other_topic(row))
+        if (row := next(about_other, None)) is not None:
+            return self.other_topic(row)
+        if any(row.role is EventRole.ROOT for row in rows):
+            return NONE_ENDED(count=self.frame.reduce("count"))
+        not_fatal = next((row for row in rows if row.role is EventRole.CONFIRMATION), None)
+        sentence = ONLY_REPORTS if not_fatal is None else NOT_FATAL
+        return sentence(type=error_type(self.frame, rows[0] if not_fatal is None else not_fatal))
+
 
 @fact({"exceptions": events("exception"), "signals": events("signal_received"), "logs": events("log_activity")})
 def exceptions(evidence: Evidence, trajectory: Maybe[Trajectory], ending: Ending) -> Exceptions:
@@ -248,8 +325,11 @@ def error_in_brief(frame: Frame, row: Event) -> Value:
     if len(text) > MAX_HEADLINE_CHARS:
         text = _FOLDERS.sub(f"{ELLIPSIS}/", text)  # a file's name is more informative than its folders
     if _COMMAND.search(text) is not None:
-        return derived(excerpt(text, MAX_HEADLINE_CHARS - MAX_END_CHARS, MAX_END_CHARS), *values.values())
-    return derived(cut(text, MAX_HEADLINE_CHARS), *values.values())
+        text = excerpt(text, MAX_HEADLINE_CHARS - MAX_END_CHARS, MAX_END_CHARS)
+    elif len(text) > MAX_HEADLINE_CHARS:
+        words, _, last = text[: MAX_HEADLINE_CHARS - 1].rpartition(" ")
+        text = (words if len(last) < MAX_WORD_CHARS else f"{words} {last}").rstrip(" ([{,:;") + ELLIPSIS
+    return derived(text, *values.values())
 
 
 def _informative_line(message: str) -> str:

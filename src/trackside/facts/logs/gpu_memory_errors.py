@@ -5,15 +5,16 @@ An error after which training continued was handled. Advice about memory is not 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from trackside.evidence import Evidence, Frame, Missing, Value
+from trackside.evidence import Evidence, Frame, Missing, Value, derived
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.gpus import gpus_of_ranks
 from trackside.facts.logs.ending import Ending
-from trackside.facts.logs.exceptions import Exceptions, earliest_first, final_events
+from trackside.facts.logs.exceptions import Exceptions, earliest_first, final_events, source_line
 from trackside.facts.logs.order import last_after
 from trackside.facts.ranks import cited_ranks, ranks_of
 from trackside.facts.training.learning import Trajectory, numeric_field
@@ -37,6 +38,8 @@ MEMORY_FRAGMENTED = Sentence(
     "the allocator had reserved {reserved} and used only {allocated}: free memory was fragmented"
 )
 OTHER_PROCESSES_USED = Sentence("other processes used {other} of the GPU's {total}")
+OTHER_PROCESS_USED = Sentence("another process (pid {pid}) used {other} of the GPU's {total}")
+OTHER_PROCESS = re.compile(r"\bProcess (\d{1,9}) has \d")
 HELD_LITTLE = Sentence(
     "this process had reserved only {reserved} of the GPU's {total}, and {free} were free: the rest was used by others"
 )
@@ -128,7 +131,18 @@ class GpuMemoryErrors:
         if self.cause.get("phase") not in (None, "unknown"):
             sentence = FAILED_IN_PASS if self.cause.get("phase") in ("forward", "backward") else FAILED_DURING
             claims.append(sentence(phase=self.frame.value(self.cause, "phase")))
+        others = self.sizes.get("other_process_bytes")
+        if others is not None and others.number > 0 and "total_bytes" in sizes:
+            claims.append(self._used_by_others(others))
         return tuple(claims)
+
+    def _used_by_others(self, others: Value) -> Claim:
+        """The claim about what other processes used, with the process id if it was one."""
+        total, text = self.sizes["total_bytes"], self.frame.value(self.cause, "text")
+        pids = OTHER_PROCESS.findall(str(text.value)) if "this process has" in str(text.value) else []
+        if len(pids) != 1:
+            return OTHER_PROCESSES_USED(other=others, total=total)
+        return OTHER_PROCESS_USED(pid=derived(pids[0], text), other=others, total=total)
 
     def fragmentation_claim(self, share: float) -> Claim | None:
         """The claim that free memory was fragmented: the allocator had reserved but not used more than a share of the
@@ -161,7 +175,7 @@ class GpuMemoryErrors:
             )
         if not total or self.bytes("other_process_bytes") <= share * total:
             return None
-        return OTHER_PROCESSES_USED(other=self.sizes["other_process_bytes"], total=self.sizes["total_bytes"])
+        return self._used_by_others(self.sizes["other_process_bytes"])
 
     @property
     def _unreserved_share(self) -> float:
@@ -209,10 +223,20 @@ class GpuMemoryErrors:
         return tuple(sorted({str(row.get("gpu")) for row in self.unhandled if row.get("gpu") is not None}))
 
     @property
+    def place(self) -> Value | None:
+        """The line of the job's own code where memory ran out, if a traceback shows it."""
+        return source_line(self.raised, self._raised[0]) if self._raised else None
+
+    @property
+    def _raised(self) -> list[Event]:
+        """The Python exceptions about GPU memory, that of the error at the same line first."""
+        location = self.cause.at.path, self.cause.at.line
+        return sorted(self.raised.events, key=lambda row: (row.at.path, row.at.line) != location)
+
+    @property
     def exception(self) -> tuple[str, str] | None:
         """The Python exception of the error: at the same line, else the first about GPU memory."""
-        location = self.cause.at.path, self.cause.at.line
-        rows = sorted(self.raised.events, key=lambda row: (row.at.path, row.at.line) != location)
+        rows = self._raised
         return (str(rows[0].get("type")), str(rows[0].get("message") or "")) if rows else None
 
 

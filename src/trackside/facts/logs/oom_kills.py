@@ -78,6 +78,12 @@ class OomKills:
                 return OomReport(HOST_MEMORY_RAN_OUT(line=self.steps.value(step, "state")), step)
         return None
 
+    @property
+    def by_slurm(self) -> Event | None:
+        """The report, if it is Slurm's count of kills in the job's cgroup."""
+        event = None if self.report is None else self.report.event
+        return event if event is not None and event.get("scope") == "slurm" else None
+
     def scope(self, nodes: tuple[str, ...]) -> Scope | None:
         """Whose memory ran out on these nodes (on any, if empty), if the kernel's lines agree."""
         rows = [row for row in self.own_kills if row.node is None or not nodes or row.node in nodes]

@@ -18,6 +18,7 @@ from trackside.facts.logs.exceptions import (
     Exceptions,
     announced_error,
     error_type,
+    message_of,
     raised_claim,
     type_and_message,
     unhandled_exceptions,
@@ -92,7 +93,9 @@ class StartupErrors:
         if source is not cause and source.get("root_type") in (None, source.get("type")):
             claims.append(CAUSED_BY(**type_and_message(frame, source)))
         elif source.get("root_type") not in (None, cause.get("type")):
-            claims.append(CAUSED_BY(type=frame.value(source, "root_type"), message=frame.value(source, "root_message")))
+            claims.append(
+                CAUSED_BY(type=frame.value(source, "root_type"), message=message_of(frame, source, "root_message"))
+            )
         if cause.get("user_frame") is not None:
             claims.append(LAST_OWN_LINE(frame=frame.value(cause, "user_frame")))
         return claims

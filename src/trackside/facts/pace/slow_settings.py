@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trackside.evidence import Evidence, Value
+from trackside.evidence import Evidence, Frame, Value
 from trackside.facts.fact import fact
 from trackside.facts.training.learning import numeric_field
 from trackside.model import Event, Run
@@ -32,6 +32,8 @@ class SlowSettings:
     """CUDA_LAUNCH_BLOCKING."""
     sockets: SlowSetting | None
     """NCCL chose sockets between the nodes."""
+    no_infiniband: SlowSetting | None = None
+    """NCCL chose sockets between the nodes and found no InfiniBand device."""
 
 
 @fact({
@@ -50,8 +52,13 @@ def slow_settings(evidence: Evidence, run: Run) -> SlowSettings:
     ranks = max((int(numeric_field(row, "nranks") or 0) for row in transports.events), default=0)
     fast = any(row.get("transport") == "ib" for row in transports.events)
     sockets = next((row for row in transports.events if row.get("transport") == "socket"), None)
-    harmless = fast or nodes < 2 or ranks == 1
-    return SlowSettings(
-        None if blocking is None else SlowSetting(blocking, flags.value(blocking, "text")),
-        None if sockets is None or harmless else SlowSetting(sockets, transports.value(sockets, "text")),
-    )
+    no_infiniband = next((row for row in transports.events if row.get("transport") == "no_ib"), None)
+    if fast or nodes < 2 or ranks == 1:
+        sockets = None
+    if sockets is None:
+        no_infiniband = None
+    return SlowSettings(_setting(flags, blocking), _setting(transports, sockets), _setting(transports, no_infiniband))
+
+
+def _setting(frame: Frame, row: Event | None) -> SlowSetting | None:
+    return None if row is None else SlowSetting(row, frame.value(row, "text"))

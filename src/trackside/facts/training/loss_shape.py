@@ -6,6 +6,7 @@ converged plateau and noise are not faults.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from trackside.evidence import Value, derived
@@ -31,6 +32,8 @@ from trackside.facts.training.shapes.shape import Limits, Shape
 from trackside.finding import Claim, Sentence
 from trackside.model import Event
 
+FELL_BEFORE = Sentence("before that, the loss fell to {lowest} ({place})")
+FELL_BEFORE_FROM = Sentence("before that, the loss fell to {lowest} ({place}), from {first} at first")
 GRADIENT_GONE = Sentence("the loss no longer changes, and the last gradient norm is {gradient}")
 
 
@@ -127,13 +130,12 @@ def _rows(curve: TrainingCurve, shape: Shape) -> tuple[Event, ...]:
 
 def _claims(curve: TrainingCurve, shape: Shape) -> list[Claim]:
     rows = _rows(curve, shape)
-    points = derived(len(curve.rows), curve.count, unit="logged steps")  # also those that print no loss
-    values: dict[str, Value] = {"points": points, "count": derived(shape.count, curve.count)}
+    values: dict[str, Value] = {}
     if shape.of_points:
         values["skipped"] = curve.frame.value(rows[-1], "skipped", "steps")
         values["step"] = curve.frame.value(rows[-1], "step")
     else:
-        values |= {"loss": curve.loss(shape.witness), "place": curve.place(shape.onset), "first": curve.first_finite}
+        values |= {"place": curve.place(shape.onset), "loss": curve.loss(shape.witness), "first": curve.first_finite}
         lowest = curve.losses.index(min(curve.finite)) if curve.finite else 0
         highest = curve.losses.index(max(curve.finite)) if curve.finite else 0
         values |= {"lowest": curve.loss(lowest), "highest": curve.loss(highest), "last": curve.loss(-1)}
@@ -141,7 +143,11 @@ def _claims(curve: TrainingCurve, shape: Shape) -> list[Claim]:
         printed = [row for row in rows[shape.onset :] or rows if numeric_field(row, field) is not None]
         if printed:
             values[name] = curve.frame.value(printed[-1], field)
-    claims = [shape.sentence(**values)]
+    values["points"] = derived(len(curve.rows), curve.count, unit="logged steps")  # also those that print no loss
+    values["count"] = derived(shape.count, curve.count)
+    claims = [shape.sentence(**{name: values[name] for name in values if name in shape.sentence.placeholders})]
+    if not shape.of_points and "lowest" not in shape.sentence.placeholders:
+        claims += _fell_before(curve, shape)
     if shape.of_level and shape.variant == "plateau" and "gradient" in values:
         claims.append(GRADIENT_GONE(gradient=values["gradient"]))
     return claims
@@ -152,3 +158,15 @@ def _of_epochs(claim: Claim) -> Claim:
     texts = (text.replace("logged step", "logged epoch") for text in (claim.sentence.text, claim.sentence.running))
     units = {name: value.unit.replace("logged step", "logged epoch") for name, value in claim.values.items()}
     return Claim(Sentence(*texts), {name: replace(value, unit=units[name]) for name, value in claim.values.items()})
+
+
+def _fell_before(curve: TrainingCurve, shape: Shape) -> list[Claim]:
+    """The claim that the loss fell before the onset, if it did."""
+    finite = [index for index in range(shape.onset) if math.isfinite(curve.losses[index])]
+    lowest = min(finite, key=lambda index: curve.losses[index], default=None)
+    if lowest is None or not curve.level_has_meaning or curve.losses[lowest] >= curve.losses[finite[0]]:
+        return []
+    values = {"lowest": curve.loss(lowest), "place": curve.place(lowest)}
+    if "first" in shape.sentence.placeholders:
+        return [FELL_BEFORE(**values)]
+    return [FELL_BEFORE_FROM(**values, first=curve.loss(finite[0]))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -51,6 +52,10 @@ OTHER_GPU_FAULTY = Sentence(
 OTHER_GPU_FAULTY_UNDATED = Sentence(
     "GPU {pci} of {node}, which this run did not use, reported Xid {xid} ({name}): drain {node}"
 )
+LEFT_PROCESSES = Sentence("Slurm could not end all processes of the job, and some may still be on its node: {line}")
+LEFT_PROCESSES_ON = Sentence("Slurm could not end all processes of the job, and some may still be on {node}: {line}")
+OWN_NODE = re.compile(r"TERMINATED ON (\S{1,63}) AT|\bslurmstepd-([^\s:]{1,63}):")
+"""The node in slurmstepd's notice that it could not end a job's processes."""
 STILL_RUNNING = Sentence("the job is still running: {state}")
 
 
@@ -98,6 +103,7 @@ def _input_claims(evidence: Evidence, unanswered: UnansweredSources, ending: End
         yield NO_SCHEDULER()
     if "kernel" not in unanswered.planes:
         yield from _kernel_log_claims(evidence, ending, run)
+    yield from _left_processes(ending.notices)
     yield from _record_claims(ending.jobs)
     if ending.running and ending.state is not None:
         yield STILL_RUNNING(state=ending.state)
@@ -119,6 +125,18 @@ def _log_claims(evidence: Evidence, ending: Ending, progress: Frame | None, run:
     if run.clock_offset_s and ending.job is not None and ending.job.get("start") is not None and logs.events:
         sources = ending.jobs.value(ending.job, "start", "time"), logs.value(logs.events[0], "first_time", "time")
         yield LOG_CLOCK_SHIFTED(offset=derived(run.clock_offset_s, *sources, unit="s"))
+
+
+def _left_processes(notices: Frame) -> Iterator[Claim]:
+    """Processes that Slurm could not end: they are no cause, but their node needs care."""
+    row = next((row for row in notices.events if row.get("reason") == "unkillable"), None)
+    if row is None:
+        return
+    line, match = notices.value(row, "text"), OWN_NODE.search(row.text)
+    if match is None:
+        yield LEFT_PROCESSES(line=line)
+    else:
+        yield LEFT_PROCESSES_ON(line=line, node=derived(match[1] or match[2], line))
 
 
 def _record_claims(jobs: Frame) -> Iterator[Claim]:

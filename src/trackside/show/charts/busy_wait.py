@@ -108,13 +108,13 @@ def _caption(bands: Bands, name: str, count: int, n_culprits: int, working: tupl
     who = f"Lines: median of {others}; bands: their minimum to maximum." if count > 1 else "One GPU."
     if len(medians) == 2:
         return (
-            f"{when}, a kernel was resident {medians['busy']} of the time ({name}) and SM activity was "
-            f"{medians['sm']}. Shaded: a kernel was resident but the SMs were idle. {who}"
+            f"{when}, the GPUs were busy {medians['busy']} of the time ({name}) and SM activity was {medians['sm']} "
+            f"(medians). Shaded: a kernel was resident but the SMs were idle. {who}"
         )
     if "sm" in medians:
-        return f"{when}, SM activity was {medians['sm']}. {who}"
+        return f"{when}, SM activity was {medians['sm']} (median). {who}"
     return (
-        f"{when}, a kernel was resident {medians['busy']} of the time ({name}). SM activity was not measured, so "
+        f"{when}, the GPUs were busy {medians['busy']} of the time ({name}, median). SM activity was not measured, so "
         f"working and waiting cannot be distinguished. {who}"
     )
 

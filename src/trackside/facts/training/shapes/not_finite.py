@@ -14,6 +14,9 @@ NOT_FINITE_TO_THE_END = Sentence(
     running="the loss is not finite from {place} on ({count} of {points} so far); it started at {first}",
 )
 NEVER_FINITE = Sentence("the loss is not finite at any of {points}, first at {place}")
+ONLY_LOSS_NOT_FINITE = Sentence(
+    "the only logged loss is {loss}, at {place}", running="the only loss so far is {loss}, at {place}"
+)
 NOT_FINITE_AGAIN = Sentence(
     "the loss was not finite at {count} of {points}, first at {place}; the finite values range from "
     "{lowest} to {highest}"
@@ -42,8 +45,9 @@ def non_finite_loss(curve: TrainingCurve, limits: Limits) -> Shape | None:
         return None
     n_trailing = maths.trailing_count(curve.losses, maths.is_not_finite)
     if len(not_finite) == len(curve.losses):
-        strength = Certainty.SUPPORTED if len(not_finite) == 1 else Certainty.ESTABLISHED
-        return Shape("non-finite", strength, NEVER_FINITE, 0, 0, len(not_finite))
+        if len(not_finite) == 1:
+            return Shape("non-finite", Certainty.SUPPORTED, ONLY_LOSS_NOT_FINITE, 0, 0, 1)
+        return Shape("non-finite", Certainty.ESTABLISHED, NEVER_FINITE, 0, 0, len(not_finite))
     if n_trailing >= 2:
         begin = len(curve.losses) - n_trailing
         return Shape("non-finite", Certainty.ESTABLISHED, NOT_FINITE_TO_THE_END, begin, begin, n_trailing)
