@@ -150,5 +150,6 @@ FAMILY = Family(
     id="unknown",
     title="Unknown: no cause found",
     judge=judge,
+    cost_kind="unknown",
     collect=COLLECT,
 )
