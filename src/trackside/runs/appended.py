@@ -246,6 +246,8 @@ class _Splitter:
             first = line + 1 if had_ended else event.at.line
             if self.is_known and max(self.point, self.end or 0) > line:
                 self.begin(first, job=True)
+            elif self.firsts[-1] > line:  # the run so far began below the other job's lines: it is this job's
+                self.job_first = self.firsts[-1]
         self.job = (job, event.at.line, is_notice)
 
 

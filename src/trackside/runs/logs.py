@@ -15,6 +15,7 @@ _SLURM = re.compile(r"(?:^|[/!_.-])slurm[-_](\d{1,10})(?:_(\d{1,10}))?(?:\+(\d{1
 _TORCHRUN = re.compile(r"(?:^|[/!])(\d{1,10})_[0-9a-z_]{8}[/!]attempt_\d{1,6}[/!]\d{1,6}[/!]std(?:out|err)\.log")
 _TAIL = re.compile(r"(?:^|[/!]|[-_.])(\d{4,10})(?:_(\d{1,6}))?\.(?:out|err|o|e)\Z|\.[oe](\d{4,10})\Z")
 _NUMBER = re.compile(r"(?<![\d.])(\d{1,10}(?:[_+]\d{1,10})?)(?![\d])")
+_STEP = re.compile(r"(\d{1,10}(?:[_+]\d{1,10})?)\.(?:batch|extern|interactive|\d{1,10})")
 _DATE = re.compile(r"20\d{6}\Z|20\d\d(?:0[1-9]|1[0-2])\Z")
 _PATTERN = re.compile(r"%\d*([AajJtsnNxubB%])")
 JOB_NAMING_EVENTS = frozenset({"scheduler_notice", "host", "process_exit", "oom_kill", REPORT})
@@ -22,11 +23,14 @@ JOB_NAMING_EVENTS = frozenset({"scheduler_notice", "host", "process_exit", "oom_
 
 
 def assign(
-    jobs: JobIndex, paths: Sequence[str], inside: Mapping[str, str], owners: Mapping[str, str] = MappingProxyType({})
+    jobs: JobIndex,
+    paths: Sequence[str],
+    inside: Mapping[str, Sequence[str]],
+    owners: Mapping[str, str] = MappingProxyType({}),
 ) -> list[str]:
     """Give each job its logs, adding jobs that only logs name; returns the logs of no job.
 
-    ``inside``: path -> job id named in the log's lines; ``owners``: path -> id of the job known to have written it,
+    ``inside``: path -> job ids named in the log's lines, of which the first counts; ``owners``: path -> id of the job known to have written it,
     whatever its file name.
     """
     free_logs: list[str] = []
@@ -36,7 +40,7 @@ def assign(
         job = (jobs.find(owners[path]) or jobs.add(owners[path])) if path in owners else None
         job = job or _by_name(jobs, path) or outputs.get(leaf_of(path)) or _by_number(jobs, path)
         if job is None and path in inside:
-            job = jobs.find(inside[path]) or (None if recorded else jobs.add(inside[path]))
+            job = jobs.find(inside[path][0]) or (None if recorded else jobs.add(inside[path][0]))
         if job is None and not recorded and (guess := guessed_id(path)) is not None:
             job = jobs.add(guess)
         if job is None:
@@ -46,16 +50,24 @@ def assign(
     return _by_folder(jobs, free_logs)
 
 
-def ids_inside(events: Iterable[Event]) -> dict[str, str]:
-    """By path, the job id of a log's last report, else the one that most of its notices name."""
+def ids_inside(events: Iterable[Event]) -> dict[str, tuple[str, ...]]:
+    """By path, the job id of a log's last report, else all that its notices name, the most frequent first."""
     counts: dict[str, Counter[str]] = {}
-    last_ids: dict[str, str] = {}
+    last_ids: dict[str, tuple[str, ...]] = {}
     for event in events:
-        if event.kind in JOB_NAMING_EVENTS and (job := event.get("job")) is not None:
-            counts.setdefault(event.at.path, Counter())[plain_id(str(job))] += 1
+        if event.kind in JOB_NAMING_EVENTS and (id_ := _named_id(event)) is not None:
+            counts.setdefault(event.at.path, Counter())[id_] += 1
             if event.kind == REPORT:
-                last_ids[event.at.path] = plain_id(str(job))
-    return {path: counter.most_common(1)[0][0] for path, counter in counts.items()} | last_ids
+                last_ids[event.at.path] = (id_,)
+    return {path: tuple(id_ for id_, _ in counter.most_common()) for path, counter in counts.items()} | last_ids
+
+
+def _named_id(event: Event) -> str | None:
+    """The id of the job that a line names, itself or by one of its steps."""
+    if (job := event.get("job")) is not None:
+        return plain_id(str(job))
+    match = _STEP.fullmatch(str(event.get("step") or ""))
+    return None if match is None else match[1]
 
 
 def _by_name(jobs: JobIndex, path: str) -> Job | None:

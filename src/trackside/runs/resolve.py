@@ -87,7 +87,8 @@ def resolve(
     files = list(dict.fromkeys([*(event.at.path for event in events), *paths]))
     appended = runs_by_file(events, steps)
     jobs = collect([*(row for row in rows if isinstance(row, Record)), *_reported_records(rows, appended)])
-    free = set(assign(jobs, files, ids_inside(event for event in events if is_of_last_job(event.at, appended)), owners))
+    inside = ids_inside(event for event in events if is_of_last_job(event.at, appended))
+    free = set(assign(jobs, files, inside, owners))
     jobs.assign_records_without_id()
     if not len(jobs):  # the only evidence are stacks of a job's processes
         for id_ in sorted(
@@ -122,6 +123,7 @@ def resolve(
         clock_offset_s=adjust.offset,
         has_time_zone=_has_time_zone(attempts, run_events, adjust.offset),
         appended=_most_runs(logs, appended),
+        other_jobs=_other_jobs(chosen, logs, inside),
     )
     others = frozenset(files) - adjust.logs
     rows = [_since_start(row, run_events, appended) for row in rows if isinstance(row, Record) or is_own(row)]
@@ -157,6 +159,14 @@ def _most_runs(paths: Iterable[str], appended: Mapping[str, FileRuns]) -> Append
         return None
     runs = appended[path]
     return AppendedRuns(path, runs.runs, runs.more, runs.started)
+
+
+def _other_jobs(job: Job, logs: Iterable[str], inside: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """The other jobs that the logs name; none if a record or a file's name says which one it is."""
+    if job.rows:
+        return ()
+    named = {id_ for path in logs if job.id in (ids := inside.get(path, ()))[:1] for id_ in ids}
+    return tuple(sorted(named - job.names, key=natural_key))
 
 
 def _reported_records(rows: Iterable[Row], appended: Mapping[str, FileRuns]) -> Iterator[Record]:
