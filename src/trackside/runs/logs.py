@@ -30,8 +30,8 @@ def assign(
 ) -> list[str]:
     """Give each job its logs, adding jobs that only logs name; returns the logs of no job.
 
-    ``inside``: path -> job ids named in the log's lines, of which the first counts; ``owners``: path -> id of the job known to have written it,
-    whatever its file name.
+    ``inside``: path -> job ids named in the log's lines, of which the first counts; ``owners``: path -> id of the job
+    known to have written it, whatever its file name.
     """
     free_logs: list[str] = []
     recorded = len(jobs) > 0
@@ -55,14 +55,14 @@ def ids_inside(events: Iterable[Event]) -> dict[str, tuple[str, ...]]:
     counts: dict[str, Counter[str]] = {}
     last_ids: dict[str, tuple[str, ...]] = {}
     for event in events:
-        if event.kind in JOB_NAMING_EVENTS and (id_ := _named_id(event)) is not None:
+        if event.kind in JOB_NAMING_EVENTS and (id_ := job_named_by(event)) is not None:
             counts.setdefault(event.at.path, Counter())[id_] += 1
             if event.kind == REPORT:
                 last_ids[event.at.path] = (id_,)
     return {path: tuple(id_ for id_, _ in counter.most_common()) for path, counter in counts.items()} | last_ids
 
 
-def _named_id(event: Event) -> str | None:
+def job_named_by(event: Event) -> str | None:
     """The id of the job that a line names, itself or by one of its steps."""
     if (job := event.get("job")) is not None:
         return plain_id(str(job))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +13,8 @@ from trackside.facts.logs.ending import Ending, exit_signal
 from trackside.facts.logs.exceptions import Exceptions
 from trackside.facts.logs.order import first, follows, last_after
 from trackside.facts.training.learning import Trajectory
-from trackside.model import Event, EventRole
+from trackside.logs.stamp import find_time
+from trackside.model import Event, EventRole, Run
 from trackside.query import events
 
 SIGTERM, SIGHUP = 15, 1
@@ -20,6 +22,10 @@ STOP_SIGNALS = (SIGTERM, SIGHUP)
 """Signals that ask a process to end: SIGTERM, and SIGHUP when its session ends."""
 TIMEOUT_EXIT_CODE = 124
 """Exit code of coreutils' timeout."""
+MAX_SHUTDOWN_S = 840.0
+"""Longest time from the signal to the run's end: shorter than 15 minutes, by which time zones differ at least."""
+CLOCK_SLACK_S = 30.0
+"""Clocks of a node and of the scheduler may differ by this much."""
 NAMED_SIGNAL = re.compile(r"\b(?:15|1)$")
 """The number of such a signal at the end of an exception's message."""
 
@@ -33,6 +39,8 @@ class StopSignals:
     sign: Event | None = None
     line: Value | None = None
     """The line of the sign."""
+    time: float | None = None
+    """When the sign was printed."""
     accounted: Value | None = None
     """Another failure that explains the signal as teardown: any failure of the run's own, unless it is known to be
     later."""
@@ -48,7 +56,7 @@ class StopSignals:
     needs=("signals",),
 )
 def stop_signals(
-    evidence: Evidence, ending: Ending, exceptions: Exceptions, trajectory: Maybe[Trajectory]
+    evidence: Evidence, ending: Ending, exceptions: Exceptions, trajectory: Maybe[Trajectory], run: Run
 ) -> StopSignals:
     """Needs a job log; otherwise missing."""
     frame = evidence["signals"]
@@ -70,7 +78,16 @@ def stop_signals(
     accounted = next(_other_causes(sign, evidence, ending, exceptions), None)
     if accounted is None and all(_is_sent(row) for row, _ in final):
         accounted = next(_failed_workers(ending), None)
-    return StopSignals(frame, sign, line, accounted)
+    return StopSignals(frame, sign, line, _time_of(sign, run.end), accounted)
+
+
+def _time_of(sign: Event, end: float | None) -> float | None:
+    """When a line was printed. If no line of the log gives the year, that of the run's end completes its stamp; a time
+    further from the end is not used, because the log's time zone may be another one."""
+    if sign.time is not None or end is None:
+        return sign.time
+    time = find_time(sign.text, dt.datetime.fromtimestamp(end, dt.UTC).year)
+    return time if time is not None and -CLOCK_SLACK_S <= end - time <= MAX_SHUTDOWN_S else None
 
 
 def _is_sent(row: Event) -> bool:
