@@ -95,6 +95,7 @@ def test_job_ids_are_read_from_file_names(path: str, id_: str | None) -> None:
 
 def test_a_job_id_is_read_from_the_log() -> None:
     assert run_of(log("train.log"), note("train.log", job="815", reason="time_limit")).id == "815"
+    assert run_of(log("train.log"), note("train.log", kind="oom_kill", step="815.batch")).id == "815"
 
 
 def test_a_single_job_gets_all_logs() -> None:
