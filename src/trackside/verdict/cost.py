@@ -236,7 +236,7 @@ def _parts(facts: Facts, fault: _Fault) -> Iterator[WastedTime | Claim]:
         if cost_kind == "slow":
             until = _slow_until(fault)
             if until is not None:  # else all the work was wasted, and counts as wasted work
-                yield slowdown(facts, fault.work, fault.since, until)
+                yield slowdown(facts, fault.work, fault.primary, fault.since, until)
         elif allocation.running:
             yield STILL_RUNNING()
 

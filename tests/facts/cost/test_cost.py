@@ -293,6 +293,10 @@ def test_a_slowdown_is_priced_against_the_good_phase(name: str, kind: str, min_s
     assert run.end is not None
     assert since is not None
     assert re.search(r"where [\d,]+ s of the [\d,]+ s.* x \(1 - [\d,.]+ / [\d,.]+\), medians of \w", part.formula)
+    before = next(
+        value for claim in case.verdict().primary.shows for name, value in claim.values.items() if name == "before"
+    )
+    assert f"{before.number:,.4g}" in part.formula or f"{before.number:,.0f}" in part.formula  # as the evidence has it
     whole = (run.n_gpus or 0) * (run.end - since) / 3600
     assert min_share <= part.gpu_hours / whole <= max_share
 
