@@ -35,8 +35,8 @@ BY_LOG = Sentence("one GPU per rank, from the first to the last time stamp in th
 NO_GPUS = "the number of allocated GPUs: no scheduler record, metric or log line shows it"
 NO_DURATION = "how long the GPUs were allocated: no scheduler record, metric or time stamp shows it"
 STEPS_AFTER_STAMPS = (
-    "how long the GPUs were allocated: no scheduler record or metric shows it, and the log has logged steps after its "
-    "last time stamp"
+    "how long the GPUs were allocated: no scheduler record or metric shows it, and the log has many logged steps "
+    "after its last time stamp"
 )
 STEPS_OUTLAST_STAMPS = (
     "how long the GPUs were allocated: no scheduler record or metric shows it, and the log's steps took longer than "
@@ -52,6 +52,8 @@ class Limits:
     """Two sources may differ by this much on the start of one attempt."""
     sampled_share: float = 0.5
     """Minimum share of the run's windows with a sample."""
+    max_share_after: float = 0.1
+    """Maximum share of the logged steps below the log's last time stamp."""
     outlast_ratio: float = 1.2
     """The log's steps may take this many times as long as its time stamps show: printed step times are rounded."""
 
@@ -222,7 +224,8 @@ def _contradiction(silence: Silence, times: tuple[Value, Value], limits: Limits)
     """Why the log's time stamps do not show how long it ran; empty if nothing contradicts them."""
     points, frame = silence.points, silence.signs["progress"]
     last_stamps = {row.at.path: _last_stamped_line(row) for row in silence.signs["logs"].events}
-    if any(row.time is None and row.at.line > last_stamps.get(row.at.path, row.at.line) for row in points):
+    after = sum(row.time is None and row.at.line > last_stamps.get(row.at.path, row.at.line) for row in points)
+    if after > limits.max_share_after * len(points):
         return STEPS_AFTER_STAMPS
     shown = [number for row in points[-1:] if (number := numeric_field(row, "elapsed_s")) is not None]
     pace = step_seconds(points, frame)
