@@ -52,7 +52,7 @@ def rows(a: Side, b: Side) -> Iterator[ComparedRow]:
         yield compare_values(TOPIC, LOOP_PER_STEP, *loops, 0.1)
     else:
         yield compare_values(TOPIC, ELAPSED_PER_STEP, _elapsed_per_step(a), _elapsed_per_step(b), 0.1)
-    yield compare_values("start", "from the start to the first logged step", _startup(a), _startup(b), 0.5)
+    yield compare_values("start", "time from the start to the first logged step", _startup(a), _startup(b), 0.5)
     yield compare_values(
         "checkpoints", "median steps between checkpoints", _checkpoint_interval(a), _checkpoint_interval(b), 0.1
     )
