@@ -336,6 +336,18 @@ def test_clock_offset(times: list[float], span: tuple[float, float | None] | Non
     assert clock.offset_of(times, span) == offset
 
 
+@pytest.mark.parametrize(("end", "time"), [(1772439152.0, 1772439148.405), (1772442752.0, None), (None, None)])
+def test_a_signal_is_dated_with_the_year_of_the_run_s_end(end: float | None, time: float | None) -> None:
+    """A time far from the end may be of another time zone."""
+    stop = Event(
+        "signal_received",
+        Position("a.out", 3),
+        "log",
+        text="W0302 08:12:28.405000 39477 api.py:704] Received Signals.SIGTERM",
+    )
+    assert clock.date_stop(stop, (1772438400.0, end)).time == time
+
+
 def test_the_offset_moves_the_logs_times() -> None:
     runs = resolved(job("5", start=100000.0, end=101000.0), log("t.log", 107210.0, 108190.0))
     frame = runs.store.ask(events("log_activity"))

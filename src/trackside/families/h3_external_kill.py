@@ -51,14 +51,14 @@ from trackside.facts.logs.stop_signals import SIGHUP, SIGTERM, STOP_SIGNALS, Sto
 from trackside.facts.training.learning import Trajectory
 from trackside.family import Family
 from trackside.finding import Action, Certainty, Claim, Finding, Sentence, ShellCommand, absent, action, present
-from trackside.model import Run
+from trackside.model import Event, Run
 
 STOPPED = Sentence("stopped from outside the job; the sender of the signal is unknown")
 STOPPED_BY = Sentence("stopped by {signal} from outside the job; its sender is unknown")
 HUNG_UP = Sentence("stopped by {signal}: the terminal or SSH session probably closed")
 FIRST_REPORT = Sentence("first report of the stop: {line}")
 RECEIVED = Sentence("{signal} was received: {line}")
-ENDED_AT = Sentence("the run ended at {time}; the line has no time")
+ENDED_AT = Sentence("the run ended at {time}; when the signal came is not known")
 RECORDED_WITHOUT_REASON = Sentence("the scheduler recorded {state} and gives no reason")
 STOPPED_BY_OTHERS = Sentence("something outside the job stopped it")
 SENDER_UNKNOWN = Sentence("who sent the signal")
@@ -103,7 +103,7 @@ def judge(stops: StopSignals, ending: Ending, trajectory: Maybe[Trajectory], run
     signal = number or SIGTERM
     named = None if number is None else derived(signal_name(number), line)
     shows = [FIRST_REPORT(line=line) if named is None else RECEIVED(signal=named, line=line)]
-    shows += [] if stops.time is not None or ending.time is None else [ENDED_AT(time=ending.time)]
+    shows += [] if sign.time is not None or ending.time is None else [ENDED_AT(time=ending.time)]
     shows += [] if state is None else [RECORDED_WITHOUT_REASON(state=state)]
     shows += () if isinstance(trajectory, Missing) else trajectory.last_logged_claims
     return present(
@@ -113,18 +113,17 @@ def judge(stops: StopSignals, ending: Ending, trajectory: Maybe[Trajectory], run
         headline=STOPPED() if named is None else (HUNG_UP if number == SIGHUP else STOPPED_BY)(signal=named),
         implies=[STOPPED_BY_OTHERS()],
         cannot_decide=[SENDER_UNKNOWN(), *([SCHEDULER_UNKNOWN()] if state is None else [])],
-        actions=[action(DETACH)] if number == SIGHUP else _find_sender(stops, line, ending, run),
-        since=stops.time,
+        actions=[action(DETACH)] if number == SIGHUP else _find_sender(sign, line, ending, run),
+        since=sign.time,
         at=sign.at,
         signal=(signal_name(signal), signal) if number in (*STOP_SIGNALS, None) else None,
     )
 
 
-def _find_sender(stops: StopSignals, line: Value, ending: Ending, run: Run) -> list[Action]:
+def _find_sender(sign: Event, line: Value, ending: Ending, run: Run) -> list[Action]:
     """How to find the sender: in the system log around the signal, else around the run's end, and in the controller's
     log if it was not given."""
-    time = stops.time if stops.time is not None or ending.time is None else ending.time.number
-    node = None if stops.sign is None else stops.sign.node
+    time = sign.time if sign.time is not None or ending.time is None else ending.time.number
     controller = [action(READ_CONTROLLER_LOG, SHOW_CONTROLLER_LOG)] if ending.jobs and not ending.changes else []
     if time is None:
         return [action(FIND_SENDER), *controller]
@@ -133,8 +132,8 @@ def _find_sender(stops: StopSignals, line: Value, ending: Ending, run: Run) -> l
         dt.datetime.fromtimestamp(time + shift, dt.UTC).strftime(template) for shift in (-AROUND_S, AROUND_S)
     )
     values = {"since": derived(since, line), "until": derived(until, line)}
-    if node or len(run.nodes) == 1:
-        values["node"] = derived(shlex.quote(node or run.nodes[0]), line)
+    if sign.node or len(run.nodes) == 1:
+        values["node"] = derived(shlex.quote(sign.node or run.nodes[0]), line)
     elif 1 < len(run.nodes) <= MAX_NODES:
         values["all_nodes"] = derived(shlex.join(run.nodes), line)
     return [

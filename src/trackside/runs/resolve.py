@@ -49,9 +49,8 @@ class EventAdjustment:
     def __call__(self, event: Event) -> Event:
         """The event as the narrowed store holds it."""
         if event.at.path in self.logs:
-            return self.tasks.with_task_rank(
-                self.ranks.with_global_rank(clock.shift_event(event, self.offset, self.span))
-            )
+            dated = clock.date_stop(clock.shift_event(event, self.offset, self.span), self.span)
+            return self.tasks.with_task_rank(self.ranks.with_global_rank(dated))
         return clock.shift_event(event, self.offset, None)
 
 

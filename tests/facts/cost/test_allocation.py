@@ -72,8 +72,8 @@ def test_a_log_whose_steps_contradict_its_time_stamps_shows_no_duration(
     world = event("distributed_init", world_size=4)
     steps = [event("progress", at, step=10 * at, **fields) for at in (2, line)]
     log = activity(9, first_time=100.0, last_time=200.0, unstamped_lines=2)
-    found = logged(world, *steps, log, n_ranks=4).get(Allocation)
-    assert (found.reason if isinstance(found, Missing) else None) == reason
+    allocation = logged(world, *steps, log, n_ranks=4).get(Allocation)
+    assert (allocation.reason if isinstance(allocation, Missing) else None) == reason
 
 
 def test_an_unknown_allocation_is_missing_with_a_reason() -> None:

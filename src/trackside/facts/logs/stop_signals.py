@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,8 +12,7 @@ from trackside.facts.logs.ending import Ending, exit_signal
 from trackside.facts.logs.exceptions import Exceptions
 from trackside.facts.logs.order import first, follows, last_after
 from trackside.facts.training.learning import Trajectory
-from trackside.logs.stamp import find_time
-from trackside.model import Event, EventRole, Run
+from trackside.model import Event, EventRole
 from trackside.query import events
 
 SIGTERM, SIGHUP = 15, 1
@@ -22,10 +20,6 @@ STOP_SIGNALS = (SIGTERM, SIGHUP)
 """Signals that ask a process to end: SIGTERM, and SIGHUP when its session ends."""
 TIMEOUT_EXIT_CODE = 124
 """Exit code of coreutils' timeout."""
-MAX_SHUTDOWN_S = 840.0
-"""Longest time from the signal to the run's end: shorter than 15 minutes, by which time zones differ at least."""
-CLOCK_SLACK_S = 30.0
-"""Clocks of a node and of the scheduler may differ by this much."""
 NAMED_SIGNAL = re.compile(r"\b(?:15|1)$")
 """The number of such a signal at the end of an exception's message."""
 
@@ -39,8 +33,6 @@ class StopSignals:
     sign: Event | None = None
     line: Value | None = None
     """The line of the sign."""
-    time: float | None = None
-    """When the sign was printed."""
     accounted: Value | None = None
     """Another failure that explains the signal as teardown: any failure of the run's own, unless it is known to be
     later."""
@@ -56,7 +48,7 @@ class StopSignals:
     needs=("signals",),
 )
 def stop_signals(
-    evidence: Evidence, ending: Ending, exceptions: Exceptions, trajectory: Maybe[Trajectory], run: Run
+    evidence: Evidence, ending: Ending, exceptions: Exceptions, trajectory: Maybe[Trajectory]
 ) -> StopSignals:
     """Needs a job log; otherwise missing."""
     frame = evidence["signals"]
@@ -78,16 +70,7 @@ def stop_signals(
     accounted = next(_other_causes(sign, evidence, ending, exceptions), None)
     if accounted is None and all(_is_sent(row) for row, _ in final):
         accounted = next(_failed_workers(ending), None)
-    return StopSignals(frame, sign, line, _time_of(sign, run.end), accounted)
-
-
-def _time_of(sign: Event, end: float | None) -> float | None:
-    """When a line was printed. If no line of the log gives the year, that of the run's end completes its stamp; a time
-    further from the end is not used, because the log's time zone may be another one."""
-    if sign.time is not None or end is None:
-        return sign.time
-    time = find_time(sign.text, dt.datetime.fromtimestamp(end, dt.UTC).year)
-    return time if time is not None and -CLOCK_SLACK_S <= end - time <= MAX_SHUTDOWN_S else None
+    return StopSignals(frame, sign, line, accounted)
 
 
 def _is_sent(row: Event) -> bool:
