@@ -219,6 +219,8 @@ class Cost:
     wasted: tuple[WastedTime, ...] = ()
     unknown: tuple[Claim, ...] = ()
     missing: str = ""
+    at_least: bool = False
+    """Whether ``allocated_hours`` is a lower bound: the time that the log's time stamps show."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from trackside.read.detect import read_source
 from trackside.read.format import HEAD_BYTES, InputSource
 from trackside.read.walk import walk
 from trackside.runs.jobs import plain_id
-from trackside.runs.logs import JOB_NAMING_EVENTS, ids_in_lines, leaf_of
+from trackside.runs.logs import JOB_NAMING_EVENTS, ids_in_lines, job_named_by, leaf_of
 from trackside.stores.embedded.layout import Directory, StoreError
 from trackside.stores.embedded.retention import merge_row_segments
 from trackside.stores.embedded.rows import LoggedStep, RecordKeys, StoredInput
@@ -227,7 +227,7 @@ class _Sink:
         job = None if named is None else plain_id(str(named))
         if event.plane == "log":
             self.is_log = True
-            if event.kind in JOB_NAMING_EVENTS and job is not None:
+            if event.kind in JOB_NAMING_EVENTS and job_named_by(event) is not None:
                 self._job_events.append(event)
         self._writer.event(self._input, event, job)
 
@@ -245,7 +245,7 @@ class _Sink:
 
     def owner(self, path: str) -> str | None:
         """The job that the log's own lines name."""
-        return ids_in_lines(self._job_events).get(path)
+        return next(iter(ids_in_lines(self._job_events).get(path, ())), None)
 
     def finish(self) -> str:
         """Store the logged steps; returns the counts of their series as JSON."""

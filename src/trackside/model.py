@@ -244,5 +244,7 @@ class Run:
     """False if all times stem from stamps without a time zone, which are read as UTC."""
     aliases: tuple[str, ...] = ()
     """Other ids of the same job (array and het spellings)."""
+    other_jobs: tuple[str, ...] = ()
+    """Other jobs that the run's log names, if only the log says which job it was."""
     appended: AppendedRuns | None = None
     """If a log of the run holds several runs: where they are, in the log with the most."""

@@ -27,7 +27,7 @@ PROGRAMMING_ERRORS = frozenset(
 )  # fmt: skip
 """Types that wrong code raises, too: their class is a guess from the message and the place."""
 
-_SUBMISSION = "sacct -j {job} -X -P --format=WorkDir,SubmitLine"
+_SUBMISSION = "sacct -j {jobs} -X -P --format=WorkDir,SubmitLine"
 """Shows the options of the submission, and its folder."""
 RESUBMIT = (
     ShellCommand("cd {work_dir} && sbatch {submission:whole}"),

@@ -43,6 +43,15 @@ def test_h3_names_the_signal_and_its_remedy(number: int, headline: str, advice: 
     assert (sentence_name(finding.headline), sentence_name(finding.actions[0])) == (headline, advice)
 
 
+@pytest.mark.parametrize("time", [1772438400.0, None])
+def test_the_stop_is_dated_by_its_own_line(time: float | None) -> None:
+    """The run's end is no time of the signal; it is stated as what it is."""
+    stop = event("signal_received", 500, EventRole.ROOT, signal=15, time=time)
+    finding = judge_store("H3", store(curve(FALLING), stop, short_job("FAILED")))
+    assert finding.since == time
+    assert ("ended_at" in map(sentence_name, finding.shows)) is (time is None)
+
+
 @pytest.mark.parametrize(("zoned", "ends"), [(True, " UTC"), (False, "")])
 def test_the_system_log_is_read_on_the_nodes_of_the_run_in_the_zone_of_the_times(zoned: bool, ends: str) -> None:
     stop = event("signal_received", 500, EventRole.ROOT, signal=15, time=1772438400.0)

@@ -158,6 +158,15 @@ def test_another_job_s_lines_begin_after_the_first_job_s_end() -> None:
     assert firsts(steps(0, 20) + cancelled.format(7) + cancelled.format(8)) == [1]
 
 
+def test_the_job_is_one_that_the_last_run_names() -> None:
+    cancelled = "slurmstepd: error: *** JOB {} ON n1 CANCELLED AT 2026-01-01T10:00:00 ***\n"
+    banner = "nohup: ignoring input\n"
+    log = banner + steps(0, 20) + "".join(map(cancelled.format, (7, 8, 8))) + banner + QUIET + cancelled.format(10)
+    run = resolved(log + cancelled.format(9)).run
+    assert (run.id, run.other_jobs, run.appended and run.appended.runs[-1].first) == ("10", ("9",), 8)
+    assert resolved(steps(0, 20) + cancelled.format(7)).run.other_jobs == ()
+
+
 def test_the_last_run_alone_is_judged_and_the_others_are_listed() -> None:
     log = START + steps(0, 90) + CRASH + START + CRASH.replace("ValueError", "KeyError") + START + steps(0, 40) + CRASH
     loaded = LoadedInputs()

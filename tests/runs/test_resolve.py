@@ -95,6 +95,7 @@ def test_job_ids_are_read_from_file_names(path: str, id_: str | None) -> None:
 
 def test_a_job_id_is_read_from_the_log() -> None:
     assert run_of(log("train.log"), note("train.log", job="815", reason="time_limit")).id == "815"
+    assert run_of(log("train.log"), note("train.log", kind="oom_kill", step="815.batch")).id == "815"
 
 
 def test_a_single_job_gets_all_logs() -> None:
@@ -333,6 +334,18 @@ def test_citations_hold_on_the_narrowed_store() -> None:
 )
 def test_clock_offset(times: list[float], span: tuple[float, float | None] | None, offset: float) -> None:
     assert clock.offset_of(times, span) == offset
+
+
+@pytest.mark.parametrize(("end", "time"), [(1772439152.0, 1772439148.405), (1772442752.0, None), (None, None)])
+def test_a_signal_is_dated_with_the_year_of_the_run_s_end(end: float | None, time: float | None) -> None:
+    """A time far from the end may be of another time zone."""
+    stop = Event(
+        "signal_received",
+        Position("a.out", 3),
+        "log",
+        text="W0302 08:12:28.405000 39477 api.py:704] Received Signals.SIGTERM",
+    )
+    assert clock.date_stop(stop, (1772438400.0, end)).time == time
 
 
 def test_the_offset_moves_the_logs_times() -> None:

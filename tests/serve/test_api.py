@@ -410,6 +410,7 @@ def test_refusals_are_problem_details(client: ApiClient, path: str, method: str,
 
 def test_a_remedy_suggests_similar_and_known_names(client: ApiClient) -> None:
     assert client.problem("/runs?familly=a1")["remedy"] == "did you mean family?"
+    assert client.problem("/families?cluster=a")["remedy"] == "this operation takes no parameters"
     assert client.problem("/runs?culprit=foo")["remedy"] == "known: job, infrastructure, scheduler, none, unknown"
 
 

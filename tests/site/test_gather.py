@@ -121,7 +121,15 @@ def test_a_dead_server_knows_no_job(site: Path) -> None:
     result = diagnose(site, "--metrics-url", "http://127.0.0.1:1", job="4711")
     assert result.exit_code == 3
     assert "job 4711 not found" in result.stderr
-    assert "prometheus http://127.0.0.1:1: cannot be reached" in result.stderr
+    assert "prometheus http://127.0.0.1:1 cannot be reached (connection refused; is it running?)" in result.stderr
+
+
+def test_a_job_that_no_source_can_look_up_gets_a_sentence_per_reason(site: Path) -> None:
+    servers = "--metrics-url", "http://127.0.0.1:1", "--logs-url", "loki=http://127.0.0.1:2"
+    assert diagnose(site, "--slurm", "off", *servers).stderr == (
+        "trackside: cannot look up job 41. Loki http://127.0.0.1:2 and prometheus http://127.0.0.1:1 cannot be reached "
+        "(connection refused; is it running?). Start the servers or correct their URLs, or give the job's files\n"
+    )
 
 
 @contextmanager

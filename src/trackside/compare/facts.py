@@ -26,7 +26,7 @@ PLAN_LABELS = {
 
 def rows(a: Side, b: Side) -> Iterator[ComparedRow]:
     """Verdict, state, elapsed time, nodes, GPUs and framework, then the settings."""
-    yield compare_values("outcome", "verdict", _verdict(a), _verdict(b))
+    yield compare_values("outcome", "family", _verdict(a), _verdict(b))
     yield compare_values("outcome", "state", a.record_value("state"), b.record_value("state"))
     yield compare_values("outcome", "exit code", a.record_value("exit_code"), b.record_value("exit_code"))
     elapsed_a, elapsed_b = (side.record_value("elapsed_s", "s") for side in (a, b))
@@ -182,13 +182,13 @@ def _settings(a: Side, b: Side) -> Iterator[ComparedRow]:
     if len(differing) > MAX_SETTINGS:
         yield ComparedRow("setup", "further settings", why=f"{len(differing) - MAX_SETTINGS} more differ")
     if not differing:
-        label = f"{len(both)} settings printed by both logs"
+        label = f"{len(both)} setting{'s' if len(both) > 1 else ''} printed by both logs"
         yield ComparedRow(
             "setup", label, _setting_value(a.settings[both[0]]), _setting_value(b.settings[both[0]]), False
         )
     only_a, only_b = _only_in(a.settings, b.settings), _only_in(b.settings, a.settings)
     if only_a is not None or only_b is not None:
-        yield ComparedRow("alone", "settings printed by one log only", only_a, only_b, True)
+        yield ComparedRow("alone", "settings", only_a, only_b, True)
 
 
 def _only_in(settings: Mapping[str, RunSetting], others: Mapping[str, RunSetting]) -> Value | None:

@@ -16,6 +16,14 @@ MIN_WINDOW_S = 30.0
 """Minimum length of a window: shorter ones hold at most one scrape."""
 TIMED_METRICS = ("gpu_sm_active_ratio", "gpu_sm_clock_hertz", "gpu_utilization_ratio", "gpu_power_watts")
 """Metrics for which the start of the difference is determined."""
+EXTREMES = {
+    "gpu_sm_clock_hertz": "SM clock of the slowest GPU",
+    "gpu_power_watts": "power of the GPU that draws the least",
+    "gpu_temperature_celsius": "temperature of the hottest GPU",
+    "gpu_memory_used_bytes": "memory of the fullest GPU",
+    "training_step_seconds": "measured step time of the slowest rank",
+}
+"""Metric -> the label of its most extreme GPU or rank, by the median over the run."""
 VALUE_WINDOWS = 3
 """Windows after the start of a difference over which its value is taken."""
 EDGE_WINDOWS = 2
@@ -28,22 +36,17 @@ def rows(a: Side, b: Side) -> Iterator[ComparedRow]:
         grid_a, grid_b = a.grid(name), b.grid(name)
         if grid_a is None and grid_b is None:
             continue
-        yield compare_values(TOPIC, f"{label}, median", _median(grid_a), _median(grid_b), share)
+        yield compare_values(TOPIC, f"median {label}", _median(grid_a), _median(grid_b), share)
         if extreme and grid_a is not None and grid_b is not None and len(grid_a) > 1 and len(grid_b) > 1:
             yield compare_values(
                 TOPIC,
-                _extreme_name(name, label, extreme),
+                f"median {EXTREMES[name]}",
                 _extreme_series(grid_a, extreme),
                 _extreme_series(grid_b, extreme),
                 share,
             )
         if name in TIMED_METRICS:
             yield from _onset(a, b, name, (label, extreme, share))
-
-
-def _extreme_name(metric: str, label: str, extreme: str) -> str:
-    """``lowest SM clock of any GPU``."""
-    return f"{extreme} {label.removeprefix('GPU ')} of any GPU" if metric.startswith("gpu_") else f"{extreme} {label}"
 
 
 def _median(grid: Grid | None) -> Value | None:
@@ -85,8 +88,8 @@ def _onset(a: Side, b: Side, metric: str, spec: tuple[str, str, float]) -> Itera
     )
     if value_a is None or value_b is None:
         return
-    name = _extreme_name(metric, label, extreme) if extreme else label
-    row_label = f"{name} in the next {VALUE_WINDOWS * step:g} s"
+    name = EXTREMES[metric] if extreme else label
+    row_label = f"{name} (median of the next {VALUE_WINDOWS * step:g} s)"
     rule_text = rule(share, f"windows of {step:g} s")
     yield ComparedRow(TOPIC, row_label, value_a, value_b, True, rule_text, seconds=since_s, name=name, quantity=metric)
 

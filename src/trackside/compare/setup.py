@@ -26,7 +26,9 @@ SCHEDULE = re.compile(
     r"(?:num_|max_|total_)?(?:train_)?(?:steps|iters|epochs)"
 )
 """Settings that define the learning-rate schedule."""
-_PACE = re.compile(r"step time|throughput|elapsed time per step|(?:tokens|samples) per second")
+_PACE = re.compile(
+    r"(?:median |measured )*step time|(?:elapsed )?time per step|throughput|(?:median )?(?:tokens|samples) per second"
+)
 _LEARNED = re.compile(r"loss|gradient norm")
 
 

@@ -26,9 +26,10 @@ MEASURED: Mapping[str, tuple[str, str, float]] = {
     "gpu_memory_used_bytes": ("GPU memory", "highest", 0.05),
     "training_tokens_per_second": ("tokens per second", "", 0.1),
     "training_samples_per_second": ("samples per second", "", 0.1),
-    "training_step_seconds": ("step time, as measured", "highest", 0.1),
+    "training_step_seconds": ("measured step time", "highest", 0.1),
 }
-"""Metric -> (label, which extreme of all GPUs is compared as well, minimum difference as a share of the level)."""
+"""Metric -> (label, whether the GPU or rank with the lowest or the highest median is compared as well, minimum
+difference as a share of the level)."""
 
 
 @dataclass(frozen=True)

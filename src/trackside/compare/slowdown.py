@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 from trackside.compare.setup import size_differences, workload_differences
 from trackside.compare.side import ComparedRow, Side
-from trackside.compare.training import ELAPSED_PER_STEP, STEP_TIME, steps_done
+from trackside.compare.training import ELAPSED_PER_STEP, LOOP_PER_STEP, STEP_TIME, steps_done
 from trackside.evidence import Value, derived
 from trackside.facts.logs.ending import BAD_STATES
 
 
 @dataclass(frozen=True, slots=True)
 class Slowdown:
-    """``gpus`` x ``steps`` x (``slow`` - ``fast``) seconds. ``letter``: the slower run. ``by_elapsed``: whether the
-    step time is the elapsed time divided by the steps done, so that pauses count."""
+    """``gpus`` x ``steps`` x (``slow`` - ``fast``) seconds. ``letter``: the slower run. ``measure``: the label of the
+    row about the step time."""
 
     letter: str
     gpus: Value
@@ -23,12 +23,12 @@ class Slowdown:
     slow: Value
     fast: Value
     hours: float
-    by_elapsed: bool
+    measure: str
 
 
 def pace(rows: Sequence[ComparedRow]) -> ComparedRow | None:
     """The best row about the step time; None if it is unknown."""
-    for label in (STEP_TIME, ELAPSED_PER_STEP):
+    for label in (STEP_TIME, LOOP_PER_STEP, ELAPSED_PER_STEP):
         row = next((row for row in rows if row.label == label and row.differs is not None), None)
         if row is not None and row.a is not None and row.b is not None and row.a.number > 0 and row.b.number > 0:
             return row
@@ -49,11 +49,11 @@ def slowdown(a: Side, b: Side, rows: Sequence[ComparedRow]) -> Slowdown | None:
         return None
     letter, side, slow, fast = ("B", b, row.b, row.a) if row.b.number > row.a.number else ("A", a, row.a, row.b)
     steps = steps_done(side)
-    if row.label == ELAPSED_PER_STEP and side.run.disposition in BAD_STATES:
+    if row.label != STEP_TIME and side.run.disposition in BAD_STATES:
         return None  # the verdict already counts what a failed run lost
     if side.allocation is None or steps is None:
         return None
     slow, fast = (derived(float(f"{value.number:.4g}"), value, unit="s") for value in (slow, fast))
     gpus = side.allocation.gpus
     hours = round(gpus.number * steps.number * (slow.number - fast.number) / 3600, 3)
-    return Slowdown(letter, gpus, steps, slow, fast, hours, row.label == ELAPSED_PER_STEP)
+    return Slowdown(letter, gpus, steps, slow, fast, hours, row.label)

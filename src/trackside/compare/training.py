@@ -12,10 +12,17 @@ from trackside.compare.divergence import MIN_POINTS, first_divergence, rule
 from trackside.compare.side import ComparedRow, Side, compare_values
 from trackside.evidence import Value, derived
 from trackside.facts.training.learning import numeric_field, step_seconds
+from trackside.families import families
+from trackside.finding import Outcome
 from trackside.model import Event
+from trackside.verdict import cost
 
 TOPIC = "training"
-STEP_TIME, ELAPSED_PER_STEP = "step time, median", "elapsed time per step"
+STEP_TIME, LOOP_PER_STEP, ELAPSED_PER_STEP = (
+    "median step time",
+    "time per step from the first to the last logged step",
+    "elapsed time per step",
+)
 """Labels of the rows about a run's pace, the more precise one first."""
 QUANTITIES: Sequence[tuple[str, str, str, float]] = (
     ("loss", "loss", "", 0.03),
@@ -40,10 +47,14 @@ def rows(a: Side, b: Side) -> Iterator[ComparedRow]:
     yield compare_values(TOPIC, STEP_TIME, step_seconds(a.points, a.progress),
                  step_seconds(b.points, b.progress), 0.1)  # fmt: skip
     yield compare_values(TOPIC, "last step", _last_step(a), _last_step(b))
-    yield compare_values(TOPIC, ELAPSED_PER_STEP, _elapsed_per_step(a), _elapsed_per_step(b), 0.1)
-    yield compare_values("start", "from the start to the first logged step", _startup(a), _startup(b), 0.5)
+    loops = _loop_per_step(a), _loop_per_step(b)
+    if None not in loops:
+        yield compare_values(TOPIC, LOOP_PER_STEP, *loops, 0.1)
+    else:
+        yield compare_values(TOPIC, ELAPSED_PER_STEP, _elapsed_per_step(a), _elapsed_per_step(b), 0.1)
+    yield compare_values("start", "time from the start to the first logged step", _startup(a), _startup(b), 0.5)
     yield compare_values(
-        "checkpoints", "steps between checkpoints, median", _checkpoint_interval(a), _checkpoint_interval(b), 0.1
+        "checkpoints", "median steps between checkpoints", _checkpoint_interval(a), _checkpoint_interval(b), 0.1
     )
 
 
@@ -151,12 +162,38 @@ def _last_step(side: Side) -> Value | None:
     return side.progress.value(rows[-1], "step") if rows else None
 
 
+def _loop_per_step(side: Side) -> Value | None:
+    """Seconds per step by the training loop's own clock; includes checkpoints and pauses between logged steps."""
+    timed = [row for row in side.points if None not in (numeric_field(row, "step"), numeric_field(row, "elapsed_s"))]
+    if len(timed) < 2:
+        return None
+    (first, first_s), (last, last_s) = (
+        (side.progress.value(row, "step"), side.progress.value(row, "elapsed_s", "s")) for row in (timed[0], timed[-1])
+    )
+    if last.number <= first.number or last_s.number <= first_s.number:
+        return None
+    seconds = (last_s.number - first_s.number) / (last.number - first.number)
+    return derived(float(f"{seconds:.4g}"), last_s, last, first_s, first, unit="s")
+
+
 def _elapsed_per_step(side: Side) -> Value | None:
-    """The elapsed time of the run divided by its steps; includes startup, checkpoints and pauses."""
-    done, elapsed = steps_done(side), side.record_value("elapsed_s", "s")
+    """The run's time up to the fault that ended its work, else its elapsed time, divided by its steps; includes
+    startup, checkpoints and pauses."""
+    done, elapsed = steps_done(side), _until_fault(side) or side.record_value("elapsed_s", "s")
     if done is None or elapsed is None:
         return None
     return derived(float(f"{elapsed.number / done.number:.4g}"), elapsed, done, unit="s")
+
+
+def _until_fault(side: Side) -> Value | None:
+    """Seconds from the start to the fault that ended the work; None if there is none, or its time is not known."""
+    kind = next((family.cost_kind for family in families() if family.code == side.primary.family), "nothing")
+    if side.allocation is None or side.primary.outcome is not Outcome.FOUND or kind not in ("work", "stopped"):
+        return None
+    start, since = side.allocation.start, cost.onset_of(side.primary, side.allocation)
+    if since is None or since.number <= start.number:
+        return None
+    return derived(round(since.number - start.number, 1), since, start, unit="s")
 
 
 def steps_done(side: Side) -> Value | None:

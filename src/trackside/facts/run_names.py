@@ -54,12 +54,13 @@ class RunNames:
     def of(self, finding: Finding) -> Mapping[str, Value]:
         """The names that commands about this finding may use; one that is not known is left out.
 
-        ``job`` and ``script``: of a Slurm job. ``submission`` and ``work_dir``: the options and the script that
-        submitted it, and in which folder. ``node``: the first of the finding. ``slurm_nodes``, ``slurm_node``: its
-        nodes, comma-separated, and the first, if Slurm manages them. ``on_node``: the prefix that runs a command on
-        ``node``; empty if no node is known. ``node_shell``: the same for a quoted shell script. ``gpu``,
-        ``gpu_index``, ``gpu_uuid``, ``gpu_pci``: the finding's only GPU. ``pids``, ``pid``: processes of its ranks, or
-        those stuck in the kernel; ``pid`` if it is only one.
+        ``job`` and ``script``: of a Slurm job; ``jobs``: comma-separated, with the other jobs that its log names.
+        ``submission`` and ``work_dir``: the options and the script that submitted it, and in which folder. ``node``:
+        the first of the finding. ``slurm_nodes``, ``slurm_node``: its nodes, comma-separated, and the first, if Slurm
+        manages them. ``on_node``: the prefix that runs a command on ``node``; empty if no node is known.
+        ``node_shell``: the same for a quoted shell script. ``gpu``, ``gpu_index``, ``gpu_uuid``, ``gpu_pci``: the
+        finding's only GPU. ``pids``, ``pid``: processes of its ranks, or those stuck in the kernel; ``pid`` if it is
+        only one.
         """
         source = next((cite for claim in finding.shows for cite in claim.cites), None)
         if source is None:
@@ -76,7 +77,8 @@ class RunNames:
         if not self.is_slurm:
             return {}
         submission, work_dir = self._submission()
-        names = {"job": self.run.id, "script": self._script()}
+        jobs = ",".join(filter(None, (self.run.id, *self.run.other_jobs)))
+        names = {"job": self.run.id, "jobs": jobs, "script": self._script()}
         if submission and work_dir and len(submission) <= MAX_SUBMISSION_CHARS and len(work_dir) <= MAX_NAME_CHARS:
             return {**_quote_names(names), "submission": submission, "work_dir": work_dir}
         return _quote_names(names)

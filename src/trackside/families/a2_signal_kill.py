@@ -172,7 +172,7 @@ TRACE_NATIVE_CODE = Sentence(
     "run once with a stack trace of the crash, and check or rebuild the native extension that it names"
 )
 TRACE_CRASH = ShellCommand("export PYTHONFAULTHANDLER=1; ulimit -c unlimited")
-SHOW_MEMORY = ShellCommand("sacct -j {job} --format=JobID,NodeList,ReqMem,MaxRSS,MaxRSSNode,State")
+SHOW_MEMORY = ShellCommand("sacct -j {jobs} --format=JobID,NodeList,ReqMem,MaxRSS,MaxRSSNode,State")
 
 
 def judge(

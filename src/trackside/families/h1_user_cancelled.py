@@ -68,7 +68,7 @@ REASON_UNKNOWN = Sentence("why it was canceled")
 INTERRUPT_UNEXPLAINED = Sentence("why it was interrupted")
 USER_UNKNOWN = Sentence("who canceled it: no record names the user")
 SEE_WHO = Sentence("see who canceled it: the State column shows the uid of that user")
-SHOW_STATE = ShellCommand("sacct -j {job} -X --format=JobID,State%40,Elapsed,Timelimit,End")
+SHOW_STATE = ShellCommand("sacct -j {jobs} -X --format=JobID,State%40,Elapsed,Timelimit,End")
 RESUBMIT_IF_WANTED = Sentence(
     "if the run is still wanted, resubmit it with the same options, from the last checkpoint if there is one"
 )

@@ -58,6 +58,7 @@ STOPPED_BY = Sentence("stopped by {signal} from outside the job; its sender is u
 HUNG_UP = Sentence("stopped by {signal}: the terminal or SSH session probably closed")
 FIRST_REPORT = Sentence("first report of the stop: {line}")
 RECEIVED = Sentence("{signal} was received: {line}")
+ENDED_AT = Sentence("the run ended at {time}; when the signal came is not known")
 RECORDED_WITHOUT_REASON = Sentence("the scheduler recorded {state} and gives no reason")
 STOPPED_BY_OTHERS = Sentence("something outside the job stopped it")
 SENDER_UNKNOWN = Sentence("who sent the signal")
@@ -102,6 +103,7 @@ def judge(stops: StopSignals, ending: Ending, trajectory: Maybe[Trajectory], run
     signal = number or SIGTERM
     named = None if number is None else derived(signal_name(number), line)
     shows = [FIRST_REPORT(line=line) if named is None else RECEIVED(signal=named, line=line)]
+    shows += [] if sign.time is not None or ending.time is None else [ENDED_AT(time=ending.time)]
     shows += [] if state is None else [RECORDED_WITHOUT_REASON(state=state)]
     shows += () if isinstance(trajectory, Missing) else trajectory.last_logged_claims
     return present(
@@ -112,7 +114,7 @@ def judge(stops: StopSignals, ending: Ending, trajectory: Maybe[Trajectory], run
         implies=[STOPPED_BY_OTHERS()],
         cannot_decide=[SENDER_UNKNOWN(), *([SCHEDULER_UNKNOWN()] if state is None else [])],
         actions=[action(DETACH)] if number == SIGHUP else _find_sender(sign, line, ending, run),
-        since=sign.time if sign.time is not None or ending.time is None else ending.time.number,
+        since=sign.time,
         at=sign.at,
         signal=(signal_name(signal), signal) if number in (*STOP_SIGNALS, None) else None,
     )

@@ -178,5 +178,6 @@ FAMILY = Family(
     id="unknown",
     title="Unknown: no cause found",
     judge=judge,
+    cost_kind="unknown",
     collect=COLLECT,
 )

@@ -287,15 +287,15 @@ class HttpClient:
                 " for this client",
             )
         if isinstance(error, NameResolutionError):
-            return TemporaryFailure("unreachable", f"{self.name}: the host name does not resolve; is the URL right?")
+            return TemporaryFailure("unreachable", f"{self.name}: the host name does not resolve (is the URL right?)")
         if isinstance(error, ConnectTimeoutError) and not isinstance(error, NewConnectionError):
             return TemporaryFailure(
                 "unreachable",
-                f"{self.name} cannot be reached within {timeout:g} s; is the address right, and is a"
-                " firewall in between?",
+                f"{self.name} cannot be reached within {timeout:g} s (is the address right, and is a"
+                " firewall in between?)",
             )
         if isinstance(error, NewConnectionError):
-            return TemporaryFailure("unreachable", f"{self.name} cannot be reached: {_cause(error)}; is it running?")
+            return TemporaryFailure("unreachable", f"{self.name} cannot be reached ({_cause(error)}; is it running?)")
         if isinstance(error, (ReadTimeoutError, TimeoutError)):
             return SourceUnavailable(
                 "timeout",

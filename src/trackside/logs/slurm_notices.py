@@ -209,13 +209,15 @@ def _leftover_processes(line: Line) -> Event:
 
 @PARSER.pattern(
     rb"(srun|salloc|sbatch|slurmstepd|slurmd)[^:\n\r ]{0,80}: error: (Unable to|Task launch|"
-    rb"Application launch|Job submit|execve|pyxis|Invalid --|couldn't chdir|Could not open std|"
+    rb"Application launch|Job submit|execve|pyxis|Invalid --|couldn't chdir to /tmp either|Could not open std|"
     rb"_fork_all|Container|Unspecified)",
     r"(?P<who>srun|salloc|sbatch|slurmstepd|slurmd)[^:\s]{0,80}: error: (?P<what>Unable to (?:create|confirm|allocate)"
     r"|Task launch for |Application launch failed|Job submit/allocate failed|execve\(\): |pyxis: |Invalid --"
-    r"|couldn't chdir to|Could not open std|_fork_all_tasks|Container (?!\d+ in cgroup)|Unable to resolve|Unspecified error)",
-    safety="The step or container never ran; another pattern reads a task's exit.",
+    r"|couldn't chdir to /tmp either|Could not open std|_fork_all_tasks|Container (?!\d+ in cgroup)|Unable to resolve|Unspecified error)",
+    safety="The step or container never ran; another pattern reads a task's exit. A step that cannot enter its folder "
+    "goes on in /tmp.",
     matches=(
+        "slurmstepd-n1: error: couldn't chdir to /tmp either. dying.",
         "srun: error: Unable to create step for job 123: Job/step already completing or completed",
         "slurmstepd-n1: error: execve(): bad interpreter(/no/such/shell): No such file or directory",
         "srun: error: pyxis: could not add mount entry: data:/data",
@@ -225,6 +227,7 @@ def _leftover_processes(line: Line) -> Event:
     avoids=(
         "srun: error: Unable to find the exit",
         "slurmstepd: error: Unable to unlink domain socket",
+        "slurmstepd: error: couldn't chdir to `/workspace': No such file or directory: going to /tmp instead",
         "error: Unable to create step",
     ),
 )

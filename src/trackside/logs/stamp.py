@@ -7,9 +7,9 @@ import datetime as dt
 import re
 
 _ISO = re.compile(
-    r"(?<!\d)(20\d\d)[-/](\d\d)[-/](\d\d)[T _](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?[ ]?(Z\b|[+-]\d\d:?\d\d(?!\d))?"
+    r"(?<!\d)(20\d\d)[-/](\d\d)[-/](\d\d)(?:[T _]|, ?)(\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?[ ]?(Z\b|[+-]\d\d:?\d\d(?!\d))?"
 )
-_GLOG = re.compile(r"(?:^|\[|\s)[IWEF](\d{1,2})(\d\d) (\d\d):(\d\d):(\d\d)\.(\d{3,9})\s")
+_GLOG = re.compile(r"(?:^|[\[\]\s])[IWEF](\d{1,2})(\d\d) (\d\d):(\d\d):(\d\d)\.(\d{3,9})\s")
 _SYSLOG = re.compile(r"^([A-Z][a-z]{2})\s{1,2}(\d{1,2}) (\d\d):(\d\d):(\d\d)(?:\.(\d+))?\s")
 _CTIME = re.compile(r"\[?[A-Z][a-z]{2} ([A-Z][a-z]{2})\s{1,2}(\d{1,2}) (\d\d):(\d\d):(\d\d) (20\d\d)")
 _MLPERF = re.compile(r"\"time_ms\": ?(\d{13})\b")

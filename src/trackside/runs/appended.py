@@ -261,6 +261,8 @@ class _Splitter:
             first = line + 1 if had_ended else event.at.line
             if self.shows_work and max(self.step_line, self.end_line or 0) > line:
                 self.begin(first, job=True)
+            elif self.first_lines[-1] > line:  # the run so far began below the other job's lines: it is this job's
+                self.job_first = self.first_lines[-1]
         self.last_job = (job, event.at.line, is_notice)
 
 

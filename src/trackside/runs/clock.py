@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from trackside.logs.stamp import find_time
 from trackside.model import Event, TimeRange
 
 STEP_S = 900.0
@@ -15,6 +17,10 @@ SLACK_S = 120.0
 """Seconds before its job's start at which a log may begin, and after its end at which it may end."""
 MAX_SKEW_S = 600.0
 """A log that lies outside its job's span by fewer seconds is not shifted: that is clock skew, not another zone."""
+CLOCK_SLACK_S = 30.0
+"""Clocks of a node and of the scheduler may differ by this much."""
+MAX_SHUTDOWN_S = STEP_S - 2 * CLOCK_SLACK_S
+"""Longest time from a signal to the run's end: shorter than the difference of two time zones."""
 
 MAX_SERIES_GAP_S = 120.0
 """Seconds within which a job's series begin and end with the job: prolog, epilog, and a scrape or two."""
@@ -52,6 +58,17 @@ def shift_event(event: Event, offset: float, span: JobTimes | None) -> Event:
         if isinstance(value := event.fields.get(name), (int, float))
     }
     return replace(event, time=event.time + offset, fields={**event.fields, **shifted_fields})
+
+
+def date_stop(event: Event, span: JobTimes | None) -> Event:
+    """The event; a received signal whose stamp lacks the year, as torchrun prints it, is dated with the year of the
+    run's end. A time further from the end is not used, because the log's time zone may be another one."""
+    if event.kind != "signal_received" or event.time is not None or span is None or span[1] is None:
+        return event
+    time = find_time(event.text, dt.datetime.fromtimestamp(span[1], dt.UTC).year)
+    return (
+        event if time is None or not -CLOCK_SLACK_S <= span[1] - time <= MAX_SHUTDOWN_S else replace(event, time=time)
+    )
 
 
 def _distance_s(times: Iterable[float], span: JobTimes) -> float:

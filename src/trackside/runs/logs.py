@@ -15,6 +15,7 @@ _SLURM_NAME = re.compile(r"(?:^|[/!_.-])slurm[-_](\d{1,10})(?:_(\d{1,10}))?(?:\+
 _TORCHRUN_FOLDER = re.compile(r"(?:^|[/!])(\d{1,10})_[0-9a-z_]{8}[/!]attempt_\d{1,6}[/!]\d{1,6}[/!]std(?:out|err)\.log")
 _NUMBER_AT_END = re.compile(r"(?:^|[/!]|[-_.])(\d{4,10})(?:_(\d{1,6}))?\.(?:out|err|o|e)\Z|\.[oe](\d{4,10})\Z")
 _NUMBER = re.compile(r"(?<![\d.])(\d{1,10}(?:[_+]\d{1,10})?)(?![\d])")
+_STEP = re.compile(r"(\d{1,10}(?:[_+]\d{1,10})?)\.(?:batch|extern|interactive|\d{1,10})")
 _DATE = re.compile(r"20\d{6}\Z|20\d\d(?:0[1-9]|1[0-2])\Z")
 _PATTERN = re.compile(r"%\d*([AajJtsnNxubB%])")
 JOB_NAMING_EVENTS = frozenset({"scheduler_notice", "host", "process_exit", "oom_kill", REPORT})
@@ -22,12 +23,15 @@ JOB_NAMING_EVENTS = frozenset({"scheduler_notice", "host", "process_exit", "oom_
 
 
 def assign_logs(
-    jobs: JobIndex, paths: Sequence[str], ids: Mapping[str, str], owners: Mapping[str, str] = MappingProxyType({})
+    jobs: JobIndex,
+    paths: Sequence[str],
+    ids: Mapping[str, Sequence[str]],
+    owners: Mapping[str, str] = MappingProxyType({}),
 ) -> list[str]:
     """Give each job its logs, adding jobs that only logs name; returns the logs of no job.
 
-    ``ids``: path -> job id that the log's lines name; ``owners``: path -> id of the job known to have written it,
-    whatever its file name.
+    ``ids``: path -> job ids that the log's lines name, of which the first counts; ``owners``: path -> id of the job
+    known to have written it, whatever its file name.
     """
     free_logs: list[str] = []
     have_records = len(jobs) > 0
@@ -36,7 +40,7 @@ def assign_logs(
         job = (jobs.find(owners[path]) or jobs.add(owners[path])) if path in owners else None
         job = job or _job_by_slurm_name(jobs, path) or job_by_output.get(leaf_of(path)) or _job_by_number(jobs, path)
         if job is None and path in ids:
-            job = jobs.find(ids[path]) or (None if have_records else jobs.add(ids[path]))
+            job = jobs.find(ids[path][0]) or (None if have_records else jobs.add(ids[path][0]))
         if job is None and not have_records and (guess := guess_id(path)) is not None:
             job = jobs.add(guess)
         if job is None:
@@ -46,16 +50,24 @@ def assign_logs(
     return _assign_by_folder(jobs, free_logs)
 
 
-def ids_in_lines(events: Iterable[Event]) -> dict[str, str]:
-    """Path of a log -> the job id in its last report, else the one that most of its notices name."""
+def ids_in_lines(events: Iterable[Event]) -> dict[str, tuple[str, ...]]:
+    """Path of a log -> the job id in its last report, else all that its notices name, the most frequent first."""
     counts: dict[str, Counter[str]] = {}
-    last_ids: dict[str, str] = {}
+    last_ids: dict[str, tuple[str, ...]] = {}
     for event in events:
-        if event.kind in JOB_NAMING_EVENTS and (job := event.get("job")) is not None:
-            counts.setdefault(event.at.path, Counter())[plain_id(str(job))] += 1
+        if event.kind in JOB_NAMING_EVENTS and (id_ := job_named_by(event)) is not None:
+            counts.setdefault(event.at.path, Counter())[id_] += 1
             if event.kind == REPORT:
-                last_ids[event.at.path] = plain_id(str(job))
-    return {path: counter.most_common(1)[0][0] for path, counter in counts.items()} | last_ids
+                last_ids[event.at.path] = (id_,)
+    return {path: tuple(id_ for id_, _ in counter.most_common()) for path, counter in counts.items()} | last_ids
+
+
+def job_named_by(event: Event) -> str | None:
+    """The id of the job that a line names, itself or by one of its steps."""
+    if (job := event.get("job")) is not None:
+        return plain_id(str(job))
+    match = _STEP.fullmatch(str(event.get("step") or ""))
+    return None if match is None else match[1]
 
 
 def _job_by_slurm_name(jobs: JobIndex, path: str) -> Job | None:

@@ -53,7 +53,8 @@ class EventAdjustment:
     def __call__(self, event: Event) -> Event:
         """The event as the store of the run holds it."""
         if event.at.path in self.logs:
-            return self.tasks.to_task_rank(self.ranks.to_global_rank(clock.shift_event(event, self.offset, self.span)))
+            dated = clock.date_stop(clock.shift_event(event, self.offset, self.span), self.span)
+            return self.tasks.to_task_rank(self.ranks.to_global_rank(dated))
         return clock.shift_event(event, self.offset, None)
 
 
@@ -91,9 +92,8 @@ def resolve(
     files = list(dict.fromkeys([*(event.at.path for event in events), *paths]))
     appended = runs_by_file(events, steps)
     jobs = collect_jobs([*(row for row in rows if isinstance(row, Record)), *_reported_records(rows, appended)])
-    free_logs = set(
-        assign_logs(jobs, files, ids_in_lines(event for event in events if is_in_last_job(event.at, appended)), owners)
-    )
+    ids = ids_in_lines(event for event in events if is_in_last_job(event.at, appended))
+    free_logs = set(assign_logs(jobs, files, ids, owners))
     jobs.assign_records_without_id()
     if not len(jobs):  # the only evidence are stacks of a job's processes
         for id_ in sorted(
@@ -130,6 +130,7 @@ def resolve(
         clock_offset_s=adjust.offset,
         has_time_zone=_has_time_zone(attempts, run_events, adjust.offset),
         appended=_most_runs(logs, appended),
+        other_jobs=_other_jobs(run_job, logs, ids),
     )
     others = frozenset(files) - adjust.logs
     rows = [_begin_with_last_run(row, run_events, appended) for row in rows if isinstance(row, Record) or is_own(row)]
@@ -170,6 +171,14 @@ def _most_runs(paths: Iterable[str], appended: Mapping[str, FileRuns]) -> Append
         return None
     runs = appended[path]
     return AppendedRuns(path, runs.runs, runs.has_more, runs.unknown_start)
+
+
+def _other_jobs(job: Job, logs: Iterable[str], ids_by_log: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """The other jobs that the logs name; none if a record or a file's name says which one it is."""
+    if job.rows:
+        return ()
+    named = {id_ for path in logs if job.id in (ids := ids_by_log.get(path, ()))[:1] for id_ in ids}
+    return tuple(sorted(named - job.names, key=natural_key))
 
 
 def _reported_records(rows: Iterable[Row], appended: Mapping[str, FileRuns]) -> Iterator[Record]:

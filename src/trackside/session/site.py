@@ -190,21 +190,30 @@ def _refuse_unknown(loaded: LoadedInputs, job: str | None, more: Sequence[Input]
     rows, subject = [*loaded.inputs, *more], f"job {job}" if job is not None else "the run"
     silent = [row for row in rows if row.status in ("unreadable", "refused")]
     if silent and len(silent) == len(rows):
-        raise NothingReadable(
-            f"cannot look up {subject}: {_reasons(silent).removesuffix('?')}"
-            "; run this where these work, such as a login node, or give the job's files"
-        )
-    raise NothingReadable(f"{subject} not found; queried: {_reasons(rows) or 'nothing'}")
+        servers = any("://" in _source_of(row) for row in silent)
+        commands = any("://" not in _source_of(row) for row in silent)
+        remedies = [
+            *(["Run this where Slurm's commands work, such as a login node"] if commands else []),
+            *(["Start the servers or correct their URLs"] if servers else []),
+        ]
+        sentences = [f"cannot look up {subject}", *_reasons(silent), *remedies]
+        raise NothingReadable(f"{'. '.join(sentences)}, or give the job's files")
+    raise NothingReadable(f"{subject} not found; queried: {'; '.join(_reasons(rows)) or 'nothing'}")
 
 
-def _reasons(rows: Sequence[Input]) -> str:
+def _reasons(rows: Sequence[Input]) -> list[str]:
     """The sources without their arguments, and their reasons; those with the same reason together."""
     sources_by_reason: dict[str, list[str]] = {}
     for row in rows[:MAX_REASONS]:
         source, reason = _source_of(row), _last_message(row.note or row.status).removeprefix(UNABLE_TO_CHECK)
         reason = reason.removeprefix(f"{source.rpartition(' ')[2]} ")  # the URL that names the source
         sources_by_reason.setdefault(reason, []).append(source)
-    return "; ".join(f"{', '.join(dict.fromkeys(sources))}: {reason}" for reason, sources in sources_by_reason.items())
+    texts = []
+    for reason, named in sources_by_reason.items():
+        *others, last = dict.fromkeys(named)
+        sources = f"{', '.join(others)} and {last}" if others else last
+        texts.append(f"{sources}{'' if reason.startswith('cannot ') else ':'} {reason.removesuffix('.')}")
+    return texts
 
 
 def _source_of(row: Input) -> str:

@@ -14,7 +14,7 @@ from trackside.compare.compare import Comparison
 from trackside.compare.setup import size_differences, workload_differences
 from trackside.compare.side import ComparedRow
 from trackside.compare.slowdown import Slowdown, pace
-from trackside.compare.training import ELAPSED_PER_STEP
+from trackside.compare.training import ELAPSED_PER_STEP, LOOP_PER_STEP
 from trackside.evidence import Value
 from trackside.settings.price import NO_PRICE, Price
 from trackside.show import heading
@@ -41,6 +41,16 @@ MAX_VALUE_CHARS, MAX_SETTING_CHARS = 60, 24
 """Maximum characters of a value in the answer, and of a setting there."""
 MAX_LABEL_RATIO = 0.4
 """Maximum width of the label column, as a share of the table."""
+STEP_TIME_NOTES = {
+    LOOP_PER_STEP: " The step time is the time from the first to the last logged step divided by the steps between "
+    "them, so pauses count.",
+    ELAPSED_PER_STEP: " The step time is the elapsed time divided by the steps done, so startup and pauses count.",
+}
+STEP_TIME_HINTS = {
+    LOOP_PER_STEP: " (from the first to the last logged step, so pauses count)",
+    ELAPSED_PER_STEP: " (time up to the fault, else to the end, divided by steps done, so startup and pauses count)",
+}
+"""Label of the row about the step time -> how it was measured."""
 SAME_INPUT = "A and B are the same input: the run is compared with itself."
 
 
@@ -178,17 +188,13 @@ def _slowdown(slowdown: Slowdown | None, cites: Cites, price: Price) -> Slowdown
     slower_values, faster_values = [slowdown.gpus, slowdown.steps, slowdown.slow], [slowdown.fast]
     a, b = (slower_values, faster_values) if slowdown.letter == "A" else (faster_values, slower_values)
     figures = [word(value.number) for value in (slowdown.steps, slowdown.slow, slowdown.fast)]
-    elapsed_note = (
-        " The step time is the elapsed time divided by the steps done, so startup and pauses count."
-        if slowdown.by_elapsed
-        else ""
-    )
     return SlowdownDoc(
         slower=slowdown.letter.lower(),
         gpu_hours=slowdown.hours,
         formula=f"{word(slowdown.gpus.value, slowdown.gpus.unit)} x {figures[0]} steps x "
         f"({figures[1]} s - {figures[2]} s) / 3,600 s/h = {slowdown.hours:,.10g} GPU-hours",
-        assumption="Assumes that a step is the same amount of work in both runs." + elapsed_note,
+        assumption="Assumes that a step is the same amount of work in both runs."
+        + STEP_TIME_NOTES.get(slowdown.measure, ""),
         cites_a=[name for value in a for name in cites.ids(value.cites, "a")],
         cites_b=[name for value in b for name in cites.ids(value.cites, "b")],
         cost=price.of(slowdown.hours),
@@ -291,8 +297,8 @@ def _pace(result: Comparison, explain: bool) -> list[str]:
     slow, ratio = ("B", row.b.number / row.a.number) if row.b.number > row.a.number else (
         "A", row.a.number / row.b.number)  # fmt: skip
     text = f"A step takes {ratio:.2f} times as long in {slow}: {_word(row.a)} in A, {_word(row.b)} in B"
-    if explain and row.label == ELAPSED_PER_STEP:
-        text += " (elapsed time divided by steps done, so pauses count)"
+    if explain:
+        text += STEP_TIME_HINTS.get(row.label, "")
     differing = size_differences(result.rows)
     if not differing:
         return [f"{text}."]
@@ -361,7 +367,8 @@ def render(doc: ComparisonDoc, console: Console, verbose: bool = False) -> None:
 def _run(run: RunDoc) -> str:
     elapsed = f", {duration(run.end - run.start)}" if run.start is not None and run.end is not None else ""
     size = f", {len(run.nodes)} nodes" if len(run.nodes) > 1 else ""
-    return f"run {run.id or ''} {run.disposition or ''}{size}{elapsed}".replace("  ", " ").strip()
+    job = f"run {run.id}" if run.id else ""
+    return (" ".join(filter(None, (job, run.disposition))) + size + elapsed).removeprefix(", ")
 
 
 def _divergences(rows: Iterable[ComparedRowDoc]) -> list[RenderableType]:

@@ -215,6 +215,8 @@ class RunDoc(msgspec.Struct, frozen=True):
     """Time of the verdict, POSIX seconds, if the job was running; else null."""
     has_time_zone: bool = True
     """False if no input gives a time zone: the times are then local times, read as UTC."""
+    other_jobs: list[str] = []
+    """Ids of other jobs that the run's log names, if only the log says which job it was."""
 
 
 class PointDoc(msgspec.Struct, frozen=True):

@@ -238,6 +238,10 @@ def run(doc: VerdictDoc) -> str:
     known."""
     run = doc.run
     parts = [" ".join(filter(None, ("run" if run.id or run.name else "", run.id, run.name)))]
+    if run.other_jobs:
+        count = len(run.other_jobs)
+        jobs = "job" if count == 1 else f"{count} jobs:"
+        parts.append(f"its log also names {jobs} {word(tuple(run.other_jobs))}")
     parts.append(appended(doc))
     parts.append(ending(run))
     if run.nodes:

@@ -71,6 +71,8 @@ class WasteDoc(msgspec.Struct, frozen=True):
     """Whether at least one part is an upper bound."""
     unknown: list[str] = []
     """Parts that could not be computed, and why, a sentence each."""
+    at_least: bool = False
+    """Whether ``gpu_hours`` is a lower bound: the time from the first to the last time stamp in the log."""
 
 
 def waste(cost: Cost | None, number: CiteNumberer, price: Price = NO_PRICE, zoned: bool = True) -> WasteDoc | None:
@@ -99,6 +101,7 @@ def waste(cost: Cost | None, number: CiteNumberer, price: Price = NO_PRICE, zone
         lost_formula=price.formula(total) if known and lost else "",
         lost_at_most=any(part.at_most for part in lost),
         unknown=unknown_costs(cost),
+        at_least=cost.at_least,
     )
 
 
@@ -117,24 +120,32 @@ def _unknown_cost_text(text: str) -> str:
 
 
 def in_brief(doc: WasteDoc | None) -> str:
-    """One phrase: ``3.313 GPU-hours allocated (8.28 EUR), 2.9 lost (7.25 EUR)``; empty if nothing is known."""
+    """One phrase: ``3.313 GPU-hours allocated, 2.9 lost (7.25 EUR)``; empty if nothing is known."""
     if doc is None:
         return ""
-    allocated = f"{doc.gpu_hours:.4g} GPU-hours allocated"
-    money = "" if doc.cost is None else f" ({doc.cost:,.2f} {doc.currency})"
+    money = "" if doc.cost is None else f"{doc.cost:,.2f} {doc.currency}"
+    allocated = f"{'at least ' if doc.at_least else ''}{doc.gpu_hours:.4g} GPU-hours allocated"
+    note = "first to last time stamp in the log" if doc.at_least else ""
+    details = ", ".join(filter(None, (note, "" if doc.lost_gpu_hours else money)))
+    allocated += f" ({details})" if details else ""
+    if doc.lost_gpu_hours is None:
+        return f"{allocated}; lost: unknown"
     if not doc.lost_gpu_hours:
-        return allocated + money
+        return allocated
     qualifier = f"{bound_phrase(doc)} " if bound_phrase(doc) else ""
-    is_all = doc.lost_gpu_hours >= doc.gpu_hours and not qualifier
-    share = f", {qualifier}{'all' if is_all else f'{doc.lost_gpu_hours:.4g}'} lost"
+    lost = f"{doc.lost_gpu_hours:.4g}"
+    if doc.lost_gpu_hours >= doc.gpu_hours and not doc.unknown and (doc.at_least or not qualifier):
+        qualifier, lost = ("up to ", "all") if doc.lost_at_most else ("", "all")
+    share = f", {qualifier}{lost} lost"
     return allocated + share + ("" if doc.lost_cost is None else f" ({qualifier}{doc.lost_cost:,.2f} {doc.currency})")
 
 
 def bound_phrase(doc: WasteDoc) -> str:
     """How to read the lost GPU-hours: ``up to``, ``at least``, or ``about`` if both apply; empty if they are exact."""
+    is_lower_bound = bool(doc.unknown) or doc.at_least
     if doc.lost_at_most:
-        return "about" if doc.unknown else "up to"
-    return "at least" if doc.unknown else ""
+        return "about" if is_lower_bound else "up to"
+    return "at least" if is_lower_bound else ""
 
 
 def in_lines(doc: WasteDoc | None, unknown: Iterable[str] = ()) -> list[str]:
@@ -143,7 +154,11 @@ def in_lines(doc: WasteDoc | None, unknown: Iterable[str] = ()) -> list[str]:
     if doc is None:
         return list(unknown)
     money = f"; {doc.cost_formula}" if doc.cost_formula else ""
-    lines = [f"Allocated: {doc.formula}{money}"]
+    lines = [
+        f"Allocated, at least: {doc.formula}{money}. {doc.assumption}"
+        if doc.at_least
+        else f"Allocated: {doc.formula}{money}"
+    ]
     for part in doc.lost:
         price = "" if part.cost is None else f"; that is {part.cost:,.2f} {doc.currency}"
         label = f"{part.what}, at most" if part.at_most else part.what

@@ -101,7 +101,7 @@ BY_SHARE_OF = Sentence(
     "{gpus} x {length:plain} s x {first:plain} / {last:plain} steps / {hour:plain} s/h = {hours:plain} GPU-hours"
 )
 
-FAULT_UNKNOWN = Sentence("what the fault cost: the fault is unknown")
+CAUSE_UNKNOWN = Sentence("how much was lost: no cause was found")
 LOST_WORK_UNKNOWN = Sentence("the lost work: no log with steps and checkpoints was given")
 LOST_WORK_UNDATED = Sentence("the work since the last checkpoint: neither its time nor its step is known")
 ONSET_UNKNOWN = Sentence("the work since the fault began: neither its time nor its step is known")
@@ -142,7 +142,13 @@ def cost(facts: Facts, ranked: RankedFindings, cost_kinds: Mapping[str, CostKind
         return Cost(missing=allocation.reason)
     if isinstance(work, Missing) or isinstance(earlier, Missing):
         reason = next(fact.reason for fact in (work, earlier) if isinstance(fact, Missing))
-        return Cost(allocation.hours, allocation.formula, allocation.assumption, missing=reason)
+        return Cost(
+            allocation.hours,
+            allocation.formula,
+            allocation.assumption,
+            missing=reason,
+            at_least=allocation.at_least,
+        )
     fault = _fault(facts, ranked, allocation, work, cost_kinds)
     parts = [*earlier.parts]
     saved = not fault.failed or work.saved(fault.work_end.number) is not None  # else all of the last attempt is wasted
@@ -157,6 +163,7 @@ def cost(facts: Facts, ranked: RankedFindings, cost_kinds: Mapping[str, CostKind
         allocation.assumption,
         tuple(part for part in parts if isinstance(part, WastedTime) and part.gpu_hours.number > MIN_HOURS),
         tuple(part for part in parts if isinstance(part, Claim)),
+        at_least=allocation.at_least,
     )
 
 
@@ -220,9 +227,10 @@ def _work_end(primary: Finding, allocation: Allocation, work: TrainingWork, cost
 def _parts(facts: Facts, fault: _Fault) -> Iterator[WastedTime | Claim]:
     """The parts of the last attempt, without its pauses."""
     allocation, cost_kind = fault.allocation, fault.cost_kind
-    if fault.primary.outcome is not Outcome.FOUND and not fault.failed:
+    no_cause = fault.primary.outcome is not Outcome.FOUND or cost_kind == "unknown"
+    if no_cause and not fault.failed:
         if fault.run.disposition != "COMPLETED":
-            yield FAULT_UNKNOWN()
+            yield CAUSE_UNKNOWN()
     elif cost_kind == "all":
         yield waste_of_range(WHOLE_RUN, allocation, allocation.start, allocation.end)
     elif cost_kind != "nothing":
@@ -230,7 +238,7 @@ def _parts(facts: Facts, fault: _Fault) -> Iterator[WastedTime | Claim]:
         if cost_kind == "slow":
             until = _slow_until(fault)
             if until is not None:  # else all the work was wasted, and counts as wasted work
-                yield slowdown(facts, fault.work, fault.since, until)
+                yield slowdown(facts, fault.work, fault.primary, fault.since, until)
         elif allocation.running:
             yield STILL_RUNNING()
 

@@ -12,7 +12,7 @@ from trackside.facts.cost.training_work import TrainingWork
 from trackside.facts.cost.wasted_time import CostPart
 from trackside.facts.fact import Facts
 from trackside.facts.pace.pace import Pace, StepPace
-from trackside.finding import Claim, Sentence, WastedTime
+from trackside.finding import Claim, Finding, Sentence, WastedTime
 from trackside.model import Event
 
 WORKING_RATIO = 0.5
@@ -48,12 +48,16 @@ MEASURES: Mapping[str, str] = {
 """The measure of pace; ``window``: seconds in which launches were counted."""
 
 
-def slowdown(facts: Facts, work: TrainingWork, since: Value | None, until: Value) -> WastedTime | Claim:
-    """The cost of a slow-down from ``since`` on, relative to the pace before it."""
+def slowdown(
+    facts: Facts, work: TrainingWork, finding: Finding, since: Value | None, until: Value
+) -> WastedTime | Claim:
+    """The cost of a finding's slow-down from ``since`` on, relative to the pace before it."""
     paces = facts.get(StepPace)
     if since is None or until.number <= since.number or isinstance(paces, Missing):
         return NO_GOOD_PHASE()
-    work_start = _work_start(paces, work.allocation.start.number, since.number, work.points)
+    work_start = _good_phase_start(finding, since.number)
+    if work_start is None:
+        work_start = _work_start(paces, work.allocation.start.number, since.number, work.points)
     if work_start is None:
         return NO_GOOD_PHASE()
     pace = paces.compare((work_start, since.number), (since.number, until.number))
@@ -77,6 +81,14 @@ def _extra_time(work: TrainingWork, times: tuple[Value, Value, Value], pace: Pac
         hours=hours, slow=pace.during, fast=pace.before, measure=derived(measure, pace.before), good_since=good_since,
     )  # fmt: skip
     return EXTRA_TIME.wasted(hours, formula)
+
+
+def _good_phase_start(finding: Finding, since: float) -> float | None:
+    """The start of the good phase that the finding itself compares with, so that both show the same figure; None if its
+    evidence cites none."""
+    values = (value for claim in finding.shows for name, value in claim.values.items() if name == "before")
+    windows = (cite.window for value in values for cite in value.cites)
+    return next((window[0] for window in windows if window is not None and window[1] == since), None)
 
 
 def _work_start(paces: StepPace, start: float, since: float, points: Sequence[Event]) -> float | None:

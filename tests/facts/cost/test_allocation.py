@@ -9,7 +9,16 @@ import pytest
 from tests.families.grids import Cluster
 from tests.families.rows import END, START, Row, activity, event, job, points, store
 from trackside.evidence import Missing
-from trackside.facts.cost.allocation import BY_LOG, BY_METRICS, BY_SCHEDULER, NO_DURATION, NO_GPUS, Allocation
+from trackside.facts.cost.allocation import (
+    BY_LOG,
+    BY_METRICS,
+    BY_SCHEDULER,
+    NO_DURATION,
+    NO_GPUS,
+    STEPS_AFTER_STAMPS,
+    STEPS_OUTLAST_STAMPS,
+    Allocation,
+)
 from trackside.facts.cost.earlier_attempts import EarlierAttempts
 from trackside.facts.cost.last_work import LastWork
 from trackside.facts.cost.training_work import TrainingWork
@@ -46,6 +55,25 @@ def test_metrics_then_the_log_replace_a_missing_scheduler() -> None:
     world = event("distributed_init", world_size=4)
     allocation = fact_of(logged(world, activity(9, first_time=100.0, last_time=460.0), n_ranks=4), Allocation)
     assert (allocation.gpus.value, allocation.seconds, allocation.assumption.sentence) == (4, 360.0, BY_LOG)
+
+
+@pytest.mark.parametrize(
+    ("line", "fields", "reason"),
+    [
+        (9, {}, STEPS_AFTER_STAMPS),  # below the last line with a time
+        (5, {"elapsed_s": 600.0}, STEPS_OUTLAST_STAMPS),
+        (5, {"step_time_s": 10.0}, STEPS_OUTLAST_STAMPS),
+        (5, {"step_time_s": 3.0}, None),
+    ],
+)
+def test_a_log_whose_steps_contradict_its_time_stamps_shows_no_duration(
+    line: int, fields: dict[str, float], reason: str | None
+) -> None:
+    world = event("distributed_init", world_size=4)
+    steps = [event("progress", at, step=10 * at, **fields) for at in (2, line)]
+    log = activity(9, first_time=100.0, last_time=200.0, unstamped_lines=2)
+    allocation = logged(world, *steps, log, n_ranks=4).get(Allocation)
+    assert (allocation.reason if isinstance(allocation, Missing) else None) == reason
 
 
 def test_an_unknown_allocation_is_missing_with_a_reason() -> None:

@@ -111,6 +111,17 @@ def test_a_loss_that_rests_on_an_assumption_is_an_upper_bound(waste_of: WasteOf)
     assert "up to" not in in_brief(sure)
 
 
+def test_a_log_alone_shows_a_lower_bound_and_an_unknown_run_no_loss(tmp_path: Path) -> None:
+    world = f"{at(0)} | INFO | world_size: 4"
+    (tmp_path / "train.log").write_text("\n".join([world, *steps(10, 300, 60), *CRASH]) + "\n")
+    crashed = in_brief(document(trackside.diagnose(tmp_path)).waste)
+    assert crashed == "at least 1.033 GPU-hours allocated (first to last time stamp in the log), up to all lost"
+    (tmp_path / "train.log").write_text(f"{world}\n{at(3600)} | INFO | bye\n")
+    unknown = document(trackside.diagnose(tmp_path))
+    assert unknown.primary.family == "U0"
+    assert in_brief(unknown.waste).endswith("(first to last time stamp in the log); lost: unknown")
+
+
 def test_time_after_the_last_work_is_lost_as_stopped(waste_of: WasteOf) -> None:
     """A crash whose traceback has no time, and an end 1,500 s later."""
     waste = waste_of([*steps(10, 300, 60), *CRASH], row("FAILED", "1:0", 0, 2430))
@@ -282,6 +293,10 @@ def test_a_slowdown_is_priced_against_the_good_phase(name: str, kind: str, min_s
     assert run.end is not None
     assert since is not None
     assert re.search(r"where [\d,]+ s of the [\d,]+ s.* x \(1 - [\d,.]+ / [\d,.]+\), medians of \w", part.formula)
+    before = next(
+        value for claim in case.verdict().primary.shows for name, value in claim.values.items() if name == "before"
+    )
+    assert f"{before.number:,.4g}" in part.formula or f"{before.number:,.0f}" in part.formula  # as the evidence has it
     whole = (run.n_gpus or 0) * (run.end - since) / 3600
     assert min_share <= part.gpu_hours / whole <= max_share
 

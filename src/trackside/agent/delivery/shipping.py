@@ -158,4 +158,5 @@ class Sender:
             self._logged_at.clear()
         if now - self._logged_at.get(problem, -REPEAT_S) >= REPEAT_S:
             self._logged_at[problem] = now
-            self._say(f"{self.protocol.name}: {problem}; {consequence}")
+            name = f"{self.protocol.name}: "
+            self._say(f"{name}{problem.removeprefix(name)}; {consequence}")

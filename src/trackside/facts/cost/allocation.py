@@ -17,9 +17,9 @@ from trackside.evidence import Evidence, Frame, Missing, Value, derived
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.logs.ending import Ending
 from trackside.facts.logs.silence import Silence
-from trackside.facts.training.learning import numeric_field
+from trackside.facts.training.learning import numeric_field, step_seconds
 from trackside.finding import Claim, Sentence
-from trackside.model import Run
+from trackside.model import Event, Run
 from trackside.query import metric
 
 SAMPLED = ("gpu_utilization_ratio", "gpu_memory_used_bytes", "gpu_power_watts")
@@ -31,9 +31,17 @@ FORMULA_OF_ATTEMPTS = Sentence(
 )
 BY_SCHEDULER = Sentence("the scheduler's allocation, from start to end")
 BY_METRICS = Sentence("the time for which the run's GPUs were measured")
-BY_LOG = Sentence("one GPU per rank, from the first to the last time stamp of the log")
+BY_LOG = Sentence("one GPU per rank, from the first to the last time stamp in the log")
 NO_GPUS = "the number of allocated GPUs: no scheduler record, metric or log line shows it"
 NO_DURATION = "how long the GPUs were allocated: no scheduler record, metric or time stamp shows it"
+STEPS_AFTER_STAMPS = (
+    "how long the GPUs were allocated: no scheduler record or metric shows it, and the log has many logged steps "
+    "after its last time stamp"
+)
+STEPS_OUTLAST_STAMPS = (
+    "how long the GPUs were allocated: no scheduler record or metric shows it, and the log's steps took longer than "
+    "its time stamps show"
+)
 
 
 @dataclass(frozen=True)
@@ -44,6 +52,10 @@ class Limits:
     """Two sources may differ by this much on the start of one attempt."""
     sampled_share: float = 0.5
     """Minimum share of the run's windows with a sample."""
+    max_share_after: float = 0.1
+    """Maximum share of the logged steps below the log's last time stamp."""
+    outlast_ratio: float = 1.2
+    """The log's steps may take this many times as long as its time stamps show: printed step times are rounded."""
 
 
 LIMITS = Limits()
@@ -61,6 +73,11 @@ class Allocation:
     assumption: Claim
     running: bool = False
     """Whether the GPUs are still allocated; then ``end`` is the present."""
+
+    @property
+    def at_least(self) -> bool:
+        """Whether they were allocated for longer than ``hours``: a log's time stamps show only part of it."""
+        return self.assumption.sentence is BY_LOG
 
     @property
     def seconds(self) -> float:
@@ -87,7 +104,8 @@ def allocation(evidence: Evidence, ending: Ending, silence: Silence, run: Run, l
         times = times_of()
         if times is not None and times[1].number > times[0].number:
             earlier = _earlier(ending.jobs, run) if sentence is BY_SCHEDULER else []
-            return _allocation(run, gpus, times, earlier, sentence())
+            contradiction = _contradiction(silence, times, limits) if sentence is BY_LOG else ""
+            return Missing(contradiction) if contradiction else _allocation(run, gpus, times, earlier, sentence())
     return Missing(NO_DURATION)
 
 
@@ -200,3 +218,27 @@ def _times_by_logs(logs: Frame, run: Run) -> tuple[Value, Value] | None:
     if not firsts or not lasts:
         return None
     return min(firsts, key=lambda value: value.number), max(lasts, key=lambda value: value.number)
+
+
+def _contradiction(silence: Silence, times: tuple[Value, Value], limits: Limits) -> str:
+    """Why the log's time stamps do not show how long it ran; empty if nothing contradicts them."""
+    points, frame = silence.points, silence.signs["progress"]
+    last_stamps = {row.at.path: _last_stamped_line(row) for row in silence.signs["logs"].events}
+    after = sum(row.time is None and row.at.line > last_stamps.get(row.at.path, row.at.line) for row in points)
+    if after > limits.max_share_after * len(points):
+        return STEPS_AFTER_STAMPS
+    shown = [number for row in points[-1:] if (number := numeric_field(row, "elapsed_s")) is not None]
+    pace = step_seconds(points, frame)
+    if pace is not None:
+        part = numeric_field(points[-1], "run_part")
+        numbers = [numeric_field(row, "step") for row in points if numeric_field(row, "run_part") == part]
+        counted = [number for number in numbers if number is not None]
+        shown += [(counted[-1] - counted[0]) * pace.number] if counted else []
+    seconds = times[1].number - times[0].number
+    return STEPS_OUTLAST_STAMPS if max(shown, default=0.0) > limits.outlast_ratio * seconds else ""
+
+
+def _last_stamped_line(log: Event) -> int:
+    """The number of a log's last line with a time, as far as its activity shows it."""
+    unstamped = log.get("unstamped_lines")
+    return log.at.line - (unstamped if isinstance(unstamped, int) else 0)

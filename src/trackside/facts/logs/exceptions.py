@@ -58,8 +58,8 @@ TOPICS: Mapping[str, str] = {
 }
 """Topic of an exception that has a family of its own -> what the exception is about."""
 
-MAX_WORD_CHARS = 24
-"""Characters of a word that a shortened headline may lose whole; a longer one is a path or a name, and is cut."""
+MAX_WORD_CHARS = 16
+"""Characters up to which a word is left out rather than cut."""
 MAX_HEADLINE_CHARS, MAX_END_CHARS = 120, 40
 """Characters of an error in a headline, and of its end if it quotes a command; the claim below has more."""
 _SOURCE_CODE = re.compile(r"#\s*(?:if|ifdef|ifndef|define|include|pragma)\b|//|/\*")

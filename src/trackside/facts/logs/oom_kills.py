@@ -99,7 +99,7 @@ def oom_kills(evidence: Evidence, ending: Ending, restarts: LauncherRestarts, ru
 
 def belongs_to_run(row: Event, run: Run) -> bool:
     """Whether a kill belongs to the run, if its cgroup or step names a job."""
-    ids = {str(name) for name in (run.id, *run.aliases) if name}
+    ids = {str(name) for name in (run.id, *run.aliases, *run.other_jobs) if name}
     step, cgroup = str(row.get("step") or ""), str(row.get("cgroup") or "")
     if "job_" in cgroup:
         return not ids or cgroup.split("job_", 1)[1].split("/")[0] in ids

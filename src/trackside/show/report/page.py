@@ -246,6 +246,8 @@ def facts(doc: VerdictDoc) -> Iterator[tuple[str, str]]:
     run = doc.run
     if run.id or run.name:
         yield "Run", " ".join(filter(None, (run.id, run.name)))
+    if run.other_jobs:
+        yield "Other jobs in its log", word(tuple(run.other_jobs))
     if run.cluster:
         yield "Cluster", run.cluster
     if run.start is not None:
