@@ -8,6 +8,7 @@ import contextlib
 import io
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -156,6 +157,24 @@ def test_package_paths_exist(page: Path) -> None:
     packages = {path.name for path in (ROOT / "src" / "trackside").iterdir() if path.is_dir()}
     here = [path for path in named if path.split("/")[0] in packages and not PLACEHOLDER.search(path)]
     assert not [path for path in here if not (ROOT / "src" / "trackside" / path).exists()]
+
+
+def test_the_table_of_packages_has_the_order_of_the_import_contract() -> None:
+    """A package stands above all that it may import, and every package stands in the table."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]["contracts"]
+    table = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    row_of = {
+        name.removesuffix(".py").rstrip("/"): number
+        for number, line in enumerate(table.splitlines())
+        if line.startswith("| `")
+        for name in re.findall(r"`([^`]+)`", line.split("|")[1])
+    }
+    layers = [
+        [name.strip().removeprefix("trackside.") for name in layer.split("|")] for layer in contracts[0]["layers"]
+    ]
+    rows = [[row_of[name] for name in layer] for layer in layers]
+    wrong = [layer for layer, numbers, lower in zip(layers, rows, rows[1:], strict=False) if max(numbers) > min(lower)]
+    assert not wrong
 
 
 def documented_keys(*pages: str) -> set[tuple[str, str]]:

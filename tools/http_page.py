@@ -22,7 +22,7 @@ an unknown value is null. `GET /api/v1/openapi.json` returns the OpenAPI descrip
 ## Choose a run
 
 `{id}` is a run's own id (`r17`) or a job id (`4242`), which means the last run of that job, because schedulers reuse ids. If jobs of several clusters share
-the id, add `cluster`. A job becomes a run with its first verdict: `GET /api/v1/jobs` lists all jobs with evidence.
+the id, add `cluster` where the operation lists it; the others then need the run's own id. A job becomes a run with its first verdict: `GET /api/v1/jobs` lists all jobs with evidence.
 
 ## List and cache
 
@@ -59,6 +59,7 @@ Errors are problem details (RFC 9457, `application/problem+json`) with `status`,
 | 409 | several runs have this id |
 | 422 | the request is invalid |
 | 429, 503 | try again after `Retry-After` |
+| 500 | an error in the receiver; its log has it |
 | 502, 504 | a server that has the evidence could not be reached, or did not answer in time |
 """
 DESCRIBED_ELSEWHERE = ("VerdictDoc", "ProblemDoc")

@@ -250,7 +250,7 @@ Traceback (most recent call last):
     ):
         (raised,) = (event for event in scan_text(output % name) if event.kind == "exception")
         line = format_event(raised)
-        assert "cme" not in line and "4711" not in line
+        assert re.search("cme|4711", line) is None
         parsed = parse_event(line, raised.at)
         assert isinstance(parsed, Event)
         assert (parsed.get("type"), parsed.get("root_type")) == (sent, WITHHELD_CLASS)

@@ -92,7 +92,10 @@ def write(
     folder = os.path.dirname(os.path.abspath(options.out))
     if not os.path.isdir(folder):
         raise FileNotFoundError(errno.ENOENT, f"folder {folder} does not exist", options.out)
-    handle, name = tempfile.mkstemp(prefix=".bundle-", suffix=".tsb", dir=folder)
+    try:
+        handle, name = tempfile.mkstemp(prefix=".bundle-", suffix=".tsb", dir=folder)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, options.out) from None
     try:
         with os.fdopen(handle, "w+b") as file:
             written_bundle = _BundleWriter(session, paths, options, redactor, file).write(on_progress)

@@ -110,9 +110,8 @@ class Operation:
         for name in params:
             if name not in allowed_names:
                 close_names = get_close_matches(name, allowed_names, 1)
-                remedy = (
-                    f"did you mean {close_names[0]}?" if close_names else f"known: {', '.join(allowed_names) or 'none'}"
-                )
+                known = f"known: {', '.join(allowed_names)}" if allowed_names else "this operation takes no parameters"
+                remedy = f"did you mean {close_names[0]}?" if close_names else known
                 raise HttpProblem(422, f"unknown parameter {name[:40]!r}", remedy)
             if len(params.getlist(name)) > 1:
                 raise HttpProblem(422, f"{name} is given more than once")

@@ -188,7 +188,7 @@ def test_a_second_writer_is_refused(folder: Path, store: Path) -> None:
         result = CliRunner().invoke(main, [*command, "--store", str(store)])
         assert result.exit_code == 2
         assert result.stderr == (
-            f"trackside: {store} is in use by writer process {other.pid}: wait for it to end and try again\n"
+            f"trackside: {store} is in use by process {other.pid}: wait for it to end and try again\n"
         )
     assert verdict_of_store(store)["run"]["id"] == "41"
     other.communicate("\n")
