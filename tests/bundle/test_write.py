@@ -456,7 +456,6 @@ class TestCommand:
             (("RUN", "--mapping", "x"), 2, "--redact"),
             (("RUN", "-o", "no/such/folder/x.tsb"), 2, "no/such/folder does not exist"),
             (("RUN", "-o", "/proc/x.tsb"), 1, "cannot write /proc/x.tsb: "),
-            (("--check", __file__), 2, "is not a bundle"),
         ],
     )
     def test_wrong_arguments_are_refused_with_a_reason(

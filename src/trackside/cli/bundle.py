@@ -203,7 +203,7 @@ def _check(paths: Sequence[str]) -> None:
                 opened_bundle.check(on_progress)
                 manifest = opened_bundle.manifest
         except NotABundle as error:
-            fail(f"{path} is {error}")
+            fail(f"{path} is {error}", EXIT_OUTPUT)
         except DamagedBundle as error:
             fail(f"{path}: damaged or changed: {error}", EXIT_OUTPUT)
         click.echo(

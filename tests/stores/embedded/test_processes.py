@@ -311,7 +311,7 @@ def test_a_read_only_store_can_be_read(read_only_store: Path, unprivileged: None
     assert CliRunner().invoke(main, ["runs", "--store", str(read_only_store)]).exit_code == 0
     result = CliRunner().invoke(main, ["compact", "--store", str(read_only_store)])
     assert result.exit_code == 2
-    assert result.stderr == f"trackside: {read_only_store} cannot be made into a store: Permission denied\n"
+    assert result.stderr == f"trackside: cannot create the store {read_only_store}: Permission denied\n"
 
 
 class SimulatedKill(BaseException):

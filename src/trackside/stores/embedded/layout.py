@@ -300,9 +300,7 @@ class Lock:
                 if (directory.path / "received").is_dir()
                 else "wait for it to end and try again"
             )
-            raise StoreBusy(
-                f"{directory.path} is in use by process {holder}: {wait}"
-            ) from error
+            raise StoreBusy(f"{directory.path} is in use by process {holder}: {wait}") from error
         except OSError as error:
             os.close(handle)
             raise StoreError(
