@@ -290,7 +290,7 @@ def unseen(ledger: Sequence[FirstRun]) -> list[str]:
         "## Unseen: first runs on public logs",
         "",
         "Logs from public repositories that neither the authors nor the rules had seen, labeled by reading before anything was run, and",
-        "judged once ([the ledger](../accuracy/first-runs/README.md)). Rules are mended only afterwards, so a later version does better on",
+        "judged once ([the ledger](../accuracy/first-runs/README.md)). Rules are fixed only afterwards, so a later version does better on",
         "these very logs; what counts is the newest batch. *Certain*: the text settles the label. A verdict of U0 (no cause found) names",
         "nothing and has no confidence.",
         "",

@@ -162,7 +162,7 @@ def judge(
     if (cause := errors.cause) is not None:
         if ending.completed is not None and all(row.get("logged") for row in errors.unhandled):
             return absent(LOGGED_BUT_ENDED_WELL(type=errors.type, line=ending.completed))
-        if (point := phase.last_place(cause)) is not None:
+        if (point := phase.last_position(cause)) is not None:
             return absent(RAISED_AFTER_STEP(type=errors.type, point=point))
         if (worked := phase.use.trained(limits.worked_s)) is not None:
             return absent(RAISED_AFTER_GPU_WORK(type=errors.type, seconds=worked))

@@ -156,9 +156,9 @@ class GpuState(NamedTuple):
 
 
 MAX_GPUS_PER_CAPTURE = 4096
-"""Most GPUs and instances of one capture: many times what any node has."""
+"""Maximum number of GPUs and instances of one capture: many times what any node has."""
 MAX_PROCESSES = 16_384
-"""Most processes of one GPU."""
+"""Maximum number of processes of one GPU."""
 
 
 class Capture:

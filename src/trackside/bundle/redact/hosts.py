@@ -15,7 +15,7 @@ from trackside.bundle.redact.prefilter import Detector, LinePattern, detector, l
 from trackside.catalog.hostlist import expand
 
 MAX_HOSTS = 200_000
-"""Most hosts of one bundle."""
+"""Maximum number of hosts of one bundle."""
 MIN_CASELESS_LENGTH = 5
 """Names shorter than this are replaced only in the spelling in which they were found."""
 _VALUE = r"[\"']?[ \t]?[=:][ \t]?[\"']?((?:[A-Za-z0-9._-]|\[[\d, \t-]*\]|,(?=[A-Za-z]))+)"

@@ -12,7 +12,7 @@ from trackside.bundle.redact.prefilter import Detector, LinePattern, detector, l
 from trackside.errors import TracksideError
 
 MAX_ORIGINALS = 20_000
-"""Most originals of one kind; a pattern that finds more does not find names."""
+"""Maximum number of originals of one kind; a pattern that finds more does not find names."""
 
 
 class LiteralKind(NameKind):

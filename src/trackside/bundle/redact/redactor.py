@@ -24,7 +24,7 @@ PIECE_BYTES = 1 << 20
 MAX_LINE_BYTES = 64 << 20
 """Longest line that is kept in one piece, bytes."""
 MAX_CACHED_LABEL_SETS = 1 << 17
-"""Most cached label sets."""
+"""Maximum number of cached label sets."""
 _USER_FIELDS = ("user", "reason_user")
 _HOST_FIELDS = ("nodes", "failed_node")
 

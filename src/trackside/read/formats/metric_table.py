@@ -25,7 +25,7 @@ DELIMITERS = ",;\t"
 _SEPARATOR = "\x1f"
 """Separates the cells of rows whose quotes were removed."""
 MAX_CACHED_TIMES = 100_000
-"""Most cached texts of times; consecutive rows often have the same time."""
+"""Maximum number of cached texts of times; consecutive rows often have the same time."""
 SNIFF_ROWS = 50
 """Rows of the head that are checked during detection."""
 _EPOCH_S = 946_684_800, 4_102_444_800
