@@ -81,7 +81,7 @@ def _identifier(entry: dict[str, Any]) -> str:
 
 
 def _head_entries(source: InputSource) -> list[dict[str, Any]]:
-    """The journal entries in the head, if at least 70 % of its complete lines are entries; else empty."""
+    """The journal entries in the head, if at least 70% of its complete lines are entries; else empty."""
     if not source.head.startswith(b"{"):
         return []
     lines = source.text.splitlines()
