@@ -156,7 +156,7 @@ def confusion(results: Sequence[CaseResult]) -> str:
 
 
 def calibration(outcomes: Iterable[tuple[float | None, bool]], bins: int = 10) -> float:
-    """Expected calibration error of (confidence, is right): the mean gap between confidence and share right, over bins of
+    """Expected calibration error of (confidence, is right): the mean gap between confidence and share of correct verdicts, over bins of
     equal width. Verdicts without a confidence do not count."""
     groups: dict[int, list[tuple[float, bool]]] = defaultdict(list)
     for stated, is_right in outcomes:
@@ -265,8 +265,8 @@ def page(
     ]
     columns = [dict(summary(results)) for results in groups.values()]
     lines += [f"| {name} | " + " | ".join(column.get(name, "-") for column in columns) + " |" for name in columns[0]]
-    lines += ["", "Of a drawn run the simulator says whether its inputs can show the fault: a straggler cannot be seen where neither GPUs nor",
-              "ranks were watched.", "", *confidence_section(table, held_out)]  # fmt: skip
+    lines += ["", "For each drawn run, the simulator records whether its inputs can show the fault: a straggler cannot be seen where neither",
+              "GPUs nor ranks were watched.", "", *confidence_section(table, held_out)]  # fmt: skip
     for name, results in groups.items():
         lines += [f"## Details: {name}", "", MATRIX_CAPTION, "", "```", confusion(results), "```", ""]
         lines += ["| aspect | right |", "|---|---|"]
@@ -294,7 +294,7 @@ def unseen(ledger: Sequence[FirstRun]) -> list[str]:
         "these very logs; what counts is the newest batch. *Certain*: the text settles the label. A verdict of U0 (no cause found) names",
         "nothing and has no confidence.",
         "",
-        "| batch | logs | family right | of certain labels | a cause was named, certain labels | it was right | faults called healthy "
+        "| batch | logs | family right | of certain labels | named a cause (of certain labels) | of these, right | faults called healthy "
         "| healthy runs called a fault | calibration error |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
@@ -329,13 +329,13 @@ def confidence_section(table: dict[str, object], held_out: Sequence[CaseResult])
     lines = [
         "## Confidence",
         "",
-        "The confidence of a verdict is the share right among runs that were unseen when judged and whose verdict had the same evidence",
+        "The confidence of a verdict is the share of correct verdicts among runs that were unseen when judged and had the same evidence",
         "pattern: first the kinds of data that it cites, then the group of its family (the letter of its code), then its certainty, whether",
         "the end of the run was seen, whether error-like lines were left unread, whether a similar family was left undecided, and whether",
-        f"the framework is known. Each level is shrunk toward the coarser one as if that were {WEIGHT:.0f} runs; the coarsest is the share of the",
+        f"the framework is known. Each level is shrunk toward the coarser one as if the coarser one were {WEIGHT:.0f} more runs; the coarsest is the share of the",
         "first runs before the ledger. Verdicts on a log alone count the ledger's certain labels; those on other or several kinds of data",
-        f"count runs drawn at random, each as {SIMULATED_WEIGHT} of a run, because there are no real unseen ones yet. Lines of the ledger that do not give",
-        "all levels count only for those they give.",
+        f"count runs drawn at random, each as {SIMULATED_WEIGHT} of a run, because there are no real unseen ones yet. A ledger entry without some",
+        "level counts only toward the others.",
         "",
         "| kinds of data | group | certainty | right of unseen runs | confidence |",
         "|---|---|---|---|---|",

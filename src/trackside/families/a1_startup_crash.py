@@ -15,11 +15,11 @@ that cannot be started, an output file that cannot be opened.
 
 Not this family when
 --------------------
-- Steps were logged before the exception: then it is one in mid-run; steps after it show that it was handled.
-- The GPUs had worked for long, whatever the log printed.
+- Steps were logged before the exception: then training was under way (H2); steps after it show that it was handled.
+- The GPUs had worked for a long time, whatever the log printed.
 - The exception is about GPU memory, a rendezvous, a checkpoint that cannot be loaded, or storage: those have families
   of their own.
-- A process died of a signal without a traceback: that is a signal kill.
+- A process died from a signal without a traceback: that is a signal kill.
 
 Impact
 ------

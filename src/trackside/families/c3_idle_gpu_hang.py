@@ -7,7 +7,7 @@ host-side deadlock, a blocking wait, a stuck DataLoader or a file read that neve
 
 What it looks like
 ------------------
-In metrics: memory or GPUs allocated while engine and SM activity and kernel launches are near zero for long;
+In metrics: memory or GPUs allocated while engine and SM activity and kernel launches are near zero for a long time;
 more certain if no process ever attached to the GPU. A single GPU may also be kept busy by one endless kernel. A
 stack taken during the hang (by the agent, or with py-spy) names the line of code. Without either, the only sign
 is an empty or silent log of a job that ran until its time limit.
