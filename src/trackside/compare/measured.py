@@ -42,9 +42,8 @@ def rows(a: Side, b: Side) -> Iterator[ComparedRow]:
 
 
 def _extreme_name(metric: str, label: str, extreme: str) -> str:
-    """``lowest median SM clock of a GPU``."""
-    of_gpu = " of a GPU" if metric.startswith("gpu_") else ""
-    return f"{extreme} median {label.removeprefix('GPU ')}{of_gpu}"
+    """``lowest SM clock of any GPU``."""
+    return f"{extreme} {label.removeprefix('GPU ')} of any GPU" if metric.startswith("gpu_") else f"{extreme} {label}"
 
 
 def _median(grid: Grid | None) -> Value | None:

@@ -141,12 +141,8 @@ LIMIT_SPLITS = Sentence(
     "against fragmentation, set this in the job script (in newer releases of PyTorch expandable_segments:True instead)"
 )
 SET_SPLIT_SIZE = ShellCommand("export PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:128")
-RAN_OUT_BEFORE_LOADING = Sentence(
-    "out of GPU memory at the first use of the GPU: another process probably holds the memory"
-)
-ALREADY_IN_USE = Sentence(
-    "the first use of the GPU failed, before a model was loaded; most likely another process already used its memory"
-)
+RAN_OUT_BEFORE_LOADING = Sentence("out of GPU memory at the first use of the GPU: another process probably holds it")
+ALREADY_IN_USE = Sentence("the first use of the GPU failed, before a model was loaded: its memory was already in use")
 FIRST_USE = re.compile(r"\bset_device\b|\b_?lazy_init\b|\b_cuda_init\b")
 """Functions that only open a context on the GPU."""
 FIND_OTHER_PROCESSES = Sentence("find the other processes on the GPU, and end those that do not belong there")

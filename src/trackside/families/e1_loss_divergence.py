@@ -7,9 +7,9 @@ the first step. The machines are fine and the run may well end with exit code 0.
 
 What it looks like
 ------------------
-nan or inf in the loss (Transformers logs it as loss 0 with grad_norm nan, Megatron omits the loss); a final loss
-several times the initial one; exactly the same loss at every logged step with a gradient norm of zero; the loss of
-random guessing (the logarithm of the number of classes) throughout; nearly every step skipped for overflow; an
+nan or inf in the loss (Transformers logs it as loss 0 with grad_norm nan, Megatron omits the loss); a loss that at the
+end is a multiple of that at the start; exactly the same loss at every logged step with a gradient norm of zero; the
+loss of random guessing (the logarithm of the number of classes) throughout; nearly every step skipped for overflow; an
 evaluation score that drops to zero; the job's own "loss is nan" abort.
 
 The GPUs worked meanwhile and counted no memory error. If a memory error was counted, or reported by the kernel,
@@ -19,7 +19,7 @@ job.
 Not this family when
 --------------------
 - A spike recovers.
-- The objective is a preference or reinforcement objective, whose loss is near zero or negative by nature.
+- The objective is a preference or reinforcement one, whose loss is near zero or negative by nature.
 - Only the evaluation loss is NaN while the training loss falls.
 - Only the gradient norm rises.
 - The loss is low because the model has converged.
