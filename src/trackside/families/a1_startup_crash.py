@@ -15,11 +15,11 @@ that cannot be started, an output file that cannot be opened.
 
 Not this family when
 --------------------
-- Steps were logged before the exception: then training was under way (H2); steps after it show that it was handled.
-- The GPUs had worked for a long time, whatever the log printed.
+- Steps were logged before the exception: then it is one in mid-run; steps after it show that it was handled.
+- The GPUs had worked for long, whatever the log printed.
 - The exception is about GPU memory, a rendezvous, a checkpoint that cannot be loaded, or storage: those have families
   of their own.
-- A process died from a signal without a traceback: that is a signal kill.
+- A process died of a signal without a traceback: that is a signal kill.
 
 Impact
 ------
@@ -98,7 +98,7 @@ FAILED_ON_EVERY_RANK = Sentence(
 ONLY_ON_NODE = Sentence("all ranks of node {node} raised it, and no rank of another node")
 BEFORE_PYTHON = Sentence("the launch failed before the training program ran")
 CLASS_MEANINGS = {
-    "data": Sentence("the dataset cannot be read as the job expects it"),
+    "data": Sentence("the data set cannot be read as the job expects it"),
     "config": Sentence("an option, or a combination of options, is wrong"),
     "env": Sentence("a package, library, driver or container setting is missing or does not fit"),
     "asset": Sentence("a model, tokenizer or other file is not available"),

@@ -29,7 +29,7 @@ The run ends, and the log does not say why.
 Do next
 -------
 SIGKILL: see whether the kernel's OOM killer sent it (`sudo journalctl -k | grep -i 'killed process'`); then use fewer
-DataLoader workers, a smaller prefetch, no copy of the dataset per worker, or a larger `--mem`. Native crash: rerun
+DataLoader workers, a smaller prefetch, no copy of the data set per worker, or a larger `--mem`. Native crash: rerun
 with `export PYTHONFAULTHANDLER=1; ulimit -c unlimited`, and check the native extension that the stack names.
 
 What it cannot decide
@@ -112,7 +112,7 @@ MEANINGS = {
     ),
     "kill": Sentence(
         "SIGKILL without a traceback is usually the kernel's out-of-memory killer: data-loader workers that "
-        "copy the dataset, pinned buffers, or a large model in host memory"
+        "copy the data set, pinned buffers, or a large model in host memory"
     ),
     "fault": Sentence("native code crashed: an extension, a library, a driver, or too little shared memory"),
     "abort": Sentence("native code aborted: a failed check, a corrupted heap, or an uncaught exception"),

@@ -113,7 +113,7 @@ class FindingDoc(msgspec.Struct, frozen=True):
     headline: TextDoc | None = None
     """What happened, in one clause; null if ``title`` says it."""
     began: float | None = None
-    """Like ``since``, but null if the run may have had the fault from its start."""
+    """When it began, POSIX seconds; null if that is not known, or if runs may have it from their start."""
 
 
 class SecondaryDoc(FindingDoc, frozen=True, kw_only=True):
