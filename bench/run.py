@@ -32,9 +32,9 @@ from bench.logs import LITERALS, write
 SCAN = """
 import json, resource, sys, time
 from trackside.logs.line import FileContext
-from trackside.logs.scan import rules, scan
+from trackside.logs.scan import pattern_set, scan
 from trackside.logs.trajectory import Trajectories
-rules("log", sys.argv[2] or None)
+pattern_set("log", sys.argv[2] or None)
 kept, trajectories = [], Trajectories()
 def sink(event):
     (trajectories.add if event.kind == "progress" else kept.append)(event)

@@ -19,7 +19,7 @@ from trackside.read.detect import read_source
 from trackside.read.format import HEAD_BYTES, InputSource
 from trackside.read.walk import walk
 from trackside.runs.jobs import plain_id
-from trackside.runs.logs import JOB_NAMING_EVENTS, ids_inside, leaf_of
+from trackside.runs.logs import JOB_NAMING_EVENTS, ids_in_lines, leaf_of
 from trackside.stores.embedded.layout import Directory, StoreError
 from trackside.stores.embedded.retention import merge_row_segments
 from trackside.stores.embedded.rows import LoggedStep, RecordKeys, StoredInput
@@ -245,14 +245,15 @@ class _Sink:
 
     def owner(self, path: str) -> str | None:
         """The job that the log's own lines name."""
-        return ids_inside(self._job_events).get(path)
+        return ids_in_lines(self._job_events).get(path)
 
     def finish(self) -> str:
         """Store the logged steps; returns the counts of their series as JSON."""
         series_counts = []
         for series in self._trajectories.series():
             points = (
-                LoggedStep(point.event, point.ordinal, point.pinned, point.open) for point in series.stored_points()
+                LoggedStep(point.event, point.ordinal, point.pinned, point.is_open)
+                for point in series.points_to_store()
             )
             self._writer.points(self._input, points)
             series_counts.append({"path": series.path, **msgspec.to_builtins(series.state())})

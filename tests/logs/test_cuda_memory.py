@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trackside.logs.cuda_memory import sizes
+from trackside.logs.cuda_memory import parse_sizes
 from trackside.logs.scan import scan_text
 from trackside.model import EventRole
 
@@ -88,7 +88,7 @@ PHASES = (
 
 @pytest.mark.parametrize(("text", "expected"), SIZES)
 def test_sizes_are_parsed(text: str, expected: dict[str, int]) -> None:
-    assert sizes(text) == expected
+    assert parse_sizes(text) == expected
 
 
 def oom(log: str) -> Any:

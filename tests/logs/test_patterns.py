@@ -26,7 +26,7 @@ def patterns_of(parser: Parser, engine: str) -> PatternSet:
 
 def events(parser: Parser, text: str, engine: str = "hyperscan") -> list[Event]:
     """The events that one parser alone finds in a text."""
-    with mock.patch.object(scan_module, "rules", return_value=patterns_of(parser, engine)):
+    with mock.patch.object(scan_module, "pattern_set", return_value=patterns_of(parser, engine)):
         events = scan_text(text + "\n", plane=parser.planes[0], year=2026)
     return [event for event in events if event.kind != "log_activity"]
 

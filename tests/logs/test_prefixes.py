@@ -6,7 +6,7 @@ import pytest
 
 from trackside.logs.prefixes import PREFIXES, peel, prefixes_of
 from trackside.logs.scan import scan_text
-from trackside.logs.wrapping import rejoined, width_of
+from trackside.logs.wrapping import rejoin, width_of
 
 PROGRAM = """loading the shards of the corpus
   0%|          | 0/40 [00:00<?, ?it/s]
@@ -106,7 +106,7 @@ def test_a_broken_text_is_joined_and_keeps_numbers_and_offsets() -> None:
     assert width_of(plain.encode()) is None
     for size in (7, 100, 1 << 20):
         chunks = (broken[at : at + size] for at in range(0, len(broken), size))
-        joined = b"".join(rejoined(chunks, 80))
+        joined = b"".join(rejoin(chunks, 80))
         assert [line for line in joined.decode().splitlines() if line] == [line for line in plain.splitlines() if line]
         assert len(joined) == len(broken)
         assert joined.count(b"\n") == broken.count(b"\n")

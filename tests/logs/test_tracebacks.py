@@ -29,7 +29,7 @@ ONLY = PatternSet(
 
 @pytest.fixture(autouse=True)
 def _only_these(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scan_module, "rules", lambda plane, engine=None: ONLY)
+    monkeypatch.setattr(scan_module, "pattern_set", lambda plane, engine=None: ONLY)
 
 
 def exceptions(log: str | bytes) -> list[Event]:

@@ -223,7 +223,7 @@ def test_hosts_match_in_any_spelling(host: str) -> None:
     ],
 )
 def test_node_in_a_path(path: str, node: str) -> None:
-    assert NodeNames(("gpu-1", "gpu-12")).named_in(path) == node
+    assert NodeNames(("gpu-1", "gpu-12")).node_named_in(path) == node
 
 
 def test_files_without_a_node_get_it_from_their_path() -> None:

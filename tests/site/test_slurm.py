@@ -24,7 +24,7 @@ from trackside.read.detect import read_source
 from trackside.read.format import CollectingSink, InputSource
 from trackside.read.walk import walk
 from trackside.runs.attempts import attempts_of, final_attempt
-from trackside.runs.jobs import Job, collect
+from trackside.runs.jobs import Job, collect_jobs
 from trackside.site import outputs, slurm_commands
 from trackside.site.slurm import SeveralClusters, SlurmAnswer, query_slurm
 from trackside.site.slurm_options import SlurmOptions
@@ -114,7 +114,7 @@ def test_a_running_job_its_nodes_gpus_steps_and_parent(bin_: Bin) -> None:
     assert (answer.stage, answer.is_going, answer.parents, answer.cluster) == ("going", True, ("6",), "lab")
     assert (answer.nodes, answer.start, answer.end) == (("c1", "c2"), 1795289425.0, None)
     sink = records(answer)
-    jobs = collect(sink.records)
+    jobs = collect_jobs(sink.records)
     assert {job.id for job in jobs} == {"6", "7"}
     job = jobs.find("7")
     assert job is not None
@@ -404,7 +404,7 @@ def started_job(folder: Path, std_out: str, **fields: str) -> Job:
     text = "|".join([*head, *fields]) + "\n" + "|".join([*values.values(), *fields.values()]) + "\n"
     sink = CollectingSink()
     assert read_source(Reply("sacct", text.encode()).source(), sink).status == "read"
-    [job] = collect(sink.records)
+    [job] = collect_jobs(sink.records)
     return job
 
 
@@ -767,7 +767,7 @@ def test_recorded_jobs(bin_: Bin, version: str, case: str, job: str | None, stat
     table = folder / "sacct.psv" if (folder / "sacct.psv").exists() else folder / "sacct-short.psv"
     sink = CollectingSink()
     read_source(Reply("x", table.read_bytes()).source(), sink)
-    ids = [entry.id for entry in collect(sink.records)]
+    ids = [entry.id for entry in collect_jobs(sink.records)]
     bin_.say("sacct -D", table)
     bin_.say("scontrol show job", status=1, error=NONE)
     newer = tuple(map(int, version.split(".")[:2])) >= slurm_commands.JSON_SINCE and (folder / "sacct.json").exists()
@@ -780,7 +780,7 @@ def test_recorded_jobs(bin_: Bin, version: str, case: str, job: str | None, stat
         assert answer.stage == "settled"
         assert answer.is_known
         answers.append(answer)
-    attempts_by_job = {job.id: attempts_of(job.rows) for job in collect(records(answers[0]).records)}
+    attempts_by_job = {job.id: attempts_of(job.rows) for job in collect_jobs(records(answers[0]).records)}
     last = [final_attempt(history) for history in attempts_by_job.values()]
     assert state in {attempt.state for attempt in last if attempt is not None}
     assert max(map(len, attempts_by_job.values())) == attempts

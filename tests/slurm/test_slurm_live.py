@@ -20,7 +20,7 @@ from tests.services import missing, wait_until
 from trackside.read.detect import read_source
 from trackside.read.format import CollectingSink
 from trackside.runs.attempts import attempts_of, final_attempt
-from trackside.runs.jobs import collect
+from trackside.runs.jobs import collect_jobs
 from trackside.site.slurm import SlurmAnswer, query_slurm
 from trackside.site.slurm_options import SlurmOptions
 
@@ -114,7 +114,7 @@ def states(answer: SlurmAnswer) -> dict[str, tuple[str | None, int, int | None]]
     sink = CollectingSink()
     for source in answer.sources:
         assert read_source(source, sink).status == "read", source.path
-    attempts_by_job = {job.id: attempts_of(job.rows) for job in collect(sink.records)}
+    attempts_by_job = {job.id: attempts_of(job.rows) for job in collect_jobs(sink.records)}
     return {
         id_: (last.state, len(attempts), last.exit_code())
         for id_, attempts in attempts_by_job.items()

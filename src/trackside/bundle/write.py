@@ -136,7 +136,7 @@ def _trained_redactor(
     redactor.learn_run(session.run)
     redactor.learn_rows(session.loaded.store.all_rows())
     for series in session.loaded.trajectories.series():
-        redactor.learn_rows(entry.event for entry in series.stored_points())
+        redactor.learn_rows(entry.event for entry in series.points_to_store())
     if session.loaded.metric_backend is not None:
         redactor.learn_series(entry.series for entry in session.loaded.metric_backend.series())
     redactor.learn("".join(f"{text}\n" for text in options.notes))
@@ -209,7 +209,7 @@ class _BundleWriter:
         if not sliced and self._redactor is None:
             return whole_files(self._paths, session.inputs, on_progress)
         rows = [row for row in session.loaded.store.all_rows() if isinstance(row, Event)]
-        rows += [entry.event for series in session.loaded.trajectories.series() for entry in series.stored_points()]
+        rows += [entry.event for series in session.loaded.trajectories.series() for entry in series.points_to_store()]
         kept_parts = (
             parts_to_keep(rows, (cite.query for cite in document(session.verdict()).cites.values())) if sliced else None
         )

@@ -13,7 +13,7 @@ from trackside.cli.live import site_of
 from trackside.cli.terminal import PATHS, STORE, bar, console, output
 from trackside.ingest import ALREADY_STORED
 from trackside.ingest import ingest as import_inputs
-from trackside.runs.listing import RunSummary, listing
+from trackside.runs.listing import RunSummary, list_runs
 from trackside.session.paths import load
 from trackside.show.document import InputDoc, encode
 from trackside.show.heading import input_status
@@ -107,7 +107,7 @@ def _count(number: int, noun: str) -> str:
 
 def _stored_runs(store: str) -> list[RunSummary]:
     with Snapshot.open(store) as snapshot:
-        return listing(snapshot)
+        return list_runs(snapshot)
 
 
 def _archived_runs(url: str, max_runs: int) -> list[RunSummary]:

@@ -25,7 +25,7 @@ PARSER = Parser(ID, "AllenNLP", "framework")
     r" - Epoch (\d{1,7})/\d{1,7}\s*$",
     safety="Only remembers the epoch; yields no event.",
 )
-def _epoch(line: Line, match: re.Match[str]) -> None:
+def _remember_epoch(line: Line, match: re.Match[str]) -> None:
     line.notes(ID)["epoch"] = int(match[1])
 
 

@@ -33,8 +33,8 @@ class ProgressBar:
     """field of ``progress`` -> (value, rank of the printed name)"""
 
     @property
-    def evaluates(self) -> bool:
-        """Whether the description says that this is an evaluation loop, not a training loop."""
+    def is_evaluation(self) -> bool:
+        """Whether the description names an evaluation loop, not a training loop."""
         return _EVALUATION.search(self.description) is not None
 
     @property
@@ -57,12 +57,12 @@ class ProgressBar:
 
 
 def read_bar(text: str) -> ProgressBar | None:
-    """The last bar drawn in a segment, or None."""
-    match = _last(_BAR.finditer(text))
+    """The last bar drawn in a segment; None if there is none."""
+    match = _last_match(_BAR.finditer(text))
     if match is None:
         return None
     head = text[: match.start()]
-    percent = _last(_PERCENT.finditer(head))
+    percent = _last_match(_PERCENT.finditer(head))
     description = head[: percent.start()] if percent else head.rstrip(" |█▏▎▍▌▋▊▉#0123456789")
     brackets = (match[3] if match[3] is not None else match[6] or "").rpartition("]")[0]
     if match[1] is not None:
@@ -74,7 +74,8 @@ def read_bar(text: str) -> ProgressBar | None:
     return ProgressBar(description.strip(), count, total, brackets, figures)
 
 
-def _last(matches: Iterator[re.Match[str]]) -> re.Match[str] | None:
+def _last_match(matches: Iterator[re.Match[str]]) -> re.Match[str] | None:
+    """The last of these matches, or None."""
     return next(iter(deque(matches, maxlen=1)), None)
 
 

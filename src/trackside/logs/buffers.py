@@ -6,22 +6,23 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import BinaryIO
 
-from trackside.logs.wrapping import rejoined, width_of
+from trackside.logs.wrapping import rejoin, width_of
 
 CHUNK_BYTES = 8 << 20
+"""Bytes read at once."""
 BEHIND_BYTES = 64 << 10
 """Bytes kept before a line, for :meth:`Line.preceding`."""
 AHEAD_BYTES = 256 << 10
 """Bytes that must be buffered after a line, for :meth:`Line.following`."""
 HEAD_BYTES = 64 << 10
-"""Bytes at the beginning that are read for what holds for the whole file."""
+"""Bytes at the beginning that show what holds for the whole file, such as its prefixes."""
 
 
-def text_of(stream: BinaryIO, count_nuls: Callable[[int], None], *, printed: bool) -> Iterator[bytes]:
-    """The bytes, with what does not belong to the text taken out; offsets and line numbers stay the same.
+def read_text(stream: BinaryIO, count_nuls: Callable[[int], None], *, printed: bool) -> Iterator[bytes]:
+    """The bytes of a stream in chunks, repaired; offsets and line numbers stay the same.
 
-    NUL bytes (the holes that a crashed node leaves) end a segment as a redraw does. Lines that a terminal broke are
-    joined if that happened to the whole text of a program (``printed``).
+    NUL bytes (the holes that a crashed node leaves) become ``\\r``, which ends a segment. If a terminal broke all lines
+    of a program's output (``printed``), they are joined again.
     """
 
     def chunks() -> Iterator[bytes]:
@@ -31,13 +32,13 @@ def text_of(stream: BinaryIO, count_nuls: Callable[[int], None], *, printed: boo
                 chunk = chunk.replace(b"\0", b"\r")
             yield chunk
 
-    plain = chunks()
-    first = next(plain, b"")
+    unjoined = chunks()
+    first = next(unjoined, b"")
     width = width_of(first[:HEAD_BYTES]) if printed else None
-    yield from chain((first,), plain) if width is None else rejoined(chain((first,), plain), width)
+    yield from chain((first,), unjoined) if width is None else rejoin(chain((first,), unjoined), width)
 
 
-def buffers(chunks: Iterator[bytes]) -> Iterator[tuple[bytes, int, int, int]]:
+def overlapping_buffers(chunks: Iterator[bytes]) -> Iterator[tuple[bytes, int, int, int]]:
     """(buffer, first byte to read, end of the bytes to read, file offset of the buffer's start).
 
     Each byte is read once, with BEHIND_BYTES before and AHEAD_BYTES after it in the buffer.

@@ -13,11 +13,11 @@ from trackside.model import Event, EventRole
 
 ID = "c10d"
 
-_WORK = re.compile(r"Work\w{0,8}\((?P<fields>.{0,600}?)\) ran for (?P<ms>\d{1,12}) milliseconds")
+_TIMED_OUT_WORK = re.compile(r"Work\w{0,8}\((?P<fields>.{0,600}?)\) ran for (?P<ms>\d{1,12}) milliseconds")
 _FIELD = re.compile(r"(SeqNum|OpType|Timeout\(ms\))=([\w.]{1,60})")
 _RANK = re.compile(r"\bRank (\d{1,7})\]")
 _GROUP = re.compile(r"\[PG (?:ID )?(\w{1,40})(?: PG GUID (?:\w{1,40})?(?:\(([\w.:-]{1,80})\))?| \(([\w.:-]{1,80})\))?")
-_LAST = re.compile(
+_LAST_WORK = re.compile(
     r"[Ll]ast enqueued (?:NCCL )?work: (-?\d{1,12})(?:, last started (?:NCCL )?work: -?\d{1,"
     r"12})?(?:, |\. )last completed (?:NCCL )?work: (-?\d{1,12})",
     re.IGNORECASE,
@@ -29,23 +29,25 @@ _DESYNC = re.compile(
     r"\[(?P<ranks>[\d, .-]{1,2000})\] finished collective #(?P<done>\d{1,12}), but didn't join "
     r"collective #(?P<seq>\d{1,12})"
 )
-_NEVER = re.compile(r"\[(?P<ranks>[\d, .-]{1,2000})\] (?:never joined|didn't join) (?:any|the first) collective")
+_NEVER_JOINED = re.compile(r"\[(?P<ranks>[\d, .-]{1,2000})\] (?:never joined|didn't join) (?:any|the first) collective")
 _STUCK = re.compile(r"got stuck for (\d{1,8}) seconds")
 MAX_LINES_AHEAD = 60
 """Lines after a timeout in which the same rank's "last enqueued, last completed" can follow."""
 
 
 def _rank(line: Line) -> int | None:
+    """The rank that a line names, else that of its label."""
     match = _RANK.search(line.full)
     return int(match[1]) if match else line.rank
 
 
-def _group(text: str) -> str | None:
+def _group_name(text: str) -> str | None:
+    """The process group's description, else its id; None if the line names none."""
     match = _GROUP.search(text)
     return (match[2] or match[3] or match[1]) if match else None
 
 
-def _once(line: Line, key: object) -> bool:
+def _is_new(line: Line, key: object) -> bool:
     """Whether the key is new in this file: the same text is printed again inside exceptions and their chains."""
     keys: set[object] = line.notes(ID).setdefault("seen", set())
     if key in keys or len(keys) > 100_000:
@@ -54,12 +56,16 @@ def _once(line: Line, key: object) -> bool:
     return True
 
 
-def _last(line: Line, rank: int | None) -> tuple[int, int] | None:
+def _last_work(line: Line, rank: int | None) -> tuple[int, int] | None:
     """(last enqueued, last completed) that the rank prints on this line or soon after."""
-    match = _LAST.search(line.text)
+    match = _LAST_WORK.search(line.text)
     if match is None:
         for neighbor in line.following(MAX_LINES_AHEAD):
-            if "ast enqueued" in neighbor.text and _rank(neighbor) == rank and (match := _LAST.search(neighbor.text)):
+            if (
+                "ast enqueued" in neighbor.text
+                and _rank(neighbor) == rank
+                and (match := _LAST_WORK.search(neighbor.text))
+            ):
                 break
     return (int(match[1]), int(match[2])) if match else None
 
@@ -96,14 +102,14 @@ PARSER = Parser(ID, "torch.distributed watchdog and debug reports", "system")
     avoids=("Watchdog caught collective operation timeout: Work of another library",),
 )
 def _timeout(line: Line) -> Event | None:
-    match = _WORK.search(line.text)
-    exits.watchdog_aborts(line)
+    match = _TIMED_OUT_WORK.search(line.text)
+    exits.note_watchdog_abort(line)
     fields = dict(_FIELD.findall(match["fields"])) if match else {}
     rank = _rank(line)
     seq = int(fields["SeqNum"]) if fields.get("SeqNum", "").isdigit() else None
-    if match is None or not _once(line, (rank, seq, fields.get("OpType"), match["ms"])):
+    if match is None or not _is_new(line, (rank, seq, fields.get("OpType"), match["ms"])):
         return None
-    last = _last(line, rank)
+    last = _last_work(line, rank)
     limit = fields.get("Timeout(ms)", "")
     return line.event(
         "collective_timeout",
@@ -115,14 +121,14 @@ def _timeout(line: Line) -> Event | None:
         elapsed_s=int(match["ms"]) / 1000,
         last_enqueued=last[0] if last else None,
         last_completed=last[1] if last else None,
-        group=_group(line.full),
+        group=_group_name(line.full),
         backend="nccl",
     )
 
 
 @PARSER.pattern(
     rb"ast enqueued (NCCL )?work: -?[0-9]",
-    _LAST,
+    _LAST_WORK,
     safety="A rank's own position; if enqueued equals completed, it never entered the collective that the others "
     "wait in.",
     matches=(
@@ -142,12 +148,12 @@ def _timeout(line: Line) -> Event | None:
     ),
     avoids=("last enqueued work: none",),
 )
-def _position(line: Line, match: re.Match[str]) -> Event | None:
+def _collective_position(line: Line, match: re.Match[str]) -> Event | None:
     """The rank's own position in its collectives; it may not have timed out itself."""
-    rank, group = _rank(line), _group(line.full)
+    rank, group = _rank(line), _group_name(line.full)
     enqueued, completed = int(match[1]), int(match[2])
     at_work = _AT_WORK.search(line.text)
-    if not _once(line, ("position", rank, group, enqueued, completed)):
+    if not _is_new(line, ("position", rank, group, enqueued, completed)):
         return None
     return line.event(
         "collective_state",
@@ -178,9 +184,9 @@ def _position(line: Line, match: re.Match[str]) -> Event | None:
     ),
     avoids=("taking the whole process down to stdout",),
 )
-def _aborts(line: Line) -> Event | None:
-    exits.watchdog_aborts(line)
-    if not _once(line, ("abort", _rank(line), line.label)):
+def _abort(line: Line) -> Event | None:
+    exits.note_watchdog_abort(line)
+    if not _is_new(line, ("abort", _rank(line), line.label)):
         return None
     return line.event(
         "signal_received", EventRole.TEARDOWN, rank=_rank(line), signal=6, signal_name="SIGABRT", by="NCCL watchdog"
@@ -202,11 +208,11 @@ def _aborts(line: Line) -> Event | None:
     ),
     avoids=("the watchdog got stuck for a while",),
 )
-def _heartbeat(line: Line) -> Event | None:
-    exits.watchdog_aborts(line)
+def _lost_heartbeat(line: Line) -> Event | None:
+    exits.note_watchdog_abort(line)
     match = _STUCK.search(line.text)
     subject = "watchdog stuck" if match else "heartbeat monitor"
-    if not _once(line, (subject, _rank(line), line.label)):
+    if not _is_new(line, (subject, _rank(line), line.label)):
         return None
     return line.event(
         "heartbeat_lost", EventRole.CASCADE, rank=_rank(line), what=subject, seconds=int(match[1]) if match else None
@@ -229,7 +235,7 @@ def _heartbeat(line: Line) -> Event | None:
     ),
     avoids=("failed to send a keep-alive heartbeat to the coffee machine",),
 )
-def _keepalive(line: Line, _: re.Match[str]) -> Event:
+def _lost_keepalive(line: Line, _: re.Match[str]) -> Event:
     line.notes(LOST_STORE)["lost"] = True
     return line.event("heartbeat_lost", EventRole.CASCADE, what="rendezvous keep-alive")
 
@@ -246,7 +252,7 @@ def _keepalive(line: Line, _: re.Match[str]) -> Event:
     ),
     avoids=("no mismatch between collectives on ranks",),
 )
-def _mismatch(line: Line) -> Event:
+def _collective_mismatch(line: Line) -> Event:
     text = line.text[line.text.find("Detected mismatch") :]
     return line.event("collective_mismatch", EventRole.ROOT, rank=_rank(line), detail=text[:1000])
 
@@ -261,9 +267,9 @@ def _mismatch(line: Line) -> Event:
     ),
     avoids=("all passed: none failed to pass monitoredBarrier in 2 tries",),
 )
-def _barrier(line: Line, match: re.Match[str]) -> Event | None:
+def _barrier_timeout(line: Line, match: re.Match[str]) -> Event | None:
     ranks = ",".join(re.findall(r"\d+", match["ranks"]))
-    if not _once(line, ("barrier", ranks, match["ms"])):
+    if not _is_new(line, ("barrier", ranks, match["ms"])):
         return None
     seconds = int(match["ms"]) / 1000
     return line.event(
@@ -284,14 +290,14 @@ def _barrier(line: Line, match: re.Match[str]) -> Event | None:
     matches=("  - [1] finished collective #12, but didn't join collective #13 (count from 1)",),
     avoids=("  - [0] joined but didn't finish collective #13 (count from 1)", "[bob] didn't join the call"),
 )
-def _desync(line: Line) -> Event | None:
-    match = _DESYNC.search(line.text) or _NEVER.search(line.text)
+def _desync_report(line: Line) -> Event | None:
+    match = _DESYNC.search(line.text) or _NEVER_JOINED.search(line.text)
     if match is None:
         return None
     group = match.groupdict()
     ranks = ",".join(re.findall(r"\d+", group["ranks"]))
     seq = int(group["seq"]) if group.get("seq") else None
-    if not _once(line, ("desync", ranks, seq)):
+    if not _is_new(line, ("desync", ranks, seq)):
         return None
     return line.event(
         "collective_timeout",

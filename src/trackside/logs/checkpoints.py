@@ -36,7 +36,7 @@ _NOT_DONE = re.compile(
 )
 _DIGITS = re.compile(r"\d+")
 SAME_SAVE_S = 1.0
-"""Ranks that save together print it within this time."""
+"""Seconds within which ranks that save together print it."""
 MAX_WORDINGS = 64
 """Wordings of one save that are remembered."""
 _ERROR = re.compile(r"^\s*(?:[\w.]+(?:Error|Exception)\b|File \"|raise |return |def |#|assert )")
@@ -48,16 +48,17 @@ class _Wordings:
 
     kind: str
     regexes: tuple[re.Pattern[str], ...]
-    plain: bool
-    """Whether a line that denies it or speaks of the future is refused."""
+    refuses_denials: bool
+    """Whether a line that denies the event, or announces it, is refused."""
 
 
-def _wordings(kind: str, *regexes: str, plain: bool = True) -> _Wordings:
-    return _Wordings(kind, tuple(re.compile(regex, re.IGNORECASE) for regex in regexes), plain)
+def _compile_wordings(kind: str, *regexes: str, refuses_denials: bool = True) -> _Wordings:
+    """The wordings of a kind of event, without regard to case."""
+    return _Wordings(kind, tuple(re.compile(regex, re.IGNORECASE) for regex in regexes), refuses_denials)
 
 
 _FILE = r"\S{1,300}\.(?:pth?|ckpt|tar|safetensors|bin|h5|keras|npz|msgpack)\b"
-_SAVED = _wordings(
+_SAVE_WORDINGS = _compile_wordings(
     "checkpoint_saved",
     r"\bsuccessfully saved checkpoint (?:from|at) iteration",
     r"\bfinished saving the checkpoint|\bsaving a full checkpoint",
@@ -69,7 +70,7 @@ _SAVED = _wordings(
     rf"\b(?:saved|saving|wrote|writing) (?:\w+ ){{0,3}}(?:to |as |at )?['\"]?{_FILE}",
     rf"\bsave (?:to|checkpoint|ckpt) {_FILE}",
 )
-_LOADED = _wordings(
+_LOAD_WORDINGS = _compile_wordings(
     "checkpoint_loaded",
     r"\bsuccessfully loaded (?:checkpoint|ckpt)",
     r"\brestored all states from the checkpoint",
@@ -83,7 +84,7 @@ _LOADED = _wordings(
     r"\bcontinu(?:ed|ing) (?:training )?from (?:step|iteration|checkpoint)\b",
     r"\bloading states from \S{0,300}(?:checkpoint|step|epoch|iter)[-_]?\d",
 )
-_MISSING = _wordings(
+_MISSING_WORDINGS = _compile_wordings(
     "checkpoint_missing",
     r"\bcould not find the metadata file",
     r"\bunable to find latest file at",
@@ -91,15 +92,15 @@ _MISSING = _wordings(
     r"\bno (?:\w+ ){0,3}(?:checkpoint|ckpt|snapshot)s?\b.{0,80}\b(?:from scratch|start(?:ing|s)? (?:fresh|anew|over))",
     r"\b(?:checkpoint|ckpt|snapshot)\b(?!.{0,200}\b(?:parameters|keys|buffers)\b).{0,200}\b(?:not found|does ?n.t exist|does not exist|not exist)\b",
     r"\b(?:can ?not|can't|could ?n.t|could not|did ?n.t|did not|unable to) (?:find|locate) (?:\w+ ){0,3}(?:checkpoint|ckpt)",
-    plain=False,
+    refuses_denials=False,
 )
-_SKIPPED = _wordings(
+_SKIP_WORDINGS = _compile_wordings(
     "checkpoint_skipped",
     r"\bskip(?:ping|ped)? (?:\w+ ){0,2}(?:checkpoint|ckpt|save|saving)\b",
     r"\b(?:checkpoint|ckpt)\b.{0,120}\b(?:skipped|skipping|ignored)\b",
-    plain=False,
+    refuses_denials=False,
 )
-_REQUESTED = _wordings(
+_REQUEST_WORDINGS = _compile_wordings(
     "resume_requested",
     r"\brestoring states from the checkpoint path at",
     r"\bresum(?:e|ing)\b.{0,40}\bfrom\b.{0,20}(?:checkpoint|ckpt|snapshot|/|\blast\b|\blatest\b)",
@@ -108,7 +109,7 @@ _REQUESTED = _wordings(
     r"\bcheckpoint detected, resuming",
 )
 
-_VALUE = re.compile(
+_RESUME_OPTION = re.compile(
     r"--(?:resume|auto[-_]resume|restart|continue)(?:[-_]?(?:from|path|ckpt|checkpoint|training|run|train)){0,3}(?:['\"]?[=, ]{1,3}['\"]?(?P<arg>[^\s'\",\])]{1,400}))?"
     r"|\bresume(?:_(?:from|path|ckpt|checkpoint|training)){0,3}['\"]?\s{0,2}[=:]\s{0,4}['\"]?(?P<option>[^\s'\",)}\]]{1,400})"
     r"|--(?:load[-_]checkpoint|load[-_]ckpt|ckpt[-_]path(?=['\"]?[=, ]{1,3}\S{1,400}(?:\.(?:pt|pth|ckpt|bin|tar|safetensors)\b|[-_]\d)))"
@@ -117,25 +118,27 @@ _VALUE = re.compile(
 _NOT_A_PATH = frozenset(
     ("none", "false", "null", "no", "0", "never", "allow", "must", "...", "auto", "~", "''", '""', "n/a")
 )
-_CODE = re.compile(
+_EXPRESSION = re.compile(
     r"^(?:\w*args|self|cfg|config|opts?|FLAGS|h?params|conf|hydra)\.|^(?:checkpoint|ckpt|resume\w*|[A-Z_]{3,})$|\(|<"
 )
-_CALL = re.compile(
+_SOURCE_CODE = re.compile(
     r"\.(?:train|fit|load\w*)\(|\busage: |\[--|unrecognized|^\s*(?:help|parser\.)|\bwandb\b|add_argument"
 )
 
 
-def _read_wordings(wordings: _Wordings, line: Line) -> Event | None:
+def _read_event(wordings: _Wordings, line: Line) -> Event | None:
+    """The event of a line that has one of these wordings; None for any other line."""
     text = line.text
     if len(text) > 2_000 or _ERROR.match(text):
         return None
     match = next((hit for regex in wordings.regexes if (hit := regex.search(text))), None)
-    if match is None or (wordings.plain and _NOT_DONE.search(text)) or _PRETRAINED.search(text):
+    if match is None or (wordings.refuses_denials and _NOT_DONE.search(text)) or _PRETRAINED.search(text):
         return None
     return _event(line, wordings.kind, text[match.start() :])
 
 
 def _event(line: Line, kind: str, text: str) -> Event | None:
+    """An event with the path, step and duration in the text of a matched wording."""
     match = _PATH.search(text)
     path = match[1].rstrip(".:") if match else None
     in_text = _STEP_IN_TEXT.search(text)
@@ -168,20 +171,20 @@ def _is_repeat(line: Line, step: int | None, path: str | None, text: str) -> boo
     notes = line.notes(ID)
     save = (step, path if step is None else None)
     if save == (None, None):
-        repeated: bool = line.number - notes.get("line", -100) <= 3
+        is_repeat: bool = line.number - notes.get("line", -100) <= 3
     else:
-        repeated = bool(notes.get("save") == save)
+        is_repeat = bool(notes.get("save") == save)
     wording = line.rank, line.label, _DIGITS.sub("", text)
     known_wordings: set[object] = notes.setdefault("words", set())
-    if repeated and step is None and wording in known_wordings:
-        repeated = line.time is not None and abs(line.time - notes["time"]) <= SAME_SAVE_S
-    if not repeated:
+    if is_repeat and step is None and wording in known_wordings:
+        is_repeat = line.time is not None and abs(line.time - notes["time"]) <= SAME_SAVE_S
+    if not is_repeat:
         known_wordings.clear()
         notes["time"] = line.time if line.time is not None else 0.0
     if len(known_wordings) < MAX_WORDINGS:
         known_wordings.add(wording)
     notes["save"], notes["line"] = save, line.number
-    return repeated
+    return is_repeat
 
 
 PARSER = Parser(ID, "checkpoints of any framework", "framework")
@@ -206,8 +209,8 @@ PARSER = Parser(ID, "checkpoints of any framework", "framework")
     ),
     caseless=True,
 )
-def _missing(line: Line) -> Event | None:
-    return _read_wordings(_MISSING, line)
+def _missing_event(line: Line) -> Event | None:
+    return _read_event(_MISSING_WORDINGS, line)
 
 
 @PARSER.pattern(
@@ -218,7 +221,7 @@ def _missing(line: Line) -> Event | None:
     caseless=True,
 )
 def _skipped_event(line: Line) -> Event | None:
-    return _read_wordings(_SKIPPED, line)
+    return _read_event(_SKIP_WORDINGS, line)
 
 
 @PARSER.pattern(
@@ -250,7 +253,7 @@ def _skipped_event(line: Line) -> Event | None:
     caseless=True,
 )
 def _saved_event(line: Line) -> Event | None:
-    return _read_wordings(_SAVED, line)
+    return _read_event(_SAVE_WORDINGS, line)
 
 
 @PARSER.pattern(
@@ -280,7 +283,7 @@ def _saved_event(line: Line) -> Event | None:
     caseless=True,
 )
 def _loaded_event(line: Line) -> Event | None:
-    return _read_wordings(_LOADED, line) or _read_wordings(_REQUESTED, line)
+    return _read_event(_LOAD_WORDINGS, line) or _read_event(_REQUEST_WORDINGS, line)
 
 
 @PARSER.pattern(
@@ -301,16 +304,16 @@ def _loaded_event(line: Line) -> Event | None:
 )
 def _resume_argument(line: Line) -> Event | None:
     text = line.text
-    if _ERROR.match(text) or _CALL.search(text):
+    if _ERROR.match(text) or _SOURCE_CODE.search(text):
         return None
-    for match in _VALUE.finditer(text):
+    for match in _RESUME_OPTION.finditer(text):
         value = match["arg"] or match["option"] or match["path"]
         flag = match[0].startswith("--")
         if value is None or value.startswith("-"):
             value = None
             if not flag:
                 continue
-        elif value.lower() in _NOT_A_PATH or _CODE.search(value):
+        elif value.lower() in _NOT_A_PATH or _EXPRESSION.search(value):
             continue
         if value is not None and value.lower() in ("true", "yes", "1"):
             if not flag:

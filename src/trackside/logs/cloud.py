@@ -1,4 +1,4 @@
-"""Clouds: notices that a spot or preemptible machine is taken away."""
+"""Clouds: notices that a spot or preemptible machine is being reclaimed."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
 from trackside.model import Event
 
-_NOT = re.compile(
+_NOT_NOW = re.compile(
     r"\b(?:if|when|whether|unless|in case|no|not|never|without|handle[sr]?|handling|polling|listen\w*|watch\w*|monitor\w*|"
     r"simulat\w*|enabled?|disabled?|before|test\w*|could|may|might|would)\b|\?",
     re.IGNORECASE,
 )
-MAX_CHARS = 600
+MAX_TEXT_CHARS = 600
+"""A longer line is a dump."""
 _STATEMENT = re.compile(
     r"\b(?:received|got|detected)\b.{0,60}\b(?:spot|preemptible|ec2)\b.{0,40}"
     r"\b(?:interruption|termination|preemption) (?:notice|warning|event|signal)\b"
@@ -35,7 +36,7 @@ PARSER = Parser("cloud", "spot and preemptible machines", "system")
 @PARSER.pattern(
     rb"(interruption|termination|preemption) (notice|warning|event|signal)|(vm|instance|node|machine|tpu|cluster)[^\n]{0,120} "
     rb"(preempted|reclaimed|evicted)|compute\.instances\.preempted|\"eventtype\": ?\"preempt\"|\"action\": ?\"(terminate|stop|hibernate)\"",
-    safety="A statement that it happens now; conditions, settings and handlers that wait for it do not count.",
+    safety="A statement that the machine is being reclaimed; conditions, settings and handlers do not count.",
     matches=(
         "WARNING: received spot interruption notice, saving a checkpoint",
         '{"action": "terminate", "time": "2026-05-04T10:02:00Z"}',
@@ -54,7 +55,12 @@ PARSER = Parser("cloud", "spot and preemptible machines", "system")
     ),
     caseless=True,
 )
-def _preempted(line: Line) -> Iterator[Event]:
+def _preemption(line: Line) -> Iterator[Event]:
     text = line.text
-    if len(text) <= MAX_CHARS and _STATEMENT.search(text) and _NOT.search(text) is None and "thread" not in text:
+    if (
+        len(text) <= MAX_TEXT_CHARS
+        and _STATEMENT.search(text)
+        and _NOT_NOW.search(text) is None
+        and "thread" not in text
+    ):
         yield from notice(line, "preemption")

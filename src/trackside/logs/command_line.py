@@ -12,6 +12,7 @@ from trackside.logs.pattern import Parser
 from trackside.model import Event, EventRole
 
 MAX_MESSAGE_CHARS = 2_000
+"""Characters of a message that are kept."""
 _JOB_COMMANDS = re.compile(
     r"(?:^|/)(?:python[\d.]*|torchrun|accelerate|deepspeed|llamafactory-cli|axolotl|colossalai|composer|lightning"
     r"|nemo_launcher|tune|trl|swift|xtuner"
@@ -20,6 +21,7 @@ _JOB_COMMANDS = re.compile(
 
 
 def _exception(line: Line, name: str, message: str, role: EventRole = EventRole.ROOT) -> Event:
+    """The event of a failure that Python would have raised as this type."""
     message = message.strip()[:MAX_MESSAGE_CHARS]
     return line.event(
         "exception", role, type=name, message=message, root_type=name, root_message=message, about="application"
@@ -163,8 +165,8 @@ def _parse_shell(line: Line) -> Event | None:
     match = _SHELL.fullmatch(line.text.strip())
     if match is None or match["script"] is None:
         return None
-    shell = re.search(r"(?:^|/)(?:ba|z|da|k)?sh$|slurm_script$|\.(?:sh|sbatch|slurm|bash)$", match["script"])
-    if shell is None and ": line " not in line.text:
+    from_shell = re.search(r"(?:^|/)(?:ba|z|da|k)?sh$|slurm_script$|\.(?:sh|sbatch|slurm|bash)$", match["script"])
+    if from_shell is None and ": line " not in line.text:
         return None
     role = EventRole.ROOT if _JOB_COMMANDS.search(match["what"]) else EventRole.CONFIRMATION
     return _exception(line, "ShellError", line.text, role)

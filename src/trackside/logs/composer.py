@@ -10,11 +10,12 @@ from trackside.logs.pattern import Parser
 from trackside.model import Event
 
 _HEADER = re.compile(r"\[batch=(\d{1,12})(?:/(\d{1,12}))?\]")
-_OTHERS = {
+_OTHER_FIGURES = {
     "lr": re.compile(rf"\bTrain lr-[\w/]{{1,60}}: ({NUMBER})"),
     "throughput": re.compile(rf"\bTrain throughput/tokens_per_sec: ({NUMBER})"),
 }
 MAX_BLOCK_LINES = 80
+"""Lines between a header and the figures of its block."""
 
 PARSER = Parser("composer", "MosaicML Composer", "framework", precedence=170)
 
@@ -41,7 +42,7 @@ def _progress(line: Line, match: re.Match[str]) -> Event:
     for neighbor in line.following(MAX_BLOCK_LINES):
         if neighbor.label == line.label and _HEADER.search(neighbor.text):
             break
-        for name, regex in _OTHERS.items():
+        for name, regex in _OTHER_FIGURES.items():
             if neighbor.label == line.label and (figure := regex.search(neighbor.text)):
                 figures[name] = number(figure[1])
     return line.event(

@@ -25,7 +25,7 @@ PARSER = Parser("composer-launcher", "MosaicML Composer launcher", "system")
     ),
     avoids=("the tool of Rank 3 crashed with exit code x",),
 )
-def _crashed(line: Line, match: re.Match[str]) -> Event:
+def _first_crash(line: Line, match: re.Match[str]) -> Event:
     return _failure(line, int(match[1]), int(match[2]), None, first=True)
 
 
@@ -39,7 +39,7 @@ def _crashed(line: Line, match: re.Match[str]) -> Event:
     ),
     avoids=("Global rank 3 (PID 4711) exited with code zero",),
 )
-def _exited(line: Line, match: re.Match[str]) -> Event:
+def _rank_exit(line: Line, match: re.Match[str]) -> Event:
     return _failure(line, int(match[1]), int(match[3]), int(match[2]), first=False)
 
 
@@ -53,12 +53,13 @@ def _exited(line: Line, match: re.Match[str]) -> Event:
     ),
     avoids=("Killing global rank by hand",),
 )
-def _killing(line: Line, match: re.Match[str]) -> Event:
-    exits.launcher_kills(line, int(match[2]))
+def _kill_notice(line: Line, match: re.Match[str]) -> Event:
+    exits.note_launcher_kill(line, int(match[2]))
     return line.event("signal_received", EventRole.TEARDOWN, rank=int(match[1]), pid=int(match[2]), by=LAUNCHER)
 
 
 def _failure(line: Line, rank: int, code: int, pid: int | None, *, first: bool) -> Event:
+    """The launcher's report about one rank."""
     end = read_code(code)
     return line.event(
         "launcher_failure",

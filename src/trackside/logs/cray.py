@@ -24,7 +24,7 @@ PARSER = Parser("cray", "HPE Cray PALS and ALPS", "system")
     ),
     avoids=("rank 3 died from signal 9", "we saw that n1: rank 3 exited with code 1 and then went on"),
 )
-def _rank_ended(line: Line, match: re.Match[str]) -> Event:
+def _pals_rank_end(line: Line, match: re.Match[str]) -> Event:
     end = Exit(signal=int(match[3])) if match[3] else read_code(int(match[4]))
     notes = line.notes("cray")
     first = end.signal != 15 and not notes.get("failed")
@@ -51,7 +51,7 @@ def _rank_ended(line: Line, match: re.Match[str]) -> Event:
     matches=("x1003c0s1b0n0.hsn.site.org: shepherd died from signal 9",),
     avoids=("the shepherd died from signal 9",),
 )
-def _shepherd_ended(line: Line, match: re.Match[str]) -> Event:
+def _shepherd_end(line: Line, match: re.Match[str]) -> Event:
     return exits.process_exit(line, Exit(signal=int(match[2])), "pals", node=match[1].split(".")[0])
 
 
@@ -65,7 +65,7 @@ def _shepherd_ended(line: Line, match: re.Match[str]) -> Event:
     ),
     avoids=("PE RANK 5 exit signal handler installed",),
 )
-def _pe_ended(line: Line, match: re.Match[str]) -> Event | None:
+def _aprun_rank_end(line: Line, match: re.Match[str]) -> Event | None:
     number = signal_number(match[3])
     if number is None:
         return None

@@ -51,7 +51,7 @@ _CODES: tuple[tuple[str, int, str], ...] = (
     ("device lost", 999, r"GPU is lost|fallen off the bus"),
     ("unknown error", 999, r"unknown error|cudaErrorUnknown|CUDA_ERROR_UNKNOWN"),
 )
-_NAMED = tuple((name, code, re.compile(text)) for name, code, text in _CODES)
+_ERRORS = tuple((name, code, re.compile(text)) for name, code, text in _CODES)
 _STATUS = re.compile(
     r"\b((?:CUBLAS|CUDNN|CUSOLVER|CUSPARSE|HIPBLAS|ROCBLAS|CURAND|CUBLASLT|MIOPEN)_?STATUS_\w{2,40}"
     r"|rocblas_status_\w{2,40}|miopenStatus\w{2,40}|CUFFT_\w{3,30}|nccl\w{3,24}Error\b)"
@@ -151,7 +151,7 @@ def _parse_error(line: Line) -> Event | None:
     if _ADVICE.match(text.strip()) or _MEMORY.search(text):
         return None
     status = _STATUS.search(text)
-    named = next(((name, code) for name, code, pattern in _NAMED if pattern.search(text)), None)
+    named = next(((name, code) for name, code, pattern in _ERRORS if pattern.search(text)), None)
     number = _NUMBER.search(text)
     message = _MESSAGE.search(text)
     if named is None and status is None and number is None and message is None:

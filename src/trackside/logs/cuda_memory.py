@@ -7,8 +7,8 @@ import re
 
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
-from trackside.logs.traceback_reader import read_frame
-from trackside.logs.wrapping import joined
+from trackside.logs.traceback_lines import read_frame
+from trackside.logs.wrapping import join_pieces
 from trackside.model import Event, EventRole
 
 MAX_TEXT_CHARS = 8_000
@@ -52,7 +52,7 @@ _SIZES: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("reserved_bytes", re.compile(rf"{_SIZE} (?:reserved in total|cached)")),
 )
 _UNALLOCATED = re.compile(rf"and {_SIZE} is reserved by PyTorch but unallocated")
-_OTHER = re.compile(rf"Process \d{{1,9}} has {_SIZE} memory in use")
+_OTHER_PROCESS = re.compile(rf"Process \d{{1,9}} has {_SIZE} memory in use")
 _GPU = re.compile(
     r"\(GPU (\d{1,3})[;)]|GPU (\d{1,3}) has a total|device:GPU:(\d{1,3})|device ordinal (\d{1,3})|on GPU (\d{1,3})\b"
     r"|\(GPU_(\d{1,3})_bfc\)"  # a device's allocator in TensorFlow and XLA
@@ -73,7 +73,7 @@ _BACKENDS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("cupy", re.compile(r"cupy")),
     ("paddle", re.compile(r"Out of memory error on GPU|paddle")),
 )
-_HOST = re.compile(
+_HOST_MEMORY = re.compile(
     r"java\.lang|ray\.exceptions|node running low on memory|DefaultCPUAllocator|device:CPU:|/cpu:\d|by allocator cpu|CUDA_?Host|on host\b|pinned|shared memory"
 )
 _OTHER_RESOURCE = re.compile(r"ResourceExhaustedError: (?!.*(?:OOM|memory|[Ff]ailed to alloc))")
@@ -82,13 +82,13 @@ _HINT = re.compile(
     r"this is not a failure|could be performance gains|to (?:avoid|prevent)|may (?:cause|lead|run)|might"
     r"|if you (?:get|see|run)|in case of|Search for `"
 )
-_CAUGHT = re.compile(
+_HANDLED = re.compile(
     r"\b(?:WARNING|WARN|UserWarning)\b|[Rr]etry(?! failed)|[Ss]kipp(?:ing|ed)|[Ii]gnor(?:ing|ed)|caught"
     r"|[Rr]educing batch|recover(?:ed|ing)"
     r"|\b(?i:error|failed|failure|exception|OOM)\b[^:\n]{0,60}\b(?i:example|sample|item|image|prompt|question|batch|file"
     r"|video|clip|sentence|document|row|record|case|idx|index|frame|config|combination)\b[^:\n]{0,80}: "
 )
-"""A handler's words: it goes on with less memory, or with the next item."""
+"""Words of a handler that continues with less memory, or with the next item."""
 _OTHER_FAILURE = re.compile(
     r"(?i:illegal|assert|launch failure|uncorrectable|cuda failure (?:\d+ )?'(?!out of memory))"
 )
@@ -99,11 +99,11 @@ _FORWARD = re.compile(
     r"::(?:\w*forward\w*|_call_impl|_wrapped_call_impl|compute_loss|generate|attention\w*|training_step)::"
     r"|/functional\.py"
 )
-_STEP = re.compile(
+_OPTIMIZER = re.compile(
     r"torch/optim/|/optim/|::(?:optimizer_step|_take_model_step|_?step|_init_states?|_init_group|adamw?"
     r"|_multi_tensor_adamw?)::|optimizer\.step\("
 )
-_LOAD = re.compile(
+_LOADING = re.compile(
     r"::(?:from_pretrained|_apply|_?load_\w+|cuda|to|convert|module_to|_move_to_device|_move_model_to_device"
     r"|set_module_tensor_to_device|"
     r"dispatch_model|_init_\w*|prepare_model|fully_shard|distribute_tensor|get_model|load_model|_load_model)::"
@@ -111,21 +111,22 @@ _LOAD = re.compile(
 )
 
 
-def _bytes(number: str, unit: str) -> int:
+def _to_bytes(number: str, unit: str) -> int:
+    """A printed size in bytes; 1,024 based, whatever the unit is called."""
     power = _UNITS.get(unit.upper() if unit.upper() in _UNITS else unit[:1].upper(), 0)
     scale = 1 << power if power > 1 else 1
     return int(float(number.replace(",", "").rstrip(".")) * scale)
 
 
-def sizes(text: str) -> dict[str, int]:
-    """The sizes of an out-of-memory text in bytes, by the names of the event's fields."""
+def parse_sizes(text: str) -> dict[str, int]:
+    """Field of the event -> size in bytes, from an out-of-memory text."""
     by_field: dict[str, int] = {}
     for name, pattern in _SIZES:
         if name not in by_field and (match := pattern.search(text)):
-            by_field[name] = _bytes(match[1], match[2])
+            by_field[name] = _to_bytes(match[1], match[2])
     if match := _UNALLOCATED.search(text):
-        by_field["reserved_bytes"] = by_field.get("allocated_bytes", 0) + _bytes(match[1], match[2])
-    other_processes = [_bytes(match[1], match[2]) for match in _OTHER.finditer(text)]
+        by_field["reserved_bytes"] = by_field.get("allocated_bytes", 0) + _to_bytes(match[1], match[2])
+    other_processes = [_to_bytes(match[1], match[2]) for match in _OTHER_PROCESS.finditer(text)]
     if (
         other_processes and "this process has" not in text
     ):  # in a pid namespace this process is listed with a number as well
@@ -225,18 +226,22 @@ PARSER = Parser("cuda-memory", "GPU out of memory", "system")
     ),
 )
 def _parse_oom(line: Line) -> Event | None:
-    text = joined(line)[:MAX_TEXT_CHARS]
+    text = join_pieces(line)[:MAX_TEXT_CHARS]
     if "emory isn't enough" in text and not _MINDSPORE.search(text):
         return None
     if "CUDA" in text and "alloc" in text and _OTHER_FAILURE.search(text):
         return None
-    if _HOST.search(text) or _OTHER_RESOURCE.search(text) or ("Tried to allocate" not in text and _HINT.search(text)):
+    if (
+        _HOST_MEMORY.search(text)
+        or _OTHER_RESOURCE.search(text)
+        or ("Tried to allocate" not in text and _HINT.search(text))
+    ):
         return None
     gpu = _GPU.search(text)
     backend = next((name for name, pattern in _BACKENDS if pattern.search(text)), "torch")
     is_retried = "CUDA_ERROR_OUT_OF_MEMORY" in text and "from device" in text  # TensorFlow then retries with less
-    role = EventRole.CONFIRMATION if is_retried or (_CAUGHT.search(text) and backend == "torch") else EventRole.ROOT
-    by_field = sizes(text)
+    role = EventRole.CONFIRMATION if is_retried or (_HANDLED.search(text) and backend == "torch") else EventRole.ROOT
+    by_field = parse_sizes(text)
     return line.event(
         "cuda_oom",
         role,
@@ -253,7 +258,7 @@ def _parse_oom(line: Line) -> Event | None:
 
 
 def phase(line: Line) -> str:
-    """load, forward, backward or optimizer, from the frames above the line; unknown if there are none."""
+    """The phase of training by the frames above the line: load, forward, backward, optimizer or unknown."""
     frames, code = [], ""
     for above in line.preceding(120):
         if above.label != line.label:
@@ -268,7 +273,7 @@ def phase(line: Line) -> str:
     if any(_BACKWARD.search(frame) for frame in frames):
         return "backward"
     for frame in frames:  # innermost first
-        for name, pattern in (("forward", _FORWARD), ("optimizer", _STEP), ("load", _LOAD)):
+        for name, pattern in (("forward", _FORWARD), ("optimizer", _OPTIMIZER), ("load", _LOADING)):
             if pattern.search(frame):
                 return name
     return "unknown"

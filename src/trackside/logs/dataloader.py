@@ -29,7 +29,7 @@ _SIGNALS = {
 }
 
 
-def _signal(text: str) -> tuple[int | None, str | None, str]:
+def _read_signal(text: str) -> tuple[int | None, str | None, str]:
     """(number, name, reason) of a signal's description in any language."""
     if text in _SIGNALS or (number := signal_number(text)) is None:
         return _SIGNALS.get(text, (None, None, "killed"))
@@ -67,9 +67,9 @@ PARSER = Parser("dataloader", "PyTorch data-loader workers", "system")
         "UserWarning: This DataLoader will create 16 worker processes in total. Our suggested max number is 8",
     ),
 )
-def _parse(line: Line) -> Event | None:
+def _worker_death(line: Line) -> Event | None:
     if match := _KILLED.search(line.text):
-        number, name, reason = _signal(match[2].strip().lower())
+        number, name, reason = _read_signal(match[2].strip().lower())
         role = EventRole.TEARDOWN if number in (1, 2, 15) else EventRole.ROOT
         return line.event("dataloader_death", role, pid=int(match[1]), signal=number, signal_name=name, reason=reason)
     if match := _EXITED.search(line.text):
@@ -91,5 +91,5 @@ def _parse(line: Line) -> Event | None:
     ),
     avoids=("Running map operation in 8 subprocesses",),
 )
-def _parse_map(line: Line) -> Event:
+def _map_death(line: Line) -> Event:
     return line.event("dataloader_death", EventRole.ROOT, reason="exited")

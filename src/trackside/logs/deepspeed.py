@@ -21,7 +21,7 @@ PARSER = Parser("deepspeed", "DeepSpeed engine", "framework", precedence=600)
     ),
     avoids=("[note] step=40, skipped=all",),
 )
-def _step(line: Line, match: re.Match[str]) -> Event | None:
+def _engine_step(line: Line, match: re.Match[str]) -> Event | None:
     if match[2] == "0":
         return None
     return line.event(
@@ -41,7 +41,7 @@ def _step(line: Line, match: re.Match[str]) -> Event | None:
     matches=("steps: 10 loss: 1.2345 iter time (s): 0.501 samples/sec: 15.968",),
     avoids=("steps: 10 loss: unknown iter time (s): 0.5",),
 )
-def _pipe(line: Line, match: re.Match[str]) -> Event:
+def _pipeline_step(line: Line, match: re.Match[str]) -> Event:
     rate = number(match[4])
     return line.event(
         "progress",
@@ -66,5 +66,5 @@ def _pipe(line: Line, match: re.Match[str]) -> Event:
     ),
     avoids=("no gradient overflow seen",),
 )
-def _overflow(line: Line, match: re.Match[str]) -> Event:
+def _loss_scale_cut(line: Line, match: re.Match[str]) -> Event:
     return line.event("loss_scale_cut", before=number(match["before"]), after=number(match["after"] or match["set"]))

@@ -52,8 +52,8 @@ def _exit_event(line: Line, match: re.Match[str]) -> Event:
     ),
     avoids=("Killing subprocess 3 of the reaction network",),
 )
-def _killing(line: Line, match: re.Match[str]) -> Event:
-    exits.launcher_kills(line, int(match[1]))
+def _kill_notice(line: Line, match: re.Match[str]) -> Event:
+    exits.note_launcher_kill(line, int(match[1]))
     return line.event("signal_received", EventRole.TEARDOWN, pid=int(match[1]), by=LAUNCHER)
 
 
@@ -93,7 +93,7 @@ def _success(line: Line, match: re.Match[str]) -> Event:
     ),
     avoids=("scp: ssh exited with exit code 255",),
 )
-def _ssh(line: Line, match: re.Match[str]) -> Event:
+def _node_exit(line: Line, match: re.Match[str]) -> Event:
     return exits.process_exit(line, read_code(int(match[2])), "pdsh", node=match[1])
 
 
@@ -104,7 +104,7 @@ def _ssh(line: Line, match: re.Match[str]) -> Event:
     matches=("[INFO] [launch.py:158:main] nnodes=1, num_local_procs=2, node_rank=0",),
     avoids=("--nnodes=2", "nnodes=2, num_local_procs=all"),
 )
-def _world(line: Line, match: re.Match[str]) -> Event:
+def _world_size(line: Line, match: re.Match[str]) -> Event:
     nodes, local = int(match[1]), int(match[2])
     return line.event("host", EventRole.OBSERVATION, nnodes=nodes, local_world_size=local, world_size=nodes * local)
 
@@ -119,5 +119,5 @@ def _world(line: Line, match: re.Match[str]) -> Event:
     ),
     avoids=("torch distributed with backends of your choice",),
 )
-def _backend(line: Line, _: re.Match[str]) -> Event:
+def _process_group_setup(line: Line, _: re.Match[str]) -> Event:
     return line.event("distributed_init", EventRole.OBSERVATION)

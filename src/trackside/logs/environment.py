@@ -1,4 +1,4 @@
-"""Environment variables that change what a run does, where the log shows that they are set."""
+"""Environment variables that change what a run does, if the log shows that they are set."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ PARSER = Parser("environment", "environment variables", "system")
     ),
     avoids=("CUDA_LAUNCH_BLOCKING is unset", "MY_CUDA_LAUNCH_BLOCKING=1", "CUDA_LAUNCH_BLOCKING=None"),
 )
-def _flag(line: Line) -> Event | None:
+def _variable(line: Line) -> Event | None:
     text = line.text
     match = _SET.search(text)
     if _ADVICE.search(text) and not re.match(r"\s*\+* ?(?:export |env )?(?:\w+=\S* )*(?:" + _NAME + ")=", text):

@@ -1,6 +1,6 @@
-"""The words of an error, in English and in the languages in which shells, C libraries and programs print it.
+"""Words that lines about an error contain, in English and in the languages of shells, C libraries and programs.
 
-One table makes both expressions: a prefilter over bytes, and the check of a line's text.
+One table gives both regexes: a prefilter over bytes, and the check of a line's text.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ WORDS: Mapping[str, tuple[str, ...]] = {
     "shells": tuple(TRANSLATED_DESCRIPTIONS),
 }  # fmt: skip
 AFTER_PID = ("terminado", "terminato", "beendet", "завершено", "complété", "zakończony", "終了しました", "종료됨")
-"""What shells print for SIGTERM, but programs for a good end: an error only behind a process id."""
+"""Words that shells print for SIGTERM, but programs for a good end: an error only behind a process id."""
 _COMPOUNDS = frozenset({"fehler"})
-"""Words that are found at the end of longer ones."""
+"""Words that also count at the end of a longer word."""
 
 
 def _is_spaced(word: str) -> bool:
-    """Whether its language separates words."""
+    """Whether the word's language separates words by spaces."""
     return ord(word[0]) < 0x2000
 
 
-def _as_text(word: str) -> str:
+def _text_regex(word: str) -> str:
     """A regex for a word in decoded text in lower case, where a letter of another encoding became U+FFFD."""
     if not _is_spaced(word):
         return re.escape(word)
     return "".join(re.escape(letter) if letter.isascii() else rf"[{letter}\ufffd]" for letter in word.lower())
 
 
-def as_bytes(word: str) -> list[bytes]:
+def byte_regexes(word: str) -> list[bytes]:
     """Regexes for a word in bytes: letters outside ASCII in either case, and in the encodings of its language."""
     spellings = [word] if word.isascii() else list(dict.fromkeys((word, word.capitalize(), word.upper())))
     spellings = [spelling.replace("(", r"\(").replace(")", r"\)") for spelling in spellings]
@@ -62,11 +62,11 @@ def as_bytes(word: str) -> list[bytes]:
     ]
 
 
-_ALL = tuple(dict.fromkeys(word for words in WORDS.values() for word in words))
+_ALL_WORDS = tuple(dict.fromkeys(word for words in WORDS.values() for word in words))
 _WORD = re.compile(
-    rf"(?<!\w)(?:{'|'.join(_as_text(word) for word in _ALL if _is_spaced(word))})(?!\w)"
-    rf"|(?:{'|'.join(_COMPOUNDS)})(?!\w)|{'|'.join(_as_text(word) for word in _ALL if not _is_spaced(word))}"
-    rf"|(?<!\d)\d{{2,10}} {{1,20}}(?:{'|'.join(map(_as_text, AFTER_PID))})(?!\w)"
+    rf"(?<!\w)(?:{'|'.join(_text_regex(word) for word in _ALL_WORDS if _is_spaced(word))})(?!\w)"
+    rf"|(?:{'|'.join(_COMPOUNDS)})(?!\w)|{'|'.join(_text_regex(word) for word in _ALL_WORDS if not _is_spaced(word))}"
+    rf"|(?<!\d)\d{{2,10}} {{1,20}}(?:{'|'.join(map(_text_regex, AFTER_PID))})(?!\w)"
 )
 _TYPE = re.compile(r"(?:\w{1,60}\.){0,8}[A-Z]\w{1,60}(?:Error|Exception|Interrupt)\b")
 """The beginning of a line that begins with an exception's type."""
@@ -79,6 +79,8 @@ def has_error_word(text: str) -> bool:
 
 def prefilter() -> bytes:
     """The regex of a pattern that selects the lines in which :func:`has_error_word` may hold; without case."""
-    words = sorted({spelling for word in (*_ALL, *AFTER_PID, "keyboardinterrupt") for spelling in as_bytes(word)})
+    words = sorted(
+        {spelling for word in (*_ALL_WORDS, *AFTER_PID, "keyboardinterrupt") for spelling in byte_regexes(word)}
+    )
     needed = [word for word in words if not any(other != word and other in word for other in words if other.isascii())]
     return b"(?:" + b"|".join(needed) + b")"

@@ -102,7 +102,7 @@ class Pulse:
 
 
 def format_event(event: Event) -> str:
-    """The line for an event."""
+    """An event as a line of text."""
     fields = {
         name: safe for name, value in event.fields.items() if (safe := _safe_value(event.kind, name, value)) is not None
     }
@@ -117,7 +117,7 @@ def format_event(event: Event) -> str:
 
 
 def format_pulse(lines: int, size: int) -> str:
-    """The line for an amount of output."""
+    """An amount of output as a line of text; ``size``: bytes."""
     return MARK + json.dumps({"kind": PULSE, "lines": lines, "bytes": size})
 
 
@@ -176,7 +176,7 @@ def parse_event(text: str, position: Position, plane: Plane = "log", before: str
             role=EventRole(row.get("role", "fact")),
             parser=str(row.get("parser", "")),
             fields={
-                str(name): _figure(value)
+                str(name): _restore_number(value)
                 for name, value in fields.items()
                 if isinstance(value, (str, int, float, bool))
             },
@@ -185,6 +185,6 @@ def parse_event(text: str, position: Position, plane: Plane = "log", before: str
         return None
 
 
-def _figure(value: Scalar) -> Scalar:
-    """A field's value, with non-finite numbers as floats again."""
+def _restore_number(value: Scalar) -> Scalar:
+    """A field's value; the text of a non-finite number becomes a float again."""
     return float(value) if isinstance(value, str) and value in _NON_FINITE else value

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from trackside.logs.traceback_reader import StackFrame
+from trackside.logs.traceback_lines import StackFrame
 from trackside.model import EventRole
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """Matches if every pattern that is set is found; ``unless_text`` and ``unless_path`` veto."""
+    """A row of the table: what an exception is about, if every regex that is set matches and no ``unless_...`` does."""
 
     about: str
     role: EventRole = EventRole.ROOT
@@ -29,12 +29,12 @@ class Topic:
     unless_path: str = ""
 
 
-_THING = (
+_SAVED_STATE = (
     r"(?:check_?point\w{0,20}|ckpt\w{0,12}|snapshot\w{0,12}|optimizer\w{0,20}|rng_state\w{0,8}"
     r"|train(?:ing|er)?_state\w{0,8})"
 )
-_RESUME = (
-    rf"(?i:::_{{0,2}}(?:maybe_|try_|auto_)?(?:load|restore|resume|read)_?(?:\w{{1,30}}_)?{_THING}::"
+_RESUME_FRAMES = (
+    rf"(?i:::_{{0,2}}(?:maybe_|try_|auto_)?(?:load|restore|resume|read)_?(?:\w{{1,30}}_)?{_SAVED_STATE}::"
     r"|::_{0,2}(?:restore_model|restore_modules\w{0,20}|load_state|auto_resume|resume|resume_(?:from|model"
     r"|state)\w{0,12})::"
     r"|(?:check_?point\w{0,12}|state_dict_loader|checkpointer|checkpoint/[\w/]{1,60})\.py::_{0,2}(?:load|restore"
@@ -42,9 +42,9 @@ _RESUME = (
     r"|::[^\n]{0,200}(?:check_?pointer|ckpt_?m\w{0,8}|checkpoint_?m\w{0,8})\.(?:load|restore)"
     r"|::[^\n]{0,200}\bdcp\.load)"
 )
-_LOADS = r"(?:torch\.load\b|load_state_dict\(|pickle\.load|safetensors|np\.load|load_file\()"
-_SAVED = r"(?i:check_?point|ckpt|resume|snapshot|\blatest\b|\blast\b|state_(?:path|file))"
-_BASE = (
+_LOAD_CALL = r"(?:torch\.load\b|load_state_dict\(|pickle\.load|safetensors|np\.load|load_file\()"
+_CHECKPOINT_NAME = r"(?i:check_?point|ckpt|resume|snapshot|\blatest\b|\blast\b|state_(?:path|file))"
+_PRETRAINED_FRAMES = (
     r"::(?:from_pretrained|from_config|load_pretrained|load_dataset|snapshot_download"
     r"|load_checkpoint_(?:and_dispatch|in_model))::"
 )
@@ -52,20 +52,20 @@ _LAUNCH_FRAMES = (
     r"torch/distributed/(?:launch|run|launcher)|accelerate/commands|deepspeed/launcher|lightning/fabric/cli"
     r"|bin/torchrun"
 )
-_RENDEZVOUS_PATH = (
+_RENDEZVOUS_FRAMES = (
     r"init_process_group|torch/distributed/rendezvous|elastic/rendezvous|_create_tcp_store|_create_c10d_store"
     r"|init_distributed|_assign_worker_ranks|_share_and_gather|initialize_distributed|distributed_init"
 )
-_MP_QUEUE = (
+_MULTIPROCESSING_FRAMES = (
     r"wandb/sdk/(?:interface|lib|service|mailbox)|multiprocessing/(?:connection|queues|managers|popen|reductions|resource_sharer)|multiprocess/(?:connection"
     r"|queues|managers)"
 )
 
-_BUILDS = (
+_MODEL_BUILD_FRAMES = (
     r"::(?:__init__|(?:build|create|get|make|init|setup|define)_\w{0,30}(?:model|net|network|backbone|encoder|decoder))::"
-    rf"(?![^\n]{{0,300}}(?i:resum|latest|\blast\b|optim))[^\n]{{0,200}}{_LOADS}"
+    rf"(?![^\n]{{0,300}}(?i:resum|latest|\blast\b|optim))[^\n]{{0,200}}{_LOAD_CALL}"
 )
-"""Weights loaded where a model is built: nothing is resumed."""
+"""Frames that load weights where a model is built: nothing is resumed."""
 
 TOPICS: tuple[Topic, ...] = (
     # -- reports by launchers and pools about their children
@@ -160,7 +160,7 @@ TOPICS: tuple[Topic, ...] = (
         type=r"(?:Dist(?:Store|Network)Error|RuntimeError|TimeoutError|gaierror|ConnectionRefusedError|OSError)$",
         text=r"(?i:timed? ?out|refused|resolve|unreachable|no route|name or service|TCPStore|gai error"
         r"|address already in use)",
-        path=_RENDEZVOUS_PATH,
+        path=_RENDEZVOUS_FRAMES,
         unless_text=r"Connection (?:closed|reset)|Broken pipe",
     ),
     Topic(
@@ -189,7 +189,7 @@ TOPICS: tuple[Topic, ...] = (
         "signal",
         EventRole.CASCADE,
         type=r"(?:BrokenPipeError|ConnectionResetError|ConnectionRefusedError|EOFError|ConnectionAbortedError)$",
-        path=_MP_QUEUE,
+        path=_MULTIPROCESSING_FRAMES,
     ),
     Topic("signal", EventRole.CASCADE, type=r"^wandb\.\S{1,120}(?:Closed|Mailbox\w{0,40})Error$"),
     # -- the device
@@ -217,12 +217,12 @@ TOPICS: tuple[Topic, ...] = (
         r"|Remote I/O error|Structure needs cleaning",
     ),
     # -- resuming
-    Topic("checkpoint", path=_RESUME, unless_path=_BASE),
+    Topic("checkpoint", path=_RESUME_FRAMES, unless_path=_PRETRAINED_FRAMES),
     Topic(
         "checkpoint",
-        path=rf"::[^\n]{{0,200}}{_LOADS}[^\n]{{0,200}}{_SAVED}|::[^\n]{{0,200}}{_SAVED}[^\n]{{0,100}}{_LOADS}"
+        path=rf"::[^\n]{{0,200}}{_LOAD_CALL}[^\n]{{0,200}}{_CHECKPOINT_NAME}|::[^\n]{{0,200}}{_CHECKPOINT_NAME}[^\n]{{0,100}}{_LOAD_CALL}"
         r"|::[^\n]{0,200}\b(?:load|restore)\w{0,30}\([^\n]{0,100}\bresume",
-        unless_path=rf"{_BASE}|{_BUILDS}",
+        unless_path=rf"{_PRETRAINED_FRAMES}|{_MODEL_BUILD_FRAMES}",
     ),
     Topic(
         "checkpoint",
@@ -230,7 +230,7 @@ TOPICS: tuple[Topic, ...] = (
         r"|loaded state dict|(?i:no valid checkpoint|failed to resume from|can't find a valid checkpoint|checkpoint .{0,120}(?:corrupt"
         r"|not found|does not exist|truncated|"
         r"incomplete|mismatch|invalid|failed))|zero_pp_rank|DeepSpeed checkpoint|\.metadata\b.{0,60}checkpoint",
-        unless_path=rf"{_BASE}|{_BUILDS}|/datasets?/|__getitem__|[dD]ataset",
+        unless_path=rf"{_PRETRAINED_FRAMES}|{_MODEL_BUILD_FRAMES}|/datasets?/|__getitem__|[dD]ataset",
     ),
 )
 
@@ -243,6 +243,7 @@ def topic(name: str, message: str, frames: Sequence[StackFrame]) -> tuple[str, E
 
 @lru_cache(maxsize=512)  # ranks and steps repeat the same exception
 def _topic(name: str, message: str, path: str) -> tuple[str, EventRole]:
+    """(topic, role) of an exception with these frames, one line each."""
     text = f"{name}: {message}"
     for candidate, (type_regex, text_regex, path_regex, veto_text, veto_path) in _COMPILED:
         if (
@@ -272,6 +273,7 @@ def chain_topic(chain: Sequence[tuple[str, str, Sequence[StackFrame]]]) -> tuple
 
 
 def _compile(text: str) -> re.Pattern[str] | None:
+    """The compiled regex; None for an empty one."""
     return re.compile(text) if text else None
 
 

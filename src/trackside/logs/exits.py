@@ -14,39 +14,42 @@ from trackside.logs.line import Line
 from trackside.model import Event, EventRole
 
 _NOTES = "exits"
-DEATHS = "|".join(sorted((re.escape(text) for text in DESCRIPTIONS), key=len, reverse=True))
-"""Alternation of the texts that are printed for signals; match it without case."""
+SIGNAL_TEXTS = "|".join(sorted((re.escape(text) for text in DESCRIPTIONS), key=len, reverse=True))
+"""A regex for the texts that are printed for signals; to be matched without case."""
 MAX_PIDS = 4_096
 """Process ids remembered per file."""
 
 
 def note_ending(line: Line, reason: str) -> None:
-    """Note that from here on something outside ends the run: time limit, cancellation, preemption, step termination."""
+    """Note that something outside ends the run from here on: a time limit, a cancellation, a preemption, a step's end.
+
+    The first reason stays.
+    """
     line.notes(_NOTES).setdefault("reason", reason)
 
 
-def ended_by(line: Line) -> str | None:
-    """Why the run was already being ended, or None."""
+def ending_reason(line: Line) -> str | None:
+    """Why something outside was already ending the run; None if nothing was."""
     reason: str | None = line.notes(_NOTES).get("reason")
     return reason
 
 
-def launcher_kills(line: Line, pid: int) -> None:
-    """Note that the launcher itself signals this process."""
+def note_launcher_kill(line: Line, pid: int) -> None:
+    """Note that the launcher itself signals this process: its death is teardown."""
     pids: set[int] = line.notes(_NOTES).setdefault("pids", set())
     if len(pids) < MAX_PIDS:
         pids.add(pid)
 
 
-def watchdog_aborts(line: Line) -> None:
-    """Note that a watchdog is about to abort processes of this log with SIGABRT."""
+def note_watchdog_abort(line: Line) -> None:
+    """Note that a watchdog is about to abort processes of this log: a later SIGABRT is a cascade."""
     line.notes(_NOTES)["abort"] = True
 
 
 def role_of(line: Line, signal: int | None, pid: int | None = None, *, first: bool = False) -> EventRole:
-    """What the death of a process by this signal (None: by a plain exit code) is evidence of.
+    """The role of a process's death by this signal (None: by a plain exit code).
 
-    ``first``: a launcher calls it the first failure that it saw.
+    ``first``: whether a launcher calls it the first failure that it saw.
     """
     notes = line.notes(_NOTES)
     if pid is not None and pid in notes.get("pids", ()):
@@ -67,7 +70,7 @@ def role_of(line: Line, signal: int | None, pid: int | None = None, *, first: bo
 def process_exit(
     line: Line, end: Exit, source: str, pid: int | None = None, *, first: bool = False, **fields: Any
 ) -> Event:
-    """The event of a process that ended this way, as ``source`` reports it."""
+    """The event of a process's end that ``source`` reports."""
     role = role_of(line, end.signal, pid, first=first)
     return line.event(
         "process_exit",

@@ -12,21 +12,21 @@ from trackside.model import Event
 
 _RUN = r"(?:the )?(?:main |model )?(?:training|pre-?training|fine-?tuning|trainer|experiment|job|run|program|pipeline|main)"
 _RUN += r"(?: (?:loop|run|job|script|process|function|step))?"
-_FAILED = re.compile(
+_FAILURE = re.compile(
     rf"^(?P<before>.{{0,160}}?)(?P<what>(?i:{_RUN} (?:has |was )?(?:failed|crashed|aborted|errored)"
     r"(?: with (?:an? )?(?:error|exception))?"
     r"|(?:an? )?(?:fatal |unexpected )?(?:error|exception|failure)(?: occurred| raised| encountered)?"
     rf" (?:during|in|while running) {_RUN}"
     r"|(?P<any>(?:unhandled|uncaught|fatal|unexpected|unrecoverable) (?:error|exception|failure))"
     r"(?: occurred| encountered| in worker \d{1,6}| in rank \d{1,6})?))"
-    r"(?:[:!.,]| -)\s*(?P<said>\S.{2,2000})$",
+    r"(?:[:!.,]| -)\s*(?P<message>\S.{2,2000})$",
     re.DOTALL,
 )
 _LOGGER = re.compile(r"(?=.{0,159}\b(?:ERROR|CRITICAL|FATAL|E\d{4})\b)[\[(]?[\dA-Z][^'\"`]{0,155}[\s:\]>|-]$")
-_TYPED = re.compile(r"(?:\w{1,60}\.){0,6}[A-Z]\w{1,60}(?:Error|Exception|Interrupt)\b")
+_EXCEPTION_TYPE = re.compile(r"(?:\w{1,60}\.){0,6}[A-Z]\w{1,60}(?:Error|Exception|Interrupt)\b")
 _TRACEBACK = b"Traceback (most recent call last)"
 BYTES_BEFORE, BYTES_AFTER = 8 << 10, 16 << 10
-"""Text around the line in which a traceback says more."""
+"""Bytes around the line in which a traceback says more."""
 
 PARSER = Parser("failure-line", "failures that a program reports in its own words", "system")
 
@@ -36,7 +36,7 @@ PARSER = Parser("failure-line", "failures that a program reports in its own word
     rb"|(?:error|exception|failure)[^\n]{0,20} (?:during|in|running) [^\n]{0,20}"
     rb"(?:train|tuning|experiment|job|run|main|program|pipeline)"
     rb"|(?:unhandled|uncaught|fatal|unexpected|unrecoverable) (?:error|exception|failure)",
-    _FAILED,
+    _FAILURE,
     safety="Only a failure of the whole run, at the line's start or behind a logger's ERROR; one of an item is handled. "
     "A traceback near it says more.",
     matches=(
@@ -55,13 +55,13 @@ PARSER = Parser("failure-line", "failures that a program reports in its own word
     ),
     caseless=True,
 )
-def _failed(line: Line, match: re.Match[str]) -> Event | None:
-    before, message = match["before"], match["said"].strip()[:MAX_MESSAGE_CHARS]
-    logged = _LOGGER.match(before) is not None
-    if not logged and (before.strip() or match["any"]):
+def _run_failure(line: Line, match: re.Match[str]) -> Event | None:
+    before, message = match["before"], match["message"].strip()[:MAX_MESSAGE_CHARS]
+    is_logged = _LOGGER.match(before) is not None
+    if not is_logged and (before.strip() or match["any"]):
         return None
     begin, end = max(0, line.start - BYTES_BEFORE), line.end + BYTES_AFTER
-    if _TYPED.match(message) or line.buffer.find(_TRACEBACK, begin, end) >= 0:
+    if _EXCEPTION_TYPE.match(message) or line.buffer.find(_TRACEBACK, begin, end) >= 0:
         return None
     about, role = topic("Error", message, ())
     return line.event(
@@ -72,5 +72,5 @@ def _failed(line: Line, match: re.Match[str]) -> Event | None:
         root_type="Error",
         root_message=message,
         about=about,
-        logged=logged or None,
+        logged=is_logged or None,
     )

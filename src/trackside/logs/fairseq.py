@@ -25,7 +25,7 @@ PARSER = Parser("fairseq", "fairseq", "framework", precedence=140)
     ),
     avoids=("2021-05-01 12:00:00 | INFO | valid | epoch 001:    100 / 1196 loss=11.505",),
 )
-def _simple(line: Line, match: re.Match[str]) -> Event | None:
+def _simple_point(line: Line, match: re.Match[str]) -> Event | None:
     if "valid" in line.text[: match.start()]:
         return None
     figures = dict(_PAIR.findall(match[4]))
@@ -33,12 +33,13 @@ def _simple(line: Line, match: re.Match[str]) -> Event | None:
         return None
     epoch, count, total = int(match[1]), int(match[2]), int(match[3])
     updates = whole_number(figures.get("num_updates"))
-    return _event(
+    return _progress_event(
         line, figures, (epoch - 1) * total + count if updates is None else updates, epoch - 1 + count / max(total, 1)
     )
 
 
-def _event(line: Line, figures: dict[str, str], step: int | None, epoch: float | None) -> Event:
+def _progress_event(line: Line, figures: dict[str, str], step: int | None, epoch: float | None) -> Event:
+    """The logged step with fairseq's figures."""
     rate = number(figures.get("wps"))
     return line.event(
         "progress",
@@ -63,7 +64,7 @@ def _event(line: Line, figures: dict[str, str], step: int | None, epoch: float |
     ),
     avoids=("2021-05-01 12:00:00 | INFO | train_inner | {not json}",),
 )
-def _json(line: Line) -> Event | None:
+def _json_point(line: Line) -> Event | None:
     start = line.text.find("{")
     try:
         row = json.loads(line.text[start : line.text.rindex("}") + 1])
@@ -80,7 +81,7 @@ def _json(line: Line) -> Event | None:
         )
     if "loss" not in figures or "num_updates" not in figures:
         return None
-    return _event(
+    return _progress_event(
         line, figures, whole_number(figures["num_updates"]), number(figures.get("update") or figures.get("epoch"))
     )
 
@@ -94,7 +95,7 @@ def _json(line: Line) -> Event | None:
     ),
     avoids=("valid on 'valid' subset | loss unknown",),
 )
-def _valid(line: Line, match: re.Match[str]) -> Event | None:
+def _evaluation(line: Line, match: re.Match[str]) -> Event | None:
     if "valid" not in line.text:
         return None
     loss = number(match[2])

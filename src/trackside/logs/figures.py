@@ -21,7 +21,7 @@ _PAIR = re.compile(
     rf"(?P<value>{NUMBER})(?P<thousands>[KMG](?![A-Za-z]))?"
     r"(?:\s{0,2}/\s{0,8}(?P<of>\d{1,12}))?(?:\s?(?P<unit>ms|us|µs|s)\b)?"
 )
-_COUNTED = re.compile(
+_NAME_BEFORE_POSITION = re.compile(
     r"(?<![\w/.\-])(?P<key>[A-Za-z_][\w/\-@]{0,40}(?: [A-Za-z_(][\w/\-)]{0,40}){0,3}?) (?:for|at|after|of|in|on) (?:the )?"
     r"(?P<counter>[Ee]poch|[Ss]tep|[Ii]ter(?:ation)?|[Bb]atch|[Rr]ound|[Uu]pdate) {0,4}\[?#?(?P<count>\d{1,12})\]?"
     r"(?=\s{0,3}(?::|=|is\b))"
@@ -33,30 +33,19 @@ _PLAYER_NAMES = {
     "generator": "g gen generator netg errg dcgan",
 }
 _ADVERSARIAL_PARTS = frozenset({"adv", "adv_loss", "loss_adv", "adversarial_loss", "loss_gan", "gan_loss"})
-_RECONSTRUCTION_PARTS = frozenset(
-    (
-        "rec",
-        "recon",
-        "rec_loss",
-        "recon_loss",
-        "loss_rec",
-        "reconstruction",
-        "cycle",
-        "cyc",
-        "idt",
-        "perceptual",
-        "lpips",
-    )
-)
-"""Parts of a loss that, beside an adversarial one, show two networks trained against each other."""
-_PLAYERS = {name: player for player, names in _PLAYER_NAMES.items() for name in names.split()}
+_RECONSTRUCTION_PARTS = frozenset((
+    "rec", "recon", "rec_loss", "recon_loss", "loss_rec", "reconstruction", "cycle", "cyc", "idt", "perceptual",
+    "lpips",
+))  # fmt: skip
+"""Parts of a loss that, next to an adversarial one, show two networks trained against each other."""
+_PLAYER_OF_WORD = {name: player for player, names in _PLAYER_NAMES.items() for name in names.split()}
 FIRST_PART_RANK = 3
 """Rank from which a loss may be one of several, so that a zero among others means that it is not in use."""
-_COUNTED_HINTS = (" for ", " at ", " after ", " of ", " in ", " on ")
+_NAME_BEFORE_POSITION_HINTS = (" for ", " at ", " after ", " of ", " in ", " on ")
 
 
 class NamedFigure(NamedTuple):
-    """A name, its number and what stands behind it."""
+    """A name, its number, and what follows the number: of how many, a unit."""
 
     name: str
     value: float
@@ -76,14 +65,14 @@ class LineFigures:
     ranks: dict[str, int] = field(default_factory=dict)
     totals: dict[str, int] = field(default_factory=dict)
     units: dict[str, str] = field(default_factory=dict)
-    rounded: bool = False
+    is_step_rounded: bool = False
     """Whether a step is printed in thousands: its order is known, its number is not."""
     step_name: str = ""
-    adversarial: bool = False
+    is_adversarial: bool = False
     """Whether there are losses of two networks that play against each other: their level means nothing."""
 
     def add(self, name: str, rank: int, value: float, total: str | None = None, unit: str | None = None) -> None:
-        """Take a figure, unless a more specific name gave the field."""
+        """Set a field to a figure, unless a more specific name has set it; ``rank``: lower is more specific."""
         if name in self.ranks and self.ranks[name] <= rank:
             return
         self.values[name], self.ranks[name] = value, rank
@@ -94,7 +83,7 @@ class LineFigures:
             self.units[name] = unit
 
     def whole_value(self, name: str) -> int | None:
-        """A field as a count, or None."""
+        """A field as a whole number; None if it has a fraction or is missing."""
         return as_whole(self.values.get(name))
 
     def epoch(self) -> float | None:
@@ -103,13 +92,13 @@ class LineFigures:
         return self.values.get("epoch") if whole is None else whole
 
 
-def position_first(text: str) -> str:
-    """The text with ``Loss for Iter 51:`` written as ``Iter 51 Loss:``, and ``LOSS train 0.3`` as ``train loss 0.3``."""
+def put_position_first(text: str) -> str:
+    """Rewrite ``Loss for Iter 51:`` as ``Iter 51 Loss:``, and ``LOSS train 0.3`` as ``train loss 0.3``."""
     if "LOSS train" in text:
         text = text.replace("LOSS train", "train loss", 1)
-    if not any(hint in text for hint in _COUNTED_HINTS):
+    if not any(hint in text for hint in _NAME_BEFORE_POSITION_HINTS):
         return text
-    return _COUNTED.sub(lambda match: f"{match['counter']} {match['count']} {match['key']}", text)
+    return _NAME_BEFORE_POSITION.sub(lambda match: f"{match['counter']} {match['count']} {match['key']}", text)
 
 
 def named_figures(text: str) -> Iterator[NamedFigure]:
@@ -141,15 +130,15 @@ def line_figures(text: str) -> LineFigures:
         if meaning[0] == "loss" and unit:
             continue
         if thousands:
-            figures.rounded = figures.rounded or meaning[0] == "step"
+            figures.is_step_rounded = figures.is_step_rounded or meaning[0] == "step"
             continue
         if meaning[0] == "loss":
             losses.append((meaning[1], value))
-            players.update(_PLAYERS.get(word, "") for word in _WORDS.findall(name.lower()))
+            players.update(_PLAYER_OF_WORD.get(word, "") for word in _WORDS.findall(name.lower()))
         if meaning[0] == "step" and meaning[1] < figures.ranks.get("step", LAST_RANK + 1):
             figures.step_name = name
         figures.add(meaning[0], meaning[1], value, of, unit)
-    figures.adversarial = players >= {"discriminator", "generator"} or players >= {"adversary", "reconstruction"}
+    figures.is_adversarial = players >= {"discriminator", "generator"} or players >= {"adversary", "reconstruction"}
     if figures.values.get("loss") == 0 and figures.ranks["loss"] >= FIRST_PART_RANK:
         in_use = ((rank, value) for rank, value in losses if value)
         default = figures.ranks["loss"], 0.0

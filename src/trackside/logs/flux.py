@@ -40,7 +40,7 @@ def reason_of(type_: str, note: str) -> str | None:
     ),
     avoids=("job.exception type=timeout severity=2 late", "3.1s: job.exception type=exec severity=0 shell_init"),
 )
-def _exception(line: Line, match: re.Match[str]) -> Iterator[Event]:
+def _fatal_exception(line: Line, match: re.Match[str]) -> Iterator[Event]:
     reason = reason_of(match["type"], match["note"])
     if match["severity"] == "0" and reason is not None:
         yield from notice(line, reason)
@@ -53,7 +53,7 @@ def _exception(line: Line, match: re.Match[str]) -> Iterator[Event]:
     matches=("flux-job: task(s) exited with exit code 1", "flux-job: task(s) Killed"),
     avoids=("flux-job: task(s) Running",),
 )
-def _exit(line: Line, match: re.Match[str]) -> Event | None:
+def _worst_exit(line: Line, match: re.Match[str]) -> Event | None:
     if match["code"]:
         return exits.process_exit(line, read_code(int(match["code"])), "flux")
     number = signal_number(match["death"].strip())
@@ -67,5 +67,5 @@ def _exit(line: Line, match: re.Match[str]) -> Event | None:
     matches=("230.4s: flux-shell[1]: ERROR: oom: Memory cgroup out of memory: killed 1 task on n7.",),
     avoids=("230.4s: flux-shell[1]: ERROR: oom: memory.peak = 444.9G",),
 )
-def _oom(line: Line, match: re.Match[str]) -> Event:
+def _oom_kill(line: Line, match: re.Match[str]) -> Event:
     return line.event("oom_kill", EventRole.ROOT, scope="cgroup", count=int(match["count"]))

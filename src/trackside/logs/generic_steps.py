@@ -150,10 +150,10 @@ PARSER.pattern(
     caseless=True,
 )
 def _position_line(line: Line) -> Event | None:
-    done = remember_position(line)
-    if done is None or done.rounds:
+    finished = remember_position(line)
+    if finished is None or finished.counts_rounds:
         return None
-    position = done.of_record
+    position = finished.record_position
     event = line.event(
         "progress",
         step=position.step,

@@ -57,7 +57,7 @@ def _timeout(line: Line) -> Event:
     ),
     avoids=("mesh connect failed",),
 )
-def _mesh(line: Line) -> Event:
+def _connect_failure(line: Line) -> Event:
     text = line.text
     remote, retry = _REMOTE.search(text), _RETRY.search(text)
     if "refused" in text:
@@ -87,7 +87,7 @@ def _mesh(line: Line) -> Event:
     ),
     avoids=("Unable to find address for delivery",),
 )
-def _interface(line: Line, match: re.Match[str]) -> Event:
+def _missing_interface(line: Line, match: re.Match[str]) -> Event:
     return line.event("rendezvous_failure", EventRole.ROOT, reason="interface", address=match[1])
 
 
@@ -109,7 +109,7 @@ def _interface(line: Line, match: re.Match[str]) -> Event:
         "ssh: Connection closed by peer",
     ),
 )
-def _peer(line: Line) -> Event | None:
+def _lost_peer(line: Line) -> Event | None:
     if "gloo" not in line.text:
         return None
     match = _PEER.search(line.text)
@@ -131,6 +131,6 @@ def _peer(line: Line) -> Event | None:
     ),
     avoids=("op.preamble.length fine",),
 )
-def _sizes(line: Line) -> Event:
+def _size_mismatch(line: Line) -> Event:
     position = max(line.text.find("op.preamble"), line.text.find("op.nbytes"), 0)
     return line.event("collective_mismatch", EventRole.ROOT, detail=line.text[max(0, position - 20) : position + 200])

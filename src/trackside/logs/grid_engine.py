@@ -6,13 +6,14 @@ import re
 from collections.abc import Iterator
 
 from trackside.catalog.signals import signal_number
-from trackside.logs.job_report import duration, notice, size, state_of, time
+from trackside.logs.job_report import notice, parse_duration, parse_size, parse_time, state_of
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
 from trackside.model import Event, EventRole
 
 _LIMITS = {"h_rt": "time_limit", "h_cpu": "time_limit", "h_vmem": "out_of_memory", "h_rss": "out_of_memory"}
 MAX_MAIL_LINES = 24
+"""Lines of the mail below its subject."""
 _FIELD = re.compile(r"^\s{1,8}(?P<key>[A-Z][A-Za-z ]{2,20}?)\s{0,20}= (?P<value>\S.{0,200})")
 _SUBJECT = re.compile(
     r"^(?:Subject: )?(?:Job (?P<job>\d{1,12})|Job-array task (?P<array>\d{1,12})\.(?P<task>\d{1,9}))"
@@ -32,7 +33,7 @@ PARSER = Parser("grid-engine", "Grid Engine", "system")
     ),
     avoids=("the job exceeded hard wallclock time last week",),
 )
-def _limit(line: Line, match: re.Match[str]) -> Iterator[Event]:
+def _limit_notice(line: Line, match: re.Match[str]) -> Iterator[Event]:
     reason = "time_limit" if match["limit"] is None else _LIMITS.get(match["limit"])
     if reason is not None:
         yield from notice(line, reason, match["job"])
@@ -66,7 +67,7 @@ def _mail(line: Line, match: re.Match[str]) -> Event | None:
     status = re.match(r"\d{1,3}\b", get("exit status", ""))
     code = int(status[0]) if status else None
     signal = signal_number(get("signal", "").removeprefix("unknown signal"))
-    start, end = time(get("start time")), time(get("end time"))
+    start, end = parse_time(get("start time")), parse_time(get("end time"))
     return line.event(
         "job_report",
         EventRole.ROOT,
@@ -81,8 +82,8 @@ def _mail(line: Line, match: re.Match[str]) -> Event | None:
         reason=failure or None,
         start=start,
         end=end,
-        elapsed_s=duration(get("wallclock time")),
-        max_rss_bytes=size(get("max vmem")),
+        elapsed_s=parse_duration(get("wallclock time")),
+        max_rss_bytes=parse_size(get("max vmem")),
         hosts=get("host"),
         above=True,
         lines=last - line.number + 1,

@@ -29,6 +29,7 @@ _BAR = re.compile(
 )
 _REDRAWN = re.compile(rb"\r {8,}[\r\n]{1,2}[ ]{0,3}\d{1,3}%\|[^|\r\n]{0,400}\| *(\d{1,9})/(\d{1,9}) \[")
 _MAX_BACK_BYTES, _MAX_TRIES, _MAX_BURST_BYTES = 64 << 10, 200, 2 << 20
+"""Bytes before a dict, and bars in them, in which its bar is looked for; bytes in which the bars of a burst are."""
 
 _OBJECTIVES = (
     ("rewards/margins", "dpo"),
@@ -43,7 +44,7 @@ _OBJECTIVES = (
 _REWARDS = ("reward", "rewards/margins", "objective/scores", "objective/rlhf_reward")
 
 
-def items(text: str) -> dict[str, str]:
+def dict_items(text: str) -> dict[str, str]:
     """The keys and printed values of a one-line dict of scalars."""
     return {key: (quoted or bare).strip() for key, quoted, bare in _ITEM.findall(text)}
 
@@ -52,7 +53,7 @@ def step_of(line: Line) -> tuple[int | None, int | None]:
     """(step, total steps) of the training bar around a line that Trainer printed."""
     behind, ahead = _neighbors(line)
     if behind.startswith(b"{'") or ahead.startswith(b"{'"):
-        return _from_burst(line)
+        return _step_from_burst(line)
     before = _bar_before(line.buffer, max(line.start, line.buffer.find(b"{", line.start, line.end)))
     after = _BAR.match(b"\n" + ahead)
     if before is None:
@@ -60,13 +61,13 @@ def step_of(line: Line) -> tuple[int | None, int | None]:
     total = int(before[2])
     if before[1] == b"0":
         return int(after[1]) if after is not None and int(after[2]) == total else None, total
-    if after is not None and int(after[2]) == total and _drawn_at_once(before[3], after[3]):
+    if after is not None and int(after[2]) == total and _is_redraw(before[3], after[3]):
         return int(after[1]), total  # the redraw after tqdm.write shows the current count
     return int(before[1]), total
 
 
 def _elapsed_s(line: Line) -> float | None:
-    """Seconds that the training bar before a dict had run; None if dicts come late, in bursts."""
+    """Seconds for which the training bar before a dict had run; None if dicts come late, in bursts."""
     before = _bar_before(line.buffer, max(line.start, line.buffer.find(b"{", line.start, line.end)))
     if before is None or any(neighbor.startswith(b"{'") for neighbor in _neighbors(line)):
         return None
@@ -93,10 +94,10 @@ def _neighbors(line: Line) -> tuple[bytes, bytes]:
     behind = line.buffer[max(0, line.start - 700) : line.start].rstrip()
     behind = behind[max(behind.rfind(b"\r"), behind.rfind(b"\n")) + 1 :]
     ahead = line.buffer[line.end : line.end + 1200].lstrip()
-    return line.context.peeled(behind).text, line.context.peeled(ahead).text.lstrip()
+    return line.context.peel_line(behind).text, line.context.peel_line(ahead).text.lstrip()
 
 
-def _drawn_at_once(before: bytes, after: bytes) -> bool:
+def _is_redraw(before: bytes, after: bytes) -> bool:
     """Whether a bar was redrawn right after the previous one: the same rate, or at most a second later."""
     if before.rpartition(b",")[2].strip() == after.rpartition(b",")[2].strip():
         return True
@@ -104,25 +105,27 @@ def _drawn_at_once(before: bytes, after: bytes) -> bool:
 
 
 def _seconds(brackets: bytes) -> float:
+    """The elapsed time in a bar's brackets, in seconds; nan if it is not a time."""
     total = 0.0
     for part in brackets.partition(b"<")[0].split(b":"):
         total = total * 60 + (int(part) if part.isdigit() else math.nan)
     return total
 
 
-def _from_burst(line: Line) -> tuple[int | None, int | None]:
+def _step_from_burst(line: Line) -> tuple[int | None, int | None]:
     """The step of the next cleared and redrawn bar that no dict has used yet."""
     notes = line.notes(ID)
-    waiting: deque[tuple[int, int]] = notes.setdefault("redraws", deque())
+    redraws: deque[tuple[int, int]] = notes.setdefault("redraws", deque())
     origin = line.offset - line.start
     begin = max(notes.get("read", 0) - origin, line.start - _MAX_BURST_BYTES, 0)
     for match in _REDRAWN.finditer(line.buffer, begin, line.start):
-        waiting.append((int(match[1]), int(match[2])))
+        redraws.append((int(match[1]), int(match[2])))
     notes["read"] = origin + line.start
-    return waiting.popleft() if waiting else (None, notes.get("total"))
+    return redraws.popleft() if redraws else (None, notes.get("total"))
 
 
 def _framework(line: Line, figures: dict[str, str]) -> str:
+    """The library that printed the dict: the file names it, or its figures show it."""
     names = named_frameworks(line)
     for name in ("axolotl", "unsloth", "llama-factory"):
         if name in names:
@@ -130,8 +133,8 @@ def _framework(line: Line, figures: dict[str, str]) -> str:
     return "trl" if "trl" in names or any(key in figures for key, _ in _OBJECTIVES) else ID
 
 
-def point(line: Line, figures: dict[str, str], framework: str) -> Event:
-    """The progress event of a Trainer dict."""
+def trainer_point(line: Line, figures: dict[str, str], framework: str) -> Event:
+    """The logged step of a Trainer dict."""
     printed, _, planned = figures.get("global_step/max_steps", figures.get("step", "")).partition("/")
     step, total = whole_number(printed), whole_number(planned) or line.notes(ID).get("total")
     if step is None:
@@ -167,13 +170,13 @@ PARSER = Parser(ID, "Transformers Trainer and libraries built on it", "framework
     ),
     avoids=("{'loss': 'cross_entropy', 'depth': 4}", "{'loss': 1.25, 'accuracy': 0.5}"),
 )
-def _progress(line: Line) -> Event | None:
+def _logged_step(line: Line) -> Event | None:
     if "callbacks:" in line.text:
         return None
-    figures = items(line.text)
+    figures = dict_items(line.text)
     if "epoch" not in figures or "eval_loss" in figures or not ("loss" in figures or "loss/policy_avg" in figures):
         return None
-    return point(line, figures, _framework(line, figures))
+    return trainer_point(line, figures, _framework(line, figures))
 
 
 @PARSER.pattern(
@@ -183,7 +186,7 @@ def _progress(line: Line) -> Event | None:
     avoids=("{'eval_runtime': 3.2}",),
 )
 def _evaluation(line: Line) -> Event | None:
-    figures = items(line.text)
+    figures = dict_items(line.text)
     name = (
         "eval_loss"
         if "eval_loss" in figures
@@ -211,8 +214,8 @@ _EVALUATION_TIMES = ("runtime", "samples_per_second", "steps_per_second", "model
     matches=("{'train_runtime': 4.66, 'train_samples_per_second': 68.6, 'train_loss': 1.54, 'epoch': 0.21}",),
     avoids=("'train_runtime': soon",),
 )
-def _end(line: Line) -> Event | None:
-    figures = items(line.text)
+def _training_end(line: Line) -> Event | None:
+    figures = dict_items(line.text)
     seconds = number(figures.get("train_runtime"))
     if seconds is None:
         return None
@@ -241,11 +244,11 @@ def _planned_steps(runtime: str, rate: str) -> int | None:
     if seconds is None or per_second is None or "e" in f"{runtime}{rate}":
         return None
     product = seconds * per_second
-    slack = seconds * _half_digit(rate) + per_second * _half_digit(runtime)
+    slack = seconds * _rounding_error(rate) + per_second * _rounding_error(runtime)
     return round(product) if abs(product - round(product)) <= slack < 0.5 <= product else None
 
 
-def _half_digit(printed: str) -> float:
+def _rounding_error(printed: str) -> float:
     """Half a unit of the last printed digit."""
     return 0.5 * 10.0 ** -len(printed.partition(".")[2])
 
@@ -266,11 +269,11 @@ _PLAN = (
 )
 def _plan(line: Line) -> list[Event] | None:
     fields: dict[str, Any] = {}
-    trainer = False
+    is_trainer = False
     for neighbor in [line, *line.following(16)]:
         if neighbor.label != line.label:
             continue
-        trainer = trainer or "trainable parameters" in neighbor.text or "Number of trainable" in neighbor.text
+        is_trainer = is_trainer or "trainable parameters" in neighbor.text or "Number of trainable" in neighbor.text
         for name, regex in _PLAN:
             value = regex.search(neighbor.text)
             if value is not None and name not in fields:
@@ -279,7 +282,7 @@ def _plan(line: Line) -> list[Event] | None:
         return None
     if fields.get("total_steps"):
         line.notes(ID)["total"] = fields["total_steps"]
-    framework = _framework(line, {}) if trainer else None
+    framework = _framework(line, {}) if is_trainer else None
     return [
         line.event("training_plan", framework=framework, **fields),
         line.event("training_start", framework=framework),

@@ -28,29 +28,29 @@ PARSER = Parser("horovod", "Horovod", "system")
     ),
     avoids=("workers are waiting for the remainder of the ranks",),
 )
-def _stall_event(line: Line, waited: re.Match[str]) -> Event:
-    missing = _missing(line)
+def _stall(line: Line, match: re.Match[str]) -> Event:
+    missing = _missing_ranks(line)
     return line.event(
         "collective_timeout",
         EventRole.CASCADE,
-        elapsed_s=float(waited[1]),
+        elapsed_s=float(match[1]),
         backend="horovod",
         missing_ranks=",".join(missing) or None,
     )
 
 
-def _missing(line: Line) -> list[str]:
+def _missing_ranks(line: Line) -> list[str]:
     """The ranks named below the report: "[missing ranks: 1, 2]" at each tensor, or "Missing ranks:" and one line per
     rank."""
-    listed, ranks = False, dict[str, None]()
+    is_list, ranks = False, dict[str, None]()
     for below in line.following(MAX_RANKS):
         if below.label != line.label:
             continue
         if match := _RANKS.search(below.text):
             ranks.update(dict.fromkeys(rank.strip() for rank in match[1].split(",")))
         elif "Missing ranks:" in below.text:
-            listed = True
-        elif listed and (match := _MISSING.match(below.text)):
+            is_list = True
+        elif is_list and (match := _MISSING.match(below.text)):
             ranks[match[1]] = None
         elif not below.text.startswith(("Stalled ops", "Stalled ranks")):
             break

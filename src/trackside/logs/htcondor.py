@@ -1,4 +1,4 @@
-"""HTCondor: events of a job's log, as they stand in output or in the messages of a wrapper."""
+"""HTCondor: events of a job's log, in its output or in the messages of a wrapper."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What batch systems report of a job's end, in the words that all parsers of their texts share."""
+"""A batch system's report of a job's end: the notice, state and record that all parsers of such reports share."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STATES: Mapping[str, str] = {
 }
 """Reason of a scheduler's notice -> state of the job's record."""
 MAX_REPORT_LINES = 2_000
-"""Most lines of one report."""
+"""Lines of one report."""
 _UNITS = {"": 0, "B": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 _SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?) ?([KMGT]?)i?(B?)\b", re.IGNORECASE)
 _CLOCK = re.compile(r"(?:(\d{1,4})[-:](?=\d{1,3}:\d\d:\d\d))?(\d{1,5}):(\d\d):(\d\d)")
@@ -49,14 +49,14 @@ def state_of(reason: str | None, exit_code: int | None, signal: int | None = Non
     return "FAILED" if exit_code or signal else "COMPLETED"
 
 
-def size(text: str | None) -> int | None:
-    """``16 GB``, ``1953 MB``, ``409600kb`` in bytes; None without one."""
+def parse_size(text: str | None) -> int | None:
+    """The bytes of ``16 GB``, ``1953 MB`` or ``409600kb``; None for any other text."""
     match = _SIZE.match((text or "").strip())
     return int(float(match[1]) * 1024 ** _UNITS[match[2].upper()]) if match else None
 
 
-def duration(text: str | None) -> float | None:
-    """``24:00:10``, ``1-00:00:12``, ``86442 sec.`` in seconds; None without one."""
+def parse_duration(text: str | None) -> float | None:
+    """The seconds of ``24:00:10``, ``1-00:00:12`` or ``86442 sec.``; None for any other text."""
     text = (text or "").strip()
     if match := _CLOCK.match(text):
         return int(match[1] or 0) * 86_400.0 + int(match[2]) * 3_600 + int(match[3]) * 60 + int(match[4])
@@ -67,8 +67,9 @@ def duration(text: str | None) -> float | None:
 _MONTH_FIRST = re.compile(r"(\d\d)/(\d\d)/(20\d\d) (\d\d):(\d\d):(\d\d)")
 
 
-def time(text: str | None) -> float | None:
-    """A date and time in any form of :mod:`trackside.logs.stamp`, or ``11/28/2026 19:17:27``; None without one."""
+def parse_time(text: str | None) -> float | None:
+    """The POSIX seconds of a date and time in a form of :mod:`trackside.logs.stamp`, or of ``11/28/2026 19:17:27``; None
+    for any other text."""
     if not text:
         return None
     if match := _MONTH_FIRST.match(text):

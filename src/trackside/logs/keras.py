@@ -30,7 +30,7 @@ PARSER = Parser(ID, "Keras", "framework", precedence=200, redraws=True)
     r"^\s*Epoch (\d{1,7})/(\d{1,7})\s*$",
     safety="Only a line of its own; it is remembered and yields no event.",
 )
-def _header(line: Line, match: re.Match[str]) -> None:
+def _remember_epoch(line: Line, match: re.Match[str]) -> None:
     line.notes(ID).update(epoch=(int(match[1]), int(match[2])), done=None)
 
 
@@ -53,8 +53,7 @@ def _header(line: Line, match: re.Match[str]) -> None:
     avoids=("worker 3 - 3s - loss: 0.4512",),
 )
 def _point(line: Line) -> Iterator[Event]:
-    drawn = line.text.rstrip("\x08")
-    text = drawn.rpartition("\x08")[2]
+    text = line.text.rstrip("\x08").rpartition("\x08")[2]  # the last drawing
     bar = _BAR.search(text)
     epoch_line = _EPOCH_LINE.match(text) if bar is None else None
     if bar is None and epoch_line is None:

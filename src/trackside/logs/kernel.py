@@ -21,7 +21,7 @@ _TRAINS = re.compile(
     re.IGNORECASE,
 )
 MAX_REPORT_LINES = 150
-"""Lines of an OOM report that may stand between the cgroup's limit and the kill."""
+"""Lines of an OOM report between the cgroup's limit and the kill."""
 
 PARSER = Parser("kernel", "processes that the kernel killed", "system", planes=("kernel", "log"))
 
@@ -53,9 +53,9 @@ def _oom_kill(line: Line, match: re.Match[str]) -> Event:
         pid=pid,
         comm=match["comm"],
         rss_bytes=sum(sizes) * 1024 if sizes else None,
-        limit_bytes=_limit(line) if in_group else None,
+        limit_bytes=_cgroup_limit(line) if in_group else None,
         cgroup=group,
-        step=_step(fields),
+        step=_slurm_step(fields),
     )
 
 
@@ -76,8 +76,9 @@ def _oom_kill(line: Line, match: re.Match[str]) -> Event:
     ),
     avoids=("oom-kill: constraint unknown",),
 )
-def _constraint(line: Line, match: re.Match[str]) -> Event | None:
-    """The OOM killer's record of its choice. If the kill itself is on the next lines, that line yields the event."""
+def _oom_choice(line: Line, match: re.Match[str]) -> Event | None:
+    """The kill that the OOM killer's record of its choice announces; if a line below reports the kill, that one gives
+    the event."""
     fields = {"constraint": match["constraint"], **dict(_KEY.findall(match["rest"]))}
     pid = int(fields["pid"]) if fields.get("pid", "").isdigit() else None
     if pid is not None:
@@ -94,13 +95,14 @@ def _constraint(line: Line, match: re.Match[str]) -> Event | None:
         scope="cgroup" if fields["constraint"] == "CONSTRAINT_MEMCG" else "host",
         pid=pid,
         comm=fields.get("task"),
-        limit_bytes=_limit(line) if group else None,
+        limit_bytes=_cgroup_limit(line) if group else None,
         cgroup=group,
-        step=_step(fields),
+        step=_slurm_step(fields),
     )
 
 
-def _limit(line: Line) -> int | None:
+def _cgroup_limit(line: Line) -> int | None:
+    """The cgroup's limit in bytes, from the OOM report above the kill; None if there is none."""
     for neighbor in line.preceding(MAX_REPORT_LINES):
         if match := _LIMIT.search(neighbor.text):
             return int(match[1]) * 1024
@@ -109,8 +111,8 @@ def _limit(line: Line) -> int | None:
     return None
 
 
-def _step(fields: Mapping[str, str]) -> str | None:
-    """The victim's own step: the limit that was reached may be the whole job's or the machine's."""
+def _slurm_step(fields: Mapping[str, str]) -> str | None:
+    """Slurm's job and step of the killed task: the limit that was reached may be the whole job's or the machine's."""
     match = _SLURM.search(fields.get("task_memcg", "")) or _SLURM.search(fields.get("oom_memcg", ""))
     return f"{match[1]}.{match[2]}" if match else None
 

@@ -89,7 +89,7 @@ def _machine_check_event(line: Line, source: str, severity: str) -> Event:
     ),
     avoids=("IPv6: ADDRCONF(NETDEV_UP): ib0: link is not ready", "the download link is down"),
 )
-def _link(line: Line, match: re.Match[str]) -> Event:
+def _link_state(line: Line, match: re.Match[str]) -> Event:
     down = match["state"].lower() == "down"
     return line.event(
         "link_down",

@@ -38,7 +38,7 @@ PARSER = Parser("kubernetes", "Kubernetes and Docker", "system", planes=("log", 
 
 
 def reason_of(reason: str | None, message: str = "") -> str | None:
-    """The reason of a notice for a status, condition or event; None if it is another one.
+    """The reason of the notice for a status, condition or event; None if it does not end a job from outside.
 
     A pod is evicted for lack of memory or disk on its node, which is not a preemption.
     """
@@ -60,7 +60,7 @@ def reason_of(reason: str | None, message: str = "") -> str | None:
     ),
     avoids=('"OOMKilled": false,', "raise the limit if you see OOMKilled"),
 )
-def _oom_killed(line: Line, _: re.Match[str]) -> Event:
+def _oom_kill(line: Line, _: re.Match[str]) -> Event:
     return line.event("oom_kill", EventRole.ROOT, scope="container")
 
 
@@ -81,7 +81,7 @@ def _pod_event(line: Line, match: re.Match[str]) -> Iterator[Event]:
     if reason == "resource_limit":
         yield line.event("storage_fault", EventRole.ROOT, reason="full")
     elif reason is not None and re.search(r"\b(?:pod|job|node)s?/|\bkubelet\b|-scheduler|-controller", match["text"]):
-        yield from _ended(line, reason)
+        yield from _end_events(line, reason)
 
 
 @PARSER.pattern(
@@ -96,16 +96,16 @@ def _pod_event(line: Line, match: re.Match[str]) -> Iterator[Event]:
     ),
     avoids=("The node was low on resource: see the dashboard",),
 )
-def _message(line: Line, match: re.Match[str]) -> Iterator[Event]:
+def _end_message(line: Line, match: re.Match[str]) -> Iterator[Event]:
     reason = reason_of("Evicted", match["low"]) if match["low"] else "time_limit" if match["limit"] else "preemption"
     if reason == "resource_limit":
         yield line.event("storage_fault", EventRole.ROOT, reason="full")
     elif reason is not None and (match["low"] is None or reason == "out_of_memory"):
-        yield from _ended(line, reason)
+        yield from _end_events(line, reason)
 
 
-def _ended(line: Line, reason: str) -> Iterator[Event]:
-    """The notice; a pod that was evicted for memory was on a node that had none left."""
+def _end_events(line: Line, reason: str) -> Iterator[Event]:
+    """The events of a pod's end; a pod that was evicted for memory was on a node that had none left."""
     if reason == "out_of_memory":
         exits.note_ending(line, reason)
         yield line.event("oom_kill", EventRole.ROOT, scope="host")

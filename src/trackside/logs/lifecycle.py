@@ -1,19 +1,19 @@
-"""A job's own message that training began or ended, if no framework parser reads it."""
+"""Messages of a job itself that training began or ended."""
 
 from __future__ import annotations
 
 import re
 
-from trackside.logs.error_words import as_bytes
+from trackside.logs.error_words import byte_regexes
 from trackside.logs.line import Line
 from trackside.logs.numbers import number, whole_number
 from trackside.logs.pattern import Parser
 from trackside.model import Event
 
-_BEGIN = r"(?:^|[\]\[:|>*=#!.,}-]|\bINFO)\s{0,8}(?:the |model |all )?"
-"""The sentence must be about training itself: only a log's prefix may stand before it."""
-_END = re.compile(
-    _BEGIN
+_SENTENCE_START = r"(?:^|[\]\[:|>*=#!.,}-]|\bINFO)\s{0,8}(?:the |model |all )?"
+"""What may be before the sentence: only a log's prefix, so that the sentence is about training itself."""
+_TRAINING_END = re.compile(
+    _SENTENCE_START
     + r"(?:(?:(?:(?:pre|fine|post|re|self)-?)?train(?:ing)?|fine-?tuning|distillation|experiment|run)(?: loop| run| job| process)?(?: has| is| was)?(?: now)?(?: successfully)? "
     r"(?:complete|completed|finished|done|ended)\b(?! (?:epoch|step|iter))"
     r"|(?:finished|completed|done(?: with)?) (?:model |the )?training\b(?! (?:epoch|step|batch|set|data|model|image))"
@@ -26,11 +26,11 @@ _END = re.compile(
     r"|reached (?:max[_ ]steps|max[_ ]iter\w*|the (?:last|final) step)\b)",
     re.IGNORECASE,
 )
-_NOT = re.compile(
+_NOT_NOW = re.compile(
     r"\bCurrent time: \d|\b(?:not|n't|never|if|when|until|before|will|would|should|once|unless|epoch \d+ (?:training|finished))\b|\?|%\|",
     re.IGNORECASE,
 )
-_DONE = re.compile(
+_BARE_END = re.compile(
     r"[\W\d]{0,60}(?:INFO\W{1,4}|[\w.]{1,40} - INFO - )?(?:all |we are |everything |job |script )?(?:is )?(?:done|finished?|completed?)(?: successfully)?\W{0,60}$",
     re.IGNORECASE,
 )
@@ -39,10 +39,11 @@ _EPILOGUE = re.compile(
 )
 """Lines that a shell prints behind the job's own last one: times and dates."""
 MAX_EPILOGUE_LINES = 8
-MAX_ENDING_CHARS = 8
-"""Letters after the words that end a sentence in languages that inflect its last word."""
-_START = re.compile(
-    _BEGIN
+"""Lines after the last word that are looked at."""
+MAX_INFLECTION_CHARS = 8
+"""Letters after the sentence, in languages that inflect its last word."""
+_TRAINING_START = re.compile(
+    _SENTENCE_START
     + r"(?:start(?:ing|ed)?|begin(?:ning)?|entering) (?:the )?(?:\w+ )?training(?: loop)?\b(?! (?:data|set|config))",
     re.IGNORECASE,
 )
@@ -51,12 +52,12 @@ _CLOCK = re.compile(r"(?:time|took|in)[: ]{1,3}(?:(\d+) days?, )?(\d{1,3}):(\d\d
 _SECONDS = re.compile(r"(?:time|took|in|after)[: ]{1,3}(\d+\.?\d*) ?(?:s|sec|secs|seconds)\b")
 _NAN = r"(?:nan|inf(?:inite)?|non-?finite|not (?:finite|a number))"
 _STOP = r"(?:stop(?:ping|ped)?|end(?:ing|ed)?|abort(?:ing|ed)?|exit(?:ing|ed)?|terminat(?:ing|ed)|quit(?:ting)?|halt(?:ing|ed)?)"
-_GAVE_UP = re.compile(
+_STOP_AT_NAN = re.compile(
     rf"\b(?:loss\w*\b.{{0,40}}\b{_NAN}\b|{_NAN}\b.{{0,30}}\bloss\w*)\b.{{0,40}}\b{_STOP}\b"
     r"|\bModel diverged with loss = NaN",
     re.IGNORECASE,
 )
-_TRACE = re.compile(r"^\s*(?:File \"|[\w.]+(?:Error|Exception)\b|raise |#|def )")
+_TRACEBACK_LINE = re.compile(r"^\s*(?:File \"|[\w.]+(?:Error|Exception)\b|raise |#|def )")
 
 PARSER = Parser("lifecycle", "start and end of training", "framework")
 
@@ -94,9 +95,9 @@ PARSER = Parser("lifecycle", "start and end of training", "framework")
     ),
     caseless=True,
 )
-def _end(line: Line) -> Event | None:
+def _training_end(line: Line) -> Event | None:
     text = line.text
-    if len(text) > 500 or _TRACE.match(text) or _END.search(text) is None or _NOT.search(text):
+    if len(text) > 500 or _TRACEBACK_LINE.match(text) or _TRAINING_END.search(text) is None or _NOT_NOW.search(text):
         return None
     steps = _STEPS.search(text)
     return line.event(
@@ -104,7 +105,7 @@ def _end(line: Line) -> Event | None:
     )
 
 
-_END_WORDS = {
+_END_SENTENCES = {
     "Chinese": ("训练完成", "训练结束", "训练完毕", "完成训练", "訓練完成", "訓練結束", "训练已完成"),
     "Japanese": ("学習完了", "学習終了", "訓練完了", "トレーニング完了", "学習が完了", "学習が終了"),
     "Korean": ("학습 완료", "학습완료", "학습 종료", "훈련 완료", "학습이 완료", "훈련이 완료", "학습이 종료"),
@@ -115,13 +116,15 @@ _END_WORDS = {
     "Portuguese": ("treinamento concluído", "treinamento finalizado", "treino concluído"),
     "Italian": ("addestramento completato", "addestramento terminato"),
 }
-"""What people print when training has ended."""
-_WORD_END = re.compile("|".join(re.escape(word) for words in _END_WORDS.values() for word in words), re.IGNORECASE)
+"""What programs print in other languages when training has ended."""
+_LOCALIZED_END = re.compile(
+    "|".join(re.escape(word) for words in _END_SENTENCES.values() for word in words), re.IGNORECASE
+)
 
 
 @PARSER.pattern(
     b"(?:"
-    + b"|".join(sorted({form for words in _END_WORDS.values() for word in words for form in as_bytes(word)}))
+    + b"|".join(sorted({form for words in _END_SENTENCES.values() for word in words for form in byte_regexes(word)}))
     + b")",
     safety="Only the sentence itself, at the end of its line, not a longer one about the future.",
     matches=(
@@ -137,8 +140,8 @@ _WORD_END = re.compile("|".join(re.escape(word) for words in _END_WORDS.values()
     caseless=True,
 )
 def _localized_end(line: Line) -> Event | None:
-    match = _WORD_END.search(line.text) if len(line.text) <= 200 else None
-    if match is None or sum(map(str.isalnum, line.text[match.end() :])) > MAX_ENDING_CHARS:
+    match = _LOCALIZED_END.search(line.text) if len(line.text) <= 200 else None
+    if match is None or sum(map(str.isalnum, line.text[match.end() :])) > MAX_INFLECTION_CHARS:
         return None
     return line.event("training_end", status="success")
 
@@ -157,8 +160,8 @@ def _localized_end(line: Line) -> Event | None:
     ),
     caseless=True,
 )
-def _last_word(line: Line) -> Event | None:
-    if len(line.text) > 160 or _DONE.match(line.text) is None:
+def _bare_end(line: Line) -> Event | None:
+    if len(line.text) > 160 or _BARE_END.match(line.text) is None:
         return None
     if any(other.text.strip() and not _EPILOGUE.match(other.text) for other in line.following(MAX_EPILOGUE_LINES)):
         return None
@@ -166,6 +169,7 @@ def _last_word(line: Line) -> Event | None:
 
 
 def _duration(text: str) -> float | None:
+    """The seconds that a sentence gives, as a clock or a number."""
     clock = _CLOCK.search(text)
     if clock is not None:
         return int(clock[1] or 0) * 86_400 + int(clock[2]) * 3_600 + int(clock[3]) * 60 + float(clock[4])
@@ -184,9 +188,9 @@ def _duration(text: str) -> float | None:
     avoids=("Loss is nan, skipping this step", "infinite stream ends here"),
     caseless=True,
 )
-def _gave_up(line: Line) -> Event | None:
+def _stop_at_nan(line: Line) -> Event | None:
     text = line.text
-    if len(text) > 500 or _TRACE.match(text) or _GAVE_UP.search(text) is None:
+    if len(text) > 500 or _TRACEBACK_LINE.match(text) or _STOP_AT_NAN.search(text) is None:
         return None
     return line.event("training_end", status="aborted", reason="not_finite")
 
@@ -198,8 +202,8 @@ def _gave_up(line: Line) -> Event | None:
     avoids=("Before starting training, set the environment",),
     caseless=True,
 )
-def _start(line: Line) -> Event | None:
+def _training_start(line: Line) -> Event | None:
     text = line.text
-    if len(text) > 300 or _TRACE.match(text) or _START.search(text) is None or _NOT.search(text):
+    if len(text) > 300 or _TRACEBACK_LINE.match(text) or _TRAINING_START.search(text) is None or _NOT_NOW.search(text):
         return None
     return line.event("training_start")

@@ -24,14 +24,15 @@ PARSER = Parser("lightning", "PyTorch Lightning", "framework", precedence=190, r
     matches=("`Trainer.fit` stopped: `max_steps=120` reached.",),
     avoids=("`Trainer.fit` stopped: No training batches.",),
 )
-def _end(line: Line, match: re.Match[str]) -> list[Event] | None:
+def _training_end(line: Line, match: re.Match[str]) -> list[Event] | None:
     steps = int(match[2]) if match[1] == "max_steps" and match[2] else None
-    last_point = _tqdm(line)  # the sentence usually follows the last drawing of the bar on the same line
+    last_point = _tqdm_point(line)  # the sentence usually follows the last drawing of the bar on the same line
     end = line.event("training_end", status="success", steps=steps, framework="lightning")
     return [end] if last_point is None else [last_point, end]
 
 
-def _figure(figures: dict[str, tuple[float, int]], name: str) -> float | None:
+def _value(figures: dict[str, tuple[float, int]], name: str) -> float | None:
+    """The value of a figure; None if it was not printed."""
     return figures[name][0] if name in figures else None
 
 
@@ -48,9 +49,9 @@ def _figure(figures: dict[str, tuple[float, int]], name: str) -> float | None:
         "Epoch 3: 100%|██████████| 30/30 [00:03<00:00,  8.16it/s, v_num=0, val_loss=1.090]",
     ),
 )
-def _tqdm(line: Line) -> Event | None:
+def _tqdm_point(line: Line) -> Event | None:
     bar = read_bar(line.text)
-    if bar is None or bar.evaluates or bar.epoch is None or "loss" not in bar.figures or bar.count == 0:
+    if bar is None or bar.is_evaluation or bar.epoch is None or "loss" not in bar.figures or bar.count == 0:
         return None
     if not ("v_num=" in bar.brackets or "reduced_train_loss=" in bar.brackets or "lightning" in named_frameworks(line)):
         return None
@@ -62,8 +63,8 @@ def _tqdm(line: Line) -> Event | None:
         step=step,
         epoch=epoch if bar.total is None else None,
         loss=bar.figures["loss"][0],
-        lr=_figure(bar.figures, "lr"),
-        grad_norm=_figure(bar.figures, "grad_norm"),
+        lr=_value(bar.figures, "lr"),
+        grad_norm=_value(bar.figures, "grad_norm"),
         throughput=None if rate is None else rate[0],
         throughput_unit=None if rate is None else rate[1],
         framework="nemo" if "reduced_train_loss=" in bar.brackets or "nemo" in named_frameworks(line) else "lightning",
@@ -77,7 +78,7 @@ def _tqdm(line: Line) -> Event | None:
     matches=("Epoch 0/9  ━━━━━━━━━━━━━━━━━━ 10/100 0:00:01 • 0:00:10 12.30it/s v_num: 0.000 loss: 1.250",),
     avoids=("Epoch 1/9  ━━━━━━━━━━━━━━━━━━ 0/100 0:00:00 • -:--:-- 0.00it/s v_num: 0.000 loss: 1.250",),
 )
-def _rich(line: Line, match: re.Match[str]) -> Event | None:
+def _rich_point(line: Line, match: re.Match[str]) -> Event | None:
     if match[3] == "0":
         return None
     best = best_figures(_PAIR.findall(match[5]))
@@ -91,7 +92,7 @@ def _rich(line: Line, match: re.Match[str]) -> Event | None:
         step=epoch * total + count if total else count,
         epoch=epoch if total is None else None,
         loss=best["loss"][0],
-        lr=_figure(best, "lr"),
+        lr=_value(best, "lr"),
         throughput=None if rate is None else number(rate[1]),
         throughput_unit=None if rate is None else "it/s",
         framework="lightning",

@@ -27,12 +27,13 @@ _SRUN = re.compile(r"[ ]{0,5}(?P<task>\d{1,6}): ?")
 SYSLOG_PREFIX = re.compile(
     rb"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z [\w.:-]{1,255} [\w./@() -]{1,80}?(?:\[\d{1,10}\])?(?::| - - | \d+ - ) ?"
 )
-"""The same before each line of a node's programs: time, host and program, as syslog writes them."""
+"""What the receiver puts before each line of a node's programs: time, host and program, as syslog writes them."""
 
 
 @dataclass(slots=True)
 class FileContext:
-    """What all lines of a file share while it is scanned."""
+    """What all lines of a file share while it is scanned. ``rank``, ``node``: those of its folder or of the agent that
+    sent it; ``year``: completes times without one."""
 
     path: str
     plane: Plane = "log"
@@ -43,10 +44,10 @@ class FileContext:
     quoted_until: int = 0
     """Number of the last line of a quotation, such as a job's script in its batch system's report: it is not read."""
     prefixes: tuple[Prefix, ...] = (COLLECTOR,)
-    """What stands before each line, the outermost first; not part of the lines."""
+    """What a collector or the like put before each line, the outermost first; not part of the lines."""
     several_writers: bool = False
-    """Whether the prefixes tell writers apart."""
-    headed: bool = False
+    """Whether the prefixes name more than one writer."""
+    has_syslog_prefix: bool = False
     """Whether the receiver put :data:`SYSLOG_PREFIX` before the lines."""
     notes: dict[str, Any] = field(default_factory=dict)
     """Per parser: what it remembers from line to line."""
@@ -56,15 +57,17 @@ class FileContext:
         if self.plane == "log":
             self.prefixes = prefixes_of(head) or self.prefixes
             self.several_writers = has_several_writers(head, self.prefixes)
-        self.srun_labels = self.srun_labels or has_srun_labels([self.peeled(line).text for line in head.split(b"\n")])
+        self.srun_labels = self.srun_labels or has_srun_labels(
+            [self.peel_line(line).text for line in head.split(b"\n")]
+        )
 
-    def peeled(self, raw: bytes) -> PeeledLine:
-        """A line without colors and prefixes."""
+    def peel_line(self, raw: bytes) -> PeeledLine:
+        """Take colors and prefixes off a line."""
         return peel(ANSI.sub(b"", raw) if b"\x1b" in raw else raw, self.prefixes)
 
-    def as_written(self, raw: bytes) -> str:
-        """A line as its program wrote it."""
-        return self.peeled(raw).text.decode("utf-8", "replace")
+    def decode_line(self, raw: bytes) -> str:
+        """The text of a line as its program wrote it: without colors and prefixes."""
+        return self.peel_line(raw).text.decode("utf-8", "replace")
 
 
 class Line:
@@ -77,7 +80,7 @@ class Line:
     """
 
     __slots__ = (
-        "_collected",
+        "_prefix_text",
         "_time",
         "buffer",
         "context",
@@ -95,8 +98,8 @@ class Line:
     def __init__(self, buffer: bytes, start: int, end: int, number: int, offset: int, context: FileContext) -> None:
         self.buffer, self.start, self.end = buffer, start, end
         self.number, self.offset, self.context = number, offset, context
-        peeled = context.peeled(buffer[start:end])
-        self._collected = peeled.prefix.decode("utf-8", "replace")
+        peeled = context.peel_line(buffer[start:end])
+        self._prefix_text = peeled.prefix.decode("utf-8", "replace")
         self.full = peeled.text.decode("utf-8", "replace")
         self.text, self.label, rank = split_label(self.full, context.srun_labels)
         if context.several_writers:
@@ -111,7 +114,7 @@ class Line:
     def time(self) -> float | None:
         """The line's timestamp, a collector's before its own; None without one."""
         if self._time is False:
-            time = find_time(self._collected, self.context.year) if self._collected else None
+            time = find_time(self._prefix_text, self.context.year) if self._prefix_text else None
             self._time = find_time(self.full, self.context.year) if time is None else time
         return self._time
 
@@ -126,7 +129,9 @@ class Line:
     @property
     def quote(self) -> str:
         """The line as it was sent, without the prefix that the receiver added."""
-        return (headless(self.full.encode("utf-8", "replace")) if self.context.headed else self.full).strip()
+        return (
+            strip_syslog_prefix(self.full.encode("utf-8", "replace")) if self.context.has_syslog_prefix else self.full
+        ).strip()
 
     @property
     def at(self) -> Position:
@@ -134,7 +139,7 @@ class Line:
         return Position(self.context.path, self.number, self.offset, self.end - self.start)
 
     def following(self, limit: int = 200) -> Iterator[Line]:
-        """The physical lines after this one, of any writer; stops at the end of the buffer."""
+        """At most ``limit`` physical lines after this one, of any writer; stops at the end of the buffer."""
         position, number = self.buffer.find(b"\n", self.end), self.number
         while position >= 0 and limit > 0:
             start, number, limit = position + 1, number + 1, limit - 1
@@ -165,7 +170,7 @@ class Line:
             number += 1
 
     def preceding(self, limit: int = 20) -> Iterator[Line]:
-        """Segments before this one, nearest first: redraws of the same line, then lines above."""
+        """At most ``limit`` segments before this one, nearest first: redraws of the same line, then lines above."""
         end, number = self.start - 1, self.number
         while end >= 0 and limit > 0:
             if self.buffer[end : end + 1] == b"\n":
@@ -178,6 +183,7 @@ class Line:
             end, limit = start - 1, limit - 1
 
     def _neighbor(self, start: int, end: int, number: int) -> Line:
+        """The line between two offsets of the buffer, for the same parser."""
         if self.buffer[end - 1 : end] == b"\r" and end > start:
             end -= 1
         line = Line(self.buffer, start, end, number, self.offset + start - self.start, self.context)
@@ -185,7 +191,7 @@ class Line:
         return line
 
     def notes(self, parser: str) -> dict[str, Any]:
-        """A parser's memory for this file."""
+        """What a parser remembers of this file; it may change it."""
         notes: dict[str, Any] = self.context.notes.setdefault(parser, {})
         return notes
 
@@ -217,8 +223,8 @@ class Line:
         )
 
 
-def headless(raw: bytes) -> str:
-    """A line without the receiver's prefix."""
+def strip_syslog_prefix(raw: bytes) -> str:
+    """The text of a line without :data:`SYSLOG_PREFIX`."""
     return SYSLOG_PREFIX.sub(b"", raw, count=1).decode("utf-8", "replace")
 
 
@@ -244,6 +250,6 @@ def split_label(full: str, srun_labels: bool) -> tuple[str, str, int | None]:
 
 def has_srun_labels(lines: Sequence[bytes]) -> bool:
     """Whether ``srun -l`` labeled these lines: most begin with ``N: `` and a small number."""
-    written = [line for line in lines[:400] if line.strip()]
-    labeled = sum(1 for line in written if re.match(rb" {0,5}\d{1,6}:( |$)", line))
-    return len(written) >= 4 and labeled >= 0.6 * len(written)
+    nonblank = [line for line in lines[:400] if line.strip()]
+    n_labeled = sum(1 for line in nonblank if re.match(rb" {0,5}\d{1,6}:( |$)", line))
+    return len(nonblank) >= 4 and n_labeled >= 0.6 * len(nonblank)

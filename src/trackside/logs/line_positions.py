@@ -1,4 +1,4 @@
-"""The forms in which a training loop's line says where it is: step, epoch, of how many."""
+"""Forms in which a training loop's line gives its position: step, epoch, of how many."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trackside.logs.figures import LineFigures
 
 @dataclass(frozen=True, slots=True)
 class LinePosition:
-    """Where a line is; ``epoch_steps``: steps per epoch, if the step is counted from its start; ``total``: planned
+    """Where the loop is by one line; ``epoch_steps``: steps per epoch, if the step is counted from its start; ``total``: planned
     steps."""
 
     step: int | None = None
@@ -19,8 +19,8 @@ class LinePosition:
     total: int | None = None
 
     @property
-    def known(self) -> bool:
-        """Whether it says anything."""
+    def is_known(self) -> bool:
+        """Whether there is a step or an epoch."""
         return self.step is not None or self.epoch is not None
 
 
@@ -30,7 +30,7 @@ EPOCH_BATCH = re.compile(
 """``Epoch: [0][ 50/500]`` of the ImageNet example, ``Train: 0 [50/1251 (4%)]`` of timm."""
 SAMPLES = re.compile(r"\[\s{0,9}(?P<done>\d{1,12})\s?/\s?(?P<of>\d{1,12})\s{1,3}\(\s{0,3}\d{1,3}(?:\.\d+)?%\)\]")
 """Samples of an epoch: ``[640/60000 (1%)]``."""
-_PAIRS = (
+_EPOCH_AND_STEP_FORMS = (
     EPOCH_BATCH,
     # WeNet prints epoch and batch here, not batch and number of batches
     re.compile(r"\bTRAIN Batch (?P<epoch>\d{1,7})/(?P<step>\d{1,9}) loss "),
@@ -43,47 +43,47 @@ _PAIRS = (
 )
 """Forms that give epoch and step."""
 _BATCHES = re.compile(r"\|\s{1,9}(\d{1,9})/\s{0,9}(\d{1,9}) batches")
-_EPOCH = (
+_EPOCH_FORMS = (
     re.compile(r"\b(\d{1,7}) epoch\b[.:,]"),
     re.compile(r"\bEpoch\[(\d{1,7})\] "),
     re.compile(r"\b[Ee]poch (?:of|no\.?|number|num|is|index|idx):? {0,2}(\d{1,7})\b"),
     re.compile(r"^\W{0,6}\(\s{0,4}(\d{1,7})\s{1,4}\) "),
 )
 """Forms that give an epoch."""
-_COUNTS = (
+_COUNT_FORMS = (
     re.compile(r"(?:^|\s)(\d{1,9})/(\d{1,9}) \[[=>.]{5,60}\]"),
     re.compile(r"(?:^|\s)[\[(]\s{0,9}(\d{1,9})\s?/\s{0,9}(\d{1,9})\s?[\])]"),
     re.compile(r"^\s{0,9}(\d{1,9})\s?/\s{0,9}(\d{1,9})[\s:|,]"),
 )
 """Forms that give a step and of how many."""
-_OF_EPOCHS = re.compile(r"(?<![-\d])[Ee](?:poch|p|POCH)s?\W{0,6}$")
-"""The count that follows is the epoch, not a step in it."""
-_NUMBERED = re.compile(r"(?:^|\s)\[\s{0,9}(\d{1,9})\]\s(?:\| )?[a-zA-Z_]{2,40}[ :=]")
+_COUNTS_EPOCHS = re.compile(r"(?<![-\d])[Ee](?:poch|p|POCH)s?\W{0,6}$")
+"""Words before a count that is an epoch, not a step in it."""
+_STEP_IN_BRACKETS = re.compile(r"(?:^|\s)\[\s{0,9}(\d{1,9})\]\s(?:\| )?[a-zA-Z_]{2,40}[ :=]")
 
 
 def position_of(text: str, figures: LineFigures) -> LinePosition:
     """The position that a line prints, by its form, else by its named figures."""
     if "[" in text or "TRAIN" in text or "Train: " in text:
-        for form in _PAIRS:
+        for form in _EPOCH_AND_STEP_FORMS:
             if match := form.search(text):
                 of = match["of"] if "of" in form.groupindex else None
                 return LinePosition(int(match["step"]), int(match["epoch"]), int(of) if of else None)
     epoch = figures.whole_value("epoch")
-    if epoch is None and (match := next(filter(None, (form.search(text) for form in _EPOCH)), None)):
+    if epoch is None and (match := next(filter(None, (form.search(text) for form in _EPOCH_FORMS)), None)):
         epoch = int(match[1])
-    position: float | None = epoch if epoch is not None else figures.values.get("epoch")
+    epoch_or_fraction: float | None = epoch if epoch is not None else figures.values.get("epoch")
     if match := SAMPLES.search(text):
         share_done = int(match["done"]) / max(1, int(match["of"]))
         return LinePosition(epoch=None if epoch is None else epoch + share_done)
     step, total = figures.whole_value("step"), figures.totals.get("step")
     match = _BATCHES.search(text)
     if match is None and step is None:
-        counts = (match for form in _COUNTS for match in form.finditer(text))
-        match = next((match for match in counts if not _OF_EPOCHS.search(text, 0, match.start(1))), None)
+        counts = (match for form in _COUNT_FORMS for match in form.finditer(text))
+        match = next((match for match in counts if not _COUNTS_EPOCHS.search(text, 0, match.start(1))), None)
     if match is not None:
         step, total = int(match[1]), int(match[2])
-    elif step is None and epoch is None and (match := _NUMBERED.search(text)):
+    elif step is None and epoch is None and (match := _STEP_IN_BRACKETS.search(text)):
         step = int(match[1])
     if epoch is not None and total is not None:
         return LinePosition(step, epoch, total)
-    return LinePosition(step, position, None, total or figures.whole_value("total_steps"))
+    return LinePosition(step, epoch_or_fraction, None, total or figures.whole_value("total_steps"))

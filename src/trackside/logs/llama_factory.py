@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from trackside.logs.hf_trainer import items, point
+from trackside.logs.hf_trainer import dict_items, trainer_point
 from trackside.logs.line import Line
 from trackside.logs.numbers import number
 from trackside.logs.pattern import Parser
@@ -25,7 +25,7 @@ PARSER = Parser("llama-factory", "LLaMA-Factory's log callback", "framework", pr
     avoids=("[INFO|2025-02-10 09:41:07] llamafactory.train.callbacks:157 >> {'loss': 'auto'}",),
 )
 def _progress(line: Line) -> Event | None:
-    figures = items(line.text)
+    figures = dict_items(line.text)
     loss = number(figures.get("loss"))
     if "callbacks:" not in line.text or loss is None or "epoch" not in figures:
         return None
@@ -38,4 +38,4 @@ def _progress(line: Line) -> Event | None:
             or (trainer_loss != trainer_loss and loss != loss)
         ):
             return None  # Trainer's own dict of the same point follows and has more fields
-    return point(line, figures, "llama-factory")
+    return trainer_point(line, figures, "llama-factory")

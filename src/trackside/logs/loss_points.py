@@ -12,12 +12,11 @@ from trackside.logs.line_positions import EPOCH_BATCH, LinePosition
 from trackside.logs.numbers import NUMBER, number
 from trackside.model import Event
 
-_LAST_PACE = re.compile(r"[(\[](\d{1,9}(?:\.\d{1,6})?) ?(ms|s)(?:/(?:it|iter|step|batch))?[)\]]\s*$")
+_STEP_TIME_AT_END = re.compile(r"[(\[](\d{1,9}(?:\.\d{1,6})?) ?(ms|s)(?:/(?:it|iter|step|batch))?[)\]]\s*$")
 """A step time in brackets at the end of the line: ``(64.8 ms)``, ``[0.21s/it]``."""
-_TIME = re.compile(rf"\b[Tt]ime:?[ \t]{{1,4}}({NUMBER})")
+_STEP_TIME_METER = re.compile(rf"\b[Tt]ime:?[ \t]{{1,4}}({NUMBER})")
 """A step's time in the meters of the ImageNet example and torchvision; elsewhere a time may be the time since the
 start."""
-_BARE_TIME = re.compile(r"\((\d{1,7}(?:\.\d{1,6})?) ?ms(?:/(?:step|iter|it))?\)\s*$")
 _UNIT = {"ms": 1e-3, "us": 1e-6, "µs": 1e-6, "s": 1.0}
 _SECONDS = frozenset(("data_time_s", "compute_time_s", "comm_time_s", "step_time_s"))
 
@@ -31,15 +30,13 @@ def loss_point(line: Line, figures: LineFigures, position: LinePosition) -> Even
     }
     for name in _SECONDS & figures.values.keys():
         fields[name] = figures.values[name] * _UNIT.get(figures.units.get(name, "s"), 1.0)
-    if "step_time_s" not in fields and EPOCH_BATCH.search(line.text) and (meter := _TIME.search(line.text)):
+    if "step_time_s" not in fields and EPOCH_BATCH.search(line.text) and (meter := _STEP_TIME_METER.search(line.text)):
         fields["step_time_s"] = number(meter[1])
-    if "step_time_s" not in fields and (match_pace := _LAST_PACE.search(line.text)):
-        fields["step_time_s"] = float(match_pace[1]) * _UNIT[match_pace[2]]
-    if "step_time_s" not in fields and (bare := _BARE_TIME.search(line.text)):
-        fields["step_time_s"] = float(bare[1]) / 1000
+    if "step_time_s" not in fields and (at_end := _STEP_TIME_AT_END.search(line.text)):
+        fields["step_time_s"] = float(at_end[1]) * _UNIT[at_end[2]]
     if "throughput" in figures.values:
         fields["throughput"] = figures.values["throughput"]
-    if figures.adversarial:
+    if figures.is_adversarial:
         fields["objective"] = "gan"
     return line.event(
         "progress",
@@ -53,5 +50,6 @@ def loss_point(line: Line, figures: LineFigures, position: LinePosition) -> Even
 
 
 def _framework(line: Line) -> str:
+    """The framework that the file names, else ``custom``."""
     names = named_frameworks(line)
     return next((name for name in ("deepspeed", "accelerate") if name in names), "custom")

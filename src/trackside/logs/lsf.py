@@ -8,7 +8,7 @@ from typing import Any
 
 from trackside.catalog.signals import Exit, read_code
 from trackside.logs import exits
-from trackside.logs.job_report import MAX_REPORT_LINES, duration, notice, size, state_of, time
+from trackside.logs.job_report import MAX_REPORT_LINES, notice, parse_duration, parse_size, parse_time, state_of
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
 from trackside.model import Event, EventRole
@@ -39,7 +39,7 @@ _SUBJECT = re.compile(
     r"(?: in cluster <[^>\n]{0,120}>)? (?P<end>Done|Exited)\s*$"
 )
 _END = re.compile(r"The output \(if any\) (?:is (?P<above>above) this job summary|follows:)|^PS:$")
-_NEXT = re.compile(r"^(?:Sender: LSF |Subject: Job \d)")
+_NEXT_REPORT = re.compile(r"^(?:Sender: LSF |Subject: Job \d)")
 _TERM = re.compile(r"^TERM_(?P<term>[A-Z_]{3,24}): ")
 _EXITED = re.compile(
     r"^(?:Exited with exit code (?P<code>\d{1,3})\b|Exited (?:with signal termination: |by signal )(?P<signal>\d{1,2})\b"
@@ -47,11 +47,11 @@ _EXITED = re.compile(
 )
 _SUBMITTED = re.compile(r"^Job <.{0,400}> was submitted from host <.{0,200}> by user <(?P<user>[^>]{1,80})>")
 _FIELDS = (
-    ("start", re.compile(r"^Started at (.{10,40})$"), time),
-    ("end", re.compile(r"^Terminated at (.{10,40})$"), time),
-    ("elapsed_s", re.compile(r"^\s*Run time :\s+(\d{1,12}) sec\."), duration),
-    ("max_rss_bytes", re.compile(r"^\s*Max Memory :\s+(\d[\d.]{0,15} [KMGT]?B)"), size),
-    ("req_mem_bytes", re.compile(r"^\s*Total Requested Memory :\s+(\d[\d.]{0,15} [KMGT]?B)"), size),
+    ("start", re.compile(r"^Started at (.{10,40})$"), parse_time),
+    ("end", re.compile(r"^Terminated at (.{10,40})$"), parse_time),
+    ("elapsed_s", re.compile(r"^\s*Run time :\s+(\d{1,12}) sec\."), parse_duration),
+    ("max_rss_bytes", re.compile(r"^\s*Max Memory :\s+(\d[\d.]{0,15} [KMGT]?B)"), parse_size),
+    ("req_mem_bytes", re.compile(r"^\s*Total Requested Memory :\s+(\d[\d.]{0,15} [KMGT]?B)"), parse_size),
 )
 _HOSTS = re.compile(r"<(?:\d{1,5}\*)?([\w.-]{1,120})>")
 _MORE_HOSTS = re.compile(r"^\s+<(?:\d{1,5}\*)?[\w.-]{1,120}>$")
@@ -78,7 +78,7 @@ def _report(line: Line, match: re.Match[str]) -> Event:
 def _lines_of_report(line: Line) -> Iterator[Line]:
     """The lines of a report below its subject."""
     for below in line.following(MAX_REPORT_LINES):
-        if _NEXT.match(below.text):
+        if _NEXT_REPORT.match(below.text):
             return
         yield below
         if _END.search(below.text):
@@ -97,7 +97,7 @@ def _event(line: Line, printed_end: str | None, lines: list[Line], subject: re.M
         elif text.startswith("# LSBATCH: "):
             is_quoted = True
         elif submitted := _SUBMITTED.match(text):
-            fields["user"], fields["submit"] = submitted["user"], time(text.rpartition(" at ")[2])
+            fields["user"], fields["submit"] = submitted["user"], parse_time(text.rpartition(" at ")[2])
         elif text.startswith("Job was executed on host(s) ") or (hosts and _MORE_HOSTS.match(text)):
             hosts += _HOSTS.findall(text.partition(", in queue")[0])
         elif ended := _TERM.match(text):
@@ -140,7 +140,7 @@ def _event(line: Line, printed_end: str | None, lines: list[Line], subject: re.M
     matches=(),
     avoids=("echo '# LSBATCH: User inputs'",),
 )
-def _script(line: Line) -> None:
+def _skip_script(line: Line) -> None:
     notes = line.notes("lsf")
     if not line.text.startswith("# LSBATCH: User input") or line.number <= notes.get("searched", 0):
         return
@@ -163,7 +163,7 @@ def _script(line: Line) -> None:
     ),
     avoids=("export TERM_RUNLIMIT: job", "TERM_PROGRAM: job", "TERM_UNKNOWN: termination reason unknown."),
 )
-def _term(line: Line, match: re.Match[str]) -> Iterator[Event]:
+def _termination_reason(line: Line, match: re.Match[str]) -> Iterator[Event]:
     reason = REASONS.get(match["term"])
     if reason is not None:
         yield from notice(line, reason)
@@ -188,7 +188,7 @@ def _exit(line: Line, match: re.Match[str]) -> Event:
     matches=("Successfully completed.\n\nResource usage summary:",),
     avoids=("Resource usage summary: see the wiki", "Resource usage summary:"),
 )
-def _cut_report(line: Line, _: re.Match[str]) -> Event | None:
+def _report_without_subject(line: Line, _: re.Match[str]) -> Event | None:
     if line.notes("lsf").get("until", 0) >= line.number:
         return None
     above = []

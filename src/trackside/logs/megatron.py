@@ -55,6 +55,7 @@ def _progress(line: Line, head: re.Match[str]) -> Event | None:
 
 
 def _loss(figures: dict[str, str]) -> float | None:
+    """The training loss, whatever the fork calls it."""
     for name in _LOSSES:
         if name in figures:
             return number(figures[name])
@@ -65,6 +66,7 @@ def _loss(figures: dict[str, str]) -> float | None:
 
 
 def _throughput(figures: dict[str, str]) -> tuple[float | None, str | None]:
+    """(value, unit) of the throughput; (None, None) if it is not printed."""
     for name, unit in (
         ("tokens per gpu per second (tgs)", "tokens/s/gpu"),
         ("tokens per second", "tokens/s"),
@@ -93,7 +95,7 @@ def _evaluation(line: Line, match: re.Match[str]) -> Event:
     safety="Megatron's own timestamp before its loop.",
     matches=("[before the start of training step] datetime: 2021-05-23 08:20:10 ",),
 )
-def _start(line: Line) -> Event:
+def _training_start(line: Line) -> Event:
     return line.event("training_start", framework="megatron")
 
 
@@ -102,5 +104,5 @@ def _start(line: Line) -> Event:
     safety="Megatron's own timestamp after its loop.",
     matches=("[after training is done] datetime: 2021-05-23 08:45:10 ",),
 )
-def _end(line: Line) -> Event:
+def _training_end(line: Line) -> Event:
     return line.event("training_end", status="success", framework="megatron")

@@ -25,7 +25,8 @@ _EVALUATIONS = (
 )
 
 
-def _mllog(key: str, value: str, metadata: str = '"step_num": 100') -> str:
+def _example(key: str, value: str, metadata: str = '"step_num": 100') -> str:
+    """A line of MLPerf's logger."""
     return (
         ':::MLLOG {"namespace": "", "time_ms": 1714725015064, "event_type": "POINT_IN_TIME", '
         f'"key": "{key}", "value": {value}, "metadata": {{"file": "train.py", "lineno": 10, {metadata}}}}}'
@@ -39,14 +40,14 @@ PARSER = Parser(ID, "MLPerf logging", "framework", precedence=130, fallback_id=f
     rb":::MLLOG \{[^\n\r]{0,300}\"(?:global_batch_size|train_loss|tracked_stats|run_start|run_stop|(?:eval|valid)[a-z_]{2,20}|averaged_clip_score)\"",
     safety="eval_accuracy may be a loss or an error: it becomes an evaluation under its printed name.",
     matches=(
-        _mllog("train_loss", "1.25"),
-        _mllog("tracked_stats", '{"throughput": 370.0, "loss": 1.11, "lr": 2.5e-06}'),
-        _mllog("eval_accuracy", "NaN", '"epoch_num": 3'),
-        "0: " + _mllog("run_stop", "null", '"status": "success"'),
+        _example("train_loss", "1.25"),
+        _example("tracked_stats", '{"throughput": 370.0, "loss": 1.11, "lr": 2.5e-06}'),
+        _example("eval_accuracy", "NaN", '"epoch_num": 3'),
+        "0: " + _example("run_stop", "null", '"status": "success"'),
     ),
-    avoids=(_mllog("eval_samples", "10000"), _mllog("tracked_stats", '{"warmup_time": 347.0}')),
+    avoids=(_example("eval_samples", "10000"), _example("tracked_stats", '{"warmup_time": 347.0}')),
 )
-def _mllog_event(line: Line) -> Event | None:
+def _event(line: Line) -> Event | None:
     start = line.text.find("{")
     try:
         row = json.loads(line.text[start : line.text.rindex("}") + 1])
@@ -82,6 +83,7 @@ def _mllog_event(line: Line) -> Event | None:
 
 
 def _progress(line: Line, key: str, value: Any, metadata: dict[str, Any], time: float | None) -> Event | None:
+    """The logged step of a loss or of tracked statistics; None for anything else."""
     stats = value if isinstance(value, dict) else {key: value}
     loss = next((figure(stats[name]) for name in _LOSSES if name in stats), None)
     throughput = figure(stats.get("throughput"))

@@ -12,7 +12,7 @@ from trackside.model import Event, EventRole
 
 LAUNCHER = "mpirun"
 
-_NOTICED = re.compile(
+_DEATH_NOTICE = re.compile(
     r"noticed that process rank (?P<rank>\d{1,7}) with PID (?P<pid>\d{1,10}) on node (?P<node>\S{1,80}) "
     r"exited (?:on signal (?P<signal>\d{1,2})|.{0,60}?(?:status|code):? (?P<code>\d{1,3}))"
 )
@@ -20,7 +20,7 @@ _CODE = re.compile(r"Exit code:\s+(-?\d{1,5})")
 _HYDRA_END = re.compile(r"(?:EXIT CODE:|KILLED BY SIGNAL:) (-?\d{1,5})")
 _DAEMON = re.compile(r"(?:Remote host|node):?\s+([\w.-]{1,80})")
 MAX_LINES_AHEAD = 6
-"""Lines below a report in which its details can stand."""
+"""Lines below a report in which its details are looked for."""
 
 PARSER = Parser("mpirun", "mpirun, prterun, hydra", "system")
 
@@ -38,7 +38,7 @@ def _death_notice(line: Line) -> Event | None:
     text = " ".join(
         [line.text, *(neighbor.text.strip() for neighbor in line.following(2) if neighbor.label == line.label)]
     )
-    match = _NOTICED.search(text)
+    match = _DEATH_NOTICE.search(text)
     if match is None:
         return None
     end = Exit(signal=int(match["signal"])) if match["signal"] else read_code(int(match["code"]))
@@ -66,21 +66,22 @@ def _nonzero_exit(line: Line, match: re.Match[str]) -> Event:
     matches=("=   RANK 3 PID 4711 RUNNING AT n1", "=   PID 4711 RUNNING AT n1\n=   EXIT CODE: 9"),
     avoids=("RANK 3 RUNNING AT full speed",),
 )
-def _hydra(line: Line, match: re.Match[str]) -> Event:
+def _hydra_report(line: Line, match: re.Match[str]) -> Event:
     end = Exit()
     for neighbor in line.following(MAX_LINES_AHEAD):
         if code := _HYDRA_END.search(neighbor.text):
-            end = Exit(signal=int(code[1])) if "SIGNAL" in neighbor.text else _hydra_exit(int(code[1]))
+            end = Exit(signal=int(code[1])) if "SIGNAL" in neighbor.text else _read_hydra_code(int(code[1]))
             break
     return _failure(line, end, int(match[1]) if match[1] else None, int(match[2]), match[3], line.text)
 
 
-def _hydra_exit(code: int) -> Exit:
+def _read_hydra_code(code: int) -> Exit:
     """MPICH prints a fatal signal's number as the exit code."""
     return Exit(signal=code) if code in (4, 6, 7, 8, 9, 11, 15) else read_code(code)
 
 
 def _failure(line: Line, end: Exit, rank: int | None, pid: int | None, node: str | None, text: str) -> Event:
+    """The launcher's report about one process."""
     pid = pid or None  # mpirun prints 0 for a process whose pid it does not know
     return line.event(
         "launcher_failure",
@@ -106,7 +107,7 @@ def _failure(line: Line, end: Exit, rank: int | None, pid: int | None, node: str
     matches=("YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Killed (signal 9)",),
     avoids=("YOUR APPLICATION TERMINATED WITH THE EXIT STRING: none (x)",),
 )
-def _string(line: Line, match: re.Match[str]) -> Event | None:
+def _exit_string(line: Line, match: re.Match[str]) -> Event | None:
     number = int(match[2]) if match[2] else signal_number(match[1])
     if number is None:
         return None

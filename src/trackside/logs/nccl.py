@@ -22,14 +22,14 @@ _CODES = {
     "internal error": "ncclInternalError",
 }
 _NAMED = re.compile(r"\b(nccl(?:System|Remote|UnhandledCuda|Internal|InvalidUsage|InvalidArgument)(?:Error)?)\b:?\s")
-_TEXT = re.compile(r"(?:NCCL error(?: in)?:? .{0,300}?|NCCL Error \d: )(" + "|".join(_CODES) + r")", re.IGNORECASE)
+_WORDED = re.compile(r"(?:NCCL error(?: in)?:? .{0,300}?|NCCL Error \d: )(" + "|".join(_CODES) + r")", re.IGNORECASE)
 _PEER_LOST = re.compile(
     r"[Cc]onnection closed by (?:remote )?peer|Connection reset by peer|Broken pipe|remote "
     r"process exit|closed by localRank",
 )
 _LAST_ERROR = "Last error:"
 _IB_FLUSH = re.compile(r"Got (?:completion|async event)")
-_NOISE = re.compile(
+_SHUTDOWN_NOISE = re.compile(
     r"\[(?:Proxy )?Service(?: thread)?[ \d]{0,8}\]|Accept failed|SHARP coll init|NVLS|Cannot initialize CollNet"
 )
 MAX_LINES_AHEAD = 6
@@ -61,7 +61,7 @@ PARSER = Parser("nccl", "NCCL", "system")
     ),
     avoids=("set NCCL_DEBUG=WARN for NCCL WARNINGS",),
 )
-def _warn(line: Line, match: re.Match[str]) -> Iterator[Event]:
+def _warning(line: Line, match: re.Match[str]) -> Iterator[Event]:
     detail = match[1].strip()
     address = _ADDRESS.search(detail)
     peer = address[1] if address else None
@@ -72,7 +72,7 @@ def _warn(line: Line, match: re.Match[str]) -> Iterator[Event]:
         yield line.event("rendezvous_failure", EventRole.ROOT, node=node, reason="duplicate_gpu")
     elif "no socket interface" in lower or "no usable listening interface" in lower or "no interface found" in lower:
         yield line.event("rendezvous_failure", EventRole.ROOT, node=node, reason="interface")
-    elif _PEER_LOST.search(detail) and not _NOISE.search(detail):
+    elif _PEER_LOST.search(detail) and not _SHUTDOWN_NOISE.search(detail):
         yield line.event("peer_lost", EventRole.CASCADE, node=node, address=peer, backend="nccl")
     elif "connect" in lower and ("refused" in lower or "no route to host" in lower or "timed out" in lower):
         reason = "refused" if "refused" in lower else "unreachable" if "no route" in lower else "timeout"
@@ -108,7 +108,7 @@ def _warn(line: Line, match: re.Match[str]) -> Iterator[Event]:
     avoids=("no NCCL errors were seen", "handle ncclSystemError in code"),
 )
 def _error(line: Line) -> Event | None:
-    named, worded = _NAMED.search(line.text), _TEXT.search(line.text)
+    named, worded = _NAMED.search(line.text), _WORDED.search(line.text)
     if named is None and worded is None:
         return None
     code = named[1] if named else _CODES[worded[1].lower()] if worded else ""
@@ -118,7 +118,7 @@ def _error(line: Line) -> Event | None:
 
 
 def _detail(line: Line) -> str:
-    """NCCL's own last error, from this line or the next ones."""
+    """NCCL's own last error, from this line or the next ones; empty if there is none."""
     for neighbor in (line, *line.following(MAX_LINES_AHEAD)):
         position = neighbor.text.find(_LAST_ERROR)
         if position >= 0:
@@ -128,6 +128,7 @@ def _detail(line: Line) -> str:
 
 
 def _role(code: str, detail: str) -> EventRole:
+    """The role of an NCCL error: an error about a peer is a cascade, a CUDA error confirms."""
     if code == "ncclRemoteError" or _PEER_LOST.search(detail):
         return EventRole.CASCADE
     if code == "ncclUnhandledCudaError":
@@ -156,7 +157,7 @@ def _test_failure(line: Line, match: re.Match[str]) -> Event:
     matches=("Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000",),
     avoids=("Duplicate GPU detected in inventory",),
 )
-def _duplicate(line: Line) -> Event | None:
+def _duplicate_gpu(line: Line) -> Event | None:
     if "NCCL WARN" in line.text:
         return None
     return line.event("rendezvous_failure", EventRole.ROOT, reason="duplicate_gpu")
@@ -205,7 +206,7 @@ def _transport(line: Line, match: re.Match[str]) -> Event:
     ),
     avoids=("n1:1:2 [0] NCCL INFO comm 0x55d0 rank 0 nranks 16 cudaDev 0 busId 1a000 - Destroy COMPLETE",),
 )
-def _comm(line: Line, match: re.Match[str]) -> Event:
+def _communicator_setup(line: Line, match: re.Match[str]) -> Event:
     return line.event(
         "nccl_init",
         rank=line.rank,

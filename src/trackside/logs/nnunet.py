@@ -13,6 +13,7 @@ from trackside.model import Event
 _EPOCH = re.compile(r"(?:^|: )[Ee]poch:? {1,4}(\d{1,6})\s*$")
 _RATE = re.compile(rf": Current learning rate: ({NUMBER})")
 MAX_BLOCK_LINES = 40
+"""Lines above a loss in which its epoch is looked for."""
 
 PARSER = Parser("nnunet", "nnU-Net", "framework")
 

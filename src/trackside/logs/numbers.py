@@ -8,7 +8,7 @@ from functools import lru_cache
 NUMBER = r"[-+]?(?:\d{1,3}(?:,\d{3}){1,9}(?!\d)(?:\.\d{1,40})?|\d{1,40}(?:\.\d{0,40})?(?:[eE][-+]?\d{1,5})?|\.\d{1,40}(?:[eE][-+]?\d{1,5})?|(?:nan|NaN|NAN|[iI]nf(?:inity)?|INF)(?![A-Za-z]))"
 """One number: thousands separators, exponents, nan and inf; a unit may follow without a space."""
 _NUMBER = re.compile(NUMBER)
-_WRAPPED = re.compile(r"^(?:tensor|array|np\.float\d+|numpy\.float\d+|Decimal|float)\(\[?['\"]?")
+_WRAPPER = re.compile(r"^(?:tensor|array|np\.float\d+|numpy\.float\d+|Decimal|float)\(\[?['\"]?")
 _WORD_END = re.compile(r"[ /.]+")
 _SPLIT = re.compile(r"(?<=[a-z])(?=[A-Z][a-z])|[^A-Za-z0-9]+")
 
@@ -22,7 +22,7 @@ def number(text: str | None) -> float | None:
     except ValueError:
         pass
     text = text.strip().lstrip("'\"([")
-    match = _NUMBER.match(_WRAPPED.sub("", text))
+    match = _NUMBER.match(_WRAPPER.sub("", text))
     return None if match is None else float(match[0].replace(",", ""))
 
 
@@ -79,45 +79,27 @@ LAST_RANK = 100
 _NOT_TRAINING = frozenset(
     ("val", "valid", "validation", "eval", "evaluation", "test", "dev", "best", "min", "max", "holdout", "heldout")
 )
-_NOT_LOSS = frozenset(
-    (
-        "scale",
-        "weight",
-        "type",
-        "coef",
-        "coeff",
-        "gamma",
-        "beta",
-        "delta",
-        "eps",
-        "margin",
-        "factor",
-        "reduction",
-        "name",
-        "alpha",
-        "fn",
-        "func",
-        "function",
-        "target",
-        "threshold",
-        "time",
-        "scaler",
-    )
-)
+_NOT_LOSS = frozenset((
+    "scale", "weight", "type", "coef", "coeff", "gamma", "beta", "delta", "eps", "margin", "factor", "reduction",
+    "name", "alpha", "fn", "func", "function", "target", "threshold", "time", "scaler",
+))  # fmt: skip
+"""Words in the name of a setting of the loss."""
 
 
-_SIDE_WORDS = (
-    "z aux auxiliary load balance balancing router kl reg regularization box cls bbox mask rpn d g gen disc generator discriminator"
-    " value vf critic entropy q td distill recon vq commit grad contrastive mtp rec perceptual adv"
-)
-_SIDE = frozenset(_SIDE_WORDS.split())
-_PLAIN_WORDS = (
-    "info debug train training the a current average avg mean batch step iter iteration epoch log logging stats"
-)
-_PLAIN = frozenset(_PLAIN_WORDS.split())
+_SIDE_LOSS_WORDS = frozenset((
+    "z", "aux", "auxiliary", "load", "balance", "balancing", "router", "kl", "reg", "regularization", "box", "cls",
+    "bbox", "mask", "rpn", "d", "g", "gen", "disc", "generator", "discriminator", "value", "vf", "critic",
+    "entropy", "q", "td", "distill", "recon", "vq", "commit", "grad", "contrastive", "mtp", "rec", "perceptual",
+    "adv",
+))  # fmt: skip
+"""Words in the name of a loss that is only a part of the training loss."""
+_PLAIN_WORDS = frozenset((
+    "info", "debug", "train", "training", "the", "a", "current", "average", "avg", "mean", "batch", "step", "iter",
+    "iteration", "epoch", "log", "logging", "stats",
+))  # fmt: skip
 """Words before the name of a loss that do not make it another loss."""
 _QUALIFIED_RANK = 40
-"""Added for other words: ``Train L1 Loss`` after ``Train Loss``."""
+"""Added to the rank of a name behind any other word: ``Train L1 Loss`` comes after ``Train Loss``."""
 
 
 @lru_cache(maxsize=4096)
@@ -127,7 +109,7 @@ def field_meaning(key: str) -> tuple[str, int] | None:
     Words before the name may be omitted (``train/loss``, ``INFO step``), parts of one word may not (``z_loss`` is
     another loss, of the last rank). Losses of validation and test are ``eval_loss``. None for every other name.
     """
-    parts = [part for part in (_snake(part) for part in _WORD_END.split(key)) if part]
+    parts = [part for part in (_to_snake_case(part) for part in _WORD_END.split(key)) if part]
     words = {word.rstrip("0123456789") or word for part in parts for word in part.split("_")}
     exact_field = _FIELD_RANKS.get("_".join(parts))
     if exact_field is not None and exact_field[0] == "step":
@@ -140,13 +122,14 @@ def field_meaning(key: str) -> tuple[str, int] | None:
             return None  # a time cost
         if known_field is None:
             continue
-        if known_field[0] == "loss" and not _SIDE.isdisjoint(words):
+        if known_field[0] == "loss" and not _SIDE_LOSS_WORDS.isdisjoint(words):
             return known_field[0], LAST_RANK
-        if known_field[0] == "loss" and not _PLAIN.issuperset(parts[:start]):
+        if known_field[0] == "loss" and not _PLAIN_WORDS.issuperset(parts[:start]):
             return known_field[0], _QUALIFIED_RANK + known_field[1]
         return known_field
     return ("loss", LAST_RANK) if "loss" in words and _NOT_LOSS.isdisjoint(words) else None
 
 
-def _snake(part: str) -> str:
+def _to_snake_case(part: str) -> str:
+    """A word of a name in snake case."""
     return "_".join(word.lower() for word in _SPLIT.split(part) if word)

@@ -12,6 +12,7 @@ from trackside.model import Event
 _FIGURE = re.compile(rf"^\s{{1,12}}([\w/()]{{1,60}}(?: [\w/()]{{1,30}}){{0,4}})=({NUMBER})")
 _LOSSES = ("train/CrossEntropyLoss", "train/CE loss", "train/loss")
 MAX_BLOCK_LINES = 120
+"""Lines of the figures below a header."""
 
 PARSER = Parser("olmo", "OLMo", "framework")
 

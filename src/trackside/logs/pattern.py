@@ -88,6 +88,8 @@ class Parser:
 
 
 def _read_if_matched(regex: re.Pattern[str], read: Callable[[Line, re.Match[str]], Events]) -> Callable[[Line], Events]:
+    """A function that calls ``read`` with the match if the regex is found in a line's text."""
+
     def parse(line: Line) -> Events:
         match = regex.search(line.text)
         return None if match is None else read(line, match)

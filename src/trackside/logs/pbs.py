@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from trackside.logs.job_report import duration, notice, size, state_of
+from trackside.logs.job_report import notice, parse_duration, parse_size, state_of
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
 from trackside.logs.stamp import find_time
@@ -26,20 +26,22 @@ EXIT_REASONS: Mapping[int, str] = {
 limit."""
 _RESOURCES = (("walltime", "time_limit"), ("cput", "time_limit"), ("mem", "out_of_memory"))
 MAX_BLOCK_LINES = 60
+"""Lines of one block."""
 MAX_LINE_CHARS = 2_000
+"""Characters of a line that are read."""
 _FIELD = re.compile(r"^\s{0,20}(?P<key>[A-Za-z][\w. ]{1,40}?)\s{0,20}[:=]\s{0,40}(?P<value>\S.{0,1000})")
-_SECOND = re.compile(r"\s{2,20}(?P<key>[A-Z][A-Za-z ]{3,24}?)\s{0,20}:\s{1,40}(?P<value>\S{1,80})$")
-_BEGIN = re.compile(
+_SECOND_FIELD = re.compile(r"\s{2,20}(?P<key>[A-Z][A-Za-z ]{3,24}?)\s{0,20}:\s{1,40}(?P<value>\S{1,80})$")
+_BLOCK_START = re.compile(
     r"^\s*(?:Begin PBS Epilogue\b|Resource Usage on (?P<date>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d):?\s*$"
     r"|PBS Job Id: (?P<id>\d{1,12})(?:\[\d*\])?[.\w-]{0,120}\s*$)"
 )
-_STOP = re.compile(r"^\s*(?:End PBS Epilogue\b|={20,}\s*$)")
+_BLOCK_END = re.compile(r"^\s*(?:End PBS Epilogue\b|={20,}\s*$)")
 
 PARSER = Parser("pbs", "PBS and Torque", "system")
 
 
 def end_of(status: int | None, used_s: float | None, limit_s: float | None) -> tuple[str | None, dict[str, int]]:
-    """Why a job ended by its Exit_status, and its exit code and signal: 256 and above are 256 plus a signal.
+    """(reason, fields with exit code and signal) of a job's Exit_status: 256 and above are 256 plus a signal.
 
     PBS ends jobs with SIGTERM, then SIGKILL: at the limit of walltime, else because somebody deleted the job; which one is
     unknown without the limit.
@@ -57,6 +59,7 @@ def end_of(status: int | None, used_s: float | None, limit_s: float | None) -> t
 
 
 def _is_at_limit(used_s: float | None, limit_s: float | None) -> bool:
+    """Whether a job used all the time that it might."""
     return used_s is not None and limit_s is not None and limit_s > 0 and used_s >= limit_s
 
 
@@ -78,7 +81,7 @@ def hosts_of(text: str) -> tuple[str, ...]:
     ),
     avoids=("=>> PBS: job killed: see the manual",),
 )
-def _killed(line: Line, match: re.Match[str]) -> Iterator[Event]:
+def _kill_notice(line: Line, match: re.Match[str]) -> Iterator[Event]:
     what, rest = match["what"], match["rest"]
     if what == "node" and "requested job" in rest:
         reason = "node_failure"
@@ -95,7 +98,7 @@ def _killed(line: Line, match: re.Match[str]) -> Iterator[Event]:
 
 @PARSER.pattern(
     rb"(Begin PBS Epilogue|Resource Usage on [0-9]{4}-|PBS Job Id: [0-9])",
-    _BEGIN,
+    _BLOCK_START,
     safety="An epilogue's or a mail's block with a job id below or in its first line.",
     matches=(
         "PBS Job Id: 4711.pbs1\nJob Name:   train\nExecution terminated\nExit_status=271\nresources_used.walltime=02:00:31",
@@ -104,16 +107,16 @@ def _killed(line: Line, match: re.Match[str]) -> Iterator[Event]:
     ),
     avoids=("Resource Usage on 2026-05-04 10:00:00:\nCPU 12%", "Begin PBS Epilogue"),
 )
-def _block(line: Line, match: re.Match[str]) -> Event | None:
+def _end_report(line: Line, match: re.Match[str]) -> Event | None:
     values: dict[str, str] = {"job id": match["id"] or ""}
     texts, last = [line.text], line.number
     for below in line.following(MAX_BLOCK_LINES):
-        if _STOP.match(below.text) or _BEGIN.match(below.text):
+        if _BLOCK_END.match(below.text) or _BLOCK_START.match(below.text):
             break
         texts.append(below.text[:MAX_LINE_CHARS].rstrip())
         last = below.number
     for text in texts[1:]:
-        second = _SECOND.search(text)
+        second = _SECOND_FIELD.search(text)
         for field in (_FIELD.match(text[: second.start()] if second else text), second):
             if field is not None:
                 values[field["key"].lower()] = values.get(field["key"].lower()) or field["value"]
@@ -121,8 +124,10 @@ def _block(line: Line, match: re.Match[str]) -> Event | None:
     if job is None:
         return None
     get = values.get
-    limit_s = duration(get("walltime requested") or _part(get("resources"), "walltime"))
-    used_s = duration(get("walltime used") or get("resources_used.walltime") or _part(get("rsrc used"), "walltime"))
+    limit_s = parse_duration(get("walltime requested") or _named_part(get("resources"), "walltime"))
+    used_s = parse_duration(
+        get("walltime used") or get("resources_used.walltime") or _named_part(get("rsrc used"), "walltime")
+    )
     status = re.match(r"-?\d{1,6}\b", get("exit status") or get("exit_status") or "")
     reason, fields = end_of(int(status[0]) if status else None, used_s, limit_s)
     reason = line.notes("pbs").pop("reason", None) or reason
@@ -140,8 +145,10 @@ def _block(line: Line, match: re.Match[str]) -> Event | None:
         elapsed_s=used_s,
         time_limit_s=limit_s,
         hosts=",".join(hosts_of(nodes)) or None,
-        max_rss_bytes=size(get("memory used") or get("resources_used.mem") or _part(get("rsrc used"), "mem")),
-        req_mem_bytes=size(get("memory requested") or _part(get("resources"), "mem")),
+        max_rss_bytes=parse_size(
+            get("memory used") or get("resources_used.mem") or _named_part(get("rsrc used"), "mem")
+        ),
+        req_mem_bytes=parse_size(get("memory requested") or _named_part(get("resources"), "mem")),
         exit_code=fields.get("exit_code"),
         signal=fields.get("signal"),
         above=True,
@@ -149,7 +156,7 @@ def _block(line: Line, match: re.Match[str]) -> Event | None:
     )
 
 
-def _part(text: str | None, name: str) -> str | None:
-    """A part of ``cput=00:30:10,walltime=00:30:30``."""
+def _named_part(text: str | None, name: str) -> str | None:
+    """The value of a name in ``cput=00:30:10,walltime=00:30:30``; None if it is missing."""
     match = re.search(rf"(?:^|,){name}=([^,\s]{{1,40}})", text or "")
     return match[1] if match else None

@@ -1,4 +1,4 @@
-"""Lines that only say where a loop is: ``iter = 21560``, ``Training epoch: 55``, ``num of updates: 26000``.
+"""Positions on lines of their own: ``iter = 21560``, ``Training epoch: 55``, ``num of updates: 26000``.
 
 Loops that print a record over several lines print the position first and the loss below it; :func:`position_above` gives
 the position that a loss without one belongs to.
@@ -13,9 +13,9 @@ from trackside.logs.line import Line
 from trackside.logs.line_positions import LinePosition
 
 MAX_RECORD_LINES = 60
-"""Lines of one record below the step that it belongs to."""
+"""Lines below a step within which a record belongs to it."""
 MAX_EPOCH_LINES = 20_000
-"""The same below an epoch."""
+"""Lines below an epoch within which a record belongs to it."""
 MAX_TEXT_CHARS = 160
 """A longer line says more than a position."""
 MAX_REST_CHARS = 60
@@ -44,7 +44,7 @@ _NOT_TRAINING = re.compile(r"\b(?:eval\w*|val(?:id\w*)?|test\w*|dev)\b", re.IGNO
 
 @dataclass(frozen=True, slots=True)
 class LoopPosition:
-    """Where the loop is; ``evaluates``: in an evaluation, so a loss below is none of training."""
+    """Where the loop is; ``is_evaluation``: in an evaluation, so a loss below it is not the training loss."""
 
     step: int | None
     epoch: int | None
@@ -52,12 +52,12 @@ class LoopPosition:
     total: int | None
     """Of how many steps, if a step was printed as ``N/M``."""
     line: int
-    evaluates: bool
-    rounds: bool = False
-    """Whether it counts rounds or episodes, which also happen outside training."""
+    is_evaluation: bool
+    counts_rounds: bool = False
+    """Whether it counts rounds or episodes, which programs other than training also count."""
 
     @property
-    def of_record(self) -> LinePosition:
+    def record_position(self) -> LinePosition:
         """The position of a record below; behind an epoch, a step is counted from the epoch's start if its number of
         steps is known."""
         if self.step is None or self.epoch is None or self.total is None:
@@ -66,8 +66,8 @@ class LoopPosition:
 
 
 def remember_position(line: Line) -> LoopPosition | None:
-    """Remember the position that a short line names, if it prints no loss and no bar; the one before it, if the loop
-    moved on from there."""
+    """Remember the position that a short line names, unless it prints a loss or a bar; returns the one before it if the
+    loop moved on from there."""
     text = line.text
     if len(text) > MAX_TEXT_CHARS or _BAR_OR_LOSS.search(text):
         return None
@@ -80,8 +80,8 @@ def remember_position(line: Line) -> LoopPosition | None:
             return None
     if len(text) - match.end() > MAX_REST_CHARS:
         return None
-    count, of = _whole(match["count"]), _whole(match["of"])
-    in_epoch = None if before is None or before.evaluates else before.epoch
+    count, of = _to_count(match["count"]), _to_count(match["of"])
+    in_epoch = None if before is None or before.is_evaluation else before.epoch
     position = LoopPosition(
         None if match["epoch"] else count,
         count if match["epoch"] else in_epoch,
@@ -91,20 +91,21 @@ def remember_position(line: Line) -> LoopPosition | None:
         (match["epoch"] or "").lower() in ("round", "episode"),
     )
     line.notes(_NOTES)[line.label] = position
-    if before is None or before.evaluates or position.evaluates:
+    if before is None or before.is_evaluation or position.is_evaluation:
         return None
-    moved = (before.step, before.epoch) != (position.step, position.epoch)
-    return before if moved and (before.step is None) == (position.step is None) else None
+    has_moved = (before.step, before.epoch) != (position.step, position.epoch)
+    return before if has_moved and (before.step is None) == (position.step is None) else None
 
 
-def _whole(text: str | None) -> int | None:
+def _to_count(text: str | None) -> int | None:
+    """A printed count with or without thousands separators."""
     return int(text.replace(",", "")) if text else None
 
 
 def epoch_above(line: Line) -> int | None:
     """The epoch that the same writer's last position named, or None."""
     position = _last_position(line)
-    return None if position is None or position.evaluates else position.epoch
+    return None if position is None or position.is_evaluation else position.epoch
 
 
 def position_above(line: Line) -> LoopPosition | None:
@@ -116,7 +117,7 @@ def position_above(line: Line) -> LoopPosition | None:
     if line.number - position.line <= reach:
         return position
     return (
-        LoopPosition(None, position.epoch, None, position.line, position.evaluates)
+        LoopPosition(None, position.epoch, None, position.line, position.is_evaluation)
         if position.epoch is not None
         else None
     )

@@ -1,4 +1,4 @@
-"""What stands before every line of a log because of the way it came: a collector, a container, a remote shell, an editor.
+"""Prefixes that every line of a log has because of the way it came: a collector, a container, a remote shell, an editor.
 
 Each kind of prefix is a row of :data:`PREFIXES`. The beginning of a file shows which it has, the outermost first; they
 are not part of its lines. A rank label is: it says who wrote the line, and is read with it.
@@ -84,7 +84,7 @@ def prefixes_of(head: bytes) -> tuple[Prefix, ...]:
     lines = _written_lines(head)
     layers: list[Prefix] = []
     while len(layers) < MAX_LAYERS:
-        layer = next((prefix for prefix in PREFIXES if _has(lines, prefix)), None)
+        layer = next((prefix for prefix in PREFIXES if _have_prefix(lines, prefix)), None)
         if layer is None:
             break
         layers.append(layer)
@@ -105,7 +105,8 @@ def _written_lines(head: bytes) -> list[bytes]:
     return [(ANSI.sub(b"", line) if b"\x1b" in line else line).rstrip(b"\r") for line in lines if line.strip()]
 
 
-def _has(lines: Sequence[bytes], prefix: Prefix) -> bool:
+def _have_prefix(lines: Sequence[bytes], prefix: Prefix) -> bool:
+    """Whether nearly all lines have the prefix, and what follows it shows that it is not part of the text."""
     misses = int((0.0 if prefix.always else 1 - MIN_SHARE) * len(lines))
     matches: list[re.Match[bytes]] = []
     for line in lines:

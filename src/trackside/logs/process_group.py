@@ -9,7 +9,7 @@ from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
 from trackside.model import Event, EventRole
 
-_WORLD = re.compile(r"world[_ -]?size[ =:.'\"]{1,60}(\d{1,7})\b", re.IGNORECASE)
+_WORLD_SIZE = re.compile(r"world[_ -]?size[ =:.'\"]{1,60}(\d{1,7})\b", re.IGNORECASE)
 _CODE = re.compile(
     r"^\s*(?:File \"|raise |return |import |from |def |assert |self\.|if |torch\.distributed\.|"
     r"dist\.)|\(\s*$|line \d+, in |Warning:|has not been|deprecated|\bFailed\b|[Ee]rror\b|"
@@ -34,8 +34,9 @@ _LAUNCH = re.compile(
 _STORE = re.compile(r"Completed store-based barrier for key:\s?(\S{1,80}) with (\d{1,7}) nodes")
 
 
-def _world(text: str) -> int | None:
-    match = _WORLD.search(text) or _MEMBER.search(text)
+def _world_size(text: str) -> int | None:
+    """The world size that a text names, or None."""
+    match = _WORLD_SIZE.search(text) or _MEMBER.search(text)
     return int(match[1]) if match else None
 
 
@@ -56,11 +57,11 @@ PARSER = Parser("process-group", "process groups", "system")
     ),
     avoids=("Timed out initializing process group in store based barrier on rank: 1",),
 )
-def _store(line: Line) -> Event | None:
+def _store_barrier(line: Line) -> Event | None:
     if match := _STORE.search(line.text):
         return line.event("distributed_ready", EventRole.OBSERVATION, world_size=int(match[2]))
     if "to store for rank" in line.text or "Waiting in store based barrier" in line.text:
-        return line.event("distributed_init", EventRole.OBSERVATION, world_size=_world(line.text))
+        return line.event("distributed_init", EventRole.OBSERVATION, world_size=_world_size(line.text))
     return None
 
 
@@ -73,7 +74,7 @@ def _store(line: Line) -> Event | None:
     ),
     avoids=("MEMBER: 3/x", "All distributed processes are registered nowhere"),
 )
-def _lightning(line: Line) -> Iterator[Event]:
+def _lightning_banner(line: Line) -> Iterator[Event]:
     if "All distributed processes registered" in line.text:
         count = re.search(r"with (\d{1,7}) processes", line.text)
         world = int(count[1]) if count else None
@@ -112,14 +113,16 @@ def _lightning(line: Line) -> Iterator[Event]:
     ),
     caseless=True,
 )
-def _setup(line: Line) -> Event | None:
+def _setup_message(line: Line) -> Event | None:
     text = _LOGGER.sub("", line.text)
     if _CODE.search(text):
         return None
     if _READY.search(text) and not _INIT.search(text):
-        return line.event("distributed_ready", EventRole.OBSERVATION, world_size=_world(text))
+        return line.event("distributed_ready", EventRole.OBSERVATION, world_size=_world_size(text))
     return (
-        line.event("distributed_init", EventRole.OBSERVATION, world_size=_world(text)) if _INIT.search(text) else None
+        line.event("distributed_init", EventRole.OBSERVATION, world_size=_world_size(text))
+        if _INIT.search(text)
+        else None
     )
 
 
@@ -129,7 +132,7 @@ def _setup(line: Line) -> Event | None:
     matches=("INFO:torch.distributed.elastic.agent.server.api:[default] Rendezvous complete for workers. Result:",),
     avoids=("Rendezvous complete for two",),
 )
-def _elastic(line: Line) -> Event | None:
+def _elastic_rendezvous(line: Line) -> Event | None:
     if "Rendezvous complete for workers" in line.text:
         return line.event("distributed_init", EventRole.OBSERVATION)
     return None
@@ -145,7 +148,7 @@ def _elastic(line: Line) -> Event | None:
     ),
     avoids=("usage: prog --nnodes N", "--nnodes=2 is an option of other tools too"),
 )
-def _command(line: Line) -> Event | None:
+def _launch_command(line: Line) -> Event | None:
     text = line.text
     launch = _LAUNCH.search(text)
     nodes, local, total = (match and int(match[1]) for match in (p.search(text) for p in (_NODES, _LOCAL, _TOTAL)))
@@ -160,7 +163,7 @@ def _command(line: Line) -> Event | None:
 
 @PARSER.pattern(
     rb"world[_ -]?size[ =:.'\"]{1,60}[0-9]",
-    _WORLD,
+    _WORLD_SIZE,
     safety="A printed world size; group sizes have other names.",
     matches=(
         "world size 4, steps 3000, lr 0.003",
@@ -171,7 +174,7 @@ def _command(line: Line) -> Event | None:
     avoids=("RuntimeError: world_size=4 error", "the world size of 2 is"),
     caseless=True,
 )
-def _size(line: Line, match: re.Match[str]) -> Event | None:
+def _printed_world_size(line: Line, match: re.Match[str]) -> Event | None:
     if _CODE.search(line.text) or not 0 < int(match[1]) < 1_000_000:
         return None
     return line.event("host", EventRole.OBSERVATION, world_size=int(match[1]))

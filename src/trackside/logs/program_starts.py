@@ -23,15 +23,15 @@ SIGNS = (
     ("tracker", "wandb"), ("threads", "OMP_NUM_THREADS"), ("environment", "nvironment"),
 )  # fmt: skip
 """Sign -> what its line contains; the first that fits."""
-MIN_NEEDLE_BYTES = 20
-MAX_NEEDLE_BYTES = 120
+MIN_NEEDLE_BYTES, MAX_NEEDLE_BYTES = 20, 120
+"""Length of the piece of a line that is looked for."""
 MAX_APART_BYTES = 4_000
-"""Distance within which the file's first two lines are printed again."""
+"""Bytes within which the file's first two lines are printed again."""
 MAX_TEXT_BYTES = 500
-"""Of a mark's line that is kept."""
+"""Bytes of a mark's line that are kept."""
 _ERROR = re.compile(rb"Traceback|File \"|Error|ERROR|[Ff]ailed|[Kk]ill|[Aa]bort|[Ss]ignal")
 """A file that begins with a failure does not show how a program begins."""
-_PLAIN = re.compile(rb"[^0-9\x00-\x1f]+")
+_WITHOUT_FIGURES = re.compile(rb"[^0-9\x00-\x1f]+")
 
 PARSER = Parser("program-starts", "starts of programs", "system")
 
@@ -52,7 +52,7 @@ PARSER = Parser("program-starts", "starts of programs", "system")
         "nohup: failed to run command 'pyhton': No such file or directory",
     ),
 )
-def _launched(line: Line, _: re.Match[str]) -> Event:
+def _launcher_start(line: Line, _: re.Match[str]) -> Event:
     return line.event("program_start", sign=BANNER)
 
 
@@ -79,7 +79,7 @@ def _launched(line: Line, _: re.Match[str]) -> Event:
         "Environment information is collected every minute",
     ),
 )
-def _opened(line: Line, _: re.Match[str]) -> Event:
+def _program_start(line: Line, _: re.Match[str]) -> Event:
     return line.event("program_start", sign=next(sign for sign, text in SIGNS if text in line.text))
 
 
@@ -91,7 +91,7 @@ def _opened(line: Line, _: re.Match[str]) -> Event:
     ),
     avoids=("wandb.wandb_agent - INFO - Running runs: []",),
 )
-def _supervised(line: Line) -> Event:
+def _trial_start(line: Line) -> Event:
     return line.event("program_start", sign=SUPERVISOR)
 
 
@@ -104,14 +104,14 @@ class Opening:
     end: int
     """Offset of the end of the second line."""
 
-    def repeated(self, buffer: bytes, begin: int, end: int, base: int, number: int, path: str) -> Iterator[Event]:
+    def repetitions(self, buffer: bytes, begin: int, end: int, base: int, number: int, path: str) -> Iterator[Event]:
         """A mark where both lines are printed again, one below the other, in [begin, end) of the buffer. ``number``: of the
         line at ``begin``; ``base``: offset of the buffer in the file."""
         counted = begin
         position = buffer.find(self.first, begin, end)
         while position >= 0:
-            again = base + position >= self.end
-            if again and buffer.find(self.second, position, position + MAX_APART_BYTES) >= 0:
+            is_later = base + position >= self.end
+            if is_later and buffer.find(self.second, position, position + MAX_APART_BYTES) >= 0:
                 number += buffer.count(b"\n", counted, position)
                 counted = position
                 start = buffer.rfind(b"\n", begin, position) + 1 or begin
@@ -135,7 +135,7 @@ def opening_of(head: bytes, first_sign: int | None) -> Opening | None:
     for match in re.finditer(rb"[^\n]+", head):
         if first_sign is not None and match.end() > first_sign:
             return None
-        pieces = _PLAIN.findall(match[0].rpartition(b"\r")[2])
+        pieces = _WITHOUT_FIGURES.findall(match[0].rpartition(b"\r")[2])
         piece = max(pieces, key=len, default=b"").strip()[:MAX_NEEDLE_BYTES]
         if piece in needles:
             continue

@@ -15,7 +15,7 @@ from trackside.model import Event, EventRole
 _FRAME = re.compile(r'\s*File "([^"]{1,500})", line (\d{1,7}) in (\S.{0,200})')
 _SHUTDOWN = re.compile(r"at interpreter shutdown|_enter_buffered_busy|finalizing")
 _WHAT = re.compile(r"\s*what\(\): {1,2}(.{0,500})")
-_OTHERS = re.compile(
+_OTHER_RANK = re.compile(
     r"NCCL|remote process exited|[Ww]atchdog|Connection (?:closed|reset)|[Tt]imed? ?out|DistBackendError"
     r"|DistNetworkError"
     r"|TCPStore|Socket Timeout|gloo|Broken pipe|heartbeat"
@@ -103,7 +103,7 @@ def _parse_terminate(line: Line, match: re.Match[str]) -> Event | None:
                 return device
             break
     return line.event(
-        "python_fatal", EventRole.CASCADE if _OTHERS.search(description) else EventRole.ROOT, what=description
+        "python_fatal", EventRole.CASCADE if _OTHER_RANK.search(description) else EventRole.ROOT, what=description
     )
 
 
@@ -112,7 +112,7 @@ def _device_exception(line: Line, name: str, message: str) -> Event | None:
     text."""
     message = message.rpartition("terminated with exception: ")[2]  # a watchdog's text about its own rank's device
     about, role = topic("", message, ())
-    if about not in ("cuda", "oom") or _OTHERS.search(message):
+    if about not in ("cuda", "oom") or _OTHER_RANK.search(message):
         return None
     return line.event(
         "exception",
@@ -170,7 +170,7 @@ def _parse_check(line: Line, match: re.Match[str]) -> Event | None:
     if device := _device_exception(line, "Check failed", description.removeprefix("Check failed: ")):
         return device
     return line.event(
-        "python_fatal", EventRole.CASCADE if _OTHERS.search(description) else EventRole.ROOT, what=description
+        "python_fatal", EventRole.CASCADE if _OTHER_RANK.search(description) else EventRole.ROOT, what=description
     )
 
 

@@ -12,7 +12,8 @@ _ADDRESS = re.compile(r"(?:IP: |address: |ip=)([\w.:-]{3,80})")
 _USAGE = re.compile(r"was ([\d.]{1,12})GB / ([\d.]{1,12})GB")
 
 
-def _node(line: Line) -> str | None:
+def _node_name(line: Line) -> str | None:
+    """The node that a line names, or None."""
     match = _ADDRESS.search(line.full)
     return match[1].rstrip(".,") if match else None
 
@@ -38,10 +39,10 @@ PARSER = Parser("ray", "Ray", "system")
     ),
     avoids=("0 Workers (tasks / actors) killed due to memory pressure (OOM), 2 Workers crashed due to other reasons",),
 )
-def _summary(line: Line, match: re.Match[str]) -> Event | None:
+def _oom_summary(line: Line, match: re.Match[str]) -> Event | None:
     if int(match[1]) == 0:
         return None
-    return line.event("oom_kill", EventRole.ROOT, node=_node(line), scope="ray", count=int(match[1]))
+    return line.event("oom_kill", EventRole.ROOT, node=_node_name(line), scope="ray", count=int(match[1]))
 
 
 @PARSER.pattern(
@@ -57,10 +58,10 @@ def _summary(line: Line, match: re.Match[str]) -> Event | None:
     ),
     avoids=("the node is running low on memory",),
 )
-def _low_memory(line: Line) -> Event:
+def _oom_kill(line: Line) -> Event:
     usage = _USAGE.search(line.text)
     used, limit = (int(float(usage[1]) * 2**30), int(float(usage[2]) * 2**30)) if usage else (None, None)
-    return line.event("oom_kill", EventRole.ROOT, node=_node(line), scope="ray", rss_bytes=used, limit_bytes=limit)
+    return line.event("oom_kill", EventRole.ROOT, node=_node_name(line), scope="ray", rss_bytes=used, limit_bytes=limit)
 
 
 @PARSER.pattern(
@@ -76,13 +77,13 @@ def _low_memory(line: Line) -> Event:
     ),
     avoids=("Worker exit type: INTENDED_USER_EXIT",),
 )
-def _worker(line: Line) -> Event | None:
+def _worker_death(line: Line) -> Event | None:
     if "NODE_OUT_OF_MEMORY" in line.text:
-        return line.event("oom_kill", EventRole.ROOT, node=_node(line), scope="ray")
+        return line.event("oom_kill", EventRole.ROOT, node=_node_name(line), scope="ray")
     if "INTENDED" in line.text:
         return None
     # "potential root causes ... SIGKILL by OOM killer" is a list of guesses: it is not evidence of a signal
-    return line.event("process_exit", EventRole.ROOT, node=_node(line), source="ray")
+    return line.event("process_exit", EventRole.ROOT, node=_node_name(line), source="ray")
 
 
 @PARSER.pattern(
@@ -99,5 +100,5 @@ def _worker(line: Line) -> Event | None:
     ),
     avoids=("the tree node was marked dead",),
 )
-def _dead(line: Line, _: re.Match[str]) -> Event:
-    return line.event("node_state", EventRole.ROOT, node=_node(line), state="down", reason="marked dead by Ray")
+def _dead_node(line: Line, _: re.Match[str]) -> Event:
+    return line.event("node_state", EventRole.ROOT, node=_node_name(line), state="down", reason="marked dead by Ray")

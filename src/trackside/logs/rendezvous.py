@@ -15,7 +15,7 @@ _STORE_ERROR = re.compile(
     r"200}?remote=(?P<peer>[^)\s]{1,120})\))?"
 )
 LOST_STORE = "rendezvous"
-"""Notes key under which parsers record that a store or rendezvous went away after it had been up."""
+"""Key of the notes in which parsers record that a store or rendezvous went away after it had been up."""
 _UNKNOWN_HOST_CODES = (-2, -3, -4, -5)
 """gai codes that mean unknown name or no answer; -9 and similar mean an address family that the node lacks."""
 
@@ -23,6 +23,7 @@ _UNKNOWN_HOST_CODES = (-2, -3, -4, -5)
 def _failure(
     line: Line, reason: str, address: str | None = None, retry: bool | None = None, role: EventRole = EventRole.ROOT
 ) -> Event:
+    """The event of a failed startup for this reason."""
     return line.event("rendezvous_failure", role, reason=reason, address=address, retry=retry)
 
 
@@ -56,7 +57,7 @@ PARSER = Parser("rendezvous", "TCPStore and torchelastic rendezvous", "system")
         ),
     ),
 )
-def _dns(line: Line, match: re.Match[str]) -> Event | None:
+def _unknown_host(line: Line, match: re.Match[str]) -> Event | None:
     if int(match["code"]) not in _UNKNOWN_HOST_CODES:
         return None
     return _failure(line, "dns", f"{match['host']}:{match['port']}", retry=True)
@@ -103,7 +104,7 @@ def _client_timeout(line: Line, match: re.Match[str]) -> Event:
     ),
     avoids=("the client socket has failed to connect to  ",),
 )
-def _connect(line: Line, match: re.Match[str]) -> Event:
+def _connect_failure(line: Line, match: re.Match[str]) -> Event:
     error, final = (match["why"] or line.text), "any network address" in line.text
     if "refused" in error:
         reason = "refused"
@@ -158,7 +159,7 @@ def _listen_failure(line: Line) -> Event | None:
     matches=("torch.distributed.DistStoreError: Timed out after 901 seconds waiting for clients. 1/2 clients joined.",),
     avoids=("waiting for clients. 3 clients joined",),
 )
-def _clients(line: Line, match: re.Match[str]) -> Event:
+def _missing_clients(line: Line, match: re.Match[str]) -> Event:
     return _failure(line, "timeout", match[0])
 
 
@@ -175,7 +176,7 @@ def _clients(line: Line, match: re.Match[str]) -> Event:
     ),
     avoids=("wait timeout after 3 tries",),
 )
-def _keys(line: Line, match: re.Match[str]) -> Event:
+def _missing_key(line: Line, match: re.Match[str]) -> Event:
     at_exit = "terminal_state" in match[2] or "exit_barrier" in match[2]
     return _failure(line, "timeout", role=EventRole.TEARDOWN if at_exit else EventRole.ROOT)
 
@@ -191,7 +192,7 @@ def _keys(line: Line, match: re.Match[str]) -> Event:
     ),
     avoids=("Timed out initializing the model",),
 )
-def _barrier(line: Line) -> Event:
+def _barrier_timeout(line: Line) -> Event:
     return _failure(line, "timeout")
 
 
@@ -211,7 +212,7 @@ def _barrier(line: Line) -> Event:
     ),
     avoids=("store->get('0') works",),
 )
-def _unique_id(line: Line) -> Event:
+def _missing_unique_id(line: Line) -> Event:
     store_closed = "reset by peer" in line.text or "closed" in line.text or "shut" in line.text
     if store_closed:
         return line.event("peer_lost", EventRole.CASCADE, backend="tcpstore")
@@ -245,7 +246,7 @@ def _lost_store(line: Line) -> Event | None:
         return None
     peer = match["peer"] if match else None
     line.notes(LOST_STORE)["lost"] = True
-    role = EventRole.TEARDOWN if exits.ended_by(line) else EventRole.CASCADE
+    role = EventRole.TEARDOWN if exits.ending_reason(line) else EventRole.CASCADE
     return line.event("peer_lost", role, address=peer, backend="tcpstore")
 
 
@@ -267,7 +268,7 @@ def _lost_store(line: Line) -> Event | None:
     ),
     avoids=("    raise RendezvousTimeoutError", "from torch.x import RendezvousTimeoutError as E"),
 )
-def _elastic(line: Line) -> Event | None:
+def _elastic_failure(line: Line) -> Event | None:
     text = line.text.strip()
     if "failed to shutdown the rendezvous" in text or "Unable to shutdown the rendezvous" in text:
         return line.event("peer_lost", EventRole.TEARDOWN, backend="tcpstore")

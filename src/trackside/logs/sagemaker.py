@@ -44,7 +44,7 @@ def job_state(secondary: str | None, primary: str | None = None, failure: str | 
     ),
     avoids=("2026-05-04 10:00:05 Stopping - Stopping the training job", "INFO 2026-05-04 10:00:05 Failed - retrying"),
 )
-def _status(line: Line, match: re.Match[str]) -> Event | None:
+def _status_report(line: Line, match: re.Match[str]) -> Event | None:
     state = job_state(match["status"])
     if state is None:
         return None
@@ -67,5 +67,5 @@ def _status(line: Line, match: re.Match[str]) -> Event | None:
     matches=("2026-05-04 10:00:00,113 sagemaker-training-toolkit INFO     Reporting training SUCCESS",),
     avoids=("Reporting training SUCCESS rates", "INFO     Reporting training FAILURE"),
 )
-def _toolkit(line: Line, match: re.Match[str]) -> Event | None:
+def _toolkit_end(line: Line, match: re.Match[str]) -> Event | None:
     return line.event("training_end", status="success") if match["end"] == "SUCCESS" else None

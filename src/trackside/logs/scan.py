@@ -14,8 +14,8 @@ from functools import cache
 from typing import BinaryIO
 
 from trackside.catalog.events import ERRORS, OUTCOMES
-from trackside.logs.buffers import HEAD_BYTES, buffers, text_of
-from trackside.logs.line import MAX_LINE_BYTES, FileContext, Line, headless
+from trackside.logs.buffers import HEAD_BYTES, overlapping_buffers, read_text
+from trackside.logs.line import MAX_LINE_BYTES, FileContext, Line, strip_syslog_prefix
 from trackside.logs.matcher import Hit, Matcher, matcher
 from trackside.logs.pattern import Parser, Pattern, parsers
 from trackside.logs.program_starts import Opening, opening_of
@@ -28,9 +28,9 @@ MAX_PER_KIND = 2_000
 TAIL_BYTES = 64 << 10
 """Bytes at the end in which the last lines and times are looked for."""
 PROGRESS = "progress"
-_SCHEDULER = re.compile(r"slurmstepd|^\s*(?:\d+: )?srun: ")
+_SCHEDULER_LINE = re.compile(r"slurmstepd|^\s*(?:\d+: )?srun: ")
 """Lines that are not the job's own."""
-_CLOCK = re.compile(
+_TIME_OF_DAY = re.compile(
     r"(?!.{0,400}\d%\|)[\[(<]{0,2}(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun|Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]{0,6},? ){0,2}"
     r"[IWEF]?(?:[\d/.-]{1,10}[ T_,-]{1,2})?[012]?\d:[0-5]\d:[0-5]\d(?![\d:])"
 )
@@ -44,13 +44,13 @@ class PatternSet:
     """The patterns of a plane, and the parser of each."""
 
     patterns: tuple[Pattern, ...]
-    owners: tuple[Parser, ...]
+    parsers: tuple[Parser, ...]
     matcher: Matcher
 
 
 @cache
-def rules(plane: Plane, engine: str | None = None) -> PatternSet:
-    """The compiled patterns of all parsers of a plane; compiled once."""
+def pattern_set(plane: Plane, engine: str | None = None) -> PatternSet:
+    """The patterns of all parsers of a plane, compiled once. ``engine``: see :func:`trackside.logs.matcher.matcher`."""
     pairs = [(pattern, parser) for parser in parsers() if plane in parser.planes for pattern in parser.patterns]
     patterns = tuple(pattern for pattern, _ in pairs)
     return PatternSet(patterns, tuple(parser for _, parser in pairs), matcher(patterns, engine))
@@ -58,7 +58,7 @@ def rules(plane: Plane, engine: str | None = None) -> PatternSet:
 
 @dataclass(slots=True)
 class ScanStats:
-    """What a scan found out about the file itself."""
+    """What a scan shows about the file itself; times in POSIX seconds."""
 
     lines: int = 0
     bytes: int = 0
@@ -77,7 +77,7 @@ class ScanStats:
 
 def scan(stream: BinaryIO, sink: EventSink, context: FileContext, *, engine: str | None = None) -> ScanStats:
     """Read a log to its end and pass its events to ``sink``."""
-    compiled = rules(context.plane, engine)
+    compiled = pattern_set(context.plane, engine)
     limit = _EventLimit(sink)
     opening: Opening | None = None
     stats = ScanStats()
@@ -86,22 +86,22 @@ def scan(stream: BinaryIO, sink: EventSink, context: FileContext, *, engine: str
     def count_nuls(count: int) -> None:
         stats.nuls += count
 
-    for buffer, begin, end, base in buffers(text_of(stream, count_nuls, printed=context.plane == "log")):
+    for buffer, begin, end, base in overlapping_buffers(read_text(stream, count_nuls, printed=context.plane == "log")):
         if stats.bytes == 0:
             learn_context(buffer[:HEAD_BYTES], context, stats)
         number, counted = stats.lines + 1, begin
-        for start, stop, owners in hit_segments(buffer, compiled.matcher.hits(buffer), begin, end):
+        for start, stop, indexes in hit_segments(buffer, compiled.matcher.hits(buffer), begin, end):
             number += buffer.count(b"\n", counted, start)
             counted = start
             if number <= context.quoted_until:
                 continue
             line = Line(buffer, start, stop, number, base + start, context)
-            for event in parse_line(line, owners, compiled, stats):
+            for event in parse_line(line, indexes, compiled, stats):
                 limit.add(event)
         if stats.bytes == 0 and context.plane == "log":
             opening = opening_of(buffer[:HEAD_BYTES], limit.first_sign)
         if opening is not None:
-            for event in opening.repeated(buffer, begin, end, base, stats.lines + 1, context.path):
+            for event in opening.repetitions(buffer, begin, end, base, stats.lines + 1, context.path):
                 limit.add(event)
         stats.lines += buffer.count(b"\n", begin, end)
         stats.bytes = base + end
@@ -109,7 +109,7 @@ def scan(stream: BinaryIO, sink: EventSink, context: FileContext, *, engine: str
     limit.flush()
     stats.events, stats.dropped = limit.count, limit.dropped
     if stats.bytes:
-        sink(_activity(tail, context, stats, limit.last_error_line))
+        sink(_activity_event(tail, context, stats, limit.last_error_line))
     return stats
 
 
@@ -132,22 +132,22 @@ def hit_segments(buffer: bytes, hits: list[Hit], begin: int, end: int) -> Iterat
         stop = ceiling if stop < 0 else stop
         redraw = buffer.find(b"\r", hit_position, stop)
         stop = stop if redraw < 0 else redraw
-        owners = []
+        indexes = []
         while index < count and hits[index][0] <= max(stop, position):
-            if hits[index][1] not in owners:
-                owners.append(hits[index][1])
+            if hits[index][1] not in indexes:
+                indexes.append(hits[index][1])
             index += 1
-        yield start, stop, tuple(sorted(owners))
+        yield start, stop, tuple(sorted(indexes))
 
 
-def parse_line(line: Line, owners: tuple[int, ...], compiled: PatternSet, stats: ScanStats) -> Iterator[Event]:
-    """Events of one line. Within one parser the first pattern that reads the line wins; a generic parser sees only
+def parse_line(line: Line, indexes: tuple[int, ...], compiled: PatternSet, stats: ScanStats) -> Iterator[Event]:
+    """Events of one line; ``indexes``: those of the patterns that matched it. Within one parser the first pattern that reads the line wins; a generic parser sees only
     lines in which no parser read progress."""
-    claimed: set[str] = set()
+    reader_ids: set[str] = set()
     has_progress = False
-    for index in owners:
-        parser = compiled.owners[index]
-        if parser.id in claimed or (parser.generic and has_progress) or (parser.residual and claimed):
+    for index in indexes:
+        parser = compiled.parsers[index]
+        if parser.id in reader_ids or (parser.generic and has_progress) or (parser.residual and reader_ids):
             continue
         try:
             line.parser = parser.id
@@ -157,7 +157,7 @@ def parse_line(line: Line, owners: tuple[int, ...], compiled: PatternSet, stats:
             stats.defects[parser.id] = stats.defects.get(parser.id, 0) + 1
             continue
         for event in events:
-            claimed.add(parser.id)
+            reader_ids.add(parser.id)
             if event.kind == PROGRESS:
                 has_progress = True
                 if parser.redraws and is_below_traceback(line):
@@ -181,6 +181,7 @@ class _EventLimit:
         self._last_events: dict[str, list[Event]] = {}
 
     def add(self, event: Event) -> None:
+        """Pass on an event, or keep it as one of the last of its kind."""
         self.count += 1
         self._counts[event.kind] += 1
         if event.kind in ERRORS:
@@ -197,6 +198,7 @@ class _EventLimit:
             del last_events[: MAX_PER_KIND // 2]
 
     def flush(self) -> None:
+        """Pass on the last events of each kind."""
         for last_events in self._last_events.values():
             self.dropped += max(0, len(last_events) - MAX_PER_KIND // 2)
             for event in last_events[-MAX_PER_KIND // 2 :]:
@@ -209,28 +211,36 @@ def learn_context(head: bytes, context: FileContext, stats: ScanStats) -> None:
     text = head.decode("utf-8", "replace")
     context.year = context.year or find_year(text)
     lines = text.splitlines()
-    stats.first_time = next(_times(lines, context), None)
+    stats.first_time = next(_find_times(lines, context), None)
     stats.zoned = any(map(has_zone, lines))
 
 
-def _times(lines: Iterable[str], context: FileContext) -> Iterator[float]:
+def _find_times(lines: Iterable[str], context: FileContext) -> Iterator[float]:
+    """The times of the lines that have one, POSIX seconds."""
     for line in lines:
         time = find_time(line, context.year)
         if time is not None:
             yield time
 
 
-def _activity(tail: bytes, context: FileContext, stats: ScanStats, last_error_line: int | None) -> Event:
+def _activity_event(tail: bytes, context: FileContext, stats: ScanStats, last_error_line: int | None) -> Event:
+    """The event that says how much the file holds, from when to when, and how it ends; ``tail``: its last bytes."""
     segments = [segment for segment in re.split(rb"[\r\n]", tail) if segment.strip()]
-    last = (headless(segments[-1]) if context.headed else context.as_written(segments[-1])).strip() if segments else ""
+    last = (
+        (strip_syslog_prefix(segments[-1]) if context.has_syslog_prefix else context.decode_line(segments[-1])).strip()
+        if segments
+        else ""
+    )
     texts = [segment.decode("utf-8", "replace") for segment in segments]
-    stats.last_time = next(_times(reversed(texts), context), stats.first_time)
+    stats.last_time = next(_find_times(reversed(texts), context), stats.first_time)
     number = stats.lines + (0 if tail.endswith(b"\n") else 1)
-    own = [text for text, raw in zip(texts, segments, strict=True) if not _SCHEDULER.search(context.as_written(raw))]
-    times = ((count, time) for count, text in enumerate(reversed(own)) if (time := find_time(text, context.year)))
-    since_stamp, last_own_time = next(times, (len(own), None))
-    unstamped = own[len(own) - since_stamp :]
-    stats.zoned = stats.zoned or any(map(has_zone, own))
+    own_texts = [
+        text for text, raw in zip(texts, segments, strict=True) if not _SCHEDULER_LINE.search(context.decode_line(raw))
+    ]
+    times = ((count, time) for count, text in enumerate(reversed(own_texts)) if (time := find_time(text, context.year)))
+    since_stamp, last_own_time = next(times, (len(own_texts), None))
+    unstamped = own_texts[len(own_texts) - since_stamp :]
+    stats.zoned = stats.zoned or any(map(has_zone, own_texts))
     fields: dict[str, Scalar] = {
         "first_time": stats.first_time,
         "last_time": stats.last_time,
@@ -241,7 +251,7 @@ def _activity(tail: bytes, context: FileContext, stats: ScanStats, last_error_li
         "last_line_number": number,
         "lines_after_errors": None if last_error_line is None else max(0, number - last_error_line),
         "last_own_time": last_own_time,
-        "unread_times": sum(_CLOCK.match(text) is not None for text in unstamped) or None,
+        "unread_times": sum(_TIME_OF_DAY.match(text) is not None for text in unstamped) or None,
         "unstamped_lines": since_stamp,
         "truncated": not tail.endswith((b"\n", b"\r")),
     }

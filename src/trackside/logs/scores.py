@@ -1,7 +1,7 @@
 """Scores that training loops print: accuracy, perplexity, mAP, Dice, BLEU, reward, and so on.
 
 ``Epoch[9] Train-accuracy=0.93``, ``Validation Accuracy: 97.3%``, ``Train perplexity at epoch 0: 396.3``,
-``[Valid]: Recall: 0.0097 NDCG: 0.0064``. Which names count, and which way they should go, is declared in
+``[Valid]: Recall: 0.0097 NDCG: 0.0064``. Which names count, and in which direction each improves, is declared in
 :mod:`trackside.catalog.scores`. Only lines in which no parser read a loss are looked at.
 """
 
@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 
 from trackside.catalog.scores import score_direction
-from trackside.logs.figures import line_figures, named_figures, position_first
+from trackside.logs.figures import line_figures, named_figures, put_position_first
 from trackside.logs.line import Line
 from trackside.logs.line_positions import LinePosition, position_of
 from trackside.logs.pattern import Parser
@@ -90,30 +90,30 @@ def _scores(line: Line) -> Iterator[Event]:
     if "%|" in text and "100%|" not in text:  # of a bar only the last drawing counts, and what another print added
         bar = _BAR.search(text)
         text = "" if bar is None else text[bar.end() :]
-    text = position_first(text)
+    text = put_position_first(text)
     split = _SPLIT_NAME.match(text)
     if _OTHER.search(text) and "best_" not in text:
         return
-    place: LinePosition | None = None
+    position: LinePosition | None = None
     count = 0
     for name, value, _, _, thousands, fractional in named_figures(text):
         if thousands or not math.isfinite(value) or score_direction(name) is None:
             continue
         if not fractional and not _WHOLE.search(name):
             continue
-        place = place or _place(line, text)
+        position = position or _position(line, text)
         words = f"{split[1]} {name}" if split is not None and not _NAMES_SPLIT.search(name) else name
-        yield line.event("score", step=place.step, epoch=place.epoch, metric=words, value=value)
+        yield line.event("score", step=position.step, epoch=position.epoch, metric=words, value=value)
         line.notes(PARSER.id)["seen"] = True
         count += 1
         if count == MAX_SCORES:
             return
 
 
-def _place(line: Line, text: str) -> LinePosition:
+def _position(line: Line, text: str) -> LinePosition:
     """The position on the line, else the one printed above it."""
     position = position_of(text, line_figures(text))
-    if position.known:
+    if position.is_known:
         return position
     above = position_above(line)
-    return LinePosition() if above is None else above.of_record
+    return LinePosition() if above is None else above.record_position

@@ -12,7 +12,7 @@ from trackside.logs.pattern import Parser
 from trackside.model import Event, EventRole
 
 _NAMED = r"(?:Signals\.)?(?P<name>SIG(?:TERM|INT|HUP|USR1|USR2|QUIT|CONT|KILL|XCPU|ALRM|PWR))(?!\w)"
-_GOT = re.compile(
+_SIGNAL_ARRIVED = re.compile(
     rf"(?i:\b(?:caught|received?|receiving|got|handling|trapped|"
     rf"intercepted)\b)[^\n]{{0,30}}?(?:{_NAMED}|(?i:signal) (?:number )?:? "
     rf"?(?P<number>\d{{1,2}})\b)"
@@ -21,7 +21,7 @@ _GOT = re.compile(
     rf"|(?i:\b(?:caught|received|got|trapped)) (?:the )?(?P<short>TERM|USR1|USR2|INT)\b"
     rf"|(?i:auto-requeue signal): (?P<requeue>\d{{1,2}}|{_NAMED.replace('name', 'lightning')})"
 )
-_NOT_GOT = re.compile(
+_NO_ARRIVAL = re.compile(
     r"(?i:register|install|set(?:ting)? (?:up )?(?:signal )?handler|will be|when|\bif\b|in case|"
     r"bypass|ignor|Main process received|SignalException|got signal: )"
 )
@@ -38,7 +38,8 @@ _INTERRUPT = re.compile(
 _CTRL_C = re.compile(r"^\s*\^C")
 
 
-def _number(match: re.Match[str]) -> int | None:
+def _signal_number(match: re.Match[str]) -> int | None:
+    """The signal that a match names, or None."""
     text = next((value for value in match.groupdict().values() if value), "")
     return signal_number(text)
 
@@ -73,11 +74,11 @@ PARSER = Parser("self-signal", "signals and requeues that a job reports itself",
     ),
     caseless=True,
 )
-def _signal(line: Line) -> Iterator[Event]:
+def _arrived_signal(line: Line) -> Iterator[Event]:
     text = line.text
     requeues = bool(_REQUEUE.search(text)) and not _NOT_REQUEUE.search(text)
-    match = None if _NOT_GOT.search(text) else _GOT.search(text)
-    number = _number(match) if match else None
+    match = None if _NO_ARRIVAL.search(text) else _SIGNAL_ARRIVED.search(text)
+    number = _signal_number(match) if match else None
     if number in CRASH_SIGNALS:
         number = None  # a crash handler's report: the native-crash parser reads it
     if number == 2:

@@ -9,27 +9,23 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
-
-import msgspec
 
 from trackside.logs.line import split_label
 from trackside.logs.pattern import redrawing_ids
-from trackside.model import Event, EventRole, Plane, Position, Scalar
+from trackside.logs.stored_series import Extent, SeriesPoint, SeriesState, StoredPoint, pack_event, unpack_event
+from trackside.model import Event, Scalar
 
 MAX_OPEN_POINTS = 64
 """Distinct points that stay open: ranks print a step within this many points of each other."""
 MAX_LAG_POINTS = 2
-"""Distinct points by which one of several unlabeled writers may lag; more is a restart."""
+"""Distinct points by which one of several unlabeled writers may lag; a larger lag is a restart."""
 RESTART_BYTES = 2_000
 """A process that starts over prints more than this before its first point; ranks in step print less between two
 points."""
 MAX_PINNED_POINTS = 5_000
 """First non-finite points of a stretch that are never thinned out."""
-MAX_TEXT_CHARS = 400
-"""Characters of a point's line that are kept."""
 
 _RANK = re.compile(r"\brank\s?[:=]?\s?(\d{1,6})\b|\[[Rr](\d{1,6})\]", re.IGNORECASE)
 _SRUN = re.compile(r" {0,5}\d{1,6}: ")
@@ -44,50 +40,15 @@ class _OpenPoint:
     event: Event
     ordinal: int
     writer: str
+    """Label of the writer that printed it first."""
     priority: int
+    """Lowest rank that printed it: its figures are taken."""
     pinned: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class SeriesPoint:
-    """A point and its state in the series; a second print could still complete one that is ``open``."""
-
-    event: Event
-    ordinal: int
-    pinned: bool
-    open: bool
-
-
-class SeriesState(msgspec.Struct, frozen=True, rename={"count": "seen"}):
-    """A series without its points, as stores keep it; the names in its JSON are a file format."""
-
-    parser: str
-    count: int
-    with_loss: bool
-    part: int
-    rank: int
-    stride: int
+    """Whether it is never thinned out."""
 
 
 _PackedPoint = tuple[int, bool, float, "bytes | Callable[[], Event]"]
 """(ordinal in the series, never thinned out, loss or nan, the event as msgpack or a function that loads it)"""
-Extent = tuple[float, float, float, float]
-"""Lowest and highest step, first and last time; inverted infinities if none is known."""
-
-
-class StoredPoint(NamedTuple):
-    """A point that is stored elsewhere: what is needed to choose among series, and a function that loads the event."""
-
-    ordinal: int
-    pinned: bool
-    open: bool
-    loss: float | None
-    step: float | None
-    time: float | None
-    event: Callable[[], Event]
-
-
-_encode = msgspec.msgpack.Encoder().encode
 
 
 @dataclass(slots=True)
@@ -105,17 +66,24 @@ class PointSeries:
 
     path: str
     parser: str
-    with_loss: bool = False
+    has_packed_loss: bool = False
+    """Whether a point that is no longer open has a loss."""
     count: int = 0
+    """Points added, including those thinned out."""
     part: int = 0
+    """Number of the last part."""
     rank: int = 1 << 30
-    _recent: dict[float, _OpenPoint] = field(default_factory=dict)
+    """Lowest rank that printed a point; 0 for a writer without one."""
+    _open_by_step: dict[float, _OpenPoint] = field(default_factory=dict)
+    """Open points, the oldest first."""
     _packed: list[_PackedPoint] = field(default_factory=list)
     _writers: dict[str, _WriterState] = field(default_factory=dict)
     _stride: int = 1
+    """Of the points that are not pinned, each with this distance in order is kept."""
     _last_step: float = -math.inf
     _first_step: float | None = None
-    _anonymous: _OpenPoint | None = None
+    _stepless: _OpenPoint | None = None
+    """The open point without a step."""
     _extent: Extent | None = None
     _min_loss: float = math.inf
     _max_loss: float = -math.inf
@@ -125,10 +93,12 @@ class PointSeries:
     _last_epoch: int | None = None
     """Of the last point without a step."""
     _epoch_offsets: dict[float, int] = field(default_factory=dict)
+    """Epoch -> the steps of those before it in this part."""
     _step_gap: float = 0.0
+    """Difference of the last two steps."""
 
     def add(self, event: Event) -> None:
-        """Take one raw point: a new one, a copy of a recent one, or the first of a new part."""
+        """Add one raw point: a new one, a copy of a recent one, or the first of a new part."""
         writer, priority = _writer_of(event)
         self.rank = min(self.rank, priority)
         step = self._step_over_epochs(event, writer)
@@ -138,18 +108,18 @@ class PointSeries:
         if step != event.fields.get("step"):
             event = replace(event, fields={**event.fields, "step": step})
         writer_state = self._writers.setdefault(writer, _WriterState())
-        open_point = self._recent.get(step)
+        open_point = self._open_by_step.get(step)
         if self._is_restart(step, open_point, writer_state, event):
-            self._new_part()
+            self._begin_part()
             open_point = None
         writer_state.part, writer_state.step, writer_state.offset = self.part, step, event.at.offset
         if open_point is not None:
-            self._complete(open_point, event, writer, priority)
+            self._merge(open_point, event, writer, priority)
         elif step > self._last_step or self._first_step is None:
             self._append(event, writer, priority, step)
 
     def _step_over_epochs(self, event: Event, writer: str) -> float | None:
-        """The step counted over all epochs, for loops that count from the start of each epoch."""
+        """The step counted over all epochs, for loops that count from the start of each epoch; None without a step."""
         step, epoch = event.fields.get("step"), event.fields.get("epoch")
         if not isinstance(step, (int, float)) or not math.isfinite(step):
             return None
@@ -172,9 +142,10 @@ class PointSeries:
         return step + offset
 
     def _is_restart(self, step: float, open_point: _OpenPoint | None, writer_state: _WriterState, event: Event) -> bool:
+        """Whether a step below the writer's last one is a process that starts over, not a rank that lags."""
         if self._first_step is None or writer_state.part != self.part or step >= writer_state.step:
             return False
-        count_ahead = sum(1 for other in self._recent if other > step)
+        count_ahead = sum(1 for other in self._open_by_step if other > step)
         if count_ahead > MAX_LAG_POINTS:
             return True
         is_far = event.at.offset - writer_state.offset > RESTART_BYTES
@@ -184,8 +155,9 @@ class PointSeries:
             and (open_point is None or event.fields.get("loss") != open_point.event.fields.get("loss"))
         )
 
-    def _new_part(self) -> None:
-        for open_point in list(self._recent.values())[-1:]:
+    def _begin_part(self) -> None:
+        """Begin a part: its steps are not compared with those before."""
+        for open_point in list(self._open_by_step.values())[-1:]:
             open_point.pinned = True
         self._close(0)
         self.part += 1
@@ -193,13 +165,13 @@ class PointSeries:
         self._epoch, self._epoch_offsets = None, {}
 
     def _add_without_step(self, event: Event, writer: str, priority: int) -> None:
-        last, epoch = self._anonymous, event.fields.get("epoch")
+        last, epoch = self._stepless, event.fields.get("epoch")
         if isinstance(epoch, int):
-            if self._last_epoch is not None and epoch < self._last_epoch and not self._recent:
-                self._new_part()
+            if self._last_epoch is not None and epoch < self._last_epoch and not self._open_by_step:
+                self._begin_part()
             self._last_epoch = epoch
-        if last is not None and _same_print(last, event, writer):
-            self._complete(last, event, writer, priority)
+        if last is not None and _is_same_print(last, event, writer):
+            self._merge(last, event, writer, priority)
             return
         self._close(0)
         self._append(event, writer, priority, None)
@@ -214,20 +186,20 @@ class PointSeries:
         )
         self.count += 1
         if step is None:
-            self._anonymous = open_point
+            self._stepless = open_point
             return
-        if self._anonymous is not None:
-            self._pack(self._anonymous)
-            self._anonymous = None
+        if self._stepless is not None:
+            self._pack(self._stepless)
+            self._stepless = None
         if self._last_step > -math.inf:
             self._step_gap = step - self._last_step
         self._first_step = step if self._first_step is None else self._first_step
         self._last_step = step
-        self._recent[step] = open_point
-        if len(self._recent) > MAX_OPEN_POINTS:
+        self._open_by_step[step] = open_point
+        if len(self._open_by_step) > MAX_OPEN_POINTS:
             self._close(MAX_OPEN_POINTS - 8)
 
-    def _complete(self, open_point: _OpenPoint, event: Event, writer: str, priority: int) -> None:
+    def _merge(self, open_point: _OpenPoint, event: Event, writer: str, priority: int) -> None:
         """Merge a second print of a point: it fills fields that the first left out; a lower rank or a later drawing
         replaces it."""
         replaces = priority < open_point.priority or (
@@ -243,28 +215,29 @@ class PointSeries:
 
     def _close(self, keep: int) -> None:
         """Pack all open points except the newest ``keep`` (an open point without a step is the newest of all)."""
-        while len(self._recent) > keep:
-            step = next(iter(self._recent))
-            self._pack(self._recent.pop(step))
-        if keep == 0 and self._anonymous is not None:
-            self._pack(self._anonymous)
-            self._anonymous = None
+        while len(self._open_by_step) > keep:
+            step = next(iter(self._open_by_step))
+            self._pack(self._open_by_step.pop(step))
+        if keep == 0 and self._stepless is not None:
+            self._pack(self._stepless)
+            self._stepless = None
 
     def _pack(self, open_point: _OpenPoint) -> None:
+        """Close a point: keep it as bytes if it is pinned, an extreme of the loss, or not thinned out."""
         event, pinned = open_point.event, open_point.pinned
         printed = event.fields.get("loss")
         loss = float(printed) if isinstance(printed, (int, float)) else math.nan
         if printed is not None:
-            self.with_loss = True
+            self.has_packed_loss = True
             pinned = pinned or (self._was_finite and not math.isfinite(loss) and self._pin_count < MAX_PINNED_POINTS)
             self._pin_count += pinned
             self._was_finite = math.isfinite(loss)
-        extreme = math.isfinite(loss) and (loss < self._min_loss or loss > self._max_loss)
-        if extreme:
+        is_extreme = math.isfinite(loss) and (loss < self._min_loss or loss > self._max_loss)
+        if is_extreme:
             self._min_loss, self._max_loss = min(self._min_loss, loss), max(self._max_loss, loss)
-        if pinned or extreme or open_point.ordinal % self._stride == 0:
+        if pinned or is_extreme or open_point.ordinal % self._stride == 0:
             fields = {**event.fields, "run_part": self.part} if self.part else dict(event.fields)
-            self._packed.append((open_point.ordinal, pinned, loss, _pack_event(event, fields)))
+            self._packed.append((open_point.ordinal, pinned, loss, pack_event(event, fields)))
 
     def thin(self) -> None:
         """Drop every second interior point, but neither the lowest nor the highest loss."""
@@ -280,52 +253,48 @@ class PointSeries:
 
     def points(self) -> list[Event]:
         """All points, each part in the order of its steps."""
-        open_points = [*self._recent.values()] + ([self._anonymous] if self._anonymous else [])
-        rows = [self._row(ordinal, data) for ordinal, _, _, data in self._packed]
+        open_points = [*self._open_by_step.values()] + ([self._stepless] if self._stepless else [])
+        rows = [self._load_point(ordinal, data) for ordinal, _, _, data in self._packed]
         for open_point in sorted(open_points, key=lambda point: point.ordinal):
             fields = {**open_point.event.fields, "run_part": self.part} if self.part else open_point.event.fields
             fields = {**fields, "ordinal": open_point.ordinal} if self._stride > 1 else fields
             rows.append(replace(open_point.event, fields=fields))
         return rows
 
-    def _row(self, ordinal: int, data: bytes | Callable[[], Event]) -> Event:
+    def _load_point(self, ordinal: int, data: bytes | Callable[[], Event]) -> Event:
         """The event of a packed point; in a thinned series its ``ordinal`` says how many points came before it."""
-        event = self._load(data)
+        event = self._load_event(data)
         return replace(event, fields={**event.fields, "ordinal": ordinal}) if self._stride > 1 else event
 
-    def _load(self, data: bytes | Callable[[], Event]) -> Event:
-        return _unpack_event(self.path, self.parser, data) if isinstance(data, bytes) else data()
+    def _load_event(self, data: bytes | Callable[[], Event]) -> Event:
+        return unpack_event(self.path, self.parser, data) if isinstance(data, bytes) else data()
 
-    def stored_points(self) -> Iterator[SeriesPoint]:
-        """All points with their state, to be stored elsewhere; :meth:`restored` loads them."""
+    def points_to_store(self) -> Iterator[SeriesPoint]:
+        """All points with their state, for a store; :meth:`restore` makes a series of them again."""
         for ordinal, pinned, _, data in self._packed:
-            yield SeriesPoint(self._load(data), ordinal, pinned, False)
+            yield SeriesPoint(self._load_event(data), ordinal, pinned, False)
         for open_point in self._open_points():
             yield SeriesPoint(open_point.event, open_point.ordinal, open_point.pinned, True)
 
     def state(self) -> SeriesState:
         """What is known about the series apart from its points."""
-        return SeriesState(self.parser, self.count, self.with_loss, self.part, self.rank, self._stride)
+        return SeriesState(self.parser, self.count, self.has_packed_loss, self.part, self.rank, self._stride)
 
     @classmethod
-    def restored(cls, path: str, state: SeriesState, points: Sequence[StoredPoint]) -> PointSeries:
-        """The series again; ``points`` are in the order of :meth:`stored_points`."""
-        series = cls(path, state.parser, state.with_loss, state.count, state.part, state.rank)
+    def restore(cls, path: str, state: SeriesState, points: Sequence[StoredPoint]) -> PointSeries:
+        """The series that a store kept; ``points`` are in the order of :meth:`points_to_store`."""
+        series = cls(path, state.parser, state.has_packed_loss, state.count, state.part, state.rank)
         series._stride = state.stride
-        for ordinal, pinned, still_open, loss, _, _, event in points:
-            if still_open:
-                series._recent[float(ordinal)] = _OpenPoint(event(), ordinal, "", state.rank, pinned)
+        for ordinal, pinned, is_open, loss, _, _, event in points:
+            if is_open:
+                series._open_by_step[float(ordinal)] = _OpenPoint(event(), ordinal, "", state.rank, pinned)
             else:
                 series._packed.append((ordinal, pinned, math.nan if loss is None else loss, event))
         steps, times = [point.step for point in points], [point.time for point in points if point.time is not None]
         known_steps = [step for step in steps if step is not None]
         if points and len(known_steps) == len(steps):
-            infinity = math.inf
-            series._extent = (
-                min(known_steps),
-                max(known_steps),
-                min(times, default=infinity),
-                max(times, default=-infinity),
+            series._extent = Extent(
+                min(known_steps), max(known_steps), min(times, default=math.inf), max(times, default=-math.inf)
             )
         return series
 
@@ -338,15 +307,15 @@ class PointSeries:
     @property
     def has_loss(self) -> bool:
         """Whether any point has a loss."""
-        return self.with_loss or any("loss" in point.event.fields for point in self._open_points())
+        return self.has_packed_loss or any("loss" in point.event.fields for point in self._open_points())
 
     def _open_points(self) -> Iterator[_OpenPoint]:
-        yield from self._recent.values()
-        if self._anonymous is not None:
-            yield self._anonymous
+        yield from self._open_by_step.values()
+        if self._stepless is not None:
+            yield self._stepless
 
 
-def _same_print(last: _OpenPoint, event: Event, writer: str) -> bool:
+def _is_same_print(last: _OpenPoint, event: Event, writer: str) -> bool:
     """Whether a point without a step repeats the one before it: another writer's print, or figures too exact to be
     equal by chance."""
     if last.event.fields != event.fields:
@@ -368,39 +337,3 @@ def _writer_of(event: Event) -> tuple[str, int]:
         return label or f"rank{number}", number
     local = _LOCAL.search(label)
     return label, int(local[0]) if local else 0
-
-
-def _pack_event(event: Event, fields: Mapping[str, Scalar]) -> bytes:
-    position = event.at
-    head = (
-        position.line,
-        position.offset,
-        position.length,
-        event.text[:MAX_TEXT_CHARS],
-        event.time,
-        event.rank,
-        event.node,
-    )
-    try:
-        return _encode((*head, fields))
-    except OverflowError:  # an integer beyond 64 bits
-        return _encode(
-            (*head, {name: float(value) if isinstance(value, int) else value for name, value in fields.items()})
-        )
-
-
-def _unpack_event(path: str, parser: str, data: bytes) -> Event:
-    line, offset, length, text, time, rank, node, fields = msgspec.msgpack.decode(data)
-    plane: Plane = "log"
-    return Event(
-        "progress",
-        Position(path, line, offset, length),
-        plane,
-        text,
-        time,
-        rank,
-        node,
-        EventRole.OBSERVATION,
-        parser,
-        fields,
-    )

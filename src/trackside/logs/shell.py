@@ -6,12 +6,12 @@ import re
 
 from trackside.catalog.signals import TRANSLATED_DESCRIPTIONS, Exit, read_code, signal_number
 from trackside.logs import exits
-from trackside.logs.error_words import as_bytes
+from trackside.logs.error_words import byte_regexes
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
 from trackside.model import Event, EventRole
 
-_DEATH = rf"(?P<death>(?i:{exits.DEATHS}))(?:: \d{{1,2}})?"
+_DEATH = rf"(?P<death>(?i:{exits.SIGNAL_TEXTS}))(?:: \d{{1,2}})?"
 _CORE = r"(?P<core>\s+\((?:core|memory) dumped\))?"
 _SCRIPT = re.compile(rf"(?:^|: )line \d{{1,7}}:\s+(?P<pid>\d{{1,10}}) {_DEATH}{_CORE}(?:\s|$)")
 _JOB = re.compile(rf"^\s*\[\d{{1,4}}\]\s*[+-]?\s+(?P<pid>\d{{1,10}})?\s*{_DEATH}{_CORE}\s+\S")
@@ -22,10 +22,10 @@ _BAR = re.compile(
 """A progress bar, or a record that ends in a figure, behind which the shell's message was printed without a newline."""
 _BARE = re.compile(rf"{_DEATH}{_CORE}")
 _WORDS = "|".join(sorted(TRANSLATED_DESCRIPTIONS, key=len, reverse=True))
-_FOREIGN = re.compile(
+_LOCALIZED = re.compile(
     rf"(?:^|.{{0,200}}[\s:：](?P<pid>\d{{1,10}})\s+)(?P<death>(?i:{_WORDS}))(?P<core>\s*[(（][^)）]{{1,40}}[)）])?(?:\s|$)"
 )
-_ALONE = frozenset({1, 4, 6, 7, 8, 9, 11, 15, 5, 31})
+_SIGNALS_ALONE = frozenset({1, 4, 6, 7, 8, 9, 11, 15, 5, 31})
 
 PARSER = Parser("shell", "shell messages", "system")
 
@@ -74,7 +74,7 @@ def _death(line: Line) -> Event | None:
     text = line.text
     match = _SCRIPT.search(text) or _JOB.match(text) or _ZSH.match(text)
     if match is None:
-        match = _bare(text)
+        match = _match_alone(text)
     if match is None:
         return None
     number = signal_number(match["death"])
@@ -83,17 +83,17 @@ def _death(line: Line) -> Event | None:
     return exits.process_exit(line, Exit(signal=number), "bash", pid, core=bool(match["core"]) or None)
 
 
-def _bare(text: str) -> re.Match[str] | None:
+def _match_alone(text: str) -> re.Match[str] | None:
     """A shell's message that is alone on the line, or right after a progress bar that was cut off."""
     message = _BAR.sub("", text.strip())
     match = _BARE.fullmatch(message.strip())
     if match is None or not match["death"][:1].isupper():
         return None
-    return match if signal_number(match["death"]) in _ALONE else None
+    return match if signal_number(match["death"]) in _SIGNALS_ALONE else None
 
 
 @PARSER.pattern(
-    b"|".join(spelling for word in TRANSLATED_DESCRIPTIONS for spelling in as_bytes(word)),
+    b"|".join(spelling for word in TRANSLATED_DESCRIPTIONS for spelling in byte_regexes(word)),
     safety="A shell in another locale: after a process id, or alone on the line with at most the note about the core "
     "dump.",
     matches=(
@@ -107,9 +107,9 @@ def _bare(text: str) -> re.Match[str] | None:
     avoids=("进程已杀死 3 个", "l'erreur de segmentation du corpus"),
     caseless=True,
 )
-def _foreign(line: Line) -> Event | None:
+def _localized_death(line: Line) -> Event | None:
     text = _BAR.sub("", line.text).rstrip()
-    match = _FOREIGN.match(text)
+    match = _LOCALIZED.match(text)
     if match is None or (match["pid"] is None and match.end() != len(text)):
         return None
     pid = int(match["pid"]) if match["pid"] else None
@@ -125,7 +125,7 @@ def _foreign(line: Line) -> Event | None:
     matches=("timeout: sending signal TERM to command 'python'",),
     avoids=("timeout: sending signal flow to command",),
 )
-def _timeout(line: Line, match: re.Match[str]) -> Event | None:
+def _timeout_signal(line: Line, match: re.Match[str]) -> Event | None:
     number = signal_number(match[1])
     if number is None:
         return None
@@ -150,7 +150,7 @@ def _timeout(line: Line, match: re.Match[str]) -> Event | None:
     ),
     avoids=("The command terminated with exit code 1 in the docs",),
 )
-def _status(line: Line, match: re.Match[str]) -> Event:
+def _exit_status(line: Line, match: re.Match[str]) -> Event:
     source = next(name for name in ("signal", "status", "code", "ide", "compose") if match[name])
     number = int(match[source])
     end = Exit(signal=number) if source == "signal" else read_code(number)

@@ -26,7 +26,7 @@ _VERBS = {"waits": "waiting"}
 
 def state_change(line: Line) -> Event | None:
     """The event of a line about a job or a node."""
-    return _job(line) or _node(line)
+    return _job_change(line) or _node_change(line)
 
 
 PARSER = Parser(
@@ -53,7 +53,7 @@ PARSER = Parser(
         "[2026-11-21T07:53:47.1] [7.batch] done with job",
     ),
 )
-def _job(line: Line) -> Event | None:
+def _job_change(line: Line) -> Event | None:
     match = _JOB.search(line.text)
     if match is None:
         return None
@@ -90,7 +90,7 @@ def _job(line: Line) -> Event | None:
     ),
     avoids=("node n3 is DOWN: for the night", "[2026-11-21T07:58:20.1] node n3 returned to service"),
 )
-def _node(line: Line) -> Event | None:
+def _node_change(line: Line) -> Event | None:
     match = _NODE.search(line.text)
     if match is None:
         return None
@@ -106,6 +106,7 @@ def _node(line: Line) -> Event | None:
 
 
 def _state_of(raw: str) -> str:
+    """The state of a node in events, from Slurm's own with its flags."""
     words = re.split(r"[+*~#!%$@^-]", raw)
     if "DOWN" in words or "ERROR" in words:
         return "down"

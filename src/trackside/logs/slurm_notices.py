@@ -65,7 +65,7 @@ def _cancellation(line: Line, match: re.Match[str]) -> Event:
     reason = next((reason for text, reason in _REASONS if text in cause), "cancelled")
     step = "." in match["id"] or match["what"].upper().startswith("STEP")
     role = EventRole.ROOT
-    if reason == "cancelled" and (exits.ended_by(line) or (step and _is_explained(line))):
+    if reason == "cancelled" and (exits.ending_reason(line) or (step and _is_explained(line))):
         role = EventRole.TEARDOWN
     exits.note_ending(line, reason)
     return line.event(
@@ -80,7 +80,7 @@ def _cancellation(line: Line, match: re.Match[str]) -> Event:
 
 
 def _is_explained(line: Line) -> bool:
-    """Whether srun ended the step itself after a task failed, or the scheduler names a reason right after."""
+    """Whether lines right after say that srun ended the step itself, or name the scheduler's reason."""
     for neighbor in line.following(MAX_LINES_AHEAD):
         if "Terminating StepId" in neighbor.text or "Terminating job step" in neighbor.text:
             return True
@@ -92,7 +92,7 @@ def _is_explained(line: Line) -> bool:
 @PARSER.pattern(
     rb"error: [^ \n\r:]{1,120}: tasks? [0-9,\-]{1,200}: [A-Z]",
     rf"(?:srun: error: |error: )(?P<host>[^\s:]{{1,120}}): tasks? (?P<tasks>[\d,\-]{{1,2000}}): "
-    rf"(?:Exited with exit code (?P<code>\d{{1,5}})|(?P<death>(?i:{exits.DEATHS}|out of "
+    rf"(?:Exited with exit code (?P<code>\d{{1,5}})|(?P<death>(?i:{exits.SIGNAL_TEXTS}|out of "
     rf"memory))(?P<core> \(core dumped\))?|(?P<other>Unable to|Exited))",
     safety="Role by signal: Terminated is teardown, a plain exit code confirms.",
     matches=(
@@ -105,7 +105,7 @@ def _is_explained(line: Line) -> bool:
     ),
     avoids=("error: worker: task 3: Retrying", "srun: error: n1: task list is empty"),
 )
-def _task(line: Line, match: re.Match[str]) -> Iterator[Event]:
+def _task_exit(line: Line, match: re.Match[str]) -> Iterator[Event]:
     if match["other"]:
         return
     host = match["host"]
@@ -138,7 +138,7 @@ def _task(line: Line, match: re.Match[str]) -> Iterator[Event]:
     ),
     avoids=("Detected 0 oom_kill events in StepId=1.0", "the model exceeded memory limits"),
 )
-def _oom(line: Line) -> Event | None:
+def _oom_kill(line: Line) -> Event | None:
     if match := _DETECTED.search(line.text):
         count, step = int(match[1]), match[2].rstrip(".")
         return line.event("oom_kill", EventRole.ROOT, scope="slurm", step=step, count=count) if count else None
@@ -186,7 +186,7 @@ def _node_failure(line: Line, match: re.Match[str]) -> Event:
     ),
     avoids=("Terminating StepId=8.0 by hand",),
 )
-def _stepping(line: Line) -> Event | None:
+def _step_end(line: Line) -> Event | None:
     if not line.text.lstrip().startswith(("srun: ", "salloc: ", "slurmstepd")):
         return None
     match = _STEP.search(line.text)
@@ -203,7 +203,7 @@ def _stepping(line: Line) -> Event | None:
     matches=("slurmstepd-n3: error: Container 31374 in cgroup plugin has 1 processes, giving up after 191 sec",),
     avoids=("error: Container 31374 has no processes",),
 )
-def _left_over(line: Line) -> Event:
+def _leftover_processes(line: Line) -> Event:
     return line.event("scheduler_notice", EventRole.TEARDOWN, reason="unkillable")
 
 
@@ -228,7 +228,7 @@ def _left_over(line: Line) -> Event:
         "error: Unable to create step",
     ),
 )
-def _launch(line: Line, _: re.Match[str]) -> Event:
+def _launch_failure(line: Line, _: re.Match[str]) -> Event:
     match = _STEP.search(line.text)
     return line.event("scheduler_notice", EventRole.ROOT, reason="launch_failure", step=match[1] if match else None)
 
@@ -257,7 +257,7 @@ def _interrupt(line: Line) -> Event | None:
     matches=("[2026-11-21T08:12:04.1] [77.batch] get_exit_code task 0 died by signal: 53",),
     avoids=("[77.batch] get_exit_code task 0 died by signal: 9",),
 )
-def _stepd_signal(line: Line, match: re.Match[str]) -> Event | None:
+def _slurm_signal(line: Line, match: re.Match[str]) -> Event | None:
     number = int(match[1])
     if number in SLURM_SIGNALS:  # the job's own output and the records report the others
         return line.event("scheduler_notice", EventRole.ROOT, reason="launch_failure", signal=number)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 
 from trackside.catalog.job_states import ALL_STATES, is_over
-from trackside.logs.job_report import duration, size
+from trackside.logs.job_report import parse_duration, parse_size
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
 from trackside.model import Event, EventRole
 
 MAX_SEFF_LINES = 24
+"""Lines of seff's output below the job id."""
 _SEFF = re.compile(
     r"^(?P<key>Array Job ID|Cluster|User/Group|State|Nodes|Cores(?: per node)?|CPU \w+|Job Wall-clock time|Memory \w+|GPU .{1,20})"
     r": (?P<value>\S.{0,160})"
@@ -53,9 +54,9 @@ def _seff(line: Line, match: re.Match[str]) -> Event | None:
         state=state["state"],
         exit_code=int(state["code"]) if state["code"] else None,
         signal=int(state["signal"]) if state["signal"] else None,
-        elapsed_s=duration(values.get("Job Wall-clock time")),
-        max_rss_bytes=size(used) or None,
-        req_mem_bytes=size(requested) or None,
+        elapsed_s=parse_duration(values.get("Job Wall-clock time")),
+        max_rss_bytes=parse_size(used) or None,
+        req_mem_bytes=parse_size(requested) or None,
         above=True,
         lines=last - line.number + 1,
     )
@@ -93,7 +94,7 @@ def _mail(line: Line, match: re.Match[str]) -> Event | None:
         name=match["name"],
         state=state,
         exit_code=int(code[1]) if code else None,
-        elapsed_s=duration(run_time[1]) if run_time else None,
+        elapsed_s=parse_duration(run_time[1]) if run_time else None,
         above=True,
         lines=1,
     )

@@ -12,12 +12,12 @@ from trackside.model import Event, EventRole
 
 _JOB = re.compile(r"JobId=(?P<id>\d{1,12}(?:[_+]\d{1,10})?)")
 _UID = re.compile(r"(?:uid|UID)[ =](\d{1,10})")
-_ON = re.compile(r"(?:NodeList=|\bon )([\w.,\[\]-]{1,2000})")
-_SET = re.compile(
+_NODES = re.compile(r"(?:NodeList=|\bon )([\w.,\[\]-]{1,2000})")
+_NODE_SET = re.compile(
     r"(?:update_node: |drain_nodes: )node (?P<node>[\w.-]{1,80}) (?:state set to (?P<state>\w{2,"
     r"24})|reason set to: (?P<reason>.{1,300}))"
 )
-_SETTING = re.compile(
+_NODE_SETTING = re.compile(
     r"[Ss]etting node (?P<node>[\w.-]{1,80}) (?:state )?to (?P<state>\w{2,24})(?:[ ,]+(?:with "
     r")?reason ?[:=] ?(?P<reason>.{1,300}))?"
 )
@@ -29,12 +29,14 @@ _TASK_FAILED = re.compile(
     r"slurmd error running JobId=\S{1,40} on node\(s\)=(?P<node>[\w.,\[\]-]{1,300}): (?P<reason>.{1,200})"
 )
 _FAILED_NODE = re.compile(r"(?:on failed node|failure of node|missing from batch node) (?P<node>[\w.-]{1,80})")
-_COMPLETE = re.compile(
+_JOB_END = re.compile(
     r"_job_complete: JobId=\S{1,40} (?:WEXITSTATUS (?P<code>\d{1,3})|WTERMSIG (?P<signal>\d{1,3})|(?P<oom>OOM failure))"
 )
-_UP = frozenset({"IDLE", "RESUME", "UNDRAIN", "POWER_UP"})
+_UP_STATES = frozenset({"IDLE", "RESUME", "UNDRAIN", "POWER_UP"})
 MAX_NODES = 256
 """Nodes of one line that get an event each."""
+MAX_REASONS = 10_000
+"""Nodes whose reason is remembered until the line with their state."""
 
 _NOTICES: tuple[tuple[str, str, str | None], ...] = (
     ("Time limit exhausted for ", "time_limit", "timeout"),
@@ -54,7 +56,8 @@ _NOTICES: tuple[tuple[str, str, str | None], ...] = (
 """text -> (reason of the notice, the job's state after it)"""
 
 
-def _job(line: Line) -> str | None:
+def _job_id(line: Line) -> str | None:
+    """The id of the first job that a line names, or None."""
     match = _JOB.search(line.text)
     return match["id"] if match else None
 
@@ -77,9 +80,9 @@ PARSER = Parser("slurmctld", "slurmctld's log", "system", planes=("scheduler",))
     ),
     avoids=("[2026-11-21T07:58:20.1] sched: _hold_job_rec: hold on JobId=28 by uid 0", "REQUEST_KILL_JOB"),
 )
-def _notice(line: Line) -> Iterator[Event]:
+def _job_notice(line: Line) -> Iterator[Event]:
     notice = next(((reason, state) for text, reason, state in _NOTICES if text in line.text), None)
-    job = _job(line)
+    job = _job_id(line)
     if notice is None or job is None:
         return
     reason, state = notice
@@ -106,8 +109,8 @@ def _notice(line: Line) -> Iterator[Event]:
     ),
     avoids=("[2026-11-21T07:53:47.1] _job_complete: JobId=8 done",),
 )
-def _complete(line: Line) -> Event | None:
-    match, job = _COMPLETE.search(line.text), _job(line)
+def _job_end(line: Line) -> Event | None:
+    match, job = _JOB_END.search(line.text), _job_id(line)
     if match is None or job is None:
         return None
     code = int(match["code"]) if match["code"] else None
@@ -119,7 +122,7 @@ def _complete(line: Line) -> Event | None:
 @PARSER.pattern(
     rb"(Requeuing JobId=|sched: Allocate JobId=|_start_job: Started JobId=|"
     rb"_slurm_rpc_allocate_resources JobId=|_slurm_rpc_submit_batch_(het_)?job: JobId=)",
-    safety="Facts of a job's life.",
+    safety="Submission, start and requeue of a job: facts, not causes.",
     matches=(
         "[2026-11-21T07:53:47.1] sched: Allocate JobId=19 NodeList=n[2-3] #CPUs=4 Partition=batch",
         "[2026-11-21T07:53:47.1] sched/backfill: _start_job: Started JobId=21 in batch on n[2,4]",
@@ -128,14 +131,14 @@ def _complete(line: Line) -> Event | None:
     ),
     avoids=("[2026-11-21T07:53:47.1] Recovered JobId=21 Assoc=4",),
 )
-def _life(line: Line) -> Event | None:
-    job, text = _job(line), line.text
+def _job_event(line: Line) -> Event | None:
+    job, text = _job_id(line), line.text
     if job is None:
         return None
     if "Requeuing JobId=" in text:
         return line.event("job_state", EventRole.OBSERVATION, job=job, state="requeued")
     if "_start_job: Started" in text or "sched: Allocate" in text or "_slurm_rpc_allocate_resources" in text:
-        nodes = _ON.search(text)
+        nodes = _NODES.search(text)
         return line.event(
             "job_state", EventRole.OBSERVATION, job=job, state="started", nodes=nodes[1] if nodes else None
         )
@@ -154,7 +157,7 @@ def _life(line: Line) -> Event | None:
     ),
     avoids=("[2026-11-21T07:58:20.1] the node does not respond",),
 )
-def _node(line: Line, match: re.Match[str]) -> Iterator[Event]:
+def _node_response(line: Line, match: re.Match[str]) -> Iterator[Event]:
     states = {"not responding": "not_responding", "unexpectedly rebooted": "rebooted"}
     state = "down" if "setting DOWN" in match["what"] else states.get(match["what"], "up")
     role = EventRole.OBSERVATION if state in ("up", "not_responding") else EventRole.ROOT
@@ -180,19 +183,19 @@ def _node(line: Line, match: re.Match[str]) -> Iterator[Event]:
         "[2026-11-21T07:57:47.1] update_node: node n3 state set to FUTURE",
     ),
 )
-def _update(line: Line) -> Event | None:
-    """A change by an admin or a script. The reason is on the line before the state's line."""
-    match = _SET.search(line.text) or _SETTING.search(line.text)
+def _node_update(line: Line) -> Event | None:
+    """A node's state that an admin or a script set. The reason may be on a line before."""
+    match = _NODE_SET.search(line.text) or _NODE_SETTING.search(line.text)
     if match is None:
         return None
     group = match.groupdict()
     reasons: dict[str, str] = line.notes("slurmctld")
     if group.get("reason") and not group.get("state"):
-        if len(reasons) < 10_000:
+        if len(reasons) < MAX_REASONS:
             reasons[match["node"]] = match["reason"]
         return None
     state, reason = match["state"].upper(), group.get("reason") or reasons.get(match["node"])
-    if state in _UP:
+    if state in _UP_STATES:
         reasons.pop(match["node"], None)
         return line.event("node_state", EventRole.OBSERVATION, node=match["node"], state="up")
     node_state = (
@@ -219,7 +222,7 @@ def _update(line: Line) -> Event | None:
     ),
     avoids=("[2026-11-21T07:57:47.1] draining the node for maintenance",),
 )
-def _drain(line: Line) -> Event | None:
+def _node_drain(line: Line) -> Event | None:
     match = _DRAINED.search(line.text) or _TASK_FAILED.search(line.text)
     if match is None:
         return None
@@ -229,5 +232,5 @@ def _drain(line: Line) -> Event | None:
         node=match["node"],
         state="drain",
         reason=match["reason"].strip(),
-        job=_job(line),
+        job=_job_id(line),
     )

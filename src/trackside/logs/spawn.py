@@ -18,7 +18,7 @@ _STATUS = re.compile(r"returned non-zero exit status (\d{1,3})")
 _TRAINS = re.compile(r"python|\.py\b|torchrun|deepspeed|accelerate")
 _LOCAL = re.compile(r"--local[-_]rank[= ',]{1,4}(\d{1,4})")
 MAX_TRACEBACK_LINES = 30
-"""Lines of a traceback that may stand above its last one."""
+"""Lines above the last one of a traceback that are searched."""
 
 PARSER = Parser("spawn", "torch.multiprocessing.spawn, torch.distributed.launch, accelerate launch", "system")
 
@@ -89,6 +89,7 @@ def _launcher_above(line: Line) -> str:
 
 
 def _failure(line: Line, launcher: str, end: Exit, local_rank: int | None, first: bool | None = True) -> Event:
+    """The launcher's report about one worker."""
     return line.event(
         "launcher_failure",
         exits.role_of(line, end.signal, first=True),

@@ -17,6 +17,7 @@ from trackside.model import Event
 
 _ROW = re.compile(r"^\s{0,8}\|\s{1,4}(\w[\w/]{0,40})\s{0,40}\|\s{1,4}(\S{1,30})\s{0,30}\|\s*$")
 MAX_ROWS = 60
+"""Rows of a box above and below the step."""
 
 PARSER = Parser("stable-baselines3", "Stable-Baselines3", "framework")
 

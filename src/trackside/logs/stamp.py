@@ -18,6 +18,7 @@ _MONTHS = {
     m: i for i, m in enumerate(["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"], 1)
 }
 _MAX_CHARS = 400
+"""Characters at a line's beginning in which a time is looked for."""
 
 
 def find_time(text: str, year: int | None = None) -> float | None:

@@ -15,9 +15,11 @@ from trackside.logs.numbers import LAST_RANK, as_whole, field_meaning, number, w
 from trackside.model import Event
 
 MAX_ROWS = 20_000
+"""Lines below a header that are read."""
 MAX_OTHER_LINES = 40
 """Lines between two rows, such as those of an evaluation."""
 MAX_CELLS = 60
+"""Columns of a table."""
 
 _NAME = re.compile(r"[A-Za-z][\w/.\-% ]{0,60}")
 _BARS = re.compile(r" {0,9}[|\u2502\u2503\u2551] {0,9}")
@@ -29,8 +31,7 @@ _EVALUATION = re.compile(r"(?:val|valid|validation|dev|te?st|eval)", re.IGNORECA
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Where the figures of a row are; indexes count from the row's end, so that what stands before the table does not
-    matter."""
+    """The columns of a table; indexes count from a row's end, because a time and a level may be before the row."""
 
     separator: str | None
     count: int
@@ -39,13 +40,13 @@ class Columns:
 
     def cells(self, text: str) -> list[str] | None:
         """The cells of a row, or None if the line is no row of this table."""
-        cells = _between_bars(text) if self.separator == "|" else text.split(self.separator)
+        cells = _split_at_bars(text) if self.separator == "|" else text.split(self.separator)
         if self.separator is not None and len(cells) != self.count:
             return None
         return cells[-self.count :] if len(cells) >= self.count else None
 
 
-def _between_bars(text: str) -> list[str]:
+def _split_at_bars(text: str) -> list[str]:
     """The cells of a line with bars; bars at its ends are its frame."""
     cells = _BARS.split(text.strip())
     first, last = int(cells[0] == ""), len(cells) - int(cells[-1] == "")
@@ -55,13 +56,13 @@ def _between_bars(text: str) -> list[str]:
 def columns_of(header: str) -> Columns | None:
     """The columns that a header names, or None if it does not name a position and a loss."""
     separator = next((character for character in (",", ";") if character in header), None)
-    if separator is None and len(_between_bars(header)) > 2 and "%" not in header:
+    if separator is None and len(_split_at_bars(header)) > 2 and "%" not in header:
         separator = "|"
-        pieces = _between_bars(header)
+        pieces = _split_at_bars(header)
     else:
         pieces = header.split(separator) if separator else _BLANKS.split(header.strip())
     names = [piece.strip().strip("\"'") for piece in pieces]
-    if separator is None:  # a time and a level may stand before the first name
+    if separator is None:  # a time and a level may be before the first name
         while names and not _NAME.fullmatch(names[0]):
             names.pop(0)
     if not 2 <= len(names) <= MAX_CELLS:
@@ -84,17 +85,17 @@ def table_points(line: Line) -> Iterator[Event]:
     columns = columns_of(line.text)
     if columns is None:
         return
-    others = 0
+    other_lines = 0
     for row in line.following(MAX_ROWS):
         cells = columns.cells(row.text)
         point = None if cells is None else _point(row, columns, cells)
         if point is not None:
-            others = 0
+            other_lines = 0
             yield point
         elif row.text.strip():
-            others += 1
+            other_lines += 1
             is_frame = columns.separator == "|" and not any(character.isalnum() for character in row.text)
-            if others > MAX_OTHER_LINES or columns_of(row.text) is not None:
+            if other_lines > MAX_OTHER_LINES or columns_of(row.text) is not None:
                 return
             if columns.separator is not None and not is_frame:
                 return
@@ -106,7 +107,7 @@ def _point(row: Line, columns: Columns, cells: Sequence[str]) -> Event | None:
     numeric = sum(1 for cell in cells if number(cell) is not None)
     if 2 * numeric <= len(cells) or any(_EVALUATION.fullmatch(cell.strip()) for cell in cells):
         return None
-    step, steps = _count(cells[fields["step"]]) if "step" in fields else (None, None)
+    step, steps = _read_count(cells[fields["step"]]) if "step" in fields else (None, None)
     epoch = number(cells[fields["epoch"]]) if "epoch" in fields else None
     loss = number(cells[fields["loss"]])
     if (step is None and epoch is None) or loss is None:
@@ -125,7 +126,7 @@ def _point(row: Line, columns: Columns, cells: Sequence[str]) -> Event | None:
     )
 
 
-def _count(cell: str) -> tuple[int | None, int | None]:
+def _read_count(cell: str) -> tuple[int | None, int | None]:
     """(count, of how many) of a cell such as ``120/165`` or ``120``."""
     match = _OF.fullmatch(cell.strip())
     return (int(match[1]), int(match[2])) if match else (whole_number(cell), None)

@@ -24,7 +24,7 @@ _REASONS: tuple[tuple[str, int, str], ...] = (
         r"Transport endpoint is not connected|Cannot send after transport endpoint shutdown|Host is down",
     ),
 )
-_COMPILED = tuple((reason, number, re.compile(text)) for reason, number, text in _REASONS)
+_ERRNO_REASONS = tuple((reason, number, re.compile(text)) for reason, number, text in _REASONS)
 _SHARED_MEMORY = re.compile(r"shared memory|\(shm\)|/dev/shm|/torch_\d+_\d+|nccl-\w{6}\b")
 _NOT_STORAGE = re.compile(
     r"https?://[^\s]{1,200}quota|API|rate limit|GPU quota|CUDA|QuotaFailure|RESOURCE_EXHAUSTED|Hub\b"
@@ -70,20 +70,21 @@ PARSER = Parser("storage", "file system errors", "system", planes=("log", "kerne
         "google.api_core.exceptions: GPU quota exceeded for project",
     ),
 )
-def _parse(line: Line) -> Event | None:
+def _parse_errno(line: Line) -> Event | None:
     text = line.text
     if _SHARED_MEMORY.search(text) or _NOT_STORAGE.search(text):
         return None
-    for reason, number, pattern in _COMPILED:
+    for reason, number, pattern in _ERRNO_REASONS:
         if pattern.search(text):
             printed = _ERRNO.search(text)
             errno = int(next(filter(None, printed.groups()))) if printed else number
             role = EventRole.CONFIRMATION if _HARMLESS.search(text) else EventRole.ROOT
-            return line.event("storage_fault", role, reason=reason, path=_path(text), errno=errno)
+            return line.event("storage_fault", role, reason=reason, path=_find_path(text), errno=errno)
     return None
 
 
-def _path(text: str) -> str | None:
+def _find_path(text: str) -> str | None:
+    """The path that an error names, or None."""
     match = _PATH.search(text.split("Errno", 1)[-1]) or _PATH.search(text)
     return None if match is None else match[1] or match[2]
 
@@ -100,9 +101,9 @@ def _path(text: str) -> str | None:
 )
 def _parse_writer(line: Line, _: re.Match[str]) -> Event | None:
     """Writers that hide errno: a zip or HDF5 file that could not be written completely."""
-    if any(pattern.search(line.text) for _, _, pattern in _COMPILED):
+    if any(pattern.search(line.text) for _, _, pattern in _ERRNO_REASONS):
         return None  # the errno pattern reads this line
-    return line.event("storage_fault", EventRole.ROOT, reason="io_error", path=_path(line.text))
+    return line.event("storage_fault", EventRole.ROOT, reason="io_error", path=_find_path(line.text))
 
 
 _KERNEL_REASONS = {
@@ -117,7 +118,7 @@ _KERNEL_REASONS = {
     r"|BTRFS (?:error|critical)|LustreError: .{0,300}rc = -5\b|nvme\d+n?\d*: (?:I/O .{0,40}timeout"
     r"|controller is down)|GPFS: .{0,100}(?:I/O error|unmounted)",
 }
-_KERNEL = tuple((reason, re.compile(text)) for reason, text in _KERNEL_REASONS.items())
+_COMPILED_KERNEL_REASONS = tuple((reason, re.compile(text)) for reason, text in _KERNEL_REASONS.items())
 _RECOVERED = re.compile(r"still trying|was lost; in progress operations using this service will wait")
 
 
@@ -150,7 +151,7 @@ _RECOVERED = re.compile(r"still trying|was lost; in progress operations using th
     ),
 )
 def _parse_kernel(line: Line) -> Event | None:
-    for reason, pattern in _KERNEL:
+    for reason, pattern in _COMPILED_KERNEL_REASONS:
         if pattern.search(line.text):
             role = EventRole.CONFIRMATION if _RECOVERED.search(line.text) else EventRole.ROOT
             device = re.search(r"\((\w[\w-]{1,60})\)|\bdev (\w[\w-]{1,60})|server (\S{1,200}) not", line.text)

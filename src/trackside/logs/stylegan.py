@@ -29,7 +29,7 @@ _DURATION = re.compile(r"(?:(\d{1,4})d )?(?:(\d{1,3})h )?(?:(\d{1,3})m )?(\d{1,3
 def _progress(line: Line, match: re.Match[str]) -> Event:
     total = line.notes(PARSER.id).get("total")
     return line.event(
-        "progress", step=round(number(match[2]) or 0), total_steps=total, elapsed_s=_seconds(match[3]),
+        "progress", step=round(number(match[2]) or 0), total_steps=total, elapsed_s=_to_seconds(match[3]),
         framework=PARSER.id,
     )  # fmt: skip
 
@@ -46,7 +46,8 @@ def _plan(line: Line, match: re.Match[str]) -> Event:
     return line.event("training_plan", total_steps=int(match[1]), framework=PARSER.id)
 
 
-def _seconds(text: str) -> float | None:
+def _to_seconds(text: str) -> float | None:
+    """The seconds of ``8h 43m 53s``; None for any other text."""
     match = _DURATION.search(text)
     if match is None:
         return None

@@ -23,8 +23,8 @@ MAX_ITEM_LINES = 12
 """Lines around the rank line that an item of the summary can span, including other writers' lines between them."""
 
 
-def _around(line: Line) -> Iterator[Line]:
-    """Lines of the same writer that belong to one item of a summary."""
+def _item_lines(line: Line) -> Iterator[Line]:
+    """The lines of the same writer that belong to this line's item of a summary."""
     above = []
     for neighbor in line.preceding(MAX_ITEM_LINES):
         if neighbor.label != line.label:
@@ -40,7 +40,8 @@ def _around(line: Line) -> Iterator[Line]:
             yield neighbor
 
 
-def _is_first(line: Line) -> bool:
+def _is_first_failure(line: Line) -> bool:
+    """Whether a rank of a summary is its root cause: the launcher saw it fail first."""
     for neighbor in line.preceding(MAX_ITEM_LINES):
         if neighbor.label == line.label and "Root Cause" in neighbor.text:
             return True
@@ -64,12 +65,12 @@ PARSER = Parser("torchrun", "torchrun / torchelastic", "system")
     ),
     avoids=("rank 3 (local_rank 1) starts", "global rank: 3 of 8", "my rank : 3 (local_rank: x)"),
 )
-def _summary(line: Line, match: re.Match[str]) -> Event:
-    fields = {m[1]: m[2].strip() for neighbor in _around(line) if (m := _FIELD.match(neighbor.text))}
+def _failed_rank(line: Line, match: re.Match[str]) -> Event:
+    fields = {m[1]: m[2].strip() for neighbor in _item_lines(line) if (m := _FIELD.match(neighbor.text))}
     code = _EXIT.match(fields.get("exitcode", ""))
     end = read_code(int(code[1])) if code else Exit()
     pid = int(code[2]) if code and code[2] else None
-    first = _is_first(line)
+    first = _is_first_failure(line)
     text = [line.text.strip(), *(f"{name}: {value}" for name, value in fields.items() if name != "error_file")]
     role = exits.role_of(line, end.signal, pid, first=first)
     if end.signal is None and not first:
@@ -129,8 +130,8 @@ def _worker_exit(line: Line, match: re.Match[str]) -> Event:
 )
 def _closing_signal(line: Line, match: re.Match[str]) -> Event:
     pid, number = int(match[1] or match[2]), signal_number(match[3])
-    exits.launcher_kills(line, pid)
-    return _signal(line, number, pid)
+    exits.note_launcher_kill(line, pid)
+    return _signal_event(line, number, pid)
 
 
 @PARSER.pattern(
@@ -141,8 +142,8 @@ def _closing_signal(line: Line, match: re.Match[str]) -> Event:
     avoids=("Unable to shutdown process pool via atexit",),
 )
 def _forced_kill(line: Line, match: re.Match[str]) -> Event:
-    exits.launcher_kills(line, int(match[1]))
-    return _signal(line, signal_number(match[2]), int(match[1]))
+    exits.note_launcher_kill(line, int(match[1]))
+    return _signal_event(line, signal_number(match[2]), int(match[1]))
 
 
 @PARSER.pattern(
@@ -158,17 +159,18 @@ def _forced_kill(line: Line, match: re.Match[str]) -> Event:
     ),
     avoids=("the sensor got signal: strong", "a death signal in the data"),
 )
-def _got(line: Line, match: re.Match[str]) -> Event | None:
+def _agent_signal(line: Line, match: re.Match[str]) -> Event | None:
     number = signal_number(match["one"] or match["two"] or match["three"])
     if number is None:
         return None
     exits.note_ending(line, "signal")
     if number == 2:
         return line.event("user_interrupt", EventRole.ROOT, by=LAUNCHER)
-    return _signal(line, number, int(match["pid"]) if match["pid"] else None)
+    return _signal_event(line, number, int(match["pid"]) if match["pid"] else None)
 
 
-def _signal(line: Line, number: int | None, pid: int | None) -> Event:
+def _signal_event(line: Line, number: int | None, pid: int | None) -> Event:
+    """A signal that the launcher sent or got."""
     name = None if number is None else signal_name(number)
     return line.event("signal_received", EventRole.TEARDOWN, signal=number, signal_name=name, pid=pid, by=LAUNCHER)
 

@@ -1,4 +1,4 @@
-"""torchtitan: every rank may print the same step; color codes stand between the figures."""
+"""torchtitan: every rank may print the same step, with color codes between the figures."""
 
 from __future__ import annotations
 

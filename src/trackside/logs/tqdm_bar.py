@@ -22,7 +22,7 @@ PARSER = Parser(ID, "tqdm bars", "framework", generic=True, precedence=620, redr
 _TRAINING = re.compile(r"\b(?:train\w*|epochs?|ep|steps?|iter\w*|rounds?|updates?|episodes?)\b", re.IGNORECASE)
 """Descriptions of bars that count training steps or epochs; other bars load, convert, download, evaluate or predict."""
 MAX_COUNTS = 1_000
-"""Drawings of one bar that are read, if it prints no loss."""
+"""Drawings of a bar without a loss that are read, evenly over its length."""
 _COUNT = re.compile(r"\| {0,9}(\d{1,12})/(\d{1,12}) \[")
 _EPOCHS = re.compile(r"(?:epochs?|ep)\W*(?:progress)?\W*", re.IGNORECASE)
 """Descriptions of bars that count epochs."""
@@ -54,13 +54,13 @@ _EPOCHS = re.compile(r"(?:epochs?|ep)\W*(?:progress)?\W*", re.IGNORECASE)
     matches=("12it [00:03,  3.90it/s, loss=2.31]",),
     avoids=("12it [00:03,  3.90it/s, eval_loss=2.31]",),
 )
-def _progress(line: Line) -> Event | None:
+def _loss_point(line: Line) -> Event | None:
     bar = read_bar(line.text)
-    if bar is None or bar.evaluates or "loss" not in bar.figures:
+    if bar is None or bar.is_evaluation or "loss" not in bar.figures:
         return None
     notes = line.notes(f"{ID} {line.label}")
     if bar.total is not None and _EPOCHS.fullmatch(bar.description):
-        return _in_epoch(line, bar, notes)
+        return _epoch_bar_point(line, bar, notes)
     if bar.count == 0:
         # a bar that shows a figure at count 0 is updated before the step is counted
         notes["before"] = True
@@ -69,7 +69,7 @@ def _progress(line: Line) -> Event | None:
         count = bar.count + 1 if notes.get("before") else bar.count
     if bar.total is not None and count > bar.total:
         return None
-    step = _laps(notes, bar, count) + count
+    step = _steps_before(notes, bar, count) + count
     fields: dict[str, Any] = {
         name: bar.figures[name][0] for name in ("lr", "grad_norm", "reward") if name in bar.figures
     }
@@ -103,7 +103,7 @@ def _progress(line: Line) -> Event | None:
     ),
     caseless=True,
 )
-def _counts(line: Line) -> Event | None:
+def _count_point(line: Line) -> Event | None:
     notes = line.notes(f"{PARSER.fallback_id} {line.label}")
     match = _COUNT.search(line.text)
     if match is None:
@@ -113,19 +113,19 @@ def _counts(line: Line) -> Event | None:
         return None
     notes["part"] = part
     bar = read_bar(line.text)
-    if bar is None or bar.total is None or not 0 < bar.count <= bar.total or bar.evaluates:
+    if bar is None or bar.total is None or not 0 < bar.count <= bar.total or bar.is_evaluation:
         return None
     if bar.figures.keys() & {"loss", "eval_loss"} or not _TRAINING.search(bar.description):
         return None
     if _EPOCHS.fullmatch(bar.description):
         event = line.event("progress", epoch=bar.count, framework="custom")
     else:
-        step = _laps(notes, bar, bar.count) + bar.count
+        step = _steps_before(notes, bar, bar.count) + bar.count
         event = line.event("progress", step=step, total_steps=_planned_steps(bar), framework="custom")
     return replace(event, parser=PARSER.fallback_id)
 
 
-def _in_epoch(line: Line, bar: ProgressBar, notes: dict[str, Any]) -> Event | None:
+def _epoch_bar_point(line: Line, bar: ProgressBar, notes: dict[str, Any]) -> Event | None:
     """The logged step of a bar that counts epochs: its loss changes with the steps of the loop inside."""
     loss = bar.figures["loss"][0]
     if notes.get("loss") == loss:
@@ -135,8 +135,8 @@ def _in_epoch(line: Line, bar: ProgressBar, notes: dict[str, Any]) -> Event | No
     return line.event("progress", epoch=bar.count, loss=loss, lr=None if lr is None else lr[0], framework="custom")
 
 
-def _laps(notes: dict[str, object], bar: ProgressBar, count: int) -> int:
-    """Steps of the epochs before this one: from the printed epoch, else from how often the bar restarted."""
+def _steps_before(notes: dict[str, object], bar: ProgressBar, count: int) -> int:
+    """Steps of the epochs before this one: by the printed epoch, else by how often the bar restarted."""
     if bar.total is None:
         return 0
     if bar.epoch is not None:
@@ -152,6 +152,7 @@ def _laps(notes: dict[str, object], bar: ProgressBar, count: int) -> int:
 
 
 def _planned_steps(bar: ProgressBar) -> int | None:
+    """The planned steps of all epochs; None if the bar does not show them."""
     if bar.total is None:
         return None
     if bar.epoch is None:

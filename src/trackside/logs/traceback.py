@@ -10,48 +10,33 @@ import re
 from collections.abc import Iterator
 from itertools import islice
 
-from trackside.logs.exception_topics import chain_topic
+from trackside.logs.exception_event import exception_event
 from trackside.logs.line import Line, split_label
 from trackside.logs.pattern import Parser
-from trackside.logs.traceback_reader import (
-    ParsedException,
+from trackside.logs.traceback_lines import (
+    PROGRESS_BAR,
     StackFrame,
-    TracebackReader,
     exception_line,
-    raised,
+    exception_raised_by,
     read_frame,
     unescape,
-    untangled,
+    untangle,
 )
-from trackside.logs.wrapping import columns, continues, joined
-from trackside.model import Event, EventRole
+from trackside.logs.traceback_reader import ParsedException, TracebackReader
+from trackside.logs.wrapping import broken_width, continues, join_pieces
+from trackside.model import Event
 
 MAX_BLOCK_LINES = 4_000
 """Lines of one block; ranks whose tracebacks are longer than that together get separate blocks."""
-MAX_EVENT_FRAMES = 40
 MAX_FOREIGN_BYTES = 64 << 10
 """Bytes of other writers' lines after which a labeled traceback counts as ended: about eight rounds of 64 ranks."""
 HEADER = "Traceback (most recent call last)"
 _HEADER = HEADER.encode()
 _LAST_LABEL = re.compile(r"[\[(]?[^\[(]*$")
 
-_LEVEL = re.compile(r"\b(?:ERROR|CRITICAL|FATAL|WARNING|WARN|EXCEPTION|Error|error)\b")
-_WARNING = re.compile(r"\b(?:WARNING|WARN)\b")
-_PID = re.compile(r"(?:\bpid[=: ]{1,2}|python\d?(?:\.\d+)?\[)(\d{1,8})", re.IGNORECASE)
-_RANK = re.compile(r"\brank\W{0,4}(\d{1,6})\b", re.IGNORECASE)
 _LABEL_INSIDE = re.compile(r"\[(?:rank|default|trainer|worker)\s*\d+\]:")
-_BAR = re.compile(r"\d%\||it/s|s/it|\?, ?\?")
 _DECORATION = re.compile(r"[\s│|╭─╮+-]{1,400}|\s{0,40}\+ Exception Group\s*|[\w.]{1,80}\s{2,200}|\^C")
 _SUMMARY = re.compile(r"\s{0,8}traceback ?:\s")
-_LIBRARY = re.compile(
-    r"site-packages|dist-packages|/lib/python\d|\\lib\\|<frozen |<string>|^importlib|/bin/(?:torchrun|accelerate"
-    r"|deepspeed|python\d?)$"
-    r"|\.pyx$|/lib64/python"
-)
-_NOT_FATAL = re.compile(
-    r"Exception ignored in|Error in atexit|--- Logging error ---|Exception in thread|never retrieved"
-)
-_ENDING = re.compile(r"SIGTERM|CANCELLED AT|[Ss]ignal:? 15\b|15 death signal|Terminated")
 
 PARSER = Parser("python", "Python tracebacks", "system")
 
@@ -97,7 +82,7 @@ class TracebackBlock:
         self._readers: list[tuple[str, TracebackReader]] = []
         self._events: list[Event] = []
         self._needles: set[bytes] = set()
-        self._columns = columns(line)
+        self._width = broken_width(line)
         self._pieces: list[Line] = []
         """Lines that a terminal broke off one line, up to now."""
 
@@ -111,14 +96,14 @@ class TracebackBlock:
                 if HEADER in line.full and not _is_quoted_in_message(line):
                     self._distribute_pieces()
                     self._open_reader(line)
-                elif self._columns is None:
+                elif self._width is None:
                     self._distribute(line, line.text)
                 else:
-                    self._distribute_broken(line, self._columns)
+                    self._distribute_broken(line, self._width)
                 self._line.notes("python")["end"] = line.offset
-                if any(reader.open > 1 for _, reader in self._readers):
+                if any(reader.open_count > 1 for _, reader in self._readers):
                     self._line.notes("python")["interleaved"] = line.offset
-                self._readers = [(label, reader) for label, reader in self._readers if not reader.closed]
+                self._readers = [(label, reader) for label, reader in self._readers if not reader.is_closed]
                 if not self._readers:
                     break
                 self._update_needles()
@@ -133,18 +118,19 @@ class TracebackBlock:
         self._needles.update((_HEADER, *(_needle(label) for label, _ in self._readers)))
 
     def _open_reader(self, line: Line) -> None:
+        """Give a header to the reader of its writer, or to a new one."""
         self._read_offsets.add(line.offset)
         label, before, after = _writer(line)
         if "\\n" in after:
             self._read_escaped(line, before, after)
             return
-        summary = _SUMMARY.match(before) is not None
+        in_summary = _SUMMARY.match(before) is not None
         quoted = "Original" in before
-        plain = summary or quoted or _DECORATION.fullmatch(before) or _BAR.search(before)
-        shape = None if plain else _shape(before)
+        is_plain = in_summary or quoted or _DECORATION.fullmatch(before) or PROGRESS_BAR.search(before)
+        shape = None if is_plain else _prefix_shape(before)
         for reader_label, reader in self._readers:
-            if reader_label == label and reader.in_summary == summary and _same_writer(reader, shape, before):
-                if reader.head(quoted):
+            if reader_label == label and reader.in_summary == in_summary and _same_writer(reader, shape, before):
+                if reader.feed_header(quoted):
                     return
                 break
         reader = TracebackReader(
@@ -154,8 +140,8 @@ class TracebackBlock:
             prefix=before,
             shape=shape,
             labeled="[rank" in label,
-            in_summary=summary,
-            group="Exception Group" in before,
+            in_summary=in_summary,
+            in_group="Exception Group" in before,
         )
         self._readers.append((label, reader))
 
@@ -166,29 +152,32 @@ class TracebackBlock:
         self._pieces.append(line)
 
     def _distribute_pieces(self) -> None:
+        """Hand over the pieces of a broken line as one line."""
         pieces, self._pieces = self._pieces, []
         if pieces:
             self._distribute(pieces[0], pieces[0].text + "".join(piece.full for piece in pieces[1:]))
 
     def _distribute(self, line: Line, text: str) -> None:
+        """Give a line to its writer's reader: the latest one that takes it."""
         readers = [reader for label, reader in reversed(self._readers) if label == line.label]
         for reader in readers:
             if reader.shape is not None and (match := reader.shape.match(text)):
-                reader.shaped = True
+                reader.saw_shape = True
                 reader.feed(line, text[match.end() :])
                 return
         for reader in readers:
-            if not reader.shaped and reader.feed(line, text):
+            if not reader.saw_shape and reader.feed(line, text):
                 return
 
     def _read_escaped(self, line: Line, before: str, after: str) -> None:
+        """Read a traceback that a JSON logger put into one line."""
         reader = TracebackReader(line, self._add_event, lambda _: None, prefix=before)
         for text in unescape(after):
             reader.feed(line, text)
         reader.close()
 
     def _add_event(self, reader: TracebackReader, chain: list[ParsedException]) -> None:
-        self._events.append(_event(reader, chain))
+        self._events.append(exception_event(reader, chain))
 
 
 def _is_quoted_in_message(line: Line) -> bool:
@@ -206,7 +195,7 @@ def _needle(label: str) -> bytes:
 def _same_writer(reader: TracebackReader, shape: re.Pattern[str] | None, before: str) -> bool:
     """Whether a header with this prefix may come from the writer of ``reader``, which has the same label."""
     if shape is None:
-        return not reader.shaped
+        return not reader.saw_shape
     return reader.shape is not None and reader.shape.fullmatch(before) is not None
 
 
@@ -229,7 +218,7 @@ def _writer(line: Line) -> tuple[str, str, str]:
     return line.label, before, after
 
 
-def _shape(prefix: str) -> re.Pattern[str] | None:
+def _prefix_shape(prefix: str) -> re.Pattern[str] | None:
     """A regex for what the same logger prints before the next line: times and line numbers differ, the rest is
     equal."""
     tokens = prefix.split()
@@ -241,83 +230,6 @@ def _shape(prefix: str) -> re.Pattern[str] | None:
         variable = any(c.isdigit() for c in token) and any(c in ":.,-/" for c in token)
         parts.append(re.sub(r"\d+", r"\\d+", escaped) if variable else escaped)
     return re.compile(r"\s*" + r"\s+".join(parts) + (" ?" if prefix.endswith(" ") else ""))
-
-
-def _event(reader: TracebackReader, chain: list[ParsedException]) -> Event:
-    last, oldest = chain[-1], chain[0]
-    about, role = chain_topic([(exception.type, exception.text, exception.frames) for exception in chain])
-    text_above = "\n".join(line.full for line in reader.header.preceding(3)) if not reader.in_summary else ""
-    if role is EventRole.ROOT and about in ("application", "signal") and _is_not_fatal(reader, text_above):
-        role = EventRole.CONFIRMATION
-    if "^C" in reader.prefix and about in ("application", "signal"):
-        about, role = "interrupt", EventRole.ROOT
-    if about == "interrupt" and any(_ENDING.search(line.full) for line in reader.header.preceding(20)):
-        role = EventRole.TEARDOWN
-    rank, pid = _rank_and_pid(reader, last)
-    return last.line.event(
-        "exception",
-        role,
-        rank=rank,
-        time=reader.header.time if last.line.time is None else None,
-        text=f"{last.type}: {last.message[0]}".strip().removesuffix(":") if last.message else last.type,
-        type=last.type,
-        message=last.text,
-        chain=";".join(exception.type for exception in chain[:-1]) or None,
-        root_type=oldest.type,
-        root_message=oldest.text,
-        about=about,
-        wrapper=True if about == "wrapper" else None,
-        in_summary=reader.in_summary or None,
-        logged=_is_log_prefix(reader.prefix) or None,
-        pid=pid,
-        **_frame_fields([exception.frames for exception in reversed(chain) if exception.frames]),
-    )
-
-
-def _is_not_fatal(reader: TracebackReader, text_above: str) -> bool:
-    """Whether this exception could not end the process: one in a thread or a destructor, or one logged as a warning."""
-    nearest = text_above.split("\n", 1)[0]
-    return _NOT_FATAL.search(nearest) is not None or _WARNING.search(reader.prefix) is not None
-
-
-def _rank_and_pid(reader: TracebackReader, last: ParsedException) -> tuple[int | None, int | None]:
-    """(rank, pid) if the label, the logger's prefix or the launcher's summary gives them."""
-    rank = reader.header.rank if last.line.rank is None else last.line.rank
-    pid = _PID.search(reader.prefix) or _PID.search(last.line.label)
-    if reader.in_summary:
-        for line in reader.header.preceding(8):
-            if rank is None and (match := re.match(r"\s*rank\s{0,12}: (\d{1,6})", line.text)):
-                rank = int(match[1])
-            pid = pid or re.search(r"\(pid: (\d{1,8})\)", line.text)
-    elif rank is None and (match := _RANK.search(reader.prefix)):
-        rank = int(match[1])
-    return rank, int(pid[1]) if pid else None
-
-
-def _is_log_prefix(prefix: str) -> bool:
-    return _LEVEL.search(prefix) is not None and _BAR.search(prefix) is None
-
-
-def _frame_fields(traces: list[list[StackFrame]]) -> dict[str, str | None]:
-    """The frame fields: those of the last exception, and the innermost user frame of any exception in the chain."""
-    if not traces:
-        return {}
-    frames = traces[0]
-    if len(frames) > MAX_EVENT_FRAMES:
-        frames = frames[:10] + frames[10 - MAX_EVENT_FRAMES :]
-    user_frames = (frame for trace in traces for frame in reversed(trace) if _LIBRARY.search(frame[0]) is None)
-    user_frame = next(user_frames, None)
-    return {
-        "frame": _format_frame(frames[-1]),
-        "user_frame": None if user_frame is None else _format_frame(user_frame),
-        "user_code": None if user_frame is None else user_frame[3] or None,
-        "frames": ";".join(map(_format_frame, frames)),
-    }
-
-
-def _format_frame(frame: StackFrame) -> str:
-    file, number, function, _ = frame
-    return f"{file}:{number} in {function}"
 
 
 # -- last lines whose traceback is missing
@@ -358,7 +270,7 @@ def _parse_bare(line: Line) -> Event | None:
     notes = line.notes("python")
     if line.offset in notes.get("read", ()) or line.offset <= notes.get("interleaved", -1):
         return None
-    text = untangled(joined(line).rstrip())
+    text = untangle(join_pieces(line).rstrip())
     match = _BARE.match(text)
     if match is None:
         return None
@@ -366,13 +278,15 @@ def _parse_bare(line: Line) -> Event | None:
     if not colon and (match["before"].strip() or not _frames_above(line)):
         return None
     before, name, message = match["before"], match["type"], match["message"] or ""
-    if before.strip() and not (_LOGGER.match(before) or (_BAR.search(before) and before.rstrip()[-1] in "])%|")):
+    if before.strip() and not (
+        _LOGGER.match(before) or (PROGRESS_BAR.search(before) and before.rstrip()[-1] in "])%|")
+    ):
         return None
     reader = TracebackReader(line, lambda reader, chain: None, lambda line: None, prefix=before)
     exception = ParsedException(name, [message], _frames_above(line), line, colon)
     if not before.strip() and colon:
         _read_continuation(reader, exception)
-    return _event(reader, [exception])
+    return exception_event(reader, [exception])
 
 
 def _read_continuation(reader: TracebackReader, exception: ParsedException) -> None:
@@ -380,9 +294,9 @@ def _read_continuation(reader: TracebackReader, exception: ParsedException) -> N
     chains: list[list[ParsedException]] = []
     reader.emit = lambda _, chain: chains.append(chain)
     reader.feed(exception.line, f"{exception.type}: {exception.message[0]}")
-    width, above = columns(exception.line), exception.line.full
+    width, above = broken_width(exception.line), exception.line.full
     for line in exception.line.following(60):
-        if reader.closed:
+        if reader.is_closed:
             break
         if line.label == exception.line.label:
             if HEADER in line.text:
@@ -412,14 +326,16 @@ def _read_continuation(reader: TracebackReader, exception: ParsedException) -> N
     ),
 )
 def _parse_raise(line: Line, match: re.Match[str]) -> Event | None:
-    parsed = raised(match[1])
+    parsed = exception_raised_by(match[1])
     if parsed is None or line.offset <= line.notes("python").get("end", -1):
         return None
     above = next((near for near in line.preceding(20) if near.label == line.label), None)
     if above is None or read_frame(above.text) is None or not _ends_here(line):
         return None
     reader = TracebackReader(line, lambda reader, chain: None, lambda line: None)
-    return _event(reader, [ParsedException(parsed[0], [parsed[1]], _frames_above(line, match[1].strip()), line)])
+    return exception_event(
+        reader, [ParsedException(parsed[0], [parsed[1]], _frames_above(line, match[1].strip()), line)]
+    )
 
 
 def _ends_here(line: Line) -> bool:

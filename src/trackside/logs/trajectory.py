@@ -12,16 +12,18 @@ from itertools import pairwise
 
 from trackside.logs.pattern import PRECEDENCE, generic_ids, parsers
 from trackside.logs.series import PointSeries
+from trackside.logs.stored_series import Extent
 from trackside.model import Event
 
 MAX_POINTS_PER_SERIES = 50_000
 """Above this, every second interior point of a series is dropped, repeatedly."""
 MAX_POINTS = 200_000
 """The same for all series together."""
-MIN_DIFFERING_STEPS, MAX_LOSS_DIFFERENCE_RATIO = 3, 0.01
-"""Two files are two trainings if their losses differ at this many equal steps, by more than this share."""
+MIN_DIFFERING_STEPS, MIN_DIFFERING_SHARE, MAX_LOSS_DIFFERENCE_RATIO = 3, 0.8, 0.01
+"""Two files are two trainings if their losses differ, by more than this ratio, at this many of the steps that both print
+and at this share of them."""
 MAX_COMPARED_FILES = 8
-"""Files that are compared for that."""
+"""Files of which the losses are compared."""
 _ATTEMPT = re.compile(r"(?:^|/)attempt_(\d+)/")
 
 
@@ -36,7 +38,7 @@ class Trajectories:
         self._series: dict[tuple[str, str], PointSeries] = {}
 
     def add(self, event: Event) -> None:
-        """Take one raw point."""
+        """Add one raw point to the series of its file and parser; a series at its limit is thinned."""
         key = (event.at.path, event.parser)
         series = self._series.get(key)
         if series is None:
@@ -48,11 +50,11 @@ class Trajectories:
             max(self._series.values(), key=lambda series: series.size).thin()
 
     def series(self) -> tuple[PointSeries, ...]:
-        """What each parser read in each file."""
+        """The series of each file and parser."""
         return tuple(self._series.values())
 
-    def take(self, series: PointSeries) -> None:
-        """Take a complete series, as :meth:`series` gave it."""
+    def add_series(self, series: PointSeries) -> None:
+        """Add a complete series, as :meth:`series` returned it."""
         self._series[series.path, series.parser] = series
         while sum(other.size for other in self._series.values()) > MAX_POINTS:
             largest = max(self._series.values(), key=lambda series: series.size)
@@ -61,7 +63,7 @@ class Trajectories:
             if largest.size == before:  # all its points are pinned
                 break
 
-    def start_over(self, path: str) -> bool:
+    def steps_start_over(self, path: str) -> bool:
         """Whether the steps of a file start over."""
         return any(series.part for (other, _), series in self._series.items() if other == path)
 
@@ -72,7 +74,7 @@ class Trajectories:
             return []
         parts = [
             (point.at.line, part if isinstance(part := point.fields.get("run_part"), int) else 0)
-            for point in min(candidates, key=_rank_key).points()
+            for point in min(candidates, key=_preference_key).points()
         ]
         return sorted(parts)
 
@@ -81,19 +83,21 @@ class Trajectories:
         """The files that contain logged steps."""
         return tuple(dict.fromkeys(path for path, _ in self._series))
 
-    def differing(self, paths: frozenset[str]) -> Event | None:
+    def point_of_other_training(self, paths: frozenset[str]) -> Event | None:
         """A point of a file that :meth:`points` omits although it shows another training than the fullest file: both
         print losses, neither names a rank, and at several equal steps the losses differ."""
         candidates = [series for (path, _), series in self._series.items() if path in paths and series.has_loss]
-        candidates = sorted((series for series in candidates if series.rank == 0), key=_fullness, reverse=True)
+        candidates = sorted((series for series in candidates if series.rank == 0), key=_fullness_key, reverse=True)
         if not candidates:
             return None
-        reference = _losses(candidates[0])
+        reference = _losses_by_step(candidates[0])
         for other in candidates[1:MAX_COMPARED_FILES]:
-            losses = _losses(other) if other.path != candidates[0].path else {}
+            losses = _losses_by_step(other) if other.path != candidates[0].path else {}
             shared = sorted(reference.keys() & losses.keys())
             differing_steps = [step for step in shared if _losses_differ(reference[step], losses[step])]
-            if len(differing_steps) >= MIN_DIFFERING_STEPS and len(differing_steps) >= 0.8 * len(shared):
+            if len(differing_steps) >= MIN_DIFFERING_STEPS and len(differing_steps) >= MIN_DIFFERING_SHARE * len(
+                shared
+            ):
                 return losses[differing_steps[0]]
         return None
 
@@ -101,18 +105,21 @@ class Trajectories:
         """The distinct points of these files (None: of all files), in training order."""
         chosen: dict[str, PointSeries] = {}
         for (path, _), series in self._series.items():
-            if (paths is None or path in paths) and (path not in chosen or _rank_key(series) < _rank_key(chosen[path])):
+            if (paths is None or path in paths) and (
+                path not in chosen or _preference_key(series) < _preference_key(chosen[path])
+            ):
                 chosen[path] = series
         return list(_join_files(list(chosen.values())))
 
 
-def _rank_key(series: PointSeries) -> tuple[bool, float, int]:
-    """Sort key of how well a series describes the run: smaller is better."""
+def _preference_key(series: PointSeries) -> tuple[bool, float, int]:
+    """Sort key of the series of one file: the smallest describes the run."""
     return (not series.has_loss, _precedence().get(series.parser, PRECEDENCE), -series.count)
 
 
 @cache
 def _precedence() -> dict[str, float]:
+    """Id of a parser -> its precedence; infinite for ids of fallback points."""
     fallbacks = {parser.fallback_id: math.inf for parser in parsers() if parser.fallback_id}
     return fallbacks | {parser.id: parser.precedence for parser in parsers()}
 
@@ -120,22 +127,22 @@ def _precedence() -> dict[str, float]:
 def _join_files(files: list[PointSeries]) -> Iterable[Event]:
     """The points of several files: copies of one another count once; attempts and continuations follow each other."""
     if len(files) <= 1:
-        return _without_summaries(files[0]) if files else ()
+        return _clean_points(files[0]) if files else ()
     attempts: dict[int, list[PointSeries]] = {}
     for series in files:
         match = _ATTEMPT.search(series.path)
         attempts.setdefault(int(match[1]) if match else -1, []).append(series)
     other_files = attempts.pop(-1, [])
-    fullest = [max(group, key=_fullness) for group in ([other_files] if other_files else [])]
-    attempt_files = [max(attempts[number], key=_fullness) for number in sorted(attempts)]
+    fullest = [max(group, key=_fullness_key) for group in ([other_files] if other_files else [])]
+    attempt_files = [max(attempts[number], key=_fullness_key) for number in sorted(attempts)]
     if not fullest or sum(file.count for file in attempt_files) > sum(file.count for file in other_files):
-        return _chain([_without_summaries(file) for file in attempt_files])
-    return _chain(_sequence(other_files))
+        return _chain_parts([_clean_points(file) for file in attempt_files])
+    return _chain_parts(_consecutive_parts(other_files))
 
 
-def _losses(series: PointSeries) -> dict[float, Event]:
+def _losses_by_step(series: PointSeries) -> dict[float, Event]:
     """step -> the point with its loss, without points that name a rank."""
-    points = (point for point in _without_summaries(series) if point.rank is None)
+    points = (point for point in _clean_points(series) if point.rank is None)
     steps = [
         (point.fields.get("step"), point) for point in points if isinstance(point.fields.get("loss"), (int, float))
     ]
@@ -143,56 +150,52 @@ def _losses(series: PointSeries) -> dict[float, Event]:
 
 
 def _losses_differ(first: Event, second: Event) -> bool:
+    """Whether the losses of two points differ by more than MAX_LOSS_DIFFERENCE_RATIO; False if one has none."""
     a, b = first.fields["loss"], second.fields["loss"]
     if not isinstance(a, (int, float)) or not isinstance(b, (int, float)):
         return False
     return abs(a - b) > MAX_LOSS_DIFFERENCE_RATIO * max(abs(a), abs(b))
 
 
-def _fullness(series: PointSeries) -> tuple[bool, int, int, str]:
-    """Sort key: the series that shows most of a training is the greatest."""
+def _fullness_key(series: PointSeries) -> tuple[bool, int, int, str]:
+    """Sort key of the series of several files: the greatest shows the most of a training; of equal ones, that of the
+    lowest MPI rank."""
     return (series.has_loss, series.count, -series.rank, series.path)
 
 
-def _sequence(files: list[PointSeries]) -> list[list[Event]]:
+def _consecutive_parts(files: list[PointSeries]) -> list[list[Event]]:
     """The points of files without attempt numbers: the fullest file, and those before or after it whose steps or
     times do not overlap it."""
-    chosen: list[tuple[tuple[float, ...], list[Event]]] = []
-    for series in sorted(files, key=_fullness, reverse=True):
+    chosen: list[tuple[Extent, list[Event]]] = []
+    for series in sorted(files, key=_fullness_key, reverse=True):
         extent = series.extent  # logs of other ranks repeat the same points: most need not be loaded
-        if extent is not None and not all(_are_disjoint(extent, other) for other, _ in chosen):
+        if extent is not None and not all(extent.is_disjoint(other) for other, _ in chosen):
             continue
-        points = _without_summaries(series)
-        spans = _spans(points)
-        if points and all(_are_disjoint(spans, other) for other, _ in chosen):
-            chosen.append((spans, points))
-    timed = all(spans[2] < math.inf for spans, _ in chosen)
-    chosen.sort(key=lambda item: item[0][2] if timed else item[0][0])
+        points = _clean_points(series)
+        extent = _extent_of(points)
+        if points and all(extent.is_disjoint(other) for other, _ in chosen):
+            chosen.append((extent, points))
+    have_times = all(extent.first_time < math.inf for extent, _ in chosen)
+    chosen.sort(key=lambda item: item[0].first_time if have_times else item[0].lowest_step)
     return [points for _, points in chosen]
 
 
-def _spans(points: list[Event]) -> tuple[float, ...]:
-    """Lowest and highest step, first and last time of some points."""
+def _extent_of(points: list[Event]) -> Extent:
+    """The steps and times between which points lie."""
     steps = [float(step) for p in points if isinstance(step := p.fields.get("step"), (int, float))]
     times = [p.time for p in points if p.time is not None]
-    return (*_min_max(steps), *_min_max(times))
+    return Extent(*_min_max(steps), *_min_max(times))
 
 
 def _min_max(values: list[float]) -> tuple[float, float]:
+    """The lowest and the highest value; inverted infinities if there are none."""
     return (min(values), max(values)) if values else (math.inf, -math.inf)
 
 
-def _are_disjoint(first: tuple[float, ...], second: tuple[float, ...]) -> bool:
-    """Whether the steps or the times of two spans do not overlap."""
-    steps = (first[0] > second[1] > -math.inf) or (second[0] > first[1] > -math.inf)
-    times = (first[2] > second[3] > -math.inf) or (second[2] > first[3] > -math.inf)
-    return steps or times
-
-
-def _chain(runs: list[list[Event]]) -> Iterator[Event]:
-    """The points of parts that follow each other; a part whose steps go back increases ``run_part``."""
+def _chain_parts(parts: list[list[Event]]) -> Iterator[Event]:
+    """The points of parts that follow each other; ``run_part`` grows by one at a part whose steps go back."""
     part, last_step = 0, -math.inf
-    for points in runs:
+    for points in parts:
         first_step = next((step for p in points if isinstance(step := p.fields.get("step"), (int, float))), None)
         if first_step is not None and first_step <= last_step:
             part += 1
@@ -207,18 +210,18 @@ def _chain(runs: list[list[Event]]) -> Iterator[Event]:
             part += last if isinstance(last, int) else 0
 
 
-def _without_summaries(series: PointSeries) -> list[Event]:
-    """A series' points; an epoch's summary among printed steps is not a point."""
+def _clean_points(series: PointSeries) -> list[Event]:
+    """The points of a series, without the summaries of epochs among printed steps, and with missing steps filled in."""
     points = series.points()
     if series.parser in generic_ids():
-        stepped = [point for point in points if "step" in point.fields]
-        if 2 * len(stepped) >= len(points):
+        n_steps = sum("step" in point.fields for point in points)
+        if 2 * n_steps >= len(points):
             points = [point for point in points if "step" in point.fields or not isinstance(point.get("epoch"), int)]
-    return _with_missing_steps(points)
+    return _fill_missing_steps(points)
 
 
-def _with_missing_steps(points: list[Event]) -> list[Event]:
-    """The points with missing steps filled in, if the known steps around them divide evenly."""
+def _fill_missing_steps(points: list[Event]) -> list[Event]:
+    """Set the step of points without one where the known steps around them divide evenly; returns the points."""
     known_steps = [(index, step) for index, p in enumerate(points) if isinstance(step := p.fields.get("step"), int)]
     for (start, first), (stop, last) in pairwise(known_steps):
         gap, remainder = divmod(last - first, stop - start)

@@ -25,7 +25,7 @@ PARSER = Parser(ID, "Ultralytics YOLO", "framework", redraws=True)
     r"^\s{1,12}Epoch\s+(?:GPU_mem|gpu_mem)\s+(.{1,120})",
     safety="Only remembers the columns; yields no event.",
 )
-def _header(line: Line, match: re.Match[str]) -> None:
+def _remember_columns(line: Line, match: re.Match[str]) -> None:
     line.notes(ID)["columns"] = match[1].split()
 
 

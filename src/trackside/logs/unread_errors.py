@@ -1,7 +1,7 @@
-"""The residual: lines that look like an error and that no parser read.
+"""Lines that look like an error and that no parser read.
 
-They are no evidence of a family; they say that something was printed that the verdict does not account for. Only lines
-whose words or level mean an error count, not figures, settings, paths or code that merely contain such a word.
+They are not evidence of a family; they show that the verdict does not account for something that was printed. Only
+lines whose words or level mean an error count, not figures, settings, paths or code that merely contain such a word.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from trackside.model import Event
 MAX_TEXT_CHARS = 600
 """A longer line is a dump."""
 ANNOUNCED_BYTES = 300
-"""Text in which a traceback begins below the line that announces it."""
+"""Bytes below a line in which the traceback that it announces begins."""
 _TRACEBACK = b"Traceback (most recent call last)"
 
 _HARMLESS = re.compile(
@@ -34,9 +34,10 @@ _HARMLESS = re.compile(
     r"|^\s{0,8}(?:File \"|\^+|~+)|Traceback \(most recent|The above exception|During handling"
     r"|\bif (?:you|this|it)\b|\bplease\b|\bcan(?:'t|not) be (?:used|changed) (?:with|together)|\bfall(?:ing)? ?back\b|\bretry(?:ing)?\b|\bwill be\b|\bskipp(?:ed|ing)\b|\bignor(?:ed|ing)\b|\bdeprecated\b",
 )
-_NATIVE_LEVEL = re.compile(r"^[EF]\d{4} \d\d:\d\d:\d\d\.")
-"""The level of glog, which native libraries print whatever the words are."""
-_LEVEL = re.compile(r"(?:^|[\s\[|<(])(?:ERROR|FATAL|CRITICAL|SEVERE|EMERG)(?:$|[\s\]|>):])|^E\d{4} |^F\d{4} ")
+_GLOG_LEVEL = r"^[EF]\d{4} \d\d:\d\d:\d\d\."
+"""An error's level as glog prints it, with date and time: native libraries use it whatever the words are."""
+_NATIVE_LEVEL = re.compile(_GLOG_LEVEL)
+_LEVEL = re.compile(r"(?:^|[\s\[|<(])(?:ERROR|FATAL|CRITICAL|SEVERE|EMERG)(?:$|[\s\]|>):])|" + _GLOG_LEVEL)
 
 PARSER = Parser("unread", "lines that look like an error and that no parser read", "system", residual=True)
 
@@ -73,7 +74,7 @@ PARSER = Parser("unread", "lines that look like an error and that no parser read
     ),
     caseless=True,
 )
-def _unread(line: Line) -> Event | None:
+def _unread_error(line: Line) -> Event | None:
     text = line.text
     if line.offset <= line.notes("python").get("end", -1):
         return None  # inside a traceback

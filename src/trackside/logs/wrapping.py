@@ -1,4 +1,4 @@
-"""Lines that a terminal or an editor broke at its width: where they were broken, and the line as it was printed."""
+"""Lines that a terminal or an editor broke at its width: finds the width, and joins the pieces."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from itertools import pairwise
 from trackside.logs.line import Line
 
 MIN_COLUMNS, MAX_COLUMNS = 60, 250
+"""Widths at which a text may be broken."""
 BYTES_BEFORE, BYTES_AFTER = 4 << 10, 12 << 10
-"""Text around a line in which the width is looked for."""
+"""Bytes around a line in which the width is looked for."""
 MAX_PIECES = 12
 """Pieces of one line that are joined."""
 TERMINALS = frozenset((79, 80, 99, 100, 119, 120, 131, 132, 159, 160))
-"""Usual widths: text without a broken frame counts as broken only there."""
+"""Usual widths of terminals: text without a broken frame counts as broken only there."""
 MAX_SHORT = 8
 """Columns that a frame may lack when it is broken at a word."""
 _NEW_LINE = re.compile(r"\s{2}|Traceback \(most recent|$")
-"""How a line begins that does not continue the one above: Python indents frames and source code."""
+"""The beginning of a line that does not continue the one above: Python indents frames and source code."""
 _SAME_WIDTH = re.compile(r"[│|╭╰├┃┏┗+]|(.)\1{19}|\s+[~^\s]*$")
 """Boxes, rulers and the marks below source code: they are as wide as a neighbor for another reason."""
 _OPEN_FRAME = re.compile(r'  File "[^\n]*(?<!>)$')
@@ -34,30 +35,31 @@ _BEGINNING = re.compile(
     r"\[?\d{2,4}[-/]\d\d[-/ ]|\[?\d\d:\d\d:\d\d\b|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d|\[rank ?\d|\[?(?:INFO|WARN|ERROR|DEBUG)|"
     r"(?:slurmstepd|srun|wandb): |\S{1,60} NCCL |[IWEF]\d{4} |\{['\"]|:::MLL"
 )
-"""How lines of logs begin: such a row does not continue the one above."""
+"""The beginning of a log's line: such a row does not continue the one above."""
 _LAST_LINE = re.compile(r"(?:[a-z_]\w{0,40}\.){0,8}[A-Z]\w{1,60}(?::|$)")
 
 
-def columns(line: Line) -> int | None:
-    """The width at which the text around a line is broken; None if it does not look broken.
+def broken_width(line: Line) -> int | None:
+    """The width in columns at which the text around a line is broken; None if it does not look broken.
 
-    It does if several different lines have exactly the length of the longest one, and one of them is part of a frame
+    It looks broken if several different lines have exactly the length of the longest one, and one of them is part of a frame
     or that length is a terminal's.
     """
     if line.label:
         return None
     text = line.buffer[max(0, line.start - BYTES_BEFORE) : line.end + BYTES_AFTER]
-    rows = {line.context.as_written(row.rstrip(b"\r")) for row in text.split(b"\n")[1:-1]} | {line.full}
+    rows = {line.context.decode_line(row.rstrip(b"\r")) for row in text.split(b"\n")[1:-1]} | {line.full}
     rows = {row for row in rows if _SAME_WIDTH.match(row) is None}
     width = max(map(len, rows), default=0)
     full = [row for row in rows if len(row) == width]
     if not MIN_COLUMNS <= width <= MAX_COLUMNS or len({_DIGITS.sub("0", row) for row in full}) < 2:
         return None
-    broken = (len(row) >= width - MAX_SHORT and _is_open_frame(row) for row in rows)
-    return width if width in TERMINALS or any(broken) else None
+    broken_frames = (len(row) >= width - MAX_SHORT and _is_open_frame(row) for row in rows)
+    return width if width in TERMINALS or any(broken_frames) else None
 
 
 def _is_open_frame(row: str) -> bool:
+    """Whether a row is the beginning of a traceback's frame, but not all of it."""
     return _OPEN_FRAME.match(row) is not None and _FRAME.match(row) is None
 
 
@@ -70,9 +72,9 @@ def continues(piece: str, below: str, width: int) -> bool:
     return len(piece) >= width - MAX_SHORT and _is_open_frame(piece)
 
 
-def joined(line: Line) -> str:
-    """The text of a line with the pieces below it that a terminal broke off."""
-    width = columns(line)
+def join_pieces(line: Line) -> str:
+    """The text of a line, joined with the pieces below it that a terminal broke off."""
+    width = broken_width(line)
     if width is None:
         return line.text
     pieces = [line.full]
@@ -84,7 +86,7 @@ def joined(line: Line) -> str:
 
 
 def width_of(head: bytes) -> int | None:
-    """The width at which a terminal broke all of a text; None if it did not.
+    """The width in columns at which a terminal broke all of a text; None if it did not.
 
     No row is longer, several different ones have exactly that length (one, if the next one closes its bracket), and few
     are a little shorter, as those of a text that was broken between words are.
@@ -98,9 +100,9 @@ def width_of(head: bytes) -> int | None:
     if width not in TERMINALS:
         return None
     full = {_DIGITS.sub("0", row) for row in rows if len(row) == width}
-    nearly = {_DIGITS.sub("0", row) for row in rows if width - MAX_SHORT <= len(row) < width}
-    cut = any(len(row) == width and _is_open(row) and not _is_open(row + below) for row, below in pairs)
-    return width if len(full) >= max(1 if cut else MIN_FULL_ROWS, len(nearly)) else None
+    almost_full = {_DIGITS.sub("0", row) for row in rows if width - MAX_SHORT <= len(row) < width}
+    has_cut_bracket = any(len(row) == width and _is_open(row) and not _is_open(row + below) for row, below in pairs)
+    return width if len(full) >= max(1 if has_cut_bracket else MIN_FULL_ROWS, len(almost_full)) else None
 
 
 def _is_open(text: str) -> bool:
@@ -112,8 +114,8 @@ def _is_open(text: str) -> bool:
     )
 
 
-def rejoined(chunks: Iterable[bytes], width: int) -> Iterator[bytes]:
-    """A text that was broken at this width, as it was printed.
+def rejoin(chunks: Iterable[bytes], width: int) -> Iterator[bytes]:
+    """Join the rows of a text that was broken at this width.
 
     The line ends of the rows that are joined follow the joined line, so that lines keep their numbers and offsets.
     """
@@ -123,21 +125,22 @@ def rejoined(chunks: Iterable[bytes], width: int) -> Iterator[bytes]:
         *lines, rest = (rest + chunk).split(b"\n")
         joined_lines = []
         for row in lines:
-            if rows and (len(rows) >= MAX_JOINED or not _goes_on(rows[-1], row, width)):
-                joined_lines.append(_one_line(rows))
+            if rows and (len(rows) >= MAX_JOINED or not _row_continues(rows[-1], row, width)):
+                joined_lines.append(_join_rows(rows))
                 rows = []
             rows.append(row)
         if len(rest) > MAX_REST_BYTES:  # no row of a broken text
-            joined_lines += [*([_one_line(rows)] if rows else []), rest]
+            joined_lines += [*([_join_rows(rows)] if rows else []), rest]
             rows, rest = [], b""
         yield b"".join(joined_lines)
-    if rows and rest and _goes_on(rows[-1], rest, width):
+    if rows and rest and _row_continues(rows[-1], rest, width):
         yield b"".join(row.rstrip(b"\r") for row in rows) + rest + b"\n" * len(rows)
     else:
-        yield (_one_line(rows) if rows else b"") + rest
+        yield (_join_rows(rows) if rows else b"") + rest
 
 
-def _one_line(rows: list[bytes]) -> bytes:
+def _join_rows(rows: list[bytes]) -> bytes:
+    """One line of these rows, followed by the line ends of all of them."""
     if len(rows) == 1:
         return rows[0] + b"\n"
     return b"".join(row.rstrip(b"\r") for row in rows) + b"".join(
@@ -145,7 +148,8 @@ def _one_line(rows: list[bytes]) -> bytes:
     )
 
 
-def _goes_on(row: bytes, below: bytes, width: int) -> bool:
+def _row_continues(row: bytes, below: bytes, width: int) -> bool:
+    """Whether a row of exactly this width goes on in the row below."""
     if len(row) < width:
         return False
     text, next_text = (part.decode("utf-8", "replace").rstrip("\r") for part in (row, below))

@@ -1,4 +1,4 @@
-"""Runs appended to one file: where each begins. The last one is the run; what the others printed is not about it.
+"""Finds where the runs appended to one file begin. The last one is the run; the others' lines are not about it.
 
 Output is often appended to one file: attempts after a failure, jobs of an array, `nohup` twice. A run begins
 
@@ -10,8 +10,8 @@ Output is often appended to one file: attempts after a failure, jobs of an array
 - behind the last step, if a program then fails in an import at its top.
 
 One program that restarts its workers is one run, however often they print their first lines; so is a job that its
-scheduler starts again. Whatever a process prints
-late from its buffer is not a beginning: a sign that came after a run's end counts no more in that file.
+scheduler starts again. What a process prints late, from its buffer, is not a beginning: a sign that came after a run's
+end no longer counts in that file.
 """
 
 from __future__ import annotations
@@ -36,17 +36,19 @@ ENDS = frozenset(
     )
 )  # fmt: skip
 """Kinds of events that may say how a program ended."""
-_OF_A_JOB = frozenset({"training_start", "training_plan", "training_end", "exception", "launcher_failure", "cuda_oom"})
-"""Kinds of events after the last report that show that another job was appended, which has no report."""
+_WORK_KINDS = frozenset(
+    {"training_start", "training_plan", "training_end", "exception", "launcher_failure", "cuda_oom"}
+)
+"""Kinds of events that, after the last report, show that another job without a report was appended."""
 MAX_TRAILING_LINES = 40
 """More lines than this after the last report are another job's output; fewer may be notes of the batch system."""
 MIN_LINES_AT_WORK = 100
-"""A run that prints so many lines is at work, even if none of them is read."""
-_GOES_ON = frozenset({"preemption", "requeue", "node_failure"})
+"""A run that prints this many lines is at work, even if no parser reads any of them."""
+_RESTART_REASONS = frozenset({"preemption", "requeue", "node_failure"})
 """Reasons of a scheduler's notice after which the same job starts again."""
-_APPENDING = frozenset({"lsf", "pbs"})
+_APPENDING_SOURCES = frozenset({"lsf", "pbs"})
 """Sources of reports that the batch system itself adds to the output: what is above them is over."""
-_MAIN = (" in <module>", " in _run_module_as_main", " in _run_code")
+_MAIN_FRAMES = (" in <module>", " in _run_module_as_main", " in _run_code")
 """Outermost frames of an exception that ended its program."""
 
 LoggedPart = tuple[int, int]
@@ -56,7 +58,7 @@ LoggedPart = tuple[int, int]
 class LoggedSteps(Protocol):
     """The logged steps of the files."""
 
-    def start_over(self, path: str) -> bool:
+    def steps_start_over(self, path: str) -> bool:
         """Whether the steps of a file start over."""
 
     def parts(self, path: str) -> Sequence[LoggedPart]:
@@ -65,16 +67,18 @@ class LoggedSteps(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FileRuns:
-    """The runs in one file, in order, at least one. ``report``: of the last one's end; None if it has none.
-    ``job_first``: the first line of the last job, which may have started several programs. ``started``: where another
-    run starts of which nothing is known; its lines are counted with the one before. ``more``: whether there are more
-    than these, because the scan keeps only some of the lines where programs start."""
+    """The runs in one file."""
 
     runs: tuple[FileRun, ...]
+    """In order, at least one."""
     report: Event | None = None
+    """The batch system's report of the last run's end."""
     job_first: int = 1
-    started: int | None = None
-    more: bool = False
+    """First line of the last job, which may have started several programs."""
+    unknown_start: int | None = None
+    """Line at which another run starts of which nothing else is known; its lines count as those of the one before."""
+    has_more: bool = False
+    """Whether there are more runs than these: the scan keeps only some of the lines where programs start."""
 
     @property
     def first(self) -> int:
@@ -83,52 +87,54 @@ class FileRuns:
 
 
 def runs_by_file(events: Iterable[Event], steps: LoggedSteps) -> dict[str, FileRuns]:
-    """The runs of each file that holds several, or a report of a job. ``events``: those of the job logs."""
+    """Path -> its runs, for each file that holds several, or a report of a job. ``events``: those of the job logs."""
     by_file: dict[str, list[Event]] = {}
     last_lines: dict[str, int] = {}
     for event in events:
         if event.kind == "log_activity":
             last_lines[event.at.path] = max(last_lines.get(event.at.path, 0), event.at.line)
-        elif event.kind in _SIGNS:
+        elif event.kind in _SIGN_KINDS:
             by_file.setdefault(event.at.path, []).append(event)
     files = {}
     for path, signs in by_file.items():
-        in_order = sorted(signs, key=_place)
-        points = steps.parts(path) if _are_needed(signs, steps.start_over(path)) else ()
-        runs = _split(in_order, points, last_lines.get(path, 0))
+        in_order = sorted(signs, key=_position_key)
+        points = steps.parts(path) if _may_hold_several_runs(signs, steps.steps_start_over(path)) else ()
+        runs = _split_runs(in_order, points, last_lines.get(path, 0))
         if len(runs.runs) > 1 or runs.report is not None:
             files[path] = runs
     return files
 
 
-def is_of_last_run(position: Position, files: Mapping[str, FileRuns]) -> bool:
-    """Whether a line is not from an earlier run of its file."""
+def is_in_last_run(position: Position, files: Mapping[str, FileRuns]) -> bool:
+    """Whether a line is in the last run of its file; true for a file with one run."""
     runs = files.get(position.path)
     return runs is None or position.line == 0 or position.line >= runs.first
 
 
-def is_of_last_job(position: Position, files: Mapping[str, FileRuns]) -> bool:
-    """Whether a line is not from an earlier job of its file."""
+def is_in_last_job(position: Position, files: Mapping[str, FileRuns]) -> bool:
+    """Whether a line is in the last job of its file; true for a file with one job."""
     runs = files.get(position.path)
     return runs is None or position.line == 0 or position.line >= runs.job_first
 
 
-def _place(event: Event) -> tuple[int, int]:
+def _position_key(event: Event) -> tuple[int, int]:
+    """Sort key: the position in the file."""
     return event.at.line, event.at.offset
 
 
-def _job(event: Event) -> str | None:
+def _named_job(event: Event) -> str | None:
+    """The id of the job that an event names, without its step; None if it names none."""
     job = event.get("job") if event.kind in ("scheduler_notice", "host") else None
     return None if job is None else plain_id(str(job))
 
 
 def _is_end(event: Event) -> bool:
-    """Whether the program did not go on after it, as far as the event itself shows."""
+    """Whether an event ended its program, as far as the event itself shows."""
     if event.kind != "exception":
         return event.kind in ENDS
     frames = str(event.get("frames") or event.get("frame") or "")
     outermost = frames.partition(";")[0]
-    return not event.get("logged") and (not frames or outermost.endswith(_MAIN))
+    return not event.get("logged") and (not frames or outermost.endswith(_MAIN_FRAMES))
 
 
 def _failed_at_import(event: Event) -> bool:
@@ -142,125 +148,130 @@ def _failed_at_import(event: Event) -> bool:
 class _Splitter:
     """Goes through the signs of one file in order, and collects where its runs begin."""
 
-    under_launcher: bool
-    firsts: list[int] = field(default_factory=lambda: [1])
+    has_launcher: bool
+    first_lines: list[int] = field(default_factory=lambda: [1])
     job_first: int = 1
-    end: int | None = None
-    """Line of the last sign of an end since the last logged step."""
-    part: int | None = None
+    end_line: int | None = None
+    """Line of the last event since the last logged step that may be an end."""
+    last_part: int | None = None
     """Part of the last logged step of the run so far."""
-    point: int = 0
-    """Its line."""
-    reported: bool = False
+    step_line: int = 0
+    """Line of the last logged step; 0 if there is none."""
+    is_end_reported: bool = False
     """Whether the launcher has reported the end since the last logged step."""
-    restart: int = 0
+    restart_line: int = 0
     """Line at which a launcher restarted its workers, or a scheduler the job."""
     is_supervised: bool = False
     """Whether the run so far is a sweep's agent with its trials."""
-    printed: set[str] = field(default_factory=lambda: {FIRST_LINES})
+    printed_signs: set[str] = field(default_factory=lambda: {FIRST_LINES})
     """Signs that the run so far has printed."""
-    late: set[str] = field(default_factory=set)
+    late_signs: set[str] = field(default_factory=set)
     """Signs that came after a run's end, and steps."""
-    repeated: set[str] = field(default_factory=set)
+    repeated_signs: set[str] = field(default_factory=set)
     """Signs that a program printed again while it trained."""
-    pending: tuple[str, int] | None = None
+    pending_sign: tuple[str, int] | None = None
     """A sign after logged steps, and its line: what follows decides."""
-    job: tuple[str, int, bool] | None = None
+    last_job: tuple[str, int, bool] | None = None
     """The last job named, the line, and whether that line ended the job."""
 
     @property
-    def is_known(self) -> bool:
+    def shows_work(self) -> bool:
         """Whether anything shows the run so far at work, or its end."""
-        return self.end is not None or self.part is not None
+        return self.end_line is not None or self.last_part is not None
 
     @property
-    def _is_vague(self) -> bool:
+    def _is_restart_unclear(self) -> bool:
         """Whether steps that start over after an end may be the same program's: a trial, or printed from a buffer."""
-        return self.is_supervised or bool(self.late)
+        return self.is_supervised or bool(self.late_signs)
 
     def begin(self, line: int, *, job: bool = False) -> None:
-        """A run begins at this line."""
-        if line > self.firsts[-1]:
-            self.firsts.append(line)
+        """Begin a run at this line; ``job``: whether another job begins with it."""
+        if line > self.first_lines[-1]:
+            self.first_lines.append(line)
         self.job_first = line if job else self.job_first
-        self.part = self.part if self.point >= line else None
-        self.end = self.end if self.end is not None and self.end >= line else None
-        self.reported, self.is_supervised, self.printed, self.pending = False, False, set(), None
+        self.last_part = self.last_part if self.step_line >= line else None
+        self.end_line = self.end_line if self.end_line is not None and self.end_line >= line else None
+        self.is_end_reported, self.is_supervised, self.printed_signs, self.pending_sign = False, False, set(), None
 
-    def mark(self, sign: str, line: int) -> None:
-        """A launcher or a program prints what it prints at its start."""
+    def add_sign(self, sign: str, line: int) -> None:
+        """Take a sign that a launcher or a program prints when it starts."""
         if sign == SUPERVISOR:
             self.is_supervised = True
         elif sign == BANNER:
-            if self.is_known:
+            if self.shows_work:
                 self.begin(line)
-        elif self.is_supervised or self.restart > self.point:
+        elif self.is_supervised or self.restart_line > self.step_line:
             return
-        elif not self.is_known:
-            self.printed.add(sign)
-        elif sign not in self.printed:
-            self.late.add(sign)
-        elif sign in self.late:
+        elif not self.shows_work:
+            self.printed_signs.add(sign)
+        elif sign not in self.printed_signs:
+            self.late_signs.add(sign)
+        elif sign in self.late_signs:
             return
-        elif self.end is None:
-            self.pending = self.pending or (sign, line)
-        elif self.reported or not self.under_launcher:
+        elif self.end_line is None:
+            self.pending_sign = self.pending_sign or (sign, line)
+        elif self.is_end_reported or not self.has_launcher:
             self.begin(line)
-            self.printed.add(sign)
+            self.printed_signs.add(sign)
 
-    def logged(self, line: int, part: int) -> None:
-        """A step was logged."""
-        starts_over = self.part is not None and part > self.part
-        if self.pending is not None:
-            sign, first = self.pending
+    def add_step(self, line: int, part: int) -> None:
+        """Take a logged step; ``part``: its run part."""
+        starts_over = self.last_part is not None and part > self.last_part
+        if self.pending_sign is not None:
+            sign, first = self.pending_sign
             if starts_over:
                 self.begin(first)
-                self.printed.add(sign)
+                self.printed_signs.add(sign)
             else:
-                self.repeated.add(sign)
-            self.pending = None
-        elif self.end is not None and self.part is None:
-            self.late.add("steps")
-        elif starts_over and self.end is not None and self.restart <= self.point and not self._is_vague:
-            self.begin(self.end + 1)
-        self.part, self.point, self.end, self.reported = part, line, None, False
+                self.repeated_signs.add(sign)
+            self.pending_sign = None
+        elif self.end_line is not None and self.last_part is None:
+            self.late_signs.add("steps")
+        elif (
+            starts_over
+            and self.end_line is not None
+            and self.restart_line <= self.step_line
+            and not self._is_restart_unclear
+        ):
+            self.begin(self.end_line + 1)
+        self.last_part, self.step_line, self.end_line, self.is_end_reported = part, line, None, False
 
-    def ended(self, event: Event) -> None:
-        """A program may have ended."""
-        if self.part is not None and _failed_at_import(event):
-            self.begin(self.point + 1)
-        if self.pending is not None:
-            sign, first = self.pending
-            if sign not in self.repeated:
+    def add_end(self, event: Event) -> None:
+        """Take an event after which a program may have ended."""
+        if self.last_part is not None and _failed_at_import(event):
+            self.begin(self.step_line + 1)
+        if self.pending_sign is not None:
+            sign, first = self.pending_sign
+            if sign not in self.repeated_signs:
                 self.begin(first)
-                self.printed.add(sign)
-            self.pending = None
-        self.end = event.at.line
-        self.reported = self.reported or event.kind == "launcher_failure"
+                self.printed_signs.add(sign)
+            self.pending_sign = None
+        self.end_line = event.at.line
+        self.is_end_reported = self.is_end_reported or event.kind == "launcher_failure"
 
-    def named(self, job: str, event: Event) -> None:
-        """A line names its job."""
+    def add_job(self, job: str, event: Event) -> None:
+        """Take a line that names its job."""
         is_notice = event.kind == "scheduler_notice"
-        if self.job is not None and self.job[0] != job:
-            _, line, had_ended = self.job
+        if self.last_job is not None and self.last_job[0] != job:
+            _, line, had_ended = self.last_job
             first = line + 1 if had_ended else event.at.line
-            if self.is_known and max(self.point, self.end or 0) > line:
+            if self.shows_work and max(self.step_line, self.end_line or 0) > line:
                 self.begin(first, job=True)
-        self.job = (job, event.at.line, is_notice)
+        self.last_job = (job, event.at.line, is_notice)
 
 
-_SIGNS = OUTCOMES | _OF_A_JOB | {"program_start", "launcher_restart", "host", REPORT}
+_SIGN_KINDS = OUTCOMES | _WORK_KINDS | {"program_start", "launcher_restart", "host", REPORT}
 
 
-def _are_needed(signs: Sequence[Event], start_over: bool) -> bool:
+def _may_hold_several_runs(signs: Sequence[Event], steps_start_over: bool) -> bool:
     """Whether a file may hold several runs, by what is not a logged step: to read those takes time."""
     counts = Counter(event.kind for event in signs)
-    jobs = {job for event in signs if (job := _job(event)) is not None}
-    several = counts["program_start"] > 1 or len(jobs) > 1 or (start_over and any(counts[kind] for kind in ENDS))
+    jobs = {job for event in signs if (job := _named_job(event)) is not None}
+    several = counts["program_start"] > 1 or len(jobs) > 1 or (steps_start_over and any(counts[kind] for kind in ENDS))
     return several or any(map(_failed_at_import, signs))
 
 
-def _split(signs: Sequence[Event], points: Sequence[LoggedPart], last_line: int) -> FileRuns:
+def _split_runs(signs: Sequence[Event], points: Sequence[LoggedPart], last_line: int) -> FileRuns:
     """The runs of one file. ``signs``, ``points``: in order; ``last_line``: number of the file's last line."""
     reports = [event for event in signs if event.kind == REPORT]
     is_followed = bool(reports) and _is_followed(reports[-1], signs, last_line)
@@ -270,40 +281,41 @@ def _split(signs: Sequence[Event], points: Sequence[LoggedPart], last_line: int)
     for event in signs:
         line = event.at.line
         while step is not None and step[0] <= line:
-            splitter.logged(*step)
+            splitter.add_step(*step)
             step = next(steps, None)
-        if (job := _job(event)) is not None:
-            splitter.named(job, event)
+        if (job := _named_job(event)) is not None:
+            splitter.add_job(job, event)
         if event.kind == "program_start":
-            splitter.mark(str(event.get("sign")), line)
-        elif event.kind == "launcher_restart" or event.get("reason") in _GOES_ON:
-            splitter.restart = line
+            splitter.add_sign(str(event.get("sign")), line)
+        elif event.kind == "launcher_restart" or event.get("reason") in _RESTART_REASONS:
+            splitter.restart_line = line
         elif event.kind == REPORT:
-            _pass_report(splitter, event, event is not reports[-1] or is_followed)
+            _add_report(splitter, event, event is not reports[-1] or is_followed)
         elif _is_end(event):
-            splitter.ended(event)
+            splitter.add_end(event)
     while step is not None:
-        splitter.logged(*step)
+        splitter.add_step(*step)
         step = next(steps, None)
-    firsts, started = splitter.firsts, None
-    if len(firsts) > 1 and splitter.job_first != firsts[-1] and not _shows_anything(splitter, signs, last_line):
-        started = firsts.pop()
-    lasts = [*(first - 1 for first in firsts[1:]), max(last_line, firsts[-1])]
+    first_lines, unknown_start = splitter.first_lines, None
+    if len(first_lines) > 1 and splitter.job_first != first_lines[-1] and not _shows_work(splitter, signs, last_line):
+        unknown_start = first_lines.pop()
+    last_lines_of_runs = [*(first - 1 for first in first_lines[1:]), max(last_line, first_lines[-1])]
     runs = tuple(
-        FileRun(first, last, _report_of(reports, first, last)) for first, last in zip(firsts, lasts, strict=True)
+        FileRun(first, last, _report_of(reports, first, last))
+        for first, last in zip(first_lines, last_lines_of_runs, strict=True)
     )
     last = runs[-1].report
     if last is not None and last.get("above") is True and is_followed:
         last = None
-    more = sum(event.kind == "program_start" for event in signs) >= MAX_PER_KIND
-    return FileRuns(runs, last, min(splitter.job_first, firsts[-1]), started, more)
+    has_more = sum(event.kind == "program_start" for event in signs) >= MAX_PER_KIND
+    return FileRuns(runs, last, min(splitter.job_first, first_lines[-1]), unknown_start, has_more)
 
 
-def _shows_anything(splitter: _Splitter, signs: Sequence[Event], last_line: int) -> bool:
+def _shows_work(splitter: _Splitter, signs: Sequence[Event], last_line: int) -> bool:
     """Whether the last run shows more than that it started."""
-    first = splitter.firsts[-1]
+    first = splitter.first_lines[-1]
     failed = any(event.kind in OUTCOMES and event.at.line >= first for event in reversed(signs))
-    return splitter.is_known or failed or last_line - first >= MIN_LINES_AT_WORK
+    return splitter.shows_work or failed or last_line - first >= MIN_LINES_AT_WORK
 
 
 def _report_of(reports: Sequence[Event], first: int, last: int) -> Event | None:
@@ -316,14 +328,14 @@ def _is_followed(report: Event, signs: Sequence[Event], last_line: int) -> bool:
     """Whether another job's output follows a report."""
     end = last_line_of(report)
     return last_line - MAX_TRAILING_LINES > end or any(
-        event.kind in _OF_A_JOB and event.at.line > end for event in signs
+        event.kind in _WORK_KINDS and event.at.line > end for event in signs
     )
 
 
-def _pass_report(splitter: _Splitter, report: Event, is_followed: bool) -> None:
-    """A batch system reports a job's end: the job's output stands above the report, or below. ``is_followed``: whether
-    another job's output follows."""
+def _add_report(splitter: _Splitter, report: Event, is_followed: bool) -> None:
+    """Take a batch system's report of a job's end; the job's output is above the report or below it. ``is_followed``:
+    whether another job's output follows."""
     if report.get("above") is not True:
         splitter.begin(report.at.line, job=True)
-    elif report.get("source") in _APPENDING and is_followed:
+    elif report.get("source") in _APPENDING_SOURCES and is_followed:
         splitter.begin(last_line_of(report) + 1, job=True)

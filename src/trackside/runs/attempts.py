@@ -1,4 +1,4 @@
-"""Groups the rows of one job into its attempts, and gives the facts of the last attempt.
+"""Groups the rows of one job into its attempts; the last one gives the facts of the run.
 
 A requeued job keeps its id: accounting distinguishes its attempts by Submit and Start, and several sources may report
 the same attempt at different times. A restart by a launcher inside an attempt does not start a new attempt.
@@ -15,16 +15,16 @@ from trackside.model import Attempt, Record, Scalar
 from trackside.runs.jobs import SOURCES
 
 MAX_GAP_S = 2.0
-"""Two sources may differ by this many seconds on one time."""
+"""Seconds by which two sources may differ on one time."""
 ZONE_S, MAX_ZONE_OFFSET_S = 900.0, 14 * 3600.0
-"""Text without a time zone and JSON in UTC differ by a multiple of 15 minutes, at most 14 hours."""
+"""Text without a time zone and JSON in UTC differ by a multiple of ZONE_S seconds, at most by MAX_ZONE_OFFSET_S."""
 MAX_SIGNAL = 64
 """Higher numbers in the signal field are Slurm's own marks, as are those of SLURM_SIGNALS."""
 
 _STARTED_STATES = ACTIVE_STATES | ENDING_STATES
-_PLACEHOLDER = "allocation"
+_PLACEHOLDER_NAME = "allocation"
 """JobName of a job that ended before accounting had received its record (Slurm 22.05)."""
-_SUBTRACTED = 128
+_SACCT_SUBTRAHEND = 128
 """sacct before 25.11 subtracts this from exit codes above it."""
 _FATAL_SIGNALS = frozenset({3, 4, 6, 7, 8, 9, 11, 15})
 """Fatal signals: an exit code below 128 means such a signal only if other evidence confirms it."""
@@ -41,12 +41,13 @@ class AttemptRows:
         return next((value for row in self.rows if (value := row.get(name)) is not None), None)
 
     def time(self, name: str) -> float | None:
-        """A time, or another number."""
+        """A number from the most final row that gives it; times are POSIX seconds."""
         value = self.get(name)
         return float(value) if isinstance(value, (int, float)) else None
 
     @property
     def state(self) -> str | None:
+        """Slurm's state, from the most final row that gives it."""
         value = self.get("state")
         return None if value is None else str(value)
 
@@ -62,12 +63,13 @@ class AttemptRows:
 
     @property
     def end(self) -> float | None:
-        """End time; computed from start and duration if only these are given."""
+        """End in POSIX seconds; computed from start and duration if only these are given."""
         end, start, elapsed = self.time("end"), self.time("start"), self.time("elapsed_s")
         return start + elapsed if end is None and self.over and start is not None and elapsed is not None else end
 
     @property
     def nodes(self) -> tuple[str, ...]:
+        """Its nodes, from the most final row that lists any."""
         return next((row.many("nodes") for row in self.rows if row.many("nodes")), ())
 
     @property
@@ -86,11 +88,13 @@ class AttemptRows:
         if not codes:
             return None
         code = codes[0]
-        if code + _SUBTRACTED in codes:
-            return code + _SUBTRACTED
-        may_be_reduced = 0 < code < _SUBTRACTED and self.get("source") == "sacct" and self.signal is None
-        if may_be_reduced and (code in signals & _FATAL_SIGNALS or _SUBTRACTED - code in signals & _FATAL_SIGNALS):
-            return code + _SUBTRACTED  # 128+n of a shell, or 256-n of a Python launcher
+        if code + _SACCT_SUBTRAHEND in codes:
+            return code + _SACCT_SUBTRAHEND
+        may_be_reduced = 0 < code < _SACCT_SUBTRAHEND and self.get("source") == "sacct" and self.signal is None
+        if may_be_reduced and (
+            code in signals & _FATAL_SIGNALS or _SACCT_SUBTRAHEND - code in signals & _FATAL_SIGNALS
+        ):
+            return code + _SACCT_SUBTRAHEND  # 128+n of a shell, or 256-n of a Python launcher
         return code
 
 
@@ -106,11 +110,13 @@ def attempts_of(rows: Sequence[Record]) -> tuple[AttemptRows, ...]:
             min(candidates, key=lambda candidate: candidate[:2])[2].append(row)
         else:
             groups.append([row])
-    attempts = [AttemptRows(tuple(sorted(group, key=_finality))) for group in groups]
+    attempts = [AttemptRows(tuple(sorted(group, key=_finality_key))) for group in groups]
     # A job that returns to the queue because its prolog failed keeps its submission: the waiting row belongs to the
     # next start.
-    attempts.sort(key=lambda attempt: min(_start_or_submit(row) for row in _start_rows(attempt.rows) or attempt.rows))
-    return _of_one_job(attempts)
+    attempts.sort(
+        key=lambda attempt: min(_start_or_submit(row) for row in _rows_with_start(attempt.rows) or attempt.rows)
+    )
+    return _drop_other_jobs(attempts)
 
 
 def numbered_attempts(attempts: Sequence[AttemptRows], signals: frozenset[int] = frozenset()) -> tuple[Attempt, ...]:
@@ -146,11 +152,13 @@ def _start_or_submit(row: Record) -> float:
     return float("inf")
 
 
-def _start_rows(rows: Sequence[Record]) -> list[Record]:
+def _rows_with_start(rows: Sequence[Record]) -> list[Record]:
+    """The rows that give a start."""
     return [row for row in rows if row.get("start") is not None]
 
 
-def _finality(row: Record) -> tuple[int, int, float]:
+def _finality_key(row: Record) -> tuple[int, int, float]:
+    """Sort key of one attempt's rows, the most final first: by state, by source, the latest first."""
     state, source, as_of = row.get("state"), row.get("source"), row.get("as_of")
     life = 2 if state in WAITING_STATES else 1 if state in _STARTED_STATES or state is None else 0
     rank = SOURCES.index(str(source)) if source in SOURCES else len(SOURCES)
@@ -159,23 +167,25 @@ def _finality(row: Record) -> tuple[int, int, float]:
 
 def _group_gap(row: Record, group: Sequence[Record]) -> float | None:
     """Seconds between a row and an attempt that it may describe; None if it describes another."""
-    gaps = [gap for other in group[:8] if (gap := _gap(row, other)) is not None]
+    gaps = [gap for other in group[:8] if (gap := _row_gap(row, other)) is not None]
     return min(gaps, default=None)
 
 
-def _gap(row: Record, other: Record) -> float | None:
-    def between(name: str) -> float | None:
+def _row_gap(row: Record, other: Record) -> float | None:
+    """Seconds between the starts of two rows, else their submissions; None if they are of different attempts."""
+
+    def difference(name: str) -> float | None:
         a, b = row.get(name), other.get(name)
         return abs(float(a) - float(b)) if isinstance(a, (int, float)) and isinstance(b, (int, float)) else None
 
-    start_gap = between("start")
+    start_gap = difference("start")
     if start_gap is not None:
         if start_gap <= MAX_GAP_S:
             return start_gap
         is_zone_shift = (
             min(start_gap % ZONE_S, ZONE_S - start_gap % ZONE_S) <= MAX_GAP_S and start_gap <= MAX_ZONE_OFFSET_S
         )
-        elapsed_gap = between("elapsed_s")
+        elapsed_gap = difference("elapsed_s")
         is_same = (
             is_zone_shift
             and row.get("source") != other.get("source")
@@ -183,21 +193,22 @@ def _gap(row: Record, other: Record) -> float | None:
             and elapsed_gap <= MAX_GAP_S
         )
         return MAX_GAP_S if is_same else None
-    submit_gap = between("submit")
+    submit_gap = difference("submit")
     if submit_gap is None:
         return MAX_GAP_S
     return submit_gap if submit_gap <= MAX_GAP_S else None
 
 
 def _is_slurm_mark(number: Scalar) -> bool:
+    """Whether a signal field holds a mark of Slurm, not a signal."""
     return isinstance(number, int) and (number in SLURM_SIGNALS or number > MAX_SIGNAL)
 
 
-def _of_one_job(attempts: list[AttemptRows]) -> tuple[AttemptRows, ...]:
-    """Only the attempts named like the last one: a controller that lost its state assigns the same id again."""
+def _drop_other_jobs(attempts: list[AttemptRows]) -> tuple[AttemptRows, ...]:
+    """The attempts with the last one's job name: a controller that lost its state assigns the same id to other jobs."""
     name: Callable[[AttemptRows], Scalar] = lambda attempt: attempt.get("name")  # noqa: E731
     last_name = next(
-        (name(attempt) for attempt in reversed(attempts) if name(attempt) not in (None, _PLACEHOLDER)), None
+        (name(attempt) for attempt in reversed(attempts) if name(attempt) not in (None, _PLACEHOLDER_NAME)), None
     )
     if last_name is None:
         return tuple(attempts)
@@ -205,7 +216,7 @@ def _of_one_job(attempts: list[AttemptRows]) -> tuple[AttemptRows, ...]:
     return tuple(
         attempt
         for attempt in attempts
-        if (attempt_name := name(attempt)) in (None, _PLACEHOLDER)
+        if (attempt_name := name(attempt)) in (None, _PLACEHOLDER_NAME)
         or str(last_name).startswith(str(attempt_name))
         or str(attempt_name).startswith(str(last_name))
     )

@@ -1,4 +1,4 @@
-"""Aligns log times without a zone, and metric times, with the scheduler's start and end."""
+"""Finds the seconds that align log times without a zone, and metric times, with the scheduler's start and end."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from dataclasses import replace
 from trackside.model import Event, TimeRange
 
 STEP_S = 900.0
-"""Time zones differ by multiples of 15 minutes."""
+"""Time zones differ by multiples of this many seconds."""
 MAX_OFFSET_S = 14 * 3600.0
-"""The largest offset of a zone from UTC."""
+"""The largest offset of a zone from UTC, seconds."""
 SLACK_S = 120.0
-"""A log may begin this many seconds before its job's start, or end this many after its end."""
+"""Seconds before its job's start at which a log may begin, and after its end at which it may end."""
 MAX_SKEW_S = 600.0
-"""A log that misses the job's span by less is not shifted: that is clock skew, not another zone."""
+"""A log that lies outside its job's span by fewer seconds is not shifted: that is clock skew, not another zone."""
 
 MAX_SERIES_GAP_S = 120.0
-"""A job's series begin and end within this of the job: prolog, epilog, and a scrape or two."""
+"""Seconds within which a job's series begin and end with the job: prolog, epilog, and a scrape or two."""
 
 JobTimes = tuple[float, float | None]
-"""Start and end of the job; the end may not be known."""
+"""Start and end of the job in POSIX seconds; the end is None if it is unknown."""
 
 
 def offset_of(times: Sequence[float], span: JobTimes | None) -> float:
-    """Seconds to add to the times so that all lie in the job's span; 0 if they do already, or if no offset helps.
+    """Seconds to add to the times so that all lie in the job's span; 0 if they do already, or if no offset does that.
 
     If several offsets fit, the one that puts the first time nearest to the job's start.
     """
@@ -38,7 +38,7 @@ def offset_of(times: Sequence[float], span: JobTimes | None) -> float:
 
 
 def shift_event(event: Event, offset: float, span: JobTimes | None) -> Event:
-    """The event with its time shifted; unchanged if it fits as it is and would not after the shift.
+    """The event with ``offset`` seconds added to its times; unchanged if it fits as it is and would not when shifted.
 
     (A container that writes UTC and a slurmstepd that writes local time can share one file.)
     """
@@ -46,12 +46,12 @@ def shift_event(event: Event, offset: float, span: JobTimes | None) -> Event:
         return event
     if span is not None and _distance_s([event.time], span) == 0.0 and _distance_s([event.time + offset], span) > 0.0:
         return event
-    moved = {
+    shifted_fields = {
         name: value + offset
         for name in ("first_time", "last_time")
         if isinstance(value := event.fields.get(name), (int, float))
     }
-    return replace(event, time=event.time + offset, fields={**event.fields, **moved})
+    return replace(event, time=event.time + offset, fields={**event.fields, **shifted_fields})
 
 
 def _distance_s(times: Iterable[float], span: JobTimes) -> float:
@@ -74,15 +74,15 @@ def shift_of(
     the span has no end yet, only its start must fit.
     """
     intervals = list(intervals)
-    if -_fit(span, intervals, 0.0, near)[0] == len(intervals):
+    if -_fit_key(span, intervals, 0.0, near)[0] == len(intervals):
         return 0.0
     count = int(MAX_OFFSET_S // STEP_S)
-    best = min((*_fit(span, intervals, step * STEP_S, near), abs(step), step) for step in range(-count, count + 1))
+    best = min((*_fit_key(span, intervals, step * STEP_S, near), abs(step), step) for step in range(-count, count + 1))
     return best[3] * STEP_S if -best[0] >= max(min_count, 1) else 0.0
 
 
-def _fit(span: JobTimes, intervals: Sequence[TimeRange], shift: float, near: float) -> tuple[int, float]:
-    """(minus the number of GPU intervals that fit, the sum of their gaps)."""
+def _fit_key(span: JobTimes, intervals: Sequence[TimeRange], shift: float, near: float) -> tuple[int, float]:
+    """Sort key of a shift (seconds): minus the number of GPU intervals that fit, the sum of their gaps in seconds."""
     start, end = span
     gaps = []
     for first, last in intervals:

@@ -16,7 +16,8 @@ import msgspec
 
 from trackside.catalog.streams import host_of, is_stream, is_stream_of
 from trackside.errors import NoSuchRun, SeveralRuns
-from trackside.logs.series import PointSeries, SeriesState, StoredPoint
+from trackside.logs.series import PointSeries
+from trackside.logs.stored_series import SeriesState, StoredPoint
 from trackside.logs.trajectory import Trajectories
 from trackside.model import Event, Input, Record, Run, TimeRange
 from trackside.runs.locator import (
@@ -40,9 +41,9 @@ MAX_WHOLE_ROWS = 100_000
 MAX_WHOLE_SERIES = 50_000
 """A job's folders are taken as a whole up to this many inputs, rows (without those of logs), and series."""
 BEFORE_S, AFTER_S = 7 * 86400.0, 86400.0
-"""Rows about a job's nodes concern the job if they lie at most this long before its start and after its end."""
+"""Seconds before a job's start and after its end within which rows about its nodes concern it."""
 MAX_ZONE_OFFSET_S = 15 * 3600.0
-"""The clocks of metrics and of the scheduler may differ by this much."""
+"""Seconds by which the clocks of metrics and of the scheduler may differ."""
 
 
 @dataclass(slots=True)
@@ -55,9 +56,9 @@ class JobData:
     paths: tuple[str, ...] = ()
     """Logs whose rows were not read: they belong to other jobs, or to none."""
     home: frozenset[str] | None = None
-    """The logs that came in one folder with the job's records or logs; None: all did."""
+    """The logs from the folders of the job's records or logs; None if all logs are."""
     inputs: list[Input] = field(default_factory=list)
-    scope: SeriesFilter = field(default_factory=SeriesFilter)
+    series_filter: SeriesFilter = field(default_factory=SeriesFilter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +70,13 @@ class _Condition:
     inputs: frozenset[int] | None = None
 
 
-def find(
+def find_job_data(
     snapshot: Snapshot,
     job: str | None,
     known_paths: Collection[str] = (),
     owners: Mapping[str, str] = MappingProxyType({}),
 ) -> JobData:
-    """What the store holds about a job, given its id or the folder it was ingested from; None: the store's only run.
+    """What the store holds about a job. ``job``: its id, or the folder it was ingested from; None for the only run.
 
     ``known_paths``: paths of inputs known to concern the job; ``owners``: path of a log -> its known job id.
     Raises SeveralRuns or NoSuchRun.
@@ -84,23 +85,26 @@ def find(
 
 
 class _Finder:
+    """Finds what a snapshot holds about a job."""
+
     def __init__(self, snapshot: Snapshot, known_paths: Collection[str], owners: Mapping[str, str]) -> None:
         self._snapshot, self._known_paths = snapshot, frozenset(known_paths)
         self._locator = Locator(snapshot, known_paths, owners)
         self._inputs = self._locator.inputs
 
     def find(self, job: str | None) -> JobData:
+        """See :func:`find_job_data`."""
         if job is None:
             run = self._locator.only_run()
-            return self._folder("") if run.id is None else self._of(run.id)
+            return self._find_in_folder("") if run.id is None else self._find_job(run.id)
         try:
-            return self._of(job)
+            return self._find_job(job)
         except NoSuchRun:
             if not any(has_suffix(input_.root, job) for input_ in self._inputs):
                 raise
-        return self._folder(job)
+        return self._find_in_folder(job)
 
-    def _folder(self, name: str) -> JobData:
+    def _find_in_folder(self, name: str) -> JobData:
         """Everything that was ingested from the one folder whose path ends in ``name``."""
         inputs = [
             input_ for input_ in self._inputs if has_suffix(input_.root, name) or input_.path in self._known_paths
@@ -108,20 +112,21 @@ class _Finder:
         roots = sorted({input_.root for input_ in inputs if input_.path not in self._known_paths})
         if len(roots) > 1:
             raise SeveralRuns(sorted(short_names(roots).values()))
-        return self._whole(inputs)
+        return self._read_inputs(inputs)
 
-    def _whole(self, inputs: Sequence[StoredInput]) -> JobData:
+    def _read_inputs(self, inputs: Sequence[StoredInput]) -> JobData:
         """Everything in these inputs; none of them names a job."""
         ids = frozenset(input_.id for input_ in inputs)
         data = JobData(None, inputs=[input_.row for input_ in inputs])
-        everything = _Condition(f"input IN ({_numbers(ids)})", inputs=ids)
-        self._fill(data.store, everything, everything, ())
-        self._train(data.trajectories, inputs)
+        everything = _Condition(f"input IN ({_sql_list(ids)})", inputs=ids)
+        self._add_rows(data.store, everything, everything, ())
+        self._add_steps(data.trajectories, inputs)
         data.store.planes = {plane for input_ in inputs for plane in input_.planes}
-        data.scope = SeriesFilter(f"p.input IN ({_numbers(ids)})")
+        data.series_filter = SeriesFilter(f"p.input IN ({_sql_list(ids)})")
         return data
 
-    def _of(self, job: str) -> JobData:
+    def _find_job(self, job: str) -> JobData:
+        """What the store holds about the job with this id."""
         location = self._locator.locate(job)
         run = location.run
         duplicate_ids = self._pushed_duplicates(location)
@@ -130,16 +135,16 @@ class _Finder:
         read_ids = {log.id for log in logs}
         others = [log for log in location.logs if log.id not in read_ids | duplicate_ids]
         home = [input_ for input_ in self._inputs if input_.id in location.home]
-        small = len(home) <= MAX_WHOLE_INPUTS and sum(map(_row_count, home)) <= MAX_WHOLE_ROWS
-        events, records = self._conditions(location, home, read_ids, small)
+        is_small = len(home) <= MAX_WHOLE_INPUTS and sum(map(_row_count, home)) <= MAX_WHOLE_ROWS
+        events, records = self._conditions(location, home, read_ids, is_small)
         data = JobData(run.id or job, paths=tuple(log.path for log in others))
         data.home = frozenset(log.path for log in location.logs if log.id in location.home)
-        row_inputs = self._fill(data.store, events, records, location.records) | read_ids
+        row_inputs = self._add_rows(data.store, events, records, location.records) | read_ids
         for log in others:
             if log.owner is not None:
                 data.store.add_event(job_event(log))
-        self._train(data.trajectories, logs)
-        skipped = duplicate_ids if small else duplicate_ids | {log.id for log in others}
+        self._add_steps(data.trajectories, logs)
+        skipped = duplicate_ids if is_small else duplicate_ids | {log.id for log in others}
         data.inputs = [
             input_.row
             for input_ in self._inputs
@@ -151,7 +156,7 @@ class _Finder:
             if input_.id in row_inputs or input_.id in location.home
             for plane in input_.planes
         }
-        data.scope = self._scope(location)
+        data.series_filter = self._series_filter(location)
         return data
 
     def _pushed_duplicates(self, location: JobLocation) -> set[int]:
@@ -164,11 +169,14 @@ class _Finder:
         }
 
     def _conditions(
-        self, location: JobLocation, home: Sequence[StoredInput], read_ids: Collection[int], small: bool
+        self, location: JobLocation, home: Sequence[StoredInput], read_ids: Collection[int], is_small: bool
     ) -> tuple[_Condition, _Condition]:
-        """Conditions for the events and the records that concern the job, besides ``data.records``."""
+        """Conditions for the events and the records that concern the job, in addition to ``location.records``.
+
+        ``is_small``: whether the job's folders are taken as a whole.
+        """
         run, at_home = location.run, {input_.id for input_ in home}
-        logs = _numbers(read_ids)
+        logs = _sql_list(read_ids)
         ids = tuple(sorted(location.ids))
         hosts = _hosts(run)
         start, end = _span(run)
@@ -179,11 +187,11 @@ class _Finder:
         parameters: list[object] = [*ids, *hosts, start - BEFORE_S, end + AFTER_S]
         records = f"input IN ({logs}) OR (kind = 'step' AND job IN ({parameter_marks(ids)}))"
         records += f" OR (kind = 'node' AND {HOST.format('node')} IN ({parameter_marks(hosts)}))"
-        if small:
+        if is_small:
             # Kernel lines in another job's log belong to no job alone; that job's own lines belong to it.
             other_inputs = {input_.id for input_ in home if not input_.is_log}
-            events += f" OR input IN ({_numbers(at_home)}))) OR input IN ({_numbers(other_inputs)})"
-            records += f" OR input IN ({_numbers(at_home)})"
+            events += f" OR input IN ({_sql_list(at_home)}))) OR input IN ({_sql_list(other_inputs)})"
+            records += f" OR input IN ({_sql_list(at_home)})"
         else:
             events += "))"
             folders = {folder_of(log.path) for log in location.logs if log.id in read_ids}
@@ -193,10 +201,10 @@ class _Finder:
                 for input_ in home
                 if folder_of(input_.path) in folders or any(name in input_.path for name in long_names)
             }
-            records += f" OR (kind NOT IN ('job', 'step', 'node') AND input IN ({_numbers(near_inputs)}))"
+            records += f" OR (kind NOT IN ('job', 'step', 'node') AND input IN ({_sql_list(near_inputs)}))"
         return _Condition(events, tuple(parameters)), _Condition(records, (*ids, *hosts))
 
-    def _fill(
+    def _add_rows(
         self, store: MemoryStore, events: _Condition, records: _Condition, extra_records: Iterable[RecordRow]
     ) -> set[int]:
         """Add rows to a store in reading order; returns the ids of the inputs they came from."""
@@ -218,16 +226,16 @@ class _Finder:
                 store.add_record(row)
         return input_ids
 
-    def _train(self, trajectories: Trajectories, inputs: Iterable[StoredInput]) -> None:
+    def _add_steps(self, trajectories: Trajectories, inputs: Iterable[StoredInput]) -> None:
         """Add the logged steps of these logs."""
-        trained = {log.id: log for log in inputs if log.training}
-        if not trained:
+        training_logs = {log.id: log for log in inputs if log.training}
+        if not training_logs:
             return
-        source = self._snapshot.table("points", trained)
+        source = self._snapshot.table("points", training_logs)
         points: dict[tuple[int, str, str], list[StoredPoint]] = {}
         order = "ORDER BY input, parser, held, ordinal"
         sql = f"SELECT input, path, parser, ordinal, pinned, held, loss, step, time, {POINT} FROM {source}"
-        for row in self._snapshot.rows(f"{sql} WHERE input IN ({_numbers(trained)}) {order}"):
+        for row in self._snapshot.rows(f"{sql} WHERE input IN ({_sql_list(training_logs)}) {order}"):
             input_, path, parser, ordinal, pinned, is_held, loss, step, time, *rest = row
             stored_point = StoredPoint(ordinal, pinned, is_held, loss, step, time, partial(_event_at, rest))
             points.setdefault((input_, path, parser), []).append(stored_point)
@@ -237,17 +245,17 @@ class _Finder:
             ):
                 path = str(stored_counts.pop("path"))
                 state = msgspec.convert(stored_counts, SeriesState)
-                trajectories.take(PointSeries.restored(path, state, points.get((log.id, path, state.parser), ())))
+                trajectories.add_series(PointSeries.restore(path, state, points.get((log.id, path, state.parser), ())))
 
-    def _scope(self, location: JobLocation) -> SeriesFilter:
-        """The series of the job's folders if these are few; else those with its label and those of its nodes then."""
+    def _series_filter(self, location: JobLocation) -> SeriesFilter:
+        """The series of the job's folders if these are few; else those with its label or of its nodes then."""
         spans = self._snapshot.table("spans", location.home)
         ((count,),) = self._snapshot.rows(
-            f"SELECT count(DISTINCT series) FROM {spans} WHERE input IN ({_numbers(location.home)})"
+            f"SELECT count(DISTINCT series) FROM {spans} WHERE input IN ({_sql_list(location.home)})"
         )
         ids, hosts = tuple(sorted(location.ids)), _hosts(location.run)
         start, end = _span(location.run)
-        at_home = f"p.input IN ({_numbers(location.home)})"
+        at_home = f"p.input IN ({_sql_list(location.home)})"
         if count > MAX_WHOLE_SERIES:
             at_home += " AND s.node IS NULL" if hosts else ""
         on_nodes = f"{HOST.format('s.node')} IN ({parameter_marks(hosts)}) AND p.last_ms >= ? AND p.first_ms <= ?"
@@ -258,6 +266,7 @@ class _Finder:
 
 
 def _event_at(row: Sequence[Any]) -> Event:
+    """The event of a stored point."""
     return point_of(row).event
 
 
@@ -266,17 +275,18 @@ def _row_count(input_: StoredInput) -> int:
     return 0 if input_.is_log or input_.planes == ("metric",) else input_.row.rows
 
 
-def _numbers(ids: Iterable[int]) -> str:
+def _sql_list(ids: Iterable[int]) -> str:
+    """Ids for SQL's ``IN (...)``; NULL, which equals nothing, if there are none."""
     return ", ".join(map(str, sorted(ids))) or "NULL"
 
 
 def _hosts(run: Run) -> tuple[str, ...]:
-    """The run's nodes, and those of its earlier attempts, in the form in which hosts are compared."""
+    """The nodes of all attempts of the run, spelled as hosts are compared."""
     nodes = {*run.nodes, *(node for attempt in run.attempts for node in attempt.nodes)}
     return tuple(sorted({host_of(node) for node in nodes}))
 
 
 def _span(run: Run) -> TimeRange:
-    """From the first attempt's start to the last one's end; unbounded where unknown."""
+    """From the first attempt's start to the last one's end in POSIX seconds; unbounded where unknown."""
     starts = [start for start in (run.start, *(attempt.start for attempt in run.attempts)) if start is not None]
     return min(starts, default=-1e11), run.end if run.end is not None else 1e11

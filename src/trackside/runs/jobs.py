@@ -12,13 +12,13 @@ OTHER_SYSTEMS = ("lsf", "pbs", "grid_engine", "htcondor", "flux", "kubernetes", 
 """Batch systems other than Slurm."""
 SOURCES = ("sacct", "jobcomp", "scontrol", "seff", "slurm_mail", *OTHER_SYSTEMS, "squeue", "slurmctld")
 """Sources of job records, the most final first."""
-_STEP = re.compile(r"\.(?:batch|extern|interactive|\d+|[A-Za-z]\w*)\Z")
-_BOTH = re.compile(r"(\d+[_+]\d+)\((\d+)\)\Z")
+_STEP_SUFFIX = re.compile(r"\.(?:batch|extern|interactive|\d+|[A-Za-z]\w*)\Z")
+_ID_WITH_RAW_ID = re.compile(r"(\d+[_+]\d+)\((\d+)\)\Z")
 
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One job: its records from all sources, the other spellings of its id, the paths of its logs."""
+    """One job: its records from all sources (``rows``), all spellings of its id, the paths of its logs."""
 
     id: str
     rows: list[Record] = field(default_factory=list)
@@ -44,7 +44,7 @@ class Job:
         return None
 
     def time(self, name: str, last: bool = False) -> float | None:
-        """The earliest (or latest) value of a time in all records."""
+        """The earliest (``last``: latest) value of a time in all records, POSIX seconds."""
         times = [float(value) for row in self.rows if isinstance(value := row.get(name), (int, float))]
         return None if not times else max(times) if last else min(times)
 
@@ -57,8 +57,8 @@ class Job:
 def plain_id(text: str) -> str:
     """A job id without its step: ``7.batch`` is ``7``; ``60_3(64)`` is ``60_3``."""
     text = text.strip()
-    match = _BOTH.match(text)
-    return match[1] if match else _STEP.sub("", text)
+    match = _ID_WITH_RAW_ID.match(text)
+    return match[1] if match else _STEP_SUFFIX.sub("", text)
 
 
 class JobIndex:
@@ -93,7 +93,7 @@ class JobIndex:
             job.rows += without_id.rows
             del self._all[""], self._names[""]
 
-    def alias(self, job: Job, name: str) -> None:
+    def add_alias(self, job: Job, name: str) -> None:
         """Make another id mean this job too."""
         job.names.add(name)
         self._names.setdefault(name, job)
@@ -107,7 +107,7 @@ class JobIndex:
         return self._parts.get(number, [])
 
 
-def collect(records: Iterable[Record]) -> JobIndex:
+def collect_jobs(records: Iterable[Record]) -> JobIndex:
     """The jobs in these records, in order of first appearance."""
     rows = [row for row in records if row.kind == "job"]
     # A part of a record may lack the id: it is about the only job.
@@ -124,10 +124,11 @@ def collect(records: Iterable[Record]) -> JobIndex:
         job = jobs.add(id_of_raw.get(id_, id_))
         job.rows.append(row)
         if row.get("raw_id") is not None and row.get("raw_id") != row.get("array_id"):
-            jobs.alias(job, str(row.get("raw_id")))
+            jobs.add_alias(job, str(row.get("raw_id")))
     return jobs
 
 
 def _id_of(row: Record) -> str:
+    """The id that a record gives, or an empty text."""
     id_ = row.get("id")
     return "" if id_ is None else str(id_)

@@ -1,4 +1,4 @@
-"""The runs in a store, one row each."""
+"""Lists the runs in a store, one row each."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from trackside.catalog.streams import host_of
 from trackside.model import Plane
 from trackside.runs.attempts import AttemptRows, attempts_of, final_attempt
-from trackside.runs.jobs import Job, JobIndex, collect
+from trackside.runs.jobs import Job, JobIndex, collect_jobs
 from trackside.runs.locator import HOST, Locator, RecordRow, job_event, short_names
-from trackside.runs.logs import assign, folder_of, ids_inside
+from trackside.runs.logs import assign_logs, folder_of, ids_in_lines
 from trackside.stores.embedded.rows import StoredInput
 from trackside.stores.embedded.snapshot import Snapshot
 
@@ -23,7 +23,7 @@ _ORDER: tuple[Plane, ...] = ("scheduler", "log", "metric", "kernel", "collective
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """One run: times are POSIX seconds; ``planes`` are those on which the store has data about it."""
+    """One run: times are POSIX seconds; ``planes`` are the kinds of data that the store has about it."""
 
     id: str
     name: str | None = None
@@ -37,14 +37,16 @@ class RunSummary:
     """The latest stored verdict, in short; None if the run was never diagnosed."""
 
 
-def listing(snapshot: Snapshot) -> list[RunSummary]:
+def list_runs(snapshot: Snapshot) -> list[RunSummary]:
     """All runs, earliest start first. Inputs that name no job are listed by the folder they were ingested from."""
     locator = Locator(snapshot)
     logs = [input_ for input_ in locator.inputs if input_.is_log]
     rows = locator.records("kind = 'job'")
-    jobs = collect(record for *_, record in rows)
+    jobs = collect_jobs(record for *_, record in rows)
     free_logs = set(
-        assign(jobs, [input_.path for input_ in logs], ids_inside(job_event(input_) for input_ in logs if input_.owner))
+        assign_logs(
+            jobs, [input_.path for input_ in logs], ids_in_lines(job_event(input_) for input_ in logs if input_.owner)
+        )
     )
     jobs.assign_records_without_id()
     _assign_logs_by_folder(locator, jobs, rows, free_logs)
@@ -52,18 +54,19 @@ def listing(snapshot: Snapshot) -> list[RunSummary]:
     collective_inputs = [input_ for input_ in locator.inputs if "collective" in input_.planes]
     summaries = [_summary(job, activity, collective_inputs) for job in jobs]
     summaries += [summary for summary in activity.labeled.values() if jobs.find(summary.id) is None]
-    summaries += _folders(locator.inputs, free_logs)
+    summaries += _folder_summaries(locator.inputs, free_logs)
     return sorted(summaries, key=lambda summary: (summary.start is None, summary.start or 0.0, summary.id))
 
 
 def _summary(job: Job, activity: _NodeActivity, collective_inputs: Sequence[StoredInput]) -> RunSummary:
+    """The row of a job."""
     last = final_attempt(attempts_of(job.rows)) or AttemptRows(())
     start, end = last.time("start"), last.end
     planes: set[Plane] = {"scheduler"} if job.rows else set()
     planes |= {"log"} if job.logs else set()
     if start is not None:
         planes |= activity.planes_on(last.nodes, start, end)
-    from_metrics = activity.from_labels(job.names)
+    from_metrics = activity.summary_from_labels(job.names)
     planes |= {"metric"} if from_metrics is not None else set()
     folders = {folder_of(path) for path in job.logs}
     planes |= {"collective"} if any(folder_of(input_.path) in folders for input_ in collective_inputs) else set()
@@ -102,8 +105,8 @@ def _assign_logs_by_folder(locator: Locator, jobs: JobIndex, rows: Sequence[Reco
             free_logs.discard(path)
 
 
-def _folders(inputs: Sequence[StoredInput], free_logs: Collection[str]) -> list[RunSummary]:
-    """Folders whose logs belong to no job."""
+def _folder_summaries(inputs: Sequence[StoredInput], free_logs: Collection[str]) -> list[RunSummary]:
+    """A row for each folder whose logs belong to no job."""
     by_root: dict[str, list[StoredInput]] = {}
     for input_ in inputs:
         by_root.setdefault(input_.root, []).append(input_)
@@ -121,7 +124,7 @@ def _folders(inputs: Sequence[StoredInput], free_logs: Collection[str]) -> list[
 
 
 class _NodeActivity:
-    """When metrics or kernel lines of a node were recorded."""
+    """When metrics or kernel lines of each node were recorded, and what labels of jobs the metrics carry."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         spans, series, events = (snapshot.table(name) for name in ("spans", "series", "events"))
@@ -151,12 +154,12 @@ class _NodeActivity:
         }
         """Job label -> what the metrics show."""
 
-    def from_labels(self, names: Collection[str]) -> RunSummary | None:
-        """What the metrics show of a job, under any of its ids."""
+    def summary_from_labels(self, names: Collection[str]) -> RunSummary | None:
+        """The row of a job as the labels of the metrics show it, under any of its ids; None if none carries one."""
         return next((self.labeled[name] for name in sorted(names) if name in self.labeled), None)
 
     def planes_on(self, nodes: Sequence[str], start: float, end: float | None) -> set[Plane]:
-        """The planes that have data about these nodes in that time."""
+        """The kinds of data about these nodes between two times (POSIX seconds; no end: until now)."""
         hosts = [host_of(node) for node in nodes]
         ranges_by_plane: tuple[tuple[Plane, Mapping[str, list[_HourRange]]], ...] = (
             ("metric", self._metric), ("kernel", self._kernel)
@@ -164,12 +167,12 @@ class _NodeActivity:
         return {
             plane
             for plane, ranges in ranges_by_plane
-            if any(_within(ranges.get(host, ()), start, end) for host in hosts)
+            if any(_has_activity(ranges.get(host, ()), start, end) for host in hosts)
         }
 
 
 def _hour_ranges(snapshot: Snapshot, source: str) -> Mapping[str, list[_HourRange]]:
-    """Host -> its ranges of hours without a gap, in order; ``source``: SQL for host, begin, stop, in any order."""
+    """Host -> its ranges of consecutive hours, in order; ``source``: SQL for host, begin, stop, in any order."""
     before = "PARTITION BY host ORDER BY begin, stop ROWS BETWEEN UNBOUNDED PRECEDING AND"
     rows = snapshot.rows(
         f"""SELECT host, min(begin) AS begin, max(stop) FROM (
@@ -184,7 +187,8 @@ def _hour_ranges(snapshot: Snapshot, source: str) -> Mapping[str, list[_HourRang
     return ranges
 
 
-def _within(ranges: Sequence[_HourRange], start: float, end: float | None) -> bool:
+def _has_activity(ranges: Sequence[_HourRange], start: float, end: float | None) -> bool:
+    """Whether any of the hours lies between two times; ``ranges``: in order."""
     first = start // HOUR_S
     index = bisect_left(ranges, first, key=lambda hours: hours[1])
     return index < len(ranges) and (end is None or max(first, ranges[index][0]) <= end // HOUR_S)

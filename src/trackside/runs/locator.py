@@ -22,9 +22,9 @@ from trackside.stores.embedded.snapshot import Snapshot
 from trackside.stores.memory import MemoryStore
 
 MAX_NAMESAKES = 200
-"""Limit on jobs of one name, latest first, that may be the continued run; and on jobs with one output file."""
+"""Jobs of one name, the latest first, that are considered as the continued run; and jobs with one output file."""
 HOST = "(CASE WHEN regexp_full_match({0}, '[0-9.]+') THEN {0} ELSE lower(split_part({0}, '.', 1)) END)"
-"""SQL for a node's name in the form in which nodes are compared."""
+"""SQL for a node's name, spelled as nodes are compared: lower case, without the domain; addresses as they are."""
 RecordRow = tuple[int, int, Record]
 """(input, sequence number in it, record)."""
 
@@ -88,20 +88,20 @@ class Locator:
         """A job by any spelling of its id. Raises SeveralRuns or NoSuchRun."""
         related = self._related_records(job)
         near_logs = self._candidate_logs(related, job)
-        run = self._resolve(self._with_rivals(related, near_logs), near_logs, job, ())
+        run = self._resolve(self._add_rivals(related, near_logs), near_logs, job, ())
         ids = frozenset({run.id or job, *run.aliases, job})
-        own_inputs = {
+        own_input_ids = {
             input_ for input_, _, record in related if {str(record.get("id")), str(record.get("raw_id"))} & ids
         }
-        roots = {input_.root for input_ in self.inputs if input_.id in own_inputs or input_.path in run.log_paths}
+        roots = {input_.root for input_ in self.inputs if input_.id in own_input_ids or input_.path in run.log_paths}
         home = frozenset(
             input_.id for input_ in self.inputs if input_.root in roots or input_.path in self._known_paths
         )
-        candidates = home.union(input_.id for input_ in near_logs)
-        logs = [input_ for input_ in self._logs if input_.id in candidates]
-        records = self._with_rivals(related, logs)
+        candidate_ids = home.union(input_.id for input_ in near_logs)
+        logs = [input_ for input_ in self._logs if input_.id in candidate_ids]
+        records = self._add_rivals(related, logs)
         run = self._resolve(records, logs, job, [input_.path for input_ in logs if input_.id in home])
-        if not own_inputs and not run.log_paths and not self._has_labels(ids):
+        if not own_input_ids and not run.log_paths and not self._has_labels(ids):
             raise NoSuchRun(
                 f"no job {job} in the store; 'trackside runs --store {self._snapshot.directory.path}' lists them"
             )
@@ -124,6 +124,7 @@ class Locator:
     def _resolve(
         self, records: Iterable[RecordRow], logs: Iterable[StoredInput], job: str | None, home: Collection[str] | None
     ) -> Run:
+        """The run that these records and logs show; see :func:`trackside.runs.resolve.resolve`."""
         store = MemoryStore()
         paths = []
         for *_, record in records:
@@ -135,14 +136,14 @@ class Locator:
         return resolve(store, job, paths, home, self._owners).run
 
     def _related_records(self, job: str) -> list[RecordRow]:
-        """The records of a job, of those it waits for, of earlier namesakes, and of jobs with its output file."""
-        rows = self._by_id({job})
+        """The records of a job, of the jobs it depends on, of jobs with its output file, and of earlier namesakes."""
+        rows = self._records_by_id({job})
         parents = {parent for *_, record in rows for parent in record.many("parents")}
-        rows += self._by_id(parents) if parents else []
+        rows += self._records_by_id(parents) if parents else []
         names = {str(name) for *_, record in rows if (name := record.get("name")) is not None}
         starts = [start for *_, record in rows if isinstance(start := record.get("start"), (int, float))]
         if names and starts:
-            rows += self._same_work(
+            rows += self._keep_same_work(
                 rows,
                 self.records(
                     f"kind = 'job' AND name IN ({parameter_marks(names)}) AND \"end\" <= ?",
@@ -160,14 +161,15 @@ class Locator:
             )
         return _unique(rows)
 
-    def _same_work(self, rows: Sequence[RecordRow], namesakes: Iterable[RecordRow]) -> list[RecordRow]:
-        """The namesakes from the same ingested folder or work directory: many jobs are called "train"."""
+    def _keep_same_work(self, rows: Sequence[RecordRow], namesakes: Iterable[RecordRow]) -> list[RecordRow]:
+        """The namesakes from the ingested folder or work directory of ``rows``: many jobs are called "train"."""
         root_of = {input_.id: input_.root for input_ in self.inputs}
         roots = {root_of.get(input_) for input_, *_ in rows}
         folders = {record.get("work_dir") for *_, record in rows} - {None}
         return [row for row in namesakes if root_of.get(row[0]) in roots or row[2].get("work_dir") in folders]
 
-    def _by_id(self, ids: Collection[str]) -> list[RecordRow]:
+    def _records_by_id(self, ids: Collection[str]) -> list[RecordRow]:
+        """The records of the jobs with these ids, in any spelling, with the tasks of arrays."""
         plain = {plain_id(id_) for id_ in ids} | set(ids)
         numbers = {match[0] for id_ in plain if (match := re.match(r"\d+", id_))} | plain
         return self.records(
@@ -186,18 +188,18 @@ class Locator:
             outputs |= outputs_of(job_rows)
         numbers = {number for id_ in ids for number in re.findall(r"\d+", id_)}
         return [
-            id_
-            for id_ in self._logs
-            if id_.owner in ids or self._numbers_of[id_.id] & numbers or leaf_of(id_.path) in outputs
+            log
+            for log in self._logs
+            if log.owner in ids or self._numbers_of[log.id] & numbers or leaf_of(log.path) in outputs
         ]
 
-    def _with_rivals(self, related: Sequence[RecordRow], logs: Iterable[StoredInput]) -> list[RecordRow]:
-        """The records, and those of other jobs that may own these logs."""
+    def _add_rivals(self, related: Sequence[RecordRow], logs: Iterable[StoredInput]) -> list[RecordRow]:
+        """The related records, and those of other jobs that may own these logs."""
         ids = set()
         for log in logs:
             ids |= {number for number in self._numbers_of[log.id] if len(number) >= 3}
             ids |= {owner for owner in (log.owner, self._owners.get(log.path)) if owner is not None}
-        return _unique([*related, *self._by_id(ids)]) if ids else list(related)
+        return _unique([*related, *self._records_by_id(ids)]) if ids else list(related)
 
     def _has_labels(self, jobs: Collection[str]) -> bool:
         """Whether any series carries the job's id."""

@@ -1,4 +1,4 @@
-"""Which run continues which: dependencies, requeues, and consecutive jobs of one name."""
+"""Finds which run continues which: by dependencies, requeues, and consecutive jobs of one name."""
 
 from __future__ import annotations
 
@@ -38,25 +38,26 @@ def last_of_chain(pool: Sequence[Job], jobs: JobIndex) -> Job | None:
 
     A job that never started (still waiting, or cancelled in the queue) is skipped if another one did.
     """
-    ran = [job for job in pool if job.started] or list(pool)
-    if len(ran) == 1:
-        return ran[0]
-    awaited = {parent.id for job in ran for parent in parents_among(job, jobs)}
-    for job in ran:
-        if job.id in awaited:
+    started = [job for job in pool if job.started] or list(pool)
+    if len(started) == 1:
+        return started[0]
+    ids_waited_for = {parent.id for job in started for parent in parents_among(job, jobs)}
+    for job in started:
+        if job.id in ids_waited_for:
             continue
         before = ancestors(job, jobs)
-        if all(other is job or other.id in before for other in ran):
+        if all(other is job or other.id in before for other in started):
             return job
-    return _last_in_turn(ran)
+    return _last_by_turn(started)
 
 
-def _last_in_turn(pool: Sequence[Job]) -> Job | None:
+def _last_by_turn(pool: Sequence[Job]) -> Job | None:
+    """The last job of the pool if each waited for the one before; else None."""
     ordered = sorted(pool, key=lambda job: job.time("start") or 0.0)
-    return ordered[-1] if ordered and all(took_turn(later, earlier) for earlier, later in pairwise(ordered)) else None
+    return ordered[-1] if ordered and all(waited_for(later, earlier) for earlier, later in pairwise(ordered)) else None
 
 
-def took_turn(later: Job, earlier: Job) -> bool:
+def waited_for(later: Job, earlier: Job) -> bool:
     """Whether the later job waited for the earlier one of its name and folder, as a singleton or a chain does."""
     end, start, submit = earlier.time("end", last=True), later.time("start"), later.time("submit")
     if end is None or start is None or not 0 <= start - end <= MAX_TURN_GAP_S or not same_work(later, earlier):
@@ -65,7 +66,7 @@ def took_turn(later: Job, earlier: Job) -> bool:
 
 
 def same_work(job: Job, other: Job) -> bool:
-    """Same job name, and no evidence of different folders."""
+    """Whether two jobs have the same name, and nothing shows different folders."""
     name = job.first("name")
     if name is None or name != other.first("name"):
         return False

@@ -19,12 +19,12 @@ from trackside.model import Event
 
 _FOLDER = re.compile(r"^(.*?)(?:^|[/!])attempt_(\d{1,6})[/!](\d{1,6})[/!]std(?:out|err)\.log")
 
-LAUNCHERS = frozenset({"launcher_failure", "launcher_restart"})
-"""Event kinds that only launchers of ranks cause."""
-LAUNCHING = frozenset({"torchrun", "deepspeed", "mpirun"})
-"""Names of such launchers: the source of a process exit, the command of a host event."""
+LAUNCHER_KINDS = frozenset({"launcher_failure", "launcher_restart"})
+"""Kinds of events that only launchers of ranks cause."""
+LAUNCHER_NAMES = frozenset({"torchrun", "deepspeed", "mpirun"})
+"""Names of launchers of ranks: the source of a process exit, the command of a host event."""
 MAX_TASKS = 100_000
-"""Tasks in one line."""
+"""Tasks of one range that are read."""
 Folder = tuple[str, int]
 """(run folder, attempt)"""
 
@@ -36,29 +36,30 @@ def local_rank_of(path: str) -> tuple[Folder, int] | None:
 
 
 class Ranks:
-    """What to add to the local ranks of each folder; None if unknown."""
+    """The global ranks of the events of a run: what to add to the local ranks of each folder."""
 
     def __init__(self, events: Iterable[Event]) -> None:
-        self._locals: dict[Folder, set[int]] = {}
+        self._local_ranks: dict[Folder, set[int]] = {}
         offsets: dict[Folder, set[int]] = {}
         for event in events:
             location = local_rank_of(event.at.path)
             if location is None:
                 continue
             folder, local = location
-            self._locals.setdefault(folder, set()).add(local)
+            self._local_ranks.setdefault(folder, set()).add(local)
             if event.rank is not None and (event.rank > local or (event.rank == local and names_its_rank(event))):
                 offsets.setdefault(folder, set()).add(event.rank - local)
-        self._offsets = {folder: self._offset(folder, offsets) for folder in self._locals}
+        self._offsets = {folder: self._find_offset(folder, offsets) for folder in self._local_ranks}
 
-    def _offset(self, folder: Folder, offsets: dict[Folder, set[int]]) -> int | None:
+    def _find_offset(self, folder: Folder, offsets: dict[Folder, set[int]]) -> int | None:
+        """What to add to a folder's local ranks; None if unknown. ``offsets``: those that lines show."""
         if len(offsets.get(folder, ())) == 1:
             return next(iter(offsets[folder]))
-        folders = [other for other in self._locals if other[1] == folder[1]]
+        folders = [other for other in self._local_ranks if other[1] == folder[1]]
         if len(folders) == 1:
             return 0
-        size = len(self._locals[folder])
-        if any(len(self._locals[other]) != size for other in folders):
+        size = len(self._local_ranks[folder])
+        if any(len(self._local_ranks[other]) != size for other in folders):
             return None
         known_offsets = {next(iter(offsets[other])) for other in folders if len(offsets.get(other, ())) == 1}
         free_offsets = {node * size for node in range(len(folders))} - known_offsets
@@ -66,13 +67,13 @@ class Ranks:
 
     @property
     def count(self) -> int:
-        """Number of ranks that have a folder, over all nodes of one attempt."""
+        """Number of ranks with a folder, over all nodes of the attempt that has the most."""
         sizes: dict[int, int] = {}
-        for (_, attempt), ranks in self._locals.items():
+        for (_, attempt), ranks in self._local_ranks.items():
             sizes[attempt] = sizes.get(attempt, 0) + len(ranks)
         return max(sizes.values(), default=0)
 
-    def with_global_rank(self, event: Event) -> Event:
+    def to_global_rank(self, event: Event) -> Event:
         """The event with its global rank; without a rank if two nodes could be confused."""
         location = local_rank_of(event.at.path)
         if location is None or event.rank != location[1] or names_its_rank(event):
@@ -87,31 +88,33 @@ def names_its_rank(event: Event) -> bool:
 
 
 class Tasks:
-    """Whether a job's tasks are its ranks. ``world``: its number of ranks, or of GPUs if that is unknown; ``counted``:
-    its number of tasks, if the scheduler's records have it."""
+    """Whether a job's tasks are its ranks. ``world_size``: its number of ranks, or of GPUs if that is unknown;
+    ``n_tasks``: its number of tasks, if the scheduler's records have it."""
 
-    def __init__(self, events: Iterable[Event], world: int | None, counted: int | None) -> None:
-        highest, launched = -1, False
+    def __init__(self, events: Iterable[Event], world_size: int | None, n_tasks: int | None) -> None:
+        highest, has_launcher = -1, False
         for event in events:
-            launched = (
-                launched or event.kind in LAUNCHERS or bool(LAUNCHING & {event.get("source"), event.get("command")})
+            has_launcher = (
+                has_launcher
+                or event.kind in LAUNCHER_KINDS
+                or bool(LAUNCHER_NAMES & {event.get("source"), event.get("command")})
             )
-            highest = max([highest, *_numbers(event)])
-        counted = counted if counted is None or counted > highest else None  # srun can start more tasks than requested
-        tasks = counted if counted is not None else world
-        self.are_ranks = not launched and world is not None and tasks == world and highest < world
-        if counted is None and world is not None:
-            self.are_ranks &= 2 * (highest + 1) > world
+            highest = max([highest, *_task_numbers(event)])
+        n_tasks = n_tasks if n_tasks is None or n_tasks > highest else None  # srun can start more tasks than requested
+        expected = n_tasks if n_tasks is not None else world_size
+        self.are_ranks = not has_launcher and world_size is not None and expected == world_size and highest < world_size
+        if n_tasks is None and world_size is not None:
+            self.are_ranks &= 2 * (highest + 1) > world_size
 
-    def with_task_rank(self, event: Event) -> Event:
+    def to_task_rank(self, event: Event) -> Event:
         """The event with its task's rank, if it has none and belongs to one task."""
         if not self.are_ranks or event.rank is not None:
             return event
-        tasks = _numbers(event)
+        tasks = _task_numbers(event)
         return replace(event, rank=tasks[0]) if len(tasks) == 1 else event
 
 
-def _numbers(event: Event) -> list[int]:
+def _task_numbers(event: Event) -> list[int]:
     """The tasks of an event: ``0,2-5`` as srun writes them; empty for numbers of other launchers."""
     text = event.get("task")
     if text is None or (event.kind == "process_exit" and event.get("source") != "srun"):

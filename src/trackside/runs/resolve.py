@@ -17,28 +17,31 @@ from trackside.logs.trajectory import Trajectories
 from trackside.model import AppendedRuns, Event, Record, Run, Scalar
 from trackside.query import Row
 from trackside.runs import clock
-from trackside.runs.appended import FileRuns, is_of_last_job, is_of_last_run, runs_by_file
+from trackside.runs.appended import FileRuns, is_in_last_job, is_in_last_run, runs_by_file
 from trackside.runs.attempts import AttemptRows, attempts_of, final_attempt, numbered_attempts
 from trackside.runs.clock import JobTimes
-from trackside.runs.jobs import OTHER_SYSTEMS, Job, JobIndex, collect, plain_id
-from trackside.runs.logs import assign, guessed_id, ids_inside
+from trackside.runs.jobs import OTHER_SYSTEMS, Job, JobIndex, collect_jobs, plain_id
+from trackside.runs.logs import assign_logs, guess_id, ids_in_lines
 from trackside.runs.parents import last_of_chain, parent_of
 from trackside.runs.ranks import Ranks, Tasks
 from trackside.stores.memory import MemoryStore
 
 NO_STEPS = Trajectories()
-_SIZES = ("host", "distributed_init", "distributed_ready", "nccl_init")
-_FRAMEWORKS = ("training_plan", "training_start", "training_end")
-_DUMPS = ("flight_recorder", "flight_recorder_group")
+_SIZE_KINDS = ("host", "distributed_init", "distributed_ready", "nccl_init")
+_FRAMEWORK_KINDS = ("training_plan", "training_start", "training_end")
+_DUMP_KINDS = ("flight_recorder", "flight_recorder_group")
 """Kinds of records that may name their job."""
-_EXITS = ("process_exit", "launcher_failure")
+_EXIT_KINDS = ("process_exit", "launcher_failure")
 _NAIVE_TIME = re.compile(r"\b20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(?![.\d]*(?:Z|[+-]\d\d))")
 """A time without a zone, as Slurm prints it."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventAdjustment:
-    """Shifts the run's log events and its parent's points to the scheduler's clock, and makes ranks global."""
+    """Shifts the run's log events and its parent's points to the scheduler's clock, and makes ranks global.
+
+    ``offset``: seconds to add; ``span``: the job's start and end.
+    """
 
     logs: frozenset[str]
     offset: float
@@ -47,11 +50,9 @@ class EventAdjustment:
     tasks: Tasks
 
     def __call__(self, event: Event) -> Event:
-        """The event as the narrowed store holds it."""
+        """The event as the store of the run holds it."""
         if event.at.path in self.logs:
-            return self.tasks.with_task_rank(
-                self.ranks.with_global_rank(clock.shift_event(event, self.offset, self.span))
-            )
+            return self.tasks.to_task_rank(self.ranks.to_global_rank(clock.shift_event(event, self.offset, self.span)))
         return clock.shift_event(event, self.offset, None)
 
 
@@ -86,35 +87,39 @@ def resolve(
     events = [row for row in rows if isinstance(row, Event) and row.plane == "log" and row.kind != SOURCE_UNANSWERED]
     files = list(dict.fromkeys([*(event.at.path for event in events), *paths]))
     appended = runs_by_file(events, steps)
-    jobs = collect([*(row for row in rows if isinstance(row, Record)), *_reported_records(rows, appended)])
-    free = set(assign(jobs, files, ids_inside(event for event in events if is_of_last_job(event.at, appended)), owners))
+    jobs = collect_jobs([*(row for row in rows if isinstance(row, Record)), *_reported_records(rows, appended)])
+    free_logs = set(
+        assign_logs(jobs, files, ids_in_lines(event for event in events if is_in_last_job(event.at, appended)), owners)
+    )
     jobs.assign_records_without_id()
     if not len(jobs):  # the only evidence are stacks of a job's processes
         for id_ in sorted(
             {str(named) for row in rows if row.kind == "stack" and (named := row.get("job")) is not None}
         ):
             jobs.add(id_)
-    chosen = _named_job(jobs, job) if job is not None else _choose(jobs)
-    attempts = attempts_of(chosen.rows)
-    parent, parent_by = parent_of(chosen, jobs, len(numbered_attempts(attempts)))
+    run_job = _named_job(jobs, job) if job is not None else _choose_job(jobs)
+    attempts = attempts_of(run_job.rows)
+    parent, parent_by = parent_of(run_job, jobs, len(numbered_attempts(attempts)))
     parent_job = jobs.find(parent) if parent is not None and parent_by != "requeue" else None
     # An unassigned log belongs to the run, unless another job (except its parent) in the same folder has logs too.
     home_logs = set(files if home is None else home)
     is_only_job = home_logs.isdisjoint(
-        path for other in jobs if other is not chosen and other is not parent_job for path in other.logs
+        path for other in jobs if other is not run_job and other is not parent_job for path in other.logs
     )
-    claimed = {*chosen.logs, *(free & home_logs if is_only_job else ())}
-    logs = tuple(path for path in files if path in claimed)
+    run_paths = {*run_job.logs, *(free_logs & home_logs if is_only_job else ())}
+    logs = tuple(path for path in files if path in run_paths)
     keeps_steps = len(numbered_attempts(attempts)) > 1
-    is_own = _selection(appended, keeps_steps)
+    is_own = _run_filter(appended, keeps_steps)
     own_logs = set(logs)
     run_events = [event for event in events if event.at.path in own_logs and is_own(event)]
     span = _span(attempts)
     last = final_attempt(attempts) or AttemptRows(())
-    tasks = Tasks(run_events, _world(run_events) or _integer(last.get("n_gpus")), _integer(last.get("n_tasks")))
+    tasks = Tasks(
+        run_events, _world_size(run_events) or _as_integer(last.get("n_gpus")), _as_integer(last.get("n_tasks"))
+    )
     adjust = EventAdjustment(frozenset(logs), clock.offset_of(_times(run_events), span), span, Ranks(run_events), tasks)
     run = replace(
-        _run(chosen, attempts, run_events, adjust.ranks),
+        _build_run(run_job, attempts, run_events, adjust.ranks),
         parent=parent,
         parent_by=parent_by,
         log_paths=logs,
@@ -124,24 +129,27 @@ def resolve(
         appended=_most_runs(logs, appended),
     )
     others = frozenset(files) - adjust.logs
-    rows = [_since_start(row, run_events, appended) for row in rows if isinstance(row, Record) or is_own(row)]
-    return ResolvedRun(run, _narrow(rows, store, chosen, others, adjust), adjust, appended, keeps_steps)
+    rows = [_begin_with_last_run(row, run_events, appended) for row in rows if isinstance(row, Record) or is_own(row)]
+    return ResolvedRun(run, _narrow_store(rows, store, run_job, others, adjust), adjust, appended, keeps_steps)
 
 
-def _selection(appended: Mapping[str, FileRuns], keeps_steps: bool) -> Callable[[Event], bool]:
-    """Which events of the logs are the last run's. A job's surroundings are those of all its programs; what attempts
-    of one job did before the last is part of its history, but not how they ended."""
+def _run_filter(appended: Mapping[str, FileRuns], keeps_steps: bool) -> Callable[[Event], bool]:
+    """A test whether an event of the logs is the last run's.
+
+    A job's surroundings are those of all its programs. What the attempts of one job did before the last is part of its
+    history (``keeps_steps``), but how they ended is not.
+    """
 
     def is_own(event: Event) -> bool:
         if event.kind == "host" or (keeps_steps and event.kind not in OUTCOMES):
-            return is_of_last_job(event.at, appended)
-        return is_of_last_run(event.at, appended)
+            return is_in_last_job(event.at, appended)
+        return is_in_last_run(event.at, appended)
 
     return is_own
 
 
-def _since_start(row: Row, run_events: Sequence[Event], appended: Mapping[str, FileRuns]) -> Row:
-    """The row; a log's activity begins with the last run, if the log holds several."""
+def _begin_with_last_run(row: Row, run_events: Sequence[Event], appended: Mapping[str, FileRuns]) -> Row:
+    """The row; if a log holds several runs, its activity begins with the last one."""
     runs = appended.get(row.at.path)
     if row.kind != "log_activity" or not isinstance(row, Event) or runs is None or len(runs.runs) == 1:
         return row
@@ -150,13 +158,13 @@ def _since_start(row: Row, run_events: Sequence[Event], appended: Mapping[str, F
 
 
 def _most_runs(paths: Iterable[str], appended: Mapping[str, FileRuns]) -> AppendedRuns | None:
-    """The runs of the log that holds the most; None if none holds several."""
+    """The runs of the log that holds the most of them; None if no log holds several."""
     several = [path for path in paths if path in appended and len(appended[path].runs) > 1]
     path = max(several, key=lambda path: len(appended[path].runs), default=None)
     if path is None:
         return None
     runs = appended[path]
-    return AppendedRuns(path, runs.runs, runs.more, runs.started)
+    return AppendedRuns(path, runs.runs, runs.has_more, runs.unknown_start)
 
 
 def _reported_records(rows: Iterable[Row], appended: Mapping[str, FileRuns]) -> Iterator[Record]:
@@ -166,12 +174,13 @@ def _reported_records(rows: Iterable[Row], appended: Mapping[str, FileRuns]) -> 
         if runs.report is None:
             continue
         job = runs.report.get("job")
-        id_ = str(job) if job is not None else guessed_id(path) or ""
+        id_ = str(job) if job is not None else guess_id(path) or ""
         if id_ not in recorded and (id_ or not recorded):
             yield record_of(runs.report, id_)
 
 
-def _integer(value: Scalar) -> int | None:
+def _as_integer(value: Scalar) -> int | None:
+    """The value if it is an integer, else None."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
@@ -193,7 +202,7 @@ def _named_job(jobs: JobIndex, wanted_id: str) -> Job:
     )
 
 
-def _choose(jobs: JobIndex) -> Job:
+def _choose_job(jobs: JobIndex) -> Job:
     """The job that the inputs are about: among those with the most evidence, the only one, or the last of a chain.
 
     A job that appears only in a listing of the whole cluster does not compete with one that has a log or an accounting
@@ -218,14 +227,15 @@ def _choose(jobs: JobIndex) -> Job:
 
 
 def _sorted_ids(jobs: Iterable[Job]) -> list[str]:
+    """The ids of the jobs, numbers in them in order of size."""
     return sorted((job.id for job in jobs), key=natural_key)
 
 
-def _run(job: Job, attempts: Sequence[AttemptRows], run_events: Sequence[Event], ranks: Ranks) -> Run:
-    """The properties of a job's last attempt, completed from its log."""
+def _build_run(job: Job, attempts: Sequence[AttemptRows], run_events: Sequence[Event], ranks: Ranks) -> Run:
+    """The run: a job's last attempt, completed from its log."""
     last = final_attempt(attempts) or AttemptRows(())
     signals = frozenset(
-        number for event in run_events if event.kind in _EXITS and isinstance(number := event.get("signal"), int)
+        number for event in run_events if event.kind in _EXIT_KINDS and isinstance(number := event.get("signal"), int)
     )
     submits = [time for attempt in attempts if (time := attempt.time("submit")) is not None]
 
@@ -247,7 +257,7 @@ def _run(job: Job, attempts: Sequence[AttemptRows], run_events: Sequence[Event],
         end=last.end,
         time_limit_s=last.time("time_limit_s"),
         nodes=last.nodes,
-        n_ranks=_world(run_events) or ranks.count or None,
+        n_ranks=_world_size(run_events) or ranks.count or None,
         n_gpus=gpus if isinstance(gpus, int) else None,
         attempts=numbered_attempts(attempts, signals),
         framework=_framework(run_events),
@@ -255,9 +265,9 @@ def _run(job: Job, attempts: Sequence[AttemptRows], run_events: Sequence[Event],
     )
 
 
-def _world(run_events: Iterable[Event]) -> int | None:
-    """The largest world size in the log; the launcher's and the process group's take precedence over NCCL's."""
-    sizes = dict.fromkeys(_SIZES, 0)
+def _world_size(run_events: Iterable[Event]) -> int | None:
+    """The largest world size in the log, as a launcher or a process group prints it, else as NCCL does."""
+    sizes = dict.fromkeys(_SIZE_KINDS, 0)
     for event in run_events:
         if event.kind in sizes:
             size = event.get("world_size") if event.kind != "nccl_init" else event.get("nranks")
@@ -266,19 +276,20 @@ def _world(run_events: Iterable[Event]) -> int | None:
 
 
 def _framework(run_events: Iterable[Event]) -> str | None:
-    names = Counter(str(e.get("framework")) for e in run_events if e.kind in _FRAMEWORKS and e.get("framework"))
+    """The framework that most events about training name."""
+    names = Counter(str(e.get("framework")) for e in run_events if e.kind in _FRAMEWORK_KINDS and e.get("framework"))
     return names.most_common(1)[0][0] if names else None
 
 
 def _span(attempts: Sequence[AttemptRows]) -> JobTimes | None:
-    """From the first start to the last end of the job's attempts."""
+    """From the first start to the last end of the job's attempts, POSIX seconds; None if none started."""
     starts = [start for attempt in attempts if (start := attempt.time("start")) is not None]
     last = final_attempt(attempts)
     return (min(starts), last.end if last is not None else None) if starts else None
 
 
 def _times(run_events: Iterable[Event]) -> list[float]:
-    """The first and last times of the logs."""
+    """The first and last time of each log, POSIX seconds."""
     values = (
         event.get(name) for event in run_events if event.kind == "log_activity" for name in ("first_time", "last_time")
     )
@@ -295,24 +306,24 @@ def _has_time_zone(attempts: Sequence[AttemptRows], run_events: Sequence[Event],
     return (zoned and not offset) or not (records or any(event.time is not None for event in run_events))
 
 
-def _narrow(
+def _narrow_store(
     rows: Iterable[Row], store: MemoryStore, job: Job, others: frozenset[str], adjust: EventAdjustment
 ) -> MemoryStore:
-    """The rows of the run. ``others``: logs of other jobs, including its parent's: an error or a checkpoint load there
-    is not this run's."""
+    """A store with the rows of the run. ``others``: logs of other jobs, including its parent's: an error or a
+    checkpoint load there is not this run's."""
     narrow = MemoryStore(planes=store.planes)
     for row in rows:
         if isinstance(row, Record):
             job_id = row.get("job")
             if row.kind == "job" or (row.kind == "step" and str(job_id) not in job.names):
                 continue
-            if job_id is not None and row.kind in _DUMPS and job.id and str(job_id) not in job.names:
+            if job_id is not None and row.kind in _DUMP_KINDS and job.id and str(job_id) not in job.names:
                 continue
             narrow.add_record(row)
         elif row.plane == "log":
             if row.at.path not in others:
                 narrow.add_event(adjust(row))
-        elif _is_about(row, job):
+        elif _concerns(row, job):
             narrow.add_event(row)
     for attempt in attempts_of(job.rows):
         for record in reversed(attempt.rows):  # the most final one last
@@ -320,8 +331,8 @@ def _narrow(
     return narrow
 
 
-def _is_about(event: Event, job: Job) -> bool:
-    """Whether a row outside any job's log concerns this job: states of its nodes do, other jobs' ends do not."""
+def _concerns(event: Event, job: Job) -> bool:
+    """Whether an event outside any job's log concerns this job: states of nodes do, other jobs' ends do not."""
     if event.plane == "trace":
         job_id = event.get("job")
         return job_id is None or not job.id or bool({str(job_id), plain_id(str(job_id))} & job.names)

@@ -1,4 +1,4 @@
-"""Completes a series' labels for a run: its node, GPU and job, in the run's own spelling.
+"""Completes the labels of series for a run: their node, GPU and job, in the run's own spelling.
 
 A series may lack its node (a file of nvidia-smi) or its GPU's index (an exporter that knows only UUIDs). Both are taken
 from other series or from the file's path; if neither has them, they stay empty.
@@ -22,7 +22,7 @@ Unit = tuple[str, str, str]
 
 
 class LocatedSeries(NamedTuple):
-    """A series with the labels that say whose it is, as completed for this run; empty where unknown."""
+    """A series with the labels that say what it measures, completed for this run; empty where unknown."""
 
     info: SeriesInfo
     node: str
@@ -49,7 +49,7 @@ def locate_series(infos: Iterable[SeriesInfo], nodes: Sequence[str]) -> list[Loc
     keys = [_location_key(info.series) for info in infos]  # all metrics of a GPU have the same
     distinct = {key: dict(key[0]) for key in reversed(keys)}
     devices = _Devices(reversed(distinct.values()), names)
-    paths = _by_path([(path, distinct[labels, path]) for labels, path in keys if path is not None], names)
+    paths = _nodes_by_path([(path, distinct[labels, path]) for labels, path in keys if path is not None], names)
     completed = {key: _complete(key, names, devices, paths) for key in distinct}
     return [_locate(info, completed[key]) for info, key in zip(infos, keys, strict=True)]
 
@@ -58,15 +58,16 @@ _Labels = tuple[tuple[str, str], ...]
 
 
 def _location_key(series: Series) -> tuple[_Labels, str | None]:
-    """What determines a series' location: its labels, and its file if they name no node."""
+    """The labels and the file of a series, which determine its location; no file if the labels name a node."""
     return series.labels, None if series.get("node") is not None else series.at.path
 
 
 def _locate(info: SeriesInfo, completed: tuple[_Labels, tuple[str, ...]]) -> LocatedSeries:
-    labels, words = completed
+    """The series with the labels and fields that :func:`_complete` returned for its key."""
+    labels, fields = completed
     if labels is not info.series.labels:
         info = replace(info, series=replace(info.series, labels=labels))
-    return LocatedSeries(info, *words)
+    return LocatedSeries(info, *fields)
 
 
 def _complete(
@@ -75,7 +76,7 @@ def _complete(
     """The labels with node and GPU (unchanged if nothing is added), and the label fields of :class:`LocatedSeries`."""
     original, path = key
     labels = dict(original)
-    device = devices.of(labels) if "gpu" not in labels or "node" not in labels else None
+    device = devices.find(labels) if "gpu" not in labels or "node" not in labels else None
     if "gpu" not in labels and device is not None:
         labels["gpu"] = device[1]
     node = (
@@ -88,8 +89,8 @@ def _complete(
         labels["node"] = node
     get = labels.get
     fields = node, get("gpu", ""), get("mig", ""), get("job", ""), get("rank", "")
-    changed = len(labels) != len(original) or labels.get("node") != dict(original).get("node")
-    return tuple(sorted(labels.items())) if changed else original, fields
+    is_changed = len(labels) != len(original) or labels.get("node") != dict(original).get("node")
+    return tuple(sorted(labels.items())) if is_changed else original, fields
 
 
 class NodeNames:
@@ -113,17 +114,18 @@ class NodeNames:
             name = self._known[node] = self._short.get(host_of(node), node)
         return name
 
-    def named_in(self, path: str) -> str:
+    def node_named_in(self, path: str) -> str:
         """The one node that a path names; empty if it names none, or several."""
-        nodes = {self._short[part] for part in _parts(path) if part in self._short} if self._short else set()
+        nodes = {self._short[part] for part in _possible_names(path) if part in self._short} if self._short else set()
         return nodes.pop() if len(nodes) == 1 else ""
 
 
 _MAX_NAME_PIECES = 12
+"""Pieces of a word between hyphens of which names are built."""
 
 
-def _parts(path: str) -> Iterable[str]:
-    """Parts of a path that may be a host name: ``nvidia-smi_gpu-3.csv`` yields ``gpu-3``, ``nvidia-smi``, ``smi``..."""
+def _possible_names(path: str) -> Iterable[str]:
+    """Pieces of a path that may be a host name: ``gpu-3``, ``nvidia-smi``, ``smi`` ... of ``nvidia-smi_gpu-3.csv``."""
     for word in re.split(r"[^a-z0-9-]+", path.lower()):
         pieces = word.split("-")[:_MAX_NAME_PIECES]
         for first in range(len(pieces)):
@@ -131,21 +133,21 @@ def _parts(path: str) -> Iterable[str]:
                 yield "-".join(pieces[first:last])
 
 
-def _by_path(unnamed: Sequence[tuple[str, Mapping[str, str]]], names: NodeNames) -> Mapping[str, str]:
+def _nodes_by_path(unnamed: Sequence[tuple[str, Mapping[str, str]]], names: NodeNames) -> Mapping[str, str]:
     """Path -> node, for files whose series (path, labels) name none: a node of the run, else a folder that looks like
     a host if there are several such, else the file itself if the UUIDs in it show several machines."""
     distinct = list(dict.fromkeys(path for path, _ in unnamed))
-    by_node_name = {path: names.named_in(path) for path in distinct}
+    by_node_name = {path: names.node_named_in(path) for path in distinct}
     if any(by_node_name.values()) or len(distinct) < 2:
         return by_node_name
-    hosts = {path: _hostlike(path) for path in distinct}
+    hosts = {path: _host_folder(path) for path in distinct}
     if all(hosts.values()) and len(set(hosts.values())) > 1:
         return hosts
-    return {path: _stem(path) for path in distinct} if _several_machines(unnamed) else by_node_name
+    return {path: _file_stem(path) for path in distinct} if _show_several_machines(unnamed) else by_node_name
 
 
-def _several_machines(unnamed: Iterable[tuple[str, Mapping[str, str]]]) -> bool:
-    """Whether one index belongs to different GPUs in different files."""
+def _show_several_machines(unnamed: Iterable[tuple[str, Mapping[str, str]]]) -> bool:
+    """Whether one index has different UUIDs in different files."""
     devices: dict[str, tuple[str, str]] = {}
     for path, labels in unnamed:
         if "gpu" in labels and "gpu_uuid" in labels:
@@ -155,23 +157,24 @@ def _several_machines(unnamed: Iterable[tuple[str, Mapping[str, str]]]) -> bool:
     return False
 
 
-def _stem(path: str) -> str:
+def _file_stem(path: str) -> str:
+    """The name of a file without its extensions."""
     return re.split(r"[/!]", path)[-1].partition(".")[0] or path
 
 
-_HOST = re.compile(r"(?=[^/]*\d)[a-z][a-z0-9-]{1,62}", re.IGNORECASE)
-_NO_HOST = re.compile(
+_HOST_NAME = re.compile(r"(?=[^/]*\d)[a-z][a-z0-9-]{1,62}", re.IGNORECASE)
+_NO_HOST_NAME = re.compile(
     r"(?:attempt|batch|case|day|epoch|exp|experiment|gpu|hour|job|log|metrics|month|part|rank|run|slurm|step|task|test|"
     r"trial|v|version|week|worker)s?-?\d+",
     re.IGNORECASE,
 )
 
 
-def _hostlike(path: str) -> str:
-    """The folder nearest to the file that looks like a host: letters, then a number somewhere."""
+def _host_folder(path: str) -> str:
+    """The name of the nearest folder that looks like a host: a letter first, a number somewhere. Empty without one."""
     for part in reversed(re.split(r"[/!]", path)[:-1]):
         name = part.partition(".")[0]
-        if _HOST.fullmatch(name) and not _NO_HOST.fullmatch(name):
+        if _HOST_NAME.fullmatch(name) and not _NO_HOST_NAME.fullmatch(name):
             return name
     return ""
 
@@ -191,8 +194,8 @@ class _Devices:
             if gpu is not None and pci is not None:
                 self._by_pci[node, pci] = gpu
 
-    def of(self, labels: Mapping[str, str]) -> NodeGpu | None:
-        """(node, index) of a series by its UUID or address; the UUID replaces an unknown index."""
+    def find(self, labels: Mapping[str, str]) -> NodeGpu | None:
+        """(node, index) of a series by its UUID or PCI address; one of these stands for an unknown index."""
         uuid = labels.get("gpu_uuid")
         device = self._by_uuid.get(_normalize_uuid(uuid)) if uuid is not None else None
         if device is not None or "gpu" in labels:
@@ -205,4 +208,5 @@ class _Devices:
 
 
 def _normalize_uuid(uuid: str) -> str:
+    """A UUID in lower case, without nvidia-smi's prefix."""
     return uuid.lower().removeprefix("gpu-")

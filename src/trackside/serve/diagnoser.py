@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from trackside.model import Plane
-from trackside.runs.listing import RunSummary, listing
+from trackside.runs.listing import RunSummary, list_runs
 from trackside.session import Request, Session, SiteRequest, StoreRequest, open_session
 from trackside.session.site import is_job, source_names
 from trackside.site.config import Site
@@ -101,7 +101,7 @@ class Diagnoser:
         if time.monotonic() - self._renewed > LISTED_S:
             self._refresh()
         with Snapshot.open(self._store) as snapshot:
-            return listing(snapshot)
+            return list_runs(snapshot)
 
     @contextmanager
     def session(self, job: str, as_of: float | None = None) -> Iterator[Session]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from trackside.catalog.job_states import WAITING_STATES
 from trackside.http.unavailable import SourceUnavailable
 from trackside.model import Run
-from trackside.runs.appended import is_of_last_job, is_of_last_run
+from trackside.runs.appended import is_in_last_job, is_in_last_run
 from trackside.runs.metrics import run_metrics
 from trackside.session.inputs import LoadedInputs
 from trackside.stores.joined import JoinedBackend
@@ -27,13 +27,13 @@ def choose_run(
     resolved = loaded.resolve_run()
     run, store = resolved.run, resolved.store
     own, parents = frozenset(run.log_paths), frozenset(run.parent_log_paths)
-    is_own = is_of_last_job if resolved.keeps_steps else is_of_last_run
+    is_own = is_in_last_job if resolved.keeps_steps else is_in_last_run
     for point in loaded.trajectories.points(own):
         if is_own(point.at, resolved.appended):
             store.add_event(resolved.adjust(point))
-        elif is_of_last_job(point.at, resolved.appended):
+        elif is_in_last_job(point.at, resolved.appended):
             store.add_event(replace(resolved.adjust(point), kind="earlier_progress"))
-    other = loaded.trajectories.differing(own) if run.id is None else None
+    other = loaded.trajectories.point_of_other_training(own) if run.id is None else None
     if other is not None:
         store.add_event(replace(resolved.adjust(other), kind="other_progress"))
     for point in loaded.trajectories.points(parents) if parents else ():

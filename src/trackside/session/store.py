@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from trackside.ingest import ingest_into
 from trackside.read.format import InputSource
-from trackside.runs.job_data import find
+from trackside.runs.job_data import find_job_data
 from trackside.session.inputs import LoadedInputs
 from trackside.session.request import StoreRequest
 from trackside.session.session import Session
@@ -44,7 +44,7 @@ def load_stored(
         added_paths = [row.path for row in (*summary.inputs, *summary.skipped)]
         snapshot = writer.snapshot()
     owners_by_name = _owners_as_stored(snapshot, owners)
-    job_data = find(snapshot, request.job, added_paths, owners_by_name)
+    job_data = find_job_data(snapshot, request.job, added_paths, owners_by_name)
     loaded = LoadedInputs(
         job_data.store,
         job_data.trajectories,
@@ -55,7 +55,7 @@ def load_stored(
         job=job_data.job,
     )
     if snapshot.manifest.of("spans") or snapshot.manifest.of("waiting"):
-        loaded.metric_backend = DuckBackend(snapshot, job_data.scope)
+        loaded.metric_backend = DuckBackend(snapshot, job_data.series_filter)
     return loaded
 
 

@@ -20,7 +20,7 @@ from trackside.read.detect import read_source
 from trackside.read.format import CollectingSink, InputSource
 from trackside.read.walk import GuardedPath
 from trackside.runs.attempts import attempts_of
-from trackside.runs.jobs import Job, JobIndex, collect
+from trackside.runs.jobs import Job, JobIndex, collect_jobs
 from trackside.runs.parents import same_work
 from trackside.site.outputs import outputs
 from trackside.site.slurm_commands import SlurmCommands
@@ -187,7 +187,7 @@ class _ClusterQuery:
     @property
     def jobs(self) -> list[Job]:
         """The job; or the tasks of an array, or the parts of a job, if their common number was given."""
-        return _jobs_of_ids(collect(self.collected.records), [self.id])
+        return _jobs_of_ids(collect_jobs(self.collected.records), [self.id])
 
     def unknown_job_rows(self) -> list[Input]:
         """Rows of the daemons that answered and know no such job."""
@@ -302,7 +302,7 @@ class _ClusterQuery:
         elif self.controller_answered:
             for parent in parent_ids:
                 self._read_replies(self.slurm.controller(parent))
-        return _jobs_of_ids(collect(self.collected.records), parent_ids)[:MAX_PARENTS]
+        return _jobs_of_ids(collect_jobs(self.collected.records), parent_ids)[:MAX_PARENTS]
 
     def _last_of_same_name(self) -> list[Job]:
         """The job of the same name, user and folder that was the last to end before this one started."""
@@ -316,7 +316,7 @@ class _ClusterQuery:
         same_name_query._read_replies(self.slurm.jobs_named(str(name), str(user), start - MAX_NAMESAKE_GAP_S, start))
         candidates = [
             (end, other.id)
-            for other in collect(same_name_query.collected.records)
+            for other in collect_jobs(same_name_query.collected.records)
             if other.id not in job.names and "_" not in other.id and same_work(job, other)
             if (end := other.time("end", last=True)) is not None and start - MAX_NAMESAKE_GAP_S <= end <= start
         ]
@@ -324,7 +324,7 @@ class _ClusterQuery:
             return []
         last = max(candidates)[1]
         self._read_replies(self.slurm.accounting([last]))
-        last_job = collect(self.collected.records).find(last)
+        last_job = collect_jobs(self.collected.records).find(last)
         return [last_job] if last_job is not None else []
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from trackside.logs.scan import PatternSet, rules
+from trackside.logs.scan import PatternSet, pattern_set
 
 TEXTS_PER_PATTERN = 60
 PRINTABLE = [chr(code) for code in range(32, 127)]
@@ -57,7 +57,7 @@ def _is_member(char: str, members: Any) -> bool:
 @pytest.fixture(scope="module")
 def compiled() -> PatternSet:
     pytest.importorskip("hyperscan")
-    return rules("log", "hyperscan")
+    return pattern_set("log", "hyperscan")
 
 
 @pytest.mark.slow
@@ -73,5 +73,5 @@ def test_hyperscan_finds_what_re_finds(compiled: PatternSet) -> None:
             raw = rng.choice((raw, raw.upper(), raw.title())) if pattern.caseless else raw
             text = rng.choice((0, 16, 40, 100)) * b"x" + b" " + raw + b" in 5\n" + rng.choice((0, 50)) * b"y"
             if reference.search(text) and all(hit != index for _, hit in compiled.matcher.hits(text)):
-                missed.append((compiled.owners[index].id, pattern.name, text))
+                missed.append((compiled.parsers[index].id, pattern.name, text))
     assert not missed, missed[:5]

@@ -53,7 +53,7 @@ def xid_only(monkeypatch: pytest.MonkeyPatch) -> None:
     pattern = Pattern("xid", rb"NVRM: Xid", _xid, "")
     parser = Parser("kernel", "kernel", "system", (pattern,), ("kernel", "log"))
     only = PatternSet((pattern,), (parser,), matcher((pattern,)))
-    monkeypatch.setattr(scan_module, "rules", lambda *_: only)
+    monkeypatch.setattr(scan_module, "pattern_set", lambda *_: only)
 
 
 def read(text: str | bytes, path: str = "dmesg.txt", modified: float | None = AT) -> tuple[Input, list[Event]]:
@@ -209,11 +209,11 @@ def test_dmesg_json_pretty_truncated_and_compact() -> None:
 
 def test_a_plane_without_patterns_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scan_module, "parsers", lambda: ())
-    scan_module.rules.cache_clear()
+    scan_module.pattern_set.cache_clear()
     try:
         row, events = read(f"[1.000000] {XID}\n")
     finally:
-        scan_module.rules.cache_clear()
+        scan_module.pattern_set.cache_clear()
     assert (row.status, row.rows, events) == ("read", 1, [])
 
 

@@ -37,7 +37,7 @@ from tests.serve.receiving import (
 from trackside.catalog import settling
 from trackside.evidence import SOURCE_UNANSWERED, MissingAnswer
 from trackside.query import events, metric
-from trackside.runs.listing import RunSummary, listing
+from trackside.runs.listing import RunSummary, list_runs
 from trackside.serve import diagnoser as diagnosers
 from trackside.serve.diagnoser import Diagnoser, lags
 from trackside.serve.line_file_reader import StoreLineFileReader
@@ -360,12 +360,12 @@ def test_lines_do_not_change_the_listing_of_a_measured_job(intake: Intake, store
     flushed(intake)
     start = T0_MS / 1000
     with Snapshot.open(store) as snapshot:
-        (before,) = listing(snapshot)
+        (before,) = list_runs(snapshot)
     assert before == RunSummary("4242", None, None, start, start + 60, ("a", "b"), 2, ("metric",))
     push_lines(intake, JOB, [(0, "step 1 loss 2.0")]).result(10)
     flushed(intake)
     with Snapshot.open(store) as snapshot:
-        (after,) = listing(snapshot)
+        (after,) = list_runs(snapshot)
     assert after == replace(before, planes=("log", "metric"))
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from trackside.logs.buffers import HEAD_BYTES
 from trackside.logs.line import FileContext, Line
-from trackside.logs.scan import ScanStats, hit_segments, learn_context, parse_line, rules
+from trackside.logs.scan import ScanStats, hit_segments, learn_context, parse_line, pattern_set
 from trackside.model import Event
 
 MIN_BYTES_BEHIND = 32 << 10
@@ -94,7 +94,7 @@ class Scanner:
         start_position, end_position = self.read - self.base, end_offset - self.base
         if end_position <= start_position:
             return
-        compiled = rules(self.context.plane)
+        compiled = pattern_set(self.context.plane)
         hits = [
             (stop + start_position, index)
             for stop, index in compiled.matcher.hits(self.window[start_position:end_position])
@@ -131,7 +131,7 @@ class Scanner:
 
 def last_events(data: bytes, context: FileContext, max_lines: int = 16) -> list[Event]:
     """The events of the last meaningful lines in complete lines; used for gauges."""
-    compiled = rules(context.plane)
+    compiled = pattern_set(context.plane)
     hits = compiled.matcher.hits(data)
     if not hits:
         return []

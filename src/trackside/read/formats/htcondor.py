@@ -9,7 +9,7 @@ from typing import Any
 
 from trackside.catalog.slurm.values import number, vocabulary
 from trackside.logs.htcondor import EVENT, hold_reason, job_id
-from trackside.logs.job_report import duration, state_of, time
+from trackside.logs.job_report import parse_duration, parse_time, state_of
 from trackside.model import Position, Record
 from trackside.read.batch_jobs import job_record
 from trackside.read.format import Format, InputSource, Match, Result, Sink, give
@@ -79,7 +79,7 @@ def _apply(jobs: dict[str, _Job], match: re.Match[str], details: str, position: 
     if id_ not in jobs and len(jobs) >= MAX_JOBS:
         return
     job = jobs.setdefault(id_, _Job(position))
-    fields, now = job.fields, time(match["time"])
+    fields, now = job.fields, parse_time(match["time"])
     event = match["event"]
     if event == "000":
         fields |= {"submit": now, "state": "PENDING"}
@@ -163,7 +163,7 @@ def _of_attributes(position: Position, values: dict[str, str]) -> Record:
         submit=_posix(number(get("QDate"))),
         start=_posix(start),
         end=_posix(end),
-        elapsed_s=duration(get("RemoteWallClockTime")),
+        elapsed_s=parse_duration(get("RemoteWallClockTime")),
         nodes=(host,) if host else (),
         n_cpus=number(get("RequestCpus")),
         n_gpus=number(get("RequestGPUs")) or None,

@@ -124,7 +124,7 @@ def _read(source: InputSource, sink: Sink) -> Result:
 
     streaming = streaming_node(source.path)
     node = node_of(source.path) if streaming in (None, "unknown") else streaming
-    scratch = FileContext(source.path, "kernel", node=node, headed=streaming is not None)
+    scratch = FileContext(source.path, "kernel", node=node, has_syslog_prefix=streaming is not None)
     inferred_year = year_near(source.text, source.modified)
     if inferred_year is not None and not re.search(r"\b20\d\d\b", source.text[:4000]):
         scratch.year = inferred_year

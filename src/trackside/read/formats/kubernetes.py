@@ -10,7 +10,7 @@ import msgspec
 
 from trackside.catalog.slurm.values import dig, number
 from trackside.catalog.slurm.values import time as posix
-from trackside.logs.job_report import STATES, duration, state_of
+from trackside.logs.job_report import STATES, parse_duration, state_of
 from trackside.logs.kubernetes import reason_of
 from trackside.logs.line import FileContext
 from trackside.logs.scan import scan
@@ -133,7 +133,7 @@ def _of_description(position: Position, top: dict[str, str], containers: list[di
         reason=top.get("Reason") or worst.get("Reason"),
         start=_date(worst.get("Started") or top.get("Start Time")),
         end=_date(worst.get("Finished") or top.get("Completed At")),
-        time_limit_s=duration(top.get("Active Deadline Seconds")),
+        time_limit_s=parse_duration(top.get("Active Deadline Seconds")),
         nodes=(node,) if node and node != "<none>" else (),
     )
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from trackside.logs.job_report import duration, size, state_of
+from trackside.logs.job_report import parse_duration, parse_size, state_of
 from trackside.logs.lsf import REASONS
 from trackside.model import Position, Record
 from trackside.read.batch_jobs import job_record, time_of
@@ -108,7 +108,7 @@ def _record(listing: _Listing, written: float | None) -> Record:
         if (name := text.strip()) in ("RUNLIMIT", "MEMLIMIT"):
             limit = next((line.strip() for line in listing.lines[index + 1 : index + 3] if line.strip()), "")
             fields["time_limit_s" if name == "RUNLIMIT" else "req_mem_bytes"] = (
-                _minutes(limit) if name == "RUNLIMIT" else size(limit)
+                _minutes(limit) if name == "RUNLIMIT" else parse_size(limit)
             )
         statement = _STATEMENT.match(text)
         if statement is None:
@@ -155,7 +155,7 @@ def _value(text: str, name: str) -> str | None:
 
 def _minutes(text: str) -> float | None:
     """``1440.0 min of n1``, ``24.0 hour`` in seconds."""
-    value = duration(text)
+    value = parse_duration(text)
     return None if value is None else value * (3600 if "hour" in text else 60)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from trackside.catalog.slurm.values import number, vocabulary
-from trackside.logs.job_report import duration, size, state_of
+from trackside.logs.job_report import parse_duration, parse_size, state_of
 from trackside.logs.pbs import end_of, hosts_of
 from trackside.logs.stamp import find_time
 from trackside.model import Position, Record
@@ -101,8 +101,8 @@ def _flat(job: dict[str, Any]) -> dict[str, str]:
 
 
 def _record(position: Position, id_: str, get: Get) -> Record:
-    limit_s = duration(get("Resource_List.walltime"))
-    used_s = duration(get("resources_used.walltime"))
+    limit_s = parse_duration(get("Resource_List.walltime"))
+    used_s = parse_duration(get("resources_used.walltime"))
     status = re.match(r"-?\d{1,6}\b", get("Exit_status") or get("exit_status") or "")
     reason, exit_fields = end_of(int(status[0]) if status else None, used_s, limit_s)
     printed = get("job_state") or ""
@@ -144,8 +144,8 @@ def _record(position: Position, id_: str, get: Get) -> Record:
         n_cpus=number(get("Resource_List.ncpus")),
         n_gpus=number(get("Resource_List.ngpus")) or None,
         restarts=None if runs is None else max(runs - 1, 0),
-        max_rss_bytes=size(get("resources_used.mem")),
-        req_mem_bytes=size(get("Resource_List.mem")),
+        max_rss_bytes=parse_size(get("resources_used.mem")),
+        req_mem_bytes=parse_size(get("Resource_List.mem")),
         std_out=_path(get("Output_Path")),
         std_err=_path(get("Error_Path")),
     )

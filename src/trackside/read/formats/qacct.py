@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from trackside.catalog.slurm.values import number, vocabulary
-from trackside.logs.job_report import duration, size, state_of, time
+from trackside.logs.job_report import parse_duration, parse_size, parse_time, state_of
 from trackside.model import Position, Record
 from trackside.read.batch_jobs import job_record
 from trackside.read.format import Format, InputSource, Match, Result, Sink, give
@@ -55,8 +55,9 @@ def _record(position: Position, values: dict[str, str]) -> Record:
     code = number((get("exit_status") or "").partition(" ")[0])
     failed = number((get("failed") or "").partition(":")[0])
     limits = dict(re.findall(r"\b(h_rt|h_vmem|h_rss|h_cpu)=([\w.:]{1,20})", get("category") or ""))
-    limit_s, limit_bytes = duration(limits.get("h_rt")), size(limits.get("h_vmem") or limits.get("h_rss"))
-    elapsed_s, peak = duration(get("ru_wallclock") or get("wallclock")), size(get("maxvmem") or get("ru_maxrss"))
+    limit_s, limit_bytes = parse_duration(limits.get("h_rt")), parse_size(limits.get("h_vmem") or limits.get("h_rss"))
+    elapsed_s = parse_duration(get("ru_wallclock") or get("wallclock"))
+    peak = parse_size(get("maxvmem") or get("ru_maxrss"))
     deleted_by = next((name for name in [get("deleted_by")] if name not in (None, "NONE", "none")), None)
     signal = code - 128 if code is not None and 128 < code < 128 + 65 else None
     reason = None
@@ -86,9 +87,9 @@ def _record(position: Position, values: dict[str, str]) -> Record:
         cancelled_by=deleted_by if state == "CANCELLED" else None,
         exit_code=code,
         reason=get("failed") if failed else None,
-        submit=time(get("qsub_time") or get("submission_time")),
-        start=time(get("start_time")),
-        end=time(get("end_time")),
+        submit=parse_time(get("qsub_time") or get("submission_time")),
+        start=parse_time(get("start_time")),
+        end=parse_time(get("end_time")),
         elapsed_s=elapsed_s,
         time_limit_s=limit_s,
         nodes=(get("hostname") or "",) if get("hostname") else (),

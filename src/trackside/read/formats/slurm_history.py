@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from trackside.catalog.streams import streaming_node
-from trackside.logs.line import FileContext, Line, headless
+from trackside.logs.line import FileContext, Line, strip_syslog_prefix
 from trackside.logs.slurm_history import PARSER, state_change
 from trackside.model import Record
 from trackside.read.format import Format, InputSource, Match, Result, Sink
@@ -40,8 +40,8 @@ def _sniff(source: InputSource) -> Match | None:
 
 
 def _read(source: InputSource, sink: Sink) -> Result:
-    headed = streaming_node(source.path) is not None
-    context = FileContext(source.path, "scheduler", headed=headed)
+    is_streamed = streaming_node(source.path) is not None
+    context = FileContext(source.path, "scheduler", has_syslog_prefix=is_streamed)
     count = foreign_lines = 0
     for number, offset, text in source.lines():
         if not text.strip():
@@ -51,7 +51,7 @@ def _read(source: InputSource, sink: Sink) -> Result:
         line.parser = PARSER.id
         if (event := state_change(line)) is not None:
             sink.event(event)
-        match = _LINE.match(headless(raw) if headed else context.as_written(raw))
+        match = _LINE.match(strip_syslog_prefix(raw) if is_streamed else context.decode_line(raw))
         if match is None:
             foreign_lines += 1
             continue

@@ -39,8 +39,8 @@ def _sniff(source: InputSource) -> Match | None:
 
 def _read(source: InputSource, sink: Sink) -> Result:
     match = _NODE_NAME.search(source.name)
-    headed = streaming_node(source.path) is not None
-    context = FileContext(source.path, "scheduler", node=match[1] if match else None, headed=headed)
+    is_streamed = streaming_node(source.path) is not None
+    context = FileContext(source.path, "scheduler", node=match[1] if match else None, has_syslog_prefix=is_streamed)
     scan_result = scan(source.stream, sink.event, context)
     return Result(scan_result.lines, note=note_on(scan_result))
 

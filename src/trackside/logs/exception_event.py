@@ -1,0 +1,107 @@
+"""The event of an exception: its topic and role, the rank and process that raised it, its frames."""
+
+from __future__ import annotations
+
+import re
+
+from trackside.logs.exception_topics import chain_topic
+from trackside.logs.traceback_lines import PROGRESS_BAR, StackFrame
+from trackside.logs.traceback_reader import ParsedException, TracebackReader
+from trackside.model import Event, EventRole
+
+MAX_EVENT_FRAMES = 40
+"""Frames of the last exception that the event has; of more, some in the middle are left out."""
+
+_LOG_LEVEL = re.compile(r"\b(?:ERROR|CRITICAL|FATAL|WARNING|WARN|EXCEPTION|Error|error)\b")
+_WARNING = re.compile(r"\b(?:WARNING|WARN)\b")
+_PID = re.compile(r"(?:\bpid[=: ]{1,2}|python\d?(?:\.\d+)?\[)(\d{1,8})", re.IGNORECASE)
+_RANK = re.compile(r"\brank\W{0,4}(\d{1,6})\b", re.IGNORECASE)
+_LIBRARY_FILE = re.compile(
+    r"site-packages|dist-packages|/lib/python\d|\\lib\\|<frozen |<string>|^importlib|/bin/(?:torchrun|accelerate"
+    r"|deepspeed|python\d?)$"
+    r"|\.pyx$|/lib64/python"
+)
+_NOT_FATAL = re.compile(
+    r"Exception ignored in|Error in atexit|--- Logging error ---|Exception in thread|never retrieved"
+)
+_ENDED_FROM_OUTSIDE = re.compile(r"SIGTERM|CANCELLED AT|[Ss]ignal:? 15\b|15 death signal|Terminated")
+
+
+def exception_event(reader: TracebackReader, chain: list[ParsedException]) -> Event:
+    """The event of a chain of exceptions, at the last line of its last one; the oldest gives the root fields."""
+    last, oldest = chain[-1], chain[0]
+    about, role = chain_topic([(exception.type, exception.text, exception.frames) for exception in chain])
+    text_above = "\n".join(line.full for line in reader.header.preceding(3)) if not reader.in_summary else ""
+    if role is EventRole.ROOT and about in ("application", "signal") and _is_not_fatal(reader, text_above):
+        role = EventRole.CONFIRMATION
+    if "^C" in reader.prefix and about in ("application", "signal"):
+        about, role = "interrupt", EventRole.ROOT
+    if about == "interrupt" and any(_ENDED_FROM_OUTSIDE.search(line.full) for line in reader.header.preceding(20)):
+        role = EventRole.TEARDOWN
+    rank, pid = _rank_and_pid(reader, last)
+    return last.line.event(
+        "exception",
+        role,
+        rank=rank,
+        time=reader.header.time if last.line.time is None else None,
+        text=f"{last.type}: {last.message[0]}".strip().removesuffix(":") if last.message else last.type,
+        type=last.type,
+        message=last.text,
+        chain=";".join(exception.type for exception in chain[:-1]) or None,
+        root_type=oldest.type,
+        root_message=oldest.text,
+        about=about,
+        wrapper=True if about == "wrapper" else None,
+        in_summary=reader.in_summary or None,
+        logged=_is_log_prefix(reader.prefix) or None,
+        pid=pid,
+        **_frame_fields([exception.frames for exception in reversed(chain) if exception.frames]),
+    )
+
+
+def _is_not_fatal(reader: TracebackReader, text_above: str) -> bool:
+    """Whether this exception could not end the process: one in a thread or a destructor, or one logged as a warning."""
+    nearest = text_above.split("\n", 1)[0]
+    return _NOT_FATAL.search(nearest) is not None or _WARNING.search(reader.prefix) is not None
+
+
+def _rank_and_pid(reader: TracebackReader, last: ParsedException) -> tuple[int | None, int | None]:
+    """(rank, pid) if the label, the logger's prefix or the launcher's summary gives them."""
+    rank = reader.header.rank if last.line.rank is None else last.line.rank
+    pid = _PID.search(reader.prefix) or _PID.search(last.line.label)
+    if reader.in_summary:
+        for line in reader.header.preceding(8):
+            if rank is None and (match := re.match(r"\s*rank\s{0,12}: (\d{1,6})", line.text)):
+                rank = int(match[1])
+            pid = pid or re.search(r"\(pid: (\d{1,8})\)", line.text)
+    elif rank is None and (match := _RANK.search(reader.prefix)):
+        rank = int(match[1])
+    return rank, int(pid[1]) if pid else None
+
+
+def _is_log_prefix(prefix: str) -> bool:
+    """Whether the text before the header is a logger's prefix: the program caught the exception."""
+    return _LOG_LEVEL.search(prefix) is not None and PROGRESS_BAR.search(prefix) is None
+
+
+def _frame_fields(traces: list[list[StackFrame]]) -> dict[str, str | None]:
+    """The frame fields: those of the last exception, and the innermost user frame of any exception in the chain."""
+    if not traces:
+        return {}
+    frames = traces[0]
+    if len(frames) > MAX_EVENT_FRAMES:
+        frames = frames[:10] + frames[10 - MAX_EVENT_FRAMES :]
+    user_frames = (frame for trace in traces for frame in reversed(trace) if _LIBRARY_FILE.search(frame[0]) is None)
+    user_frame = next(user_frames, None)
+    return {
+        "frame": _format_frame(frames[-1]),
+        "user_frame": None if user_frame is None else _format_frame(user_frame),
+        "user_code": None if user_frame is None else user_frame[3] or None,
+        "frames": ";".join(map(_format_frame, frames)),
+    }
+
+
+def _format_frame(frame: StackFrame) -> str:
+    """``file:line in function``."""
+    file, number, function, _ = frame
+    return f"{file}:{number} in {function}"
