@@ -80,7 +80,7 @@ OUTPUT_FILE_SIGNAL, PROLOG_SIGNAL = 53, 54
 CRASHED = Sentence("crashed at startup: {error}")
 RAISED = Sentence("an error at startup: {error}")
 RAISED_AT = Sentence("an error at startup in {place}: {error}")
-"""The same beside another answer: it did not end the run, or is only a part of its end."""
+"""Headline of an error that is not the answer: it did not end the run, or is only a part of its end."""
 CRASHED_AT = Sentence("crashed at startup in {place}: {error}")
 ARGUMENTS_REJECTED = Sentence("the program rejected its command-line arguments: {line}")
 COMMAND_FAILED = Sentence("the command could not be run: {line}")

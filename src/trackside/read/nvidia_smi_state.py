@@ -117,7 +117,7 @@ MIG_FIELDS: Mapping[str, str] = {
     "ecc_errors/volatile/sram_uncorrectable": "ecc.errors.uncorrected.volatile.total",
     "ecc_error_count/volatile_count/sram_uncorrectable": "ecc.errors.uncorrected.volatile.total",
 }  # fmt: skip
-"""The same for entries below a MIG device."""
+"""Path -> field, for entries below a MIG device."""
 _PROCESS_FIELDS = {
     "process_id": "pid",
     "pid": "pid",

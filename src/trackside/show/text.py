@@ -214,8 +214,8 @@ def inputs_table(inputs: Iterable[InputDoc], console: Console) -> None:
 def print_table(
     titles: Sequence[str], rows: Iterable[Sequence[str | Text]], console: Console, right: Sequence[str]
 ) -> None:
-    """Print a table. ``right``: the titles of right-aligned columns. Off a terminal, a row is one line, so that its path
-    can be copied."""
+    """Print a table. ``right``: the titles of right-aligned columns. Off a terminal, a row is one line, so that its
+    path can be copied."""
     table = Table(box=None, pad_edge=False)
     for title in titles:
         table.add_column(title, justify="right" if title in right else "left", overflow="fold")

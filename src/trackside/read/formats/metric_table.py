@@ -139,7 +139,7 @@ class CellBounds:
 
 
 def _without_quotes(data: bytes, delimiter: str) -> bytes:
-    """The same lines without quotes, with cells separated by a byte that occurs in no cell."""
+    """The lines without quotes, with cells separated by a byte that occurs in no cell."""
     rows = []
     for line in data.decode("utf-8", "surrogateescape").split("\n"):
         line = line.rstrip("\r").replace(_SEPARATOR, " ")
