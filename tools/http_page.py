@@ -22,7 +22,7 @@ an unknown value is null. `GET /api/v1/openapi.json` returns the OpenAPI descrip
 ## Choose a run
 
 `{id}` is a run's own id (`r17`) or a job id (`4242`), which means the last run of that job, because schedulers reuse ids. If jobs of several clusters share
-the id, add `cluster` where the operation lists it; the others then need the run's own id. A job becomes a run with its first verdict: `GET /api/v1/jobs` lists all jobs with evidence.
+the id, add `cluster`. A job becomes a run with its first verdict: `GET /api/v1/jobs` lists all jobs with evidence.
 
 ## List and cache
 

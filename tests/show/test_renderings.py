@@ -15,11 +15,11 @@ from tools.cases import scenarios
 
 import trackside
 from trackside.show import brief
-from trackside.show.document import ClaimDoc, InputDoc, VerdictDoc, document, encode
+from trackside.show.document import ClaimDoc, VerdictDoc, document, encode
 from trackside.show.markdown import code_span, escape
 from trackside.show.markdown import render as markdown
 from trackside.show.sanitize import replace_unsafe
-from trackside.show.text import inputs_table, render
+from trackside.show.text import render
 
 GOLDEN = Path(__file__).with_name("golden")
 CASES = (
@@ -176,9 +176,3 @@ def test_missing_inputs_are_a_caution_and_not_an_open_question(tmp_path: Path) -
     labels = {line[:12].strip(): line[12:] for line in out.getvalue().splitlines() if not line.startswith("   ")}
     assert "given" in labels["caution"]
     assert "given" not in labels["open"]
-
-
-def test_off_a_terminal_an_input_is_one_line_so_that_its_path_can_be_copied() -> None:
-    path, out = "a/" + "long-folder/" * 20 + "job.log", io.StringIO()
-    inputs_table([InputDoc(path, "job-log", "read", "text", 3)], Console(file=out, width=80, highlight=False))
-    assert out.getvalue().splitlines()[1].startswith(f"{path}  job-log")

@@ -87,7 +87,7 @@ NO_FAULT_IN_LOG = Sentence(
     "no fault found in the {steps} that the log shows; the loss fell",
     running="no fault so far; the training loss falls",
 )
-"""Headlines if the log does not show the end."""
+"""The same if the log does not show the end."""
 LOSS_DID_NOT_FALL = Sentence(
     "no fault found, but the loss did not clearly fall", running="no fault so far, but the loss has not clearly fallen"
 )

@@ -212,7 +212,7 @@ def earlier_runs(doc: VerdictDoc, limit: int | None = None) -> list[str]:
 
 
 def progress(doc: ProgressDoc, run: RunDoc) -> str:
-    """Progress of the last run in the log: ``step 200 of 574, loss 4.2 \N{RIGHTWARDS ARROW} 3.1 in 20 logged steps``.
+    """Of the last run in the log: ``step 200 of 574, loss 4.2 \N{RIGHTWARDS ARROW} 3.1 in 20 logged steps``.
 
     Without the planned steps if the run completed: the last logged step is rarely the last step.
     """

@@ -135,9 +135,9 @@ def last_events(data: bytes, context: FileContext, max_lines: int = 16) -> list[
     hits = compiled.matcher.hits(data)
     if not hits:
         return []
-    done = ScanStats()
+    stats = ScanStats()
     last_segments = list(hit_segments(data, hits[-8 * max_lines :], 0, len(data)))[-max_lines:]
     events: list[Event] = []
     for start, stop, owners in last_segments:
-        events += parse_line(Line(data, start, stop, 0, start, context), owners, compiled, done)
+        events += parse_line(Line(data, start, stop, 0, start, context), owners, compiled, stats)
     return events
