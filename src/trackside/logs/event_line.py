@@ -23,9 +23,9 @@ from trackside.logs.stamp import find_time
 from trackside.model import Event, EventRole, Plane, Position, Scalar
 
 MARK = "trackside-event "
-WITHHELD = "(withheld: this node sends no text of its jobs)"
+WITHHELD = "(withheld by its node)"
 """Replaces a message, a path or a code location."""
-WITHHELD_CLASS = "(withheld class)"
+WITHHELD_CLASS = "(class withheld by its node)"
 """Replaces the name of a class that may be the job's own."""
 PULSE = "pulse"
 """Kind of a line that only says how much output there was."""
