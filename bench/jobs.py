@@ -46,11 +46,11 @@ class Chosen:
     def __init__(self, sink: ParquetTable | Exposition) -> None:
         self._sink, self._is_included = sink, False
 
-    def family(self, name: str, kind: str, help_text: str) -> None:
+    def begin_metric(self, name: str, kind: str, help_text: str) -> None:
         """A new metric begins."""
         self._is_included = name not in LEFT_OUT
         if self._is_included:
-            self._sink.family(name, kind, help_text)
+            self._sink.begin_metric(name, kind, help_text)
 
     def series(self, labels: Mapping[str, str], times_ms: NDArray[np.int64], values: Array, style: Style) -> None:
         """One series of it."""

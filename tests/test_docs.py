@@ -8,6 +8,7 @@ import contextlib
 import io
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -16,6 +17,7 @@ import click
 import pytest
 
 from trackside.agent.__main__ import main as agent_main
+from trackside.agent.config import sections as agent_sections
 from trackside.cli import main
 
 ROOT = Path(__file__).parent.parent
@@ -152,9 +154,47 @@ def test_source_paths_exist(page: Path) -> None:
 def test_package_paths_exist(page: Path) -> None:
     """A module that is named within the package, such as ``stores/curves.py``, is there."""
     named = re.findall(r"`((?:\w+/)+\w+\.(?:py|json|toml))`", prose(page))
-    rooms = {path.name for path in (ROOT / "src" / "trackside").iterdir() if path.is_dir()}
-    here = [path for path in named if path.split("/")[0] in rooms and not PLACEHOLDER.search(path)]
+    packages = {path.name for path in (ROOT / "src" / "trackside").iterdir() if path.is_dir()}
+    here = [path for path in named if path.split("/")[0] in packages and not PLACEHOLDER.search(path)]
     assert not [path for path in here if not (ROOT / "src" / "trackside" / path).exists()]
+
+
+def test_the_table_of_packages_has_the_order_of_the_import_contract() -> None:
+    """A package stands above all that it may import, and every package stands in the table."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]["contracts"]
+    table = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    row_of = {
+        name.removesuffix(".py").rstrip("/"): number
+        for number, line in enumerate(table.splitlines())
+        if line.startswith("| `")
+        for name in re.findall(r"`([^`]+)`", line.split("|")[1])
+    }
+    layers = [
+        [name.strip().removeprefix("trackside.") for name in layer.split("|")] for layer in contracts[0]["layers"]
+    ]
+    rows = [[row_of[name] for name in layer] for layer in layers]
+    wrong = [layer for layer, numbers, lower in zip(layers, rows, rows[1:], strict=False) if max(numbers) > min(lower)]
+    assert not wrong
+
+
+def documented_keys(*pages: str) -> set[tuple[str, str]]:
+    """(section, key) of the tables of settings, in which an empty first column repeats the section above."""
+    keys, sections = set(), list[str]()
+    for page in pages:
+        for line in (ROOT / "docs" / page).read_text("utf-8").splitlines():
+            if row := re.match(r"\| *([^|]*?) *\| *(`[^|]*?) *\|", line):
+                sections = re.findall(r"`\[([\w.]+)\]`", row[1]) or sections
+                keys |= {(section, key) for section in sections for key in re.findall(r"`(\w+)`", row[2])}
+    return keys
+
+
+def test_every_setting_of_the_agent_is_explained() -> None:
+    documented = documented_keys("agent.md", "tracing.md")
+    keys = {(section.name, key) for section in agent_sections() for key in section.types()}
+    of_all_sources = {"on", "interval_s", "timeout_s"}
+    missing = {(name, key) for name, key in keys - documented
+               if not (name.startswith("collect.") and key in of_all_sources) and not key.endswith("_file")}  # fmt: skip
+    assert not missing
 
 
 @cache

@@ -60,6 +60,7 @@ Errors are problem details (RFC 9457, `application/problem+json`) with `status`,
 | 409 | several runs have this id |
 | 422 | the request is invalid |
 | 429, 503 | try again after `Retry-After` |
+| 500 | an error in the receiver; its log has it |
 | 502, 504 | a server that has the evidence could not be reached, or did not answer in time |
 """
 DESCRIBED_ELSEWHERE = ("VerdictDoc", "ProblemDoc")

@@ -96,7 +96,7 @@ class Query:
 
     @property
     def rows(self) -> Query:
-        """The same query without its reducer."""
+        """This query without its reducer."""
         return replace(self, reducer=None, reduced=None)
 
     @property

@@ -33,8 +33,8 @@ RESUBMIT = (
     ShellCommand("cd {work_dir} && sbatch {submission:whole}"),
     ShellCommand(f"{_SUBMISSION}; sbatch OPTIONS_OF_THAT_SUBMISSION {{script}}"),
 )
-"""With the options of the last submission; where they are not known or may hold a secret, a placeholder stands for
-them, which sbatch takes for a script that does not exist."""
+"""Submits again with the options of the last submission; where they are not known or may hold a secret, a placeholder
+stands for them, which sbatch takes for a script that does not exist."""
 RESUBMIT_REQUEUABLE = (
     ShellCommand("cd {work_dir} && sbatch --requeue {submission:whole}"),
     ShellCommand(f"{_SUBMISSION}; sbatch --requeue OPTIONS_OF_THAT_SUBMISSION {{script}}"),
@@ -72,4 +72,4 @@ DUMP_STACKS_OF_RANK = (
     ),
     *DUMP_STACKS[4:],
 )
-"""The same on the node of one rank; the next job has other nodes."""
+"""Dumps the stacks on the node of one rank; the next job has other nodes."""

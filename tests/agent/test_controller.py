@@ -13,7 +13,7 @@ from tests.agent.readings import assert_conforms, assert_golden, exposition, ope
 from trackside.agent.node import LocalNode
 from trackside.agent.slurm import command as command_module
 from trackside.agent.slurm.command import CommandFailed, Commands, blocks
-from trackside.agent.slurm.jobs import JobChanges, JobEvent
+from trackside.agent.slurm.jobs import JobChangeTracker, JobEvent
 from trackside.agent.slurm.statistics import statistics
 from trackside.agent.source import AgentSourceUnavailable, Collector, Reading
 from trackside.agent.sources.controller import SOURCE, ControllerOptions
@@ -61,8 +61,8 @@ def node(name: str, state: str, reason: str = "", booted: int = T0 - 5000) -> st
     )
 
 
-def update(jobs: JobChanges, *texts: str, now: float = T0 + 100) -> list[JobEvent]:
-    """The events that ``JobChanges`` reports for these blocks."""
+def update(jobs: JobChangeTracker, *texts: str, now: float = T0 + 100) -> list[JobEvent]:
+    """The events that ``JobChangeTracker`` reports for these blocks."""
     events: list[JobEvent] = []
     jobs.update(blocks(iter("\n".join(texts).split("\n")), "JobId"), now, events)
     return events
@@ -95,17 +95,17 @@ LIFE_CYCLES: list[tuple[list[str], list[str]]] = [
     ("snapshots", "expected"), LIFE_CYCLES, ids=lambda case: case[-1] if len(case[-1]) < 60 else ""
 )
 def test_changes_between_snapshots_become_events_of_the_job(snapshots: list[str], expected: list[str]) -> None:
-    jobs = JobChanges()
+    jobs = JobChangeTracker()
     assert [line for text in snapshots for line in sentences(update(jobs, text))] == [
         f"job 7 {line}" for line in expected
     ]
 
 
 def test_an_event_has_the_time_of_its_change() -> None:
-    jobs = JobChanges()
+    jobs = JobChangeTracker()
     times = [update(jobs, text)[0].time - T0 for text in (pending(), job(), job(JobState="FAILED", EndTime=T0 + 40))]
     assert times == [0, 10, 40]
-    [late_event] = update(JobChanges(), job(JobState="FAILED", EndTime=T0 + 4000))
+    [late_event] = update(JobChangeTracker(), job(JobState="FAILED", EndTime=T0 + 4000))
     assert late_event.time == T0 + 100  # never later than now
     [requeue] = update(jobs, pending())
     assert (requeue.verb, requeue.time) == ("requeued", T0)
@@ -114,7 +114,7 @@ def test_an_event_has_the_time_of_its_change() -> None:
 def test_events_of_array_and_heterogeneous_jobs_have_their_ids_and_the_record() -> None:
     array = " ArrayJobId=60 ArrayTaskId={}"
     events = update(
-        JobChanges(),
+        JobChangeTracker(),
         job(64, job_ids=array.format("3")),
         pending(60, job_ids=array.format("4-9%2")),
         job(74, job_ids=" HetJobId=73 HetJobOffset=1"),
@@ -129,7 +129,7 @@ def test_events_of_array_and_heterogeneous_jobs_have_their_ids_and_the_record() 
 
 
 def test_jobs_that_slurm_no_longer_lists_are_returned() -> None:
-    jobs = JobChanges()
+    jobs = JobChangeTracker()
     update(jobs, job(7), job(8, JobState="COMPLETED"), pending(9))
     events: list[JobEvent] = []
     _, forgotten = jobs.update(blocks(iter(pending(9).split("\n")), "JobId"), T0 + 200, events)
@@ -137,14 +137,14 @@ def test_jobs_that_slurm_no_longer_lists_are_returned() -> None:
 
 
 def test_events_beyond_the_limit_are_reported_at_the_next_update() -> None:
-    jobs = JobChanges(max_lines=2)
+    jobs = JobChangeTracker(max_lines=2)
     texts = [job(number) for number in range(1, 6)]
     assert [len(update(jobs, *texts)) for _ in range(4)] == [2, 2, 1, 0]
 
 
 def test_the_queue_is_counted_by_state_and_reason() -> None:
     array = " ArrayJobId=60 ArrayTaskId={}"
-    jobs, events = JobChanges(), list[JobEvent]()
+    jobs, events = JobChangeTracker(), list[JobEvent]()
     texts = [
         job(1), job(2, JobState="COMPLETING"), pending(3, "Resources", EligibleTime=T0 - 50),
         pending(60, "JobArrayTaskLimit", job_ids=array.format("2-5,8,10-20:5%2"), EligibleTime="Unknown"),

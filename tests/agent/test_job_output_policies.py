@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from functools import cache
 from pathlib import Path
@@ -13,7 +14,16 @@ from tests.agent.output_replay import replay
 from tests.agent.printing import Clock, Host, OutputCollector, append, owner
 from trackside.agent.output.line_policy import MAX_CONTEXT_BYTES, MAX_PROGRESS_LINES
 from trackside.agent.output.options import Text
-from trackside.logs.event_line import MARK, WITHHELD, WORDS, Pulse, format_event, parse_event
+from trackside.logs.event_line import (
+    CLASS_FIELDS,
+    MARK,
+    WITHHELD,
+    WITHHELD_CLASS,
+    WORDS,
+    Pulse,
+    format_event,
+    parse_event,
+)
 from trackside.logs.scan import scan_text
 from trackside.model import Event, Position
 from trackside.session.paths import load
@@ -214,8 +224,54 @@ def test_no_event_contains_free_text() -> None:
         assert isinstance(parsed, Event)
         for name, value in parsed.fields.items():
             if isinstance(value, str) and value != WITHHELD:
-                assert name in WORDS or name in ("what", "by", "value", "path", "command"), (event.kind, name, value)
+                named = WORDS | CLASS_FIELDS | {"what", "by", "value", "path", "command"}
+                assert name in named, (event.kind, name, value)
                 assert re.fullmatch(r"[\w.:;,@+\-\[\]()/=* ]{0,200}", value)
+
+
+def test_class_names_of_the_jobs_own_modules_are_withheld() -> None:
+    output = b"""Traceback (most recent call last):
+  File "train.py", line 3, in <module>
+    main()
+acme_secret.errors.AcmeProjectError: customer 4711
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "train.py", line 9, in <module>
+    main()
+%s: customer 4711
+"""
+    for name, sent in (
+        (b"torch.OutOfMemoryError", "torch.OutOfMemoryError"),
+        (b"KeyError", "KeyError"),
+        (b"AcmeModelError", WITHHELD_CLASS),
+        (b"acme_secret.AcmeModelError", WITHHELD_CLASS),
+    ):
+        (raised,) = (event for event in scan_text(output % name) if event.kind == "exception")
+        line = format_event(raised)
+        assert re.search("cme|4711", line) is None
+        parsed = parse_event(line, raised.at)
+        assert isinstance(parsed, Event)
+        assert (parsed.get("type"), parsed.get("root_type")) == (sent, WITHHELD_CLASS)
+
+
+@pytest.mark.parametrize(
+    ("line", "sent"),
+    [
+        ("slurmstepd: error: execve(): train.py: No such file or directory",
+         "slurmstepd: error: execve(): (withheld): No such file or directory"),
+        ("slurmstepd-n1: error: execve(): bad interpreter(/u/acme/sh): No such file or directory",
+         "slurmstepd-n1: error: execve(): (withheld): No such file or directory"),
+        ("srun: error: pyxis: could not add mount entry: data:/data/acme",
+         "srun: error: pyxis: could not add mount entry: data:(withheld)"),
+        ("acme 3/9 slurmstepd: error: *** JOB 55102 ON n7 CANCELLED AT 2026-05-11T09:41:17 DUE TO TIME LIMIT ***",
+         "slurmstepd: error: *** JOB 55102 ON n7 CANCELLED AT 2026-05-11T09:41:17 DUE TO TIME LIMIT ***"),
+    ],
+)  # fmt: skip
+def test_a_notice_is_sent_without_paths_and_commands(line: str, sent: str) -> None:
+    events = [event for event in scan_text(f"{line}\n".encode()) if event.kind == "scheduler_notice"]
+    assert [json.loads(format_event(event).removeprefix(MARK))["text"] for event in events] == [sent]
 
 
 @pytest.mark.parametrize(

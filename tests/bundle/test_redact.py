@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trackside.bundle.parts import BundleRefused
+from trackside.bundle.redact.leak_search import LeakSearch
 from trackside.bundle.redact.prefilter import LinePattern, Prefilter, line_pattern_of
 from trackside.bundle.redact.redactor import Redactor, pieces
-from trackside.bundle.redact.traces import Traces
 from trackside.bundle.write import BundleOptions, WrittenBundle, write
 from trackside.catalog.hostlist import expand
 from trackside.logs.matcher import matcher as make
@@ -94,8 +94,8 @@ def redacted(*texts: str, also: tuple[str, ...] = ()) -> list[str]:
         redactor.learn(text)
     redactor.settle()
     results = [redactor.text(text) for text in texts]
-    traces = redactor.traces()
-    assert not any(traces.leaks(text.encode()) for text in results)
+    search = redactor.leak_search()
+    assert not any(search.leaks(text.encode()) for text in results)
     return results
 
 
@@ -293,7 +293,7 @@ class TestNames:
         redactor.learn(f"{elsewhere}\n")
         redactor.settle()
         assert redactor.text(elsewhere) == becomes
-        assert redactor.traces().leaks(elsewhere.encode())
+        assert redactor.leak_search().leaks(elsewhere.encode())
 
     @pytest.mark.parametrize(
         "table",
@@ -399,19 +399,19 @@ class TestTraces:
          "AA-BB-CC-DD-EE-01", "1320220012345", "jane.doe@acme.com", "acme-NLP", "/home/max/x", "login2"],
     )  # fmt: skip
     def test_leftover_originals_are_found(self, left: str) -> None:
-        assert self.traces().leaks(f"before {left} after\n".encode())
+        assert self.leak_search().leaks(f"before {left} after\n".encode())
 
     @pytest.mark.parametrize(
         "other", ["a100-b-0171", "10.20.3.171", "110.20.3.17", "jdoes", "max loss", "login25", "login2::Error"]
     )
     def test_parts_of_other_words_are_no_leaks(self, other: str) -> None:
-        assert not self.traces().leaks(f"before {other} after\n".encode())
+        assert not self.leak_search().leaks(f"before {other} after\n".encode())
 
-    def traces(self) -> Traces:
+    def leak_search(self) -> LeakSearch:
         redactor = Redactor()
         redactor.learn(LOG + "UserId=max(1001)\n")
         redactor.settle()
-        return redactor.traces()
+        return redactor.leak_search()
 
 
 class TestBundles:

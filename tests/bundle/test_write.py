@@ -454,7 +454,8 @@ class TestCommand:
             ((), 2, "PATHS"),
             (("nowhere",), 2, "no such file"),
             (("RUN", "--mapping", "x"), 2, "--redact"),
-            (("RUN", "-o", "no/such/folder/x.tsb"), 1, "does not exist"),
+            (("RUN", "-o", "no/such/folder/x.tsb"), 2, "no/such/folder does not exist"),
+            (("RUN", "-o", "/proc/x.tsb"), 1, "cannot write /proc/x.tsb: "),
         ],
     )
     def test_wrong_arguments_are_refused_with_a_reason(

@@ -164,7 +164,7 @@ def test_label_names_of_dialects_are_normalized_and_map_to_known_labels() -> Non
 
 # -- each dialect: a file of cases, FOREIGN{label="value"} -> OURS{label="value"} * SCALE
 
-ROOM = Path(__file__).parent / "dialects"
+SAMPLES = Path(__file__).parent / "dialects"
 CASE = re.compile(
     r"(?P<name>[^{ ]+)(?:\{(?P<labels>.*?)\})? -> (?P<ours>\w+)(?:\{(?P<implied>.*?)\})?(?: \* (?P<scale>\S+))?"
 )
@@ -173,7 +173,7 @@ LABEL = re.compile(r'([\w.]+)="([^"]*)"')
 
 @pytest.mark.parametrize("dialect", dialects(), ids=lambda dialect: dialect.id)
 def test_names_of_a_dialect_are_translated(dialect: Dialect) -> None:
-    lines = (ROOM / f"{dialect.id.replace('-', '_')}.txt").read_text().splitlines()
+    lines = (SAMPLES / f"{dialect.id.replace('-', '_')}.txt").read_text().splitlines()
     assert lines
     for line in lines:
         case = CASE.fullmatch(line)

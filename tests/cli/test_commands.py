@@ -235,6 +235,14 @@ def test_piped_text_is_as_wide_as_the_columns_variable(columns: str, max_width: 
     assert max_width - 25 < widest <= max_width
 
 
+def test_a_piped_table_of_inputs_has_a_line_per_file(tmp_path: Path) -> None:
+    path = tmp_path / ("long-folder-name/" * 12) / "job.log"
+    path.parent.mkdir(parents=True)
+    path.write_text("step 1 loss 2.0\n")
+    lines = CliRunner().invoke(main, ["inputs", str(tmp_path)]).stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["file", str(path.relative_to(tmp_path))]
+
+
 def test_runs_lists_the_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "160")
     url = f"sqlite:///{tmp_path}/verdicts.db"

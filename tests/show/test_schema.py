@@ -35,6 +35,7 @@ def test_descriptions_are_in_the_schema(schemas: dict[str, Any]) -> None:
     assert len(fields) > 100
     assert not [name for name, value in fields.items() if not value.get("description")]
     assert not [name for name, value in fields.items() if "``" in value["description"]]
+    assert not [name for name, schema in schemas.items() if "\n" in schema.get("description", "")]
     assert schemas["FindingDoc"]["properties"]["outcome"]["description"].startswith("found, absent")
 
 

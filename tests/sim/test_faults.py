@@ -231,6 +231,13 @@ def test_the_simulate_command(tmp_path: Path) -> None:
     assert (code, "did you mean ecc" in output) == (2, True)
     code, output = simulate_command("ecc", "-o", str(tmp_path / "b"), "--set", "fault.9.at=40%")
     assert (code, "there are 1, counted from 0" in output) == (2, True)
+    for change, message in (
+        ("fault.at=40%", "fault is a list; give the number of the entry, such as fault.0.at=40%"),
+        ("faults.0.errors=abc", "fault[0] (ecc): errors: 'abc' is not a whole number"),
+        ("gap.0.at=40%", "the scenario has no gap; add [[gap]] to a copy of its file"),
+    ):
+        code, output = simulate_command("ecc", "-o", str(tmp_path / "b"), "--set", change)
+        assert (code, message in output) == (2, True), output
 
 
 def test_the_documentation_names_every_fault_framework_and_gpu() -> None:

@@ -267,7 +267,7 @@ def test_numbers_have_the_format_of_exporters(tmp_path: Path) -> None:
     assert numbers(np.full(3, 0.25), "ratio") == ["0.250000"] * 3
     assert labels_text({"a": 'x"y\\z\n'}) == r'{a="x\"y\\z\n"}'
     with Exposition(tmp_path / "x.prom") as sink:
-        sink.family("m", "gauge", "Help.")
+        sink.begin_metric("m", "gauge", "Help.")
         sink.series({"gpu": "0"}, np.array([1000, 2000]), np.array([1.0, 2.0]), "whole")
         sink.series({}, np.array([1000]), np.array([3.0]), "whole")
     assert (tmp_path / "x.prom").read_text() == (
@@ -301,7 +301,7 @@ def test_parquet_of_many_samples_is_ordered_in_full_row_groups(tmp_path: Path, s
     with ParquetTable(tmp_path / "x.parquet") as sink:
         for number, first in enumerate(range(0, samples, len(times))):
             values = np.random.default_rng(number).random(min(len(times), samples - first))
-            sink.family(f"m{number}", "gauge", "Help.")
+            sink.begin_metric(f"m{number}", "gauge", "Help.")
             sink.series({"gpu": str(number)}, times[: len(values)], values, "ratio")
             expected.append((f"m{number}", f'{{gpu="{number}"}}', times[: len(values)], np.round(values, 6)))
     assert [path.name for path in tmp_path.iterdir()] == ["x.parquet"]

@@ -143,7 +143,7 @@ def test_a_log_store_may_come_from_the_environment_alone(folder: Path) -> None:
     ("text", "message"),
     [
         ("[metrics]\nurll = 'http://m'\n", "line 2: [metrics] has no key 'urll'; did you mean 'url'?"),
-        ("[metric]\nurl = 'http://m'\n", "line 1: unknown section [metric]; did you mean 'metrics'?"),
+        ("[metric]\nurl = 'http://m'\n", "line 1: unknown section [metric]; did you mean [metrics]?"),
         ("[metrics]\nurl = 'http://m'\n\ntimeout_s = 'fast'\n", "line 4: metrics.timeout_s must be a number, not 'fast'"),
         ("[slurm]\nmode = 'rset'\n", "line 2: slurm.mode must be one of 'auto', 'commands', 'rest', 'off', not 'rset'"),
         ("[slurm]\nclusters = 'a'\n", "line 2: slurm.clusters must be a list of strings"),
@@ -157,6 +157,7 @@ def test_a_log_store_may_come_from_the_environment_alone(folder: Path) -> None:
         ("[metrics]\nurl = 'http://m'\npassword = 5\n", "line 3: metrics.password must be a string, not the given value"),
         ("[metrics\n", "is not valid TOML"),
         ("metrics = 5\n", "line 1: metrics must be a table: write [metrics] with its keys below"),
+        ("[serve]\n[serve.limts]\nseries = 5\n", "line 2: unknown section [serve.limts]; did you mean [serve.limits]?"),
         ("[serve.limits]\nserie = 5\n", "line 2: [serve.limits] has no key 'serie'; did you mean 'series'?"),
         ("[metrics]\nurl = 'http://m'\nlabels = { a = 1 }\n", "line 3: metrics.labels must be a table of strings"),
     ],

@@ -1,5 +1,5 @@
-"""What a process may do: its user's file permissions, since the agent, running as root, must not read for a job's user
-what that user may not; and the agent's own capabilities."""
+"""What a process may do: its user's file permissions, so that the agent, as root, reads no file on behalf of a user who
+may not read it; and the agent's own capabilities."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ from trackside.stores.metric_backend import MetricBackend, SampleBackend, Series
 
 METRICS = "metrics.samples.jsonl"
 MAX_SAMPLES = 50_000_000
-"""Most samples of one bundle; cited metrics take precedence."""
+"""Maximum number of samples of one bundle; cited metrics take precedence."""
 MAX_NAME_CHARS = 200
 """Longest part of a path, characters."""
 

@@ -92,7 +92,10 @@ def write(
     folder = os.path.dirname(os.path.abspath(options.out))
     if not os.path.isdir(folder):
         raise FileNotFoundError(errno.ENOENT, f"folder {folder} does not exist", options.out)
-    handle, name = tempfile.mkstemp(prefix=".bundle-", suffix=".tsb", dir=folder)
+    try:
+        handle, name = tempfile.mkstemp(prefix=".bundle-", suffix=".tsb", dir=folder)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, options.out) from None
     try:
         with os.fdopen(handle, "w+b") as file:
             written_bundle = _BundleWriter(session, paths, options, redactor, file).write(on_progress)
@@ -269,12 +272,12 @@ class _BundleWriter:
         """Search every member and name for redacted originals. Raises BundleRefused."""
         self._file.seek(0)
         with zipfile.ZipFile(self._file) as archive:
-            traces = redactor.traces()
+            search = redactor.leak_search()
             for info in archive.infolist():
-                leaks = traces.leaks(info.filename.encode("utf-8", "surrogateescape"))
+                leaks = search.leaks(info.filename.encode("utf-8", "surrogateescape"))
                 with archive.open(info) as stream:
                     for data in pieces(stream):  # type: ignore[arg-type]
-                        leaks |= traces.leaks(data)
+                        leaks |= search.leaks(data)
                 if leaks:
                     leak_names = ", ".join(sorted(leaks)[:3])
                     raise BundleRefused(

@@ -21,9 +21,9 @@ from trackside.catalog.python_stack import Call
 
 MARK = "[hang] "
 MAX_FRAMES = 40
-"""Most Python frames written per thread."""
+"""Maximum number of Python frames written per thread."""
 MAX_NATIVE_FRAMES = 16
-"""Most native frames written, of those inside the innermost Python frame."""
+"""Maximum number of native frames written, of those inside the innermost Python frame."""
 _MAX_NAME_CHARS, _MAX_FILE_CHARS = 120, 160
 _WHO = re.compile(
     r"\[hang\] job (?P<job>[\w.+-]{1,40})(?: rank (?P<rank>\d{1,7}))?(?: pid (?P<pid>\d{1,10}))?(?P<colon>:?) (?P<rest>.*)"

@@ -147,10 +147,10 @@ METRICS: Mapping[str, Metric] = {
     "gpu_clock_max_hertz": Metric("Hz", "gauge", "highest value of any other clock", ("kind",)),
     "gpu_throttle_reasons": _dcgm_listed(
         "flags", "flags", "DCGM_FI_DEV_CLOCKS_EVENT_REASONS (DCGM_FI_DEV_CLOCK_THROTTLE_REASONS before DCGM 4)",
-        "why clocks are reduced; bits in trackside.catalog.throttle",
+        "why clocks are reduced: the bits of NVML's clocks event reasons",
     ),
     "gpu_throttle_active": Metric(
-        "bool", "gauge", "whether clocks are reduced for one reason; names in trackside.catalog.throttle", ("reason",)
+        "bool", "gauge", "whether clocks are reduced for one reason", ("reason",)
     ),
     "gpu_throttle_ratio": Metric("ratio", "gauge", "share of time clocks were reduced", ("reason",)),
     "gpu_throttle_seconds_total": _dcgm_listed(
@@ -420,19 +420,19 @@ METRICS: Mapping[str, Metric] = {
     "trackside_collector_failures": Metric("readings", "gauge", "failed readings since the last successful one", ("collector",)),
     "trackside_collector_last_success_time": Metric("time", "gauge", "POSIX time of a collector's last successful reading", ("collector",)),
     "trackside_collector_lost_total": Metric(
-        "things", "counter", "data that a collector lost, by kind: lines, bytes, events", ("collector", "kind")
+        "items", "counter", "data that a collector lost, by kind: lines, bytes, events", ("collector", "kind")
     ),
     "trackside_agent_memory_bytes": Metric("bytes", "gauge", "resident memory of the agent"),
     "trackside_agent_cpu_seconds_total": Metric("s", "counter", "CPU time of the agent"),
     "trackside_agent_start_time": Metric("time", "gauge", "POSIX time of the agent's start"),
     "trackside_send_success": Metric("bool", "gauge", "whether the last attempt to send succeeded: remote_write, loki", ("receiver",)),
     "trackside_send_last_success_time": Metric("time", "gauge", "POSIX time of the last successful send", ("receiver",)),
-    "trackside_send_sent_total": Metric("things", "counter", "samples or lines that a receiver accepted", ("receiver",)),
+    "trackside_send_sent_total": Metric("items", "counter", "samples or lines that a receiver accepted", ("receiver",)),
     "trackside_send_failures_total": Metric("requests", "counter", "requests that failed and were retried", ("receiver",)),
-    "trackside_send_waiting": Metric("things", "gauge", "samples or lines waiting to be sent", ("receiver",)),
+    "trackside_send_waiting": Metric("items", "gauge", "samples or lines waiting to be sent", ("receiver",)),
     "trackside_send_waiting_bytes": Metric("bytes", "gauge", "bytes waiting in the spool: on disk, in memory", ("receiver", "kind")),
     "trackside_send_lost_total": Metric(
-        "things", "counter",
+        "items", "counter",
         "samples or lines that were not sent: refused, spool_full, memory_full, damaged, blocked", ("receiver", "reason"),
     ),
 }  # fmt: skip

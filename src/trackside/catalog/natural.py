@@ -7,7 +7,7 @@ from functools import lru_cache
 
 _NUMBER = re.compile(r"([0-9]+)")
 MAX_DIGITS = 18
-"""Most digits of a parsed number; fits in 63 bits."""
+"""Maximum number of digits of a parsed number; fits in 63 bits."""
 
 NaturalKey = tuple[tuple[int, str], ...]
 

@@ -14,7 +14,7 @@ import click
 
 from trackside.bundle.live import copies, write_live
 from trackside.bundle.write import BundleOptions, WrittenBundle, write
-from trackside.cli.exit_codes import EXIT_OUTPUT, fail
+from trackside.cli.exit_codes import EXIT_OUTPUT, EXIT_USAGE, fail
 from trackside.cli.live import site_flags, site_of
 from trackside.cli.terminal import bar, job_flag
 from trackside.cli.verdicts import time_of
@@ -149,7 +149,8 @@ def _exit_on_error(out: str) -> Iterator[None]:
     except FileExistsError:
         fail(f"{out} already exists; use --force to overwrite it")
     except OSError as error:
-        fail(f"{error.filename or out}: {error.strerror}", EXIT_OUTPUT)
+        status = EXIT_OUTPUT if os.path.isdir(os.path.dirname(os.path.abspath(out))) else EXIT_USAGE
+        fail(f"cannot write {error.filename or out}: {error.strerror}", status)
 
 
 def _write_mapping(path: str, written: WrittenBundle, force: bool) -> None:

@@ -4,8 +4,8 @@
 |---|---|
 | 0 | done; with ``--exit-code`` healthy, or no difference |
 | 1 | output, a server or a check failed |
-| 2 | wrong usage: a path, an option, a job, a setting |
-| 3 | nothing readable |
+| 2 | wrong usage: a path, an option, a setting, or a job that the given paths or store do not hold |
+| 3 | nothing readable, or no live source has the job |
 | 10 | with ``--exit-code``: a fault was found, or the runs differ |
 | 11 | with ``--exit-code``: undecided |
 """
@@ -28,8 +28,9 @@ EXIT_CODES_HELP = """\b
 Exit codes:
   0   done (a fault found also exits 0, unless --exit-code is given)
   1   output, server or I/O error
-  2   wrong usage: unknown path, option, job or setting
-  3   nothing readable in the inputs, or the job was not found
+  2   wrong usage: an unknown path, option or setting, or a job that the
+      given paths or store do not hold
+  3   nothing readable in the inputs, or no server and no Slurm has the job
 With --exit-code:
   0   healthy
   10  a fault was found

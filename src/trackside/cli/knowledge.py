@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
+from difflib import get_close_matches
 from pathlib import Path
 
 import click
@@ -28,9 +29,14 @@ def explain(family: str) -> None:
     """Explain a failure family; FAMILY is a code or an id, such as b1 or cuda-oom."""
     match = find_family(family)
     if match is None:
-        similar = [entry for entry in all_families() if family.lower() in f"{entry.id} {entry.title}".lower()]
-        names = ", ".join(f"{entry.code} {entry.id}" for entry in similar)
-        fail(f"no family {family!r}; " + (f"did you mean: {names}" if similar else "'trackside families' lists them"))
+        close_ids = get_close_matches(family.lower(), [entry.id for entry in all_families()], 1, 0.6)
+        similar = [
+            f"{entry.code} {entry.id}"
+            for entry in all_families()
+            if family.lower() in f"{entry.id} {entry.title}".lower() or entry.id in close_ids
+        ]
+        hint = f"did you mean {' or '.join(similar)}?" if similar else "'trackside families' lists them"
+        fail(f"no family {family!r}; {hint}")
     _, _, text = _LINK.sub(r"\1: \2", inspect.cleandoc(match.doc)).partition("\n")  # its first line is the title
     click.echo(f"{match.code} {match.id}: {match.title}\n\n{text.lstrip()}")
     if match.example is not None:

@@ -124,7 +124,8 @@ def serve(site: Mapping[str, Any], store: str | None, listen: str | None, allow_
     """Receive metrics and logs into a store, and serve verdicts over HTTP.
 
     Accepts Prometheus remote write, OTLP/HTTP and Loki push from any sender (docs/receiver.md). The OpenAPI description
-    of the HTTP API is at /api/v1/openapi.json (docs/http-api.md).
+    of the HTTP API is at /api/v1/openapi.json (docs/http-api.md). When it diagnoses a job, it uses its store, and also
+    queries Slurm and the servers of --metrics-url and --logs-url.
     """
     flags = {"store.path": store, "serve.listen": listen, "serve.allow_open": allow_open}
     settings = site_of(site, flags)

@@ -50,13 +50,15 @@ def ingest(paths: Sequence[str], store: str) -> None:
     with bar(paths) as on_progress:
         result = import_inputs(paths, store, on_progress)
     for row in result.inputs:
-        if row.status not in ("read", "empty"):
+        if row.status == "empty":
+            click.echo(replace_unsafe(f"{row.path} is empty: nothing was imported from it"), err=True)
+        elif row.status != "read":
             click.echo(replace_unsafe(f"{row.path}: {input_status(row.status)}: {row.note}"), err=True)
     for row in result.skipped:
         if row.note != ALREADY_STORED:
             click.echo(replace_unsafe(f"{row.path}: skipped: {row.note}"), err=True)
     click.echo(
-        f"{store}: {_count(len(result.inputs), 'input')} read, {len(result.replaced):,} of them updated,"
+        f"{store}: {_count(len(result.inputs), 'input')} read, {len(result.replaced):,} replaced,"
         f" {len(result.skipped):,} skipped; {_count(result.rows, 'new row')}, {_count(result.samples, 'new sample')}"
     )
 

@@ -81,7 +81,7 @@ OUTPUT_FILE_SIGNAL, PROLOG_SIGNAL = 53, 54
 CRASHED = Sentence("crashed at startup: {error}")
 RAISED = Sentence("an error at startup: {error}")
 RAISED_AT = Sentence("an error at startup in {place}: {error}")
-"""The same beside another answer: it did not end the run, or is only a part of its end."""
+"""Headline of an error that is not the answer: it did not end the run, or is only a part of its end."""
 CRASHED_AT = Sentence("crashed at startup in {place}: {error}")
 ARGUMENTS_REJECTED = Sentence("the program rejected its command-line arguments: {line}")
 COMMAND_FAILED = Sentence("the command could not be run: {line}")
@@ -178,7 +178,7 @@ def judge(
     if (cause := errors.cause) is not None:
         if ending.completed is not None and all(row.get("logged") for row in errors.unhandled):
             return absent(LOGGED_BUT_ENDED_WELL(type=errors.type, line=ending.completed))
-        if (point := phase.last_place(cause)) is not None:
+        if (point := phase.last_position(cause)) is not None:
             return absent(RAISED_AFTER_STEP(type=errors.type, point=point))
         if (worked := phase.use.trained(limits.worked_s)) is not None:
             return absent(RAISED_AFTER_GPU_WORK(type=errors.type, seconds=worked))

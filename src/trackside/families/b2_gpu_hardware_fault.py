@@ -17,7 +17,7 @@ within minutes of its end, before it returned to service.
 
 Not this family when
 --------------------
-- Only Xids occurred that usually blame the application (illegal access, MMU fault, channel reset, clean-up), unless
+- Only Xids occurred that usually blame the application (illegal access, MMU fault, channel reset, cleanup), unless
   they recur on one GPU under different processes.
 - The fault was long before the run, or training continued after it, or the run ended well: then the fault is latent, as
   is a counter that was above zero and did not rise.

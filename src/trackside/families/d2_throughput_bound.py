@@ -185,8 +185,8 @@ def judge(
         None if too_few_steps else _sockets(settings, waits, or_none(slow)),
     )
     if cause is not None:
-        learned = () if training is None else training.loss_fell_claims
-        return _finding(cause, duty_cycle, learned, ending, last, run)
+        loss_claims = () if training is None else training.loss_fell_claims
+        return _finding(cause, duty_cycle, loss_claims, ending, last, run)
     if too_few_steps:
         return TOO_FEW_STEPS
     if duty_cycle is not None and duty_cycle.busy is not None:
@@ -295,7 +295,7 @@ def _why_absent(duty: DutyCycle, saving: Saving, slow: SlowGpus | None) -> Claim
 
 
 def _finding(
-    cause: _Cause, duty: DutyCycle | None, learned: tuple[Claim, ...], ending: Ending, last: LastPart, run: Run
+    cause: _Cause, duty: DutyCycle | None, loss_claims: tuple[Claim, ...], ending: Ending, last: LastPart, run: Run
 ) -> Finding:
     """Only a warning if the run ended badly for another reason, or if the evidence is a hint."""
     culprit, remedy = REMEDIES[cause.variant]
@@ -307,7 +307,7 @@ def _finding(
     return present(
         cause.certainty,
         culprit,
-        [*cause.claims, *learned, *([] if good_end is None else [ENDED_WELL(state=good_end)])],
+        [*cause.claims, *loss_claims, *([] if good_end is None else [ENDED_WELL(state=good_end)])],
         headline=cause.headline,
         implies=[cause.implies()],
         cannot_decide=[SPEEDUP_UNKNOWN(), *([WAIT_OR_FEW_SMS()] if cause.doubtful else [])],

@@ -155,8 +155,8 @@ def judge(
                       for answer in (ranks.exported, ranks.printed)))  # fmt: skip
     witnesses = [answer for answer in results if isinstance(answer, _LagWitness)]
     if witnesses:
-        learned = () if training is None else training.loss_fell_claims
-        return _finding(witnesses, hosts, learned, health.unchanged, last, limits)
+        loss_claims = () if training is None else training.loss_fell_claims
+        return _finding(witnesses, hosts, loss_claims, health.unchanged, last, limits)
     even_claims = [answer for answer in results if isinstance(answer, Claim)]
     if even_claims:
         return absent(*even_claims)
@@ -199,7 +199,7 @@ def _certainty(group: SlowGroup, limits: Limits) -> Certainty:
 def _finding(
     witnesses: Sequence[_LagWitness],
     hosts: HostLoad,
-    learned: Sequence[Claim],
+    loss_claims: Sequence[Claim],
     hardware_claims: Sequence[Claim],
     last: LastPart,
     limits: Limits,
@@ -237,7 +237,7 @@ def _finding(
             *cpus,
             *agree[0].lag.claims[2:],
             *(claim for witness in agree[1:] for claim in witness.lag.claims),
-            *learned,
+            *loss_claims,
             *hardware_claims,
         ],
         headline=_headline(clock, derived(count, source), hosts_value if cpus else None),

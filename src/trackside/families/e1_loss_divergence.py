@@ -106,7 +106,7 @@ HEADLINES_BY_STEP = {
     "diverging": Sentence("training diverged by {place}: the loss rose and stayed high"),
     "plateau": Sentence("training collapsed by {place}: the loss rose and stayed there"),
 }
-"""The same if the onset is known and is not the first point."""
+"""Headlines if the onset is known and is not the first point."""
 SHAPE_HEADLINES = {
     STEPS_SKIPPED: Sentence("gradients overflow: nearly every recent step was skipped"),
     NOT_FINITE_AGAIN: Sentence("training is unstable: the loss is repeatedly not finite"),

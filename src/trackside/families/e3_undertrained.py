@@ -23,7 +23,7 @@ The allocation and the time in the queue were wasted.
 
 Do next
 -------
-Set the intended step or epoch budget, and check how many examples the data set contains.
+Set the intended step or epoch budget, and check how many examples the dataset contains.
 
 What it cannot decide
 ---------------------
@@ -71,7 +71,7 @@ STEPS_CONFIGURED = Sentence("configured: {planned}")
 TRAINED_ALMOST_NOTHING = Sentence("so few steps train almost nothing and do not show whether the model learns")
 INTENT_UNKNOWN = Sentence("whether so few steps were intended")
 MAY_BE_INTENDED = Sentence("the job is called {name}: few steps may be intended")
-SET_BUDGET = Sentence("set the intended number of steps or epochs, check the size of the data set, and rerun")
+SET_BUDGET = Sentence("set the intended number of steps or epochs, check the size of the dataset, and rerun")
 
 
 def judge(trajectory: Trajectory, ending: Ending, limits: Limits) -> Finding | Missing:

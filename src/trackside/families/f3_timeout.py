@@ -66,7 +66,7 @@ HEADLINES = {
 }
 HIT_LIMIT = Sentence("hit the time limit")
 HIT_LIMIT_OF = Sentence("hit the time limit of {limit}")
-"""The same if something else is the cause."""
+"""Headline if something else is the cause."""
 TIME_LIMIT = Sentence("the limit was {limit}")
 SCHEDULER_NOTICE = Sentence("the scheduler's notice: {line}")
 REPORTED_DONE = Sentence("the job had reported that it was done: {line}")

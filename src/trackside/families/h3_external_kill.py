@@ -26,7 +26,7 @@ Do next
 -------
 SIGHUP means that the terminal or the SSH session closed: start the run in tmux, with setsid or as a batch job
 (torchrun handles SIGHUP itself, so nohup alone does not protect it). SIGTERM: look for a `timeout` in the job
-script, and for watchdogs and clean-up scripts in the node's system log at that time (`sudo journalctl --since TIME`).
+script, and for watchdogs and cleanup scripts in the node's system log at that time (`sudo journalctl --since TIME`).
 
 What it cannot decide
 ---------------------

@@ -66,13 +66,13 @@ PATH_HEADLINES = {
     "full": Sentence("a file system is full: no space for {path}"),
     "quota": Sentence("the disk quota is exceeded: no space for {path}"),
 }
-"""The same if the exception names the path."""
+"""Headlines if the exception names the path."""
 PATH_PATTERN = re.compile(r"['\"](/[A-Za-z0-9_./-]{1,150})['\"]")
 INFERRED_HEADLINES = {
     "full": Sentence("a write failed, probably for lack of space"),
     "io_error": Sentence("a file operation failed; the log names no reason"),
 }
-"""The same if the log does not name the reason."""
+"""Headlines if the log does not name the reason."""
 STORAGE_FAILED = Sentence("a file system failed with an I/O error")
 OPERATION_FAILED = Sentence("a file operation failed: {type}: {message}")
 OPERATION_FAILED_LINE = Sentence("a file operation failed: {line}")

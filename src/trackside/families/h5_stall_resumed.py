@@ -59,7 +59,7 @@ class Limits:
     min_stall_s: float = 600.0
     """NCCL's default timeout for a collective; evaluations and saves of healthy runs stay below it."""
     caused_by_storage_s: float = 120.0
-    """The same if a file server was silent meanwhile: the kernel calls a task hung after this time."""
+    """As ``min_stall_s``, if a file server was silent meanwhile: the kernel calls a task hung after this time."""
     min_intervals: float = 10.0
     """Multiple of the usual time between two logged steps."""
     min_repeat_ratio: float = 2.0

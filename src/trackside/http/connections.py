@@ -91,7 +91,7 @@ class _Connection(HTTPConnection):
 
 
 class _SecureConnection(_Connection, HTTPSConnection):
-    """The same over TLS."""
+    """A connection over TLS."""
 
 
 def pool(sockets: Sockets, **options: Any) -> urllib3.PoolManager:

@@ -11,6 +11,7 @@ from typing import ClassVar
 from urllib.parse import unquote, urlsplit
 
 from trackside.http.unavailable import plain
+from trackside.settings.bounds import check_at_least, check_positive
 from trackside.settings.secrets import url_without_secrets
 
 
@@ -81,8 +82,8 @@ class HttpOptions:
         _check(shown, "the bearer token for the header Authorization", self.bearer, "latin-1")
         for field_name, value in (("the user", self.user), ("the password", self.password)):
             _check(shown, f"{field_name} for the header Authorization", value, "utf-8")
-        if self.timeout_s <= 0 or self.deadline_s <= 0 or self.concurrency < 1 or self.retries < 0:
-            raise ValueError(f"{shown}: timeouts and concurrency must be above 0, retries 0 or more")
+        check_positive(self, "timeout_s", "deadline_s", "concurrency")
+        check_at_least(0, self, "retries")
 
 
 def _check(url: str, field_name: str, value: str, encoding: str) -> None:

@@ -17,7 +17,7 @@ _FAILURE = re.compile(
     r"(?: with (?:an? )?(?:error|exception))?"
     r"|(?:an? )?(?:fatal |unexpected )?(?:error|exception|failure)(?: occurred| raised| encountered)?"
     rf" (?:during|in|while running) {_RUN}"
-    r"|(?P<any>(?:unhandled|uncaught|fatal|unexpected|unrecoverable) (?:error|exception|failure))"
+    r"|(?P<any_run>(?:unhandled|uncaught|fatal|unexpected|unrecoverable) (?:error|exception|failure))"
     r"(?: occurred| encountered| in worker \d{1,6}| in rank \d{1,6})?))"
     r"(?:[:!.,]| -)\s*(?P<message>\S.{2,2000})$",
     re.DOTALL,
@@ -26,7 +26,8 @@ _LOGGER = re.compile(r"(?=.{0,159}\b(?:ERROR|CRITICAL|FATAL|E\d{4})\b)[\[(]?[\dA
 _EXCEPTION_TYPE = re.compile(r"(?:\w{1,60}\.){0,6}[A-Z]\w{1,60}(?:Error|Exception|Interrupt)\b")
 _TRACEBACK = b"Traceback (most recent call last)"
 BYTES_BEFORE, BYTES_AFTER = 8 << 10, 16 << 10
-"""Bytes around the line in which a traceback says more."""
+"""Bytes before and after the line: with a traceback among them the line gives no event, because the traceback's own event
+says more."""
 
 PARSER = Parser("failure-line", "failures that a program reports in its own words", "system")
 
@@ -38,7 +39,7 @@ PARSER = Parser("failure-line", "failures that a program reports in its own word
     rb"|(?:unhandled|uncaught|fatal|unexpected|unrecoverable) (?:error|exception|failure)",
     _FAILURE,
     safety="Only a failure of the whole run, at the line's start or behind a logger's ERROR; one of an item is handled. "
-    "A traceback near it says more.",
+    "With a traceback near it, only that one gives an event.",
     matches=(
         "2026-01-02 03:04:05,678 - __main__ - ERROR - Training failed: 'a_0002.wav' has an unknown format",
         "Error during training: no batch has the right shape",
@@ -58,7 +59,7 @@ PARSER = Parser("failure-line", "failures that a program reports in its own word
 def _run_failure(line: Line, match: re.Match[str]) -> Event | None:
     before, message = match["before"], match["message"].strip()[:MAX_MESSAGE_CHARS]
     is_logged = _LOGGER.match(before) is not None
-    if not is_logged and (before.strip() or match["any"]):
+    if not is_logged and (before.strip() or match["any_run"]):
         return None
     begin, end = max(0, line.start - BYTES_BEFORE), line.end + BYTES_AFTER
     if _EXCEPTION_TYPE.match(message) or line.buffer.find(_TRACEBACK, begin, end) >= 0:

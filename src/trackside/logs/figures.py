@@ -18,7 +18,7 @@ _PAIR = re.compile(
     r"(?:\s?\((?:ms|s|sec|avg|%|it/s)\))?['\"\]]{0,2}"
     r"(?:\s{0,3}(?:[:=]|->)[\s,'\"]{0,60}|(?<=['\"]),\s{0,3}|\s{1,10}|\s{0,3}#)['\"\[(]{0,3}\s{0,8}"
     r"(?:(?:np\.|tf\.|torch\.)?(?:[tT]ensor|array|Array|DeviceArray|float\d\d)\([\[\s]{0,4})?"
-    rf"(?P<value>{NUMBER})(?P<thousands>[KMG](?![A-Za-z]))?"
+    rf"(?P<value>{NUMBER})(?P<magnitude>[KMG](?![A-Za-z]))?"
     r"(?:\s{0,2}/\s{0,8}(?P<of>\d{1,12}))?(?:\s?(?P<unit>ms|us|µs|s)\b)?"
 )
 _NAME_BEFORE_POSITION = re.compile(
@@ -39,20 +39,20 @@ _RECONSTRUCTION_PARTS = frozenset((
 ))  # fmt: skip
 """Parts of a loss that, next to an adversarial one, show two networks trained against each other."""
 _PLAYER_OF_WORD = {name: player for player, names in _PLAYER_NAMES.items() for name in names.split()}
-FIRST_PART_RANK = 3
-"""Rank from which a loss may be one of several, so that a zero among others means that it is not in use."""
+FIRST_PART_PRECEDENCE = 3
+"""Precedence of a name from which a loss may be one of several, so that a zero among others means that it is not in use."""
 _NAME_BEFORE_POSITION_HINTS = (" for ", " at ", " after ", " of ", " in ", " on ")
 
 
 class NamedFigure(NamedTuple):
-    """A name, its number, and what follows the number: of how many, a unit."""
+    """A name, its number, and what follows it: of how many, a unit."""
 
     name: str
     value: float
     of: str | None
     unit: str | None
-    thousands: bool
-    """Whether it was rounded to K, M or G."""
+    has_magnitude_suffix: bool
+    """Whether the number ends in K, M or G, and so is rounded."""
     fractional: bool
     """Whether it is printed with decimals or a percent sign."""
 
@@ -62,7 +62,8 @@ class LineFigures:
     """The figures of a line, each field of ``progress`` taken from its most specific name."""
 
     values: dict[str, float] = field(default_factory=dict)
-    ranks: dict[str, int] = field(default_factory=dict)
+    precedences: dict[str, int] = field(default_factory=dict)
+    """Field -> precedence of the name that set it; lower is more specific."""
     totals: dict[str, int] = field(default_factory=dict)
     units: dict[str, str] = field(default_factory=dict)
     is_step_rounded: bool = False
@@ -71,11 +72,11 @@ class LineFigures:
     is_adversarial: bool = False
     """Whether there are losses of two networks that play against each other: their level means nothing."""
 
-    def add(self, name: str, rank: int, value: float, total: str | None = None, unit: str | None = None) -> None:
-        """Set a field to a figure, unless a more specific name has set it; ``rank``: lower is more specific."""
-        if name in self.ranks and self.ranks[name] <= rank:
+    def add(self, name: str, precedence: int, value: float, total: str | None = None, unit: str | None = None) -> None:
+        """Set a field to a figure, unless a more specific name has set it; ``precedence``: lower is more specific."""
+        if name in self.precedences and self.precedences[name] <= precedence:
             return
-        self.values[name], self.ranks[name] = value, rank
+        self.values[name], self.precedences[name] = value, precedence
         self.totals.pop(name, None)
         if total:
             self.totals[name] = int(total)
@@ -112,7 +113,7 @@ def named_figures(text: str) -> Iterator[NamedFigure]:
                 value,
                 match["of"],
                 match["unit"],
-                match["thousands"] is not None,
+                match["magnitude"] is not None,
                 fractional,
             )
 
@@ -122,7 +123,7 @@ def line_figures(text: str) -> LineFigures:
     figures = LineFigures()
     losses: list[tuple[int, float]] = []
     players: set[str] = set()
-    for name, value, of, unit, thousands, _ in named_figures(text):
+    for name, value, of, unit, has_magnitude_suffix, _ in named_figures(text):
         meaning = field_meaning(name)
         if name.lower() in _ADVERSARIAL_PARTS:
             players.add("adversary")
@@ -136,18 +137,18 @@ def line_figures(text: str) -> LineFigures:
             continue
         if meaning[0] == "step" and as_whole(value) is None:
             continue  # something per step
-        if thousands:
+        if has_magnitude_suffix:
             figures.is_step_rounded = figures.is_step_rounded or meaning[0] == "step"
             continue
         if meaning[0] == "loss":
             losses.append((meaning[1], value))
             players.update(_PLAYER_OF_WORD.get(word, "") for word in _WORDS.findall(name.lower()))
-        if meaning[0] == "step" and meaning[1] < figures.ranks.get("step", LAST_RANK + 1):
+        if meaning[0] == "step" and meaning[1] < figures.precedences.get("step", LAST_RANK + 1):
             figures.step_name = name
         figures.add(meaning[0], meaning[1], value, of, unit)
     figures.is_adversarial = players >= {"discriminator", "generator"} or players >= {"adversary", "reconstruction"}
-    if figures.values.get("loss") == 0 and figures.ranks["loss"] >= FIRST_PART_RANK:
+    if figures.values.get("loss") == 0 and figures.precedences["loss"] >= FIRST_PART_PRECEDENCE:
         in_use = ((rank, value) for rank, value in losses if value)
-        default = figures.ranks["loss"], 0.0
-        figures.ranks["loss"], figures.values["loss"] = min(in_use, key=lambda loss: loss[0], default=default)
+        default = figures.precedences["loss"], 0.0
+        figures.precedences["loss"], figures.values["loss"] = min(in_use, key=lambda loss: loss[0], default=default)
     return figures

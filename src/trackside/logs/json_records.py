@@ -29,6 +29,6 @@ def json_points(line: Line) -> Iterator[Event]:
         if field is not None and value is not None:
             figures.add(field[0], field[1], value)
     position = LinePosition(figures.whole_value("step"), figures.epoch(), total=figures.whole_value("total_steps"))
-    is_record = position.is_known or ("lr" in figures.values and figures.ranks.get("loss", 0) > 0)
+    is_record = position.is_known or ("lr" in figures.values and figures.precedences.get("loss", 0) > 0)
     if "loss" in figures.values and is_record:
         yield loss_point(line, figures, position)

@@ -121,7 +121,7 @@ def _slurm_step(fields: Mapping[str, str]) -> str | None:
     rb"\]:? (segfault at [0-9a-f]{1,16} ip|general protection |trap (invalid opcode|divide error|int3))",
     r"(?P<comm>[^\s\[\]:]{1,40}(?: [^\s\[\]:]{1,20})?)\[(?P<pid>\d{1,10})\]:? (?P<what>segfault "
     r"at (?=[0-9a-f]+ ip)|general protection|trap [a-z ]{4,24})",
-    safety="Any program on the node: only those that look like training confirm, others are facts.",
+    safety="Any program on the node: a crash of one that looks like training is a confirmation, of others an observation.",
     matches=(
         "[171167.6] python[123]: segfault at 7f0 ip 00007f sp 00007ffe error 4 in libtorch_cpu.so[7f+1000]",
         "traps: pt_main_thread[99] general protection fault ip:7f sp:7f error:0 in libc.so.6[7f+1]",

@@ -35,7 +35,7 @@ def _hung_task(line: Line, match: re.Match[str]) -> Event:
     rb"(EDAC [A-Za-z0-9]{1,12}: [0-9]{1,9} [CU]E |AER: (Multiple )?(C|Unc)orrect|PCIe Bus Error: "
     rb"severity=|\[Hardware Error\]: (event severity|Machine check events logged)|Uncorrected "
     rb"hardware memory error)",
-    safety="Corrected errors are facts; set-up lines of MCE and EDAC do not count.",
+    safety="Corrected errors are observations; set-up lines of MCE and EDAC do not count.",
     matches=(
         "EDAC MC0: 1 CE memory read error on CPU_SrcID#0_Ha#0_Chan#1_DIMM#0 (channel:1 slot:0)",
         "EDAC MC1: 2 UE memory scrubbing error on unknown label",

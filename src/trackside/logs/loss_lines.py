@@ -204,7 +204,7 @@ def _points_without_position(line: Line, figures: LineFigures) -> list[Event] | 
 def _is_most_specific_loss(line: Line, figures: LineFigures, position: LinePosition) -> bool:
     """Whether no loss with a more specific name was printed for the same step and epoch: ``Train Loss`` before ``True
     Loss``."""
-    notes, rank = line.notes(f"{ID} {line.label}"), figures.ranks["loss"]
+    notes, rank = line.notes(f"{ID} {line.label}"), figures.precedences["loss"]
     step_and_epoch = position.step, position.epoch
     if notes.get("position") == step_and_epoch and notes["rank"] < rank:
         return False

@@ -41,7 +41,7 @@ PARSER = Parser("nccl", "NCCL", "system")
 @PARSER.pattern(
     rb"NCCL WARN ",
     r"NCCL WARN (.{0,2000})",
-    safety="A warning alone is a fact, not a cause: many come at shutdown. Only refused or missing connections, "
+    safety="A warning alone is an observation, not a cause: many come at shutdown. Only refused or missing connections, "
     "duplicate GPUs and CUDA failures are more.",
     matches=(
         (

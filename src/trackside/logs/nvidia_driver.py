@@ -66,7 +66,7 @@ def _xid(line: Line, match: re.Match[str]) -> Iterator[Event]:
 @PARSER.pattern(
     rb"SXid \(PCI:",
     r"SXid \(PCI:(?P<pci>[0-9a-fA-F:.]{7,16})[^)]{0,20}\): (?P<number>\d{5}), (?P<rest>.{0,500})",
-    safety="The line says whether it is fatal; corrected link errors are facts.",
+    safety="The line says whether it is fatal; corrected link errors are observations.",
     matches=(
         "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 28006, Non-fatal, Link 46 MC TS crumbstore MCTO (First)",
         "nvidia-nvswitch0: SXid (PCI:0000:06:00.0): 19047, Fatal, Link 32 egress ECC DBE",

@@ -15,7 +15,7 @@ from trackside.model import Event, Plane
 
 Events = Event | Iterable[Event] | None
 PRECEDENCE = 500
-"""Of a parser that declares none, and of logged steps that no line parser read."""
+"""The precedence of a parser that declares none, and of logged steps that no line parser read."""
 ReadFunction = TypeVar("ReadFunction", bound=Callable[..., Events])
 
 
@@ -33,7 +33,7 @@ class Pattern:
     regex: bytes
     parse: Callable[[Line], Events]
     safety: str
-    """What the pattern must not match, and why."""
+    """Why a match may be trusted: what the pattern must not match, or what a match does not show."""
     matches: tuple[str, ...] = ()
     """Lines that must yield an event (tested)."""
     avoids: tuple[str, ...] = ()
@@ -100,11 +100,11 @@ def _read_if_matched(regex: re.Pattern[str], read: Callable[[Line, re.Match[str]
 @cache
 def parsers() -> tuple[Parser, ...]:
     """All registered parsers: specific ones first, ordered by id."""
-    import trackside.logs as room
+    import trackside.logs as package
 
     registered = []
-    for module in pkgutil.iter_modules(room.__path__):
-        parser = getattr(importlib.import_module(f"{room.__name__}.{module.name}"), "PARSER", None)
+    for module in pkgutil.iter_modules(package.__path__):
+        parser = getattr(importlib.import_module(f"{package.__name__}.{module.name}"), "PARSER", None)
         if isinstance(parser, Parser):
             registered.append(parser)
     return tuple(sorted(registered, key=lambda parser: (parser.residual, parser.generic, parser.id)))

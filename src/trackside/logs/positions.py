@@ -50,7 +50,7 @@ class LoopPosition:
     epoch: int | None
     """The epoch as printed; for a step, the epoch printed above it."""
     total: int | None
-    """Of how many steps, if a step was printed as ``N/M``."""
+    """The ``M`` of a step that was printed as ``N/M``."""
     line: int
     is_evaluation: bool
     counts_rounds: bool = False

@@ -1,4 +1,4 @@
-"""Startup of the ranks as jobs, frameworks and torch print it: set-up started, set-up done, world size."""
+"""Startup of the ranks as jobs, frameworks and torch print it: begun, done, and the world size."""
 
 from __future__ import annotations
 

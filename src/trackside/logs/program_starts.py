@@ -16,8 +16,8 @@ from trackside.logs.pattern import Parser
 from trackside.model import Event, Position
 
 BANNER, SUPERVISOR, FIRST_LINES = "banner", "supervisor", "first_lines"
-"""The sign of a launcher, which prints it at once and before the program; and that of a program that starts others one
-after the other, all of which are one run. The other signs are printed by each process, or late, from a buffer."""
+"""Signs of a launcher, which prints its line at once and before the program; of a program that starts others one after
+the other, all of which are one run; and of a repeated beginning. The other signs are printed by each process, or late, from a buffer."""
 SIGNS = (
     ("arguments", "Namespace("), ("arguments", "Configuration Arguments"), ("accelerator", "ds_accelerator"),
     ("tracker", "wandb"), ("threads", "OMP_NUM_THREADS"), ("environment", "nvironment"),

@@ -96,8 +96,8 @@ def _scores(line: Line) -> Iterator[Event]:
         return
     position: LinePosition | None = None
     count = 0
-    for name, value, _, _, thousands, fractional in named_figures(text):
-        if thousands or not math.isfinite(value) or score_direction(name) is None:
+    for name, value, _, _, has_magnitude_suffix, fractional in named_figures(text):
+        if has_magnitude_suffix or not math.isfinite(value) or score_direction(name) is None:
             continue
         if not fractional and not _WHOLE.search(name):
             continue

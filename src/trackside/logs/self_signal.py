@@ -53,7 +53,7 @@ PARSER = Parser("self-signal", "signals and requeues that a job reports itself",
     rb"hup|usr[12]) (was |received|caught|handler)|signal handler called with signal [0-9]|"
     rb"auto-requeue signal: )",
     safety="A signal that arrived, not a handler that was installed. SIGTERM is teardown, SIGINT is the user, "
-    "SIGUSR1 is a fact.",
+    "SIGUSR1 is an observation.",
     matches=(
         "caught SIGUSR1, saving checkpoint and requeue this job",
         "Received SIGTERM: 15",

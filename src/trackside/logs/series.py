@@ -79,7 +79,7 @@ class PointSeries:
     _packed: list[_PackedPoint] = field(default_factory=list)
     _writers: dict[str, _WriterState] = field(default_factory=dict)
     _stride: int = 1
-    """Of the points that are not pinned, each with this distance in order is kept."""
+    """Distance in order of the points that are kept, besides the pinned ones."""
     _last_step: float = -math.inf
     _first_step: float | None = None
     _stepless: _OpenPoint | None = None
@@ -91,7 +91,7 @@ class PointSeries:
     _pin_count: int = 0
     _epoch: float | None = None
     _last_epoch: int | None = None
-    """Of the last point without a step."""
+    """Epoch of the last point without a step."""
     _epoch_offsets: dict[float, int] = field(default_factory=dict)
     """Epoch -> the steps of those before it in this part."""
     _step_gap: float = 0.0

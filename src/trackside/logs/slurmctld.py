@@ -149,7 +149,7 @@ def _job_event(line: Line) -> Event | None:
     rb"ode(s)? [^ \n\r]{1,200} (not responding|returned to service|now responding|unexpectedly rebooted)",
     r"\b[Nn]odes? (?P<nodes>[\w.,\[\]-]{1,2000}) (?P<what>not responding, setting DOWN|not "
     r"responding|returned to service|now responding|unexpectedly rebooted)",
-    safety="'not responding' alone comes and goes: a fact until the node is set DOWN.",
+    safety="'not responding' alone comes and goes: an observation until the node is set DOWN.",
     matches=(
         "[2026-11-21T07:58:20.1] error: Nodes g[3-4] not responding, setting DOWN",
         "[2026-11-21T07:58:20.1] node n3 returned to service",

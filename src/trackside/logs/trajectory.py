@@ -18,7 +18,7 @@ from trackside.model import Event
 MAX_POINTS_PER_SERIES = 50_000
 """Above this, every second interior point of a series is dropped, repeatedly."""
 MAX_POINTS = 200_000
-"""The same for all series together."""
+"""Above this for all series together, every second interior point of each is dropped, repeatedly."""
 MIN_DIFFERING_STEPS, MIN_DIFFERING_SHARE, MAX_LOSS_DIFFERENCE_RATIO = 3, 0.8, 0.01
 """Two files are two trainings if their losses differ, by more than this ratio, at this many of the steps that both print
 and at this share of them."""

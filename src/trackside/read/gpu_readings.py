@@ -24,9 +24,10 @@ from trackside.read.scrape_times import stamp
 BATCH_VALUES = 1 << 16
 """Values without a known time that are handed on at once."""
 MAX_GPUS = 1 << 17
-"""Most distinct GPUs, GPU instances and processes of one file."""
+"""Maximum number of distinct GPUs, GPU instances and processes of one file."""
 MAX_UNTIMED_VALUES = 1 << 24
-"""Most values buffered until their time is known: two days of eight GPUs with ten columns, about 350 MB."""
+"""Maximum number of values buffered until their time is known: two days of eight GPUs with ten columns, about
+350 MB."""
 _EPOCH_S = 1e9, 1e11
 """Range of a bare number that is read as POSIX seconds; a thousand times as much is milliseconds."""
 _DAY_S = 86400.0

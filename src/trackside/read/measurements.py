@@ -24,9 +24,9 @@ UNKNOWN = -1
 FULL = -2
 """Number of a series beyond :data:`MAX_SERIES`."""
 MAX_SERIES = 1 << 19
-"""Most series of one input: 4,096 GPUs with 100 metrics each and their hosts, about 500 MB."""
+"""Maximum number of series of one input: 4,096 GPUs with 100 metrics each and their hosts, about 500 MB."""
 MAX_NAMES = 100_000
-"""Most distinct foreign names counted for the note."""
+"""Maximum number of distinct foreign names counted for the note."""
 MAX_NOTED_NAMES = 3
 """Unknown names that the note lists."""
 MAX_BUFFERED_VALUES = 64

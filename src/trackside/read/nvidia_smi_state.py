@@ -117,7 +117,7 @@ MIG_FIELDS: Mapping[str, str] = {
     "ecc_errors/volatile/sram_uncorrectable": "ecc.errors.uncorrected.volatile.total",
     "ecc_error_count/volatile_count/sram_uncorrectable": "ecc.errors.uncorrected.volatile.total",
 }  # fmt: skip
-"""The same for entries below a MIG device."""
+"""Path -> field, for entries below a MIG device."""
 _PROCESS_FIELDS = {
     "process_id": "pid",
     "pid": "pid",
@@ -156,9 +156,9 @@ class GpuState(NamedTuple):
 
 
 MAX_GPUS_PER_CAPTURE = 4096
-"""Most GPUs and instances of one capture: many times what any node has."""
+"""Maximum number of GPUs and instances of one capture: many times what any node has."""
 MAX_PROCESSES = 16_384
-"""Most processes of one GPU."""
+"""Maximum number of processes of one GPU."""
 
 
 class Capture:

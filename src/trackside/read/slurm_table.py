@@ -17,9 +17,9 @@ from trackside.model import Position
 from trackside.read.format import Result, csv_cells
 
 MAX_SURPLUS_FIELDS = 32
-"""Most separators inside the names of one row; a row with more is dropped."""
+"""Maximum number of separators inside the names of one row; a row with more is dropped."""
 MAX_ROW_LINES = 40
-"""Most lines that one row may be split into."""
+"""Maximum number of lines that one row may be split into."""
 
 _SEPARATORS = ("|", "\x1f", "\t", ",", ";", "^", "~")
 

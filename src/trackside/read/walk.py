@@ -50,7 +50,7 @@ class ExplicitFile(_Path):
 
 
 MAX_DEPTH = 6
-"""Most nested layers of compression and archives: a tar.gz of tar.gz files of gz logs has five."""
+"""Maximum number of nested layers of compression and archives: a tar.gz of tar.gz files of gz logs has five."""
 _KINDS = {
     stat.S_IFIFO: "a FIFO",
     stat.S_IFSOCK: "a socket",

@@ -132,12 +132,16 @@ class Settings:
         for name, index, table in _tables(document, self.sections):
             section = self.sections.get(name)
             if section is None:
-                raise ConfigError(f"{origin(name, 0)}: unknown section [{name}]{nearest(name, self.sections)}")
+                raise ConfigError(f"{origin(name, 0)}: unknown section [{name}]{_nearest_section(name, self.sections)}")
             if not isinstance(table, dict) or (index and not section.several):
                 form = f"[[{name}]] or [{name}]" if section.several else f"[{name}]"
                 raise ConfigError(f"{origin(name, index)}: {name} must be a table: write {form} with its keys below")
             table_values = self.set_values.setdefault((name, index), {})
             for key, value in table.items():
+                inner = f"{name}.{key}"
+                if isinstance(value, dict) and key not in section.types() and (inner, 0, "") in lines:
+                    near = _nearest_section(inner, self.sections)
+                    raise ConfigError(f"{origin(inner, 0)}: unknown section [{inner}]{near}")
                 table_values[self._known(section, key, origin(name, index, key))] = SettingValue(
                     value, origin(name, index, key), folder
                 )
@@ -206,9 +210,9 @@ class Settings:
 
 def _tables(document: Mapping[str, Any], sections: Iterable[str]) -> Iterator[tuple[str, int, Any]]:
     """(section, index of the table, table) of a document; a table in a table is a section ``outer.inner`` if that is
-    known, or if ``outer`` is not a section itself."""
+    known, or if ``outer`` is not a section itself and holds only tables."""
     for name, content in document.items():
-        is_section = name in sections or not any(section.startswith(f"{name}.") for section in sections)
+        is_section = name in sections or not (isinstance(content, dict) and all(map(_is_table, content.values())))
         for index, table in enumerate(content if isinstance(content, list) else [content]):
             if not is_section and isinstance(table, dict):
                 yield from ((f"{name}.{key}", 0, inner_table) for key, inner_table in table.items())
@@ -217,6 +221,10 @@ def _tables(document: Mapping[str, Any], sections: Iterable[str]) -> Iterator[tu
             for key in inner:
                 yield f"{name}.{key}", 0, table[key]
             yield name, index, {key: value for key, value in table.items() if key not in inner} if inner else table
+
+
+def _is_table(value: object) -> bool:
+    return isinstance(value, dict)
 
 
 _HEADER = re.compile(r"\s*(\[\[?)\s*([^\[\]#]+?)\s*\]\]?\s*(?:#.*)?\Z")
@@ -249,6 +257,21 @@ def nearest(word: str, candidates: Iterable[str]) -> str:
     names = sorted(candidates)
     close = difflib.get_close_matches(word, names, 1, 0.5)
     return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(names)}"
+
+
+def _nearest_section(name: str, sections: Iterable[str]) -> str:
+    """The end of an error message: the section whose parts are nearest to those of the name, else all sections."""
+    parts = name.split(".")
+
+    def similarity(section: str) -> tuple[float, float]:
+        ratios = [difflib.SequenceMatcher(None, *pair).ratio() for pair in zip(parts, section.split("."), strict=True)]
+        return min(ratios), sum(ratios)
+
+    names = sorted(sections)
+    best = max((section for section in names if section.count(".") == name.count(".")), key=similarity, default=None)
+    if best is not None and similarity(best)[0] >= 0.5:
+        return f"; did you mean [{best}]?"
+    return f"; known: {', '.join(f'[{section}]' for section in names)}"
 
 
 def _convert(hint: Any, setting: SettingValue, name: str) -> Any:

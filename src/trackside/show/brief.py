@@ -180,6 +180,9 @@ def _more(doc: VerdictDoc, n_lines: int) -> str:
     parts = [f"{defects} more cautions" if defects > 1 else "1 more caution"] if defects > 0 else []
     parts += [f"{lines} more lines of evidence" if lines > 1 else "1 more line of evidence"] if lines > 0 else []
     parts += [f"{others} more findings" if others > 1 else "1 more finding"] if others else []
+    actions, questions = len(doc.actions) - MAX_ACTIONS, len(doc.cannot_decide) - 1
+    parts += [f"{actions} more actions" if actions > 1 else "1 more action"] if actions > 0 else []
+    parts += [f"{questions} more open questions" if questions > 1 else "1 more open question"] if questions > 0 else []
     outcomes = {"ruled out": len(doc.ruled_out), "undecided": len(doc.unknown)}
     counts = [(number, outcome) for outcome, number in outcomes.items() if number]
     for position, (number, outcome) in enumerate(counts):

@@ -93,7 +93,7 @@ class ComparedRowDoc(msgspec.Struct, frozen=True):
     seconds: float | None = None
     """Seconds from the start of the run to the point from which they differ; null if it does not apply."""
     place: str = ""
-    """The same point as an epoch, if neither step nor time is known; else empty."""
+    """The point from which they differ as an epoch, if neither step nor time is known; else empty."""
     text_a: str = ""
     """Value in run A as text."""
     text_b: str = ""

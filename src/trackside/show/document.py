@@ -291,7 +291,7 @@ class AppendedRunsDoc(msgspec.Struct, frozen=True):
     first_line: int
     """First line of the last run."""
     started: int | None
-    """Line where another run starts of which nothing is known yet; null if there is none."""
+    """Line where a further run starts that has printed nothing readable yet; null if there is none."""
     earlier: list[EarlierRunDoc]
     """The runs before the last one, in order; of many, the last ones."""
 
@@ -348,7 +348,7 @@ class InputDoc(msgspec.Struct, frozen=True):
     note: str
     """Details, such as why it could not be read."""
     rows: int
-    """Number of events, records and samples read from it."""
+    """Number of records and samples read from it; of text, of its lines."""
 
 
 class VerdictDoc(msgspec.Struct, frozen=True):
@@ -359,7 +359,7 @@ class VerdictDoc(msgspec.Struct, frozen=True):
     run: RunDoc
     """The run that was diagnosed."""
     preflight: list[ClaimDoc]
-    """Limitations of the verdict; shown first."""
+    """Cautions: what limits this verdict."""
     primary: FindingDoc
     """The answer: the root cause, or healthy, or unknown."""
     shows: list[ClaimDoc]

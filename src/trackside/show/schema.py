@@ -20,11 +20,17 @@ def schema_components(
     types = list(types)
     schemas, components = msgspec.json.schema_components(types, ref_template=ref_template)
     for struct in published_types(types):
+        if text := components[struct.__name__].get("description"):
+            components[struct.__name__]["description"] = _one_line(text)
         docs, properties = attribute_docs(struct), components[struct.__name__]["properties"]
         for field in msgspec.structs.fields(struct):
             if text := docs.get(field.name):
-                properties[field.encode_name]["description"] = " ".join(text.replace("``", "`").split())
+                properties[field.encode_name]["description"] = _one_line(text)
     return list(schemas), components
+
+
+def _one_line(docstring: str) -> str:
+    return " ".join(docstring.replace("``", "`").split())
 
 
 def published_types(types: Iterable[Any]) -> list[type[msgspec.Struct]]:

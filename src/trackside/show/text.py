@@ -19,6 +19,8 @@ from trackside.show.waste import in_lines
 from trackside.show.wording import ranges, with_stop, word
 
 MAX_INPUTS = 200
+MAX_TABLE_WIDTH = 4_000
+"""Columns of a table that is not printed to a terminal."""
 MAX_LINES_OF_FILE = 4
 """Lines of one file that a claim cites one by one; of more, the first is quoted and the others are listed by number."""
 _FIELD = re.compile(r"(?<=\d) \w+\Z")
@@ -215,12 +217,15 @@ def inputs_table(inputs: Iterable[InputDoc], console: Console) -> None:
 def print_table(
     titles: Sequence[str], rows: Iterable[Sequence[str | Text]], console: Console, right: Sequence[str]
 ) -> None:
-    """Print a table. ``right``: the titles of right-aligned columns."""
+    """Print a table. ``right``: the titles of right-aligned columns. Off a terminal, a row is one line, so that its
+    path can be copied."""
     table = Table(box=None, pad_edge=False)
     for title in titles:
         table.add_column(title, justify="right" if title in right else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
+    if not console.is_terminal:
+        console.width = MAX_TABLE_WIDTH
     with trim_trailing_spaces(console):
         console.print(table)
 

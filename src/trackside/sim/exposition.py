@@ -20,7 +20,7 @@ digits."""
 class MetricSink(Protocol):
     """Where series are written: text or columns."""
 
-    def family(self, name: str, kind: str, help_text: str) -> None:
+    def begin_metric(self, name: str, kind: str, help_text: str) -> None:
         """Start a new metric."""
 
     def series(self, labels: Mapping[str, str], times_ms: NDArray[np.int64], values: Array, style: Style) -> None:
@@ -45,7 +45,7 @@ class Exposition:
     ) -> None:
         self._file.close()
 
-    def family(self, name: str, kind: str, help_text: str) -> None:
+    def begin_metric(self, name: str, kind: str, help_text: str) -> None:
         """Write HELP and TYPE."""
         self._name = name.lower() if self._lower_case else name
         self._file.write(f"# HELP {self._name} {help_text}\n# TYPE {self._name} {kind}\n".encode())

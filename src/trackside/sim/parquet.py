@@ -62,7 +62,7 @@ class ParquetTable:
                 self._flush()
                 self._connection.execute(_WRITE.format(path=str(self._path).replace("'", "''")))
 
-    def family(self, name: str, kind: str, help_text: str) -> None:
+    def begin_metric(self, name: str, kind: str, help_text: str) -> None:
         """Start a new metric."""
         self._name = name.lower() if self._lower_case else name
 

@@ -182,7 +182,7 @@ def _throttle_effects(
 def _heat(
     sim: Simulation, rng: np.random.Generator, power: Array, window: Array, resistance: Array, max_celsius: Array
 ) -> Array:
-    """Core temperatures: a first-order lag towards what power and cooling give."""
+    """Core temperatures: a first-order lag toward what power and cooling give."""
     model = sim.model
     count, length = power.shape
     inlet = sim.scenario.cluster.inlet_celsius + rng.normal(0, 1.2, (count, 1))

@@ -89,7 +89,11 @@ def _set(table: dict[str, Any], change: str) -> None:
     except tomllib.TOMLDecodeError:
         value = text
     node: Any = table
-    *path, last_part = key.strip().split(".")
+    parts = key.strip().split(".")
+    parts[0] = next((name for name, plural in _SINGULAR.items() if plural == parts[0] and name in table), parts[0])
+    if len(parts) > 1 and parts[1].isdigit() and parts[0] not in table:
+        raise ScenarioError(f"--set {change}: the scenario has no {parts[0]}; add [[{parts[0]}]] to a copy of its file")
+    *path, last_part = parts
     for part in path:
         if isinstance(node, list):
             node = node[_entry(node, part, change)]
@@ -104,7 +108,12 @@ def _set(table: dict[str, Any], change: str) -> None:
 
 
 def _entry(entries: list[Any], part: str, change: str) -> int:
-    if not part.isdigit() or int(part) >= len(entries):
+    if not part.isdigit():
+        name, _, rest = change.partition(f".{part}")
+        raise ScenarioError(
+            f"--set {change}: {name} is a list; give the number of the entry, such as {name}.0.{part}{rest}"
+        )
+    if int(part) >= len(entries):
         raise ScenarioError(f"--set {change}: no entry {part}; there are {len(entries)}, counted from 0")
     return int(part)
 
@@ -153,7 +162,8 @@ def _value(hint: Any, value: Any, source_name: str, path: str, key: str) -> Any:
         return str(value)
     else:
         expected = {"int": "a whole number", "str": "text", "bool": "true or false", "float": "a number"}[hint.__name__]
-    raise ScenarioError(f"{source_name}: {path}: {value!r} is not {expected}")
+    shown = "a table" if isinstance(value, dict) else repr(value)
+    raise ScenarioError(f"{source_name}: {path}: {shown} is not {expected}")
 
 
 def _check(scenario: Scenario, source_name: str) -> None:

@@ -267,7 +267,7 @@ class _ClusterQuery:
         if self._is_hidden():
             note += f"does not show it to {_user()}, so its state is unknown; ask as its owner or an operator"
         else:
-            note += "knows no such job: accounting never received its end"
+            note += "no longer has it: accounting never received its end"
         return [Input(f"job {self.id}", None, "partial", note)]
 
     def _nodes(self) -> list[str]:

@@ -30,7 +30,7 @@ class Reply:
 
 
 Replies = list[Reply | Input]
-"""Empty: Slurm answered and knows no such thing. A row: the query and why it has no answer."""
+"""Empty: Slurm answered and has no such job or node. A row: the query and why it has no answer."""
 
 
 class Slurm(Protocol):

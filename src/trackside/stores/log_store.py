@@ -19,6 +19,7 @@ import msgspec
 from trackside.catalog.streams import ROLES
 from trackside.http.options import HttpOptions
 from trackside.http.unavailable import SourceUnavailable, error_message
+from trackside.settings.bounds import check_at_least, check_positive
 from trackside.settings.secrets import url_without_secrets
 from trackside.stores.registry import LOGS, check_kind, engine
 
@@ -71,8 +72,9 @@ class LogOptions:
         check_kind(LOGS, self.kind, "log store")
         if unknown_roles := sorted(set(self.labels.values()) - ROLES.keys()):
             raise ValueError(f"a label can mean job, node, rank, file, unit or stream, not {unknown_roles[0]!r}")
-        if min(self.page, self.most_lines, self.most_bytes) < 1 or self.margin_s < 0 or self.lookback_s <= 0:
-            raise ValueError("page, most_lines and most_bytes must be at least 1, and times not negative")
+        check_at_least(1, self, "page", "most_lines", "most_bytes")
+        check_at_least(0, self, "margin_s")
+        check_positive(self, "lookback_s")
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,8 @@ Groups = tuple[tuple[int, ...], ...]
 """Logical series, each as the ids of the stored series that form it."""
 STEPS_S = (1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400)
 MAX_WINDOWS = 1500
-"""Most windows that a whole run is shown in: as fine as a screen, and cheap to hold for thousands of GPUs."""
+"""Maximum number of windows that a whole run is shown in: as fine as a screen, and cheap to hold for thousands of
+GPUs."""
 WIDE_CELLS, MIN_WINDOWS = 200_000, 240
 """Windows times GPUs that a whole run of hundreds of GPUs is shown in, and the fewest windows it may get: a day of 512
 GPUs is resolved to five minutes. So the cost of a query does not grow faster than the run."""

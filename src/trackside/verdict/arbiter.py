@@ -14,12 +14,12 @@ LOG_SLACK_S = 1.0
 MIN_LINES_APART = 100
 """Processes that fail together print within fewer lines than this, in any order."""
 METRIC_SLACK_S = 60.0
-"""The same if a metric dates one of the two: its time is known only to a window."""
+"""Times of one moment may differ by this much if a metric gives one of them: its time is known only to a window."""
 KERNEL_SLACK_S = 240.0
-"""The same for a cause that the kernel reports: it reports a blocked task after 120 to 240 s (hung_task_timeout_secs),
-and a file server that does not answer after its requests timed out."""
+"""Such a difference for a cause that the kernel reports: it reports a blocked task after 120 to 240 s
+(hung_task_timeout_secs), and a file server that does not answer after its requests timed out."""
 SAME_GPU_SLACK_S = 600.0
-"""The same for two metrics of one GPU: ten windows of a minute. Both are smoothed, to
+"""Such a difference for two metrics of one GPU: ten windows of a minute. Both are smoothed, to
 separate a phase from a blip, and a slow GPU stands out among its peers before its own clock settles."""
 
 

@@ -315,7 +315,7 @@ def _spoilt_time(fault: _Fault) -> Iterator[WastedTime | Claim]:
 
 
 def _spoilt_steps(fault: _Fault) -> Iterator[WastedTime | Claim]:
-    """The same if the fault has no time, by the step at which it appears."""
+    """The work that a fault without a time spoilt, by the step at which it appears."""
     allocation, work, position = fault.allocation, fault.work, fault.primary.at
     point = work.before(position) if position is not None else None
     last, pace = work.last_step, work.pace

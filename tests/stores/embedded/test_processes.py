@@ -188,8 +188,12 @@ def test_a_second_writer_is_refused(folder: Path, store: Path) -> None:
         result = CliRunner().invoke(main, [*command, "--store", str(store)])
         assert result.exit_code == 2
         assert result.stderr == (
-            f"trackside: {store} is in use by writer process {other.pid}: wait for it to end and try again\n"
+            f"trackside: {store} is in use by process {other.pid}: wait for it to end and try again\n"
         )
+    (store / "received").mkdir()  # a receiver's
+    result = CliRunner().invoke(main, ["compact", "--store", str(store)])
+    assert "if that is the receiver, which also compacts the store, send data to it or stop it first" in result.stderr
+    (store / "received").rmdir()
     assert verdict_of_store(store)["run"]["id"] == "41"
     other.communicate("\n")
     assert len(ingest([folder], store).inputs) == 11
@@ -311,7 +315,7 @@ def test_a_read_only_store_can_be_read(read_only_store: Path, unprivileged: None
     assert CliRunner().invoke(main, ["runs", "--store", str(read_only_store)]).exit_code == 0
     result = CliRunner().invoke(main, ["compact", "--store", str(read_only_store)])
     assert result.exit_code == 2
-    assert result.stderr == f"trackside: {read_only_store} cannot be made into a store: Permission denied\n"
+    assert result.stderr == f"trackside: cannot create the store {read_only_store}: Permission denied\n"
 
 
 class SimulatedKill(BaseException):

@@ -66,7 +66,7 @@ def store(tmp_path: Path) -> Path:
 def test_an_unchanged_input_is_skipped(folder: Path, store: Path) -> None:
     first = run("ingest", folder, "--store", store)
     assert first.exit_code == 0
-    assert first.stdout == (f"{store}: 3 inputs read, 0 of them updated, 0 skipped; 23 new rows, 80 new samples\n")
+    assert first.stdout == (f"{store}: 3 inputs read, 0 replaced, 0 skipped; 23 new rows, 80 new samples\n")
     before, manifest = segment_names(store), Directory(store).read_newest()
     for path in (folder, f"{folder}/.", folder / "slurm-41.out"):
         again = ingest([path], store)
@@ -237,7 +237,7 @@ def test_a_path_that_is_not_a_store_is_refused_with_a_reason(folder: Path, store
     assert sorted(os.listdir(folder)) == ["gpu.prom", "sacct.txt", "slurm-41.out"]
     assert "no such file or folder" in run("ingest", folder / "gone", "--store", store).stderr
     (store.parent / "file").write_text("")
-    assert "cannot be made into a store: " in run("ingest", folder, "--store", store.parent / "file").stderr
+    assert "cannot create the store " in run("ingest", folder, "--store", store.parent / "file").stderr
     run("ingest", folder, "--store", store)
     assert run("diagnose", store).stdout == run("diagnose", "--store", store).stdout
     assert "is a store" in run("ingest", store, "--store", store.parent / "another").stderr

@@ -7,6 +7,7 @@ from typing import ClassVar, Self
 from urllib.parse import urlsplit
 
 from trackside.http.options import HttpOptions
+from trackside.settings.bounds import check_at_least
 
 NOT_CONFIGURABLE = frozenset({"deadline_s", "retries", "concurrency", "most_bytes", "gzip"})
 """HTTP options that are not settings of a receiver. The spool retries for as long as needed (``deadline_s``,
@@ -39,8 +40,8 @@ class ReceiverOptions(HttpOptions):
 
     def __post_init__(self) -> None:
         HttpOptions.__post_init__(self)
-        if self.wait_s < 0 or self.batch_bytes < 1 << 10:
-            raise ValueError("wait_s must be 0 or more, batch_bytes 1024 or more")
+        check_at_least(0, self, "wait_s")
+        check_at_least(1 << 10, self, "batch_bytes")
 
     def with_path(self, path: str) -> Self:
         """These options with a protocol's default path, if the URL has no path."""

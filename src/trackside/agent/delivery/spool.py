@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trackside.agent.delivery.segments import Segments, SpoolBusy, frame_of, record_of
+from trackside.settings.bounds import check_at_least
 
 __all__ = ["Batch", "Spool", "SpoolBusy", "SpoolOptions", "SpoolStatus"]
 
@@ -44,8 +45,8 @@ class SpoolOptions:
     """Maximum time before written data is synced to disk; 0: after each record."""
 
     def __post_init__(self) -> None:
-        if self.most_bytes < 1 << 16 or self.memory_bytes < 1 << 16 or self.sync_s < 0:
-            raise ValueError("most_bytes and memory_bytes must be 65536 or more, sync_s 0 or more")
+        check_at_least(1 << 16, self, "most_bytes", "memory_bytes")
+        check_at_least(0, self, "sync_s")
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,8 @@ _PREFIXES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 _RINGS = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 _OLD_DEFAULT = "/tmp/nccl_trace_rank_"
 MAX_COMPRESSION_RATIO = 8
-"""Maximum ratio of dump size to sent bytes: pickles of repeated frames compress about tenfold."""
+"""Bytes of a dump that are read per byte that may be sent: pickles of repeated frames compress about tenfold, so what
+is read nearly always fits."""
 PIECE_CHARS = 48 << 10
 """Base64 characters per line: log stores accept 256 KiB a line by default (Loki, max_line_size)."""
 

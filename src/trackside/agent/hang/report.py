@@ -192,7 +192,7 @@ class _Lines:
         self.left_out = 0
 
     def add(self, subject: LineSubject, text: str, counted: bool = True) -> None:
-        """Add a line; ``counted``: whether it counts towards the byte limit."""
+        """Add a line; ``counted``: whether it counts toward the byte limit."""
         if counted:
             self._remaining_bytes -= len(text)
             if self._remaining_bytes < 0:

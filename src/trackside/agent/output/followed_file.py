@@ -34,7 +34,8 @@ class NewLines:
 
 
 class FollowedFile:
-    """Follows one file. ``now``: monotonic seconds. Raises OSError if the file cannot be opened."""
+    """Follows one file. ``now``: monotonic seconds. ``is_old``: it was written before the agent started, so of a large
+    one only the end is read. Raises OSError if the file cannot be opened."""
 
     def __init__(
         self, output: OpenOutput, options: JobOutputOptions, position: FilePosition | None, now: float, is_old: bool
@@ -57,7 +58,7 @@ class FollowedFile:
         self._sent_unfinished = b""
         self._is_idle = False
         """Whether nothing is left to send until the file grows."""
-        self.has_moved = False
+        self.position_changed = False
         """Whether its position changed since it was saved."""
 
     def _resume(self, position: FilePosition) -> ResumePoint:
@@ -114,7 +115,7 @@ class FollowedFile:
             self._framer, self._policy = Framer(), self._new_policy(None)
         self._is_idle = False
         if data:
-            self.grew_at, self.grew_time, self.has_moved = now, time_ns / 1e9, True
+            self.grew_at, self.grew_time, self.position_changed = now, time_ns / 1e9, True
             start = self._tail.offset - len(data) - len(self._framer.remaining)
             if lines := self._framer.feed(data):
                 self._policy.add(lines, start, time_ns, now)
@@ -131,7 +132,7 @@ class FollowedFile:
             result.lines += self._unfinished_line(now, time_ns)
         offsets = self._policy.read_to, self._policy.sent_to
         result.lines += self._policy.take_lines(now, quiet_s, False)
-        self.has_moved = self.has_moved or (self._policy.read_to, self._policy.sent_to) != offsets
+        self.position_changed = self.position_changed or (self._policy.read_to, self._policy.sent_to) != offsets
         self._is_idle = quiet_s > (UNFINISHED_S + ENDED_S if self._framer.remaining else QUIET_S)
         return result
 
@@ -141,7 +142,7 @@ class FollowedFile:
 
     def end(self, now: float, time_ns: int) -> list[TimedLine]:
         """The remaining lines, once no process writes to the file."""
-        self.has_moved = True
+        self.position_changed = True
         return self._flush(now, time_ns)
 
     def close(self) -> None:

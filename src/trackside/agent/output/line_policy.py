@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from trackside.agent.output.framing import BYTES_PER_LINE, Redraws, split_long, texts
 from trackside.agent.output.options import JobOutputOptions, Text
-from trackside.agent.output.scanning import Head, Meaning, Scanner, last_meanings
+from trackside.agent.output.scanning import Head, Scanner, SegmentEvents, last_events
 from trackside.agent.output.training_metrics import training_metrics
 from trackside.agent.rate_limit import RateLimit
 from trackside.logs.event_line import format_event, format_pulse
@@ -113,7 +113,7 @@ class AllLines(Policy):
     def add(self, data: bytes, offset: int, time_ns: int, now: float) -> None:
         super().add(data, offset, time_ns, now)
         self._lines_to_send += [(time_ns, text) for text in texts(data, self._redraws, now)]
-        self._measurements |= training_metrics(last_meanings(data, self._context))
+        self._measurements |= training_metrics(last_events(data, self._context))
         self._read_to = offset + len(data)
 
 
@@ -148,11 +148,11 @@ class _ParsingPolicy(Policy):
         end = self._settled_offset(now, quiet_s, ended)
         if end > self._scanner.read:
             start = self._scanner.read
-            meanings: list[tuple[Meaning, bool]] = []
-            for meaning in self._scanner.parse(end):
-                self._measurements |= training_metrics(meaning.events)
-                meanings.append((meaning, any(self._is_sent(event, now) for event in meaning.events)))
-            self._select_lines(meanings, start, end, now, ended or quiet_s >= SETTLE_S)
+            segments: list[tuple[SegmentEvents, bool]] = []
+            for segment in self._scanner.parse(end):
+                self._measurements |= training_metrics(segment.events)
+                segments.append((segment, any(self._is_sent(event, now) for event in segment.events)))
+            self._select_lines(segments, start, end, now, ended or quiet_s >= SETTLE_S)
         if ended or quiet_s >= QUIET_S:
             self._on_silence(now)
         self._forget_parsed()
@@ -195,7 +195,7 @@ class _ParsingPolicy(Policy):
 
     @abstractmethod
     def _select_lines(
-        self, meanings: list[tuple[Meaning, bool]], start: int, end: int, now: float, is_silent: bool
+        self, segments: list[tuple[SegmentEvents, bool]], start: int, end: int, now: float, is_silent: bool
     ) -> None:
         """Decide which lines between two offsets are sent."""
 
@@ -227,23 +227,23 @@ class ErrorLines(_ParsingPolicy):
         return self._sent_to
 
     def _select_lines(
-        self, meanings: list[tuple[Meaning, bool]], start: int, end: int, now: float, is_silent: bool
+        self, segments: list[tuple[SegmentEvents, bool]], start: int, end: int, now: float, is_silent: bool
     ) -> None:
         spans = [self._context_span(start, end)]
         count = self._options.context_lines
-        for meaning, is_sent in meanings:
+        for segment, is_sent in segments:
             if not is_sent:
                 continue
-            if all(event.kind == "progress" for event in meaning.events):
-                stop = self._end_of(min(max(meaning.stop, meaning.high), meaning.stop + CONTEXT_SIDE_BYTES))
-                spans.append((max(meaning.low, meaning.start - CONTEXT_SIDE_BYTES), min(stop, end)))
+            if all(event.kind == "progress" for event in segment.events):
+                stop = self._end_of(min(max(segment.stop, segment.high), segment.stop + CONTEXT_SIDE_BYTES))
+                spans.append((max(segment.low, segment.start - CONTEXT_SIDE_BYTES), min(stop, end)))
                 self._context_end = max(self._context_end, stop if stop > end else 0)
                 continue
-            low, high, context_lines = meaning.start, meaning.stop, 0
+            low, high, context_lines = segment.start, segment.stop, 0
             if self._has_context_bytes(now):
                 low, high, context_lines = (
-                    max(meaning.low, low - BYTES_BEFORE),
-                    min(meaning.high, high + BYTES_AFTER),
+                    max(segment.low, low - BYTES_BEFORE),
+                    min(segment.high, high + BYTES_AFTER),
                     count,
                 )
             last = self._after(high, context_lines)
@@ -356,11 +356,11 @@ class EventLines(_ParsingPolicy):
         """Offset at the last pulse."""
 
     def _select_lines(
-        self, meanings: list[tuple[Meaning, bool]], start: int, end: int, now: float, is_silent: bool
+        self, segments: list[tuple[SegmentEvents, bool]], start: int, end: int, now: float, is_silent: bool
     ) -> None:
-        for meaning, is_sent in meanings:
-            time_ns = self._time(meaning.start)
-            for event in meaning.events:
+        for segment, is_sent in segments:
+            time_ns = self._time(segment.start)
+            for event in segment.events:
                 if is_sent:
                     self._lines_to_send.append((time_ns, format_event(event)))
                     self._latest.pop(event.kind, None)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from trackside.settings.bounds import check_at_least, check_positive
+
 Text = Literal["all", "errors", "none"]
 
 
@@ -37,9 +39,6 @@ class JobOutputOptions:
     def __post_init__(self) -> None:
         if self.text not in get_args(Text):
             raise ValueError(f"text must be one of {', '.join(get_args(Text))}, not {self.text!r}")
-        if min(self.head_lines, self.context_lines, self.tail_lines, self.backlog_bytes) < 0 or self.most_files < 1:
-            raise ValueError(
-                "head_lines, context_lines, tail_lines and backlog_bytes must be 0 or more, most_files 1 or more"
-            )
-        if min(self.progress_s, self.redraw_s) <= 0:
-            raise ValueError("progress_s and redraw_s must be above 0")
+        check_at_least(0, self, "head_lines", "context_lines", "tail_lines", "backlog_bytes")
+        check_at_least(1, self, "most_files")
+        check_positive(self, "progress_s", "redraw_s")

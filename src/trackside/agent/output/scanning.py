@@ -1,7 +1,7 @@
 """The log scan over a growing file: events of its lines, and how far around each line its parser read.
 
 It keeps a window of the file. A line is parsed once the following lines had time to arrive, because many lines only
-have a meaning together with them (a traceback, a bar above a loss). See :mod:`trackside.logs.scan` for complete files.
+mean something together with them (a traceback, a bar above a loss). See :mod:`trackside.logs.scan` for complete files.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Head:
 
 
 @dataclass(slots=True)
-class Meaning:
+class SegmentEvents:
     """Events of one segment of a line. ``start``, ``stop``: its offsets in the file. ``low``, ``high``: offsets of all
     that its parser read."""
 
@@ -89,7 +89,7 @@ class Scanner:
         """Add complete lines."""
         self.window += data
 
-    def parse(self, end_offset: int) -> Iterator[Meaning]:
+    def parse(self, end_offset: int) -> Iterator[SegmentEvents]:
         """Parse up to an offset, which must be after a line break or a redraw."""
         start_position, end_position = self.read - self.base, end_offset - self.base
         if end_position <= start_position:
@@ -106,7 +106,7 @@ class Scanner:
             line = _TrackedLine(self.window, start, stop, number, self.base + start, self.context)
             events = tuple(parse_line(line, owners, compiled, self._scanned))
             if events:
-                yield Meaning(events, *(self.base + position for position in (start, stop, line.low, line.high)))
+                yield SegmentEvents(events, *(self.base + position for position in (start, stop, line.low, line.high)))
         self.lines += self.window.count(b"\n", start_position, end_position)
         self.read = end_offset
 
@@ -129,15 +129,15 @@ class Scanner:
             self.base += cut
 
 
-def last_meanings(data: bytes, context: FileContext, max_lines: int = 16) -> list[Event]:
+def last_events(data: bytes, context: FileContext, max_lines: int = 16) -> list[Event]:
     """The events of the last meaningful lines in complete lines; used for gauges."""
     compiled = pattern_set(context.plane)
     hits = compiled.matcher.hits(data)
     if not hits:
         return []
-    done = ScanStats()
+    stats = ScanStats()
     last_segments = list(hit_segments(data, hits[-8 * max_lines :], 0, len(data)))[-max_lines:]
     events: list[Event] = []
     for start, stop, owners in last_segments:
-        events += parse_line(Line(data, start, stop, 0, start, context), owners, compiled, done)
+        events += parse_line(Line(data, start, stop, 0, start, context), owners, compiled, stats)
     return events

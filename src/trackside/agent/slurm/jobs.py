@@ -91,7 +91,7 @@ class Queue:
             self.oldest[partition] = max(self.oldest.get(partition, 0.0), now - eligible)
 
 
-class JobChanges:
+class JobChangeTracker:
     """The jobs as of the last reading, from which their changes are found; used by one thread."""
 
     def __init__(self, max_lines: int = 2000) -> None:

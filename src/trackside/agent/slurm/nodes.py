@@ -42,7 +42,7 @@ class _Node:
     booted: float
 
 
-class NodeChanges:
+class NodeChangeTracker:
     """The nodes as of the last reading, and the time that each spent in each state since the agent started."""
 
     def __init__(self) -> None:

@@ -15,8 +15,8 @@ from pathlib import Path
 from trackside.agent.slurm.accounting import Accounting
 from trackside.agent.slurm.command import CommandFailed, Commands, blocks
 from trackside.agent.slurm.daemon_log import DaemonLog
-from trackside.agent.slurm.jobs import JobChanges, JobEvent, Queue
-from trackside.agent.slurm.nodes import NodeChanges
+from trackside.agent.slurm.jobs import JobChangeTracker, JobEvent, Queue
+from trackside.agent.slurm.nodes import NodeChangeTracker
 from trackside.agent.slurm.statistics import statistics
 from trackside.agent.source import AgentSource, AgentSourceUnavailable, Collector, Context, Reading
 from trackside.catalog.job_states import is_over
@@ -57,7 +57,7 @@ class _Controller(Collector):
         self, commands: Commands, log: DaemonLog | None, options: ControllerOptions, clock: Callable[[], float]
     ) -> None:
         self._commands, self._log, self._options, self._clock = commands, log, options, clock
-        self._jobs, self._nodes = JobChanges(), NodeChanges()
+        self._jobs, self._nodes = JobChangeTracker(), NodeChangeTracker()
         self._accounting = Accounting(commands) if options.accounting and commands.has("sacct") else None
         self._next, self._next_statistics, self._failures = 0.0, 0.0, 0
         self._queue: Queue | None = None

@@ -75,7 +75,7 @@ class JobOutput(Collector):
     def accepted(self) -> None:
         """The last reading is in the spool, so it is not offered again."""
         self._offered = None
-        changed = [file for file in self._files.values() if file.has_moved]
+        changed = [file for file in self._files.values() if file.position_changed]
         if changed:
             self._save_positions(changed)
 
@@ -206,7 +206,7 @@ class JobOutput(Collector):
         for file in files:
             try:
                 positions.append(file.position)
-                file.has_moved = False
+                file.position_changed = False
             except OSError:
                 continue
         try:

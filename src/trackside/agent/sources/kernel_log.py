@@ -16,6 +16,7 @@ from trackside.agent.preferred_source import KERNEL_LOG
 from trackside.agent.rate_limit import RateLimit
 from trackside.agent.source import AgentSource, AgentSourceUnavailable, Collector, Context, Reading
 from trackside.agent.state import replace_file
+from trackside.settings.bounds import check_at_least
 
 MAX_RECORDS = 20_000
 """Maximum per reading; the next reading continues from there."""
@@ -37,8 +38,8 @@ class KernelLogOptions:
     journalctl: str = "journalctl"
 
     def __post_init__(self) -> None:
-        if self.lines_per_s < 0 or self.burst < 1 or self.look_back_s < 0:
-            raise ValueError("lines_per_s and look_back_s must be 0 or more, burst 1 or more")
+        check_at_least(0, self, "lines_per_s", "look_back_s")
+        check_at_least(1, self, "burst")
 
 
 class RingReader:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 
 NEVER_TIMED = 15
-"""For calls that are counted but not timed."""
+"""``sampling`` of calls that are counted but not timed."""
 DIRECTIONS = ("h2h", "h2d", "d2h", "d2d", "default", "p2p", "", "")
 """Numbered as in cudaMemcpyKind. ``default``: the driver infers it from the addresses; ``p2p`` is our own."""
 _P2P = 5

@@ -7,7 +7,7 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator
 
-from trackside.bundle.redact.kind import NumberedKind, PatternKind, Trace
+from trackside.bundle.redact.kind import LeakPattern, NumberedKind, PatternKind
 
 _RANGES = ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24", "198.18.0.0/15")
 """Ranges for documentation, then for benchmarks."""
@@ -17,7 +17,7 @@ _LAST_RANGE = "100.64.0.0/10"
 class IPv4(PatternKind):
     """IPv4 addresses. The last octet is kept, so that machines of one network stay recognizable as such."""
 
-    name = "IPv4 addresses"
+    plural = "IPv4 addresses"
     pattern = re.compile(
         # Look behind only after the first digit: a search for a pattern that begins with a digit is fast.
         r"\d(?<![\d.]\d)(?<![=~<>!]=\d)(?<!\.so\.\d)(?<![vV]\d)(?<!ersion \d)(?<!ersion: \d)(?<!\d-\d)"
@@ -26,20 +26,21 @@ class IPv4(PatternKind):
         re.ASCII,
     )
 
-    _pattern = re.compile(r"\d(?<![\d.]\d)\d{0,2}\.(?:\d{1,3}\.){2}\d{1,3}(?!\d|\.\d)", re.ASCII)
+    _any_address = re.compile(r"\d(?<![\d.]\d)\d{0,2}\.(?:\d{1,3}\.){2}\d{1,3}(?!\d|\.\d)", re.ASCII)
+    """Like ``pattern``, but without its context: text that was recognized once is replaced everywhere."""
 
     def redact(self, text: str) -> str:
         """Replace addresses; text recognized as an address once is replaced everywhere."""
-        return self._pattern.sub(self._replace_known, text) if self.names else text
+        return self._any_address.sub(self._replace_known, text) if self.pseudonyms else text
 
     def _replace_known(self, match: re.Match[str]) -> str:
-        name = self.names.get(match[0])
-        if name is not None:
-            return name
+        pseudonym = self.pseudonyms.get(match[0])
+        if pseudonym is not None:
+            return pseudonym
         return self._replacement(match) if self.pattern.match(match.string, match.start()) else match[0]
 
     def key(self, text: str) -> str | None:
-        """The address; None for loopback, unspecified and multicast addresses, masks and versions."""
+        """The address; None for loopback, unspecified and multicast addresses and masks."""
         try:
             first = ipaddress.IPv4Address(text).packed[0]
         except ValueError:
@@ -47,35 +48,38 @@ class IPv4(PatternKind):
         return None if first in (0, 127) or first >= 224 else text
 
     def settle(self) -> None:
-        """Assign pseudonyms to networks in numeric order."""
+        """Assign pseudonyms to addresses in numeric order."""
         for key in sorted(self._originals, key=ipaddress.IPv4Address):
-            self.names[key] = self._free_pseudonym(key, 0)
+            self.pseudonyms[key] = self._free_pseudonym(key, 0)
 
     def __init__(self) -> None:
         super().__init__()
-        self._networks: dict[str, str] = {}
-        self._free_networks = _networks()
+        self._pseudonym_networks: dict[str, str] = {}
+        """First three octets of an original network -> those of its pseudonym."""
+        self._free_networks = _reserved_networks()
 
     def _free_pseudonym(self, key: str, number: int) -> str:
         """The pseudonym of an address, in the pseudonym network of its network."""
         network, _, host = key.rpartition(".")
-        return f"{self._network(network)}.{host}"
+        return f"{self._pseudonym_network(network)}.{host}"
 
-    def _network(self, network: str) -> str:
-        while network not in self._networks:
+    def _pseudonym_network(self, network: str) -> str:
+        while network not in self._pseudonym_networks:
             free = next(self._free_networks)
             if not any(key.startswith(f"{free}.") for key in self._originals):
-                self._networks[network] = free
-        return self._networks[network]
+                self._pseudonym_networks[network] = free
+        return self._pseudonym_networks[network]
 
-    def traces(self) -> Iterable[Trace]:
-        return (Trace(key, name, r"(?<![\d.])", r"(?!\d|\.\d)") for key, name in self.names.items())
+    def leak_patterns(self) -> Iterable[LeakPattern]:
+        return (
+            LeakPattern(key, pseudonym, r"(?<![\d.])", r"(?!\d|\.\d)") for key, pseudonym in self.pseudonyms.items()
+        )
 
 
 class IPv6(NumberedKind):
     """IPv6 addresses except ``::`` and ``::1``."""
 
-    name = "IPv6 addresses"
+    plural = "IPv6 addresses"
     pattern = re.compile(
         r"(?<![\w:.])(?:[0-9a-fA-F]{1,4}:){1,7}(?::?[0-9a-fA-F]{1,4})(?::[0-9a-fA-F]{1,4}){0,6}(?![\w:])", re.ASCII
     )
@@ -103,7 +107,7 @@ class IPv6(NumberedKind):
 class Mac(NumberedKind):
     """MAC addresses, with colons or hyphens."""
 
-    name = "MAC addresses"
+    plural = "MAC addresses"
     pattern = re.compile(r"(?<![0-9A-Fa-f:-])[0-9A-Fa-f]{2}(?:[:-][0-9A-Fa-f]{2}){5}(?![0-9A-Fa-f:-])")
     step = 1 << 16
 
@@ -116,13 +120,15 @@ class Mac(NumberedKind):
         """The n-th address of the documentation range, then locally administered addresses."""
         return f"00:00:5e:00:53:{number:02x}" if number < 256 else f"02:00:{number.to_bytes(4).hex(':')}"
 
-    def traces(self) -> Iterable[Trace]:
-        for key, name in self.names.items():
-            yield from (Trace(text, name, r"(?<![\w:-])", r"(?![\w:-])") for text in (key, key.replace(":", "-")))
+    def leak_patterns(self) -> Iterable[LeakPattern]:
+        for key, pseudonym in self.pseudonyms.items():
+            yield from (
+                LeakPattern(text, pseudonym, r"(?<![\w:-])", r"(?![\w:-])") for text in (key, key.replace(":", "-"))
+            )
 
 
-def _networks() -> Iterator[str]:
-    """Yield the first three octets of pseudonym networks."""
+def _reserved_networks() -> Iterator[str]:
+    """The first three octets of each network for pseudonyms."""
     for address_range in itertools.chain(_RANGES, itertools.repeat(_LAST_RANGE)):
         for network in ipaddress.IPv4Network(address_range).subnets(new_prefix=24):
             yield str(network.network_address).removesuffix(".0")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from trackside.bundle.redact.kind import WORD_END, NumberedKind, Trace
+from trackside.bundle.redact.kind import WORD_END, LeakPattern, NumberedKind
 from trackside.bundle.redact.literal import LiteralKind
 from trackside.bundle.redact.prefilter import LinePattern, literal
 
@@ -16,7 +16,7 @@ from trackside.bundle.redact.prefilter import LinePattern, literal
 class GpuUuids(NumberedKind):
     """UUIDs after ``GPU-`` and ``MIG-``, in full or only their first eight digits."""
 
-    name = "GPU UUIDs"
+    plural = "GPU UUIDs"
     pattern = re.compile(
         rf"(?<![A-Za-z0-9])(?:GPU|MIG)-(?:GPU-)?[0-9a-fA-F]{{8}}(?:-[0-9a-fA-F]{{4}}){{0,3}}(?:-[0-9a-fA-F]{{12}})?{WORD_END}"
     )
@@ -35,14 +35,18 @@ class GpuUuids(NumberedKind):
         filled = super()._replacement(match) + "-0000-4000-8000-000000000000"
         return str(prefix) + filled[: len(digits)]
 
-    def traces(self) -> Iterable[Trace]:
-        return (Trace(f"{word}-{key}", name) for key, name in self.names.items() for word in ("GPU", "MIG"))
+    def leak_patterns(self) -> Iterable[LeakPattern]:
+        return (
+            LeakPattern(f"{word}-{key}", pseudonym)
+            for key, pseudonym in self.pseudonyms.items()
+            for word in ("GPU", "MIG")
+        )
 
 
 class Serials(LiteralKind):
     """Serial numbers of cards and boards. A number labeled as such once is replaced everywhere."""
 
-    name, word = "serial numbers", "serial"
+    plural, word = "serial numbers", "serial"
     pattern = re.compile(
         r"(?i)(?=[sbc])(?:serial(?:[ _-]?(?:number|no|num))?|board[ _]id|chassis[ _]serial)[\"']?"
         r"[ \t]*(?:[:=>]|[ \t])[ \t]*[\"']?([A-Z0-9][A-Z0-9-]{7,31})(?![A-Za-z0-9-])"
@@ -56,7 +60,7 @@ class Serials(LiteralKind):
 class MachineIds(LiteralKind):
     """systemd's machine ids and boot ids."""
 
-    name, word = "machine and boot ids", "id"
+    plural, word = "machine and boot ids", "id"
     pattern = re.compile(
         r"(?:_MACHINE_ID|_BOOT_ID|MachineID|machine-id|[Bb]oot[_ ]?[Ii][Dd])[^\w\n]{1,6}([0-9a-f]{32})\b", re.ASCII
     )
@@ -66,7 +70,7 @@ class Guids(NumberedKind):
     """GUIDs of InfiniBand ports and devices: sixteen hex digits or four groups of four. A GUID labeled as such once is
     replaced everywhere."""
 
-    name = "InfiniBand GUIDs"
+    plural = "InfiniBand GUIDs"
     pattern = re.compile(
         r"(?i)guid[\"')]{0,2}[ \t]*[:=.]*[ \t]*[\"']?(?:0x)?([0-9a-f]{16}|[0-9a-f]{4}(?::[0-9a-f]{4}){3})(?![0-9a-z:])"
     )
@@ -85,20 +89,26 @@ class Guids(NumberedKind):
         return f"02000000{number:08x}"
 
     def line_patterns(self) -> Iterable[LinePattern]:
-        return (literal(spelling, caseless=True) for key in self.names for spelling in (key, _grouped_by_four(key)))
+        return (
+            literal(spelling, caseless=True) for key in self.pseudonyms for spelling in (key, _grouped_by_four(key))
+        )
 
     def redact(self, text: str) -> str:
-        return self._pattern.sub(self._replace_known, text) if self.names else text
+        return self._pattern.sub(self._replace_known, text) if self.pseudonyms else text
 
     def _replace_known(self, match: re.Match[str]) -> str:
         digits = match[1] or match[2]
-        name = self.names.get(digits.lower().replace(":", ""))
-        return match[0] if name is None else match[0].replace(digits, _grouped_by_four(name) if match[2] else name)
+        pseudonym = self.pseudonyms.get(digits.lower().replace(":", ""))
+        return (
+            match[0]
+            if pseudonym is None
+            else match[0].replace(digits, _grouped_by_four(pseudonym) if match[2] else pseudonym)
+        )
 
-    def traces(self) -> Iterable[Trace]:
-        for key, name in self.names.items():
-            yield Trace(key, name, r"(?:(?<![A-Za-z0-9])|(?<=0[xX]))")
-            yield Trace(_grouped_by_four(key), name, r"(?<![\w:])", r"(?![\w:])")
+    def leak_patterns(self) -> Iterable[LeakPattern]:
+        for key, pseudonym in self.pseudonyms.items():
+            yield LeakPattern(key, pseudonym, r"(?:(?<![A-Za-z0-9])|(?<=0[xX]))")
+            yield LeakPattern(_grouped_by_four(key), pseudonym, r"(?<![\w:])", r"(?![\w:])")
 
 
 def _grouped_by_four(digits: str) -> str:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from trackside.bundle.redact.kind import WORD_END, WORD_START, NameKind, Trace, word
+from trackside.bundle.redact.kind import WORD_END, WORD_START, LeakPattern, NameKind, word
 from trackside.bundle.redact.literal import any_of
 from trackside.bundle.redact.prefilter import Detector, LinePattern, detector, literal
 from trackside.catalog.hostlist import expand
 
 MAX_HOSTS = 200_000
-"""Most hosts of one bundle."""
+"""Maximum number of hosts of one bundle."""
 MIN_CASELESS_LENGTH = 5
 """Names shorter than this are replaced only in the spelling in which they were found."""
 _VALUE = r"[\"']?[ \t]?[=:][ \t]?[\"']?((?:[A-Za-z0-9._-]|\[[\d, \t-]*\]|,(?=[A-Za-z]))+)"
@@ -130,7 +130,7 @@ _VALID_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]*[A-Za-z0-9])?")
 class Hosts(NameKind):
     """Host names, learned from records, events and series, and from text in contexts of host names."""
 
-    name = "host names"
+    plural = "host names"
 
     def __init__(self) -> None:
         super().__init__()
@@ -229,7 +229,7 @@ class Hosts(NameKind):
                 rf"(?=[{first}]){WORD_START}({words})(\d+|\[[\d, \t-]+\])?{WORD_END}(?!::)", _FLAGS
             )
         self._domain_names = {key: f"domain-{number_}.example" for number_, key in enumerate(sorted(self._domains), 1)}
-        self.names = {**self._names, **self._words, **self._domain_names}
+        self.pseudonyms = {**self._names, **self._words, **self._domain_names}
         self._domain_pattern = any_of(self._domains, "(?<![A-Za-z0-9-])", "(?![A-Za-z0-9-])", _FLAGS)
 
     def redact(self, text: str) -> str:
@@ -275,22 +275,22 @@ class Hosts(NameKind):
             # A stem without a number is a host only if it is a full host name.
             yield word(stem, b"" if stem in self._known else b"[0-9\\[]", caseless=True)
 
-    def traces(self) -> Iterable[Trace]:
-        """Traces of all names; long names with a number also within longer words."""
-        for host, name in self._names.items():
+    def leak_patterns(self) -> Iterable[LeakPattern]:
+        """Leak patterns of all names; long names with a number also within longer words."""
+        for host, pseudonym in self._names.items():
             stem, number = _split(host)
             if len(host) < MIN_CASELESS_LENGTH:
                 for spelling in sorted(spelling_ for spelling_ in self._spellings if spelling_.lower() == host):
-                    yield Trace(spelling, name, after=_NO_SCOPE, exact=True)
+                    yield LeakPattern(spelling, pseudonym, after=_NO_SCOPE, exact=True)
             elif number and len(stem) >= 4 and stem not in _COMMON:
-                yield Trace(host, name, "", r"(?!\d|::)")
+                yield LeakPattern(host, pseudonym, "", r"(?!\d|::)")
             else:
-                yield Trace(host, name, after=_NO_SCOPE)
-        for word_host, name in self._words.items():
+                yield LeakPattern(host, pseudonym, after=_NO_SCOPE)
+        for word_host, pseudonym in self._words.items():
             for context in _SPELLED:
-                yield Trace(context + word_host, name, "", r"(?![\w-])")
-        for domain, name in self._domain_names.items():
-            yield Trace(domain, name, r"(?<![A-Za-z0-9-])", r"(?![A-Za-z0-9-])")
+                yield LeakPattern(context + word_host, pseudonym, "", r"(?![\w-])")
+        for domain, pseudonym in self._domain_names.items():
+            yield LeakPattern(domain, pseudonym, r"(?<![A-Za-z0-9-])", r"(?![A-Za-z0-9-])")
 
 
 def _split(name: str) -> tuple[str, str]:

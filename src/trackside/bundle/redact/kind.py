@@ -20,12 +20,12 @@ faster."""
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
-    """A text that must not remain after redaction. ``name``: its pseudonym. ``before``, ``after``: patterns of its
+class LeakPattern:
+    """An original that must not remain after redaction, and its pseudonym. ``before``, ``after``: patterns of its
     context. ``exact``: case-sensitive."""
 
     text: str
-    name: str
+    pseudonym: str
     before: str = r"(?<![A-Za-z0-9])"
     after: str = WORD_END
     exact: bool = False
@@ -41,12 +41,12 @@ class NameKind(ABC):
     """One kind of name. First texts are learned in any order, then ``settle`` is called once, then texts are
     redacted."""
 
-    name = ""
-    """The plural, shown to users."""
+    plural = ""
+    """What the names are called, in the plural; shown to users."""
 
     def __init__(self) -> None:
         self._originals: set[str] = set()
-        self.names: dict[str, str] = {}
+        self.pseudonyms: dict[str, str] = {}
         """Original -> pseudonym."""
 
     @property
@@ -65,9 +65,9 @@ class NameKind(ABC):
     def redact(self, text: str) -> str:
         """The text with originals replaced by pseudonyms; line breaks are kept."""
 
-    def traces(self) -> Iterable[Trace]:
+    def leak_patterns(self) -> Iterable[LeakPattern]:
         """The originals as they would occur in a text."""
-        return (Trace(key, name) for key, name in self.names.items())
+        return (LeakPattern(key, pseudonym) for key, pseudonym in self.pseudonyms.items())
 
 
 class PatternKind(NameKind):
@@ -92,12 +92,12 @@ class PatternKind(NameKind):
     def line_patterns(self) -> Iterable[LinePattern]:
         return (
             (LinePattern(self.line_pattern) if self.line_pattern else line_pattern_of(self.pattern),)
-            if self.names
+            if self.pseudonyms
             else ()
         )
 
     def redact(self, text: str) -> str:
-        return self.pattern.sub(self._replacement, text) if self.names else text
+        return self.pattern.sub(self._replacement, text) if self.pseudonyms else text
 
     @abstractmethod
     def _free_pseudonym(self, key: str, number: int) -> str:
@@ -107,9 +107,9 @@ class PatternKind(NameKind):
         key = self.key(match[0])
         if key is None:
             return match[0]
-        if key not in self.names:
-            self.names[key] = self._free_pseudonym(key, len(self.names) + 1)
-        return self.names[key]
+        if key not in self.pseudonyms:
+            self.pseudonyms[key] = self._free_pseudonym(key, len(self.pseudonyms) + 1)
+        return self.pseudonyms[key]
 
 
 class NumberedKind(PatternKind):
@@ -123,10 +123,10 @@ class NumberedKind(PatternKind):
         """The n-th pseudonym, from 1."""
 
     def _free_pseudonym(self, key: str, number: int) -> str:
-        while (name := self.pseudonym(number)) in self._originals:
+        while (pseudonym := self.pseudonym(number)) in self._originals:
             number += self.step
-        return name
+        return pseudonym
 
     def settle(self) -> None:
         for number, key in enumerate(sorted(self._originals), 1):
-            self.names[key] = self._free_pseudonym(key, number)
+            self.pseudonyms[key] = self._free_pseudonym(key, number)

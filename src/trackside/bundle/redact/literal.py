@@ -7,12 +7,12 @@ import re
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Sequence
 
-from trackside.bundle.redact.kind import WORD_END, WORD_START, NameKind, Trace, word
+from trackside.bundle.redact.kind import WORD_END, WORD_START, LeakPattern, NameKind, word
 from trackside.bundle.redact.prefilter import Detector, LinePattern, detector, literal
 from trackside.errors import TracksideError
 
 MAX_ORIGINALS = 20_000
-"""Most originals of one kind; a pattern that finds more does not find names."""
+"""Maximum number of originals of one kind; a pattern that finds more does not find names."""
 
 
 class LiteralKind(NameKind):
@@ -38,21 +38,21 @@ class LiteralKind(NameKind):
         if text and (key := self.key(text)) is not None:
             self._originals.add(key)
             if len(self._originals) > MAX_ORIGINALS:
-                raise TooManyLiterals(f"more than {MAX_ORIGINALS:,} {self.name}")
+                raise TooManyLiterals(f"more than {MAX_ORIGINALS:,} {self.plural}")
 
     def settle(self) -> None:
-        self.names = numbered_pseudonyms(sorted(self._originals), self.word)
+        self.pseudonyms = numbered_pseudonyms(sorted(self._originals), self.word)
         self._pattern = any_of(self._originals)
 
     def line_patterns(self) -> Iterable[LinePattern]:
-        return map(literal, self.names)
+        return map(literal, self.pseudonyms)
 
     def redact(self, text: str) -> str:
-        return text if self._pattern is None else self._pattern.sub(lambda match: self.names[match[0]], text)
+        return text if self._pattern is None else self._pattern.sub(lambda match: self.pseudonyms[match[0]], text)
 
-    def traces(self) -> Iterable[Trace]:
-        """Traces of all originals, in any context."""
-        return (Trace(key, name, "", "", exact=True) for key, name in self.names.items())
+    def leak_patterns(self) -> Iterable[LeakPattern]:
+        """Leak patterns of all originals, in any context."""
+        return (LeakPattern(key, pseudonym, "", "", exact=True) for key, pseudonym in self.pseudonyms.items())
 
 
 class PrefixedKind(LiteralKind):
@@ -84,11 +84,11 @@ class PrefixedKind(LiteralKind):
         if self.is_rare(key):
             self._originals.add(key)
         if len(self._by_prefixed_text) > MAX_ORIGINALS:
-            raise TooManyLiterals(f"more than {MAX_ORIGINALS:,} {self.name}")
+            raise TooManyLiterals(f"more than {MAX_ORIGINALS:,} {self.plural}")
 
     def settle(self) -> None:
         originals = self._originals | {key for _, key in self._by_prefixed_text.values()}
-        self.names = numbered_pseudonyms(sorted(originals), self.word, originals)
+        self.pseudonyms = numbered_pseudonyms(sorted(originals), self.word, originals)
         # Originals with blanks first: another pattern may have found only the first word of ``'correct horse'``.
         with_blanks = {prefixed_text for prefixed_text, (_, key) in self._by_prefixed_text.items() if " " in key}
         patterns = (
@@ -114,20 +114,20 @@ class PrefixedKind(LiteralKind):
 
     def _replace_after_prefix(self, match: re.Match[str]) -> str:
         before, key = self._by_prefixed_text[match[0]]
-        return before + self.names[key]
+        return before + self.pseudonyms[key]
 
     def redact_elsewhere(self, text: str) -> str:
         """Replace rare originals everywhere else."""
         return super().redact(text)
 
-    def traces(self) -> Iterable[Trace]:
+    def leak_patterns(self) -> Iterable[LeakPattern]:
         for prefixed_text, (_, key) in self._by_prefixed_text.items():
-            yield Trace(prefixed_text, self.names[key], "", exact=True)
+            yield LeakPattern(prefixed_text, self.pseudonyms[key], "", exact=True)
         for key in self._originals:
             yield (
-                Trace(key, self.names[key], exact=True)
+                LeakPattern(key, self.pseudonyms[key], exact=True)
                 if self.whole_words
-                else Trace(key, self.names[key], "", "", True)
+                else LeakPattern(key, self.pseudonyms[key], "", "", True)
             )
 
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from trackside.bundle.redact.hosts import FILES
-from trackside.bundle.redact.kind import WORD_START, NameKind, Trace, word
+from trackside.bundle.redact.kind import WORD_START, LeakPattern, NameKind, word
 from trackside.bundle.redact.literal import any_of, numbered_pseudonyms
 from trackside.bundle.redact.prefilter import Detector, LinePattern, detector, literal
 
@@ -119,13 +119,13 @@ class LabeledNames(NameKind):
 
     def __init__(
         self,
-        name: str,
+        plural: str,
         word: str,
         patterns: Iterable[re.Pattern[str]],
         folder_patterns: Iterable[re.Pattern[str]] = (),
     ) -> None:
         super().__init__()
-        self.name, self._word, self._label_patterns = name, word, tuple(patterns)
+        self.plural, self._word, self._label_patterns = plural, word, tuple(patterns)
         self._folder_patterns = tuple(folder_patterns)
         self._folders: set[str] = set()
         """Originals found only as folder names: replaced only in paths."""
@@ -160,11 +160,13 @@ class LabeledNames(NameKind):
         self._folders -= self._sure
         ordered = sorted(self._originals)
         full_names = {name[:_TRUNCATED_LENGTH]: name for name in reversed(ordered) if len(name) > _TRUNCATED_LENGTH}
-        self.names = numbered_pseudonyms(
+        self.pseudonyms = numbered_pseudonyms(
             (name for name in ordered if name not in full_names), self._word, self._originals
         )
-        self.names |= {name: self.names[full_name] for name, full_name in full_names.items() if name in self._originals}
-        self._by_lower_case = {original.lower(): pseudonym for original, pseudonym in reversed(self.names.items())}
+        self.pseudonyms |= {
+            name: self.pseudonyms[full_name] for name, full_name in full_names.items() if name in self._originals
+        }
+        self._by_lower_case = {original.lower(): pseudonym for original, pseudonym in reversed(self.pseudonyms.items())}
         common = {name for name in self._originals if _is_common(name)}
         common |= self._folders
         short = {name for name in self._originals - common if len(name) < MIN_CASELESS_LENGTH}
@@ -182,10 +184,10 @@ class LabeledNames(NameKind):
         return text
 
     def _replacement(self, match: re.Match[str]) -> str:
-        return self.names.get(match[0]) or self._by_lower_case[match[0].lower()]
+        return self.pseudonyms.get(match[0]) or self._by_lower_case[match[0].lower()]
 
     def line_patterns(self) -> Iterable[LinePattern]:
-        for name in self.names:
+        for name in self.pseudonyms:
             if name in self._folders:
                 yield LinePattern(rb"[/\\~|=:\" ]" + literal(name).regex)
             elif _is_common(name):
@@ -193,17 +195,17 @@ class LabeledNames(NameKind):
             else:
                 yield word(name, caseless=True)
 
-    def traces(self) -> Iterable[Trace]:
-        """Traces of all names; of common words only in contexts of names."""
-        for text, name in self.names.items():
+    def leak_patterns(self) -> Iterable[LeakPattern]:
+        """Leak patterns of all names; of common words only in contexts of names."""
+        for text, pseudonym in self.pseudonyms.items():
             if text in self._folders:
-                yield Trace("/" + text, name, "", r"(?![\w-])", exact=True)
+                yield LeakPattern("/" + text, pseudonym, "", r"(?![\w-])", exact=True)
                 continue
             if not _is_common(text):
-                yield Trace(text, name, exact=len(text) < MIN_CASELESS_LENGTH)
+                yield LeakPattern(text, pseudonym, exact=len(text) < MIN_CASELESS_LENGTH)
                 continue
             for context in _CONTEXT_TEXTS:
-                yield Trace(context + text, name, "", r"(?![\w-])", exact=True)
+                yield LeakPattern(context + text, pseudonym, "", r"(?![\w-])", exact=True)
 
 
 MIN_CASELESS_LENGTH = 4
@@ -238,23 +240,25 @@ def clusters() -> LabeledNames:
 class ExtraWords(NameKind):
     """Words given with ``--redact-also``, case-insensitive and also within words."""
 
-    name = "words given"
+    plural = "words given"
 
     def __init__(self, words: Iterable[str]) -> None:
         super().__init__()
-        self.names = {
+        self.pseudonyms = {
             word.lower(): f"word-{n}" for n, word in enumerate(sorted({w.strip() for w in words if w.strip()}), 1)
         }
-        self._pattern = any_of(self.names, flags=re.IGNORECASE)
+        self._pattern = any_of(self.pseudonyms, flags=re.IGNORECASE)
 
     def redact(self, text: str) -> str:
-        return text if self._pattern is None else self._pattern.sub(lambda match: self.names[match[0].lower()], text)
+        return (
+            text if self._pattern is None else self._pattern.sub(lambda match: self.pseudonyms[match[0].lower()], text)
+        )
 
     def line_patterns(self) -> Iterable[LinePattern]:
         # The matcher is caseless only for ASCII; for other words every line is searched.
-        return (literal(word, caseless=True) if word.isascii() else LinePattern(rb"[^\n]") for word in self.names)
+        return (literal(word, caseless=True) if word.isascii() else LinePattern(rb"[^\n]") for word in self.pseudonyms)
 
-    def traces(self) -> Iterable[Trace]:
-        for text, name in self.names.items():
+    def leak_patterns(self) -> Iterable[LeakPattern]:
+        for text, pseudonym in self.pseudonyms.items():
             spellings = {text} if text.isascii() else {text, text.upper(), text.title(), text.capitalize()}
-            yield from (Trace(spelling, name, "", "") for spelling in sorted(spellings))
+            yield from (LeakPattern(spelling, pseudonym, "", "") for spelling in sorted(spellings))

@@ -118,7 +118,7 @@ class _HostedKind(PrefixedKind):
 class TeamNames(_HostedKind):
     """Teams, organizations and people that own projects and repositories."""
 
-    name, word, patterns = "teams and owners", "team", _OWNERS
+    plural, word, patterns = "teams and owners", "team", _OWNERS
 
     def add_prefixed(self, match: tuple[str, str]) -> None:
         """Learn an owner, unless it is a public model, whose URL has no owner."""
@@ -129,7 +129,7 @@ class TeamNames(_HostedKind):
 class Projects(_HostedKind):
     """Projects and repositories. A single word without a number is too ambiguous to replace everywhere."""
 
-    name, word, patterns = "projects and repositories", "project", _PROJECTS
+    plural, word, patterns = "projects and repositories", "project", _PROJECTS
 
     def key(self, text: str) -> str | None:
         """The original without the suffix ``.git``."""
@@ -148,7 +148,7 @@ class Projects(_HostedKind):
 class Buckets(_HostedKind):
     """Object store buckets."""
 
-    name, word, patterns = "buckets", "bucket", _BUCKETS
+    plural, word, patterns = "buckets", "bucket", _BUCKETS
 
     def is_rare(self, key: str) -> bool:
         return super().is_rare(key) and len(key) >= 6 and not key.isalpha()

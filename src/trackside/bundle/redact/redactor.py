@@ -11,12 +11,12 @@ from trackside.bundle.redact.addresses import IPv4, IPv6, Mac
 from trackside.bundle.redact.hardware import GpuUuids, Guids, MachineIds, Serials
 from trackside.bundle.redact.hosts import Hosts
 from trackside.bundle.redact.kind import NameKind
+from trackside.bundle.redact.leak_search import LeakSearch
 from trackside.bundle.redact.people import ExtraWords, accounts, clusters, users
 from trackside.bundle.redact.prefilter import Detector, LinePattern, Prefilter
 from trackside.bundle.redact.projects import Buckets, Projects, TeamNames
 from trackside.bundle.redact.secrets import Emails, Secrets
 from trackside.bundle.redact.tables import people_cells
-from trackside.bundle.redact.traces import Traces
 from trackside.model import Event, Record, Run, Series
 
 PIECE_BYTES = 1 << 20
@@ -24,7 +24,7 @@ PIECE_BYTES = 1 << 20
 MAX_LINE_BYTES = 64 << 20
 """Longest line that is kept in one piece, bytes."""
 MAX_CACHED_LABEL_SETS = 1 << 17
-"""Most cached label sets."""
+"""Maximum number of cached label sets."""
 _USER_FIELDS = ("user", "reason_user")
 _HOST_FIELDS = ("nodes", "failed_node")
 
@@ -171,19 +171,19 @@ class Redactor:
         for data in pieces(stream):
             yield self.text(data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
 
-    def traces(self) -> Traces:
+    def leak_search(self) -> LeakSearch:
         """The originals to search for in everything that was written."""
-        return Traces(self.kinds)
+        return LeakSearch(self.kinds)
 
     @property
     def replaced(self) -> dict[str, int]:
         """Name of a kind -> number of distinct originals replaced."""
-        return {kind.name: len(kind.names) for kind in self.kinds if kind.names}
+        return {kind.plural: len(kind.pseudonyms) for kind in self.kinds if kind.pseudonyms}
 
     @property
     def mapping(self) -> Mapping[str, Mapping[str, str]]:
         """Name of a kind -> original -> pseudonym: the key, only for the owner."""
-        return {kind.name: dict(sorted(kind.names.items())) for kind in self.kinds if kind.names}
+        return {kind.plural: dict(sorted(kind.pseudonyms.items())) for kind in self.kinds if kind.pseudonyms}
 
 
 @lru_cache(maxsize=1)

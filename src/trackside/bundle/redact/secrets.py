@@ -120,7 +120,7 @@ _NUMBER = re.compile(r"[\d.,eE+-]*")
 class Secrets(PrefixedKind):
     """Tokens, keys and passwords."""
 
-    name, word, whole_words = "tokens, keys and passwords", "secret", False
+    plural, word, whole_words = "tokens, keys and passwords", "secret", False
 
     @property
     def detectors(self) -> Sequence[Detector]:
@@ -182,7 +182,7 @@ def _without_keys(text: str) -> Iterator[str]:
 class Emails(LiteralKind):
     """E-mail addresses."""
 
-    name, word = "e-mail addresses", "mail"
+    plural, word = "e-mail addresses", "mail"
     pattern = re.compile(
         # The host of a URL may follow user and password.
         r"://[^\s/\"'@]{0,200}@[\w.-]+|(?<![A-Za-z0-9._%+-])([A-Za-z0-9][A-Za-z0-9._%+-]{0,63}(?:@|%40)(?:[A-Za-z0-9-]{1,63}\.){1,6}[A-Za-z]{2,12})(?![A-Za-z0-9-])"
@@ -200,4 +200,4 @@ class Emails(LiteralKind):
 
     def settle(self) -> None:
         super().settle()
-        self.names = {key: f"{name}@example.org" for key, name in self.names.items()}
+        self.pseudonyms = {key: f"{pseudonym}@example.org" for key, pseudonym in self.pseudonyms.items()}

@@ -16,9 +16,9 @@ from trackside.catalog import hostlist
 from trackside.catalog.job_states import ALL_STATES, STATES
 
 MAX_NODES = 20_000
-"""Most names of one node list (more than any Slurm cluster has); the rest is dropped."""
+"""Maximum number of names of one node list (more than any Slurm cluster has); the rest is dropped."""
 MAX_GPUS = 64
-"""Most GPUs of one node (no machine has more); the rest is dropped."""
+"""Maximum number of GPUs of one node (no machine has more); the rest is dropped."""
 UNSET_TIMES = frozenset({0, 4294967294, 4294967295, 18446744073709551614, 18446744073709551615})
 """32- and 64-bit NO_VAL and INFINITE, which some versions print as plain numbers."""
 _UNKNOWN_VALUES = frozenset(

@@ -85,7 +85,7 @@ class Allocation:
         return self.end.number - self.start.number
 
     def during(self, start: Value, end: Value) -> Allocation:
-        """The same GPUs over the time of another attempt."""
+        """The allocation of these GPUs over the time of another attempt."""
         return replace(self, start=start, end=end)
 
 

@@ -77,8 +77,8 @@ class Floors:
     power_range: float = 1.4
     """Minimum ratio of working level to minimum power for power to be conclusive."""
     power_alone: float = 2.5
-    """The same if no signal shows whether a kernel ran: a context without work draws 116 W on an H100 that draws 70 W
-    without one, and 75 W versus 34 W on an L40S."""
+    """As ``power_range``, if no signal shows whether a kernel ran: a context without work draws 116 W on an H100 that
+    draws 70 W without one, and 75 W versus 34 W on an L40S."""
     utilization: float = 0.05
     unmistakable_sm: float = 0.25
     """SM activity that is work whatever the tracer reports, if it is at least half of the GPU's level."""

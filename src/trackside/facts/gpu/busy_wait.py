@@ -69,7 +69,7 @@ class Limits:
     pinned_activity: float = 0.85
     """Engine activity (or utilization) of GPUs that always have a kernel resident."""
     low_sm: float = 0.2
-    """SM activity of GPUs that mostly spin. Only 2 to 9 % of all samples of two clusters of language-model training lie
+    """SM activity of GPUs that mostly spin. Only 2 to 9% of all samples of two clusters of language-model training lie
     between idle and this (AcmeTrace), so that little other work looks like it."""
     doubtful_sm: float = 0.35
     """GPUs with at most this SM activity wait if another sign agrees, and may wait if none does."""

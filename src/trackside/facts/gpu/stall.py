@@ -113,7 +113,7 @@ class GpuStall:
 
     @cached_property
     def at_end_corroborated(self) -> Stall | None:
-        """The same if other evidence shows that the run was stuck, so that a few windows are enough."""
+        """As ``at_end``, if other evidence shows that the run was stuck, so that a few windows are enough."""
         return self._at_end(corroborated=True)
 
     @property

@@ -55,7 +55,7 @@ SPINNING_ALONE: Mapping[str, Sentence] = {
     "activity": Sentence("{count} only waited in a spinning kernel, without computing: {signal} {busy} (median)"),
     "power": Sentence("{count} drew {power} (median) without computing, more than idle GPUs draw"),
 }
-"""The same of a single GPU."""
+"""The sentences about a single GPU."""
 OUTLIER_CLAIMS: Mapping[str, Sentence] = {
     "cold": Sentence("GPU {gpus} went idle ({signal} {level}), while the others waited"),
     "gone": Sentence("GPU {gpus} stopped being sampled, while the others were still sampled"),

@@ -56,7 +56,7 @@ SIGNALS: Mapping[str, TrafficThresholds] = {
     # gradients of ten million parameters every two seconds; none on one link
     "nvlink": TrafficThresholds(1e7, 1e6, conclusive=False),
 }
-"""By query, in the order in which they are stated."""
+"""Query -> its thresholds, in the order in which the queries are stated."""
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ class Limits:
     min_drop: float = 0.1
     """Relative drop of the SM clock. Clocks of a loaded GPU vary by a few percent with temperature and power."""
     min_drop_from_highest: float = 0.3
-    """The same if only the GPU's maximum clock is known: power limits alone cost up to a quarter of it."""
+    """As ``min_drop``, if only the GPU's maximum clock is known: power limits alone cost up to a quarter of it."""
     hot_c: float = 80.0
     """Used without reasons: slowdown begins at 83 to 90 C on data-center GPUs; monitors alert from 80 C."""
     at_limit_share: float = 0.97

@@ -153,7 +153,7 @@ class HardwareHealth:
 
     @cached_property
     def unchanged_meanwhile(self) -> tuple[Claim, ...]:
-        """The same during the run."""
+        """Evidence that these counters did not rise during the run; empty if one did."""
         return tuple(_unchanged_claims(self.counters, self.run))
 
     @cached_property

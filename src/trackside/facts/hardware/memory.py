@@ -16,7 +16,7 @@ from trackside.model import Run
 from trackside.query import metric
 
 CONTEXT_SHARE = 0.03
-"""Share of a GPU's memory that a CUDA context with its libraries needs: 300 to 700 MiB of 24 to 80 GiB, under 2 % of a
+"""Share of a GPU's memory that a CUDA context with its libraries needs: 300 to 700 MiB of 24 to 80 GiB, under 2% of a
 large GPU's."""
 
 

@@ -148,7 +148,7 @@ class Throttling:
 
     @property
     def _node_claims(self) -> list[Claim]:
-        """The same if all GPUs of one node, and at least three, were throttled for the same reasons."""
+        """The claims about a node all of whose GPUs, at least three, were throttled for the same reasons."""
         lowered, first = self.lowered, self.lowered[0]
         nodes = {gpu.gpu.rpartition(":")[0] for gpu in lowered}
         on_node = [gpu for gpu in self.clocks.gpus if gpu.rpartition(":")[0] in nodes]
@@ -223,7 +223,7 @@ def _no_severe_reason(flags: Grid) -> Claim:
 
 
 def _sustained_windows(clocks: Clocks, severe: Flags, windows: Rows, limits: Limits) -> Rows | None:
-    """Of these windows, those with a sustained reason, smoothed over single samples; None if it was not sustained."""
+    """Those of ``windows`` with a sustained reason, smoothed over single samples; None if it was not sustained."""
     flags = severe[windows].astype(np.int64)
     if flags.sum() < clocks.limits.min_windows:
         return None

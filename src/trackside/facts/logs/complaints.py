@@ -63,7 +63,7 @@ class CollectiveComplaints:
     """Errors that ranks report about others."""
 
     frames: Mapping[str, Frame]
-    """Of every kind in :data:`STRONG_EVIDENCE` and :data:`WEAK_EVIDENCE`, and ``exceptions``."""
+    """Kind -> its events: the kinds of :data:`STRONG_EVIDENCE` and :data:`WEAK_EVIDENCE`, and ``exceptions``."""
     rows: tuple[tuple[str, Event], ...]
     """(kind, row) of the errors that count."""
     silence: Silence

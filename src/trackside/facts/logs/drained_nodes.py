@@ -24,7 +24,8 @@ class Limits:
     """Slurm waits half a minute for processes to end and another minute before it gives up on them; health checks
     follow the job's epilog."""
     torn_down_s: float = 30.0
-    """The same if the scheduler ended the run for its own reason: during the shutdown (KillWait)."""
+    """As ``noticed_s``, if the scheduler ended the run for its own reason: a node drained during the shutdown
+    (KillWait)."""
 
 
 @dataclass(frozen=True, eq=False)

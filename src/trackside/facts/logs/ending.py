@@ -231,7 +231,7 @@ class Ending:
 
     @cached_property
     def bad_end(self) -> Claim | None:
-        """The same as a claim."""
+        """How the run ended badly, as a claim; None if it did not."""
         if (source := self.abnormal) is None:
             return None
         if self.state is not None:

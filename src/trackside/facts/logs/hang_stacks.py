@@ -36,7 +36,7 @@ WAIT_IN_PROCESSES, WAIT_GPU_PROCESSES, STAYED_ELSEWHERE_PROCESSES, STAYED_AT_PRO
     Sentence(sentence.text.replace("{ranks}", "{processes}"), sentence.running.replace("{ranks}", "{processes}"))
     for sentence in (WAIT_IN, WAIT_GPU, STAYED_ELSEWHERE, STAYED_AT)
 )
-"""The same of processes whose ranks are unknown."""
+"""The sentences about ranks for processes whose ranks are unknown."""
 
 AGENT_PARSER = "hang-report"
 """The parser of the agent's lines."""

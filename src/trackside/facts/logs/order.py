@@ -29,18 +29,18 @@ def last_after(event: Event, others: Iterable[Event]) -> Event | None:
 
 def latest(events: Iterable[Event]) -> list[Event]:
     """The few events that decide whether anything came after another: the last of each file by position and by time."""
-    by_place: dict[str, Event] = {}
+    by_line: dict[str, Event] = {}
     by_time: dict[str, Event] = {}
     for event in events:
         if event.get("at_exit"):
             continue
         path = event.at.path
-        if path not in by_place or follows(event, by_place[path]):
-            by_place[path] = event
+        if path not in by_line or follows(event, by_line[path]):
+            by_line[path] = event
         newest = by_time.get(path)
         if event.time is not None and (newest is None or newest.time is None or event.time > newest.time):
             by_time[path] = event
-    return [*by_time.values(), *by_place.values()]
+    return [*by_time.values(), *by_line.values()]
 
 
 def first(events: Sequence[Event]) -> Event | None:

@@ -33,7 +33,7 @@ FAILURES: Mapping[str, Sentence] = {
     "timeout": Sentence("not all ranks arrived in time: {line}"),
     "closed": Sentence("the rendezvous was closed: {line}"),
 }
-"""By reason, the most informative first."""
+"""Reason -> sentence, the most informative reason first."""
 START_FAILED = Sentence("connecting the ranks failed: {line}")
 ADDRESS_IS = Sentence("the address is {address}")
 ADDRESSES = {

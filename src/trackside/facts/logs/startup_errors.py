@@ -70,7 +70,7 @@ class StartupErrors:
 
     @cached_property
     def rank_numbers(self) -> tuple[int, ...]:
-        """The same as integers."""
+        """The ranks as integers; empty if they are unknown."""
         ranks = () if self.ranks is None else self.ranks.value
         return tuple(int(str(rank)) for rank in ranks) if isinstance(ranks, tuple) else ()
 

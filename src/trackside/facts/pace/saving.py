@@ -35,7 +35,7 @@ class Limits:
     saves_per_step: float = 0.45
     """With at least this many saves per step, the run saves at every step or every second one."""
     steps_per_save: float = 2
-    """The same if there are at most this many steps between two saves."""
+    """With at most this many steps between two saves, the run saves at every step or every second one."""
     saving_share: float = 0.5
     """Saving sets the pace if it takes at least this share of the wall time."""
     continued_step: float = 20

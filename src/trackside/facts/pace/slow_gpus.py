@@ -67,7 +67,7 @@ class Limits(outliers.Limits):
     """Thresholds for outliers and for the additional evidence that they need."""
 
     min_windows_of_short_run: int = 5
-    """The same in a run too short for more, of which it must be half."""
+    """Minimum number of windows in a run too short for more; they must be half of it."""
     pinned_activity: float = 0.8
     """A less busy GPU delays the others if their engine activity is at least this."""
     wait_share: float = 0.15
@@ -336,7 +336,7 @@ def _outlier_gpus(
 def _outlier_nodes(
     values: Matrix, gpus: Sequence[str], limits: outliers.Limits
 ) -> tuple[tuple[int, ...], Outlier] | None:
-    """The same among nodes, each by the median of its GPUs: all GPUs of a slow host lag alike."""
+    """The outliers among nodes, each by the median of its GPUs: all GPUs of a slow host lag alike."""
     gpu_nodes = [name.rpartition(":")[0] for name in gpus]
     nodes = list(dict.fromkeys(gpu_nodes))
     if len(nodes) < 2:

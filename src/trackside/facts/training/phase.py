@@ -1,4 +1,4 @@
-"""The phase that a run had reached by a time: startup, or training as a printed point or GPU work shows."""
+"""How far a run had come before a given event: startup, or training, which a logged step or GPU work shows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Phase:
         """The logged steps before an event, or all of them."""
         return [] if isinstance(self.trajectory, Missing) else points_before(self.trajectory.points, row)
 
-    def last_place(self, row: Event | None) -> Value | None:
+    def last_position(self, row: Event | None) -> Value | None:
         """The last logged step or epoch before an event."""
         points = self.points(row)
         if isinstance(self.trajectory, Missing) or not points:
@@ -54,5 +54,5 @@ class Phase:
 
 @fact()
 def phase(trajectory: Maybe[Trajectory], use: StartupUse) -> Phase:
-    """Needs nothing; startup if neither a logged step nor GPU work is known."""
+    """How far the run had come. Needs nothing: without a logged step or GPU work, it is startup."""
     return Phase(trajectory, use)

@@ -1,7 +1,7 @@
 """Scores of the model over the training: accuracy, perplexity, mAP, reward and others, and whether one improved.
 
 They show learning where no training loss is printed, or where its level means nothing. Scores of an evaluation alone,
-with no sign of training around them, show none: there each may belong to another data set.
+with no sign of training around them, show none: there each may belong to another dataset.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class Limits:
     max_spread_s: float = 60.0
     """Ranks of one job start and end within this of each other: launchers wait for all, Slurm's KillWait is 30 s."""
     max_spread_windows: int = 3
-    """The same in windows of the samples, whose times are no more exact than a window."""
+    """As ``max_spread_s``, in windows of the samples, whose times are no more exact than a window."""
     min_nodes: int = 3
     """If only two nodes differ, it is unknown which one is off."""
     in_use_share: float = 0.5

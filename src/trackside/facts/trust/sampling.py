@@ -36,7 +36,7 @@ SAMPLING: Mapping[str, Query] = {
 }
 """The queries behind :class:`Sampling`."""
 MIN_READINGS = 12
-"""With a dozen readings, one is 8 % of the run: shares of time are no more precise."""
+"""With a dozen readings, one is 8% of the run: shares of time are no more precise."""
 
 NO_GPU_METRICS = Sentence("no GPU metrics were given: what the GPUs did is unknown")
 METRICS_ELSEWHERE = Sentence(

@@ -43,7 +43,7 @@ class TelemetryTrust:
     """What limits the run's metrics: the claims, and which answers can be used."""
 
     claims: tuple[Claim, ...] = ()
-    mixed: bool = False
+    has_other_gpus: bool = False
     """Whether more GPUs were measured than the run had, and it is unknown which ones are its own."""
     untraced: bool = False
     """Whether a tracer ran and saw no process."""
@@ -61,7 +61,7 @@ class TelemetryTrust:
         return MissingAnswer(doubt, query) if doubt else answer
 
     def _doubt(self, query: Query, grid: Grid) -> str:
-        if self.mixed and query.kind.startswith("gpu_"):
+        if self.has_other_gpus and query.kind.startswith("gpu_"):
             return "nothing shows which of the measured GPUs are the run's"
         if self.untraced and query.kind.startswith(TRACER_METRICS):
             return "the tracer was attached to no process of the run"
@@ -83,7 +83,7 @@ class TelemetryTrust:
 
 @fact(limits=Limits())
 def telemetry_trust(sampling: Sampling, exporters: Exporters, skew: ClockSkew, limits: Limits) -> TelemetryTrust:
-    """Needs nothing. It reads the answers before they are checked, because it checks them."""
+    """What limits the run's metrics. Needs nothing, and reads unchecked answers, because the check is built from it."""
     if not sampling.gpus:
         return TelemetryTrust(tuple(sampling.claims))
     claims = (

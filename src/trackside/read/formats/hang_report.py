@@ -19,7 +19,7 @@ from trackside.read.plain_pickle import MAX_BYTES
 from trackside.read.stacks import stack_fields
 
 MAX_PIECES, MAX_DUMPS = 1024, 64
-"""Most dump pieces and dumps of one file."""
+"""Maximum number of dump pieces and dumps of one file."""
 
 
 def _sniff(source: InputSource) -> Match | None:

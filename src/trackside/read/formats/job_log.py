@@ -71,19 +71,19 @@ def read_log(source: InputSource, sink: Sink, node: str | None = None, rank: int
         sink.event(event)
 
     rank = rank_of(source.path) if rank is None else rank
-    scratch = FileContext(source.path, "log", rank=rank, node=node or node_in(source.path))
-    done = scan(source.stream, add_event, scratch)
-    if done.bytes and done.nuls == done.bytes:
+    context = FileContext(source.path, "log", rank=rank, node=node or node_in(source.path))
+    stats = scan(source.stream, add_event, context)
+    if stats.bytes and stats.nuls == stats.bytes:
         return Result(0, "unrecognised", "only NUL bytes: never written, or lost in a crash")
-    return Result(done.lines, note=note_on(done))
+    return Result(stats.lines, note=note_on(stats))
 
 
-def note_on(done: ScanStats) -> str:
+def note_on(stats: ScanStats) -> str:
     """The note on a scanned file."""
     notes = [
-        f"{done.dropped:,} repeated events dropped" if done.dropped else "",
-        f"{done.nuls:,} NUL bytes (holes left by a crash or a truncated file)" if done.nuls else "",
-        *(f"{count:,} lines skipped because of a bug in {parser}" for parser, count in sorted(done.defects.items())),
+        f"{stats.dropped:,} repeated events dropped" if stats.dropped else "",
+        f"{stats.nuls:,} NUL bytes (holes left by a crash or a truncated file)" if stats.nuls else "",
+        *(f"{count:,} lines skipped because of a bug in {parser}" for parser, count in sorted(stats.defects.items())),
     ]
     return "; ".join(note for note in notes if note)
 

@@ -10,7 +10,7 @@ from trackside.catalog.slurm.columns import JOBCOMP_KEYS
 from trackside.catalog.slurm.fields import job_ids, job_record
 from trackside.model import Position, Record
 from trackside.read.format import Format, InputSource, Match, Result, Sink, give
-from trackside.read.slurm_blocks import blocks
+from trackside.read.slurm_entries import entries
 from trackside.read.slurm_table import SlurmRow
 
 
@@ -26,13 +26,13 @@ def _sniff(source: InputSource) -> Match | None:
 def _read(source: InputSource, sink: Sink) -> Result:
     if source.text.lstrip().startswith("{"):
         return _read_json(source, sink)
-    return Result(give((_record(block, source.path) for block in blocks(source.lines(), "JobId", JOBCOMP_KEYS)), sink))
+    return Result(give((_record(entry, source.path) for entry in entries(source.lines(), "JobId", JOBCOMP_KEYS)), sink))
 
 
-def _record(block: SlurmRow, path: str) -> Record:
-    get = block.values.get
+def _record(entry: SlurmRow, path: str) -> Record:
+    get = entry.values.get
     fields = job_record("scontrol", get, **job_ids("scontrol", get), source="jobcomp")
-    return Record("job", block.at(path), "scheduler", fields, block.text.strip())
+    return Record("job", entry.at(path), "scheduler", fields, entry.text.strip())
 
 
 def _read_json(source: InputSource, sink: Sink) -> Result:

@@ -38,8 +38,8 @@ def _scan(source: InputSource, sink: Sink, lines: Iterable[str], plane: Plane) -
     # line breaks within a message become carriage returns, so that line numbers stay those of the JSON
     text = ChunkStream(_BREAK.sub("\r", line).encode("utf-8", "replace") + b"\n" for line in lines)
     scratch = FileContext(source.path, plane, node=node_of(source.path))
-    done = scan(io.BufferedReader(text, 1 << 20), add_event, scratch)
-    return Result(done.lines, note=note_on(done))
+    stats = scan(io.BufferedReader(text, 1 << 20), add_event, scratch)
+    return Result(stats.lines, note=note_on(stats))
 
 
 # -- journalctl -o json
@@ -81,7 +81,7 @@ def _identifier(entry: dict[str, Any]) -> str:
 
 
 def _head_entries(source: InputSource) -> list[dict[str, Any]]:
-    """The journal entries in the head, if at least 70 % of its complete lines are entries; else empty."""
+    """The journal entries in the head, if at least 70% of its complete lines are entries; else empty."""
     if not source.head.startswith(b"{"):
         return []
     lines = source.text.splitlines()

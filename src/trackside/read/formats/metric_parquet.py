@@ -32,13 +32,13 @@ MAX_FILE_BYTES = 16 << 30
 FREE_VALUES = 32 << 20
 """A table may always hold this many values, however small the file."""
 MAX_VALUES_PER_BYTE = 50
-"""Most values per byte of the file beyond FREE_VALUES. A sample takes about 3 bytes; in a hundred columns that hardly
-ever change, a thirtieth of a byte; one value repeated a million times takes almost none."""
+"""Maximum number of values per byte of the file beyond FREE_VALUES. A sample takes about 3 bytes; in a hundred columns
+that hardly ever change, a thirtieth of a byte; one value repeated a million times takes almost none."""
 MAX_CELL_BYTES = 64 << 10
 """Longest cell that identifies a row's series, bytes; a longer cell counts as empty."""
 _PIECE_BYTES = 8 << 20
 WINDOW_ROWS = 1 << 20
-"""Most rows in memory at once; fewer for a wide table."""
+"""Maximum number of rows in memory at once; fewer for a wide table."""
 _CONFIG: dict[str, str | bool | int | float | list[str]] = {
     "memory_limit": "1GB",
     "autoinstall_known_extensions": False,

@@ -25,7 +25,7 @@ DELIMITERS = ",;\t"
 _SEPARATOR = "\x1f"
 """Separates the cells of rows whose quotes were removed."""
 MAX_CACHED_TIMES = 100_000
-"""Most cached texts of times; consecutive rows often have the same time."""
+"""Maximum number of cached texts of times; consecutive rows often have the same time."""
 SNIFF_ROWS = 50
 """Rows of the head that are checked during detection."""
 _EPOCH_S = 946_684_800, 4_102_444_800
@@ -139,7 +139,7 @@ class CellBounds:
 
 
 def _without_quotes(data: bytes, delimiter: str) -> bytes:
-    """The same lines without quotes, with cells separated by a byte that occurs in no cell."""
+    """The lines without quotes, with cells separated by a byte that occurs in no cell."""
     rows = []
     for line in data.decode("utf-8", "surrogateescape").split("\n"):
         line = line.rstrip("\r").replace(_SEPARATOR, " ")

@@ -55,7 +55,7 @@ _MARK = re.compile(
 )
 _REASON = "columns of nvidia-smi --query"
 MAX_GPUS = 1 << 16
-"""Most GPUs, and most rows without a time, of one file."""
+"""Maximum number of GPUs, and most rows without a time, of one file."""
 MAX_BUFFERED_ROWS = 2048
 """Rows buffered to find which belong to one sample."""
 _MAX_ROW_PAUSE_S = 0.03

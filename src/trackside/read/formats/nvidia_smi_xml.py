@@ -17,7 +17,7 @@ _BEGIN = re.compile(r"\s*(?:<\?xml\b|<!DOCTYPE nvidia_smi_log\b|<nvidia_smi_log\
 _ROOT = "nvidia_smi_log"
 _END = f"</{_ROOT}>"
 MAX_ELEMENT_CHARS = 4096
-"""Most characters of one element; the rest is dropped."""
+"""Maximum number of characters of one element; the rest is dropped."""
 MAX_DEPTH = 64
 
 _GPU, _MIG = (_ROOT, "gpu"), ("mig_devices", "mig_device")

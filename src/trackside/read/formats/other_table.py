@@ -15,7 +15,7 @@ _TRAINING = re.compile(r"step|epoch|iter|loss|batch|acc|reward|perplexity|ppl|\b
 """Column names of a job's progress table, which is left to the log scan."""
 MIN_COLUMNS, MIN_ROWS = 3, 3
 MAX_NOTED_COLUMNS = 6
-"""Most columns that the note names."""
+"""Maximum number of columns that the note names."""
 
 
 def _sniff(source: InputSource) -> Match | None:

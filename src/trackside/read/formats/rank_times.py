@@ -29,7 +29,7 @@ _FIELDS = {
 _SECONDS = {"ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 _JOB_ROWS = re.compile(r",0(?:,\d{1,6}){3,}")
 MAX_ROWS = 500_000
-"""Most rows of one file."""
+"""Maximum number of rows of one file."""
 
 
 @dataclass(frozen=True, slots=True)

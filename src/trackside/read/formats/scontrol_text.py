@@ -10,7 +10,7 @@ from trackside.catalog.slurm.fields import job_ids, job_record, node_record, ste
 from trackside.catalog.slurm.values import known_text
 from trackside.model import Record
 from trackside.read.format import Format, InputSource, Match, Result, Sink, give
-from trackside.read.slurm_blocks import blocks
+from trackside.read.slurm_entries import entries
 from trackside.read.slurm_table import first_lines
 
 NumberedLines = Iterable[tuple[int, int, str]]
@@ -23,11 +23,11 @@ _KEYS = re.compile(r"(?:^|\s)([A-Z][A-Za-z/:]{1,40})=")
 
 def jobs_in(lines: NumberedLines, path: str, *, begin_is_cut: bool = False) -> Iterator[Record]:
     """Yield the jobs in these lines of an input. ``begin_is_cut``: the first job may lack its first lines."""
-    for block in blocks(lines, "JobId", JOB_KEYS, JOB_LINES, JOB_REPEATED, begin_is_cut=begin_is_cut):
-        text = f"{block.text.strip()} JobState={block.get('JobState')} ExitCode={block.get('ExitCode')}"
-        get = block.values.get
+    for entry in entries(lines, "JobId", JOB_KEYS, JOB_LINES, JOB_REPEATED, begin_is_cut=begin_is_cut):
+        text = f"{entry.text.strip()} JobState={entry.get('JobState')} ExitCode={entry.get('ExitCode')}"
+        get = entry.values.get
         fields = job_record("scontrol", get, **({"id": ""} | job_ids("scontrol", get)), source="scontrol")
-        yield Record("job", block.at(path), "scheduler", fields, text)
+        yield Record("job", entry.at(path), "scheduler", fields, text)
 
 
 def _sniff_part(source: InputSource) -> Match | None:
@@ -45,18 +45,18 @@ def _read_part(source: InputSource, sink: Sink) -> Result:
 
 def steps_in(lines: NumberedLines, path: str) -> Iterator[Record]:
     """Yield the steps in these lines of an input."""
-    for block in blocks(lines, "StepId", STEP_KEYS):
-        fields = step_record("scontrol", block.values.get, block.get("StepId"), source="scontrol")
-        yield Record("step", block.at(path), "scheduler", fields, block.text)
+    for entry in entries(lines, "StepId", STEP_KEYS):
+        fields = step_record("scontrol", entry.values.get, entry.get("StepId"), source="scontrol")
+        yield Record("step", entry.at(path), "scheduler", fields, entry.text)
 
 
 def nodes_in(lines: NumberedLines, path: str) -> Iterator[Record]:
     """Yield the nodes in these lines of an input."""
-    for block in blocks(lines, "NodeName", NODE_KEYS, NODE_LINES):
-        get, reason = block.values.get, known_text(block.get("Reason"))
+    for entry in entries(lines, "NodeName", NODE_KEYS, NODE_LINES):
+        get, reason = entry.values.get, known_text(entry.get("Reason"))
         fields = node_record("scontrol", get, get("NodeName", ""), get("State"), source="scontrol")
-        text = f"NodeName={block.get('NodeName')} State={block.get('State')}" + (f" Reason={reason}" if reason else "")
-        yield Record("node", block.at(path), "scheduler", fields, text)
+        text = f"NodeName={entry.get('NodeName')} State={entry.get('State')}" + (f" Reason={reason}" if reason else "")
+        yield Record("node", entry.at(path), "scheduler", fields, text)
 
 
 def _format(

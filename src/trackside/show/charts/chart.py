@@ -62,7 +62,7 @@ class Drawing:
     Every chart has the signal ``narrow``, which a page sets together with the padding ``narrow_left, NARROW_RIGHT``.
     A chart over steps has the same signals, in steps (``axis``); only charts over time are linked.
     ``caption``: one or two sentences that describe the chart. ``columns`` and ``rows``: the same as a table of text, of
-    about fifty rows at most. ``rasters``: by the name of their data set, which the page fills with ``{width, height,
+    about fifty rows at most. ``rasters``: by the name of their dataset, which the page fills with ``{width, height,
     values}``; the signal ``choice`` selects one.
     """
 

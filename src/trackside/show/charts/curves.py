@@ -49,7 +49,7 @@ class CurveStyle:
 
 
 def columns(grid: Grid, bands: Mapping[str, reduce.Band], culprit_values: Iterable[Matrix]) -> dict[str, Matrix]:
-    """The columns of the data set, a row per window of ``grid``: median, minimum and maximum of each band; the values
+    """The columns of the dataset, a row per window of ``grid``: median, minimum and maximum of each band; the values
     of each culprit (``own0``, ...); ``alone``: points of the first band without neighbors."""
     data = {"t": np.round(reduce.times_of(grid.times - grid.step / 2) * 1000)}
     for key, band in bands.items():

@@ -55,8 +55,8 @@ _STATE_KINDS = (
 _LANE_BY_KIND = {kind: lane for lane, kinds in LANES.items() for kind in kinds} | {
     kind: "other" for kind in EVENTS if kind not in _STATE_KINDS and not any(kind in kinds for kinds in LANES.values())
 }
-_CALM_LANES = ("training", "checkpoints", "evaluations", "rendezvous", "notices")
-_FAULTS_IN_CALM_LANES = ("checkpoint_missing", "rendezvous_failure")
+_NEUTRAL_LANES = ("training", "checkpoints", "evaluations", "rendezvous", "notices")
+_FAULTS_IN_NEUTRAL_LANES = ("checkpoint_missing", "rendezvous_failure")
 """Kinds in calm lanes that are faults nevertheless."""
 XID = metric("gpu_xid_last").over("run", "onset")
 ERRORS: Mapping[str, Query] = {
@@ -64,7 +64,7 @@ ERRORS: Mapping[str, Query] = {
     "rows remapped for uncorrectable errors": metric("gpu_rows_remapped_uncorrectable_total").over("run", "increase"),
 }
 THROTTLE_FLAGS = metric("gpu_throttle_reasons").over("run", "last")
-EVENT_ASKS = (*(events(kind) for kind in _LANE_BY_KIND), XID, *ERRORS.values(), THROTTLE_FLAGS)
+EVENT_QUERIES = (*(events(kind) for kind in _LANE_BY_KIND), XID, *ERRORS.values(), THROTTLE_FLAGS)
 MAX_SLOTS = 110
 """Number of time slots of the window: the events of a lane within one slot are drawn as one mark."""
 MAX_TIP_EVENTS, MAX_TIP_CHARS = 4, 160
@@ -95,7 +95,7 @@ class TimelineEvent:
     @property
     def color(self) -> str:
         """The color signal: by severity, and whether the event is a symptom of a failure elsewhere."""
-        if self.lane in _CALM_LANES and (self.event is None or self.event.kind not in _FAULTS_IN_CALM_LANES):
+        if self.lane in _NEUTRAL_LANES and (self.event is None or self.event.kind not in _FAULTS_IN_NEUTRAL_LANES):
             return "good" if self.lane in ("checkpoints", "evaluations") else "ink"
         return "bad" if self.event is None or self.event.role in (EventRole.ROOT, EventRole.OBSERVATION) else "warn"
 
@@ -105,7 +105,7 @@ class TimelineEvent:
         return self.event is not None and self.event.role is EventRole.ROOT and self.color == "bad"
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """The text of the event, in one line."""
         text = self.text if self.event is None else self.event.text or self.event.kind.replace("_", " ")
         line = " ".join(replace_unsafe(text[: 4 * MAX_TIP_CHARS]).split())
@@ -253,13 +253,13 @@ def _group(group: Sequence[TimelineEvent]) -> EventGroup:
         group, key=lambda event: _SEVERITY[event.color]
     )
     if len(group) == 1:
-        tip = f"{leading.stamp}  {leading.where}\n{leading.words}"
+        tip = f"{leading.stamp}  {leading.where}\n{leading.description}"
     else:
-        lines = [f"{event.stamp}  {event.where}  {event.words}" for event in group[:MAX_TIP_EVENTS]]
+        lines = [f"{event.stamp}  {event.where}  {event.description}" for event in group[:MAX_TIP_EVENTS]]
         if len(group) > MAX_TIP_EVENTS:
             lines.append(f"and {len(group) - MAX_TIP_EVENTS:,} more until {moment(group[-1].time, group[-1].zoned)}")
         tip = "\n".join(lines)
-    words = leading.words if len(group) == 1 else f"{leading.words}, and others"
+    words = leading.description if len(group) == 1 else f"{leading.description}, and others"
     end = max(event.time if event.until is None else event.until for event in group)
     return EventGroup(
         leading.lane, group[0].time, end, words, tip, leading.color, leading.root, len(group), leading.until is not None

@@ -104,7 +104,7 @@ def heat_map(heat: HeatMap) -> Json:
 
 
 def _data(heat: HeatMap) -> list[Json]:
-    """One data set per raster, which the page fills, and the image of the chosen raster in colors."""
+    """One dataset per raster, which the page fills, and the image of the chosen raster in colors."""
     sources = [
         {"name": key, "values": [], "transform": [{"type": "formula", "as": "key", "expr": f"'{key}'"}]}
         for key in heat.rasters

@@ -232,7 +232,7 @@ def readout(expression: str, y: float = -22) -> Json:
 
 
 def line(data: str, field: str, color: str, *, dash: Sequence[int] = (), wide: float = 1.5) -> Json:
-    """A line through a data set with the column ``t``."""
+    """A line through a dataset with the column ``t``."""
     is_sampled = signal(f"isValid(datum.{field})")
     style = {"stroke": signal(color), "strokeWidth": wide, "strokeDash": {"value": list(dash)}, "defined": is_sampled}
     return mark("line", {"x": at_x("t"), "y": {"scale": "y", "field": field}, **style}, data)
@@ -303,7 +303,7 @@ def spread(positions: Sequence[float], height: float, min_gap: float = 14) -> li
 
 
 def table(name: str, columns: Mapping[str, Sequence[float] | NDArray[np.float64]], digits: int = 5) -> Json:
-    """A data set of numbers as comma-separated text, a third of the size of objects; non-finite values are empty."""
+    """A dataset of numbers as comma-separated text, a third of the size of objects; non-finite values are empty."""
     rows = zip(*([number(float(value), digits) for value in values] for values in columns.values()), strict=True)
     text = "\n".join([",".join(columns), *map(",".join, rows)])
     return {"name": name, "values": text, "format": {"type": "csv", "parse": dict.fromkeys(columns, "number")}}

@@ -13,7 +13,7 @@ from trackside.model import Record, TimeRange
 from trackside.query import record
 from trackside.show.charts.chart import NARROW_LEFT, NARROW_RIGHT, RIGHT, Chart, Drawing
 from trackside.show.charts.event_lanes import (
-    EVENT_ASKS,
+    EVENT_QUERIES,
     HARDWARE,
     EventGroup,
     by_lane,
@@ -345,4 +345,4 @@ def _counts() -> Json:
     return mark("text", count, "events")
 
 
-CHART = Chart("timeline", "Timeline", 10, draw, (JOBS, *EVENT_ASKS))
+CHART = Chart("timeline", "Timeline", 10, draw, (JOBS, *EVENT_QUERIES))

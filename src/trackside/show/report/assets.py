@@ -80,7 +80,7 @@ def _raster(raster: Raster) -> Mapping[str, Any]:
 
 def compress(content: bytes) -> str:
     """Compressed, as text; the page's script unpacks it."""
-    return base64.b64encode(zlib.compress(content)).decode()  # level 9: 2 % smaller, ten times as long
+    return base64.b64encode(zlib.compress(content)).decode()  # level 9: 2% smaller, ten times as long
 
 
 def script_data(value: Any) -> str:

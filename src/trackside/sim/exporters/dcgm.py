@@ -164,7 +164,7 @@ def write(sim: Simulation, node: str, sink: MetricSink) -> None:
         if "NVLINK" in field.name and not sim.model.nvlinks:
             continue
         values = field.values_of(node_signals)
-        sink.family(field.name, field.kind, field.help)
+        sink.begin_metric(field.name, field.kind, field.help)
         for gpu in gpus:
             for (labels, rows), stamp in zip(spans[gpu], stamps[gpu], strict=True):
                 sink.series(labels, stamp, values[gpu][rows], field.style)

@@ -91,7 +91,7 @@ def write(sim: Simulation, node: str, sink: MetricSink) -> None:
     times_ms = np.rint(times * 1000).astype(np.int64)[rows]
     instance = {"instance": f"{node}:9100", "job": "node"}
     for name, kind, help_text, all_series in _families(host):
-        sink.family(name, kind, help_text)
+        sink.begin_metric(name, kind, help_text)
         for labels, values in all_series:
             if kind == "counter":
                 values = _reset_at_boot(host, values)

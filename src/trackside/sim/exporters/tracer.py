@@ -160,7 +160,7 @@ def write(sim: Simulation, node: str, sink: MetricSink) -> None:
         all_series = [(process, labels, values) for process in processes for labels, values in counter.make(process)]
         if not all_series:
             continue
-        sink.family(counter.name, "counter", counter.help)
+        sink.begin_metric(counter.name, "counter", counter.help)
         for process, labels, values in all_series:
             sink.series(
                 {**process.labels, **labels}, times_ms[process.rows], _since_restart(process, values), counter.style
@@ -232,12 +232,12 @@ def _gauges(
     processes: list[TracedProcess],
 ) -> None:
     if any(process.comm for process in processes):
-        sink.family("trackside_nccl_communicators", "gauge", "Live communicators.")
+        sink.begin_metric("trackside_nccl_communicators", "gauge", "Live communicators.")
         for process in processes:
             if process.comm:
                 has_communicator = process.integrals[:, STATE_COUNT + 2] > 0
                 sink.series(process.labels, times_ms[process.rows], has_communicator.astype(float), "whole")
-    sink.family("trackside_gpu_process_attached", "gauge", "1 while a process holds a CUDA context.")
+    sink.begin_metric("trackside_gpu_process_attached", "gauge", "1 while a process holds a CUDA context.")
     for gpu in range(sim.scenario.cluster.gpus_per_node):
         for tenant in tenants(sim, node, gpu):
             rows = np.flatnonzero(is_answered & (times >= tenant.start) & (times < tenant.end))
@@ -251,7 +251,7 @@ def _gauges(
             if tenant.job and sim.scenario.telemetry.job_label:
                 labels["job"] = tenant.job
             sink.series(labels, times_ms[rows], attached, "whole")
-    sink.family("trackside_tracer_attached", "gauge", "Whether tracing sees this process.")
+    sink.begin_metric("trackside_tracer_attached", "gauge", "Whether tracing sees this process.")
     for attempt, placement in running:
         began = attempt.phases.get("import", (attempt.end, attempt.end))[0] + 1
         rows = np.flatnonzero(is_answered & (times >= began) & (times < attempt.end))
@@ -260,7 +260,7 @@ def _gauges(
     rows = np.flatnonzero(is_answered)
     rng = sim.rng(f"collectors/{node}")
     for name, help_text in (("success", "Whether a collector worked."), ("seconds", "Time a collector took.")):
-        sink.family(f"trackside_collector_{name}", "gauge", help_text)
+        sink.begin_metric(f"trackside_collector_{name}", "gauge", help_text)
         for collector in ("cuda", "nccl", "nvml"):
             values = np.ones(len(rows)) if name == "success" else 0.002 + 0.001 * rng.random(len(rows))
             sink.series(

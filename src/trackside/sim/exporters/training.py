@@ -34,7 +34,7 @@ def write(sim: Simulation, sink: MetricSink) -> None:
     times_ms = np.array([round(time * 1000) for time, _, _ in rows], dtype=np.int64)
     jobs = np.array([job for _, job, _ in rows])
     for name, (text, values) in table.items():
-        sink.family(name, "gauge", text)
+        sink.begin_metric(name, "gauge", text)
         for job in dict.fromkeys(jobs.tolist()):
             of_job = jobs == job
             sink.series({"job": job, "node": sim.attempt.nodes[0]}, times_ms[of_job], np.array(values)[of_job], "short")

@@ -17,7 +17,7 @@ TEXTS = {
 
 @fault("app-exception")
 class AppException(SimulatedFault):
-    """A rank raises an exception during training; ``illegal_access``: a CUDA kernel of the job accesses memory that it must not."""
+    """A rank raises an exception during training; ``illegal_access``: a CUDA kernel of the job accesses memory that it must not access."""
 
     fault_class: str = "code"
     """data, code or config."""

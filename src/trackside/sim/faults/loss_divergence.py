@@ -15,7 +15,7 @@ VARIANTS = {"nan": "non-finite", "explode": "diverging", "plateau": "plateau", "
 
 @fault("loss-divergence")
 class LossDivergence(SimulatedFault):
-    """The loss goes wrong: nan, explode, plateau (high and constant) or flat from the first step (``how``)."""
+    """The loss goes wrong; ``how``: nan, explode, plateau (high and constant) or flat (from the first step)."""
 
     at: str = "30%"
     how: str = "plateau"

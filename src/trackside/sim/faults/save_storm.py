@@ -8,7 +8,7 @@ from trackside.sim.simulation import Simulation, StepCostRule
 
 
 @fault("save-storm")
-class FrequentSaves(SimulatedFault):
+class SaveStorm(SimulatedFault):
     """Saving takes most of the wall time."""
 
     at: str = "0%"

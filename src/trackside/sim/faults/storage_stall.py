@@ -13,7 +13,7 @@ class StorageStall(SimulatedFault):
     """A rank blocks in a read; the others wait for it. If the server comes back in time, the run continues."""
 
     resumes_after_s: float = 180.0
-    """0: never."""
+    """Seconds until the server answers again; 0: never."""
     whole_node: bool = False
     """Whether all ranks of the node block."""
     watchdog: bool = True

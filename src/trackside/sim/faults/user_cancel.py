@@ -9,7 +9,7 @@ from trackside.sim.simulation import Simulation
 
 @fault("user-cancel")
 class UserCancel(SimulatedFault):
-    """scancel by its owner, during good training."""
+    """The job's owner runs scancel during good training."""
 
     def apply(self, sim: Simulation) -> None:
         time = self.start_time(sim)

@@ -41,7 +41,7 @@ CHUNK = 4_000_000
 MAX_TABLES_BYTES = 384 << 20
 """Size of the cache of rollups, for requests that repeat or cover a part of earlier windows."""
 MAX_RANGES = 16
-"""Most ranges of series ids in one query; ids between the ranges are not read."""
+"""Maximum number of ranges of series ids in one query; ids between the ranges are not read."""
 MIN_FULL_READ_RATIO = 0.75
 """From this share of the rows on, all are read and the others dropped afterwards, because DuckDB's filters would cost
 more."""

@@ -97,8 +97,13 @@ class StoreManifest(msgspec.Struct, frozen=True):
 
 def no_store(path: str | os.PathLike[str]) -> str:
     """The error for a path that is not a store: one line."""
-    problem = "is not a Trackside store" if os.path.lexists(path) else "does not exist"
-    return f"{os.fspath(path)} {problem}; 'trackside ingest PATH --store {os.fspath(path)}' creates it"
+    name = os.fspath(path)
+    if not os.path.lexists(path):
+        return f"{name} does not exist; 'trackside ingest PATH --store {name}' creates it"
+    return (
+        f"{name} is not a Trackside store; if it holds a run's files, give it as PATH: 'trackside diagnose {name}';"
+        " to make a store, ingest into a new folder"
+    )
 
 
 class Directory:
@@ -131,7 +136,7 @@ class Directory:
             for name in ("readers", "writer"):
                 (self.path / name).touch()
         except OSError as error:
-            raise StoreError(f"{self.path} cannot be made into a store: {error.strerror or error}") from error
+            raise StoreError(f"cannot create the store {self.path}: {error.strerror or error}") from error
 
     def manifests(self) -> list[Path]:
         """The manifests in order; the last one is current."""
@@ -290,9 +295,12 @@ class Lock:
         except BlockingIOError as error:
             holder = os.pread(handle, 32, 0).decode("ascii", "replace").strip() or "unknown"
             os.close(handle)
-            raise StoreBusy(
-                f"{directory.path} is in use by writer process {holder}: wait for it to end and try again"
-            ) from error
+            wait = (
+                "if that is the receiver, which also compacts the store, send data to it or stop it first"
+                if (directory.path / "received").is_dir()
+                else "wait for it to end and try again"
+            )
+            raise StoreBusy(f"{directory.path} is in use by process {holder}: {wait}") from error
         except OSError as error:
             os.close(handle)
             raise StoreError(

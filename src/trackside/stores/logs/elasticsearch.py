@@ -31,7 +31,7 @@ from trackside.stores.log_store import (
 PAGE_BUCKETS = 1000
 """Value combinations per page of an aggregation."""
 MAX_GROUPS = 200_000
-"""Most streams of one run."""
+"""Maximum number of streams of one run."""
 MAX_DEPTH = 20
 """Deepest nesting of objects that is read in a document: as deep as an index maps."""
 OFFSETS = ("log.offset", "offset")

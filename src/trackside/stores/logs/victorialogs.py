@@ -28,7 +28,7 @@ from trackside.stores.log_store import (
 )
 
 MAX_BUCKETS = 500
-"""Most intervals of a window whose lines are counted, to cut it into pages."""
+"""Maximum number of intervals of a window whose lines are counted, to cut it into pages."""
 _BUILT_IN = frozenset({"_time", "_msg", "_stream", "_stream_id"})
 PRODUCT = "VictoriaLogs'"
 _ROW = msgspec.json.Decoder(dict[str, str])

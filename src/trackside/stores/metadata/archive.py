@@ -41,7 +41,7 @@ MAX_DOCUMENT_BYTES = 64 << 20
 """Largest size of one verdict's document."""
 MAX_PAGE_ROWS = 1000
 MAX_CHILDREN = 100
-"""Most runs listed as continuations of one run."""
+"""Maximum number of runs listed as continuations of one run."""
 MAX_SUBMIT_DIFFERENCE_S = 1.0
 """Two sources may differ by this much in when a job was submitted."""
 _VERDICT = [column for column in verdicts.c if column.name != "document"]
@@ -64,7 +64,7 @@ class Archive:
         archive = cls(Database(url))
         try:
             if not lazy:
-                archive.ready()
+                archive.check_ready()
         except BaseException:
             archive.close()
             raise
@@ -86,8 +86,8 @@ class Archive:
     def close(self) -> None:
         self._connections.close()
 
-    def ready(self) -> None:
-        """Return if the database answers. Raises ArchiveError."""
+    def check_ready(self) -> None:
+        """Raises ArchiveError unless the database answers."""
         with self._database.reading() as link:
             link.execute(sa.select(sa.literal(1)))
 

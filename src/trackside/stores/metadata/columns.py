@@ -49,7 +49,8 @@ def run_columns(verdict: Verdict, job: str | None) -> ColumnValues:
 
 
 def verdict_columns(verdict: Verdict) -> ColumnValues:
-    """Columns of ``verdicts``, which ``runs`` repeats for the latest one, without time and id."""
+    """The columns of a verdict, without time and id; the table ``runs`` has the same ones for the latest verdict of a
+    run."""
     primary = verdict.primary
     return {
         "family": primary.family,

@@ -27,7 +27,7 @@ WAIT_S = 15
 MAX_STATEMENT_S = 30
 """Longest time of one statement on the server."""
 MAX_CONNECTIONS = 8
-"""Most connections of one process."""
+"""Maximum number of connections of one process."""
 SCRIPTS = Path(__file__).with_name("migrations")
 _version = sa.table("alembic_version", sa.column("version_num"))
 

@@ -25,7 +25,7 @@ from trackside.stores.prometheus.scope import RunSources, find_sources, has_seri
 from trackside.stores.prometheus.series import MAX_READ_SAMPLES, MetricSource, window_spans
 
 MAX_FETCHED_SAMPLES = 20_000_000
-"""Most samples fetched for one answer that the server cannot roll up."""
+"""Maximum number of samples fetched for one answer that the server cannot roll up."""
 SourceRow = tuple[MetricSource, int]
 """A series of the server: its source, and its row there."""
 Flags = NDArray[np.bool_]

@@ -16,9 +16,9 @@ from trackside.stores.prometheus.matrix import RawSeries, Times, Values
 
 T = TypeVar("T")
 MAX_POINTS_PER_SERIES = 11_000
-"""Most points per series that Prometheus returns at once."""
+"""Maximum number of points per series that Prometheus returns at once."""
 MAX_POINTS_PER_QUERY = 1_000_000
-"""Most points of all series in one query: about 35 MB."""
+"""Maximum number of points of all series in one query: about 35 MB."""
 MAX_POINT_BYTES = 96
 """Largest size of a point in an answer, with its share of the series' labels."""
 _PROBE_TIME_MS = 1_700_000_040_000

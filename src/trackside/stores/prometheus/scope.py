@@ -29,7 +29,7 @@ MARGIN_S = 1800.0
 LOOK_BACK_S = (3600.0, 86400.0, 30 * 86400.0, 400 * 86400.0)
 """How far back to look for a run of unknown time: the steps grow until its start is found."""
 MAX_SERIES = 1 << 19
-"""Most series of all names, the same as for a file."""
+"""Maximum number of series of all names, the same as for a file."""
 NAMES_PER_QUERY = 24
 """Names whose series are listed at once, because servers limit how many series they list."""
 

@@ -29,9 +29,9 @@ MAX_EDGE_SAMPLES = 64
 COARSE_WINDOWS, FINER_WINDOWS = 128, 32
 """Number of windows in a span at first, and in one of these windows later, to find where a series begins and ends."""
 MAX_READ_SAMPLES = 1_000_000
-"""Most samples read at once."""
+"""Maximum number of samples read at once."""
 MAX_SCANNED_SAMPLES = 40_000_000
-"""Most samples of one name that are read to separate measurements from values that stand for none."""
+"""Maximum number of samples of one name that are read to separate measurements from values that stand for none."""
 Indices = NDArray[np.intp]
 _EXTREMES: tuple[EngineRollup, ...] = ("min", "max", "sum")
 _EDGES = ("tfirst", "tlast")

@@ -26,7 +26,7 @@ READ_S, READ_ALL_S = 3.0, 25.0
 CLEANUP_INTERVAL_S = 3600.0
 """Interval between rounds that compress files and delete old ones."""
 CROWDED_CLEANUP_INTERVAL_S, CROWDED_QUIET_S = 60.0, 600.0
-"""The same interval, and the silence after which a file is closed, if the lines take nearly all of their disk space."""
+"""That interval, and the silence after which a file is closed, if the lines take nearly all of their disk space."""
 CROWDED_RATIO = 0.9
 """The share of the allowed disk space that counts as nearly all."""
 

@@ -19,7 +19,7 @@ class Limits:
     min_points: int = 5
     """Minimum number of points for a shape (fewer do not show whether the model learns)."""
     bad_share: float = 0.1
-    """Share of non-finite points that exceeds occasional overflow. Loss scaling skips well under 1 % of steps after its
+    """Share of non-finite points that exceeds occasional overflow. Loss scaling skips well under 1% of steps after its
     warm-up; a real run with half-precision weights showed a third of its points."""
     rise_ratio: float = 2.0
     """Ratio of tail to head. Over 14 public pretraining and fine-tuning curves the largest was 0.96, and the highest

@@ -1,4 +1,4 @@
-"""``Key=Value`` blocks of scontrol: one per job, step or node, over several lines or on one (``-o``).
+"""``Key=Value`` entries of scontrol: one per job, step or node, over several lines or on one (``-o``).
 
 Values are not escaped and may contain blanks and ``=``, so only a known key begins a new value.
 """
@@ -10,13 +10,13 @@ from collections.abc import Iterable, Iterator
 
 from trackside.read.slurm_table import SlurmRow
 
-MAX_BLOCK_LINES = 2_000
-"""Most lines of one block; the rest is ignored."""
+MAX_ENTRY_LINES = 2_000
+"""Maximum number of lines of one entry; the rest is ignored."""
 
 _KEY = re.compile(r"(?:^|(?<=\s))([A-Z][A-Za-z]{0,40}(?:[:/][A-Za-z:/]{1,20})?)=")
 
 
-def blocks(
+def entries(
     lines: Iterable[tuple[int, int, str]],
     begin: str,
     keys: frozenset[str],
@@ -25,27 +25,27 @@ def blocks(
     *,
     begin_is_cut: bool = False,
 ) -> Iterator[SlurmRow]:
-    """Yield the blocks that begin with ``begin=`` at the start of a line.
+    """Yield the entries that begin with ``begin=`` at the start of a line.
 
-    ``begin_is_cut``: the lines before the first such line are the rest of a block.
+    ``begin_is_cut``: the lines before the first such line are the rest of an entry.
 
     ``keys``: a known key ends the value before it. ``to_line_end``: keys whose values run to the end of their line, if
-    the block has several lines. ``repeated``: keys of which all values are kept, one per line; of other keys the first
+    the entry has several lines. ``repeated``: keys of which all values are kept, one per line; of other keys the first
     value is kept.
     """
-    block: list[tuple[int, int, str]] = []
+    entry: list[tuple[int, int, str]] = []
     for line in lines:
         if line[2].startswith(f"{begin}="):
-            if block:
-                yield _block(block, keys, to_line_end, repeated)
-            block = [line]
-        elif (block or begin_is_cut) and len(block) < MAX_BLOCK_LINES:
-            block.append(line)
-    if block:
-        yield _block(block, keys, to_line_end, repeated)
+            if entry:
+                yield _entry(entry, keys, to_line_end, repeated)
+            entry = [line]
+        elif (entry or begin_is_cut) and len(entry) < MAX_ENTRY_LINES:
+            entry.append(line)
+    if entry:
+        yield _entry(entry, keys, to_line_end, repeated)
 
 
-def _block(
+def _entry(
     lines: list[tuple[int, int, str]], keys: frozenset[str], to_line_end: frozenset[str], repeated: frozenset[str]
 ) -> SlurmRow:
     values: dict[str, str] = {}

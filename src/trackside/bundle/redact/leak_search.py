@@ -11,32 +11,34 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from functools import cache
 
-from trackside.bundle.redact.kind import NameKind, Trace
+from trackside.bundle.redact.kind import LeakPattern, NameKind
 from trackside.bundle.redact.prefilter import LinePattern, Prefilter
 
 _NUMBERED = re.compile(rb"(.*?[^0-9])([0-9]+)\Z", re.DOTALL)
 _NUMBER = re.compile(rb"[0-9]*")
-_Numbers = Mapping[bytes, list[tuple[Trace, str]]]
-"""Number -> traces that end in it, with the names of their kinds."""
+_Numbers = Mapping[bytes, list[tuple[LeakPattern, str]]]
+"""Number -> leak patterns that end in it, with the names of their kinds."""
 
 
-class Traces:
+class LeakSearch:
     """The originals of all kinds. Originals that differ only in a trailing number are searched for with one pattern."""
 
     def __init__(self, kinds: Iterable[NameKind]) -> None:
-        traces_by_stem: dict[tuple[bytes, bool], dict[bytes, list[tuple[Trace, str]]]] = defaultdict(
+        patterns_by_stem: dict[tuple[bytes, bool], dict[bytes, list[tuple[LeakPattern, str]]]] = defaultdict(
             lambda: defaultdict(list)
         )
         for kind in kinds:
-            for trace in kind.traces():
-                stem, number = trace.text.encode("utf-8", "surrogateescape"), b""
-                if trace.after and (match := _NUMBERED.match(stem)) is not None:
+            for pattern in kind.leak_patterns():
+                stem, number = pattern.text.encode("utf-8", "surrogateescape"), b""
+                if pattern.after and (match := _NUMBERED.match(stem)) is not None:
                     stem, number = match.groups()
-                traces_by_stem[stem.lower(), bool(number)][number].append((trace, kind.name))
-        self._stems: list[tuple[bytes, bool, _Numbers]] = [(*stem, numbers) for stem, numbers in traces_by_stem.items()]
+                patterns_by_stem[stem.lower(), bool(number)][number].append((pattern, kind.plural))
+        self._stems: list[tuple[bytes, bool, _Numbers]] = [
+            (*stem, numbers) for stem, numbers in patterns_by_stem.items()
+        ]
         self._prefilter = Prefilter(
             LinePattern(re.escape(stem) + (b"[0-9]" if has_number else b""), caseless=True)
-            for stem, has_number in traces_by_stem
+            for stem, has_number in patterns_by_stem
         )
 
     def leaks(self, data: bytes) -> set[str]:
@@ -46,17 +48,17 @@ class Traces:
             stem, has_number, numbers = self._stems[index]
             stop -= has_number
             number = _NUMBER.match(data, stop)[0] if has_number else b""  # type: ignore[index]
-            for trace, kind in numbers.get(number, ()):
-                if _is_match(trace, data, stop - len(stem), stop + len(number)):
-                    leaks_.add(f"{trace.name} ({kind})")
+            for pattern, kind in numbers.get(number, ()):
+                if _is_match(pattern, data, stop - len(stem), stop + len(number)):
+                    leaks_.add(f"{pattern.pseudonym} ({kind})")
         return leaks_
 
 
-def _is_match(trace: Trace, data: bytes, begin: int, end: int) -> bool:
+def _is_match(pattern: LeakPattern, data: bytes, begin: int, end: int) -> bool:
     """Whether the match is the original itself and not part of another word."""
-    if trace.exact and data[begin:end] != trace.text.encode("utf-8", "surrogateescape"):
+    if pattern.exact and data[begin:end] != pattern.text.encode("utf-8", "surrogateescape"):
         return False
-    return bool(_compile(trace.before).match(data, begin) and _compile(trace.after).match(data, end))
+    return bool(_compile(pattern.before).match(data, begin) and _compile(pattern.after).match(data, end))
 
 
 @cache
