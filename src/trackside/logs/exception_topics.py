@@ -75,6 +75,12 @@ TOPICS: tuple[Topic, ...] = (
         text=r"Command (?:'\[?|\[|\"\[?)'?[^,\s]{0,200}\b(?:ninja|nvcc|gcc|g\+\+|c\+\+|cc|cmake|make|git|pip\d?|which"
         r"|ldconfig|tar|wget|curl|nvidia-smi|hipcc)\b",
     ),
+    Topic(  # conda speaks to the shell, which goes on
+        "application",
+        EventRole.CONFIRMATION,
+        type=r"^CommandNotFoundError$",
+        text=r"shell has not been properly configured",
+    ),
     Topic("wrapper", EventRole.TEARDOWN, type=r"(?:ChildFailedError|CalledProcessError|WorkerGroupFailureException)$"),
     Topic("wrapper", EventRole.TEARDOWN, type=r"(?:ProcessExitedException|TrainingFailedError)$"),
     Topic("wrapper", EventRole.TEARDOWN, type=r"^SystemExit$", path=_LAUNCH_FRAMES),

@@ -16,7 +16,7 @@ from trackside.logs.numbers import LAST_RANK, NUMBER, as_whole, field_meaning, n
 _PAIR = re.compile(
     r"(?<![\w/.\-])(?P<key>[A-Za-z_][\w/.\-@]{0,60}+(?: (?!(?i:nan|inf)\b)[A-Za-z_(][\w/\-)]{0,40}+){0,3})"
     r"(?:\s?\((?:ms|s|sec|avg|%|it/s)\))?['\"\]]{0,2}"
-    r"(?:\s{0,3}(?:[:=]|->)[\s,'\"]{0,60}|(?<=['\"]),\s{0,3}|\s{1,10}|\s{0,3}#)['\"\[(]{0,3}\s{0,8}"
+    r"(?:\s{0,3}(?:[:=]{1,2}|->)[\s,'\"]{0,60}|(?<=['\"]),\s{0,3}|\s{1,10}|\s{0,3}#)['\"\[(]{0,3}\s{0,8}"
     r"(?:(?:np\.|tf\.|torch\.)?(?:[tT]ensor|array|Array|DeviceArray|float\d\d)\([\[\s]{0,4})?"
     rf"(?P<value>{NUMBER})(?P<magnitude>[KMG](?![A-Za-z]))?"
     r"(?:\s{0,2}/\s{0,8}(?P<of>\d{1,12}))?(?:\s?(?P<unit>ms|us|µs|s)\b)?"
@@ -27,6 +27,8 @@ _NAME_BEFORE_POSITION = re.compile(
     r"(?=\s{0,3}(?::|=|is\b))"
 )
 """A name with its position: ``Loss for Iter 51: 0.4`` means the same as ``Iter 51 Loss: 0.4``."""
+_EPOCH_AND_STEP = re.compile(r"epochs?/(?:steps?|iter(?:ation)?s?|batch(?:es)?)$", re.IGNORECASE)
+"""A name for two figures: ``epoch/iter: 119/24239``."""
 _WORDS = re.compile(r"[a-z]+")
 _PLAYER_NAMES = {
     "discriminator": "d dis disc discriminator netd errd critic",
@@ -124,6 +126,10 @@ def line_figures(text: str) -> LineFigures:
     losses: list[tuple[int, float]] = []
     players: set[str] = set()
     for name, value, of, unit, has_magnitude_suffix, _ in named_figures(text):
+        if of is not None and _EPOCH_AND_STEP.search(name):
+            figures.add("epoch", 0, value)
+            figures.add("step", 0, float(of))
+            continue
         meaning = field_meaning(name)
         if name.lower() in _ADVERSARIAL_PARTS:
             players.add("adversary")

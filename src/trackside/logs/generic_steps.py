@@ -121,6 +121,10 @@ PARSER.pattern(
         "0 [D loss: 1.37, acc.: 50.00%] [G loss: 0.91]\n1 [D loss: 1.21, acc.: 53.12%] [G loss: 0.88]\n2 [D loss: 1.02, acc.: 61.00%] [G loss: 1.19]",
         "3 epochs done\nCurrent training loss is  4.089\n4 epochs done\nCurrent training loss is  3.702\n5 epochs done\nCurrent training loss is  3.541",
         "14:31:20 outer: 1, inner: 4, loss: 0.44\n14:32:04 outer: 1, inner: 5, loss: 0.41\n14:32:51 outer: 1, inner: 6, loss: 0.38",
+        "|   49000/  100000 steps| 14065.17 tokens/s| loss    2.15| acc: 0.566",
+        "epoch 0: train loss :: 1.696, train acc :: 0.412, dev acc :: 0.391",
+        "[04/20 20:25:18 fastreid.utils.events]:  eta: 0:00:00  epoch/iter: 119/24239  total_loss: 1.04  loss_cls: 1.039",
+        "Epoch 29 | Train: 2.6564 | Test: 2.7584\nEpoch 30 | Train: 2.6501 | Test: 2.6616",
         "2026-05-04 17:49:21,657 INFO Epoch 2\n2026-05-04 17:50:11,107 INFO   Training loss: 3.884",
     ),
     avoids=(

@@ -31,7 +31,7 @@ _NOT_NOW = re.compile(
     re.IGNORECASE,
 )
 _BARE_END = re.compile(
-    r"[\W\d]{0,60}(?:INFO\W{1,4}|[\w.]{1,40} - INFO - )?(?:all |we are |everything |job |script )?(?:is )?(?:done|finished?|completed?)(?: successfully)?\W{0,60}$",
+    r"[\W\d]{0,60}(?:INFO\W{1,4}|[\w.]{1,40} - INFO - )?(?:all |we are |everything |job |script |(?!(?:\w+ ){0,2}(?:(?:e?val|test|load|sav|check|download|prepro|initial|compil|extract|convert|shut|clean)\w*|data(?:set)?|epoch|step|batch|fold|setup|warm-?up|model) )(?:[a-z][a-z-]{1,19} ){1,2})?(?:is )?(?:done|finished?|completed?)(?: successfully)?\W{0,60}$",
     re.IGNORECASE,
 )
 _EPILOGUE = re.compile(
@@ -156,10 +156,13 @@ def _localized_end(line: Line) -> Event | None:
     safety="A bare 'done' may end anything: only the log's last line counts, and only if the log shows a training.",
     matches=(
         "########## Done! ##########",
+        "--- MARATHON COMPLETE ---",
         "All done.\n\nreal\t5m3.2s\nuser\t4m1.0s\nsys\t0m2.1s",
     ),
     avoids=(
         "Preparing data... done, 12 files",
+        "------validation complete------",
+        "Loading the dataset done",
         "Epoch 3, loss 0.41\nDone!\nEpoch 4, loss 0.39",
         "Epoch 3, loss 0.41\nDone!\nKilled",
     ),

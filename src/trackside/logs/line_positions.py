@@ -46,7 +46,7 @@ _EPOCH_AND_STEP_FORMS = (
     re.compile(r"^\s{0,4}\[(?P<epoch>\d{1,7}):(?P<step>\d|\d{3,12})\]\s"),
 )
 """Forms that give epoch and step."""
-_BATCHES = re.compile(r"\|\s{1,9}(\d{1,9})/\s{0,9}(\d{1,9}) batches")
+_BATCHES = re.compile(r"\|\s{1,9}(\d{1,9})/\s{0,9}(\d{1,9}) (?:batches|steps|iter)")
 _EPOCH_FORMS = (
     re.compile(r"\b(\d{1,7}) epoch\b[.:,]"),
     re.compile(r"\bEpoch\[(\d{1,7})\] "),

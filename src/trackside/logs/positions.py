@@ -87,7 +87,7 @@ def remember_position(line: Line) -> LoopPosition | None:
         count if match["epoch"] else in_epoch,
         None if match["epoch"] else of,
         line.number,
-        _NOT_TRAINING.search(text) is not None,
+        _NOT_TRAINING.search(text, 0, match.end()) is not None,
         (match["epoch"] or "").lower() in ("round", "episode"),
     )
     line.notes(_NOTES)[line.label] = position

@@ -37,7 +37,10 @@ _HARMLESS = re.compile(
 _GLOG_LEVEL = r"^[EF]\d{4} \d\d:\d\d:\d\d\."
 """An error's level as glog prints it, with date and time: native libraries use it whatever the words are."""
 _NATIVE_LEVEL = re.compile(_GLOG_LEVEL)
-_LEVEL = re.compile(r"(?:^|[\s\[|<(])(?:ERROR|FATAL|CRITICAL|SEVERE|EMERG)(?:$|[\s\]|>):])|" + _GLOG_LEVEL)
+_LEVEL = re.compile(
+    r"(?:^|[\s\[|<(])(?:ERROR|FATAL|CRITICAL|SEVERE|EMERG)(?:$|[\s\]|>):])|^\s*\[(?:Error|Exception|Fatal)\] |"
+    + _GLOG_LEVEL
+)
 
 PARSER = Parser("unread", "lines that look like an error and that no parser read", "system", residual=True)
 
