@@ -64,7 +64,8 @@ def read_bar(text: str) -> ProgressBar | None:
     head = text[: match.start()]
     percent = _last_match(_PERCENT.finditer(head))
     description = head[: percent.start()] if percent else head.rstrip(" |█▏▎▍▌▋▊▉#0123456789")
-    brackets = (match[3] if match[3] is not None else match[6] or "").rpartition("]")[0]
+    rest = match[3] if match[3] is not None else match[6] or ""
+    brackets = rest.rpartition("]")[0] or rest  # a bar that is cut at the terminal's width has no closing bracket
     if match[1] is not None:
         count, total = int(match[1]), int(match[2]) if match[2] != "?" else None
     else:

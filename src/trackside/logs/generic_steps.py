@@ -125,6 +125,8 @@ PARSER.pattern(
         "epoch 0: train loss :: 1.696, train acc :: 0.412, dev acc :: 0.391",
         "[04/20 20:25:18 fastreid.utils.events]:  eta: 0:00:00  epoch/iter: 119/24239  total_loss: 1.04  loss_cls: 1.039",
         "Epoch 29 | Train: 2.6564 | Test: 2.7584\nEpoch 30 | Train: 2.6501 | Test: 2.6616",
+        "Epoch: 2/200 Train accuracy: 2.7e-01 Validation accuracy: 3.1e-01 Loss 1.76e-02 Time taken: 1.72 seconds",
+        "[0 :    100] loss G : 14.97 loss D : 7.23\n[0 :    200] loss G : 13.20 loss D : 6.31\n[1 :   1200] loss G : 12.20 loss D : 6.01",
         "2026-05-04 17:49:21,657 INFO Epoch 2\n2026-05-04 17:50:11,107 INFO   Training loss: 3.884",
     ),
     avoids=(
