@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from trackside.catalog.events import EVENTS
@@ -249,7 +250,10 @@ def split_label(full: str, srun_labels: bool) -> tuple[str, str, int | None]:
 
 
 def has_srun_labels(lines: Sequence[bytes]) -> bool:
-    """Whether ``srun -l`` labeled these lines: most begin with ``N: `` and a small number."""
+    """Whether ``srun -l`` labeled these lines: most begin with ``N: ``. Numbers that only grow from 1 or more on are a
+    program's own steps: tasks are numbered from 0, and print more than once."""
     nonblank = [line for line in lines[:400] if line.strip()]
-    n_labeled = sum(1 for line in nonblank if re.match(rb" {0,5}\d{1,6}:( |$)", line))
-    return len(nonblank) >= 4 and n_labeled >= 0.6 * len(nonblank)
+    matches = (re.match(rb" {0,5}(\d{1,6}):( |$)", line) for line in nonblank)
+    labels = [int(match[1]) for match in matches if match is not None]
+    is_counter = bool(labels) and labels[0] > 0 and all(a < b for a, b in pairwise(labels))
+    return len(nonblank) >= 4 and len(labels) >= 0.6 * len(nonblank) and not is_counter

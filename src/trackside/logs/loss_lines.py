@@ -28,7 +28,9 @@ _BAR_BEHIND = re.compile(r":? {0,4}(?::|\d{1,3}%\|[^|]{0,200}\|) {0,4}\d{1,9}(?:
 """A tqdm bar behind a line that names its position and loss itself."""
 _BAR_IN_FRONT = re.compile(r"^[^|]{0,200}\d{1,3}%\|[^|]{0,400}\|\s{0,9}\d{1,12}/\d{1,12} \[[^\]]{0,200}\](?=\S)")
 """A tqdm bar whose line another print continues."""
-_EVALUATION_FIGURE = re.compile(rf"\b(?:val|valid|test|dev)\w{{0,20}}(?:\s\w{{1,20}})?\s{{0,2}}[=:]\s{{0,2}}{NUMBER}", re.IGNORECASE)
+_EVALUATION_FIGURE = re.compile(
+    rf"\b(?:val|valid|test|dev)\w{{0,20}}(?:\s\w{{1,20}})?\s{{0,2}}[=:]\s{{0,2}}{NUMBER}", re.IGNORECASE
+)
 """A figure of the validation, not a word that qualifies the loss after it."""
 _NOT_PROGRESS = re.compile(
     r"^\s{0,8}(?:\w{1,40}\.){0,8}[A-Z]\w{1,60}(?:Error|Exception): |%\||\bwandb: |\[\d\d:[\d:]{2,9}(?:<|, )|:::MLLOG|Namespace\(|Arg(?:ument)?s\(|[Cc]onfig\w*\(|^\s*File \"|Traceback|train loss [^,]{1,30}, val loss "
@@ -53,7 +55,9 @@ _TRAINING_WORD = re.compile(r"\btrain(?:ing)?\b", re.IGNORECASE)
 _NOT_TRAINING_HINTS = ("val", "eval", "test", "dev")
 """Every line that the regex above can match contains one of these in lower case; searching for them first is far
 cheaper."""
-_UP_TO_LOSS = re.compile(r"[^\n]{0,200}?[lL](?:oss|OSS)\w{0,20}(?:\s[A-Za-z_]{1,12})?['\"]?(?:\s{0,3}[:=]| is\b|\s{1,3}(?=[-+]?\d))")
+_UP_TO_LOSS = re.compile(
+    r"[^\n]{0,200}?[lL](?:oss|OSS)\w{0,20}(?:\s[A-Za-z_]{1,12})?['\"]?(?:\s{0,3}[:=]| is\b|\s{1,3}(?=[-+]?\d))"
+)
 """A line up to the first loss that it names."""
 _DIGITS = re.compile(r"\s*\d+")
 _EVALUATION_HEADING = re.compile(

@@ -57,6 +57,11 @@ class Prefix:
     """Whether something must follow that loggers do not print, because they use the same form."""
 
 
+_FIGURES = re.compile(rb"[\d\s.,+-]+")
+MIN_LINES_OF_SHAPE = 4
+"""Lines for each shape of line, from which on numbers before them are taken for the program's own."""
+
+
 def _prefix(name: str, regex: bytes, min_lines: int = 1, **conditions: bool) -> Prefix:
     return Prefix(name, re.compile(regex), min_lines, **conditions)
 
@@ -127,6 +132,8 @@ def _have_prefix(lines: Sequence[bytes], prefix: Prefix) -> bool:
     if "number" in groups and any(int(a["number"]) >= int(b["number"]) for a, b in pairwise(matches)):
         return False
     behind = [match.string[match.end() :] for match in matches]
+    if "number" in groups and MIN_LINES_OF_SHAPE * len({_FIGURES.sub(b"#", text) for text in behind}) <= len(behind):
+        return False  # the steps of a program that prints one kind of line
     unlogged = sum(_UNLOGGED.match(text) is not None for text in behind)
     if prefix.unlogged:
         return unlogged >= 2 and not any(_LOGGED.match(text) for text in behind)

@@ -87,8 +87,8 @@ class Saving:
         """Saves at nearly every step, or that take most of the wall time; None if neither is shown."""
         training = or_none(self.trajectory)
         steps = None if training is None else self._steps(training)
-        if training is None or steps is None or steps.number < self.limits.min_steps:
-            return None
+        if training is None or steps is None or steps.number < self.limits.min_steps or training.curve.counts_epochs:
+            return None  # a checkpoint for each epoch is no storm
         frequent, share = self._frequent_saves(training, steps), self._time_share(training)
         if frequent is None and (share is None or share.number < self.limits.saving_share):
             return None
