@@ -112,7 +112,7 @@ def test_the_verdict_names_the_line_where_the_missing_rank_stayed(receiver: Runn
     assert verdict.primary.certainty is Certainty.SUPPORTED
     assert not verdict.primary.cannot_decide
     text = sentences(verdict)
-    assert f"Ranks 0, 2 waited in all_reduce, at train.py:{WAITING} in train" in text
+    assert f"Ranks 0 and 2 waited in all_reduce, at train.py:{WAITING} in train" in text
     assert f"Rank 1 did not reach it: the stack shows train.py:{ASLEEP} in load_batch" in text
     assert f"train.py:{ASLEEP}" in encode(document(verdict)).decode()
     assert verdict.progress is not None

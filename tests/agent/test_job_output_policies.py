@@ -6,6 +6,7 @@ import json
 import re
 from functools import cache
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 from tools.cases import Case, scenarios
@@ -33,14 +34,15 @@ from trackside.stores.log_text import log_lines
 pytestmark = pytest.mark.slow
 
 CASES = {case.name: case for case in scenarios()}
-REPLAYED = [name for name in sorted(CASES) if not name.partition("/")[2].startswith("sim-")][::6]
-UNREPLAYABLE = {"c2/storage-freezes-a-rank", "c2/lab-slurm-timeout-hung", "f3/pbs-walltime"}
+REPLAYED = [
+    name for name in sorted(CASES) if not name.partition("/")[2].startswith("sim-") and crc32(name.encode()) % 6 == 0
+]
+"""A sixth of the cases, which a new case does not change."""
+UNREPLAYABLE = {"b1/peers-time-out-after-the-oom", "h1/lab-slurm-scancel"}
 """Cases that cannot be replayed: the time of writing decides the verdict, but their lines have no times."""
 NEEDS_TEXT = {
-    "a1/log-ends-with-an-unknown-native-error": "only the line itself says that it is an error",
-    "a2/thread-map-subprocess-died": "only the exception's message says that a worker of a pool died",
     "c1/thread-hccl-socket-timeout": "only the exception's message says which library failed",
-    "h2/lsf-last-of-two-fails": "where the last job's output begins is known only from lines without events",
+    "e1/thread-detectron-names-the-iteration": "only the exception's message says that the loss was not finite",
 }
 """Cases whose verdicts need text that the policy ``none`` does not send."""
 TRACEBACK = """Traceback (most recent call last):

@@ -206,7 +206,7 @@ def test_a_password_in_the_url_is_not_shown() -> None:
                                      {"url": "http://a", "headers": {"X": "a\r\nB: c"}}, {"url": "http://a", "bearer": "a\nb"},
                                      {"url": "http://a", "timeout_s": 0}, {"url": "http://a", "concurrency": 0}])  # fmt: skip
 def test_invalid_options_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"URL|header|http"):
+    with pytest.raises(ValueError, match=r"URL|header|http|too small"):
         HttpOptions(**options)
 
 
