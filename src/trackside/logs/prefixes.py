@@ -132,8 +132,9 @@ def _have_prefix(lines: Sequence[bytes], prefix: Prefix) -> bool:
     if "number" in groups and any(int(a["number"]) >= int(b["number"]) for a, b in pairwise(matches)):
         return False
     behind = [match.string[match.end() :] for match in matches]
-    if "number" in groups and MIN_LINES_OF_SHAPE * len({_FIGURES.sub(b"#", text) for text in behind}) <= len(behind):
-        return False  # the steps of a program that prints one kind of line
+    by_program = "number" in groups and all(match[0].endswith(b": ") for match in matches)
+    if by_program and MIN_LINES_OF_SHAPE * len({_FIGURES.sub(b"#", text) for text in behind}) <= len(behind):
+        return False  # the steps of a program that prints one kind of line; cat and grep put no blank behind a number
     unlogged = sum(_UNLOGGED.match(text) is not None for text in behind)
     if prefix.unlogged:
         return unlogged >= 2 and not any(_LOGGED.match(text) for text in behind)
