@@ -195,6 +195,7 @@ def test_several_faults_combine_into_one_verdict() -> None:
         ("[[fault]]\nkind = 'gremlin'\n", r"fault\[0\].kind: 'gremlin' is not one of: app-exception, "),
         ("[[fault]]\nkind = 'ecc'\nerorrs = 2\n", r"fault\[0\] \(ecc\): erorrs: unknown key; did you mean errors"),
         ("[[fault]]\nkind = 'ecc'\nat = 'noon'\n", r"fault ecc: at: 'noon' is not a time; write"),
+        ("[[fault]]\nkind = 'rendezvous-hang'\nat = '50%'\n", r"at: this fault always begins at the rendezvous"),
         ("[[fault]]\nkind = 'ecc'\nrank = 99\n", r"fault ecc: rank: 99 is not one of the 16 ranks"),
         (
             "[[fault]]\nkind = 'ecc'\nnode = 'gpu9'\n",

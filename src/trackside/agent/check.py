@@ -22,7 +22,7 @@ from trackside.agent.delivery.remote_write import RemoteWrite
 from trackside.agent.delivery.shipping import REFUSED_STATUSES, Protocol
 from trackside.agent.delivery.spool import Spool, SpoolBusy
 from trackside.agent.owners import Owners
-from trackside.agent.runner import OPEN_S, Outlet, SourceThread
+from trackside.agent.runner import MIN_OPEN_TIMEOUT_S, Outlet, SourceThread
 from trackside.agent.slurm.configuration import find_conf
 from trackside.agent.source import Reading
 from trackside.agent.user import capabilities_in_words
@@ -117,7 +117,9 @@ def read_once(running: list[SourceThread]) -> None:
     """Start each source, wait until it was read once or failed, and stop it."""
     for source in running:
         source.start()
-    deadline = time.monotonic() + max((max(OPEN_S, source.settings.timeout_s) + 1 for source in running), default=0.0)
+    deadline = time.monotonic() + max(
+        (max(MIN_OPEN_TIMEOUT_S, source.settings.timeout_s) + 1 for source in running), default=0.0
+    )
     pause = threading.Event()
     while any(source.health.state == "starting" for source in running) and time.monotonic() < deadline:
         pause.wait(0.02)

@@ -17,8 +17,8 @@ from trackside.agent.node import LocalNode
 from trackside.agent.owners import Owners
 from trackside.agent.source import AgentSourceUnavailable, Collector, Context, Reading, Sample
 
-OPEN_S = 60.0
-"""Minimum time for a source to open: a GPU driver without persistence mode loads slowly."""
+MIN_OPEN_TIMEOUT_S = 60.0
+"""Time limit for opening a source, unless its own is longer: a GPU driver without persistence mode loads slowly."""
 MIN_RETRY_S, MAX_RETRY_S = 15.0, 600.0
 """Pauses between tries to open an unavailable source; they double."""
 REPEAT_S = 600.0
@@ -139,7 +139,7 @@ class SourceThread:
 
     def _open(self, settings: SourceSettings) -> Collector | None:
         context = Context(self.node, self.owners, settings.options, self.say, self.state, self.outlet.newest)
-        self._start_call(max(OPEN_S, settings.timeout_s))
+        self._start_call(max(MIN_OPEN_TIMEOUT_S, settings.timeout_s))
         try:
             return settings.source.open(context)
         except AgentSourceUnavailable as error:

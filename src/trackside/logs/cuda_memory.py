@@ -1,4 +1,4 @@
-"""Device memory exhausted: the texts of PyTorch (old, new and misspelled), TensorFlow, JAX, cuBLAS and vLLM."""
+"""GPU out of memory, as frameworks and CUDA libraries print it (``_BACKENDS``)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from trackside.model import Event, EventRole
 MAX_TEXT_CHARS = 8_000
 """Characters of a line that are searched for sizes and names."""
 
-_UNITS = {"": 1, "B": 1, "BYTES": 1, "K": 10, "M": 20, "G": 30, "T": 40}
+_EXPONENTS = {"": 0, "B": 0, "BYTES": 0, "K": 10, "M": 20, "G": 30, "T": 40}
+"""Unit, or its first letter -> the power of 2 that it stands for."""
 _SIZE = r"(\d[\d.,]{0,20}) ?([KMGT]?i?B|bytes|[KMGT])\b"
 _TF_BYTES = {
     "half": 2,
@@ -113,9 +114,8 @@ _LOADING = re.compile(
 
 def _to_bytes(number: str, unit: str) -> int:
     """A printed size in bytes; 1,024 based, whatever the unit is called."""
-    power = _UNITS.get(unit.upper() if unit.upper() in _UNITS else unit[:1].upper(), 0)
-    scale = 1 << power if power > 1 else 1
-    return int(float(number.replace(",", "").rstrip(".")) * scale)
+    exponent = _EXPONENTS.get(unit.upper() if unit.upper() in _EXPONENTS else unit[:1].upper(), 0)
+    return int(float(number.replace(",", "").rstrip(".")) * (1 << exponent))
 
 
 def parse_sizes(text: str) -> dict[str, int]:
@@ -158,7 +158,7 @@ PARSER = Parser("cuda-memory", "GPU out of memory", "system")
     rb"|Failed to CUDA [cm]alloc|emory isn't enough|allocate a memory region of [0-9]|CUDA failure 2: out of memory"
     rb"|is less than desired GPU memory utilization",
     safety="Host memory (DefaultCPUAllocator, device:CPU, pinned) is not GPU memory; advice and the allocators' "
-    "'this is not a failure' do not count; an error that is caught and retried only confirms.",
+    "'this is not a failure' do not count; an error that is caught and retried is a CONFIRMATION, not a root cause.",
     matches=(
         (
             "RuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 15.78 GiB total capacity; "

@@ -86,7 +86,7 @@ def _success(line: Line, match: re.Match[str]) -> Event:
 @PARSER.pattern(
     rb": ssh exited with exit code [0-9]",
     r"pdsh@[^:\s]{1,80}: ([^:\s]{1,80}): ssh exited with exit code (\d{1,3})",
-    safety="pdsh reports a whole node's launcher: it confirms, unless the code is a signal's.",
+    safety="pdsh reports a whole node's launcher: a CONFIRMATION, not a root cause, unless the code is a signal's.",
     matches=(
         "pdsh@head: n2: ssh exited with exit code 137",
         "pdsh@login1: gpu003: ssh exited with exit code 1",

@@ -2,9 +2,9 @@
 
     trackside-event {"kind": "exception", "line": 812, "fields": {"type": "ValueError", "about": "application"}, ...}
 
-Numbers are included. Of text, only what is listed here: words of a closed set; names of nodes, processes and metrics;
-classes of exceptions of Python and of known libraries; and a scheduler's notice. Messages, paths, commands, code and
-class names of the job's own modules are not.
+Numbers are included. Of text, only what is listed here: words of a closed set; names of nodes, processes, metrics and
+the job; classes of exceptions of Python and of known libraries; and a scheduler's notice. Messages, paths, commands,
+code and class names of the job's own modules are not.
 """
 
 from __future__ import annotations

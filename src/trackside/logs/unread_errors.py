@@ -15,8 +15,8 @@ from trackside.model import Event
 
 MAX_TEXT_CHARS = 600
 """A longer line is a dump."""
-ANNOUNCED_BYTES = 300
-"""Bytes below a line in which the traceback that it announces begins."""
+MAX_BYTES_TO_TRACEBACK = 300
+"""A line counts as announcing a traceback if one begins within this many bytes after it."""
 _TRACEBACK = b"Traceback (most recent call last)"
 
 _HARMLESS = re.compile(
@@ -47,7 +47,7 @@ PARSER = Parser("unread", "lines that look like an error and that no parser read
 
 @PARSER.pattern(
     b"(?:" + prefilter() + rb"|[EF]\d{4} \d\d:\d\d:\d\d\.)",
-    safety="Not figures and settings named so, warnings, code, paths, tracebacks (read elsewhere) and advice.",
+    safety="Does not match figures and settings whose name contains an error word, warnings, code, paths, tracebacks (read elsewhere) and advice.",
     matches=(
         "ABORT!!! Out of all 4 trainers, the trainer process with rank=[0] was aborted.",
         "ERROR: could not connect to the license server",
@@ -81,7 +81,7 @@ def _unread_error(line: Line) -> Event | None:
     text = line.text
     if line.offset <= line.notes("python").get("end", -1):
         return None  # inside a traceback
-    if line.buffer.find(_TRACEBACK, line.end, line.end + ANNOUNCED_BYTES) >= 0:
+    if line.buffer.find(_TRACEBACK, line.end, line.end + MAX_BYTES_TO_TRACEBACK) >= 0:
         return None  # announces a traceback
     if len(text) > MAX_TEXT_CHARS or not (has_error_word(text) or _NATIVE_LEVEL.search(text)):
         return None

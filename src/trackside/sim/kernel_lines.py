@@ -24,7 +24,7 @@ XID_TEXT = {
 """Xid -> the driver's text after it."""
 
 
-def xid(sim: Simulation, attempt: JobAttempt, placement: Placement, time: float, code: int) -> None:
+def log_xid(sim: Simulation, attempt: JobAttempt, placement: Placement, time: float, code: int) -> None:
     """Add the driver's line, and set DCGM's last-Xid gauge."""
     pci = sim.pci(placement.gpu)[4:-2].lower()
     owner = f"pid={sim.pid(attempt, placement.rank)}, name=python3"
@@ -34,7 +34,7 @@ def xid(sim: Simulation, attempt: JobAttempt, placement: Placement, time: float,
     sim.change(placement.node, placement.gpu, time + 0.5, "xid", to=float(code))
 
 
-def oom_kill(
+def log_oom_kill(
     sim: Simulation,
     attempt: JobAttempt,
     placement: Placement,
@@ -64,24 +64,26 @@ def oom_kill(
     sim.oom_kills.append((time, placement.node))
 
 
-def segfault(sim: Simulation, attempt: JobAttempt, placement: Placement, time: float) -> None:
+def log_segfault(sim: Simulation, attempt: JobAttempt, placement: Placement, time: float) -> None:
     """A native crash."""
     pid = sim.pid(attempt, placement.rank)
     text = f"python3[{pid}]: segfault at 28 ip 00007f3b2c41d2a0 sp 00007ffd1c0b7e90 error 4 in libtokenizers.so[7f3b2c200000+61a000]"
     sim.log_kernel(time, placement.node, text)
 
 
-def nfs_lost(sim: Simulation, node: str, time: float, server: str = "fs03") -> None:
+def log_nfs_lost(sim: Simulation, node: str, time: float, server: str = "fs03") -> None:
     """A file server stops answering."""
     sim.log_kernel(time, node, f"nfs: server {server} not responding, still trying")
 
 
-def nfs_back(sim: Simulation, node: str, time: float, server: str = "fs03") -> None:
+def log_nfs_restored(sim: Simulation, node: str, time: float, server: str = "fs03") -> None:
     """The file server answers again."""
     sim.log_kernel(time, node, f"nfs: server {server} OK")
 
 
-def blocked(sim: Simulation, attempt: JobAttempt, placement: Placement, time: float, seconds: int = 122) -> None:
+def log_blocked_task(
+    sim: Simulation, attempt: JobAttempt, placement: Placement, time: float, seconds: int = 122
+) -> None:
     """The kernel's hung-task report."""
     pid = sim.pid(attempt, placement.rank)
     lines = (

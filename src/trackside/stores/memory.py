@@ -64,7 +64,7 @@ class MemoryStore:
         if (
             not matches
             and query.kind != SOURCE_UNANSWERED
-            and (unavailable := self._no_answer_reason(query)) is not None
+            and (unavailable := self._unavailable_answer(query)) is not None
         ):
             return unavailable
         if not read_planes and not matches:
@@ -83,7 +83,7 @@ class MemoryStore:
 
     def _ask_metrics(self, queries: Sequence[Query]) -> Sequence[Grid | MissingAnswer]:
         if self.metrics is None:
-            return [self._no_answer_reason(query) or MissingAnswer(NO_METRIC_INPUT, query) for query in queries]
+            return [self._unavailable_answer(query) or MissingAnswer(NO_METRIC_INPUT, query) for query in queries]
         answers = self.metrics.ask_many(queries, self.name)
         for answer in answers:
             if (
@@ -93,12 +93,12 @@ class MemoryStore:
             ):
                 self.add_unavailable_source("metric", answer.source, answer.reason.removeprefix(UNABLE_TO_CHECK))
         return [
-            self._no_answer_reason(answer.query) or answer if isinstance(answer, MissingAnswer) else answer
+            self._unavailable_answer(answer.query) or answer if isinstance(answer, MissingAnswer) else answer
             for answer in answers
         ]
 
-    def _no_answer_reason(self, query: Query) -> MissingAnswer | None:
-        """Why an empty answer to a query cannot be taken as "none"; None if it can."""
+    def _unavailable_answer(self, query: Query) -> MissingAnswer | None:
+        """The MissingAnswer if a source of the query's planes did not answer; else None."""
         source_reason = next(
             (self._unavailable_sources[plane] for plane in query.planes if plane in self._unavailable_sources), None
         )

@@ -6,7 +6,7 @@ import pytest
 
 from tests.families.rows import exception, store
 from trackside.evidence import Frame
-from trackside.facts.logs.exceptions import before_stop, message_of
+from trackside.facts.logs.exceptions import before_stop, error_in_brief, message_of
 from trackside.model import Event, EventRole, Position
 from trackside.query import events
 
@@ -57,3 +57,13 @@ def test_a_quoted_message_ends_where_other_output_may_begin(message: str, n_line
     assert isinstance(frame, Frame)
     lines = str(message_of(frame, frame.events[0]).value).splitlines()
     assert lines == message.splitlines()[:n_lines]
+
+
+def test_a_message_that_a_console_wrapped_is_quoted_whole() -> None:
+    message = "Bad\nrequest for device 4.\nThis host offers two\ndevices; name one of\nthem.\n\ntorch.cuda.device_cou\nnt(): 2"
+    frame = store(exception("ValueError", message)).ask(events("exception"))
+    assert isinstance(frame, Frame)
+    row = frame.events[0]
+    whole = "Bad request for device 4. This host offers two devices; name one of them."
+    assert message_of(frame, row).value == whole
+    assert error_in_brief(frame, row).value == "ValueError: Bad request for device 4"

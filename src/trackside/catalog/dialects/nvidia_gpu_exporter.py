@@ -12,14 +12,14 @@ from trackside.catalog.dialects.nvidia_smi import FIELDS
 from trackside.catalog.labels import JOB_LABELS, MACHINE_LABELS, Label
 from trackside.catalog.metrics import METRICS
 
-_ENDS = {"bytes": "_bytes", "ratio": "_ratio", "W": "_watts", "Hz": "_clock_hz", "s": "_seconds"}
+_SUFFIXES = {"bytes": "_bytes", "ratio": "_ratio", "W": "_watts", "Hz": "_clock_hz", "s": "_seconds"}
 """Unit -> suffix of the names in this unit; other names have no suffix."""
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 def _name(field: str, metric: str) -> str:
     snake = _CAMEL.sub("_", field).lower().replace(".", "_")
-    return f"nvidia_smi_{snake}{_ENDS.get(METRICS[metric].unit, '')}"
+    return f"nvidia_smi_{snake}{_SUFFIXES.get(METRICS[metric].unit, '')}"
 
 
 # Distinct readings that users of nvidia-smi often confuse; this exporter serves both.

@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TypeGuard
 
 from trackside.catalog.excerpt import ELLIPSIS, excerpt
@@ -78,6 +79,9 @@ _LIBRARY_PARAGRAPHS = re.compile(
 """Messages of libraries whose further lines are their own and say more than the first."""
 MIN_WORDS = 3
 """Fewer words are the beginning of a sentence."""
+MIN_WRAPPED_LINES = 4
+"""Lines of a paragraph that show that a console wrapped it."""
+_SENTENCE_END = re.compile(r"(?<=[a-z0-9'\")\]])\. (?=[A-Z])")
 _LOGGER = re.compile(r"^(?:slurmstepd|srun): error: ")
 STOPS = (1, 2, 15)
 """Signals that ask a process to end."""
@@ -184,6 +188,8 @@ def message_of(frame: Frame, row: Event, field: str = "message") -> Value:
     """The message of an exception without lines that may be other output: what is printed right below a traceback looks
     like its continuation. A line is kept if it is indented or an entry of a list, or if what is above announces it."""
     value = frame.value(row, field)
+    if (paragraph := _unwrapped(str(value.value))) is not None:
+        return derived(paragraph, value)
     lines = str(value.value).splitlines()
     whole = len(lines) < 2 or _LIBRARY_PARAGRAPHS.search(str(value.value)) is not None
     end = next(
@@ -195,6 +201,19 @@ def message_of(frame: Frame, row: Event, field: str = "message") -> Value:
         len(lines),
     )
     return value if whole or end == len(lines) else derived("\n".join(lines[:end]).strip(), value)
+
+
+def _unwrapped(message: str) -> str | None:
+    """The first paragraph of a message in one line, if a console wrapped it at words, as PowerShell does: no line has
+    room for the first word of the next one. None if it was not wrapped."""
+    lines = [line.rstrip() for line in message.partition("\n\n")[0].splitlines()]
+    if len(lines) < MIN_WRAPPED_LINES or any(_CONTINUES.match(line) for line in lines):
+        return None
+    width = max(map(len, lines))  # the first line stands behind the name of the error
+    is_wrapped = all(
+        len(line) + 1 + len(after.split(maxsplit=1)[0]) > width for line, after in pairwise(lines[1:])
+    ) and not lines[0].endswith(":")
+    return " ".join(lines) if is_wrapped else None
 
 
 def _is_complete(message: str) -> bool:
@@ -333,8 +352,10 @@ def error_in_brief(frame: Frame, row: Event) -> Value:
 
 
 def _informative_line(message: str) -> str:
-    """The first line of a message that says what failed, with the next one if it only announces it; empty if the
-    message is a listing of source code."""
+    """The first line of a message that says what failed, with the next one if it only announces it; the first sentence
+    if the message is wrapped; empty if the message is a listing of source code."""
+    if (paragraph := _unwrapped(message)) is not None:
+        return _SENTENCE_END.split(paragraph, maxsplit=1)[0].rstrip(".:")
     lines = [" ".join(_LOGGER.sub("", line.strip()).split()) for line in message.splitlines() if line.strip()]
     if lines and _SOURCE_CODE.match(lines[0]):
         lines = [line for line in lines if _COMPILER_ERROR.search(line)]

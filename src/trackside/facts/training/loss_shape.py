@@ -94,8 +94,8 @@ def _improved_after(onset: Event, evaluations: Evaluations, scores: Scores) -> b
     return False
 
 
-def wrong_shape(curve: TrainingCurve, finished: bool, limits: Limits) -> Shape | None:
-    """The first wrong shape; ``finished``: the run completed at least half of its plan."""
+def wrong_shape(curve: TrainingCurve, half_done: bool, limits: Limits) -> Shape | None:
+    """The first wrong shape; ``half_done``: the run completed at least half of its plan."""
     shape = non_finite_loss(curve, limits) or zero_after_loss(curve, limits)
     shape = shape or non_finite_gradient(curve, limits) or non_finite_reward(curve, limits)
     shape = shape or collapsed_loss_scale(curve)
@@ -103,15 +103,15 @@ def wrong_shape(curve: TrainingCurve, finished: bool, limits: Limits) -> Shape |
         return shape
     if len(curve.finite) < limits.min_points:
         return explosion(curve, limits)
-    shape = dead_plateau(curve, limits) or zero_rate(curve, finished, limits) or repeating_losses(curve)
+    shape = dead_plateau(curve, limits) or zero_rate(curve, half_done, limits) or repeating_losses(curve)
     if shape is not None or not curve.level_has_meaning:
         return shape
     return (
         vanished_gradient(curve, limits)
         or risen_loss(curve, limits)
         or lost_progress(curve, limits)
-        or worse_than_guessing(curve, finished, limits)
-        or flat_curve(curve, finished, limits)
+        or worse_than_guessing(curve, half_done, limits)
+        or flat_curve(curve, half_done, limits)
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from trackside.sim.endings import CODE, RankDeath, crash, traceback
 from trackside.sim.faults import SimulatedFault, fault
 from trackside.sim.faults.ecc import ADVICE
-from trackside.sim.kernel_lines import xid
+from trackside.sim.kernel_lines import log_xid
 from trackside.sim.simulation import Simulation
 
 TEXTS = {
@@ -33,8 +33,8 @@ class AppException(SimulatedFault):
         text = traceback(sim, placement.rank, error, ((CODE, 191, "main", "loss = step(model, next(batches))"),))
         crash(sim, time, [RankDeath(placement.rank, 0.1, 1, text)])
         if self.illegal_access:
-            xid(sim, sim.attempt, placement, time, 31)
-            xid(sim, sim.attempt, placement, time + 0.4, 43)
+            log_xid(sim, sim.attempt, placement, time, 31)
+            log_xid(sim, sim.attempt, placement, time + 0.4, 43)
         self.record_truth(
             sim, "H2", "job", fault_class="code" if self.illegal_access else self.fault_class, since=time,
             nodes=(placement.node,), ranks=(placement.rank,), sufficient_planes=(("logs",),), halts=True,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trackside.sim.endings import CODE, SITE, RankDeath, crash, hang, traceback
 from trackside.sim.faults import SimulatedFault, fault
-from trackside.sim.kernel_lines import xid
+from trackside.sim.kernel_lines import log_xid
 from trackside.sim.scenario import ScenarioError
 from trackside.sim.simulation import NodeStateChange, Simulation
 
@@ -82,5 +82,5 @@ class Ecc(SimulatedFault):
             sim.change(placement.node, placement.gpu, time + 0.1, "remap_failure", to=1.0)
         codes += [94 if self.contained else 95]
         for number, code in enumerate(codes):
-            xid(sim, attempt, placement, time + 0.05 * number, code)
-        xid(sim, attempt, placement, time + 1.6, 45)
+            log_xid(sim, attempt, placement, time + 0.05 * number, code)
+        log_xid(sim, attempt, placement, time + 1.6, 45)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from trackside.sim.endings import CODE, RankDeath, crash, hang, traceback
 from trackside.sim.faults import SimulatedFault, fault
 from trackside.sim.faults.ecc import ADVICE
-from trackside.sim.kernel_lines import xid
+from trackside.sim.kernel_lines import log_xid
 from trackside.sim.simulation import NodeStateChange, Simulation
 
 
@@ -30,7 +30,7 @@ class GpuLost(SimulatedFault):
                 ((CODE, 194, "main", "optimizer.step()"),),
             )
             crash(sim, time + 0.5, [RankDeath(placement.rank, 0.4, 1, text)])
-        xid(sim, attempt, placement, time, 79)
+        log_xid(sim, attempt, placement, time, 79)
         pci = sim.pci(placement.gpu)[4:-2].lower()
         sim.log_kernel(time + 0.001, placement.node, f"NVRM: GPU {pci}.0: GPU has fallen off the bus.")
         sim.lost_gpus[placement.node, placement.gpu] = time

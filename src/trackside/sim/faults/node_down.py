@@ -6,7 +6,7 @@ import math
 
 from trackside.sim.endings import finish, slurm_notice
 from trackside.sim.faults import SimulatedFault, fault
-from trackside.sim.kernel_lines import xid
+from trackside.sim.kernel_lines import log_xid
 from trackside.sim.simulation import NodeStateChange, Simulation
 from trackside.sim.timeline import RankState
 
@@ -41,7 +41,7 @@ class NodeDown(SimulatedFault):
         sim.node_changes.append(NodeStateChange(end_time, placement.node, "DOWN*", "Not responding"))
         finish(sim, end_time + 2, "NODE_FAIL", 0, 0)
         if self.xid:
-            xid(sim, attempt, placement, time - 1.0, self.xid)
+            log_xid(sim, attempt, placement, time - 1.0, self.xid)
             if self.xid in (48, 94, 95):
                 sim.change(placement.node, placement.gpu, time - 1.0, "ecc_uncorrectable", 1.0)
         # If the first node is lost, the job's log just stops; with one node, so do its metrics.

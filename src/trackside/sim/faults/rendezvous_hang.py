@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from trackside.sim.endings import RankDeath, crash, finish, traceback
 from trackside.sim.faults import SimulatedFault, fault
+from trackside.sim.scenario import ScenarioError
 from trackside.sim.simulation import Simulation
 from trackside.sim.timeline import RankState
 
@@ -21,11 +22,17 @@ TEXTS = {
 class RendezvousHang(SimulatedFault):
     """Every rank waits for the others before there is a process group: until a socket times out, or forever."""
 
-    at: str = "0%"
+    at: str = ""
+    """Not a key of this fault: it always begins at the rendezvous."""
     ends: str = "timeout"
     """timeout, refused or dns: the final error; silent: nothing, until the time limit."""
     wait_s: float = 600.0
     """Seconds until the error."""
+
+    def start_time(self, sim: Simulation) -> float:
+        if self.at:
+            raise ScenarioError(f"fault {self.kind}: at: this fault always begins at the rendezvous; leave it out")
+        return sim.reference.start
 
     def apply(self, sim: Simulation) -> None:
         self.check("ends", ("silent", *TEXTS))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trackside.sim.endings import RankDeath, crash, finish
 from trackside.sim.faults import SimulatedFault, fault
-from trackside.sim.kernel_lines import oom_kill, segfault
+from trackside.sim.kernel_lines import log_oom_kill, log_segfault
 from trackside.sim.simulation import HostEffect, Simulation
 from trackside.sim.timeline import RankState
 
@@ -43,11 +43,11 @@ class SignalKill(SimulatedFault):
         for placement in placements:
             if self.cause.endswith("oom"):
                 self._fill_host_memory(sim, placement.node, time)
-                oom_kill(
+                log_oom_kill(
                     sim, attempt, placement, time, 0.7 * sim.scenario.cluster.memory_gib / 8, self.cause == "cgroup-oom"
                 )
             elif self.cause == "native" and self.signal == "SIGSEGV":
-                segfault(sim, attempt, placement, time)
+                log_segfault(sim, attempt, placement, time)
         if self.cause == "cgroup-oom":
             finish(sim, attempt.end, "OUT_OF_MEMORY", 0, 125)
             text = f"slurmstepd: error: Detected {len(ranks)} oom_kill event in StepId={attempt.job}.0. Some of the step tasks have been OOM Killed."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trackside.sim.endings import hang
 from trackside.sim.faults import SimulatedFault, fault
-from trackside.sim.kernel_lines import blocked, nfs_back, nfs_lost
+from trackside.sim.kernel_lines import log_blocked_task, log_nfs_lost, log_nfs_restored
 from trackside.sim.simulation import HostEffect, Simulation, StepPause
 
 
@@ -32,13 +32,13 @@ class StorageStall(SimulatedFault):
         else:
             end_time = time + self.resumes_after_s
         for node in nodes:
-            nfs_lost(sim, node, time + 4)
+            log_nfs_lost(sim, node, time + 4)
             sim.host_effects.append(HostEffect(node, time, end_time, blocked_tasks=2.0 + len(ranks), stalled_io=0.9))
             if self.resumes_after_s:
-                nfs_back(sim, node, end_time - 1)
+                log_nfs_restored(sim, node, end_time - 1)
         for placement in (sim.placements[rank] for rank in ranks[:2]):
             if end_time - time > 125:
-                blocked(sim, attempt, placement, time + 124)
+                log_blocked_task(sim, attempt, placement, time + 124)
         if not self.resumes_after_s:
             self.record_truth(
                 sim, "H4", "infrastructure", since=time, nodes=nodes, ranks=tuple(ranks), cascade=("C2",),

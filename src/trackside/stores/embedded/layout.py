@@ -95,7 +95,7 @@ class StoreManifest(msgspec.Struct, frozen=True):
         return [segment for segment in self.segments if segment.table == table]
 
 
-def no_store(path: str | os.PathLike[str]) -> str:
+def not_a_store_message(path: str | os.PathLike[str]) -> str:
     """The error for a path that is not a store: one line."""
     name = os.fspath(path)
     if not os.path.lexists(path):
@@ -152,7 +152,7 @@ class Directory:
         Raises StoreError for a folder that is not a store, for a damaged manifest, and for one from a later version.
         """
         if not self.exists:
-            raise StoreError(no_store(self.path))
+            raise StoreError(not_a_store_message(self.path))
         for _ in range(10):
             paths = self.manifests()
             if not paths:

@@ -10,7 +10,14 @@ import duckdb
 import numpy as np
 from numpy.typing import NDArray
 
-from trackside.stores.embedded.layout import Directory, Lock, StoreError, StoreManifest, TableSegment, no_store
+from trackside.stores.embedded.layout import (
+    Directory,
+    Lock,
+    StoreError,
+    StoreManifest,
+    TableSegment,
+    not_a_store_message,
+)
 from trackside.stores.embedded.tables import TABLES, connect, parquet
 
 
@@ -33,7 +40,7 @@ class Snapshot:
         """Read a store. Raises StoreError."""
         directory = Directory(path)
         if not directory.exists:
-            raise StoreError(no_store(path))
+            raise StoreError(not_a_store_message(path))
         lock = Lock.for_reader(directory)  # before the manifest is read, so that no writer deletes what it names
         try:
             return cls(directory, directory.read(), lock)

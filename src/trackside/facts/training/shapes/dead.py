@@ -82,9 +82,9 @@ def vanished_gradient(curve: TrainingCurve, limits: Limits) -> Shape | None:
     return Shape("plateau", Certainty.SUPPORTED, GRADIENT_VANISHED, begin, len(norms) - 1, count)
 
 
-def zero_rate(curve: TrainingCurve, finished: bool, limits: Limits) -> Shape | None:
+def zero_rate(curve: TrainingCurve, half_done: bool, limits: Limits) -> Shape | None:
     """Flat from the first step because the learning rate or the gradient is zero throughout."""
-    if curve.has_fallen or not from_the_start(curve) or not (finished or len(curve.finite) >= 10):
+    if curve.has_fallen or not from_the_start(curve) or not (half_done or len(curve.finite) >= 10):
         return None
     count = len(curve.finite)
     for field, limit, key in (
@@ -92,7 +92,7 @@ def zero_rate(curve: TrainingCurve, finished: bool, limits: Limits) -> Shape | N
         ("grad_norm", limits.dead_gradient, GRADIENT_NEAR_ZERO),
     ):
         values = curve.series(field)
-        warms_up = field == "lr" and not finished and values and values[-1] > values[0]
+        warms_up = field == "lr" and not half_done and values and values[-1] > values[0]
         if len(values) >= limits.min_points and max(values) <= limit and not warms_up:
             return Shape("flat", Certainty.ESTABLISHED, key, 0, len(curve.rows) - 1, count)
     return None

@@ -124,14 +124,14 @@ def lost_progress(curve: TrainingCurve, limits: Limits) -> Shape | None:
     )
 
 
-def worse_than_guessing(curve: TrainingCurve, finished: bool, limits: Limits) -> Shape | None:
+def worse_than_guessing(curve: TrainingCurve, half_done: bool, limits: Limits) -> Shape | None:
     """A mean cross-entropy above the loss of guessing that never fell to that of a model.
 
     Either it stayed above and is no lower than at its start, or the first printed mean was already an explosion that
     continued, and the tail is still near guessing. The first steps of large models do so for a while.
     """
     values = curve.finite
-    if len(values) < 10 or not finished:
+    if len(values) < 10 or not half_done:
         return None
     first, tail = values[0], maths.median(values[-max(3, len(values) // 5) :])
     if not _is_language_model(curve) or max(first, tail) <= limits.chance_ceiling:
@@ -145,10 +145,10 @@ def worse_than_guessing(curve: TrainingCurve, finished: bool, limits: Limits) ->
     return Shape("diverging", strength, WORSE_THAN_GUESSING, 0, -1, len(values))
 
 
-def flat_curve(curve: TrainingCurve, finished: bool, limits: Limits) -> Shape | None:
+def flat_curve(curve: TrainingCurve, half_done: bool, limits: Limits) -> Shape | None:
     """At the loss of guessing from the run's start to its end, or back to it after an explosion."""
     values = curve.finite
-    if len(values) < limits.flat_points or not finished or not from_the_start(curve):
+    if len(values) < limits.flat_points or not half_done or not from_the_start(curve):
         return None
     settled = values[max(1, len(values) // 20) :]
     level, noise = maths.median(settled), maths.noise(settled)
