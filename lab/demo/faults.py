@@ -99,7 +99,7 @@ FAULTS = (
         "python pretrain.py --steps 200",
         options=("--mem=600",),
         state="OUT_OF_MEMORY",
-        expected=ExpectedVerdict("A2", culprit="job", shows="OOM kills in the job's memory cgroup"),
+        expected=ExpectedVerdict("A2", culprit="job", shows="OOM kills among the job's processes"),
     ),
     DemoFault(
         name="rendezvous",

@@ -279,7 +279,7 @@ def test_kills_that_only_slurm_counts_leave_open_whose_memory_ran_out() -> None:
     line = event("oom_kill", 90, role=EventRole.ROOT, scope="slurm", step="7.batch", count=12, text=text)
     finding = judge("A2", line)
     assert finding.headline is not None
-    assert clause(finding.headline) == "out of host memory: 12 kills in the job's memory cgroup"
+    assert clause(finding.headline) == "out of host memory: Slurm counted 12 OOM kills among the job's processes"
     assert [sentence_name(claim) for claim in finding.cannot_decide] == ["limit_or_node"]
 
 

@@ -203,7 +203,7 @@ def test_several_faults_combine_into_one_verdict() -> None:
         ),
         ("[[fault]]\nkind = 'straggler'\ncause = 'luck'\n", r"cause: 'luck' is not one of: gpu, cpu, data"),
         ("[job]\nstart = 'today'\n", r"job.start: 'today' is not a time"),
-        ("[job\n", r"scenario: not TOML"),
+        ("[job\n", r"scenario is not valid TOML"),
     ],
 )
 def test_scenario_errors_name_the_place_and_the_remedy(text: str, message: str, tmp_path: Path) -> None:

@@ -295,7 +295,9 @@ def test_files_alone_query_no_site(site: Path) -> None:
     assert "sacct" not in result.output
     nothing = CliRunner().invoke(main, ["diagnose", "--job", "41"], env={"PATH": "/nowhere", "HOME": str(site)})
     assert nothing.exit_code == 3
-    assert "no source to query" in nothing.stderr
+    assert "no source to query: no Slurm commands on this machine" in nothing.stderr
+    off = CliRunner().invoke(main, ["diagnose", "--job", "41", "--slurm", "off"], env={"PATH": str(site / "bin")})
+    assert "no source to query: Slurm is off" in off.stderr
 
 
 def test_a_pending_job_shows_its_reason(site: Path) -> None:

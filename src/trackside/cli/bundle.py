@@ -38,7 +38,9 @@ from trackside.show.wording import word
 @click.option(
     "--slice", "sliced", is_flag=True, help="Keep only the parts of large logs and metrics that the verdict needs."
 )
-@click.option("--redact", is_flag=True, help="Replace user and host names, addresses, tokens and keys by placeholders.")
+@click.option(
+    "--redact", is_flag=True, help="Replace user and host names, addresses, tokens and keys with placeholders."
+)
 @click.option(
     "--redact-also", metavar="WORD", multiple=True,
     help="With --redact: also replace this word, such as a project name; repeatable.",

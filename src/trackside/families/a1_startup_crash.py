@@ -142,7 +142,7 @@ UNSET_VARIABLE = re.compile(
 )
 """A variable that launchers set, as a message names it."""
 RAISES_ITSELF = Sentence(
-    "{place} raises the error itself: correct what it rejects, such as a setting, an input or a request, and resubmit"
+    "{place} raises this error itself: correct the setting, input or resource request that it rejects, and resubmit"
 )
 FOLLOW_MESSAGE = Sentence('do what the message says ("{advice}"), or fix {place} or what it calls, and resubmit')
 ADVISES = re.compile(r"(?i:\bplease\b|\bmake sure\b|\bensure\b|\btry\b|\binstall\b|\binvestigate\b|\bconsider\b)")

@@ -10,9 +10,10 @@ What it looks like
 ------------------
 A launcher's summary with a negative exit code (exitcode -9), srun's "Killed" or "Segmentation fault", a shell's
 exit code of 128 plus the signal, faulthandler's "Fatal Python error", Slurm's OUT_OF_MEMORY, slurmstepd's
-"oom_kill event", the kernel's "oom-kill", Ray's memory monitor. The only exceptions are launchers' wrappers,
-and peers that saw a connection close. In metrics, a node's kernel counts one more OOM kill, or its available
-memory falls to zero, or the job's requested memory is used up; at startup the GPUs are still unused.
+"oom_kill event", the kernel's "oom-kill", Ray's memory monitor. The only Python exceptions
+in the log are launchers' wrappers, and those of peers whose connection closed. In metrics, a node's kernel counts
+one more OOM kill, or its available memory falls to zero, or the job's requested memory is used up; at startup the
+GPUs are still unused.
 
 Not this family when
 --------------------
@@ -99,7 +100,7 @@ CRASHED_IN = re.compile(r" in ([\w.+-]{1,100}\.so[\w.]{0,20})\[")
 NO_KILL_IN_KERNEL_LOG = Sentence("the kernel log that was given has no OOM kill of the job")
 HEADLINES = {
     "host_oom": Sentence("out of host memory: the kernel killed a process of the job"),
-    "slurm_oom": Sentence("out of host memory: {count:kills} in the job's memory cgroup"),
+    "slurm_oom": Sentence("out of host memory: Slurm counted {count:OOM kills} among the job's processes"),
     "cgroup_oom": Sentence("out of host memory: the job exceeded its own memory limit and was killed"),
     "near_limit": Sentence("killed close to the job's memory limit, most likely by that limit"),
     "other_kill": Sentence("killed (SIGKILL), and no sample shows a shortage of host memory; the sender is unknown"),
@@ -137,7 +138,7 @@ SENDER_UNKNOWN = Sentence(
     "who sent the SIGKILL: the kernel's OOM killer, a cgroup limit or a person; a kernel log would show it"
 )
 SENDER_UNKNOWN_MEMORY_LEFT = Sentence(
-    "who sent the SIGKILL: no sample is short of memory, so possibly a cgroup limit or another process"
+    "who sent the SIGKILL: no sample shows a shortage of host memory, so possibly a cgroup limit or another process"
 )
 LIMIT_OR_NODE = Sentence("whether the job's own memory limit or the node's memory ran out")
 LIBRARY_UNKNOWN = Sentence("which library crashed: no core file or native stack was given")

@@ -122,12 +122,11 @@ WOULD_FIT_ALONE = Sentence("the job would have fit on the GPU without the other 
 SETTING_UNKNOWN = Sentence("which setting to change: Trackside does not analyze the training configuration")
 USE_LESS_MEMORY = Sentence(
     "use less GPU memory: a smaller micro-batch with more accumulation steps, activation checkpointing, shorter "
-    "sequences or smaller images, and on several GPUs sharded optimizer and parameters (in an evaluation: a smaller "
-    "evaluation batch)"
+    "sequences or smaller images, and on several GPUs sharded optimizer and parameters"
 )
 USE_LESS_ON_ONE_GPU = Sentence(
     "use less GPU memory: a smaller micro-batch with more accumulation steps, activation checkpointing, shorter "
-    "sequences or smaller images (in an evaluation: a smaller evaluation batch)"
+    "sequences or smaller images"
 )
 SHRINK_TENSOR = Sentence(
     "find the tensor of {requested} at the line of the traceback: a smaller batch, shorter sequences or smaller images "

@@ -7,16 +7,16 @@ delivery is the cause, not code or data.
 
 What it looks like
 ------------------
-A severe reason (hardware slowdown, hardware or software thermal slowdown, power brake), or a counter of time
-throttled for one, that lasts while the GPU works; its SM clock below its own earlier level, or below that of
-the other GPUs; longer steps. The loss keeps falling. Without reasons: a hot GPU whose clock falls under load. A
-clock far below the model's maximum throughout, far from the power limit, is only a suspicion.
+A severe throttle reason (hardware slowdown, hardware or software thermal slowdown, power brake), or a counter of
+time throttled for one, that lasts while the GPU works; its SM clock below its own earlier level, or below that of
+the other GPUs; longer steps. The loss keeps falling. If throttle reasons were not sampled: a hot GPU whose clock
+falls under load. A clock far below the model's maximum throughout, far from the power limit, is only a suspicion.
 
 Not this family when
 --------------------
-- The reason is the software power cap or idleness at a low temperature: both are normal, as are GPUs that all run
-  below their maximum clock at their power limit.
-- A severe reason appears in single samples only, or the clock does not change.
+- The throttle reason is the software power cap or idleness at a low temperature: both are normal, as are GPUs that
+  all run below their maximum clock at their power limit.
+- A severe throttle reason appears in single samples only, or the clock does not change.
 - The GPU is idle: its low clock is not throttling.
 - The run failed or stalled later, or throttling took only a small part of it: then throttling is a warning.
 
@@ -95,7 +95,7 @@ HEAT_OR_SETTING = Sentence("whether heat lowers the clocks or somebody set them:
 CAUSES_UNKNOWN = {
     "power": Sentence("what limits the power: a power cap, the power supply or the power distribution"),
     "brake": Sentence("what asserted the power brake: a power supply, the power distribution or the node's BMC"),
-    "thermal": Sentence("why it gets so hot: heat sink, fans, air flow or inlet temperature"),
+    "thermal": Sentence("why the GPU overheats: heat sink, fans, air flow or inlet temperature"),
     "slowdown": Sentence("whether heat or power is the reason"),
 }
 SLOWDOWN_UNKNOWN = Sentence(

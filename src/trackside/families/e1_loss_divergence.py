@@ -110,7 +110,7 @@ HEADLINES_BY_STEP = {
 SHAPE_HEADLINES = {
     STEPS_SKIPPED: Sentence("gradients overflow: nearly every recent step was skipped"),
     NOT_FINITE_AGAIN: Sentence("training is unstable: the loss is repeatedly not finite"),
-    NEVER_FINITE: Sentence("training diverged: the loss is not finite at any logged step"),
+    NEVER_FINITE: Sentence("training diverged: the loss was never finite"),
     ONLY_LOSS_NOT_FINITE: Sentence("training diverged: the only logged loss is not finite"),
     ZERO_AT_ONCE: Sentence("training diverged: the loss is stuck at zero, as when the trainer logs NaN as zero"),
     ZERO_THROUGHOUT: Sentence(
@@ -140,8 +140,12 @@ USE_EARLIER_CHECKPOINT = Sentence(
     "if there is a checkpoint from before the loss went wrong, continue from it, not from the last one"
 )
 KEEP_PRECISION = Sentence(
-    "lower the learning rate, clip gradients, and inspect the batches just before the loss went wrong; with half "
-    "precision, keep the weights that are trained in full precision"
+    "lower the learning rate, clip gradients, and inspect the batches just before the loss went wrong; if you train in "
+    "half precision, keep a full-precision master copy of the weights"
+)
+KEEP_PRECISION_FROM_START = Sentence(
+    "lower the learning rate, clip gradients, and inspect the first batches; if you train in half precision, keep a "
+    "full-precision master copy of the weights"
 )
 CHECK_RATE = Sentence(
     "check the learning rate, its warm-up, gradient clipping, the labels, and which parameters are trainable"
@@ -183,7 +187,8 @@ def judge(
         return _ruled_out(curve, shape)
     suspects = reports.memory_errors(witness.onset.time)
     cleared = () if suspects else health.unchanged
-    next_step = KEEP_PRECISION if witness.variant == "non-finite" else CHECK_RATE
+    keep_precision = KEEP_PRECISION if witness.learned else KEEP_PRECISION_FROM_START
+    next_step = keep_precision if witness.variant == "non-finite" else CHECK_RATE
     actions = [*([TEST_GPU] if suspects else []), *([USE_EARLIER_CHECKPOINT] if witness.learned else []), next_step]
     return present(
         witness.certainty,

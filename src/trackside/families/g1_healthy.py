@@ -165,8 +165,8 @@ CHECK_CHECKPOINT = Sentence(
 )
 EXIT_UNEXPLAINED = Sentence("why a process failed after training was done")
 ADD_END = Sentence(
-    "if it still runs, diagnose it again later; if not, add its sacct record, or the rest of the log if there is more, "
-    "which show how it ended",
+    "if the job is still running, diagnose it again later; if not, add its sacct record or the rest of its log: either "
+    "shows how it ended",
     running="nothing to do so far",
 )
 ADD_OUTPUT = Sentence("add the job's output and its sacct record: metrics alone do not show how it ended")

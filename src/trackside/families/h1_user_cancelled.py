@@ -60,7 +60,9 @@ CANCELED_BY_OWNER = Sentence("canceled by the user who submitted it ({who})")
 REQUESTED_BY = Sentence("{who} requested its cancellation from the controller")
 REQUESTED_BY_OWNER = Sentence("the user who submitted it ({who}) requested its cancellation from the controller")
 SUBMITTED_BY = Sentence("the job was submitted by {owner}")
-NOTICE_WITHOUT_REASON = Sentence("Slurm's notice gives no other reason, which is what scancel leaves: {line}")
+NOTICE_WITHOUT_REASON = Sentence(
+    "Slurm's notice names no cause (such as the time limit or a preemption), as after scancel: {line}"
+)
 INTERRUPT_LINE = Sentence("the run was interrupted: {line}")
 ENDED_ON_PURPOSE = Sentence("somebody ended the run on purpose; that is not a fault")
 PROBABLY_ON_PURPOSE = Sentence("probably somebody canceled the run; no input names who")

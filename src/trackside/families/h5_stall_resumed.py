@@ -3,7 +3,7 @@
 Meaning
 -------
 All ranks waited for a file server, for one delayed rank, or for something else outside of the training loop,
-and it recovered before a timeout. It costs time but no result. It is always a warning in addition to the
+and it recovered before a timeout. It costs time, but no work is lost. It is always a warning in addition to the
 verdict: the next such stall may not recover, and is then a hang.
 
 What it looks like

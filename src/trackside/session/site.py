@@ -87,8 +87,11 @@ def open_site_session(request: SiteRequest, stack: ExitStack) -> SiteSession:
             loaded.store.add_unavailable_source(row.plane or "scheduler", row.path, row.note)
     queried = source_names(site, slurm is not None)
     if not queried and not has_inputs:
+        slurm_missing = (
+            "Slurm is off (--slurm, slurm.mode)" if site.slurm is None else "no Slurm commands on this machine"
+        )
         raise NothingReadable(
-            "no source to query: no Slurm commands on this machine, and no metrics or logs are configured; "
+            f"no source to query: {slurm_missing}, and no metrics or logs are configured; "
             "pass PATHS, --store, --metrics-url or --logs-url, or write a trackside.toml (docs/site.md)"
         )
     if site.metrics is None:

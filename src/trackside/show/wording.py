@@ -80,7 +80,7 @@ class _Wording(string.Formatter):
         value = super().get_value(key, args, kwargs)
         if key == "ranks" and isinstance(value, Value):
             numbers = word(value.value)
-            return Value(f"rank{'s' if re.search('[-, ]', numbers) else ''} {numbers}", value.cites)
+            return Value(f"rank{'s' if re.search('[-,]| and ', numbers) else ''} {numbers}", value.cites)
         return value
 
     def convert_field(self, value: Any, conversion: str | None) -> Any:

@@ -50,7 +50,7 @@ def load_scenario(source: str | Path, changes: Sequence[str] = (), seed: int | N
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ScenarioError(f"{source_name}: not TOML: {error}") from None
+        raise ScenarioError(f"{source_name} is not valid TOML: {error}") from None
     for change in changes:
         _set(table, change)
     table.setdefault("name", name)

@@ -83,5 +83,8 @@ def job_id(text: str) -> str:
     """A job's id without its step. Raises ValueError for an invalid id."""
     parts = split_job_id(text)
     if parts is None or "[" in text:
-        raise ValueError(f"{text!r} is not a Slurm job id; write 42, 60_3 (a task of an array) or 73+0 (a part)")
+        raise ValueError(
+            f"{text!r} is not a Slurm job id; "
+            "write 42, 60_3 (a task of an array) or 73+0 (a part of a heterogeneous job)"
+        )
     return plain_id(text)

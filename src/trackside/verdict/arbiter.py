@@ -23,7 +23,8 @@ SAME_GPU_SLACK_S = 600.0
 separate a phase from a blip, and a slow GPU stands out among its peers before its own clock settles."""
 
 
-CHECK_WARNINGS = Sentence(
+CHECK_WARNINGS = Sentence("check the warnings")
+CHECK_WARNINGS_AFTER_END = Sentence(
     "check the warnings, which did not end this run", running="check the warnings, which have not ended this run"
 )
 
@@ -81,10 +82,12 @@ def arbitrate(findings: Sequence[Finding], families: Sequence[Family]) -> Ranked
 
 
 def _with_warnings(primary: Finding) -> Finding:
-    """The primary finding; if it is health, its advice names the warnings. A slow run's does so itself."""
+    """The primary finding; if it is health, its advice names the warnings. A slow run's does so itself. Of a
+    run that is only possibly healthy, nobody knows what ended it."""
     if primary.role != "health" or primary.variant == "slow":
         return primary
-    return replace(primary, actions=(*primary.actions, action(CHECK_WARNINGS)))
+    advice = CHECK_WARNINGS if primary.certainty is Certainty.POSSIBLE else CHECK_WARNINGS_AFTER_END
+    return replace(primary, actions=(*primary.actions, action(advice)))
 
 
 def _beside(finding: Finding) -> Finding:

@@ -371,7 +371,7 @@ def source_line(frame: Frame, row: Event) -> Value | None:
     if row.get("user_frame") is None:
         return None
     value = frame.value(row, "user_frame")
-    return derived(str(value.value).partition(" in ")[0].rpartition("/")[2], value)
+    return derived(re.split(r"[/\\]", str(value.value).partition(" in ")[0])[-1], value)
 
 
 def named_exception(row: Event) -> tuple[str, str]:

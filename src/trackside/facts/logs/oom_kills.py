@@ -24,7 +24,7 @@ SCOPES: Mapping[str, Scope] = {"host": "node", "cgroup": "job", "container": "jo
 
 
 HOST_MEMORY_RAN_OUT = Sentence("host memory ran out: {line}")
-SLURM_COUNTED_KILLS = Sentence("Slurm counted OOM kills in the job's memory cgroup: {line}")
+SLURM_COUNTED_KILLS = Sentence("Slurm counted OOM kills among the job's processes: {line}")
 
 
 @dataclass(frozen=True, slots=True)

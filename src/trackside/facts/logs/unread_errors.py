@@ -22,11 +22,11 @@ from trackside.query import events
 
 ENDS_WITH = Sentence('the log ends with this error: "{line}"')
 LOOK_UP = Sentence(
-    "do what that message asks; if it names no remedy, look it up in the documentation of the program that printed it"
+    "follow the error message; if it names no remedy, look it up in the documentation of the program that printed it"
 )
 UNREAD_LINE = Sentence('the log has an error line that Trackside does not recognize: "{line}"')
 UNREAD_LINES = Sentence('the log has {count} error lines that Trackside does not recognize, such as: "{line}"')
-UNREAD_QUESTION = Sentence('what this line means, which Trackside does not recognize: "{line}"')
+UNREAD_QUESTION = Sentence('what this error line means (Trackside does not recognize it): "{line}"')
 LOGGER_PREFIX = re.compile(
     r"(?:[\[(]?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d[^\s\]]{0,12}[\])]?[ -]{0,3})?(?:\[[^\]]{1,80}\][ -]{0,3}){0,3}"
     r"(?:[A-Z]{4,8}:?[ -]{1,3})?"

@@ -25,7 +25,7 @@ NO_KERNEL = Sentence(
     "no kernel log was given: GPU hardware faults and processes that the kernel killed may be missing here"
 )
 ONLY_LOG = Sentence(
-    "only the job's log was given, no Slurm record, kernel log or GPU metrics: hardware faults and processes that the "
+    "only the job's log was given (no Slurm record, kernel log or GPU metrics): hardware faults and processes that the "
     "kernel killed may be missing here"
 )
 NO_KERNEL_OF = Sentence("no kernel log of {nodes} was given: hardware faults there may be missing here")

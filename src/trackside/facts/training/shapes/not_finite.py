@@ -13,7 +13,7 @@ NOT_FINITE_TO_THE_END = Sentence(
     "the loss is not finite from {place} to the end ({count} of {points}); it started at {first}",
     running="the loss is not finite from {place} on ({count} of {points} so far); it started at {first}",
 )
-NEVER_FINITE = Sentence("the loss is not finite at any of {points}, first at {place}")
+NEVER_FINITE = Sentence("the loss is not finite at any of {points}")
 ONLY_LOSS_NOT_FINITE = Sentence(
     "the only logged loss is {loss}, at {place}", running="the only loss so far is {loss}, at {place}"
 )
