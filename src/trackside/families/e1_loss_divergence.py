@@ -143,6 +143,10 @@ KEEP_PRECISION = Sentence(
     "lower the learning rate, clip gradients, and inspect the batches just before the loss went wrong; with half "
     "precision, keep the weights that are trained in full precision"
 )
+CHECK_FIRST_STEP = Sentence(
+    "check the inputs and the loss function, such as a logarithm of zero or a division by zero: the loss is not finite from "
+    "the first logged step; if steps before it were not logged, lower the learning rate, too"
+)
 CHECK_RATE = Sentence(
     "check the learning rate, its warm-up, gradient clipping, the labels, and which parameters are trainable"
 )
@@ -184,6 +188,8 @@ def judge(
     suspects = reports.memory_errors(witness.onset.time)
     cleared = () if suspects else health.unchanged
     next_step = KEEP_PRECISION if witness.variant == "non-finite" else CHECK_RATE
+    if shape.shape is not None and shape.shape.sentence in (NEVER_FINITE, ONLY_LOSS_NOT_FINITE):
+        next_step = CHECK_FIRST_STEP
     actions = [*([TEST_GPU] if suspects else []), *([USE_EARLIER_CHECKPOINT] if witness.learned else []), next_step]
     return present(
         witness.certainty,

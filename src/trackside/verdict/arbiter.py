@@ -24,7 +24,8 @@ separate a phase from a blip, and a slow GPU stands out among its peers before i
 
 
 CHECK_WARNINGS = Sentence(
-    "check the warnings, which did not end this run", running="check the warnings, which have not ended this run"
+    "also look at the warnings; they did not end this run",
+    running="also look at the warnings; they have not ended this run",
 )
 
 
