@@ -179,7 +179,7 @@ def test_a_family_is_ruled_out_by_what_the_log_holds(name: str, family: str, rea
         ),
         ("a1/weights-missing-where-the-model-is-built", "Check that /home/ines/weights/mask_head.pt exists"),
         ("d2/sim-interconnect-sockets-16", "sees /dev/infiniband"),
-        ("b2/latent-before-a-good-run", "Check the warnings, which did not end this run"),
+        ("b2/latent-before-a-good-run", "Also look at the warnings; they did not end this run"),
     ],
 )
 def test_the_advice_fits_what_is_known(name: str, advice: str) -> None:

@@ -109,11 +109,38 @@ CLASS_REMEDIES = {
     "data": Sentence("check the input that the error is about, for example by loading it in one process, and resubmit"),
     "config": Sentence("correct the setting that the error is about, and resubmit"),
     "env": Sentence(
-        "install what the error names in the job's environment, or load the module that provides it, and resubmit"
+        "correct what the error is about in the job's environment (a package, library, module, permission or driver), "
+        "and resubmit"
     ),
     "asset": Sentence("check the path or repository name, the access token, and the network of the compute nodes"),
     "code": Sentence("fix the code that the traceback leads to, and resubmit"),
 }
+NEWER_THAN_DRIVER = Sentence(
+    "the node's NVIDIA driver is older than the CUDA version that PyTorch or an extension was built with: compare the "
+    "two, then use a build for an older CUDA version, or a node with a newer driver"
+)
+COMPARE_CUDA = ShellCommand("nvidia-smi; python -c 'import torch; print(torch.version.cuda)'")
+NO_SUCH_GPU = Sentence(
+    "the script asks for a GPU number that it cannot see: compare the number (cuda:N) with the GPUs of the job"
+)
+LIST_GPUS = ShellCommand("nvidia-smi -L; env | grep CUDA_VISIBLE_DEVICES")
+USE_UTF8 = Sentence("have Python read and write text as Unicode: set this in the job script, and resubmit")
+SET_UTF8 = ShellCommand("export PYTHONUTF8=1")
+MATCH_VERSIONS = Sentence(
+    "the installed package was found, but lacks that name: install versions that fit each other, if in doubt in a new "
+    "environment, and resubmit"
+)
+MESSAGE_REMEDIES: tuple[tuple[re.Pattern[str], Sentence, tuple[ShellCommand, ...]], ...] = (
+    (
+        re.compile(r"PTX was compiled with an unsupported toolchain|driver version is insufficient for CUDA runtime"),
+        NEWER_THAN_DRIVER,
+        (COMPARE_CUDA,),
+    ),
+    (re.compile(r"invalid device ordinal"), NO_SUCH_GPU, (LIST_GPUS,)),
+    (re.compile(r"codec can't encode"), USE_UTF8, (SET_UTF8,)),
+    (re.compile(r"cannot import name(?!.*circular import)", re.DOTALL), MATCH_VERSIONS, ()),
+)
+"""Message of an error of the environment or of a setting -> what to do about it."""
 CHECK_PATH = Sentence("check that {path} exists")
 CHECK_PATH_ON_NODES = Sentence("check that {path} exists on every node of the job")
 CHECK_RELATIVE_PATH = Sentence("check that {path} exists, relative to the folder in which the job starts")
@@ -151,6 +178,8 @@ SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n")
 WARNS = re.compile(r"[Ww]arning|deprecated")
 """What may be printed right below a traceback, and is none of its message."""
 FIX_PLACE = Sentence("fix {place} or what it calls, and resubmit")
+FIX_SYNTAX = Sentence("correct {place}, which Python cannot parse, and resubmit")
+SYNTAX_ERRORS = ("SyntaxError", "IndentationError", "TabError")
 TRY_PLACE = Sentence("fix {place} or what it calls, and try it on one GPU first")
 ONLY_EXIT_CODE_KNOWN = Sentence("the job failed at its start; the exit code alone does not say why")
 CHECK_IMPORT = (
@@ -249,6 +278,8 @@ def _remedy(
         return action(START_WITH_LAUNCHER, variable=derived(variable[1], message))
     if place is not None and module is None and _is_guess(cause, kind):
         return action(CHECK_PLACE[kind], place=place)
+    if place is not None and str(cause.get("type")) in SYNTAX_ERRORS:
+        return action(FIX_SYNTAX, place=derived(str(place.value).removesuffix(" in <source>"), place))
     if kind == "code" and place is not None:
         advice = next((one for one in SENTENCE_END.split(text) if ADVISES.search(one) and not WARNS.search(one)), None)
         if advice is not None:
@@ -256,9 +287,13 @@ def _remedy(
         if str(cause.get("user_code") or "").startswith(("raise ", "assert ")):
             return action(RAISES_ITSELF, place=place)
         return action(TRY_PLACE if (run.n_ranks or run.n_gpus or 1) > 1 else FIX_PLACE, place=place)
-    if kind == "asset" and path is not None:
+    if kind in ("asset", "config", "data") and path is not None:
         on_nodes = CHECK_PATH_ON_NODES if len(run.nodes) > 1 else CHECK_PATH
         return action(on_nodes if path[1].startswith("/") else CHECK_RELATIVE_PATH, path=derived(path[1], message))
+    if kind in ("env", "config"):
+        for pattern, remedy, commands in MESSAGE_REMEDIES:
+            if pattern.search(causes):
+                return action(remedy, *commands)
     if kind != "env" or module is None:
         return action(CLASS_REMEDIES[kind])
     name, python = derived(module[1], message), _interpreter(errors) or derived("python", message)

@@ -159,7 +159,9 @@ USE_LESS_MEMORY_PER_NODE = Sentence(
 )
 FIND_SENDER = Sentence("search the kernel log of the process's node for an OOM kill")
 CHECK_LIMIT = Sentence("compare the memory that each step used with what the job requested")
-CHECK_OOM_KILL = Sentence("see whether the kernel's OOM killer ended it: search its node's kernel log")
+CHECK_OOM_KILL = Sentence(
+    "see whether the kernel's OOM killer ended the process: search the kernel log of the process's node (as root)"
+)
 READ_CORE = Sentence("read the core that was written; if coredumpctl lists none, core_pattern shows where cores go")
 SHOW_CORES = (
     ShellCommand("ssh {node} 'sudo coredumpctl list; cat /proc/sys/kernel/core_pattern'"),

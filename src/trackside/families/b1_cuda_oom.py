@@ -81,6 +81,7 @@ class Limits:
 
 RAN_OUT = Sentence("out of GPU memory")
 RAN_OUT_IN = Sentence("out of GPU memory in the {phase} pass")
+RAN_OUT_AT_LOADING = Sentence("out of GPU memory while the model or data were loaded")
 RAN_OUT_FOR_REQUEST = Sentence("out of GPU memory: a request for {requested} failed")
 NCCL_FAILED = Sentence("NCCL could not allocate {requested} of GPU memory: the GPU was full, or CUDA failed")
 RAN_OUT_FRAGMENTED = Sentence("out of GPU memory: free memory was fragmented")
@@ -107,6 +108,10 @@ READ_OUTPUT = Sentence("read the job's own output for an out-of-memory error")
 NEEDS_TOO_MUCH = Sentence(
     "what the job uses and what it requested do not fit on the GPU together; this is not a hardware fault"
 )
+JOB_OR_NEIGHBOR = Sentence(
+    "the GPU did not have the memory that was requested: the job needs more than there is, or another process holds "
+    "part of it; this is not a hardware fault"
+)
 FREE_NOT_USABLE = Sentence(
     "the request did not fit although {free} were free: free memory was not in one piece, or was taken meanwhile; this "
     "is not a hardware fault"
@@ -128,6 +133,10 @@ USE_LESS_ON_ONE_GPU = Sentence(
     "use less GPU memory: a smaller micro-batch with more accumulation steps, activation checkpointing, shorter "
     "sequences or smaller images"
 )
+LOAD_LESS = Sentence(
+    "load the model with less GPU memory: in half precision or quantized, sharded over GPUs, or partly kept on the host"
+)
+SEE_OTHER_PROCESSES = Sentence("check whether another process holds memory of the GPU")
 SHRINK_TENSOR = Sentence(
     "find the tensor of {requested} at the line of the traceback: a smaller batch, shorter sequences or smaller images "
     "shrink it; sharding does not"
@@ -232,6 +241,8 @@ def _error_finding(
     first_use = first_use and not to_blame and reached is None
     defragment = action(LIMIT_SPLITS, SET_SPLIT_SIZE) if errors.names_split_size else action(USE_SEGMENTS, SET_SEGMENTS)
     advice = [_use_less(errors, run)]
+    if errors.cause.get("phase") == "load" and reached is None:
+        advice = [*([] if neighbors else [action(SEE_OTHER_PROCESSES, SHOW_PROCESSES)]), action(LOAD_LESS)]
     if fragmented is not None:
         advice.insert(0, defragment)
     elif errors.fitted_by_sum:
@@ -245,7 +256,7 @@ def _error_finding(
         if to_blame
         else RAN_OUT_BEFORE_LOADING()
         if first_use
-        else _headline(errors, fragmented is not None),
+        else _headline(errors, fragmented is not None, trained=reached is not None),
         implies=[WOULD_FIT_ALONE()] if to_blame else [ALREADY_IN_USE()] if first_use else own_use,
         cannot_decide=[] if first_use else [SETTING_UNKNOWN()],
         actions=[action(FIND_OTHER_PROCESSES, SHOW_PROCESSES)]
@@ -295,16 +306,18 @@ def _reason(errors: GpuMemoryErrors) -> Claim:
     """Why the request did not fit, by the sizes that the error names."""
     free = errors.sizes.get("free_bytes")
     if free is None or not errors.fitted_by_sum:
-        return NEEDS_TOO_MUCH()
+        return NEEDS_TOO_MUCH() if "total_bytes" in errors.sizes else JOB_OR_NEIGHBOR()
     return FREE_NOT_USABLE(free=free) if free.number >= errors.bytes("requested_bytes") else MAY_BE_FRAGMENTED()
 
 
-def _headline(errors: GpuMemoryErrors, in_pieces: bool) -> Claim:
+def _headline(errors: GpuMemoryErrors, in_pieces: bool, trained: bool) -> Claim:
     """What ran out, with the reason, the phase or the size that the error names."""
     if in_pieces:
         return RAN_OUT_FRAGMENTED()
     if errors.cause.get("phase") in ("forward", "backward"):
         return RAN_OUT_IN(phase=errors.frame.value(errors.cause, "phase"))
+    if errors.cause.get("phase") == "load" and not trained:
+        return RAN_OUT_AT_LOADING()
     requested = errors.sizes.get("requested_bytes")
     return RAN_OUT() if requested is None else RAN_OUT_FOR_REQUEST(requested=requested)
 

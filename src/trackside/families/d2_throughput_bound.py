@@ -109,6 +109,7 @@ GPUS_BUSY = Sentence(
     "the log, no blocking flag"
 )
 IS_STRAGGLER = Sentence("the others wait for {gpus}: this is a straggler")
+FEW_SAVES_ON_NODE = Sentence("{saves:checkpoint messages} in {steps}, and no blocking flag")
 FEW_SAVES = Sentence("{saves:checkpoint messages} in {steps}, no blocking flag, no sockets between nodes")
 SPEEDUP_UNKNOWN = Sentence(
     "the possible speed-up: a comparison with a known-good run would show it (trackside compare)"
@@ -195,7 +196,7 @@ def judge(
         return NEVER_WORKED
     if done is None or done.number < saving.limits.min_steps:
         return Missing("too few steps to judge how much time saves and communication take")
-    return absent(FEW_SAVES(saves=saving.total, steps=done))
+    return absent((FEW_SAVES_ON_NODE if len(run.nodes) == 1 else FEW_SAVES)(saves=saving.total, steps=done))
 
 
 def _saves(saving: Saving, leader: LeaderWork | None, duty: DutyCycle | None, limits: Limits) -> _Cause | None:

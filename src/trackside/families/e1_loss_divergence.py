@@ -147,6 +147,10 @@ KEEP_PRECISION_FROM_START = Sentence(
     "lower the learning rate, clip gradients, and inspect the first batches; if you train in half precision, keep a "
     "full-precision master copy of the weights"
 )
+CHECK_FIRST_STEP = Sentence(
+    "check the inputs and the loss function, such as a logarithm of zero or a division by zero: the loss is not finite from "
+    "the first logged step; if steps before it were not logged, lower the learning rate, too"
+)
 CHECK_RATE = Sentence(
     "check the learning rate, its warm-up, gradient clipping, the labels, and which parameters are trainable"
 )
@@ -189,6 +193,8 @@ def judge(
     cleared = () if suspects else health.unchanged
     keep_precision = KEEP_PRECISION if witness.learned else KEEP_PRECISION_FROM_START
     next_step = keep_precision if witness.variant == "non-finite" else CHECK_RATE
+    if shape.shape is not None and shape.shape.sentence in (NEVER_FINITE, ONLY_LOSS_NOT_FINITE):
+        next_step = CHECK_FIRST_STEP
     actions = [*([TEST_GPU] if suspects else []), *([USE_EARLIER_CHECKPOINT] if witness.learned else []), next_step]
     return present(
         witness.certainty,

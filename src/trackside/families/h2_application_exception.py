@@ -39,12 +39,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trackside.evidence import Value
 from trackside.facts.gpu.startup import StartupUse
 from trackside.facts.hardware.reports import HardwareReports
 from trackside.facts.logs.deaths import Deaths
 from trackside.facts.logs.ending import Ending, exit_signal
 from trackside.facts.logs.exceptions import Exceptions, error_in_brief, error_type, named_exception, source_line
 from trackside.facts.logs.fault_rules import classify
+from trackside.facts.logs.fault_rules.rule import FaultClass
 from trackside.facts.logs.order import last_after, points_before
 from trackside.facts.logs.restarts import MAY_RECUR, LauncherRestarts
 from trackside.facts.logs.startup_errors import RAISED_ON
@@ -52,7 +54,7 @@ from trackside.facts.logs.unread_errors import UnreadErrors, unread_finding
 from trackside.facts.ranks import cited_ranks, ranks_of
 from trackside.facts.training.learning import Trajectory, place_of, printed_loss
 from trackside.family import Family
-from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, present
+from trackside.finding import Action, Certainty, Claim, Finding, Sentence, absent, action, present
 from trackside.model import Event, EventRole
 from trackside.remedies import PROGRAMMING_ERRORS, SUSPECTS
 
@@ -82,7 +84,7 @@ FRAME_CLAIMS = {"user_frame": LAST_OWN_LINE, "frame": RAISED_AT}
 JOB_AT_FAULT = Sentence("the job's own code, data or configuration ended the run, not the cluster")
 GPU_OR_CODE = Sentence("whether the GPU or a CUDA kernel of the job failed: no kernel log of the node was given")
 CLASS_REMEDIES = {
-    "code": Sentence("fix the code at that line or what it calls, and resume from the last checkpoint if there is one"),
+    "code": Sentence("fix the code that the traceback leads to, and resume from the last checkpoint if there is one"),
     "data": Sentence(
         "find the input that this step read, fix or drop it, and resume from the last checkpoint if there is one"
     ),
@@ -94,6 +96,7 @@ CHECK_PLACE = {
     kind: Sentence(f"check {{place}} and {suspect}, then resume from the last checkpoint if there is one")
     for kind, suspect in SUSPECTS.items()
 }
+FIX_PLACE = Sentence("fix {place} or what it calls, and resume from the last checkpoint if there is one")
 CRASHED = Sentence("crashed during training: {error}")
 CRASHED_AT = Sentence("crashed during training in {place}: {error}")
 RESTARTED_AFTER = Sentence("the launcher restarted the workers after an exception: {error}")
@@ -166,7 +169,7 @@ def judge(
         headline=CRASHED(error=error) if source is None else CRASHED_AT(error=error, place=source),
         implies=[] if is_ambiguous else [JOB_AT_FAULT()],
         cannot_decide=[GPU_OR_CODE()] if is_ambiguous else [],
-        actions=[action(CHECK_PLACE[kind], place=source) if source and is_guess else action(CLASS_REMEDIES[kind])],
+        actions=[_remedy(kind, source, is_guess)],
         since=row.time,
         at=row.at,
         ranks=ranks_of(copies),
@@ -174,6 +177,13 @@ def judge(
         fault_class=kind,
         exception=named_exception(row),
     )
+
+
+def _remedy(kind: FaultClass, place: Value | None, is_guess: bool) -> Action:
+    """What to change, at the line of the job's own code if a traceback shows it."""
+    if place is None or not (is_guess or kind == "code"):
+        return action(CLASS_REMEDIES[kind])
+    return action(CHECK_PLACE[kind] if is_guess else FIX_PLACE, place=place)
 
 
 def _unseen_exception(exceptions: Exceptions, trajectory: Trajectory, ending: Ending, deaths: Deaths) -> Finding | None:

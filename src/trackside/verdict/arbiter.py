@@ -23,9 +23,10 @@ SAME_GPU_SLACK_S = 600.0
 separate a phase from a blip, and a slow GPU stands out among its peers before its own clock settles."""
 
 
-CHECK_WARNINGS = Sentence("check the warnings")
+CHECK_WARNINGS = Sentence("also look at the warnings")
 CHECK_WARNINGS_AFTER_END = Sentence(
-    "check the warnings, which did not end this run", running="check the warnings, which have not ended this run"
+    "also look at the warnings; they did not end this run",
+    running="also look at the warnings; they have not ended this run",
 )
 
 

@@ -43,9 +43,7 @@ BUSY_WAIT: Mapping[str, Query] = {
 """The queries behind :class:`BusyWait`."""
 
 LAUNCHES_WAIT = Sentence("a kernel launch takes {mean} (mean of {count}), as long as the kernel itself")
-LAUNCH_TIME_SHARE = Sentence(
-    "kernel launches take {share} of the time, at the same time as kernels, which run {busy:share} of it"
-)
+LAUNCH_TIME_SHARE = Sentence("launch calls take {share} of the time, and kernels run {busy:share} of the time")
 BUSY_WITHOUT_WORK = Sentence(
     "the GPUs look busy but hardly compute: {signal} {busy}, SM activity {sm} (means of {seconds} of training)"
 )

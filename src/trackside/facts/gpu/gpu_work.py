@@ -44,8 +44,8 @@ SM_UNKNOWN: Mapping[str, Sentence] = {
 ONLY_UTILIZATION = Sentence("whether the GPUs computed or waited: {busy} utilization (mean) does not show it")
 NO_COUNTERS = Sentence("whether the hardware had errors: no error counters were given")
 PARTLY_MEASURED = Sentence(
-    "what all GPUs did: {measured} of {allocated} were measured until the end of the run",
-    running="what all GPUs did: {measured} of {allocated} were measured",
+    "what all GPUs did: only {measured} of {allocated} were measured until the end of the run",
+    running="what all GPUs did: only {measured} of {allocated} were measured",
 )
 
 

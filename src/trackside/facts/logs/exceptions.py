@@ -41,7 +41,7 @@ NOT_RAISED: Mapping[str, tuple[str, Sentence]] = {
 """Types of errors that no program raised as an exception -> their name in a sentence, and what happened."""
 
 NO_EXCEPTION = Sentence("no exception in the log")
-OTHER_TOPIC = Sentence("the exception in the log is about {topic}, which has a family of its own: {type}")
+OTHER_TOPIC = Sentence("the exception in the log is about {topic}, which another family judges: {type}")
 NOT_FATAL = Sentence(
     "the exception in the log was raised in a thread or a destructor, or was a warning; that alone "
     "ends no process: {type}"

@@ -33,7 +33,9 @@ ALLOCATION_FAILED_FREE = Sentence(
 )
 ALLOCATION_SIZE = Sentence("the failed allocation was {requested}")
 FAILED_DURING = Sentence("the allocation failed in this phase: {phase}")
+FAILED_AT_LOADING = Sentence("the allocation failed while the model or data were loaded onto the GPU")
 FAILED_IN_PASS = Sentence("the allocation failed in the {phase} pass")
+PHASES = {"load": FAILED_AT_LOADING, "forward": FAILED_IN_PASS, "backward": FAILED_IN_PASS}
 MEMORY_FRAGMENTED = Sentence(
     "the allocator had reserved {reserved} and used only {allocated}: free memory was fragmented"
 )
@@ -129,7 +131,7 @@ class GpuMemoryErrors:
         elif "requested_bytes" in sizes:
             claims.append(ALLOCATION_SIZE(requested=sizes["requested_bytes"]))
         if self.cause.get("phase") not in (None, "unknown"):
-            sentence = FAILED_IN_PASS if self.cause.get("phase") in ("forward", "backward") else FAILED_DURING
+            sentence = PHASES.get(str(self.cause.get("phase")), FAILED_DURING)
             claims.append(sentence(phase=self.frame.value(self.cause, "phase")))
         others = self.sizes.get("other_process_bytes")
         if others is not None and others.number > 0 and "total_bytes" in sizes:

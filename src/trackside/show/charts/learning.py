@@ -261,7 +261,7 @@ def _moments(
                 (point for point in run_curve.points if point.time is not None and point.time >= divergence.since), None
             )
         if row is not None and (x := x_axis.position(row)) is not None:
-            moments.append((x, "divergence begins", "bad"))
+            moments.append((x, "plateau reached" if divergence.variant == "plateau" else "divergence begins", "bad"))
     if tail and (x := x_axis.parent_position(tail[-1])) is not None:
         moments.append((x, "parent run ended", "second"))
     return moments
