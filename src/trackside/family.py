@@ -57,7 +57,8 @@ class Family:
     absence_based: bool = False
     """Whether the evidence is what a log does not contain: an incomplete log cannot show it."""
     often_from_start: bool = False
-    """Whether runs may have the fault from their start: then ``since`` is only the start of the judged period."""
+    """Whether runs may have the fault from their start: then ``since`` is only the start of the period that the
+    evidence covers."""
     example: tuple[str, str] | None = None
     """A typical case: (scenario of the simulator, chart that shows it best)."""
     doc: str = field(default="", compare=False)

@@ -135,7 +135,7 @@ class Finding:
     headline: Claim | None = None
     """What happened, in one clause: the answer itself, to which its ranks, GPUs, nodes and time are added. None: the
     title is the headline."""
-    headline_beside: Claim | None = None
+    secondary_headline: Claim | None = None
     """The headline if another finding is primary and this one did not end the run or only shows how it ended. None: the
     same."""
 
@@ -165,12 +165,13 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class LastAttempt:
-    """How far the last attempt came, by the figures that the evidence states."""
+    """How far the last attempt got, from the figures in the evidence."""
 
     place: Value | None
     """The last step or epoch."""
     points: Value
-    """Number of its logged steps or epochs with a loss; of all of them if none has one."""
+    """Number of its logged steps or epochs with a loss; if none prints a loss, number of all logged steps or
+    epochs."""
     first_loss: float | None
     last_loss: float | None
     is_one_of_several: bool
@@ -272,7 +273,7 @@ def present(
     shows: Iterable[Claim],
     *,
     headline: Claim | None = None,
-    headline_beside: Claim | None = None,
+    secondary_headline: Claim | None = None,
     implies: Iterable[Claim] = (),
     cannot_decide: Iterable[Claim] = (),
     actions: Iterable[Action] = (),
@@ -299,7 +300,7 @@ def present(
         certainty=certainty,
         culprit=culprit,
         headline=headline,
-        headline_beside=headline_beside,
+        secondary_headline=secondary_headline,
         shows=shows,
         implies=tuple(implies),
         cannot_decide=tuple(cannot_decide),

@@ -92,7 +92,7 @@ def redacted(*texts: str, also: tuple[str, ...] = ()) -> list[str]:
     redactor = Redactor(also)
     for text in texts:
         redactor.learn(text)
-    redactor.settle()
+    redactor.assign_pseudonyms()
     results = [redactor.text(text) for text in texts]
     search = redactor.leak_search()
     assert not any(search.leaks(text.encode()) for text in results)
@@ -161,7 +161,7 @@ class TestLeaks:
         redactor.learn(
             f"https://{TOKENS['GitHub']}@github.com/x s3://acme-secret-bucket/x https://mrossi:pa55@proxy.acme.com\n"
         )
-        redactor.settle()
+        redactor.assign_pseudonyms()
         assert redactor.replaced == {
             "tokens, keys and passwords": 2, "buckets": 1, "host names": 1, "user names": 1,
         }  # fmt: skip
@@ -232,7 +232,7 @@ class TestNames:
         redactor = Redactor()
         for host in hosts:
             redactor.learn(f"NodeName={host} State=IDLE\n")
-        redactor.settle()
+        redactor.assign_pseudonyms()
         names = {host: redactor.text(host) for host in hosts}
         pseudonyms = {host: name for host, name in names.items() if host != name}
         assert len(set(pseudonyms.values())) == len(pseudonyms)
@@ -249,7 +249,7 @@ class TestNames:
     def test_addresses_of_one_network_share_a_replacement_network(self, addresses: list[str]) -> None:
         redactor = Redactor()
         redactor.learn("\n".join(addresses))
-        redactor.settle()
+        redactor.assign_pseudonyms()
         names = redactor.mapping.get("IPv4 addresses", {})
         assert len(set(names.values())) == len(names)
         assert not set(names.values()) & set(names)
@@ -271,7 +271,7 @@ class TestNames:
         redactor.learn_run(Run(nodes=(host,)))
         text = f"NodeList={host}\n{host}:41:42 [0] NCCL INFO x\nDataLoader {host} of {host}s\n"
         redactor.learn(text)
-        redactor.settle()
+        redactor.assign_pseudonyms()
         word = "node-a" if host == "hal" else host
         assert redactor.text(text) == (f"NodeList=node-a\nnode-a:41:42 [0] NCCL INFO x\nDataLoader {word} of {host}s\n")
 
@@ -291,7 +291,7 @@ class TestNames:
         redactor = Redactor()
         redactor.learn_run(Run(nodes=(recorded,)))
         redactor.learn(f"{elsewhere}\n")
-        redactor.settle()
+        redactor.assign_pseudonyms()
         assert redactor.text(elsewhere) == becomes
         assert redactor.leak_search().leaks(elsewhere.encode())
 
@@ -316,7 +316,7 @@ class TestNames:
         redactor = Redactor()
         redactor.learn("USER=christopher\n")
         redactor.learn("JOBID USER ST\n  42  christop  R \n")
-        redactor.settle()
+        redactor.assign_pseudonyms()
         assert redactor.mapping["user names"] == {"christop": "user-1", "christopher": "user-1"}
 
     def test_infiniband_guids_are_replaced_in_both_forms(self) -> None:
@@ -363,7 +363,7 @@ class TestPrefilter:
     def learned(self, text: str) -> Redactor:
         redactor = Redactor()
         redactor.learn(text)
-        redactor.settle()
+        redactor.assign_pseudonyms()
         return redactor
 
     @pytest.mark.parametrize(
@@ -383,7 +383,7 @@ class TestPrefilter:
     def test_redaction_keeps_lines_in_place(self, lines: list[str], last: str) -> None:
         redactor = Redactor()
         redactor.learn("USER=jdoe\nNodeName=a100-b-017 \n10.1.2.3\n")
-        redactor.settle()
+        redactor.assign_pseudonyms()
         text = "".join(lines) + last
         assert redactor.text(text) == "".join(
             redactor._redact_with_all_kinds(line) for line in text.splitlines(keepends=True)
@@ -410,7 +410,7 @@ class TestTraces:
     def leak_search(self) -> LeakSearch:
         redactor = Redactor()
         redactor.learn(LOG + "UserId=max(1001)\n")
-        redactor.settle()
+        redactor.assign_pseudonyms()
         return redactor.leak_search()
 
 

@@ -101,7 +101,7 @@ def test_several_jobs_need_a_choice(log: Path, tmp_path: Path) -> None:
         (["schema", "x"], 2, "DOCUMENT: 'x' is not one of 'verdict', 'comparison'; 'trackside schema --help'"),
         (["version", "x"], 2, "unexpected extra argument (x); 'trackside version --help'"),
         (["agent", "--x"], 2, "no such argument: --x; 'trackside agent --help' shows how to use it"),
-        (["agent", "chek"], 2, "invalid choice: 'chek'"),
+        (["agent", "chek"], 2, "no command 'chek'; did you mean 'check'"),
         (["chek"], 2, "no command 'chek'"),
         (["diagnose", "/no/such/path"], 2, "no such file"),
         (["explain", "z9"], 2, "no family"),

@@ -184,7 +184,7 @@ def test_several_faults_combine_into_one_verdict() -> None:
     ("text", "message"),
     [
         ("[job]\nsteps_s = 3\n", r"scenario: job.steps_s: unknown key; did you mean step_s"),
-        ("[job]\nstep_s = 'soon'\n", r"job.step_s: 'soon' is not seconds, or a length such as \"10m\""),
+        ("[job]\nstep_s = 'soon'\n", r"job.step_s: 'soon' is not a duration; write seconds, or a length such as 10m"),
         ("[job]\nsteps = 2.5\n", r"job.steps: 2.5 is not a whole number"),
         ("[job]\nframework = 'mine'\n", r"job.framework: 'mine' is not one of: custom, "),
         ("[cluster]\ngpu = 'H900'\n", r"cluster.gpu: 'H900' is not one of: A100-40GB"),

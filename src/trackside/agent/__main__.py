@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -26,8 +27,10 @@ EXIT_USAGE = 2
 RUN_HELP = "Collect and send until stopped (default command)."
 CHECK_HELP = "Show which sources work on this node, which do not, and why."
 CONFIG_HELP = "Show the settings in effect and the source of each."
+COMMANDS = ("run", "check", "config")
 CONTROLLER = "controller"
-ONCE_S = 30.0
+_UNKNOWN_COMMAND = re.compile(r"argument COMMAND: invalid choice: '([^']*)'")
+MAX_SEND_S = 30.0
 """Time to send a single reading before the process ends."""
 
 
@@ -45,14 +48,16 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m track
 
 def _with_default_command(arguments: list[str]) -> list[str]:
     """Prepend ``run`` if no command is named."""
-    is_option = not arguments or (arguments[0].startswith("-") and arguments[0] not in ("-h", "--help"))
-    return ["run", *arguments] if is_option else arguments
+    has_no_command = not arguments or (arguments[0].startswith("-") and arguments[0] not in ("-h", "--help"))
+    return ["run", *arguments] if has_no_command else arguments
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """Report a wrong use in one line, as all commands do."""
+        """Report a usage error in one line, as all commands do."""
         text = message.replace("unrecognized arguments: ", "no such argument: ")
+        if (command := _UNKNOWN_COMMAND.match(text)) is not None:
+            text = f"no command '{command[1]}'{nearest(command[1], COMMANDS)}".removesuffix("?")
         self.exit(EXIT_USAGE, f"trackside agent: {text}; '{self.prog} --help' shows how to use it\n")
 
 
@@ -116,7 +121,7 @@ def settings(arguments: argparse.Namespace) -> dict[str, SettingValue]:
     return settings_by_name
 
 
-TRACED = ("cuda", "nccl")
+TRACEABLE_LIBRARIES = ("cuda", "nccl")
 """The libraries that ``--trace`` accepts; each is a source too."""
 
 
@@ -136,8 +141,8 @@ def switches(
     ):
         states |= dict.fromkeys(ids, (on, flag))
     for id_, (_, flag) in states.items():
-        if flag == "--trace" and id_ not in TRACED:
-            raise ConfigError(f"--trace: unknown library {id_!r}; known: {', '.join(TRACED)}")
+        if flag == "--trace" and id_ not in TRACEABLE_LIBRARIES:
+            raise ConfigError(f"--trace: unknown library {id_!r}; known: {', '.join(TRACEABLE_LIBRARIES)}")
         if id_ not in sources():
             raise ConfigError(f"{flag}: unknown source {id_!r}{nearest(id_, sources())}")
     return states
@@ -174,10 +179,10 @@ def log_line(text: str) -> None:
     sys.stderr.flush()
 
 
-def run(path: str | None, flags: Mapping[str, SettingValue], once: bool, printed: bool) -> int:
-    """Collect and send until stopped; with ``once`` or ``printed``, one reading of each source."""
+def run(path: str | None, flags: Mapping[str, SettingValue], once: bool, print_only: bool) -> int:
+    """Collect and send until stopped; with ``once`` or ``print_only``, one reading of each source."""
     config = _load_config(path, flags)
-    if printed:
+    if print_only:
         return _print_once(config)
     if once:
         return _send_once(config)
@@ -201,7 +206,7 @@ def print_check(path: str | None, flags: Mapping[str, SettingValue], as_json: bo
 
 
 class PrintedReadings(Outlet):
-    """Collects one reading of each source to be printed; no source's samples are forgotten."""
+    """Collects one reading of each source to be printed; samples are kept until they are printed."""
 
     def __init__(self, identity: Identity) -> None:
         self.latest, self.identity, self.lines = LatestSamples(identity), identity, list[LogLine]()
@@ -243,7 +248,7 @@ def _send_once(config: Config) -> int:
             sender.start()
         return _read(config, outlets)
     finally:
-        outlets.close(ONCE_S)
+        outlets.close(MAX_SEND_S)
 
 
 if __name__ == "__main__":

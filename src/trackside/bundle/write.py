@@ -146,7 +146,7 @@ def _trained_redactor(
         if isinstance(item, InputSource) and _BINARY not in item.head:
             for data in pieces(item.stream):  # type: ignore[arg-type]
                 redactor.learn(data.decode("utf-8", "surrogateescape"))
-    redactor.settle()
+    redactor.assign_pseudonyms()
     return redactor
 
 

@@ -56,21 +56,22 @@ def errors() -> Iterator[None]:
 
 
 def usage_line(error: click.UsageError) -> str:
-    """A wrong use of a command in one line: what is wrong, and where its right use is shown."""
+    """A usage error in one line: what is wrong, and where the right use is shown."""
     path = "" if error.ctx is None else error.ctx.command_path
     command = path.rpartition(" ")[2]
     match error:
         case click.NoSuchOption(possibilities=names):
             text = f"{command} has no option {error.option_name}"
             if names:
-                return f"{text}; did you mean {' or '.join(sorted(names))}?"
+                return f"{text}; did you mean {names[0]}?"  # the nearest
         case click.MissingParameter(param=click.Option() as option, ctx=click.Context() as context):
             text = f"{command} needs {option.opts[-1]} {option.make_metavar(context)}"
         case click.MissingParameter(param=click.Argument() as argument):
             text = f"{command} needs {str(argument.name).upper()}"
         case click.BadParameter(param=click.Parameter() as parameter):
             name = parameter.opts[-1] if isinstance(parameter, click.Option) else str(parameter.name).upper()
-            text = f"{name}: {error.message}"
+            unit = f" of {parameter.metavar.lower()}" if parameter.metavar in ("DAYS", "SECONDS") else ""
+            text = f"{name}: {error.message}".replace("a valid float range", f"a number{unit}")
         case _:
             message = error.message.removeprefix("Got ")
             text = message[:1].lower() + message[1:]

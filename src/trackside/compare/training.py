@@ -145,9 +145,13 @@ def _number_of(row: Event, name: str) -> float | None:
 
 
 def _too_few(a: Side, b: Side, name: str, shared: int) -> str:
-    for letter, side in (("A", a), ("B", b)):
-        if not any(numeric_field(row, name) is not None for row in side.points):
-            return f"not printed by run {letter}"
+    silent = [
+        letter
+        for letter, side in (("A", a), ("B", b))
+        if not any(numeric_field(row, name) is not None for row in side.points)
+    ]
+    if silent:
+        return "not printed by either run" if len(silent) > 1 else f"not printed by run {silent[0]}"
     return f"steps in common: only {shared}" if shared else "no steps in common"
 
 

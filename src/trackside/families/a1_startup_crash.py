@@ -242,7 +242,7 @@ def _exception_finding(errors: StartupErrors, cause: Event, ending: Ending, phas
         "job",
         shows,
         headline=CRASHED(error=error) if place is None else CRASHED_AT(error=error, place=place),
-        headline_beside=RAISED(error=error) if place is None else RAISED_AT(error=error, place=place),
+        secondary_headline=RAISED(error=error) if place is None else RAISED_AT(error=error, place=place),
         implies=[meaning, (CODE_OR if _is_guess(cause, kind) else CLASS_MEANINGS)[kind]()],
         cannot_decide=[] if idle or phase.use.worked is not None else [GPU_USE_UNKNOWN()],
         actions=[_remedy(errors, cause, kind, place, run, meaning)],

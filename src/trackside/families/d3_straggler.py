@@ -103,6 +103,7 @@ SHOW_PERFORMANCE = (
     ShellCommand("{on_node} nvidia-smi -q -i {gpu_index} -d PERFORMANCE,TEMPERATURE,POWER,CLOCK"),
     ShellCommand("{on_node} nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER,CLOCK"),
 )
+TRAINING_WORKED = Sentence("training itself worked: the loss fell from {first} to {last}")
 FIND_CPU_LOAD = Sentence(
     "find out what loaded the CPUs of {hosts}: other jobs, services, or more data-loader workers than CPUs; the start "
     "times show whether a process was already running during the job",
@@ -155,7 +156,9 @@ def judge(
                       for answer in (ranks.exported, ranks.printed)))  # fmt: skip
     witnesses = [answer for answer in results if isinstance(answer, _LagWitness)]
     if witnesses:
-        loss_claims = () if training is None else training.loss_fell_claims
+        loss_claims = (
+            () if training is None else [TRAINING_WORKED(**claim.values) for claim in training.loss_fell_claims]
+        )
         return _finding(witnesses, hosts, loss_claims, health.unchanged, last, limits)
     even_claims = [answer for answer in results if isinstance(answer, Claim)]
     if even_claims:

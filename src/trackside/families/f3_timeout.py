@@ -131,10 +131,10 @@ def judge(
     if trained and training is not None:
         shows.insert(0 if state_at_end.variant == "slow" else len(shows), _progress(training))
         shows[1:1] = _time_missing(training) if state_at_end.variant == "slow" else []
-    beside = HIT_LIMIT()
+    secondary = HIT_LIMIT()
     if ending.job is not None and ending.job.get("time_limit_s") is not None:
         limit = ending.jobs.value(ending.job, "time_limit_s", "s")
-        beside = HIT_LIMIT_OF(limit=limit)
+        secondary = HIT_LIMIT_OF(limit=limit)
         shows.append(TIME_LIMIT(limit=limit))
     shows += [SCHEDULER_NOTICE(line=ending.notices.value(row, "text")) for row in notices[:1]]
     shows += [RECORDED(state=state)] if state is not None else []
@@ -143,7 +143,7 @@ def judge(
         "job",
         shows,
         headline=HEADLINES[state_at_end.variant](),
-        headline_beside=beside,
+        secondary_headline=secondary,
         implies=[MEANINGS[state_at_end.variant]()],
         cannot_decide=[WORKING_OR_STUCK()] if state_at_end.variant in ("no_progress", "undecided") else [],
         actions=[_next_step(state_at_end.variant, training)],

@@ -8,7 +8,8 @@ stops at its next checkpoint, log line or read.
 What it looks like
 ------------------
 "No space left on device", "Disk quota exceeded", "Read-only file system", "Stale file handle", "Input/output
-error", "Transport endpoint is not connected"; a checkpoint writer that fails in the middle of a file.
+error", "Transport endpoint is not connected"; a checkpoint writer that fails in the middle of a file; in the kernel
+log "nfs: server ... not responding", often with tasks blocked for more than 120 seconds.
 
 Not this family when
 --------------------
@@ -28,7 +29,7 @@ check the file server and the node's mounts; rerun on other nodes if only this n
 
 What it cannot decide
 ---------------------
-Whose data filled the file system.
+Whose data filled the file system, or why the server failed.
 
 References
 ----------

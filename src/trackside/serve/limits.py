@@ -88,7 +88,7 @@ def load_tokens(options: ServeOptions) -> tuple[Tokens, Tokens]:
         )
         raise ValueError(
             f"serve: listen = {options.listen} accepts other machines without a token:"
-            f" set {missing}, listen on 127.0.0.1, or set allow_open (--allow-open)"
+            f" either set {missing}, or listen on 127.0.0.1, or pass --allow-open to accept everyone"
         )
     return write, read
 

@@ -5,6 +5,7 @@ A source that does not answer is recorded, so that its silence does not count as
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -41,6 +42,7 @@ MAX_ZONE_OFFSET_S = 15 * 3600.0
 """The times of records and logs in files may differ from UTC, which servers use, by at most this."""
 SILENT_KINDS: tuple[FailureKind, ...] = ("unreachable", "timeout", "refused", "unauthorized")
 """Failures of a server that say nothing about what it holds."""
+_EXIT = re.compile(r"(exit \d{1,3}): (.+)")
 MAX_REASONS = 8
 """Sources whose reason an error gives."""
 LOG_STORE_PLANES: tuple[Plane, ...] = ("log", "kernel")
@@ -215,6 +217,9 @@ def _reasons(rows: Sequence[Input]) -> list[str]:
     for reason, named in sources_by_reason.items():
         *others, last = dict.fromkeys(named)
         sources = f"{', '.join(others)} and {last}" if others else last
+        if (exit_ := _EXIT.fullmatch(reason)) is not None:
+            texts.append(f'{sources} failed ({exit_[1]}, "{exit_[2].removesuffix(".")}")')
+            continue
         texts.append(f"{sources}{'' if reason.startswith('cannot ') else ':'} {reason.removesuffix('.')}")
     return texts
 

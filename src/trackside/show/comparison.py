@@ -69,7 +69,8 @@ class ComparedRowDoc(msgspec.Struct, frozen=True):
     """One compared quantity of both runs."""
 
     topic: str
-    """outcome, place, setup, alone, start, training, checkpoints or metrics."""
+    """outcome, place (nodes and GPUs), setup, alone (settings that only one run prints), start, training, checkpoints
+    or metrics."""
     label: str
     """What is compared."""
     a: JsonScalar
@@ -93,7 +94,7 @@ class ComparedRowDoc(msgspec.Struct, frozen=True):
     seconds: float | None = None
     """Seconds from the start of the run to the point from which they differ; null if it does not apply."""
     place: str = ""
-    """The point from which they differ as an epoch, if neither step nor time is known; else empty."""
+    """The epoch from which they differ, if neither step nor time is known; else empty."""
     text_a: str = ""
     """Value in run A as text."""
     text_b: str = ""
@@ -209,7 +210,8 @@ def answer(result: Comparison, docs: Sequence[VerdictDoc], slowdown: SlowdownDoc
     if not result.differing:
         n_unknown = len(result.rows) - len(compared)
         unknown_text = f"; {n_unknown} could not be compared" if n_unknown else ""
-        return [f"No difference found in {len(compared)} compared values{unknown_text}."]
+        values = f"{len(compared)} compared value{'' if len(compared) == 1 else 's'}"
+        return [f"No difference found in {values}{unknown_text}."]
     sentences = [*_unlike(result), _verdict_sentence(docs), *_pace(result, slowdown is None), *_cost_sentence(slowdown)]
     if first := result.first:
         sentences.append(f"The runs diverge {_onset_text(first[0])}: {'; '.join(map(_value_pair, first[:3]))}.")

@@ -98,8 +98,8 @@ class FindingDoc(msgspec.Struct, frozen=True):
     """How often verdicts with similar evidence were right on runs that were unseen when judged, 0 to 1; null if no
     cause was found, and for consequences and warnings."""
     since: float | None
-    """When it began, POSIX seconds; for a fault that may be there from the start, the start of the judged period. Null
-    if not known."""
+    """When it began, POSIX seconds; for a fault that may be there from the start, the start of the period that
+    the evidence covers. Null if not known."""
     ranks: list[int]
     """Ranks at fault; empty if not known."""
     nodes: list[str]
@@ -236,9 +236,9 @@ class ProgressDoc(msgspec.Struct, frozen=True):
     points: int
     """Number of logged steps."""
     first: PointDoc
-    """The first of them that has a loss; the first one if none has."""
+    """The first logged step with a loss; the first one if no step has a loss."""
     last: PointDoc
-    """The last of them that has a loss; the last one if none has."""
+    """The last logged step with a loss; the last one if no step has a loss."""
     planned_steps: int | None
     """Steps that the run was to do; null if not known."""
     last_run: ProgressDoc | None = None
@@ -246,12 +246,13 @@ class ProgressDoc(msgspec.Struct, frozen=True):
 
 
 class LastAttemptDoc(msgspec.Struct, frozen=True):
-    """How far the last attempt came, by the figures that the evidence states."""
+    """How far the last attempt got, from the figures in the evidence."""
 
     place: str | None
     """The last step or epoch, in the log's own words, such as step 476 or epoch 25; null if it names neither."""
     points: int
-    """Number of its logged steps or epochs with a loss; of all of them if none has one."""
+    """Number of its logged steps or epochs with a loss; if none prints a loss, number of all logged steps or
+    epochs."""
     unit: str
     """What ``points`` counts: logged steps or logged epochs."""
     first_loss: float | str | None
@@ -327,7 +328,7 @@ class CurveDoc(msgspec.Struct, frozen=True):
     unit: str
     """Unit of the values."""
     series: int
-    """Number of series; of several, ``values`` is the median."""
+    """Number of series; if more than one, ``values`` is their median."""
     window: list[float]
     """Start and end, POSIX seconds."""
     values: list[float | None]
@@ -348,7 +349,7 @@ class InputDoc(msgspec.Struct, frozen=True):
     note: str
     """Details, such as why it could not be read."""
     rows: int
-    """Number of records and samples read from it; of text, of its lines."""
+    """Number of records and samples read from it; for text, number of lines."""
 
 
 class VerdictDoc(msgspec.Struct, frozen=True):
@@ -399,7 +400,7 @@ class VerdictDoc(msgspec.Struct, frozen=True):
     priced: bool = False
     """Whether a price of a GPU-hour was given."""
     last_attempt: LastAttemptDoc | None = None
-    """How far the last attempt came; null if it logged no step."""
+    """How far the last attempt got; null if it logged no step."""
     appended: AppendedRunsDoc | None = None
     """The runs in a log that holds several; null if no log does."""
 

@@ -12,10 +12,15 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from trackside.sim.faults import faults
 from trackside.sim.frameworks import frameworks
 from trackside.sim.hardware import MODELS
 from trackside.sim.scenario import PLANES, Scenario, ScenarioError, seconds
 
+MIN_SIMILARITY = 0.6
+"""Similarity, 0 to 1, from which a name may be what was meant."""
+MAX_HINTS = 2
+"""Scenarios named in an error."""
 _CHOICES: Mapping[str, tuple[str, ...]] = {
     "cluster.gpu": tuple(MODELS),
     "cluster.fabric": ("infiniband", "ethernet"),
@@ -72,11 +77,32 @@ def _text(source: str | Path) -> tuple[str, str, str]:
             raise ScenarioError(f"{path} cannot be read: {error}") from None
     entry = resources.files("trackside.sim.scenarios") / f"{source}.toml"
     if not entry.is_file():
-        similar = get_close_matches(str(source), built_in(), 3, 0.4)
-        hint = f"; did you mean {' or '.join(similar)}?" if similar else ";"
-        hint += " 'trackside simulate --list' lists them all"
-        raise ScenarioError(f"no scenario {str(source)!r}{hint}")
+        raise ScenarioError(f"no scenario {str(source)!r}{_scenario_hint(str(source))}")
     return entry.read_text(encoding="utf-8"), str(source), str(source)
+
+
+def _scenario_hint(name: str) -> str:
+    """How to get what was meant by a name that no scenario has."""
+    if name in faults():
+        scenarios = " or ".join(_scenarios_with(name)[:MAX_HINTS])
+        alternative = f", or use {scenarios}" if scenarios else ""
+        return f": it is a fault; write a scenario with it (docs/simulator.md){alternative}"
+    similar = get_close_matches(name, built_in(), 1, MIN_SIMILARITY)
+    hint = f"; did you mean {similar[0]}?" if similar else ";"
+    return f"{hint} 'trackside simulate --list' lists them all"
+
+
+def _scenarios_with(fault: str) -> list[str]:
+    """The built-in scenarios with a fault."""
+    tables = {
+        name: tomllib.loads((resources.files("trackside.sim.scenarios") / f"{name}.toml").read_text(encoding="utf-8"))
+        for name in built_in()
+    }
+    return [
+        name
+        for name, table in tables.items()
+        if any(entry.get("kind") == fault for entry in (*table.get("fault", ()), *table.get("faults", ())))
+    ]
 
 
 def _set(table: dict[str, Any], change: str) -> None:
@@ -153,7 +179,7 @@ def _value(hint: Any, value: Any, source_name: str, path: str, key: str) -> Any:
     elif hint is float and key.endswith("_s"):
         if (number := seconds(value)) is not None and number >= 0:
             return number
-        expected = 'seconds, or a length such as "10m"'
+        expected = "a duration; write seconds, or a length such as 10m"
     elif hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
         return float(value)
     elif type(value) is hint:

@@ -73,8 +73,8 @@ class MemoryStore:
 
     def ask_many(self, queries: Sequence[Query]) -> list[Frame | Grid | MissingAnswer]:
         """Answer several queries, in order; metric queries go to the backend together."""
-        measured = iter(self._ask_metrics([query for query in queries if query.subject == "metric"]))
-        return [next(measured) if query.subject == "metric" else self.ask(query) for query in queries]
+        metric_answers = iter(self._ask_metrics([query for query in queries if query.subject == "metric"]))
+        return [next(metric_answers) if query.subject == "metric" else self.ask(query) for query in queries]
 
     def expect(self, queries: Iterable[Query]) -> None:
         """Announce queries: see :meth:`trackside.stores.metric_backend.MetricBackend.expect`."""

@@ -92,8 +92,8 @@ def _with_warnings(primary: Finding) -> Finding:
 
 
 def _beside(finding: Finding) -> Finding:
-    """The finding with its headline beside another answer."""
-    return finding if finding.headline_beside is None else replace(finding, headline=finding.headline_beside)
+    """The finding with its headline for when another finding is primary."""
+    return finding if finding.secondary_headline is None else replace(finding, headline=finding.secondary_headline)
 
 
 def _is_fault(finding: Finding) -> bool:

@@ -20,7 +20,8 @@ UNFINISHED_S = 30.0
 """An unfinished line is sent after this time, and again in full when it is continued."""
 ENDED_S = 3.0
 """Time after which an unfinished line is sent if the process that wrote it is gone."""
-_LEAF = re.compile(r"attempt_(\d{1,6})/(\d{1,6})/(std(?:out|err))\.log\Z")
+_TORCHRUN_LOG = re.compile(r"attempt_(\d{1,6})/(\d{1,6})/(std(?:out|err))\.log\Z")
+"""The end of the path of a torchrun worker's log."""
 
 
 @dataclass(slots=True)
@@ -53,8 +54,9 @@ class FollowedFile:
         self._framer = Framer()
         self._policy = self._new_policy(resume)
         self.grew_at = self.read_at = self.open_at = now
+        """When it last grew, was last read and was last in use by a process, monotonic seconds."""
         self.grew_time = 0.0
-        """When it last grew, POSIX seconds."""
+        """When it last grew, POSIX seconds: this is saved."""
         self._sent_unfinished = b""
         self._is_idle = False
         """Whether nothing is left to send until the file grows."""
@@ -173,5 +175,5 @@ class FollowedFile:
 def _labels(output: OpenOutput, options: JobOutputOptions) -> Labels:
     name = output.path
     if options.text == "none":  # a torchrun worker's number is in the folder name; here it all goes into the file name
-        name = _LEAF.sub(r"attempt_\1.\2.\3", name).removesuffix(".log") + ".events"
+        name = _TORCHRUN_LOG.sub(r"attempt_\1.\2.\3", name).removesuffix(".log") + ".events"
     return pairs({"slurm_job_id": output.job, "rank": output.rank, "filename": name, "stream": output.stream})

@@ -115,7 +115,8 @@ class _Exporter(Collector):
                     )
                 return b"".join(_chunks(response))
         except (OSError, http.client.HTTPException) as error:
-            raise AgentSourceUnavailable(f"no dcgm-exporter answers at {self._url}: {error}"[:300], _REMEDY) from None
+            reason = (getattr(error, "strerror", None) or "").lower() or str(error)
+            raise AgentSourceUnavailable(f"no dcgm-exporter answers at {self._url} ({reason})"[:300], _REMEDY) from None
         finally:
             connection.close()
 

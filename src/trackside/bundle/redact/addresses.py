@@ -47,7 +47,7 @@ class IPv4(PatternKind):
             return None
         return None if first in (0, 127) or first >= 224 else text
 
-    def settle(self) -> None:
+    def assign_pseudonyms(self) -> None:
         """Assign pseudonyms to addresses in numeric order."""
         for key in sorted(self._originals, key=ipaddress.IPv4Address):
             self.pseudonyms[key] = self._free_pseudonym(key, 0)
@@ -59,7 +59,7 @@ class IPv4(PatternKind):
         self._free_networks = _reserved_networks()
 
     def _free_pseudonym(self, key: str, number: int) -> str:
-        """The pseudonym of an address, in the pseudonym network of its network."""
+        """The pseudonym of an address, in the pseudonym network of its network; its number does not matter."""
         network, _, host = key.rpartition(".")
         return f"{self._pseudonym_network(network)}.{host}"
 

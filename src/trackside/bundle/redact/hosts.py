@@ -205,7 +205,7 @@ class Hosts(NameKind):
                 self._known.add(short.lower())
                 self._spellings.add(short)
 
-    def settle(self) -> None:
+    def assign_pseudonyms(self) -> None:
         self._domains |= {domain for short, domain in self._qualified if short in self._known}
         stems = sorted({_split(name)[0] for name in self._known})
         size = 1

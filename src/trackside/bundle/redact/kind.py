@@ -38,7 +38,7 @@ def word(text: str, after: bytes = b"", caseless: bool = False) -> LinePattern:
 
 
 class NameKind(ABC):
-    """One kind of name. First texts are learned in any order, then ``settle`` is called once, then texts are
+    """One kind of name. First texts are learned in any order, then ``assign_pseudonyms`` is called once, then texts are
     redacted."""
 
     plural = ""
@@ -54,7 +54,7 @@ class NameKind(ABC):
         """The detectors that find originals in a text."""
         return ()
 
-    def settle(self) -> None:
+    def assign_pseudonyms(self) -> None:
         """Assign pseudonyms, independently of the order of learning."""
 
     @abstractmethod
@@ -127,6 +127,6 @@ class NumberedKind(PatternKind):
             number += self.step
         return pseudonym
 
-    def settle(self) -> None:
+    def assign_pseudonyms(self) -> None:
         for number, key in enumerate(sorted(self._originals), 1):
             self.pseudonyms[key] = self._free_pseudonym(key, number)

@@ -40,7 +40,7 @@ class LiteralKind(NameKind):
             if len(self._originals) > MAX_ORIGINALS:
                 raise TooManyLiterals(f"more than {MAX_ORIGINALS:,} {self.plural}")
 
-    def settle(self) -> None:
+    def assign_pseudonyms(self) -> None:
         self.pseudonyms = numbered_pseudonyms(sorted(self._originals), self.word)
         self._pattern = any_of(self._originals)
 
@@ -86,7 +86,7 @@ class PrefixedKind(LiteralKind):
         if len(self._by_prefixed_text) > MAX_ORIGINALS:
             raise TooManyLiterals(f"more than {MAX_ORIGINALS:,} {self.plural}")
 
-    def settle(self) -> None:
+    def assign_pseudonyms(self) -> None:
         originals = self._originals | {key for _, key in self._by_prefixed_text.values()}
         self.pseudonyms = numbered_pseudonyms(sorted(originals), self.word, originals)
         # Originals with blanks first: another pattern may have found only the first word of ``'correct horse'``.

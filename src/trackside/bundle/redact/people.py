@@ -156,7 +156,7 @@ class LabeledNames(NameKind):
             self._originals.add(text)
             self._folders.add(text)
 
-    def settle(self) -> None:
+    def assign_pseudonyms(self) -> None:
         self._folders -= self._sure
         ordered = sorted(self._originals)
         full_names = {name[:_TRUNCATED_LENGTH]: name for name in reversed(ordered) if len(name) > _TRUNCATED_LENGTH}

@@ -30,8 +30,8 @@ _HOST_FIELDS = ("nodes", "failed_node")
 
 
 class Redactor:
-    """Redacts texts: first learn all texts, then call ``settle``, then redact. ``extra_words``: the user's own
-    words to redact."""
+    """Redacts texts: first learn all texts, then call ``assign_pseudonyms``, then redact. ``extra_words``: the user's
+    own words to redact."""
 
     def __init__(self, extra_words: Iterable[str] = ()) -> None:
         self._redacted_labels: dict[str, str] = {}
@@ -106,10 +106,10 @@ class Redactor:
         if run.cluster:
             self._clusters.add(run.cluster)
 
-    def settle(self) -> None:
+    def assign_pseudonyms(self) -> None:
         """Assign pseudonyms after learning."""
         for kind in self.kinds:
-            kind.settle()
+            kind.assign_pseudonyms()
         self._redacted_labels.clear()
         self._prefilter = Prefilter(pattern for kind in self.kinds for pattern in kind.line_patterns())
 

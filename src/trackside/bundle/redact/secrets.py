@@ -198,6 +198,6 @@ class Emails(LiteralKind):
     def detectors(self) -> Sequence[Detector]:
         return (detector(self.pattern, self.add, rb"[A-Za-z0-9._%+-](?:@|%40)[A-Za-z0-9-]"),)
 
-    def settle(self) -> None:
-        super().settle()
+    def assign_pseudonyms(self) -> None:
+        super().assign_pseudonyms()
         self.pseudonyms = {key: f"{pseudonym}@example.org" for key, pseudonym in self.pseudonyms.items()}

@@ -28,10 +28,12 @@ class SimulatedFault:
 
     kind: ClassVar[str] = ""
     at: str = "50%"
+    """When it begins: a share of the run, ``step 120``, a length such as ``12m``, or seconds from the start."""
     rank: int | None = None
     node: str = ""
     gpu: int | None = None
     primary: bool = False
+    """Whether it is the cause in truth.json; see docs/simulator.md for the cause if no fault is marked."""
 
     def prepare(self, sim: Simulation) -> None:
         """Change what steps cost, before they are scheduled."""

@@ -67,7 +67,9 @@ def vanished_gradient(curve: TrainingCurve, limits: Limits) -> Shape | None:
     finite = maths.finite_values([norm for norm in norms if norm is not None])
     if len(finite) < limits.flat_points:
         return None
-    faint = min(limits.faint_gradient, limits.gone_share * maths.median(finite[: max(3, len(finite) // 10)]))
+    faint = min(
+        limits.faint_gradient, limits.vanished_gradient_share * maths.median(finite[: max(3, len(finite) // 10)])
+    )
     count = 0
     for norm in reversed(norms):
         if norm is None or not norm <= faint:

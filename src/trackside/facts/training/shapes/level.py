@@ -82,7 +82,9 @@ def _is_settled(curve: TrainingCurve, n_high: int, limits: Limits) -> bool:
     norms = maths.finite_values(curve.series("grad_norm"))
     if n_high < limits.min_points or len(norms) < limits.min_points:
         return False
-    vanished = maths.median(norms[-5:]) <= limits.gone_share * maths.median(norms[: max(3, len(norms) // 5)])
+    vanished = maths.median(norms[-5:]) <= limits.vanished_gradient_share * maths.median(
+        norms[: max(3, len(norms) // 5)]
+    )
     return vanished and maths.spread(_level_after_rise(curve.finite, n_high, limits)) < 0.1
 
 

@@ -35,15 +35,18 @@ class Limits:
     max_noise_ratio: float = 5.0
     """Rises below this multiple of the point-to-point noise (standard deviations) are noise."""
     dead_gradient: float = 1e-6
-    """Norms of working networks are above 1e-3; a printed 0 means a dead or frozen one."""
+    """A gradient norm below this counts as zero. Norms of working networks are above 1e-3; a printed 0 means a dead
+    or frozen one."""
     faint_gradient: float = 0.01
-    """Training monitors alert below it; a constant loss at such a norm has no gradient to move it."""
-    gone_share: float = 0.05
-    """Gradient norm relative to its start in a network that gives the same answer to everything."""
+    """A gradient norm below this is too small to move the loss. Training monitors alert below it."""
+    vanished_gradient_share: float = 0.05
+    """A gradient norm below this share of its start has vanished: the network gives the same answer to
+    everything."""
     dead_rate: float = 1e-8
-    """Learning rates of real schedules peak above 1e-7."""
+    """A learning rate that never exceeds this changes nothing. Real schedules peak above 1e-7."""
     same_share: float = 1e-4
-    """Mini-batches differ: a model that sees the data does not have losses equal to four digits."""
+    """Losses closer than this, relative, count as equal. Mini-batches differ: a model that sees the data does not have
+    losses equal to four digits."""
     coarse_share: float = 0.005
     """Distance of neighboring printed values, relative to a low loss, above which equal prints may hide a loss that
     still falls."""
