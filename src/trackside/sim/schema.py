@@ -72,7 +72,7 @@ def _text(source: str | Path) -> tuple[str, str, str]:
             raise ScenarioError(f"{path} cannot be read: {error}") from None
     entry = resources.files("trackside.sim.scenarios") / f"{source}.toml"
     if not entry.is_file():
-        similar = get_close_matches(str(source), built_in(), 3, 0.4)
+        similar = get_close_matches(str(source), built_in(), 3, 0.6)
         hint = f"; did you mean {' or '.join(similar)}?" if similar else ";"
         hint += " 'trackside simulate --list' lists them all"
         raise ScenarioError(f"no scenario {str(source)!r}{hint}")
