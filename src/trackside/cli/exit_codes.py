@@ -15,6 +15,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from typing import NoReturn
 
 import click
@@ -63,7 +64,8 @@ def usage_line(error: click.UsageError) -> str:
         case click.NoSuchOption(possibilities=names):
             text = f"{command} has no option {error.option_name}"
             if names:
-                return f"{text}; did you mean {names[0]}?"  # the nearest
+                nearest = get_close_matches(error.option_name, names, 1) or sorted(names)
+                return f"{text}; did you mean {nearest[0]}?"
         case click.MissingParameter(param=click.Option() as option, ctx=click.Context() as context):
             text = f"{command} needs {option.opts[-1]} {option.make_metavar(context)}"
         case click.MissingParameter(param=click.Argument() as argument):

@@ -23,20 +23,20 @@ def _kinds_text(package: str) -> str:
     return f"{', '.join(others)} or {last}" if others else last
 
 
-SLURM_DEFAULT, ARCHIVE_DEFAULT = "auto if a job is given without PATHS, else off", "none"
-"""The defaults of commands that diagnose."""
+SLURM_DEFAULT = "auto if a job is given without PATHS, else off"
+"""The default of commands that diagnose."""
 
 
 def site_flags(
-    command: Callable[..., Any], slurm_default: str = SLURM_DEFAULT, archive_default: str = ARCHIVE_DEFAULT
+    command: Callable[..., Any], slurm_default: str = SLURM_DEFAULT, archive_help: str = ""
 ) -> Callable[..., Any]:
-    """Decorate a command with the site options. The command receives them as one mapping, ``site``. ``slurm_default``
-    and ``archive_default``: as the help names them."""
+    """Decorate a command with the site options. The command receives them as one mapping, ``site``. ``slurm_default``:
+    as the help names it. ``archive_help``: what the command does with --archive; without it there is no such option."""
 
     @wraps(command)
     def wrapper(**options: Any) -> Any:
         names = ("config", "metrics_url", "logs_url", "slurm", "archive", "clusters")
-        site = {name: value for name in names if (value := options.pop(name)) not in (None, ())}
+        site = {name: value for name in names if (value := options.pop(name, None)) not in (None, ())}
         return command(site=site, **options)
 
     flags = (
@@ -51,10 +51,7 @@ def site_flags(
             "--slurm", metavar="MODE",
             help=f"How to query Slurm: auto, commands, off, or the URL of slurmrestd (default: {slurm_default}).",
         ),
-        click.option(
-            "--archive", metavar="URL",
-            help=f"Verdict archive: sqlite:///FILE or postgresql://... (default: {archive_default}).",
-        ),
+        *([click.option("--archive", metavar="URL", help=archive_help)] if archive_help else []),
         click.option(
             "--cluster", "clusters", metavar="NAME", multiple=True,
             help="Slurm cluster to query, if there are several; repeatable.",
@@ -105,7 +102,10 @@ def _kind_of(text: str, package: str, flag: str) -> tuple[str | None, str]:
 
 
 @click.command()
-@partial(site_flags, slurm_default="auto")
+@partial(
+    site_flags, slurm_default="auto",
+    archive_help="Show the settings with this verdict archive: sqlite:///FILE or postgresql://...",
+)  # fmt: skip
 def config(site: Mapping[str, Any]) -> None:
     """Show the settings in effect and the source of each; secrets are hidden."""
     from trackside.site.config import dump
@@ -114,7 +114,11 @@ def config(site: Mapping[str, Any]) -> None:
 
 
 @click.command()
-@partial(site_flags, slurm_default="auto", archive_default="verdicts.db in the store")
+@partial(
+    site_flags, slurm_default="auto",
+    archive_help="Record verdicts in this archive: sqlite:///FILE or postgresql://... (default: verdicts.db in the "
+    "store).",
+)  # fmt: skip
 @click.option("--store", metavar="DIR", type=click.Path(), help="Folder of the store; created if it does not exist.")
 @click.option("--listen", metavar="HOST:PORT", help="Address to listen on (default 127.0.0.1:9480).")
 @click.option(

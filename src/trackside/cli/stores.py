@@ -57,15 +57,21 @@ def ingest(paths: Sequence[str], store: str) -> None:
     for row in result.skipped:
         if row.note != ALREADY_STORED:
             click.echo(replace_unsafe(f"{row.path}: skipped: {row.note}"), err=True)
+    statuses = [row.status for row in result.inputs]
+    n_read, n_empty = statuses.count("read") + statuses.count("partial"), statuses.count("empty")
+    n_unread = len(statuses) - n_read - n_empty
+    unread = (f", {n_empty:,} empty" if n_empty else "") + (f", {n_unread:,} not read" if n_unread else "")
     click.echo(
-        f"{store}: {_count(len(result.inputs), 'input')} read, {len(result.replaced):,} replaced,"
+        f"{store}: {_count(n_read, 'input')} read{unread}, {len(result.replaced):,} replaced,"
         f" {len(result.skipped):,} skipped; {_count(result.rows, 'new row')}, {_count(result.samples, 'new sample')}"
     )
 
 
 @click.command()
 @click.option("--store", metavar="DIR", type=click.Path(), help="Folder of the store.")
-@click.option("--archive", metavar="URL", help="Verdict archive: sqlite:///FILE or postgresql://...")
+@click.option(
+    "--archive", metavar="URL", help="List the runs of this verdict archive: sqlite:///FILE or postgresql://..."
+)
 @click.option(
     "--config", metavar="FILE", type=click.Path(dir_okay=False), help="Settings file (default: trackside.toml)."
 )

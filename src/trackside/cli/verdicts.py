@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import click
@@ -46,7 +47,10 @@ MAX_TIME_S = 253402300800.0
 @click.argument("paths", nargs=-1, type=click.Path(readable=False))
 @job_flag("diagnose")
 @click.option("--store", metavar="DIR", type=click.Path(), help="Read the job from this store; PATHS add to it.")
-@site_flags
+@partial(
+    site_flags,
+    archive_help="Also record the verdict in this archive: sqlite:///FILE or postgresql://... (default: none).",
+)
 @click.option(
     "--watch", is_flag=True,
     help="Diagnose again until the job has ended; print a line for each change, then the last verdict in full.",

@@ -69,7 +69,8 @@ COUNTER_ROSE: Mapping[str, Sentence] = {
         "and {until}"
     ),
     "remaps": Sentence(
-        "rows of GPU {gpu} remapped for uncorrectable errors rose from {before} to {after} between {since} and {until}"
+        "remapped memory rows (uncorrectable errors) of GPU {gpu} rose from {before} to {after} between "
+        "{since} and {until}"
     ),
     "remap_failed": Sentence(
         "GPU {gpu} failed to remap a bad memory row: the flag went from {before} to {after} between {since} and {until}"

@@ -27,6 +27,8 @@ LOOK_UP = Sentence(
 UNREAD_LINE = Sentence('the log has an error line that Trackside does not recognize: "{line}"')
 UNREAD_LINES = Sentence('the log has {count} error lines that Trackside does not recognize, such as: "{line}"')
 UNREAD_QUESTION = Sentence('what this error line means (Trackside does not recognize it): "{line}"')
+QUOTED_LINE_UNREAD = Sentence("what the error line means (Trackside does not recognize it)")
+"""The same where the evidence quotes the line."""
 LOGGER_PREFIX = re.compile(
     r"(?:[\[(]?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d[^\s\]]{0,12}[\])]?[ -]{0,3})?(?:\[[^\]]{1,80}\][ -]{0,3}){0,3}"
     r"(?:[A-Z]{4,8}:?[ -]{1,3})?"
@@ -133,7 +135,7 @@ def unread_finding(unread: UnreadErrors, headline: Sentence) -> Finding | None:
         "unknown",
         [ENDS_WITH(line=line)],
         headline=headline(error=derived(without_prefix(str(line.value)), line)),
-        cannot_decide=unread.open_questions,
+        cannot_decide=[QUOTED_LINE_UNREAD()],
         actions=[action(LOOK_UP)],
         since=row.time,
         at=row.at,
