@@ -148,8 +148,8 @@ KEEP_PRECISION_FROM_START = Sentence(
     "full-precision master copy of the weights"
 )
 CHECK_FIRST_STEP = Sentence(
-    "check the inputs and the loss function, such as a logarithm of zero or a division by zero: the loss is not finite from "
-    "the first logged step; if steps before it were not logged, lower the learning rate, too"
+    "check the inputs and the loss function, such as a logarithm of zero or a division by zero: the loss is not finite "
+    "from the first logged step; if steps before it were not logged, lower the learning rate, too"
 )
 CHECK_RATE = Sentence(
     "check the learning rate, its warm-up, gradient clipping, the labels, and which parameters are trainable"
@@ -282,7 +282,7 @@ def _ruled_out(curve: LossCurve, shape: LossShape) -> Finding | Missing:
         return Missing("too few loss values to judge a shape")
     return absent(
         (LOSS_FELL if run_curve.has_fallen else LOSS_LEVEL)(
-            first=run_curve.first_finite, last=run_curve.last_finite, points=run_curve.count
+            first=run_curve.first_finite, last=run_curve.last_finite, points=curve.points
         )
     )
 

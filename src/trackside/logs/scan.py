@@ -113,6 +113,7 @@ def scan(stream: BinaryIO, sink: EventSink, context: FileContext, *, engine: str
     stats.events, stats.dropped = limit.count, limit.dropped
     if stats.bytes:
         sink(_activity_event(tail, context, stats, limit.last_error_line))
+        stats.lines += not tail.endswith(b"\n")  # the last line may lack its newline
     return stats
 
 

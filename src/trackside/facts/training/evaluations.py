@@ -19,6 +19,8 @@ from trackside.query import events
 SCORE = re.compile(r"acc|dice|f1|iou|map\b|score|prec|recall|auc|bleu|rouge", re.IGNORECASE)
 NOT_A_SCORE = re.compile(r"loss|ppl|perplexity|error|time|runtime", re.IGNORECASE)
 
+WORD, LABEL_WORDS = re.compile(r"[a-z]{3,}"), 3
+
 SCORE_COLLAPSED = Sentence(
     "the metric {metric} reached {best} and ended at {last}",
     running="the metric {metric} reached {best} and is {last} now",
@@ -43,13 +45,13 @@ class Evaluations:
 
     @cached_property
     def losses(self) -> tuple[tuple[Event, float], ...]:
-        """Evaluation losses of one log: the one with logged steps, else the one with the most; empty if fewer than
-        two."""
-        logs: dict[str, list[tuple[Event, float]]] = {}
+        """Evaluation losses with the same words before them, of one log: the one with logged steps, else the one with
+        the most; empty if fewer than two."""
+        logs: dict[tuple[str, ...], list[tuple[Event, float]]] = {}
         for row in self.frame.events:
             if (loss := numeric_field(row, "loss")) is not None and math.isfinite(loss):
-                logs.setdefault(row.at.path, []).append((row, loss))
-        rows = max(logs.items(), key=lambda log: (log[0] in self.trained, len(log[1])), default=("", []))[1]
+                logs.setdefault((row.at.path, *_label(row)), []).append((row, loss))
+        rows = max(logs.items(), key=lambda log: (log[0][0] in self.trained, len(log[1])), default=((), []))[1]
         return tuple(rows) if len(rows) > 1 else ()
 
     @cached_property
@@ -86,6 +88,11 @@ class Evaluations:
                 metric, last = self.frame.value(rows[0], "metric"), self.frame.value(rows[-1], "value")
                 return rows[0], SCORE_ALWAYS_ZERO(metric=metric, last=last)
         return None
+
+
+def _label(row: Event) -> tuple[str, ...]:
+    """The last words before the loss: they tell two losses of one evaluation apart."""
+    return str(row.get("metric") or ""), *WORD.findall(row.text.lower().partition("loss")[0])[-LABEL_WORDS:]
 
 
 @fact({"evaluations": events("evaluation")})

@@ -132,7 +132,10 @@ class LossCurve:
         curve = self.curve
         total = curve.count if curve.rows else curve.frame.reduce("count", unit=curve.count.unit)
         count = _number_printed(curve.rows or curve.points)
-        return total if total.value == count else derived(count, total, unit=total.unit)
+        if total.value == count:
+            return total
+        sources = [curve.loss(0), curve.loss(-1)] if self.is_last_attempt and curve.rows else [total]
+        return derived(count, *sources, unit=total.unit)
 
     @property
     def is_last_attempt(self) -> bool:
