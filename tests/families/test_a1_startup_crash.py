@@ -24,6 +24,7 @@ from tests.families.rows import (
     START,
     UNKNOWN,
     event,
+    exception,
     job,
     judge,
     keys,
@@ -185,3 +186,15 @@ def test_a_dash_of_an_editor_is_named() -> None:
     dash = "can't open file '\N{EN DASH}selected_gpus=0': [Errno 2] No such file or directory"
     (advice,) = judge("A1", root("exception", 1, type="FileNotFoundError", message=dash)).actions
     assert advice.values["dash"].value == "an en dash"
+
+
+@pytest.mark.parametrize(
+    ("message", "advice"),
+    [
+        ("CUDA error: the provided PTX was compiled with an unsupported toolchain.", "NVIDIA driver is older"),
+        ("CUDA error: invalid device ordinal", "a GPU number that it cannot see"),
+    ],
+)
+def test_the_advice_fits_an_error_of_cuda(message: str, advice: str) -> None:
+    finding = judge("A1", exception("RuntimeError", message))
+    assert advice in clause(finding.actions[0])

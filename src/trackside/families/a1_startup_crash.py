@@ -146,7 +146,9 @@ CHECK_PATH_ON_NODES = Sentence("check that {path} exists on every node of the jo
 CHECK_RELATIVE_PATH = Sentence("check that {path} exists, relative to the folder in which the job starts")
 DASHES = {"\N{EN DASH}": "an en dash", "\N{EM DASH}": "an em dash", "\N{MINUS SIGN}": "a minus sign"}
 """What editors write in place of two hyphens."""
-LOCAL_PATH = re.compile(r"No such file or directory: '((?:\.{0,2}/|[\w.-]+/)[\w./-]{1,150})'")
+_PATH = r"((?:\.{0,2}/|[\w.-]+/)[\w./-]{1,150})"
+LOCAL_PATH = re.compile(rf"No such file or directory: '{_PATH}'")
+LOCAL_PATH_OF_TENSORFLOW = re.compile(rf"(?:^|\s){_PATH}; No such file or directory")
 INSTALL_MODULE = Sentence("install {module} in the job's environment; then check it, and resubmit")
 INSTALL_VERSION = Sentence(
     "install a version of {package} that has {module} in the job's environment; then check it, and resubmit"
@@ -267,7 +269,7 @@ def _remedy(
 ) -> Action:
     """What to change; for a missing module, a command that fails until it can be imported."""
     text, message = str(cause.get("message") or ""), errors.frame.value(cause, "message")
-    module, path = MISSING_MODULE.search(text), LOCAL_PATH.search(text)
+    module, path = MISSING_MODULE.search(text), LOCAL_PATH.search(text) or LOCAL_PATH_OF_TENSORFLOW.search(text)
     if (script := unopened_script(errors.frame, cause)) is not None:
         dash = DASHES.get(str(script.value)[:1])
         return action(CHECK_SCRIPT) if dash is None else action(CHECK_DASH, word=script, dash=derived(dash, script))

@@ -55,6 +55,10 @@ from trackside.model import Record
 PENDING = "Pending: the job has not begun"
 
 NO_CAUSE_FOUND = Sentence("no cause found in the inputs")
+NO_FAILURE_RECOGNIZED = Sentence(
+    "no failure was recognized in the inputs; whether the run failed is not known",
+    running="no failure was recognized in the inputs so far",
+)
 NO_DATA = Sentence("no data of the job: no answer from {sources}")
 NOT_STARTED = Sentence("the job has not started: {state}, reason {reason}")
 NOT_STARTED_NO_REASON = Sentence("the job has not started: {state}, no reason given yet")
@@ -113,14 +117,15 @@ def judge(
     shows += [RECORDED_STATE(state=jobs.value(job, "state")) for job in jobs.records[-1:]]
     if not shows:
         return _without_data(unanswered)
+    may_be_good = not unread.claims and ending.abnormal is None and not jobs
     kernel = isinstance(reports, HardwareReports) and reports.has_kernel_log
     inputs = {"jobs": bool(jobs), "kernel": kernel, "metrics": isinstance(activity, GpuActivity)}
     return present(
         Certainty.POSSIBLE,
         "unknown",
         shows,
-        headline=NO_CAUSE_FOUND(),
-        implies=[NOTHING_FITS()],
+        headline=NO_FAILURE_RECOGNIZED() if may_be_good else NO_CAUSE_FOUND(),
+        implies=[NOTHING_FITS()] if not may_be_good else [],
         actions=[action(ADD_INPUTS[tuple(name for name in INPUTS if not inputs[name])])],
     )
 

@@ -65,8 +65,12 @@ MAX_HEADLINE_CHARS, MAX_END_CHARS = 120, 40
 """Characters of an error in a headline, and of its end if it quotes a command; the claim below has more."""
 _SOURCE_CODE = re.compile(r"#\s*(?:if|ifdef|ifndef|define|include|pragma)\b|//|/\*")
 _COMPILER_ERROR = re.compile(r"\berror: ")
-_PREAMBLE = re.compile(r"child \d+ failed with error code|Exception encountered when calling ")
-"""First lines that only announce the error: of pyxis, of Keras."""
+_PREAMBLE = re.compile(
+    r"child \d+ failed with error code|\d{1,3} root error\(s\) found|Exception encountered when calling "
+)
+"""First lines that only announce the error: of pyxis, of TensorFlow, of Keras."""
+_FIRST_ROOT = re.compile(r"^\(0\) (?:[A-Z][\w ]{2,40}: )?")
+"""What TensorFlow prints before the first of several errors."""
 _COMMAND = re.compile(r"\bCommand ['\"\[]")
 """What became of a command stands behind its arguments."""
 _FOLDERS = re.compile(r"(?<=['\"\s(])/?(?:[^\s'\"/:]{1,100}/){2,20}(?=[^\s'\"/])")
@@ -363,7 +367,7 @@ def _informative_line(message: str) -> str:
     if not lines:
         return ""
     announced = lines[0].endswith(":") and lines[1:] and not lines[1].startswith("-")  # not a list of advice
-    return (f"{lines[0]} {lines[1]}" if announced else lines[0]).rstrip(":")
+    return _FIRST_ROOT.sub("", f"{lines[0]} {lines[1]}" if announced else lines[0]).rstrip(":")
 
 
 def source_line(frame: Frame, row: Event) -> Value | None:
