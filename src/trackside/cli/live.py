@@ -105,7 +105,7 @@ def _kind_of(text: str, package: str, flag: str) -> tuple[str | None, str]:
 
 
 @click.command()
-@partial(site_flags, slurm_default="auto")
+@partial(site_flags, slurm_default="auto; with a store, off unless set")
 def config(site: Mapping[str, Any]) -> None:
     """Show the settings in effect and the source of each; secrets are hidden."""
     from trackside.site.config import dump
@@ -114,7 +114,7 @@ def config(site: Mapping[str, Any]) -> None:
 
 
 @click.command()
-@partial(site_flags, slurm_default="auto", archive_default="verdicts.db in the store")
+@partial(site_flags, slurm_default="off unless [slurm] is in the settings", archive_default="verdicts.db in the store")
 @click.option("--store", metavar="DIR", type=click.Path(), help="Folder of the store; created if it does not exist.")
 @click.option("--listen", metavar="HOST:PORT", help="Address to listen on (default 127.0.0.1:9480).")
 @click.option(
@@ -125,7 +125,7 @@ def serve(site: Mapping[str, Any], store: str | None, listen: str | None, allow_
 
     Accepts Prometheus remote write, OTLP/HTTP and Loki push from any sender (docs/receiver.md). The OpenAPI description
     of the HTTP API is at /api/v1/openapi.json (docs/http-api.md). When it diagnoses a job, it uses its store, and also
-    queries Slurm and the servers of --metrics-url and --logs-url.
+    queries the servers of --metrics-url and --logs-url, and Slurm if --slurm is given or [slurm] is in the settings.
     """
     flags = {"store.path": store, "serve.listen": listen, "serve.allow_open": allow_open}
     settings = site_of(site, flags)
