@@ -10,7 +10,7 @@
 # /etc/trackside/epilog.conf, or the environment.
 #
 #   TRACKSIDE_URL         the receiver (default http://127.0.0.1:9480)
-#   TRACKSIDE_TOKEN_FILE  file with a read token (default none)
+#   TRACKSIDE_TOKEN_FILE  file with a read token, readable by SlurmUser (default none)
 #   TRACKSIDE_VERDICTS    folder; JOB.json is a job's latest verdict (default /var/log/trackside/verdicts)
 #   TRACKSIDE_WAIT        seconds to wait for output and accounting to arrive (default 30)
 #   TRACKSIDE_LIMIT       seconds until it gives up, waiting for other jobs included (default 600): raise it if
@@ -45,6 +45,8 @@ fail() {
 trap 'fail "gave up after $limit s (TRACKSIDE_LIMIT)"' TERM
 umask 027
 mkdir -p "$folder" 2>/dev/null || fail "cannot create $folder"
+token=${TRACKSIDE_TOKEN_FILE:-}
+[ -z "$token" ] || [ -r "$token" ] || fail "cannot read $token"
 sleep "${TRACKSIDE_WAIT:-30}"
 exec 9>"$folder/.lock"
 flock 9  # one request at a time, however many jobs end together; the time limit bounds the wait

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Starts the agent when a job starts: Prolog of slurm.conf, as root on each node of the job. For sites where the agent
-# is not enabled at boot. It never delays or fails a job.
+# is not enabled at boot. It never fails a job, and delays it by 5 s at most.
 #
 #   Prolog=/etc/slurm/trackside-prolog.sh
 #

@@ -103,7 +103,7 @@ def _kind_of(text: str, package: str, flag: str) -> tuple[str | None, str]:
 
 @click.command()
 @partial(
-    site_flags, slurm_default="auto",
+    site_flags, slurm_default="auto; with a store, off unless set",
     archive_help="Show the settings with this verdict archive: sqlite:///FILE or postgresql://...",
 )  # fmt: skip
 def config(site: Mapping[str, Any]) -> None:
@@ -115,7 +115,7 @@ def config(site: Mapping[str, Any]) -> None:
 
 @click.command()
 @partial(
-    site_flags, slurm_default="auto",
+    site_flags, slurm_default="off unless [slurm] is in the settings",
     archive_help="Record verdicts in this archive: sqlite:///FILE or postgresql://... (default: verdicts.db in the "
     "store).",
 )  # fmt: skip
@@ -129,7 +129,7 @@ def serve(site: Mapping[str, Any], store: str | None, listen: str | None, allow_
 
     Accepts Prometheus remote write, OTLP/HTTP and Loki push from any sender (docs/receiver.md). The OpenAPI description
     of the HTTP API is at /api/v1/openapi.json (docs/http-api.md). When it diagnoses a job, it uses its store, and also
-    queries Slurm and the servers of --metrics-url and --logs-url.
+    queries the servers of --metrics-url and --logs-url, and Slurm if --slurm is given or [slurm] is in the settings.
     """
     flags = {"store.path": store, "serve.listen": listen, "serve.allow_open": allow_open}
     settings = site_of(site, flags)

@@ -16,6 +16,8 @@ MIN_WINDOW_S = 30.0
 """Minimum length of a window: shorter ones hold at most one scrape."""
 TIMED_METRICS = ("gpu_sm_active_ratio", "gpu_sm_clock_hertz", "gpu_utilization_ratio", "gpu_power_watts")
 """Metrics for which the start of the difference is determined."""
+ACTIVITY_METRICS = ("gpu_sm_active_ratio", "gpu_utilization_ratio")
+"""Metrics that are zero on an idle GPU."""
 EXTREMES = {
     "gpu_sm_clock_hertz": "SM clock of the slowest GPU",
     "gpu_power_watts": "power of the GPU that draws the least",
@@ -26,6 +28,8 @@ EXTREMES = {
 """Metric -> the label of its most extreme GPU or rank, by the median over the run."""
 VALUE_WINDOWS = 3
 """Windows after the start of a difference over which its value is taken."""
+IDLE_LEVEL = 0.05
+"""Activity below which a GPU computes nothing: two idle runs do not diverge."""
 EDGE_WINDOWS = 2
 """Windows ignored at the end of the shorter run, because they may include its shutdown."""
 
@@ -75,6 +79,8 @@ def _onset(a: Side, b: Side, metric: str, spec: tuple[str, str, float]) -> Itera
     length = max(0, min(map(len, series)) - EDGE_WINDOWS)
     first, second = (curve[:length] for curve in series)
     sampled = np.flatnonzero(~np.isnan(first) & ~np.isnan(second))
+    if metric in ACTIVITY_METRICS:  # leave out the windows in which both are idle
+        sampled = sampled[np.maximum(first[sampled], second[sampled]) >= IDLE_LEVEL]
     if len(sampled) < MIN_POINTS:
         return
     share = max(share, 0.05)

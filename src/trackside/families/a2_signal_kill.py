@@ -316,7 +316,7 @@ def _remedies(
         return [action(USE_LESS_MEMORY_PER_NODE)]
     if sender == "slurm_oom" and slurm_kill is not None and slurm_kill.get("step"):
         job = derived(str(slurm_kill.get("step")).split(".")[0], *account.claims[0].values.values())
-        return [action(MEASURE_AND_USE_LESS, SHOW_MEMORY, jobs=job)]
+        return [action(MEASURE_AND_USE_LESS, SHOW_MEMORY, job=job, jobs=job)]
     if sender == "kill":
         compare_memory = [action(CHECK_LIMIT, SHOW_MEMORY)] if by_slurm else []
         return [action(CHECK_OOM_KILL, *SHOW_KERNEL_LOG), *compare_memory, action(USE_LESS_MEMORY_IF_KILLED)]

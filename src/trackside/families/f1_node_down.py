@@ -83,8 +83,11 @@ LOST_AND_RERUN = Sentence("the cluster lost a node while the job was running; th
 FAILURE_UNEXPLAINED = Sentence("why the node failed")
 RERUN_ELSEWHERE = Sentence("rerun on other nodes with the same options, from the last checkpoint if there is one")
 KEEP_OUT_OF_SERVICE = Sentence("keep {node} out of service until it is checked")
-READ_KERNEL_LOG = Sentence("once the node is back, read the end of its last kernel log before it takes jobs again")
-LAST_KERNEL_LOG = ShellCommand("{node_shell} 'sudo journalctl -k -b -1 | tail -n 50'")
+READ_KERNEL_LOG = Sentence(
+    "once the node is back, and before it takes jobs again, read the end of the kernel log of its previous boot; if "
+    "the boot time that is printed first is before the failure, it did not reboot: use -b 0"
+)
+LAST_KERNEL_LOG = ShellCommand("{node_shell} 'uptime -s; sudo journalctl -k -b -1 | tail -n 50'")
 OTHER_STATE = Sentence(
     "the scheduler recorded {state}, which is not a node failure",
     running="the scheduler lists it as {state}, which is not a node failure",

@@ -26,7 +26,7 @@ SCRAPE_TIMEOUT_S = 3.0
 MAX_BYTES = 16 << 20
 MAX_LINES, MAX_LINE_BYTES = 50_000, 8 << 10
 MAX_SERIES = 20_000
-_REMEDY = "not needed: NVML gives these metrics; if an exporter listens elsewhere, set url in [collect.dcgm_exporter]"
+_REMEDY = "not needed where the source gpu works; if an exporter listens elsewhere, set url in [collect.dcgm_exporter]"
 
 
 @dataclass(frozen=True, slots=True)

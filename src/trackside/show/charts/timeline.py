@@ -178,8 +178,9 @@ def _caption(
             text += f", {n_between:,} of them {at}"
         text += "."
     if n_untimed:
-        is_one = n_untimed == 1
-        text += f" {word(n_untimed, 'events')} without a time {'is' if is_one else 'are'} only in the table."
+        other = "other " if n_drawn else ""
+        events = "event without a time is" if n_untimed == 1 else "events without a time are"
+        text += f" {n_untimed:,} {other}{events} only in the table."
     return text
 
 
