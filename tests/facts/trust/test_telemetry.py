@@ -86,7 +86,7 @@ def test_gpus_without_metrics_are_reported() -> None:
     cluster = monitored(nodes=1, gpus=6)
     run = Run(id="7", start=START, end=END, nodes=("n1",), n_gpus=8)
     assert metric_limits(cluster, job("FAILED", n_gpus=8), run=run) == {
-        "gpus_unmeasured": "only 6 of the run's 8 GPUs were measured"
+        "gpus_unmeasured": "Only 6 of the run's 8 GPUs were measured"
     }
 
 
