@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import re
 
+from trackside.catalog.events import MAX_MESSAGE_CHARS
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
 from trackside.model import Event, EventRole
 
-MAX_MESSAGE_CHARS = 2_000
-"""Characters of a message that are kept."""
 _JOB_COMMANDS = re.compile(
     r"(?:^|/)(?:python[\d.]*|torchrun|accelerate|deepspeed|llamafactory-cli|axolotl|colossalai|composer|lightning"
     r"|nemo_launcher|tune|trl|swift|xtuner"

@@ -11,7 +11,7 @@ from trackside.logs.line import Line
 from trackside.logs.line_positions import EPOCH_BATCH, SAMPLES, LinePosition, position_of
 from trackside.logs.loss_points import loss_point
 from trackside.logs.numbers import NUMBER
-from trackside.logs.positions import epoch_above, position_above
+from trackside.logs.positions import TRAINING_WORD, epoch_above, position_above
 from trackside.model import Event
 
 ID, FALLBACK_ID = "custom", "custom-positions"
@@ -51,7 +51,6 @@ _NOT_PROGRESS_HINTS = (
     "'train_runtime", "validation loss", "| valid", "/step - ", "best", "final", "sav", "lowest", "minimum", "improved", "early",
     "summary", "error: ", "exception: ", "wandb: ",
 )  # fmt: skip
-_TRAINING_WORD = re.compile(r"\btrain(?:ing)?\b", re.IGNORECASE)
 _NOT_TRAINING_HINTS = ("val", "eval", "test", "dev")
 """Every line that the regex above can match contains one of these in lower case; searching for them first is far
 cheaper."""
@@ -130,7 +129,7 @@ def _read_record(line: Line, text: str) -> list[Event] | None:
         position, is_evaluation = (
             above.record_position,
             is_evaluation
-            or (above.is_evaluation and _TRAINING_WORD.search(before) is None)
+            or (above.is_evaluation and TRAINING_WORD.search(before) is None)
             or _has_evaluation_heading_above(line, above.line),
         )
         notes["below"] = notes.get("below", 0) + 1

@@ -39,7 +39,7 @@ _BAR_OR_LOSS = re.compile(
     r"loss|(?<!time )\bcost\b(?! time)|\d%\||it/s|s/it|[\w.]\.py\b|\bsav(?:ed|ing)\b|\bbest\b|checkpoint|\b(?:re)?load|\bresum",
     re.IGNORECASE,
 )
-_TRAINING = re.compile(r"\btrain(?:ing)?\b", re.IGNORECASE)
+TRAINING_WORD = re.compile(r"\btrain(?:ing)?\b", re.IGNORECASE)
 _NOT_TRAINING = re.compile(r"\b(?:eval\w*|val(?:id\w*)?|test\w*|dev)\b", re.IGNORECASE)
 
 
@@ -88,7 +88,7 @@ def remember_position(line: Line) -> LoopPosition | None:
         count if match["epoch"] else in_epoch,
         None if match["epoch"] else of,
         line.number,
-        _NOT_TRAINING.search(text) is not None and _TRAINING.search(text, match.end()) is None,
+        _NOT_TRAINING.search(text) is not None and TRAINING_WORD.search(text, match.end()) is None,
         (match["epoch"] or "").lower() in ("round", "episode"),
     )
     line.notes(_NOTES)[line.label] = position

@@ -145,8 +145,8 @@ def hit_segments(buffer: bytes, hits: list[Hit], begin: int, end: int) -> Iterat
 
 
 def parse_line(line: Line, indexes: tuple[int, ...], compiled: PatternSet, stats: ScanStats) -> Iterator[Event]:
-    """Events of one line; ``indexes``: those of the patterns that matched it. Within one parser the first pattern that reads the line wins; a generic parser sees only
-    lines in which no parser read progress."""
+    """Events of one line; ``indexes``: those of the patterns that matched it. Within one parser the first pattern that
+    reads the line wins; a generic parser sees only lines in which no parser read progress."""
     reader_ids: set[str] = set()
     has_progress = False
     for index in indexes:

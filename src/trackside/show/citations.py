@@ -97,8 +97,8 @@ def of_verdict(doc: VerdictDoc) -> list[str]:
 
 def main_location(claim: ClaimDoc, cites: Mapping[str, CiteDoc]) -> str:
     """Where the claim's figure stands: the location of the first measurement whose value the sentence contains, else of
-    the first citation that is no count of lines, which has no line of its own; of a record, the field with the longest
-    such value, because its name is no figure. A measurement's location is its metric's name."""
+    the first citation. Counts of lines are passed over, since they have no line of their own. Of a record's fields, the
+    one with the longest value that the sentence contains. A measurement's location is its metric's name."""
     cited = [cites[name] for name in claim.cites]
     cited = [cite for cite in cited if not _is_count(cite)] or cited
     main = next((cite for cite in cited if is_measured(cite) and _states(claim.text, figure(cite))), cited[0])

@@ -83,8 +83,8 @@ def arbitrate(findings: Sequence[Finding], families: Sequence[Family]) -> Ranked
 
 
 def _with_warnings(primary: Finding) -> Finding:
-    """The primary finding; if it is health, its advice names the warnings. A slow run's does so itself. Of a
-    run that is only possibly healthy, nobody knows what ended it."""
+    """The primary finding; if it is health, its advice names the warnings. A slow run's does so itself. If health is
+    only possible, it is not known that the warnings did not end the run."""
     if primary.role != "health" or primary.variant == "slow":
         return primary
     advice = CHECK_WARNINGS if primary.certainty is Certainty.POSSIBLE else CHECK_WARNINGS_AFTER_END

@@ -276,28 +276,32 @@ def ending(evidence: Evidence) -> Ending:
     """Needs nothing; each answer is None if no record and no line gives it."""
     missing_end = unmet_need(evidence, (("jobs", "notices"),))
     frames = {name: evidence[name] for name in ENDING}
-    steps, ooms, exceptions = frames["steps"], evidence["ooms"], evidence["exceptions"]
-    frames["ends"] = frames["ends"].where(
-        lambda row: not (isinstance(row, Event) and _broke_off(row, steps, ooms, exceptions))
-    )
+    breaks = _breaks(frames["steps"], evidence["ooms"], evidence["exceptions"])
+    frames["ends"] = frames["ends"].where(lambda row: not (isinstance(row, Event) and _is_below_break(row, breaks)))
     return Ending(missing_end, evidence.missing("jobs"), *frames.values())
 
 
-def _broke_off(closing_line: Event, steps: Frame, ooms: Frame, exceptions: Frame) -> bool:
-    """Whether an error stands between the last logged step, far from the planned one, and a closing line: the program
-    caught the error and ended. Without any step only a GPU that ran out of memory counts."""
+def _breaks(steps: Frame, ooms: Frame, exceptions: Frame) -> dict[str, Event]:
+    """Path -> the first error below the last logged step, if that is far from the planned one: a closing line below the
+    error says that the program caught it and ended. Without any step only a GPU that ran out of memory counts."""
     last = steps.events[-1] if steps else None
     errors = [error for error in ooms.events if error.role is EventRole.ROOT]
     if last is not None:
         step, planned = last.get("step"), last.get("total_steps")
         if not isinstance(step, (int, float)) or not isinstance(planned, (int, float)):
-            return False
+            return {}
         if step >= MIN_DONE_SHARE * planned:
-            return False
+            return {}
         errors += [error for error in exceptions.events if error.role is EventRole.ROOT]
-    return any(
-        error.at.path == closing_line.at.path
-        and follows(closing_line, error)
-        and (last is None or follows(error, last))
-        for error in errors
-    )
+    breaks: dict[str, Event] = {}
+    for error in errors:
+        earlier = breaks.get(error.at.path)
+        if (last is None or follows(error, last)) and (earlier is None or follows(earlier, error)):
+            breaks[error.at.path] = error
+    return breaks
+
+
+def _is_below_break(closing_line: Event, breaks: Mapping[str, Event]) -> bool:
+    """Whether the training broke off above a closing line."""
+    error = breaks.get(closing_line.at.path)
+    return error is not None and follows(closing_line, error) is True
