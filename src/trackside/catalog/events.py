@@ -179,7 +179,11 @@ EVENTS: Mapping[str, EventKind] = {
     ),
     "unread_error": EventKind(
         "a line that looks like an error and that no parser read",
-        {"severe": "true if the line gives its level as error or fatal"},
+        {
+            "severe": "true if the line gives its level as error or fatal, or ends a traceback without its exception",
+            "in_traceback": "true for the last line of a traceback that the log cuts off before its exception",
+            "frame": "of such a traceback, the innermost frame outside site-packages and the standard library: file:line in function",
+        },
     ),
     # -- exceptions
     "exception": EventKind(

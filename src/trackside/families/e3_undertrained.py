@@ -14,6 +14,7 @@ Not this family when
 --------------------
 - The log has few lines only because it prints one every few steps: steps count, not lines.
 - The run failed or was stopped.
+- A line with a score or an evaluation follows each counted step: the counter may count epochs.
 - The job evaluates, predicts or is named a smoke test: then few steps may be intended, and
   the finding is only a warning.
 
@@ -95,6 +96,8 @@ def judge(trajectory: Trajectory, ending: Ending, limits: Limits) -> Finding | M
     far_short = planned is not None and 0 < done.number < limits.min_planned_share * planned.number
     if not too_few and not far_short:
         return absent(REACHES(place=place))
+    if not far_short and trajectory.scores_after_each_point:
+        return Missing("a score follows each counted step: whether steps or epochs are counted is not known")
     shows = [*([] if done is planned else [REACHES(place=place)]), ENDED_WELL(state=good_end)]
     if planned is not None:
         shows.append(STEPS_CONFIGURED(planned=planned))

@@ -60,6 +60,17 @@ def exception_event(reader: TracebackReader, chain: list[ParsedException]) -> Ev
     )
 
 
+def cut_traceback_event(reader: TracebackReader) -> Event | None:
+    """The event of a closed traceback that ends before its exception, at its last line; None if it has its end."""
+    line = reader.cut_line
+    if line is None or _is_log_prefix(reader.prefix):
+        return None
+    if _is_not_fatal(reader, "\n".join(above.full for above in reader.header.preceding(3))):
+        return None
+    frame = _frame_fields([reader.frames]).get("user_frame") if reader.frames else None
+    return line.event("unread_error", severe=True, in_traceback=True, frame=frame)
+
+
 def _is_not_fatal(reader: TracebackReader, text_above: str) -> bool:
     """Whether this exception could not end the process: one in a thread or a destructor, or one logged as a warning."""
     nearest = text_above.split("\n", 1)[0]

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from itertools import islice
 
-from trackside.logs.exception_event import exception_event
+from trackside.logs.exception_event import cut_traceback_event, exception_event
 from trackside.logs.line import Line, split_label
 from trackside.logs.pattern import Parser
 from trackside.logs.traceback_lines import (
@@ -110,6 +110,8 @@ class TracebackBlock:
         self._distribute_pieces()
         for _, reader in self._readers:
             reader.close()
+        if not self._events:  # torn headers of ranks that print over each other are no tracebacks of their own
+            self._events.extend(filter(None, (cut_traceback_event(reader) for _, reader in self._readers)))
         yield from sorted(self._events, key=lambda event: event.at.offset)
 
     def _update_needles(self) -> None:

@@ -132,12 +132,17 @@ class TracebackReader:
     has_new_frames: bool = True
     """Whether frames came since the last exception line."""
     last_line: Line | None = None
-    """The last line that was read in a frame."""
+    """The last line that was read as part of a frame."""
 
     @property
     def is_closed(self) -> bool:
         """Whether nothing more can belong to it."""
         return self.open_count <= 0
+
+    @property
+    def cut_line(self) -> Line | None:
+        """The last line of a closed traceback that ends before its exception; None if it has its end."""
+        return None if self.chain_count else self.last_line or self.header
 
     def feed_header(self, quoted: bool) -> bool:
         """Take a header line of the same writer: that of a chain's next link, of a nested traceback, or of another rank
@@ -187,6 +192,7 @@ class TracebackReader:
         if frame is None and self.user_code is not None and (match := _USER_FRAME.match(text)) is not None:
             frame = (match[1], match[2], match[3])
         if frame is not None:
+            self.last_line = line
             self._add_frame(frame)
             return True
         if match := _MARKED_CODE.match(text):
@@ -203,8 +209,8 @@ class TracebackReader:
         if self.user_code is not None and text[:1].strip():
             self.close()
             return False
-        self.last_line = line
         if not text.strip() or text[0] in " \t│╰╭|":
+            self.last_line = line if text.strip() else self.last_line
             if self.frames and text.strip(" ^~│") and not self.frames[-1][3]:
                 self.frames[-1] = (*self.frames[-1][:3], text.strip()[:300])
             return True

@@ -21,6 +21,11 @@ from trackside.model import Event
 from trackside.query import events
 
 ENDS_WITH = Sentence('the log ends with this error: "{line}"')
+ENDS_IN_TRACEBACK = Sentence('the log ends inside a traceback, before the name of the exception: "{line}"')
+WHAT_WAS_RAISED = Sentence("which exception was raised: the log ends inside its traceback")
+FIND_REST = Sentence(
+    "look for the end of the traceback in the job's other output, such as the scheduler's file for its stderr"
+)
 LOOK_UP = Sentence(
     "follow the error message; if it names no remedy, look it up in the documentation of the program that printed it"
 )
@@ -130,13 +135,18 @@ def unread_finding(unread: UnreadErrors, headline: Sentence) -> Finding | None:
     if (line := unread.final) is None:
         return None
     row = unread.rows[-1]
+    if is_cut := row.get("in_traceback") is not None:
+        file = re.split(r"[/\\]", str(row.get("frame") or "").partition(" in ")[0])[-1]
+        error = f"an exception in {file}, whose name the log cuts off" if file else "an exception that the log cuts off"
+    else:
+        error = without_prefix(str(line.value))
     return present(
         Certainty.POSSIBLE,
         "unknown",
-        [ENDS_WITH(line=line)],
-        headline=headline(error=derived(without_prefix(str(line.value)), line)),
-        cannot_decide=[QUOTED_LINE_UNREAD()],
-        actions=[action(LOOK_UP)],
+        [ENDS_IN_TRACEBACK(line=line) if is_cut else ENDS_WITH(line=line)],
+        headline=headline(error=derived(error, line)),
+        cannot_decide=[WHAT_WAS_RAISED() if is_cut else QUOTED_LINE_UNREAD()],
+        actions=[action(FIND_REST if is_cut else LOOK_UP)],
         since=row.time,
         at=row.at,
         ranks=() if row.rank is None else (row.rank,),

@@ -7,6 +7,7 @@ Megatron omits the loss, and may or may not count the iteration as nan.
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -235,6 +236,20 @@ class Trajectory:
     def curve(self) -> TrainingCurve:
         """The points and losses of the last run part."""
         return training_curve(self.progress)
+
+    @cached_property
+    def scores_after_each_point(self) -> bool:
+        """Whether each of at least two logged steps is followed, before the next one, by a line of its own with a score
+        or an evaluation. Programs evaluate after an epoch, hardly after each optimizer step."""
+        points = sorted((row.at.path, row.at.line) for row in self.points)
+        scores = sorted((row.at.path, row.at.line) for row in (*self.scores.events, *self.evaluations.events))
+        if len(points) < 2:
+            return False
+        bounds = [*points[1:], (points[-1][0], math.inf)]
+        followers = [bisect.bisect_right(scores, point) for point in points]
+        return all(
+            first < len(scores) and scores[first] < bound for first, bound in zip(followers, bounds, strict=True)
+        )
 
     @property
     def last(self) -> Event | None:
