@@ -43,7 +43,7 @@ _OTHER_LINE = re.compile(
     r"|(?:\[rank: \d{1,6}\] )?(?:Received|Caught|Got|Trapped|Handling) (?:signal |Signals\.|SIG)"
     r"|(?:\(\S{1,40}\) ){0,3}\w\S{0,40}@\S{1,60}:\S{0,200}[$#] "
     r"|\[?(?:INFO|DEBUG|WARN|WARNING|ERROR|CRITICAL|FATAL)\b|Traceback \(most recent|[│|╭╰+]"
-    r"|(?:srun|slurmstepd|wandb|mpirun|salloc|sbatch): |\[\w{1,20}:\d{1,7}(?::\d{1,7})?\] |\S{1,60} NCCL "
+    r"|(?:srun|slurmstepd|wandb|mpirun|salloc|sbatch): |\[\w{1,20}:\d{1,7}(?::\d{1,7})?\] |\S{1,60} (?:\[\d{1,3}\] )?NCCL "
     r"|Exception (?:ignored|raised) |frame #\d|\[frame \d|Stacktrace \(|C\+\+ CapturedTraceback|={20}|-{20}|\*{20}|(?:={3,19}|-{3,19}|\*{3,19}|#{3,19}) ?[A-Z]"
     r"|\{'(?:loss|eval_|train_|grad_norm|reward|epoch)|:::MLLOG|[Ee]xit(?:ing|ed| status| code)\b|Root Cause "
     r"|terminate called|\S{1,200}:\d{1,6}: \w{1,40}Warning: "

@@ -192,32 +192,36 @@ def message_of(frame: Frame, row: Event, field: str = "message") -> Value:
     """The message of an exception without lines that may be other output: what is printed right below a traceback looks
     like its continuation. A line is kept if it is indented or an entry of a list, or if what is above announces it."""
     value = frame.value(row, field)
-    if (paragraph := _unwrapped(str(value.value))) is not None:
-        return derived(paragraph, value)
-    lines = str(value.value).splitlines()
-    whole = len(lines) < 2 or _LIBRARY_PARAGRAPHS.search(str(value.value)) is not None
-    end = next(
-        (
-            index
-            for index, line in enumerate(lines)
-            if index and not _CONTINUES.match(line) and _is_complete("\n".join(lines[:index]))
-        ),
-        len(lines),
+    message = _own_message(row, field)
+    return value if message == str(value.value) else derived(message, value)
+
+
+def _own_message(row: Event, field: str) -> str:
+    message = str(row.get(field) or "")
+    if (paragraph := _unwrapped(str(row.get(field.replace("message", "type"))), message)) is not None:
+        return paragraph
+    lines = message.splitlines()
+    if len(lines) < 2 or _LIBRARY_PARAGRAPHS.search(message) is not None:
+        return message
+    ends = (
+        index
+        for index, line in enumerate(lines)
+        if index and not _CONTINUES.match(line) and _is_complete("\n".join(lines[:index]))
     )
-    return value if whole or end == len(lines) else derived("\n".join(lines[:end]).strip(), value)
+    end = next(ends, len(lines))
+    return message if end == len(lines) else "\n".join(lines[:end]).strip()
 
 
-def _unwrapped(message: str) -> str | None:
+def _unwrapped(name: str, message: str) -> str | None:
     """The first paragraph of a message in one line, if a console wrapped it at words, as PowerShell does: no line has
-    room for the first word of the next one. None if it was not wrapped."""
-    lines = [line.rstrip() for line in message.partition("\n\n")[0].splitlines()]
-    if len(lines) < MIN_WRAPPED_LINES or any(_CONTINUES.match(line) for line in lines):
+    room for the first word of the next one. None if it was not wrapped. ``name``: the type, which stands before it."""
+    first, *others = [line.rstrip() for line in message.partition("\n\n")[0].splitlines()] or [""]
+    if len(others) + 1 < MIN_WRAPPED_LINES or first.endswith(":") or any(_CONTINUES.match(line) for line in others):
         return None
-    width = max(map(len, lines))  # the first line stands behind the name of the error
-    is_wrapped = all(
-        len(line) + 1 + len(after.split(maxsplit=1)[0]) > width for line, after in pairwise(lines[1:])
-    ) and not lines[0].endswith(":")
-    return " ".join(lines) if is_wrapped else None
+    lines = [f"{name}: {first}", *others]
+    width = max(map(len, others))
+    has_no_room = (len(line) + 1 + len(after.split(maxsplit=1)[0]) > width for line, after in pairwise(lines))
+    return " ".join((first, *others)) if all(has_no_room) else None
 
 
 def _is_complete(message: str) -> bool:
@@ -336,7 +340,7 @@ def error_in_brief(frame: Frame, row: Event) -> Value:
     values = {field: frame.value(row, field) for field in fields}
     name, message = (str(row.get(field) or "").strip() for field in fields)
     parameters = state_dict_errors.in_brief(message, _lines(row), MAX_HEADLINE_CHARS)
-    first_line = parameters or _informative_line(message)
+    first_line = parameters or _informative_line(name, message)
     if (script := unopened_script(frame, row)) is not None:
         text = f"Python could not open its script '{script.value}'"
     elif name in NOT_RAISED and first_line:
@@ -355,10 +359,10 @@ def error_in_brief(frame: Frame, row: Event) -> Value:
     return derived(text, *values.values())
 
 
-def _informative_line(message: str) -> str:
+def _informative_line(name: str, message: str) -> str:
     """The first line of a message that says what failed, with the next one if it only announces it; the first sentence
     if the message is wrapped; empty if the message is a listing of source code."""
-    if (paragraph := _unwrapped(message)) is not None:
+    if (paragraph := _unwrapped(name, message)) is not None:
         return _SENTENCE_END.split(paragraph, maxsplit=1)[0].rstrip(".:")
     lines = [" ".join(_LOGGER.sub("", line.strip()).split()) for line in message.splitlines() if line.strip()]
     if lines and _SOURCE_CODE.match(lines[0]):
@@ -380,4 +384,4 @@ def source_line(frame: Frame, row: Event) -> Value | None:
 
 def named_exception(row: Event) -> tuple[str, str]:
     """Type and message of an exception, as a finding contains it."""
-    return str(row.get("type")), str(row.get("message") or "")[:500]
+    return str(row.get("type")), _own_message(row, "message")[:500]
