@@ -47,7 +47,7 @@ from trackside.facts.logs.ending import Ending, exit_signal
 from trackside.facts.logs.exceptions import Exceptions, error_in_brief, error_type, named_exception, source_line
 from trackside.facts.logs.fault_rules import classify
 from trackside.facts.logs.fault_rules.rule import FaultClass
-from trackside.facts.logs.order import last_after, points_before
+from trackside.facts.logs.order import follows, last_after, points_before
 from trackside.facts.logs.restarts import MAY_RECUR, LauncherRestarts
 from trackside.facts.logs.startup_errors import RAISED_ON
 from trackside.facts.logs.unread_errors import UnreadErrors, unread_finding
@@ -72,9 +72,9 @@ FAMILY_TOPICS = ("application", "cuda", "dataloader", None)
 AMBIGUOUS_CUDA_ERRORS = ("unspecified launch failure", "unknown error")
 """CUDA errors that a lost GPU and a faulty kernel both cause (CUDA runtime, cudaError)."""
 
-TRAINING_REACHED = Sentence("training was running: it reached {place}, loss {loss}")
+TRAINING_REACHED = Sentence("before it, the log reaches {place}, loss {loss}")
 GPUS_HAD_COMPUTED = Sentence("the GPUs had computed for {seconds} before it, though no logged step could be read")
-TRAINING_REACHED_PLACE = Sentence("training was running: it reached {place}")
+TRAINING_REACHED_PLACE = Sentence("before it, the log reaches {place}")
 TRAINING_RAN = Sentence("the last progress line before it: {line}")
 WORK_BEFORE = Sentence("training had begun: {line}")
 WORK_AFTER = Sentence("training went on: {line}")
@@ -99,6 +99,13 @@ CHECK_PLACE = {
 FIX_PLACE = Sentence("fix {place} or what it calls, and resume from the last checkpoint if there is one")
 CRASHED = Sentence("crashed during training: {error}")
 CRASHED_AT = Sentence("crashed during training in {place}: {error}")
+CRASHED_AFTER = Sentence("crashed after training: {error}")
+CRASHED_AFTER_AT = Sentence("crashed after training, in {place}: {error}")
+TRAINING_WAS_OVER = Sentence("the training was over before it: {line}")
+RERUN_REST = Sentence("fix {place} or what it calls, then rerun what comes after the training, with the saved model")
+RERUN_REST_AFTER_ERROR = Sentence(
+    "fix what the error says, then rerun what comes after the training, with the saved model"
+)
 RESTARTED_AFTER = Sentence("the launcher restarted the workers after an exception: {error}")
 COMPLETED = Sentence("the run completed: {how}")
 COMPLETED_IN_SPITE = Sentence("the run completed in spite of {error}: {how}")
@@ -149,11 +156,12 @@ def judge(
         if exceptions.is_other_topic(exceptions.final):
             return absent(exceptions.other_topic(exceptions.final))
         return absent(RAISED_BEFORE_STEP(type=error_type(exceptions.frame, row), count=trajectory.count))
+    over = _training_over(ending, row)
     frame_field = next((name for name in FRAME_CLAIMS if row.get(name) is not None), None)
     copies = [exception for exception in own_exceptions if exception.get("type") == row.get("type")]
     ranks = cited_ranks(exceptions.frame, copies)
     claim = exceptions.raised(row) if ranks is None else RAISED_ON(**exceptions.values(row), ranks=ranks)
-    shows = [claim, *([] if training is None else [training]), *milestones]
+    shows = [claim, *([] if training is None else [training]), *milestones, *over]
     kind = classify(row)
     error, source = error_in_brief(exceptions.frame, row), source_line(exceptions.frame, row)
     is_guess = kind != "code" and str(row.get("type")).rpartition(".")[2] in PROGRAMMING_ERRORS
@@ -166,10 +174,10 @@ def judge(
         shows
         if frame_field is None
         else [*shows, FRAME_CLAIMS[frame_field](frame=exceptions.frame.value(row, frame_field))],
-        headline=CRASHED(error=error) if source is None else CRASHED_AT(error=error, place=source),
+        headline=_headline(error, source, bool(over)),
         implies=[] if is_ambiguous else [JOB_AT_FAULT()],
         cannot_decide=[GPU_OR_CODE()] if is_ambiguous else [],
-        actions=[_remedy(kind, source, is_guess)],
+        actions=[_remedy_after_training(source) if over else _remedy(kind, source, is_guess)],
         since=row.time,
         at=row.at,
         ranks=ranks_of(copies),
@@ -177,6 +185,27 @@ def judge(
         fault_class=kind,
         exception=named_exception(row),
     )
+
+
+def _training_over(ending: Ending, row: Event) -> list[Claim]:
+    """That the training was over before an exception, by a closing line above it."""
+    lines = [
+        end for end in ending.ends.events
+        if end.get("status") != "aborted" and end.at.path == row.at.path and follows(row, end)
+    ]  # fmt: skip
+    return [TRAINING_WAS_OVER(line=ending.ends.value(end, "text")) for end in lines[-1:]]
+
+
+def _headline(error: Value, place: Value | None, over: bool) -> Claim:
+    """``over``: whether the training was over."""
+    if place is None:
+        return CRASHED_AFTER(error=error) if over else CRASHED(error=error)
+    return CRASHED_AFTER_AT(error=error, place=place) if over else CRASHED_AT(error=error, place=place)
+
+
+def _remedy_after_training(place: Value | None) -> Action:
+    """What to repeat: not the training."""
+    return action(RERUN_REST_AFTER_ERROR) if place is None else action(RERUN_REST, place=place)
 
 
 def _remedy(kind: FaultClass, place: Value | None, is_guess: bool) -> Action:

@@ -69,6 +69,9 @@ _SAVE_WORDINGS = _compile_wordings(
     r"\b(?:checkpoint|ckpt|snapshot)\b.{0,60}\b(?:saved|written|stored)\b",
     rf"\b(?:saved|saving|wrote|writing) (?:\w+ ){{0,3}}(?:to |as |at )?['\"]?{_FILE}",
     rf"\bsave (?:to|checkpoint|ckpt) {_FILE}",
+    r"\bsav(?:e|ed|ing) (?:the )?(?:(?:new|latest|last|best|final|current|trained) ){0,2}(?:models?|networks?)"
+    r"(?: and (?:training|optimizer) states?)?\s*(?:[.!]|$|(?:to|at|in|as|with)\b)",
+    r"\bmodels? (?:(?:was|were|has been|have been) )?(?:successfully )?saved\b(?! by\b)",
 )
 _LOAD_WORDINGS = _compile_wordings(
     "checkpoint_loaded",
@@ -228,7 +231,7 @@ def _skipped_event(line: Line) -> Event | None:
 
 
 @PARSER.pattern(
-    rb"(?:sav(?:ed|ing|e)|wrote|writ(?:ing|ten)|stored)[^\n\r]{0,80}(?:checkpoint|ckpt|snapshot|state|\.pt|\.bin|\.safetensors|\.h5|\.keras|\.tar|\.npz)",
+    rb"(?:sav(?:ed|ing|e)|wrote|writ(?:ing|ten)|stored)[^\n\r]{0,80}(?:checkpoint|ckpt|snapshot|state|model|network|\.pt|\.bin|\.safetensors|\.h5|\.keras|\.tar|\.npz)",
     safety="Announcements, failures, tokenizers and configurations are not saved checkpoints; a save printed twice "
     "counts once.",
     matches=(
@@ -239,20 +242,26 @@ def _skipped_event(line: Line) -> Event | None:
         "Saved checkpoint checkpoints/checkpoint_best.pt (epoch 1 @ 100 updates, score 4.2) (writing took 3.1 seconds)",
         "Saving current state to ckpt/epoch_1",
         "Finished saving the checkpoint in 12.3 seconds.",
+        "2024-05-02 10:00:00,123 INFO: Saving models and training states.",
+        "Save the latest model.",
+        "Saving best model to out/run3",
     ),
     avoids=(
         "Checkpoints will be saved every 100 steps",
         "Failed to save checkpoint at step 100",
         "tokenizer config file saved in out/checkpoint-40/tokenizer_config.json",
         "Configuration saved in out/checkpoint-40/config.json",
+        "save_model: True",
+        "saved predictions of the model",
+        "Loss did not improve, model is not saved",
     ),
     caseless=True,
 )
 @PARSER.pattern(
-    rb"(?:checkpoint|ckpt|snapshot)[^\n\r]{0,60} (?:saved|written|stored)",
+    rb"(?:(?:checkpoint|ckpt|snapshot)[^\n\r]{0,60} (?:saved|written|stored)|models? (?:(?:was|were|has been|have been) )?(?:successfully )?saved)",
     safety="The same as above, with the words in the other order.",
-    matches=("Checkpoint written to /ckpt/step_200", "snapshot at step 50 saved"),
-    avoids=("checkpoint could not be saved", "no checkpoint saved"),
+    matches=("Checkpoint written to /ckpt/step_200", "snapshot at step 50 saved", "Model saved successfully."),
+    avoids=("checkpoint could not be saved", "no checkpoint saved", "the model saved by another job"),
     caseless=True,
 )
 def _saved_event(line: Line) -> Event | None:

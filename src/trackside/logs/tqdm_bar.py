@@ -68,12 +68,12 @@ def _loss_point(line: Line) -> Event | None:
     notes = line.notes(f"{ID} {line.label}")
     if bar.total is not None and _EPOCHS.fullmatch(bar.description):
         return _epoch_bar_point(line, bar, notes)
+    loss, redraw = bar.figures["loss"][0], notes.get("redraw")
+    notes["redraw"] = bar.count, loss
     if bar.count == 0:
-        # a bar that shows a figure at count 0 is updated before the step is counted
-        notes["before"] = True
-        count = 1
-    else:
-        count = bar.count + 1 if notes.get("before") else bar.count
+        notes["before"] = True  # a bar that shows a figure at count 0 is updated before the step is counted
+    is_counted = not notes.get("before") or redraw == (bar.count - 1, loss)
+    count = bar.count if is_counted else bar.count + 1
     if bar.total is not None and count > bar.total:
         return None
     step = _steps_before(notes, bar, count) + count
@@ -84,7 +84,7 @@ def _loss_point(line: Line) -> Event | None:
     return line.event(
         "progress",
         step=step,
-        loss=bar.figures["loss"][0],
+        loss=loss,
         total_steps=_planned_steps(bar),
         throughput=None if rate is None else rate[0],
         throughput_unit=None if rate is None else rate[1],

@@ -100,17 +100,17 @@ class TracebackBlock:
                     self._distribute(line, line.text)
                 else:
                     self._distribute_broken(line, self._width)
-                self._line.notes("python")["end"] = line.offset
                 if any(reader.open_count > 1 for _, reader in self._readers):
                     self._line.notes("python")["interleaved"] = line.offset
                 self._readers = [(label, reader) for label, reader in self._readers if not reader.is_closed]
                 if not self._readers:
                     break
+                self._line.notes("python")["end"] = line.offset
                 self._update_needles()
         self._distribute_pieces()
         for _, reader in self._readers:
             reader.close()
-        if not self._events:  # torn headers of ranks that print over each other are no tracebacks of their own
+        if not self._events:  # the frames of ranks that print over each other have one exception
             self._events.extend(filter(None, (cut_traceback_event(reader) for _, reader in self._readers)))
         yield from sorted(self._events, key=lambda event: event.at.offset)
 

@@ -141,8 +141,8 @@ class TracebackReader:
 
     @property
     def cut_line(self) -> Line | None:
-        """The last line of a closed traceback that ends before its exception; None if it has its end."""
-        return None if self.chain_count else self.last_line or self.header
+        """The last line of a closed traceback that ends before its exception; None if it has its end, or no frame."""
+        return None if self.chain_count else self.last_line
 
     def feed_header(self, quoted: bool) -> bool:
         """Take a header line of the same writer: that of a chain's next link, of a nested traceback, or of another rank

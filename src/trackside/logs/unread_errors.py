@@ -42,6 +42,9 @@ _LEVEL = re.compile(
     + _GLOG_LEVEL
 )
 
+_ABOUT_EARLIER_ERRORS = re.compile(r"failed runs in a row")
+"""What a supervisor says of the failures above it."""
+
 PARSER = Parser("unread", "lines that look like an error and that no parser read", "system", residual=True)
 
 
@@ -74,6 +77,7 @@ PARSER = Parser("unread", "lines that look like an error and that no parser read
         "log file: runs/error.log",
         "Exception during training:\nTraceback (most recent call last):",
         "mean absolute error 0.31",
+        "2026-01-01 10:00:00,857 - wandb.wandb_agent - ERROR - Detected 5 failed runs in a row, shutting down",
     ),
     caseless=True,
 )
@@ -85,6 +89,6 @@ def _unread_error(line: Line) -> Event | None:
         return None  # announces a traceback
     if len(text) > MAX_TEXT_CHARS or not (has_error_word(text) or _NATIVE_LEVEL.search(text)):
         return None
-    if _HARMLESS.search(text) and not _LEVEL.search(text):
+    if _ABOUT_EARLIER_ERRORS.search(text) or (_HARMLESS.search(text) and not _LEVEL.search(text)):
         return None
     return line.event("unread_error", severe=True if _LEVEL.search(text) else None)

@@ -56,7 +56,7 @@ OUTCOMES = {"unknown": "undecided"}
 STATUSES = {"unrecognised": "not recognized"}
 """Published status of an input -> the words that readers see, if they are others."""
 MAX_COLLECT = 2
-_STEP = re.compile(r"step [\d,]+")
+_STEP = re.compile(r"step ([\d,]+)")
 _JOB_ID = re.compile(r"\d+(?:[_+]\d+)?")
 SEPARATOR = " \N{MIDDLE DOT} "
 STYLES = {
@@ -224,7 +224,8 @@ def progress(doc: VerdictDoc) -> str:
     if attempt is None:
         return "no step recognized"
     place, text = attempt.place, word(attempt.points, attempt.unit)
-    if place is not None and planned and doc.run.disposition != "COMPLETED" and _STEP.fullmatch(place):
+    step = _STEP.fullmatch(place or "")
+    if step is not None and planned and doc.run.disposition != "COMPLETED" and int(step[1].replace(",", "")) <= planned:
         place = f"{place} of {planned:,}"
     if attempt.points > 1 and attempt.first_loss is not None and attempt.last_loss is not None:
         text = f"loss {word(attempt.first_loss)} \N{RIGHTWARDS ARROW} {word(attempt.last_loss)} in {text}"

@@ -14,7 +14,7 @@ from trackside.catalog.job_states import ACTIVE_STATES, ENDING_STATES
 from trackside.catalog.signals import signal_name
 from trackside.evidence import Evidence, Frame, Missing, Value, derived
 from trackside.facts.fact import fact, unmet_need
-from trackside.facts.logs.order import follows, last_after
+from trackside.facts.logs.order import follows, last_after, latest
 from trackside.finding import Claim, Sentence
 from trackside.model import Event, EventRole, Record
 from trackside.query import Query, events, record
@@ -131,6 +131,9 @@ class Ending:
     """Logged steps: a closing line above them ended an earlier loop."""
     scores: Frame
     """Printed scores."""
+    failures: tuple[Event, ...] = ()
+    """The job's own exceptions, and Ctrl-C, without a later logged step: a closing line above them ended an earlier
+    part, such as the training."""
 
     @cached_property
     def job(self) -> Record | None:
@@ -187,8 +190,11 @@ class Ending:
         return derived(REPORTS_END, self.ends.value(closing_lines[-1], "status"))
 
     def _closes(self, row: Event) -> bool:
-        """Whether a closing line ended the run: something was trained, and no steps were logged below it."""
+        """Whether a closing line ended the run: something was trained, and below it no steps were logged and nothing
+        failed."""
         if row.get("bare") and not (self.steps or self.scores):
+            return False
+        if any(failure.at.path == row.at.path and failure.at.line > row.at.line for failure in self.failures):
             return False
         last_steps = self.steps.events[-MIN_STEPS_AFTER:]
         return len(last_steps) < MIN_STEPS_AFTER or not all(
@@ -197,8 +203,9 @@ class Ending:
 
     @cached_property
     def own_end(self) -> Claim | None:
-        """The run's own closing line, and whether it calls that end aborted."""
-        if not self.ends:
+        """The run's own closing line, and whether it calls that end aborted; None if something failed or was
+        interrupted: then the line says nothing of the run's end."""
+        if not self.ends or self.failures:
             return None
         line = self.ends.value(self.ends.events[-1], "text")
         return ABORTED_ITSELF(line=line) if self.aborted_itself else ENDED_ITSELF(line=line)
@@ -278,7 +285,14 @@ def ending(evidence: Evidence) -> Ending:
     frames = {name: evidence[name] for name in ENDING}
     breaks = _breaks(frames["steps"], evidence["ooms"], evidence["exceptions"])
     frames["ends"] = frames["ends"].where(lambda row: not (isinstance(row, Event) and _is_below_break(row, breaks)))
-    return Ending(missing_end, evidence.missing("jobs"), *frames.values())
+    errors = [row for row in evidence["exceptions"].events if not row.get("logged") and not row.get("in_summary")]
+    steps = latest(frames["steps"].events)
+    failures = [
+        row
+        for row in (*errors, *frames["interrupts"].events)
+        if row.role is EventRole.ROOT and last_after(row, steps) is None
+    ]
+    return Ending(missing_end, evidence.missing("jobs"), **frames, failures=tuple(failures))
 
 
 def _breaks(steps: Frame, ooms: Frame, exceptions: Frame) -> dict[str, Event]:

@@ -224,8 +224,9 @@ class Trajectory:
 
     @cached_property
     def points(self) -> tuple[Event, ...]:
-        """The printed logged steps, without evaluations."""
-        return tuple(logged_steps(self.progress))
+        """The printed logged steps, without evaluations and without the bars that processes draw when they exit."""
+        points = logged_steps(self.progress)
+        return tuple([row for row in points if not row.get("at_exit")] or points)
 
     @property
     def milestones(self) -> tuple[Event, ...]:
