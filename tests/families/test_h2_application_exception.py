@@ -72,3 +72,12 @@ def test_the_families_that_an_error_rules_out_name_the_same_error() -> None:
     rows = store(early, root("exception", 60, **memory), root("cuda_oom", 60), last)
     assert "about GPU memory" in text_of(judge_store("H2", rows))
     assert "OutOfMemoryError: CUDA out of memory" in text_of(judge_store("C3", rows))
+
+
+def test_a_crash_below_a_closing_line_came_after_the_training() -> None:
+    end = event("training_end", 480, status="success")
+    crash = exception("ModuleNotFoundError", "No module named 'pyrender'", line=490)
+    finding = judge_store("H2", store(curve(FALLING), end, crash))
+    assert finding.outcome is FOUND
+    assert {"training_was_over"} <= set(keys(finding))
+    assert "resume" not in finding.actions[0].sentence.text
