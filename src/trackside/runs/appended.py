@@ -7,7 +7,8 @@ Output is often appended to one file: attempts after a failure, jobs of an array
 - at a line that programs print when they start, if the run so far has printed it too and has ended since, or if its
   steps start over after it;
 - where steps start over after the end of a program;
-- behind the last step, if a program then fails in an import at its top, or rejects its arguments.
+- behind the last step, if a program then fails in an import at its top, or rejects its arguments;
+- below the line that Python could not open its script, if an exception or a step follows.
 
 One program that restarts its workers is one run, however often they print their first lines; so is a job that its
 scheduler starts again. What a process prints late, from its buffer, is not a beginning: a sign that came after a run's
@@ -148,6 +149,13 @@ def _failed_at_once(event: Event) -> bool:
     return is_import and bool(frames) and all(frame.endswith(" in <module>") for frame in frames.split(";"))
 
 
+def _never_ran(event: Event) -> bool:
+    """Whether Python could not open its script."""
+    return event.kind == "exception" and str(event.get("message")).startswith(
+        ("can't open file", "can't find '__main__'")
+    )
+
+
 @dataclass(slots=True)
 class _Splitter:
     """Goes through the signs of one file in order, and collects where its runs begin."""
@@ -175,6 +183,8 @@ class _Splitter:
     """Signs that a program printed again while it trained."""
     pending_sign: tuple[str, int] | None = None
     """A sign after logged steps, and its line: what follows decides."""
+    unopened_line: int | None = None
+    """Line of the last event, if it says that Python could not open its script."""
     last_job: tuple[str, int, bool] | None = None
     """The last job named, the line, and whether that line ended the job."""
 
@@ -220,6 +230,9 @@ class _Splitter:
 
     def add_step(self, line: int, part: int) -> None:
         """Take a logged step; ``part``: its run part."""
+        if self.unopened_line is not None:
+            self.begin(self.unopened_line + 1)
+            self.unopened_line = None
         starts_over = self.last_part is not None and part > self.last_part
         if self.pending_sign is not None:
             sign, first = self.pending_sign
@@ -244,6 +257,13 @@ class _Splitter:
         """Take an event after which a program may have ended."""
         if self.last_part is not None and _failed_at_once(event):
             self.begin(self.step_line + 1)
+        if (
+            self.unopened_line is not None
+            and event.kind == "exception"
+            and not (_never_ran(event) or event.get("wrapper"))
+        ):
+            self.begin(self.unopened_line + 1)
+        self.unopened_line = event.at.line if _never_ran(event) else None
         if self.pending_sign is not None:
             sign, first = self.pending_sign
             if sign not in self.repeated_signs:
@@ -274,7 +294,7 @@ def _may_hold_several_runs(signs: Sequence[Event], steps_start_over: bool) -> bo
     counts = Counter(event.kind for event in signs)
     jobs = {job for event in signs if (job := _named_job(event)) is not None}
     several = counts["program_start"] > 1 or len(jobs) > 1 or (steps_start_over and any(counts[kind] for kind in ENDS))
-    return several or any(map(_failed_at_once, signs))
+    return several or any(_failed_at_once(event) or _never_ran(event) for event in signs)
 
 
 def _split_runs(signs: Sequence[Event], points: Sequence[LoggedPart], last_line: int) -> FileRuns:
