@@ -42,6 +42,10 @@ _EPOCH_AND_STEP_FORMS = (
     re.compile(
         r"\[\s{0,6}(?P<epoch>\d{1,7})/\d{1,7}\s{0,2}\]\s{1,4}(?:[Bb]atch|[Ss]tep|[Ii]ter)\w{0,6}:?\s(?P<step>\d{1,9})\s?/\s?(?P<of>\d{1,9})\b"
     ),
+    # E3 B120/400
+    re.compile(
+        r"^\W{0,8}[Ee](?:p|poch)?\s?(?P<epoch>\d{1,6})(?:/\d{1,6})?[\s,|:]{1,3}(?:[BbSsIi]|[Bb]atch|[Ss]tep|[Ii]t(?:er)?)\s?(?P<step>\d{1,9})/(?P<of>\d{1,9})\b"
+    ),
     # two digits behind the colon may be a clock
     re.compile(r"^\s{0,4}\[(?P<epoch>\d{1,7}):(?P<step>\d|\d{3,12})\]\s"),
 )
@@ -50,6 +54,7 @@ _BATCHES = re.compile(r"\|\s{1,9}(\d{1,9})/\s{0,9}(\d{1,9}) (?:batches|steps|ite
 _EPOCH_FORMS = (
     re.compile(r"\b(\d{1,7}) epoch\b[.:,]"),
     re.compile(r"\bEpoch\[(\d{1,7})\] "),
+    re.compile(r"(?:^|\s)[Ee]p(?:och)?(\d{1,7})(?=[\s:,|-])"),
     re.compile(r"\b[Ee]poch (?:of|no\.?|number|num|is|index|idx):? {0,2}(\d{1,7})\b(?!\.\d)"),
     re.compile(r"^\W{0,6}\(\s{0,4}(\d{1,7})\s{1,4}\) "),
 )
@@ -67,7 +72,7 @@ _STEP_IN_BRACKETS = re.compile(r"(?:^|\s)\[\s{0,9}(\d{1,9})\]\s(?:\| )?[a-zA-Z_]
 
 def position_of(text: str, figures: LineFigures) -> LinePosition:
     """The position that a line prints, by its form, else by its named figures."""
-    if "[" in text or "TRAIN" in text or "Train: " in text:
+    if "[" in text or "/" in text or "TRAIN" in text:
         for form in _EPOCH_AND_STEP_FORMS:
             if match := form.search(text):
                 of = match["of"] if "of" in form.groupindex else None

@@ -96,6 +96,10 @@ class PointSeries:
     """Epoch -> the steps of those before it in this part."""
     _step_gap: float = 0.0
     """Difference of the last two steps."""
+    _has_closed_epoch: bool = False
+    """Whether an epoch's summary came after the last step."""
+    _closed_steps: int = 0
+    """The steps of the epochs that such summaries closed, of a loop that counts from the start of each."""
 
     def add(self, event: Event) -> None:
         """Add one raw point: a new one, a copy of a recent one, or the first of a new part."""
@@ -125,7 +129,11 @@ class PointSeries:
         if not isinstance(step, (int, float)) or not math.isfinite(step):
             return None
         if not isinstance(epoch, int):
-            return step
+            last_in_epoch = self._last_step - self._closed_steps
+            if self._has_closed_epoch and 2 * step <= last_in_epoch < math.inf:
+                self._closed_steps += int(last_in_epoch) + (int(self._step_gap) if step == 0 else 0)
+            self._has_closed_epoch = False
+            return step + self._closed_steps
         if self._epoch is None or epoch < min(self._epoch_offsets, default=epoch):
             self._epoch, self._epoch_offsets = epoch, {epoch: 0}
         elif epoch > self._epoch:
@@ -164,13 +172,14 @@ class PointSeries:
         self.part += 1
         self._last_step, self._first_step = -math.inf, None
         self._epoch, self._epoch_offsets = None, {}
+        self._has_closed_epoch, self._closed_steps = False, 0
 
     def _add_without_step(self, event: Event, writer: str, priority: int) -> None:
         last, epoch = self._stepless, event.fields.get("epoch")
         if isinstance(epoch, int):
             if self._last_epoch is not None and epoch < self._last_epoch and not self._open_by_step:
                 self._begin_part()
-            self._last_epoch = epoch
+            self._last_epoch, self._has_closed_epoch = epoch, True
         if last is not None and _is_same_print(last, event, writer):
             self._merge(last, event, writer, priority)
             return
