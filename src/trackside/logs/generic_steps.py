@@ -14,6 +14,7 @@ from trackside.logs.line import Line
 from trackside.logs.loss_lines import FALLBACK_ID, ID, line_points
 from trackside.logs.pattern import Parser
 from trackside.logs.positions import remember_position
+from trackside.logs.split_losses import split_loss
 from trackside.logs.step_tables import table_points
 from trackside.model import Event
 
@@ -147,6 +148,21 @@ PARSER.pattern(
         "world size 2, steps 100, lr 0.003",
     ),
 )(line_points)
+
+PARSER.pattern(
+    rb"tr(?:ai)?n(?:ing)?[\"'\]]?(?: {0,2}[:=|] {0,3}| {1,3})-?(?:[0-9]{1,9}[.e][0-9]|nan|inf)",
+    safety="Only beside another split or behind a bare step, and only if the figures fall as scores do not.",
+    matches=(
+        "5 train 9.31\n6 train 9.12\n7 train 8.94\n8 train 8.73\n9 train 8.71",
+        "Loss epoch 4 | train 0.41 | test 0.47",
+    ),
+    avoids=(
+        "Epoch 1, Train: 0.52, Val: 0.50\nEpoch 2, Train: 0.61, Val: 0.55\nEpoch 3, Train: 0.66, Val: 0.58",
+        "split train=0.8 val=0.1 test=0.1",
+        "Epoch 3 train acc 0.93 test 0.90",
+    ),
+    caseless=True,
+)(split_loss)
 
 
 @PARSER.pattern(

@@ -121,9 +121,12 @@ def _read_record(line: Line, text: str) -> list[Event] | None:
     if not position.is_known and not figures.is_step_rounded:
         above = position_above(line)
         notes = line.notes(ID)
-        # of losses that name a position themselves, unless an epoch began after them
+        # of losses that name a position themselves, unless another epoch began after them
         is_summary = notes.get("positioned", 0) > notes.get("below", 0) and (
-            above is None or above.step is not None or above.line <= notes["positioned_line"]
+            above is None
+            or above.step is not None
+            or above.line <= notes["positioned_line"]
+            or above.epoch == notes["positioned_epoch"]
         )
         if len(text) > MAX_RECORD_CHARS or is_summary or _is_setting(line, figures):
             return None
@@ -138,7 +141,8 @@ def _read_record(line: Line, text: str) -> list[Event] | None:
         notes["below"] = notes.get("below", 0) + 1
     elif "loss" in figures.values and not is_evaluation:
         notes = line.notes(ID)
-        notes["positioned"], notes["positioned_line"] = notes.get("positioned", 0) + 1, line.number
+        notes["positioned"] = notes.get("positioned", 0) + 1
+        notes["positioned_line"], notes["positioned_epoch"] = line.number, position.epoch
         if position.epoch is not None:
             notes["names_epoch"] = True
         elif "names_epoch" not in notes and (in_epoch := epoch_above(line)) is not None:
