@@ -157,7 +157,7 @@ PARSER.pattern(
         "Loss epoch 4 | train 0.41 | test 0.47",
     ),
     avoids=(
-        "Epoch 1, Train: 0.52, Val: 0.50\nEpoch 2, Train: 0.61, Val: 0.55\nEpoch 3, Train: 0.66, Val: 0.58",
+        "1 train 0.52\n2 train 0.61\n3 train 0.58\n4 train 0.70\n5 train 0.74\n6 train 0.71\n7 train 0.70\n8 train 0.69",
         "split train=0.8 val=0.1 test=0.1",
         "Epoch 3 train acc 0.93 test 0.90",
     ),

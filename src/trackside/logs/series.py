@@ -109,15 +109,15 @@ class PointSeries:
         if step is None:
             self._add_without_step(event, writer, priority)
             return
-        printed = event.fields.get("step")
-        if step != printed or event.fields.get("epoch_steps") is not None:
-            event = replace(event, fields={**event.fields, "step": step, "step_in_epoch": printed})
         writer_state = self._writers.setdefault(writer, _WriterState())
         open_point = self._open_by_step.get(step)
         if self._is_restart(step, open_point, writer_state, event):
             self._begin_part()
-            open_point = None
+            open_point, step = None, self._step_over_epochs(event, writer) or 0
         writer_state.part, writer_state.step, writer_state.offset = self.part, step, event.at.offset
+        printed = event.fields.get("step")
+        if step != printed or event.fields.get("epoch_steps") is not None:
+            event = replace(event, fields={**event.fields, "step": step, "step_in_epoch": printed})
         if open_point is not None:
             self._merge(open_point, event, writer, priority)
         elif step > self._last_step or self._first_step is None:
