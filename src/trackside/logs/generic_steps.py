@@ -63,6 +63,23 @@ PARSER.pattern(
     caseless=True,
 )(line_points)
 PARSER.pattern(
+    rb"(?:(?:x-?ent|cross[-_ ]?entropy|\b(?:b?ce|nll|recon(?:struction)?|objective|l)|_nll|l_total)[:=] {0,3}-?|xent )[0-9]{1,9}[.e]",
+    safety="The name of a loss function, with decimals, on a line that names a position, in a log that names no loss.",
+    matches=(
+        "Epoch: [1][20/275]\tTime 0.109 (0.164)\tXent 4.6453 (5.1278)\tHtri 0.4972 (0.6617)",
+        "[Epoch 3][Batch 50], Speed: 0.162 samples/sec, CrossEntropy=1.56e-02, SmoothL1=1.68e-03",
+        "Epoch[0] Train-CrossEntropy=1.550426",
+        "Epoch [2/100] Recon: 0.0384 | KL: 8.0062",
+        "[ep 0 step    50 t=     49s vram= 7298MB] L=0.0353  D=0.0284  PSNR=15.47",
+        "Epoch 3\n  Train - CE: 0.0952, KL: 2.6460",
+    ),
+    avoids=(
+        "Train - CE: 0.0952, KL: 2.6460",
+        "CE: 12 cases at epoch 3",
+    ),
+    caseless=True,
+)(line_points)
+PARSER.pattern(
     rb"iters: [0-9]{1,9}, time: [0-9.]{1,9}, data: [0-9.]{1,9}[^\n\r]{0,40}: ?-?[0-9]",
     safety="Image translation with CycleGAN and pix2pix, whose losses have names of their own.",
     matches=(

@@ -10,7 +10,7 @@ from trackside.logs.figures import LineFigures, line_figures, put_position_first
 from trackside.logs.line import Line
 from trackside.logs.line_positions import EPOCH_BATCH, SAMPLES, LinePosition, position_of
 from trackside.logs.loss_points import loss_point
-from trackside.logs.numbers import NUMBER
+from trackside.logs.numbers import LAST_RANK, NUMBER, function_loss, number
 from trackside.logs.positions import TRAINING_WORD, epoch_above, position_above
 from trackside.model import Event
 
@@ -112,9 +112,14 @@ def _read_record(line: Line, text: str) -> list[Event] | None:
         if _NOT_PROGRESS.search(text):
             return None
     figures = line_figures(text)
+    function = None
     if "loss" not in figures.values and "eval_loss" not in figures.values:
-        return None
-    before = lowered[: max(0, lowered.find("loss"))]
+        function = function_loss(text)
+        value = None if function is None else number(function["value"])
+        if function is None or value is None or line.notes(ID).get("names_losses"):
+            return None
+        figures.add("loss", LAST_RANK, value)
+    before = lowered[: max(0, lowered.find("loss")) if function is None else function.start("value")]
     has_evaluation_word = any(hint in before for hint in _NOT_TRAINING_HINTS)
     is_evaluation = has_evaluation_word and _NOT_TRAINING.search(_EVALUATION_FIGURE.sub("", before)) is not None
     position = _drop_epoch_length(position_of(text, figures), figures)
@@ -130,8 +135,12 @@ def _read_record(line: Line, text: str) -> list[Event] | None:
         )
         if len(text) > MAX_RECORD_CHARS or is_summary or _is_setting(line, figures):
             return None
-        if above is None:
-            return None if is_evaluation or "loss" not in figures.values else _points_without_position(line, figures)
+        if above is None or (function is not None and TRAINING_WORD.search(before) is None):
+            return (
+                None
+                if is_evaluation or function is not None or "loss" not in figures.values
+                else _points_without_position(line, figures)
+            )
         position, is_evaluation = (
             above.record_position,
             is_evaluation
@@ -162,6 +171,7 @@ def _read_record(line: Line, text: str) -> list[Event] | None:
         )
     if "loss" in figures.values and not is_evaluation and _is_most_specific_loss(line, figures, position):
         events.append(loss_point(line, figures, position))
+        line.notes(ID)["names_losses"] = line.notes(ID).get("names_losses", False) or function is None
     return events or None
 
 

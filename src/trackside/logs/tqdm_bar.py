@@ -56,6 +56,18 @@ _EPOCHS = re.compile(r"(?:epochs?|ep)\W*(?:progress)?\W*", re.IGNORECASE)
     avoids=("val loss: 2.3410:  12%|█▎        | 5/40 [00:01<00:07,  4.90it/s]",),
 )
 @PARSER.pattern(
+    rb"[0-9?] \[[0-9?:]{4,12}<[^\n\r]{3,200}, (?:L|[cC][eE]|[bB][cC][eE]|nll|[xX]ent|recon|tot|Tot)[=:] ?-?[0-9]",
+    safety="The same as above, under the name of a loss function.",
+    matches=("Epoch 1/3:  10%|█         | 10/100 [00:01<00:09,  9.80it/s, L=2.311, Cls=1.200]",),
+    avoids=("Epoch 1/3:  10%|█         | 10/100 [00:01<00:09,  9.80it/s, val_loss=2.311, L=0.120]",),
+)
+@PARSER.pattern(
+    rb"\b(?:L|CE|BCE|nll|[xX]ent|recon|[tT]ot):? ?[0-9][^\n\r|]{0,80}[0-9]{1,3}%\|",
+    safety="The same as above, before the bar.",
+    matches=("[Adam] Tot:1.608e-02 PDE:8.9e-04/3.2e-04:  48%|████▊     | 5798/12000 [16:02<16:18,  6.34it/s]",),
+    avoids=("Tot: 12:  48%|████▊     | 5798/12000 [16:02<16:18,  6.34it/s]",),
+)
+@PARSER.pattern(
     rb"[0-9]it \[[0-9:]{4,12}, [^\n\r]{3,200}[lL]oss[a-zA-Z_/]{0,20}=",
     safety="The same as above, for iterators of unknown length.",
     matches=("12it [00:03,  3.90it/s, loss=2.31]",),
