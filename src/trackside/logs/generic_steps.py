@@ -41,6 +41,20 @@ PARSER.pattern(
 
 
 PARSER.pattern(
+    rb"(?:[lL](?:oss|OSS)[a-zA-Z_. ]{0,20}\t|E {2,6}# {2,12}LOSS )",
+    safety="A header whose rows hold as many figures; without a position, several rows.",
+    matches=(
+        "Learning Rate\tTrain Loss\tValid Loss\tTrain Acc.\t\n0.1\t2.31\t2.20\t11.2\t\n0.1\t2.11\t2.01\t19.5\t\n0.1\t1.97\t1.90\t25.1\t",
+        "Epoch\tTrain_Loss\tVal_mIoU\t\n1.000000\t0.431\t0.693\t\n2.000000\t0.221\t0.734\t",
+        "E    #       LOSS TOK2VEC  LOSS NER  ENTS_F  SCORE\n---  ------  ------------  --------  ------  ------\n  0       0         12.03     86.96    0.00    0.00",
+    ),
+    avoids=(
+        "Train Loss\tTrain Acc.\n0.31\t92.1",
+        "loss\t0.31\tacc\t0.92",
+        "the loss\tis printed below\n1\t2\n3\t4\n5\t6",
+    ),
+)(table_points)
+PARSER.pattern(
     rb"loss[a-z_]{0,20}\": ?\"?-?[0-9nNI]",
     safety="One JSON object is the whole line, or all that follows a label; it names a step or an epoch.",
     matches=(

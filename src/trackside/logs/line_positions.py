@@ -65,8 +65,8 @@ _COUNT_FORMS = (
     re.compile(r"^\s{0,9}(\d{1,9})\s?/\s{0,9}(\d{1,9})[\s:|,]"),
 )
 """Forms that give a step and of how many."""
-_COUNTS_EPOCHS = re.compile(r"(?<![-\d])[Ee](?:poch|p|POCH)s?\W{0,6}$")
-"""Words before a count that is an epoch, not a step in it."""
+_COUNTS_OTHERS = re.compile(r"(?<![-\d])[Ee](?:poch|p|POCH)s?\W{0,6}$|\b[Aa]cc\w{0,6}\W{1,3}[\d.]{1,9} ?%\W{1,4}$")
+"""Words before a count that is no step: an epoch, or how many were right."""
 _STEP_IN_BRACKETS = re.compile(r"(?:^|\s)\[\s{0,9}(\d{1,9})\]\s(?:\| )?[a-zA-Z_]{2,40}[ :=]")
 
 
@@ -88,7 +88,7 @@ def position_of(text: str, figures: LineFigures) -> LinePosition:
     match = _BATCHES.search(text)
     if match is None and step is None:
         counts = (match for form in _COUNT_FORMS for match in form.finditer(text))
-        match = next((match for match in counts if not _COUNTS_EPOCHS.search(text, 0, match.start(1))), None)
+        match = next((match for match in counts if not _COUNTS_OTHERS.search(text, 0, match.start(1))), None)
     if match is not None:
         step, total = int(match[1]), int(match[2])
     elif step is None and epoch is None and (match := _STEP_IN_BRACKETS.search(text)):

@@ -33,7 +33,7 @@ _EVALUATION_FIGURE = re.compile(
 )
 """A figure of the validation, not a word that qualifies the loss after it."""
 _NOT_PROGRESS = re.compile(
-    r"^\s{0,8}(?:\w{1,40}\.){0,8}[A-Z]\w{1,60}(?:Error|Exception): |%\||\bwandb: |\[\d\d:[\d:]{2,9}(?:<|, )|:::MLLOG|Namespace\(|Arg(?:ument)?s\(|[Cc]onfig\w*\(|^\s*File \"|Traceback|train loss [^,]{1,30}, val loss "
+    r"^\s{0,8}(?:\w{1,40}\.){0,8}[A-Z]\w{1,60}(?:Error|Exception): |%(?:\|| \d{1,9}/\d{1,9} \[)|\bwandb: |\[\d\d:[\d:]{2,9}(?:<|, )|:::MLLOG|Namespace\(|Arg(?:ument)?s\(|[Cc]onfig\w*\(|^\s*File \"|Traceback|train loss [^,]{1,30}, val loss "
     r"|'eval_|'train_runtime'|validation loss at |\| valid \||/step - "
 )
 _REMARK = re.compile(
