@@ -82,9 +82,9 @@ _NOT_TRAINING = frozenset(
 _NOT_LOSS = frozenset((
     "scale", "weight", "type", "coef", "coeff", "gamma", "beta", "delta", "eps", "margin", "factor", "reduction",
     "name", "alpha", "fn", "func", "function", "target", "threshold", "time", "scaler",
-    "last", "final", "previous", "prev", "initial",
+    "last", "final", "previous", "prev", "initial", "num", "count", "tokens",
 ))  # fmt: skip
-"""Words in the name of a setting of the loss."""
+"""Words in the name of a setting of the loss, or of a count."""
 
 
 _SIDE_LOSS_WORDS = frozenset((
