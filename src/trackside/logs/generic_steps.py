@@ -11,7 +11,8 @@ from dataclasses import replace
 
 from trackside.logs.json_records import json_points
 from trackside.logs.line import Line
-from trackside.logs.loss_lines import FALLBACK_ID, ID, line_points
+from trackside.logs.localized import prefilter
+from trackside.logs.loss_lines import FALLBACK_ID, ID, line_points, localized_points
 from trackside.logs.pattern import Parser
 from trackside.logs.positions import remember_position
 from trackside.logs.split_losses import split_loss
@@ -76,6 +77,21 @@ PARSER.pattern(
     avoids=("epoch 3, time cost: 2.68s", "epoch 3 cost 12.4 s", "step 10, total: 5000"),
     caseless=True,
 )(line_points)
+PARSER.pattern(
+    prefilter(),
+    safety="Read as the same line in English; a loss behind another word is a part of one.",
+    matches=(
+        "迭代 120/800, 总损失: 0.3712, 边界损失: 0.0031, 数据损失: 0.3681, LR: 7.1e-06",
+        "第 3 轮 训练损失: 0.412 验证损失: 0.455",
+        "Época 4/20 - Pérdida de entrenamiento: 0.3412, Pérdida de validación: 0.4011",
+        "에폭 3/10, 학습 손실: 0.512, 검증 손실: 0.612",
+        "Эпоха 3/10, Потери: 0.512",
+        "エポック 3/10 損失: 0.512",
+        "Epoche 4/20, Verlust: 0.512",
+    ),
+    avoids=("验证损失: 0.455", "最佳损失: 0.455 (第 3 轮)", "损失函数 2: 交叉熵"),
+    caseless=True,
+)(localized_points)
 PARSER.pattern(
     rb"(?:(?:x-?ent|cross[-_ ]?entropy|\b(?:b?ce|nll|recon(?:struction)?|objective|l)|_nll|l_total)[:=] {0,3}-?|xent )[0-9]{1,9}[.e]",
     safety="The name of a loss function, with decimals, on a line that names a position, in a log that names no loss.",

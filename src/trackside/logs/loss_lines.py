@@ -9,6 +9,7 @@ from itertools import pairwise
 from trackside.logs.figures import LineFigures, line_figures, put_position_first
 from trackside.logs.line import Line
 from trackside.logs.line_positions import EPOCH_BATCH, SAMPLES, LinePosition, position_of
+from trackside.logs.localized import to_english
 from trackside.logs.loss_points import loss_point
 from trackside.logs.numbers import LAST_RANK, NUMBER, function_loss, number
 from trackside.logs.positions import TRAINING_WORD, epoch_above, position_above
@@ -91,6 +92,11 @@ def line_points(line: Line) -> list[Event] | None:
         return None if len(line.text) > MAX_TEXT_CHARS else _read_record(line, line.text)
     pieces = [line.text[start:stop] for start, stop in pairwise([*starts, len(line.text)])]
     return [event for piece in pieces for event in _read_record(line, piece) or ()]
+
+
+def localized_points(line: Line) -> list[Event] | None:
+    """The logged steps of a line in another language, or None."""
+    return None if len(line.text) > MAX_TEXT_CHARS else _read_record(line, to_english(line.text))
 
 
 def _read_record(line: Line, text: str) -> list[Event] | None:
