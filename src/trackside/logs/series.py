@@ -98,6 +98,8 @@ class PointSeries:
     """Difference of the last two steps."""
     _has_closed_epoch: bool = False
     """Whether an epoch's summary came after the last step."""
+    _counts_in_epoch: bool | None = None
+    """Whether the steps started over behind the first such summary; if not, a later start is another run's."""
     _closed_steps: int = 0
     """The steps of the epochs that such summaries closed, of a loop that counts from the start of each."""
 
@@ -130,7 +132,10 @@ class PointSeries:
             return None
         if not isinstance(epoch, int):
             last_in_epoch = self._last_step - self._closed_steps
-            if self._has_closed_epoch and 2 * step <= last_in_epoch < math.inf:
+            starts_over = self._has_closed_epoch and 2 * step <= last_in_epoch < math.inf
+            if self._has_closed_epoch and self._counts_in_epoch is None:
+                self._counts_in_epoch = starts_over
+            if starts_over and self._counts_in_epoch:
                 self._closed_steps += int(last_in_epoch) + (int(self._step_gap) if step == 0 else 0)
             self._has_closed_epoch = False
             return step + self._closed_steps
@@ -172,7 +177,7 @@ class PointSeries:
         self.part += 1
         self._last_step, self._first_step = -math.inf, None
         self._epoch, self._epoch_offsets = None, {}
-        self._has_closed_epoch, self._closed_steps = False, 0
+        self._has_closed_epoch, self._counts_in_epoch, self._closed_steps = False, None, 0
 
     def _add_without_step(self, event: Event, writer: str, priority: int) -> None:
         last, epoch = self._stepless, event.fields.get("epoch")
