@@ -30,7 +30,7 @@ MAX_ROWS = 60
 MAX_TITLE_LINES = 4
 """Lines above the rows in which their title is."""
 _COUNTERS = frozenset({"nupdates", "n_updates", "itr", "totalenvinteracts"})
-_LIKELIHOOD = re.compile(r"(?:train_)?(?:mean_)?nll$")
+_LIKELIHOOD = re.compile(r"(?:train[_/])?(?:mean_)?nll$")
 
 
 @PARSER.pattern(
@@ -45,6 +45,7 @@ _LIKELIHOOD = re.compile(r"(?:train_)?(?:mean_)?nll$")
         "| metric | value |\n|--------|-------|\n| loss | 0.31 |\n| acc | 0.92 |",
         "| loss_weight | 0.5 |\n| step | 10 |",
         "| eval_loss | 0.5 |\n| step | 10 |",
+        "| test/nll | 0.5 |\n| step | 10 |",
     ),
 )
 def _progress(line: Line) -> Event | None:
@@ -59,7 +60,7 @@ def _progress(line: Line) -> Event | None:
     for row in [*above, own, *below]:
         name, value = row["name"].rpartition("/")[2].lower(), number(row["value"])
         field = ("step", LAST_RANK) if name in _COUNTERS else field_meaning(row["name"])
-        field = ("loss", LAST_RANK) if _LIKELIHOOD.match(name) else field
+        field = ("loss", LAST_RANK) if _LIKELIHOOD.match(row["name"].lower()) else field
         if field is None or value is None or (field[0] == "step" and as_whole(value) is None):
             continue
         is_rounded = is_rounded or (field[0] == "step" and "e" in row["value"])
