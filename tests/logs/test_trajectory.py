@@ -91,6 +91,28 @@ def test_steps_within_an_epoch_are_made_global() -> None:
     assert [s for s, _ in distinct_points(without_length)] == [0, 10, 20, 30, 40, 50]
 
 
+def test_steps_that_start_over_behind_the_summary_of_an_epoch_are_made_global() -> None:
+    laps = [[*(point(s) for s in (10, 20, 30, 40)), point(None, epoch=e)] for e in (1, 2, 3)]
+    assert [s for s, _ in distinct_points(event for lap in laps for event in lap)] == [10 * i for i in range(1, 13)]
+    # a run that counts over its epochs, and then another run
+    runs = [
+        *(point(s) for s in (10, 20)),
+        point(None, epoch=1),
+        *(point(s) for s in (30, 40, 50, 60)),
+        point(None, epoch=2),
+    ]
+    assert max(s or 0 for s, _ in distinct_points([*runs, *(point(s, line=900 + s) for s in (10, 20))])) == 60
+    # the last step of a slower rank is no new epoch
+    assert len(distinct_points([point(10), point(20), point(None, epoch=1), point(20)])) == 2
+
+
+def test_many_points_of_custom_lines_describe_the_run_better_than_the_few_of_bars() -> None:
+    lines = [point(None, 2 - i / 100, epoch=i) for i in range(100)]
+    assert len(distinct_points([point(30, 2.0, parser="tqdm"), *lines])) == 100
+    bars = [point(s, parser="tqdm") for s in range(1, 20)]
+    assert len(distinct_points([*bars, *lines])) == 19
+
+
 def test_global_steps_printed_with_an_epoch_stay_as_printed() -> None:
     assert [s for s, _ in distinct_points(point(10 * i, epoch=i // 3) for i in range(1, 9))] == [
         10 * i for i in range(1, 9)

@@ -7,10 +7,10 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from trackside.logs.numbers import NUMBER, field_meaning, number
+from trackside.logs.numbers import LAST_RANK, NUMBER, field_meaning, function_loss, number
 
-_BAR = re.compile(r"\| *(\d{1,12})/(\d{1,12}|\?) \[([^\n\r]*)|(?:^|: |\s)(\d{1,12})(it) \[([^\n\r]*)")
-_PERCENT = re.compile(r"\d{1,3}%\|")
+_BAR = re.compile(r"(?:\| *|%  ?)(\d{1,12})/(\d{1,12}|\?) \[([^\n\r]*)|(?:^|: |\s)(\d{1,12})(it) \[([^\n\r]*)")
+_PERCENT = re.compile(r"\d{1,3}%(?:\||  ?(?=\d{1,12}/))")
 _RATE = re.compile(r"([\d.]{1,12}) ?(s/)?([A-Za-z]{1,12})(/s)?")
 _FIGURE = re.compile(rf"([A-Za-z_][\w./ -]{{0,60}}?)(?:\s?[=:]\s?'?|(?<=loss)\s)({NUMBER})")
 _EPOCH = re.compile(r"\b[Ee]p(?:och)?s?\W{0,3}(\d{1,7})(?: ?(?:/|of) ?(\d{1,7}))?")
@@ -72,6 +72,10 @@ def read_bar(text: str) -> ProgressBar | None:
         count, total = int(match[4]), None
     _, _, postfix = brackets.partition(", ")
     figures = best_figures(_FIGURE.findall(description)) | best_figures(_FIGURE.findall(postfix))
+    if not figures.keys() & {"loss", "eval_loss"} and (
+        function := function_loss(postfix) or function_loss(description)
+    ):
+        figures["loss"] = float(function["value"]), LAST_RANK
     return ProgressBar(description.strip(), count, total, brackets, figures)
 
 

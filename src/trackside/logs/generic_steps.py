@@ -11,9 +11,11 @@ from dataclasses import replace
 
 from trackside.logs.json_records import json_points
 from trackside.logs.line import Line
-from trackside.logs.loss_lines import FALLBACK_ID, ID, line_points
+from trackside.logs.localized import prefilter
+from trackside.logs.loss_lines import FALLBACK_ID, ID, line_points, localized_points
 from trackside.logs.pattern import Parser
 from trackside.logs.positions import remember_position
+from trackside.logs.split_losses import split_loss
 from trackside.logs.step_tables import table_points
 from trackside.model import Event
 
@@ -40,6 +42,20 @@ PARSER.pattern(
 
 
 PARSER.pattern(
+    rb"(?:[lL](?:oss|OSS)[a-zA-Z_. ]{0,20}\t|E {2,6}# {2,12}LOSS )",
+    safety="A header whose rows hold as many figures; without a position, several rows.",
+    matches=(
+        "Learning Rate\tTrain Loss\tValid Loss\tTrain Acc.\t\n0.1\t2.31\t2.20\t11.2\t\n0.1\t2.11\t2.01\t19.5\t\n0.1\t1.97\t1.90\t25.1\t",
+        "Epoch\tTrain_Loss\tVal_mIoU\t\n1.000000\t0.431\t0.693\t\n2.000000\t0.221\t0.734\t",
+        "E    #       LOSS TOK2VEC  LOSS NER  ENTS_F  SCORE\n---  ------  ------------  --------  ------  ------\n  0       0         12.03     86.96    0.00    0.00",
+    ),
+    avoids=(
+        "Train Loss\tTrain Acc.\n0.31\t92.1",
+        "loss\t0.31\tacc\t0.92",
+        "the loss\tis printed below\n1\t2\n3\t4\n5\t6",
+    ),
+)(table_points)
+PARSER.pattern(
     rb"loss[a-z_]{0,20}\": ?\"?-?[0-9nNI]",
     safety="One JSON object is the whole line, or all that follows a label; it names a step or an epoch.",
     matches=(
@@ -59,6 +75,38 @@ PARSER.pattern(
         "global step 1400 learning rate 0.1000\n  train perplexity 15.72\n  train cost 2.7552474976",
     ),
     avoids=("epoch 3, time cost: 2.68s", "epoch 3 cost 12.4 s", "step 10, total: 5000"),
+    caseless=True,
+)(line_points)
+PARSER.pattern(
+    prefilter(),
+    safety="Read as the same line in English; a loss behind another word is a part of one.",
+    matches=(
+        "迭代 120/800, 总损失: 0.3712, 边界损失: 0.0031, 数据损失: 0.3681, LR: 7.1e-06",
+        "第 3 轮 训练损失: 0.412 验证损失: 0.455",
+        "Época 4/20 - Pérdida de entrenamiento: 0.3412, Pérdida de validación: 0.4011",
+        "에폭 3/10, 학습 손실: 0.512, 검증 손실: 0.612",
+        "Эпоха 3/10, Потери: 0.512",
+        "エポック 3/10 損失: 0.512",
+        "Epoche 4/20, Verlust: 0.512",
+    ),
+    avoids=("验证损失: 0.455", "最佳损失: 0.455 (第 3 轮)", "损失函数 2: 交叉熵"),
+    caseless=True,
+)(localized_points)
+PARSER.pattern(
+    rb"(?:(?:x-?ent|cross[-_ ]?entropy|\b(?:b?ce|nll|recon(?:struction)?|objective|l)|_nll|l_total)[:=] {0,3}-?|xent )[0-9]{1,9}[.e]",
+    safety="The name of a loss function, with decimals, on a line that names a position, in a log that names no loss.",
+    matches=(
+        "Epoch: [1][20/275]\tTime 0.109 (0.164)\tXent 4.6453 (5.1278)\tHtri 0.4972 (0.6617)",
+        "[Epoch 3][Batch 50], Speed: 0.162 samples/sec, CrossEntropy=1.56e-02, SmoothL1=1.68e-03",
+        "Epoch[0] Train-CrossEntropy=1.550426",
+        "Epoch [2/100] Recon: 0.0384 | KL: 8.0062",
+        "[ep 0 step    50 t=     49s vram= 7298MB] L=0.0353  D=0.0284  PSNR=15.47",
+        "Epoch 3\n  Train - CE: 0.0952, KL: 2.6460",
+    ),
+    avoids=(
+        "Train - CE: 0.0952, KL: 2.6460",
+        "CE: 12 cases at epoch 3",
+    ),
     caseless=True,
 )(line_points)
 PARSER.pattern(
@@ -124,6 +172,11 @@ PARSER.pattern(
         "|   49000/  100000 steps| 14065.17 tokens/s| loss    2.15| acc: 0.566",
         "epoch 0: train loss :: 1.696, train acc :: 0.412, dev acc :: 0.391",
         "[04/20 20:25:18 fastreid.utils.events]:  eta: 0:00:00  epoch/iter: 119/24239  total_loss: 1.04  loss_cls: 1.039",
+        "E2 B36/180 | Loss:0.3104 Main:0.3101 | 5.4s",
+        "10:12:40 INFO: Ep7 TrainLoss 1.2044 steps=90",
+        "[runner][INFO] - Train, Round 12 : loss => 0.3117, accuracy: 0.88",
+        "INFO - Starting epoch 4.\nINFO - Subject 11, Loss: 31.204",
+        "Epoch [3] Loss: 1.203\nEpoch [4]\n[Train set] Loss: 1.101, Accuracy: 310/500 (62.00%)",
         "Epoch 29 | Train: 2.6564 | Test: 2.7584\nEpoch 30 | Train: 2.6501 | Test: 2.6616",
         "Epoch: 2/200 Train accuracy: 2.7e-01 Validation accuracy: 3.1e-01 Loss 1.76e-02 Time taken: 1.72 seconds",
         "[0 :    100] loss G : 14.97 loss D : 7.23\n[0 :    200] loss G : 13.20 loss D : 6.31\n[1 :   1200] loss G : 12.20 loss D : 6.01",
@@ -143,6 +196,21 @@ PARSER.pattern(
     ),
 )(line_points)
 
+PARSER.pattern(
+    rb"tr(?:ai)?n(?:ing)?[\"'\]]?(?: {0,2}[:=|] {0,3}| {1,3})-?(?:[0-9]{1,9}[.e][0-9]|nan|inf)",
+    safety="Only beside another split or behind a bare step, and only if the figures fall as scores do not.",
+    matches=(
+        "5 train 9.31\n6 train 9.12\n7 train 8.94\n8 train 8.73\n9 train 8.71",
+        "Loss epoch 4 | train 0.41 | test 0.47",
+    ),
+    avoids=(
+        "1 train 0.52\n2 train 0.61\n3 train 0.58\n4 train 0.70\n5 train 0.74\n6 train 0.71\n7 train 0.70\n8 train 0.69",
+        "split train=0.8 val=0.1 test=0.1",
+        "Epoch 3 train acc 0.93 test 0.90",
+    ),
+    caseless=True,
+)(split_loss)
+
 
 @PARSER.pattern(
     rb"(?:(?:epoch|iter|step|update|round|batch|episode)[a-z]{0,6}[^\n\r0-9a-z]{0,6}[0-9]|epoch[^\n\r0-9]{0,9}[0-9])",
@@ -159,6 +227,7 @@ PARSER.pattern(
         "Eval epoch: 55\nEval epoch: 56",
         "max epoch: 100\nwarmup epoch: 5",
         "load weights of epoch 7\nload weights of epoch 8",
+        "Step 1. Get the data\nStep 2. Train the model",
     ),
     caseless=True,
 )

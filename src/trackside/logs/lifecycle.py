@@ -14,20 +14,23 @@ _SENTENCE_START = r"(?:^|[\]\[:|>*=#!.,}-]|\bINFO)\s{0,8}(?:the |model |all )?"
 """What may be before the sentence: only a log's prefix, so that the sentence is about training itself."""
 _TRAINING_END = re.compile(
     _SENTENCE_START
-    + r"(?:(?:(?:(?:pre|fine|post|re|self)-?)?train(?:ing)?|fine-?tuning|distillation|experiment|run)(?: loop| run| job| process)?(?: has| is| was)?(?: now)?(?: successfully)? "
-    r"(?:complete|completed|finished|done|ended)\b(?! (?:epoch|step|iter))"
+    + r"(?:(?:(?:(?:pre|fine|post|re|self)-?)?train(?:ing)?|fine-?tuning|distillation|experiment|run)(?: loop| run| job| process)?(?: has| is| was)?(?: been)?(?: now)?(?: successfully)? "
+    r"(?:complete|completed|finished|done|ended|over(?=\W*$))\b(?! (?:epoch|step|iter))"
+    r"|(?:end of|end|finish) (?:the )?training\W*$|(?:stopping|stopped) training early\b|training (?:was )?stopped early\b"
+    r"|max(?:imum)?(?: number of)? (?:epochs|iterations|steps) reached\b"
     r"|(?:finished|completed|done(?: with)?) (?:model |the )?training\b(?! (?:epoch|step|batch|set|data|model|image))"
     r"|(?:finished|completed)(?: all)?(?: after)? [\d,]{1,15} (?:training )?(?:steps|iterations|iters|epochs|updates)\b"
     r"|\d{1,6} epochs completed in \d"
     r"|(?:hyper-?parameter |model )?optimi[sz]ation (?:is )?(?:complete|completed|finished)\b"
     r"|all \d{0,6} ?(?:epochs|folds|trials|runs|seeds|experiments) (?:are )?(?:complete|completed|finished|done)\b"
-    r"|(?:early[ -]?stopping|early stop|stopping early)(?: (?:was |is )?(?:triggered|activated|reached|condition (?:met|reached)))?(?: (?:at|after|in|on) (?:epoch|step|iteration) ?#?\d{1,9}| early)?\s?[.!]{0,3}\s*$"
+    r"|(?:early[ -]?stopping|early stop|stopping early)(?: (?:was |is )?(?:triggered|activated|reached|condition (?:met|reached)))?(?: (?:at|after|in|on) (?:epoch|step|iteration) ?#?\d{1,9}| after \d{1,9} (?:epochs|steps|iterations)| early)?\s?[.!]{0,3}\s*$"
+    r"|early[ -]?stop(?:ping|ped)?\W{1,3}(?:\w+ ){0,3}(?:no improvement|did(?:n't| not) improve) (?:for|in|over) (?:the last )?\d{1,6} "
     r"|total (?:running|run|elapsed) time(?: ?\([^)\n]{1,12}\))?[: ]{1,3}\d|(?:total )?training (?:time|took)\b(?: was)?(?: ?\([^)\n]{1,12}\))?[: ]{1,3}\d"
-    r"|reached (?:max[_ ]steps|max[_ ]iter\w*|the (?:last|final) step)\b)",
+    r"|reached (?:(?:the )?max(?:imum)?[_ ](?:number of )?(?:steps|epochs|iter\w*)|the (?:last|final) step)\b)",
     re.IGNORECASE,
 )
 _NOT_NOW = re.compile(
-    r"\bCurrent time: \d|\bshut ?down|\bclean-?up|\b(?:not|n't|never|if|when|until|before|will|would|should|once|unless|epoch \d+ (?:training|finished))\b|\?|%\|",
+    r"\bCurrent time: \d|\bshut ?down|\bclean-?up|(?:\bnot|n't)\b(?! improve)|\b(?:never|if|when|until|before|will|would|should|once|unless|epoch \d+ (?:training|finished))\b|\?|%\|",
     re.IGNORECASE,
 )
 _BARE_END = re.compile(
@@ -65,7 +68,8 @@ PARSER = Parser("lifecycle", "start and end of training", "framework")
 
 
 @PARSER.pattern(
-    rb"(?:(?:train(?:ing)?|tuning|distillation|experiment|run) [a-z ]{0,30}(?:complete|finished|done|ended)|(?:finish|complet)ed [a-z ]{0,20}train|done [a-z ]{0,20}train|"
+    rb"(?:(?:train(?:ing)?|tuning|distillation|experiment|run) [a-z ]{0,30}(?:complete|finished|done|ended|over|stopped)|(?:finish|complet)ed [a-z ]{0,20}train|done [a-z ]{0,20}train|"
+    rb"(?:end(?: of)?|finish|stopping|stopped) (?:the )?training|(?:epochs|iterations|steps) reached|"
     rb"(?:finished|completed) [a-z ]{0,12}[0-9,]{1,12} (?:training )?(?:step|iter|epoch|update)|(?:training|running|run|elapsed) (?:time|took)|reached (?:max|the )|"
     rb"epochs completed in|optimi[sz]ation (?:is )?(?:complete|finished)|all [0-9]{0,6} ?(?:epochs|folds|trials|runs|seeds|experiments) [a-z ]{0,4}(?:complete|finished|done)|early[ -]?stop|stopping early)",
     safety="A bare 'done' may end anything; conditions, questions and the end of one epoch are not the end of "
@@ -82,6 +86,11 @@ PARSER = Parser("lifecycle", "start and end of training", "framework")
         "OPTIMIZATION COMPLETE",
         "INFO:root:Early stopping at epoch 8",
         "Early stopping triggered!",
+        "[EARLY STOP] Validation did not improve for 10 epochs.",
+        "End of training.",
+        "Training has been completed",
+        "Training stopped early at epoch 12",
+        "Reached maximum number of epochs",
         "All 5 folds finished",
         "Total running time:  7:20:14.828826",
         "Finished. Total elapsed time (h:m:s): 0:07:41",
@@ -91,6 +100,8 @@ PARSER = Parser("lifecycle", "start and end of training", "framework")
         "Will stop when training is complete",
         "Finished training epoch 3",
         "Training shutdown complete",
+        "end training epoch 3",
+        "Training starts over",
         "EarlyStopping counter: 3 out of 20",
         "early stopping patience: 5",
         "Use early stopping",
@@ -110,14 +121,58 @@ def _training_end(line: Line) -> Event | None:
 
 
 _END_SENTENCES = {
-    "Chinese": ("训练完成", "训练结束", "训练完毕", "完成训练", "訓練完成", "訓練結束", "训练已完成"),
-    "Japanese": ("学習完了", "学習終了", "訓練完了", "トレーニング完了", "学習が完了", "学習が終了"),
-    "Korean": ("학습 완료", "학습완료", "학습 종료", "훈련 완료", "학습이 완료", "훈련이 완료", "학습이 종료"),
-    "Russian": ("обучение завершено", "обучение закончено", "тренировка завершена"),
-    "Spanish": ("entrenamiento completado", "entrenamiento finalizado", "entrenamiento terminado"),
-    "French": ("entraînement terminé", "entrainement terminé", "apprentissage terminé"),
-    "German": ("training abgeschlossen", "training beendet"),
-    "Portuguese": ("treinamento concluído", "treinamento finalizado", "treino concluído"),
+    "Chinese": (
+        "训练完成",
+        "训练结束",
+        "训练完毕",
+        "完成训练",
+        "訓練完成",
+        "訓練結束",
+        "训练已完成",
+        "训练已结束",
+        "训练全部完成",
+    ),
+    "Japanese": ("学習完了", "学習終了", "訓練完了", "トレーニング完了", "学習が完了", "学習が終了", "学習が終わり"),
+    "Korean": (
+        "학습 완료",
+        "학습완료",
+        "학습 종료",
+        "훈련 완료",
+        "학습이 완료",
+        "훈련이 완료",
+        "학습이 종료",
+        "학습 끝",
+        "학습이 끝",
+        "훈련이 끝",
+    ),
+    "Russian": (
+        "обучение завершено",
+        "обучение закончено",
+        "тренировка завершена",
+        "обучение окончено",
+        "конец обучения",
+    ),
+    "Spanish": (
+        "entrenamiento completado",
+        "entrenamiento finalizado",
+        "entrenamiento terminado",
+        "fin del entrenamiento",
+    ),
+    "French": (
+        "entraînement terminé",
+        "entrainement terminé",
+        "apprentissage terminé",
+        "fin de l'entraînement",
+        "fin de l'apprentissage",
+    ),
+    "German": ("training abgeschlossen", "training beendet", "ende des trainings"),
+    "Portuguese": (
+        "treinamento concluído",
+        "treinamento finalizado",
+        "treino concluído",
+        "fim do treinamento",
+        "fim do treino",
+    ),
     "Italian": ("addestramento completato", "addestramento terminato"),
 }
 """What programs print in other languages when training has ended."""

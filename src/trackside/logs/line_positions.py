@@ -42,6 +42,10 @@ _EPOCH_AND_STEP_FORMS = (
     re.compile(
         r"\[\s{0,6}(?P<epoch>\d{1,7})/\d{1,7}\s{0,2}\]\s{1,4}(?:[Bb]atch|[Ss]tep|[Ii]ter)\w{0,6}:?\s(?P<step>\d{1,9})\s?/\s?(?P<of>\d{1,9})\b"
     ),
+    # E3 B120/400
+    re.compile(
+        r"^\W{0,8}[Ee](?:p|poch)?\s?(?P<epoch>\d{1,6})(?:/\d{1,6})?[\s,|:]{1,3}(?:[BbSsIi]|[Bb]atch|[Ss]tep|[Ii]t(?:er)?)\s?(?P<step>\d{1,9})/(?P<of>\d{1,9})\b"
+    ),
     # two digits behind the colon may be a clock
     re.compile(r"^\s{0,4}\[(?P<epoch>\d{1,7}):(?P<step>\d|\d{3,12})\]\s"),
 )
@@ -50,6 +54,7 @@ _BATCHES = re.compile(r"\|\s{1,9}(\d{1,9})/\s{0,9}(\d{1,9}) (?:batches|steps|ite
 _EPOCH_FORMS = (
     re.compile(r"\b(\d{1,7}) epoch\b[.:,]"),
     re.compile(r"\bEpoch\[(\d{1,7})\] "),
+    re.compile(r"(?:^|\s)[Ee]p(?:och)?(\d{1,7})(?=[\s:,|-])"),
     re.compile(r"\b[Ee]poch (?:of|no\.?|number|num|is|index|idx):? {0,2}(\d{1,7})\b(?!\.\d)"),
     re.compile(r"^\W{0,6}\(\s{0,4}(\d{1,7})\s{1,4}\) "),
 )
@@ -60,14 +65,14 @@ _COUNT_FORMS = (
     re.compile(r"^\s{0,9}(\d{1,9})\s?/\s{0,9}(\d{1,9})[\s:|,]"),
 )
 """Forms that give a step and of how many."""
-_COUNTS_EPOCHS = re.compile(r"(?<![-\d])[Ee](?:poch|p|POCH)s?\W{0,6}$")
-"""Words before a count that is an epoch, not a step in it."""
+_COUNTS_OTHERS = re.compile(r"(?<![-\d])[Ee](?:poch|p|POCH)s?\W{0,6}$|\b[Aa]cc\w{0,6}\W{1,3}[\d.]{1,9} ?%\W{1,4}$")
+"""Words before a count that is no step: an epoch, or how many were right."""
 _STEP_IN_BRACKETS = re.compile(r"(?:^|\s)\[\s{0,9}(\d{1,9})\]\s(?:\| )?[a-zA-Z_]{2,40}[ :=]")
 
 
 def position_of(text: str, figures: LineFigures) -> LinePosition:
     """The position that a line prints, by its form, else by its named figures."""
-    if "[" in text or "TRAIN" in text or "Train: " in text:
+    if "[" in text or "/" in text or "TRAIN" in text:
         for form in _EPOCH_AND_STEP_FORMS:
             if match := form.search(text):
                 of = match["of"] if "of" in form.groupindex else None
@@ -83,7 +88,7 @@ def position_of(text: str, figures: LineFigures) -> LinePosition:
     match = _BATCHES.search(text)
     if match is None and step is None:
         counts = (match for form in _COUNT_FORMS for match in form.finditer(text))
-        match = next((match for match in counts if not _COUNTS_EPOCHS.search(text, 0, match.start(1))), None)
+        match = next((match for match in counts if not _COUNTS_OTHERS.search(text, 0, match.start(1))), None)
     if match is not None:
         step, total = int(match[1]), int(match[2])
     elif step is None and epoch is None and (match := _STEP_IN_BRACKETS.search(text)):

@@ -9,8 +9,9 @@ from itertools import pairwise
 from trackside.logs.figures import LineFigures, line_figures, put_position_first
 from trackside.logs.line import Line
 from trackside.logs.line_positions import EPOCH_BATCH, SAMPLES, LinePosition, position_of
+from trackside.logs.localized import to_english
 from trackside.logs.loss_points import loss_point
-from trackside.logs.numbers import NUMBER
+from trackside.logs.numbers import LAST_RANK, NUMBER, function_loss, number
 from trackside.logs.positions import TRAINING_WORD, epoch_above, position_above
 from trackside.model import Event
 
@@ -33,7 +34,7 @@ _EVALUATION_FIGURE = re.compile(
 )
 """A figure of the validation, not a word that qualifies the loss after it."""
 _NOT_PROGRESS = re.compile(
-    r"^\s{0,8}(?:\w{1,40}\.){0,8}[A-Z]\w{1,60}(?:Error|Exception): |%\||\bwandb: |\[\d\d:[\d:]{2,9}(?:<|, )|:::MLLOG|Namespace\(|Arg(?:ument)?s\(|[Cc]onfig\w*\(|^\s*File \"|Traceback|train loss [^,]{1,30}, val loss "
+    r"^\s{0,8}(?:\w{1,40}\.){0,8}[A-Z]\w{1,60}(?:Error|Exception): |%(?:\|| \d{1,9}/\d{1,9} \[)|\bwandb: |\[\d\d:[\d:]{2,9}(?:<|, )|:::MLLOG|Namespace\(|Arg(?:ument)?s\(|[Cc]onfig\w*\(|^\s*File \"|Traceback|train loss [^,]{1,30}, val loss "
     r"|'eval_|'train_runtime'|validation loss at |\| valid \||/step - "
 )
 _REMARK = re.compile(
@@ -93,6 +94,11 @@ def line_points(line: Line) -> list[Event] | None:
     return [event for piece in pieces for event in _read_record(line, piece) or ()]
 
 
+def localized_points(line: Line) -> list[Event] | None:
+    """The logged steps of a line in another language, or None."""
+    return None if len(line.text) > MAX_TEXT_CHARS else _read_record(line, to_english(line.text))
+
+
 def _read_record(line: Line, text: str) -> list[Event] | None:
     """The events of one record; None if it is not one."""
     if "est]" in text or "EST]" in text:
@@ -112,20 +118,35 @@ def _read_record(line: Line, text: str) -> list[Event] | None:
         if _NOT_PROGRESS.search(text):
             return None
     figures = line_figures(text)
+    function = None
     if "loss" not in figures.values and "eval_loss" not in figures.values:
-        return None
-    before = lowered[: max(0, lowered.find("loss"))]
+        function = function_loss(text)
+        value = None if function is None else number(function["value"])
+        if function is None or value is None or line.notes(ID).get("names_losses"):
+            return None
+        figures.add("loss", LAST_RANK, value)
+    before = lowered[: max(0, lowered.find("loss")) if function is None else function.start("value")]
     has_evaluation_word = any(hint in before for hint in _NOT_TRAINING_HINTS)
     is_evaluation = has_evaluation_word and _NOT_TRAINING.search(_EVALUATION_FIGURE.sub("", before)) is not None
     position = _drop_epoch_length(position_of(text, figures), figures)
     if not position.is_known and not figures.is_step_rounded:
         above = position_above(line)
         notes = line.notes(ID)
-        is_summary = notes.get("positioned", 0) > notes.get("below", 0)  # of losses that name a position themselves
+        # of losses that name a position themselves, unless another epoch began after them
+        is_summary = notes.get("positioned", 0) > notes.get("below", 0) and (
+            above is None
+            or above.step is not None
+            or above.line <= notes["positioned_line"]
+            or above.epoch == notes["positioned_epoch"]
+        )
         if len(text) > MAX_RECORD_CHARS or is_summary or _is_setting(line, figures):
             return None
-        if above is None:
-            return None if is_evaluation or "loss" not in figures.values else _points_without_position(line, figures)
+        if above is None or (function is not None and TRAINING_WORD.search(before) is None):
+            return (
+                None
+                if is_evaluation or function is not None or "loss" not in figures.values
+                else _points_without_position(line, figures)
+            )
         position, is_evaluation = (
             above.record_position,
             is_evaluation
@@ -136,6 +157,7 @@ def _read_record(line: Line, text: str) -> list[Event] | None:
     elif "loss" in figures.values and not is_evaluation:
         notes = line.notes(ID)
         notes["positioned"] = notes.get("positioned", 0) + 1
+        notes["positioned_line"], notes["positioned_epoch"] = line.number, position.epoch
         if position.epoch is not None:
             notes["names_epoch"] = True
         elif "names_epoch" not in notes and (in_epoch := epoch_above(line)) is not None:
@@ -155,6 +177,7 @@ def _read_record(line: Line, text: str) -> list[Event] | None:
         )
     if "loss" in figures.values and not is_evaluation and _is_most_specific_loss(line, figures, position):
         events.append(loss_point(line, figures, position))
+        line.notes(ID)["names_losses"] = line.notes(ID).get("names_losses", False) or function is None
     return events or None
 
 

@@ -82,9 +82,9 @@ _NOT_TRAINING = frozenset(
 _NOT_LOSS = frozenset((
     "scale", "weight", "type", "coef", "coeff", "gamma", "beta", "delta", "eps", "margin", "factor", "reduction",
     "name", "alpha", "fn", "func", "function", "target", "threshold", "time", "scaler",
-    "last", "final", "previous", "prev", "initial",
+    "last", "final", "previous", "prev", "initial", "num", "count", "tokens",
 ))  # fmt: skip
-"""Words in the name of a setting of the loss."""
+"""Words in the name of a setting of the loss, or of a count."""
 
 
 _SIDE_LOSS_WORDS = frozenset((
@@ -101,6 +101,17 @@ _PLAIN_WORDS = frozenset((
 """Words before the name of a loss that do not make it another loss."""
 _QUALIFIED_RANK = 40
 """Added to the rank of a name behind any other word: ``Train L1 Loss`` comes after ``Train Loss``."""
+LOSS_FUNCTION = re.compile(
+    r"(?<![A-Za-z0-9.])(?:(?i:(?:train(?:ing)?|mean|avg|total)[-_ /]{1,3}){0,2}(?:(?i:cross[-_ ]?entropy|x-?ent|b?ce|nll|recon(?:struction)?|l_total|objective)"
+    rf"(?:\s{{0,2}}[:=]\s{{0,3}}|\s(?=\d{{1,6}}\.\d{{1,8}} \())|(?:L|[tT]ot)\s?[:=]\s{{0,3}}))(?P<value>{NUMBER})(?![\w%/])"
+)
+"""A loss under the name of its function, or a bare ``L``, printed with decimals: read only where no figure is named a loss."""
+
+
+def function_loss(text: str) -> re.Match[str] | None:
+    """The first loss under the name of its function, or None; whole numbers are counts."""
+    match = LOSS_FUNCTION.search(text)
+    return None if match is None or match["value"].lstrip("+-").isdigit() else match
 
 
 @lru_cache(maxsize=4096)

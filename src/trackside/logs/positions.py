@@ -25,11 +25,12 @@ _NOTES = "positions"
 _POSITION = re.compile(
     r"(?:^|[^\w\s'\"./-]|\b(?:INFO|DEBUG)\s)[^\w]{0,20}(?:(?:start(?:ing|ed)?|begin(?:ning)?|train(?:ing)?|eval(?:uat\w+)?|valid\w*|test\w*|current|running|outer|in|at|the|for|of)\s){0,3}"
     r"(?:(?P<epoch>epoch|round|episode)|(?:global[ _])?(?:step|iter|iteration|update|batch|minibatch)|num(?:ber)?[ _]of[ _]updates|num_updates)"
-    r"['\"]?(?:\s(?:of|no\.?|number|index|idx)(?=\s{0,2}[:=#]))?\s{0,3}[:=#]?[\s'\",]{0,60}[\[(]?\s{0,6}(?P<count>\d{1,3}(?:,\d{3}){1,3}|\d{1,12})(?![.\d])"
+    r"['\"]?(?:\s(?:of|no\.?|number|index|idx)(?=\s{0,2}[:=#]))?\s{0,3}[:=#]?[\s'\",]{0,60}[\[(]?\s{0,6}(?P<count>\d{1,3}(?:,\d{3}){1,3}|\d{1,12})(?!\d|\.\d)(?(epoch)|(?!\.))"
     r"(?:\s{0,2}(?:/|(?:out )?of)\s{0,2}(?P<of>\d{1,3}(?:,\d{3}){1,3}|\d{1,12}))?",
     re.IGNORECASE,
 )
-"""A counter at the start of a line, or behind a time, a level or punctuation; not ``warmup step: 100``."""
+"""A counter at the start of a line, or behind a time, a level or punctuation; not ``warmup step: 100``. An epoch may end a
+sentence; a step with a full stop is an item of a list."""
 _EPOCH_NAMED = re.compile(
     r"^[^\d]{0,60}(?:^|[^\w./-])(?P<epoch>epoch)\s{0,2}[:#]?\s{0,4}(?P<count>\d{1,7})(?![.\d])(?P<of>(?!))?",
     re.IGNORECASE,

@@ -96,6 +96,12 @@ class PointSeries:
     """Epoch -> the steps of those before it in this part."""
     _step_gap: float = 0.0
     """Difference of the last two steps."""
+    _has_closed_epoch: bool = False
+    """Whether an epoch's summary came after the last step."""
+    _counts_in_epoch: bool | None = None
+    """Whether the steps started over behind the first such summary; if not, a later start is another run's."""
+    _closed_steps: int = 0
+    """The steps of the epochs that such summaries closed, of a loop that counts from the start of each."""
 
     def add(self, event: Event) -> None:
         """Add one raw point: a new one, a copy of a recent one, or the first of a new part."""
@@ -105,15 +111,15 @@ class PointSeries:
         if step is None:
             self._add_without_step(event, writer, priority)
             return
-        printed = event.fields.get("step")
-        if step != printed or event.fields.get("epoch_steps") is not None:
-            event = replace(event, fields={**event.fields, "step": step, "step_in_epoch": printed})
         writer_state = self._writers.setdefault(writer, _WriterState())
         open_point = self._open_by_step.get(step)
         if self._is_restart(step, open_point, writer_state, event):
             self._begin_part()
-            open_point = None
+            open_point, step = None, self._step_over_epochs(event, writer) or 0
         writer_state.part, writer_state.step, writer_state.offset = self.part, step, event.at.offset
+        printed = event.fields.get("step")
+        if step != printed or event.fields.get("epoch_steps") is not None:
+            event = replace(event, fields={**event.fields, "step": step, "step_in_epoch": printed})
         if open_point is not None:
             self._merge(open_point, event, writer, priority)
         elif step > self._last_step or self._first_step is None:
@@ -125,7 +131,14 @@ class PointSeries:
         if not isinstance(step, (int, float)) or not math.isfinite(step):
             return None
         if not isinstance(epoch, int):
-            return step
+            last_in_epoch = self._last_step - self._closed_steps
+            starts_over = self._has_closed_epoch and 2 * step <= last_in_epoch < math.inf
+            if self._has_closed_epoch and self._counts_in_epoch is None:
+                self._counts_in_epoch = starts_over
+            if starts_over and self._counts_in_epoch:
+                self._closed_steps += int(last_in_epoch) + (int(self._step_gap) if step == 0 else 0)
+            self._has_closed_epoch = False
+            return step + self._closed_steps
         if self._epoch is None or epoch < min(self._epoch_offsets, default=epoch):
             self._epoch, self._epoch_offsets = epoch, {epoch: 0}
         elif epoch > self._epoch:
@@ -164,13 +177,14 @@ class PointSeries:
         self.part += 1
         self._last_step, self._first_step = -math.inf, None
         self._epoch, self._epoch_offsets = None, {}
+        self._has_closed_epoch, self._counts_in_epoch, self._closed_steps = False, None, 0
 
     def _add_without_step(self, event: Event, writer: str, priority: int) -> None:
         last, epoch = self._stepless, event.fields.get("epoch")
         if isinstance(epoch, int):
             if self._last_epoch is not None and epoch < self._last_epoch and not self._open_by_step:
                 self._begin_part()
-            self._last_epoch = epoch
+            self._last_epoch, self._has_closed_epoch = epoch, True
         if last is not None and _is_same_print(last, event, writer):
             self._merge(last, event, writer, priority)
             return

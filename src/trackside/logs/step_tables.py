@@ -1,4 +1,4 @@
-"""Tables of figures under a header that names a step or an epoch and a loss.
+"""Tables of figures under a header that names a loss, and a step or an epoch unless the columns are separated by tabs.
 
 ``step,loss,lr`` with rows ``1,6.31,0.001``; columns of blanks, each line perhaps behind a time and a level; columns
 between bars, plain or drawn; headers that are printed again for each epoch.
@@ -18,10 +18,12 @@ MAX_ROWS = 20_000
 """Lines below a header that are read."""
 MAX_OTHER_LINES = 40
 """Lines between two rows, such as those of an evaluation."""
+MIN_ROWS = 3
+"""Rows from which on a table without a position shows logged steps, not results."""
 MAX_CELLS = 60
 """Columns of a table."""
 
-_NAME = re.compile(r"[A-Za-z][\w/.\-% ]{0,60}")
+_NAME = re.compile(r"(?:\d[dD]_)?[A-Za-z][\w/.\-% ]{0,60}")
 _BARS = re.compile(r" {0,9}[|\u2502\u2503\u2551] {0,9}")
 """Plain and drawn bars between columns; a header and its rows may have different ones."""
 _BLANKS = re.compile(r"\t+|\s{2,}")
@@ -40,7 +42,7 @@ class Columns:
 
     def cells(self, text: str) -> list[str] | None:
         """The cells of a row, or None if the line is no row of this table."""
-        cells = _split_at_bars(text) if self.separator == "|" else text.split(self.separator)
+        cells = _split_at_bars(text) if self.separator == "|" else text.rstrip("\t").split(self.separator)
         if self.separator is not None and len(cells) != self.count:
             return None
         return cells[-self.count :] if len(cells) >= self.count else None
@@ -54,7 +56,7 @@ def _split_at_bars(text: str) -> list[str]:
 
 
 def columns_of(header: str) -> Columns | None:
-    """The columns that a header names, or None if it does not name a position and a loss."""
+    """The columns that a header names, or None if it names no loss, or no position between columns that are no tabs."""
     separator = next((character for character in (",", ";") if character in header), None)
     if separator is None and len(_split_at_bars(header)) > 2 and "%" not in header:
         separator = "|"
@@ -62,6 +64,8 @@ def columns_of(header: str) -> Columns | None:
     else:
         pieces = header.split(separator) if separator else _BLANKS.split(header.strip())
     names = [piece.strip().strip("\"'") for piece in pieces]
+    if names[:2] == ["E", "#"]:  # spaCy
+        names[:2] = ["epoch", "step"]
     if separator is None:  # a time and a level may be before the first name
         while names and not _NAME.fullmatch(names[0]):
             names.pop(0)
@@ -75,7 +79,9 @@ def columns_of(header: str) -> Columns | None:
             field = ("loss", LAST_RANK)
         if field is not None and field[1] < ranks.get(field[0], LAST_RANK + 1):
             ranks[field[0]], fields[field[0]] = field[1], index - len(names)
-    if "loss" not in fields or not fields.keys() & {"step", "epoch"}:
+    has_position = not fields.keys().isdisjoint({"step", "epoch"})
+    has_tabs = separator is None and "\t" in header.strip() and all(map(_NAME.fullmatch, names))
+    if "loss" not in fields or not (has_position or has_tabs):
         return None
     return Columns("\t" if separator is None and "\t" in header.strip() else separator, len(names), fields)
 
@@ -86,12 +92,19 @@ def table_points(line: Line) -> Iterator[Event]:
     if columns is None:
         return
     other_lines = 0
+    unpositioned: list[Event] | None = [] if columns.fields.keys().isdisjoint({"step", "epoch"}) else None
     for row in line.following(MAX_ROWS):
         cells = columns.cells(row.text)
         point = None if cells is None else _point(row, columns, cells)
         if point is not None:
             other_lines = 0
-            yield point
+            if unpositioned is None:
+                yield point
+                continue
+            unpositioned.append(point)
+            if len(unpositioned) == MIN_ROWS:
+                yield from unpositioned
+                unpositioned = None
         elif row.text.strip():
             other_lines += 1
             is_frame = columns.separator == "|" and not any(character.isalnum() for character in row.text)
@@ -110,7 +123,11 @@ def _point(row: Line, columns: Columns, cells: Sequence[str]) -> Event | None:
     step, steps = _read_count(cells[fields["step"]]) if "step" in fields else (None, None)
     epoch = number(cells[fields["epoch"]]) if "epoch" in fields else None
     loss = number(cells[fields["loss"]])
-    if (step is None and epoch is None) or loss is None:
+    has_position = step is not None or epoch is not None
+    if loss is None or not (
+        has_position
+        or ("step" not in fields and "epoch" not in fields and numeric == len(cells) and "." in cells[fields["loss"]])
+    ):
         return None
     whole_epoch = as_whole(epoch)
     return row.event(

@@ -29,7 +29,7 @@ _PREPARATION = re.compile(
 """Descriptions of bars that prepare the data of a training: ``Loading train split``."""
 MAX_COUNTS = 1_000
 """Drawings of a bar without a loss that are read, evenly over its length."""
-_COUNT = re.compile(r"\| {0,9}(\d{1,12})/(\d{1,12}) \[")
+_COUNT = re.compile(r"[|%] {0,9}(\d{1,12})/(\d{1,12}) \[")
 _EPOCHS = re.compile(r"(?:epochs?|ep)\W*(?:progress)?\W*", re.IGNORECASE)
 """Descriptions of bars that count epochs."""
 
@@ -50,10 +50,25 @@ _EPOCHS = re.compile(r"(?:epochs?|ep)\W*(?:progress)?\W*", re.IGNORECASE)
     ),
 )
 @PARSER.pattern(
-    rb"[lL](?:oss|OSS)[=: ]{1,3}[0-9naif.+-]{1,24}[^\n\r|]{0,60}[0-9]{1,3}%\|",
+    rb"[lL](?:oss|OSS)[=: ]{1,3}[0-9naif.+-]{1,24}[^\n\r|]{0,60}[0-9]{1,3}%(?:\|| [0-9]{1,9}/)",
     safety="The same as above, with the loss before the bar.",
-    matches=("loss: 2.3410:  12%|█▎        | 5/40 [00:01<00:07,  4.90it/s]",),
+    matches=(
+        "loss: 2.3410:  12%|█▎        | 5/40 [00:01<00:07,  4.90it/s]",
+        "loss=0.0421 (0.0502), lr=0.001000: :  45% 45/100 [00:31<00:38,  1.43it/s]",
+    ),
     avoids=("val loss: 2.3410:  12%|█▎        | 5/40 [00:01<00:07,  4.90it/s]",),
+)
+@PARSER.pattern(
+    rb"[0-9?] \[[0-9?:]{4,12}<[^\n\r]{3,200}, (?:L|[cC][eE]|[bB][cC][eE]|nll|[xX]ent|recon|tot|Tot)[=:] ?-?[0-9]",
+    safety="The same as above, under the name of a loss function.",
+    matches=("Epoch 1/3:  10%|█         | 10/100 [00:01<00:09,  9.80it/s, L=2.311, Cls=1.200]",),
+    avoids=("Epoch 1/3:  10%|█         | 10/100 [00:01<00:09,  9.80it/s, val_loss=2.311, L=0.120]",),
+)
+@PARSER.pattern(
+    rb"\b(?:L|CE|BCE|nll|[xX]ent|recon|[tT]ot):? ?[0-9][^\n\r|]{0,80}[0-9]{1,3}%\|",
+    safety="The same as above, before the bar.",
+    matches=("[Adam] Tot:1.608e-02 PDE:8.9e-04/3.2e-04:  48%|████▊     | 5798/12000 [16:02<16:18,  6.34it/s]",),
+    avoids=("Tot: 12:  48%|████▊     | 5798/12000 [16:02<16:18,  6.34it/s]",),
 )
 @PARSER.pattern(
     rb"[0-9]it \[[0-9:]{4,12}, [^\n\r]{3,200}[lL]oss[a-zA-Z_/]{0,20}=",
@@ -94,7 +109,7 @@ def _loss_point(line: Line) -> Event | None:
 
 
 @PARSER.pattern(
-    rb"(?:train|epoch|ep |step|iter|round|update|episode)[^\n\r|]{0,60}[0-9]%\|",
+    rb"(?:train|epoch|ep |step|iter|round|update|episode)[^\n\r|]{0,60}[0-9]%(?:\|| [0-9]{1,9}/[0-9]{1,9} \[)",
     safety="Only bars named for training, epochs or steps; others load or convert data, evaluate or predict.",
     matches=(
         "Epoch 1:  10%|█         | 10/100 [00:01<00:09,  9.80it/s]",

@@ -22,6 +22,8 @@ MAX_POINTS = 200_000
 MIN_DIFFERING_STEPS, MIN_DIFFERING_SHARE, MAX_LOSS_DIFFERENCE_RATIO = 3, 0.8, 0.01
 """Two files are two trainings if their losses differ, by more than this ratio, at this many of the steps that both print
 and at this share of them."""
+SPARSE_RATIO = 50
+"""How many times as many points make a series the better description of a run."""
 MAX_COMPARED_FILES = 8
 """Files of which the losses are compared."""
 _ATTEMPT = re.compile(r"(?:^|/)attempt_(\d+)/")
@@ -74,7 +76,7 @@ class Trajectories:
             return []
         parts = [
             (point.at.line, part if isinstance(part := point.fields.get("run_part"), int) else 0)
-            for point in min(candidates, key=_preference_key).points()
+            for point in _best_series(candidates).points()
         ]
         return sorted(parts)
 
@@ -103,13 +105,21 @@ class Trajectories:
 
     def points(self, paths: frozenset[str] | None = None) -> list[Event]:
         """The distinct points of these files (None: of all files), in training order."""
-        chosen: dict[str, PointSeries] = {}
+        candidates: dict[str, list[PointSeries]] = {}
         for (path, _), series in self._series.items():
-            if (paths is None or path in paths) and (
-                path not in chosen or _preference_key(series) < _preference_key(chosen[path])
-            ):
-                chosen[path] = series
-        return list(_join_files(list(chosen.values())))
+            if paths is None or path in paths:
+                candidates.setdefault(path, []).append(series)
+        return list(_join_files([_best_series(of_path) for of_path in candidates.values()]))
+
+
+def _best_series(candidates: list[PointSeries]) -> PointSeries:
+    """The series of one file that describes the run; of bars and lines of custom loops, one of few losses does not if
+    another has many."""
+    most = max((series.count for series in candidates if series.has_loss and series.parser in generic_ids()), default=0)
+    dense = [
+        series for series in candidates if series.parser not in generic_ids() or series.count * SPARSE_RATIO >= most
+    ]
+    return min(dense, key=_preference_key)
 
 
 def _preference_key(series: PointSeries) -> tuple[bool, float, int]:
