@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -96,6 +97,8 @@ class PointSeries:
     """Epoch -> the steps of those before it in this part."""
     _step_gap: float = 0.0
     """Difference of the last two steps."""
+    _latest_steps: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_LAG_POINTS + 1))
+    """The newest steps of this part."""
 
     def add(self, event: Event) -> None:
         """Add one raw point: a new one, a copy of a recent one, or the first of a new part."""
@@ -146,8 +149,9 @@ class PointSeries:
         """Whether a step below the writer's last one is a process that starts over, not a rank that lags."""
         if self._first_step is None or writer_state.part != self.part or step >= writer_state.step:
             return False
-        count_ahead = sum(1 for other in self._open_by_step if other > step)
-        if count_ahead > MAX_LAG_POINTS:
+        # a record with an epoch that was done is another process's copy
+        steps = self._open_by_step if isinstance(event.fields.get("epoch"), int) else self._latest_steps
+        if sum(1 for other in steps if other > step) > MAX_LAG_POINTS:
             return True
         is_far = event.at.offset - writer_state.offset > RESTART_BYTES
         return (
@@ -163,6 +167,7 @@ class PointSeries:
         self._close(0)
         self.part += 1
         self._last_step, self._first_step = -math.inf, None
+        self._latest_steps.clear()
         self._epoch, self._epoch_offsets = None, {}
 
     def _add_without_step(self, event: Event, writer: str, priority: int) -> None:
@@ -196,15 +201,19 @@ class PointSeries:
             self._step_gap = step - self._last_step
         self._first_step = step if self._first_step is None else self._first_step
         self._last_step = step
+        self._latest_steps.append(step)
         self._open_by_step[step] = open_point
         if len(self._open_by_step) > MAX_OPEN_POINTS:
             self._close(MAX_OPEN_POINTS - 8)
 
     def _merge(self, open_point: _OpenPoint, event: Event, writer: str, priority: int) -> None:
         """Merge a second print of a point: it fills fields that the first left out; a lower rank or a later drawing
-        replaces it."""
+        replaces it, but no later drawing the first loss of all."""
         replaces = priority < open_point.priority or (
-            priority == open_point.priority and self.parser in redrawing_ids() and writer == open_point.writer
+            priority == open_point.priority
+            and self.parser in redrawing_ids()
+            and writer == open_point.writer
+            and not (open_point.ordinal == 0 and _is_finite_loss(open_point.event))
         )
         winner, loser = (event, open_point.event) if replaces else (open_point.event, event)
         fields: dict[str, Scalar] = {**loser.fields, **winner.fields}
@@ -314,6 +323,12 @@ class PointSeries:
         yield from self._open_by_step.values()
         if self._stepless is not None:
             yield self._stepless
+
+
+def _is_finite_loss(event: Event) -> bool:
+    """Whether a drawing shows a loss, not what a bar shows before the first step."""
+    loss = event.fields.get("loss")
+    return isinstance(loss, (int, float)) and math.isfinite(loss) and loss != 0
 
 
 def _is_same_print(last: _OpenPoint, event: Event, writer: str) -> bool:

@@ -22,6 +22,9 @@ MAX_POINTS = 200_000
 MIN_DIFFERING_STEPS, MIN_DIFFERING_SHARE, MAX_LOSS_DIFFERENCE_RATIO = 3, 0.8, 0.01
 """Two files are two trainings if their losses differ, by more than this ratio, at this many of the steps that both print
 and at this share of them."""
+MAX_SUMMARIES_PER_STEP = 2
+"""Epochs' means for each printed step up to which only the steps are the training's points, if the two are printed in
+turn: the means may have another scale."""
 MAX_COMPARED_FILES = 8
 """Files of which the losses are compared."""
 _ATTEMPT = re.compile(r"(?:^|/)attempt_(\d+)/")
@@ -214,8 +217,11 @@ def _clean_points(series: PointSeries) -> list[Event]:
     """The points of a series, without the summaries of epochs among printed steps, and with missing steps filled in."""
     points = series.points()
     if series.parser in generic_ids():
-        n_steps = sum("step" in point.fields for point in points)
-        if 2 * n_steps >= len(points):
+        has_step = ["step" in point.fields for point in points]
+        n_steps = sum(has_step)
+        counts = len({point.get("step") for point in points if "step" in point.fields}) > 1
+        in_turn = counts and any(after and not before for before, after in pairwise(has_step))
+        if n_steps * (1 + (MAX_SUMMARIES_PER_STEP if in_turn else 1)) >= len(points):
             points = [point for point in points if "step" in point.fields or not isinstance(point.get("epoch"), int)]
     return _fill_missing_steps(points)
 

@@ -1,4 +1,6 @@
-"""Ultralytics YOLO: one row per epoch under ``Epoch GPU_mem box_loss cls_loss ...``, as a bar.
+"""Ultralytics YOLO: one row per epoch under ``Epoch GPU_mem box_loss cls_loss ...``, as a bar that is drawn for each batch.
+
+The losses are means since the epoch began; each printed count is a logged step, or each epoch where the line is cut before it.
 
 Recent versions do not print the loss that they minimize, only its parts: the first of them is the loss of the step, or the
 first that is not finite. Older ones print the total.
@@ -15,6 +17,7 @@ from trackside.logs.pattern import Parser
 from trackside.model import Event
 
 ID = "ultralytics"
+_COUNT = re.compile(r"(\d{1,9})/(\d{1,9})(?=[ \]]|$)")
 _NOT_LOSSES = ("instances", "labels", "targets", "size", "img_size")
 
 PARSER = Parser(ID, "Ultralytics YOLO", "framework", redraws=True)
@@ -32,7 +35,7 @@ def _remember_columns(line: Line, match: re.Match[str]) -> None:
 @PARSER.pattern(
     rb"[0-9]{1,6}/[0-9]{1,6} {2,12}[0-9.]{1,8}[GM]? [^\n\r]{1,200}: {1,4}[0-9]",
     r"^\s{1,12}(\d{1,6})/(\d{1,6})\s+(?:[\d.]{1,8}[GM]?)\s+(.{1,160}?)\s+\d{1,6}\s+\d{2,5}: {1,4}\d{1,3}(?:%|$)",
-    safety="Only under its header; the last drawing of an epoch's bar counts.",
+    safety="Only under its header; the last drawing of a count is the logged step.",
     matches=(
         "      Epoch    GPU_mem   box_loss   cls_loss   dfl_loss  Instances       Size\n"
         "       3/55      9.95G      1.234       2.07      1.477         12        640: 100%|██████████| 787/787 [09:07<00:00,  1.44it/s]",
@@ -54,5 +57,22 @@ def _progress(line: Line, match: re.Match[str]) -> Event | None:
     losses = [number(value) for name, value in named if name.lower() not in _NOT_LOSSES]
     non_finite = next((value for value in losses if value is not None and not math.isfinite(value)), None)
     loss = losses[0] if losses and non_finite is None else non_finite
-    epoch = int(match[1])
-    return line.event("progress", step=epoch, epoch=epoch, total_steps=int(match[2]), loss=loss, framework=ID)
+    epoch, last_epoch = int(match[1]), int(match[2])
+    bar = _COUNT.search(line.text, match.end())
+    if bar is None or not 0 < int(bar[2]) >= int(bar[1]):
+        if line.notes(ID).get("counts_batches"):
+            return None  # a torn line
+        return line.event("progress", step=epoch, epoch=epoch, total_steps=last_epoch, loss=loss, framework=ID)
+    line.notes(ID)["counts_batches"] = True
+    # a bar is drawn with the losses of a batch before it counts the batch; YOLOv5, which has an object loss, counts epochs
+    # from 0
+    count, batches = min(int(bar[1]) + 1, int(bar[2])), int(bar[2])
+    first_epoch = 0 if any(name.startswith("obj") for name in columns) else 1
+    return line.event(
+        "progress",
+        step=(epoch - first_epoch) * batches + count,
+        epoch=epoch,
+        total_steps=(last_epoch - first_epoch + 1) * batches,
+        loss=loss,
+        framework=ID,
+    )
