@@ -145,6 +145,7 @@ PARSER.pattern(
         "prediction_loss_only=False, max_steps=100",
         '  File "train.py", line 100, in loss',
         "world size 2, steps 100, lr 0.003",
+        "bfc_allocator.cc:1046] InUse at 7f5c66fee400 of size 256 by op edge_loss/concat action_count 47463 step 0 next 914",
     ),
 )(line_points)
 

@@ -12,6 +12,7 @@ from trackside.logs.line_positions import EPOCH_BATCH, SAMPLES, LinePosition, po
 from trackside.logs.loss_points import loss_point
 from trackside.logs.numbers import NUMBER, as_whole
 from trackside.logs.positions import BAR_IN_FRONT, TRAINING_WORD, epoch_above, position_above
+from trackside.logs.series import REPLACES
 from trackside.model import Event
 
 ID, FALLBACK_ID = "custom", "custom-positions"
@@ -122,7 +123,10 @@ def _read_record(line: Line, text: str) -> list[Event] | None:
     if not position.is_known and not figures.is_step_rounded:
         above = position_above(line)
         notes = line.notes(ID)
-        is_summary = notes.get("positioned", 0) > notes.get("below", 0)  # of losses that name a position themselves
+        # a summary of losses that name a position themselves
+        is_summary = notes.get("positioned", 0) > notes.get("below", 0) and (
+            above is None or above.line <= notes["positioned_line"]
+        )
         if len(text) > MAX_RECORD_CHARS or is_summary or _is_setting(line, figures):
             return None
         if above is None:
@@ -136,7 +140,7 @@ def _read_record(line: Line, text: str) -> list[Event] | None:
         notes["below"] = notes.get("below", 0) + 1
     elif "loss" in figures.values and not is_evaluation:
         notes = line.notes(ID)
-        notes["positioned"] = notes.get("positioned", 0) + 1
+        notes["positioned"], notes["positioned_line"] = notes.get("positioned", 0) + 1, line.number
         if position.epoch is None and "names_epoch" not in notes and (in_epoch := epoch_above(line)) is not None:
             position = LinePosition(position.step, in_epoch, position.total)
         elif position.epoch is not None:
@@ -156,8 +160,12 @@ def _read_record(line: Line, text: str) -> list[Event] | None:
                 loss=eval_loss,
             )
         )
-    if "loss" in figures.values and not is_evaluation and _is_most_specific_loss(line, figures, position):
-        events.append(loss_point(line, figures, position))
+    if "loss" in figures.values and not is_evaluation:
+        rank = _rank_at_same_position(line, figures, position)
+        if rank is None or rank >= figures.precedences["loss"]:
+            point = loss_point(line, figures, position)
+            replaces = rank is not None and rank > figures.precedences["loss"]
+            events.append(replace(point, fields={**point.fields, REPLACES: True}) if replaces else point)
     return events or None
 
 
@@ -261,12 +269,11 @@ def _points_without_position(line: Line, figures: LineFigures) -> list[Event] | 
     return opening.waiting
 
 
-def _is_most_specific_loss(line: Line, figures: LineFigures, position: LinePosition) -> bool:
-    """Whether no loss with a more specific name was printed for the same step and epoch: ``Train Loss`` before ``True
-    Loss``."""
+def _rank_at_same_position(line: Line, figures: LineFigures, position: LinePosition) -> int | None:
+    """The best rank of the losses that were printed for this step and epoch before, such as ``Train Loss`` before ``True
+    Loss``; None if there are none."""
     notes, rank = line.notes(f"{ID} {line.label}"), figures.precedences["loss"]
     step_and_epoch = position.step, position.epoch
-    if notes.get("position") == step_and_epoch and notes["rank"] < rank:
-        return False
-    notes.update(position=step_and_epoch, rank=rank)
-    return True
+    best = notes["rank"] if notes.get("position") == step_and_epoch else None
+    notes.update(position=step_and_epoch, rank=rank if best is None else min(rank, best))
+    return best

@@ -82,7 +82,7 @@ _NOT_TRAINING = frozenset(
 _NOT_LOSS = frozenset((
     "scale", "weight", "type", "coef", "coeff", "gamma", "beta", "delta", "eps", "margin", "factor", "reduction",
     "name", "alpha", "fn", "func", "function", "target", "threshold", "time", "scaler",
-    "last", "final", "previous", "prev", "initial",
+    "last", "final", "previous", "prev", "initial", "count",
 ))  # fmt: skip
 """Words in the name of a setting of the loss."""
 

@@ -28,6 +28,9 @@ points."""
 MAX_PINNED_POINTS = 5_000
 """First non-finite points of a stretch that are never thinned out."""
 
+REPLACES = "replaces"
+"""Field of a raw point whose loss has a more specific name than the one that its writer printed before at the same place."""
+
 _RANK = re.compile(r"\brank\s?[:=]?\s?(\d{1,6})\b|\[[Rr](\d{1,6})\]", re.IGNORECASE)
 _SRUN = re.compile(r" {0,5}\d{1,6}: ")
 _LABEL_STARTS = tuple("[( 0123456789")
@@ -104,6 +107,10 @@ class PointSeries:
         """Add one raw point: a new one, a copy of a recent one, or the first of a new part."""
         writer, priority = _writer_of(event)
         self.rank = min(self.rank, priority)
+        if event.fields.get(REPLACES):
+            event = replace(event, fields={name: value for name, value in event.fields.items() if name != REPLACES})
+            if self._replace_last(event, writer):
+                return
         step = self._step_over_epochs(event, writer)
         if step is None:
             self._add_without_step(event, writer, priority)
@@ -121,6 +128,14 @@ class PointSeries:
             self._merge(open_point, event, writer, priority)
         elif step > self._last_step or self._first_step is None:
             self._append(event, writer, priority, step)
+
+    def _replace_last(self, event: Event, writer: str) -> bool:
+        """Put the point in the place of the writer's last one, unless that is closed."""
+        last = self._stepless if event.fields.get("step") is None else None
+        if last is None or last.writer != writer or last.event.fields.get("epoch") != event.fields.get("epoch"):
+            return False
+        last.event = replace(event, fields={**last.event.fields, **event.fields})
+        return True
 
     def _step_over_epochs(self, event: Event, writer: str) -> float | None:
         """The step counted over all epochs, for loops that count from the start of each epoch; None without a step."""

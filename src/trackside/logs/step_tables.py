@@ -18,6 +18,8 @@ MAX_ROWS = 20_000
 """Lines below a header that are read."""
 MAX_OTHER_LINES = 40
 """Lines between two rows, such as those of an evaluation."""
+MAX_ODD_LINES = 3
+"""The same in a table of separated cells, such as warnings."""
 MAX_CELLS = 60
 """Columns of a table."""
 
@@ -121,7 +123,7 @@ def table_points(line: Line) -> Iterator[Event]:
             is_frame = columns.separator in ("|", GROUPS) and not any(character.isalnum() for character in row.text)
             if other_lines > MAX_OTHER_LINES or columns_of(row.text) is not None:
                 return
-            if columns.separator is not None and not is_frame:
+            if columns.separator is not None and not is_frame and other_lines > MAX_ODD_LINES:
                 return
 
 
