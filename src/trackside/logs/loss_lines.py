@@ -123,10 +123,14 @@ def _read_record(line: Line, text: str) -> list[Event] | None:
     if not position.is_known and not figures.is_step_rounded:
         above = position_above(line)
         notes = line.notes(ID)
-        # a summary of losses that name a position themselves
-        is_summary = notes.get("positioned", 0) > notes.get("below", 0) and (
-            above is None or above.line <= notes["positioned_line"]
+        is_record = (
+            above is not None
+            and above.step is None
+            and above.line > notes.get("positioned_line", 0)
+            and TRAINING_WORD.search(before) is not None
         )
+        # a summary of losses that name a position themselves
+        is_summary = notes.get("positioned", 0) > notes.get("below", 0) and not is_record
         if len(text) > MAX_RECORD_CHARS or is_summary or _is_setting(line, figures):
             return None
         if above is None:
