@@ -9,8 +9,11 @@ from dataclasses import dataclass
 
 from trackside.logs.numbers import LAST_RANK, NUMBER, field_meaning, function_loss, number
 
-_BAR = re.compile(r"(?:\| *|%  ?)(\d{1,12})/(\d{1,12}|\?) \[([^\n\r]*)|(?:^|: |\s)(\d{1,12})(it) \[([^\n\r]*)")
-_PERCENT = re.compile(r"\d{1,3}%(?:\||  ?(?=\d{1,12}/))")
+_BAR = re.compile(
+    r"(?:\||\d%) *(\d{1,12})(?:\.\d{1,2})?/(\d{1,12}|\?) \[([^\n\r]*)|(?:^|: |\s)(\d{1,12})(it) \[([^\n\r]*)"
+)
+"""The count behind a drawn bar or behind the percentage alone; with decimals where tqdm scales units."""
+_PERCENT = re.compile(r"\d{1,3}%(?:\||(?= *\d{1,12}/))")
 _RATE = re.compile(r"([\d.]{1,12}) ?(s/)?([A-Za-z]{1,12})(/s)?")
 _FIGURE = re.compile(rf"([A-Za-z_][\w./ -]{{0,60}}?)(?:\s?[=:]\s?'?|(?<=loss)\s)({NUMBER})")
 _EPOCH = re.compile(r"\b[Ee]p(?:och)?s?\W{0,3}(\d{1,7})(?: ?(?:/|of) ?(\d{1,7}))?")

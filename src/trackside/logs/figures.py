@@ -19,7 +19,7 @@ _PAIR = re.compile(
     r"(?:\s{0,3}(?:[:=]{1,2}|[-=]>)[\s,'\"]{0,60}|(?<=['\"]),\s{0,3}|\s{1,10}|\s{0,3}#)['\"\[(]{0,3}\s{0,8}"
     r"(?:(?:np\.|tf\.|torch\.)?(?:[tT]ensor|array|Array|DeviceArray|float\d\d)\([\[\s]{0,4})?"
     rf"(?P<value>{NUMBER})(?P<magnitude>[KMG](?![A-Za-z]))?"
-    r"(?:\s{0,2}/\s{0,8}(?P<of>\d{1,12}))?(?:\s?(?P<unit>ms|us|µs|s)\b)?"
+    r"(?:\s{0,2}/\s{0,8}(?P<of>\d{1,12}))?(?:\s?(?P<unit>ms|us|µs|s|secs?|seconds)\b)?"
 )
 _NAME_BEFORE_POSITION = re.compile(
     r"(?<![\w/.\-])(?P<key>[A-Za-z_][\w/\-@]{0,40}(?: [A-Za-z_(][\w/\-)]{0,40}){0,3}?) (?:for|at|after|of|in|on) (?:the )?"
@@ -124,6 +124,7 @@ def line_figures(text: str) -> LineFigures:
     """The figures of a text that are fields of ``progress``."""
     figures = LineFigures()
     losses: list[tuple[int, float]] = []
+    generator_losses: list[float] = []
     players: set[str] = set()
     for name, value, of, unit, has_magnitude_suffix, _ in named_figures(text):
         if of is not None and _EPOCH_AND_STEP.search(name):
@@ -148,11 +149,16 @@ def line_figures(text: str) -> LineFigures:
             continue
         if meaning[0] == "loss":
             losses.append((meaning[1], value))
-            players.update(_PLAYER_OF_WORD.get(word, "") for word in _WORDS.findall(name.lower()))
+            named_players = {_PLAYER_OF_WORD.get(word, "") for word in _WORDS.findall(name.lower())}
+            players |= named_players
+            if "generator" in named_players and "discriminator" not in named_players:
+                generator_losses.append(value)
         if meaning[0] == "step" and meaning[1] < figures.precedences.get("step", LAST_RANK + 1):
             figures.step_name = name
         figures.add(meaning[0], meaning[1], value, of, unit)
     figures.is_adversarial = players >= {"discriminator", "generator"} or players >= {"adversary", "reconstruction"}
+    if generator_losses and "discriminator" in players and figures.precedences["loss"] == LAST_RANK:
+        figures.values["loss"] = generator_losses[0]  # the network that is trained to be used
     if figures.values.get("loss") == 0 and figures.precedences["loss"] >= FIRST_PART_PRECEDENCE:
         in_use = ((rank, value) for rank, value in losses if value)
         default = figures.precedences["loss"], 0.0

@@ -36,7 +36,7 @@ _EPOCH_AND_STEP_FORMS = (
     # WeNet prints epoch and batch here, not batch and number of batches
     re.compile(r"\bTRAIN Batch (?P<epoch>\d{1,7})/(?P<step>\d{1,9}) loss "),
     # PyTorch's tutorial
-    re.compile(r"\[\s{0,6}(?P<epoch>\d{1,7}),\s{1,9}(?P<step>\d{1,9})\]\s{0,3}loss"),
+    re.compile(r"\[\s{0,6}(?P<epoch>\d{1,7}),\s{1,9}(?P<step>\d{1,9})\]\s{0,3}(?:[Tt]rain(?:ing)?\s)?[Ll]oss"),
     # MXNet
     re.compile(r"\bEpoch\[(?P<epoch>\d{1,7})\] Batch ?\[(?:\d{1,9}-)?(?P<step>\d{1,9})\]"),
     re.compile(
@@ -61,12 +61,17 @@ _EPOCH_FORMS = (
 """Forms that give an epoch."""
 _COUNT_FORMS = (
     re.compile(r"(?:^|\s)(\d{1,9})/(\d{1,9}) \[[=>.]{5,60}\]"),
-    re.compile(r"(?:^|\s)[\[(]\s{0,9}(\d{1,9})\s?/\s{0,9}(\d{1,9})\s?[\])]"),
+    re.compile(r"(?:^|\s|\b[Bb]atch|\b[Ii]ter|\b[Ss]tep)[\[(]\s{0,9}(\d{1,9})\s?/\s{0,9}(\d{1,9})\s?[\])]"),
     re.compile(r"^\s{0,9}(\d{1,9})\s?/\s{0,9}(\d{1,9})[\s:|,]"),
 )
 """Forms that give a step and of how many."""
 _COUNTS_OTHERS = re.compile(r"(?<![-\d])[Ee](?:poch|p|POCH)s?\W{0,6}$|\b[Aa]cc\w{0,6}\W{1,3}[\d.]{1,9} ?%\W{1,4}$")
 """Words before a count that is no step: an epoch, or how many were right."""
+_GLUED_EPOCH = re.compile(r"(?:^|[\s\[(|,])(?:[Ee]poch|[Ee]p|E)(?:_|\s{0,3}(?=\d{1,3}/))?(\d{1,3})(?=[\s\])|,:/]|$)")
+_GLUED_STEP = re.compile(
+    r"(?:^|[\s\[(|,])(?:[Ii]ter|[Ss]tep|[Bb]atch|[Ii]t|B)_?(\d{1,9})(?:/(\d{1,9}))?(?=[\s\])|,:]|$)"
+)
+"""Names without a gap before their figures: ``Ep1``, ``epoch0, iter10``, ``E1 B20/300``."""
 _STEP_IN_BRACKETS = re.compile(r"(?:^|\s)\[\s{0,9}(\d{1,9})\]\s(?:\| )?[a-zA-Z_]{2,40}[ :=]")
 
 
@@ -80,12 +85,16 @@ def position_of(text: str, figures: LineFigures) -> LinePosition:
     epoch = figures.whole_value("epoch")
     if epoch is None and (match := next(filter(None, (form.search(text) for form in _EPOCH_FORMS)), None)):
         epoch = int(match[1])
+    if epoch is None and (match := _GLUED_EPOCH.search(text)) is not None:
+        epoch = int(match[1])
     epoch_or_fraction: float | None = epoch if epoch is not None else figures.values.get("epoch")
     if match := SAMPLES.search(text):
         share_done = int(match["done"]) / max(1, int(match["of"]))
         return LinePosition(epoch=None if epoch is None else epoch + share_done)
     step, total = figures.whole_value("step"), figures.totals.get("step")
     match = _BATCHES.search(text)
+    if match is None and step is None and epoch is not None and (glued := _GLUED_STEP.search(text)) is not None:
+        step, total = int(glued[1]), int(glued[2]) if glued[2] else None
     if match is None and step is None:
         counts = (match for form in _COUNT_FORMS for match in form.finditer(text))
         match = next((match for match in counts if not _COUNTS_OTHERS.search(text, 0, match.start(1))), None)

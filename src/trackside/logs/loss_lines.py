@@ -11,8 +11,9 @@ from trackside.logs.line import Line
 from trackside.logs.line_positions import EPOCH_BATCH, SAMPLES, LinePosition, position_of
 from trackside.logs.localized import to_english
 from trackside.logs.loss_points import loss_point
-from trackside.logs.numbers import LAST_RANK, NUMBER, function_loss, number
-from trackside.logs.positions import TRAINING_WORD, epoch_above, position_above
+from trackside.logs.numbers import LAST_RANK, NUMBER, as_whole, function_loss, number
+from trackside.logs.positions import BAR_IN_FRONT, TRAINING_WORD, epoch_above, position_above
+from trackside.logs.series import REPLACES
 from trackside.model import Event
 
 ID, FALLBACK_ID = "custom", "custom-positions"
@@ -21,14 +22,14 @@ MAX_TEXT_CHARS = 4_000
 """A longer line is a dump, not a progress line."""
 MAX_RECORD_CHARS = 300
 """A longer line under a position is not a record of figures."""
+RESTART_BYTES = 2_000
+"""A process that starts over prints more than this before its first record."""
 
 _RECORD = re.compile(r"(?<![A-Za-z])[Ee]poch:? ?\[?\d{1,7}/\d{1,7}[\],]")
 MIN_GLUED_RECORDS = 3
 """Records in one line, printed without a line end, from which the line is split."""
 _BAR_BEHIND = re.compile(r":? {0,4}(?::|\d{1,3}%\|[^|]{0,200}\|) {0,4}\d{1,9}(?:it|/\d{1,9}) \[[^\]]{0,200}\].{0,400}$")
 """A tqdm bar behind a line that names its position and loss itself."""
-_BAR_IN_FRONT = re.compile(r"^[^|]{0,200}\d{1,3}%\|[^|]{0,400}\|\s{0,9}\d{1,12}/\d{1,12} \[[^\]]{0,200}\](?=\S)")
-"""A tqdm bar whose line another print continues."""
 _EVALUATION_FIGURE = re.compile(
     rf"\b(?:val|valid|test|dev)\w{{0,20}}(?:\s\w{{1,20}})?\s{{0,2}}[=:]\s{{0,2}}{NUMBER}", re.IGNORECASE
 )
@@ -43,7 +44,8 @@ _REMARK = re.compile(
 """Words of a remark: what follows the figures of a step is cut off; a loss behind such a word is not a step's."""
 _LOSS_BEFORE = re.compile(rf"[lL](?:oss|OSS)[^\n]{{0,24}}?{NUMBER}")
 _NOT_TRAINING = re.compile(
-    r"\b(?:val(?:id|idation|idating)?|eval(?:uat(?:ion|ing|ed))?)\b|(?:^|[|\]\[>(:-])\s{0,4}(?:test(?:ing)?|dev)\b",
+    r"\b(?:val(?:id|idation|idating)?|eval(?:uat(?:ion|ing|ed))?)(?:\b|_summary)"
+    r"|(?:^|[|\]\[>(:-])\s{0,4}(?:test(?:ing)?|dev)(?:\b|_summary)",
     re.IGNORECASE,
 )
 """Before the loss, these words say that it is not the training loss."""
@@ -104,7 +106,7 @@ def _read_record(line: Line, text: str) -> list[Event] | None:
     if "est]" in text or "EST]" in text:
         text = _BEST_FIELD.sub("", text)
     if "%|" in text or "it [" in text:
-        text = _BAR_IN_FRONT.sub("", text)
+        text = BAR_IN_FRONT.sub("", text)
         if EPOCH_BATCH.search(text) or SAMPLES.search(text):
             text = _BAR_BEHIND.sub("", text)
     text = put_position_first(text)
@@ -132,13 +134,14 @@ def _read_record(line: Line, text: str) -> list[Event] | None:
     if not position.is_known and not figures.is_step_rounded:
         above = position_above(line)
         notes = line.notes(ID)
-        # of losses that name a position themselves, unless another epoch began after them
-        is_summary = notes.get("positioned", 0) > notes.get("below", 0) and (
-            above is None
-            or above.step is not None
-            or above.line <= notes["positioned_line"]
-            or above.epoch == notes["positioned_epoch"]
+        is_record = (
+            above is not None
+            and above.step is None
+            and above.line > notes.get("positioned_line", 0)
+            and (TRAINING_WORD.search(before) is not None or above.epoch != notes.get("positioned_epoch"))
         )
+        # a summary of losses that name a position themselves
+        is_summary = notes.get("positioned", 0) > notes.get("below", 0) and not is_record
         if len(text) > MAX_RECORD_CHARS or is_summary or _is_setting(line, figures):
             return None
         if above is None or (function is not None and TRAINING_WORD.search(before) is None):
@@ -156,12 +159,14 @@ def _read_record(line: Line, text: str) -> list[Event] | None:
         notes["below"] = notes.get("below", 0) + 1
     elif "loss" in figures.values and not is_evaluation:
         notes = line.notes(ID)
-        notes["positioned"] = notes.get("positioned", 0) + 1
-        notes["positioned_line"], notes["positioned_epoch"] = line.number, position.epoch
-        if position.epoch is not None:
-            notes["names_epoch"] = True
-        elif "names_epoch" not in notes and (in_epoch := epoch_above(line)) is not None:
+        notes["positioned"], notes["positioned_line"] = notes.get("positioned", 0) + 1, line.number
+        notes["positioned_epoch"] = position.epoch
+        if position.epoch is None and "names_epoch" not in notes and (in_epoch := epoch_above(line)) is not None:
             position = LinePosition(position.step, in_epoch, position.total)
+        elif position.epoch is not None:
+            notes["names_epoch"] = True
+        position = _in_next_epoch(line, position)
+        is_evaluation = _is_other_split(line, position)
     events = []
     eval_loss = figures.values.get("loss" if is_evaluation and "eval_loss" not in figures.values else "eval_loss")
     if eval_loss is not None:
@@ -175,10 +180,68 @@ def _read_record(line: Line, text: str) -> list[Event] | None:
                 loss=eval_loss,
             )
         )
-    if "loss" in figures.values and not is_evaluation and _is_most_specific_loss(line, figures, position):
-        events.append(loss_point(line, figures, position))
-        line.notes(ID)["names_losses"] = line.notes(ID).get("names_losses", False) or function is None
+    if "loss" in figures.values and not is_evaluation:
+        rank = _rank_at_same_position(line, figures, position)
+        if rank is None or rank >= figures.precedences["loss"]:
+            point = loss_point(line, figures, position)
+            replaces = rank is not None and rank > figures.precedences["loss"]
+            events.append(replace(point, fields={**point.fields, REPLACES: True}) if replaces else point)
+            line.notes(ID)["names_losses"] = line.notes(ID).get("names_losses", False) or function is None
     return events or None
+
+
+@dataclass(slots=True)
+class _Epochs:
+    """A writer's steps without an epoch, and the means of epochs that it prints behind them."""
+
+    end: int = 0
+    """Offset of the last record."""
+    done: int | None = None
+    """The epoch of the mean that was printed last."""
+    last_step: int = 0
+    gap: int = 0
+    """The last printed step, and its distance from the one before it."""
+    steps_before: int = 0
+    """Steps of the epochs before this one, if the count starts over with each."""
+
+
+def _in_next_epoch(line: Line, position: LinePosition) -> LinePosition:
+    """The position; a step that follows the mean of an epoch is one of the next epoch, counted over all epochs."""
+    notes = line.notes(f"{ID} {line.label}")
+    if position.epoch is not None and position.step is not None:
+        notes.pop("epochs", None)
+        return position
+    epochs: _Epochs = notes.setdefault("epochs", _Epochs(line.offset))
+    if line.offset - epochs.end > RESTART_BYTES:
+        epochs = notes["epochs"] = _Epochs()
+    epochs.end = line.offset
+    if position.step is None:
+        epochs.done = as_whole(position.epoch)
+        return position
+    if epochs.done is not None and position.step <= epochs.last_step and epochs.gap > 0:
+        epochs.steps_before += epochs.last_step + (epochs.gap if position.step == 0 else 0)
+        epochs.done = None
+    else:
+        epochs.gap = position.step - epochs.last_step
+    epochs.last_step = position.step
+    if not epochs.steps_before:
+        return position
+    return LinePosition(position.step + epochs.steps_before)
+
+
+def _is_other_split(line: Line, position: LinePosition) -> bool:
+    """Whether the steps start over in one epoch, after they reached its end, and count to a smaller number: validation that
+    is printed like training."""
+    length, notes = position.epoch_steps or position.total, line.notes(f"{ID} {line.label}")
+    if position.step is None or length is None:
+        return False
+    epoch, count, steps, gap = notes.get("split", (None, 0, 0, 0))
+    in_same_epoch = position.epoch == epoch or (position.epoch is None and epoch is not None)
+    if in_same_epoch and position.step <= count and 10 * length < 9 * steps and steps <= count + gap:
+        return True
+    gap = position.step - count if in_same_epoch and position.step > count else position.step
+    notes["split"] = position.epoch, position.step, length, max(1, gap)
+    return False
 
 
 def _has_evaluation_heading_above(line: Line, position_line: int) -> bool:
@@ -227,12 +290,11 @@ def _points_without_position(line: Line, figures: LineFigures) -> list[Event] | 
     return opening.waiting
 
 
-def _is_most_specific_loss(line: Line, figures: LineFigures, position: LinePosition) -> bool:
-    """Whether no loss with a more specific name was printed for the same step and epoch: ``Train Loss`` before ``True
-    Loss``."""
+def _rank_at_same_position(line: Line, figures: LineFigures, position: LinePosition) -> int | None:
+    """The best rank of the losses that were printed for this step and epoch before, such as ``Train Loss`` before ``True
+    Loss``; None if there are none."""
     notes, rank = line.notes(f"{ID} {line.label}"), figures.precedences["loss"]
     step_and_epoch = position.step, position.epoch
-    if notes.get("position") == step_and_epoch and notes["rank"] < rank:
-        return False
-    notes.update(position=step_and_epoch, rank=rank)
-    return True
+    best = notes["rank"] if notes.get("position") == step_and_epoch else None
+    notes.update(position=step_and_epoch, rank=rank if best is None else min(rank, best))
+    return best

@@ -94,6 +94,10 @@ _SIDE_LOSS_WORDS = frozenset((
     "adv",
 ))  # fmt: skip
 """Words in the name of a loss that is only a part of the training loss."""
+_TOTAL_WORDS = frozenset(("total", "tot", "overall", "whole", "full", "main", "combined"))
+"""Words in the name of a loss that say that it is the one whose parts are printed beside it."""
+_TOTAL_RANK = 30
+"""Rank of such a name: before every part, behind the plain names of the training loss."""
 _PLAIN_WORDS = frozenset((
     "info", "debug", "train", "training", "the", "a", "current", "average", "avg", "mean", "batch", "step", "iter",
     "iteration", "epoch", "log", "logging", "stats",
@@ -137,9 +141,13 @@ def field_meaning(key: str) -> tuple[str, int] | None:
         if known_field[0] == "loss" and not _SIDE_LOSS_WORDS.isdisjoint(words):
             return known_field[0], LAST_RANK
         if known_field[0] == "loss" and not _PLAIN_WORDS.issuperset(parts[:start]):
-            return known_field[0], _QUALIFIED_RANK + known_field[1]
+            is_total = not _TOTAL_WORDS.isdisjoint(words)
+            return known_field[0], _TOTAL_RANK if is_total else _QUALIFIED_RANK + known_field[1]
         return known_field
-    return ("loss", LAST_RANK) if "loss" in words and _NOT_LOSS.isdisjoint(words) else None
+    if "loss" not in words or not _NOT_LOSS.isdisjoint(words):
+        return None
+    is_total = not _TOTAL_WORDS.isdisjoint(words) and _SIDE_LOSS_WORDS.isdisjoint(words)
+    return "loss", _TOTAL_RANK if is_total else LAST_RANK
 
 
 def _to_snake_case(part: str) -> str:

@@ -31,6 +31,8 @@ _POSITION = re.compile(
 )
 """A counter at the start of a line, or behind a time, a level or punctuation; not ``warmup step: 100``. An epoch may end a
 sentence; a step with a full stop is an item of a list."""
+_EPOCH_BEHIND = re.compile(r"[,;|]\s{0,3}epoch\s{0,3}[:=]\s{0,3}(\d{1,7})(?![.\d])", re.IGNORECASE)
+"""An epoch behind a step: ``step: 500, epoch: 3``."""
 _EPOCH_NAMED = re.compile(
     r"^[^\d]{0,60}(?:^|[^\w./-])(?P<epoch>epoch)\s{0,2}[:#]?\s{0,4}(?P<count>\d{1,7})(?![.\d])(?P<of>(?!))?",
     re.IGNORECASE,
@@ -40,6 +42,8 @@ _BAR_OR_LOSS = re.compile(
     r"loss|(?<!time )\bcost\b(?! time)|\d%\||it/s|s/it|[\w.]\.py\b|\bsav(?:ed|ing)\b|\bbest\b|checkpoint|\b(?:re)?load|\bresum",
     re.IGNORECASE,
 )
+BAR_IN_FRONT = re.compile(r"^[^|]{0,200}\d{1,3}%\|[^|]{0,400}\|\s{0,9}\d{1,12}/\d{1,12} \[[^\]]{0,200}\](?=\S)")
+"""A tqdm bar whose line another print continues."""
 TRAINING_WORD = re.compile(r"\btrain(?:ing)?\b", re.IGNORECASE)
 _NOT_TRAINING = re.compile(r"\b(?:eval\w*|val(?:id\w*)?|test\w*|dev)\b", re.IGNORECASE)
 
@@ -70,7 +74,7 @@ class LoopPosition:
 def remember_position(line: Line) -> LoopPosition | None:
     """Remember the position that a short line names, unless it prints a loss or a bar; returns the one before it if the
     loop moved on from there."""
-    text = line.text
+    text = BAR_IN_FRONT.sub("", line.text) if "%|" in line.text else line.text
     if len(text) > MAX_TEXT_CHARS or _BAR_OR_LOSS.search(text):
         return None
     match, before = _POSITION.search(text), _last_position(line)
@@ -84,6 +88,8 @@ def remember_position(line: Line) -> LoopPosition | None:
         return None
     count, of = _to_count(match["count"]), _to_count(match["of"])
     in_epoch = None if before is None or before.is_evaluation else before.epoch
+    if match["epoch"] is None and (behind := _EPOCH_BEHIND.match(text, match.end())) is not None:
+        in_epoch = int(behind[1])
     position = LoopPosition(
         None if match["epoch"] else count,
         count if match["epoch"] else in_epoch,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -26,6 +27,9 @@ RESTART_BYTES = 2_000
 points."""
 MAX_PINNED_POINTS = 5_000
 """First non-finite points of a stretch that are never thinned out."""
+
+REPLACES = "replaces"
+"""Field of a raw point whose loss has a more specific name than the one that its writer printed before at the same place."""
 
 _RANK = re.compile(r"\brank\s?[:=]?\s?(\d{1,6})\b|\[[Rr](\d{1,6})\]", re.IGNORECASE)
 _SRUN = re.compile(r" {0,5}\d{1,6}: ")
@@ -102,11 +106,17 @@ class PointSeries:
     """Whether the steps started over behind the first such summary; if not, a later start is another run's."""
     _closed_steps: int = 0
     """The steps of the epochs that such summaries closed, of a loop that counts from the start of each."""
+    _latest_steps: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_LAG_POINTS + 1))
+    """The newest steps of this part."""
 
     def add(self, event: Event) -> None:
         """Add one raw point: a new one, a copy of a recent one, or the first of a new part."""
         writer, priority = _writer_of(event)
         self.rank = min(self.rank, priority)
+        if event.fields.get(REPLACES):
+            event = replace(event, fields={name: value for name, value in event.fields.items() if name != REPLACES})
+            if self._replace_last(event, writer):
+                return
         step = self._step_over_epochs(event, writer)
         if step is None:
             self._add_without_step(event, writer, priority)
@@ -124,6 +134,14 @@ class PointSeries:
             self._merge(open_point, event, writer, priority)
         elif step > self._last_step or self._first_step is None:
             self._append(event, writer, priority, step)
+
+    def _replace_last(self, event: Event, writer: str) -> bool:
+        """Put the point in the place of the writer's last one, unless that is closed."""
+        last = self._stepless if event.fields.get("step") is None else None
+        if last is None or last.writer != writer or last.event.fields.get("epoch") != event.fields.get("epoch"):
+            return False
+        last.event = replace(event, fields={**last.event.fields, **event.fields})
+        return True
 
     def _step_over_epochs(self, event: Event, writer: str) -> float | None:
         """The step counted over all epochs, for loops that count from the start of each epoch; None without a step."""
@@ -159,8 +177,9 @@ class PointSeries:
         """Whether a step below the writer's last one is a process that starts over, not a rank that lags."""
         if self._first_step is None or writer_state.part != self.part or step >= writer_state.step:
             return False
-        count_ahead = sum(1 for other in self._open_by_step if other > step)
-        if count_ahead > MAX_LAG_POINTS:
+        # a record with an epoch that was done is another process's copy
+        steps = self._open_by_step if isinstance(event.fields.get("epoch"), int) else self._latest_steps
+        if sum(1 for other in steps if other > step) > MAX_LAG_POINTS:
             return True
         is_far = event.at.offset - writer_state.offset > RESTART_BYTES
         return (
@@ -176,6 +195,7 @@ class PointSeries:
         self._close(0)
         self.part += 1
         self._last_step, self._first_step = -math.inf, None
+        self._latest_steps.clear()
         self._epoch, self._epoch_offsets = None, {}
         self._has_closed_epoch, self._counts_in_epoch, self._closed_steps = False, None, 0
 
@@ -210,15 +230,19 @@ class PointSeries:
             self._step_gap = step - self._last_step
         self._first_step = step if self._first_step is None else self._first_step
         self._last_step = step
+        self._latest_steps.append(step)
         self._open_by_step[step] = open_point
         if len(self._open_by_step) > MAX_OPEN_POINTS:
             self._close(MAX_OPEN_POINTS - 8)
 
     def _merge(self, open_point: _OpenPoint, event: Event, writer: str, priority: int) -> None:
         """Merge a second print of a point: it fills fields that the first left out; a lower rank or a later drawing
-        replaces it."""
+        replaces it, but no later drawing the first loss of all."""
         replaces = priority < open_point.priority or (
-            priority == open_point.priority and self.parser in redrawing_ids() and writer == open_point.writer
+            priority == open_point.priority
+            and self.parser in redrawing_ids()
+            and writer == open_point.writer
+            and not (open_point.ordinal == 0 and _is_finite_loss(open_point.event))
         )
         winner, loser = (event, open_point.event) if replaces else (open_point.event, event)
         fields: dict[str, Scalar] = {**loser.fields, **winner.fields}
@@ -328,6 +352,12 @@ class PointSeries:
         yield from self._open_by_step.values()
         if self._stepless is not None:
             yield self._stepless
+
+
+def _is_finite_loss(event: Event) -> bool:
+    """Whether a drawing shows a loss, not what a bar shows before the first step."""
+    loss = event.fields.get("loss")
+    return isinstance(loss, (int, float)) and math.isfinite(loss) and loss != 0
 
 
 def _is_same_print(last: _OpenPoint, event: Event, writer: str) -> bool:

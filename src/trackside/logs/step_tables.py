@@ -18,16 +18,24 @@ MAX_ROWS = 20_000
 """Lines below a header that are read."""
 MAX_OTHER_LINES = 40
 """Lines between two rows, such as those of an evaluation."""
+MAX_ODD_LINES = 3
+"""The same in a table of separated cells, such as warnings."""
 MIN_ROWS = 3
 """Rows from which on a table without a position shows logged steps, not results."""
 MAX_CELLS = 60
 """Columns of a table."""
 
+GROUPS = "||"
+"""Separator of columns of blanks whose groups are divided by bars."""
 _NAME = re.compile(r"(?:\d[dD]_)?[A-Za-z][\w/.\-% ]{0,60}")
 _BARS = re.compile(r" {0,9}[|\u2502\u2503\u2551] {0,9}")
 """Plain and drawn bars between columns; a header and its rows may have different ones."""
 _BLANKS = re.compile(r"\t+|\s{2,}")
+_BARS_AND_BLANKS = re.compile(r"\s{0,40}[|\u2502\u2503\u2551]\s{0,40}|\s{2,}")
+_GROUP_OF_EVALUATION = re.compile(r"\b(?:val|valid|validation|dev|te?st|eval)\b", re.IGNORECASE)
 _OF = re.compile(r"(\d{1,12})/(\d{1,12})")
+_FIGURE = re.compile(r"(?:^|\s)[-+]?\d+(?:[./]\d+)?$")
+"""A cell that is a figure or ends in one: its line is a row, or names its figures itself."""
 _EVALUATION = re.compile(r"(?:val|valid|validation|dev|te?st|eval)", re.IGNORECASE)
 
 
@@ -42,6 +50,9 @@ class Columns:
 
     def cells(self, text: str) -> list[str] | None:
         """The cells of a row, or None if the line is no row of this table."""
+        if self.separator == GROUPS:
+            cells = _BARS_AND_BLANKS.split(text.strip(" |"))
+            return cells if len(cells) == self.count else None
         cells = _split_at_bars(text) if self.separator == "|" else text.rstrip("\t").split(self.separator)
         if self.separator is not None and len(cells) != self.count:
             return None
@@ -55,12 +66,27 @@ def _split_at_bars(text: str) -> list[str]:
     return cells[first:last]
 
 
-def columns_of(header: str) -> Columns | None:
-    """The columns that a header names, or None if it names no loss, or no position between columns that are no tabs."""
+def _group_columns(header: str, groups: str) -> list[str] | None:
+    """The names of columns of blanks in groups that bars divide, those of an evaluation's group empty; None for any other
+    header. The line above may name the ``groups``."""
+    pieces, titles = header.strip(" |").split("|"), groups.strip(" |").split("|")
+    if len(pieces) < 3 or not any(_BLANKS.search(piece.strip()) for piece in pieces):
+        return None
+    titles = ([""] * len(pieces) + titles)[-len(pieces) :]
+    names = []
+    for piece, title in zip(pieces, titles, strict=True):
+        is_evaluation = _GROUP_OF_EVALUATION.search(title) is not None
+        names += ["" if is_evaluation else name for name in _BLANKS.split(piece.strip())]
+    return names
+
+
+def columns_of(header: str, groups: str = "") -> Columns | None:
+    """The columns that a header names, or None if it names no loss, or no position between columns that are no tabs; the
+    line above it may name ``groups`` of columns."""
     separator = next((character for character in (",", ";") if character in header), None)
     if separator is None and len(_split_at_bars(header)) > 2 and "%" not in header:
-        separator = "|"
-        pieces = _split_at_bars(header)
+        grouped = _group_columns(header, groups)
+        separator, pieces = ("|", _split_at_bars(header)) if grouped is None else (GROUPS, grouped)
     else:
         pieces = header.split(separator) if separator else _BLANKS.split(header.strip())
     names = [piece.strip().strip("\"'") for piece in pieces]
@@ -69,7 +95,7 @@ def columns_of(header: str) -> Columns | None:
     if separator is None:  # a time and a level may be before the first name
         while names and not _NAME.fullmatch(names[0]):
             names.pop(0)
-    if not 2 <= len(names) <= MAX_CELLS:
+    if not 2 <= len(names) <= MAX_CELLS or any(_FIGURE.search(name) for name in names):
         return None
     ranks: dict[str, int] = {}
     fields: dict[str, int] = {}
@@ -88,7 +114,7 @@ def columns_of(header: str) -> Columns | None:
 
 def table_points(line: Line) -> Iterator[Event]:
     """The rows under a header, up to the next header."""
-    columns = columns_of(line.text)
+    columns = columns_of(line.text, next((above.text for above in line.preceding(1)), ""))
     if columns is None:
         return
     other_lines = 0
@@ -107,10 +133,10 @@ def table_points(line: Line) -> Iterator[Event]:
                 unpositioned = None
         elif row.text.strip():
             other_lines += 1
-            is_frame = columns.separator == "|" and not any(character.isalnum() for character in row.text)
+            is_frame = columns.separator in ("|", GROUPS) and not any(character.isalnum() for character in row.text)
             if other_lines > MAX_OTHER_LINES or columns_of(row.text) is not None:
                 return
-            if columns.separator is not None and not is_frame:
+            if columns.separator is not None and not is_frame and other_lines > MAX_ODD_LINES:
                 return
 
 

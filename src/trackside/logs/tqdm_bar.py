@@ -13,6 +13,7 @@ from trackside.logs.bars import ProgressBar, read_bar
 from trackside.logs.frameworks import named_frameworks
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
+from trackside.logs.positions import epoch_above
 from trackside.model import Event
 
 ID = "tqdm"
@@ -43,6 +44,7 @@ _EPOCHS = re.compile(r"(?:epochs?|ep)\W*(?:progress)?\W*", re.IGNORECASE)
         "  2%|▎         | 2/80 [00:00<00:10,  7.78it/s, loss=5.94, lr=0.003]",
         "Epoch 1/3:  10%|█         | 10/100 [00:01<00:09,  9.80it/s, train_loss=2.31]",
         "SFT:  10%|█         | 10/100 [00:01<00:09,  9.80it/s, loss 0.0231]",
+        "5%|4         | 9.00/180 [00:02<00:43, 3.94batch/s, accuracy=0.11, loss=4.02]",
     ),
     avoids=(
         "Validation:  10%|█         | 10/100 [00:01<00:09,  9.80it/s, loss=2.31]",
@@ -51,10 +53,10 @@ _EPOCHS = re.compile(r"(?:epochs?|ep)\W*(?:progress)?\W*", re.IGNORECASE)
 )
 @PARSER.pattern(
     rb"[lL](?:oss|OSS)[=: ]{1,3}[0-9naif.+-]{1,24}[^\n\r|]{0,60}[0-9]{1,3}%(?:\|| [0-9]{1,9}/)",
-    safety="The same as above, with the loss before the bar.",
+    safety="The same as above, with the loss before the bar, or before the percentage where no bar is drawn.",
     matches=(
         "loss: 2.3410:  12%|█▎        | 5/40 [00:01<00:07,  4.90it/s]",
-        "loss=0.0421 (0.0502), lr=0.001000: :  45% 45/100 [00:31<00:38,  1.43it/s]",
+        "loss=21.34 (22.01), lr=0.020000: :  12% 5/40 [00:01<00:07,  4.90it/s]",
     ),
     avoids=("val loss: 2.3410:  12%|█▎        | 5/40 [00:01<00:07,  4.90it/s]",),
 )
@@ -89,9 +91,14 @@ def _loss_point(line: Line) -> Event | None:
         notes["before"] = True  # a bar that shows a figure at count 0 is updated before the step is counted
     is_counted = not notes.get("before") or redraw == (bar.count - 1, loss)
     count = bar.count if is_counted else bar.count + 1
-    if bar.total is not None and count > bar.total:
+    if bar.total is not None:
+        if bar.count > bar.total:
+            return None
+        count = min(count, bar.total)
+    heading = epoch_above(line)
+    if _is_other_split(notes, bar, heading):
         return None
-    step = _steps_before(notes, bar, count) + count
+    step = _steps_before(notes, bar, heading) + count
     fields: dict[str, Any] = {
         name: bar.figures[name][0] for name in ("lr", "grad_norm", "reward") if name in bar.figures
     }
@@ -145,7 +152,7 @@ def _count_point(line: Line) -> Event | None:
     if _EPOCHS.fullmatch(bar.description):
         event = line.event("progress", epoch=bar.count, framework="custom")
     else:
-        step = _steps_before(notes, bar, bar.count) + bar.count
+        step = _steps_before(notes, bar, epoch_above(line)) + bar.count
         event = line.event("progress", step=step, total_steps=_planned_steps(bar), framework="custom")
     return replace(event, parser=PARSER.fallback_id)
 
@@ -160,8 +167,18 @@ def _epoch_bar_point(line: Line, bar: ProgressBar, notes: dict[str, Any]) -> Eve
     return line.event("progress", epoch=bar.count, loss=loss, lr=None if lr is None else lr[0], framework="custom")
 
 
-def _steps_before(notes: dict[str, object], bar: ProgressBar, count: int) -> int:
-    """Steps of the epochs before this one: by the printed epoch, else by how often the bar restarted."""
+def _is_other_split(notes: dict[str, Any], bar: ProgressBar, heading: int | None) -> bool:
+    """Whether a shorter bar follows the one of the same epoch: that of its validation."""
+    epoch, total = heading if bar.epoch is None else bar.epoch[0], bar.total or 0
+    if epoch is not None and epoch == notes.get("split_epoch") and total < notes["split_total"]:
+        return True
+    notes["split_epoch"], notes["split_total"] = epoch, total
+    return False
+
+
+def _steps_before(notes: dict[str, object], bar: ProgressBar, heading: int | None) -> int:
+    """Steps of the epochs before this one: by the printed epoch, else by how often the bar restarted, or came to stand
+    under another epoch's ``heading``."""
     if bar.total is None:
         return 0
     if bar.epoch is not None:
@@ -170,9 +187,11 @@ def _steps_before(notes: dict[str, object], bar: ProgressBar, count: int) -> int
         return max(0, epoch - (origin if isinstance(origin, int) else 0)) * bar.total
     last_count, laps = notes.get("last", 0), notes.get("laps", 0)
     last_count, laps = (last_count if isinstance(last_count, int) else 0), (laps if isinstance(laps, int) else 0)
-    if count < last_count and last_count >= bar.total - 1 and count <= max(2, bar.total // 10):
+    starts_over = bar.count < last_count and last_count >= bar.total - 1 and bar.count <= max(2, bar.total // 10)
+    is_drawn_at_end_only = bar.count == last_count == bar.total and notes.get("heading") != heading
+    if starts_over or is_drawn_at_end_only:
         laps += 1
-    notes["last"], notes["laps"] = count, laps
+    notes["last"], notes["laps"], notes["heading"] = bar.count, laps, heading
     return laps * bar.total
 
 

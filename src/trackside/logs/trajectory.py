@@ -24,6 +24,9 @@ MIN_DIFFERING_STEPS, MIN_DIFFERING_SHARE, MAX_LOSS_DIFFERENCE_RATIO = 3, 0.8, 0.
 and at this share of them."""
 SPARSE_RATIO = 50
 """How many times as many points make a series the better description of a run."""
+MAX_SUMMARIES_PER_STEP = 2
+"""Epochs' means for each printed step up to which only the steps are the training's points, if the two are printed in
+turn: the means may have another scale."""
 MAX_COMPARED_FILES = 8
 """Files of which the losses are compared."""
 _ATTEMPT = re.compile(r"(?:^|/)attempt_(\d+)/")
@@ -224,8 +227,11 @@ def _clean_points(series: PointSeries) -> list[Event]:
     """The points of a series, without the summaries of epochs among printed steps, and with missing steps filled in."""
     points = series.points()
     if series.parser in generic_ids():
-        n_steps = sum("step" in point.fields for point in points)
-        if 2 * n_steps >= len(points):
+        has_step = ["step" in point.fields for point in points]
+        n_steps = sum(has_step)
+        counts = len({point.get("step") for point in points if "step" in point.fields}) > 1
+        in_turn = counts and any(after and not before for before, after in pairwise(has_step))
+        if n_steps * (1 + (MAX_SUMMARIES_PER_STEP if in_turn else 1)) >= len(points):
             points = [point for point in points if "step" in point.fields or not isinstance(point.get("epoch"), int)]
     return _fill_missing_steps(points)
 

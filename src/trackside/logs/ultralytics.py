@@ -1,4 +1,6 @@
-"""Ultralytics YOLO: a bar for each epoch under ``Epoch GPU_mem box_loss cls_loss ...``; each count that it draws is a logged step.
+"""Ultralytics YOLO: one row per epoch under ``Epoch GPU_mem box_loss cls_loss ...``, as a bar that is drawn for each batch.
+
+The losses are means since the epoch began; each printed count is a logged step, or each epoch where the line is cut before it.
 
 Recent versions do not print the loss that they minimize, only its parts: the first of them is the loss of the step, or the
 first that is not finite. Older ones print the total.
@@ -15,8 +17,7 @@ from trackside.logs.pattern import Parser
 from trackside.model import Event
 
 ID = "ultralytics"
-_COUNT = re.compile(r"%[|\s][^\d\n]{0,200}?(\d{1,9})/(\d{1,9})(?: |$)")
-"""How far the bar is; a line that a terminal cut off lacks it."""
+_COUNT = re.compile(r"(\d{1,9})/(\d{1,9})(?=[ \]]|$)")
 _NOT_LOSSES = ("instances", "labels", "targets", "size", "img_size")
 
 PARSER = Parser(ID, "Ultralytics YOLO", "framework", redraws=True)
@@ -34,7 +35,7 @@ def _remember_columns(line: Line, match: re.Match[str]) -> None:
 @PARSER.pattern(
     rb"[0-9]{1,6}/[0-9]{1,6} {2,12}[0-9.]{1,8}[GM]? [^\n\r]{1,200}: {1,4}[0-9]",
     r"^\s{1,12}(\d{1,6})/(\d{1,6})\s+(?:[\d.]{1,8}[GM]?)\s+(.{1,160}?)\s+\d{1,6}\s+\d{2,5}: {1,4}\d{1,3}(?:%|$)",
-    safety="Only under its header; the last drawing of a count is the logged step, and of a bar without counts that of the epoch.",
+    safety="Only under its header; the last drawing of a count is the logged step.",
     matches=(
         "      Epoch    GPU_mem   box_loss   cls_loss   dfl_loss  Instances       Size\n"
         "       3/55      9.95G      1.234       2.07      1.477         12        640: 100%|██████████| 787/787 [09:07<00:00,  1.44it/s]",
@@ -57,17 +58,22 @@ def _progress(line: Line, match: re.Match[str]) -> Event | None:
     losses = [number(value) for name, value in named if name.lower() not in _NOT_LOSSES]
     non_finite = next((value for value in losses if value is not None and not math.isfinite(value)), None)
     loss = losses[0] if losses and non_finite is None else non_finite
-    epoch, epochs = int(match[1]), int(match[2])
-    count = _COUNT.search(line.text, match.end() - 1)
-    if count is None:
-        if notes.get("counts"):
-            return None
-        return line.event("progress", step=epoch, epoch=epoch, total_steps=epochs, loss=loss, framework=ID)
-    notes["counts"] = True
-    done, of = int(count[1]), int(count[2])
+    epoch, last_epoch = int(match[1]), int(match[2])
+    bar = _COUNT.search(line.text, match.end())
+    if bar is None or not 0 < int(bar[2]) >= int(bar[1]):
+        if notes.get("counts_batches"):
+            return None  # a torn line
+        return line.event("progress", step=epoch, epoch=epoch, total_steps=last_epoch, loss=loss, framework=ID)
+    notes["counts_batches"] = True
     # if its first epoch is 0, it prints the last epoch's number, not how many there are
-    base = min(1, notes.setdefault("first_epoch", epoch))
-    if done == 0 and epoch != notes["first_epoch"]:  # the end of the epoch before
-        return None
-    step, planned = (epoch - base) * of + done, (epochs + 1 - base) * of
-    return line.event("progress", step=step, epoch=epoch, total_steps=planned, loss=loss, framework=ID)
+    first_epoch = min(1, notes.setdefault("first_epoch", epoch))
+    # a bar is drawn with the losses of a batch before it counts the batch
+    count, batches = min(int(bar[1]) + 1, int(bar[2])), int(bar[2])
+    return line.event(
+        "progress",
+        step=(epoch - first_epoch) * batches + count,
+        epoch=epoch,
+        total_steps=(last_epoch - first_epoch + 1) * batches,
+        loss=loss,
+        framework=ID,
+    )
