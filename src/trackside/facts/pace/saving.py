@@ -36,6 +36,9 @@ class Limits:
     """With at least this many saves per step, the run saves at every step or every second one."""
     steps_per_save: float = 2
     """With at most this many steps between two saves, the run saves at every step or every second one."""
+    min_reached_share: float = 0.5
+    """The steps that saves print are the training's own if the last one is at least this share of its last step; else
+    they count something larger, such as epochs."""
     saving_share: float = 0.5
     """Saving sets the pace if it takes at least this share of the wall time."""
     continued_step: float = 20
@@ -113,6 +116,8 @@ class Saving:
         if len(self.checkpoints) >= limits.saves_per_step * steps.number:
             return SAVES_COUNTED(saves=self.count, steps=steps)
         saved = sorted({step for row in self.checkpoints if (step := numeric_field(row, "step")) is not None})
+        if saved and saved[-1] < limits.min_reached_share * steps.number:
+            saved = []
         gaps = sorted(after - before for before, after in pairwise(saved))
         if len(gaps) >= limits.min_steps and gaps[len(gaps) // 2] <= limits.steps_per_save:
             return SAVES_COUNTED(saves=self.count, steps=steps)
