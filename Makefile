@@ -57,7 +57,7 @@ unit: contracts  ## import contracts, unit tests and all scenarios, without slow
 services:  ## as root: install the servers that service tests start, from Debian packages; without them those tests are skipped
 	tools/services
 
-accuracy: $(READY)  ## judge every labeled case, fit the confidence table, write docs/accuracy.md
+accuracy: $(READY)  ## judge every labeled case, fit the confidence table, write docs/accuracy.md; needs logs that are not published
 	$(BIN)/python tools/accuracy.py --write $(ARGS)
 
 bench: $(READY)  ## log scan versus ripgrep, startup, a folder of rank logs; longer ones: docs/benchmarks.md
