@@ -7,6 +7,7 @@ import sys
 import tarfile
 import unicodedata
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -275,6 +276,33 @@ def test_a_verdict_cannot_command_the_terminal(log: Path, tmp_path: Path) -> Non
     assert result.exit_code == 1
     assert "train.log\N{REPLACEMENT CHARACTER}[2J:3" in result.stdout
     assert "\x1b" not in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({}, "give paths or store"),
+        ({"job": 42}, "give paths or store"),
+        ({"paths": [], "job": "42"}, "give paths or store"),
+        ({"paths": "run", "as_of": "now"}, "as_of is 'now'; give POSIX seconds"),
+    ],
+)
+def test_python_is_told_which_arguments_are_missing_or_wrong(arguments: dict[str, Any], reason: str) -> None:
+    with pytest.raises(trackside.errors.UsageError, match=reason):
+        trackside.diagnose(**arguments)
+
+
+def test_python_takes_a_job_as_a_number_and_names_its_types(log: Path) -> None:
+    (log.parent / "sacct.txt").write_text(SACCT)
+    verdict = trackside.diagnose(log.parent, job=41)
+    assert isinstance(verdict, trackside.Verdict)
+    assert verdict.run.id == "41"
+
+
+def test_watching_files_needs_a_site(log: Path) -> None:
+    result = run("diagnose", log, "--job", "41", "--watch")
+    assert result.exit_code == 2
+    assert "leave out PATHS and --store, or add a site option" in result.stderr
 
 
 def test_an_archive_gives_the_same_verdict(tmp_path: Path) -> None:

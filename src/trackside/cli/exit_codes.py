@@ -20,7 +20,7 @@ from typing import NoReturn
 
 import click
 
-from trackside.errors import NothingReadable, TracksideError, UsageError
+from trackside.errors import NothingReadable, SeveralRuns, TracksideError, UsageError
 from trackside.show.sanitize import replace_unsafe
 
 EXIT_OUTPUT, EXIT_USAGE, EXIT_NOTHING = TracksideError.exit_code, UsageError.exit_code, NothingReadable.exit_code
@@ -44,6 +44,8 @@ def errors() -> Iterator[None]:
     """Turn expected errors into one line on stderr and the documented exit code."""
     try:
         yield
+    except SeveralRuns as error:
+        fail(f"{error.summary}; choose one with --job ID", error.exit_code)
     except TracksideError as error:
         fail(str(error), error.exit_code)
     except click.exceptions.NoArgsIsHelpError:

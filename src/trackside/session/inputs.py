@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from trackside.errors import StoreError
 from trackside.logs.trajectory import Trajectories
 from trackside.model import Event, Input, Record, Samples
 from trackside.read.bundle import recorded_job_and_time
@@ -16,7 +17,7 @@ from trackside.read.formats.job_log import empty_output
 from trackside.read.walk import walk
 from trackside.runs.resolve import ResolvedRun, resolve
 from trackside.session.request import Paths, ProgressCallback
-from trackside.stores.embedded.layout import Directory, StoreError
+from trackside.stores.embedded.layout import Directory
 from trackside.stores.memory import MemoryStore
 from trackside.stores.memory_backend import MemoryBackend
 from trackside.stores.metric_backend import MetricBackend
