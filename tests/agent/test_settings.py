@@ -161,10 +161,10 @@ def test_the_state_directory_of_systemd_is_used() -> None:
     ],
 )  # fmt: skip
 def test_an_invalid_setting_is_refused_with_its_line(tmp_path: Path, text: str, message: str) -> None:
-    with pytest.raises(ConfigError) as raised:
+    with pytest.raises(ConfigError) as error:
         load_text(tmp_path, text)
-    assert message in str(raised.value)
-    assert "\n" not in str(raised.value)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(

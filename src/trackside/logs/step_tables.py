@@ -30,7 +30,7 @@ _EVALUATION = re.compile(r"(?:val|valid|validation|dev|te?st|eval)", re.IGNORECA
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class StepColumns:
     """The columns of a table; indexes count from a row's end, because a time and a level may be before the row."""
 
     separator: str | None
@@ -53,7 +53,7 @@ def _split_at_bars(text: str) -> list[str]:
     return cells[first:last]
 
 
-def columns_of(header: str) -> Columns | None:
+def columns_of(header: str) -> StepColumns | None:
     """The columns that a header names, or None if it does not name a position and a loss."""
     separator = next((character for character in (",", ";") if character in header), None)
     if separator is None and len(_split_at_bars(header)) > 2 and "%" not in header:
@@ -77,7 +77,7 @@ def columns_of(header: str) -> Columns | None:
             ranks[field[0]], fields[field[0]] = field[1], index - len(names)
     if "loss" not in fields or not fields.keys() & {"step", "epoch"}:
         return None
-    return Columns("\t" if separator is None and "\t" in header.strip() else separator, len(names), fields)
+    return StepColumns("\t" if separator is None and "\t" in header.strip() else separator, len(names), fields)
 
 
 def table_points(line: Line) -> Iterator[Event]:
@@ -101,7 +101,7 @@ def table_points(line: Line) -> Iterator[Event]:
                 return
 
 
-def _point(row: Line, columns: Columns, cells: Sequence[str]) -> Event | None:
+def _point(row: Line, columns: StepColumns, cells: Sequence[str]) -> Event | None:
     """The logged step of a row; None for a row of an evaluation, and for any other line."""
     fields = columns.fields
     numeric = sum(1 for cell in cells if number(cell) is not None)
