@@ -5,7 +5,10 @@ READY  := .venv/ready
 DEMO   := .cache/demo
 CLUSTER := .cache/cluster-demo
 
-.PHONY: demo cluster-demo gpu-check test lint types contracts generated unit services accuracy bench pages docs lock clean
+.PHONY: help demo cluster-demo gpu-check test lint types contracts generated unit services accuracy bench pages docs lock clean
+
+help:  ## list the targets
+	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1|\2/p' Makefile | awk -F'|' '{ printf "%-13s %s\n", $$1, $$2 }'
 
 demo: $(READY)  ## simulate 16 GPUs that spin on a slow network; show a utilization dashboard's view, then the verdict
 	@rm -rf $(DEMO); echo; echo '$$ trackside simulate slow-interconnect -o $(DEMO)'

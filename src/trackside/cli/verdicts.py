@@ -265,6 +265,8 @@ def _load_verdict(verdict: str, paths: Sequence[str]) -> tuple[VerdictDoc, Seque
                 return decode(bundle.verdict()), paths or [verdict]
         with open(verdict, "rb") as file:
             return decode(file.read()), paths
+    except FileNotFoundError:
+        fail(f"no such file or folder: {verdict}")
     except OSError as error:
         fail(f"cannot read {verdict}: {error.strerror}")
     except DamagedBundle as error:

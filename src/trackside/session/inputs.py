@@ -93,7 +93,7 @@ class LoadedInputs:
             if not os.path.lexists(path):
                 raise FileNotFoundError(f"no such file or folder: {os.fspath(path)}")
             if Directory(path).exists:
-                raise StoreError(f"{os.fspath(path)} is a store: pass it as --store {os.fspath(path)}")
+                raise StoreError(f"{os.fspath(path)} is a store: give it as the store, not among the paths")
         if len(paths) == 1:
             job, self.as_of = recorded_job_and_time(paths[0])
             self.job = self.job or job
