@@ -303,7 +303,9 @@ def test_python_takes_a_job_as_a_number_and_names_its_types(log: Path) -> None:
 
 
 def test_the_settings_in_effect_name_the_options_that_set_them() -> None:
-    shown = run("config", "--slurm", "off", "--archive", "sqlite:////x.db", "--metrics-url", "http://x", "--cluster", "c")
+    shown = run(
+        "config", "--slurm", "off", "--archive", "sqlite:////x.db", "--metrics-url", "http://x", "--cluster", "c"
+    )
     origins = re.findall(r"# (--.*)", shown.stdout)
     assert sorted(set(origins)) == ["--archive", "--cluster", "--metrics-url", "--slurm"]
 
