@@ -5,7 +5,10 @@ READY  := .venv/ready
 DEMO   := .cache/demo
 CLUSTER := .cache/cluster-demo
 
-.PHONY: demo cluster-demo gpu-check test lint types contracts generated unit services accuracy bench pages docs lock clean
+.PHONY: help demo cluster-demo gpu-check test lint types contracts generated unit services accuracy bench pages docs lock clean
+
+help:  ## list the targets
+	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1|\2/p' Makefile | awk -F'|' '{ printf "%-13s %s\n", $$1, $$2 }'
 
 demo: $(READY)  ## simulate 16 GPUs that spin on a slow network; show a utilization dashboard's view, then the verdict
 	@rm -rf $(DEMO); echo; echo '$$ trackside simulate slow-interconnect -o $(DEMO)'
@@ -57,7 +60,7 @@ unit: contracts  ## import contracts, unit tests and all scenarios, without slow
 services:  ## as root: install the servers that service tests start, from Debian packages; without them those tests are skipped
 	tools/services
 
-accuracy: $(READY)  ## judge every labeled case, fit the confidence table, write docs/accuracy.md
+accuracy: $(READY)  ## judge every labeled case, fit the confidence table, write docs/accuracy.md; needs logs that are not published
 	$(BIN)/python tools/accuracy.py --write $(ARGS)
 
 bench: $(READY)  ## log scan versus ripgrep, startup, a folder of rank logs; longer ones: docs/benchmarks.md

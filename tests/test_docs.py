@@ -34,6 +34,26 @@ AGENT_COMMANDS = ("run", "check", "config")
 GENERATED = re.compile(r"docs/(?:families|facts)/|docs/(?:metrics|http-api|accuracy)\.md$")
 """Pages that are made from code; those of families quote the logs of jobs."""
 GUIDES = [page for page in PAGES if not GENERATED.match(page.relative_to(ROOT).as_posix()) and "lab" not in page.parts]
+FILE_ENDINGS = frozenset(
+    [
+        "csv",
+        "db",
+        "html",
+        "json",
+        "jsonl",
+        "log",
+        "md",
+        "out",
+        "prom",
+        "py",
+        "service",
+        "tokens",
+        "toml",
+        "tsb",
+        "txt",
+        "yaml",
+    ]
+)
 MESSAGE = re.compile(r'"([^"\n]+)"')
 UNFILLED = re.compile(r"(?<![/`\w])\{\w*\}|\|\s*[A-Z_]{4,}\s*\|\s*[A-Z_]{4,}\s*\||:(?:data|class|func|meth|mod):`")
 """A field of a template, a row of a table whose value is a constant's name, a role of reStructuredText."""
@@ -148,6 +168,32 @@ def test_source_paths_exist(page: Path) -> None:
     """A path of the repository in backticks is there, unless it has a placeholder."""
     named = re.findall(r"`((?:src|tests|tools|bench|lab|packaging)/[\w./-]*)`", prose(page))
     assert not [path for path in named if not PLACEHOLDER.search(path) and not (ROOT / path).exists()]
+
+
+@cache
+def module_names() -> dict[str, set[str]]:
+    """Module -> the names that it and its classes define, over modules of the same name."""
+    names: dict[str, set[str]] = {}
+    for path in (ROOT / "src" / "trackside").rglob("*.py"):
+        module = path.parent.name if path.stem == "__init__" else path.stem
+        names.setdefault(path.parent.name, set()).add(path.stem)
+        tree = ast.parse(path.read_text("utf-8"))
+        bodies = [tree.body, *(node.body for node in ast.walk(tree) if isinstance(node, ast.ClassDef))]
+        for node in (node for body in bodies for node in body):
+            match node:
+                case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                    names.setdefault(module, set()).add(name)
+                case ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)]):
+                    names.setdefault(module, set()).add(name)
+    return names
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=ids)
+def test_functions_of_modules_exist(page: Path) -> None:
+    """A name of a module in backticks, such as ``messages.parse_messages``, is in that module."""
+    named = re.findall(r"`(?:\w+\.)*(\w+)\.([a-zA-Z]\w+)(?:\(\))?`", prose(page))
+    ours = [(module, name) for module, name in named if module in module_names() and name not in FILE_ENDINGS]
+    assert not [f"{module}.{name}" for module, name in ours if name not in module_names()[module]]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=ids)

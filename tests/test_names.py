@@ -71,3 +71,20 @@ def test_vague_names_are_refused(tmp_path: Path) -> None:
     ]
     (tmp_path / "src" / "part" / "bad.py").unlink()
     assert lint(tmp_path) == (0, [])
+
+
+def test_two_types_of_one_name_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "a.py").write_text(
+        "Labels = dict[str, str]\nclass Sample: ...\nclass Limits: ...\nclass _Own: ...\n"
+    )
+    (tmp_path / "src" / "b.py").write_text("Labels = dict[str, str]\nclass Limits: ...\nclass _Own: ...\n")
+    assert lint(tmp_path) == (0, [])
+    (tmp_path / "src" / "c.py").write_text("Labels = tuple[str, ...]\nclass Sample: ...\n")
+    assert lint(tmp_path) == (
+        1,
+        [
+            "src/c.py:1: type Labels: give it a name of its own; src/a.py:1 has this one",
+            "src/c.py:2: type Sample: give it a name of its own; src/a.py:2 has this one",
+        ],
+    )

@@ -27,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from tools.cases import (
     CORPUS,
     PUBLIC_LOGS,
+    REAL,
     ROOT,
     Case,
     corpus,
@@ -41,7 +42,7 @@ from tools.first_runs import LOG_ALONE, FirstRun, first_runs
 from trackside import diagnose
 from trackside.errors import SeveralRuns
 from trackside.finding import Verdict
-from trackside.verdict.confidence import WEIGHT, Pattern, Reliability, TrackRecord
+from trackside.verdict.confidence import WEIGHT, EvidencePattern, Reliability, TrackRecord
 
 TABLE = ROOT / "src" / "trackside" / "verdict" / "reliability.json"
 PAGE = ROOT / "docs" / "accuracy.md"
@@ -49,7 +50,7 @@ EARLIER = TrackRecord(407, 452)
 """First runs before the ledger was begun, of which only the total is known: console logs rewritten after public issue
 threads, and small runs, in nine batches, labeled before the tool had read them."""
 SIMULATED_WEIGHT = 0.25
-"""What a simulated run counts for beside a real one: no rule was made for it, but its texts and its physics are ours."""
+"""Weight of a simulated run relative to a real one: no rule was made for it, but we wrote its log texts and the simulator."""
 LOCAL = ("nodes", "gpus", "ranks")
 UNDECIDED = ("U0",)
 SHOWN_AS = {
@@ -73,7 +74,7 @@ class CaseResult:
     certainty: str = ""
     culprit: str = ""
     confidence: float | None = None
-    pattern: Pattern = ()
+    pattern: EvidencePattern = ()
     seconds: float = 0.0
 
     @property
@@ -170,7 +171,7 @@ def calibration(outcomes: Iterable[tuple[float | None, bool]], bins: int = 10) -
 
 def fit(ledger: Sequence[FirstRun], simulated: Sequence[CaseResult]) -> dict[str, object]:
     """The confidence table. First runs tell about verdicts that rest on a log alone, simulated runs about all others."""
-    counts: dict[Pattern, TrackRecord] = defaultdict(TrackRecord)
+    counts: dict[EvidencePattern, TrackRecord] = defaultdict(TrackRecord)
     for run in ledger:
         if run.is_certain and run.pattern:
             counts[run.pattern] += TrackRecord(int(run.is_right), 1)
@@ -394,6 +395,11 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="fit the confidence table and write docs/accuracy.md")
     parser.add_argument("-v", "--verbose", action="store_true")
     arguments = parser.parse_args()
+    if arguments.write and (arguments.only or arguments.source):
+        parser.error("--write needs all cases; leave out --only and --source")
+    missing = next((path for path in (arguments.corpus, PUBLIC_LOGS, REAL) if not path.is_dir()), None)
+    if arguments.write and missing is not None:
+        parser.error(f"{missing} not found; --write needs all labeled cases, which are not published")
     cases = [*scenarios(), *corpus(arguments.corpus), *real_data(), *labeled_logs(PUBLIC_LOGS, "public logs")]
     selected: list[Case | int] = [c for c in cases if arguments.only in c.name and arguments.source in c.source
                                   and c.expected.get("certain", True)]  # fmt: skip

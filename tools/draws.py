@@ -7,6 +7,7 @@ A draw is a scenario as text, so that a wrong verdict can be examined and stored
 
 from __future__ import annotations
 
+import argparse
 import json
 import random
 import sys
@@ -172,4 +173,6 @@ def drawn(number: int) -> Iterator[Case]:
 
 
 if __name__ == "__main__":
-    print(text_of(int(sys.argv[1])))
+    parser = argparse.ArgumentParser(description="Print a scenario drawn at random.")
+    parser.add_argument("number", type=int, help="number of the draw")
+    print(text_of(parser.parse_args().number))

@@ -2,8 +2,8 @@
 
     python tools/first_runs.py FOLDER NUMBER
 
-Judges every labeled log of FOLDER, as it is for the first time, and writes accuracy/first-runs/batch-NUMBER.jsonl. A
-batch is written once: a file that exists is not replaced. Each folder holds the log, ``label.json`` (by reading, before
+Diagnose every labeled log of FOLDER for the first time, and write accuracy/first-runs/batch-NUMBER.jsonl. A batch is
+written once: a file that exists is not replaced. Each folder holds the log, ``label.json`` (by reading, before
 anything was run) and ``source.json`` (repository, commit, path).
 """
 
@@ -51,12 +51,12 @@ class FirstRun:
 
     @property
     def is_right(self) -> bool:
-        """Whether the family is the label's, or one that an expert could as well name."""
+        """Whether the family is the label's, or another accepted one."""
         return self.family in (self.label["family"], *self.label["also_ok"])
 
     @property
     def confidence(self) -> float | None:
-        """What the verdict said of itself; None if it named no cause."""
+        """The verdict's confidence; None if it named no cause."""
         return None if self.family == "U0" else self.verdict.get("confidence")
 
     @property

@@ -1,9 +1,10 @@
-"""Names that the code may not use: lists where they are bound, with what to do, and exits 1 if there are any.
+"""Report names that the code may not use: file, line, and what to write instead. Exit 1 if there are any.
 
     python tools/names.py [FOLDER]
 
 A class is a noun phrase, a local is named for what it holds, a constant gives its bound and unit. A reader of ``found``
-must look up what was found; a reader of ``matches`` need not. Spelling is American.
+must look up what was found; a reader of ``matches`` need not. Spelling is American. A public class or type alias of the
+package shares its name with no other.
 """
 
 from __future__ import annotations
@@ -11,15 +12,15 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("src", "tools", "bench", "lab", "tests")
 
 VAGUE = {
-    "asked", "begun", "each", "found", "given", "gone", "held", "kept", "lasted", "met", "mine", "placed", "said", "seen",
-    "spent", "stood", "taken", "theirs", "told", "wanted",
+    "asked", "begun", "each", "found", "given", "gone", "held", "kept", "lasted", "met", "mine", "placed", "raised",
+    "reached", "said", "seen", "spent", "stood", "stopped", "survived", "taken", "theirs", "told", "wanted", "worked",
 }  # fmt: skip
 """Variables, parameters, keyword arguments, attributes and functions that do not say what they hold or return. A keyword
 argument of a sentence is also the name of its placeholder."""
@@ -58,7 +59,11 @@ PUBLISHED = {
     "underutilised": "the family id gpu-underutilised",
     "unrecognised": "the status of an input that no reader recognizes",
 }
-"""Spellings that stay because others rely on them: where they are published."""
+"""Spelling that stays because others rely on it -> where it is published."""
+PACKAGE = "src"
+REPEATED = frozenset({"Limits"})
+"""Classes that each fact and family may have."""
+ALIAS = re.compile(r"[A-Z][A-Za-z0-9]*[a-z][A-Za-z0-9]*")
 
 
 def bound_names(tree: ast.AST) -> Iterator[tuple[int, str, str]]:
@@ -97,6 +102,29 @@ def remedy(kind: str, name: str) -> str | None:
     return None
 
 
+def types(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
+    """(line, name, definition) of each public class and type alias of a module; the definition of a class is empty."""
+    for node in tree.body:
+        match node:
+            case ast.ClassDef(name=name) if not name.startswith("_"):
+                yield node.lineno, name, ""
+            case ast.Assign(targets=[ast.Name(id=name)], value=value) if ALIAS.fullmatch(name):
+                yield node.lineno, name, ast.unparse(value)
+            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value) if ALIAS.fullmatch(name):
+                yield node.lineno, name, ast.unparse(value)
+
+
+def repeated_types(root: Path, files: Iterable[Path]) -> Iterator[str]:
+    """One line for each type whose name another one has; equal aliases are one."""
+    first: dict[str, tuple[str, str]] = {}
+    for path in files:
+        for line, name, definition in types(ast.parse(path.read_text("utf-8"), str(path))):
+            place = f"{path.relative_to(root)}:{line}"
+            other, other_definition = first.setdefault(name, (place, definition))
+            if other != place and (not definition or definition != other_definition) and name not in REPEATED:
+                yield f"{place}: type {name}: give it a name of its own; {other} has this one"
+
+
 def complaints(root: Path) -> Iterator[str]:
     """One line for each name to change in a tree."""
     files = [*root.glob("*.py"), *(path for folder in FOLDERS for path in (root / folder).rglob("*.py"))]
@@ -104,6 +132,7 @@ def complaints(root: Path) -> Iterator[str]:
         for line, kind, name in sorted(set(bound_names(ast.parse(path.read_text("utf-8"), str(path))))):
             if text := remedy(kind, name):
                 yield f"{path.relative_to(root)}:{line}: {kind} {name}: {text}"
+    yield from repeated_types(root, sorted((root / PACKAGE).rglob("*.py")))
 
 
 def main() -> int:

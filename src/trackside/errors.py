@@ -1,8 +1,8 @@
 """The tree of errors that a user can act on, and the exit code of each.
 
 ``str`` of each is one line: what happened, to what, and what to do. Packages derive their own errors from these
-classes, next to the code that raises them; the command line prints that line and exits with the code. If callers rely
-on a ``ValueError``, that is a second base.
+classes, next to the code that raises them; the command line prints that line and exits with the code. Some also derive
+from ValueError, for callers that catch it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 
 class TracksideError(Exception):
-    """The work stopped because of a server, a disk or an output."""
+    """An error that a user can act on. Raised as such if a server, a disk or an output failed."""
 
     exit_code = 1
 
@@ -29,15 +29,20 @@ class NothingReadable(TracksideError, ValueError):
 
 
 class SeveralRuns(UsageError, ValueError):
-    """The inputs hold several unrelated jobs and none was chosen."""
+    """The inputs hold several unrelated jobs and none was chosen. ``summary``: how many jobs, and their ids."""
 
     def __init__(self, jobs: Sequence[str]) -> None:
-        super().__init__(f"the inputs hold {len(jobs)} jobs: {', '.join(jobs[:20])}; choose one with --job ID")
         self.jobs = tuple(jobs)
+        self.summary = f"there are {len(jobs)} jobs: {', '.join(jobs[:20])}"
+        super().__init__(f"{self.summary}; name one of them")
 
 
 class NoSuchRun(UsageError, ValueError):
     """The chosen job is not in the inputs."""
+
+
+class StoreError(UsageError, ValueError):
+    """The store cannot be used as requested: names the file or folder, and the remedy."""
 
 
 class InvalidSiteRequest(UsageError, ValueError):

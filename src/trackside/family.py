@@ -27,10 +27,10 @@ HEADINGS = (
 
 Judge = Callable[..., Finding | Missing]
 CostKind = Literal["work", "stopped", "slow", "paused", "spoilt", "repeated", "all", "unknown", "nothing"]
-"""What a fault costs, as :attr:`trackside.finding.WastedTime.kind` names it. work: it ends the run, and unsaved work is
-lost. stopped: GPUs stay allocated and idle until the end. slow: the same work takes longer. paused: training stops for
-a while, then continues. spoilt: the work after it is useless. repeated: work is done again. all: the run produced
-nothing. unknown: no cause was found. nothing: no fault."""
+"""How a fault loses GPU-hours; most are also kinds of :class:`trackside.finding.WastedTime`. work: it ends the run, and
+unsaved work is lost. stopped: GPUs stay allocated and idle until the end. slow: the same work takes longer. paused:
+training stops for a while, then continues. spoilt: the work after it is useless. repeated: work is done again. all: the
+run produced nothing. unknown: no cause was found. nothing: no fault."""
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
+from trackside.errors import StoreError
 from trackside.logs.trajectory import Trajectories
 from trackside.model import Event, Input, Record, Samples
 from trackside.read.detect import read_source
@@ -20,12 +21,12 @@ from trackside.read.format import HEAD_BYTES, InputSource
 from trackside.read.walk import walk
 from trackside.runs.jobs import plain_id
 from trackside.runs.logs import JOB_NAMING_EVENTS, ids_in_lines, job_named_by, leaf_of
-from trackside.stores.embedded.layout import Directory, StoreError
+from trackside.stores.embedded.layout import Directory
 from trackside.stores.embedded.retention import merge_row_segments
 from trackside.stores.embedded.rows import LoggedStep, RecordKeys, StoredInput
 from trackside.stores.embedded.writer import Writer
 
-Paths = Sequence[str | os.PathLike[str]]
+InputPaths = Sequence[str | os.PathLike[str]]
 ALREADY_STORED = "already in the store"
 """Why an unchanged input is skipped."""
 _NUMBER = re.compile(r"\d+")
@@ -43,7 +44,7 @@ class IngestSummary:
 
 
 def ingest(
-    paths: Paths, store: str | os.PathLike[str], on_progress: Callable[[int], None] | None = None
+    paths: InputPaths, store: str | os.PathLike[str], on_progress: Callable[[int], None] | None = None
 ) -> IngestSummary:
     """Read everything under the paths into the store, which is created if necessary.
 
@@ -63,7 +64,10 @@ def ingest(
 
 
 def ingest_into(
-    writer: Writer, paths: Paths, on_progress: Callable[[int], None] | None = None, more: Iterable[InputSource] = ()
+    writer: Writer,
+    paths: InputPaths,
+    on_progress: Callable[[int], None] | None = None,
+    more: Iterable[InputSource] = (),
 ) -> IngestSummary:
     """Read ``more``, then everything under the paths, and commit."""
     inputs = _Inputs(writer, root_of(paths))
@@ -91,7 +95,7 @@ def ingest_below(writer: Writer, folder: str, files: Sequence[str], root: str, u
     return inputs.summary
 
 
-def root_of(paths: Paths) -> str:
+def root_of(paths: InputPaths) -> str:
     """The folder that input paths are relative to, the same as in ``walk``."""
     full = [os.path.abspath(path) for path in paths]
     if len(full) == 1:

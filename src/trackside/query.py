@@ -9,7 +9,7 @@ followed, to reduce the answer to one value that can be cited, by one of ``.coun
 ``.last()``, ``.min()``, ``.max()``, ``.avg()``, ``.median()``, ``.sum()`` for metrics. ``str(query)`` is the text form
 and ``Query.parse`` reads it back; a citation holds that text, so that anybody can run it again.
 
-A family requests a metric ``.over("run", how)``: the store knows the run's window and its sample interval, and
+A fact requests a metric ``.over("run", how)``: the store knows the run's window and its sample interval, and
 answers with a grid whose query has both as numbers. Windows are ``(t - step, t]`` with t a multiple of step.
 """
 

@@ -1,4 +1,4 @@
-"""Checks every citation of a verdict again: which ones no longer give the same value?"""
+"""Checks every citation of a verdict again; reports those that no longer give the same value."""
 
 from __future__ import annotations
 

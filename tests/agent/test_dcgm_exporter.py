@@ -188,9 +188,9 @@ def test_an_unusable_response_is_reported_with_its_reason(
     monkeypatch.setattr(dcgm_exporter, "SCRAPE_TIMEOUT_S", 0.3 if answer is drip else 10.0)
     monkeypatch.setattr(dcgm_exporter, "MAX_BYTES", 20_000)
     exporter.answer = answer
-    with pytest.raises(AgentSourceUnavailable, match=reason) as raised:
+    with pytest.raises(AgentSourceUnavailable, match=reason) as error:
         open_exporter_source(exporter.url)
-    assert "[collect.dcgm_exporter]" in raised.value.remedy
+    assert "[collect.dcgm_exporter]" in error.value.remedy
 
 
 def test_unreachable_exporters_and_invalid_urls_are_refused(exporter: Exporter) -> None:

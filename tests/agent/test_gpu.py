@@ -325,9 +325,9 @@ def test_a_failed_nvml_start_gives_reason_and_remedy(
     source: AgentSource, code: int, reason: str, remedy: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     scripted_gpus(monkeypatch, tmp_path, init=code)
-    with pytest.raises(AgentSourceUnavailable, match=reason) as raised:
+    with pytest.raises(AgentSourceUnavailable, match=reason) as error:
         open_source(source)
-    assert remedy in raised.value.remedy
+    assert remedy in error.value.remedy
 
 
 def test_without_library_bindings_or_gpu_the_source_is_unavailable(
@@ -341,9 +341,9 @@ def test_without_library_bindings_or_gpu_the_source_is_unavailable(
         raise pynvml.NVMLError_LibraryNotFound
 
     monkeypatch.setattr(pynvml, "nvmlInit", raise_library_not_found)
-    with pytest.raises(AgentSourceUnavailable, match="Shared Library Not Found") as raised:
+    with pytest.raises(AgentSourceUnavailable, match="Shared Library Not Found") as error:
         open_source(gpu.SOURCE)
-    assert "NVIDIA's driver" in raised.value.remedy
+    assert "NVIDIA's driver" in error.value.remedy
     monkeypatch.setitem(__import__("sys").modules, "pynvml", None)
     with pytest.raises(AgentSourceUnavailable, match="nvidia-ml-py is not installed"):
         open_source(gpu.SOURCE)
@@ -354,9 +354,9 @@ def test_gpus_without_performance_monitor_and_mig_gpus_are_reported(
 ) -> None:
     script = scripted_gpus(monkeypatch, tmp_path, gpus=2)
     script.at(0, "*", preset="a100")
-    with pytest.raises(AgentSourceUnavailable, match="available since Hopper") as raised:
+    with pytest.raises(AgentSourceUnavailable, match="available since Hopper") as error:
         open_source(gpm.SOURCE)
-    assert "DCGM_FI_PROF_" in raised.value.remedy
+    assert "DCGM_FI_PROF_" in error.value.remedy
     script = scripted_gpus(monkeypatch, tmp_path / "split", gpus=2)
     script.at(0, "*", mig=1, unsupported="nvmlDeviceGetUtilizationRates")
     with pytest.raises(AgentSourceUnavailable, match="split into MIG instances"):
@@ -368,9 +368,9 @@ def test_gpus_without_performance_monitor_and_mig_gpus_are_reported(
     assert not values(read(open_collectors[0]), "gpu_utilization_ratio")
     script = scripted_gpus(monkeypatch, tmp_path / "refused", gpus=1)
     script.at(0, "*", fail="nvmlGpmQueryDeviceSupport:4")
-    with pytest.raises(AgentSourceUnavailable, match="no permission to profile") as raised:
+    with pytest.raises(AgentSourceUnavailable, match="no permission to profile") as error:
         open_source(gpm.SOURCE)
-    assert "CAP_SYS_ADMIN" in raised.value.remedy
+    assert "CAP_SYS_ADMIN" in error.value.remedy
 
 
 # -- other sources of the same metrics

@@ -104,9 +104,9 @@ def test_each_source_reads_this_machine(name: str, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("name", [name for name in HOST_SOURCES if name != "clock"])
 def test_an_unreadable_machine_makes_sources_unavailable(name: str, tmp_path: Path) -> None:
     """The reason names what is missing. The clock needs no file."""
-    with pytest.raises(AgentSourceUnavailable) as raised:
+    with pytest.raises(AgentSourceUnavailable) as error:
         open_source(sources()[name], LocalNode("n1", tmp_path, tmp_path, tmp_path))
-    assert str(tmp_path) in raised.value.reason or raised.value.remedy
+    assert str(tmp_path) in error.value.reason or error.value.remedy
 
 
 def test_an_unreadable_file_costs_only_its_own_metrics(

@@ -155,8 +155,8 @@ class TestNone:
             assert secret not in text
         events = [event for line in sent if isinstance(event := parse_event(line, Position("x", 1)), Event)]
         assert {"progress", "exception"} <= {event.kind for event in events}
-        (raised,) = [event for event in events if event.kind == "exception"]
-        assert (raised.get("type"), raised.get("message")) == ("ValueError", WITHHELD)
+        (exception,) = [event for event in events if event.kind == "exception"]
+        assert (exception.get("type"), exception.get("message")) == ("ValueError", WITHHELD)
 
     def test_pulses_distinguish_silence_from_output(self, tmp_path: Path, out: Path, clock: Clock) -> None:
         output = chatter(6000)
@@ -250,10 +250,10 @@ Traceback (most recent call last):
         (b"AcmeModelError", WITHHELD_CLASS),
         (b"acme_secret.AcmeModelError", WITHHELD_CLASS),
     ):
-        (raised,) = (event for event in scan_text(output % name) if event.kind == "exception")
-        line = format_event(raised)
+        (exception,) = (event for event in scan_text(output % name) if event.kind == "exception")
+        line = format_event(exception)
         assert re.search("cme|4711", line) is None
-        parsed = parse_event(line, raised.at)
+        parsed = parse_event(line, exception.at)
         assert isinstance(parsed, Event)
         assert (parsed.get("type"), parsed.get("root_type")) == (sent, WITHHELD_CLASS)
 

@@ -457,11 +457,11 @@ def test_an_ended_journal_makes_the_source_unavailable(machine: Machine) -> None
 )
 def test_without_ring_and_journal_the_remedy_is_given(answer: str, machine: Machine) -> None:
     machine.ring.unlink()
-    with pytest.raises(AgentSourceUnavailable) as raised:
+    with pytest.raises(AgentSourceUnavailable) as error:
         machine.agent(journalctl=journalctl(machine.state, answer))
-    assert "kmsg cannot be read: No such file or directory, and" in raised.value.reason
-    assert "CAP_SYSLOG" in raised.value.remedy
-    assert "systemd-journal" in raised.value.remedy
+    assert "kmsg cannot be read: No such file or directory, and" in error.value.reason
+    assert "CAP_SYSLOG" in error.value.remedy
+    assert "systemd-journal" in error.value.remedy
     with pytest.raises(AgentSourceUnavailable, match="cannot be run"):
         machine.agent(journalctl="/nowhere/journalctl")
 

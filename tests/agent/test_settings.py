@@ -161,10 +161,10 @@ def test_the_state_directory_of_systemd_is_used() -> None:
     ],
 )  # fmt: skip
 def test_an_invalid_setting_is_refused_with_its_line(tmp_path: Path, text: str, message: str) -> None:
-    with pytest.raises(ConfigError) as raised:
+    with pytest.raises(ConfigError) as error:
         load_text(tmp_path, text)
-    assert message in str(raised.value)
-    assert "\n" not in str(raised.value)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -172,8 +172,8 @@ def test_an_invalid_setting_is_refused_with_its_line(tmp_path: Path, text: str, 
     [
         (["--only", "gpuu"], "--only: unknown source 'gpuu'; did you mean 'gpu'?"),
         (["--trace", "cuda,ncl"], "--trace: unknown library 'ncl'; known: cuda, nccl"),
-        (["--listen", "nowhere"], "--listen: [agent] listen: 'nowhere' is not HOST:PORT"),
-        (["--remote-write", "receiver:9480"], "--remote-write: [send.remote_write] the URL 'receiver:9480' must begin"),
+        (["--listen", "nowhere"], "--listen: 'nowhere' is not HOST:PORT"),
+        (["--remote-write", "receiver:9480"], "--remote-write: the URL 'receiver:9480' must begin"),
         (["--config", "/none.toml"], "cannot read /none.toml: No such file or directory"),
     ],
 )

@@ -19,7 +19,7 @@ from trackside.agent.delivery.identity import Identity
 from trackside.agent.delivery.loki_push import LokiPush
 from trackside.agent.delivery.receiver import ReceiverOptions
 from trackside.agent.delivery.remote_write import RemoteWrite
-from trackside.agent.delivery.shipping import Protocol, Sender
+from trackside.agent.delivery.shipping import Encoder, Sender
 from trackside.agent.delivery.spool import Spool, SpoolOptions
 from trackside.agent.source import Reading
 
@@ -54,7 +54,7 @@ def lines_at(tick: int, count: int = 10) -> Reading:
 def run_sender(
     folder: Path,
     options: ReceiverOptions,
-    wire: Protocol | None = None,
+    wire: Encoder | None = None,
     messages: list[str] | None = None,
     **spool_options: int,
 ) -> Iterator[Sender]:

@@ -430,6 +430,11 @@ class TestCommand:
         assert run_cli("verify", out).exit_code == 0
         assert json.loads(run_cli("diagnose", out, "--json").stdout)["primary"]["family"] == "B1"
 
+    def test_a_path_that_is_no_bundle_is_not_called_damaged(self, run: Path, tmp_path: Path) -> None:
+        for path, reason in ((tmp_path / "nope.tsb", "no such file or folder: "), (run, "is a folder, not a bundle")):
+            response = run_cli("bundle", "--check", path)
+            assert (response.exit_code, reason in response.output, "damaged" in response.output) == (2, True, False)
+
     def test_the_command_does_not_overwrite_without_force(self, run: Path, tmp_path: Path) -> None:
         out = tmp_path / "run.tsb"
         out.write_text("mine")

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
 import unicodedata
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -95,17 +97,19 @@ def test_several_jobs_need_a_choice(log: Path, tmp_path: Path) -> None:
         (["--jbo"], 2, "trackside has no option --jbo"),
         (["diagnose", "--jub", "3"], 2, "diagnose has no option --jub; did you mean --job?"),
         (["diagnose", "x", "--interval"], 2, "option '--interval' requires an argument"),
-        (["diagnose", "x", "--interval", "0"], 2, "--interval: 0.0 is not in the range x>=1; 'trackside diagnose"),
+        (["simulate", "straggler", "--seed", "x"], 2, "--seed: 'x' is not a whole number; 'trackside simulate"),
+        (["serve", "--store", "x", "--listen", "x"], 2, "--listen: 'x' is not HOST:PORT; give 127.0.0.1:9480"),
+        (["diagnose", "x", "--interval", "0"], 2, "--interval: 0.0 is less than the minimum of 1; 'trackside diagnose"),
         (["explain"], 2, "explain needs FAMILY; 'trackside explain --help' shows how to use it"),
         (["ingest", "a"], 2, "ingest needs --store DIR; 'trackside ingest --help'"),
         (["schema", "x"], 2, "DOCUMENT: 'x' is not one of 'verdict', 'comparison'; 'trackside schema --help'"),
         (["version", "x"], 2, "unexpected extra argument (x); 'trackside version --help'"),
         (["agent", "--x"], 2, "no such argument: --x; 'trackside agent --help' shows how to use it"),
-        (["agent", "chek"], 2, "no command 'chek'; did you mean 'check'"),
+        (["agent", "chek"], 2, "no command 'chek'; did you mean 'check'?\n"),
         (["chek"], 2, "no command 'chek'"),
         (["diagnose", "/no/such/path"], 2, "no such file"),
         (["explain", "z9"], 2, "no family"),
-        (["verify", "/no/such/verdict.json"], 2, "/no/such/verdict.json"),
+        (["verify", "/no/such/verdict.json"], 2, "no such file or folder: /no/such/verdict.json"),
         (["diagnose", "--now", "yesterday", "."], 2, "--now"),
         (["diagnose", "--now", "nan", "."], 2, "--now"),
         (["diagnose", "--now", "inf", "."], 2, "--now"),
@@ -277,6 +281,41 @@ def test_a_verdict_cannot_command_the_terminal(log: Path, tmp_path: Path) -> Non
     assert "\x1b" not in result.stdout
 
 
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({}, "give paths or store"),
+        ({"job": 42}, "give paths or store"),
+        ({"paths": [], "job": "42"}, "give paths or store"),
+        ({"paths": "run", "as_of": "now"}, "as_of is 'now'; give POSIX seconds"),
+    ],
+)
+def test_python_is_told_which_arguments_are_missing_or_wrong(arguments: dict[str, Any], reason: str) -> None:
+    with pytest.raises(trackside.errors.UsageError, match=reason):
+        trackside.diagnose(**arguments)
+
+
+def test_python_takes_a_job_as_a_number_and_names_its_types(log: Path) -> None:
+    (log.parent / "sacct.txt").write_text(SACCT)
+    verdict = trackside.diagnose(log.parent, job=41)
+    assert isinstance(verdict, trackside.Verdict)
+    assert verdict.run.id == "41"
+
+
+def test_the_settings_in_effect_name_the_options_that_set_them() -> None:
+    shown = run(
+        "config", "--slurm", "off", "--archive", "sqlite:////x.db", "--metrics-url", "http://x", "--cluster", "c"
+    )
+    origins = re.findall(r"# (--.*)", shown.stdout)
+    assert sorted(set(origins)) == ["--archive", "--cluster", "--metrics-url", "--slurm"]
+
+
+def test_watching_files_needs_a_site(log: Path) -> None:
+    result = run("diagnose", log, "--job", "41", "--watch")
+    assert result.exit_code == 2
+    assert "leave out PATHS and --store, or add a site option" in result.stderr
+
+
 def test_an_archive_gives_the_same_verdict(tmp_path: Path) -> None:
     folder = next(iter(sorted(SCENARIOS.glob("a2/*/inputs"))))
     archive = tmp_path / "run.tar.gz"
@@ -299,7 +338,7 @@ def test_explain_families_and_schema_print_their_documents() -> None:
     ("arguments", "message"),
     [
         (("diagnos", "x"), "no command 'diagnos'; did you mean 'diagnose'?"),
-        (("serve", "--metrics-url", "mimir"), "--metrics-url: [metrics] the URL 'mimir' must begin with http://"),
+        (("serve", "--metrics-url", "mimir"), "--metrics-url: the URL 'mimir' must begin with http://"),
     ],
 )
 def test_an_error_names_what_was_given(arguments: tuple[str, ...], message: str) -> None:

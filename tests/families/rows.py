@@ -63,7 +63,7 @@ FAILED, COMPLETED, TIMEOUT = job("FAILED", exit_code=1), job("COMPLETED", exit_c
 DONE = event("training_end", 900, text="train_runtime", status="success")
 
 
-def raised(name: str, line: int = 50, about: str = "application", **fields: Any) -> Event:
+def unhandled_exception(name: str, line: int = 50, about: str = "application", **fields: Any) -> Event:
     """An unhandled exception."""
     return root("exception", line, type=name, message="it went wrong", about=about, **fields)
 

@@ -30,10 +30,10 @@ from tests.families.rows import (
     keys,
     log_points,
     outcome,
-    raised,
     root,
     sentence_name,
     text_of,
+    unhandled_exception,
 )
 from trackside.finding import Certainty
 from trackside.model import EventRole, Run
@@ -41,21 +41,26 @@ from trackside.show.wording import clause
 
 
 def test_an_exception_before_any_step_is_a_startup_crash() -> None:
-    finding = judge("A1", raised("ValueError", rank=0), raised("ValueError", 60, rank=1), job("FAILED", exit_code=1))
+    finding = judge(
+        "A1",
+        unhandled_exception("ValueError", rank=0),
+        unhandled_exception("ValueError", 60, rank=1),
+        job("FAILED", exit_code=1),
+    )
     assert (finding.outcome, finding.certainty, finding.culprit) == (FOUND, Certainty.ESTABLISHED, "job")
     assert (finding.ranks, finding.exception) == ((0, 1), ("ValueError", "it went wrong"))
 
 
 def test_an_exception_after_steps_or_handled_is_no_startup_crash() -> None:
-    assert keys(judge("A1", log_points(), raised("ValueError"))) == ["raised_after_step"]
-    assert judge("A1", raised("ValueError", 5), log_points()).outcome is ABSENT
-    logged = raised("ValueError", logged=True)
+    assert keys(judge("A1", log_points(), unhandled_exception("ValueError"))) == ["raised_after_step"]
+    assert judge("A1", unhandled_exception("ValueError", 5), log_points()).outcome is ABSENT
+    logged = unhandled_exception("ValueError", logged=True)
     assert keys(judge("A1", logged, job("COMPLETED"))) == ["logged_but_ended_well"]
 
 
 @pytest.mark.parametrize("about", ["oom", "rendezvous", "checkpoint", "storage", "collective", "interrupt"])
 def test_a1_ignores_exceptions_of_other_families(about: str) -> None:
-    assert judge("A1", raised("RuntimeError", about=about)).outcome is ABSENT
+    assert judge("A1", unhandled_exception("RuntimeError", about=about)).outcome is ABSENT
 
 
 def test_a_failed_launch_before_python_is_a_startup_crash() -> None:

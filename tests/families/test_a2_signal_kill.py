@@ -31,10 +31,10 @@ from tests.families.rows import (
     log_points,
     outcome,
     points,
-    raised,
     root,
     sentence_name,
     text_of,
+    unhandled_exception,
 )
 from trackside.finding import Certainty, Finding
 from trackside.model import Event, EventRole, Position, Record, Run
@@ -75,7 +75,7 @@ def test_a_signal_with_another_cause_is_no_signal_kill() -> None:
     notice = root("scheduler_notice", 80, reason="cancelled")
     assert judge("A2", notice, killed_by(), job("CANCELLED")).outcome is ABSENT
     assert judge("A2", killed_by(15, role=EventRole.TEARDOWN)).outcome is ABSENT
-    assert judge("A2", raised("ValueError", rank=1), killed_by()).outcome is ABSENT
+    assert judge("A2", unhandled_exception("ValueError", rank=1), killed_by()).outcome is ABSENT
     first = event(
         "launcher_failure", 80, EventRole.CONFIRMATION, global_rank=0, rank=0, exit_code=1, time=1000.0, first=True
     )

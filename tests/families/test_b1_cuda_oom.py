@@ -25,9 +25,9 @@ from tests.families.rows import (
     keys,
     log_points,
     points,
-    raised,
     root,
     sentence_name,
+    unhandled_exception,
 )
 from trackside.facts.logs.exceptions import unhandled_exceptions
 from trackside.finding import Certainty
@@ -61,7 +61,7 @@ def test_a_handled_or_quoted_cuda_oom_is_absent() -> None:
 def test_buffered_points_after_a_traceback_do_not_count_as_recovery() -> None:
     late = log_points(line=60, time=None)
     assert judge("B1", oom_gib(), late, job("FAILED", exit_code=1)).outcome is FOUND
-    error = raised("ValueError")
+    error = unhandled_exception("ValueError")
     assert unhandled_exceptions([error], late) == []
     assert unhandled_exceptions([error], late, crashed=True) == [error]
     assert unhandled_exceptions([error], log_points(line=60), crashed=True) == []
@@ -140,10 +140,10 @@ def test_failed_allocations_counted_by_the_framework_support_a_cuda_oom() -> Non
     assert counted(2000).judge("B1", FAILED, planes=NO_LOG).outcome is UNKNOWN  # caught long before
     assert counted(4950).judge("B1", COMPLETED, planes=NO_LOG).outcome is UNKNOWN
     assert counted(4950).judge("B1", *points(), FAILED).outcome is FOUND
-    raised = event(
+    row = event(
         "exception", 50, type="ValueError", message="bad", about="application", role=EventRole.ROOT, time=4990.0
     )
-    assert counted(4950).judge("B1", raised, FAILED).outcome is ABSENT
+    assert counted(4950).judge("B1", row, FAILED).outcome is ABSENT
     assert "failures_counted" in keys(counted(4950).judge("B1", oom(), FAILED))
 
 

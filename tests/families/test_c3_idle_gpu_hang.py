@@ -29,9 +29,9 @@ from tests.families.rows import (
     keys,
     log_points,
     points,
-    raised,
     root,
     text_of,
+    unhandled_exception,
 )
 from trackside.finding import Certainty
 
@@ -148,6 +148,6 @@ def test_a_silent_log_of_several_gpus_is_a_collective_hang() -> None:
 
 
 def test_an_error_that_training_survived_is_not_called_the_end() -> None:
-    handled = judge("C3", raised("MaxLengthError", 5), log_points(), LIMIT)
+    handled = judge("C3", unhandled_exception("MaxLengthError", 5), log_points(), LIMIT)
     assert keys(handled) == ["worked_after_error"]
-    assert keys(judge("C3", raised("ValueError", 90), log_points(), LIMIT)) == ["error_before_end"]
+    assert keys(judge("C3", unhandled_exception("ValueError", 90), log_points(), LIMIT)) == ["error_before_end"]

@@ -124,9 +124,9 @@ def test_low_sm_activity_alone_is_only_possible() -> None:
     assert outcome(doubtful) == (FOUND, POSSIBLE, True)
     assert "wait_or_few_sms" in [sentence_name(claim) for claim in doubtful.cannot_decide]
     assert outcome(cluster.judge("D2", steps(10.0, comm_time_s=7.0), COMPLETED)) == (FOUND, SUPPORTED, False)
-    worked = uniform(0.97, 0.6).judge("D2", steps(10.0, comm_time_s=7.0), COMPLETED)
-    assert (worked.outcome, keys(worked)) == (ABSENT, ["gpus_worked"])
-    assert figure(worked, "gpus_worked", "sm") == pytest.approx(0.6, abs=0.01)
+    finding = uniform(0.97, 0.6).judge("D2", steps(10.0, comm_time_s=7.0), COMPLETED)
+    assert (finding.outcome, keys(finding)) == (ABSENT, ["gpus_worked"])
+    assert figure(finding, "gpus_worked", "sm") == pytest.approx(0.6, abs=0.01)
 
 
 def unprofiled(watts: float) -> Cluster:

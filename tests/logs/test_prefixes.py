@@ -78,7 +78,7 @@ def test_prefixes_are_found_in_layers() -> None:
         PROGRAM,
     ],
 )
-def test_what_a_program_prints_itself_is_none(text: str) -> None:
+def test_a_programs_own_output_is_no_prefix(text: str) -> None:
     assert names_of(text.encode()) == []
 
 

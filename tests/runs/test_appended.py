@@ -40,7 +40,7 @@ def kinds(run: ResolvedRun) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("log", "job", "state", "raised"),
+    ("log", "job", "state", "has_exception"),
     [
         (ERROR + report(7, FAILED), "7", "FAILED", True),
         (ERROR + report(7, FAILED) + "ok\n" + report(8, DONE), "8", "COMPLETED", False),
@@ -55,9 +55,9 @@ def kinds(run: ResolvedRun) -> set[str]:
         ("ok\n" + report(7, DONE) + "a note of the site\n", "7", "COMPLETED", False),
     ],
 )  # fmt: skip
-def test_the_last_job_of_a_file_is_the_run(log: str, job: str | None, state: str | None, raised: bool) -> None:
+def test_the_last_job_of_a_file_is_the_run(log: str, job: str | None, state: str | None, has_exception: bool) -> None:
     run = resolved(log)
-    assert (run.run.id, run.run.disposition, "exception" in kinds(run)) == (job, state, raised)
+    assert (run.run.id, run.run.disposition, "exception" in kinds(run)) == (job, state, has_exception)
 
 
 def test_a_record_of_the_job_overrides_the_report() -> None:

@@ -298,8 +298,8 @@ def test_unsampled_time_has_no_phase() -> None:
 
 
 def test_the_label_of_the_gap_ignores_a_gpu_that_stopped() -> None:
-    stopped = np.full(8, np.nan)
-    columns = {"t": np.arange(8.0), "busy": np.ones(8), "under": np.zeros(8), "own0": stopped}
+    no_values = np.full(8, np.nan)
+    columns = {"t": np.arange(8.0), "busy": np.ones(8), "under": np.zeros(8), "own0": no_values}
     (label,) = busy_wait._gap_label(columns)
     assert 0 < label["encode"]["update"]["y"]["value"] < busy_wait.HEIGHT
 

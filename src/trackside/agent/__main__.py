@@ -57,8 +57,9 @@ class _Parser(argparse.ArgumentParser):
         """Report a usage error in one line, as all commands do."""
         text = message.replace("unrecognized arguments: ", "no such argument: ")
         if (command := _UNKNOWN_COMMAND.match(text)) is not None:
-            text = f"no command '{command[1]}'{nearest(command[1], COMMANDS)}".removesuffix("?")
-        self.exit(EXIT_USAGE, f"trackside agent: {text}; '{self.prog} --help' shows how to use it\n")
+            text = f"no command '{command[1]}'{nearest(command[1], COMMANDS)}"
+        hint = "" if text.endswith("?") else f"; '{self.prog} --help' shows how to use it"
+        self.exit(EXIT_USAGE, f"trackside agent: {text}{hint}\n")
 
 
 def parser(program: str) -> argparse.ArgumentParser:

@@ -19,7 +19,7 @@ from trackside.agent.delivery.identity import Identity
 from trackside.agent.delivery.loki_push import LokiPush
 from trackside.agent.delivery.receiver import ReceiverOptions
 from trackside.agent.delivery.remote_write import RemoteWrite
-from trackside.agent.delivery.shipping import REFUSED_STATUSES, Protocol
+from trackside.agent.delivery.shipping import REFUSED_STATUSES, Encoder
 from trackside.agent.delivery.spool import Spool, SpoolBusy
 from trackside.agent.owners import Owners
 from trackside.agent.runner import MIN_OPEN_TIMEOUT_S, Outlet, SourceThread
@@ -213,7 +213,7 @@ def _is_agent(host: str, port: int) -> bool:
         connection.close()
 
 
-def _receiver_item(protocol: Protocol, options: ReceiverOptions) -> CheckItem:
+def _receiver_item(protocol: Encoder, options: ReceiverOptions) -> CheckItem:
     """Whether a receiver accepts an empty body."""
     try:
         client = HttpClient(options.with_path(protocol.path))

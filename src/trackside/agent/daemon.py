@@ -17,7 +17,7 @@ from trackside.agent.delivery.loki_push import LokiPush
 from trackside.agent.delivery.receiver import ReceiverOptions
 from trackside.agent.delivery.remote_write import RemoteWrite, compressor
 from trackside.agent.delivery.scrape import MetricsServer
-from trackside.agent.delivery.shipping import Protocol, Sender
+from trackside.agent.delivery.shipping import Encoder, Sender
 from trackside.agent.delivery.spool import Spool, SpoolBusy
 from trackside.agent.owners import Owners
 from trackside.agent.runner import Outlet, SourceThread
@@ -53,7 +53,7 @@ class Outlets(Outlet):
         if config.loki is not None:
             self._add(LokiPush(identity, config.loki.tenant), config.loki.receiver, config, say)
 
-    def _add(self, protocol: Protocol, options: ReceiverOptions, config: Config, say: Say) -> None:
+    def _add(self, protocol: Encoder, options: ReceiverOptions, config: Config, say: Say) -> None:
         def say_with_name(text: str) -> None:
             say(f"{protocol.name}: {text}")
 

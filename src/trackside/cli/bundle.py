@@ -201,6 +201,10 @@ def _list(manifest: BundleManifest, err: bool = False) -> None:
 def _check(paths: Sequence[str]) -> None:
     """Verify each bundle's checksums, and list its members."""
     for path in paths:
+        if not os.path.lexists(path):
+            fail(f"no such file or folder: {path}")
+        if os.path.isdir(path):
+            fail(f"{path} is a folder, not a bundle")
         try:
             with bar([path]) as on_progress, open_bundle(path) as opened_bundle:
                 opened_bundle.check(on_progress)
@@ -208,6 +212,8 @@ def _check(paths: Sequence[str]) -> None:
         except NotABundle as error:
             fail(f"{path} is {error}", EXIT_OUTPUT)
         except DamagedBundle as error:
+            if isinstance(error.__cause__, OSError):  # nothing was read that could be damaged
+                fail(f"cannot read {path}: {error}", EXIT_OUTPUT)
             fail(f"{path}: damaged or changed: {error}", EXIT_OUTPUT)
         click.echo(
             replace_unsafe(f"{path}: unchanged since {manifest.created}, written by Trackside {manifest.trackside}")

@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,10 +21,12 @@ from typing import NoReturn
 
 import click
 
-from trackside.errors import NothingReadable, TracksideError, UsageError
+from trackside.errors import NothingReadable, SeveralRuns, TracksideError, UsageError
 from trackside.show.sanitize import replace_unsafe
 
 EXIT_OUTPUT, EXIT_USAGE, EXIT_NOTHING = TracksideError.exit_code, UsageError.exit_code, NothingReadable.exit_code
+OUT_OF_RANGE = re.compile(r"(\S+) is not in the range x>=([\d.]+\d|\d)")
+"""Click's message for a number below a minimum."""
 EXIT_HEALTHY, EXIT_FAULT, EXIT_UNDECIDED = 0, 10, 11
 EXIT_CODES_HELP = """\b
 Exit codes:
@@ -44,6 +47,8 @@ def errors() -> Iterator[None]:
     """Turn expected errors into one line on stderr and the documented exit code."""
     try:
         yield
+    except SeveralRuns as error:
+        fail(f"{error.summary}; choose one with --job ID", error.exit_code)
     except TracksideError as error:
         fail(str(error), error.exit_code)
     except click.exceptions.NoArgsIsHelpError:
@@ -74,11 +79,13 @@ def usage_line(error: click.UsageError) -> str:
             name = parameter.opts[-1] if isinstance(parameter, click.Option) else str(parameter.name).upper()
             unit = f" of {parameter.metavar.lower()}" if parameter.metavar in ("DAYS", "SECONDS") else ""
             text = f"{name}: {error.message}".replace("a valid float range", f"a number{unit}")
+            text = text.replace("a valid integer range", "a whole number")
+            text = OUT_OF_RANGE.sub(r"\1 is less than the minimum of \2", text)
         case _:
             message = error.message.removeprefix("Got ")
             text = message[:1].lower() + message[1:]
     text = text.rstrip(".")
-    return f"{text}; '{path} --help' shows how to use it" if path else text
+    return f"{text}; '{path} --help' shows how to use it" if path and not text.endswith("?") else text
 
 
 def fail(message: str, status: int = EXIT_USAGE) -> NoReturn:

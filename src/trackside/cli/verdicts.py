@@ -97,7 +97,10 @@ def diagnose(
     if at_site and not paths and store is None and job is None:
         raise click.UsageError("give PATHS, --store DIR, or --job ID of a job at this site")
     if watch and not at_site:
-        raise click.UsageError("--watch needs a live site: give --job ID, or a site option such as --slurm")
+        raise click.UsageError(
+            "--watch follows a job of a live site: leave out PATHS and --store, or add a site option, such as"
+            " --slurm auto"
+        )
     as_of, price_settings = time_of(now), price_flags(price)
     if as_json + as_markdown + short > 1:
         raise click.UsageError("give only one of --json, --markdown and --short")
@@ -262,6 +265,8 @@ def _load_verdict(verdict: str, paths: Sequence[str]) -> tuple[VerdictDoc, Seque
                 return decode(bundle.verdict()), paths or [verdict]
         with open(verdict, "rb") as file:
             return decode(file.read()), paths
+    except FileNotFoundError:
+        fail(f"no such file or folder: {verdict}")
     except OSError as error:
         fail(f"cannot read {verdict}: {error.strerror}")
     except DamagedBundle as error:

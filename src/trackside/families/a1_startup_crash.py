@@ -211,8 +211,8 @@ def judge(
             return absent(LOGGED_BUT_ENDED_WELL(type=errors.type, line=ending.completed))
         if (point := phase.last_position(cause)) is not None:
             return absent(RAISED_AFTER_STEP(type=errors.type, point=point))
-        if (worked := phase.use.trained(limits.worked_s)) is not None:
-            return absent(RAISED_AFTER_GPU_WORK(type=errors.type, seconds=worked))
+        if (work_s := phase.use.trained(limits.worked_s)) is not None:
+            return absent(RAISED_AFTER_GPU_WORK(type=errors.type, seconds=work_s))
         return _exception_finding(errors, cause, ending, phase, run)
     if not isinstance(phase.trajectory, Missing) and phase.trajectory.points:
         return absent(TRAINING_STARTED(point=place_of(phase.trajectory.progress, phase.trajectory.points[0])))
@@ -246,7 +246,7 @@ def _exception_finding(errors: StartupErrors, cause: Event, ending: Ending, phas
         headline=CRASHED(error=error) if place is None else CRASHED_AT(error=error, place=place),
         secondary_headline=RAISED(error=error) if place is None else RAISED_AT(error=error, place=place),
         implies=[meaning, (CODE_OR if _is_guess(cause, kind) else CLASS_MEANINGS)[kind]()],
-        cannot_decide=[] if idle or phase.use.worked is not None else [GPU_USE_UNKNOWN()],
+        cannot_decide=[] if idle or phase.use.work_s is not None else [GPU_USE_UNKNOWN()],
         actions=[_remedy(errors, cause, kind, place, run, meaning)],
         since=cause.time,
         at=cause.at,

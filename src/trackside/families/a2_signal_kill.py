@@ -187,8 +187,8 @@ def judge(
         return _survived_oom_kill(kills.report, ending.completed)
     if not isinstance(account, Missing):
         return _death_finding(account, deaths, kills, phase, ending, run, limits)
-    if deaths.survived is not None:
-        return _survived_death(run, *deaths.survived)
+    if deaths.recovered_death is not None:
+        return _survived_death(run, *deaths.recovered_death)
     state = None if ending.state is None else ending.state.value
     if deaths.missing_log is not None and ending.completed is None and state in (None, "FAILED", "RUNNING"):
         return Missing("no job log was given")
@@ -240,7 +240,7 @@ def _death_finding(
             kills,
             sender,
             library,
-            raised=any(row.role is not EventRole.TEARDOWN for row in deaths.exceptions.frame.events),
+            has_traceback=any(row.role is not EventRole.TEARDOWN for row in deaths.exceptions.frame.events),
         ),
         implies=[MEANINGS["helper" if account.outlived else sender]()],
         cannot_decide=[] if sender in ("cgroup_oom", "host_oom") or library is not None else [doubt()],
@@ -269,15 +269,17 @@ def _since(deaths: Deaths, row: Event, crash: Event | None) -> float | None:
     return crash.time if since is None and crash is not None else since
 
 
-def _headline(account: DeathAccount, kills: OomKills, sender: str, library: Value | None, *, raised: bool) -> Claim:
-    """What ended the process, in one clause; ``raised``: whether the log has an exception of a process of the job."""
+def _headline(
+    account: DeathAccount, kills: OomKills, sender: str, library: Value | None, *, has_traceback: bool
+) -> Claim:
+    """What ended the process, in one clause. ``has_traceback``: whether the log has an exception of the job."""
     if sender == "slurm_oom" and not account.outlived:
         row = kills.by_slurm
         if row is not None and isinstance(row.get("count"), int):
             return HEADLINES["slurm_oom"](count=kills.frame.value(row, "count"))
         return HEADLINES["host_oom"]()
     if account.outlived or account.number is None or sender not in ("fault", "abort"):
-        return HEADLINES["helper" if account.outlived else _kill_headline(account, sender, raised)]()
+        return HEADLINES["helper" if account.outlived else _kill_headline(account, sender, has_traceback)]()
     cited = account.claims[0].values.values()
     signal, task = (
         derived(signal_name(account.number), *cited),
@@ -292,13 +294,13 @@ def _headline(account: DeathAccount, kills: OomKills, sender: str, library: Valu
     return HEADLINES[sender + suffix](**values)
 
 
-def _kill_headline(account: DeathAccount, sender: str, raised: bool) -> str:
+def _kill_headline(account: DeathAccount, sender: str, has_traceback: bool) -> str:
     """The headline of a kill: a key of :data:`HEADLINES`."""
     if sender != "kill":
         return sender
     if account.claims and account.claims[0].sentence in (WORKER_DIED, WORKER_DIED_ON):
         return "worker"
-    return "lost" if account.number is None else "kill_with_traceback" if raised else "kill"
+    return "lost" if account.number is None else "kill_with_traceback" if has_traceback else "kill"
 
 
 def _remedies(

@@ -187,8 +187,8 @@ def judge(
         return hint
     if isinstance(errors, Missing):
         return Missing("no job log was given, and no GPU memory filled up as the run failed")
-    if errors.survived is not None:
-        return absent(errors.survived)
+    if errors.handled_claim is not None:
+        return absent(errors.handled_claim)
     if not errors.unhandled:
         peak = None if gpu_memory is None else gpu_memory.fullest()
         sentence = USED_AT_MOST if peak is not None and peak.value.number > 0 else NOTHING_USED
@@ -219,7 +219,7 @@ def _error_finding(
     )  # ranks of one job may share a GPU
     to_blame = would_fit_alone or (sampled is not None and sampled[1])
     neighbors = [claim for claim in (printed, sampled and sampled[0]) if claim is not None]
-    reached, bad_end = phase.reached(errors.cause), ending.bad_end
+    progress_claim, bad_end = phase.last_progress_claim(errors.cause), ending.bad_end
     own_use = [
         MEMORY_FRAGMENTED() if fragmented is not None else _reason(errors),
         *([PEAK_BELOW_TOTAL(**peak)] if peak and not is_near else []),
@@ -230,18 +230,18 @@ def _error_finding(
         fragmented,
         *errors.claims[1:],
         MEMORY_CLIMBED(**peak) if is_near else None,
-        reached,
+        progress_claim,
         None if count is None else _failure_count(count),
         *health.unchanged,
         bad_end,
     ]
     if errors.by_nccl and "requested_bytes" in errors.sizes:
         return _nccl_finding(errors, [claim for claim in claims if claim is not None])
-    first_use = any(FIRST_USE.search(str(row.get("frame"))) for row in errors.raised.events)
-    first_use = first_use and not to_blame and reached is None
+    first_use = any(FIRST_USE.search(str(row.get("frame"))) for row in errors.memory_exceptions.events)
+    first_use = first_use and not to_blame and progress_claim is None
     defragment = action(LIMIT_SPLITS, SET_SPLIT_SIZE) if errors.names_split_size else action(USE_SEGMENTS, SET_SEGMENTS)
     advice = [_use_less(errors, run)]
-    if errors.cause.get("phase") == "load" and reached is None:
+    if errors.cause.get("phase") == "load" and progress_claim is None:
         advice = [*([] if neighbors else [action(SEE_OTHER_PROCESSES, SHOW_PROCESSES)]), action(LOAD_LESS)]
     if fragmented is not None:
         advice.insert(0, defragment)
@@ -256,7 +256,7 @@ def _error_finding(
         if to_blame
         else RAN_OUT_BEFORE_LOADING()
         if first_use
-        else _headline(errors, fragmented is not None, trained=reached is not None),
+        else _headline(errors, fragmented is not None, trained=progress_claim is not None),
         implies=[WOULD_FIT_ALONE()] if to_blame else [ALREADY_IN_USE()] if first_use else own_use,
         cannot_decide=[] if first_use else [SETTING_UNKNOWN()],
         actions=[action(FIND_OTHER_PROCESSES, SHOW_PROCESSES)]

@@ -167,15 +167,15 @@ class StartupFacts:
         return () if self.complaints is None else self.complaints.frames["timeouts"].events
 
     @property
-    def raised(self) -> bool:
+    def has_own_exception(self) -> bool:
         """Whether the run raised its own error."""
         return any(row.role is EventRole.ROOT for row in self.exceptions.frame.events)
 
     @property
-    def worked(self) -> Claim | None:
+    def work_claim(self) -> Claim | None:
         """GPU work or completed collectives: the group had formed, or was not needed."""
         activity = self.activity
-        if activity is None or not activity.worked.any():
+        if activity is None or not activity.working_gpus.any():
             return None
         levels = ((sentence, activity.level(name, "max")) for name, sentence in GPU_WORK.items())
         return next((sentence(level=level) for sentence, level in levels if level is not None and level.value), None)
@@ -227,15 +227,15 @@ def _leads(facts: StartupFacts) -> Iterator[StartupLead]:
     failures, bad_end = facts.failures, facts.ending.abnormal
     if failures is not None and (failures.final or (failures.rows and bad_end is not None)):
         yield _failure_lead(facts, failures)
-    if failures is not None and failures.raised:
-        row = failures.raised[0]
+    if failures is not None and failures.startup_exceptions:
+        row = failures.startup_exceptions[0]
         shows = (SETUP_RAISED(**facts.exceptions.values(row)), *facts.cold)
         yield StartupLead(Certainty.ESTABLISHED, shows, row=row, end=bad_end, everywhere=True)
     first = [row for row in facts.timeouts if row.get("seq") in (0, 1)]
     if first and len(first) == len(facts.timeouts) and facts.complaints is not None:
         line = facts.complaints.frames["timeouts"].value(first[0], "text")
         yield StartupLead(Certainty.SUPPORTED, (FIRST_COLLECTIVE_TIMED_OUT(line=line),), row=first[0], end=bad_end)
-    if facts.silence.formed or facts.worked is not None or facts.raised:
+    if facts.silence.formed or facts.work_claim is not None or facts.has_own_exception:
         return
     ending, starts = facts.ending, facts.silence.starts
     open_end = ending.ended_from_outside or ending.state is None or failures is None
@@ -294,8 +294,8 @@ def _ruled_out(facts: StartupFacts) -> Finding | Missing:
         ready, communicators = (facts.silence.signs[name] for name in ("ready", "communicators"))
         frame: Frame = ready if ready else communicators
         return absent(GROUP_FORMED(line=frame.value(frame.events[0], "text")))
-    if facts.worked is not None:
-        return absent(facts.worked)
+    if facts.work_claim is not None:
+        return absent(facts.work_claim)
     if facts.failures is None:
         lost = "no job log was given"
         return Missing(lost if facts.idle is None else f"{lost} that shows what the ranks waited for")

@@ -162,7 +162,7 @@ def judge(
     because = first_claim is not None or own_work or code_line is not None
     is_known = because or bool(ranks or gpus)
     reported = own_complaints is not None and bool(own_complaints.rows)
-    witnesses = (lead.absent, machine_claim, stall, own_stacks)
+    witnesses = (lead.absent_ranks, machine_claim, stall, own_stacks)
     is_collective = lead.of_collective or any(witness is not None for witness in witnesses)
     raised_only = own_complaints is not None and own_complaints.raised_only
     failed = raised_only and trigger is None and not any(witness is not None for witness in witnesses)
@@ -201,7 +201,7 @@ def _ruled_out(
         return Missing(SOME_STACKS_MISSING) if partial else absent(last.working)
     if complaints is None:
         return Missing(NO_LOG_AND_NO_STALL)
-    if last.ended_from_outside and not last.raised and silence.several_ranks and silence.unaccounted is not None:
+    if last.ended_from_outside and not last.has_exception and silence.several_ranks and silence.unaccounted is not None:
         return Missing(LAST_PART_UNKNOWN)
     return (
         Missing(SOME_STACKS_MISSING)
@@ -215,10 +215,10 @@ def _ruled_out(
 
 def _absent_ranks(lead: HangLead, stacks: HangStacks | None) -> tuple[AbsentRanks | None, Value | None, list[Claim]]:
     """(the absent ranks, their line of code if stacks agree, the claims about them)."""
-    absent_ranks, code_line = lead.absent, None
+    absent_ranks, code_line = lead.absent_ranks, None
     if stacks is None:
         return absent_ranks, None, [absent_ranks.claim] if absent_ranks is not None else []
-    by_stacks, shows = stacks.absent, [*stacks.claims]
+    by_stacks, shows = stacks.absent_ranks, [*stacks.claims]
     absent_ranks = by_stacks if absent_ranks is None else absent_ranks
     if absent_ranks is not None and by_stacks is not None and set(by_stacks.ranks) & set(absent_ranks.ranks):
         code_line = stacks.code_line

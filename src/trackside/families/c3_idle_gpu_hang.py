@@ -187,8 +187,8 @@ def _between_ranks(silence: Silence, flight: FlightRecords | None, stacks: HangS
     """Stacks or dumps in which ranks wait for each other."""
     if stacks is not None and stacks.waiting and (len(stacks.ranks) > 1 or silence.several_ranks):
         return absent(*stacks.claims)
-    if flight is not None and flight.absent is not None:
-        return absent(flight.absent.claim)
+    if flight is not None and flight.absent_ranks is not None:
+        return absent(flight.absent_ranks.claim)
     return None
 
 
@@ -223,7 +223,7 @@ def _idle_evidence(
     if stall is None:
         return None
     activity, stall_at_end = stall.activity, stall.at_end
-    users, name = activity.named(activity.worked), activity.basis
+    users, name = activity.named(activity.working_gpus), activity.basis
     if stall_at_end is not None and len(users) == 1 and (not silence.several_ranks or not stall_at_end.busy_waiting):
         later_sign = silence.sign_after(
             stall_at_end.since + limits.min_idle_s

@@ -67,7 +67,7 @@ from trackside.facts.gpu.last_part import LastPart
 from trackside.facts.hardware.health import HardwareHealth
 from trackside.facts.logs.ending import ENDED_WELL, Ending
 from trackside.facts.pace.leader_work import LeaderWork
-from trackside.facts.pace.saving import SaveStorm, Saving
+from trackside.facts.pace.saving import FrequentSaves, Saving
 from trackside.facts.pace.slow_gpus import AFFECTED_ALIKE, SlowGpus
 from trackside.facts.pace.slow_settings import SlowSetting, SlowSettings
 from trackside.facts.run_names import MAX_NAME_CHARS
@@ -215,7 +215,7 @@ def _saves(saving: Saving, leader: LeaderWork | None, duty: DutyCycle | None, li
     return _Cause("save-storm", certainty, saver.claims, WAITS_FOR_SAVES, SAVES_SLOW(), saver.first)
 
 
-def _storm_headline(storm: SaveStorm) -> Claim:
+def _storm_headline(storm: FrequentSaves) -> Claim:
     """The headline with the count of saves that were printed, else with the time that they took."""
     if storm.steps is not None and storm.count.number:
         return FREQUENT_SAVES_SLOW(saves=storm.count, steps=storm.steps)

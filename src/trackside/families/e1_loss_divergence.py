@@ -185,8 +185,8 @@ def judge(
     activity: Maybe[GpuActivity],
 ) -> Finding | Missing:
     """The curve first, then the job's own abort, then the evaluations; and whether the machines worked."""
-    raised = _loss_exception(exceptions, trained=bool(curve.curve.points))
-    witness = _first_witness(curve, shape, exceptions, raised, evaluations, ending)
+    loss_exception = _loss_exception(exceptions, trained=bool(curve.curve.points))
+    witness = _first_witness(curve, shape, exceptions, loss_exception, evaluations, ending)
     if witness is None:
         return _ruled_out(curve, shape)
     suspects = reports.memory_errors(witness.onset.time)
@@ -199,7 +199,13 @@ def judge(
     return present(
         witness.certainty,
         "unknown" if suspects else "job",
-        [*witness.claims, *_raised_at(exceptions, raised), *suspects, *cleared, *_machine_claims(ending, activity)],
+        [
+            *witness.claims,
+            *_raised_at(exceptions, loss_exception),
+            *suspects,
+            *cleared,
+            *_machine_claims(ending, activity),
+        ],
         headline=witness.headline,
         implies=[MEANINGS[witness.variant](), *([NO_MEMORY_ERROR()] if cleared else [])],
         cannot_decide=[HARDWARE_OR_JOB(), CAUSE_UNKNOWN()] if suspects else [CAUSE_UNKNOWN()],
@@ -207,7 +213,7 @@ def judge(
         since=witness.onset.time,
         at=witness.onset.at,
         variant=witness.variant,
-        exception=None if raised is None else named_exception(raised[0]),
+        exception=None if loss_exception is None else named_exception(loss_exception[0]),
         latent=witness.learned and witness.variant != "non-finite" and _stopped_early(ending),
     )
 
@@ -217,11 +223,11 @@ def _stopped_early(ending: Ending) -> bool:
     return any(EARLY_STOPPING.search(row.text) for row in ending.ends.events)
 
 
-def _raised_at(exceptions: Exceptions, raised: tuple[Event, Claim] | None) -> list[Claim]:
+def _raised_at(exceptions: Exceptions, loss_exception: tuple[Event, Claim] | None) -> list[Claim]:
     """The line of the job's own code that ended it."""
-    if raised is None or raised[0].get("user_frame") is None:
+    if loss_exception is None or loss_exception[0].get("user_frame") is None:
         return []
-    return [LAST_OWN_LINE(frame=exceptions.frame.value(raised[0], "user_frame"))]
+    return [LAST_OWN_LINE(frame=exceptions.frame.value(loss_exception[0], "user_frame"))]
 
 
 def _loss_exception(exceptions: Exceptions, trained: bool) -> tuple[Event, Claim] | None:
@@ -233,20 +239,20 @@ def _loss_exception(exceptions: Exceptions, trained: bool) -> tuple[Event, Claim
 
 
 def _first_witness(
-    curve: LossCurve, shape: LossShape, exceptions: Exceptions, raised: tuple[Event, Claim] | None,
+    curve: LossCurve, shape: LossShape, exceptions: Exceptions, loss_exception: tuple[Event, Claim] | None,
     evaluations: Evaluations, ending: Ending,
 ) -> _LossWitness | None:  # fmt: skip
     """The first of these witnesses: the curve, the job's exception, its closing line, a score."""
     supported, trained, ends = Certainty.SUPPORTED, bool(curve.curve.finite), ending.ends
     if shape.shape is not None and shape.onset is not None:
         wrong = shape.shape
-        variant = wrong.variant if raised is None else "non-finite"  # the run's own word for where it went
-        claims = shape.shows if raised is None else (*shape.shows, raised[1])
+        variant = wrong.variant if loss_exception is None else "non-finite"  # the run's own word for where it went
+        claims = shape.shows if loss_exception is None else (*shape.shows, loss_exception[1])
         headline, learned = _headline(shape, variant), wrong.onset > 0 and variant != "flat"
         return _LossWitness(variant, wrong.certainty, claims, shape.onset, headline, learned)
-    if raised is not None:
-        headline = STOPPED_WITH_ERROR(error=error_in_brief(exceptions.frame, raised[0]))
-        return _LossWitness("non-finite", supported, (raised[1],), raised[0], headline, trained)
+    if loss_exception is not None:
+        headline = STOPPED_WITH_ERROR(error=error_in_brief(exceptions.frame, loss_exception[0]))
+        return _LossWitness("non-finite", supported, (loss_exception[1],), loss_exception[0], headline, trained)
     for row in ends.events:
         if row.get("reason") == "not_finite":
             gave_up = (STOPPED_FOR_LOSS(line=ends.value(row, "text")),)

@@ -104,7 +104,7 @@ CHECKPOINT_LOADED = Sentence("a checkpoint was loaded: {line}")
 LOSS_CONTINUED = Sentence("the first loss, {first}, continues the parent run's last loss, {last}")
 STARTED_LATER = Sentence("the first logged step is {step}: not a fresh start")
 LOSS_RESTARTED = Sentence("the first loss is {first}; the parent run started at {head} and reached {tail}")
-STEPS_RESTARTED = Sentence("the first logged step is {step}; the parent run had reached {reached}")
+STEPS_RESTARTED = Sentence("the first logged step is {step}; the parent run had reached {end}")
 FIRST_STEP = Sentence("the first logged step is {step}")
 NOTHING_LOADED = Sentence("the log says that nothing was loaded: {line}")
 FIRST_RUN = Sentence("there was no checkpoint and no request to resume: a first run ({line})")
@@ -187,7 +187,7 @@ def _against_parent(
         return absent(LOSS_CONTINUED(first=curve.loss(0), last=parent_curve.loss(-1)))
     shows = [LOSS_RESTARTED(first=curve.loss(0), head=parent_curve.loss(0), tail=parent_curve.loss(-1))]
     if starts_over:
-        shows.append(STEPS_RESTARTED(step=curve.place(0), reached=parent_curve.place(-1)))
+        shows.append(STEPS_RESTARTED(step=curve.place(0), end=parent_curve.place(-1)))
     shows += [*resume.requested, resume.no_load]
     parent_job = None if run.parent is None else derived(run.parent, parent_curve.loss(-1))
     headline = None if parent_job is None else NOT_RESUMED(parent=parent_job)

@@ -42,8 +42,8 @@ from dataclasses import dataclass
 
 from trackside.evidence import Missing, Value
 from trackside.facts.logs.ending import ENDED_WELL, Ending
+from trackside.facts.training.last_position import REACHES
 from trackside.facts.training.learning import Trajectory
-from trackside.facts.training.reached import REACHES
 from trackside.family import Family
 from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, present
 

@@ -61,8 +61,8 @@ class Limits:
     """When a node was lost at the run's end."""
 
     around_end_s: float = 600.0
-    """SlurmdTimeout is 300 s by default: a node is declared down up to that long after it fell silent, and the record
-    of the job's end may be either time."""
+    """A node lost up to this long before the run's end may have ended it. SlurmdTimeout is 300 s by default: a node is
+    declared down up to that long after it fell silent, and the record of the job's end may be either time."""
 
 
 LOST_STATES = ("down", "not_responding", "rebooted")

@@ -49,8 +49,8 @@ from trackside.facts.gpu.stall import GpuStall
 from trackside.facts.logs.ending import RECORDED, Ending
 from trackside.facts.logs.order import follows
 from trackside.facts.logs.silence import Silence
+from trackside.facts.training.last_position import last_position, steps_of_plan
 from trackside.facts.training.learning import Trajectory
-from trackside.facts.training.reached import reached, steps_of_plan
 from trackside.family import Family
 from trackside.finding import Action, Certainty, Claim, Finding, Sentence, absent, action, present
 from trackside.model import Run
@@ -192,7 +192,7 @@ def _states_at_end(
 
 def _progress(training: Trajectory) -> Claim:
     """How far the run had progressed."""
-    place = reached(training)
+    place = last_position(training)
     if place is None:
         return REACHED(place=training.progress.value(training.points[-1], "text"))
     planned = steps_of_plan(training, place)

@@ -49,10 +49,10 @@ from trackside.facts.logs.ending import BAD_STATES, ENDED_WELL, Ending
 from trackside.facts.logs.exceptions import Exceptions, error_type, unhandled_exceptions
 from trackside.facts.logs.unread_errors import UnreadErrors
 from trackside.facts.training.evaluations import Evaluations
+from trackside.facts.training.last_position import last_position, position_claims
 from trackside.facts.training.learning import Trajectory
 from trackside.facts.training.learning_evidence import LearningEvidence
 from trackside.facts.training.loss_curve import LossCurve
-from trackside.facts.training.reached import reached, reached_claims
 from trackside.facts.training.scores import Scores
 from trackside.family import Family
 from trackside.finding import Action, Certainty, Claim, Finding, Sentence, absent, action, present
@@ -206,8 +206,8 @@ def judge(
         return absent(ending.bad_end if ending.bad_end is not None else EXIT_NOT_CLEAN(how=end.bad))
     if run.disposition in BAD_STATES and end.bad is None:
         return Missing("the records disagree on how the run ended")
-    if (raised := _unhandled_exception(ending, exceptions, training)) is not None:
-        return absent(raised)
+    if (claim := _unhandled_exception(ending, exceptions, training)) is not None:
+        return absent(claim)
     if work.contradiction is not None:
         return absent(work.contradiction)
     learning = LearningEvidence(or_none(loss), evaluations, scores)
@@ -257,7 +257,7 @@ def _learned(
 ) -> Claim:
     """The claim that the model learned, with what keeps it from being more than possible."""
     if not _has_ended(end, training):
-        place = None if training is None else reached(training)
+        place = None if training is None else last_position(training)
         values |= {} if place is None else {"place": place}
         return END_NOT_KNOWN[sentence, place is not None](**values)
     return (ERRORS_NOT_KNOWN[sentence] if unread.rows else sentence)(**values)
@@ -352,7 +352,7 @@ def _shows(
     shows += [end.aborted] if end.aborted is not None else []
     if end.bad is not None and end.reported_done is not None:
         shows += [REPORTED_DONE(line=end.reported_done), EXIT_NOT_CLEAN(how=end.bad) if bad_end is None else bad_end]
-    shows += () if training is None else reached_claims(training)
+    shows += () if training is None else position_claims(training)
     loss, evaluated = learning.loss, learning.evaluations.claims
     if loss is not None and (
         loss.curve.finite or (training is not None and not evaluated and not learning.only_scores)

@@ -136,15 +136,15 @@ def judge(
     kind that ends the log; else a launcher's report that a process failed whose traceback is not in the log."""
     own_exceptions = [row for row in exceptions.unhandled if row.get("about") in FAMILY_TOPICS]
     good_end = ending.completed
-    if (survived := _survived_exception(exceptions, restarts)) is not None and (
+    if (recovered := _survived_exception(exceptions, restarts)) is not None and (
         good_end is not None or not own_exceptions
     ):
-        return survived
+        return recovered
     if good_end is not None and ending.jobs:
-        raised = own_exceptions or [row for row in exceptions.frame.events if row.role is EventRole.ROOT]
-        if not raised:
+        errors = own_exceptions or [row for row in exceptions.frame.events if row.role is EventRole.ROOT]
+        if not errors:
             return absent(COMPLETED(how=good_end))
-        return absent(COMPLETED_IN_SPITE(error=error_in_brief(exceptions.frame, raised[-1]), how=good_end))
+        return absent(COMPLETED_IN_SPITE(error=error_in_brief(exceptions.frame, errors[-1]), how=good_end))
     if not own_exceptions:
         unread_end = unread_finding(unread, CRASHED) if trajectory.points and not exceptions.unhandled else None
         unseen = None if reports.faults else _unseen_exception(exceptions, trajectory, ending, deaths)
@@ -160,7 +160,7 @@ def judge(
     frame_field = next((name for name in FRAME_CLAIMS if row.get(name) is not None), None)
     copies = [exception for exception in own_exceptions if exception.get("type") == row.get("type")]
     ranks = cited_ranks(exceptions.frame, copies)
-    claim = exceptions.raised(row) if ranks is None else RAISED_ON(**exceptions.values(row), ranks=ranks)
+    claim = exceptions.raised_claim(row) if ranks is None else RAISED_ON(**exceptions.values(row), ranks=ranks)
     shows = [claim, *([] if training is None else [training]), *milestones, *over]
     kind = classify(row)
     error, source = error_in_brief(exceptions.frame, row), source_line(exceptions.frame, row)
@@ -218,9 +218,9 @@ def _remedy(kind: FaultClass, place: Value | None, is_guess: bool) -> Action:
 def _unseen_exception(exceptions: Exceptions, trajectory: Trajectory, ending: Ending, deaths: Deaths) -> Finding | None:
     """A process that failed with an exit code while the job trained, as a launcher or Slurm reports it, if nothing in
     the log says why: its traceback stands above an excerpt, or in another file."""
-    raised = any(row.role is EventRole.ROOT for row in exceptions.frame.events)
-    stopped = exceptions.stops or ending.notices or ending.interrupts or ending.ended_from_outside
-    if raised or stopped or deaths.report is not None or deaths.memory or deaths.evidence["timeouts"]:
+    has_exception = any(row.role is EventRole.ROOT for row in exceptions.frame.events)
+    has_stop = exceptions.stops or ending.notices or ending.interrupts or ending.ended_from_outside
+    if has_exception or has_stop or deaths.report is not None or deaths.memory or deaths.evidence["timeouts"]:
         return None
     failed = [
         (frame, row) for frame in (ending.launchers, ending.exits) for row in frame.events
@@ -254,8 +254,8 @@ def _training_before(trajectory: Trajectory, use: StartupUse, row: Event, limits
         if place.unit and printed_loss(before[-1]) is not None:
             return TRAINING_REACHED(place=place, loss=frame.value(before[-1], "loss"))
         return TRAINING_REACHED_PLACE(place=place) if place.unit else TRAINING_RAN(line=place)
-    worked = use.trained(limits.training_s)
-    return None if worked is None else GPUS_HAD_COMPUTED(seconds=worked)
+    work_s = use.trained(limits.training_s)
+    return None if work_s is None else GPUS_HAD_COMPUTED(seconds=work_s)
 
 
 def _milestone_claims(trajectory: Trajectory, row: Event) -> list[Claim]:
@@ -276,7 +276,7 @@ def _survived_exception(exceptions: Exceptions, restarts: LauncherRestarts) -> F
             return present(
                 Certainty.SUPPORTED,
                 "job",
-                [exceptions.raised(row), *restart_claims],
+                [exceptions.raised_claim(row), *restart_claims],
                 headline=RESTARTED_AFTER(error=error_in_brief(exceptions.frame, row)),
                 implies=[MAY_RECUR()],
                 actions=[action(CLASS_REMEDIES["code"])],

@@ -47,7 +47,7 @@ from trackside.catalog.signals import signal_name
 from trackside.evidence import Missing, Value, derived
 from trackside.facts.fact import Maybe
 from trackside.facts.logs.ending import CUT_SHORT, ENDED_WELL, RECORDED, Ending, exit_signal
-from trackside.facts.logs.stop_signals import SIGHUP, SIGTERM, STOP_SIGNALS, StopSignals
+from trackside.facts.logs.stop_request import SIGHUP, SIGTERM, STOP_SIGNALS, StopRequest
 from trackside.facts.training.learning import Trajectory
 from trackside.family import Family
 from trackside.finding import Action, Certainty, Claim, Finding, Sentence, ShellCommand, absent, action, present
@@ -88,7 +88,7 @@ NOT_OUTSIDE = Sentence("no received signal came from outside the run")
 FAILURE_EXPLAINS = Sentence("another failure explains the signal: {line}")
 
 
-def judge(stops: StopSignals, ending: Ending, trajectory: Maybe[Trajectory], run: Run) -> Finding | Missing:
+def judge(stops: StopRequest, ending: Ending, trajectory: Maybe[Trajectory], run: Run) -> Finding | Missing:
     """SIGTERM or SIGHUP as the first sign of the end, without another explanation. Schedulers send no SIGHUP."""
     if (contradiction := _contradiction(ending)) is not None:
         return absent(contradiction)

@@ -132,24 +132,24 @@ NO_STORAGE_FAILURE = Sentence("no failure of a file system in the log")
 def judge(exceptions: Exceptions, faults: StorageFaults, ending: Ending) -> Finding:
     """An unhandled exception about storage, else a line about a file-system error at the run's end."""
     if ending.completed is not None:
-        survived = first(faults.lines)
-        handled = [ERROR_HANDLED(line=faults.line(survived))] if survived is not None else []
+        handled_line = first(faults.lines)
+        handled = [ERROR_HANDLED(line=faults.line(handled_line))] if handled_line is not None else []
         return absent(ENDED_WELL(state=ending.completed), *handled)
     cause, last, ended = faults.cause, faults.last, ending.abnormal is not None
     if cause is None:
         return absent(NO_STORAGE_FAILURE(count=faults.frame.reduce("count")))
-    raised = bool(faults.raised)
-    shows = _raised_claims(exceptions, faults, cause) if raised else []
-    if last and not (raised and (last[0].at == cause.at or _repeats(last[0], cause))):
+    has_exception = bool(faults.unhandled)
+    shows = _raised_claims(exceptions, faults, cause) if has_exception else []
+    if last and not (has_exception and (last[0].at == cause.at or _repeats(last[0], cause))):
         server_silent = last[0].plane == "kernel" and last[0].get("reason") == "unreachable"
         shows.append((SERVER_SILENT if server_silent else REPORTED_AS)(line=faults.line(last[0])))
     kernel = any(row.plane == "kernel" for row in last)
     is_jobs_own = faults.reason in CAUSED_BY_JOB
     server = next((name for row in last if (name := _server(faults, row)) is not None), None)
-    path = _path(exceptions, cause) if is_jobs_own and raised else None
+    path = _path(exceptions, cause) if is_jobs_own and has_exception else None
     guessed = is_jobs_own and faults.inferred
     return present(
-        Certainty.ESTABLISHED if raised or (kernel and ended) else Certainty.SUPPORTED,
+        Certainty.ESTABLISHED if has_exception or (kernel and ended) else Certainty.SUPPORTED,
         "job" if is_jobs_own else "infrastructure",
         shows,
         headline=_headline(faults, path) if server is None else SERVER_HEADLINE(server=server),
@@ -171,9 +171,9 @@ def judge(exceptions: Exceptions, faults: StorageFaults, ending: Ending) -> Find
         at=cause.at,
         variant=faults.reason.replace("_", "-"),
         nodes=(cause.node,) if cause.node else (),
-        ranks=(cause.rank,) if cause.rank is not None and raised else (),
-        exception=named_exception(cause) if raised else None,
-        latent=not raised and not ended,  # a line alone, without a bad end, is a warning
+        ranks=(cause.rank,) if cause.rank is not None and has_exception else (),
+        exception=named_exception(cause) if has_exception else None,
+        latent=not has_exception and not ended,  # a line alone, without a bad end, is a warning
     )
 
 

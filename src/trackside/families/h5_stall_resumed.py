@@ -93,7 +93,7 @@ def judge(
     gap, gpu_pause = pauses.longest, None if isinstance(gpus, Missing) or pauses.has_times else gpus.longest
     if gap is not None and _is_stall(pauses, gap, limits):
         work = None if isinstance(gpus, Missing) else gpus.during(gap.since, gap.until)
-        if work is not None and work.worked:
+        if work is not None and work.kept_working:
             return absent(GPUS_KEPT_COMPUTING(seconds=pauses.seconds(gap)))
         claims, gpus_waited_for = ((), ()) if work is None else (work.claims, work.gpus)
         return _finding(pauses, gap, STALLED_FROM_TO, pauses.seconds(gap), claims, gpus_waited_for)

@@ -40,7 +40,7 @@ _EVALUATION = re.compile(r"(?:val|valid|validation|dev|te?st|eval)", re.IGNORECA
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class StepColumns:
     """The columns of a table; indexes count from a row's end, because a time and a level may be before the row."""
 
     separator: str | None
@@ -80,7 +80,7 @@ def _group_columns(header: str, groups: str) -> list[str] | None:
     return names
 
 
-def columns_of(header: str, groups: str = "") -> Columns | None:
+def columns_of(header: str, groups: str = "") -> StepColumns | None:
     """The columns that a header names, or None if it names no loss, or no position between columns that are no tabs; the
     line above it may name ``groups`` of columns."""
     separator = next((character for character in (",", ";") if character in header), None)
@@ -109,7 +109,7 @@ def columns_of(header: str, groups: str = "") -> Columns | None:
     has_tabs = separator is None and "\t" in header.strip() and all(map(_NAME.fullmatch, names))
     if "loss" not in fields or not (has_position or has_tabs):
         return None
-    return Columns("\t" if separator is None and "\t" in header.strip() else separator, len(names), fields)
+    return StepColumns("\t" if separator is None and "\t" in header.strip() else separator, len(names), fields)
 
 
 def table_points(line: Line) -> Iterator[Event]:
@@ -140,7 +140,7 @@ def table_points(line: Line) -> Iterator[Event]:
                 return
 
 
-def _point(row: Line, columns: Columns, cells: Sequence[str]) -> Event | None:
+def _point(row: Line, columns: StepColumns, cells: Sequence[str]) -> Event | None:
     """The logged step of a row; None for a row of an evaluation, and for any other line."""
     fields = columns.fields
     numeric = sum(1 for cell in cells if number(cell) is not None)

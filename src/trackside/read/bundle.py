@@ -246,12 +246,13 @@ class _Schema(msgspec.Struct):
 
 @contextmanager
 def open_bundle(path: str | os.PathLike[str]) -> Iterator[Bundle]:
-    """Open the bundle at ``path`` without checking its bytes. Raises DamagedBundle."""
+    """Open the bundle at ``path`` without checking its bytes. Raises DamagedBundle; its cause is an OSError if the file
+    could not be read."""
     try:
         with open(path, "rb") as file:
             yield Bundle(file)
     except OSError as error:
-        raise DamagedBundle(error.strerror or str(error)) from None
+        raise DamagedBundle(error.strerror or str(error)) from error
 
 
 def recorded_job_and_time(path: str | os.PathLike[str]) -> tuple[str | None, float | None]:

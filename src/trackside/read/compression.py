@@ -54,24 +54,26 @@ class Budget:
     """Bytes of the file on disk read so far."""
     expanded: int = 0
     members: int = 0
-    stopped: str = ""
+    stop_reason: str = ""
     """Why reading stopped; empty while it goes on."""
 
     def count_bytes(self, count: int) -> bool:
         """Account for expanded bytes. False once the budget is exhausted."""
         self.expanded += count
         if self.expanded > FREE_BYTES and self.expanded > MAX_RATIO * max(1, self.consumed()):
-            self.stopped = self.stopped or f"expands more than {MAX_RATIO}:1; stopped after {_mib(self.expanded)}"
+            self.stop_reason = (
+                self.stop_reason or f"expands more than {MAX_RATIO}:1; stopped after {_mib(self.expanded)}"
+            )
         elif self.expanded > MAX_EXPANDED_BYTES:
-            self.stopped = self.stopped or f"stopped after {_mib(self.expanded)}"
-        return not self.stopped
+            self.stop_reason = self.stop_reason or f"stopped after {_mib(self.expanded)}"
+        return not self.stop_reason
 
     def count_member(self) -> bool:
         """Account for one member of an archive. False once there are too many."""
         self.members += 1
         if self.members > MAX_MEMBERS:
-            self.stopped = self.stopped or f"more than {MAX_MEMBERS:,} members"
-        return not self.stopped
+            self.stop_reason = self.stop_reason or f"more than {MAX_MEMBERS:,} members"
+        return not self.stop_reason
 
 
 def _mib(count: int) -> str:
@@ -169,7 +171,7 @@ class DecompressedStream(PieceStream):
                 return b""
             if piece:
                 if not self._budget.count_bytes(len(piece)):
-                    self._fail(self._budget.stopped)
+                    self._fail(self._budget.stop_reason)
                 return piece
         return b""
 

@@ -184,7 +184,7 @@ def _file(
                 return
             faults: list[str] = []
             snapshot = SnapshotFile(raw, file_stat.st_size, on_progress, faults)
-            budget = Budget(snapshot.reached)
+            budget = Budget(snapshot.bytes_read)
             stream = io.BufferedReader(snapshot, HEAD_BYTES)
             source = InputSource(label, b"", stream, file_stat.st_size, file_stat.st_mtime, faults)
             yield from _unwrap(source, stream, budget, 0)
@@ -207,7 +207,7 @@ class SnapshotFile(io.RawIOBase):
     def seekable(self) -> bool:
         return True
 
-    def reached(self) -> int:
+    def bytes_read(self) -> int:
         """The furthest offset read so far."""
         return self._furthest
 
@@ -239,11 +239,11 @@ class SnapshotFile(io.RawIOBase):
 
     def _report_progress(self, position: int) -> None:
         self._position = position
-        reached = min(position, self._size)
-        if reached > self._furthest:
+        bytes_read = min(position, self._size)
+        if bytes_read > self._furthest:
             if self._on_progress is not None:
-                self._on_progress(reached - self._furthest)
-            self._furthest = reached
+                self._on_progress(bytes_read - self._furthest)
+            self._furthest = bytes_read
 
 
 def _unwrap(source: InputSource, stream: io.BufferedReader[Any], budget: Budget, depth: int) -> Iterator[WalkItem]:
@@ -285,9 +285,9 @@ def _members(archive: InputSource, members: Iterator[Member], budget: Budget, de
             continue
         source = InputSource(path, b"", member.stream, member.size, member.modified, member.faults)
         yield from _unwrap(source, member.stream, budget, depth + 1)
-        if budget.stopped:
+        if budget.stop_reason:
             break
-    faults = list(dict.fromkeys([*archive.faults, budget.stopped] if budget.stopped else archive.faults))
+    faults = list(dict.fromkeys([*archive.faults, budget.stop_reason] if budget.stop_reason else archive.faults))
     if faults:
         yield Input(archive.path, None, "partial" if count else "unreadable", "; ".join(faults))
     elif not count:

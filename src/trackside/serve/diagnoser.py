@@ -10,12 +10,12 @@ from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from trackside.errors import StoreError
 from trackside.model import Plane
 from trackside.runs.listing import RunSummary, list_runs
 from trackside.session import Request, Session, SiteRequest, StoreRequest, open_session
 from trackside.session.site import is_job, source_names
 from trackside.site.config import Site
-from trackside.stores.embedded.layout import StoreError
 from trackside.stores.embedded.snapshot import Snapshot
 from trackside.stores.memory import MemoryStore
 from trackside.stores.receiver.flush import LinesNotRead

@@ -16,13 +16,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from trackside.errors import InvalidSiteRequest, NoSuchRun, NothingReadable, SeveralRuns
+from trackside.errors import InvalidSiteRequest, NoSuchRun, NothingReadable, SeveralRuns, StoreError
 from trackside.http.unavailable import SourceUnavailable
 from trackside.serve.limits import RequestRefused
 from trackside.serve.problems import MEDIA_TYPE, HttpProblem, ProblemDoc
 from trackside.serve.workers import TaskTimeout, WorkersBusy
 from trackside.show.schema import schema_components
-from trackside.stores.embedded.layout import StoreError
 from trackside.stores.metadata.errors import ArchiveError
 
 log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from trackside.stores.receiver.arrivals import unknown_name
 from trackside.stores.receiver.intake import Intake
 
 PREFIX = "trackside_receiver_"
-Values = Mapping[tuple[tuple[str, str], ...], float]
+CountsByLabel = Mapping[tuple[tuple[str, str], ...], float]
 """Value by labels; each key holds (name, value) pairs."""
 
 
@@ -20,9 +20,11 @@ def render(intake: Intake, bodies: Bodies, responses: Mapping[tuple[str, int], i
     refused = dict(accepted.refused + counts.left_out)
     unknown = {name: count for reason, count in refused.items() if (name := unknown_name(reason)) is not None}
     left_out = {reason: count for reason, count in refused.items() if unknown_name(reason) is None}
-    requests: Values = {(("protocol", id_), ("code", str(status))): count for (id_, status), count in responses.items()}
+    requests: CountsByLabel = {
+        (("protocol", id_), ("code", str(status))): count for (id_, status), count in responses.items()
+    }
     samples, line_bytes = intake.pending
-    metrics: tuple[tuple[str, str, str, float | Values], ...] = (
+    metrics: tuple[tuple[str, str, str, float | CountsByLabel], ...] = (
         ("samples_total", "counter", "Samples accepted.", accepted.samples),
         ("lines_total", "counter", "Log lines accepted.", accepted.lines),
         ("bodies_total", "counter", "Requests accepted.", accepted.bodies),
@@ -53,11 +55,11 @@ def render(intake: Intake, bodies: Bodies, responses: Mapping[tuple[str, int], i
     return "".join(f"{line}\n" for metric in metrics for line in _lines(*metric))
 
 
-def _by_label(label: str, values: Mapping[str, float]) -> Values:
+def _by_label(label: str, values: Mapping[str, float]) -> CountsByLabel:
     return {((label, name),): value for name, value in values.items()}
 
 
-def _lines(name: str, kind: str, help_: str, values: float | Values) -> Iterator[str]:
+def _lines(name: str, kind: str, help_: str, values: float | CountsByLabel) -> Iterator[str]:
     full_name = PREFIX + name
     yield f"# HELP {full_name} {help_}"
     yield f"# TYPE {full_name} {kind}"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from trackside.errors import StoreError
 from trackside.logs.trajectory import Trajectories
 from trackside.model import Event, Input, Record, Samples
 from trackside.read.bundle import recorded_job_and_time
@@ -16,7 +17,7 @@ from trackside.read.formats.job_log import empty_output
 from trackside.read.walk import walk
 from trackside.runs.resolve import ResolvedRun, resolve
 from trackside.session.request import Paths, ProgressCallback
-from trackside.stores.embedded.layout import Directory, StoreError
+from trackside.stores.embedded.layout import Directory
 from trackside.stores.memory import MemoryStore
 from trackside.stores.memory_backend import MemoryBackend
 from trackside.stores.metric_backend import MetricBackend
@@ -92,7 +93,7 @@ class LoadedInputs:
             if not os.path.lexists(path):
                 raise FileNotFoundError(f"no such file or folder: {os.fspath(path)}")
             if Directory(path).exists:
-                raise StoreError(f"{os.fspath(path)} is a store: pass it as --store {os.fspath(path)}")
+                raise StoreError(f"{os.fspath(path)} is a store: give it as the store, not among the paths")
         if len(paths) == 1:
             job, self.as_of = recorded_job_and_time(paths[0])
             self.job = self.job or job

@@ -155,12 +155,13 @@ class Settings:
                 key = name.removeprefix(section.variable).lower()
                 self.set(section.name, key, SettingValue(value, name, os.getcwd(), True))
 
-    def read_flags(self, flags: Mapping[str, object]) -> None:
-        """Read ``{"metrics.url": ...}`` from the command line; None means not given. Raises ConfigError."""
+    def read_flags(self, flags: Mapping[str, object], names: Mapping[str, str]) -> None:
+        """Read ``{"metrics.url": ...}`` from the command line; None means not given. ``names``: setting -> its option,
+        if it is not ``--section-key``. Raises ConfigError."""
         for name, value in flags.items():
             section, _, key = name.rpartition(".")
             if value is not None:
-                flag = f"--{name.replace('.', '-').replace('_', '-')}"
+                flag = names.get(name) or f"--{name.replace('.', '-').replace('_', '-')}"
                 self.set(section, key, SettingValue(value, flag, os.getcwd(), isinstance(value, str)))
 
     def set(self, name: str, key: str, setting: SettingValue) -> None:
@@ -205,6 +206,8 @@ class Settings:
             next(iter(table_values), None),
         )
         origin = table_values[key].origin if key is not None else "the settings"
+        if origin.startswith("--"):  # the flag names the key
+            return ConfigError(f"{origin}: {message.removeprefix(f'{key}: ')}")
         return ConfigError(f"{origin}: [{index[0]}] {message}")
 
 

@@ -73,7 +73,7 @@ def line(cite: CiteDoc) -> str:
     return text
 
 
-def values_beside(line: str, cites: Iterable[CiteDoc]) -> list[str]:
+def values_not_in_line(line: str, cites: Iterable[CiteDoc]) -> list[str]:
     """The cited words that the line itself does not contain, such as the first exception of a chain."""
     words = [" ".join(str(cite.value).split()) for cite in cites if isinstance(cite.value, str)]
     missing = dict.fromkeys(text for text in words if text and text[:MAX_PART_CHARS].casefold() not in line.casefold())

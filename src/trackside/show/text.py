@@ -129,7 +129,7 @@ class _CitationPrinter:
             return text.append(f"\n     {cite.where}\n     {cite.query}")
         line = " ".join(cite.text.split())
         text.append(f"  {line or citations.figure(cite)}", style="not dim")
-        for value in citations.values_beside(line, [self._cites[name] for name in names]) if line else ():
+        for value in citations.values_not_in_line(line, [self._cites[name] for name in names]) if line else ():
             text.append(f"\n     = {value}", style="not dim")
         return text.append("".join(f"\n     {self._cites[name].query}" for name in names))
 

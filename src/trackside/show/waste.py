@@ -134,7 +134,7 @@ def in_brief(doc: WasteDoc | None) -> str:
         return allocated
     qualifier = f"{bound_phrase(doc)} " if bound_phrase(doc) else ""
     lost = f"{doc.lost_gpu_hours:.4g}"
-    if doc.lost_gpu_hours >= doc.gpu_hours and not doc.unknown and (doc.at_least or not qualifier):
+    if doc.lost_gpu_hours >= doc.gpu_hours and not doc.unknown:
         qualifier, lost = ("possibly ", "all") if doc.lost_at_most else ("", "all")
     share = f", {qualifier}{lost} lost"
     return allocated + share + ("" if doc.lost_cost is None else f" ({qualifier}{doc.lost_cost:,.2f} {doc.currency})")

@@ -43,6 +43,20 @@ SECTIONS = (
     Section("serve.keeping", (RetentionOptions,)),
 )
 """All tables of the file. Each key is declared once, as a field of the options class of its part."""
+OPTIONS = {
+    "cost.currency": "--price",
+    "cost.price_per_gpu_hour": "--price",
+    "logs.kind": "--logs-url",
+    "metadata.url": "--archive",
+    "metrics.kind": "--metrics-url",
+    "serve.allow_open": "--allow-open",
+    "serve.listen": "--listen",
+    "slurm.clusters": "--cluster",
+    "slurm.mode": "--slurm",
+    "slurm.url": "--slurm",
+    "store.path": "--store",
+}
+"""Setting -> its option of the command line, if that is not ``--section-key``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +97,7 @@ def load(
     if file is not None:
         settings.read_file(file)
     settings.read_environment({name: value for name, value in environ.items() if name != f"{PREFIX}CONFIG"})
-    settings.read_flags(flags or {})
+    settings.read_flags(flags or {}, OPTIONS)
     if file is not None:
         warnings += exposure_warnings(file, settings)
 
@@ -98,7 +112,10 @@ def load(
     slurm = build(("slurm", 0))
     limits, keeping = build(("serve.limits", 0)), build(("serve.keeping", 0))
     listening = settings.values(("serve", 0), environ, warnings)
-    serve = ServeOptions(store=store, metadata=metadata, limits=limits, keeping=keeping, **listening)
+    try:
+        serve = ServeOptions(store=store, metadata=metadata, limits=limits, keeping=keeping, **listening)
+    except ValueError as error:
+        raise settings.error_at(("serve", 0), str(error)) from None
     site = Site(
         metrics=build(("metrics", 0)) if ("metrics", 0) in settings.set_values else None,
         logs=tuple(build(index) for index in settings.indices("logs")),

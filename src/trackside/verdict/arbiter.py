@@ -74,8 +74,12 @@ def arbitrate(findings: Sequence[Finding], families: Sequence[Family]) -> Ranked
     }
     return RankedFindings(
         primary=_with_warnings(primary) if warnings else primary,
-        consequences=tuple(_beside(finding) for finding in consequences if not _is_same_exception(finding, primary)),
-        warnings=tuple(_beside(finding) for finding in warnings if not _is_same_exception(finding, primary)),
+        consequences=tuple(
+            _with_secondary_headline(finding) for finding in consequences if not _is_same_exception(finding, primary)
+        ),
+        warnings=tuple(
+            _with_secondary_headline(finding) for finding in warnings if not _is_same_exception(finding, primary)
+        ),
         ruled_out=tuple(finding for finding in others_and_health if finding.outcome is Outcome.ABSENT),
         unknown=tuple(finding for finding in others_and_health if finding.outcome is Outcome.UNKNOWN),
         rival_open=bool(rivals.get(primary.family, frozenset()) & open_codes),
@@ -91,8 +95,8 @@ def _with_warnings(primary: Finding) -> Finding:
     return replace(primary, actions=(*primary.actions, action(advice)))
 
 
-def _beside(finding: Finding) -> Finding:
-    """The finding with its headline for when another finding is primary."""
+def _with_secondary_headline(finding: Finding) -> Finding:
+    """The finding with the headline that it has if another finding is primary."""
     return finding if finding.secondary_headline is None else replace(finding, headline=finding.secondary_headline)
 
 

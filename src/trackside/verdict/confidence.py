@@ -23,7 +23,7 @@ certain after a handful of cases."""
 MAX_CONFIDENCE = 0.99
 """No verdict is certain, however good the record."""
 
-Pattern = tuple[str, ...]
+EvidencePattern = tuple[str, ...]
 """What a verdict rests on, from coarse to fine: kinds of data, group of the family, certainty, and so on. A pattern
 that ends earlier is the same, known less precisely."""
 
@@ -45,12 +45,12 @@ class Reliability:
     includes those of all finer patterns."""
 
     prior: TrackRecord
-    records: Mapping[Pattern, TrackRecord]
+    records: Mapping[EvidencePattern, TrackRecord]
 
     @classmethod
-    def of(cls, prior: TrackRecord, rows: Iterable[tuple[Pattern, TrackRecord]]) -> Reliability:
+    def of(cls, prior: TrackRecord, rows: Iterable[tuple[EvidencePattern, TrackRecord]]) -> Reliability:
         """Add up the rows under each coarser pattern."""
-        records: dict[Pattern, TrackRecord] = defaultdict(TrackRecord)
+        records: dict[EvidencePattern, TrackRecord] = defaultdict(TrackRecord)
         for pattern, record in rows:
             for coarser in accumulate((level,) for level in pattern):
                 records[coarser] += record
@@ -62,7 +62,7 @@ class Reliability:
         rows = ((tuple(row["pattern"]), TrackRecord(row["right"], row["all"])) for row in data["records"])
         return cls.of(TrackRecord(data["prior"]["right"], data["prior"]["all"]), rows)
 
-    def confidence(self, pattern: Pattern) -> float:
+    def confidence(self, pattern: EvidencePattern) -> float:
         """The share right of this pattern, shrunk toward that of each coarser one, and these toward the prior by
         Laplace's rule. 0 to 0.99, two decimals."""
         share = (self.prior.right + 1) / (self.prior.all + 2)
@@ -72,7 +72,9 @@ class Reliability:
         return min(round(share, 2), MAX_CONFIDENCE)
 
 
-def evidence_pattern(primary: Finding, consequences: Sequence[Finding], rival_open: bool, facts: Facts) -> Pattern:
+def evidence_pattern(
+    primary: Finding, consequences: Sequence[Finding], rival_open: bool, facts: Facts
+) -> EvidencePattern:
     """What a verdict rests on. Empty if no cause was found: such a verdict claims nothing that could be right."""
     if primary.role == "last_resort":
         return ()
@@ -102,6 +104,6 @@ def table() -> Reliability:
     return Reliability.read(json.loads(text))
 
 
-def confidence_of(pattern: Pattern) -> float | None:
+def confidence_of(pattern: EvidencePattern) -> float | None:
     """Confidence of a verdict with this pattern; None if it names no cause."""
     return table().confidence(pattern) if pattern else None

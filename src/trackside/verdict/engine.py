@@ -9,9 +9,9 @@ from trackside.evidence import BatchStore, Frame, Missing, Store
 from trackside.facts.cost.earlier_attempts import EarlierAttempts
 from trackside.facts.fact import Facts, closure, derivation, guard
 from trackside.facts.gpus import with_location
+from trackside.facts.training.last_position import last_position
 from trackside.facts.training.learning import Trajectory, is_plan_of_part, numeric_field, printed_loss
 from trackside.facts.training.loss_curve import LossCurve
-from trackside.facts.training.reached import reached
 from trackside.facts.trust.preflight import Preflight
 from trackside.facts.trust.telemetry import trusted_facts
 from trackside.families import families
@@ -115,7 +115,7 @@ def _last_attempt(facts: Facts) -> LastAttempt | None:
         return None
     loss = LossCurve(trajectory.curve)
     losses = [numeric_field(row, "loss") for row in loss.curve.rows[:1] + loss.curve.rows[-1:]] or [None, None]
-    return LastAttempt(reached(trajectory), loss.points, losses[0], losses[-1], loss.is_last_attempt)
+    return LastAttempt(last_position(trajectory), loss.points, losses[0], losses[-1], loss.is_last_attempt)
 
 
 def _progress_of(

@@ -32,7 +32,11 @@ def unknown_if_incomplete(finding: Finding, facts: Facts, absence_based: bool = 
     if not rests_on_metrics or isinstance(telemetry, Missing):
         return finding
     missing = [f"no GPU metrics of {_join_names(telemetry.unmeasured)} were given"] if telemetry.unmeasured else []
-    missing += [f"the GPU metrics of {_join_names(telemetry.stopped)} end before the run"] if telemetry.stopped else []
+    missing += (
+        [f"the GPU metrics of {_join_names(telemetry.silent_nodes)} end before the run"]
+        if telemetry.silent_nodes
+        else []
+    )
     if not missing:
         return finding
     return _as_unknown(finding, missing, ("GPU metrics of all of the run's nodes, from its start to its end",))

@@ -99,10 +99,10 @@ class TestPauses:
         pauses = fact(traced(hung(until=STOP + 900)), GpuPauses)
         work = pauses.during(STOP + 60, STOP + 800)
         assert work is not None
-        assert not work.worked
+        assert not work.kept_working
         before = pauses.during(START + 600, START + 1200)
         assert before is not None
-        assert before.worked
+        assert before.kept_working
         assert pauses.during(STOP, STOP + 10) is None
 
     def test_the_longest_pause_names_its_gpus(self) -> None:

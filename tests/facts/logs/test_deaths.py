@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.families.rows import Row, event, exception, job, log_points, raised, root, store
+from tests.families.rows import Row, event, exception, job, log_points, root, store, unhandled_exception
 from trackside.evidence import Missing
 from trackside.facts.fact import Facts, T
 from trackside.facts.logs.death_account import DeathAccount
@@ -32,7 +32,9 @@ def test_ranks_killed_by_the_launcher_are_explained() -> None:
 
 
 def test_a_traceback_explains_the_death_of_its_own_rank_only() -> None:
-    deaths = fact_of(Deaths, raised("ValueError", rank=1, time=1990.0), killed(1, first=True), killed(2, first=True))
+    deaths = fact_of(
+        Deaths, unhandled_exception("ValueError", rank=1, time=1990.0), killed(1, first=True), killed(2, first=True)
+    )
     assert [death.rank for death in deaths.unexplained] == [2]
 
 

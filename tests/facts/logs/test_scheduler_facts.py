@@ -7,7 +7,7 @@ import pytest
 from tests.facts.logs.test_deaths import fact_of
 from tests.families.rows import END, START, event, job, root
 from trackside.facts.logs.drained_nodes import DrainedNodes
-from trackside.facts.logs.stop_signals import StopSignals
+from trackside.facts.logs.stop_request import StopRequest
 from trackside.model import Position, Record, Run
 
 RUN = Run(id="7", start=START, end=END, nodes=("n1", "n2"))
@@ -46,8 +46,8 @@ def test_the_margin_after_the_end_is_shorter_if_the_scheduler_ended_the_run() ->
 
 def test_a_stop_signal_after_a_failure_is_teardown() -> None:
     stop = event("signal_received", 60, signal=15)
-    assert fact_of(StopSignals, stop).accounted is None
-    assert fact_of(StopSignals, stop, root("process_exit", 50, exit_code=3)).accounted is not None
+    assert fact_of(StopRequest, stop).accounted is None
+    assert fact_of(StopRequest, stop, root("process_exit", 50, exit_code=3)).accounted is not None
     escalated = event("process_exit", 70, signal=9)
-    assert fact_of(StopSignals, stop, escalated).accounted is None
-    assert fact_of(StopSignals, event("signal_received", 60, signal=10)).sign is None
+    assert fact_of(StopRequest, stop, escalated).accounted is None
+    assert fact_of(StopRequest, event("signal_received", 60, signal=10)).sign is None

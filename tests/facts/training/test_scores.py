@@ -28,7 +28,7 @@ def test_each_score_has_its_own_direction() -> None:
     assert not scores(*values("val perplexity", 40.0, 60.0, 90.0)).improved
 
 
-def test_a_score_without_a_training_shows_nothing() -> None:
+def test_scores_alone_show_no_learning() -> None:
     rows = [event("score", line, metric="accuracy", value=line / 10) for line in (1, 2, 3, 4)]
     assert not scores(*rows).series
     assert scores(*rows, event("training_start", 1)).improved

@@ -510,8 +510,10 @@ def test_a_verdict_with_curves_passes_through_json() -> None:
     run, store = cluster.store(event("progress", step=1, loss=2.0))
     grid = store.ask(metric("gpu_sm_active_ratio").over("run", "avg"))
     assert isinstance(grid, Grid)
-    worked = Sentence("the GPUs worked for {share} of the time")
-    primary = replace(present(Certainty.SUPPORTED, "job", [worked(share=grid.value("avg"))]), family="U0", id="unknown")
+    sentence = Sentence("the GPUs worked for {share} of the time")
+    primary = replace(
+        present(Certainty.SUPPORTED, "job", [sentence(share=grid.value("avg"))]), family="U0", id="unknown"
+    )
     verdict = Verdict(run, primary, curves=plots.curves(store, primary))
     doc = decode(encode(document(verdict)))
     assert doc.curves[0].metric == "gpu_sm_active_ratio"

@@ -26,9 +26,10 @@ from tests.stores.embedded.runs import (
     write,
 )
 from trackside.cli import main
+from trackside.errors import StoreError
 from trackside.session import StoreRequest, open_session
 from trackside.stores.embedded import layout
-from trackside.stores.embedded.layout import Directory, StoreError
+from trackside.stores.embedded.layout import Directory
 from trackside.stores.embedded.snapshot import Snapshot
 from trackside.stores.embedded.tables import TABLES
 from trackside.stores.embedded.writer import Writer

@@ -83,8 +83,9 @@ def test_a_store_of_several_runs_gives_each_run_its_verdict(tmp_path: Path) -> N
         assert expected[job]["run"]["id"] == job
         assert verdict_of_store(store, job, [f"run-{job}/"]) == expected[job]
 
-    with pytest.raises(SeveralRuns, match=f"{', '.join(runs)}; choose one with --job"):
+    with pytest.raises(SeveralRuns, match=f"{', '.join(runs)}; name one of them$"):
         trackside.diagnose(store=store)
+    assert "; choose one with --job ID" in CliRunner().invoke(main, ["diagnose", "--store", str(store)]).stderr
     with pytest.raises(NoSuchRun, match="no job 4820 in the store; 'trackside runs --store"):
         trackside.diagnose(store=store, job="4820")
 
@@ -120,7 +121,7 @@ def test_runs_without_a_job_go_by_their_folders(tmp_path: Path) -> None:
     store, saved = tmp_path / "store", tmp_path / "verdict.json"
     for folder in (first, second):
         ingest([folder], store)
-    with pytest.raises(SeveralRuns, match="one, two; choose one with --job"):
+    with pytest.raises(SeveralRuns, match="there are 2 jobs: one, two; name one of them"):
         trackside.diagnose(store=store)
     assert verdict_of_store(store, "one") == verdict_of_files(first)
     assert verdict_of_store(store, str(second), ["two/"]) == verdict_of_files(second)

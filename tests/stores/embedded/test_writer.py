@@ -26,10 +26,11 @@ from tests.stores.embedded.runs import (
     write,
 )
 from trackside.cli import main
+from trackside.errors import StoreError
 from trackside.ingest import HashedStream
 from trackside.runs.locator import inputs_of
 from trackside.session import StoreRequest, open_session
-from trackside.stores.embedded.layout import Directory, StoreError
+from trackside.stores.embedded.layout import Directory
 from trackside.stores.embedded.retention import compact
 from trackside.stores.embedded.rows import StoredInput
 from trackside.stores.embedded.snapshot import Snapshot
@@ -228,9 +229,7 @@ def test_a_path_that_is_not_a_store_is_refused_with_a_reason(folder: Path, store
     for command in (("runs",), ("diagnose",), ("compact",)):
         result = run(*command, "--store", store)
         assert result.exit_code == 2
-        assert (
-            result.stderr == f"trackside: {store} does not exist; 'trackside ingest PATH --store {store}' creates it\n"
-        )
+        assert result.stderr == f"trackside: {store} is not a store: no such folder\n"
         assert not store.exists()
         assert "is not a Trackside store" in run(*command, "--store", folder).stderr
     assert "give a new folder" in run("ingest", folder, "--store", folder).stderr

@@ -229,5 +229,5 @@ def test_invalid_label_names_of_loki_are_dropped() -> None:
         ("", None),
     ],
 )
-def test_times(text: str, time_ns: int | None) -> None:
+def test_only_a_valid_time_in_utc_is_read(text: str, time_ns: int | None) -> None:
     assert nanoseconds(text) == time_ns

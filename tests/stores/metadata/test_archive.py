@@ -139,9 +139,9 @@ def test_reused_job_ids_are_other_runs(archive: Archive) -> None:
     match = archive.find("4242", cluster="alpha")
     assert match is not None
     assert match.id == second.run
-    with pytest.raises(ArchiveError, match="several clusters: alpha, beta") as raised:
+    with pytest.raises(ArchiveError, match="several clusters: alpha, beta") as error:
         archive.find("4242")
-    assert raised.value.kind == "ambiguous"
+    assert error.value.kind == "ambiguous"
 
 
 def test_a_verdict_without_a_job_is_recorded_under_the_requested_name(archive: Archive) -> None:
@@ -379,9 +379,9 @@ def test_a_lazy_archive_opens_while_its_server_is_down(tmp_path: Path) -> None:
         server.process.kill()
         server.process.wait()
         with Archive.open(url, lazy=True) as archive:
-            with pytest.raises(ArchiveError) as raised:
+            with pytest.raises(ArchiveError) as error:
                 record(archive)
-            assert raised.value.kind == "unreachable"
+            assert error.value.kind == "unreachable"
             with restarted(server):
                 assert record(archive).new
 
@@ -525,9 +525,9 @@ def test_a_migration_keeps_existing_rows(url: str, tmp_path: Path) -> None:
     with database.reading() as link:
         assert link.execute(sa.text("SELECT count(*) FROM verdicts")).scalar() == 3
     database.close()
-    with pytest.raises(ArchiveError, match=r"later Trackside \(revision 2, this one knows 1\): update it") as raised:
+    with pytest.raises(ArchiveError, match=r"later Trackside \(revision 2, this one knows 1\): update it") as error:
         Archive.open(url)
-    assert raised.value.kind == "newer"
+    assert error.value.kind == "newer"
 
 
 def test_a_failed_migration_changes_nothing(url: str, tmp_path: Path) -> None:
@@ -578,11 +578,11 @@ def test_instances_that_start_at_once_migrate_once(url: str) -> None:
 def test_an_archive_that_cannot_be_opened_reports_the_reason(
     tmp_path: Path, make: Callable[[Path], str], message: str
 ) -> None:
-    with pytest.raises(ArchiveError) as raised:
+    with pytest.raises(ArchiveError) as error:
         Archive.open(make(tmp_path))
-    assert message in str(raised.value)
-    assert "secret" not in str(raised.value)
-    assert "\n" not in str(raised.value)
+    assert message in str(error.value)
+    assert "secret" not in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 def other_file(path: Path) -> Path:
@@ -599,10 +599,10 @@ def test_a_missing_postgres_database_is_reported(postgres: Postgres) -> None:
 def test_a_lock_timeout_is_reported_as_busy(url: str, archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trackside.stores.metadata.engine.WAIT_S", 1)
     waiting = Database(url)
-    with archive._database.writing("run", "alpha", "4242"), pytest.raises(ArchiveError) as raised:
+    with archive._database.writing("run", "alpha", "4242"), pytest.raises(ArchiveError) as error:
         Archive(waiting).record(verdict(), written(verdict()))
-    assert raised.value.kind == "busy"
-    assert "try again" in str(raised.value)
+    assert error.value.kind == "busy"
+    assert "try again" in str(error.value)
     waiting.close()
 
 

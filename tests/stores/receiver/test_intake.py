@@ -35,6 +35,7 @@ from tests.serve.receiving import (
     write_request,
 )
 from trackside.catalog import settling
+from trackside.errors import StoreError
 from trackside.evidence import SOURCE_UNANSWERED, MissingAnswer
 from trackside.query import events, metric
 from trackside.runs.listing import RunSummary, list_runs
@@ -46,7 +47,7 @@ from trackside.serve.protocols.series_key import labels_of
 from trackside.session import StoreRequest, open_session
 from trackside.show.document import document
 from trackside.stores.embedded import retention
-from trackside.stores.embedded.layout import Directory, LogPosition, StoreBusy, StoreError
+from trackside.stores.embedded.layout import Directory, LogPosition, StoreBusy
 from trackside.stores.embedded.snapshot import Snapshot
 from trackside.stores.embedded.writer import Writer
 from trackside.stores.receiver import arrivals

@@ -27,7 +27,7 @@ REPEAT_S = 60.0
 REFUSED_STATUSES = frozenset({400, 406, 409, 410, 411, 412, 413, 414, 415, 416, 417, 421, 422, 431})
 """Statuses of a body that the receiver will never accept. Other 4xx may pass: a token that is being rotated, a URL that
 is not served yet."""
-Protocol = RemoteWrite | LokiPush
+Encoder = RemoteWrite | LokiPush
 """A protocol encoder."""
 
 
@@ -45,9 +45,7 @@ class SendStatistics:
 class Sender:
     """One receiver, its spool, and the thread that sends."""
 
-    def __init__(
-        self, protocol: Protocol, options: ReceiverOptions, spool: Spool, say: Callable[[str], object]
-    ) -> None:
+    def __init__(self, protocol: Encoder, options: ReceiverOptions, spool: Spool, say: Callable[[str], object]) -> None:
         """Raises ValueError for certificates that cannot be loaded."""
         self.protocol, self.spool, self.statistics = protocol, spool, SendStatistics()
         self._say = say

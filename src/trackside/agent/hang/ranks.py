@@ -63,8 +63,7 @@ def _ranks(job: str, members: Sequence[JobProcess]) -> tuple[Rank, ...]:
 
 
 def _launchers(members: Sequence[JobProcess]) -> set[int]:
-    """Pids of processes with another rank below them, or below them one that has RANK in its environment while they do
-    not."""
+    """Pids of launchers: a descendant has another rank, or has RANK in its environment and the launcher does not."""
     by_pid = {process.pid: process for process in members}
     pids: set[int] = set()
     for process in members:

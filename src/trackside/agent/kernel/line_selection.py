@@ -9,7 +9,7 @@ from typing import Literal
 
 from trackside.agent.rate_limit import RateLimit
 
-Policy = Literal["all", "known"]
+KernelLinePolicy = Literal["all", "known"]
 _CONTEXT = re.compile(r"invoked oom-killer|memory: usage \d|oom-kill:constraint=")
 """Lines that are not events themselves but belong to the event that follows."""
 
@@ -31,7 +31,9 @@ def known_lines(lines: Sequence[str]) -> set[int]:
     return indices & set(range(len(lines)))
 
 
-def select_lines(lines: Sequence[str], policy: Policy, limit: RateLimit, now_s: float) -> tuple[list[int], int]:
+def select_lines(
+    lines: Sequence[str], policy: KernelLinePolicy, limit: RateLimit, now_s: float
+) -> tuple[list[int], int]:
     """(indices of the lines to send, number of lines left out by the rate limit)."""
     if policy == "known":
         indices = sorted(known_lines(lines))

@@ -9,7 +9,7 @@ from typing import Any
 
 from trackside.agent.nvml.fields import FIELDS, MAX_LINKS, FieldRequest, NvmlField, fields_by_link
 from trackside.agent.nvml.library import LOST_CODES, NOT_SUPPORTED_CODES, UNUSABLE_CODES, GpuDevice, Library
-from trackside.agent.nvml.probes import FAULTY_LINKS, NvmlProbe, Value, probes_of
+from trackside.agent.nvml.probes import FAULTY_LINKS, NvmlProbe, ProbeValue, probes_of
 from trackside.agent.source import AgentSourceUnavailable, Labels
 from trackside.catalog.metrics import METRICS
 
@@ -18,7 +18,7 @@ RETRY_UNSUPPORTED_S = 300.0
 _LINK_COUNT = 91
 
 
-class GpuLost(Exception):
+class GpuUnreachable(Exception):
     """The GPU cannot be reached, or needs a reset: NVML's message."""
 
 
@@ -28,7 +28,7 @@ class _ProbeState:
 
     probe: NvmlProbe
     due: float = 0.0
-    values: tuple[Value, ...] = ()
+    values: tuple[ProbeValue, ...] = ()
     error_code: int = 0
     """The return code that means not supported; 0 if supported."""
 
@@ -37,11 +37,11 @@ class NvmlGpu:
     """One GPU: its probes and fields, and which of them it supports. Values are in the units of their metrics."""
 
     def __init__(self, library: Library, device: GpuDevice) -> None:
-        """Prepare the probes that the GPU may support. Raises GpuLost if it could not be identified."""
+        """Prepare the probes that the GPU may support. Raises GpuUnreachable if it could not be identified."""
         self._api, self.device = library.api, device
         self._error: Any = library.error
         if device.handle is None:
-            raise GpuLost("it could not be identified when the agent started")
+            raise GpuUnreachable("it could not be identified when the agent started")
         self._probes = [_ProbeState(probe) for probe in probes_of(self._api, device.handle)]
         self._links = _ProbeState(FAULTY_LINKS)
         self._unsupported: dict[NvmlField, int] = {}
@@ -52,8 +52,8 @@ class NvmlGpu:
         self.failures: list[str] = []
         """Errors of the last reading that do not mean that the GPU is lost; one line each."""
 
-    def read(self, skipped_metrics: Collection[str] = ()) -> Iterator[Value]:
-        """Read all values, except probes whose metrics are all in ``skipped_metrics``. Raises GpuLost, and
+    def read(self, skipped_metrics: Collection[str] = ()) -> Iterator[ProbeValue]:
+        """Read all values, except probes whose metrics are all in ``skipped_metrics``. Raises GpuUnreachable, and
         AgentSourceUnavailable if NVML itself is gone."""
         now = time.monotonic()
         self.failures.clear()
@@ -72,7 +72,7 @@ class NvmlGpu:
         codes = {state.probe.name: state.error_code for state in self._probes if state.error_code}
         return codes | {f"field {field.number}": code for field, code in self._unsupported.items()}
 
-    def _probe(self, state: _ProbeState, now: float) -> tuple[Value, ...]:
+    def _probe(self, state: _ProbeState, now: float) -> tuple[ProbeValue, ...]:
         if now < state.due:
             return state.values
         state.values = ()
@@ -87,7 +87,7 @@ class NvmlGpu:
             self.check(error.value, state.probe.name)
         return state.values
 
-    def _fields(self, now: float) -> Iterator[Value]:
+    def _fields(self, now: float) -> Iterator[ProbeValue]:
         if self._request is None or now >= self._fields_due:
             self._select_fields(now)
         assert self._request is not None
@@ -128,16 +128,16 @@ class NvmlGpu:
         self._fields_due = now + RETRY_UNSUPPORTED_S
 
     def check(self, code: int, function: str) -> None:
-        """Handle NVML's return code: raises GpuLost or AgentSourceUnavailable, or notes a failure."""
+        """Handle NVML's return code: raises GpuUnreachable or AgentSourceUnavailable, or notes a failure."""
         if code in LOST_CODES:
-            raise GpuLost(str(self._error(code)))
+            raise GpuUnreachable(str(self._error(code)))
         if code in UNUSABLE_CODES:
             raise AgentSourceUnavailable(f"NVML is no longer available: {self._error(code)}")
         if code and code not in NOT_SUPPORTED_CODES:
             self.failures.append(f"{function}: {self._error(code)}")
 
 
-def _is_plausible(value: Value) -> bool:
+def _is_plausible(value: ProbeValue) -> bool:
     """Whether a value is in its metric's range; NVML sets all bits if it has no value."""
     metric = METRICS[value[0]]
     return metric.low <= value[2] <= metric.high

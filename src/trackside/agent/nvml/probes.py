@@ -13,8 +13,8 @@ from typing import Any
 from trackside.agent.nvml.fields import LINK_COUNTERS, MAX_LINKS
 from trackside.agent.source import Labels
 
-Value = tuple[str, Labels, float]
-Read = Callable[[Any, Any], Iterator[Value]]
+ProbeValue = tuple[str, Labels, float]
+Read = Callable[[Any, Any], Iterator[ProbeValue]]
 """(nvidia-ml-py, handle) -> values. Raises NVMLError."""
 SLOW_S, STATIC_S = 60.0, 600.0
 """How long values that change slowly, and values that hardly ever change, are reused."""
@@ -36,7 +36,7 @@ def _number_probe(
     """A probe of a function that returns one number."""
     labels = (("kind", kind),) if kind else ()
 
-    def read(api: Any, handle: Any) -> Iterator[Value]:
+    def read(api: Any, handle: Any) -> Iterator[ProbeValue]:
         yield metric, labels, getattr(api, function)(handle, *arguments) * scale
 
     label = kind or ", ".join(map(str, arguments))
@@ -46,13 +46,13 @@ def _number_probe(
 def _percentage_probe(function: str, metric: str) -> NvmlProbe:
     """A probe of a function that returns a percentage and its sampling period."""
 
-    def read(api: Any, handle: Any) -> Iterator[Value]:
+    def read(api: Any, handle: Any) -> Iterator[ProbeValue]:
         yield metric, (), getattr(api, function)(handle)[0] / 100
 
     return NvmlProbe(function, read, (metric,))
 
 
-def _memory(api: Any, handle: Any) -> Iterator[Value]:
+def _memory(api: Any, handle: Any) -> Iterator[ProbeValue]:
     try:
         memory = api.nvmlDeviceGetMemoryInfo(handle, api.nvmlMemory_v2)
         yield "gpu_memory_reserved_bytes", (), memory.reserved
@@ -63,13 +63,13 @@ def _memory(api: Any, handle: Any) -> Iterator[Value]:
     yield "gpu_memory_total_bytes", (), memory.total
 
 
-def _utilization(api: Any, handle: Any) -> Iterator[Value]:
+def _utilization(api: Any, handle: Any) -> Iterator[ProbeValue]:
     rates = api.nvmlDeviceGetUtilizationRates(handle)
     yield "gpu_utilization_ratio", (), rates.gpu / 100
     yield "gpu_memory_utilization_ratio", (), rates.memory / 100
 
 
-def _reasons(api: Any, handle: Any) -> Iterator[Value]:
+def _reasons(api: Any, handle: Any) -> Iterator[ProbeValue]:
     try:
         bits = api.nvmlDeviceGetCurrentClocksEventReasons(handle)
     except api.NVMLError_FunctionNotFound:  # its name before driver 535
@@ -77,38 +77,38 @@ def _reasons(api: Any, handle: Any) -> Iterator[Value]:
     yield "gpu_throttle_reasons", (), bits
 
 
-def _bar1(api: Any, handle: Any) -> Iterator[Value]:
+def _bar1(api: Any, handle: Any) -> Iterator[ProbeValue]:
     memory = api.nvmlDeviceGetBAR1MemoryInfo(handle)
     yield "gpu_bar1_used_bytes", (), memory.bar1Used
     yield "gpu_bar1_total_bytes", (), memory.bar1Total
 
 
-def _power_range(api: Any, handle: Any) -> Iterator[Value]:
+def _power_range(api: Any, handle: Any) -> Iterator[ProbeValue]:
     low, high = api.nvmlDeviceGetPowerManagementLimitConstraints(handle)
     yield "gpu_power_limit_range_watts", (("kind", "min"),), low / 1000
     yield "gpu_power_limit_range_watts", (("kind", "max"),), high / 1000
 
 
-def _banks(api: Any, handle: Any) -> Iterator[Value]:
+def _banks(api: Any, handle: Any) -> Iterator[ProbeValue]:
     counts = api.nvmlDeviceGetRowRemapperHistogram(handle)
     for level in ("max", "high", "partial", "low", "none"):
         yield "gpu_row_remap_banks", (("level", level),), getattr(counts, level)
 
 
-def _sram(api: Any, handle: Any) -> Iterator[Value]:
+def _sram(api: Any, handle: Any) -> Iterator[ProbeValue]:
     status = api.c_nvmlEccSramErrorStatus_v1_t()
     api.nvmlDeviceGetSramEccErrorStatus(handle, byref(status))
     yield "gpu_sram_threshold_exceeded", (), min(status.bThresholdExceeded, 1)
 
 
-def _fabric(api: Any, handle: Any) -> Iterator[Value]:
+def _fabric(api: Any, handle: Any) -> Iterator[ProbeValue]:
     info = api.c_nvmlGpuFabricInfo_v2_t()
     api.nvmlDeviceGetGpuFabricInfoV(handle, byref(info))
     if info.state != api.NVML_GPU_FABRIC_STATE_NOT_SUPPORTED:
         yield "gpu_fabric_state", (), info.state
 
 
-def _faulty_links(api: Any, handle: Any) -> Iterator[Value]:
+def _faulty_links(api: Any, handle: Any) -> Iterator[ProbeValue]:
     """Errors of each link that has any."""
     for link in range(MAX_LINKS):
         try:

@@ -21,11 +21,11 @@ _SECTIONS = (("Main schedule statistics", "main"), ("Backfilling stats", "backfi
 _STATISTICS = {"Last cycle": "last", "Max cycle": "max", "Mean cycle": "mean"}
 _LINE = re.compile(r"\s*([A-Za-z][\w ().,:-]*?):\s+(\d{1,18})\s*\Z")
 _RPC = re.compile(r"\s+([A-Z][A-Z0-9_]{2,60})\s+\(\s*\d+\)\s+count:(\d{1,15})\s+ave_time:\d+\s+total_time:(\d{1,18})")
-Value = tuple[str, float, dict[str, str]]
+Statistic = tuple[str, float, dict[str, str]]
 """Metric, value, labels."""
 
 
-def statistics(lines: Iterable[str]) -> Iterator[Value]:
+def statistics(lines: Iterable[str]) -> Iterator[Statistic]:
     """The metrics in the output of sdiag; for each message type, the count and the total time."""
     section, by_type = "", False
     for line in lines:
@@ -41,7 +41,7 @@ def statistics(lines: Iterable[str]) -> Iterator[Value]:
             yield from _value(section, match[1], float(match[2]))
 
 
-def _value(section: str, name: str, value: float) -> Iterator[Value]:
+def _value(section: str, name: str, value: float) -> Iterator[Statistic]:
     if name in _PLAIN:
         yield _PLAIN[name], value, {}
     elif name.startswith("Jobs ") and (event := _JOBS.get(name[5:])):

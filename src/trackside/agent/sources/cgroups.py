@@ -127,11 +127,11 @@ class _Cgroups(Collector):
         return sorted(groups.values(), key=lambda group: group.level)
 
 
-Values = Iterator[tuple[str, float, Mapping[str, str]]]
+CgroupValues = Iterator[tuple[str, float, Mapping[str, str]]]
 """(metric, value, labels in addition to the cgroup's)"""
 
 
-def _version_2(roots: Mapping[str, str], group: Group) -> Values:
+def _version_2(roots: Mapping[str, str], group: Group) -> CgroupValues:
     folder = f"{roots['']}/{group.path}"
     cpu = key_values(read_or_empty(f"{folder}/cpu.stat"), (b"user_usec", b"system_usec", b"throttled_usec"))
     for key, mode in ((b"user_usec", "user"), (b"system_usec", "system")):
@@ -154,7 +154,7 @@ def _version_2(roots: Mapping[str, str], group: Group) -> Values:
             yield "host_cgroup_tasks", tasks, {}
 
 
-def _version_1(roots: Mapping[str, str], group: Group) -> Values:
+def _version_1(roots: Mapping[str, str], group: Group) -> CgroupValues:
     if "cpu" in roots:
         data = read_or_empty(f"{roots['cpu']}/{group.path}/cpuacct.stat")
         for key, ticks in key_values(data, (b"user", b"system")).items():
@@ -175,7 +175,7 @@ def _version_1(roots: Mapping[str, str], group: Group) -> Values:
         yield "host_cgroup_memory_events_total", value, {"kind": "oom_kill"}
 
 
-def _bytes(folder: str, files: Mapping[str, str]) -> Values:
+def _bytes(folder: str, files: Mapping[str, str]) -> CgroupValues:
     for file, name in files.items():
         value = number(read_or_empty(f"{folder}/{file}").strip())
         if value is not None and value < _UNLIMITED:

@@ -13,7 +13,7 @@ MODES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
 """The columns of /proc/stat; guest time, which follows, is already included in user and nice."""
 IDLE = frozenset({"idle", "iowait"})
 MAX_CORES = 4096
-Ticks = tuple[int, ...]
+CpuTicks = tuple[int, ...]
 """Kernel ticks by mode; fewer than :data:`MODES` if the kernel has fewer."""
 
 
@@ -21,8 +21,8 @@ Ticks = tuple[int, ...]
 class Stat:
     """Contents of /proc/stat. ``total``: sum of all cores."""
 
-    total: Ticks = ()
-    cores: list[tuple[int, Ticks]] = field(default_factory=list)
+    total: CpuTicks = ()
+    cores: list[tuple[int, CpuTicks]] = field(default_factory=list)
     boot: int | None = None
     blocked: int | None = None
 
@@ -69,7 +69,7 @@ class _Cpu(Collector):
         self._stat = PseudoFile(context.node.proc / "stat")
         self._load = PseudoFile(context.node.proc / "loadavg")
         self._hertz = os.sysconf("SC_CLK_TCK")
-        self._last_total: Ticks = ()
+        self._last_total: CpuTicks = ()
         self._labels: dict[int, tuple[Labels, ...]] = {}
         read_required(self._stat)
 

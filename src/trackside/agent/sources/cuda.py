@@ -10,7 +10,7 @@ from trackside.agent.source import AgentSource, Collector, Context, Reading
 
 if TYPE_CHECKING:
     from trackside.agent.trace.calls import Calls
-    from trackside.agent.trace.tracer import Labels
+    from trackside.agent.trace.tracer import ProcessLabels
 
 LAUNCHES, SECONDS, CALLS, BYTES, HAS_CONTEXT = (
     "trackside_cuda_kernel_launches_total",
@@ -55,7 +55,7 @@ class _Cuda(Collector):
         self.tracer.report(reading, calls_by_pid)
         self.tracer.clear((self._cells, self._processes), (self.unfinished_calls,), calls_by_pid)
 
-    def _add(self, reading: Reading, pid: int, labels: Labels, calls: Calls) -> None:
+    def _add(self, reading: Reading, pid: int, labels: ProcessLabels, calls: Calls) -> None:
         monotonic = self.tracer.monotonic
         launches = calls.launches(self._functions)
         reading.sample(LAUNCHES, monotonic(pid, LAUNCHES, "", "", launches or 0), **labels)

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from trackside.agent.nvml.fields import FIELDS
-from trackside.agent.nvml.gpu import GpuLost, NvmlGpu
+from trackside.agent.nvml.gpu import GpuUnreachable, NvmlGpu
 from trackside.agent.nvml.gpu_labels import GpuLabels
 from trackside.agent.nvml.library import GpuDevice, Library
 from trackside.agent.nvml.probes import FAULTY_LINKS, PROBES, THROUGHPUT
@@ -29,7 +29,7 @@ class _SampledGpu:
         self.device, self.labels = device, GpuLabels(context.owners, device)
         self.series: dict[str, set[SeriesKey]] = {}
         self.gpu: NvmlGpu | None = None
-        with suppress(GpuLost):
+        with suppress(GpuUnreachable):
             self.gpu = NvmlGpu(library, device)
 
     def skipped_metrics(self, preferred: frozenset[SeriesKey]) -> set[str]:
@@ -83,7 +83,7 @@ class _Gpus(Collector):
                 series.setdefault(metric, set()).add(series_key(metric, labels.labels(metric_labels)))
                 values[metric] = value
             self._read_processes(sampled_gpu, reading, values)
-        except GpuLost as error:
+        except GpuUnreachable as error:
             return str(error)
         finally:
             sampled_gpu.series.update(series)

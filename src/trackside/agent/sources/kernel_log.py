@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from trackside.agent.kernel.journal import Journal, KernelPosition, load_position
-from trackside.agent.kernel.line_selection import Policy, select_lines
+from trackside.agent.kernel.line_selection import KernelLinePolicy, select_lines
 from trackside.agent.kernel.neighbors import lines_of_other_nodes, shares_machine
 from trackside.agent.kernel.ring import KernelClock, KernelRecord, Ring
 from trackside.agent.preferred_source import KERNEL_LOG
@@ -31,7 +31,7 @@ class KernelLogOptions:
     """``policy``: send all lines, or only those that Trackside parses. ``lines_per_s``, ``burst``: rate limit; parsed
     lines have priority. ``look_back_s``: how far back to start if no earlier agent has saved its position."""
 
-    policy: Policy = "all"
+    policy: KernelLinePolicy = "all"
     lines_per_s: float = 100.0
     burst: int = 5000
     look_back_s: float = 3600.0

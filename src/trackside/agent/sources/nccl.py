@@ -10,7 +10,7 @@ from trackside.agent.source import AgentSource, Collector, Context, Reading
 
 if TYPE_CHECKING:
     from trackside.agent.trace.collectives import Collectives, Communicator, Tally
-    from trackside.agent.trace.tracer import Labels
+    from trackside.agent.trace.tracer import ProcessLabels
 
 STARTED, COMPLETED, IN_FLIGHT, OLDEST, ENQUEUE, SECONDS, COMMUNICATORS = (
     "trackside_nccl_collectives_started_total",
@@ -89,7 +89,7 @@ class _Nccl(Collector):
         tables = (self._tallies, self._communicators, self._lanes, self._settled, self._marks)
         self.tracer.clear(tables, self._under_way, collectives_by_pid)
 
-    def _add(self, reading: Reading, pid: int, labels: Labels, process: Collectives, now: int) -> None:
+    def _add(self, reading: Reading, pid: int, labels: ProcessLabels, process: Collectives, now: int) -> None:
         monotonic = self.tracer.monotonic
         reading.sample(COMMUNICATORS, process.live, **labels)
         names = {serial: process.label(serial) for serial in sorted(process.communicators)[:MAX_COMMUNICATORS]}
@@ -117,7 +117,7 @@ class _Nccl(Collector):
         self.tracer.close()
 
 
-def _add_ages(reading: Reading, labels: Labels, process: Collectives, names: dict[int, str], now: int) -> None:
+def _add_ages(reading: Reading, labels: ProcessLabels, process: Collectives, names: dict[int, str], now: int) -> None:
     """Add how long the oldest collective of each live communicator has been in flight."""
     unobserved = {serial for _, serial in process.unobserved}
     ages: dict[str, float] = {}

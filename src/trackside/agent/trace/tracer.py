@@ -26,7 +26,7 @@ ATTACHED, LOST = "trackside_tracer_attached", "trackside_tracer_lost_events_tota
 _DEVICE_FILE = re.compile(r"nvidia(\d{1,3})\Z")
 DEVICES_S = 10.0
 """Interval at which it is determined which ranks use which GPUs."""
-Labels = dict[str, str | int | None]
+ProcessLabels = dict[str, str | int | None]
 
 
 @dataclass(slots=True)
@@ -120,7 +120,7 @@ class Tracer:
         )  # fmt: skip
         self._lock, self._end = threading.Lock(), threading.Event()
         self.monotonic = MonotonicCounters()
-        self._labels_by_pid: dict[int, Labels] = {}
+        self._labels_by_pid: dict[int, ProcessLabels] = {}
         self._chosen_devices: dict[int, int] = {}
         self._lost = 0
         self._error = ""
@@ -158,7 +158,7 @@ class Tracer:
             except Exception as error:  # noqa: BLE001  reported by the next reading; the next update may succeed
                 self._error = f"processes cannot be followed: {type(error).__name__}: {error}"
 
-    def labels(self, pid: int, devices: int = 0) -> Labels | None:
+    def labels(self, pid: int, devices: int = 0) -> ProcessLabels | None:
         """The labels of a process's samples; None if the process is not traced. ``devices``: bit mask of the devices
         that it chose."""
         with self._lock:
@@ -175,7 +175,9 @@ class Tracer:
                 labels = self._labels_by_pid[pid] = self._make_labels(pid, owner, process, devices)
             return labels
 
-    def _make_labels(self, pid: int, owner: Owner | None, process: FollowedProcess | None, devices: int) -> Labels:
+    def _make_labels(
+        self, pid: int, owner: Owner | None, process: FollowedProcess | None, devices: int
+    ) -> ProcessLabels:
         gpu, uuid = self._devices.of(owner, process.process.visible_gpus if process is not None else None, devices)
         owner = owner or Owner()
         return {"pid": pid, "job": owner.job, "rank": owner.rank, "gpu": gpu, "gpu_uuid": uuid}

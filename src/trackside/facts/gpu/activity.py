@@ -126,7 +126,7 @@ class GpuActivity:
     """Whether any signal shows if the GPU worked."""
 
     @cached_property
-    def worked(self) -> Flags:
+    def working_gpus(self) -> Flags:
         """(G,) The GPUs that did any work."""
         counts: NDArray[np.intp] = self.working.sum(axis=1)
         return counts >= (2 if len(self.times) > 4 else 1)
@@ -134,7 +134,7 @@ class GpuActivity:
     @cached_property
     def in_use(self) -> Flags:
         """(G,) The GPUs that worked; all of them if none did."""
-        return self.worked if self.worked.any() else np.ones(len(self.gpus), dtype=bool)
+        return self.working_gpus if self.working_gpus.any() else np.ones(len(self.gpus), dtype=bool)
 
     @cached_property
     def watched(self) -> Flags:
@@ -163,7 +163,7 @@ class GpuActivity:
     @cached_property
     def active(self) -> Flags:
         """(T,) Windows in which the run worked: most of the GPUs in use worked, or collectives were completed."""
-        users = self.worked
+        users = self.working_gpus
         if not users.any():
             return np.zeros(len(self.times), dtype=bool)
         working = (self.working & self.known)[users].sum(axis=0)
@@ -281,7 +281,7 @@ def gpu_activity(evidence: Evidence, run: Run) -> Maybe[GpuActivity]:
 
 def never_worked(activity: Maybe[GpuActivity]) -> bool:
     """Whether what the GPUs did was measured, and no GPU did any work."""
-    return isinstance(activity, GpuActivity) and activity.missing is None and not activity.worked.any()
+    return isinstance(activity, GpuActivity) and activity.missing is None and not activity.working_gpus.any()
 
 
 def missing_activity(activity: Maybe[GpuActivity]) -> Missing | None:

@@ -185,9 +185,9 @@ def _bounds(activity: GpuActivity, training: Trajectory | None, limits: Limits) 
 def _first_training_window(activity: GpuActivity, limits: Limits) -> int:
     """The first window with half of the GPUs' peak activity: during compilation they are less busy."""
     values = activity.busy if activity.busy is not None else activity.sm
-    if values is None or not activity.worked.any():
+    if values is None or not activity.working_gpus.any():
         return 0
-    typical = nan_median(values[activity.worked], axis=0)[None, :]
+    typical = nan_median(values[activity.working_gpus], axis=0)[None, :]
     with np.errstate(invalid="ignore"):
         return int((typical[0] >= limits.started_share * level(typical)[0]).argmax())
 

@@ -58,12 +58,12 @@ def first_step_hang(activity: GpuActivity, stall: GpuStall, silence: Silence, li
     rendezvous, progress = silence.first_line("ready", "communicators", "inits"), silence.signs["progress"]
     if silence.points or stall.stepped > -np.inf:
         return STEP_DONE
-    if rendezvous is None or not silence.several_ranks or activity.busy is None or int(activity.worked.sum()) < 2:
+    if rendezvous is None or not silence.several_ranks or activity.busy is None or int(activity.working_gpus.sum()) < 2:
         return START_UNKNOWN
     collectives = activity.grid("collectives")
     if activity.basis == "launches" or (collectives is not None and collectives.value("sum").value):
         return WORK_DONE
-    typical_busy = nan_median(activity.busy[activity.worked], axis=0)
+    typical_busy = nan_median(activity.busy[activity.working_gpus], axis=0)
     with np.errstate(invalid="ignore"):
         busy: Flags = activity.observed & (typical_busy >= FLOORS.pinned)
     if not busy.any():

@@ -114,7 +114,7 @@ def gpu_work(
     return GpuWork(
         True,
         shows,
-        computed=reliable_duty is not None and reliable_duty.sm is not None and bool(activity.worked.any()),
+        computed=reliable_duty is not None and reliable_duty.sm is not None and bool(activity.working_gpus.any()),
         slow=reliable_duty is not None and _is_slow(reliable_duty, limits),
         clean=clean,
         unclean=unclean,
@@ -133,12 +133,12 @@ def _work_claims(
     activity: GpuActivity, duty_cycle: DutyCycle | None, partly: bool
 ) -> tuple[tuple[Claim, ...], tuple[Claim, ...]]:
     """(claims that show work, claims about what that leaves open); ``partly``: some GPUs were idle."""
-    if duty_cycle is not None and duty_cycle.sm is not None and activity.worked.any():
+    if duty_cycle is not None and duty_cycle.sm is not None and activity.working_gpus.any():
         sm = _sm_of_users(activity, duty_cycle, duty_cycle.sm) if partly else duty_cycle.sm
-        worked = (SOME_COMPUTED if partly else COMPUTED)(sm=sm, seconds=derived(duty_cycle.seconds, sm, unit="s"))
+        work_claim = (SOME_COMPUTED if partly else COMPUTED)(sm=sm, seconds=derived(duty_cycle.seconds, sm, unit="s"))
         launched = () if activity.launches is None else (KERNELS_LAUNCHED(count=_level(activity, "launches")),)
-        return (worked, *launched), ()
-    if activity.worked.any() and activity.basis in SUBSTITUTE_CLAIMS:
+        return (work_claim, *launched), ()
+    if activity.working_gpus.any() and activity.basis in SUBSTITUTE_CLAIMS:
         name = str(activity.basis)
         return (SUBSTITUTE_CLAIMS[name](level=_level(activity, name)),), (SM_UNKNOWN[name](),)
     if duty_cycle is not None and duty_cycle.busy is not None:
@@ -150,13 +150,13 @@ def _sm_of_users(activity: GpuActivity, duty_cycle: DutyCycle, sm: Value) -> Val
     """The mean SM activity of the GPUs that worked, with citations."""
     grid = activity.grids["sm"].during(duty_cycle.start, duty_cycle.end)
     assert sm.value is not None
-    values = [grid_of_gpu(grid, gpu).value("avg") for gpu in activity.named(activity.worked)[:MAX_CITED]]
+    values = [grid_of_gpu(grid, gpu).value("avg") for gpu in activity.named(activity.working_gpus)[:MAX_CITED]]
     return derived(sm.value, *values)
 
 
 def _unused_gpus(activity: GpuActivity, run: Run, limits: Limits) -> Claim | None:
     """GPUs that were idle while others worked, if it is known that they were allocated to the run."""
-    if run.gpus_by in (None, "all", "occupancy") or not activity.worked.any() or activity.busy is None:
+    if run.gpus_by in (None, "all", "occupancy") or not activity.working_gpus.any() or activity.busy is None:
         return None
     grid = activity.grid(activity.busy_by)
     if grid is None or any(mig for (mig,) in grid.labels("mig")):
@@ -164,7 +164,7 @@ def _unused_gpus(activity: GpuActivity, run: Run, limits: Limits) -> Claim | Non
     with np.errstate(invalid="ignore"):
         cold = level(activity.busy) <= FLOORS.cold
     watched = (~np.isnan(activity.busy)).sum(axis=1) >= limits.min_sampled_share * activity.observed.sum()
-    idle: Flags = cold & watched & ~activity.worked
+    idle: Flags = cold & watched & ~activity.working_gpus
     if not idle.any():
         return None
     gpus = activity.named(idle)
@@ -195,5 +195,5 @@ def _level(activity: GpuActivity, name: str) -> Value:
     grid = activity.grids[name]
     if name != "power" or activity.power is None:
         return grid.value("sum", unit="")
-    drawn = float(nan_median(activity.power[activity.working & activity.worked[:, None]]))
+    drawn = float(nan_median(activity.power[activity.working & activity.working_gpus[:, None]]))
     return derived(round(drawn, 1), grid.value("median"), unit=grid.unit)

@@ -100,7 +100,7 @@ def idle_gpus(
     """Needs samples of most of the run, in which no GPU worked; otherwise missing."""
     watched = int(activity.observed.sum())
     enough = max(limits.min_windows, limits.min_sampled_share * len(activity.times))
-    if activity.worked.any():
+    if activity.working_gpus.any():
         return WORKED
     if watched < enough:
         return TOO_LITTLE_SAMPLED

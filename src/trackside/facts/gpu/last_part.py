@@ -32,7 +32,7 @@ class LastPart:
     """The logged steps."""
     ended_from_outside: bool
     """Whether the run was ended from outside."""
-    raised: bool
+    has_exception: bool
     """Whether an error of the run's own is the last thing that it printed."""
     silence: Silence
     stall: GpuStall | None
@@ -44,22 +44,22 @@ class LastPart:
         several = self.ended_from_outside and self.points and self.silence.several_ranks
         return self.silence.stall if several else None
 
-    def find_stall(self, *, corroborated: bool = True, stopped: float | None = None) -> Stall | None:
+    def find_stall(self, *, corroborated: bool = True, stopped_at: float | None = None) -> Stall | None:
         """The stall of the GPUs.
 
-        ``corroborated``: other evidence shows that the run was stuck. ``stopped``: when that evidence says it stopped
-        (POSIX seconds).
+        ``corroborated``: other evidence shows that the run was stuck. ``stopped_at``: when that evidence says it
+        stopped (POSIX seconds).
         """
         if self.stall is None:
             return None
         stall = self.stall.at_end_corroborated if corroborated else self.stall.at_end
-        return self.stall.within(stopped) if stall is None and stopped is not None else stall
+        return self.stall.within(stopped_at) if stall is None and stopped_at is not None else stall
 
     @cached_property
     def final_stall(self) -> Stall | None:
         """The stall of the GPUs, corroborated by the log's silence if there is one."""
         return self.find_stall(
-            corroborated=self.quiet is not None, stopped=self.points[-1].time if self.quiet else None
+            corroborated=self.quiet is not None, stopped_at=self.points[-1].time if self.quiet else None
         )
 
     @cached_property

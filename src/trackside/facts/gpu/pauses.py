@@ -39,9 +39,9 @@ class Limits:
 
 @dataclass(frozen=True)
 class PauseWork:
-    """What the GPUs did in a pause. ``worked``: they kept working."""
+    """What the GPUs did in a pause. ``kept_working``: they went on."""
 
-    worked: bool
+    kept_working: bool
     claims: tuple[Claim, ...] = ()
     gpus: tuple[str, ...] = ()
     """The GPUs that the others waited for, if known."""
@@ -83,9 +83,9 @@ class GpuPauses:
         )
         if len(windows) < self.limits.min_windows or activity.basis in (None, "utilization"):
             return None
-        reduced = activity.reduced(windows) & activity.worked
+        reduced = activity.reduced(windows) & activity.working_gpus
         if activity.active[windows].mean() > self.limits.worked_share and 2 * int(reduced.sum()) <= int(
-            activity.worked.sum()
+            activity.working_gpus.sum()
         ):
             return PauseWork(True)
         start, end = float(activity.times[windows[0]]) - activity.step, float(activity.times[windows[-1]])
@@ -102,8 +102,8 @@ class GpuPauses:
         second = (pauses[1][1] - pauses[1][0]) * activity.step if len(pauses) > 1 else 0.0
         since, until = float(activity.times[first]) - activity.step, float(activity.times[stop - 1])
         shows, gpus = self._shown(np.arange(first, stop), since, until)
-        worked = int(activity.active[:first].sum()) * activity.step
-        return LongestPause(since, until, second, worked, shows, gpus) if shows else None
+        work_s = int(activity.active[:first].sum()) * activity.step
+        return LongestPause(since, until, second, work_s, shows, gpus) if shows else None
 
     @cached_property
     def longest_s(self) -> Value | None:

@@ -159,7 +159,9 @@ class GpuStall:
         until, start = float(activity.times[windows[-1]]), max(start, float(activity.times[windows[0]]) - activity.step)
         reduced = self._less(windows)
         stall = self._build_stall((start, start, until), until - start, windows, True, reduced)
-        most_reduced = reduced.any() and 2 * int((reduced & activity.worked).sum()) > int(activity.worked.sum())
+        most_reduced = reduced.any() and 2 * int((reduced & activity.working_gpus).sum()) > int(
+            activity.working_gpus.sum()
+        )
         return stall if stall.outliers or most_reduced else None
 
     def _less(self, windows: NDArray[np.intp]) -> Flags:
@@ -174,7 +176,7 @@ class GpuStall:
         """A few GPUs that went idle for good while all others stay pinned, if only utilization was sampled, which does
         not show whether these keep working (see :mod:`trackside.facts.gpu.activity` for signals that do)."""
         activity, limits = self.activity, self.limits
-        users, end = activity.worked, np.flatnonzero(activity.observed)
+        users, end = activity.working_gpus, np.flatnonzero(activity.observed)
         if activity.busy is None or activity.basis != "utilization" or not len(end) or int(users.sum()) < 2:
             return None
         with np.errstate(invalid="ignore"):
@@ -193,7 +195,7 @@ class GpuStall:
     def _slower_clocks(self, active: NDArray[np.intp], idle: NDArray[np.intp]) -> bool:
         """Whether clocks fell together with power: then the GPUs keep working, only slower."""
         activity = self.activity
-        clocks = align(self.grids.get("clock"), activity.gpus, activity.times)[activity.worked]
+        clocks = align(self.grids.get("clock"), activity.gpus, activity.times)[activity.working_gpus]
         return bool(nan_median(clocks[:, idle]) < self.limits.slower_clock * nan_median(clocks[:, active]))
 
     def _build_stall(
@@ -237,7 +239,7 @@ class GpuStall:
     def _memory_held(self, windows: NDArray[np.intp]) -> bool:
         """Whether most GPUs in use keep the memory that they used while they worked."""
         activity = self.activity
-        memory = align(self.grids.get("memory"), activity.gpus, activity.times)[activity.worked]
+        memory = align(self.grids.get("memory"), activity.gpus, activity.times)[activity.working_gpus]
         highest, now = level(memory), nan_median(memory[:, windows], axis=1)
         sampled = ~np.isnan(now) & ~np.isnan(highest)
         return bool(sampled.any() and (now[sampled] >= self.limits.kept_memory_ratio * highest[sampled]).mean() > 0.5)
@@ -283,7 +285,7 @@ class GpuStall:
         activity, limits = self.activity, self.limits
         if activity.basis not in ("sm", "power") or not windows.any():
             return activity.basis in COUNT_SIGNALS
-        users = activity.worked
+        users = activity.working_gpus
         if activity.basis == "sm":
             assert activity.sm is not None
             spins = activity.busy is not None and float(nan_median(activity.busy[users][:, windows])) >= FLOORS.pinned

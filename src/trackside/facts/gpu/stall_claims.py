@@ -181,8 +181,8 @@ class Stall:
     def _worked_from(self, grid: Grid) -> float:
         """When work was first seen: the startup before it is no level to compare with."""
         times, active = self.activity.times, self.activity.active
-        worked = times[active & (times <= self.after)]
-        return float(worked[0]) - self.activity.step if len(worked) else float(grid.times[0]) - grid.step
+        work_times = times[active & (times <= self.after)]
+        return float(work_times[0]) - self.activity.step if len(work_times) else float(grid.times[0]) - grid.step
 
     def _lowest_level(self, name: str, rows: Flags) -> Value | None:
         """The median during the stall of that one of some GPUs whose median is the lowest."""
@@ -245,7 +245,7 @@ def outlier_gpus(
     ``counters``: collectives ``entered`` and ``left``, if they were traced. ``reduced``: GPUs that are known not to
     work in these windows.
     """
-    users = activity.worked
+    users = activity.working_gpus
     sampled = activity.known[:, windows].any(axis=1)
     working = users & (activity.working[:, windows].mean(axis=1) > 0.5)
     if reduced is not None:
@@ -273,7 +273,7 @@ def _outliers(
 ) -> tuple[Flags, OutlierSign]:  # fmt: skip
     """The GPUs that the others wait for, by the best sign available, and that sign."""
     spinning, cold, unsampled, working = states
-    users = activity.worked
+    users = activity.working_gpus
     count, nobody = int(users.sum()), np.zeros(len(users), dtype=bool)
     if count < 2:
         return nobody, ""
@@ -289,8 +289,8 @@ def _outliers(
     for flags, sign in candidates:
         if flags.any() and 2 * int(flags.sum()) < count:
             return flags & users, sign
-    worked = activity.working & users[:, None]
-    stops = last_true(worked)
+    working = activity.working & users[:, None]
+    stops = last_true(working)
     stopped_early = users & (stops + limits.earlier_windows <= np.median(stops[users]))
     return (stopped_early, "first") if stopped_early.any() and 4 * int(stopped_early.sum()) <= count else (nobody, "")
 

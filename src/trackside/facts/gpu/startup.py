@@ -47,7 +47,7 @@ class StartupUse:
     """The maximum activity of any GPU in a window, as a share."""
     window_s: float
     memory: Maybe[GpuMemory]
-    worked: Value | None
+    work_s: Value | None
     """Seconds for which the run's GPUs worked; None if no sampled signal proves work."""
     limits: Limits
 
@@ -78,7 +78,7 @@ class StartupUse:
 
     def trained(self, min_s: float) -> Value | None:
         """The seconds of GPU work, if they were long enough to be training."""
-        return self.worked if self.worked is not None and self.worked.number >= min_s else None
+        return self.work_s if self.work_s is not None and self.work_s.number >= min_s else None
 
 
 @fact(
@@ -102,14 +102,14 @@ def startup_use(
         launches, total = counters, value_or_none(counters, "sum", unit="")
     busy = evidence.grid("sm") or evidence.grid("engine") or evidence.grid("utilization")
     highest = value_or_none(busy, "max", unit="share")
-    worked = None if isinstance(activity, Missing) else _seconds_worked(evidence, activity, run)
+    work_s = None if isinstance(activity, Missing) else _seconds_worked(evidence, activity, run)
     return StartupUse(
         total,
         0 if launches is None else len(launches),
         highest,
         0.0 if busy is None else busy.step,
         memory,
-        worked,
+        work_s,
         limits,
     )
 
@@ -119,6 +119,6 @@ def _seconds_worked(evidence: Evidence, activity: GpuActivity, run: Run) -> Valu
     grid = next((grid for name in ("launches", "sm", "power") if (grid := evidence.grid(name)) is not None), None)
     if grid is None or activity.basis in (None, "utilization"):
         return None
-    if run.gpus_by == "all" and not activity.worked.all():
+    if run.gpus_by == "all" and not activity.working_gpus.all():
         return None  # the GPUs that worked may be another job's
     return derived(int(activity.active.sum()) * activity.step, grid.value("max"), unit="s")

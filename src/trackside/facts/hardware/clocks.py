@@ -23,7 +23,7 @@ from trackside.facts.gpus import align, all_names, gpu_name
 from trackside.model import Run
 from trackside.query import Query, metric
 
-Basis = Literal["reasons", "counters", "heat"]
+ClockBasis = Literal["reasons", "counters", "heat"]
 
 CLOCKS: Mapping[str, Query] = {
     "reasons": metric("gpu_throttle_reasons").over("run", "last"),
@@ -76,7 +76,7 @@ class Clocks:
     step: float
     readings: float
     """Samples per GPU."""
-    basis: Basis
+    basis: ClockBasis
     """The kind of evidence."""
     severe: Flags
     """Whether a severe reason lowered the clock."""
@@ -116,7 +116,7 @@ def clocks(evidence: Evidence, activity: Maybe[GpuActivity], run: Run, limits: L
     counted = _throttled_share(grids.get("counters"), gpus, times, main.step)
     thermal = "clocks" in grids and "temperature" in grids
     if "reasons" in grids or not np.isnan(counted).all():
-        basis: Basis = "reasons" if "reasons" in grids else "counters"
+        basis: ClockBasis = "reasons" if "reasons" in grids else "counters"
         sampled = ~np.isnan(flags) | ~np.isnan(counted)
         severe = _is_severe(flags) | (np.nan_to_num(counted) >= limits.counted_share)
         if basis == "counters" and thermal:

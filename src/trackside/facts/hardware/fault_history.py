@@ -136,10 +136,10 @@ class FaultHistory:
         stamped = [point.time for point in points if point.time is not None]
         if stamped:
             return max(stamped) <= last_relevant
-        worked = self.activity.worked_after(last_relevant) if isinstance(self.activity, GpuActivity) else None
-        if worked is None and run.end is not None and not self.ending.running:
+        worked_since = self.activity.worked_after(last_relevant) if isinstance(self.activity, GpuActivity) else None
+        if worked_since is None and run.end is not None and not self.ending.running:
             return run.end - fault.until <= limits.coincident_s
-        return not worked
+        return not worked_since
 
     def _outside_claim(
         self, sentence: Sentence, name: str, bound: float | None, faults: Mapping[str, HardwareFault]

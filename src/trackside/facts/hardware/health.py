@@ -253,9 +253,9 @@ def _unused_gpus(activity: Maybe[GpuActivity], run: Run) -> frozenset[str]:
     to others."""
     if run.gpus_by not in ("occupancy", "all") or not isinstance(activity, GpuActivity):
         return frozenset()
-    if activity.basis in (None, "utilization") or not activity.worked.any():
+    if activity.basis in (None, "utilization") or not activity.working_gpus.any():
         return frozenset()
-    return frozenset(activity.named(~activity.worked & activity.known.any(axis=1)))
+    return frozenset(activity.named(~activity.working_gpus & activity.known.any(axis=1)))
 
 
 def _other_jobs_claims(faults: Sequence[HardwareFault]) -> list[Claim]:

@@ -144,8 +144,8 @@ class HostMemory:
         ):
             # Memory that was short at another time does not explain this death.
             scarcest = scarcest if abs(scarcest.at - time) <= 5 * limits.near_s else None
-        reached, anywhere = self._limit_claim(scarcest) or self._resident, not nodes and len(self.run.nodes) > 1
-        return HostShortage(kills, scarcest, scope, reached, len(kills) < len(counted), anywhere, limits)
+        limit_claim, anywhere = self._limit_claim(scarcest) or self._resident, not nodes and len(self.run.nodes) > 1
+        return HostShortage(kills, scarcest, scope, limit_claim, len(kills) < len(counted), anywhere, limits)
 
     def at(self, row: Event | None, ranks: tuple[int, ...] = ()) -> HostShortage:
         """The shortage on the node of an event, else on the nodes of these ranks, else on all nodes; at the time of the

@@ -64,8 +64,8 @@ class Limits:
     boot_s: float = 60.0
     """Boot times are computed from clock and uptime, and vary by about a second."""
     around_end_s: float = 600.0
-    """SlurmdTimeout is 300 s by default: a node is declared down up to that long after it fell silent, and the record
-    of the job's end may be either time."""
+    """A reboot up to this long after the run's end concerns the run. SlurmdTimeout is 300 s by default: a node is
+    declared down up to that long after it fell silent, and the record of the job's end may be either time."""
     continued_s: float = 120.0
     """Maximum difference between the clocks of log and monitor; later training shows that the node was alive."""
 

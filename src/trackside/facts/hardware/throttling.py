@@ -336,8 +336,8 @@ def _worked_to_end(memory: Grid | None, clocks: Clocks, limits: Limits) -> bool:
     if activity.basis == "power" and activity.busy is not None:  # low clocks draw little, whatever they do
         with np.errstate(invalid="ignore"):
             active = active | (
-                (activity.busy[activity.worked] >= clocks.limits.busy_activity).sum(axis=0)
-                > 0.5 * activity.worked.sum()
+                (activity.busy[activity.working_gpus] >= clocks.limits.busy_activity).sum(axis=0)
+                > 0.5 * activity.working_gpus.sum()
             )
     last = float(activity.times[np.flatnonzero(active)[-1]])
     return _memory_released(memory, activity) - last <= max(limits.max_idle_at_end_s, 3 * activity.step)
@@ -346,7 +346,7 @@ def _worked_to_end(memory: Grid | None, clocks: Clocks, limits: Limits) -> bool:
 def _memory_released(grid: Grid | None, activity: GpuActivity) -> float:
     """Until when the GPUs in use had memory allocated: without a record of the run's end, samples continue after it."""
     end = float(activity.times[-1])
-    users = [gpu for gpu, used in zip(activity.gpus, activity.worked, strict=True) if used]
+    users = [gpu for gpu, used in zip(activity.gpus, activity.working_gpus, strict=True) if used]
     memory = align(grid, users, activity.times)
     if np.isnan(memory).all():
         return end

@@ -143,7 +143,7 @@ class CollectiveComplaints:
         return first - longest if last is None else max(last, first - longest)
 
     @cached_property
-    def absent(self) -> AbsentRanks | None:
+    def absent_ranks(self) -> AbsentRanks | None:
         """The ranks that did not take part, by the reports of the others."""
         timeouts = self.frames["timeouts"]
         for row in timeouts.events:

@@ -106,7 +106,7 @@ def _by_oom_line(kills: OomKills, memory: HostMemory, ending: Ending) -> DeathAc
 
 def _by_oom_count(deaths: Deaths, memory: HostMemory, ending: Ending, run: Run, limits: Limits) -> DeathAccount | None:
     """Without a log line: by the kernel's count of kills, or by exhausted memory as the run failed."""
-    if deaths.raised or deaths.memory:
+    if deaths.own_exceptions or deaths.memory:
         return None
     state, good_end, bad_end = ending.state, ending.completed, ending.abnormal
     ended = good_end is not None or (state is not None and state.value in CUT_SHORT | LIVE_STATES)
@@ -131,12 +131,12 @@ def _by_oom_count(deaths: Deaths, memory: HostMemory, ending: Ending, run: Run, 
 def _by_lost_worker(deaths: Deaths) -> DeathAccount | None:
     """The death as reported by a parent, Ray or a pool whose worker disappeared without a message, if nothing explains
     it; the signal is unknown."""
-    if deaths.raised or deaths.evidence["timeouts"] or deaths.memory:
+    if deaths.own_exceptions or deaths.evidence["timeouts"] or deaths.memory:
         return None
-    exits, raised = deaths.evidence["exits"], deaths.exceptions.frame
+    exits, exceptions = deaths.evidence["exits"], deaths.exceptions.frame
     ray = (row for row in exits.events if row.get("source") == "ray" and row.role is EventRole.ROOT)
     rows = [(row, exits) for row in ray if exit_signal(row) is None]
-    rows += [(row, raised) for row in raised.events if ABRUPT_END.search(str(row.get("message") or ""))]
+    rows += [(row, exceptions) for row in exceptions.events if ABRUPT_END.search(str(row.get("message") or ""))]
     for row, frame in rows:
         if not deaths.restarts.has_recovered(row):
             return DeathAccount(Certainty.SUPPORTED, None, (WORKER_LOST(line=frame.value(row, "text")),), row)
@@ -147,7 +147,7 @@ def _by_record(deaths: Deaths, kills: OomKills, memory: HostMemory, ending: Endi
     """The death as the scheduler's records alone show it, if no exception explains the end and nobody else ended the
     run."""
     job, jobs, steps = ending.job, ending.jobs, kills.steps
-    if deaths.raised or job is None or job.get("state") in CUT_SHORT or job.get("state") == "COMPLETED":
+    if deaths.own_exceptions or job is None or job.get("state") in CUT_SHORT or job.get("state") == "COMPLETED":
         return None
     for frame, row in ((jobs, job), *((steps, row) for row in steps.records if row.get("state") not in CUT_SHORT)):
         number = exit_signal(row)

@@ -100,7 +100,7 @@ class Deaths:
         return {"launchers": self.ending.launchers, **{source: self.evidence[source] for source in SOURCES[1:]}}
 
     @property
-    def raised(self) -> tuple[Event, ...]:
+    def own_exceptions(self) -> tuple[Event, ...]:
         """The job's own unhandled exceptions."""
         return self.exceptions.unhandled
 
@@ -167,7 +167,7 @@ class Deaths:
         return None if row is None else (str(row.get("type")), str(row.get("message") or ""))
 
     @cached_property
-    def survived(self) -> tuple[Death, tuple[Claim, ...]] | None:
+    def recovered_death(self) -> tuple[Death, tuple[Claim, ...]] | None:
         """The first death after which the launcher restarted its workers, and the evidence for that."""
         restarts = ((death, self.restarts.restart_claims(death.row)) for death in self.reports)
         return next(((death, claims) for death, claims in restarts if claims), None)
@@ -229,7 +229,7 @@ class Deaths:
     @cached_property
     def _tracebacks(self) -> tuple[Event, ...]:
         """Exceptions and GPU memory errors that can explain a death."""
-        rows = [row for row in self.raised if not row.get("logged")]
+        rows = [row for row in self.own_exceptions if not row.get("logged")]
         rows += [
             row for row in self.memory.events if row.role is EventRole.ROOT and last_after(row, self.points) is None
         ]

@@ -20,17 +20,17 @@ from trackside.query import events, record
 class Limits:
     """How long after a run's end a node may be drained for what happened in it."""
 
-    noticed_s: float = 180.0
-    """Slurm waits half a minute for processes to end and another minute before it gives up on them; health checks
-    follow the job's epilog."""
-    torn_down_s: float = 30.0
-    """As ``noticed_s``, if the scheduler ended the run for its own reason: a node drained during the shutdown
+    max_drain_delay_s: float = 180.0
+    """A node that was drained up to this long after the run's end was drained for it. Slurm waits half a minute for
+    processes to end and another minute before it gives up on them; health checks follow the job's epilog."""
+    max_drain_delay_after_stop_s: float = 30.0
+    """The same bound if the scheduler ended the run for its own reason: a node drained during the shutdown
     (KillWait)."""
 
 
 @dataclass(frozen=True, eq=False)
 class DrainedNodes:
-    """The scheduler's records of the run's nodes."""
+    """Nodes of the run that the scheduler drained or lost, during the run or soon after."""
 
     frame: Frame
     rows: tuple[Record, ...]
@@ -48,7 +48,9 @@ def drained_nodes(evidence: Evidence, ending: Ending, run: Run, limits: Limits) 
     """Needs nothing; empty without node records."""
     frame, job = evidence["nodes"], ending.job
     end = run.end if run.end is not None or job is None else numeric_field(job, "end")
-    margin_s = limits.noticed_s if job is None or job.get("state") == "FAILED" else limits.torn_down_s
+    margin_s = (
+        limits.max_drain_delay_s if job is None or job.get("state") == "FAILED" else limits.max_drain_delay_after_stop_s
+    )
     own_rows = [row for row in frame.records if not run.nodes or row.get("name") in run.nodes]
     if never_placed(job, run):
         own_rows = []
@@ -71,7 +73,7 @@ def _is_in_time(row: Record, rows: tuple[Record, ...], start: float | None, end:
         return False
     if end is None or time <= end:
         return True
-    if time > end + limits.noticed_s:
+    if time > end + limits.max_drain_delay_s:
         return False
     # A node that returned to service after the run was healthy; a later reason concerns another job.
     same_node = (other_row for other_row in rows if other_row.get("name") == row.get("name"))

@@ -105,14 +105,14 @@ SCRIPT_NOT_OPENED = re.compile(r"can't open file '([^']{1,300})'")
 
 
 def unhandled_exceptions(
-    raised: Iterable[Event], progress: Iterable[Event], stops: Sequence[Event] = (), *, crashed: bool = False
+    exceptions: Iterable[Event], progress: Iterable[Event], stops: Sequence[Event] = (), *, crashed: bool = False
 ) -> list[Event]:
     """The job's own exceptions without a later logged step, earliest first.
 
     Wrappers, cascades and teardown are dropped. Copies of a traceback in a launcher's summary count only if the rank
     printed none itself. ``stops``: see :func:`before_stop`; ``crashed``: see :func:`final_events`.
     """
-    own = [event for event in raised if event.role is EventRole.ROOT and event.get("about") not in OTHER_TOPICS]
+    own = [event for event in exceptions if event.role is EventRole.ROOT and event.get("about") not in OTHER_TOPICS]
     points = list(progress)
     final = before_stop(final_events(own, points, crashed=crashed), stops, points)
     direct = [event for event in final if not event.get("in_summary")]
@@ -290,7 +290,7 @@ class Exceptions:
         """Type and message of an exception, as the values of a claim."""
         return type_and_message(self.frame, row)
 
-    def raised(self, row: Event) -> Claim:
+    def raised_claim(self, row: Event) -> Claim:
         """The claim that the job raised it."""
         return raised_claim(self.frame, row)
 
@@ -327,8 +327,8 @@ def exceptions(evidence: Evidence, trajectory: Maybe[Trajectory], ending: Ending
     stops = tuple(row for row in requests if _is_stop(row))
     crashed = ending.abnormal is not None
     went_on = frozenset[str]() if crashed else logs_that_went_on(evidence["logs"].events)
-    raised = [row for row in frame.events if row.at.path not in went_on]
-    own = unhandled_exceptions(raised, points, stops, crashed=crashed)
+    rows = [row for row in frame.events if row.at.path not in went_on]
+    own = unhandled_exceptions(rows, points, stops, crashed=crashed)
     return Exceptions(frame, tuple(own), stops, went_on)
 
 

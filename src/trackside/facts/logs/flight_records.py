@@ -121,7 +121,7 @@ class FlightRecords:
     frame: Frame
 
     @cached_property
-    def absent(self) -> AbsentRanks | None:
+    def absent_ranks(self) -> AbsentRanks | None:
         """The ranks that did not enter a collective, or did not leave it."""
         records, frame = self.frame.records, self.frame
         ranks = missing_ranks(records)

@@ -67,7 +67,7 @@ class GpuMemoryErrors:
     roots: tuple[Event, ...]
     unhandled: tuple[Event, ...]
     """Those of ``roots`` without a later logged step, earliest first."""
-    raised: Frame
+    memory_exceptions: Frame
     """Exceptions about GPU memory."""
     exceptions: bool
     """Whether the log contains any exception."""
@@ -81,7 +81,7 @@ class GpuMemoryErrors:
         return self.unhandled[0]
 
     @cached_property
-    def survived(self) -> Claim | None:
+    def handled_claim(self) -> Claim | None:
         """The claim that the last error was handled: training, or the run's own end, came after it; None if not."""
         ends = self.ending.ends.where(lambda row: row.get("status") != "aborted")
         if self.unhandled:
@@ -227,18 +227,18 @@ class GpuMemoryErrors:
     @property
     def place(self) -> Value | None:
         """The line of the job's own code where memory ran out, if a traceback shows it."""
-        return source_line(self.raised, self._raised[0]) if self._raised else None
+        return source_line(self.memory_exceptions, self._sorted_exceptions[0]) if self._sorted_exceptions else None
 
     @property
-    def _raised(self) -> list[Event]:
+    def _sorted_exceptions(self) -> list[Event]:
         """The Python exceptions about GPU memory, that of the error at the same line first."""
         location = self.cause.at.path, self.cause.at.line
-        return sorted(self.raised.events, key=lambda row: (row.at.path, row.at.line) != location)
+        return sorted(self.memory_exceptions.events, key=lambda row: (row.at.path, row.at.line) != location)
 
     @property
     def exception(self) -> tuple[str, str] | None:
         """The Python exception of the error: at the same line, else the first about GPU memory."""
-        rows = self._raised
+        rows = self._sorted_exceptions
         return (str(rows[0].get("type")), str(rows[0].get("message") or "")) if rows else None
 
 
@@ -248,8 +248,7 @@ def gpu_memory_errors(
 ) -> GpuMemoryErrors:
     """Needs a job log; otherwise missing."""
     memory = evidence["memory"]
-    raised = exceptions.frame
-    about = raised.where(lambda row: row.get("about") == "oom")
+    about = exceptions.frame.where(lambda row: row.get("about") == "oom")
     sized = any(row.role is EventRole.ROOT for row in memory.events) or not about
     frame = memory if sized else about
     points = () if isinstance(trajectory, Missing) else trajectory.points
@@ -257,5 +256,5 @@ def gpu_memory_errors(
     last = [row for row in roots if row.at.path not in exceptions.went_on]
     unhandled = earliest_first(final_events(last, points, crashed=ending.abnormal is not None))
     return GpuMemoryErrors(
-        memory, frame, sized, tuple(roots), tuple(unhandled), about, bool(raised), trajectory, ending, run
+        memory, frame, sized, tuple(roots), tuple(unhandled), about, bool(exceptions.frame), trajectory, ending, run
     )

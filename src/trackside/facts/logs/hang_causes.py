@@ -94,10 +94,10 @@ class HangCauses:
                     return Trigger(SOME_WORKER_DIED(line=line), FIND_WORKER_DEATH, MAYBE_HUNG_FOR_WORKER())
                 died = WORKER_DIED(line=line, ranks=derived((row.rank,), line))
                 return Trigger(died, FIND_WORKER_DEATH, HUNG_FOR_WORKER())
-        raised = self.exceptions.frame
-        for row in raised.events:
+        frame = self.exceptions.frame
+        for row in frame.events:
             if row.role is EventRole.ROOT and row.rank in ranks and row.get("about") != "collective":
-                kind = raised.value(row, "type")
+                kind = frame.value(row, "type")
                 raised_on = RANK_RAISED(type=kind, ranks=derived((row.rank,), kind))
                 return Trigger(raised_on, FIX_ERROR, HUNG_FOR_ERROR(type=kind))
         return None

@@ -43,7 +43,7 @@ class HangLead:
     row: Event | None = None
     """The line that the lead is based on."""
     since: float | None = None
-    absent: AbsentRanks | None = None
+    absent_ranks: AbsentRanks | None = None
     stall: Stall | None = None
     owner: Culprit | None = None
     """The owner, by this evidence alone; None if it leaves that open."""
@@ -61,21 +61,21 @@ def hang_lead(
     ranks_complaints, hang_stacks, dumped = (
         or_none(complaints),
         or_none(stacks),
-        None if isinstance(flight, Missing) else flight.absent,
+        None if isinstance(flight, Missing) else flight.absent_ranks,
     )
     if ending.completed is not None:
         return NO_HANG
     if ranks_complaints is not None and ranks_complaints.rows:
         return _from_complaints(ranks_complaints, dumped, ending, last)
     if dumped is not None:  # shows which rank is absent, but not whether its code or its machine is the reason
-        return HangLead(Certainty.SUPPORTED, absent=dumped, stall=last.find_stall(), owner="unknown")
+        return HangLead(Certainty.SUPPORTED, absent_ranks=dumped, stall=last.find_stall(), owner="unknown")
     if hang_stacks is not None and hang_stacks.waiting:
         return _from_stacks(hang_stacks, ending, silence, last, causes)
     if hang_stacks is not None and hang_stacks.covers_all_ranks(run):
         return NO_HANG
     if last.final_stall is not None and _is_between_ranks(last.final_stall, ending, silence, last):
         return _from_stall(last.final_stall, ending, last)
-    if last.working is not None or ranks_complaints is None or last.raised:
+    if last.working is not None or ranks_complaints is None or last.has_exception:
         return NO_HANG
     if last.ended_from_outside and not isinstance(first_step, Missing):
         return _from_first_step(first_step, ending)
@@ -91,8 +91,8 @@ def _from_complaints(
         complaints.claims,
         complaints.first,
         complaints.stopped_at,
-        absent=dumped or complaints.absent,
-        stall=last.find_stall(stopped=complaints.stopped_at),
+        absent_ranks=dumped or complaints.absent_ranks,
+        stall=last.find_stall(stopped_at=complaints.stopped_at),
         owner="job" if complaints.kind == "mismatches" else None,
         of_collective=True,
     )
@@ -101,22 +101,24 @@ def _from_complaints(
 def _from_stacks(stacks: HangStacks, ending: Ending, silence: Silence, last: LastPart, causes: HangCauses) -> HangLead:
     """Stacks in a collective, taken because the run did not move. Stacks of the ranks themselves, which show who is
     absent, are independent evidence."""
-    absent, stall, state = stacks.absent, last.find_stall(), ending.state
+    absent_ranks, stall, state = stacks.absent_ranks, last.find_stall(), ending.state
     second = stall is not None or causes.machine is not None or silence.stall is not None
-    certainty = Certainty.SUPPORTED if second or (absent is not None and stacks.suspected) else Certainty.POSSIBLE
-    if second and absent is not None and state is not None and state.value in OUTSIDE_END_STATES:
+    certainty = Certainty.SUPPORTED if second or (absent_ranks is not None and stacks.suspected) else Certainty.POSSIBLE
+    if second and absent_ranks is not None and state is not None and state.value in OUTSIDE_END_STATES:
         certainty = Certainty.ESTABLISHED
-    return HangLead(certainty, absent=absent, stall=stall, owner=None if absent is not None else "unknown")
+    return HangLead(
+        certainty, absent_ranks=absent_ranks, stall=stall, owner=None if absent_ranks is not None else "unknown"
+    )
 
 
 def _is_between_ranks(stall: Stall, ending: Ending, silence: Silence, last: LastPart) -> bool:
     """Whether idle GPUs are a problem between ranks that no closing line or error explains."""
-    if int(stall.activity.worked.sum()) < 2 and not silence.several_ranks:
+    if int(stall.activity.working_gpus.sum()) < 2 and not silence.several_ranks:
         return False
     spoken_of = ending.state is not None or bool(ending.notices) or bool(stall.outliers)
     if not spoken_of and stall.activity.basis in ("power", "utilization") and silence.missing_log is None:
         return False  # a log excerpt, and signals that need a silent log to be conclusive
-    return not ending.ends and (not last.raised or (stall.sure and stall.busy_waiting))
+    return not ending.ends and (not last.has_exception or (stall.sure and stall.busy_waiting))
 
 
 def _from_stall(stall: Stall, ending: Ending, last: LastPart) -> HangLead:

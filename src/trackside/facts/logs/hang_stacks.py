@@ -76,7 +76,7 @@ class HangStacks:
         return 1 < (run.n_ranks or 2) <= len(self.ranks)
 
     @cached_property
-    def absent(self) -> AbsentRanks | None:
+    def absent_ranks(self) -> AbsentRanks | None:
         """The ranks that the others wait for, if known."""
         rows = self.elsewhere or self.other_collective
         ranks = tuple(sorted({rank for row in rows if (rank := rank_of(row)) is not None}))
@@ -84,7 +84,7 @@ class HangStacks:
 
     @cached_property
     def claims(self) -> tuple[Claim, ...]:
-        """The claims about all of them, except the one in :attr:`absent`."""
+        """The claims about all of them, except the one in :attr:`absent_ranks`."""
         in_collective = [
             row for row in self.waiting if row.get("collective") is not None and row not in self.other_collective
         ]
@@ -93,7 +93,7 @@ class HangStacks:
             busy, WAIT_GPU, WAIT_GPU_PROCESSES
         )
         elsewhere_claims = self._elsewhere_claims()
-        return (*shows, *(elsewhere_claims[1:] if self.absent is not None else elsewhere_claims))
+        return (*shows, *(elsewhere_claims[1:] if self.absent_ranks is not None else elsewhere_claims))
 
     @cached_property
     def code_line(self) -> Value | None:

@@ -117,7 +117,7 @@ class RendezvousFailures:
     frame: Frame
     rows: tuple[Event, ...]
     """Failures that can be a cause and after which no group formed."""
-    raised: tuple[Event, ...]
+    startup_exceptions: tuple[Event, ...]
     """Startup exceptions, likewise."""
 
     @property

@@ -42,7 +42,7 @@ small."""
 
 @dataclass(frozen=True, eq=False)
 class StartupErrors:
-    """The job's own exceptions."""
+    """The job's own exceptions that may have ended it at startup."""
 
     frame: Frame
     missing_log: Missing | None

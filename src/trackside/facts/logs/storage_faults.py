@@ -35,7 +35,7 @@ class StorageFaults:
     """File-system errors, in log order."""
 
     frame: Frame
-    raised: tuple[Event, ...]
+    unhandled: tuple[Event, ...]
     """Unhandled exceptions about storage."""
     lines: tuple[Event, ...]
     """Lines about a file-system error."""
@@ -45,7 +45,7 @@ class StorageFaults:
     @property
     def cause(self) -> Event | None:
         """The exception, else the first line, that may have ended the run."""
-        return self.raised[0] if self.raised else first(self.last)
+        return self.unhandled[0] if self.unhandled else first(self.last)
 
     @cached_property
     def reason(self) -> str:
@@ -89,5 +89,5 @@ def storage_faults(evidence: Evidence, exceptions: Exceptions, trajectory: Traje
     """Needs a job log; otherwise missing."""
     lines = [row for row in evidence["faults"].events if not SHARED_MEMORY.search(f"{row.get('path')} {row.text}")]
     last = [row for row in lines if last_after(row, trajectory.progress.events) is None]
-    raised = [row for row in exceptions.unhandled if about_storage(row)]
-    return StorageFaults(evidence["faults"], tuple(raised), tuple(lines), tuple(last))
+    unhandled = [row for row in exceptions.unhandled if about_storage(row)]
+    return StorageFaults(evidence["faults"], tuple(unhandled), tuple(lines), tuple(last))

@@ -51,7 +51,7 @@ class Limits(outliers.Limits):
 
 @dataclass(frozen=True)
 class LaggingRanks:
-    """Ranks that lag."""
+    """Ranks whose steps take longer than those of the others, and the evidence."""
 
     ranks: tuple[int, ...]
     gpus: tuple[str, ...]

@@ -46,7 +46,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class SaveStorm:
+class FrequentSaves:
     """Saves that set the pace."""
 
     count: Value
@@ -86,7 +86,7 @@ class Saving:
         return derived(len(self.checkpoints), self.total)
 
     @cached_property
-    def storm(self) -> SaveStorm | None:
+    def storm(self) -> FrequentSaves | None:
         """Saves at nearly every step, or that take most of the wall time; None if neither is shown."""
         training = or_none(self.trajectory)
         steps = None if training is None else self._steps(training)
@@ -98,7 +98,7 @@ class Saving:
         claims = [] if frequent is None else [frequent]
         claims += [] if share is None else [SAVING_TIME(share=share)]
         first = next(iter(self.checkpoints), None)
-        return SaveStorm(self.count, tuple(claims), first, None if frequent is None else steps, share)
+        return FrequentSaves(self.count, tuple(claims), first, None if frequent is None else steps, share)
 
     def _steps(self, trajectory: Trajectory) -> Value | None:
         """Steps completed in this run: from the first point's step to the last's if it resumed another."""

@@ -26,7 +26,7 @@ class SlowSetting:
 
 @dataclass(frozen=True)
 class SlowSettings:
-    """The settings in the log; None for those that it does not show."""
+    """Settings that slow a run down, each with its line; None if the log does not show it."""
 
     blocking: SlowSetting | None
     """CUDA_LAUNCH_BLOCKING."""

@@ -39,7 +39,7 @@ GRADIENT_GONE = Sentence("the loss no longer changes, and the last gradient norm
 
 @dataclass(frozen=True, eq=False)
 class LossShape:
-    """What is wrong with the curve."""
+    """How the loss fails to fall (not finite, rising, flat, ...), if it does."""
 
     shape: Shape | None
     """None if no detector found a fault."""

@@ -34,7 +34,7 @@ class Phase:
             return None
         return place_of(self.trajectory.progress, points[-1])
 
-    def reached(self, row: Event | None) -> Claim | None:
+    def last_progress_claim(self, row: Event | None) -> Claim | None:
         """The last training progress before an event, if training had begun."""
         points = self.points(row)
         if isinstance(self.trajectory, Missing) or not points:
@@ -43,10 +43,10 @@ class Phase:
 
     def claims(self, row: Event | None, training_s: float) -> tuple[Claim, ...]:
         """Evidence for the phase; ``training_s`` seconds of GPU work count as training even without printed points."""
-        if (reached := self.reached(row)) is not None:
-            return (reached,)
-        if (worked := self.use.trained(training_s)) is not None:
-            return GPUS_HAD_COMPUTED(seconds=worked), *self.use.untouched
+        if (claim := self.last_progress_claim(row)) is not None:
+            return (claim,)
+        if (work_s := self.use.trained(training_s)) is not None:
+            return GPUS_HAD_COMPUTED(seconds=work_s), *self.use.untouched
         if isinstance(self.trajectory, Missing):
             return self.use.untouched
         return NO_STEP_BEFORE(count=self.trajectory.count), *self.use.untouched

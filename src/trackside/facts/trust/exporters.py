@@ -76,7 +76,7 @@ def exporters(evidence: Evidence, limits: Limits) -> Exporters:
     )
 
 
-def _failure_claims(up: Grid | None, worked: Grid | None) -> Iterator[Claim]:
+def _failure_claims(up: Grid | None, collectors: Grid | None) -> Iterator[Claim]:
     if up is not None:
         shares = np.nanmean(np.where(np.isnan(up.values), 1.0, up.values), axis=1)
         down = [int(row) for row in np.flatnonzero(shares < 1 - 1 / MIN_READINGS)]
@@ -85,12 +85,12 @@ def _failure_claims(up: Grid | None, worked: Grid | None) -> Iterator[Claim]:
             least = min(values, key=lambda value: value.number)
             share = derived(least.number, least, unit="share")
             yield EXPORTER_DOWN(nodes=derived(_nodes(up, down), *values), share=share)
-    if worked is not None:
-        rows = [row for row in range(len(worked)) if np.nanmax(worked.values[row], initial=0.0) == 0]
+    if collectors is not None:
+        rows = [row for row in range(len(collectors)) if np.nanmax(collectors.values[row], initial=0.0) == 0]
         if rows:
-            values = [worked.one(row).value("max") for row in rows]
-            names = tuple(dict.fromkeys(worked.series[row].get("collector") or "" for row in rows))
-            yield COLLECTOR_FAILED(collectors=derived(names, *values), nodes=derived(_nodes(worked, rows), *values))
+            values = [collectors.one(row).value("max") for row in rows]
+            names = tuple(dict.fromkeys(collectors.series[row].get("collector") or "" for row in rows))
+            yield COLLECTOR_FAILED(collectors=derived(names, *values), nodes=derived(_nodes(collectors, rows), *values))
 
 
 def _nodes(grid: Grid, rows: Iterable[int]) -> tuple[str, ...]:

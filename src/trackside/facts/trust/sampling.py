@@ -105,7 +105,7 @@ class Sampling:
         return tuple(node for node in self.run.nodes if node not in measured) if measured - {""} else ()
 
     @cached_property
-    def stopped(self) -> tuple[str, ...]:
+    def silent_nodes(self) -> tuple[str, ...]:
         """Nodes whose GPU metrics stopped long before the run's end."""
         return tuple(gap.node or "a node" for gap in self._final_gaps)
 

@@ -49,7 +49,7 @@ class TelemetryTrust:
     """Whether a tracer ran and saw no process."""
     unmeasured: tuple[str, ...] = ()
     """Nodes of the run without GPU metrics."""
-    stopped: tuple[str, ...] = ()
+    silent_nodes: tuple[str, ...] = ()
     """Nodes whose GPU metrics stopped long before the run's end."""
     limits: Limits = Limits()
 
@@ -94,7 +94,9 @@ def telemetry_trust(sampling: Sampling, exporters: Exporters, skew: ClockSkew, l
         *skew.claims,
         *exporters.tracers,
     )
-    return TelemetryTrust(claims, sampling.mixed, exporters.untraced, sampling.unmeasured, sampling.stopped, limits)
+    return TelemetryTrust(
+        claims, sampling.mixed, exporters.untraced, sampling.unmeasured, sampling.silent_nodes, limits
+    )
 
 
 def trusted_facts(store: Store, run: Run) -> Facts:

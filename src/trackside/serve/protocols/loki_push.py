@@ -20,7 +20,7 @@ from trackside.serve.protocols.decoded import (
     UnsupportedMedia,
     identifies_stream,
 )
-from trackside.serve.protocols.messages import Shape, parse_messages
+from trackside.serve.protocols.messages import MessageShape, parse_messages
 from trackside.serve.protocols.schema import PushRequest
 from trackside.stores.receiver.pending import LineStream
 
@@ -30,7 +30,7 @@ _MAX_LABELS_BYTES = 64 << 10
 _MAX_ENTRY_BYTES = 4 << 20
 """Bytes of one line with its metadata; later a line is cut to serve.limits.line_bytes."""
 _SECOND = 1_000_000_000
-_SHAPE: Shape = {1: {2: {}}}
+_SHAPE: MessageShape = {1: {2: {}}}
 _PAIR = re.compile(r'\s*([^\W\d][\w.:-]*)\s*=\s*("(?:[^"\\]|\\.)*"|`[^`]*`)\s*(,|\Z)', re.DOTALL)
 _ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([0-7]{3})|(.))", re.DOTALL)
 _ESCAPES = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}

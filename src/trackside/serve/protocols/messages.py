@@ -19,12 +19,14 @@ from trackside.serve.protocols.wire import BYTES, MAX_MESSAGES, append_run, fiel
 
 MAX_PIECE_BYTES = 1 << 20
 """Bytes in one piece, without the context that is repeated in each piece."""
-Shape: TypeAlias = Mapping[int, "Shape"]
+MessageShape: TypeAlias = Mapping[int, "MessageShape"]
 """Numbers of the repeated fields (below 16) at which a message may be split, each with the shape of its messages."""
 M = TypeVar("M", bound=Message)
 
 
-def parse_messages(kind: type[M], body: bytes, shape: Shape, max_part_bytes: int = MAX_PIECE_BYTES) -> Iterator[M]:
+def parse_messages(
+    kind: type[M], body: bytes, shape: MessageShape, max_part_bytes: int = MAX_PIECE_BYTES
+) -> Iterator[M]:
     """Messages that together are the body's. ``max_part_bytes``: limit of an indivisible message. Raises BadRequest."""
     for piece in split_message(body, shape, max_part_bytes, 0, len(body)):
         try:
@@ -36,7 +38,7 @@ def parse_messages(kind: type[M], body: bytes, shape: Shape, max_part_bytes: int
         yield message
 
 
-def split_message(body: bytes, shape: Shape, max_part_bytes: int, offset: int, end: int) -> Iterator[bytes]:
+def split_message(body: bytes, shape: MessageShape, max_part_bytes: int, offset: int, end: int) -> Iterator[bytes]:
     """A message split into messages of the same type, in order; each has the fields at which it cannot be split."""
     if end - offset <= MAX_PIECE_BYTES:
         yield body[offset:end]
@@ -57,7 +59,9 @@ def split_message(body: bytes, shape: Shape, max_part_bytes: int, offset: int, e
             yield b"".join((context, bytes([number << 3 | BYTES]), varint(len(piece)), piece))
 
 
-def _context_and_parts(body: bytes, shape: Shape, offset: int, end: int) -> tuple[bytes, list[tuple[int, int, int]]]:
+def _context_and_parts(
+    body: bytes, shape: MessageShape, offset: int, end: int
+) -> tuple[bytes, list[tuple[int, int, int]]]:
     """(context, parts) of a message: the bytes repeated in each piece, and (0, begin, stop) of complete fields or
     (number, begin, stop) of the content of a field that is too large itself."""
     tags = {number << 3 | BYTES for number in shape}

@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
 from trackside.serve.protocols.decoded import BadRequest, PushAnswer, TooLarge, UnsupportedMedia
-from trackside.serve.protocols.messages import Shape, parse_messages
+from trackside.serve.protocols.messages import MessageShape, parse_messages
 from trackside.serve.protocols.wire import MAX_MESSAGES
 
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
@@ -38,7 +38,7 @@ def media_of(content_type: str) -> str:
     return media
 
 
-def parse_requests(kind: type[M], body: bytes, content_type: str, shape: Shape) -> Iterator[M]:
+def parse_requests(kind: type[M], body: bytes, content_type: str, shape: MessageShape) -> Iterator[M]:
     """Messages that together are the request; ``shape``: see :mod:`trackside.serve.protocols.messages`. Raises
     BadRequest."""
     if media_of(content_type) == PROTOBUF:

@@ -11,11 +11,11 @@ from opentelemetry.proto.logs.v1.logs_pb2 import ResourceLogs
 
 from trackside.serve.protocols import otlp
 from trackside.serve.protocols.decoded import BadRequest, LineStreams, PushAnswer, identifies_stream
-from trackside.serve.protocols.messages import Shape
+from trackside.serve.protocols.messages import MessageShape
 from trackside.stores.receiver.pending import LineStream
 
 TRACE = "exception.stacktrace"
-_SHAPE: Shape = {1: {2: {2: {}}}}
+_SHAPE: MessageShape = {1: {2: {2: {}}}}
 """Resources, scopes, records."""
 
 

@@ -20,13 +20,13 @@ from opentelemetry.proto.metrics.v1 import metrics_pb2 as messages
 
 from trackside.serve.protocols import otlp
 from trackside.serve.protocols.decoded import BadRequest, PushAnswer, TooLarge
-from trackside.serve.protocols.messages import Shape
+from trackside.serve.protocols.messages import MessageShape
 from trackside.serve.protocols.series_key import MAX_KEY_BYTES, KnownSeries, key_of
 from trackside.serve.protocols.wire import MAX_MESSAGES
 from trackside.stores.receiver.arrivals import MetricBlock
 
-_POINTS: Shape = {1: {}}
-_SHAPE: Shape = {1: {2: {2: {5: _POINTS, 7: _POINTS, 9: _POINTS, 10: _POINTS, 11: _POINTS}}}}
+_POINTS: MessageShape = {1: {}}
+_SHAPE: MessageShape = {1: {2: {2: {5: _POINTS, 7: _POINTS, 9: _POINTS, 10: _POINTS, 11: _POINTS}}}}
 """Resources, scopes, metrics, their data, points."""
 _DELTA = messages.AGGREGATION_TEMPORALITY_DELTA
 _NO_VALUE = messages.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from trackside.serve.protocols.decoded import BadRequest, TooLarge
-from trackside.serve.protocols.messages import Shape, parse_messages
+from trackside.serve.protocols.messages import MessageShape, parse_messages
 from trackside.serve.protocols.samples import SampleRows
 from trackside.serve.protocols.schema import Symbols, WriteRequest
 from trackside.serve.protocols.series_key import MAX_KEY_BYTES, KnownSeries, key_of
@@ -14,7 +14,7 @@ from trackside.stores.receiver.arrivals import MetricBlock
 
 MAX_SAMPLES = 1 << 23
 """Samples in one request, about what fits in the queue; an empty sample has two bytes and takes 20."""
-_SHAPE: Shape = {4: {}, 5: {2: {}, 3: {}, 4: {}}}
+_SHAPE: MessageShape = {4: {}, 5: {2: {}, 3: {}, 4: {}}}
 _POINTER_BYTES = 16
 """Memory of a symbol in a tuple; the symbol itself is shared by many series."""
 

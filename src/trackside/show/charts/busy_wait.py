@@ -129,7 +129,7 @@ def _rows(facts: Facts, window: TimeRange, grids: list[Grid]) -> list[tuple[str,
     return rows
 
 
-def _gap_label(columns: curves.Columns) -> list[Json]:
+def _gap_label(columns: curves.CurveColumns) -> list[Json]:
     """The label of the gap, in its middle; none if the gap is narrow."""
     gap = np.nan_to_num(columns["busy"] - columns["under"])
     wide = np.flatnonzero(gap > max(MIN_LABELED_GAP, 0.75 * float(gap.max())))

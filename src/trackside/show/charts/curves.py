@@ -34,7 +34,7 @@ from trackside.show.charts.time_axis import (
 
 HEAD = 22 + PHASES
 """Pixels between the plot and its heading above."""
-Columns = Mapping[str, Matrix]
+CurveColumns = Mapping[str, Matrix]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def culprit_styles(gpus: Iterable[str]) -> list[CurveStyle]:
 def figure_of(
     title: str,
     curves: Sequence[CurveStyle],
-    data: Columns,
+    data: CurveColumns,
     facts: Facts,
     *,
     window: TimeRange,

@@ -84,15 +84,15 @@ class SimulatedFault:
         return zlib.crc32(f"{sim.scenario.seed}/{self.kind}".encode()) % count
 
 
-FaultClass = TypeVar("FaultClass", bound=SimulatedFault)
+AnyFault = TypeVar("AnyFault", bound=SimulatedFault)
 _KINDS: dict[str, type[SimulatedFault]] = {}
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
-def fault(kind: str) -> Callable[[type[FaultClass]], type[FaultClass]]:
+def fault(kind: str) -> Callable[[type[AnyFault]], type[AnyFault]]:
     """Make a fault of the decorated class and register it as ``kind``."""
 
-    def register(cls: type[FaultClass]) -> type[FaultClass]:
+    def register(cls: type[AnyFault]) -> type[AnyFault]:
         cls.kind = kind
         fault_class = dataclass(frozen=True, slots=True, kw_only=True)(cls)
         _KINDS[kind] = fault_class

@@ -25,7 +25,7 @@ from typing import Any
 
 import msgspec
 
-from trackside.errors import UsageError
+from trackside.errors import StoreError
 from trackside.stores.embedded.migrations import MIGRATIONS
 
 VERSION = len(MIGRATIONS) + 1
@@ -33,10 +33,6 @@ VERSION = len(MIGRATIONS) + 1
 MANIFEST_KEPT_S = 86400.0
 """How long an old manifest is kept while there are readers that may use it."""
 _MANIFEST = re.compile(r"manifest-(\d{8})\.json")
-
-
-class StoreError(UsageError, ValueError):
-    """The store cannot be used as requested: names the file or folder, and the remedy."""
 
 
 class StoreBusy(StoreError):
@@ -99,7 +95,7 @@ def not_a_store_message(path: str | os.PathLike[str]) -> str:
     """The error for a path that is not a store: one line."""
     name = os.fspath(path)
     if not os.path.lexists(path):
-        return f"{name} does not exist; 'trackside ingest PATH --store {name}' creates it"
+        return f"{name} is not a store: no such folder"
     return (
         f"{name} is not a Trackside store; if it holds a run's files, give it as PATH: 'trackside diagnose {name}';"
         " to make a store, ingest into a new folder"

@@ -10,10 +10,10 @@ import duckdb
 import numpy as np
 from numpy.typing import NDArray
 
+from trackside.errors import StoreError
 from trackside.stores.embedded.layout import (
     Directory,
     Lock,
-    StoreError,
     StoreManifest,
     TableSegment,
     not_a_store_message,

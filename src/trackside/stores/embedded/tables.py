@@ -18,9 +18,10 @@ from typing import Any
 import duckdb
 import numpy as np
 
-from trackside.stores.embedded.layout import Directory, StoreError, TableSegment, sync
+from trackside.errors import StoreError
+from trackside.stores.embedded.layout import Directory, TableSegment, sync
 
-Columns = Mapping[str, Any]
+ColumnArrays = Mapping[str, Any]
 """Column name -> numpy array, all of one length."""
 
 TABLES: Mapping[str, Mapping[str, str]] = {
@@ -151,7 +152,7 @@ def write_columns(
     connection: duckdb.DuckDBPyConnection,
     directory: Directory,
     table: str,
-    columns: Columns,
+    columns: ColumnArrays,
     metrics: Sequence[str] | None = None,
 ) -> TableSegment:
     """Write columns as a segment. ``metrics``: the names that the numbers in a column ``code`` stand for."""

@@ -26,7 +26,7 @@ from trackside.stores.embedded.rows import (
 )
 from trackside.stores.embedded.samples import SampleBatch, SeriesIds, Spans
 from trackside.stores.embedded.snapshot import Snapshot
-from trackside.stores.embedded.tables import TABLES, Columns, connect, parquet, write, write_columns
+from trackside.stores.embedded.tables import TABLES, ColumnArrays, connect, parquet, write, write_columns
 
 SEGMENT_SAMPLES = 4_000_000
 """Samples per segment: about 9 MB, and 400 MB of memory while it is written."""
@@ -219,7 +219,7 @@ class Writer:
                 batch.segments.append(self.write_segment(table, columns))
         batch.events, batch.records, batch.points = [], [], []
 
-    def write_segment(self, table: str, columns: Columns) -> TableSegment:
+    def write_segment(self, table: str, columns: ColumnArrays) -> TableSegment:
         """Write columns as a segment; a later commit adds it to the store."""
         return write_columns(self.connection, self.directory, table, columns)
 
@@ -305,7 +305,7 @@ class Writer:
             self.manifest = self.directory.commit(msgspec.structs.replace(self.manifest, dead=still_dead))
 
 
-def _span_columns(parts: list[Spans], positions: dict[int, dict[int, Position]]) -> Columns:
+def _span_columns(parts: list[Spans], positions: dict[int, dict[int, Position]]) -> ColumnArrays:
     """The spans of some inputs, with a row also for each series that was named without a value."""
     spans = Spans.joined(parts)
     with_samples = set(zip(spans.inputs.tolist(), spans.series.tolist(), strict=True))

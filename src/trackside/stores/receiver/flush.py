@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from trackside.stores.embedded.layout import LogPosition, StoreError
+from trackside.errors import StoreError
+from trackside.stores.embedded.layout import LogPosition
 from trackside.stores.embedded.retention import DAY_MS, compact, merge_row_segments, merge_sample_segments
 from trackside.stores.embedded.writer import Writer
 from trackside.stores.receiver.lines import CLOSE_AFTER_S, LineFiles

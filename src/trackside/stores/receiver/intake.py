@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from trackside.errors import TracksideError
-from trackside.stores.embedded.layout import LogPosition, StoreError
+from trackside.errors import StoreError, TracksideError
+from trackside.stores.embedded.layout import LogPosition
 from trackside.stores.embedded.writer import Writer
 from trackside.stores.receiver.arrivals import IntakeResult, LabelsOf
 from trackside.stores.receiver.flush import Flusher, LineFileReader, ReceiverCounts, error_text

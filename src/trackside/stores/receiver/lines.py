@@ -20,7 +20,8 @@ from pathlib import Path
 import msgspec
 import zstandard
 
-from trackside.stores.embedded.layout import LogPosition, StoreError, sync, write_atomically
+from trackside.errors import StoreError
+from trackside.stores.embedded.layout import LogPosition, sync, write_atomically
 
 MAX_PART_BYTES = 64 << 20
 """Size at which the next part of a stream begins: a file that has grown is read again completely."""
@@ -31,7 +32,7 @@ MAX_OPEN_STREAMS = 4096
 CLOSE_AFTER_S = 86400.0
 """A file is closed after being unchanged for so many seconds."""
 _PART = re.compile(r"\Apart-\d+/")
-Rows = list[tuple[int, str]]
+StampedLines = list[tuple[int, str]]
 """Time in nanoseconds since 1970, and the text as written to the file: one line, or several that came as one."""
 
 
@@ -104,7 +105,7 @@ class LineFiles:
 
     # -- appending
 
-    def append(self, streams: Mapping[str, Rows], until: LogPosition) -> int:
+    def append(self, streams: Mapping[str, StampedLines], until: LogPosition) -> int:
         """Append lines by stream and sync them; they count once a commit reaches ``until``, see :meth:`confirm`.
         Returns how many lines were there already.
 
@@ -164,7 +165,7 @@ class LineFiles:
             return _Stream(path, 0, 0)
         return _Stream(path, size)
 
-    def _new_lines(self, stream: _Stream, rows: Rows) -> list[str]:
+    def _new_lines(self, stream: _Stream, rows: StampedLines) -> list[str]:
         """The lines that were not sent before. A line later than all of its stream is new; for others the end of the
         file is searched."""
         newest, tail = stream.newest_ns, ""

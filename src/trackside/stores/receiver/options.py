@@ -80,12 +80,15 @@ class ServeOptions:
     limits: ReceiverLimits = field(default_factory=ReceiverLimits)
     keeping: RetentionOptions = field(default_factory=RetentionOptions)
 
-    @property
-    def address(self) -> tuple[str, int]:
-        """Host and port. Raises ValueError."""
-        host, colon, port = self.listen.rpartition(":")
+    def __post_init__(self) -> None:
+        _, colon, port = self.listen.rpartition(":")
         if not colon or not port.isdecimal() or int(port) > 65535:
             raise ValueError(f"listen: {self.listen!r} is not HOST:PORT; give {DEFAULT_LISTEN}, or [::1]:9480")
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port."""
+        host, _, port = self.listen.rpartition(":")
         return host.strip("[]"), int(port)
 
     @property

@@ -13,7 +13,7 @@ from trackside.stores.embedded.layout import LogPosition
 from trackside.stores.log_store import LogEntry
 from trackside.stores.log_text import log_lines
 from trackside.stores.receiver.arrivals import ArrivalBatch, Arrivals, IntakeResult, LabelsOf, MetricBlock
-from trackside.stores.receiver.lines import Rows
+from trackside.stores.receiver.lines import StampedLines
 from trackside.stores.receiver.options import ReceiverLimits
 from trackside.stores.receiver.write_ahead import Entry
 
@@ -40,7 +40,7 @@ class FlushBatch:
     """What one flush writes: all that the log holds up to ``mark``. ``bytes``: of bodies, ``line_bytes``: of lines."""
 
     arrived: ArrivalBatch
-    streams: dict[str, Rows]
+    streams: dict[str, StampedLines]
     line_bytes: int
     mark: LogPosition
     bytes: int
@@ -62,7 +62,7 @@ class PendingQueue:
     def __init__(self, labels_of: LabelsOf, limits: ReceiverLimits, mark: LogPosition) -> None:
         self._labels_of, self._limits = labels_of, limits
         self._arrivals = Arrivals(labels_of, limits)
-        self._streams: dict[str, Rows] = {}
+        self._streams: dict[str, StampedLines] = {}
         self.line_bytes = 0
         """Bytes of the waiting lines."""
         self._known_streams: set[str] = set()

@@ -1,6 +1,6 @@
-"""What happens to a log between the program and the reader: one function per re-dressing, a whole text in, a text out.
+"""What happens to a log between the program and the reader: one function per transformation, a whole text in, a text out.
 
-A re-dressed log says the same or less. Tests hold every scenario's log and one traceback against each.
+A transformed log says the same or less. Tests hold every scenario's log and one traceback against each.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from collections.abc import Callable, Iterable, Iterator
 
 from trackside.logs.stamp import find_time
 
-Dress = Callable[[str], str]
+Transformation = Callable[[str], str]
 
 BAR = " 45%|####5     | 45/100 [00:12<00:15,  3.61it/s]"
 FIRST_TIME = dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.UTC).timestamp()
 
-PREFIXES: dict[str, Dress] = {}
-"""Re-dressings that put something in front of every line."""
-LAYOUTS: dict[str, Dress] = {}
-"""Re-dressings that change lines in another way and lose nothing."""
-CUTS: dict[str, Dress] = {}
-"""Re-dressings that lose something, or add what is not the run's."""
+PREFIXES: dict[str, Transformation] = {}
+"""Transformations that put something in front of every line."""
+LAYOUTS: dict[str, Transformation] = {}
+"""Transformations that change lines in another way and lose nothing."""
+CUTS: dict[str, Transformation] = {}
+"""Transformations that lose something, or add what is not the run's."""
 
 
-def _declared(table: dict[str, Dress]) -> Callable[[Dress], Dress]:
-    def declare(dress: Dress) -> Dress:
-        table[dress.__name__] = dress
-        return dress
+def _declared(table: dict[str, Transformation]) -> Callable[[Transformation], Transformation]:
+    def declare(transformation: Transformation) -> Transformation:
+        table[transformation.__name__] = transformation
+        return transformation
 
     return declare
 
@@ -284,9 +284,9 @@ TIMED = frozenset(
 """Prefixes that give each line a time."""
 ALL: dict[str, Callable[[str], bytes]] = {
     **{
-        name: lambda text, dress=dress: dress(text).encode()
+        name: lambda text, transformation=transformation: transformation(text).encode()
         for table in (PREFIXES, LAYOUTS, CUTS)
-        for name, dress in table.items()
+        for name, transformation in table.items()
     },
     **ENCODINGS,
 }

@@ -1,4 +1,4 @@
-"""The job logs of every scenario, re-dressed: the verdict may become weaker, never another one that is certain."""
+"""The job logs of every scenario, transformed: the verdict may become weaker, never another one that is certain."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ import pytest
 from tools.cases import Case, scenarios
 
 import trackside
-from tests.redressings import ALL, CUTS, ENCODINGS, LAYOUTS, PREFIXES, TIMED
+from tests.log_transformations import ALL, CUTS, ENCODINGS, LAYOUTS, PREFIXES, TIMED
 from trackside.errors import TracksideError
 from trackside.finding import Certainty, Outcome
 from trackside.logs.stamp import find_time
 from trackside.session.paths import load
 
 MAX_BYTES = 3_000_000
-"""Larger logs are not re-dressed."""
+"""Larger logs are not transformed."""
 SAMPLE = (
     "a1/lab-one-node-lacks-package",
     "a2/lab-segv-midrun",
     "b1/fragmented-in-mid-training",
     "g1/lab-custom-json-lines",
 )
-"""Scenarios that are re-dressed in each run of the tests."""
+"""Scenarios that are transformed in each run of the tests."""
 ONE_FILE = frozenset({"behind_an_earlier_attempt"})
-"""Re-dressings of a run's largest log only."""
+"""Transformations of a run's largest log only."""
 TAKES_THE_CAUSE = frozenset(
     {
         ("h1/clean-up-after-ctrl-c-fails", "in_two_halves"),
@@ -71,37 +71,37 @@ def plain(name: str) -> str | None:
     return judged({path: text.encode() for path, text in logs_of(name).items()})[0]
 
 
-def dressed(name: str, dress: str) -> dict[str, bytes]:
-    """A scenario's logs, re-dressed. A log without times next to one with times gets none: they would contradict."""
+def transformed(name: str, transformation: str) -> dict[str, bytes]:
+    """A scenario's logs, transformed. A log without times next to one with times gets none: they would contradict."""
     logs = logs_of(name)
     has_times = {path: any(find_time(line, 2026) for line in text.splitlines()) for path, text in logs.items()}
-    mixed = dress in TIMED and len(set(has_times.values())) > 1
+    mixed = transformation in TIMED and len(set(has_times.values())) > 1
     left = {path for path in logs if mixed and not has_times[path]}
-    left |= logs.keys() - {max(logs, key=lambda path: len(logs[path]))} if dress in ONE_FILE else set()
-    return {path: text.encode() if path in left else ALL[dress](text) for path, text in logs.items()}
+    left |= logs.keys() - {max(logs, key=lambda path: len(logs[path]))} if transformation in ONE_FILE else set()
+    return {path: text.encode() if path in left else ALL[transformation](text) for path, text in logs.items()}
 
 
-def wrong(case: Case, dress: str) -> str:
-    """The wrong but certain verdict on the re-dressed logs of a scenario; empty if there is none."""
-    if not logs_of(case.name) or (case.name, dress) in TAKES_THE_CAUSE:
+def wrong(case: Case, transformation: str) -> str:
+    """The wrong but certain verdict on the transformed logs of a scenario; empty if there is none."""
+    if not logs_of(case.name) or (case.name, transformation) in TAKES_THE_CAUSE:
         return ""
-    family, certainty = judged(dressed(case.name, dress))
+    family, certainty = judged(transformed(case.name, transformation))
     right = {None, plain(case.name), *case.accepted, *case.expected.get("less", ())}
-    certain = {Certainty.ESTABLISHED} if dress in CUTS else {Certainty.ESTABLISHED, Certainty.SUPPORTED}
+    certain = {Certainty.ESTABLISHED} if transformation in CUTS else {Certainty.ESTABLISHED, Certainty.SUPPORTED}
     return f"{case.name}: {family} {certainty}" if family not in right and certainty in certain else ""
 
 
-@pytest.mark.parametrize("dress", ALL)
-def test_a_few_scenarios_in_every_dress(dress: str) -> None:
-    assert not [text for name in SAMPLE if (text := wrong(CASES[name], dress))]
+@pytest.mark.parametrize("transformation", ALL)
+def test_a_few_scenarios_after_every_transformation(transformation: str) -> None:
+    assert not [text for name in SAMPLE if (text := wrong(CASES[name], transformation))]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dress", ALL)
-def test_every_scenario_in_every_dress(dress: str) -> None:
-    assert not [text for case in CASES.values() if (text := wrong(case, dress))]
+@pytest.mark.parametrize("transformation", ALL)
+def test_every_scenario_after_every_transformation(transformation: str) -> None:
+    assert not [text for case in CASES.values() if (text := wrong(case, transformation))]
 
 
-def test_every_dress_is_in_one_table() -> None:
+def test_every_transformation_is_in_one_table() -> None:
     assert len(ALL) == len(PREFIXES) + len(LAYOUTS) + len(CUTS) + len(ENCODINGS) >= 28
     assert set(PREFIXES) >= TIMED

@@ -25,7 +25,7 @@ NAMED_SIGNAL = re.compile(r"\b(?:15|1)$")
 
 
 @dataclass(frozen=True)
-class StopSignals:
+class StopRequest:
     """The first sign that the run was asked to stop, without a later logged step."""
 
     frame: Frame
@@ -47,9 +47,9 @@ class StopSignals:
     },
     needs=("signals",),
 )
-def stop_signals(
+def stop_request(
     evidence: Evidence, ending: Ending, exceptions: Exceptions, trajectory: Maybe[Trajectory]
-) -> StopSignals:
+) -> StopRequest:
     """Needs a job log; otherwise missing."""
     frame = evidence["signals"]
     reports = (frame, evidence["deaths"])
@@ -59,18 +59,18 @@ def stop_signals(
             row for row in other.events if exit_signal(row) == SIGTERM or row.get("exit_code") == TIMEOUT_EXIT_CODE
         )
         rows += [(row, other) for row in ended]
-    raised = (row for row in exceptions.frame.events if row.get("about") == "signal")
-    rows += [(row, exceptions.frame) for row in raised if NAMED_SIGNAL.search(str(row.get("message")))]
+    signals = (row for row in exceptions.frame.events if row.get("about") == "signal")
+    rows += [(row, exceptions.frame) for row in signals if NAMED_SIGNAL.search(str(row.get("message")))]
     points = () if isinstance(trajectory, Missing) else trajectory.points
     final = [(row, source) for row, source in rows if last_after(row, points) is None]
     sign = first([row for row, _ in final])
     if sign is None:
-        return StopSignals(frame)
+        return StopRequest(frame)
     line = next(source.value(row, "text") for row, source in final if row is sign)
     accounted = next(_other_causes(sign, evidence, ending, exceptions), None)
     if accounted is None and all(_is_sent(row) for row, _ in final):
         accounted = next(_failed_workers(ending), None)
-    return StopSignals(frame, sign, line, accounted)
+    return StopRequest(frame, sign, line, accounted)
 
 
 def _is_sent(row: Event) -> bool:

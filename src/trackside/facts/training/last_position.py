@@ -12,7 +12,7 @@ REACHES_OF = Sentence(
 )
 
 
-def reached(trajectory: Trajectory) -> Value | None:
+def last_position(trajectory: Trajectory) -> Value | None:
     """The last step of the log, or its last epoch if it prints no step. It is a position, not a count: some programs
     count from 0."""
     done, last = trajectory.done, trajectory.last
@@ -34,9 +34,9 @@ def steps_of_plan(trajectory: Trajectory, place: Value) -> Value | None:
     return planned
 
 
-def reached_claims(trajectory: Trajectory) -> tuple[Claim, ...]:
+def position_claims(trajectory: Trajectory) -> tuple[Claim, ...]:
     """The claim that the log reaches this step or epoch; empty if it names neither."""
-    place = reached(trajectory)
+    place = last_position(trajectory)
     if place is None:
         return ()
     planned = steps_of_plan(trajectory, place)

@@ -1,4 +1,4 @@
-"""One traceback in every dress: behind prefixes, broken at a terminal's width, glued to a bar, torn between ranks.
+"""One traceback after every transformation: behind prefixes, broken at a terminal's width, glued to a bar, torn between ranks.
 
 Whatever happens to the lines, the exception keeps its type, or none is read; never does another type appear.
 """
@@ -10,7 +10,7 @@ import re
 
 import pytest
 
-from tests.redressings import LAYOUTS, PREFIXES, Dress, torn
+from tests.log_transformations import LAYOUTS, PREFIXES, Transformation, torn
 from trackside.logs.scan import scan_text
 from trackside.model import Event
 
@@ -39,28 +39,28 @@ BAR = " 45%|####5     | 45/100 [00:12<00:15,  3.61it/s, loss=0.512]"
 LAST = re.compile(r"((?:\w+\.)*\w*(?:Error|Interrupt))(: )?(.*)$")
 
 
-def prefixed(prefix: str) -> Dress:
+def prefixed(prefix: str) -> Transformation:
     return lambda text: "".join(f"{prefix}{line}\n" for line in text.splitlines())
 
 
-def broken(width: int, *, trimmed: bool = False) -> Dress:
-    def dress(text: str) -> str:
+def broken(width: int, *, trimmed: bool = False) -> Transformation:
+    def transformation(text: str) -> str:
         pieces = (line[at : at + width] for line in text.splitlines() for at in range(0, max(1, len(line)), width))
         return "".join((piece.rstrip() if trimmed else piece) + "\n" for piece in pieces)
 
-    return dress
+    return transformation
 
 
-def between(other: str) -> Dress:
+def between(other: str) -> Transformation:
     return lambda text: "".join(f"{line}\n{other if at % 2 else ''}" for at, line in enumerate(text.splitlines()))
 
 
-def then(other: str) -> Dress:
+def then(other: str) -> Transformation:
     return lambda text: text + other
 
 
-DRESSES: dict[str, Dress] = {
-    **{name: dress for name, dress in (PREFIXES | LAYOUTS).items() if name not in NOT_FOR_TEXT},
+TRANSFORMATIONS: dict[str, Transformation] = {
+    **{name: transformation for name, transformation in (PREFIXES | LAYOUTS).items() if name not in NOT_FOR_TEXT},
     "rank": prefixed("[rank3]: "),
     "torchrun": prefixed("[default3]:"),
     "logger": prefixed("2026-01-02 03:04:05,123 - root - ERROR - "),
@@ -80,7 +80,7 @@ DRESSES: dict[str, Dress] = {
     **{f"{width} columns": broken(width) for width in (60, 72, 79, 80, 100, 120, 132, 160)},
     **{f"{width} columns, trimmed": broken(width, trimmed=True) for width in (60, 80, 100, 120)},
 }
-CUTS: dict[str, Dress] = {
+CUTS: dict[str, Transformation] = {
     "without last line": lambda text: FRAMES,
     "last line alone": lambda text: text.removeprefix(FRAMES),
     "numbered": lambda text: "".join(f"{at:6}\t{line}\n" for at, line in enumerate(text.splitlines())),
@@ -96,11 +96,11 @@ def traceback(name: str) -> str:
     return f"{FRAMES}{name}{LAST_LINES[name]}\n"
 
 
-@pytest.mark.parametrize("dress", DRESSES)
+@pytest.mark.parametrize("transformation", TRANSFORMATIONS)
 @pytest.mark.parametrize("name", LAST_LINES)
-def test_a_dressed_traceback_is_the_same_exception(name: str, dress: str) -> None:
+def test_a_transformed_traceback_is_the_same_exception(name: str, transformation: str) -> None:
     (plain,) = exceptions(traceback(name))
-    events = exceptions(DRESSES[dress](traceback(name)))
+    events = exceptions(TRANSFORMATIONS[transformation](traceback(name)))
     assert {event.get("type") for event in events} == {name}
     assert {event.get("about") for event in events} == {plain.get("about")}
     assert {event.role for event in events} == {plain.role}
