@@ -5,10 +5,12 @@ from __future__ import annotations
 from trackside.facts.logs.fault_rules.rule import Rule, code, config, data
 
 DATA_PLACE = (
-    r"(?i:/datasets/\w|arrow_dataset|formatting\.py|data_collator|collate|^(?!.{0,200}/torch/nn/).{0,300} in __getitem__"
+    r"(?i:/datasets/\w|arrow_dataset|formatting\.py|data_collator|collate"
+    r"|^(?!.{0,200}/torch/nn/).{0,300} in __getitem__"
     r"|torch/utils/data/_utils/|[a-z]{2,}_data/|data_utils"
-    r"|dataset\w*\.py:\d+ in (?!forward)|data_?loader|data_?loading"
-    r"|in (?:\w*preprocess\w*|\w*tokeni[sz]e\w*|\w*encode_(?:plus|batch|example|row|sample|text)\w*|batch_encode|read_\w+|load_(?:data|rows|examples|samples"
+    r"|dataset\w*\.py:\d+ in (?!forward)|data_?load(?:er|ing)"
+    r"|in (?:\w*preprocess\w*|\w*tokeni[sz]e\w*|\w*encode_(?:plus|batch|example|row|sample|text)\w*|batch_encode"
+    r"|read_\w+|load_(?:data|rows|examples|samples"
     r"|jsonl?|csv)\w*|parse_(?:line|row|record|example)\w*"
     r"|\w*dataset\w*|\w*transform_(?:row|example|sample)\w*|make_batch\w*|batches)\b|_objects\.pyx|h5py"
     r"|pandas/io|pyarrow|webdataset|nvidia/dali)"

@@ -7,8 +7,9 @@ from trackside.facts.logs.fault_rules.rule import Rule, config
 RULES: tuple[Rule, ...] = (
     config(
         "option",
-        r"ArgumentParser\b|[Uu]nrecognized (?:arguments|option|key|config)|(?i:unk?nown (?:argument|option|flag"
-        r"|config|optimizer|scheduler|model name|dataset name|loss|activation|key))|(?i:no config(?:uration)? file specified)|[Uu]ndefined dataset"
+        r"(?:Hf|Pd)ArgumentParser|[Uu]nrecognized (?:arguments|option|key|config)|(?i:unkn?own (?:argument|option|flag"
+        r"|config|optimizer|scheduler|model name|dataset name|loss|activation|key)|no config(?:uration)? file specified)"
+        r"|[Uu]ndefined dataset"
         r"|not allowed with|mutually exclusive"
         r"|[Uu]nexpected key(?!word)|is not in struct|[Ii]nvalid (?:choice|value for|option|override)|extra (?:fields"
         r"|inputs) (?:not|are not) permitted|ValidationError|validation errors?\b|MisconfigurationException"
@@ -56,7 +57,8 @@ RULES: tuple[Rule, ...] = (
     ),
     config(
         "length",
-        r"(?i:(?:longer|larger) than the (?:maximum|max_length|specified)|exceeds? (?:the )?(?:maximum|max|model|context|block)"
+        r"(?i:(?:longer|larger) than the (?:maximum|max_length|specified)|exceeds? (?:the )?(?:maximum|max|model"
+        r"|context|block)"
         r"|max_(?:seq|model|position)\w*.{0,80}(?:larger|greater|exceed|less)|sequence length .{0,60}(?:larger"
         r"|longer|exceed|greater))",
     ),

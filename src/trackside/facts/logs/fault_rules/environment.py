@@ -52,8 +52,8 @@ RULES: tuple[Rule, ...] = (
         "device-code",
         r"no kernel image|not compiled with CUDA|driver version is insufficient|driver on your system"
         r"|No CUDA GPUs|no CUDA-capable|[Ff]ound no NVIDIA driver"
-        r"|unsupported display driver|system not yet initialized|forward compatibility|only supports Ampere|machine only has: \[\]"
-        r"|is_available\(\)(?: is|:) False|Invalid\s+CUDA\s+'device="
+        r"|unsupported display driver|system not yet initialized|forward compatibility|only supports Ampere"
+        r"|machine only has: \[\]|is_available\(\)(?: is|:) False|Invalid\s+CUDA\s+'device="
         r"|CUDA unknown error|unsupported toolchain|version mismatch.{0,80}(?:CUDA|driver)",
     ),
     env(
@@ -65,7 +65,9 @@ RULES: tuple[Rule, ...] = (
         "cuda-build",
         r"CUDA Setup failed|CUDA_HOME|Error building extension|[Nn]inja is required|nvcc|PTXAS|ptxas"
         r"|CUDAMismatch|CUDA version .{0,60}(?:mismatch|does not match)|JIT load|Failed to find C compiler"
-        r"|libdevice|nvrtc: error|Command '\['(?:[\w/.-]{1,80}/)?(?:gcc|g\+\+|cc|c\+\+|clang|x86_64[\w-]{1,40})'|compiled with a different CUDA|detected CUDA version",
+        r"|libdevice|nvrtc: error|^RuntimeError: #ifdef __HIPCC__"
+        r"|Command '\['(?:[\w/.-]{1,80}/)?(?:gcc|g\+\+|cc|c\+\+|clang|x86_64[\w-]{1,40})'"
+        r"|compiled with a different CUDA|detected CUDA version",
     ),
     env(
         "service-or-network",
