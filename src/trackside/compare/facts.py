@@ -35,9 +35,9 @@ def rows(a: Side, b: Side) -> Iterator[ComparedRow]:
     yield compare_values("outcome", "elapsed time", elapsed_a, elapsed_b, 0.1)
     yield _nodes(a, b)
     yield compare_values("place", "GPUs", _gpus(a), _gpus(b))
-    frameworks = {"A": _framework(a), "B": _framework(b)}
-    unnamed = " and ".join(letter for letter, name in frameworks.items() if name is None)
-    yield compare_values("setup", "framework", *frameworks.values(), why=f"not recognized for run {unnamed}")
+    framework_a, framework_b = _framework(a), _framework(b)
+    unnamed = "either run" if framework_a is framework_b is None else f"run {'A' if framework_a is None else 'B'}"
+    yield compare_values("setup", "framework", framework_a, framework_b, why=f"not recognized for {unnamed}")
     yield _commands(a, b)
     for field, label in PLAN_LABELS.items():
         value_a, value_b = _plan_value(a, field), _plan_value(b, field)

@@ -289,6 +289,8 @@ def _remedy(
         return action(CHECK_PLACE[kind], place=place)
     if place is not None and str(cause.get("type")) in SYNTAX_ERRORS:
         return action(FIX_SYNTAX, place=derived(str(place.value).removesuffix(" in <source>"), place))
+    if kind == "config" and place is not None and str(cause.get("user_code") or "").startswith("raise "):
+        return action(RAISES_ITSELF, place=place)
     if kind == "code" and place is not None:
         advice = next((one for one in SENTENCE_END.split(text) if ADVISES.search(one) and not WARNS.search(one)), None)
         if advice is not None:

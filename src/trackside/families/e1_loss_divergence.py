@@ -156,10 +156,10 @@ CHECK_RATE = Sentence(
 )
 EARLY_STOPPING = re.compile(r"early[ -]?stop|stopping early", re.IGNORECASE)
 NOT_DIVERGED = Sentence(
-    "the loss stayed finite and shows no shape of a divergence: {first} and {last}, medians of the first and the last "
-    "{size} of {points}",
-    running="the loss is finite and shows no shape of a divergence: {first} and {last}, medians of the first and the "
-    "last {size} of {points} so far",
+    "the loss stayed finite, without a clear divergence: {first} and {last}, medians of the first and the last {size} "
+    "of {points}",
+    running="the loss is finite, without a clear divergence: {first} and {last}, medians of the first and the last "
+    "{size} of {points} so far",
 )
 RECOVERED = Sentence(
     "the loss shows no lasting divergence: {first} and {last}, medians of the first and the last {size} of {points}",

@@ -9,7 +9,7 @@ DATA_PLACE = (
     r"|^(?!.{0,200}/torch/nn/).{0,300} in __getitem__"
     r"|torch/utils/data/_utils/|[a-z]{2,}_data/|data_utils"
     r"|dataset\w*\.py:\d+ in (?!forward)|data_?load(?:er|ing)"
-    r"|in (?:\w*preprocess\w*|\w*tokeni[sz]e\w*|\w*encode_(?:plus|batch|example|row|sample|text)\w*|batch_encode"
+    r"|in (?:\w*preprocess\w*|\w*tokeni[sz]e\w*|encode|\w*encode_(?:plus|batch|example|row|sample|text)\w*|batch_encode"
     r"|read_\w+|load_(?:data|rows|examples|samples"
     r"|jsonl?|csv)\w*|parse_(?:line|row|record|example)\w*"
     r"|\w*dataset\w*|\w*transform_(?:row|example|sample)\w*|make_batch\w*|batches)\b|_objects\.pyx|h5py"

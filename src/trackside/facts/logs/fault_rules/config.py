@@ -7,8 +7,10 @@ from trackside.facts.logs.fault_rules.rule import Rule, config
 RULES: tuple[Rule, ...] = (
     config(
         "option",
-        r"(?:Hf|Pd)ArgumentParser|[Uu]nrecognized (?:arguments|option|key|config)|(?i:unkn?own (?:argument|option|flag"
-        r"|config|optimizer|scheduler|model name|dataset name|loss|activation|key)|no config(?:uration)? file specified)"
+        r"(?:Hf|Pd)ArgumentParser|[Uu]nrecognized (?:arguments|option|key|config)"
+        r"|(?i:unkn?own (?:argument|option|flag"
+        r"|config|optimizer|scheduler|model name|dataset name|loss|activation|key)"
+        r"|no config(?:uration)? file specified)"
         r"|[Uu]ndefined dataset"
         r"|not allowed with|mutually exclusive"
         r"|[Uu]nexpected key(?!word)|is not in struct|[Ii]nvalid (?:choice|value for|option|override)|extra (?:fields"

@@ -45,8 +45,7 @@ RULES: tuple[Rule, ...] = (
     ),
     config(
         "device-count",
-        r"invalid device ordinal|Duplicate GPU detected|requires? \d+ GPUs|visible devices\(\d+\) is less"
-        r"|[Nn]ot enough (?:resources|GPUs)",
+        r"invalid device ordinal|Duplicate GPU detected|requires? \d+ GPUs|visible devices\(\d+\) is less",
     ),
     env(
         "device-code",
