@@ -49,13 +49,7 @@ from dataclasses import dataclass
 from trackside.evidence import Missing, Value, derived
 from trackside.facts.gpus import gpus_of_ranks, nodes_of
 from trackside.facts.logs.ending import CUT_SHORT, Ending
-from trackside.facts.logs.exceptions import (
-    Exceptions,
-    announced_error,
-    error_in_brief,
-    source_line,
-    unopened_script,
-)
+from trackside.facts.logs.exceptions import Exceptions, error_in_brief, source_line, unopened_script
 from trackside.facts.logs.fault_rules import classify
 from trackside.facts.logs.fault_rules.rule import FaultClass
 from trackside.facts.logs.startup_errors import StartupErrors
@@ -234,7 +228,7 @@ def judge(
 
 def _exception_finding(errors: StartupErrors, cause: Event, ending: Ending, phase: Phase, run: Run) -> Finding:
     """The finding about an exception."""
-    kind = classify(announced_error(errors.frame, cause) or cause)
+    kind = classify(errors.announced or cause)
     bad_end, idle = ending.bad_end, phase.use.untouched
     error, place = error_in_brief(errors.frame, cause), source_line(errors.frame, cause)
     shows, meaning = list(errors.claims), _affected_ranks(run, errors.rank_numbers)
