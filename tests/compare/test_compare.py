@@ -318,6 +318,12 @@ def test_different_frameworks_are_reported() -> None:
     assert "framework (hf-trainer / keras)" in " ".join(doc["answer"])
 
 
+def test_a_framework_that_is_not_recognized_is_not_compared() -> None:
+    doc = comparison_doc(inputs("g1/lab-hf-ddp"), inputs("g1/lab-custom-key-value"))
+    assert (row(doc, "framework")["differs"], row(doc, "framework")["why"]) == (None, "not recognized for run B")
+    assert "framework" not in " ".join(doc["answer"])
+
+
 def test_missing_paths_are_an_error(tmp_path: Path) -> None:
     result = run(tmp_path / "none", tmp_path / "other")
     assert result.exit_code == 2

@@ -36,6 +36,7 @@ from tests.families.rows import (
 )
 from trackside.finding import Finding
 from trackside.model import EventRole
+from trackside.show.wording import clause
 
 
 @pytest.mark.parametrize(
@@ -87,6 +88,12 @@ def test_e1_finds_each_shape(rows: list[Row], variant: str) -> None:
 )
 def test_e1_is_absent_for_healthy_shapes(rows: list[Row]) -> None:
     assert judge_store("E1", store(rows)).outcome is ABSENT
+
+
+def test_e1_is_ruled_out_by_levels_not_by_outliers() -> None:
+    (claim,) = judge_store("E1", store(curve([0.5, 1.5, 1.4, 1.5, 1.6] * 4))).because
+    assert "from" not in clause(claim)
+    assert "medians of the first and the last" in clause(claim)
 
 
 def test_e1_needs_points() -> None:

@@ -11,6 +11,8 @@ from trackside.facts.training.learning import steps_planned
 from trackside.finding import Outcome
 from trackside.verdict import cost
 
+UNNAMED = "custom"
+"""The framework name of an unrecognized log; such a log may come from any framework."""
 MAX_SETTINGS = 40
 """Maximum number of differing settings with a row each."""
 MAX_NAMES = 8
@@ -33,7 +35,9 @@ def rows(a: Side, b: Side) -> Iterator[ComparedRow]:
     yield compare_values("outcome", "elapsed time", elapsed_a, elapsed_b, 0.1)
     yield _nodes(a, b)
     yield compare_values("place", "GPUs", _gpus(a), _gpus(b))
-    yield compare_values("setup", "framework", _framework(a), _framework(b))
+    framework_a, framework_b = _framework(a), _framework(b)
+    unnamed = "either run" if framework_a is framework_b is None else f"run {'A' if framework_a is None else 'B'}"
+    yield compare_values("setup", "framework", framework_a, framework_b, why=f"not recognized for {unnamed}")
     yield _commands(a, b)
     for field, label in PLAN_LABELS.items():
         value_a, value_b = _plan_value(a, field), _plan_value(b, field)
@@ -108,9 +112,10 @@ def _node_names(side: Side) -> Value | None:
 
 
 def _framework(side: Side) -> Value | None:
+    """The framework; None if it was not recognized."""
     for frame in (side.progress, side.plans, side.log_events("training_start")):
         for row in frame.events:
-            if row.get("framework") is not None:
+            if row.get("framework") not in (None, UNNAMED):
                 return frame.value(row, "framework")
     return None
 

@@ -9,8 +9,6 @@ from dataclasses import replace
 
 from trackside.compare.side import ComparedRow
 
-UNNAMED = "custom"
-"""The framework name of an unrecognized log; such a log may come from any framework."""
 WORKLOAD = re.compile(
     r"(?:model|arch|architecture|model_(?:name|type|arch)|model_name_or_path|base_model|backbone)|"
     r"(?:data|dataset|task)(?:_name|_path)?|(?:num_|n_)?(?:layers|parameters|params|hidden_layers|heads)|"
@@ -34,7 +32,7 @@ _LEARNED = re.compile(r"loss|gradient norm")
 
 def workload_differences(rows: Iterable[ComparedRow]) -> list[ComparedRow]:
     """The differences that show that the runs did different work: model, data or framework."""
-    return _differences(rows, lambda row: bool(WORKLOAD.fullmatch(row.label)) or _known_frameworks(row))
+    return _differences(rows, lambda row: row.label == "framework" or bool(WORKLOAD.fullmatch(row.label)))
 
 
 def size_differences(rows: Iterable[ComparedRow]) -> list[ComparedRow]:
@@ -64,11 +62,6 @@ def _causes(row: ComparedRow, size: Sequence[ComparedRow], learning: Sequence[Co
     else:
         return ()
     return tuple(causes[:3])
-
-
-def _known_frameworks(row: ComparedRow) -> bool:
-    names = [value.value for value in (row.a, row.b) if value is not None]
-    return row.label == "framework" and UNNAMED not in names
 
 
 def _differences(rows: Iterable[ComparedRow], predicate: Callable[[ComparedRow], bool]) -> list[ComparedRow]:

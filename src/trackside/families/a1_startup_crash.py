@@ -228,7 +228,8 @@ def judge(
 
 def _exception_finding(errors: StartupErrors, cause: Event, ending: Ending, phase: Phase, run: Run) -> Finding:
     """The finding about an exception."""
-    kind, bad_end, idle = classify(cause), ending.bad_end, phase.use.untouched
+    kind = classify(errors.announced or cause)
+    bad_end, idle = ending.bad_end, phase.use.untouched
     error, place = error_in_brief(errors.frame, cause), source_line(errors.frame, cause)
     shows, meaning = list(errors.claims), _affected_ranks(run, errors.rank_numbers)
     own_nodes: tuple[str, ...] = ()
@@ -282,6 +283,8 @@ def _remedy(
         return action(CHECK_PLACE[kind], place=place)
     if place is not None and str(cause.get("type")) in SYNTAX_ERRORS:
         return action(FIX_SYNTAX, place=derived(str(place.value).removesuffix(" in <source>"), place))
+    if kind == "config" and place is not None and str(cause.get("user_code") or "").startswith("raise "):
+        return action(RAISES_ITSELF, place=place)
     if kind == "code" and place is not None:
         advice = next((one for one in SENTENCE_END.split(text) if ADVISES.search(one) and not WARNS.search(one)), None)
         if advice is not None:

@@ -116,7 +116,7 @@ class Limits:
     min_readings: int = 6
     """Minimum readings per GPU for normal clocks to be conclusive: a run of a minute or two has fewer."""
     min_slowdown_ratio: float = 1.05
-    """Minimum slowdown of a step for the work to have slowed down."""
+    """Minimum step time, as a multiple of that before, that counts as slower work."""
     min_share: float = 0.05
     """Throttling for less than this share of the GPU's working time is only a warning."""
 

@@ -126,7 +126,7 @@ class Limits:
     """Minimum durations."""
 
     min_idle_s: float = 600.0
-    """NCCL's default timeout; evaluations and saves of healthy runs stay below it."""
+    """PyTorch's default timeout of an NCCL process group; evaluations and saves of healthy runs stay below it."""
     imports_s: float = 30.0
     """Time within which a job may not have printed anything yet: importing a framework takes that long on a cold
     node."""

@@ -155,13 +155,16 @@ CHECK_RATE = Sentence(
     "check the learning rate, its warm-up, gradient clipping, the labels, and which parameters are trainable"
 )
 EARLY_STOPPING = re.compile(r"early[ -]?stop|stopping early", re.IGNORECASE)
-LOSS_FELL = Sentence(
-    "the loss fell from {first} to {last} over {points}",
-    running="the loss fell from {first} to {last} over {points} so far",
+NOT_DIVERGED = Sentence(
+    "the loss stayed finite, without a clear divergence: {first} and {last}, medians of the first and the last {size} "
+    "of {points}",
+    running="the loss is finite, without a clear divergence: {first} and {last}, medians of the first and the last "
+    "{size} of {points} so far",
 )
-LOSS_LEVEL = Sentence(
-    "the loss stayed finite and level: {first} at first, {last} at the end, over {points}",
-    running="the loss is finite and level: {first} at first, {last} now, over {points} so far",
+RECOVERED = Sentence(
+    "the loss shows no lasting divergence: {first} and {last}, medians of the first and the last {size} of {points}",
+    running="the loss shows no lasting divergence: {first} and {last}, medians of the first and the last {size} of "
+    "{points} so far",
 )
 
 
@@ -268,7 +271,7 @@ def _headline(shape: LossShape, variant: str) -> Claim:
     if shape.shape is not None and shape.shape.variant == variant and shape.shape.sentence in SHAPE_HEADLINES:
         return SHAPE_HEADLINES[shape.shape.sentence]()
     since = HEADLINES_BY_STEP.get(variant)
-    return HEADLINES[variant]() if since is None or shape.place is None else since(place=shape.place)
+    return HEADLINES[variant]() if since is None or shape.onset_position is None else since(place=shape.onset_position)
 
 
 def _machine_claims(ending: Ending, activity: Maybe[GpuActivity]) -> list[Claim]:
@@ -286,11 +289,10 @@ def _ruled_out(curve: LossCurve, shape: LossShape) -> Finding | Missing:
         return Missing("no line that prints the training loss was recognized")
     if not shape.judgeable:
         return Missing("too few loss values to judge a shape")
-    return absent(
-        (LOSS_FELL if run_curve.has_fallen else LOSS_LEVEL)(
-            first=run_curve.first_finite, last=run_curve.last_finite, points=curve.points
-        )
-    )
+    if run_curve.has_fallen:
+        return absent(curve.claims[0])
+    stayed_finite = len(run_curve.finite) == len(run_curve.losses)
+    return absent((NOT_DIVERGED if stayed_finite else RECOVERED)(**curve.levels))
 
 
 FAMILY = Family(

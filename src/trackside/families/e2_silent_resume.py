@@ -65,9 +65,9 @@ class Limits:
     same_loss_share: float = 0.02
     """First losses this close are the same start: same seed, same initial weights."""
     restart_step_share: float = 0.2
-    """A first step up to this share of the parent's last step starts over."""
+    """If the first step is at most this share of the parent's last step, the run started over."""
     resume_step_share: float = 0.8
-    """A first step from this share of the parent's last step on continues."""
+    """If the first step is at least this share of the parent's last step, the run continued."""
 
 
 LOAD_FAILED = Sentence("resume failed: {error}")

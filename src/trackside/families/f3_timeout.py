@@ -101,7 +101,7 @@ class Limits:
     """When a run counts as silent."""
 
     quiet_steps: float = 10.0
-    """Silence at the end is unusual from this many printed intervals on."""
+    """Silence at the end is unusual if it is at least this many printed intervals long."""
     min_quiet_s: float = 300.0
     """Evaluations and saves of healthy runs take minutes."""
 

@@ -57,11 +57,11 @@ class Limits:
     """When a pause is a stall."""
 
     min_stall_s: float = 600.0
-    """NCCL's default timeout for a collective; evaluations and saves of healthy runs stay below it."""
+    """PyTorch's default timeout of an NCCL process group; evaluations and saves of healthy runs stay below it."""
     caused_by_storage_s: float = 120.0
     """As ``min_stall_s``, if a file server was silent meanwhile: the kernel calls a task hung after this time."""
     min_intervals: float = 10.0
-    """Multiple of the usual time between two logged steps."""
+    """Minimum pause, as a multiple of the usual time between two logged steps."""
     min_repeat_ratio: float = 2.0
     """Multiple of the next longest pause: recurring pauses are normal (evaluations, saves, epochs)."""
 

@@ -18,7 +18,8 @@ _PID = re.compile(r"(?:\bpid[=: ]{1,2}|python\d?(?:\.\d+)?\[)(\d{1,8})", re.IGNO
 _RANK = re.compile(r"\brank\W{0,4}(\d{1,6})\b", re.IGNORECASE)
 _LIBRARY_FILE = re.compile(
     r"site-packages|dist-packages|/lib/python\d|\\lib\\|<frozen |<string>|^importlib|/bin/(?:torchrun|accelerate"
-    r"|deepspeed|python\d?)$"
+    r"|deepspeed|python\d?)$|(?:env|/envs/[^/]+|conda\d?|/versions/[^/]+|\.local|^/usr|^/usr/local)/bin/[^/.]+$"
+    r"|\.exe[\\/]__main__\.py$"
     r"|\.pyx$|/lib64/python"
 )
 _NOT_FATAL = re.compile(

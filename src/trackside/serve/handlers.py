@@ -98,7 +98,7 @@ class VerifiedDoc(msgspec.Struct, frozen=True, kw_only=True):
     holding: int
     """Number of those that give the same value."""
     broken: list[BrokenDoc]
-    """The citations that do not."""
+    """The citations that no longer give the same value."""
     dangling: list[str]
     """Keys that a sentence cites and the document lacks."""
 

@@ -214,7 +214,7 @@ def answer(result: Comparison, docs: Sequence[VerdictDoc], slowdown: SlowdownDoc
         return [f"No difference found in {values}{unknown_text}."]
     sentences = [*_unlike(result), _verdict_sentence(docs), *_pace(result, slowdown is None), *_cost_sentence(slowdown)]
     if first := result.first:
-        sentences.append(f"The runs diverge {_onset_text(first[0])}: {'; '.join(map(_value_pair, first[:3]))}.")
+        sentences.append(_onset_sentence(first[:3]))
     elif not result.following:
         sentences.append(_agreement_sentence(result))
     sentences += _explained_sentences(result.following)
@@ -308,9 +308,29 @@ def _pace(result: Comparison, explain: bool) -> list[str]:
     return [f"{text}; but the steps are not the same amount of work: the runs differ in {differences}."]
 
 
+def _onset_sentence(rows: Sequence[ComparedRow]) -> str:
+    """Where the runs diverge: the earliest differences, then those that begin a little later."""
+    begin = _onset_text(rows[0])
+    at_once = [row for row in rows if _onset_text(row) == begin]
+    text = f"The runs diverge {begin}: {'; '.join(map(_value_pair, at_once))}"
+    later = [row for row in rows if row not in at_once]
+    if not later:
+        return f"{text}."
+    delays = [row.seconds - rows[0].seconds for row in later if row.seconds is not None and rows[0].seconds is not None]
+    within = f"within the next {duration(max(delays))}" if delays and max(delays) >= 1 else "at about the same time"
+    return f"{text}; {within}: {'; '.join(map(_value_pair, later))}."
+
+
+def _since_start(seconds: float) -> str:
+    """Up to two hours to the second, so that onsets a minute apart are not rounded to more."""
+    minutes, rest = divmod(round(seconds), 60)
+    text = f"{minutes} min {rest} s" if rest and 10 <= minutes < 120 else duration(seconds)
+    return f"{text} after the start"
+
+
 def _onset_text(row: ComparedRow) -> str:
     """Where a difference begins: its step, its time or its epoch."""
-    after = "" if row.seconds is None else f"{duration(row.seconds)} after the start"
+    after = "" if row.seconds is None else _since_start(row.seconds)
     if row.step is None:
         return after or f"at {row.epoch}"
     return f"at step {row.step:,.0f}" + (f", {after}" if after else "")
@@ -379,7 +399,7 @@ def _divergences(rows: Iterable[ComparedRowDoc]) -> list[RenderableType]:
     grid.add_column(ratio=1)
     for row in rows:
         position = [f"step {row.step:,.0f}"] if row.step is not None else []
-        position += [f"{duration(row.seconds)} after the start"] if row.seconds is not None else []
+        position += [_since_start(row.seconds)] if row.seconds is not None else []
         position += [row.place] if row.place else []
         values = f": {row.text_a} in A, {row.text_b} in B" if row.cites_a and row.cites_b else ""
         text = Text((row.name or row.label) + values).append(_ids(row), style="dim")

@@ -48,7 +48,7 @@ FAULT_CLASSES = {
     "config": "error in the configuration",
     "env": "error in the environment",
     "data": "error in the data",
-    "asset": "error in a file that it loads",
+    "asset": "file, folder or model missing or unreadable",
 }
 """Published class of a fault -> its words."""
 OUTCOMES = {"unknown": "undecided"}

@@ -115,7 +115,7 @@ def _last_attempt(facts: Facts) -> LastAttempt | None:
         return None
     loss = LossCurve(trajectory.curve)
     losses = [numeric_field(row, "loss") for row in loss.curve.rows[:1] + loss.curve.rows[-1:]] or [None, None]
-    return LastAttempt(last_position(trajectory), loss.points, losses[0], losses[-1], loss.is_last_attempt)
+    return LastAttempt(last_position(trajectory), loss.point_count, losses[0], losses[-1], loss.has_earlier_attempt)
 
 
 def _progress_of(

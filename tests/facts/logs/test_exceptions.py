@@ -67,3 +67,11 @@ def test_a_message_that_a_console_wrapped_is_quoted_whole() -> None:
     whole = "Bad request for device 4. This host offers two devices; name one of them."
     assert message_of(frame, row).value == whole
     assert error_in_brief(frame, row).value == "ValueError: Bad request for device 4"
+
+
+def test_a_headline_names_no_half_of_an_imported_file() -> None:
+    file = "/w/venv/lib/python3.12/site-packages/torch/_functorch/_aot_autograd/utils.py"
+    names = "cannot import name 'get_cuda_generator_meta_val' from 'torch._functorch._aot_autograd.utils'"
+    frame = store(exception("ImportError", f"{names} ({file})")).ask(events("exception"))
+    assert isinstance(frame, Frame)
+    assert error_in_brief(frame, frame.events[0]).value == f"ImportError: {names}"

@@ -41,6 +41,20 @@ def test_the_root_of_an_exception_chain_is_classified() -> None:
     assert fault_class == "asset"
 
 
+@pytest.mark.parametrize(
+    ("frames", "own", "expected"),
+    [
+        ("/venv/site-packages/hydra/main.py:90 in decorated_main;/home/u/model.py:12 in stft", "model.py:12", "code"),
+        ("/home/u/train_3_datasets.py:9 in main;/home/u/loss.py:34 in forward", "loss.py:34", "code"),
+        ("/home/u/train.py:9 in main;/home/u/dataset.py:34 in __getitem__", "dataset.py:34", "data"),
+        ("/venv/torch/utils/data/_utils/fetch.py:54 in fetch;/home/u/audio.py:3 in resample", "audio.py:3", "data"),
+    ],
+)
+def test_the_frames_above_the_jobs_own_last_one_decide_no_class(frames: str, own: str, expected: str) -> None:
+    own_frame = next(frame for frame in frames.split(";") if own in frame)
+    assert classify(exception("ValueError", "bad size 3", frames, user_frame=own_frame)) == expected
+
+
 def test_an_unknown_exception_is_code() -> None:
     assert classify(exception("acme.Oops", "it broke")) == "code"
 

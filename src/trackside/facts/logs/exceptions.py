@@ -73,7 +73,9 @@ _FIRST_ROOT = re.compile(r"^\(0\) (?:[A-Z][\w ]{2,40}: )?")
 """What TensorFlow prints before the first of several errors."""
 _COMMAND = re.compile(r"\bCommand ['\"\[]")
 """What became of a command stands behind its arguments."""
-_FOLDERS = re.compile(r"(?<=['\"\s(])/?(?:[^\s'\"/:]{1,100}/){2,20}(?=[^\s'\"/])")
+_FOLDERS = re.compile(r"(?<=['\"\s(])/?(?:[^\s'\"/:(]{1,100}/){2,20}(?=[^\s'\"/])")
+_IMPORTED_FROM = re.compile(r"(?<=') \((?:[~/.\\]|[A-Z]:)[^()]{1,400}(?:\)|$)")
+"""The file of a module, behind its name in an ImportError."""
 _ANNOUNCES = re.compile(r"(?:[:,(\[{\\]|\bfound)\s*$")
 _CONTINUES = re.compile(r"[ \t)\]}(]|$|- \S|\d{1,3}[.)] |nccl\w{1,60}: |Last error:")
 _LIBRARY_PARAGRAPHS = re.compile(
@@ -349,6 +351,8 @@ def error_in_brief(frame: Frame, row: Event) -> Value:
         text = f"{name.rpartition('.')[2]}: {first_line}" if first_line else name.rpartition(".")[2]
     if parameters is not None:
         return derived(text, *values.values())
+    if len(text) > MAX_HEADLINE_CHARS and "cannot import name" in text:
+        text = _IMPORTED_FROM.sub("", text)
     if len(text) > MAX_HEADLINE_CHARS:
         text = _FOLDERS.sub(f"{ELLIPSIS}/", text)  # a file's name is more informative than its folders
     if _COMMAND.search(text) is not None:

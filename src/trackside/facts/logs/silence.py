@@ -36,7 +36,7 @@ class Limits:
     min_intervals: float = 10.0
     """Number of printed intervals without output; evaluation and saves take a few."""
     min_silence_s: float = 600.0
-    """NCCL's default timeout; evaluations and saves of healthy runs stay below it."""
+    """PyTorch's default timeout of an NCCL process group; evaluations and saves of healthy runs stay below it."""
     min_share: float = 0.25
     """Share of the run's duration, for runs too short for ``min_silence_s``."""
     unstamped_share: float = 0.6

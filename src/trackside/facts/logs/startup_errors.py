@@ -79,6 +79,11 @@ class StartupErrors:
         """The type of the earliest exception."""
         return error_type(self.frame, self.unhandled[0])
 
+    @property
+    def announced(self) -> Event | None:
+        """The error that the earliest exception only announces."""
+        return announced_error(self.frame, self.unhandled[0])
+
     @cached_property
     def claims(self) -> Sequence[Claim]:
         """The exception and its ranks, the root exception, and the location in the job's own code."""
@@ -89,7 +94,7 @@ class StartupErrors:
             if by_ranks and self.ranks is not None
             else raised_claim(frame, cause)
         ]
-        source = announced_error(frame, cause) or cause
+        source = self.announced or cause
         if source is not cause and source.get("root_type") in (None, source.get("type")):
             claims.append(CAUSED_BY(**type_and_message(frame, source)))
         elif source.get("root_type") not in (None, cause.get("type")):

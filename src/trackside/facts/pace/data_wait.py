@@ -2,7 +2,7 @@
 
 A gauge that rose to another level counts as growth if steps or throughput slowed down accordingly. Compute that takes
 the same time is a smaller share of a longer step, so that the wait alone makes a step (1 - before) / (1 - after) times
-as long. Unknown if no line splits the step and no gauge was exported.
+as long.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class LossCurve:
         """Claims about the loss; for a restarted run, that this is only its last run part."""
         curve = self.curve
         if not curve.finite:
-            return ((NO_LOSS if curve.points else NO_LOSS_NO_STEP)(points=self.points),)
+            return ((NO_LOSS if curve.points else NO_LOSS_NO_STEP)(points=self.point_count),)
         indices = [index for index, loss in enumerate(curve.losses) if math.isfinite(loss)]
         first, last = curve.loss(indices[0]), curve.loss(indices[-1])
         if len(indices) == 1:
@@ -101,13 +101,13 @@ class LossCurve:
         sentence = (
             LOSS_FELL if curve.has_fallen else LOSS_ROSE if curve.has_risen and curve.level_has_meaning else LOSS_LEVEL
         )
-        claim = self._by_level(sentence) or sentence(first=first, last=last, points=self.points)
+        claim = self._by_level(sentence) or sentence(first=first, last=last, points=self.point_count)
         return claim, *self.last_attempt_claims
 
     @property
     def last_attempt_claims(self) -> tuple[Claim, ...]:
         """The claim that these are the losses of the last of several attempts; empty if they are not."""
-        first = logged_steps(self.curve.frame)[0] if self.is_last_attempt else None
+        first = logged_steps(self.curve.frame)[0] if self.has_earlier_attempt else None
         if first is None or first.get("loss") is None or not self.curve.rows:
             return ()
         return (LAST_ATTEMPT_ONLY(place=self.curve.place(0), before=self.curve.frame.value(first, "loss")),)
@@ -119,27 +119,35 @@ class LossCurve:
         fell, rose = sentence is LOSS_FELL, sentence is LOSS_ROSE
         if not (fell and finite[-1] >= finite[0]) and not (rose and finite[-1] <= finite[0]):
             return None
-        size, count = maths.end_size(len(finite)), self.curve.count
+        return (FELL_BY_LEVEL if fell else ROSE_BY_LEVEL)(**self.levels)
+
+    @property
+    def levels(self) -> dict[str, Value]:
+        """The medians of head and tail, their number of points, and that of the curve, as the values of a claim."""
+        finite, count = self.curve.finite, self.curve.count
         head, tail = (derived(level, count) for level in maths.ends(finite))
-        return (FELL_BY_LEVEL if fell else ROSE_BY_LEVEL)(
-            first=head, last=tail, size=derived(size, count), points=self.points
-        )
+        return {
+            "first": head,
+            "last": tail,
+            "size": derived(maths.end_size(len(finite)), count),
+            "points": self.point_count,
+        }
 
     @cached_property
-    def points(self) -> Value:
-        """Number of printed steps with a loss in the last run part; of all its printed steps if none has one. If only a
-        part of them was kept, by their ordinals."""
+    def point_count(self) -> Value:
+        """Number of printed steps with a loss in the last run part; of all its printed steps if none has one; counted
+        by ordinal if the series was thinned."""
         curve = self.curve
         total = curve.count if curve.rows else curve.frame.reduce("count", unit=curve.count.unit)
         count = _number_printed(curve.rows or curve.points)
         if total.value == count:
             return total
-        sources = [curve.loss(0), curve.loss(-1)] if self.is_last_attempt and curve.rows else [total]
+        sources = [curve.loss(0), curve.loss(-1)] if self.has_earlier_attempt and curve.rows else [total]
         return derived(count, *sources, unit=total.unit)
 
     @property
-    def is_last_attempt(self) -> bool:
-        """Whether an earlier attempt stands in the same log."""
+    def has_earlier_attempt(self) -> bool:
+        """Whether the same log has an earlier attempt."""
         points = self.curve.points
         return bool(points) and logged_steps(self.curve.frame)[0] is not points[0]
 

@@ -48,8 +48,8 @@ class LossShape:
     shows: tuple[Claim, ...]
     judgeable: bool
     """Whether there are enough points for a shape."""
-    place: Value | None = None
-    """The step of the onset; None if it is the first point, or unknown."""
+    onset_position: Value | None = None
+    """The step or epoch of the onset; None if it is the first point, or unknown."""
 
 
 @fact(limits=Limits())

@@ -54,5 +54,5 @@ class Phase:
 
 @fact()
 def phase(trajectory: Maybe[Trajectory], use: StartupUse) -> Phase:
-    """How far the run had come. Needs nothing: without a logged step or GPU work, it is startup."""
+    """Needs nothing: without a logged step or GPU work, it is startup."""
     return Phase(trajectory, use)

@@ -102,19 +102,20 @@ def _working_windows(facts: Facts, grid: Grid) -> tuple[str, Flags]:
 def _caption(bands: Bands, name: str, count: int, n_culprits: int, working: tuple[str, Flags]) -> str:
     """The caption: the medians during the working windows."""
     when, flags = working
+    gpus = "they" if "GPUs" in when else "the GPUs"
     shares = {key: float(nan_median(band.median[flags])) for key, band in bands.items()}
     medians = {key: "not sampled" if np.isnan(share) else word(share, "share") for key, share in shares.items()}
     others = "the other GPUs" if n_culprits else f"{count:,} GPUs"
     who = f"Lines: median of {others}; bands: their minimum to maximum." if count > 1 else "One GPU."
     if len(medians) == 2:
         return (
-            f"{when}, the GPUs were busy {medians['busy']} of the time ({name}) and SM activity was {medians['sm']} "
+            f"{when}, {gpus} were busy {medians['busy']} of the time ({name}) and SM activity was {medians['sm']} "
             f"(medians). Shaded: a kernel was resident but the SMs were idle. {who}"
         )
     if "sm" in medians:
         return f"{when}, SM activity was {medians['sm']} (median). {who}"
     return (
-        f"{when}, the GPUs were busy {medians['busy']} of the time ({name}, median). SM activity was not measured, so "
+        f"{when}, {gpus} were busy {medians['busy']} of the time ({name}, median). SM activity was not measured, so "
         f"working and waiting cannot be distinguished. {who}"
     )
 

@@ -91,7 +91,7 @@ class Database:
 
 
 def _checked_url(text: str) -> sa.URL:
-    remedy = "write sqlite:////path/to/archive.db or postgresql+psycopg://user@host/database"
+    remedy = "write sqlite:////path/to/archive.db or postgresql://user@host/database"
     try:
         url = sa.make_url(text)
     except (exc.ArgumentError, ValueError) as error:

@@ -19,13 +19,25 @@ ADVICE = re.compile(
     r"|(?:Compile|Device-side assertion tracking was not enabled).{0,60}`?TORCH_USE_\w+_DSA`?.*"
 )
 """Text that PyTorch adds to every device error; its words (device-side assertions) are not part of the error."""
+DATA_READER = re.compile(r"torch/utils/data/_utils/(?:worker|fetch|collate)|arrow_dataset|webdataset|nvidia/dali")
+"""Frames of libraries that call the job's own code to read or to transform data."""
 
 
 def classify(event: Event) -> FaultClass:
     """The class of an ``exception`` event; ``code`` if no rule matches."""
-    text = _text(event)
-    location = f"{event.get('frames') or ''}\n{event.get('user_code') or ''}".replace(";", "\n")
-    return next((rule.fault for rule in RULES if rule.fits(text, location)), "code")
+    text, place = _text(event), _place(event)
+    return next((rule.fault for rule in RULES if rule.fits(text, place)), "code")
+
+
+def _place(event: Event) -> str:
+    """The frames from the last one of the job's own code on, those of libraries that read data, and the line of code.
+
+    The frames above say how the program was started (hydra, a script named after a data set), not what failed.
+    """
+    frames, own = str(event.get("frames") or "").split(";"), event.get("user_frame")
+    last_own = len(frames) - 1 - frames[::-1].index(own) if own in frames else 0
+    readers = (frame for frame in frames[:last_own] if DATA_READER.search(frame))
+    return "\n".join((*readers, *frames[last_own:], str(event.get("user_code") or "")))
 
 
 def _text(event: Event) -> str:

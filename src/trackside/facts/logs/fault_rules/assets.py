@@ -32,7 +32,7 @@ RULES: tuple[Rule, ...] = (
     config(
         "checkpoint-shape",
         r"size mismatch for|Error\(s\) in loading state_dict|Missing key\(s\) in state_dict|loaded state dict"
-        r"|shapes? .{0,60}checkpoint|[Cc]heckpoint (?:shape|world size|was saved with)",
+        r"|ScopeParamShapeError|shapes? .{0,60}checkpoint|[Cc]heckpoint (?:shape|world size|was saved with)",
     ),
     asset(
         "corrupt-file",
@@ -51,15 +51,17 @@ RULES: tuple[Rule, ...] = (
     config(
         "config-file",
         r"(?:FileNotFoundError|No such file|not found|does not exist).{0,300}(?:\.ya?ml\b|\.toml\b|\.ini\b"
-        r"|(?:ds|deepspeed|zero|accelerate|train|fsdp)\w*config\w*\.json|ds_\w*\.json)",
+        r"|(?:ds|deepspeed|zero|accelerate|train|fsdp)\w*config\w*\.json|ds_\w*\.json)"
+        r"|path.{0,10}\(None\)",
     ),
     asset(
         "path",
         r"FileNotFoundError|NotADirectoryError|No such file or directory|\[Errno 2\]"
         r"|[Dd]irectory .{1,300} (?:not found|does not exist)|[Cc]ould not open file"
         r"|[Ff]ailed to find any matching files|NoSuchKey|NoSuchBucket"
-        r"|path .{1,300} does not exist|IsADirectoryError|[Cc]an ?not find (?:file|path|directory)"
-        r"|errno = 2\b|File .{1,300} (?:not found|does not exist)",
+        r"|[Pp]ath .{1,300} does not exist|IsADirectoryError|[Cc]an ?not find (?:file|path|directory)"
+        r"|errno = 2\b|[Ff]ile .{1,300}(?<!signature) (?:not found|does not exist)|[Dd]ataset not found"
+        r"|non-existent directory|\b(?:dir|file|path|folder) .{1,300} not exists?\b",
     ),
     asset(
         "remote",

@@ -7,8 +7,11 @@ from trackside.facts.logs.fault_rules.rule import Rule, config
 RULES: tuple[Rule, ...] = (
     config(
         "option",
-        r"HfArgumentParser|[Uu]nrecognized (?:arguments|option|key|config)|[Uu]nknown (?:argument|option|flag"
-        r"|config|optimizer|scheduler|model name|dataset name|loss|activation|key)|[Uu]ndefined dataset"
+        r"(?:Hf|Pd)ArgumentParser|[Uu]nrecognized (?:arguments|option|key|config)"
+        r"|(?i:unkn?own (?:argument|option|flag"
+        r"|config|optimizer|scheduler|model name|dataset name|loss|activation|key)"
+        r"|no config(?:uration)? file specified)"
+        r"|[Uu]ndefined dataset"
         r"|not allowed with|mutually exclusive"
         r"|[Uu]nexpected key(?!word)|is not in struct|[Ii]nvalid (?:choice|value for|option|override)|extra (?:fields"
         r"|inputs) (?:not|are not) permitted|ValidationError|validation errors?\b|MisconfigurationException"
@@ -16,7 +19,7 @@ RULES: tuple[Rule, ...] = (
     ),
     config(
         "choice",
-        r"(?:is not a valid|is not one of|not in list|must be one of|should be one of"
+        r"(?:is not a valid|is not one of|must be one of|should be one of"
         r"|[Aa]llowed (?:precision )?values|[Ee]xpected one of|please select one of|[Ss]upported (?:values"
         r"|types|options|precisions)|[Cc]hoose (?:from|one)|valid options|[Ii]nvalid (?:learning rate"
         r"|precision|strategy|batch size|backend|dtype|beta|momentum|weight_decay|lr)\b"
@@ -36,7 +39,7 @@ RULES: tuple[Rule, ...] = (
         r"|already exists and is not empty|FileExistsError|trust_remote_code|mixed precision requires"
         r"|[Aa]sking to pad|no padding token|pad_token|chat_template|find_unused_parameters"
         r"|Expected to have finished reduction",
-        unless=r"layer",
+        unless=r"layer|got an unexpected keyword",
     ),
     config(
         "division",
@@ -56,7 +59,8 @@ RULES: tuple[Rule, ...] = (
     ),
     config(
         "length",
-        r"(?i:longer than the (?:maximum|specified)|exceeds? (?:the )?(?:maximum|max|model|context|block)"
+        r"(?i:(?:longer|larger) than the (?:maximum|max_length|specified)|exceeds? (?:the )?(?:maximum|max|model"
+        r"|context|block)"
         r"|max_(?:seq|model|position)\w*.{0,80}(?:larger|greater|exceed|less)|sequence length .{0,60}(?:larger"
         r"|longer|exceed|greater))",
     ),

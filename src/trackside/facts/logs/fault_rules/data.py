@@ -23,8 +23,9 @@ RULES: tuple[Rule, ...] = (
         r"|cannot identify image|image file is truncated|broken data stream|truncated file|DataLossError"
         r"|corrupted record|truncated record|lmdb\.\w*Error|DecompressionBomb|zlib\.error|Truncated (?:File"
         r"|JPEG|PNG)|LibsndfileError|file signature not found|unexpected end of data|InvalidDataError"
-        r"|allow_pickle=False|cv2\.error: .{0,300}\.empty\(\)",
+        r"|allow_pickle=False|ImageFileError|Can't parse serialized Example|cv2\.error: .{0,300}\.empty\(\)",
     ),
+    data("reader", r"data reader raises an exception"),
     data(
         "columns",
         r"(?i:\bcolumns? (?:name|to remove|\[|.{1,80} not (?:in|found))|not in the dataset|column names"

@@ -23,6 +23,7 @@ RULES: tuple[Rule, ...] = (
         "usage",
         r"^(?:argparse\.|click\.|absl\.|hydra\.|omegaconf\.|jsonargparse)|ConfigAttributeError|ConfigKeyError"
         r"|ConfigCompositionException|MissingMandatoryValue",
+        unless=r"Error in call to target",
     ),
     env(
         "container-driver",
@@ -42,12 +43,16 @@ RULES: tuple[Rule, ...] = (
         r"Too many open files|received 0 items of ancdata|can't start new thread"
         r"|Resource temporarily unavailable",
     ),
-    config("device-count", r"invalid device ordinal|Duplicate GPU detected"),
+    config(
+        "device-count",
+        r"invalid device ordinal|Duplicate GPU detected|requires? \d+ GPUs|visible devices\(\d+\) is less",
+    ),
     env(
         "device-code",
         r"no kernel image|not compiled with CUDA|driver version is insufficient|driver on your system"
         r"|No CUDA GPUs|no CUDA-capable|[Ff]ound no NVIDIA driver"
         r"|unsupported display driver|system not yet initialized|forward compatibility|only supports Ampere"
+        r"|machine only has: \[\]|is_available\(\)(?: is|:) False|Invalid\s+CUDA\s+'device="
         r"|CUDA unknown error|unsupported toolchain|version mismatch.{0,80}(?:CUDA|driver)",
     ),
     env(
@@ -59,7 +64,14 @@ RULES: tuple[Rule, ...] = (
         "cuda-build",
         r"CUDA Setup failed|CUDA_HOME|Error building extension|[Nn]inja is required|nvcc|PTXAS|ptxas"
         r"|CUDAMismatch|CUDA version .{0,60}(?:mismatch|does not match)|JIT load|Failed to find C compiler"
-        r"|libdevice|compiled with a different CUDA|detected CUDA version",
+        r"|libdevice|nvrtc: error|^RuntimeError: #ifdef __HIPCC__"
+        r"|Command '\['(?:[\w/.-]{1,80}/)?(?:gcc|g\+\+|cc|c\+\+|clang|x86_64[\w-]{1,40})'"
+        r"|compiled with a different CUDA|detected CUDA version",
+    ),
+    env(
+        "service-or-network",
+        r"(?:localhost|127\.0\.0\.1).{0,400}(?:refused|Max retries)|TCP receive error"
+        r"|DataLoader worker \(pid.{0,30}\) is killed by signal",
     ),
     env("hardware", r"uncorrectable ECC|NVLink error|GPU is lost|fallen off the bus"),
     data(
@@ -117,7 +129,8 @@ RULES: tuple[Rule, ...] = (
         "attribute-of-package",
         r"AttributeError: module '(?:numpy|np|torch|transformers|datasets|tensorflow|tf|jax|keras|PIL|pandas"
         r"|triton|flash_attn|accelerate|peft|trl|deepspeed|torchvision|torchaudio|collections|inspect|pkgutil"
-        r"|distutils)\b"
+        r"|distutils|paddle|mxnet|scipy|sklearn|cv2)\b"
+        r"|Can't get attribute '\w+' on <module '[\w.]+' from .{1,200}(?:site|dist)-packages"
         r"|'(?:Accelerator\w{0,8}|DynamicCache|TrainingArguments|\w{0,30}Tokenizer(?:Fast)?)' object has no attribute",
     ),
     env(
@@ -134,7 +147,7 @@ RULES: tuple[Rule, ...] = (
         place=rf"\b{OPTIONS}\(",
     ),
     env("argument-of-package", rf"TypeError: {PACKAGE_CALL}\.\w+\(\) got an unexpected keyword argument"),
-    env("credentials", r"api_key not configured|wandb\.(?:errors|sdk)|host='api\.wandb\.ai'"),
+    env("credentials", r"api_key not configured|[Aa]uthentication token|wandb\.(?:errors|sdk)|host='api\.wandb\.ai'"),
     env("encoding", r"UnicodeEncodeError|locale\.Error"),
     env("permission", r"PermissionError|\[Errno 13\]|Permission denied"),
 )
