@@ -103,7 +103,7 @@ HEADLINES = {
     "slurm_oom": Sentence("out of host memory: Slurm counted {count:OOM kills} among the job's processes"),
     "cgroup_oom": Sentence("out of host memory: the job exceeded its own memory limit and was killed"),
     "near_limit": Sentence("killed close to the job's memory limit, most likely by that limit"),
-    "other_kill": Sentence("killed (SIGKILL), and no sample shows a shortage of host memory; the sender is unknown"),
+    "other_kill": Sentence("killed by SIGKILL, sender unknown"),
     "kill": Sentence("killed (SIGKILL) without a traceback; possibly out of host memory"),
     "kill_with_traceback": Sentence("a process was killed (SIGKILL); possibly out of host memory"),
     "worker": Sentence("a data-loader worker was killed (SIGKILL); possibly out of host memory"),
