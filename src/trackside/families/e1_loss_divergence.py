@@ -49,8 +49,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from trackside.evidence import Missing, derived
-from trackside.facts import maths
+from trackside.evidence import Missing
 from trackside.facts.fact import Maybe
 from trackside.facts.gpu.activity import FLOORS, GpuActivity
 from trackside.facts.hardware.health import HardwareHealth
@@ -160,15 +159,9 @@ LOSS_FELL = Sentence(
     "the loss fell from {first} to {last} over {points}",
     running="the loss fell from {first} to {last} over {points} so far",
 )
-FELL_BY_LEVEL = Sentence(
-    "the loss fell from {first} to {last}: medians of the first and the last {size} of {points}",
-    running="the loss fell from {first} to {last} so far: medians of the first and the last {size} of {points}",
-)
-NO_CLEAR_RISE = Sentence(
-    "the loss stayed finite, without a rise that counts as divergence: {first} and {last} are the medians of the first "
-    "and the last {size} of {points}",
-    running="the loss is finite, without a rise that counts as divergence: {first} and {last} are the medians of the "
-    "first and the last {size} of {points} so far",
+LOSS_LEVEL = Sentence(
+    "the loss stayed finite and level: {first} at first, {last} at the end, over {points}",
+    running="the loss is finite and level: {first} at first, {last} now, over {points} so far",
 )
 
 
@@ -287,20 +280,10 @@ def _ruled_out(curve: LossCurve, shape: LossShape) -> Finding | Missing:
         return Missing("no line that prints the training loss was recognized")
     if not shape.judgeable:
         return Missing("too few loss values to judge a shape")
-    return absent(_without_divergence(curve))
-
-
-def _without_divergence(curve: LossCurve) -> Claim:
-    """How the loss went: by its first and last value if they show it, else by the levels of head and tail, since single
-    losses scatter."""
-    run_curve = curve.curve
-    finite = run_curve.finite
-    if run_curve.has_fallen and finite[-1] < finite[0]:
-        return LOSS_FELL(first=run_curve.first_finite, last=run_curve.last_finite, points=curve.points)
-    head, tail = (derived(level, run_curve.count) for level in maths.ends(finite))
-    size = derived(maths.end_size(len(finite)), run_curve.count)
-    return (FELL_BY_LEVEL if run_curve.has_fallen else NO_CLEAR_RISE)(
-        first=head, last=tail, size=size, points=curve.points
+    return absent(
+        (LOSS_FELL if run_curve.has_fallen else LOSS_LEVEL)(
+            first=run_curve.first_finite, last=run_curve.last_finite, points=curve.points
+        )
     )
 
 
