@@ -174,7 +174,7 @@ def _caption(
     if n_drawn:
         text += f" {word(n_drawn, 'events')}"
         if n_between := sum(group.count for group in groups if group.between):
-            at = "at estimated times, between those of the log lines before and after them (dotted, marked at the latest)"
+            at = "at estimated times, between those of the log lines around them (dotted, marked at the latest)"
             text += f", {n_between:,} of them {at}"
         text += "."
     if n_untimed:
