@@ -172,6 +172,7 @@ def test_a_line_of_a_node_is_quoted_as_sent(path: str, text: str) -> None:
         ),
         ("start\na.py:3: UserWarning: old\n  warnings.warn(\n", "a.py:3: UserWarning: old warnings.warn("),
         ("start\nbye\n", "bye"),
+        ("start\n  52% of the steps are done\n", "52% of the steps are done"),
         ("start\n  one\n  two\n", "two"),
     ],
 )

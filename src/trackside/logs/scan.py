@@ -238,7 +238,7 @@ def _activity_event(tail: bytes, context: FileContext, stats: ScanStats, last_er
     ]
     for line, before in zip_longest(lines[:MAX_LAST_LINES], lines[1:]):  # a bracket alone says nothing
         last = f"{line.strip()} {last}".rstrip()
-        if _WORD.search(last) and (before is None or _indentation(line) <= _indentation(before)):
+        if _WORD.search(last) and not (before is not None and _continues(line, before)):
             break
     texts = [segment.decode("utf-8", "replace") for segment in segments]
     stats.last_time = next(_find_times(reversed(texts), context), stats.first_time)
@@ -277,8 +277,10 @@ def _activity_event(tail: bytes, context: FileContext, stats: ScanStats, last_er
     )
 
 
-def _indentation(line: str) -> int:
-    return len(line) - len(line.lstrip())
+def _continues(line: str, before: str) -> bool:
+    """Whether a line is indented below the one before it; a redrawn bar or a row of numbers is no continuation."""
+    text = line.lstrip()
+    return len(line) - len(text) > len(before) - len(before.lstrip()) and not text[:1].isdigit()
 
 
 def scan_text(text: str | bytes, path: str = "log", **context: object) -> list[Event]:
