@@ -1,6 +1,6 @@
 #!/bin/sh
 # Waits until a job's last lines are sent before the node takes its next job: Epilog of slurm.conf, as root on each
-# node of the job. It waits a few seconds at most and never fails a job.
+# node of the job. It waits about ten seconds at most and never fails a job.
 #
 #   Epilog=/etc/slurm/trackside-epilog.sh
 #

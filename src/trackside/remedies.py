@@ -27,6 +27,9 @@ PROGRAMMING_ERRORS = frozenset(
 )  # fmt: skip
 """Types that wrong code raises, too: their class is a guess from the message and the place."""
 
+NOTHING_TO_DO = Sentence("nothing to do for this run", running="nothing to do so far")
+"""Advice of a healthy run without warnings."""
+
 _SUBMISSION = "sacct -j {jobs} -X -P --format=WorkDir,SubmitLine"
 """Shows the options of the submission, and its folder."""
 RESUBMIT = (

@@ -16,6 +16,7 @@ from tests.agent.receivers import fake_receiver
 from tests.serve.receiving import RunningReceiver
 from tests.services import free_port
 from trackside.agent.__main__ import main
+from trackside.agent.check import CheckItem, CheckReport
 from trackside.agent.delivery.scrape import MetricsServer
 from trackside.agent.delivery.spool import Spool, SpoolOptions
 from trackside.agent.slurm import configuration
@@ -58,6 +59,13 @@ def test_slurm_conf_is_searched_in_the_same_paths_as_by_the_slurm_source(
     assert "cached.conf" not in check(tmp_path, "--only", "cpu")[1]["slurm"]["text"]
     (tmp_path / "cached.conf").touch()
     assert "cached.conf" in check(tmp_path, "--only", "cpu")[1]["slurm"]["text"]
+
+
+def test_a_node_whose_gpus_no_source_reads_is_named() -> None:
+    gpu, cpu = CheckItem("gpu", "unavailable", "no NVML"), CheckItem("cpu", "works", "samples: 1")
+    assert CheckReport("n", [gpu, cpu]).text().endswith("; no source reads GPUs on this node")
+    exporter = CheckItem("dcgm_exporter", "works", "samples: 1")
+    assert "no source reads GPUs" not in CheckReport("n", [gpu, exporter]).text()
 
 
 def test_text_output_has_one_line_per_source(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

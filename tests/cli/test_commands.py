@@ -93,7 +93,9 @@ def test_several_jobs_need_a_choice(log: Path, tmp_path: Path) -> None:
     ("arguments", "status", "message"),
     [
         (["diagnose"], 2, "give PATHS"),
-        (["diagnose", "--frobnicate", "x"], 2, "diagnose has no option --frobnicate"),
+        (["diagnose", "--frobnicate", "x"], 2, "diagnose has no option --frobnicate; 'trackside diagnose --help'"),
+        (["diagnose", "x", "--price", "3x"], 2, "--price '3x' is not a price of a GPU-hour"),
+        (["runs", "--archive", "sqlite:////tmp/no-such.db"], 2, "no archive at /tmp/no-such.db"),
         (["--jbo"], 2, "trackside has no option --jbo"),
         (["diagnose", "--jub", "3"], 2, "diagnose has no option --jub; did you mean --job?"),
         (["diagnose", "x", "--interval"], 2, "option '--interval' requires an argument"),

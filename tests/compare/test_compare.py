@@ -7,6 +7,7 @@ import json
 import math
 import random
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,12 @@ from trackside.cli import main
 from trackside.compare.compare import compare
 from trackside.compare.divergence import first_divergence
 from trackside.compare.settings import settings
-from trackside.compare.side import Side
+from trackside.compare.side import ComparedRow, Side
 from trackside.evidence import reduce_answer
 from trackside.query import Query
 from trackside.session import Session
 from trackside.session.paths import load
-from trackside.show.comparison import SCHEMA, ComparisonDoc, comparison, render
+from trackside.show.comparison import SCHEMA, ComparisonDoc, _onset_text, comparison, render
 from trackside.show.document import json_schema
 
 
@@ -137,18 +138,21 @@ def test_every_value_cites_its_own_run_and_can_be_checked_again(
 
 
 @pytest.mark.parametrize(
-    ("bad", "family", "first"),
+    ("bad", "family", "first", "dated"),
     [
-        ("d3/sim-slow-gpu-16", "(D3)", "the fault of run B begins"),
-        ("e1/sim-explode", "(E1)", "loss "),
-        ("b1/sim-midrun-one-rank-watchdog", "(B1)", "the fault of run B begins"),
+        ("d3/sim-slow-gpu-16", "(D3)", "SM activity", False),  # slow from its start
+        ("e1/sim-explode", "(E1)", "loss ", True),
+        ("b1/sim-midrun-one-rank-watchdog", "(B1)", "the fault of run B begins", True),
     ],
 )
-def test_a_good_run_compared_with_bad_ones(pair: tuple[Path, Path], bad: str, family: str, first: str) -> None:
+def test_a_good_run_compared_with_bad_ones(
+    pair: tuple[Path, Path], bad: str, family: str, first: str, dated: bool
+) -> None:
     doc = comparison_doc(pair[0], inputs(bad))
     assert family in " ".join(doc["answer"])
     (parting,) = (line for line in doc["answer"] if line.startswith("The runs diverge"))
     assert first in parting
+    assert any(entry["label"] == "the fault of run B begins" for entry in doc["partings"]) == dated
     assert "learning rate" not in parting
     assert all(parting["cites_a"] or parting["cites_b"] for parting in doc["partings"])
     assert all(parting["label"].startswith(parting["name"]) for parting in doc["partings"])
@@ -289,6 +293,12 @@ def test_losses_diverge_where_one_rises(tmp_path: Path) -> None:
     assert "/b.out" in doc["cites"][loss["cites_b"][0]]["where"] or doc["cites"][loss["cites_b"][0]][
         "where"
     ].startswith("b.out")
+
+
+def test_the_time_of_a_step_names_its_run() -> None:
+    divergence = ComparedRow("training", "loss", differs=True, step=50.0, seconds=222.0, clock="A")
+    assert _onset_text(divergence) == "at step 50, 3 min 42 s after the start of A"
+    assert _onset_text(replace(divergence, step=None, clock="")) == "3 min 42 s after the start"
 
 
 HEAD_A = "Namespace(batch_size=32, lr=0.0002, warmup=100, output='/runs/a')\nPyTorch version: 2.3.1\nNCCL_ALGO=RING\n"

@@ -34,7 +34,7 @@ from trackside.model import EventRole, Plane
 @pytest.mark.parametrize(
     ("message", "variant", "culprit"),
     [
-        ("[Errno 28] No space left on device: 'out/ckpt.pt'", "full", "job"),
+        ("[Errno 28] No space left on device: 'out/ckpt.pt'", "full", "unknown"),
         ("[Errno 122] Disk quota exceeded", "quota", "job"),
         ("[Errno 30] Read-only file system: 'out'", "read-only", "infrastructure"),
         ("[Errno 116] Stale file handle", "stale", "infrastructure"),
@@ -73,10 +73,10 @@ def test_h4_names_the_file_server() -> None:
     assert finding.headline.values["server"].value == "fs03"
 
 
-def test_a_lack_of_space_that_no_line_names_stays_probable() -> None:
+def test_a_lack_of_space_that_no_line_names_stays_possible() -> None:
     error = exception("RuntimeError", "unexpected pos 4746991936 vs 4746991836", about="storage",
                       chain="RuntimeError", root_type="RuntimeError", root_message="file write failed")  # fmt: skip
     finding = judge_store("H4", store(curve(FALLING), error, short_job("FAILED")))
     assert finding.variant == "full"
-    assert [sentence_name(claim) for claim in finding.implies] == ["probably_no_space"]
+    assert [sentence_name(claim) for claim in finding.implies] == ["maybe_no_space"]
     assert [sentence_name(claim) for claim in finding.shows] == ["operation_failed", "failed_after_it"]

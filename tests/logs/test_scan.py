@@ -132,7 +132,7 @@ def test_srun_labels_are_recognized_in_the_head() -> None:
 
 def test_a_collectors_prefix_is_not_quoted() -> None:
     stamp = "2026-11-21T09:33:48.000000000Z stderr F "
-    exception, activity = scan_text(f"{stamp}[rank3]: ModuleNotFoundError: No module named 'x'\n{stamp}  bye\n")
+    exception, activity = scan_text(f"{stamp}[rank3]: ModuleNotFoundError: No module named 'x'\n{stamp}bye\n")
     assert (exception.kind, exception.rank, exception.time) == ("exception", 3, 1795253628.0)
     assert not [event for event in (exception, activity) if "stderr F" in f"{event.text} {event.fields}"]
     assert activity.get("last_line") == "bye"
@@ -161,6 +161,24 @@ def test_a_line_of_a_node_is_quoted_as_sent(path: str, text: str) -> None:
     assert (xid.text, xid.node, xid.time) == (text, "gpu-01", 1795253628.0)
     last = next(event for event in sink.events if event.kind == "kernel_log")
     assert last.get("last_line") == text
+
+
+@pytest.mark.parametrize(
+    ("lines", "last"),
+    [
+        (
+            "start\n[06:22] INFO saving the model to\n            ./weights on rank 0\n",
+            "[06:22] INFO saving the model to ./weights on rank 0",
+        ),
+        ("start\na.py:3: UserWarning: old\n  warnings.warn(\n", "a.py:3: UserWarning: old warnings.warn("),
+        ("start\nbye\n", "bye"),
+        ("start\n  52% of the steps are done\n", "52% of the steps are done"),
+        ("start\n  one\n  two\n", "two"),
+    ],
+)
+def test_the_last_line_is_quoted_with_the_line_that_it_continues(lines: str, last: str) -> None:
+    (activity,) = (event for event in scan_text(lines) if event.kind == "log_activity")
+    assert activity.get("last_line") == last
 
 
 def test_the_task_of_an_srun_label_is_a_field_of_the_exception() -> None:

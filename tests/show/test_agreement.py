@@ -16,7 +16,7 @@ from trackside.facts.logs.unread_errors import without_prefix
 from trackside.logs.scan import scan_text
 from trackside.query import events
 from trackside.show import heading
-from trackside.show.citations import main_location
+from trackside.show.citations import figure, main_location
 from trackside.show.document import VerdictDoc, document
 from trackside.show.heading import progress
 from trackside.show.wording import claim_sentence, word
@@ -108,6 +108,18 @@ def test_the_reason_is_the_first_claim(name: str, first: str) -> None:
     assert _doc(name).shows[0].text.startswith(first)
 
 
+def test_the_sm_activity_of_a_healthy_run_is_the_cited_one() -> None:
+    doc = _doc("g1/sim-sixteen-gpus")
+    claim = next(claim for claim in doc.shows if "SM activity" in claim.text)
+    assert f"SM activity {figure(doc.cites[claim.cites[0]])} during" in claim.text
+
+
+def test_cited_throttle_reasons_name_the_power_brake() -> None:
+    doc = _doc("b3/sim-power-brake-node")
+    figures = {figure(cite) for cite in doc.cites.values() if cite.query.startswith("metric(gpu_throttle_reasons)")}
+    assert "0x88 (hardware slowdown, hardware power brake slowdown)" in figures
+
+
 @pytest.mark.parametrize(
     ("name", "fact"),
     [
@@ -115,7 +127,7 @@ def test_the_reason_is_the_first_claim(name: str, first: str) -> None:
         ("c2/sim-metrics-and-scheduler-only", "GPU gpu001:0 went idle"),
         ("b1/another-process-holds-the-card", "Another process (pid 3120112) used"),
         ("b1/sim-fragmented", "free memory was fragmented"),
-        ("b3/sim-power-brake-node", "while throttled"),
+        ("b3/sim-power-brake-node", "were lowered"),
         ("d3/sim-cpu-contention", "waited for a CPU"),
     ],
 )
@@ -142,7 +154,7 @@ def test_the_decisive_claim_is_among_the_first_three(name: str, fact: str) -> No
         ),
         ("g1/two-networks-against-each-other", "No fault found; a loss of this kind"),
         ("g1/grpo-loss-near-zero", "No fault found; reward improved"),
-        ("h4/lab-file-size-limit", "A write failed, probably for lack of space"),
+        ("h4/lab-file-size-limit", "A write failed, possibly for lack of space; the log names no reason"),
         ("a1/container-image-missing", "Crashed at startup: pyxis: failed to create container"),
         ("a2/lab-loader-worker-killed", "A data-loader worker was killed (SIGKILL)"),
         ("a2/lab-slurm-out-of-memory", "Out of host memory: Slurm counted 1 OOM kill among the job's processes"),
@@ -179,7 +191,7 @@ def test_a_family_is_ruled_out_by_what_the_log_holds(name: str, family: str, rea
         ),
         ("a1/weights-missing-where-the-model-is-built", "Check that /home/ines/weights/mask_head.pt exists"),
         ("d2/sim-interconnect-sockets-16", "sees /dev/infiniband"),
-        ("b2/latent-before-a-good-run", "Also look at the warnings; they did not end this run"),
+        ("b2/latent-before-a-good-run", "Look at the warnings; they did not end this run"),
     ],
 )
 def test_the_advice_fits_what_is_known(name: str, advice: str) -> None:

@@ -419,7 +419,7 @@ def test_an_unstamped_event_lies_between_its_neighbors_in_the_file() -> None:
     spans = {(mark["t"] / 1000 - START, mark["to"] / 1000 - START) for mark in marks if mark["between"]}
     assert spans == {(180.0, 240.0), (1200.0, END - START)}
     assert (
-        "2 of them at estimated times, between those of the log lines before and after them (dashed)"
+        "2 of them at estimated times, between those of the log lines around them (dotted, marked at the latest)"
         in timeline.caption
     )
     tip = next(mark["tip"] for mark in marks if mark["to"] == (START + 240) * 1000)

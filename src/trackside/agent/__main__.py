@@ -191,8 +191,9 @@ def run(path: str | None, flags: Mapping[str, SettingValue], once: bool, print_o
     destinations = [f"/metrics at {config.agent.listen}"] if config.agent.listen else []
     destinations += [f"{sender.protocol.name} to {sender.url}" for sender in agent.outlets.senders]
     sources_on = sum(source_settings.on for source_settings in config.sources)
+    noun = "source" if sources_on == 1 else "sources"
     log_line(
-        f"node {config.node.name}, {sources_on} sources; {', '.join(destinations) or 'no destination: nothing is sent'}"
+        f"node {config.node.name}, {sources_on} {noun}; {', '.join(destinations) or 'no destination: nothing is sent'}"
     )
     agent.run()
     return 0

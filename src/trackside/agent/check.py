@@ -32,6 +32,8 @@ from trackside.http.unavailable import CHECK_IDENTITY, SourceUnavailable
 SLURM_COMMANDS = ("scontrol", "squeue", "sinfo", "sdiag")
 LIBRARIES = (("nvidia-ml-py", "pynvml"), ("hyperscan", "hyperscan"), ("cramjam", "cramjam"))
 """Optional packages, and the modules they are imported as."""
+READS_GPUS = {"gpu", "dcgm_exporter"}
+"""The sources of GPU metrics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,10 @@ class CheckReport:
         partly = ", some sources in part" if any(line.state == "partly" for line in self.sources) else ""
         unavailable = [line.id for line in self.sources if line.state == "unavailable"]
         rest = f"; not available on this node, and not requested: {', '.join(unavailable)}" if unavailable else ""
-        return f"all requested sources and outputs work{partly}{rest}"
+        states = {line.id: line.state for line in self.sources}
+        blind = not any(states.get(name) in ("works", "partly") for name in READS_GPUS)
+        no_gpus = "; no source reads GPUs on this node" if blind and READS_GPUS & set(unavailable) else ""
+        return f"all requested sources and outputs work{partly}{rest}{no_gpus}"
 
     def json(self) -> str:
         """The report for programs."""
@@ -153,7 +158,7 @@ def _source_items(config: Config, owners: Owners) -> list[CheckItem]:
         if not settings.on:
             source = settings.source
             needs = f"; needs {source.needs}" if source.needs else ""
-            origin = "off by default" if settings.origin == "default" else settings.origin
+            origin = {"default": "off by default", "--only": "not in --only"}.get(settings.origin, settings.origin)
             lines[source.id] = CheckItem(source.id, "off", f"{source.title}; {origin}{needs}")
     return [lines[id_] for id_ in sorted(lines)]
 

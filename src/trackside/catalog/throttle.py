@@ -33,7 +33,7 @@ REASONS: Mapping[str, ThrottleReason] = {
     "sync_boost": ThrottleReason("clocks follow another GPU in the sync boost group", "benign", 0x10),
     "sw_thermal_slowdown": ThrottleReason("software thermal slowdown (GPU or memory)", "thermal", 0x20),
     "hw_thermal_slowdown": ThrottleReason("hardware thermal slowdown", "hard", 0x40),
-    "hw_power_brake_slowdown": ThrottleReason("hardware slowdown (external power brake signal)", "hard", 0x80),
+    "hw_power_brake_slowdown": ThrottleReason("hardware power brake slowdown (external signal)", "hard", 0x80),
     "display_clock_setting": ThrottleReason("clocks are set for a display", "benign", 0x100),
     # NVML's performance policies, counted by nvmlDeviceGetViolationStatus; DCGM's *_VIOLATION fields.
     "thermal": ThrottleReason("any thermal slowdown", "thermal"),

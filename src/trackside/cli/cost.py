@@ -20,7 +20,7 @@ PRICE = click.option(
     metavar="AMOUNT",
     help="Price of a GPU-hour, used to show what the run cost: 2.50, '2.50 EUR' or €2.50 (default currency USD).",
 )
-_NAME = r"[^\W\d_]{1,12}|[$€£¥₹]"
+_NAME = r"[^\W\d_]{2,12}|[$€£¥₹]"
 _PRICE = re.compile(rf"(?P<before>{_NAME})?\s*(?P<amount>\d{{1,9}}(?:\.\d{{1,6}})?)\s*(?P<after>{_NAME})?")
 _NAMES = {"$": "USD", "€": "EUR", "£": "GBP", "₹": "INR"}
 """Currency sign -> ISO code; other names are kept as given."""

@@ -68,9 +68,9 @@ def usage_line(error: click.UsageError) -> str:
     match error:
         case click.NoSuchOption(possibilities=names):
             text = f"{command} has no option {error.option_name}"
-            if names:
-                nearest = get_close_matches(error.option_name, names, 1) or sorted(names)
-                return f"{text}; did you mean {nearest[0]}?"
+            near = {name.lstrip("-"): name for name in names or ()}
+            if nearest := get_close_matches(error.option_name.lstrip("-"), near, 1):  # dashes make any two alike
+                return f"{text}; did you mean {near[nearest[0]]}?"
         case click.MissingParameter(param=click.Option() as option, ctx=click.Context() as context):
             text = f"{command} needs {option.opts[-1]} {option.make_metavar(context)}"
         case click.MissingParameter(param=click.Argument() as argument):

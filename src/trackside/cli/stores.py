@@ -124,7 +124,7 @@ def _archived_runs(url: str, max_runs: int) -> list[RunSummary]:
         fail(f"{error.name} is not installed: pip install 'trackside[serve]'")
     rows: list[RunSummary] = []
     cursor: str | None = None
-    with Archive.open(url) as archive:
+    with Archive.open(url, create=False) as archive:
         while len(rows) < max_runs:
             page = archive.runs(limit=min(MAX_PAGE_ROWS, max_runs - len(rows)), after=cursor)
             for run in page.runs:

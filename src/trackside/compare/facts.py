@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from trackside.compare.side import ComparedRow, RunSetting, Side, compare_values
 from trackside.evidence import Cite, Value, derived
 from trackside.facts.training.learning import steps_planned
+from trackside.families import families
 from trackside.finding import Outcome
 from trackside.verdict import cost
 
@@ -55,8 +56,11 @@ def onset(a: Side, b: Side) -> Iterator[ComparedRow]:
 
 
 def _onset(letter: str, side: Side) -> Iterator[ComparedRow]:
-    """The onset by its time, otherwise by the last logged step before it in the log."""
+    """The onset by its time, otherwise by the last logged step before it in the log; nothing if the fault may have been
+    there from the start."""
     primary, allocation = side.primary, side.allocation
+    if not _has_onset(side):
+        return
     ended = primary.culprit in ("none", "scheduler")  # a cancellation is no fault
     label = f"run {letter} ends ({primary.title})" if ended else f"the fault of run {letter} begins"
     since = cost.onset_of(primary, allocation) if allocation is not None else None
@@ -77,6 +81,19 @@ def _onset(letter: str, side: Side) -> Iterator[ComparedRow]:
         return
     value_a, value_b = (value, None) if letter == "A" else (None, value)
     yield ComparedRow("outcome", label, value_a, value_b, True, step=step, seconds=seconds)
+
+
+def _has_onset(side: Side) -> bool:
+    """Whether the fault is known to have begun during the run: a slow run had a faster phase before, a fault of
+    learning is not there from the first logged step, and no other fault is older than the run."""
+    primary, allocation, cost = side.primary, side.allocation, side.verdict.cost
+    kind = next((family.cost_kind for family in families() if family.code == primary.family), "nothing")
+    if kind == "slow":
+        return cost is not None and any(part.kind == "slow" for part in cost.wasted)
+    first = side.points[0].at if side.points else None
+    if kind in ("spoilt", "repeated") and primary.at is not None and first is not None:
+        return primary.at.path != first.path or primary.at.line > first.line
+    return primary.since is None or allocation is None or primary.since >= allocation.start.number
 
 
 def _gpus(side: Side) -> Value | None:

@@ -144,6 +144,9 @@ class ComparedRow:
     why: str = ""
     step: float | None = None
     seconds: float | None = None
+    clock: str = ""
+    """The run, A or B, from whose start ``seconds`` count, for a step that the other run reaches at another time; else
+    empty."""
     epoch: str = ""
     """Where the difference begins, if neither its step nor its time is known: ``epoch 3``."""
     name: str = ""

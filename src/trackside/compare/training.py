@@ -83,10 +83,11 @@ def _quantity_row(
     if index is None:
         last_label = f"{label_at_step}, the last of {len(pairs):,} that both print"
         return ComparedRow(TOPIC, last_label, *values, False, rule(share, "steps"), name=label_at_step)
-    seconds = _earliest_s(a, b, row_a, row_b)
+    seconds, clock = _earliest_s(a, b, row_a, row_b)
     return ComparedRow(
-        TOPIC, label_at_step, *values, True, rule(share, "steps"), step=step, seconds=seconds, name=label, quantity=name
-    )
+        TOPIC, label_at_step, *values, True, rule(share, "steps"), step=step, seconds=seconds, clock=clock, name=label,
+        quantity=name,
+    )  # fmt: skip
 
 
 def _evaluations(a: Side, b: Side) -> Iterator[ComparedRow]:
@@ -108,8 +109,8 @@ def _evaluations(a: Side, b: Side) -> Iterator[ComparedRow]:
         row = ComparedRow(TOPIC, label, *values, False, rule(MIN_SCORE_RATIO, "evaluations"), name=label)
         if index is not None:
             step, epoch = (position, "") if kind == "step" else (None, f"epoch {position:,.6g}")
-            seconds = _earliest_s(a, b, row_a, row_b)
-            row = replace(row, differs=True, step=step, seconds=seconds, epoch=epoch, name=metric)
+            seconds, clock = _earliest_s(a, b, row_a, row_b)
+            row = replace(row, differs=True, step=step, seconds=seconds, clock=clock, epoch=epoch, name=metric)
         yield row
 
 
@@ -155,10 +156,11 @@ def _too_few(a: Side, b: Side, name: str, shared: int) -> str:
     return f"steps in common: only {shared}" if shared else "no steps in common"
 
 
-def _earliest_s(a: Side, b: Side, row_a: Event, row_b: Event) -> float | None:
-    """Seconds from the start, of the run that reached the point first; None if both times are unknown."""
-    times_s = (a.since_start(row_a), b.since_start(row_b))
-    return min((seconds for seconds in times_s if seconds is not None), default=None)
+def _earliest_s(a: Side, b: Side, row_a: Event, row_b: Event) -> tuple[float | None, str]:
+    """Seconds from the start, of the run that reached the point first as far as is known, and its letter; None and
+    nothing if both times are unknown."""
+    times_s = ((a.since_start(row_a), "A"), (b.since_start(row_b), "B"))
+    return min(((seconds, letter) for seconds, letter in times_s if seconds is not None), default=(None, ""))
 
 
 def _last_step(side: Side) -> Value | None:

@@ -99,7 +99,7 @@ FAILED_ON_EVERY_RANK = Sentence(
 ONLY_ON_NODE = Sentence("all ranks of node {node} raised it, and no rank of another node")
 BEFORE_PYTHON = Sentence("the launch failed before the training program ran")
 CLASS_MEANINGS = {
-    "data": Sentence("the data set cannot be read as the job expects it"),
+    "data": Sentence("the code that raised it, or a library, rejects its input: a file, a data set or computed values"),
     "config": Sentence("an option, or a combination of options, is wrong"),
     "env": Sentence("a package, library, driver or container setting is missing or does not fit"),
     "asset": Sentence("a model, tokenizer or other file is not available"),

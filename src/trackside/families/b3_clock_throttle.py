@@ -57,16 +57,21 @@ from trackside.remedies import DRAIN, RESUBMIT_ELSEWHERE
 SLOW_END_STATES = frozenset(("TIMEOUT", "DEADLINE", "CANCELLED"))
 """States in which slowness may be the reason for the end."""
 PACE_CLAIMS: Mapping[str, Sentence] = {
-    "step": Sentence("a step took {during} while throttled and {before} during {normal} with normal clocks (medians)"),
+    "step": Sentence(
+        "a step took {during} while the clocks of {throttled} were lowered and {before} during {normal} with normal "
+        "clocks (medians)"
+    ),
     "throughput": Sentence(
-        "throughput was {during} while throttled and {before} during {normal} with normal clocks (medians)"
+        "throughput was {during} while the clocks of {throttled} were lowered and {before} during {normal} with normal "
+        "clocks (medians)"
     ),
     "work": Sentence(
-        "SM activity of all GPUs was {during} while throttled and {before} during {normal} with normal clocks (medians)"
+        "SM activity of all GPUs was {during} while the clocks of {throttled} were lowered and {before} during "
+        "{normal} with normal clocks (medians)"
     ),
     "launches": Sentence(
-        "each GPU got {during:plain} kernel launches per {window} while throttled and {before:plain} per {window} "
-        "during {normal} with normal clocks (medians)"
+        "each GPU of the run got {during:plain} kernel launches per {window} while the clocks of {throttled} were "
+        "lowered and {before:plain} per {window} during {normal} with normal clocks (medians)"
     ),
 }
 HEADLINES = {
@@ -95,7 +100,7 @@ HEAT_OR_SETTING = Sentence("whether heat lowers the clocks or somebody set them:
 CAUSES_UNKNOWN = {
     "power": Sentence("what limits the power: a power cap, the power supply or the power distribution"),
     "brake": Sentence("what asserted the power brake: a power supply, the power distribution or the node's BMC"),
-    "thermal": Sentence("why the GPU overheats: heat sink, fans, air flow or inlet temperature"),
+    "thermal": Sentence("the cause of the heat on {throttled}: heat sink, fans, air flow or inlet temperature"),
     "slowdown": Sentence("whether heat or power is the reason"),
 }
 SLOWDOWN_UNKNOWN = Sentence(
@@ -136,11 +141,15 @@ def judge(throttling: Throttling, pace: StepPace, ending: Ending, run: Run, limi
 def _finding(throttling: Throttling, pace: StepPace, ending: Ending, run: Run, limits: Limits) -> Finding:
     worst, shows = throttling.lowered[0], throttling.claims
     gpus = tuple(gpu.gpu for gpu in throttling.lowered)
+    throttled = derived(_in_short(gpus), *shows[0].values.values())
     speed = pace.compare(worst.before, (worst.start, worst.end)) if worst.before is not None else None
     slower = None if speed is None else speed.slowdown >= limits.min_slowdown_ratio
     if speed is not None:
         assert worst.before is not None
-        spans = {"normal": derived(worst.before[1] - worst.before[0], speed.before, unit="s")}
+        spans = {
+            "normal": derived(worst.before[1] - worst.before[0], speed.before, unit="s"),
+            "throttled": throttled,
+        }
         spans |= {} if speed.window is None else {"window": speed.window}
         effect = PACE_CLAIMS[speed.kind](before=speed.before, during=speed.during, **spans)
         shows.insert(min(2, len(worst.claims)), effect)  # before temperatures and other GPUs
@@ -167,7 +176,9 @@ def _finding(throttling: Throttling, pace: StepPace, ending: Ending, run: Run, l
         headline=HEADLINES[cause](),
         implies=[DID_NOT_END_RUN() if latent else MEANINGS[cause]()],
         cannot_decide=[
-            HEAT_OR_SETTING() if set_so else CAUSES_UNKNOWN["slowdown" if power and hot else cause](),
+            HEAT_OR_SETTING()
+            if set_so
+            else CAUSES_UNKNOWN["slowdown" if power and hot else cause](throttled=throttled),
             *([SLOWDOWN_UNKNOWN()] if speed is None else []),
         ],
         actions=[
@@ -182,6 +193,14 @@ def _finding(throttling: Throttling, pace: StepPace, ending: Ending, run: Run, l
         gpus=gpus,
         latent=latent,
     )
+
+
+def _in_short(gpus: tuple[str, ...]) -> str:
+    """The GPU, or how many of which node."""
+    if len(gpus) == 1:
+        return f"GPU {gpus[0].removeprefix(':')}"
+    nodes = nodes_of(gpus)
+    return f"{len(gpus)} GPUs" + (f" of {nodes[0]}" if len(nodes) == 1 else "")
 
 
 def _certainty(throttling: Throttling, worst: ThrottledGpu, slower: bool | None) -> Certainty:

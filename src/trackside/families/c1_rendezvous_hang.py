@@ -109,8 +109,8 @@ CAUSE_UNKNOWN = Sentence(
     "the cause: an unreachable coordinator, a firewall, name resolution, or a rank that never started"
 )
 PROBE_ADDRESS = ShellCommand(
-    "srun --jobid=NEW_JOB_ID --overlap --label --ntasks-per-node=1 nc -vz FIRST_NODE PORT",
-    running="srun --jobid={job} --overlap --label --ntasks-per-node=1 nc -vz FIRST_NODE PORT",
+    "srun --jobid=NEW_JOB_ID --overlap --label --ntasks-per-node=1 nc -vz FIRST_NODE MASTER_PORT",
+    running="srun --jobid={job} --overlap --label --ntasks-per-node=1 nc -vz FIRST_NODE MASTER_PORT",
 )
 SET_FIRST_NODE = ShellCommand('export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)')
 SET_OWN_PORT = ShellCommand("export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))")

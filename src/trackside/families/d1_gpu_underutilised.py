@@ -100,8 +100,10 @@ STARVED = Sentence("GPU starvation: the input pipeline is too slow")
 STARVED_BUSY = Sentence("GPU starvation: GPUs busy {busy:share} of the time, most likely because input is too slow")
 IDLE_IN_BURSTS = Sentence("GPUs idle between bursts of work")
 IDLE_IN_BURSTS_BUSY = Sentence("GPUs idle between bursts of work: busy {busy:share} of the time")
-BUSY_DURING = Sentence("the GPUs were busy {busy:share} of the time during {seconds} of training (mean)")
-SM_ACTIVITY = Sentence("SM activity was {sm} during {seconds} of training (mean)")
+BUSY_DURING = Sentence(
+    "the GPUs were busy {busy:share} of the time during {seconds} of training (mean of the median GPU)"
+)
+SM_ACTIVITY = Sentence("SM activity was {sm} during {seconds} of training (mean of the median GPU)")
 GPUS_STALLED = Sentence("the GPUs stalled {count:times}, {share} of the time in total")
 IDLE_READINGS = Sentence("in {share} of the {window} intervals at least one utilization reading of a GPU was near zero")
 IDLE_STEPS = Sentence("the GPUs are idle for {idle} of each {step} step")

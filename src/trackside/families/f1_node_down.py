@@ -85,7 +85,8 @@ RERUN_ELSEWHERE = Sentence("rerun on other nodes with the same options, from the
 KEEP_OUT_OF_SERVICE = Sentence("keep {node} out of service until it is checked")
 READ_KERNEL_LOG = Sentence(
     "once the node is back, and before it takes jobs again, read the end of the kernel log of its previous boot; if "
-    "the boot time that is printed first is before the failure, it did not reboot: leave out -b and its number"
+    "the boot time that uptime -s prints is before the failure, it did not reboot: read the log of the present boot "
+    "with journalctl -k -b"
 )
 LAST_KERNEL_LOG = ShellCommand("{node_shell} 'uptime -s; sudo journalctl -k -b -1 | tail -n 50'")
 OTHER_STATE = Sentence(

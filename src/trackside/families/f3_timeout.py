@@ -85,7 +85,10 @@ MEANINGS = {
 }
 WORKING_OR_STUCK = Sentence("whether the run was working or stuck")
 NEXT_STEPS = {
-    "after_end": Sentence("look at what runs after the last step: uploads, process-group teardown, loader threads"),
+    "after_end": Sentence(
+        "see in the last lines of the log what still ran after training; if it worked, raise --time; if it had printed "
+        "all its results, look at uploads, process-group teardown and loader threads"
+    ),
     "no_progress": Sentence("rerun with progress printed, and dump the stacks of its ranks if it stays silent"),
     "undecided": Sentence("rerun with time stamps in the log or GPU metrics, which distinguish slow from hung"),
     "silent": Sentence("if it falls silent again, dump the stacks of its ranks before the limit ends it"),

@@ -57,6 +57,7 @@ from trackside.facts.training.scores import Scores
 from trackside.family import Family
 from trackside.finding import Action, Certainty, Claim, Finding, Sentence, absent, action, present
 from trackside.model import Run
+from trackside.remedies import NOTHING_TO_DO
 
 HEADLINES = {
     "healthy": Sentence("no fault found; the training loss fell", running="no fault so far; the training loss falls"),
@@ -158,7 +159,6 @@ PLAN_UNKNOWN = Sentence(
 ABORT_UNEXPLAINED = Sentence("why the log says that the job was aborted: it may not have reached its target")
 PRINT_LOSS = Sentence("print the training loss regularly, so that learning can be verified")
 SEE_WARNINGS = Sentence("if it has to be faster, see the warnings for what slows it down")
-NOTHING_TO_DO = Sentence("nothing to do for this run", running="nothing to do so far")
 CHECK_CHECKPOINT = Sentence(
     "check that the last checkpoint is complete before resuming from it, and see in every rank's output why a process "
     "failed after training"

@@ -70,7 +70,7 @@ PATH_HEADLINES = {
 """Headlines if the exception names the path."""
 PATH_PATTERN = re.compile(r"['\"](/[A-Za-z0-9_./-]{1,150})['\"]")
 INFERRED_HEADLINES = {
-    "full": Sentence("a write failed, probably for lack of space"),
+    "full": Sentence("a write failed, possibly for lack of space; the log names no reason"),
     "io_error": Sentence("a file operation failed; the log names no reason"),
 }
 """Headlines if the log does not name the reason."""
@@ -83,9 +83,9 @@ REPORTED_AS = Sentence("reported as: {line}")
 NO_SPACE = Sentence(
     "there was no space: a full disk, a quota or a file size limit; the newest checkpoint may be truncated"
 )
-PROBABLY_NO_SPACE = Sentence(
-    "the disk or the quota was probably full, or a file size limit was reached; the newest checkpoint is probably "
-    "incomplete"
+MAYBE_NO_SPACE = Sentence(
+    "a write that fails without a reason often means that the disk or the quota is full, or that a file size limit was "
+    "reached; a checkpoint that was being written is incomplete"
 )
 FILE_SYSTEM_FAILED = Sentence("the file system failed while the job was running; the code is not at fault")
 DATA_OWNER_UNKNOWN = Sentence("whose data filled the disk")
@@ -95,8 +95,8 @@ FREE_SPACE = Sentence(
     "free space or raise the limit, keep fewer checkpoints, and resume from the last complete one, if any"
 )
 CHECK_SPACE = Sentence(
-    "check whether the disk or the quota is full; if so, free space or raise the limit, keep fewer checkpoints, and "
-    "resume from the last complete one, if any"
+    "check on the node whether the disk or the quota of the folder that was written to is full; if so, free space or "
+    "raise the limit, keep fewer checkpoints, and resume from the last complete one, if any"
 )
 FREE_SPACE_IN = Sentence("free space in {folder} or use another folder (for /tmp set TMPDIR), and resume or resubmit")
 SHOW_SPACE_IN = (
@@ -150,10 +150,10 @@ def judge(exceptions: Exceptions, faults: StorageFaults, ending: Ending) -> Find
     guessed = is_jobs_own and faults.inferred
     return present(
         Certainty.ESTABLISHED if has_exception or (kernel and ended) else Certainty.SUPPORTED,
-        "job" if is_jobs_own else "infrastructure",
+        ("job" if faults.reason == "quota" else "unknown") if is_jobs_own else "infrastructure",
         shows,
         headline=_headline(faults, path) if server is None else SERVER_HEADLINE(server=server),
-        implies=[PROBABLY_NO_SPACE() if guessed else NO_SPACE() if is_jobs_own else FILE_SYSTEM_FAILED()],
+        implies=[MAYBE_NO_SPACE() if guessed else NO_SPACE() if is_jobs_own else FILE_SYSTEM_FAILED()],
         cannot_decide=[SPACE_UNKNOWN() if guessed else DATA_OWNER_UNKNOWN() if is_jobs_own else FAILURE_UNEXPLAINED()],
         actions=[action(CHECK_SPACE, *SHOW_SPACE) if guessed and path is None else _free_space(path)]
         if is_jobs_own

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import zip_longest
 from typing import BinaryIO
 
 from trackside.catalog.events import ERRORS, OUTCOMES, last_line_of
@@ -27,8 +28,8 @@ MAX_PER_KIND = 2_000
 """Events of one kind kept from one file: the first half as they come, and the last half."""
 TAIL_BYTES = 64 << 10
 """Bytes at the end in which the last lines and times are looked for."""
-MAX_LINES_WITHOUT_WORDS = 5
-"""Lines at the end, such as closing brackets, that are quoted with the lines above them."""
+MAX_LAST_LINES = 5
+"""Lines at the end that are quoted together: closing brackets and continuations say nothing alone."""
 PROGRESS = "progress"
 _WORD = re.compile(r"[^\W\d_]{2}")
 _SCHEDULER_LINE = re.compile(r"slurmstepd|^\s*(?:\d+: )?srun: ")
@@ -231,10 +232,13 @@ def _activity_event(tail: bytes, context: FileContext, stats: ScanStats, last_er
     """The event that says how much the file holds, from when to when, and how it ends; ``tail``: its last bytes."""
     segments = [segment for segment in re.split(rb"[\r\n]", tail) if segment.strip()]
     last = ""
-    for segment in segments[: -MAX_LINES_WITHOUT_WORDS - 1 : -1]:  # a bracket alone says nothing
-        text = (strip_syslog_prefix(segment) if context.has_syslog_prefix else context.decode_line(segment)).strip()
-        last = f"{text} {last}".rstrip()
-        if _WORD.search(text):
+    lines = [
+        strip_syslog_prefix(segment) if context.has_syslog_prefix else context.decode_line(segment)
+        for segment in segments[: -MAX_LAST_LINES - 1 : -1]
+    ]
+    for line, before in zip_longest(lines[:MAX_LAST_LINES], lines[1:]):  # a bracket alone says nothing
+        last = f"{line.strip()} {last}".rstrip()
+        if _WORD.search(last) and not (before is not None and _continues(line, before)):
             break
     texts = [segment.decode("utf-8", "replace") for segment in segments]
     stats.last_time = next(_find_times(reversed(texts), context), stats.first_time)
@@ -271,6 +275,12 @@ def _activity_event(tail: bytes, context: FileContext, stats: ScanStats, last_er
         parser="scan",
         fields={name: value for name, value in fields.items() if value is not None},
     )
+
+
+def _continues(line: str, before: str) -> bool:
+    """Whether a line is indented below the one before it; a redrawn bar or a row of numbers is no continuation."""
+    text = line.lstrip()
+    return len(line) - len(text) > len(before) - len(before.lstrip()) and not text[:1].isdigit()
 
 
 def scan_text(text: str | bytes, path: str = "log", **context: object) -> list[Event]:

@@ -196,7 +196,8 @@ def _refuse_unknown(loaded: LoadedInputs, job: str | None, more: Sequence[Input]
     silent = [row for row in rows if row.status in ("unreadable", "refused")]
     if silent and len(silent) == len(rows):
         servers = any("://" in _source_of(row) for row in silent)
-        commands = any("://" not in _source_of(row) for row in silent)
+        servers = servers or any(_source_of(row).startswith("slurmrestd") for row in silent)
+        commands = any("://" not in (name := _source_of(row)) and not name.startswith("slurmrestd") for row in silent)
         remedies = [
             *(["Run this where Slurm's commands work, such as a login node"] if commands else []),
             *(["Start the servers or correct their URLs"] if servers else []),

@@ -103,6 +103,9 @@ class ComparedRowDoc(msgspec.Struct, frozen=True):
     """For a series over steps or time: the label without the point of divergence; else empty."""
     follows: str = ""
     """The differences in setup that may explain this difference; empty if none."""
+    clock: str = ""
+    """The run, a or b, from whose start ``seconds`` count, for a step that the other run reaches at another time; else
+    empty."""
 
 
 class SlowdownDoc(msgspec.Struct, frozen=True):
@@ -278,7 +281,8 @@ def _cost_sentence(doc: SlowdownDoc | None) -> list[str]:
     money = "" if doc.cost is None else f" ({doc.cost:,.2f} {doc.currency})"
     faster_run = "A" if doc.slower == "b" else "B"
     return [
-        f"That is {doc.gpu_hours:g} GPU-hours{money} more than at the pace of {faster_run}: {doc.formula}."
+        f"That is {doc.gpu_hours:.3g} GPU-hours{money} more than at the pace of {faster_run}: "
+        f"{doc.formula.rpartition(' = ')[0]}."
         f" {doc.assumption}"
     ]
 
@@ -321,16 +325,17 @@ def _onset_sentence(rows: Sequence[ComparedRow]) -> str:
     return f"{text}; {within}: {'; '.join(map(_value_pair, later))}."
 
 
-def _since_start(seconds: float) -> str:
-    """Up to two hours to the second, so that onsets a minute apart are not rounded to more."""
+def _since_start(seconds: float, clock: str) -> str:
+    """Up to two hours to the second, so that onsets a minute apart are not rounded to more; ``clock``: the run whose
+    start it is, empty for both."""
     minutes, rest = divmod(round(seconds), 60)
     text = f"{minutes} min {rest} s" if rest and 10 <= minutes < 120 else duration(seconds)
-    return f"{text} after the start"
+    return f"{text} after the start" + (f" of {clock.upper()}" if clock else "")
 
 
 def _onset_text(row: ComparedRow) -> str:
     """Where a difference begins: its step, its time or its epoch."""
-    after = "" if row.seconds is None else _since_start(row.seconds)
+    after = "" if row.seconds is None else _since_start(row.seconds, row.clock)
     if row.step is None:
         return after or f"at {row.epoch}"
     return f"at step {row.step:,.0f}" + (f", {after}" if after else "")
@@ -360,7 +365,7 @@ def _row(row: ComparedRow, cites: Cites) -> ComparedRowDoc:
         rule=row.rule, why=row.why, cites_a=cites.ids(row.a.cites if row.a else (), "a"),
         cites_b=cites.ids(row.b.cites if row.b else (), "b"), step=row.step,
         seconds=row.seconds, place=row.epoch, text_a=_word(row.a), text_b=_word(row.b),
-        name=row.name, follows=", ".join(map(_in_figures, row.follows)),
+        name=row.name, follows=", ".join(map(_in_figures, row.follows)), clock=row.clock.lower(),
     )  # fmt: skip
 
 
@@ -399,7 +404,7 @@ def _divergences(rows: Iterable[ComparedRowDoc]) -> list[RenderableType]:
     grid.add_column(ratio=1)
     for row in rows:
         position = [f"step {row.step:,.0f}"] if row.step is not None else []
-        position += [_since_start(row.seconds)] if row.seconds is not None else []
+        position += [_since_start(row.seconds, row.clock)] if row.seconds is not None else []
         position += [row.place] if row.place else []
         values = f": {row.text_a} in A, {row.text_b} in B" if row.cites_a and row.cites_b else ""
         text = Text((row.name or row.label) + values).append(_ids(row), style="dim")

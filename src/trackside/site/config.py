@@ -131,6 +131,16 @@ def load(
     return dataclasses.replace(site, warnings=tuple(dict.fromkeys(warnings)))
 
 
+SLURM_UNSET = "default of diagnose --job; serve, PATHS and --store do not query Slurm, because [slurm] is not set"
+"""The origin of the mode if no key of ``[slurm]`` is set."""
+
+
 def dump(site: Site) -> str:
     """The effective configuration as TOML, each key with its origin; secrets are hidden."""
-    return as_toml(site.settings, ("logs",))
+    settings = site.settings
+    if all(setting.origin == "default" for setting in settings if setting.name.startswith("slurm.")):
+        settings = tuple(
+            dataclasses.replace(setting, origin=SLURM_UNSET) if setting.name == "slurm.mode" else setting
+            for setting in settings
+        )
+    return as_toml(settings, ("logs",))

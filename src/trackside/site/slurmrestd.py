@@ -107,7 +107,6 @@ class SlurmRest(Slurm):
 
 _REMEDY = {
     "unauthorized": "set slurm.user, and slurm.token_file to a file with a fresh token of that user ('scontrol token')",
-    "unreachable": "is slurmrestd running there?",
 }
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from trackside.family import Family
 from trackside.finding import Certainty, Finding, Outcome, Sentence, action
+from trackside.remedies import NOTHING_TO_DO
 
 LOG_SLACK_S = 1.0
 """Log lines about the same moment may differ in time by this much."""
@@ -24,6 +25,9 @@ separate a phase from a blip, and a slow GPU stands out among its peers before i
 
 
 CHECK_WARNINGS = Sentence("also look at the warnings")
+WARNINGS_ONLY = Sentence(
+    "look at the warnings; they did not end this run", running="look at the warnings; they have not ended this run"
+)
 CHECK_WARNINGS_AFTER_END = Sentence(
     "also look at the warnings; they did not end this run",
     running="also look at the warnings; they have not ended this run",
@@ -92,7 +96,8 @@ def _with_warnings(primary: Finding) -> Finding:
     if primary.role != "health" or primary.variant == "slow":
         return primary
     advice = CHECK_WARNINGS if primary.certainty is Certainty.POSSIBLE else CHECK_WARNINGS_AFTER_END
-    return replace(primary, actions=(*primary.actions, action(advice)))
+    needed = [step for step in primary.actions if step.sentence is not NOTHING_TO_DO]
+    return replace(primary, actions=(*needed, action(advice if needed else WARNINGS_ONLY)))
 
 
 def _with_secondary_headline(finding: Finding) -> Finding:

@@ -98,8 +98,8 @@ def test_an_unstamped_checkpoint_is_dated_by_its_step(waste_of: WasteOf) -> None
 def test_all_work_is_lost_without_a_checkpoint_and_the_assumption_is_stated(waste_of: WasteOf) -> None:
     waste = waste_of([*steps(10, 300, 60), *CRASH], row("FAILED", "1:0", 0, 940))
     assert kinds(waste) == {"work": waste.gpu_hours}
-    assert waste.lost[0].assumption.startswith("No checkpoint appears in the log")
-    assert "No checkpoint appears in the log" in waste.lost[0].assumption
+    assert waste.lost[0].assumption.startswith("No complete checkpoint appears in the log")
+    assert "No complete checkpoint appears in the log" in waste.lost[0].assumption
 
 
 def test_a_loss_that_rests_on_an_assumption_is_an_upper_bound(waste_of: WasteOf) -> None:

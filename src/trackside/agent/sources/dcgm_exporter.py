@@ -154,7 +154,7 @@ def _translate_series(text: bytes) -> _TranslatedSeries | None:
 
 SOURCE = AgentSource(
     id=DCGM_EXPORTER,
-    title="GPU metrics of a dcgm-exporter on this node, instead of reading them twice",
+    title="GPU metrics of a dcgm-exporter on this node; gpu and gpm leave out what it has",
     open=_Exporter,
     metrics=tuple(name for name in METRICS if name.startswith("gpu_")),
     interval_s=10.0,

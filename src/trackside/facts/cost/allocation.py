@@ -33,7 +33,10 @@ BY_SCHEDULER = Sentence("the scheduler's allocation, from start to end")
 BY_METRICS = Sentence("the time for which the run's GPUs were measured")
 BY_LOG = Sentence("one GPU per rank, from the first to the last time stamp in the log")
 NO_GPUS = "the number of allocated GPUs: no scheduler record, metric or recognized log line shows it"
-NO_DURATION = "how long the GPUs were allocated: no scheduler record, metric or time stamp shows it"
+NO_DURATION = (
+    "how long the GPUs were allocated: no scheduler record or metric shows it, and no two time stamps were recognized "
+    "in the log"
+)
 STEPS_AFTER_STAMPS = (
     "how long the GPUs were allocated: no scheduler record or metric shows it, and the log has many logged steps "
     "after its last time stamp"

@@ -10,7 +10,7 @@ from trackside.finding import Claim, Sentence, WastedTime
 
 ALL_WASTED = Sentence("assumes that nothing of it can be used")
 NOTHING_BEFORE_TRAINING = Sentence("assumes that nothing done before the first training step can be used again")
-UNSAVED = Sentence("no checkpoint appears in the log; if one exists, less was lost")
+UNSAVED = Sentence("no complete checkpoint appears in the log; if one exists, less was lost")
 LAST_CHECKPOINT_COMPLETE = Sentence("assumes that the last checkpoint in the log is complete")
 CHECKPOINT_COMPLETE_EVEN_STEPS = Sentence(
     "assumes that the last checkpoint in the log is complete, and equal step times"

@@ -17,6 +17,7 @@ import numpy as np
 from trackside.evidence import Evidence, Grid, Missing, Value, derived
 from trackside.facts.fact import Maybe, fact, or_none
 from trackside.facts.gpu.activity import Flags, GpuActivity, Matrix, level, nan_mean, nan_median, window_ranges
+from trackside.facts.gpus import grid_of_gpu
 from trackside.facts.training.learning import Trajectory
 from trackside.model import TimeRange
 from trackside.query import metric
@@ -63,7 +64,7 @@ class DutyCycle:
     readings: float
     """Samples per GPU in that time."""
     busy: Value | None
-    """Mean of ``busy_by`` of the GPUs in use."""
+    """Mean of ``busy_by`` of the median GPU of those in use."""
     busy_by: Literal["engine", "utilization"]
     """Engine activity, else utilization."""
     sm: Value | None
@@ -193,11 +194,16 @@ def _first_training_window(activity: GpuActivity, limits: Limits) -> int:
 
 
 def _mean_of(activity: GpuActivity, name: str | None, rows: Flags, windows: Flags, bounds: TimeRange) -> Value | None:
-    """The mean of a signal for the typical GPU."""
+    """The mean of a signal for the median GPU, cited by its own samples."""
     grid, values = activity.grid(name), activity.signal(name)
     if grid is None or values is None:
         return None
-    level = nan_median(nan_mean(values[rows][:, windows]))
-    if np.isnan(level):
+    means = np.where(rows, nan_mean(values[:, windows]), np.nan)
+    measured = np.flatnonzero(~np.isnan(means))
+    if not len(measured):
         return None
-    return derived(round(float(level), 4), grid.during(*bounds).value("avg"), unit="ratio")
+    median_row = measured[np.argsort(means[measured], kind="stable")[(len(measured) - 1) // 2]]
+    mean = grid_of_gpu(grid.during(*bounds), activity.gpus[median_row]).value("avg")
+    if mean.value is None:  # a series without the name of its GPU
+        mean = grid.during(*bounds).value("avg")
+    return derived(round(mean.number, 4), mean, unit="ratio")

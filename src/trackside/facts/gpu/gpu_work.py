@@ -23,8 +23,10 @@ from trackside.facts.trust.coverage import STALE_S, sampled_gpus
 from trackside.finding import Claim, Sentence
 from trackside.model import Run
 
-COMPUTED = Sentence("the GPUs computed: SM activity {sm} during {seconds} of training (mean)")
-SOME_COMPUTED = Sentence("the GPUs in use computed: SM activity {sm} during {seconds} of training (mean)")
+COMPUTED = Sentence("the GPUs computed: SM activity {sm} during {seconds} of training (mean of the median GPU)")
+SOME_COMPUTED = Sentence(
+    "the GPUs in use computed: SM activity {sm} during {seconds} of training (mean of the median one)"
+)
 GPUS_UNUSED = Sentence(
     "{idle} of the {allocated} allocated did nothing during the whole run: {gpus}",
     running="{idle} of the {allocated} allocated have done nothing so far: {gpus}",
@@ -41,7 +43,9 @@ SM_UNKNOWN: Mapping[str, Sentence] = {
     "collectives": Sentence("how well the GPUs were used: SM activity was not measured, only collectives"),
     "power": Sentence("whether the GPUs computed or waited: SM activity was not measured, and waiting draws power too"),
 }
-ONLY_UTILIZATION = Sentence("whether the GPUs computed or waited: {busy} utilization (mean) does not show it")
+ONLY_UTILIZATION = Sentence(
+    "whether the GPUs computed or waited: {busy} utilization (mean of the median GPU) does not show it"
+)
 NO_COUNTERS = Sentence("whether the hardware had errors: no error counters were given")
 PARTLY_MEASURED = Sentence(
     "what all GPUs did: only {measured} of {allocated} were measured until the end of the run",
@@ -134,8 +138,8 @@ def _work_claims(
 ) -> tuple[tuple[Claim, ...], tuple[Claim, ...]]:
     """(claims that show work, claims about what that leaves open); ``partly``: some GPUs were idle."""
     if duty_cycle is not None and duty_cycle.sm is not None and activity.working_gpus.any():
-        sm = _sm_of_users(activity, duty_cycle, duty_cycle.sm) if partly else duty_cycle.sm
-        work_claim = (SOME_COMPUTED if partly else COMPUTED)(sm=sm, seconds=derived(duty_cycle.seconds, sm, unit="s"))
+        seconds = derived(duty_cycle.seconds, duty_cycle.sm, unit="s")
+        work_claim = (SOME_COMPUTED if partly else COMPUTED)(sm=duty_cycle.sm, seconds=seconds)
         launched = () if activity.launches is None else (KERNELS_LAUNCHED(count=_level(activity, "launches")),)
         return (work_claim, *launched), ()
     if activity.working_gpus.any() and activity.basis in SUBSTITUTE_CLAIMS:
@@ -144,14 +148,6 @@ def _work_claims(
     if duty_cycle is not None and duty_cycle.busy is not None:
         return (), (NO_ACTIVITY(), ONLY_UTILIZATION(busy=duty_cycle.busy))
     return (), (NO_ACTIVITY(),)
-
-
-def _sm_of_users(activity: GpuActivity, duty_cycle: DutyCycle, sm: Value) -> Value:
-    """The mean SM activity of the GPUs that worked, with citations."""
-    grid = activity.grids["sm"].during(duty_cycle.start, duty_cycle.end)
-    assert sm.value is not None
-    values = [grid_of_gpu(grid, gpu).value("avg") for gpu in activity.named(activity.working_gpus)[:MAX_CITED]]
-    return derived(sm.value, *values)
 
 
 def _unused_gpus(activity: GpuActivity, run: Run, limits: Limits) -> Claim | None:

@@ -16,7 +16,7 @@ from trackside.facts.gpu.stall_claims import OutlierSign
 from trackside.facts.gpus import grid_of_gpu
 from trackside.finding import Claim, Sentence
 
-NO_WORK = Sentence("the GPUs did no work in that time ({signal}: {level}, before it {before}; medians)")
+NO_WORK = Sentence("{signal} in that time: {level}, before it {before} (medians)")
 LESS_WORK = Sentence("the GPUs did far less in that time ({signal}: {level}, before it {before}; medians)")
 OUTLIER_IDLE = Sentence("the others waited for {gpus}, idle in that time ({signal} {level})")
 OUTLIER = Sentence("{gpus} behaved differently from the others in that time")

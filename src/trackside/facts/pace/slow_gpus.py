@@ -42,8 +42,7 @@ SLOW_SM = Sentence(
     "{others} (medians), for {seconds}"
 )
 SLOW_BUSY = Sentence(
-    "the {signal} is {own} on {gpus} and {others} on the others, which wait in a spinning kernel (medians), for "
-    "{seconds}"
+    "the {signal} is {own} on {gpus} and {others} on the others, which spin while they wait (medians), for {seconds}"
 )
 SLOW_WAIT = Sentence("time in collectives per {window}: {own} on {gpus}, {others} on the others, which wait (medians)")
 PEERS_BUSY = Sentence("the others wait in a spinning kernel: {signal} {busy} (median)")

@@ -174,7 +174,7 @@ def _caption(
     if n_drawn:
         text += f" {word(n_drawn, 'events')}"
         if n_between := sum(group.count for group in groups if group.between):
-            at = "at estimated times, between those of the log lines before and after them (dashed)"
+            at = "at estimated times, between those of the log lines around them (dotted, marked at the latest)"
             text += f", {n_between:,} of them {at}"
         text += "."
     if n_untimed:
@@ -307,12 +307,12 @@ def _bars(onset: tuple[float, str] | None) -> list[Json]:
 
 
 def _events() -> list[Json]:
-    """A line over the time of merged events, dashed if they have no timestamp; and the events themselves, filled if one
-    can be a root cause."""
+    """A line over the time of merged events, dotted if they have no timestamp; and the events themselves, filled if one
+    can be a root cause, and without a timestamp at the latest time: most are about the end."""
     reach = {"x": {"scale": "x", "field": "t"}, "x2": {"scale": "x", "field": "to"}, "y": {"field": "y"}}
     shape = signal("datum.root ? 'diamond' : datum.color === 'good' ? 'stroke' : 'circle'")
     point = {
-        "x": {"scale": "x", "field": "t"},
+        "x": {"scale": "x", "signal": "datum.between ? datum.to : datum.t"},
         "y": {"field": "y"},
         "shape": shape,
         "angle": signal("datum.color === 'good' ? 90 : 0"),

@@ -33,4 +33,5 @@ class StorageFull(SimulatedFault):
             (f"{SITE}/torch/serialization.py", 850, "save", "_save(obj, opened_zipfile)"),
         )
         crash(sim, fails_at, [RankDeath(0, 0.1, 1, traceback(sim, 0, error, frames))])
-        self.record_truth(sim, "H4", "job", since=fails_at, ranks=(0,), sufficient_planes=(("logs",),), halts=True)
+        owner = "job" if self.quota else "unknown"  # nothing shows whose data fills the disk
+        self.record_truth(sim, "H4", owner, since=fails_at, ranks=(0,), sufficient_planes=(("logs",),), halts=True)

@@ -58,10 +58,10 @@ class Archive:
         self._migrated = False
 
     @classmethod
-    def open(cls, url: str, *, lazy: bool = False) -> Archive:
+    def open(cls, url: str, *, lazy: bool = False, create: bool = True) -> Archive:
         """Connect, and create or migrate the tables; with ``lazy`` only at the first query, so that a server can start
-        while its database is down. Raises ArchiveError."""
-        archive = cls(Database(url))
+        while its database is down. Raises ArchiveError; if not ``create``, also for a file that does not exist."""
+        archive = cls(Database(url, create=create))
         try:
             if not lazy:
                 archive.check_ready()

@@ -35,8 +35,11 @@ _version = sa.table("alembic_version", sa.column("version_num"))
 class Database:
     """A database and its connections; any thread may use it."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, create: bool = True) -> None:
+        """Raises ArchiveError for an unusable URL; if not ``create``, also for a file that does not exist."""
         self.url = _checked_url(url)
+        if not create and self.url.get_backend_name() == "sqlite" and not Path(self.url.database or "").exists():
+            raise ArchiveError("unreachable", f"no archive at {self.url.database}")
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         options: dict[str, Any] = {"timeout": WAIT_S}
         if not self.is_sqlite:
