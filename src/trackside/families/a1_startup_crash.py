@@ -59,7 +59,7 @@ from trackside.facts.training.phase import NO_STEP_BEFORE, Phase
 from trackside.family import Family
 from trackside.finding import Action, Certainty, Claim, Finding, Sentence, ShellCommand, absent, action, present
 from trackside.model import Event, Run
-from trackside.remedies import CHECK_PLACE, CODE_OR, PROGRAMMING_ERRORS
+from trackside.remedies import CHECK_PATH, CHECK_PLACE, CHECK_RELATIVE_PATH, CODE_OR, PROGRAMMING_ERRORS
 
 
 @dataclass(frozen=True)
@@ -141,9 +141,7 @@ MESSAGE_REMEDIES: tuple[tuple[re.Pattern[str], Sentence, tuple[ShellCommand, ...
     (re.compile(r"cannot import name(?!.*circular import)", re.DOTALL), MATCH_VERSIONS, ()),
 )
 """Message of an error of the environment or of a setting -> what to do about it."""
-CHECK_PATH = Sentence("check that {path} exists")
 CHECK_PATH_ON_NODES = Sentence("check that {path} exists on every node of the job")
-CHECK_RELATIVE_PATH = Sentence("check that {path} exists, relative to the folder in which the job starts")
 DASHES = {"\N{EN DASH}": "an en dash", "\N{EM DASH}": "an em dash", "\N{MINUS SIGN}": "a minus sign"}
 """What editors write in place of two hyphens."""
 _PATH = r"((?:\.{0,2}/|[\w.-]+/)[\w./-]{1,150})"

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 
-from trackside.catalog.events import last_line_of
+from trackside.catalog.events import MAX_PER_KIND, last_line_of
 from trackside.evidence import Evidence, Frame, Missing, Value, derived
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.logs.ending import Ending
@@ -31,6 +31,9 @@ LOOK_UP = Sentence(
 )
 UNREAD_LINE = Sentence('the log has an error line that Trackside does not recognize: "{line}"')
 UNREAD_LINES = Sentence('the log has {count} error lines that Trackside does not recognize, such as: "{line}"')
+UNREAD_MANY_LINES = Sentence(
+    'the log has at least {count} error lines that Trackside does not recognize, such as: "{line}"'
+)
 UNREAD_QUESTION = Sentence('what this error line means (Trackside does not recognize it): "{line}"')
 QUOTED_LINE_UNREAD = Sentence("what the error line means (Trackside does not recognize it)")
 """The same where the evidence quotes the line."""
@@ -69,10 +72,15 @@ class UnreadErrors:
     def reason(self) -> str:
         """Why nothing is ruled out because no line reported it; there is at least one such line."""
         last, count = self.rows[-1].at, len(self.rows)
-        lines = "an error line" if count == 1 else f"{count:,} error lines"
+        lines = "an error line" if count == 1 else f"{self._at_least}{count:,} error lines"
         position = f"{last.path}:{last.line}"
         where = position if count == 1 else f"the last: {position}"
         return f"the log has {lines} that Trackside does not recognize ({where}), and no progress follows"
+
+    @property
+    def _at_least(self) -> str:
+        """What a count of them begins with if a log may have more than were kept."""
+        return "at least " if len(self.frame.events) >= MAX_PER_KIND else ""
 
     def ends(self, log: Event) -> bool:
         """Whether the last such line is the last line of a log."""
@@ -93,7 +101,8 @@ class UnreadErrors:
             return ()
         if len(self.rows) == 1:
             return (UNREAD_LINE(line=line),)
-        return (UNREAD_LINES(line=line, count=derived(len(self.rows), self.frame.value(self.rows[-1], "text"))),)
+        sentence = UNREAD_MANY_LINES if self._at_least else UNREAD_LINES
+        return (sentence(line=line, count=derived(len(self.rows), self.frame.value(self.rows[-1], "text"))),)
 
     @property
     def open_questions(self) -> tuple[Claim, ...]:
