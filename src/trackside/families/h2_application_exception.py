@@ -44,6 +44,7 @@ from trackside.facts.gpu.startup import StartupUse
 from trackside.facts.hardware.reports import HardwareReports
 from trackside.facts.logs.deaths import Deaths
 from trackside.facts.logs.ending import Ending, exit_signal
+from trackside.facts.logs.error_remedies import ErrorPlace, error_remedy
 from trackside.facts.logs.exceptions import Exceptions, error_in_brief, error_type, named_exception, source_line
 from trackside.facts.logs.fault_rules import classify
 from trackside.facts.logs.fault_rules.rule import FaultClass
@@ -169,7 +170,7 @@ def judge(
         headline=CRASHED(error=error) if source is None else CRASHED_AT(error=error, place=source),
         implies=[] if is_ambiguous else [JOB_AT_FAULT()],
         cannot_decide=[GPU_OR_CODE()] if is_ambiguous else [],
-        actions=[_remedy(kind, source, is_guess)],
+        actions=[error_remedy(exceptions.frame, row, kind, ErrorPlace()) or _remedy(kind, source, is_guess)],
         since=row.time,
         at=row.at,
         ranks=ranks_of(copies),
@@ -181,9 +182,11 @@ def judge(
 
 def _remedy(kind: FaultClass, place: Value | None, is_guess: bool) -> Action:
     """What to change, at the line of the job's own code if a traceback shows it."""
-    if place is None or not (is_guess or kind == "code"):
-        return action(CLASS_REMEDIES[kind])
-    return action(CHECK_PLACE[kind] if is_guess else FIX_PLACE, place=place)
+    if place is not None and kind == "code":
+        return action(FIX_PLACE, place=place)
+    if place is not None and (is_guess or kind in ("config", "data")):
+        return action(CHECK_PLACE[kind], place=place)
+    return action(CLASS_REMEDIES[kind])
 
 
 def _unseen_exception(exceptions: Exceptions, trajectory: Trajectory, ending: Ending, deaths: Deaths) -> Finding | None:
