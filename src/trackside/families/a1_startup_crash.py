@@ -133,7 +133,7 @@ FIX_PLACE = Sentence("fix {place} or what it calls, and resubmit")
 MEET_CONDITION = Sentence(
     '{place} checks "{condition}": correct the setting or input that does not meet it, and resubmit'
 )
-MIN_REPORTS = 3
+MIN_REPORTS = 100
 """Error lines of one run from which on they lead to the cause of an exception that no line of the job's code raised."""
 SEE_REPORTS = Sentence(
     "start with the error lines that the log repeats, not with the traceback, which shows no line of the job's own code"

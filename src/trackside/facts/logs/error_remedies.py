@@ -6,13 +6,17 @@ import re
 from dataclasses import dataclass
 
 from trackside.evidence import Frame, Value, derived
-from trackside.facts.logs.exceptions import unopened_script
+from trackside.facts.logs.exceptions import announced_error, unopened_script
 from trackside.facts.logs.fault_rules.rule import FaultClass
 from trackside.finding import Action, Sentence, ShellCommand, action
 from trackside.model import Event
 from trackside.remedies import CHECK_PATH, CHECK_RELATIVE_PATH
 
 CHECK_PATH_ON_NODES = Sentence("check that {path} exists on every node of the job")
+CREATE_FOLDER = Sentence("create the folder of {path}, writable for the job, and resubmit")
+WRITES = re.compile(r"\b\w*(?:save|write|dump|mkdir)\w*\b|\.to_csv\b|, ?(?:mode=)?['\"][wax]b?\+?['\"]")
+"""Code that writes the file, whose folder is then missing."""
+TEMPORARY = re.compile(r"/tmp/tmp\w")
 _PATH = r"((?:\.{0,2}/|[\w.-]+/)[\w./-]{1,150})"
 LOCAL_PATH = re.compile(rf"No such file or directory: '{_PATH}'|(?:^|\s){_PATH}; No such file or directory")
 """A path in a message of Python or of TensorFlow."""
@@ -175,6 +179,7 @@ class ErrorPlace:
 
 def error_remedy(frame: Frame, row: Event, kind: FaultClass, where: ErrorPlace) -> Action | None:
     """What to change, if the message of an error shows it; None if it does not. ``frame``: all exceptions."""
+    row = announced_error(frame, row) or row
     text, message = str(row.get("message") or ""), frame.value(row, "message")
     if (script := unopened_script(frame, row)) is not None:
         dash = DASHES.get(str(script.value)[:1])
@@ -192,6 +197,10 @@ def error_remedy(frame: Frame, row: Event, kind: FaultClass, where: ErrorPlace) 
         return _shell_remedy(match, message)
     if kind in ("asset", "config", "data") and (path := LOCAL_PATH.search(text)) is not None:
         name = path[1] or path[2]
+        if TEMPORARY.match(name):
+            return None
+        if WRITES.search(f"{row.get('user_code')} {row.get('frame')}"):
+            return action(CREATE_FOLDER, path=derived(name, message))
         on_nodes = CHECK_PATH_ON_NODES if where.nodes > 1 else CHECK_PATH
         return action(on_nodes if name.startswith("/") else CHECK_RELATIVE_PATH, path=derived(name, message))
     if kind in ("env", "config"):

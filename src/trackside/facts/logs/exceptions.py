@@ -95,8 +95,10 @@ MIN_WORDS = 3
 MIN_WRAPPED_LINES = 4
 """Lines of a paragraph that show that a console wrapped it."""
 _SENTENCE_END = re.compile(r"(?<=[a-z0-9'\")\]])\. (?=[A-Z])")
-_ADVICE = re.compile(r"(?<=[a-z0-9'\")\]`])(?:[.;]|[.:](?= Please )) (?=[A-Z])")
-"""The end of a sentence, or what stands before an advice."""
+_ADVICE = re.compile(
+    r"(?<=[a-z0-9'\")\]`])[.:;] (?=(?:Please|If|Try|Make sure|Ensure|Consider|See|You|To|Set|Use|Run|Check|For) )"
+)
+"""The end of what failed, if an advice follows."""
 _LOGGER = re.compile(r"^(?:slurmstepd|srun): error: ")
 STOPS = (1, 2, 15)
 """Signals that ask a process to end."""

@@ -37,9 +37,11 @@ UNREAD_MANY_LINES = Sentence(
 UNREAD_QUESTION = Sentence('what this error line means (Trackside does not recognize it): "{line}"')
 QUOTED_LINE_UNREAD = Sentence("what the error line means (Trackside does not recognize it)")
 """The same where the evidence quotes the line."""
+_LEVEL = r"(?:DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL|FATAL|SEVERE|EXCEPTION):?[ -]{1,3}"
 LOGGER_PREFIX = re.compile(
+    rf"(?:{_LEVEL})?"
     r"(?:[\[(]?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d[^\s\]]{0,12}[\])]?[ -]{0,3})?(?:\[[^\]]{1,80}\][ -]{0,3}){0,3}"
-    r"(?:[A-Z]{4,8}:?[ -]{1,3})?"
+    rf"(?:[\w.]{{1,60}}:\d{{1,6}}\] )?(?:{_LEVEL})?"
 )
 """What some loggers print before a message: a time, their name and level."""
 MAX_LINES_APART = 3
@@ -99,6 +101,7 @@ class UnreadErrors:
         line = self.first_of_last_block
         if line is None:
             return ()
+        line = derived(without_prefix(str(line.value)), line)
         if len(self.rows) == 1:
             return (UNREAD_LINE(line=line),)
         sentence = UNREAD_MANY_LINES if self._at_least else UNREAD_LINES
