@@ -103,9 +103,10 @@ TRANSPORT_UNKNOWN = Sentence(
     "not enter the collective"
 )
 SHOW_TRANSPORT = Sentence(
-    "rerun with NCCL_DEBUG=INFO, whose lines show the interface and the transport that each rank uses; on a single "
-    "node, try NCCL_P2P_DISABLE=1, too"
+    "rerun with NCCL's messages in the log: they show the interface and the transport that each rank uses; on a single "
+    "node, try it without peer-to-peer transport, too"
 )
+SET_TRANSPORT = ShellCommand("export NCCL_DEBUG=INFO  # without peer-to-peer: export NCCL_P2P_DISABLE=1")
 CONNECTING_BEGAN = Sentence("the ranks started to connect: {line}")
 NOTHING_PRINTED = Sentence(
     "the job itself printed no line with a time in the last {seconds} of the run",
@@ -364,6 +365,8 @@ def _finding(facts: StartupFacts, lead: StartupLead) -> Finding:
 
 def _remedy(facts: StartupFacts, lead: StartupLead) -> Action:
     """What to change. Slurm's commands are of use in a job of Slurm only."""
+    if lead.remedy is SHOW_TRANSPORT:
+        return action(SHOW_TRANSPORT, SET_TRANSPORT)
     if facts.ending.by_slurm:
         return action(lead.remedy, *COMMANDS.get(lead.remedy, ()))
     if lead.remedy is not FIX_PORT:

@@ -79,7 +79,9 @@ FRESH_START = Sentence("the checkpoint was not loaded: training started from scr
 NO_CHECKPOINT = Sentence("the resume found no checkpoint")
 NOT_RESUMED = Sentence("did not resume from job {parent}: training started from scratch")
 RESUME_SIZES_DIFFER = Sentence("resume failed: {parameter} is {saved} in the checkpoint and {expected} in the model")
-SIZES_DIFFER = Sentence("the checkpoint does not fit: {parameter} is {saved} in it and {expected} in the model")
+SIZES_DIFFER = Sentence(
+    "the checkpoint does not fit the model: {parameter} is {saved} in the checkpoint and {expected} in the model"
+)
 LOAD_RAISED = Sentence("loading the checkpoint raised {type}: {message}")
 FAILURE_MEANINGS: dict[LoadFailure, Sentence] = {
     "mismatch": Sentence("the checkpoint's sizes or names do not match the model"),
@@ -103,7 +105,7 @@ FAILURE_REMEDIES: dict[LoadFailure, Sentence] = {
         "torch.serialization.add_safe_globals"
     ),
 }
-LOAD_REMEDIES: dict[LoadFailure, Sentence] = FAILURE_REMEDIES | {
+LOAD_REMEDIES: dict[LoadFailure, Sentence] = {
     "corrupt": Sentence("write or download the checkpoint again, and check the free disk space"),
     "absent": Sentence("check the path of the checkpoint, relative to the folder in which the job starts"),
     "unreadable": Sentence("do what the message says; if it names no remedy, try another checkpoint"),
@@ -156,7 +158,7 @@ def judge(resume: Resume, parent: ParentRun, trajectory: Trajectory, run: Run, l
 def _load_failure(resume: Resume, row: Event) -> Finding:
     failure, values, is_resume = load_failure(row), {}, resume.is_resume
     headline = (RESUME_FAILED if is_resume else LOAD_FAILED)(error=error_in_brief(resume.exceptions.frame, row))
-    remedy = (FAILURE_REMEDIES if is_resume else LOAD_REMEDIES)[failure]
+    remedy = FAILURE_REMEDIES[failure] if is_resume else LOAD_REMEDIES.get(failure, FAILURE_REMEDIES[failure])
     if (needed := NEEDED_TORCH.search(str(row.get("message")))) is not None:
         values = {"version": derived(needed[1], resume.exceptions.frame.value(row, "message"))}
         headline = OLD_TORCH(**values)

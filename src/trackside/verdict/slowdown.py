@@ -22,7 +22,7 @@ MIN_SLOWDOWN = 1.1
 
 EXTRA_TIME = CostPart(
     "slow",
-    Sentence("the extra time that the same work took after the slow-down"),
+    Sentence("the extra time that the same work took after the slowdown"),
     Sentence("assumes that all work could have been as fast as in the good phase"),
 )
 BY_PACE = Sentence(
@@ -36,10 +36,10 @@ BY_RATE = Sentence(
     "{slow:plain} / {fast:plain}), medians of {measure}: {fast:plain} from {good_since} to {since}, {slow:plain} after"
 )
 NO_GOOD_PHASE = Sentence(
-    "the slow-down: the run has no good phase to compare with; compare it with a good run (trackside compare)"
+    "the slowdown: the run has no good phase to compare with; compare it with a good run (trackside compare)"
 )
 NOT_SLOWER = Sentence(
-    "the slow-down: the run was as slow from its start; compare it with a good run (trackside compare)"
+    "the slowdown: the run was as slow from its start; compare it with a good run (trackside compare)"
 )
 MEASURES: Mapping[str, str] = {
     "step": "seconds per step", "throughput": "throughput", "launches": "kernel launches in {window:g} s",
@@ -51,7 +51,7 @@ MEASURES: Mapping[str, str] = {
 def slowdown(
     facts: Facts, work: TrainingWork, finding: Finding, since: Value | None, until: Value
 ) -> WastedTime | Claim:
-    """The cost of a finding's slow-down from ``since`` on, relative to the pace before it."""
+    """The cost of a finding's slowdown from ``since`` on, relative to the pace before it."""
     paces = facts.get(StepPace)
     if since is None or until.number <= since.number or isinstance(paces, Missing):
         return NO_GOOD_PHASE()
