@@ -233,8 +233,8 @@ class TracebackReader:
     def _feed_message(self, line: Line, text: str) -> bool:
         """Take a line right after a last line or its continuation."""
         stripped = text.strip()
-        if self.written_over and (taken := self._feed_written_over(text)) is not None:
-            return taken
+        if self.written_over and (is_read := self._feed_written_over(text)) is not None:
+            return is_read
         if not stripped:
             self.state = TracebackState.ENDED
         elif _CHAIN_LINK.match(stripped):
