@@ -53,6 +53,8 @@ ERROR_HANDLED = Sentence("the run caught the error and continued: {line}; later:
 UNEXPLAINED_SHARE = 0.5
 """Share of the GPU's memory that is neither free nor reserved by the process from which other processes hold it: a
 process's context, libraries and communication buffers take less."""
+MIN_UNUSED_SHARE = 0.05
+"""Share of the GPU's memory: rounding leaves less of what the allocator reserves unused."""
 SMALL_REQUEST_BYTES = 2**21
 """PyTorch's allocator asks for no less at a time."""
 SIZES = ("requested_bytes", "total_bytes", "free_bytes", "allocated_bytes", "reserved_bytes", "other_process_bytes")
@@ -161,8 +163,9 @@ class GpuMemoryErrors:
     @property
     def unused_claim(self) -> Claim | None:
         """What the allocator had reserved, and used of it, if the request would have fit into the rest and what was
-        free; None if not."""
-        if not self.fitted_by_sum or "reserved_bytes" not in self.sizes:
+        free; None if not, or if the rest was small."""
+        spare = self.bytes("reserved_bytes") - self.bytes("allocated_bytes")
+        if not self.fitted_by_sum or spare < MIN_UNUSED_SHARE * self.bytes("total_bytes") or spare <= 0:
             return None
         return RESERVED_UNUSED(reserved=self.sizes["reserved_bytes"], allocated=self.sizes["allocated_bytes"])
 

@@ -139,7 +139,8 @@ def _is_inside(row: Event, report: Event) -> bool:
 def without_prefix(line: str) -> str:
     """A log line without the time, logger and level that some loggers print before the message."""
     match = LOGGER_PREFIX.match(line)
-    return line[match.end() :] if match is not None and match.end() < len(line) else line
+    is_logged = match is not None and re.search(rf"\d\d:\d\d:|{_LEVEL}", match[0]) is not None
+    return line[match.end() :] if match is not None and is_logged and match.end() < len(line) else line
 
 
 def unread_finding(unread: UnreadErrors, headline: Sentence) -> Finding | None:
