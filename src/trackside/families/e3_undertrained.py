@@ -66,6 +66,7 @@ SHORT_JOB_NAMES = re.compile(
 
 ONLY_COMPLETED = Sentence("this applies only to runs that completed")
 TOO_FEW = Sentence("finished after only {done}")
+AT_START = Sentence("finished right at the start, at {place}")
 FAR_TOO_FEW = Sentence("finished after {done:plain} of {planned:plain} planned {unit}")
 AS_CONFIGURED = Sentence("finished after only {done}: no more {unit} were configured")
 STEPS_CONFIGURED = Sentence("configured: {planned}")
@@ -119,7 +120,7 @@ def _headline(place: Value, planned: Value | None) -> Claim:
     done = Value(place.value, place.cites, f"{place.unit}s")
     unit = Value(done.unit, place.cites)
     if planned is None or planned.number < place.number:
-        return TOO_FEW(done=done)
+        return TOO_FEW(done=done) if done.number else AT_START(place=place)
     if planned.number == place.number:
         return AS_CONFIGURED(done=done, unit=unit)
     return FAR_TOO_FEW(done=done, planned=planned, unit=unit)

@@ -37,6 +37,7 @@ UNREAD_MANY_LINES = Sentence(
 UNREAD_QUESTION = Sentence('what this error line means (Trackside does not recognize it): "{line}"')
 QUOTED_LINE_UNREAD = Sentence("what the error line means (Trackside does not recognize it)")
 """The same where the evidence quotes the line."""
+_TIME = re.compile(r"\d\d:\d\d:")
 _LEVEL = r"(?:DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL|FATAL|SEVERE|EXCEPTION):?[ -]{1,3}"
 LOGGER_PREFIX = re.compile(
     rf"(?:{_LEVEL})?"
@@ -101,7 +102,9 @@ class UnreadErrors:
         line = self.first_of_last_block
         if line is None:
             return ()
-        line = derived(without_prefix(str(line.value)), line)
+        text = without_prefix(str(line.value))
+        if _TIME.search(str(line.value).removesuffix(text)):
+            line = derived(text, line)
         if len(self.rows) == 1:
             return (UNREAD_LINE(line=line),)
         sentence = UNREAD_MANY_LINES if self._at_least else UNREAD_LINES
@@ -139,7 +142,7 @@ def _is_inside(row: Event, report: Event) -> bool:
 def without_prefix(line: str) -> str:
     """A log line without the time, logger and level that some loggers print before the message."""
     match = LOGGER_PREFIX.match(line)
-    is_logged = match is not None and re.search(rf"\d\d:\d\d:|{_LEVEL}", match[0]) is not None
+    is_logged = match is not None and re.search(rf"{_TIME.pattern}|{_LEVEL}", match[0]) is not None
     return line[match.end() :] if match is not None and is_logged and match.end() < len(line) else line
 
 
