@@ -19,6 +19,8 @@ SUSPECTS: Mapping[str, str] = {
 """Class of a fault -> what, besides the code, may be wrong."""
 CHECK_PLACE = {kind: Sentence(f"check {{place}} and {suspect}, then resubmit") for kind, suspect in SUSPECTS.items()}
 CODE_OR = {kind: Sentence(f"either the script or {suspect} is wrong") for kind, suspect in SUSPECTS.items()}
+CHECK_PATH = Sentence("check that {path} exists")
+CHECK_RELATIVE_PATH = Sentence("check that {path} exists, relative to the folder in which the job starts")
 PROGRAMMING_ERRORS = frozenset(
     (
         "AssertionError", "AttributeError", "IndexError", "KeyError", "NameError", "NotImplementedError", "TypeError",

@@ -203,3 +203,52 @@ def test_a_dash_of_an_editor_is_named() -> None:
 def test_the_advice_fits_an_error_of_cuda(message: str, advice: str) -> None:
     finding = judge("A1", exception("RuntimeError", message))
     assert advice in clause(finding.actions[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "about", "advice"),
+    [
+        ("argparse.ArgumentError", "t.py: error: argument --fp8: ignored explicit argument 'true'", "application",
+         "--fp8 is a switch: write --fp8, not --fp8=true"),
+        ("argparse.ArgumentError", "t.py: error: unrecognized arguments: --lrate 0.1", "application",
+         "remove --lrate 0.1 from the command line"),
+        ("ShellError", "queue.sh: line 5: step2.sh: command not found", "application",
+         "correct the path of step2.sh in line 5 of queue.sh"),
+        ("ShellError", "bash: accelerate: command not found", "application", "install accelerate"),
+        ("ImportError", "The Trainer requires `accelerate>=0.26.0`: Please run `pip install x[torch]`", "application",
+         "install accelerate>=0.26.0 in"),
+        ("torch._inductor.exc.TritonMissing", "Cannot find a working triton installation.", "application",
+         "turn torch.compile off"),
+        ("ImportError", "libnccl.so.2: cannot open shared object file: No such file or directory", "application",
+         "install libnccl.so.2"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("family", ["A1", "H2"])
+def test_the_advice_names_what_the_message_names(family: str, name: str, message: str, about: str, advice: str) -> None:
+    points = log_points() if family == "H2" else []
+    finding = judge(family, *points, exception(name, message, about=about))
+    assert clause(finding.actions[0]).startswith(advice) or advice in clause(finding.actions[0])
+
+
+def test_an_assertion_without_a_message_is_named_by_its_condition() -> None:
+    code = {"user_frame": "/w/model.py:258 in __init__", "user_code": "assert self.dim == config.hidden + config.types"}
+    finding = judge("A1", exception("AssertionError", "", **code))
+    assert finding.headline is not None
+    assert clause(finding.headline).endswith("AssertionError: assert self.dim == config.hidden + config.types")
+    assert clause(finding.actions[0]).startswith('model.py:258 checks "self.dim == config.hidden + config.types"')
+
+
+def test_a_rejected_command_line_is_no_exception_that_was_raised() -> None:
+    finding = judge("A1", exception("argparse.ArgumentError", "t.py: error: argument --model: expected one argument"))
+    assert finding.headline is not None
+    assert clause(finding.headline) == (
+        "crashed at startup: t.py rejected its command line: argument --model: expected one argument"
+    )
+    assert "raised" not in text_of(finding)
+
+
+def test_a_headline_ends_before_the_advice_of_a_long_message() -> None:
+    message = f"Using the trainer requires {'a' * 60} in the environment: Please run {'b' * 80}"
+    headline = judge("A1", exception("ImportError", message)).headline
+    assert headline is not None
+    assert clause(headline).endswith("in the environment")

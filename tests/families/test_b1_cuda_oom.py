@@ -27,6 +27,7 @@ from tests.families.rows import (
     points,
     root,
     sentence_name,
+    text_of,
     unhandled_exception,
 )
 from trackside.facts.logs.exceptions import unhandled_exceptions
@@ -176,3 +177,16 @@ def test_a_few_bytes_for_nccl_are_no_reason_for_a_smaller_batch() -> None:
     assert finding.headline is not None
     assert "the GPU was full, or CUDA failed" in finding.headline.sentence.text
     assert not any("micro-batch" in action.sentence.text for action in finding.actions)
+
+
+def test_a_process_of_the_same_job_is_no_stranger() -> None:
+    text = "GPU 0 has 40 GiB, this process has 30 GiB in use. Process 4711 has 6 GiB memory in use."
+    sizes = {"requested_bytes": 5 * GIB, "total_bytes": 40 * GIB, "free_bytes": 4 * GIB, "allocated_bytes": 26 * GIB,
+             "reserved_bytes": 29 * GIB, "other_process_bytes": 6 * GIB}  # fmt: skip
+    error = root("cuda_oom", 50, text=text, **sizes)
+    stranger = judge("B1", error)
+    assert "Another process (pid 4711) used" in text_of(stranger)
+    own = judge("B1", error, event("signal_received", 60, role=EventRole.TEARDOWN, pid=4711, by="deepspeed"))
+    assert "Another process of this job (pid 4711) used" in text_of(own)
+    assert "Of the 29 GiB that the allocator had reserved, 26 GiB were in use" in text_of(own)
+    assert "find_other_processes" not in [sentence_name(step) for step in own.actions]

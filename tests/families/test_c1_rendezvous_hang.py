@@ -33,6 +33,7 @@ from tests.families.rows import (
 )
 from trackside.finding import Certainty
 from trackside.model import Run
+from trackside.show.wording import clause
 
 
 def test_a_failed_dns_lookup_blames_infrastructure() -> None:
@@ -93,3 +94,15 @@ def test_rivals_are_no_rendezvous_hang() -> None:
 def test_a_short_idle_period_is_no_hang() -> None:
     brief = cold(start=END - 400)
     assert judged(brief, "C1", TIMEOUT, planes=NO_LOG).outcome is not FOUND
+
+
+def test_a_port_in_use_before_a_collective_is_another_launch() -> None:
+    port = root("rendezvous_failure", 5, reason="port_in_use", address="29500", text="cannot bind 29500")
+    timeout = event("collective_timeout", 90, seq=1, op="ALLREDUCE", rank=0, elapsed_s=1801.5)
+    finding = judge("C1", port, timeout, job("FAILED", exit_code=1))
+    assert finding.headline is not None
+    assert clause(finding.headline) == "the ranks' first collective timed out after 30 min"
+    assert "another launch in this log could not bind its port" in text_of(finding).lower()
+    alone = judge("C1", port, job("FAILED", exit_code=1)).headline
+    assert alone is not None
+    assert "29500 is in use" in clause(alone)

@@ -85,3 +85,14 @@ def test_a_checkpoint_of_other_sizes_is_named_with_both() -> None:
     finding = judge_store("E2", store(exception("RuntimeError", message, about="checkpoint")))
     assert finding.headline is not None
     assert clause(finding.headline).endswith("head.weight is 32000 x 64 in the checkpoint and 128256 x 64 in the model")
+
+
+def test_a_checkpoint_that_no_resume_asked_for_is_not_found() -> None:
+    row = exception("AssertionError", "Checkpoint out/final.pth not found!", about="checkpoint")
+    finding = judge_store("E2", store(row))
+    assert finding.headline is not None
+    assert clause(finding.headline) == "checkpoint not found: out/final.pth"
+    assert clause(finding.actions[0]).startswith("check that out/final.pth exists")
+    resumed = judge_store("E2", store(event("resume_requested", 1, path="out/final.pth", by="argument"), row))
+    assert resumed.headline is not None
+    assert clause(resumed.headline).startswith("resume failed")

@@ -33,13 +33,13 @@ def test_e3_counts_the_steps_behind_the_summary() -> None:
     bar = "100%|##########| 2/2 [00:06<00:00,  3.01s/it]\n"
     for text in (summary % "0.332", summary % "0.3" + bar):
         finding = judge_store("E3", store(*scan_text(text), short_job("COMPLETED")))
-        assert (finding.outcome, finding.headline.values["place"].value) == (FOUND, 2)
+        assert (finding.outcome, finding.headline.values["done"].value) == (FOUND, 2)
     coarse = "{'train_runtime': 5000.1, 'train_steps_per_second': 0.3, 'train_loss': 2.1, 'epoch': 1.0}\n"
     assert judge_store("E3", store(*scan_text(coarse), short_job("COMPLETED"))).outcome is UNKNOWN, (
         "the rounded rate fits about 250 step counts"
     )
     done = summary % "0.332" + "  0%|          | 0/8 [00:00<?, ?it/s]\n"
-    assert judge_store("E3", store(*scan_text(done), short_job("COMPLETED"))).headline.values["place"].value == 2
+    assert judge_store("E3", store(*scan_text(done), short_job("COMPLETED"))).headline.values["done"].value == 2
 
 
 def test_e3_is_a_warning_for_a_smoke_test() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.families.rows import event, job, judge, text_of
+from trackside.show.wording import clause
 
 
 def test_u0_combines_the_records_of_a_pending_job() -> None:
@@ -20,3 +21,10 @@ def test_of_a_block_of_unknown_error_lines_the_first_is_shown() -> None:
     assert judge("H3", *lines).missing == (
         "the log has 4 error lines that Trackside does not recognize (the last: train.log:15), and no progress follows",
     )
+
+
+def test_an_error_that_refers_to_another_log_asks_for_it() -> None:
+    text = "ERROR 2026-01-02 03:04:05,804 launch_utils.py:545] ABORT!!! The process with rank=[0] failed. Please check its log."
+    finding = judge("U0", event("unread_error", 5, text=text))
+    assert '"ABORT!!! The process with rank=[0] failed. Please check its log."' in text_of(finding)
+    assert clause(finding.actions[0]).endswith("the log that the error line refers to")

@@ -262,7 +262,8 @@ def _environment_items() -> list[CheckItem]:
         if importlib.util.find_spec(module) is not None:
             lines.append(CheckItem(package, "works", "installed"))
         else:
-            lines.append(CheckItem(package, "unavailable", "not installed", "pip install 'trackside[agent]'"))
+            remedy = "pip install '.[agent]' in the source tree"
+            lines.append(CheckItem(package, "unavailable", "not installed", remedy))
     return lines
 
 

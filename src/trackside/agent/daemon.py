@@ -49,7 +49,7 @@ class Outlets(Outlet):
         if config.remote_write is not None:
             self._add(RemoteWrite(identity), config.remote_write.receiver, config, say)
             if not compressor()[1]:
-                say("remote_write: requests are not compressed without cramjam: pip install 'trackside[agent]'")
+                say("remote_write: requests are not compressed: pip install '.[agent]' in the source tree (cramjam)")
         if config.loki is not None:
             self._add(LokiPush(identity, config.loki.tenant), config.loki.receiver, config, say)
 

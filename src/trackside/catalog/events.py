@@ -32,6 +32,8 @@ OUTCOMES = frozenset(
 """Kinds that say how a program failed or ended: those of earlier runs in a file are not about the last one."""
 ERRORS = OUTCOMES - {"training_end", "checkpoint_missing", "resume_requested", "requeue_requested"}
 """Kinds that say that something failed or was stopped."""
+MAX_PER_KIND = 2_000
+"""Events of one kind kept from one file: the first half as they come, and the last half."""
 MAX_MESSAGE_CHARS, MAX_MESSAGE_LINE_CHARS = 2_000, 500
 """Characters of an exception's message that are kept, and of each line if it has several: one may list thousands of
 names."""

@@ -139,7 +139,7 @@ def serve(site: Mapping[str, Any], store: str | None, listen: str | None, allow_
     try:
         from trackside.serve.app import serve as run  # the extra "serve"
     except ModuleNotFoundError as error:
-        fail(f"{error.name} is not installed: pip install 'trackside[serve]'")
+        fail(f"{error.name} is not installed: pip install '.[serve]' in the source tree")
     try:
         run(options, settings)
     except ValueError as error:

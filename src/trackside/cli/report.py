@@ -36,7 +36,7 @@ class PageWriter:
             import jinja2  # noqa: F401
             import vl_convert  # noqa: F401
         except ModuleNotFoundError as error:
-            fail(f"{error.name} is not installed: pip install 'trackside[report]'")
+            fail(f"--html needs {error.name}: pip install '.[report]' in the source tree")
         folder = os.path.dirname(os.path.abspath(file))
         if not os.path.isdir(folder):
             fail(f"--html {file}: folder {folder} does not exist")

@@ -121,7 +121,7 @@ def _archived_runs(url: str, max_runs: int) -> list[RunSummary]:
     try:
         from trackside.stores.metadata.archive import MAX_PAGE_ROWS, Archive  # the extra "serve"
     except ModuleNotFoundError as error:
-        fail(f"{error.name} is not installed: pip install 'trackside[serve]'")
+        fail(f"{error.name} is not installed: pip install '.[serve]' in the source tree")
     rows: list[RunSummary] = []
     cursor: str | None = None
     with Archive.open(url, create=False) as archive:

@@ -168,7 +168,8 @@ def _record(url: str, verdict: Verdict, doc: VerdictDoc, job: str | None) -> Non
         from trackside.stores.metadata.archive import Archive  # the extra "serve"
     except ModuleNotFoundError as error:
         click.echo(
-            f"trackside: the verdict was not archived: {error.name} is not installed: pip install 'trackside[serve]'",
+            f"trackside: the verdict was not archived: {error.name} is not installed: "
+            "pip install '.[serve]' in the source tree",
             err=True,
         )
         return

@@ -49,7 +49,8 @@ from dataclasses import dataclass
 from trackside.evidence import Missing, Value, derived
 from trackside.facts.gpus import gpus_of_ranks, nodes_of
 from trackside.facts.logs.ending import CUT_SHORT, Ending
-from trackside.facts.logs.exceptions import Exceptions, error_in_brief, source_line, unopened_script
+from trackside.facts.logs.error_remedies import ErrorPlace, error_remedy
+from trackside.facts.logs.exceptions import Exceptions, asserted, error_in_brief, source_line
 from trackside.facts.logs.fault_rules import classify
 from trackside.facts.logs.fault_rules.rule import FaultClass
 from trackside.facts.logs.startup_errors import StartupErrors
@@ -115,61 +116,10 @@ CLASS_REMEDIES = {
     "asset": Sentence("check the path or repository name, the access token, and the network of the compute nodes"),
     "code": Sentence("fix the code that the traceback leads to, and resubmit"),
 }
-NEWER_THAN_DRIVER = Sentence(
-    "the node's NVIDIA driver is older than the CUDA version that PyTorch or an extension was built with: compare the "
-    "two, then use a build for an older CUDA version, or a node with a newer driver"
-)
-COMPARE_CUDA = ShellCommand("nvidia-smi; python -c 'import torch; print(torch.version.cuda)'")
-NO_SUCH_GPU = Sentence(
-    "the script asks for a GPU number that it cannot see: compare the number (cuda:N) with the GPUs of the job"
-)
-LIST_GPUS = ShellCommand("nvidia-smi -L; env | grep CUDA_VISIBLE_DEVICES")
-USE_UTF8 = Sentence("have Python read and write text as Unicode: set this in the job script, and resubmit")
-SET_UTF8 = ShellCommand("export PYTHONUTF8=1")
-MATCH_VERSIONS = Sentence(
-    "the installed package was found, but lacks that name: install versions that fit each other, if in doubt in a new "
-    "environment, and resubmit"
-)
-MESSAGE_REMEDIES: tuple[tuple[re.Pattern[str], Sentence, tuple[ShellCommand, ...]], ...] = (
-    (
-        re.compile(r"PTX was compiled with an unsupported toolchain|driver version is insufficient for CUDA runtime"),
-        NEWER_THAN_DRIVER,
-        (COMPARE_CUDA,),
-    ),
-    (re.compile(r"invalid device ordinal"), NO_SUCH_GPU, (LIST_GPUS,)),
-    (re.compile(r"codec can't encode"), USE_UTF8, (SET_UTF8,)),
-    (re.compile(r"cannot import name(?!.*circular import)", re.DOTALL), MATCH_VERSIONS, ()),
-)
-"""Message of an error of the environment or of a setting -> what to do about it."""
-CHECK_PATH = Sentence("check that {path} exists")
-CHECK_PATH_ON_NODES = Sentence("check that {path} exists on every node of the job")
-CHECK_RELATIVE_PATH = Sentence("check that {path} exists, relative to the folder in which the job starts")
-DASHES = {"\N{EN DASH}": "an en dash", "\N{EM DASH}": "an em dash", "\N{MINUS SIGN}": "a minus sign"}
-"""What editors write in place of two hyphens."""
-_PATH = r"((?:\.{0,2}/|[\w.-]+/)[\w./-]{1,150})"
-LOCAL_PATH = re.compile(rf"No such file or directory: '{_PATH}'")
-LOCAL_PATH_OF_TENSORFLOW = re.compile(rf"(?:^|\s){_PATH}; No such file or directory")
-INSTALL_MODULE = Sentence("install {module} in the job's environment; then check it, and resubmit")
-INSTALL_VERSION = Sentence(
-    "install a version of {package} that has {module} in the job's environment; then check it, and resubmit"
-)
-REINSTALL = Sentence("reinstall the package of {library}, built for the installed PyTorch, and resubmit")
-BROKEN_LIBRARY = re.compile(r"([^\s/'\"]{1,150}\.so[.\d]{0,20}): undefined symbol")
-CHECK_SCRIPT = Sentence("check the command line and the script's path, and resubmit")
-CHECK_DASH = Sentence("correct the command line: {word} begins with {dash}, and options need two hyphens (--)")
-INSTALL_ON_NODE = Sentence(
-    "install {module} on {node}, in the job's environment, as on the other nodes; then check it, and resubmit"
-)
 NO_START_WITHOUT_OUTPUT = Sentence("Slurm does not start a job whose output file it cannot open")
 CREATE_OUTPUT_FOLDER = Sentence("create the folder that --output names, writable from the nodes, and resubmit")
 NODE_AT_FAULT = Sentence("the node's prolog failed before the job began; the job is not at fault")
 CHECK_PROLOG = Sentence("check the prolog and slurmd's log on the node, and resubmit on other nodes")
-MISSING_MODULE = re.compile(r"No module named '?([A-Za-z_]\w*(?:\.\w+)*)")
-START_WITH_LAUNCHER = Sentence("{variable} is not set: start the script with torchrun or another launcher that sets it")
-UNSET_VARIABLE = re.compile(
-    r"(?:^['\"]?|environment variable )((?:LOCAL_|NODE_|GROUP_)?RANK|(?:LOCAL_)?WORLD_SIZE|MASTER_(?:ADDR|PORT))\b"
-)
-"""A variable that launchers set, as a message names it."""
 RAISES_ITSELF = Sentence(
     "{place} raises this error itself: correct the setting, input or resource request that it rejects, and resubmit"
 )
@@ -180,17 +130,18 @@ SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n")
 WARNS = re.compile(r"[Ww]arning|deprecated")
 """What may be printed right below a traceback, and is none of its message."""
 FIX_PLACE = Sentence("fix {place} or what it calls, and resubmit")
+MEET_CONDITION = Sentence(
+    '{place} checks "{condition}": correct the setting or input that does not meet it, and resubmit'
+)
+MIN_REPORTS = 100
+"""Error lines of one run from which on they lead to the cause of an exception that no line of the job's code raised."""
+SEE_REPORTS = Sentence(
+    "start with the error lines that the log repeats, not with the traceback, which shows no line of the job's own code"
+)
 FIX_SYNTAX = Sentence("correct {place}, which Python cannot parse, and resubmit")
 SYNTAX_ERRORS = ("SyntaxError", "IndentationError", "TabError")
 TRY_PLACE = Sentence("fix {place} or what it calls, and try it on one GPU first")
 ONLY_EXIT_CODE_KNOWN = Sentence("the job failed at its start; the exit code alone does not say why")
-CHECK_IMPORT = (
-    ShellCommand("srun --nodelist={slurm_node} --ntasks=1 {python} -c 'import {module}'"),
-    ShellCommand("{python} -c 'import {module}'"),
-)
-"""Fails until the module can be imported, on a node that lacks it if Slurm has it."""
-ENVIRONMENT = re.compile(r"(/[\w./+-]{1,120}?)/lib/python\d")
-"""The folder of the job's Python environment, in the path of a library."""
 RUN_SCRIPT = ShellCommand("bash -x {script}")
 RUN_BY_HAND = Sentence("run the job script by hand, read its standard error, and fix what it reports")
 GPU_USE_UNKNOWN = Sentence("whether the GPUs were used before the failure: no GPU metric was given")
@@ -213,7 +164,7 @@ def judge(
             return absent(RAISED_AFTER_STEP(type=errors.type, point=point))
         if (work_s := phase.use.trained(limits.worked_s)) is not None:
             return absent(RAISED_AFTER_GPU_WORK(type=errors.type, seconds=work_s))
-        return _exception_finding(errors, cause, ending, phase, run)
+        return _exception_finding(errors, cause, ending, phase, unread, run)
     if not isinstance(phase.trajectory, Missing) and phase.trajectory.points:
         return absent(TRAINING_STARTED(point=place_of(phase.trajectory.progress, phase.trajectory.points[0])))
     launch = None if errors.other_cause else next(_failed_launches(errors, ending, phase, limits), None)
@@ -226,7 +177,9 @@ def judge(
     return absent(exceptions.none_of_job)
 
 
-def _exception_finding(errors: StartupErrors, cause: Event, ending: Ending, phase: Phase, run: Run) -> Finding:
+def _exception_finding(
+    errors: StartupErrors, cause: Event, ending: Ending, phase: Phase, unread: UnreadErrors, run: Run
+) -> Finding:
     """The finding about an exception."""
     kind = classify(errors.announced or cause)
     bad_end, idle = ending.bad_end, phase.use.untouched
@@ -237,6 +190,8 @@ def _exception_finding(errors: StartupErrors, cause: Event, ending: Ending, phas
         own_nodes = nodes_of(gpus_of_ranks(run, errors.rank_numbers))
         node = own_nodes[0]
         shows.insert(1, ONLY_ON_NODE(node=derived(node, errors.ranks)))
+    if place is None and kind in ("code", "data") and len(unread.rows) >= MIN_REPORTS:
+        shows += unread.claims
     if not isinstance(phase.trajectory, Missing):
         shows.append(NO_STEP_BEFORE(count=phase.trajectory.count))
     shows += [*idle, *([] if bad_end is None else [bad_end])]
@@ -248,7 +203,7 @@ def _exception_finding(errors: StartupErrors, cause: Event, ending: Ending, phas
         secondary_headline=RAISED(error=error) if place is None else RAISED_AT(error=error, place=place),
         implies=[meaning, (CODE_OR if _is_guess(cause, kind) else CLASS_MEANINGS)[kind]()],
         cannot_decide=[] if idle or phase.use.work_s is not None else [GPU_USE_UNKNOWN()],
-        actions=[_remedy(errors, cause, kind, place, run, meaning)],
+        actions=[_remedy(errors, cause, kind, place, unread, run, meaning)],
         since=cause.time,
         at=cause.at,
         ranks=errors.rank_numbers,
@@ -266,20 +221,18 @@ def _certainty(cause: Event, ending: Ending) -> Certainty:
 
 
 def _remedy(
-    errors: StartupErrors, cause: Event, kind: FaultClass, place: Value | None, run: Run, meaning: Claim
-) -> Action:
-    """What to change; for a missing module, a command that fails until it can be imported."""
+    errors: StartupErrors, cause: Event, kind: FaultClass, place: Value | None, unread: UnreadErrors, run: Run,
+    meaning: Claim,
+) -> Action:  # fmt: skip
+    """What to change: as the message shows it, else at the line of the job's own code."""
     text, message = str(cause.get("message") or ""), errors.frame.value(cause, "message")
-    module, path = MISSING_MODULE.search(text), LOCAL_PATH.search(text) or LOCAL_PATH_OF_TENSORFLOW.search(text)
-    if (script := unopened_script(errors.frame, cause)) is not None:
-        dash = DASHES.get(str(script.value)[:1])
-        return action(CHECK_SCRIPT) if dash is None else action(CHECK_DASH, word=script, dash=derived(dash, script))
-    causes = f"{text}\n{cause.get('root_message') or ''}"
-    if (library := BROKEN_LIBRARY.search(causes)) is not None:
-        return action(REINSTALL, library=derived(library[1], message))
-    if (variable := UNSET_VARIABLE.search(text)) is not None:
-        return action(START_WITH_LAUNCHER, variable=derived(variable[1], message))
-    if place is not None and module is None and _is_guess(cause, kind):
+    where, node = ErrorPlace(len(run.nodes)), None
+    if meaning.sentence is NODE_DIFFERS and errors.ranks is not None:
+        node = derived(nodes_of(gpus_of_ranks(run, errors.rank_numbers))[0], errors.ranks)
+        where = ErrorPlace(len(run.nodes), node)
+    if (remedy := error_remedy(errors.frame, errors.announced or cause, kind, where)) is not None:
+        return remedy
+    if place is not None and _is_guess(cause, kind):
         return action(CHECK_PLACE[kind], place=place)
     if place is not None and str(cause.get("type")) in SYNTAX_ERRORS:
         return action(FIX_SYNTAX, place=derived(str(place.value).removesuffix(" in <source>"), place))
@@ -289,39 +242,21 @@ def _remedy(
         advice = next((one for one in SENTENCE_END.split(text) if ADVISES.search(one) and not WARNS.search(one)), None)
         if advice is not None:
             return action(FOLLOW_MESSAGE, place=place, advice=derived(advice.strip(), message))
+        if (condition := asserted(errors.frame, cause)) is not None:
+            return action(MEET_CONDITION, place=place, condition=condition)
         if str(cause.get("user_code") or "").startswith(("raise ", "assert ")):
             return action(RAISES_ITSELF, place=place)
         return action(TRY_PLACE if (run.n_ranks or run.n_gpus or 1) > 1 else FIX_PLACE, place=place)
-    if kind in ("asset", "config", "data") and path is not None:
-        on_nodes = CHECK_PATH_ON_NODES if len(run.nodes) > 1 else CHECK_PATH
-        return action(on_nodes if path[1].startswith("/") else CHECK_RELATIVE_PATH, path=derived(path[1], message))
-    if kind in ("env", "config"):
-        for pattern, remedy, commands in MESSAGE_REMEDIES:
-            if pattern.search(causes):
-                return action(remedy, *commands)
-    if kind != "env" or module is None:
-        return action(CLASS_REMEDIES[kind])
-    name, python = derived(module[1], message), _interpreter(errors) or derived("python", message)
-    if meaning.sentence is NODE_DIFFERS and errors.ranks is not None:
-        node = nodes_of(gpus_of_ranks(run, errors.rank_numbers))[0]
-        return action(INSTALL_ON_NODE, *CHECK_IMPORT, module=name, python=python, node=derived(node, errors.ranks))
-    package = derived(module[1].partition(".")[0], message)
-    if package.value != name.value:  # the package is there, without this part of it
-        return action(INSTALL_VERSION, *CHECK_IMPORT, module=name, python=python, package=package)
-    return action(INSTALL_MODULE, *CHECK_IMPORT, module=name, python=python)
+    if kind in ("code", "data") and len(unread.rows) >= MIN_REPORTS:
+        return action(SEE_REPORTS)
+    if place is not None and kind in ("config", "data"):
+        return action(CHECK_PLACE[kind], place=place)
+    return action(CLASS_REMEDIES[kind])
 
 
 def _is_guess(cause: Event, kind: FaultClass) -> bool:
     """Whether the class is a guess, because wrong code raises the same."""
     return kind != "code" and str(cause.get("type")).rpartition(".")[2] in PROGRAMMING_ERRORS
-
-
-def _interpreter(errors: StartupErrors) -> Value | None:
-    """The job's Python, by the paths of the libraries in its tracebacks."""
-    for row in errors.frame.events:
-        if (match := ENVIRONMENT.search(str(row.get("frames") or ""))) is not None:
-            return derived(f"{match[1]}/bin/python3", errors.frame.value(row, "frames"))
-    return None
 
 
 def _affected_ranks(run: Run, ranks: tuple[int, ...]) -> Claim:

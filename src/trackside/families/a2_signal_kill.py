@@ -94,6 +94,7 @@ SIGNAL_UNKNOWN = Sentence("which signal ended the process: its parent only saw t
 TRAINING_WAS_OVER = Sentence("training was over before that: {line}")
 NO_DEADLY_SIGNAL = Sentence("the log reports {signal}, which asks a process to end, and no crash or kill: {line}")
 SIGNAL_EXPLAINED = Sentence("the signal follows from another failure; it is reported by this line: {line}")
+SIGNAL_IN_SUMMARY = Sentence("the signal follows from another failure; the launcher's summary reports it: {line}")
 NO_SIGNAL = Sentence("no process in the log ended by a signal")
 KERNEL_NAMES_LIBRARY = Sentence("the kernel names the library: {line}")
 CRASHED_IN = re.compile(r" in ([\w.+-]{1,100}\.so[\w.]{0,20})\[")
@@ -410,7 +411,8 @@ def _ruled_out(deaths: Deaths, memory: HostMemory, ending: Ending) -> Finding | 
             if row.get("signal") is not None or source == "fatals":
                 line, number = frame.value(row, "text"), exit_signal(row)
                 if source == "fatals" or number is None or number in FATAL_SIGNALS:
-                    return absent(SIGNAL_EXPLAINED(line=line), *clear)
+                    in_summary = row.text.startswith("rank : ")  # whose lines are joined
+                    return absent((SIGNAL_IN_SUMMARY if in_summary else SIGNAL_EXPLAINED)(line=line), *clear)
                 return absent(NO_DEADLY_SIGNAL(line=line, signal=derived(signal_name(number), line)), *clear)
     if ending.completed is not None:
         return absent(ENDED_WELL(state=ending.completed), *clear)

@@ -146,10 +146,10 @@ SHOW_NCCL = ShellCommand("export NCCL_DEBUG=INFO")
 GPU_OR_CUDA = Sentence("whether the GPU was full: the error does not say how much memory was free")
 USE_SEGMENTS = Sentence("against fragmentation, enable expandable segments in the job script")
 SET_SEGMENTS = ShellCommand("export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
-LIMIT_SPLITS = Sentence(
-    "against fragmentation, set this in the job script (in newer releases of PyTorch expandable_segments:True instead)"
+LIMIT_SPLITS = Sentence("against fragmentation, set this in the job script")
+SET_SPLIT_SIZE = ShellCommand(
+    "export PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:128  # from PyTorch 2.1 on: expandable_segments:True"
 )
-SET_SPLIT_SIZE = ShellCommand("export PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:128")
 RAN_OUT_BEFORE_LOADING = Sentence(
     "out of GPU memory at the first use of the GPU: another process probably holds the memory"
 )
@@ -228,7 +228,9 @@ def _error_finding(
         errors.claims[0],
         *neighbors,
         fragmented,
-        *errors.claims[1:],
+        *errors.claims[1:2],
+        errors.unused_claim if fragmented is None else None,
+        *errors.claims[2:],
         MEMORY_CLIMBED(**peak) if is_near else None,
         progress_claim,
         None if count is None else _failure_count(count),

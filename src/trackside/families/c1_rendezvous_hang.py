@@ -4,7 +4,7 @@ Meaning
 -------
 A job with several ranks stops before training because its ranks cannot find each other: the coordinator's name
 does not resolve, nothing listens at its address, an interface or port is wrong, or a rank never started. No
-collective ever ran.
+collective ever completed.
 
 What it looks like
 ------------------
@@ -66,6 +66,7 @@ from trackside.facts.logs.rendezvous_failures import (
     FIX_START,
     HEADLINES,
     NEVER_CONNECTED,
+    REPORTED_BY,
     RendezvousFailures,
 )
 from trackside.facts.logs.silence import Silence
@@ -94,6 +95,18 @@ GPU_WORK = {
 }
 SETUP_RAISED = Sentence("setting up the process group raised {type}: {message}")
 FIRST_COLLECTIVE_TIMED_OUT = Sentence("the very first collective timed out: {line}")
+TIMED_OUT_AFTER = Sentence("the ranks' first collective timed out after {seconds}")
+FIRST_NEVER_COMPLETED = Sentence("the ranks' first collective did not complete, so training did not begin")
+OTHER_LAUNCH_FAILED = Sentence("another launch in this log could not bind its port: {line}")
+TRANSPORT_UNKNOWN = Sentence(
+    "the cause: a transport between the GPUs that does not work (peer-to-peer, network, firewall), or a rank that did "
+    "not enter the collective"
+)
+SHOW_TRANSPORT = Sentence(
+    "rerun with NCCL's messages in the log: they show the interface and the transport that each rank uses; on a single "
+    "node, try it without peer-to-peer transport, too"
+)
+SET_TRANSPORT = ShellCommand("export NCCL_DEBUG=INFO  # without peer-to-peer: export NCCL_P2P_DISABLE=1")
 CONNECTING_BEGAN = Sentence("the ranks started to connect: {line}")
 NOTHING_PRINTED = Sentence(
     "the job itself printed no line with a time in the last {seconds} of the run",
@@ -197,6 +210,8 @@ class StartupLead:
     """Whether all GPUs that stay idle are affected."""
     headline: Claim | None = None
     """The answer, if the failure names an address or who arrived; else by the remedy."""
+    meaning: Sentence = GROUP_NEVER_FORMED
+    open_question: Sentence = CAUSE_UNKNOWN
 
 
 def judge(
@@ -233,8 +248,7 @@ def _leads(facts: StartupFacts) -> Iterator[StartupLead]:
         yield StartupLead(Certainty.ESTABLISHED, shows, row=row, end=bad_end, everywhere=True)
     first = [row for row in facts.timeouts if row.get("seq") in (0, 1)]
     if first and len(first) == len(facts.timeouts) and facts.complaints is not None:
-        line = facts.complaints.frames["timeouts"].value(first[0], "text")
-        yield StartupLead(Certainty.SUPPORTED, (FIRST_COLLECTIVE_TIMED_OUT(line=line),), row=first[0], end=bad_end)
+        yield _first_collective_lead(facts, facts.complaints.frames["timeouts"], first)
     if facts.silence.formed or facts.work_claim is not None or facts.has_own_exception:
         return
     ending, starts = facts.ending, facts.silence.starts
@@ -252,6 +266,25 @@ def _failure_lead(facts: StartupFacts, failures: RendezvousFailures) -> StartupL
     shows, first = (*failures.claims, *facts.cold), earliest_first(failures.rows)[0]
     end, headline = facts.ending.abnormal, failures.headline
     return StartupLead(certainty, shows, *failures.remedy, first, end, everywhere=True, headline=headline)
+
+
+def _first_collective_lead(facts: StartupFacts, timeouts: Frame, first: list[Event]) -> StartupLead:
+    row, ranks, failures = first[0], cited_ranks(timeouts, first), facts.failures
+    shows = [FIRST_COLLECTIVE_TIMED_OUT(line=timeouts.value(row, "text"))]
+    shows += [] if ranks is None else [REPORTED_BY(ranks=ranks)]
+    if failures is not None and failures.other_launches:
+        shows.append(OTHER_LAUNCH_FAILED(line=failures.frame.value(failures.other_launches[0], "text")))
+    waited = timeouts.value(row, "elapsed_s", "s") if row.get("elapsed_s") is not None else None
+    return StartupLead(
+        Certainty.SUPPORTED,
+        tuple(shows),
+        remedy=SHOW_TRANSPORT,
+        row=row,
+        end=facts.ending.abnormal,
+        headline=None if waited is None else TIMED_OUT_AFTER(seconds=waited),
+        meaning=FIRST_NEVER_COMPLETED,
+        open_question=TRANSPORT_UNKNOWN,
+    )
 
 
 def _start_claims(facts: StartupFacts) -> list[Claim]:
@@ -319,8 +352,8 @@ def _finding(facts: StartupFacts, lead: StartupLead) -> Finding:
         lead.culprit,
         shows,
         headline=lead.headline or HEADLINES.get(lead.remedy, NEVER_CONNECTED)(),
-        implies=[GROUP_NEVER_FORMED()],
-        cannot_decide=[CAUSE_UNKNOWN()] if lead.culprit == "unknown" else [],
+        implies=[lead.meaning()],
+        cannot_decide=[lead.open_question()] if lead.culprit == "unknown" else [],
         actions=[_remedy(facts, lead)],
         since=None if row is None else row.time,
         at=None if row is None else row.at,
@@ -332,6 +365,8 @@ def _finding(facts: StartupFacts, lead: StartupLead) -> Finding:
 
 def _remedy(facts: StartupFacts, lead: StartupLead) -> Action:
     """What to change. Slurm's commands are of use in a job of Slurm only."""
+    if lead.remedy is SHOW_TRANSPORT:
+        return action(SHOW_TRANSPORT, SET_TRANSPORT)
     if facts.ending.by_slurm:
         return action(lead.remedy, *COMMANDS.get(lead.remedy, ()))
     if lead.remedy is not FIX_PORT:

@@ -105,7 +105,7 @@ BUSY_DURING = Sentence(
 )
 SM_ACTIVITY = Sentence("SM activity was {sm} during {seconds} of training (mean of the median GPU)")
 GPUS_STALLED = Sentence("the GPUs stalled {count:times}, {share} of the time in total")
-IDLE_READINGS = Sentence("in {share} of the {window} intervals at least one utilization reading of a GPU was near zero")
+IDLE_READINGS = Sentence("in {share} of the {window} intervals a GPU's utilization dropped to about zero")
 IDLE_STEPS = Sentence("the GPUs are idle for {idle} of each {step} step")
 INPUT_BOUND = Sentence("the input pipeline limits the speed, not the GPU; the run is slower than necessary")
 INPUT_LIKELY_BOUND = Sentence(

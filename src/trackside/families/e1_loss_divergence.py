@@ -154,6 +154,9 @@ CHECK_FIRST_STEP = Sentence(
 CHECK_RATE = Sentence(
     "check the learning rate, its warm-up, gradient clipping, the labels, and which parameters are trainable"
 )
+LOWER_RATE = Sentence(
+    "lower the learning rate, clip gradients, and inspect the batches just before the loss went wrong"
+)
 EARLY_STOPPING = re.compile(r"early[ -]?stop|stopping early", re.IGNORECASE)
 NOT_DIVERGED = Sentence(
     "the loss stayed finite, without a clear divergence: {first} and {last}, medians of the first and the last {size} "
@@ -196,6 +199,8 @@ def judge(
     cleared = () if suspects else health.unchanged
     keep_precision = KEEP_PRECISION if witness.learned else KEEP_PRECISION_FROM_START
     next_step = keep_precision if witness.variant == "non-finite" else CHECK_RATE
+    if witness.learned and witness.variant in ("diverging", "plateau"):
+        next_step = LOWER_RATE  # the labels and what is trained were right before
     if shape.shape is not None and shape.shape.sentence in (NEVER_FINITE, ONLY_LOSS_NOT_FINITE):
         next_step = CHECK_FIRST_STEP
     actions = [*([TEST_GPU] if suspects else []), *([USE_EARLIER_CHECKPOINT] if witness.learned else []), next_step]

@@ -49,10 +49,11 @@ from trackside.facts.logs.exceptions import error_in_brief, named_exception
 from trackside.facts.logs.state_dict_errors import SIZE_MISMATCH
 from trackside.facts.training.learning import TrainingCurve, Trajectory, numeric_field
 from trackside.facts.training.parent_run import ParentRun
-from trackside.facts.training.resume import NEEDED_TORCH, LoadFailure, Resume, load_failure
+from trackside.facts.training.resume import CHECKPOINT_PATH, NEEDED_TORCH, LoadFailure, Resume, load_failure
 from trackside.family import Family
 from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, present
 from trackside.model import Event, Run
+from trackside.remedies import CHECK_PATH, CHECK_RELATIVE_PATH
 
 
 @dataclass(frozen=True)
@@ -70,11 +71,17 @@ class Limits:
     """If the first step is at least this share of the parent's last step, the run continued."""
 
 
-LOAD_FAILED = Sentence("resume failed: {error}")
+RESUME_FAILED = Sentence("resume failed: {error}")
+LOAD_FAILED = Sentence("loading a checkpoint failed: {error}")
+"""The same of a run that no line shows to be a resume: an evaluation, or a start from pretrained weights."""
+CHECKPOINT_NOT_FOUND = Sentence("checkpoint not found: {path}")
 FRESH_START = Sentence("the checkpoint was not loaded: training started from scratch")
 NO_CHECKPOINT = Sentence("the resume found no checkpoint")
 NOT_RESUMED = Sentence("did not resume from job {parent}: training started from scratch")
-SIZES_DIFFER = Sentence("resume failed: {parameter} is {saved} in the checkpoint and {expected} in the model")
+RESUME_SIZES_DIFFER = Sentence("resume failed: {parameter} is {saved} in the checkpoint and {expected} in the model")
+SIZES_DIFFER = Sentence(
+    "the checkpoint does not fit the model: {parameter} is {saved} in the checkpoint and {expected} in the model"
+)
 LOAD_RAISED = Sentence("loading the checkpoint raised {type}: {message}")
 FAILURE_MEANINGS: dict[LoadFailure, Sentence] = {
     "mismatch": Sentence("the checkpoint's sizes or names do not match the model"),
@@ -88,7 +95,7 @@ FAILURE_MEANINGS: dict[LoadFailure, Sentence] = {
     ),
 }
 FAILURE_REMEDIES: dict[LoadFailure, Sentence] = {
-    "mismatch": Sentence("resume with the base model, vocabulary and sizes of the run that wrote the checkpoint"),
+    "mismatch": Sentence("use the base model, vocabulary and sizes of the run that wrote the checkpoint"),
     "corrupt": Sentence("resume from the previous checkpoint, and check the free disk space"),
     "absent": Sentence("point the resume argument at a complete checkpoint"),
     "unreadable": Sentence("do what the message says; if it names no remedy, resume from the previous checkpoint"),
@@ -98,8 +105,16 @@ FAILURE_REMEDIES: dict[LoadFailure, Sentence] = {
         "torch.serialization.add_safe_globals"
     ),
 }
-OLD_TORCH = Sentence("resume failed: this checkpoint needs torch {version} or later")
-NOT_WEIGHTS = Sentence("resume failed: torch.load refused the checkpoint, which holds more than weights")
+LOAD_REMEDIES: dict[LoadFailure, Sentence] = {
+    "corrupt": Sentence("write or download the checkpoint again, and check the free disk space"),
+    "absent": Sentence("check the path of the checkpoint, relative to the folder in which the job starts"),
+    "unreadable": Sentence("do what the message says; if it names no remedy, try another checkpoint"),
+}
+"""The same of a run that no line shows to be a resume."""
+OLD_TORCH = Sentence("the checkpoint could not be loaded: it needs torch {version} or later")
+NOT_WEIGHTS = Sentence(
+    "the checkpoint could not be loaded: torch.load refused the checkpoint, which holds more than weights"
+)
 CHECKPOINT_LOADED = Sentence("a checkpoint was loaded: {line}")
 LOSS_CONTINUED = Sentence("the first loss, {first}, continues the parent run's last loss, {last}")
 STARTED_LATER = Sentence("the first logged step is {step}: not a fresh start")
@@ -141,7 +156,9 @@ def judge(resume: Resume, parent: ParentRun, trajectory: Trajectory, run: Run, l
 
 
 def _load_failure(resume: Resume, row: Event) -> Finding:
-    failure, values, headline = load_failure(row), {}, LOAD_FAILED(error=error_in_brief(resume.exceptions.frame, row))
+    failure, values, is_resume = load_failure(row), {}, resume.is_resume
+    headline = (RESUME_FAILED if is_resume else LOAD_FAILED)(error=error_in_brief(resume.exceptions.frame, row))
+    remedy = FAILURE_REMEDIES[failure] if is_resume else LOAD_REMEDIES.get(failure, FAILURE_REMEDIES[failure])
     if (needed := NEEDED_TORCH.search(str(row.get("message")))) is not None:
         values = {"version": derived(needed[1], resume.exceptions.frame.value(row, "message"))}
         headline = OLD_TORCH(**values)
@@ -150,14 +167,21 @@ def _load_failure(resume: Resume, row: Event) -> Finding:
     elif (sizes := SIZE_MISMATCH.search(" ".join(str(row.get("message")).split()))) is not None:
         message = resume.exceptions.frame.value(row, "message")
         parameter, *shapes = (derived(text.replace(", ", " x "), message) for text in sizes.groups())
-        headline = SIZES_DIFFER(parameter=parameter, saved=shapes[0], expected=shapes[1])
+        sentence = RESUME_SIZES_DIFFER if is_resume else SIZES_DIFFER
+        headline = sentence(parameter=parameter, saved=shapes[0], expected=shapes[1])
+    elif (
+        failure == "absent" and not is_resume and (match := CHECKPOINT_PATH.search(str(row.get("message")))) is not None
+    ):
+        values = {"path": derived(match[1], resume.exceptions.frame.value(row, "message"))}
+        headline = CHECKPOINT_NOT_FOUND(**values)
+        remedy = CHECK_PATH if match[1].startswith("/") else CHECK_RELATIVE_PATH
     return present(
         Certainty.ESTABLISHED,
         "job",
         [LOAD_RAISED(**resume.exceptions.values(row))],
         headline=headline,
         implies=[FAILURE_MEANINGS[failure]()],
-        actions=[action(FAILURE_REMEDIES[failure], **values)],
+        actions=[action(remedy, **values)],
         since=row.time,
         at=row.at,
         variant="crash",

@@ -65,9 +65,10 @@ SHORT_JOB_NAMES = re.compile(
 """Names of jobs that are not meant to train for long."""
 
 ONLY_COMPLETED = Sentence("this applies only to runs that completed")
-TOO_FEW = Sentence("finished already at {place}")
-FAR_TOO_FEW = Sentence("finished already at {place} of {planned:plain}")
-AS_CONFIGURED = Sentence("finished already at {place}: no more were configured")
+TOO_FEW = Sentence("finished after only {done}")
+AT_START = Sentence("finished right at the start, at {place}")
+FAR_TOO_FEW = Sentence("finished after {done:plain} of {planned:plain} planned {unit}")
+AS_CONFIGURED = Sentence("finished after only {done}: no more {unit} were configured")
 STEPS_CONFIGURED = Sentence("configured: {planned}")
 TRAINED_ALMOST_NOTHING = Sentence("so few steps train almost nothing and do not show whether the model learns")
 INTENT_UNKNOWN = Sentence("whether so few steps were intended")
@@ -116,9 +117,13 @@ def judge(trajectory: Trajectory, ending: Ending, limits: Limits) -> Finding | M
 
 
 def _headline(place: Value, planned: Value | None) -> Claim:
+    done = Value(place.value, place.cites, f"{place.unit}s")
+    unit = Value(done.unit, place.cites)
     if planned is None or planned.number < place.number:
-        return TOO_FEW(place=place)
-    return AS_CONFIGURED(place=place) if planned.number == place.number else FAR_TOO_FEW(place=place, planned=planned)
+        return TOO_FEW(done=done) if done.number else AT_START(place=place)
+    if planned.number == place.number:
+        return AS_CONFIGURED(done=done, unit=unit)
+    return FAR_TOO_FEW(done=done, planned=planned, unit=unit)
 
 
 FAMILY = Family(

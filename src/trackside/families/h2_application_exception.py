@@ -44,6 +44,7 @@ from trackside.facts.gpu.startup import StartupUse
 from trackside.facts.hardware.reports import HardwareReports
 from trackside.facts.logs.deaths import Deaths
 from trackside.facts.logs.ending import Ending, exit_signal
+from trackside.facts.logs.error_remedies import ErrorPlace, error_remedy
 from trackside.facts.logs.exceptions import Exceptions, error_in_brief, error_type, named_exception, source_line
 from trackside.facts.logs.fault_rules import classify
 from trackside.facts.logs.fault_rules.rule import FaultClass
@@ -102,9 +103,12 @@ CRASHED_AT = Sentence("crashed during training in {place}: {error}")
 CRASHED_AFTER = Sentence("crashed after training: {error}")
 CRASHED_AFTER_AT = Sentence("crashed after training, in {place}: {error}")
 TRAINING_WAS_OVER = Sentence("the training was over before it: {line}")
-RERUN_REST = Sentence("fix {place} or what it calls, then rerun what comes after the training, with the saved model")
-RERUN_REST_AFTER_ERROR = Sentence(
-    "fix what the error says, then rerun what comes after the training, with the saved model"
+RERUN_REST = Sentence("then rerun only what comes after the training, with the saved model")
+FIX_PLACE_AND_RERUN_REST = Sentence(
+    "fix {place} or what it calls, then rerun only what comes after the training, with the saved model"
+)
+FIX_AND_RERUN_REST = Sentence(
+    "fix what the error says, then rerun only what comes after the training, with the saved model"
 )
 RESTARTED_AFTER = Sentence("the launcher restarted the workers after an exception: {error}")
 COMPLETED = Sentence("the run completed: {how}")
@@ -177,7 +181,7 @@ def judge(
         headline=_headline(error, source, bool(over)),
         implies=[] if is_ambiguous else [JOB_AT_FAULT()],
         cannot_decide=[GPU_OR_CODE()] if is_ambiguous else [],
-        actions=[_remedy_after_training(source) if over else _remedy(kind, source, is_guess)],
+        actions=_actions(error_remedy(exceptions.frame, row, kind, ErrorPlace()), kind, source, is_guess, bool(over)),
         since=row.time,
         at=row.at,
         ranks=ranks_of(copies),
@@ -203,16 +207,24 @@ def _headline(error: Value, place: Value | None, over: bool) -> Claim:
     return CRASHED_AFTER_AT(error=error, place=place) if over else CRASHED_AT(error=error, place=place)
 
 
-def _remedy_after_training(place: Value | None) -> Action:
-    """What to repeat: not the training."""
-    return action(RERUN_REST_AFTER_ERROR) if place is None else action(RERUN_REST, place=place)
+def _actions(
+    specific: Action | None, kind: FaultClass, place: Value | None, is_guess: bool, over: bool
+) -> list[Action]:
+    """What to mend and to repeat: not the training if that was over. ``specific``: the remedy that the error names."""
+    if not over:
+        return [specific or _remedy(kind, place, is_guess)]
+    if specific is not None:
+        return [specific, action(RERUN_REST)]
+    return [action(FIX_AND_RERUN_REST) if place is None else action(FIX_PLACE_AND_RERUN_REST, place=place)]
 
 
 def _remedy(kind: FaultClass, place: Value | None, is_guess: bool) -> Action:
     """What to change, at the line of the job's own code if a traceback shows it."""
-    if place is None or not (is_guess or kind == "code"):
-        return action(CLASS_REMEDIES[kind])
-    return action(CHECK_PLACE[kind] if is_guess else FIX_PLACE, place=place)
+    if place is not None and kind == "code":
+        return action(FIX_PLACE, place=place)
+    if place is not None and (is_guess or kind in ("config", "data")):
+        return action(CHECK_PLACE[kind], place=place)
+    return action(CLASS_REMEDIES[kind])
 
 
 def _unseen_exception(exceptions: Exceptions, trajectory: Trajectory, ending: Ending, deaths: Deaths) -> Finding | None:

@@ -35,6 +35,7 @@ References
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from itertools import combinations
 
@@ -75,6 +76,8 @@ NEXT_STEPS = {
 }
 SHOW_JOB = ShellCommand("squeue --start -j {id}; scontrol show job -d {id}")
 LAST_LINE = Sentence("the log ends with: {line}")
+REFERS_TO_LOG = re.compile(r"\b[Cc]heck (?:its|their|the) (?:\w+ )?logs?\b")
+ADD_REFERRED_LOG = Sentence("run diagnose again with the log that the error line refers to")
 RECORDED_STATE = Sentence("the scheduler recorded {state}", running="the scheduler lists it as {state}")
 NOTHING_FITS = Sentence(
     "nothing in the inputs points to a cause", running="nothing in the inputs points to a fault so far"
@@ -117,6 +120,7 @@ def judge(
     shows += [RECORDED_STATE(state=jobs.value(job, "state")) for job in jobs.records[-1:]]
     if not shows:
         return _without_data(unanswered)
+    referred = [action(ADD_REFERRED_LOG)] if any(REFERS_TO_LOG.search(row.text) for row in unread.rows) else []
     may_be_good = not unread.claims and ending.abnormal is None and not jobs
     kernel = isinstance(reports, HardwareReports) and reports.has_kernel_log
     inputs = {"jobs": bool(jobs), "kernel": kernel, "metrics": isinstance(activity, GpuActivity)}
@@ -126,7 +130,7 @@ def judge(
         shows,
         headline=NO_FAILURE_RECOGNIZED() if may_be_good else NO_CAUSE_FOUND(),
         implies=[NOTHING_FITS()] if not may_be_good else [],
-        actions=[action(ADD_INPUTS[tuple(name for name in INPUTS if not inputs[name])])],
+        actions=[*referred, action(ADD_INPUTS[tuple(name for name in INPUTS if not inputs[name])])],
     )
 
 

@@ -1,6 +1,6 @@
 """One pass over a log's bytes: whole buffers through the matcher, matching lines to their parsers.
 
-Memory is bounded by the buffer and by :data:`MAX_PER_KIND`, whatever the log's size; time is linear in the size.
+Memory is bounded by the buffer and by :data:`~trackside.catalog.events.MAX_PER_KIND`, whatever the log's size; time is linear in the size.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import cache
 from itertools import zip_longest
 from typing import BinaryIO
 
-from trackside.catalog.events import ERRORS, OUTCOMES, last_line_of
+from trackside.catalog.events import ERRORS, MAX_PER_KIND, OUTCOMES, last_line_of
 from trackside.logs.buffers import HEAD_BYTES, overlapping_buffers, read_text
 from trackside.logs.line import MAX_LINE_BYTES, FileContext, Line, strip_syslog_prefix
 from trackside.logs.matcher import Hit, Matcher, matcher
@@ -24,8 +24,6 @@ from trackside.logs.stamp import find_time, find_year, has_zone
 from trackside.logs.traceback import is_below_traceback
 from trackside.model import Event, Plane, Position, Scalar
 
-MAX_PER_KIND = 2_000
-"""Events of one kind kept from one file: the first half as they come, and the last half."""
 TAIL_BYTES = 64 << 10
 """Bytes at the end in which the last lines and times are looked for."""
 MAX_LAST_LINES = 5
@@ -68,7 +66,7 @@ class ScanStats:
     bytes: int = 0
     events: int = 0
     dropped: int = 0
-    """Events beyond :data:`MAX_PER_KIND`."""
+    """Events beyond :data:`~trackside.catalog.events.MAX_PER_KIND`."""
     nuls: int = 0
     """NUL bytes in the text."""
     defects: dict[str, int] = field(default_factory=dict)

@@ -45,6 +45,13 @@ _USER_FRAME = re.compile(r"\s{4,8}(\S{1,300}\.py):(\d{1,7}) (\S{1,120})\s+\*+\s*
 _LIST_ITEM = re.compile(r"\s{1,8}size mismatch for ")
 """An item of a list that may be longer than a message is kept: one parameter of a model that does not fit."""
 _RULER = re.compile(r"-{10,60}$")
+_LOG_LINE = re.compile(
+    r"\[?\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d:\d\d[\d.,]{0,8}\]? .{0,60}?\b(?:DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL)\b"
+)
+"""A logger's line where a message begins: another process wrote it between the type and the message."""
+_MESSAGE_START = re.compile(r"[A-Za-z('\"]")
+MAX_LINES_WRITTEN_OVER = 5
+"""Lines of another process between a type and its message."""
 _GROUP_MARGIN = re.compile(r"[ ]{0,40}[|+](?:-[-+ \d.]*|[ ]|$)")
 """What Python prints before each line of an exception group."""
 _ONE_LINE_TYPE = re.compile(
@@ -125,6 +132,10 @@ class TracebackReader:
     """Chains handed over."""
     continuation_count: int = 0
     """Lines of the last message after its first."""
+    written_over: str = ""
+    """Another process's line in the place of the message, while the message is looked for; else empty."""
+    written_over_lines: int = 0
+    """Lines since then."""
     nested_follows: bool = False
     """Whether the last line announced the traceback of another process."""
     user_code: ParsedException | None = None
@@ -222,6 +233,8 @@ class TracebackReader:
     def _feed_message(self, line: Line, text: str) -> bool:
         """Take a line right after a last line or its continuation."""
         stripped = text.strip()
+        if self.written_over and (is_read := self._feed_written_over(text)) is not None:
+            return is_read
         if not stripped:
             self.state = TracebackState.ENDED
         elif _CHAIN_LINK.match(stripped):
@@ -238,6 +251,24 @@ class TracebackReader:
         else:
             self._extend_message(text)
         return True
+
+    def _feed_written_over(self, text: str) -> bool | None:
+        """Take the message that follows another process's line; False for a line of that process. None if the line ends
+        the search: then what stands behind the type is the message."""
+        self.written_over_lines += 1
+        is_end = not text.strip() or _CHAIN_LINK.match(text) or read_frame(text) is not None
+        if is_end or self.written_over_lines > MAX_LINES_WRITTEN_OVER:
+            self._restore_message()
+            return None
+        if starts_something_else(text) or _MESSAGE_START.match(text) is None:
+            return False
+        self.written_over, self.chain[-1].message = "", [text]
+        return True
+
+    def _restore_message(self) -> None:
+        if self.written_over and self.chain:
+            self.chain[-1].message = [self.written_over]
+        self.written_over = ""
 
     def _feed_after_message(self, line: Line, text: str) -> bool:
         """Take a line after a blank one or a chain's link."""
@@ -319,6 +350,8 @@ class TracebackReader:
         if self.in_group and self.chain and "Group" not in self.chain[-1].type:
             return  # only the first leaf of a group is kept
         colon = not line.full.rstrip().endswith(name)
+        self.written_over, self.written_over_lines = message if _LOG_LINE.match(message) else "", 0
+        message = "" if self.written_over else message
         self.chain.append(ParsedException(name, [message], list(self.frames), line, colon))
         if self.open_count <= 1:
             self.frames = []
@@ -357,6 +390,7 @@ class TracebackReader:
 
     def _finish(self) -> None:
         """Hand over the chain: one of the open tracebacks has ended."""
+        self._restore_message()
         chain, self.chain = self.chain, []
         self.open_count -= 1
         self.state, self.nested_follows = TracebackState.FRAMES, False

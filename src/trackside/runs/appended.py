@@ -23,10 +23,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from trackside.catalog.events import OUTCOMES, last_line_of
+from trackside.catalog.events import MAX_PER_KIND, OUTCOMES, last_line_of
 from trackside.logs.job_report import REPORT
 from trackside.logs.program_starts import BANNER, FIRST_LINES, SUPERVISOR
-from trackside.logs.scan import MAX_PER_KIND
 from trackside.model import Event, FileRun, Position
 from trackside.runs.jobs import plain_id
 

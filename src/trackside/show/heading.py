@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from trackside.catalog.job_states import state_in_words
 from trackside.families import find_family
@@ -199,16 +200,17 @@ def appended(doc: VerdictDoc) -> str:
 
 
 def earlier_runs(doc: VerdictDoc, limit: int | None = None) -> list[str]:
-    """The earlier runs in the log, the newest first, at most ``limit``; and how many more there are."""
+    """The earlier runs in the log, the newest first, those that ended alike in one line, at most ``limit`` lines; and
+    how many more there are."""
     if doc.appended is None:
         return []
-    shown = doc.appended.earlier[::-1][:limit]
-    lines = [
-        f"lines {run.first_line:,} to {run.last_line:,} ({', '.join(filter(None, (run.family, run.certainty)))}): "
-        f"{run.text}"
-        for run in shown
-    ]
-    others = doc.appended.runs - 1 - len(shown)
+    alike = [list(runs) for _, runs in groupby(doc.appended.earlier[::-1], lambda run: (run.family, run.text))][:limit]
+    lines = []
+    for runs in alike:
+        count = f", {len(runs):,} runs" if len(runs) > 1 else ""
+        family = ", ".join(filter(None, (runs[0].family, runs[0].certainty)))
+        lines.append(f"lines {runs[-1].first_line:,} to {runs[0].last_line:,}{count} ({family}): {runs[0].text}")
+    others = doc.appended.runs - 1 - sum(map(len, alike))
     return [*lines, f"and {others:,} more"] if others and lines else lines
 
 

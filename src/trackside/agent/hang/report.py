@@ -81,7 +81,7 @@ class HangReporter:
 
     def _stack(self, rank: Rank, end: float, native: bool) -> tuple[ThreadStack, ...]:
         if self.program is None:
-            raise py_spy.StackUnavailable("py-spy is not installed: pip install trackside[agent]")
+            raise py_spy.StackUnavailable("py-spy is not installed: pip install '.[agent]' in the source tree")
         remaining_s = min(self.limits.max_process_s, end - time.monotonic())
         if remaining_s <= 0:
             raise py_spy.StackUnavailable(f"the time limit of {self.limits.max_total_s:g} s for all ranks was reached")

@@ -49,7 +49,8 @@ class Library:
         try:
             self.api: Any = importlib.import_module("pynvml")
         except ImportError:
-            raise AgentSourceUnavailable("nvidia-ml-py is not installed", "pip install 'trackside[agent]'") from None
+            remedy = "pip install '.[agent]' in the source tree"
+            raise AgentSourceUnavailable("nvidia-ml-py is not installed", remedy) from None
         self.error: Any = self.api.NVMLError
         try:
             self.api.nvmlInit()

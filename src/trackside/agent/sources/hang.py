@@ -70,7 +70,7 @@ class Hangs(Collector):
         if program is None:
             context.say(
                 f"hang: py-spy not found{f' at {options.py_spy}' if options.py_spy else ''}: hanging jobs are reported "
-                "without stacks, and only if all their ranks are asleep; pip install trackside[agent]"
+                "without stacks, and only if all their ranks are asleep; pip install '.[agent]' in the source tree"
             )
         self._reporter = HangReporter(self._proc, options, program)
 

@@ -36,6 +36,11 @@ NOT_RAISED: Mapping[str, tuple[str, Sentence]] = {
         "a failed command", Sentence("a command or script was not found or could not be run: {message}")
     ),
     "ContainerError": ("a container error", Sentence("the container could not be started: {message}")),
+    "argparse.ArgumentError": (
+        "a rejected command line", Sentence("the program rejected its command line: {message}")
+    ),
+    "click.UsageError": ("a rejected command line", Sentence("the program rejected its command line: {message}")),
+    "absl.flags.Error": ("a rejected command line", Sentence("the program rejected its command line: {message}")),
     "SharedLibraryError": ("a missing library", Sentence("a shared library could not be loaded: {message}")),
 }  # fmt: skip
 """Types of errors that no program raised as an exception -> their name in a sentence, and what happened."""
@@ -83,11 +88,19 @@ _LIBRARY_PARAGRAPHS = re.compile(
     r"|^Could not override "
 )
 """Messages of libraries whose further lines are their own and say more than the first."""
+_USAGE_ERROR = re.compile(r"^([^\s:][^:]{0,120}): error: ")
+"""What argparse prints before what is wrong."""
+_ASSERT = re.compile(r"assert (\S.{0,200}?)(?:, (?:f?[\"'(]|[\w.]+\().*)?$")
+"""An assertion in one line: its condition."""
 MIN_WORDS = 3
 """Fewer words are the beginning of a sentence."""
 MIN_WRAPPED_LINES = 4
 """Lines of a paragraph that show that a console wrapped it."""
 _SENTENCE_END = re.compile(r"(?<=[a-z0-9'\")\]])\. (?=[A-Z])")
+_ADVICE = re.compile(
+    r"(?<=[a-z0-9'\")\]`])[.:;] (?=(?:Please|If|Try|Make sure|Ensure|Consider|See|You|To|Set|Use|Run|Check|For) )"
+)
+"""The end of what failed, if an advice follows."""
 _LOGGER = re.compile(r"^(?:slurmstepd|srun): error: ")
 STOPS = (1, 2, 15)
 """Signals that ask a process to end."""
@@ -179,10 +192,31 @@ def type_and_message(frame: Frame, row: Event) -> dict[str, Value]:
     """Type and message of an exception, as the values of a claim."""
     message = frame.value(row, "message")
     brief = state_dict_errors.in_brief(str(message.value), _lines(row))
+    if (statement := _assertion(frame, row)) is not None:
+        return {"type": error_type(frame, row), "message": statement}
     if brief is None:
         return {"type": error_type(frame, row), "message": message_of(frame, row)}
     sources = [frame.value(row, "lines")] if _lines(row) is not None else []
     return {"type": error_type(frame, row), "message": derived(brief, message, *sources)}
+
+
+def asserted(frame: Frame, row: Event) -> Value | None:
+    """The condition of the job's own code that an AssertionError found violated; None if the log does not show it."""
+    match = _ASSERT.match(str(row.get("user_code") or ""))
+    is_assertion = str(row.get("type")) == "AssertionError"
+    return derived(match[1], frame.value(row, "user_code")) if is_assertion and match is not None else None
+
+
+def _assertion(frame: Frame, row: Event) -> Value | None:
+    """The statement that raised an AssertionError without a message."""
+    if str(row.get("message") or "").strip() or asserted(frame, row) is None:
+        return None
+    return frame.value(row, "user_code")
+
+
+def is_raised(row: Event) -> bool:
+    """Whether a program raised it: the other errors have no frames."""
+    return row.get("type") not in NOT_RAISED or bool(row.get("frames"))
 
 
 def _lines(row: Event) -> int | None:
@@ -234,8 +268,7 @@ def _is_complete(message: str) -> bool:
 def error_type(frame: Frame, row: Event) -> Value:
     """The type of an exception, or what to call an error that is none."""
     value = frame.value(row, "type")
-    name, _ = NOT_RAISED.get(str(value.value), (None, None))
-    return value if name is None else derived(name, value)
+    return value if is_raised(row) else derived(NOT_RAISED[str(value.value)][0], value)
 
 
 def announced_error(frame: Frame, row: Event) -> Event | None:
@@ -263,9 +296,9 @@ def raised_claim(frame: Frame, row: Event) -> Claim:
     """The claim that the job raised an exception, or that an error occurred that is none."""
     if unopened_script(frame, row) is not None:
         return SCRIPT_FAILED(message=frame.value(row, "message"))
-    if not str(row.get("message") or "").strip() and row.get("type") not in NOT_RAISED:
+    if not str(row.get("message") or "").strip() and is_raised(row) and _assertion(frame, row) is None:
         return JOB_RAISED_WITHOUT_MESSAGE(type=error_type(frame, row))
-    _, sentence = NOT_RAISED.get(str(row.get("type")), ("", JOB_RAISED))
+    sentence = JOB_RAISED if is_raised(row) else NOT_RAISED[str(row.get("type"))][1]
     return sentence(**type_and_message(frame, row))
 
 
@@ -343,10 +376,12 @@ def error_in_brief(frame: Frame, row: Event) -> Value:
     name, message = (str(row.get(field) or "").strip() for field in fields)
     parameters = state_dict_errors.in_brief(message, _lines(row), MAX_HEADLINE_CHARS)
     first_line = parameters or _informative_line(name, message)
+    if announced is None and (statement := _assertion(frame, row)) is not None:
+        first_line, values["message"] = str(statement.value), statement
     if (script := unopened_script(frame, row)) is not None:
         text = f"Python could not open its script '{script.value}'"
-    elif name in NOT_RAISED and first_line:
-        text = first_line
+    elif not is_raised(row) and first_line:
+        text = _USAGE_ERROR.sub(r"\1 rejected its command line: ", first_line)
     else:
         text = f"{name.rpartition('.')[2]}: {first_line}" if first_line else name.rpartition(".")[2]
     if parameters is not None:
@@ -357,10 +392,18 @@ def error_in_brief(frame: Frame, row: Event) -> Value:
         text = _FOLDERS.sub(f"{ELLIPSIS}/", text)  # a file's name is more informative than its folders
     if _COMMAND.search(text) is not None:
         text = excerpt(text, MAX_HEADLINE_CHARS - MAX_END_CHARS, MAX_END_CHARS)
+    elif len(text) > MAX_HEADLINE_CHARS and (sentence := _first_sentences(text)) is not None:
+        text = sentence
     elif len(text) > MAX_HEADLINE_CHARS:
         words, _, last = text[: MAX_HEADLINE_CHARS - 1].rpartition(" ")
         text = (words if len(last) < MAX_WORD_CHARS else f"{words} {last}").rstrip(" ([{,:;") + ELLIPSIS
     return derived(text, *values.values())
+
+
+def _first_sentences(text: str) -> str | None:
+    """The sentences of an error that a headline has room for, if they fill half of it."""
+    ends = [match.start() for match in _ADVICE.finditer(text) if match.start() <= MAX_HEADLINE_CHARS]
+    return text[: ends[-1]] if ends and ends[-1] >= MAX_HEADLINE_CHARS // 2 else None
 
 
 def _informative_line(name: str, message: str) -> str:

@@ -39,6 +39,9 @@ PHASES = {"load": FAILED_AT_LOADING, "forward": FAILED_IN_PASS, "backward": FAIL
 MEMORY_FRAGMENTED = Sentence(
     "the allocator had reserved {reserved} and used only {allocated}: free memory was fragmented"
 )
+RESERVED_UNUSED = Sentence("of the {reserved} that the allocator had reserved, {allocated} were in use")
+OWN_PROCESSES_USED = Sentence("other processes of this job used {other} of the GPU's {total}")
+OWN_PROCESS_USED = Sentence("another process of this job (pid {pid}) used {other} of the GPU's {total}")
 OTHER_PROCESSES_USED = Sentence("other processes used {other} of the GPU's {total}")
 OTHER_PROCESS_USED = Sentence("another process (pid {pid}) used {other} of the GPU's {total}")
 OTHER_PROCESS = re.compile(r"\bProcess (\d{1,9}) has \d")
@@ -50,6 +53,8 @@ ERROR_HANDLED = Sentence("the run caught the error and continued: {line}; later:
 UNEXPLAINED_SHARE = 0.5
 """Share of the GPU's memory that is neither free nor reserved by the process from which other processes hold it: a
 process's context, libraries and communication buffers take less."""
+MIN_UNUSED_SHARE = 0.05
+"""Share of the GPU's memory: rounding leaves less of what the allocator reserves unused."""
 SMALL_REQUEST_BYTES = 2**21
 """PyTorch's allocator asks for no less at a time."""
 SIZES = ("requested_bytes", "total_bytes", "free_bytes", "allocated_bytes", "reserved_bytes", "other_process_bytes")
@@ -74,6 +79,8 @@ class GpuMemoryErrors:
     trajectory: Maybe[Trajectory]
     ending: Ending
     run: Run
+    own_pids: frozenset[str] = frozenset()
+    """The processes of the job that its launcher names."""
 
     @property
     def cause(self) -> Event:
@@ -141,10 +148,26 @@ class GpuMemoryErrors:
     def _used_by_others(self, others: Value) -> Claim:
         """The claim about what other processes used, with the process id if it was one."""
         total, text = self.sizes["total_bytes"], self.frame.value(self.cause, "text")
-        pids = OTHER_PROCESS.findall(str(text.value)) if "this process has" in str(text.value) else []
+        pids = self._other_pids
+        is_own = bool(pids) and self.own_pids.issuperset(pids)
         if len(pids) != 1:
-            return OTHER_PROCESSES_USED(other=others, total=total)
-        return OTHER_PROCESS_USED(pid=derived(pids[0], text), other=others, total=total)
+            return (OWN_PROCESSES_USED if is_own else OTHER_PROCESSES_USED)(other=others, total=total)
+        sentence = OWN_PROCESS_USED if is_own else OTHER_PROCESS_USED
+        return sentence(pid=derived(pids[0], text), other=others, total=total)
+
+    @property
+    def _other_pids(self) -> list[str]:
+        """The other processes that the error names."""
+        return OTHER_PROCESS.findall(self.cause.text) if "this process has" in self.cause.text else []
+
+    @property
+    def unused_claim(self) -> Claim | None:
+        """What the allocator had reserved, and used of it, if the request would have fit into the rest and what was
+        free; None if not, or if the rest was small."""
+        spare = self.bytes("reserved_bytes") - self.bytes("allocated_bytes")
+        if not self.fitted_by_sum or spare < MIN_UNUSED_SHARE * self.bytes("total_bytes") or spare <= 0:
+            return None
+        return RESERVED_UNUSED(reserved=self.sizes["reserved_bytes"], allocated=self.sizes["allocated_bytes"])
 
     def fragmentation_claim(self, share: float) -> Claim | None:
         """The claim that free memory was fragmented: the allocator had reserved but not used more than a share of the
@@ -176,6 +199,8 @@ class GpuMemoryErrors:
                 reserved=self.sizes["reserved_bytes"], total=self.sizes["total_bytes"], free=self.sizes["free_bytes"]
             )
         if not total or self.bytes("other_process_bytes") <= share * total:
+            return None
+        if (pids := self._other_pids) and self.own_pids.issuperset(pids):
             return None
         return self._used_by_others(self.sizes["other_process_bytes"])
 
@@ -242,7 +267,7 @@ class GpuMemoryErrors:
         return (str(rows[0].get("type")), str(rows[0].get("message") or "")) if rows else None
 
 
-@fact({"memory": events("cuda_oom")}, needs=("memory",))
+@fact({"memory": events("cuda_oom"), "signals": events("signal_received")}, needs=("memory",))
 def gpu_memory_errors(
     evidence: Evidence, exceptions: Exceptions, trajectory: Maybe[Trajectory], ending: Ending, run: Run
 ) -> GpuMemoryErrors:
@@ -255,6 +280,18 @@ def gpu_memory_errors(
     roots = [row for row in frame.events if row.role is EventRole.ROOT]
     last = [row for row in roots if row.at.path not in exceptions.went_on]
     unhandled = earliest_first(final_events(last, points, crashed=ending.abnormal is not None))
+    launched = (*evidence["signals"].events, *ending.exits.events, *ending.launchers.events)
+    own_pids = frozenset(str(pid) for row in launched if (pid := row.get("pid")) is not None)
     return GpuMemoryErrors(
-        memory, frame, sized, tuple(roots), tuple(unhandled), about, bool(exceptions.frame), trajectory, ending, run
+        memory,
+        frame,
+        sized,
+        tuple(roots),
+        tuple(unhandled),
+        about,
+        bool(exceptions.frame),
+        trajectory,
+        ending,
+        run,
+        own_pids,
     )

@@ -7,7 +7,7 @@ only report a timeout.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -121,6 +121,9 @@ class RendezvousFailures:
     """Failures that can be a cause and after which no group formed."""
     startup_exceptions: tuple[Event, ...]
     """Startup exceptions, likewise."""
+    other_launches: tuple[Event, ...] = ()
+    """Ports in use before a collective timed out: a launch that cannot bind its port has no rank in a collective, so
+    the log is of several launches."""
 
     @property
     def final(self) -> tuple[Event, ...]:
@@ -182,15 +185,26 @@ class RendezvousFailures:
         return claims if ranks is None else [*claims, REPORTED_BY(ranks=ranks)]
 
 
-@fact({"failures": events("rendezvous_failure")}, needs=("failures",))
+@fact({"failures": events("rendezvous_failure"), "timeouts": events("collective_timeout")}, needs=("failures",))
 def rendezvous_failures(evidence: Evidence, exceptions: Exceptions, silence: Silence) -> RendezvousFailures:
     """Needs a job log; otherwise missing."""
     frame, group_events = evidence["failures"], silence.formed
     rows = [row for row in frame.events if row.role is EventRole.ROOT and last_after(row, group_events) is None]
+    collectives = evidence["timeouts"].events
+    others = [row for row in rows if row.get("reason") == "port_in_use" and last_after(row, collectives) is not None]
     startup_errors = [
-        row for row in exceptions.frame.events if _is_startup_error(row) and last_after(row, group_events) is None
+        row
+        for row in exceptions.frame.events
+        if _is_startup_error(row) and last_after(row, group_events) is None and not _is_of(row, others)
     ]
-    return RendezvousFailures(frame, tuple(rows), tuple(startup_errors))
+    return RendezvousFailures(
+        frame, tuple(row for row in rows if row not in others), tuple(startup_errors), tuple(others)
+    )
+
+
+def _is_of(exception: Event, failures: Sequence[Event]) -> bool:
+    """Whether an exception's line is that of a failure."""
+    return any(exception.at == failure.at for failure in failures)
 
 
 def _rank(row: Event) -> int:

@@ -14,10 +14,10 @@ from trackside.evidence import Evidence, Frame, Missing, Value
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.logs.ending import Ending
 from trackside.facts.logs.exceptions import (
-    NOT_RAISED,
     Exceptions,
     announced_error,
     error_type,
+    is_raised,
     message_of,
     raised_claim,
     type_and_message,
@@ -88,7 +88,7 @@ class StartupErrors:
     def claims(self) -> Sequence[Claim]:
         """The exception and its ranks, the root exception, and the location in the job's own code."""
         frame, cause = self.frame, self.unhandled[0]
-        by_ranks = self.ranks is not None and str(cause.get("type")) not in NOT_RAISED
+        by_ranks = self.ranks is not None and is_raised(cause)
         claims = [
             RAISED_ON(**type_and_message(frame, cause), ranks=self.ranks)
             if by_ranks and self.ranks is not None

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 
-from trackside.catalog.events import last_line_of
+from trackside.catalog.events import MAX_PER_KIND, last_line_of
 from trackside.evidence import Evidence, Frame, Missing, Value, derived
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.logs.ending import Ending
@@ -31,12 +31,18 @@ LOOK_UP = Sentence(
 )
 UNREAD_LINE = Sentence('the log has an error line that Trackside does not recognize: "{line}"')
 UNREAD_LINES = Sentence('the log has {count} error lines that Trackside does not recognize, such as: "{line}"')
+UNREAD_MANY_LINES = Sentence(
+    'the log has at least {count} error lines that Trackside does not recognize, such as: "{line}"'
+)
 UNREAD_QUESTION = Sentence('what this error line means (Trackside does not recognize it): "{line}"')
 QUOTED_LINE_UNREAD = Sentence("what the error line means (Trackside does not recognize it)")
 """The same where the evidence quotes the line."""
+_TIME = re.compile(r"\d\d:\d\d:")
+_LEVEL = r"(?:DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL|FATAL|SEVERE|EXCEPTION):?[ -]{1,3}"
 LOGGER_PREFIX = re.compile(
+    rf"(?:{_LEVEL})?"
     r"(?:[\[(]?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d[^\s\]]{0,12}[\])]?[ -]{0,3})?(?:\[[^\]]{1,80}\][ -]{0,3}){0,3}"
-    r"(?:[A-Z]{4,8}:?[ -]{1,3})?"
+    rf"(?:[\w.]{{1,60}}:\d{{1,6}}\] )?(?:{_LEVEL})?"
 )
 """What some loggers print before a message: a time, their name and level."""
 MAX_LINES_APART = 3
@@ -69,10 +75,15 @@ class UnreadErrors:
     def reason(self) -> str:
         """Why nothing is ruled out because no line reported it; there is at least one such line."""
         last, count = self.rows[-1].at, len(self.rows)
-        lines = "an error line" if count == 1 else f"{count:,} error lines"
+        lines = "an error line" if count == 1 else f"{self._at_least}{count:,} error lines"
         position = f"{last.path}:{last.line}"
         where = position if count == 1 else f"the last: {position}"
         return f"the log has {lines} that Trackside does not recognize ({where}), and no progress follows"
+
+    @property
+    def _at_least(self) -> str:
+        """What a count of them begins with if a log may have more than were kept."""
+        return "at least " if len(self.frame.events) >= MAX_PER_KIND else ""
 
     def ends(self, log: Event) -> bool:
         """Whether the last such line is the last line of a log."""
@@ -91,9 +102,13 @@ class UnreadErrors:
         line = self.first_of_last_block
         if line is None:
             return ()
+        text = without_prefix(str(line.value))
+        if _TIME.search(str(line.value).removesuffix(text)):
+            line = derived(text, line)
         if len(self.rows) == 1:
             return (UNREAD_LINE(line=line),)
-        return (UNREAD_LINES(line=line, count=derived(len(self.rows), self.frame.value(self.rows[-1], "text"))),)
+        sentence = UNREAD_MANY_LINES if self._at_least else UNREAD_LINES
+        return (sentence(line=line, count=derived(len(self.rows), self.frame.value(self.rows[-1], "text"))),)
 
     @property
     def open_questions(self) -> tuple[Claim, ...]:
@@ -127,7 +142,8 @@ def _is_inside(row: Event, report: Event) -> bool:
 def without_prefix(line: str) -> str:
     """A log line without the time, logger and level that some loggers print before the message."""
     match = LOGGER_PREFIX.match(line)
-    return line[match.end() :] if match is not None and match.end() < len(line) else line
+    is_logged = match is not None and re.search(rf"{_TIME.pattern}|{_LEVEL}", match[0]) is not None
+    return line[match.end() :] if match is not None and is_logged and match.end() < len(line) else line
 
 
 def unread_finding(unread: UnreadErrors, headline: Sentence) -> Finding | None:

@@ -46,6 +46,13 @@ FAILURES: tuple[tuple[LoadFailure, re.Pattern[str]], ...] = (
         re.IGNORECASE)),
 )  # fmt: skip
 """Patterns for what is wrong with the checkpoint, in an exception's text."""
+CHECKPOINT_PATH = re.compile(
+    r"(?:^|[\s'\"(=])((?:\.{0,2}/|[\w.-]+/)[\w./=+-]{1,200}|[\w=+-][\w.=+-]{0,100}\.(?:pth?|ckpt|bin|safetensors|pkl|tar))"
+    r"(?=$|[\s'\",;:!)])"
+)
+"""The path of a checkpoint in a message."""
+SAYS_RESUME = re.compile(r"\bresum(?!e_or_load)|find a valid checkpoint", re.IGNORECASE)
+"""What an error of a resume says; the last is the Trainer's. detectron2 calls any load ``resume_or_load``."""
 WRITING = re.compile(
     r"\b(save|saving|saved|write|writing|writer)\b|inline_container|PytorchStreamWriter|No space", re.I
 )
@@ -104,6 +111,13 @@ class Resume:
     def request(self) -> Event | None:
         """The first request that names a checkpoint."""
         return next((row for row in self.requests.events if str(row.get("path")).lower() not in NOT_A_PATH), None)
+
+    @property
+    def is_resume(self) -> bool:
+        """Whether a line or the failed load itself shows that the run was to resume."""
+        row = self.failed_load
+        texts = [] if row is None else [str(row.get(name) or "") for name in ("message", "frames", "user_code")]
+        return self.request is not None or any(map(SAYS_RESUME.search, texts))
 
     @property
     def names_checkpoint(self) -> bool:

@@ -47,10 +47,12 @@ SEVERAL_RUNS = Sentence(
     "two logs give different losses at {step} ({loss} and {other_loss}): they look like two runs, but are judged as one"
 )
 OTHER_GPU_FAULTY = Sentence(
-    "GPU {pci} of {node}, which this run did not use, reported Xid {xid} ({name}) at {time}: drain {node}"
+    "another GPU of {node} (PCI {pci}), which this run did not use, reported Xid {xid} ({name}) at {time}: "
+    "report it to the administrators of {node}"
 )
 OTHER_GPU_FAULTY_UNDATED = Sentence(
-    "GPU {pci} of {node}, which this run did not use, reported Xid {xid} ({name}): drain {node}"
+    "another GPU of {node} (PCI {pci}), which this run did not use, reported Xid {xid} ({name}): report it to the "
+    "administrators of {node}"
 )
 LEFT_PROCESSES = Sentence("Slurm could not end all processes of the job, and some may still be on its node: {line}")
 LEFT_PROCESSES_ON = Sentence("Slurm could not end all processes of the job, and some may still be on {node}: {line}")

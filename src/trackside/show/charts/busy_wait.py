@@ -40,7 +40,7 @@ TOP_RATIO = 1.03
 MIN_LABELED_GAP = 0.4
 """Minimum gap that is labeled in the chart."""
 _WHILE = {
-    "training": "During training", "GPUs at work": "While the GPUs worked", "GPUs busy": "While the GPUs were busy",
+    "training": "During training", "GPUs at work": "While the job computed", "GPUs busy": "While the GPUs were busy",
 }  # fmt: skip
 Bands = dict[str, reduce.Band]
 

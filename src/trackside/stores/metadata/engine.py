@@ -105,7 +105,8 @@ def _checked_url(text: str) -> sa.URL:
         try:
             import psycopg  # noqa: F401
         except ImportError as error:
-            raise ArchiveError("refused", "PostgreSQL needs psycopg: pip install 'trackside[postgres]'") from error
+            remedy = "pip install '.[postgres]' in the source tree"
+            raise ArchiveError("refused", f"PostgreSQL needs psycopg: {remedy}") from error
         return url
     if url.drivername not in ("sqlite", "sqlite+pysqlite"):
         raise ArchiveError("refused", f"an archive cannot be kept in {url.drivername!r}; {remedy}")
