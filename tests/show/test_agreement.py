@@ -43,7 +43,7 @@ def _all_text(doc: VerdictDoc) -> str:
     ("name", "line", "claim"),
     [
         ("f2/sim-preempted-and-back", "47 logged steps (last attempt)", ""),
-        ("h1/notice-behind-a-bar", "step 331 of 900, loss 110 \N{RIGHTWARDS ARROW} 77 in 34 logged steps", ""),
+        ("h1/notice-behind-a-bar", "step 1,231, loss 4,100 \N{RIGHTWARDS ARROW} 77 in 65 logged steps", ""),
         (
             "g1/falls-slowly-at-every-epoch",
             "epoch 119, loss 9.04 \N{RIGHTWARDS ARROW} 7.023 in 120 logged epochs",
