@@ -62,6 +62,7 @@ EVENTS: Mapping[str, EventKind] = {
             "step": "optimizer step, counted from the run's first",
             "step_in_epoch": "the step as printed, if the log counts from the start of each epoch",
             "epoch": "epochs, possibly fractional",
+            "epoch_share": "share of the epoch that is done, if the line prints it besides the epoch",
             "loss": "training loss; nan and inf are kept",
             "grad_norm": "global gradient norm",
             "lr": "learning rate",

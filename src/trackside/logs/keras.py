@@ -81,6 +81,8 @@ def _point(line: Line) -> Iterator[Event]:
         "progress",
         step=step,
         epoch=epoch,
+        step_in_epoch=None if epoch is None or bar is None else count,
+        epoch_steps=None if epoch is None or bar is None else total,
         loss=loss,
         lr=figures.get("learning_rate") or figures.get("lr"),
         total_steps=epochs * total if epochs and total else None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from trackside.logs.figures import LineFigures
 
@@ -11,12 +11,15 @@ from trackside.logs.figures import LineFigures
 @dataclass(frozen=True, slots=True)
 class LinePosition:
     """Where the loop is by one line; ``epoch_steps``: steps per epoch, if the step is counted from its start; ``total``: planned
-    steps."""
+    steps; ``epoch_share``: the share of the epoch that is done, which ``epoch`` contains; ``heading``: the line above that
+    prints the position of a record that does not."""
 
     step: int | None = None
     epoch: float | None = None
     epoch_steps: int | None = None
     total: int | None = None
+    epoch_share: float | None = None
+    heading: str = field(default="", compare=False)
 
     @property
     def is_known(self) -> bool:
@@ -90,7 +93,7 @@ def position_of(text: str, figures: LineFigures) -> LinePosition:
     epoch_or_fraction: float | None = epoch if epoch is not None else figures.values.get("epoch")
     if match := SAMPLES.search(text):
         share_done = int(match["done"]) / max(1, int(match["of"]))
-        return LinePosition(epoch=None if epoch is None else epoch + share_done)
+        return LinePosition() if epoch is None else LinePosition(epoch=epoch + share_done, epoch_share=share_done)
     step, total = figures.whole_value("step"), figures.totals.get("step")
     match = _BATCHES.search(text)
     if match is None and step is None and epoch is not None and (glued := _GLUED_STEP.search(text)) is not None:

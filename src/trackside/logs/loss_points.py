@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from trackside.catalog.excerpt import ELLIPSIS
 from trackside.logs.figures import LineFigures
 from trackside.logs.frameworks import named_frameworks
 from trackside.logs.line import Line
@@ -48,10 +49,13 @@ def loss_point(line: Line, figures: LineFigures, position: LinePosition) -> Even
         fields["throughput"] = figures.values["throughput"]
     if figures.is_adversarial:
         fields["objective"] = "gan"
+    if position.heading:
+        fields["text"] = f"{position.heading} {ELLIPSIS} {line.text.strip()}"
     return line.event(
         "progress",
         step=position.step,
         epoch=position.epoch,
+        epoch_share=position.epoch_share,
         epoch_steps=position.epoch_steps,
         total_steps=position.total,
         framework=_framework(line),

@@ -7,8 +7,9 @@ the position that a loss without one belongs to.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from trackside.catalog.excerpt import ELLIPSIS
 from trackside.logs.line import Line
 from trackside.logs.line_positions import LinePosition
 
@@ -61,14 +62,18 @@ class LoopPosition:
     is_evaluation: bool
     counts_rounds: bool = False
     """Whether it counts rounds or episodes, which programs other than training also count."""
+    text: str = ""
+    """The lines that print it, the epoch's first."""
+    epoch_text: str = ""
+    """The line that prints the epoch."""
 
     @property
     def record_position(self) -> LinePosition:
         """The position of a record below; behind an epoch, a step is counted from the epoch's start if its number of
         steps is known."""
         if self.step is None or self.epoch is None or self.total is None:
-            return LinePosition(self.step, self.epoch, None, self.total)
-        return LinePosition(self.step, self.epoch, self.total)
+            return LinePosition(self.step, self.epoch, None, self.total, heading=self.text)
+        return LinePosition(self.step, self.epoch, self.total, heading=self.text)
 
 
 def remember_position(line: Line) -> LoopPosition | None:
@@ -97,12 +102,23 @@ def remember_position(line: Line) -> LoopPosition | None:
         line.number,
         _NOT_TRAINING.search(text) is not None and TRAINING_WORD.search(text, match.end()) is None,
         (match["epoch"] or "").lower() in ("round", "episode"),
+        *_texts(
+            text.strip(), is_epoch=match["epoch"] is not None, epoch_above=before if in_epoch is not None else None
+        ),
     )
     line.notes(_NOTES)[line.label] = position
     if before is None or before.is_evaluation or position.is_evaluation:
         return None
     has_moved = (before.step, before.epoch) != (position.step, position.epoch)
     return before if has_moved and (before.step is None) == (position.step is None) else None
+
+
+def _texts(text: str, *, is_epoch: bool, epoch_above: LoopPosition | None) -> tuple[str, str]:
+    """The lines that print a position, and the one that prints its epoch."""
+    if is_epoch:
+        return text, text
+    heading = "" if epoch_above is None else epoch_above.epoch_text
+    return (f"{heading} {ELLIPSIS} {text}" if heading else text), heading
 
 
 def _to_count(text: str | None) -> int | None:
@@ -125,7 +141,7 @@ def position_above(line: Line) -> LoopPosition | None:
     if line.number - position.line <= reach:
         return position
     return (
-        LoopPosition(None, position.epoch, None, position.line, position.is_evaluation)
+        replace(position, step=None, total=None, counts_rounds=False, text=position.epoch_text)
         if position.epoch is not None
         else None
     )

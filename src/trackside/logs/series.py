@@ -128,8 +128,11 @@ class PointSeries:
             open_point, step = None, self._step_over_epochs(event, writer) or 0
         writer_state.part, writer_state.step, writer_state.offset = self.part, step, event.at.offset
         printed = event.fields.get("step")
-        if step != printed or event.fields.get("epoch_steps") is not None:
+        is_in_epoch = step != printed or event.fields.get("epoch_steps") is not None
+        if is_in_epoch and "step_in_epoch" not in event.fields:
             event = replace(event, fields={**event.fields, "step": step, "step_in_epoch": printed})
+        elif step != printed:
+            event = replace(event, fields={**event.fields, "step": step})
         if open_point is not None:
             self._merge(open_point, event, writer, priority)
         elif step > self._last_step or self._first_step is None:

@@ -102,6 +102,8 @@ def _loss_point(line: Line) -> Event | None:
     fields: dict[str, Any] = {
         name: bar.figures[name][0] for name in ("lr", "grad_norm", "reward") if name in bar.figures
     }
+    if bar.epoch is not None and bar.total is not None:
+        fields |= {"epoch": bar.epoch[0], "step_in_epoch": count, "epoch_steps": bar.total}
     rate = bar.rate
     return line.event(
         "progress",

@@ -73,6 +73,8 @@ def _progress(line: Line, match: re.Match[str]) -> Event | None:
         "progress",
         step=(epoch - first_epoch) * batches + count,
         epoch=epoch,
+        step_in_epoch=count,
+        epoch_steps=batches,
         total_steps=(last_epoch - first_epoch + 1) * batches,
         loss=loss,
         framework=ID,

@@ -354,18 +354,23 @@ def last_logged(frame: Frame, row: Event) -> Claim:
 
 
 def place_of(frame: Frame, row: Event) -> Value:
-    """The step of a row of progress, or its epoch; its text if it has neither; in the words of a log that
-    counts steps from the start of each epoch: ``epoch 10, step 40 of 49``."""
+    """The step of a row of progress, or its epoch; its text if it has neither; in the words of a log that counts steps
+    from the start of each epoch, or prints its share: ``epoch 10, step 40 of 49``, ``epoch 3, 97% done``."""
     if (text := words_of_place(row)) is not None:
-        fields = ("epoch", "step_in_epoch", "epoch_steps")
-        return derived(text, *(frame.value(row, name) for name in fields if row.get(name) is not None), unit="step")
+        fields = ("epoch", "epoch_share", "step_in_epoch", "epoch_steps")
+        unit = "step" if row.get("step_in_epoch") is not None else "epoch"
+        return derived(text, *(frame.value(row, name) for name in fields if row.get(name) is not None), unit=unit)
     field = next((name for name in ("step", "epoch") if row.get(name) is not None), None)
     return frame.value(row, "text") if field is None else frame.value(row, field, field)
 
 
 def words_of_place(row: Event) -> str | None:
-    """Where a logged step is, if the log counts steps from the start of each epoch; None if it does not."""
+    """Where a logged step is, if the log counts steps from the start of each epoch, or prints how much of the epoch is
+    done; None if it does not."""
     epoch, step, steps = (numeric_field(row, name) for name in ("epoch", "step_in_epoch", "epoch_steps"))
+    share = numeric_field(row, "epoch_share")
+    if epoch is not None and share is not None:
+        return f"epoch {epoch - share:,.0f}, {share:.0%} done"
     if epoch is None or step is None:
         return None
     return f"epoch {epoch:,.0f}, step {step:,.0f}" + (f" of {steps:,.0f}" if steps is not None else "")
