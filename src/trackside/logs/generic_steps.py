@@ -249,5 +249,7 @@ def _position_line(line: Line) -> Event | None:
         epoch_steps=position.epoch_steps,
         total_steps=position.total,
         framework="custom",
+        text=finished.text,
     )
-    return replace(event, parser=FALLBACK_ID)
+    at = replace(event.at, line=finished.line, offset=finished.offset)
+    return replace(event, parser=FALLBACK_ID, at=at)

@@ -59,6 +59,7 @@ class LoopPosition:
     total: int | None
     """The ``M`` of a step that was printed as ``N/M``."""
     line: int
+    offset: int
     is_evaluation: bool
     counts_rounds: bool = False
     """Whether it counts rounds or episodes, which programs other than training also count."""
@@ -100,6 +101,7 @@ def remember_position(line: Line) -> LoopPosition | None:
         count if match["epoch"] else in_epoch,
         None if match["epoch"] else of,
         line.number,
+        line.offset,
         _NOT_TRAINING.search(text) is not None and TRAINING_WORD.search(text, match.end()) is None,
         (match["epoch"] or "").lower() in ("round", "episode"),
         *_texts(
