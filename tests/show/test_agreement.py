@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import re
 from functools import lru_cache
 from pathlib import Path
 
 import pytest
-from tools.cases import scenarios
+from tools.cases import Case, scenarios
 
 import trackside
 from tests.families.rows import exception, judge_store, store
@@ -383,6 +385,35 @@ def test_the_wait_for_data_is_read_from_the_means_over_an_epoch(tmp_path: Path) 
         text.startswith("Each step waits for data 90% of its time (median of 9 epochs; typically 9 ms of 10 ms")
         for text in texts
     ), texts
+
+
+COUNTED_STEPS = {
+    "b1/bar-drawn-at-exit": "a bar drawn before its step is counted",
+    "b1/caught-and-training-time-printed": "the same",
+    "g1/lab-lightning-rich-ddp": "the columns of a CSV are named in its header",
+    "h1/lab-ctrl-c-hf": "prints epochs; the Trainer's bar counts the steps",
+    "g1/thread-nnunet-negative-dice": "the epoch stands above the lines of its losses",
+    "h1/notice-behind-a-bar": "bars of several epochs without their names",
+}
+"""Scenarios whose log does not print the position that a sentence names -> what it counts instead."""
+_FIGURE = re.compile(r"\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?")
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in scenarios() if case.name not in COUNTED_STEPS], ids=lambda case: case.name
+)
+def test_the_position_and_the_loss_of_a_sentence_stand_in_the_line_that_it_cites(case: Case) -> None:
+    doc = _doc(case.name)
+    if doc.progress is not None and doc.progress.framework == "hf-trainer":
+        pytest.skip("prints epochs; its bar counts the steps")
+    ids = {cite for part in doc.shows for cite in part.cites}
+    cited = [cite for name, cite in doc.cites.items() if name in ids]
+    for cite in cited:
+        is_point = re.search(r"events\(progress\).*\.first\((?:step|epoch|step_in_epoch|loss)\)$", cite.query)
+        if is_point is None or not isinstance(cite.value, (int, float)) or not math.isfinite(cite.value):
+            continue
+        printed = [float(text.replace(",", "")) for text in _FIGURE.findall(cite.text or "")]
+        assert any(math.isclose(abs(cite.value), value, rel_tol=1e-6) for value in printed), (cite.value, cite.text)
 
 
 PADDLE = """Traceback (most recent call last):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from trackside.catalog.excerpt import ELLIPSIS
 from trackside.logs.line import Line
 from trackside.logs.numbers import NUMBER, number
 from trackside.logs.pattern import Parser
@@ -36,7 +37,7 @@ def _remember_epoch(line: Line, match: re.Match[str]) -> None:
     if epochs == 1:
         notes["fits"] = notes.get("fits", 0) + (notes.get("done") is not None)
         epoch += notes["fits"]
-    notes.update(epoch=(epoch, max(epoch, epochs)), done=None)
+    notes.update(epoch=(epoch, max(epoch, epochs)), done=None, heading=line.text.strip())
 
 
 @PARSER.pattern(
@@ -81,6 +82,7 @@ def _point(line: Line) -> Iterator[Event]:
         "progress",
         step=step,
         epoch=epoch,
+        text=None if epoch is None else f"{line.notes(ID)['heading']} {ELLIPSIS} {text.strip()}",
         step_in_epoch=None if epoch is None or bar is None else count,
         epoch_steps=None if epoch is None or bar is None else total,
         loss=loss,

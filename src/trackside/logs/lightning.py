@@ -61,7 +61,9 @@ def _tqdm_point(line: Line) -> Event | None:
     return line.event(
         "progress",
         step=step,
-        epoch=epoch if bar.total is None else None,
+        epoch=epoch,
+        step_in_epoch=None if bar.total is None else bar.count,
+        epoch_steps=bar.total,
         loss=bar.figures["loss"][0],
         lr=_value(bar.figures, "lr"),
         grad_norm=_value(bar.figures, "grad_norm"),
@@ -90,7 +92,9 @@ def _rich_point(line: Line, match: re.Match[str]) -> Event | None:
     return line.event(
         "progress",
         step=epoch * total + count if total else count,
-        epoch=epoch if total is None else None,
+        epoch=epoch,
+        step_in_epoch=None if total is None else count,
+        epoch_steps=total,
         loss=best["loss"][0],
         lr=_value(best, "lr"),
         throughput=None if rate is None else number(rate[1]),
