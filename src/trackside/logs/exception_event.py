@@ -24,16 +24,23 @@ _LIBRARY_FILE = re.compile(
 _NOT_FATAL = re.compile(
     r"Exception ignored in|Error in atexit|--- Logging error ---|Exception in thread|never retrieved"
 )
+_LOGGER_FAILED = "--- Logging error ---"
 _ENDED_FROM_OUTSIDE = re.compile(r"SIGTERM|CANCELLED AT|[Ss]ignal:? 15\b|15 death signal|Terminated")
 
 
 def exception_event(reader: TracebackReader, chain: list[ParsedException]) -> Event:
-    """The event of a chain of exceptions, at the last line of its last one; the oldest gives the root fields."""
+    """The event of a chain of exceptions, at the last line of its last one; the oldest gives the root fields.
+
+    A chain ends before a SystemExit that answers an exception: what follows is raised while the process goes.
+    """
+    chain = chain[: next((at for at, exception in enumerate(chain) if at and exception.type == "SystemExit"), None)]
     last, oldest = chain[-1], chain[0]
     about, role = chain_topic([(exception.type, exception.text, exception.frames) for exception in chain])
     text_above = "\n".join(line.full for line in reader.header.preceding(3)) if not reader.in_summary else ""
     if role is EventRole.ROOT and about in ("application", "signal") and _is_not_fatal(reader, text_above):
         role = EventRole.CONFIRMATION
+    if role is EventRole.ROOT and _LOGGER_FAILED in text_above.split("\n", 1)[0]:
+        role = EventRole.CONFIRMATION  # whatever it was: the logging module prints its errors and goes on
     if "^C" in reader.prefix and about in ("application", "signal"):
         about, role = "interrupt", EventRole.ROOT
     if about == "interrupt" and any(_ENDED_FROM_OUTSIDE.search(line.full) for line in reader.header.preceding(20)):
