@@ -24,7 +24,6 @@ _LIBRARY_FILE = re.compile(
 _NOT_FATAL = re.compile(
     r"Exception ignored in|Error in atexit|--- Logging error ---|Exception in thread|never retrieved"
 )
-_LOGGER_FAILED = "--- Logging error ---"
 _ENDED_FROM_OUTSIDE = re.compile(r"SIGTERM|CANCELLED AT|[Ss]ignal:? 15\b|15 death signal|Terminated")
 
 
@@ -39,8 +38,6 @@ def exception_event(reader: TracebackReader, chain: list[ParsedException]) -> Ev
     text_above = "\n".join(line.full for line in reader.header.preceding(3)) if not reader.in_summary else ""
     if role is EventRole.ROOT and about in ("application", "signal") and _is_not_fatal(reader, text_above):
         role = EventRole.CONFIRMATION
-    if role is EventRole.ROOT and _LOGGER_FAILED in text_above.split("\n", 1)[0]:
-        role = EventRole.CONFIRMATION  # whatever it was: the logging module prints its errors and goes on
     if "^C" in reader.prefix and about in ("application", "signal"):
         about, role = "interrupt", EventRole.ROOT
     if about == "interrupt" and any(_ENDED_FROM_OUTSIDE.search(line.full) for line in reader.header.preceding(20)):
