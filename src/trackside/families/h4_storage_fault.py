@@ -182,7 +182,9 @@ def _raised_claims(exceptions: Exceptions, faults: StorageFaults, cause: Event) 
     frame, values = exceptions.frame, exceptions.values(cause)
     if cause.get("root_message") in (None, cause.get("message")):
         return [OPERATION_FAILED(**values)]
-    root = str(cause.get("root_message")).splitlines()[0]
+    root = str(cause.get("root_message")).partition("\n")[0].strip()
+    if not root:  # the first one has no message: its type alone says less than what came of it
+        return [OPERATION_FAILED(**values)]
     if (line := next((row for row in faults.last if root in row.text), None)) is not None:
         return [OPERATION_FAILED_LINE(line=faults.line(line)), FAILED_AFTER_IT(**values)]
     first_one = {"type": frame.value(cause, "root_type"), "message": message_of(frame, cause, "root_message")}

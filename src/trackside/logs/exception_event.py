@@ -29,7 +29,11 @@ _ENDED_FROM_OUTSIDE = re.compile(r"SIGTERM|CANCELLED AT|[Ss]ignal:? 15\b|15 deat
 
 
 def exception_event(reader: TracebackReader, chain: list[ParsedException]) -> Event:
-    """The event of a chain of exceptions, at the last line of its last one; the oldest gives the root fields."""
+    """The event of a chain of exceptions, at the last line of its last one; the oldest gives the root fields.
+
+    A chain ends before a SystemExit that answers an exception: what follows is raised while the process goes.
+    """
+    chain = chain[: next((at for at, exception in enumerate(chain) if at and exception.type == "SystemExit"), None)]
     last, oldest = chain[-1], chain[0]
     about, role = chain_topic([(exception.type, exception.text, exception.frames) for exception in chain])
     text_above = "\n".join(line.full for line in reader.header.preceding(3)) if not reader.in_summary else ""

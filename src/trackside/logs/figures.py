@@ -33,7 +33,13 @@ _WORDS = re.compile(r"[a-z]+")
 _PLAYER_NAMES = {
     "discriminator": "d dis disc discriminator netd errd critic",
     "generator": "g gen generator netg errg dcgan",
+    "real samples": "real",
+    "fake samples": "fake",
 }
+_DUELS = (
+    {"discriminator", "generator"}, {"adversary", "reconstruction"}, {"real samples", "fake samples"},
+)  # fmt: skip
+"""Losses that, side by side, show two networks trained against each other."""
 _ADVERSARIAL_PARTS = frozenset({"adv", "adv_loss", "loss_adv", "adversarial_loss", "loss_gan", "gan_loss"})
 _RECONSTRUCTION_PARTS = frozenset((
     "rec", "recon", "rec_loss", "recon_loss", "loss_rec", "reconstruction", "cycle", "cyc", "idt", "perceptual",
@@ -156,7 +162,7 @@ def line_figures(text: str) -> LineFigures:
         if meaning[0] == "step" and meaning[1] < figures.precedences.get("step", LAST_RANK + 1):
             figures.step_name = name
         figures.add(meaning[0], meaning[1], value, of, unit)
-    figures.is_adversarial = players >= {"discriminator", "generator"} or players >= {"adversary", "reconstruction"}
+    figures.is_adversarial = any(players >= duel for duel in _DUELS)
     if generator_losses and "discriminator" in players and figures.precedences["loss"] == LAST_RANK:
         figures.values["loss"] = generator_losses[0]  # the network that is trained to be used
     if figures.values.get("loss") == 0 and figures.precedences["loss"] >= FIRST_PART_PRECEDENCE:

@@ -106,10 +106,12 @@ _PLAIN_WORDS = frozenset((
 _QUALIFIED_RANK = 40
 """Added to the rank of a name behind any other word: ``Train L1 Loss`` comes after ``Train Loss``."""
 LOSS_FUNCTION = re.compile(
-    r"(?<![A-Za-z0-9.])(?:(?i:(?:train(?:ing)?|mean|avg|total)[-_ /]{1,3}){0,2}(?:(?i:cross[-_ ]?entropy|x-?ent|b?ce|nll|recon(?:struction)?|l_total|objective)"
+    r"(?<![A-Za-z0-9.])(?<!\b[Aa]gent )(?<!\b[Pp]rior )(?<!\b[Pp]olicy )"
+    r"(?:(?i:(?:train(?:ing)?|mean|avg|total)[-_ /]{1,3}){0,2}(?:(?i:cross[-_ ]?entropy|x-?ent|b?ce|nll|recon(?:struction)?|l_total|objective)"
     rf"(?:\s{{0,2}}[:=]\s{{0,3}}|\s(?=\d{{1,6}}\.\d{{1,8}} \())|(?:L|[tT]ot)\s?[:=]\s{{0,3}}))(?P<value>{NUMBER})(?![\w%/])"
 )
-"""A loss under the name of its function, or a bare ``L``, printed with decimals: read only where no figure is named a loss."""
+"""A loss under the name of its function, or a bare ``L``, printed with decimals: read only where no figure is named a loss. The
+likelihood of what an agent samples is none: reinforcement learning maximizes a score."""
 
 
 def function_loss(text: str) -> re.Match[str] | None:

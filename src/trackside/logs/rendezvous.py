@@ -119,7 +119,7 @@ def _connect_failure(line: Line, match: re.Match[str]) -> Event:
 
 @PARSER.pattern(
     rb"([Aa]ddress already in use|EADDRINUSE)",
-    safety="torch's own server socket: a tensorboard or wandb port in use does not count.",
+    safety="torch's own server socket: a tensorboard or wandb port in use does not count, nor does source code.",
     matches=(
         (
             "[W socket.cpp:436] [c10d] The server socket has failed to bind to [::]:29500 (errno: 98 - "
@@ -139,11 +139,12 @@ def _connect_failure(line: Line, match: re.Match[str]) -> Event:
             "The server socket on [::]:1 has failed to bind. TORCHELASTIC_USE_AGENT_STORE is enabled so "
             "ignoring the error. EADDRINUSE"
         ),
+        "        if (errno == EADDRINUSE) {",
     ),
 )
 def _listen_failure(line: Line) -> Event | None:
     text = line.text
-    if "ignoring the error" in text:
+    if "ignoring the error" in text or "= EADDRINUSE" in text:  # the second is source code, which compares
         return None
     if "RuntimeError: Address already in use" not in text and "server socket" not in text and "EADDRINUSE" not in text:
         return None

@@ -170,8 +170,8 @@ class PointSeries:
                 epoch_steps = epoch_steps if isinstance(epoch_steps, int) else None
                 if epoch_steps is not None:
                     offset += epoch_steps * (epoch - int(self._epoch))
-                else:  # the epoch is at least as long as the count reached in it
-                    offset += int(last_in_epoch) + (int(self._step_gap) if step == 0 else 0)
+                else:  # the epoch is at least as long as the count reached in it, and has one step at least
+                    offset += int(last_in_epoch) + (int(self._step_gap) or 1 if step == 0 else 0)
             self._epoch, self._epoch_offsets[epoch] = epoch, offset
         offset = self._epoch_offsets.get(epoch, 0)
         return step + offset

@@ -8,6 +8,7 @@ Output is often appended to one file: attempts after a failure, jobs of an array
   steps start over after it;
 - where steps start over after the end of a program;
 - behind the last step, if a program then fails in an import at its top, or rejects its arguments;
+- behind an interrupt, if a program then rejects its arguments;
 - below the line that Python could not open its script, if an exception or a step follows.
 
 One program that restarts its workers is one run, however often they print their first lines; so is a job that its
@@ -141,11 +142,16 @@ def _failed_at_once(event: Event) -> bool:
     """Whether a program failed before its work: an import outside any function, or its command-line arguments."""
     if event.kind != "exception":
         return False
-    if str(event.get("type")).endswith("ArgumentError"):
+    if _rejects_arguments(event):
         return True
     frames = str(event.get("frames") or "")
     is_import = event.get("type") in ("ImportError", "ModuleNotFoundError")
     return is_import and bool(frames) and all(frame.endswith(" in <module>") for frame in frames.split(";"))
+
+
+def _rejects_arguments(event: Event) -> bool:
+    """Whether a program rejected its command-line arguments."""
+    return event.kind == "exception" and str(event.get("type")).endswith("ArgumentError")
 
 
 def _never_ran(event: Event) -> bool:
@@ -184,6 +190,8 @@ class _Splitter:
     """A sign after logged steps, and its line: what follows decides."""
     unopened_line: int | None = None
     """Line of the last event, if it says that Python could not open its script."""
+    interrupt_line: int | None = None
+    """Line of the last event, if it is an interrupt."""
     last_job: tuple[str, int, bool] | None = None
     """The last job named, the line, and whether that line ended the job."""
 
@@ -262,7 +270,10 @@ class _Splitter:
             and not (_never_ran(event) or event.get("wrapper"))
         ):
             self.begin(self.unopened_line + 1)
+        if self.interrupt_line is not None and _rejects_arguments(event):
+            self.begin(self.interrupt_line + 1)
         self.unopened_line = event.at.line if _never_ran(event) else None
+        self.interrupt_line = event.at.line if event.get("about") == "interrupt" else None
         if self.pending_sign is not None:
             sign, first = self.pending_sign
             if sign not in self.repeated_signs:

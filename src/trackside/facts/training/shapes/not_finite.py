@@ -37,6 +37,10 @@ REWARD_NOT_FINITE = Sentence(
 STEPS_SKIPPED = Sentence("nearly every recent step was skipped for gradient overflow: {skipped} at step {step}")
 LOSS_EXPLODED = Sentence("the loss went from {first} to {last}")
 
+PRINTS_NAN = ("custom", "keras")
+"""Where nan is printed as nan: a loss that is zero throughout is a part that is not in use, or the end of a training
+whose loss fell to zero."""
+
 
 def non_finite_loss(curve: TrainingCurve, limits: Limits) -> Shape | None:
     """Losses that are not finite to the end, or repeatedly."""
@@ -58,14 +62,13 @@ def non_finite_loss(curve: TrainingCurve, limits: Limits) -> Shape | None:
 
 
 def zero_after_loss(curve: TrainingCurve, limits: Limits) -> Shape | None:
-    """Older Transformers prints 0.0 for nan and no gradient norm: a loss that drops to 0.0, or was never higher. In a
-    loop without a framework, a loss that was never higher is a part that is not in use."""
+    """Older Transformers prints 0.0 for nan and no gradient norm: a loss that drops to 0.0, or was never higher."""
     zeros = maths.trailing_count(curve.losses, lambda loss: loss == 0)
     before = curve.losses[: len(curve.losses) - zeros]
     if zeros < 3 or not curve.level_has_meaning:
         return None
     if not before:
-        enough = zeros >= limits.min_points and curve.rows[0].get("framework") != "custom"
+        enough = zeros >= limits.min_points and curve.rows[0].get("framework") not in PRINTS_NAN
         return Shape("non-finite", Certainty.SUPPORTED, ZERO_THROUGHOUT, 0, 0, zeros) if enough else None
     level = maths.median(before[-3:])
     if level > 0.1 and level > 0.2 * maths.median(before[:3]):
