@@ -310,6 +310,12 @@ def _points_without_position(line: Line, figures: LineFigures) -> list[Event] | 
     return opening.waiting
 
 
+def reads_losses_without_position(line: Line) -> bool:
+    """Whether losses of lines that begin alike are the writer's logged steps so far."""
+    openings: dict[str, _Opening] = line.notes(f"{ID} {line.label}").get("openings", {})
+    return any(opening.counts for opening in openings.values())
+
+
 def _rank_at_same_position(line: Line, figures: LineFigures, position: LinePosition) -> int | None:
     """The best rank of the losses that were printed for this step and epoch before, such as ``Train Loss`` before ``True
     Loss``; None if there are none."""

@@ -86,8 +86,13 @@ def remember_position(line: Line) -> LoopPosition | None:
         last, named[line.label] = named.get(line.label), None if match is None else int(match["count"])
         if match is None or last is None or named[line.label] not in (last, last + 1):
             return None
-    if len(text) - match.end() > MAX_REST_CHARS and not _FIGURES.match(text, match.end()):
-        return None
+    notes = line.notes(_NOTES)
+    if len(text) - match.end() > MAX_REST_CHARS:
+        if before is not None or not _FIGURES.match(text, match.end()):
+            return None
+        # figures may sum up what ended: they are no heading of the lines below
+        notes = line.notes(f"{_NOTES} with figures")
+        before = notes.get(line.label)
     count, of = _to_count(match["count"]), _to_count(match["of"])
     in_epoch = None if before is None or before.is_evaluation else before.epoch
     if match["epoch"] is None and (behind := _EPOCH_BEHIND.match(text, match.end())) is not None:
@@ -100,7 +105,7 @@ def remember_position(line: Line) -> LoopPosition | None:
         _NOT_TRAINING.search(text) is not None and TRAINING_WORD.search(text, match.end()) is None,
         (match["epoch"] or "").lower() in ("round", "episode"),
     )
-    line.notes(_NOTES)[line.label] = position
+    notes[line.label] = position
     if before is None or before.is_evaluation or position.is_evaluation:
         return None
     has_moved = (before.step, before.epoch) != (position.step, position.epoch)
