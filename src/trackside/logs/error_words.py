@@ -27,6 +27,7 @@ WORDS: Mapping[str, tuple[str, ...]] = {
     "Portuguese": ("erro", "falha", "falhou", "abortado", "morto", "não encontrado", "permissão negada"),
     "Polish": ("błąd", "przerwane", "unicestwiony", "nie znaleziono", "odmowa dostępu"),
     "Russian": ("ошибка", "прервано", "убито", "не найден", "не найдена", "отказано в доступе", "аварийный останов"),
+    "Turkish": ("hata", "hatası", "hatasi", "iptal edildi"),  # the capital of the dotless letter is I
     "Chinese": ("错误", "失败", "已杀死", "已终止", "已放弃", "段错误", "中止", "未找到", "权限不够", "錯誤", "失敗", "已砍掉"),
     "Japanese": ("エラー", "失敗", "強制終了", "中止", "見つかりません", "セグメンテーション違反"),
     "Korean": ("오류", "실패", "죽었음", "중지됨", "찾을 수 없", "세그멘테이션"),

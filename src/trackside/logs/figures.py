@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from trackside.logs.numbers import LAST_RANK, NUMBER, as_whole, field_meaning, number
+from trackside.logs.numbers import LAST_RANK, NUMBER, TOTAL_RANK, as_whole, field_meaning, number
 
 _PAIR = re.compile(
     r"(?<![\w/.\-])(?P<key>[A-Za-z_][\w/.\-@]{0,60}+(?: (?!(?i:nan|inf)\b)[A-Za-z_(][\w/\-)]{0,40}+){0,3})"
-    r"(?:\s?\((?:ms|s|sec|avg|%|it/s)\))?['\"\]]{0,2}"
+    r"(?:\s?\((?:ms|s|sec|avg|%|it/s|phase|running|total|overall|mean|train(?:ing)?)\))?['\"\]]{0,2}"
     r"(?:\s{0,3}(?:[:=]{1,2}|[-=]>)[\s,'\"]{0,60}|(?<=['\"]),\s{0,3}|\s{1,10}|\s{0,3}#)['\"\[(]{0,3}\s{0,8}"
     r"(?:(?:np\.|tf\.|torch\.)?(?:[tT]ensor|array|Array|DeviceArray|float\d\d)\([\[\s]{0,4})?"
     rf"(?P<value>{NUMBER})(?P<magnitude>[KMG](?![A-Za-z]))?"
@@ -132,7 +132,7 @@ def line_figures(text: str) -> LineFigures:
     losses: list[tuple[int, float]] = []
     generator_losses: list[float] = []
     players: set[str] = set()
-    for name, value, of, unit, has_magnitude_suffix, _ in named_figures(text):
+    for name, value, of, unit, has_magnitude_suffix, fractional in named_figures(text):
         if of is not None and _EPOCH_AND_STEP.search(name):
             figures.add("epoch", 0, value)
             figures.add("step", 0, float(of))
@@ -144,8 +144,8 @@ def line_figures(text: str) -> LineFigures:
             players.add("reconstruction")
         if meaning is None:
             continue
-        if meaning[0] == "total_steps" and math.isfinite(value) and value != int(value):
-            meaning = ("loss", LAST_RANK)  # a total with a fraction is the sum of the losses
+        if meaning[0] == "total_steps" and math.isfinite(value) and fractional:
+            meaning = ("loss", TOTAL_RANK)  # a total with a fraction is the sum of the losses
         if meaning[0] == "loss" and unit:
             continue
         if meaning[0] == "step" and as_whole(value) is None:

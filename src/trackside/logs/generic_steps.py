@@ -12,7 +12,7 @@ from dataclasses import replace
 from trackside.logs.json_records import json_points
 from trackside.logs.line import Line
 from trackside.logs.localized import prefilter
-from trackside.logs.loss_lines import FALLBACK_ID, ID, line_points, localized_points
+from trackside.logs.loss_lines import FALLBACK_ID, ID, line_points, localized_points, reads_losses_without_position
 from trackside.logs.pattern import Parser
 from trackside.logs.positions import remember_position
 from trackside.logs.split_losses import split_loss
@@ -239,7 +239,7 @@ PARSER.pattern(
 )
 def _position_line(line: Line) -> Event | None:
     finished = remember_position(line)
-    if finished is None or finished.counts_rounds:
+    if finished is None or finished.counts_rounds or reads_losses_without_position(line):
         return None
     position = finished.record_position
     event = line.event(

@@ -49,6 +49,10 @@ _EPOCH_AND_STEP_FORMS = (
     re.compile(
         r"^\W{0,8}[Ee](?:p|poch)?\s?(?P<epoch>\d{1,6})(?:/\d{1,6})?[\s,|:]{1,3}(?:[BbSsIi]|[Bb]atch|[Ss]tep|[Ii]t(?:er)?)\s?(?P<step>\d{1,9})/(?P<of>\d{1,9})\b"
     ),
+    # epoch: 4, 30/1875, acc: 81.2
+    re.compile(
+        r"\b[Ee]poch:?\s{1,3}(?P<epoch>\d{1,7})(?:/\d{1,7})?\s?[,|]\s{0,3}(?P<step>\d{1,9})/(?P<of>\d{1,9})(?=\s?[,|])"
+    ),
     # two digits behind the colon may be a clock
     re.compile(r"^\s{0,4}\[(?P<epoch>\d{1,7}):(?P<step>\d|\d{3,12})\]\s"),
 )

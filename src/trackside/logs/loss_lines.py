@@ -25,7 +25,7 @@ MAX_RECORD_CHARS = 300
 RESTART_BYTES = 2_000
 """A process that starts over prints more than this before its first record."""
 
-_RECORD = re.compile(r"(?<![A-Za-z])[Ee]poch:? ?\[?\d{1,7}/\d{1,7}[\],]")
+_RECORD = re.compile(r"(?<![A-Za-z])[Ee]poch:? ?\[?\d{1,7}/\d{1,7}[\],]|\[\d{1,7}/\d{1,7}\] ?\[\d{1,9}/\d{1,9}\]")
 MIN_GLUED_RECORDS = 3
 """Records in one line, printed without a line end, from which the line is split."""
 _BAR_BEHIND = re.compile(r":? {0,4}(?::|\d{1,3}%\|[^|]{0,200}\|) {0,4}\d{1,9}(?:it|/\d{1,9}) \[[^\]]{0,200}\].{0,400}$")
@@ -45,16 +45,29 @@ _REMARK = re.compile(
 _LOSS_BEFORE = re.compile(rf"[lL](?:oss|OSS)[^\n]{{0,24}}?{NUMBER}")
 _NOT_TRAINING = re.compile(
     r"\b(?:val(?:id|idation|idating)?|eval(?:uat(?:ion|ing|ed))?)(?:\b|_summary)"
-    r"|(?:^|[|\]\[>(:-])\s{0,4}(?:test(?:ing)?|dev)(?:\b|_summary)",
+    r"|(?:^|[|\]\[>(:-])\s{0,4}(?:(?:test(?:ing)?|dev)(?:\b|_summary)|ttt:)"
+    r"|(?:^|\s)(?:val|valid|validation|test|eval|dev)_\w{1,40}\s{1,40}$",
     re.IGNORECASE,
 )
-"""Before the loss, these words say that it is not the training loss."""
+"""Before the loss, these words say that it is not the training loss: a split, or a set of one (``val_night   loss``)."""
+_EVALUATION_GROUP = re.compile(
+    r"\b(?:val|valid|validation|eval|evaluation|test|dev)['\"]?\s?[:=]\s?[\[{(][^\]})\n]{0,200}?(?<!\w)(?=loss\b)",
+    re.IGNORECASE,
+)
+"""The figures of another split in brackets, up to their loss: ``train loss=2.1 | val: {'loss': 2.4, ...}``."""
+_PHASE_TAG = re.compile(
+    r"^\s{0,4}\[[^\]\n]{0,40}\bstep:?\s?\d{1,4}\](?=[^\n]{0,60}\b(?:iter\w{0,6}|itrs?|batch)\W{0,3}\d{1,9}\s?/\s?\d{1,9}\b)",
+    re.IGNORECASE,
+)
+"""A tag with the step of a schedule, before a count within the epoch: ``[task 2 / step 0] Epoch 0, Itrs 10/2524``."""
+_NAMES_TRAINING = re.compile(r"\btrain(?:ing)?[\s_/-]{1,3}(?:\w{1,12}[\s_/-]){0,2}$")
+"""A name of a loss, up to that word, that says which split it is of."""
 _NOT_PROGRESS_HINTS = (
     "%|", "it/s", "s/it", ":::m", "namespace(", "args(", "arguments(", "config", 'file "', "traceback", "val loss", "'eval_",
     "'train_runtime", "validation loss", "| valid", "/step - ", "best", "final", "sav", "lowest", "minimum", "improved", "early",
     "summary", "error: ", "exception: ", "wandb: ",
 )  # fmt: skip
-_NOT_TRAINING_HINTS = ("val", "eval", "test", "dev")
+_NOT_TRAINING_HINTS = ("val", "eval", "test", "dev", "ttt")
 """Every line that the regex above can match contains one of these in lower case; searching for them first is far
 cheaper."""
 _UP_TO_LOSS = re.compile(
@@ -109,7 +122,9 @@ def _read_record(line: Line, text: str) -> list[Event] | None:
         text = BAR_IN_FRONT.sub("", text)
         if EPOCH_BATCH.search(text) or SAMPLES.search(text):
             text = _BAR_BEHIND.sub("", text)
-    text = put_position_first(text)
+    text = _PHASE_TAG.sub("", put_position_first(text))
+    if "loss" in text and (group := _EVALUATION_GROUP.search(text)) is not None:
+        text = f"{text[: group.end()]}val_{text[group.end() :]}"
     lowered = text.lower()
     if any(hint in lowered for hint in _NOT_PROGRESS_HINTS):
         if (remark := _REMARK.search(text)) is not None:
@@ -153,8 +168,13 @@ def _read_record(line: Line, text: str) -> list[Event] | None:
         position, is_evaluation = (
             above.record_position,
             is_evaluation
-            or (above.is_evaluation and TRAINING_WORD.search(before) is None)
-            or _has_evaluation_heading_above(line, above.line),
+            or (
+                _NAMES_TRAINING.search(before) is None
+                and (
+                    (above.is_evaluation and TRAINING_WORD.search(before) is None)
+                    or _has_evaluation_heading_above(line, above.line)
+                )
+            ),
         )
         notes["below"] = notes.get("below", 0) + 1
     elif "loss" in figures.values and not is_evaluation:
@@ -288,6 +308,12 @@ def _points_without_position(line: Line, figures: LineFigures) -> list[Event] | 
         return None
     opening.counts = True
     return opening.waiting
+
+
+def reads_losses_without_position(line: Line) -> bool:
+    """Whether losses of lines that begin alike are the writer's logged steps so far."""
+    openings: dict[str, _Opening] = line.notes(f"{ID} {line.label}").get("openings", {})
+    return any(opening.counts for opening in openings.values())
 
 
 def _rank_at_same_position(line: Line, figures: LineFigures, position: LinePosition) -> int | None:

@@ -10,7 +10,7 @@ NUMBER = r"[-+]?(?:\d{1,3}(?:,\d{3}){1,9}(?!\d)(?:\.\d{1,40})?|\d{1,40}(?:\.\d{0
 _NUMBER = re.compile(NUMBER)
 _WRAPPER = re.compile(r"^(?:tensor|array|np\.float\d+|numpy\.float\d+|Decimal|float)\(\[?['\"]?")
 _WORD_END = re.compile(r"[ /.]+")
-_SPLIT = re.compile(r"(?<=[a-z])(?=[A-Z][a-z])|[^A-Za-z0-9]+")
+_SPLIT = re.compile(r"(?<=[a-z])(?=[A-Z][a-z])|(?<=[A-Z])(?=Loss)|[^A-Za-z0-9]+")
 
 
 def number(text: str | None) -> float | None:
@@ -56,7 +56,7 @@ _NAMES: dict[str, str] = {
     " masked_lm_loss policy_loss actor_loss loss_policy_avg pg_loss loss_policy sft_loss dpo_loss train_cost mean_cost mcost cost"
     " g_gan g_a d_a",
     "step": "global_step global_step_max_steps num_updates current_steps current_step train_step training_step optimizer_step optim_step"
-    " num_opt_steps step steps iteration iterations iter iters itr it update updates batch_idx batch minibatch"
+    " num_opt_steps step steps iteration iterations iter iters itr itrs it update updates batch_idx batch minibatch"
     " n_iter niter iter_num step_num iteration_num batch_num batch_id nbatch mini_batch total_timesteps num_timesteps timesteps timestep count sample",
     "epoch": "epoch epochs epch ep current_epoch num_epochs round episode",
     "lr": "lr learning_rate train_lr current_lr step_lr last_lr base_lr lr_0",
@@ -96,7 +96,7 @@ _SIDE_LOSS_WORDS = frozenset((
 """Words in the name of a loss that is only a part of the training loss."""
 _TOTAL_WORDS = frozenset(("total", "tot", "overall", "whole", "full", "main", "combined"))
 """Words in the name of a loss that say that it is the one whose parts are printed beside it."""
-_TOTAL_RANK = 30
+TOTAL_RANK = 30
 """Rank of such a name: before every part, behind the plain names of the training loss."""
 _PLAIN_WORDS = frozenset((
     "info", "debug", "train", "training", "the", "a", "current", "average", "avg", "mean", "batch", "step", "iter",
@@ -144,12 +144,12 @@ def field_meaning(key: str) -> tuple[str, int] | None:
             return known_field[0], LAST_RANK
         if known_field[0] == "loss" and not _PLAIN_WORDS.issuperset(parts[:start]):
             is_total = not _TOTAL_WORDS.isdisjoint(words)
-            return known_field[0], _TOTAL_RANK if is_total else _QUALIFIED_RANK + known_field[1]
+            return known_field[0], TOTAL_RANK if is_total else _QUALIFIED_RANK + known_field[1]
         return known_field
     if "loss" not in words or not _NOT_LOSS.isdisjoint(words):
         return None
     is_total = not _TOTAL_WORDS.isdisjoint(words) and _SIDE_LOSS_WORDS.isdisjoint(words)
-    return "loss", _TOTAL_RANK if is_total else LAST_RANK
+    return "loss", TOTAL_RANK if is_total else LAST_RANK
 
 
 def _to_snake_case(part: str) -> str:

@@ -20,7 +20,7 @@ MAX_EPOCH_LINES = 20_000
 MAX_TEXT_CHARS = 160
 """A longer line says more than a position."""
 MAX_REST_CHARS = 60
-"""Characters after the count."""
+"""Characters after the count, unless they are figures."""
 
 _NOTES = "positions"
 _POSITION = re.compile(
@@ -32,6 +32,8 @@ _POSITION = re.compile(
 )
 """A counter at the start of a line, or behind a time, a level or punctuation; not ``warmup step: 100``. An epoch may end a
 sentence; a step with a full stop is an item of a list."""
+_FIGURES = re.compile(r"[\W_]{0,6}(?:[A-Za-z][\w%./-]{0,24}\s?[=:]\s?\S{1,20}(?:[\s|,;]{1,4}|$)){2}")
+"""Figures with names behind a count: ``step= 84,000 | critic=0.65 | actor=-4.48 | ...``."""
 _EPOCH_BEHIND = re.compile(r"[,;|]\s{0,3}epoch\s{0,3}[:=]\s{0,3}(\d{1,7})(?![.\d])", re.IGNORECASE)
 """An epoch behind a step: ``step: 500, epoch: 3``."""
 _EPOCH_NAMED = re.compile(
@@ -90,8 +92,13 @@ def remember_position(line: Line) -> LoopPosition | None:
         last, named[line.label] = named.get(line.label), None if match is None else int(match["count"])
         if match is None or last is None or named[line.label] not in (last, last + 1):
             return None
+    notes = line.notes(_NOTES)
     if len(text) - match.end() > MAX_REST_CHARS:
-        return None
+        if before is not None or not _FIGURES.match(text, match.end()):
+            return None
+        # figures may sum up what ended: they are no heading of the lines below
+        notes = line.notes(f"{_NOTES} with figures")
+        before = notes.get(line.label)
     count, of = _to_count(match["count"]), _to_count(match["of"])
     in_epoch = None if before is None or before.is_evaluation else before.epoch
     if match["epoch"] is None and (behind := _EPOCH_BEHIND.match(text, match.end())) is not None:
@@ -108,7 +115,7 @@ def remember_position(line: Line) -> LoopPosition | None:
             text.strip(), is_epoch=match["epoch"] is not None, epoch_above=before if in_epoch is not None else None
         ),
     )
-    line.notes(_NOTES)[line.label] = position
+    notes[line.label] = position
     if before is None or before.is_evaluation or position.is_evaluation:
         return None
     has_moved = (before.step, before.epoch) != (position.step, position.epoch)

@@ -32,7 +32,7 @@ _REQUEUE = re.compile(
 )
 _NOT_REQUEUE = re.compile(r"DUE TO |JobId=|(?i:failed|enabled|disabled|error|not requeu|#SBATCH|to reclaim)|_slurm")
 _INTERRUPT = re.compile(
-    r"(?i:detected keyboardinterrupt|interrupted by (?:the )?user|keyboard interrupt (?:received|"
+    r"(?i:detected keyboardinterrupt|interrupted by (?:the )?user|keyboard ?interrupt (?:received|"
     r"caught|detected)|(?:caught|received) (?:a )?keyboard ?interrupt|user interrupted)"
 )
 _CTRL_C = re.compile(r"^\s*\^C")

@@ -113,7 +113,8 @@ class PointSeries:
         """Add one raw point: a new one, a copy of a recent one, or the first of a new part."""
         writer, priority = _writer_of(event)
         self.rank = min(self.rank, priority)
-        if event.fields.get(REPLACES):
+        replaces = bool(event.fields.get(REPLACES))
+        if replaces:
             event = replace(event, fields={name: value for name, value in event.fields.items() if name != REPLACES})
             if self._replace_last(event, writer):
                 return
@@ -133,7 +134,9 @@ class PointSeries:
             event = replace(event, fields={**event.fields, "step": step, "step_in_epoch": printed})
         elif step != printed:
             event = replace(event, fields={**event.fields, "step": step})
-        if open_point is not None:
+        if open_point is not None and replaces and open_point.writer == writer:
+            open_point.event = replace(event, fields={**open_point.event.fields, **event.fields})
+        elif open_point is not None:
             self._merge(open_point, event, writer, priority)
         elif step > self._last_step or self._first_step is None:
             self._append(event, writer, priority, step)

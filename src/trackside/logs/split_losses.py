@@ -34,7 +34,9 @@ _OTHER_SPLIT = re.compile(r"(?<![\w/.-])(?:val(?:id(?:ation)?)?|test|dev|eval)\b
 _NUMBERED = re.compile(r"\s{0,6}(\d{1,9}):? train(?:ing)? \S{1,24}\s{0,4}$")
 """A step, a split and a figure, nothing else: ``0 train 10.93``."""
 _WORDS = re.compile(r"[A-Za-z][\w-]{0,30}")
-_REMARK = re.compile(r"\b(?:best|final|size|samples|images|split|ratio|fold|time|speed)\b", re.IGNORECASE)
+_REMARK = re.compile(
+    r"\b(?:best|final|size|samples|images|split|ratio|fold|(?:time|speed)(?!\s?[:=]\s?\d))\b", re.IGNORECASE
+)
 
 
 @dataclass(slots=True)

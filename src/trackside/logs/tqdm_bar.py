@@ -20,8 +20,8 @@ ID = "tqdm"
 
 PARSER = Parser(ID, "tqdm bars", "framework", generic=True, precedence=620, redraws=True, fallback_id=f"{ID}-counts")
 
-_TRAINING = re.compile(r"\b(?:train\w*|epochs?|ep|steps?|iter\w*|rounds?|updates?|episodes?)\b", re.IGNORECASE)
-"""Descriptions of bars that count training steps or epochs; other bars load, convert, download, evaluate or predict."""
+_TRAINING = re.compile(r"\b(?:train\w*|epochs?|ep|steps?|iter\w*|rounds?|updates?|episodes?|overall)\b", re.IGNORECASE)
+"""Descriptions of bars that count training steps or epochs, or all that a program does; other bars load, convert, download, evaluate or predict."""
 _PREPARATION = re.compile(
     r"\W*(?:load|read|cach|prepar|download|process|tokeni|extract|generat|comput|build|creat|convert|scan|collect|encod|pars"
     r"|index|copy|check|pad)\w*\b(?!.*\b(?:epochs?|steps?|iter\w*)\b)",
@@ -118,12 +118,13 @@ def _loss_point(line: Line) -> Event | None:
 
 
 @PARSER.pattern(
-    rb"(?:train|epoch|ep |step|iter|round|update|episode)[^\n\r|]{0,60}[0-9]%(?:\|| [0-9]{1,9}/[0-9]{1,9} \[)",
+    rb"(?:train|epoch|ep |step|iter|round|update|episode|overall)[^\n\r|]{0,60}[0-9]%(?:\|| [0-9]{1,9}/[0-9]{1,9} \[)",
     safety="Only bars named for training, epochs or steps; others load or convert data, evaluate or predict.",
     matches=(
         "Epoch 1:  10%|█         | 10/100 [00:01<00:09,  9.80it/s]",
         "Training:  10%|█         | 10/100 [00:01<00:09,  9.80it/s, acc=0.5]",
         "Epochs:  10%|█         | 1/10 [01:01<09:09, 61.1s/it]",
+        "Overall: 100%|██████████| 60/60 [3:01:01<00:00]",
     ),
     avoids=(
         "Loading checkpoint shards:  50%|█████     | 1/2 [00:01<00:01,  1.0s/it]",
