@@ -131,13 +131,13 @@ def _system_error(line: Line, match: re.Match[str]) -> Event | None:
     avoids=("XIO: 3",),
 )
 def _display_lost(line: Line, match: re.Match[str]) -> Event | None:
-    about, role = topic("Error", match["message"], ())
+    about, role = topic("DisplayError", match["message"], ())
     return line.event(
         "exception",
         role,
-        type="Error",
+        type="DisplayError",
         message=match["message"],
-        root_type="Error",
+        root_type="DisplayError",
         root_message=match["message"],
         about=about,
     )

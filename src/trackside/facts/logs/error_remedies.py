@@ -82,7 +82,13 @@ MATCH_VERSIONS = Sentence(
 )
 INSTALL_TRITON = Sentence("install Triton in the job's environment, or turn torch.compile off with this, and resubmit")
 DISABLE_COMPILE = ShellCommand("export TORCHDYNAMO_DISABLE=1")
+DRAW_WITHOUT_DISPLAY = Sentence(
+    "the connection to the display was lost, and a program that draws on it ends then: have plots drawn to files, with "
+    "this in the job script, and resubmit"
+)
+UNSET_DISPLAY = ShellCommand("unset DISPLAY; export MPLBACKEND=Agg")
 MESSAGE_REMEDIES: tuple[tuple[re.Pattern[str], Sentence, tuple[ShellCommand, ...]], ...] = (
+    (re.compile(r"\bon X server\b|cannot connect to X server"), DRAW_WITHOUT_DISPLAY, (UNSET_DISPLAY,)),
     (
         re.compile(r"PTX was compiled with an unsupported toolchain|driver version is insufficient for CUDA runtime"),
         NEWER_THAN_DRIVER,

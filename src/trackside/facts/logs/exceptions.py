@@ -41,6 +41,7 @@ NOT_RAISED: Mapping[str, tuple[str, Sentence]] = {
     ),
     "click.UsageError": ("a rejected command line", Sentence("the program rejected its command line: {message}")),
     "absl.flags.Error": ("a rejected command line", Sentence("the program rejected its command line: {message}")),
+    "DisplayError": ("a lost display", Sentence("the connection to the X display was lost: {message}")),
     "SharedLibraryError": ("a missing library", Sentence("a shared library could not be loaded: {message}")),
 }  # fmt: skip
 """Types of errors that no program raised as an exception -> their name in a sentence, and what happened."""

@@ -43,6 +43,7 @@ RULES: tuple[Rule, ...] = (
         r"Too many open files|received 0 items of ancdata|can't start new thread"
         r"|Resource temporarily unavailable",
     ),
+    env("display", r"\bon X server\b|cannot connect to X server"),
     config(
         "device-count",
         r"invalid device ordinal|Duplicate GPU detected|requires? \d+ GPUs|visible devices\(\d+\) is less",
