@@ -95,6 +95,10 @@ def _loss_point(line: Line) -> Event | None:
         if bar.count > bar.total:
             return None
         count = min(count, bar.total)
+    if bar.epoch is not None:
+        notes["named_total"] = bar.total
+    elif bar.total is not None and bar.total == notes.get("named_total"):
+        return None  # the bars of this length name their epoch: a torn line
     heading = epoch_above(line)
     if _is_other_split(notes, bar, heading):
         return None
