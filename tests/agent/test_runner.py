@@ -372,7 +372,7 @@ def agent(folder: Path, *arguments: str, config: str = "") -> Iterator[tuple[sub
     with log.open("wb") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out, env=environ)
     try:
-        wait_until(lambda: process.poll() is not None or b"sources" in log.read_bytes(), 30)
+        wait_until(lambda: process.poll() is not None or b" source" in log.read_bytes(), 30)
         yield process, port, log
     finally:
         if process.poll() is None:

@@ -551,7 +551,7 @@ def test_a_missing_store_is_reported(archive: Archive, tmp_path: Path) -> None:
     with serving(Handlers(archive, Diagnoser(tmp_path / "gone"))) as client:
         problem = client.problem("/runs/5/diagnose", "POST")
         assert problem["status"] == 503
-        assert "does not exist" in problem["detail"]
+        assert "no such folder" in problem["detail"]
 
 
 def test_concurrent_requests_are_answered(client: ApiClient) -> None:
