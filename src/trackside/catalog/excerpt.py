@@ -32,3 +32,8 @@ def cut(line: str, length: int) -> str:
         return line
     words, _, last = line[: length - 1].rpartition(" ")
     return (words if len(last) < MAX_WORD_CHARS else f"{words} {last}".strip()) + ELLIPSIS
+
+
+def below_heading(heading: str, text: str) -> str:
+    """A line with the heading that stands some lines above it and belongs to it."""
+    return f"{heading} {ELLIPSIS} {text}"

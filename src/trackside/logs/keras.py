@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from trackside.catalog.excerpt import ELLIPSIS
+from trackside.catalog.excerpt import below_heading
 from trackside.logs.line import Line
 from trackside.logs.numbers import NUMBER, number
 from trackside.logs.pattern import Parser
@@ -82,7 +82,7 @@ def _point(line: Line) -> Iterator[Event]:
         "progress",
         step=step,
         epoch=epoch,
-        text=None if epoch is None else f"{line.notes(ID)['heading']} {ELLIPSIS} {text.strip()}",
+        text=None if epoch is None else below_heading(line.notes(ID)["heading"], text.strip()),
         step_in_epoch=None if epoch is None or bar is None else count,
         epoch_steps=None if epoch is None or bar is None else total,
         loss=loss,

@@ -73,7 +73,7 @@ _COUNT_FORMS = (
 )
 """Forms that give a step and of how many."""
 _COUNTS_OTHERS = re.compile(r"(?<![-\d])[Ee](?:poch|p|POCH)s?\W{0,6}$|\b[Aa]cc\w{0,6}\W{1,3}[\d.]{1,9} ?%\W{1,4}$")
-"""Words before a count that is no step: an epoch, or how many were right."""
+"""Words before a count of something other than steps: an epoch, or how many answers were right."""
 _GLUED_EPOCH = re.compile(r"(?:^|[\s\[(|,])(?:[Ee]poch|[Ee]p|E)(?:_|\s{0,3}(?=\d{1,3}/))?(\d{1,3})(?=[\s\])|,:/]|$)")
 _GLUED_STEP = re.compile(
     r"(?:^|[\s\[(|,])(?:[Ii]ter|[Ss]tep|[Bb]atch|[Ii]t|B)_?(\d{1,9})(?:/(\d{1,9}))?(?=[\s\])|,:]|$)"

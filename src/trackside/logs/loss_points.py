@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from trackside.catalog.excerpt import ELLIPSIS
+from trackside.catalog.excerpt import below_heading
 from trackside.logs.figures import LineFigures
 from trackside.logs.frameworks import named_frameworks
 from trackside.logs.line import Line
@@ -50,7 +50,7 @@ def loss_point(line: Line, figures: LineFigures, position: LinePosition) -> Even
     if figures.is_adversarial:
         fields["objective"] = "gan"
     if position.heading:
-        fields["text"] = f"{position.heading} {ELLIPSIS} {line.text.strip()}"
+        fields["text"] = below_heading(position.heading, line.text.strip())
     return line.event(
         "progress",
         step=position.step,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from trackside.catalog.excerpt import ELLIPSIS
+from trackside.catalog.excerpt import below_heading
 from trackside.logs.line import Line
 from trackside.logs.line_positions import LinePosition
 
@@ -127,7 +127,7 @@ def _texts(text: str, *, is_epoch: bool, epoch_above: LoopPosition | None) -> tu
     if is_epoch:
         return text, text
     heading = "" if epoch_above is None else epoch_above.epoch_text
-    return (f"{heading} {ELLIPSIS} {text}" if heading else text), heading
+    return (below_heading(heading, text) if heading else text), heading
 
 
 def _to_count(text: str | None) -> int | None:

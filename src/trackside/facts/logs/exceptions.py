@@ -31,16 +31,15 @@ from trackside.query import events
 JOB_RAISED = Sentence("the job raised {type}: {message}")
 JOB_RAISED_WITHOUT_MESSAGE = Sentence("the job raised {type}")
 SCRIPT_FAILED = Sentence("Python could not open its script: {message}")
+REJECTED_COMMAND_LINE = ("a rejected command line", Sentence("the program rejected its command line: {message}"))
 NOT_RAISED: Mapping[str, tuple[str, Sentence]] = {
     "ShellError": (
         "a failed command", Sentence("a command or script was not found or could not be run: {message}")
     ),
     "ContainerError": ("a container error", Sentence("the container could not be started: {message}")),
-    "argparse.ArgumentError": (
-        "a rejected command line", Sentence("the program rejected its command line: {message}")
-    ),
-    "click.UsageError": ("a rejected command line", Sentence("the program rejected its command line: {message}")),
-    "absl.flags.Error": ("a rejected command line", Sentence("the program rejected its command line: {message}")),
+    "argparse.ArgumentError": REJECTED_COMMAND_LINE,
+    "click.UsageError": REJECTED_COMMAND_LINE,
+    "absl.flags.Error": REJECTED_COMMAND_LINE,
     "DisplayError": ("a lost display", Sentence("the connection to the X display was lost: {message}")),
     "SharedLibraryError": ("a missing library", Sentence("a shared library could not be loaded: {message}")),
 }  # fmt: skip
