@@ -194,6 +194,10 @@ class StartupFacts:
         return next((sentence(level=level) for sentence, level in levels if level is not None and level.value), None)
 
 
+MAX_STARTUP_LINES_S = 900.0
+"""Longest time in which ranks that wait for each other still print lines of their startup."""
+
+
 @dataclass(frozen=True, slots=True)
 class StartupLead:
     """The first evidence of a startup hang."""
@@ -255,10 +259,17 @@ def _leads(facts: StartupFacts) -> Iterator[StartupLead]:
     open_end = ending.ended_from_outside or ending.state is None or failures is None
     if facts.idle is not None and open_end and not ending.ends:
         yield from _idle_lead(facts, facts.idle)
-    if ending.ended_from_outside and starts and facts.silence.several_ranks and not facts.timeouts:
+    is_waiting = facts.silence.several_ranks and not facts.timeouts and not _went_on(facts)
+    if ending.ended_from_outside and starts and is_waiting:
         is_sure = facts.silence.stall is not None and bool(facts.silence.signs["inits"])
         shows = (*_start_claims(facts), *([] if ending.state is None else [how_it_ended(ending.state)]))
         yield _waiting_lead(facts, shows, Certainty.SUPPORTED if is_sure else Certainty.POSSIBLE, None)
+
+
+def _went_on(facts: StartupFacts) -> bool:
+    """Whether the job printed lines long after its ranks began to connect: then they did not wait for each other."""
+    times = [row.time for row in facts.silence.starts if row.time is not None]
+    return bool(times) and facts.silence.sign_after(max(times) + MAX_STARTUP_LINES_S) is not None
 
 
 def _failure_lead(facts: StartupFacts, failures: RendezvousFailures) -> StartupLead:

@@ -173,7 +173,7 @@ def judge(exceptions: Exceptions, faults: StorageFaults, ending: Ending) -> Find
         nodes=(cause.node,) if cause.node else (),
         ranks=(cause.rank,) if cause.rank is not None and has_exception else (),
         exception=named_exception(cause) if has_exception else None,
-        latent=not has_exception and not ended,  # a line alone, without a bad end, is a warning
+        latent=not (has_exception or ended or faults.ends_log),  # a line alone, without a bad end, is a warning
     )
 
 

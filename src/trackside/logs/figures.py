@@ -13,12 +13,13 @@ from typing import NamedTuple
 
 from trackside.logs.numbers import LAST_RANK, NUMBER, TOTAL_RANK, as_whole, field_meaning, number
 
+WRAPPER = r"(?:(?:np\.|tf\.|torch\.)?(?:[tT]ensor|array|Array|DeviceArray|float\d\d)\([\[\s]{0,4})?"
+"""What a number is printed in, if it is not a plain one."""
 _PAIR = re.compile(
     r"(?<![\w/.\-])(?P<key>[A-Za-z_][\w/.\-@]{0,60}+(?: (?!(?i:nan|inf)\b)[A-Za-z_(][\w/\-)]{0,40}+){0,3})"
     r"(?:\s?\((?:ms|s|sec|avg|%|it/s|phase|running|total|overall|mean|train(?:ing)?)\))?['\"\]]{0,2}"
     r"(?:\s{0,3}(?:[:=]{1,2}|[-=]>)[\s,'\"]{0,60}|(?<=['\"]),\s{0,3}|\s{1,10}|\s{0,3}#)['\"\[(]{0,3}\s{0,8}"
-    r"(?:(?:np\.|tf\.|torch\.)?(?:[tT]ensor|array|Array|DeviceArray|float\d\d)\([\[\s]{0,4})?"
-    rf"(?P<value>{NUMBER})(?P<magnitude>[KMG](?![A-Za-z]))?"
+    rf"{WRAPPER}(?P<value>{NUMBER})(?P<magnitude>[KMG](?![A-Za-z]))?"
     r"(?:\s{0,2}/\s{0,8}(?P<of>\d{1,12}))?(?:\s?(?P<unit>ms|us|µs|s|secs?|seconds)\b)?"
 )
 _NAME_BEFORE_POSITION = re.compile(

@@ -12,14 +12,14 @@ from dataclasses import replace
 from trackside.logs.json_records import json_points
 from trackside.logs.line import Line
 from trackside.logs.localized import prefilter
-from trackside.logs.loss_lines import FALLBACK_ID, ID, line_points, localized_points, reads_losses_without_position
+from trackside.logs.loss_lines import FALLBACK_ID, ID, line_points, localized_points
 from trackside.logs.pattern import Parser
 from trackside.logs.positions import remember_position
 from trackside.logs.split_losses import split_loss
 from trackside.logs.step_tables import table_points
 from trackside.model import Event
 
-PARSER = Parser(ID, "custom training loops", "framework", generic=True, precedence=630, fallback_id=FALLBACK_ID)
+PARSER = Parser(ID, "custom training loops", "framework", generic=True, precedence=630, fallback_ids=(FALLBACK_ID,))
 
 
 PARSER.pattern(
@@ -98,7 +98,7 @@ PARSER.pattern(
     caseless=True,
 )(localized_points)
 PARSER.pattern(
-    rb"(?:(?:x-?ent|cross[-_ ]?entropy|\b(?:b?ce|nll|recon(?:struction)?|objective|l)|_nll|l_total)[:=] {0,3}-?|xent )[0-9]{1,9}[.e]",
+    rb"(?:(?:x-?ent|cross[-_ ]?entropy|\b(?:b?ce|nll|recon(?:struction)?|objective|l)|_nll|l_[a-z]{2,12})[:=] {0,3}-?|xent )[0-9]{1,9}[.e]",
     safety="The name of a loss function, with decimals, on a line that names a position, in a log that names no loss.",
     matches=(
         "Epoch: [1][20/275]\tTime 0.109 (0.164)\tXent 4.6453 (5.1278)\tHtri 0.4972 (0.6617)",
@@ -107,6 +107,7 @@ PARSER.pattern(
         "Epoch [2/100] Recon: 0.0384 | KL: 8.0062",
         "[ep 0 step    50 t=     49s vram= 7298MB] L=0.0353  D=0.0284  PSNR=15.47",
         "Epoch 3\n  Train - CE: 0.0952, KL: 2.6460",
+        "****EPOCH 3****\n[INFO] Step 00095700 L_out=1.292 Acc=0.94 --- 897.03 ms/batch",
     ),
     avoids=(
         "Train - CE: 0.0952, KL: 2.6460",
@@ -157,8 +158,6 @@ PARSER.pattern(
         "INFO [Train] 48 epoch. Loss: 87.07872",
         "[Training] 83/160 [==============>...............] - ETA: 1:48  [ loss=3.6367 ]",
         "Train Epoch: 50 [79/287 (27%)] Loss: 8.961083: : 79it [00:18,  4.26it/s]",
-        "Loss: 2.3345\nPrec@1: 0.0\nLoss: 1.6163\nPrec@1: 25.0\nLoss: 1.8599",
-        "loss: tf.Tensor(1.07371, shape=(), dtype=float32)\nloss: tf.Tensor(0.99062, shape=(), dtype=float32)\nloss: tf.Tensor(0.81, shape=(), dtype=float32)",
         "Train loss: tensor([1.1266], device='cuda:0')\tstep: 104010",
         "Loss for Iter 51: 0.398579, acc = 0.260000",
         "Average loss at step  2000: 113.4",
@@ -171,9 +170,6 @@ PARSER.pattern(
         "[TRAIN] Epoch[3](21/900); Loss: 0.0412; Backpropagation: 0.31 sec; Batch: 1.2 sec",
         "Train:    1/40 (  2%) [  50/310 ( 16%)]  Loss: 1.21 (1.34)  LR: 1.1e-03  Acc_iter 50",
         "[10:11:53] step 340/2000 | loss 0.0148 | 3.4 s/it | peak 31.2 GB",
-        "0 [D loss: 1.37, acc.: 50.00%] [G loss: 0.91]\n1 [D loss: 1.21, acc.: 53.12%] [G loss: 0.88]\n2 [D loss: 1.02, acc.: 61.00%] [G loss: 1.19]",
-        "3 epochs done\nCurrent training loss is  4.089\n4 epochs done\nCurrent training loss is  3.702\n5 epochs done\nCurrent training loss is  3.541",
-        "14:31:20 outer: 1, inner: 4, loss: 0.44\n14:32:04 outer: 1, inner: 5, loss: 0.41\n14:32:51 outer: 1, inner: 6, loss: 0.38",
         "|   49000/  100000 steps| 14065.17 tokens/s| loss    2.15| acc: 0.566",
         "epoch 0: train loss :: 1.696, train acc :: 0.412, dev acc :: 0.391",
         "[04/20 20:25:18 fastreid.utils.events]:  eta: 0:00:00  epoch/iter: 119/24239  total_loss: 1.04  loss_cls: 1.039",
@@ -184,7 +180,6 @@ PARSER.pattern(
         "Epoch [3] Loss: 1.203\nEpoch [4]\n[Train set] Loss: 1.101, Accuracy: 310/500 (62.00%)",
         "Epoch 29 | Train: 2.6564 | Test: 2.7584\nEpoch 30 | Train: 2.6501 | Test: 2.6616",
         "Epoch: 2/200 Train accuracy: 2.7e-01 Validation accuracy: 3.1e-01 Loss 1.76e-02 Time taken: 1.72 seconds",
-        "[0 :    100] loss G : 14.97 loss D : 7.23\n[0 :    200] loss G : 13.20 loss D : 6.31\n[1 :   1200] loss G : 12.20 loss D : 6.01",
         "2026-05-04 17:49:21,657 INFO Epoch 2\n2026-05-04 17:50:11,107 INFO   Training loss: 3.884",
     ),
     avoids=(
@@ -208,6 +203,8 @@ PARSER.pattern(
     matches=(
         "5 train 9.31\n6 train 9.12\n7 train 8.94\n8 train 8.73\n9 train 8.71",
         "Loss epoch 4 | train 0.41 | test 0.47",
+        "Ép 1 | train 1.93 | val 2.21\nÉp 2 | train 1.91 | val 2.12\nÉp 3 | train 1.84 | val 2.14\nÉp 4 | train 1.80 | val 2.10\nÉp 5 | train 1.76 | val 2.08",
+        "Epoch: 1\nTraining: 4.52\nEpoch: 2\nTraining: 4.31\nEpoch: 3\nTraining: 4.20\nEpoch: 4\nTraining: 4.11\nEpoch: 5\nTraining: 4.07",
     ),
     avoids=(
         "1 train 0.52\n2 train 0.61\n3 train 0.58\n4 train 0.70\n5 train 0.74\n6 train 0.71\n7 train 0.70\n8 train 0.69",
@@ -239,7 +236,7 @@ PARSER.pattern(
 )
 def _position_line(line: Line) -> Event | None:
     finished = remember_position(line)
-    if finished is None or finished.counts_rounds or reads_losses_without_position(line):
+    if finished is None or finished.counts_rounds:
         return None
     position = finished.record_position
     event = line.event(

@@ -20,7 +20,7 @@ _WORDS = {
     ),
     "val": ("验证", "驗證", "検証", "검증", "валидации", "валидация", "validación", "validação", "validierung"),
     "test": ("测试", "測試", "テスト", "테스트", "тест", "prueba", "teste"),
-    "epoch": ("轮次", "轮", "世代", "エポック", "에폭", "에포크", "эпоха", "época", "epoca", "époque", "epoche"),
+    "epoch": ("轮次", "轮", "世代", "エポック", "에폭", "에포크", "эпоха", "época", "epoca", "époque", "epoche", "ép"),
     "step": (
         *("迭代", "步数", "步", "ステップ", "스텝", "шаг", "итерация"),
         *("iteración", "iteração", "itération", "paso", "passo", "schritt"),
@@ -31,7 +31,8 @@ _WORDS = {
 _ENGLISH = {word: english for english, words in _WORDS.items() for word in words}
 _ANY_WORD = re.compile(
     "|".join(
-        rf"(?<![^\W\d]){word}\b" if ord(word[0]) < 0x400 else word for word in sorted(_ENGLISH, key=len, reverse=True)
+        rf"(?<![^\W\d]){word}(?:\b|(?=\d))" if ord(word[0]) < 0x400 else word
+        for word in sorted(_ENGLISH, key=len, reverse=True)
     ),
     re.IGNORECASE,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from trackside.logs.figures import LineFigures, line_figures, put_position_first
@@ -70,11 +70,6 @@ _NOT_PROGRESS_HINTS = (
 _NOT_TRAINING_HINTS = ("val", "eval", "test", "dev", "ttt")
 """Every line that the regex above can match contains one of these in lower case; searching for them first is far
 cheaper."""
-_UP_TO_LOSS = re.compile(
-    r"[^\n]{0,200}?[lL](?:oss|OSS)\w{0,20}(?:\s[A-Za-z_]{1,12})?['\"]?(?:\s{0,3}[:=]| is\b|\s{1,3}(?=[-+]?\d))"
-)
-"""A line up to the first loss that it names."""
-_DIGITS = re.compile(r"\s*\d+")
 _EVALUATION_HEADING = re.compile(
     r"^\W{0,12}(?:(?:start|running|begin)\w*\W{1,3})?(?:dev|te?st|val|valid|validat\w+|eval|evaluat\w+|test\w*)\b(?!.{0,40}\d\.\d)",
     re.IGNORECASE,
@@ -82,21 +77,6 @@ _EVALUATION_HEADING = re.compile(
 """The heading of an evaluation, without a figure."""
 MAX_SPLIT_LINES = 6
 """Lines above a loss in which such a heading is looked for."""
-MIN_ALIKE = 3
-"""Lines that begin alike, from which on their losses are logged steps although no line names a position."""
-MAX_OPENINGS = 40
-"""Beginnings of such lines that are remembered for each writer."""
-
-
-@dataclass(slots=True)
-class _Opening:
-    """Lines that begin alike: their losses so far, until they count as logged steps."""
-
-    waiting: list[Event] = field(default_factory=list)
-    counts: bool = False
-    last_line: int = 0
-
-
 _BEST_FIELD = re.compile(r"\[best\].*", re.IGNORECASE)
 
 
@@ -160,11 +140,7 @@ def _read_record(line: Line, text: str) -> list[Event] | None:
         if len(text) > MAX_RECORD_CHARS or is_summary or _is_setting(line, figures):
             return None
         if above is None or (function is not None and TRAINING_WORD.search(before) is None):
-            return (
-                None
-                if is_evaluation or function is not None or "loss" not in figures.values
-                else _points_without_position(line, figures)
-            )
+            return None
         position, is_evaluation = (
             above.record_position,
             is_evaluation
@@ -282,38 +258,6 @@ def _is_setting(line: Line, figures: LineFigures) -> bool:
     notes = line.notes(f"{ID} {line.label}")
     notes["fractional"] = notes.get("fractional", False) or figures.whole_value("loss") is None
     return not notes["fractional"]
-
-
-def _points_without_position(line: Line, figures: LineFigures) -> list[Event] | None:
-    """The logged steps of lines that begin alike, none of which names a position: from the third line on.
-
-    Lines begin alike if they differ only in digits before the loss. Of two such losses that are printed in turn (of two
-    networks, or of parts) the first one counts."""
-    match = _UP_TO_LOSS.match(line.text)
-    if match is None or figures.is_step_rounded:
-        return None
-    openings: dict[str, _Opening] = line.notes(f"{ID} {line.label}").setdefault("openings", {})
-    text = _DIGITS.sub("#", match[0])
-    if text not in openings and len(openings) >= MAX_OPENINGS:
-        return None
-    opening = openings.setdefault(text, _Opening())
-    interrupted = any(other.counts and other.last_line > opening.last_line for other in openings.values())
-    opening.last_line = line.number
-    event = replace(loss_point(line, figures, LinePosition()), parser=FALLBACK_ID)
-    if opening.counts:
-        return [event]
-    opening.waiting = [event] if interrupted else [*opening.waiting, event]
-    if len(opening.waiting) < MIN_ALIKE or len({event.get("loss") for event in opening.waiting}) == 1:
-        del opening.waiting[:-MIN_ALIKE]
-        return None
-    opening.counts = True
-    return opening.waiting
-
-
-def reads_losses_without_position(line: Line) -> bool:
-    """Whether losses of lines that begin alike are the writer's logged steps so far."""
-    openings: dict[str, _Opening] = line.notes(f"{ID} {line.label}").get("openings", {})
-    return any(opening.counts for opening in openings.values())
 
 
 def _rank_at_same_position(line: Line, figures: LineFigures, position: LinePosition) -> int | None:

@@ -33,7 +33,7 @@ def _example(key: str, value: str, metadata: str = '"step_num": 100') -> str:
     )
 
 
-PARSER = Parser(ID, "MLPerf logging", "framework", precedence=130, fallback_id=f"{ID}-stats")
+PARSER = Parser(ID, "MLPerf logging", "framework", precedence=130, fallback_ids=(f"{ID}-stats",))
 
 
 @PARSER.pattern(
@@ -104,7 +104,7 @@ def _progress(line: Line, key: str, value: Any, metadata: dict[str, Any], time: 
         framework=ID,
     )
     # a separate series: if train_loss is logged too, throughput alone is not a second logged step
-    return event if loss is not None else replace(event, parser=PARSER.fallback_id)
+    return event if loss is not None else replace(event, parser=PARSER.fallback_ids[0])
 
 
 def _step(line: Line, stats: dict[str, Any]) -> int | None:

@@ -11,7 +11,7 @@ from trackside.logs.numbers import NUMBER, number
 from trackside.logs.pattern import Parser
 from trackside.model import Event
 
-PARSER = Parser("nanogpt", "nanoGPT", "framework", precedence=610, fallback_id="nanogpt-estimates")
+PARSER = Parser("nanogpt", "nanoGPT", "framework", precedence=610, fallback_ids=("nanogpt-estimates",))
 
 
 @PARSER.pattern(
@@ -45,4 +45,4 @@ def _estimates(line: Line, match: re.Match[str]) -> Iterator[Event]:
     step, loss = int(match[1]), number(match[3])
     yield line.event("evaluation", step=step, metric="val loss", value=loss, loss=loss)
     point = line.event("progress", step=step, loss=number(match[2]), framework="nanogpt")
-    yield replace(point, parser=str(PARSER.fallback_id))
+    yield replace(point, parser=PARSER.fallback_ids[0])

@@ -54,8 +54,10 @@ class Parser:
     precedence: int = PRECEDENCE
     """If several parsers read a loss in one file, the one with the lowest precedence describes the run; among
     equals, the one with the most points. A parser of a framework that wraps another has a lower value than that one."""
-    fallback_id: str = ""
-    """Parser id of points that describe the run only if no other points do."""
+    fallback_ids: tuple[str, ...] = ()
+    """Parser ids of points that describe the run only if no other points do."""
+    overlaps: bool = False
+    """Whether a generic parser also sees lines in which another one read progress, and hides none from it."""
     residual: bool = False
     """Whether it sees only lines in which no other parser read anything."""
     redraws: bool = False

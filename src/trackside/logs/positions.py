@@ -24,7 +24,7 @@ MAX_REST_CHARS = 60
 
 _NOTES = "positions"
 _POSITION = re.compile(
-    r"(?:^|[^\w\s'\"./-]|\b(?:INFO|DEBUG)\s)[^\w]{0,20}(?:(?:start(?:ing|ed)?|begin(?:ning)?|train(?:ing)?|eval(?:uat\w+)?|valid\w*|test\w*|current|running|outer|in|at|the|for|of)\s){0,3}"
+    r"(?:^|[^\w\s'\"./-]|\b(?:INFO|DEBUG)\s|\d [IDW]\s)[^\w]{0,20}(?:(?:start(?:ing|ed)?|begin(?:ning)?|train(?:ing)?|eval(?:uat\w+)?|valid\w*|test\w*|current|running|outer|in|at|the|for|of)\s){0,3}"
     r"(?:(?P<epoch>epoch|round|episode)|(?:global[ _])?(?:step|iter|iteration|update|batch|minibatch)|num(?:ber)?[ _]of[ _]updates|num_updates)"
     r"['\"]?(?:\s(?:of|no\.?|number|index|idx)(?=\s{0,2}[:=#]))?\s{0,3}[:=#]?[\s'\",]{0,60}[\[(]?\s{0,6}(?P<count>\d{1,3}(?:,\d{3}){1,3}|\d{1,12})(?!\d|\.\d)(?(epoch)|(?!\.))"
     r"(?:\s{0,2}(?:/|(?:out )?of)\s{0,2}(?P<of>\d{1,3}(?:,\d{3}){1,3}|\d{1,12}))?",

@@ -147,10 +147,11 @@ def parse_line(line: Line, indexes: tuple[int, ...], compiled: PatternSet, stats
     """Events of one line; ``indexes``: those of the patterns that matched it. Within one parser the first pattern that
     reads the line wins; a generic parser sees only lines in which no parser read progress."""
     reader_ids: set[str] = set()
-    has_progress = False
+    has_progress = has_specific_progress = False
     for index in indexes:
         parser = compiled.parsers[index]
-        if parser.id in reader_ids or (parser.generic and has_progress) or (parser.residual and reader_ids):
+        is_read = has_specific_progress if parser.overlaps else has_progress
+        if parser.id in reader_ids or (parser.generic and is_read) or (parser.residual and reader_ids):
             continue
         try:
             line.parser = parser.id
@@ -161,8 +162,8 @@ def parse_line(line: Line, indexes: tuple[int, ...], compiled: PatternSet, stats
             continue
         for event in events:
             reader_ids.add(parser.id)
-            if event.kind == PROGRESS:
-                has_progress = True
+            if event.kind == PROGRESS and not parser.overlaps:
+                has_progress, has_specific_progress = True, has_specific_progress or not parser.generic
                 if parser.redraws and is_below_traceback(line):
                     event = replace(event, fields={**event.fields, "at_exit": True})
             yield event

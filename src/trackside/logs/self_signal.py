@@ -33,8 +33,13 @@ _REQUEUE = re.compile(
 _NOT_REQUEUE = re.compile(r"DUE TO |JobId=|(?i:failed|enabled|disabled|error|not requeu|#SBATCH|to reclaim)|_slurm")
 _INTERRUPT = re.compile(
     r"(?i:detected keyboardinterrupt|interrupted by (?:the )?user|keyboard ?interrupt (?:received|"
-    r"caught|detected)|(?:caught|received) (?:a )?keyboard ?interrupt|user interrupted)"
+    r"caught|detected)|(?:caught|received) (?:a )?keyboard ?interrupt|user interrupted"
+    r"|\b(?:you pressed ctrl ?[-+] ?c\b|ctrl ?[-+] ?c (?:was )?(?:pressed|received|caught|detected)|(?:caught|received|detected) ctrl ?[-+] ?c\b)"
+    r"|\b(?:training|run|experiment) (?:was |has been )?(?:interrupted\s?[.!]|(?:stopped|aborted|cancell?ed) by (?:the )?user\b)"
+    r"|\b(?:saved|saving)\b.{0,40}\bdue to (?:an? |the |user )?interrupt(?:ion)?\b)"
 )
+_NO_INTERRUPT = re.compile(r"\b(?:if|when|press|can|may|to (?:stop|quit|exit|kill))\b", re.IGNORECASE)
+"""What makes such words a condition or an offer."""
 _CTRL_C = re.compile(r"^\s*\^C")
 
 
@@ -118,19 +123,32 @@ def _requeue(line: Line) -> Event | None:
 
 
 @PARSER.pattern(
-    rb"(\^C|Aborted!|eyboard ?[Ii]nterrupt|nterrupted by (the )?user|ser interrupted)",
+    rb"(\^C|Aborted!|eyboard ?[Ii]nterrupt|nterrupted by (the )?user|ser interrupted|nterrupted ?[.!]"
+    rb"|trl ?[-+] ?[cC]|(topped|borted|ancell?ed) by (the )?user|due to [a-z ]{0,9}interrupt)",
     safety="Ctrl-C echoed at a line's start, or reported in words; the traceback parser reads KeyboardInterrupt.",
     matches=(
         "^CTraceback (most recent call last):",
         "Detected KeyboardInterrupt, attempting graceful shutdown ...",
         "Training interrupted by user",
         "Aborted!",
+        "10:12:41 - INFO - You pressed Ctrl+C! Saving the model and exiting...",
+        "Run interrupted! Writing a checkpoint...",
+        "Model saved for epoch 12 due to interruption.",
+        "Training stopped by user at step 300",
     ),
-    avoids=("KeyboardInterrupt", "use Ctrl+C (^C) to stop", "except KeyboardInterrupt:"),
+    avoids=(
+        "KeyboardInterrupt",
+        "use Ctrl+C (^C) to stop",
+        "except KeyboardInterrupt:",
+        "Press Ctrl-C to kill, the run is synced then",
+        "If training was interrupted, start it again with --resume",
+        "UserWarning: Your input ran out of data; interrupting training.",
+    ),
 )
 def _interrupt(line: Line) -> Event | None:
     is_click = line.text.strip() == "Aborted!"  # what click prints for Ctrl-C
-    if not (is_click or _CTRL_C.match(line.text) or _INTERRUPT.search(line.text)):
+    is_reported = _INTERRUPT.search(line.text) is not None and _NO_INTERRUPT.search(line.text) is None
+    if not (is_click or _CTRL_C.match(line.text) or is_reported):
         return None
     exits.note_ending(line, "interrupt")
     return line.event(

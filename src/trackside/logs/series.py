@@ -28,6 +28,9 @@ points."""
 MAX_PINNED_POINTS = 5_000
 """First non-finite points of a stretch that are never thinned out."""
 
+MIN_NORM_CHARS, MIN_LOSS_CHARS = 9, 15
+"""Length of a gradient norm and of a loss from which equal ones are the same print; losses of 16 bits have fewer."""
+
 REPLACES = "replaces"
 """Field of a raw point whose loss has a more specific name than the one that its writer printed before at the same place."""
 
@@ -369,11 +372,17 @@ def _is_finite_loss(event: Event) -> bool:
 def _is_same_print(last: _OpenPoint, event: Event, writer: str) -> bool:
     """Whether a point without a step repeats the one before it: another writer's print, or figures too exact to be
     equal by chance."""
-    if last.event.fields != event.fields:
+    fields, last_fields = ({**point.fields, "text": None} for point in (event, last.event))
+    if last_fields != fields:
         return False
-    norm = event.fields.get("grad_norm")
-    exact = isinstance(norm, float) and math.isfinite(norm) and len(repr(norm)) > 8
+    digits = (("grad_norm", MIN_NORM_CHARS), ("loss", MIN_LOSS_CHARS))
+    exact = any(_is_exact(event.fields.get(name), min_chars) for name, min_chars in digits)
     return exact or writer != last.writer
+
+
+def _is_exact(value: object, min_chars: int) -> bool:
+    """Whether a number has so many digits that two equal ones are one."""
+    return isinstance(value, float) and math.isfinite(value) and len(repr(value)) >= min_chars
 
 
 def _writer_of(event: Event) -> tuple[str, int]:

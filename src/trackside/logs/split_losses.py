@@ -14,6 +14,7 @@ from trackside.catalog.scores import score_direction
 from trackside.logs.figures import LineFigures, line_figures, put_position_first
 from trackside.logs.line import Line
 from trackside.logs.line_positions import LinePosition, position_of
+from trackside.logs.localized import to_english
 from trackside.logs.loss_points import loss_point
 from trackside.logs.numbers import NUMBER, number
 from trackside.logs.positions import position_above
@@ -33,6 +34,8 @@ _TRAIN = re.compile(
 _OTHER_SPLIT = re.compile(r"(?<![\w/.-])(?:val(?:id(?:ation)?)?|test|dev|eval)\b[^\d]{0,12}\d", re.IGNORECASE)
 _NUMBERED = re.compile(r"\s{0,6}(\d{1,9}):? train(?:ing)? \S{1,24}\s{0,4}$")
 """A step, a split and a figure, nothing else: ``0 train 10.93``."""
+_ALONE = re.compile(rf"\W{{0,6}}train(?:ing)?\s?[:=]\s{{0,3}}{NUMBER}\W{{0,3}}$", re.IGNORECASE)
+"""A split and a figure, nothing else, below a position: ``Training: 4.07``."""
 _WORDS = re.compile(r"[A-Za-z][\w-]{0,30}")
 _REMARK = re.compile(
     r"\b(?:best|final|size|samples|images|split|ratio|fold|(?:time|speed)(?!\s?[:=]\s?\d))\b", re.IGNORECASE
@@ -55,13 +58,14 @@ def split_loss(line: Line) -> list[Event] | None:
     text = line.text
     if len(text) > MAX_TEXT_CHARS:
         return None
-    text = put_position_first(text)
+    text = put_position_first(text if text.isascii() else to_english(text))
     match = _TRAIN.search(text)
     if match is None or not ("." in match["value"] or "n" in match["value"].lower()):
         return None
     before = text[: match.start()]
     numbered = _NUMBERED.match(text)
-    if numbered is None and (_OTHER_SPLIT.search(text) is None or _REMARK.search(before)):
+    is_beside_other = _OTHER_SPLIT.search(text) is not None and not _REMARK.search(before)
+    if numbered is None and not is_beside_other and _ALONE.match(text) is None:
         return None
     words = _WORDS.findall(before)
     if any(score_direction(word) is not None for word in words):

@@ -18,7 +18,9 @@ from trackside.model import Event
 
 ID = "tqdm"
 
-PARSER = Parser(ID, "tqdm bars", "framework", generic=True, precedence=620, redraws=True, fallback_id=f"{ID}-counts")
+PARSER = Parser(
+    ID, "tqdm bars", "framework", generic=True, precedence=620, redraws=True, fallback_ids=(f"{ID}-counts",)
+)
 
 _TRAINING = re.compile(r"\b(?:train\w*|epochs?|ep|steps?|iter\w*|rounds?|updates?|episodes?|overall)\b", re.IGNORECASE)
 """Descriptions of bars that count training steps or epochs, or all that a program does; other bars load, convert, download, evaluate or predict."""
@@ -141,7 +143,7 @@ def _loss_point(line: Line) -> Event | None:
     caseless=True,
 )
 def _count_point(line: Line) -> Event | None:
-    notes = line.notes(f"{PARSER.fallback_id} {line.label}")
+    notes = line.notes(f"{PARSER.fallback_ids[0]} {line.label}")
     match = _COUNT.search(line.text)
     if match is None:
         return None
@@ -161,7 +163,7 @@ def _count_point(line: Line) -> Event | None:
     else:
         step = _steps_before(notes, bar, epoch_above(line)) + bar.count
         event = line.event("progress", step=step, total_steps=_planned_steps(bar), framework="custom")
-    return replace(event, parser=PARSER.fallback_id)
+    return replace(event, parser=PARSER.fallback_ids[0])
 
 
 def _epoch_bar_point(line: Line, bar: ProgressBar, notes: dict[str, Any]) -> Event | None:

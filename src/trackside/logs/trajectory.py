@@ -10,7 +10,8 @@ from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 
-from trackside.logs.pattern import PRECEDENCE, generic_ids, parsers
+from trackside.logs.alike_lines import SERIES_IDS
+from trackside.logs.pattern import PRECEDENCE, generic_ids, parsers, redrawing_ids
 from trackside.logs.series import PointSeries
 from trackside.logs.stored_series import Extent
 from trackside.model import Event
@@ -24,6 +25,9 @@ MIN_DIFFERING_STEPS, MIN_DIFFERING_SHARE, MAX_LOSS_DIFFERENCE_RATIO = 3, 0.8, 0.
 and at this share of them."""
 SPARSE_RATIO = 50
 """How many times as many points make a series the better description of a run."""
+STRAY_RATIO = 8
+"""How many times as many lines that begin alike show that the losses of a custom loop were read of single lines; not if those
+lines begin alike, too: then they are the means of epochs."""
 MAX_SUMMARIES_PER_STEP = 2
 """Epochs' means for each printed step up to which only the steps are the training's points, if the two are printed in
 turn: the means may have another scale."""
@@ -116,13 +120,42 @@ class Trajectories:
 
 
 def _best_series(candidates: list[PointSeries]) -> PointSeries:
-    """The series of one file that describes the run; of bars and lines of custom loops, one of few losses does not if
-    another has many."""
+    """The series of one file that describes the run: that of lines that begin alike only if the readers of losses found none, or
+    single ones."""
+    alike = sorted((series for series in candidates if series.parser in SERIES_IDS), key=lambda series: -series.count)
+    read = [series for series in candidates if series.parser not in SERIES_IDS]
+    best = _best_of_readers(read) if read else alike[0]
+    if not alike:
+        return best
+    is_weak = not best.has_loss or (_is_fallback(best) and best.count < alike[0].count) or _is_stray(best, alike)
+    return alike[0] if is_weak else best
+
+
+def _best_of_readers(candidates: list[PointSeries]) -> PointSeries:
+    """Of bars and lines of custom loops, one of few losses does not describe the run if another has many, and lines with as many
+    losses as a bar print them with more digits."""
     most = max((series.count for series in candidates if series.has_loss and series.parser in generic_ids()), default=0)
     dense = [
         series for series in candidates if series.parser not in generic_ids() or series.count * SPARSE_RATIO >= most
     ]
-    return min(dense, key=_preference_key)
+    best = min(dense, key=_preference_key)
+    lines = [series for series in dense if series.has_loss and series.parser in generic_ids() - redrawing_ids()]
+    if best.parser in generic_ids() & redrawing_ids():
+        return next((series for series in lines if best.count <= series.count < 2 * best.count), best)
+    return best
+
+
+def _is_fallback(series: PointSeries) -> bool:
+    """Whether its points describe the run only if no others do."""
+    return math.isinf(_precedence().get(series.parser, PRECEDENCE))
+
+
+def _is_stray(series: PointSeries, alike: list[PointSeries]) -> bool:
+    """Whether the losses of a custom loop are few single ones, compared with lines that begin alike; ``alike``: the longest
+    first."""
+    is_of_lines = series.parser in generic_ids() - redrawing_ids()
+    begin_alike = any(other.count >= series.count for other in alike[1:])
+    return is_of_lines and not begin_alike and series.count * STRAY_RATIO <= alike[0].count
 
 
 def _preference_key(series: PointSeries) -> tuple[bool, float, int]:
@@ -133,7 +166,7 @@ def _preference_key(series: PointSeries) -> tuple[bool, float, int]:
 @cache
 def _precedence() -> dict[str, float]:
     """Id of a parser -> its precedence; infinite for ids of fallback points."""
-    fallbacks = {parser.fallback_id: math.inf for parser in parsers() if parser.fallback_id}
+    fallbacks = {series_id: math.inf for parser in parsers() for series_id in parser.fallback_ids}
     return fallbacks | {parser.id: parser.precedence for parser in parsers()}
 
 

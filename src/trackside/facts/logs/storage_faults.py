@@ -5,6 +5,7 @@ Shared memory (/dev/shm) is memory, not a file system.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from functools import cached_property
@@ -30,6 +31,10 @@ REASONS = (
 SHARED_MEMORY = re.compile(r"/dev/shm|shared memory|\bshm\b", re.IGNORECASE)
 
 
+MAX_LINES_BELOW = 3
+"""Lines below the one that a log ends with: what a program prints when it gives up."""
+
+
 @dataclass(frozen=True, eq=False)
 class StorageFaults:
     """File-system errors, in log order."""
@@ -41,6 +46,8 @@ class StorageFaults:
     """Lines about a file-system error."""
     last: tuple[Event, ...]
     """Those of ``lines`` without a later logged step."""
+    ends_log: bool = False
+    """Whether a log ends with one of ``last``."""
 
     @property
     def cause(self) -> Event | None:
@@ -84,10 +91,12 @@ def reason_of(row: Event) -> str | None:
     return next((reason for reason, pattern in REASONS if re.search(pattern, text, re.IGNORECASE)), None)
 
 
-@fact({"faults": events("storage_fault")})
+@fact({"faults": events("storage_fault"), "activity": events("log_activity")})
 def storage_faults(evidence: Evidence, exceptions: Exceptions, trajectory: Trajectory) -> StorageFaults:
     """Needs a job log; otherwise missing."""
     lines = [row for row in evidence["faults"].events if not SHARED_MEMORY.search(f"{row.get('path')} {row.text}")]
     last = [row for row in lines if last_after(row, trajectory.progress.events) is None]
     unhandled = [row for row in exceptions.unhandled if about_storage(row)]
-    return StorageFaults(evidence["faults"], tuple(unhandled), tuple(lines), tuple(last))
+    n_lines = {row.at.path: row.at.line for row in evidence["activity"].events}
+    ends_log = any(n_lines.get(row.at.path, math.inf) - row.at.line <= MAX_LINES_BELOW for row in last)
+    return StorageFaults(evidence["faults"], tuple(unhandled), tuple(lines), tuple(last), ends_log)
