@@ -1,4 +1,4 @@
-"""Loss levels that a learning run does not have: risen, lost again, worse than guessing, or flat at guessing."""
+"""Loss levels that a learning run does not have: risen, lost again, worse than guessing, or flat."""
 
 from __future__ import annotations
 
@@ -19,12 +19,18 @@ LOSS_FELL_AND_ROSE = Sentence(
     "the loss fell from {first} to {lowest}, then rose and stayed high from {place}: {last} at the end"
 )
 WORSE_THAN_GUESSING = Sentence(
-    "the loss rose above that of random guessing and never came down: {first} at first, {highest} at "
-    "most, {lowest} at least, {last} at the end"
+    "the loss was above that of guessing among 268,000 tokens (12.5) and did not recover: {first} at first, {highest} "
+    "at most, {lowest} at least, {last} at the end"
 )
-AT_GUESSING = Sentence(
-    "the loss stayed at the level of random guessing for {count} of {points}: {first} at first, {last} at the end"
-)
+STAYS_FLAT = Sentence("the loss stayed flat for {count} of {points}: {first} at first, {last} at the end")
+AT_GUESSING = {
+    classes: Sentence(
+        f"the loss stayed at {math.log(classes):.3f}, as if the model guessed among {classes:,} classes "
+        f"(ln {classes}), for {{count}} of {{points}}: {{first}} at first, {{last}} at the end"
+    )
+    for classes in (2, 10, 100, 1000)
+}
+"""Flat curves at the loss of guessing among common numbers of classes."""
 
 
 LANGUAGE_FRAMEWORKS = (
@@ -40,10 +46,6 @@ LANGUAGE_FRAMEWORKS = (
     "deepspeed-chat",
 )
 """Frameworks (by the start of the parser's id) whose loss is a mean cross-entropy over tokens."""
-
-
-GUESSING_LOSSES = tuple(math.log(k) for k in (2, 10, 100, 1000))
-"""Losses of guessing among common numbers of classes."""
 
 
 def risen_loss(curve: TrainingCurve, limits: Limits) -> Shape | None:
@@ -148,7 +150,8 @@ def worse_than_guessing(curve: TrainingCurve, half_done: bool, limits: Limits) -
 
 
 def flat_curve(curve: TrainingCurve, half_done: bool, limits: Limits) -> Shape | None:
-    """At the loss of guessing from the run's start to its end, or back to it after an explosion."""
+    """At the loss of guessing, or at another high level, from the run's start to its end, or back to it after an
+    explosion."""
     values = curve.finite
     if len(values) < limits.flat_points or not half_done or not from_the_start(curve):
         return None
@@ -161,12 +164,14 @@ def flat_curve(curve: TrainingCurve, half_done: bool, limits: Limits) -> Shape |
         return None
     if not is_level or not maths.is_steady(settled, 5 * limits.guess_tolerance, 0.9):
         return None
-    guess = any(abs(level - guess_loss) <= 0.5 * limits.guess_tolerance * guess_loss for guess_loss in GUESSING_LOSSES)
-    if not guess and level < limits.scratch_level:
+    tolerance = 0.5 * limits.guess_tolerance
+    guesses = (classes for classes in AT_GUESSING if abs(level / math.log(classes) - 1) <= tolerance)
+    sentence = AT_GUESSING.get(next(guesses, 0), STAYS_FLAT)
+    if sentence is STAYS_FLAT and level < limits.scratch_level:
         return None
     exploded = max(values) > 3 * max(level, values[0])
     variant: Variant = "plateau" if exploded else "flat"
-    return Shape(variant, Certainty.SUPPORTED, AT_GUESSING, 0, -1, len(settled))
+    return Shape(variant, Certainty.SUPPORTED, sentence, 0, -1, len(settled))
 
 
 def _is_language_model(curve: TrainingCurve) -> bool:
