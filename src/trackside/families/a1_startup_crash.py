@@ -113,7 +113,9 @@ CLASS_REMEDIES = {
         "correct what the error is about in the job's environment (a package, library, module, permission or driver), "
         "and resubmit"
     ),
-    "asset": Sentence("check the path or repository name, the access token, and the network of the compute nodes"),
+    "asset": Sentence(
+        "make the file, folder, image or repository that the error is about available to the job, and resubmit"
+    ),
     "code": Sentence("fix the code that the traceback leads to, and resubmit"),
 }
 NO_START_WITHOUT_OUTPUT = Sentence("Slurm does not start a job whose output file it cannot open")

@@ -23,6 +23,7 @@ from trackside.facts.fact import Maybe, fact
 from trackside.facts.logs import state_dict_errors
 from trackside.facts.logs.ending import Ending
 from trackside.facts.logs.order import follows, last_after, latest, logs_that_went_on
+from trackside.facts.logs.repository_remedies import GATED, REFUSED
 from trackside.facts.training.learning import Trajectory
 from trackside.finding import Claim, Sentence
 from trackside.model import Event, EventRole
@@ -378,6 +379,11 @@ def error_in_brief(frame: Frame, row: Event) -> Value:
     first_line = parameters or _informative_line(name, message)
     if announced is None and (statement := _assertion(frame, row)) is not None:
         first_line, values["message"] = str(statement.value), statement
+    if (gated := GATED.search(message)) is not None:
+        code = REFUSED.search(message)
+        first_line = f"no access to the gated repository {gated[1]}" + (
+            f" (HTTP {code[1]})" if code is not None else ""
+        )
     if (script := unopened_script(frame, row)) is not None:
         text = f"Python could not open its script '{script.value}'"
     elif not is_raised(row) and first_line:
