@@ -10,6 +10,15 @@ from trackside.model import Event
 _LIBRARIES = re.compile(r"(/[\w./+-]{1,120}?)/lib/(python\d\.\d{1,2})(/(?:site|dist)-packages)?")
 """Folder of a Python's libraries, its version, and whether they are installed packages."""
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/(\w+)/")
+_SAME_NAMES = """
+accelerate albumentations bitsandbytes causal_conv1d datasets deepspeed diffusers easydict einops evaluate
+fire h5py imageio ipdb joblib jsonlines kornia librosa lightning lmdb loguru lpips mamba_ssm matplotlib
+monai mpi4py networkx nltk numba numpy omegaconf open3d pandas peft plotly psutil pyarrow pycocotools
+pydantic regex requests rouge_score sacrebleu safetensors scipy seaborn sentence_transformers sentencepiece
+soundfile spacy tabulate tensorboard tensorboardX tensorflow termcolor tiktoken timm tokenizers torch
+torchaudio torchmetrics torchvision tqdm transformers triton trl ujson vllm wandb xformers yacs
+"""
+"""Modules that pip knows by their own name, with hyphens."""
 PACKAGES = {
     "attr": "attrs",
     "bs4": "beautifulsoup4",
@@ -27,21 +36,8 @@ PACKAGES = {
     "skimage": "scikit-image",
     "sklearn": "scikit-learn",
     "yaml": "PyYAML",
-    **{
-        name: name.replace("_", "-")
-        for name in (
-            "accelerate", "albumentations", "bitsandbytes", "causal_conv1d", "datasets", "deepspeed",
-            "diffusers", "easydict", "einops", "evaluate", "fire", "h5py", "imageio", "ipdb", "joblib", "jsonlines",
-            "kornia", "librosa", "lightning", "lmdb", "loguru", "lpips", "mamba_ssm", "matplotlib", "monai", "mpi4py",
-            "networkx", "nltk", "numba", "numpy", "omegaconf", "open3d", "pandas", "peft", "plotly", "psutil",
-            "pyarrow", "pycocotools", "pydantic", "regex", "requests", "rouge_score", "sacrebleu", "safetensors",
-            "scipy", "seaborn", "sentence_transformers", "sentencepiece", "soundfile", "spacy", "tabulate", "tensorboard",
-            "tensorboardX", "tensorflow", "termcolor", "tiktoken", "timm", "tokenizers", "torch", "torchaudio",
-            "torchmetrics", "torchvision", "tqdm", "transformers", "triton", "trl", "ujson", "vllm", "wandb",
-            "xformers", "yacs",
-        )
-    },
-}  # fmt: skip
+    **{name: name.replace("_", "-") for name in _SAME_NAMES.split()},
+}
 """Module -> the name under which pip installs it, for modules that training code imports. Other modules may be the
 job's own, or have another owner at the package index."""
 
