@@ -124,10 +124,7 @@ SHAPE_HEADLINES = {
     GRADIENT_NEAR_ZERO: Sentence("the model learns nothing: the gradient is near zero"),
     LOSSES_REPEAT: Sentence("the model learns nothing: the loss repeats the same values"),
     STAYS_FLAT: HEADLINES["flat"],
-    **{
-        sentence: Sentence(f"the model learns nothing: the loss stays at that of guessing among {classes:,} classes")
-        for classes, sentence in AT_GUESSING.items()
-    },
+    AT_GUESSING: Sentence("the model learns nothing: the loss stays at that of random guessing"),
 }
 """The answer for shapes that the variant alone would describe wrongly or vaguely."""
 STOPPED_WITH_ERROR = Sentence("training diverged: the job stopped itself with {error}")

@@ -47,7 +47,7 @@ NOT_RAISED: Mapping[str, tuple[str, Sentence]] = {
 """Types of errors that no program raised as an exception -> their name in a sentence, and what happened."""
 
 NO_EXCEPTION = Sentence("no exception in the log")
-ONLY_INTERRUPT = Sentence("the exception in the log is an interrupt (see H1): {type}")
+ONLY_INTERRUPT = Sentence("the exception in the log belongs to an interrupt: {type}")
 OTHER_TOPIC = Sentence("the exception in the log is about {topic}, which another family judges: {type}")
 NOT_FATAL = Sentence(
     "the exception in the log was raised in a thread or a destructor, or was a warning; that alone "

@@ -35,7 +35,7 @@ CHECK_PERMISSION = Sentence(
     "check that the job's account or token may read {what}, and resubmit: the server answered and refused (HTTP {code})"
 )
 CORRECT_ADDRESS = Sentence(
-    "correct the address of {what}, and resubmit: the server answered that it has none (HTTP 404)"
+    "correct the address of {what}, and resubmit: the server answered that it has none (HTTP {code})"
 )
 LOAD_ELSEWHERE = Sentence(
     "the job could not reach {host}: load the files on a machine that can, into a folder that the job's nodes read, "
@@ -60,7 +60,7 @@ def repository_remedy(text: str, message: Value, nodes: int) -> Action | None:
     if (match := REFUSED.search(text)) is not None:
         return action(CHECK_PERMISSION, what=what, code=derived(int(match[1]), message))
     if NOT_THERE.search(text) is not None:
-        return action(CORRECT_ADDRESS, what=what)
+        return action(CORRECT_ADDRESS, what=what, code=derived(404, message))
     return None if (match := UNOPENED.search(text)) is None else _check(match[1], message, nodes)
 
 

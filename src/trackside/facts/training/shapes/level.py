@@ -19,18 +19,14 @@ LOSS_FELL_AND_ROSE = Sentence(
     "the loss fell from {first} to {lowest}, then rose and stayed high from {place}: {last} at the end"
 )
 WORSE_THAN_GUESSING = Sentence(
-    "the loss was above that of guessing among 268,000 tokens (12.5) and did not recover: {first} at first, {highest} "
-    "at most, {lowest} at least, {last} at the end"
+    "the loss was above that of random guessing with the largest vocabulary in use, and did not recover: {first} at "
+    "first, {highest} at most, {lowest} at least, {last} at the end"
 )
 STAYS_FLAT = Sentence("the loss stayed flat for {count} of {points}: {first} at first, {last} at the end")
-AT_GUESSING = {
-    classes: Sentence(
-        f"the loss stayed at {math.log(classes):.3f}, as if the model guessed among {classes:,} classes "
-        f"(ln {classes}), for {{count}} of {{points}}: {{first}} at first, {{last}} at the end"
-    )
-    for classes in (2, 10, 100, 1000)
-}
-"""Flat curves at the loss of guessing among common numbers of classes."""
+AT_GUESSING = Sentence(
+    "the loss stayed at {guess}, as if the model guessed among {classes}, for {count} of {points}: {first} at first, "
+    "{last} at the end"
+)
 
 
 LANGUAGE_FRAMEWORKS = (
@@ -46,6 +42,10 @@ LANGUAGE_FRAMEWORKS = (
     "deepspeed-chat",
 )
 """Frameworks (by the start of the parser's id) whose loss is a mean cross-entropy over tokens."""
+
+
+COMMON_CLASSES = (2, 10, 100, 1000)
+"""Common numbers of classes; the loss of guessing among them is their logarithm."""
 
 
 def risen_loss(curve: TrainingCurve, limits: Limits) -> Shape | None:
@@ -165,13 +165,14 @@ def flat_curve(curve: TrainingCurve, half_done: bool, limits: Limits) -> Shape |
     if not is_level or not maths.is_steady(settled, 5 * limits.guess_tolerance, 0.9):
         return None
     tolerance = 0.5 * limits.guess_tolerance
-    guesses = (classes for classes in AT_GUESSING if abs(level / math.log(classes) - 1) <= tolerance)
-    sentence = AT_GUESSING.get(next(guesses, 0), STAYS_FLAT)
-    if sentence is STAYS_FLAT and level < limits.scratch_level:
+    guesses = (classes for classes in COMMON_CLASSES if abs(level / math.log(classes) - 1) <= tolerance)
+    classes = next(guesses, None)
+    if classes is None and level < limits.scratch_level:
         return None
+    sentence = STAYS_FLAT if classes is None else AT_GUESSING
     exploded = max(values) > 3 * max(level, values[0])
     variant: Variant = "plateau" if exploded else "flat"
-    return Shape(variant, Certainty.SUPPORTED, sentence, 0, -1, len(settled))
+    return Shape(variant, Certainty.SUPPORTED, sentence, 0, -1, len(settled), classes=classes)
 
 
 def _is_language_model(curve: TrainingCurve) -> bool:
