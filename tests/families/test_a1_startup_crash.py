@@ -237,7 +237,7 @@ def test_the_advice_names_what_the_message_names(family: str, name: str, message
          "https://huggingface.co/acme/base-9b.\n403 Client Error.",
          "request access at https://huggingface.co/acme/base-9b,"),
         ("acme/base-9b is not a local folder and is not a valid model identifier listed on "
-         "'https://huggingface.co/models'", "check acme/base-9b: a folder"),
+         "'https://huggingface.co/models'", "correct the name acme/base-9b,"),
         ("Repo id must be in the form 'repo_name' or 'namespace/repo_name': '/models/base-9b'. Use `repo_type`",
          "check that /models/base-9b exists"),
         ("We couldn't connect to 'https://huggingface.co' to load the files, and couldn't find them in the cached "

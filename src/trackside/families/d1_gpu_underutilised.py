@@ -19,6 +19,7 @@ Not this family when
 - The model is too small for the GPU: the gaps are between kernels and no reading is zero; without a baseline that
   is at most a suspicion.
 - The engines are busy all the time while collectives advance: that is slow communication.
+- The idle GPUs are those that the others wait for, and no line reports a wait for data: that is a straggler.
 - Too few steps were logged or completed.
 
 Impact

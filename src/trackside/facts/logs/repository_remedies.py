@@ -39,11 +39,11 @@ CORRECT_ADDRESS = Sentence(
 )
 LOAD_ELSEWHERE = Sentence(
     "the job could not reach {host}: load the files on a machine that can, into a folder that the job's nodes read, "
-    "pass that folder, and resubmit"
+    "give the job the path of that folder, and resubmit"
 )
 CHECK_NAME = Sentence(
-    "check {name}: a folder of that name, relative to the one in which the job starts, or a repository on "
-    "huggingface.co that the job's token may read must have the files; then resubmit"
+    "correct the name {name}, and resubmit: the job found neither a local folder of that name with the files nor a "
+    "repository on huggingface.co that its token, if any, may read"
 )
 
 
