@@ -291,11 +291,11 @@ def unseen(ledger: Sequence[FirstRun]) -> list[str]:
         "## Unseen: first runs on public logs",
         "",
         "Logs from public repositories that neither the authors nor the rules had seen, labeled by reading before anything was run, and",
-        "judged once ([the ledger](../accuracy/first-runs/README.md)). Rules are fixed only afterwards, so a later version does better on",
-        "these very logs; what counts is the newest batch. *Certain*: the text settles the label. A verdict of U0 (no cause found) names",
-        "nothing and has no confidence.",
+        "judged once ([the ledger](../accuracy/first-runs/README.md)). Rules are changed only after a batch was judged, so a later version does better on",
+        "these very logs; what counts is the newest batch. *Certain*: the text settles the label. A verdict of U0 (unknown) answers",
+        "nothing and has no confidence; *no fault found* is an answer.",
         "",
-        "| batch | logs | family right | of certain labels | named a cause (of certain labels) | of these, right | faults called healthy "
+        "| batch | logs | family right | of certain labels | answered, not U0 (of certain labels) | of these, right | faults called healthy "
         "| healthy runs called a fault | calibration error |",
         "|---|---|---|---|---|---|---|---|---|",
     ]

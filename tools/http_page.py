@@ -51,7 +51,8 @@ The `answer` is `rows`, `grid`, `value` or `missing`; `missing` has a reason and
 
 ## Errors
 
-Errors are problem details (RFC 9457, `application/problem+json`) with `status`, `title`, `detail` and, if something helps, `remedy`.
+Errors are problem details (RFC 9457, `application/problem+json`) with `status`, `title`, `detail` and `remedy`, which is
+empty if nothing helps. A path that does not exist is a plain 404.
 
 | status | meaning |
 |---|---|

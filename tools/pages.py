@@ -223,7 +223,15 @@ def metrics_page() -> str:
         f"| `{name}` | {hex(reason.bit) if reason.bit else ''} | {reason.severity} | {reason.title} |"
         for name, reason in REASONS.items()
     ]
-    lines += ["", "## Names in exporters", "", "| metric | exporter or tool | its names |", "|---|---|---|"]
+    lines += [
+        "",
+        "Verdicts call reasons that are *hard* or *thermal* severe.",
+        "",
+        "## Names in exporters",
+        "",
+        "| metric | exporter or tool | its names |",
+        "|---|---|---|",
+    ]
     exporters = foreign_names()
     lines += [row(f"`{name}`", title, names) for name in METRICS for title, names in exporters.get(name, ())]
     return "\n".join([*lines, "", "Generated from `trackside.catalog` by `make pages`.", ""])

@@ -120,6 +120,12 @@ class Frame:
         whole = self.rows if self.whole is None else self.whole
         return replace(self, rows=tuple(row for row in self.rows if keep(row)), whole=whole)
 
+    def narrowed(self, **filters: Scalar) -> Frame:
+        """A frame with the rows of which these fields have these values, and with their query."""
+        whole = self.rows if self.whole is None else self.whole
+        rows = tuple(row for row in whole if all(row.get(name) == value for name, value in filters.items()))
+        return replace(self, query=self.query.where(**filters), rows=rows, whole=None)
+
     def cite(self, row: Row, field: str) -> Cite:
         """Citation of one field of one row, by the row's position."""
         at = row.at

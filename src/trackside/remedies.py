@@ -20,6 +20,7 @@ SUSPECTS: Mapping[str, str] = {
 CHECK_PLACE = {kind: Sentence(f"check {{place}} and {suspect}, then resubmit") for kind, suspect in SUSPECTS.items()}
 CODE_OR = {kind: Sentence(f"either the script or {suspect} is wrong") for kind, suspect in SUSPECTS.items()}
 CHECK_PATH = Sentence("check that {path} exists")
+CHECK_PATH_ON_NODES = Sentence("check that {path} exists on every node of the job")
 CHECK_RELATIVE_PATH = Sentence("check that {path} exists, relative to the folder in which the job starts")
 PROGRAMMING_ERRORS = frozenset(
     (

@@ -128,9 +128,9 @@ class TestRedacted:
         assert result.exit_code == 0, result.output
         assert "replaced: 1 tokens, keys and passwords, 1 user name" in result.stderr
         assert "left out: weights.bin" in result.stderr
-        assert "Review the bundle before you send it" in result.stderr
+        assert "Read the files of the bundle before you send it" in result.stderr
         assert "replaced:" not in result.stdout
-        assert "Review the bundle" not in run_cli("bundle", run, "-o", tmp_path / "plain.tsb").stderr
+        assert "Read the files" not in run_cli("bundle", run, "-o", tmp_path / "plain.tsb").stderr
 
 
 class TestContent:

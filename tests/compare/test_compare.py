@@ -28,6 +28,7 @@ from trackside.session import Session
 from trackside.session.paths import load
 from trackside.show.comparison import SCHEMA, ComparisonDoc, _onset_text, comparison, render
 from trackside.show.document import json_schema
+from trackside.sim import scenarios
 
 
 def run(*arguments: object) -> Result:
@@ -242,6 +243,15 @@ def test_values_known_for_one_run_only_are_not_compared(pair: tuple[Path, Path],
     doc = comparison_doc(inputs("c3/sim-metrics-only"), pair[1])
     assert row(doc, "loss")["why"] == "not printed by run A"
     assert row(doc, "median SM activity")["differs"] is not None
+
+
+def test_two_groups_of_gpus_are_compared_by_their_ends_not_by_a_median(pair: tuple[Path, Path]) -> None:
+    """Half of the GPUs of run B wait for a slow host: the median describes neither half."""
+    slow_host = simulated_run(Path(scenarios.__file__).with_name("straggler-cpu.toml"))
+    doc = comparison_doc(pair[0], slow_host)
+    assert "median engine activity" not in [row["label"] for row in doc["rows"]]
+    least = row(doc, "median engine activity of the least busy GPU")["b"]
+    assert least < 0.6 < row(doc, "median engine activity of the busiest GPU")["b"]
 
 
 def test_jobs_of_a_store_can_be_compared(pair: tuple[Path, Path], tmp_path: Path) -> None:

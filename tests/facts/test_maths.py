@@ -91,3 +91,18 @@ def test_no_statistic_raises_on_any_values(values: list[float]) -> None:
     maths.is_falling(values), maths.is_rising(values), maths.plateau_length(values, 0.1), maths.best_level(values)
     assert maths.is_steady(values, 0.1, 0.5) in (True, False)
     assert 0 <= maths.trailing_count(values, maths.is_not_finite) <= len(values)
+
+
+@pytest.mark.parametrize(
+    ("levels", "level"),
+    [
+        ([0.46, 0.47, 0.46, 0.98, 0.97, 0.98], 0.72),
+        ([0.46, 0.98, 0.97, 0.98, 0.98, 0.97], None),  # one outlier: the median speaks for the others
+        ([0.5, 0.6, 0.7, 0.8, 0.9, 1.0], None),
+        ([0.93, 0.93, 0.98, 0.98], None),
+        ([0.46, math.nan, 0.98], 0.72),
+        ([0.98], None),
+    ],
+)
+def test_a_gap_splits_values_into_two_groups(levels: list[float], level: float | None) -> None:
+    assert maths.split_level(levels) == pytest.approx(level)

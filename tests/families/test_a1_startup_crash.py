@@ -230,6 +230,55 @@ def test_the_advice_names_what_the_message_names(family: str, name: str, message
     assert clause(finding.actions[0]).startswith(advice) or advice in clause(finding.actions[0])
 
 
+@pytest.mark.parametrize(
+    ("message", "advice"),
+    [
+        ("You are trying to access a gated repo.\nMake sure to have access to it at "
+         "https://huggingface.co/acme/base-9b.\n403 Client Error.",
+         "request access at https://huggingface.co/acme/base-9b,"),
+        ("acme/base-9b is not a local folder and is not a valid model identifier listed on "
+         "'https://huggingface.co/models'", "correct the name acme/base-9b,"),
+        ("Repo id must be in the form 'repo_name' or 'namespace/repo_name': '/models/base-9b'. Use `repo_type`",
+         "check that /models/base-9b exists"),
+        ("We couldn't connect to 'https://huggingface.co' to load the files, and couldn't find them in the cached "
+         "files.", "the job could not reach huggingface.co:"),
+        ("403 Client Error: Forbidden for url: https://example.org/a.zip",
+         "check that the job's account or token may read https://example.org/a.zip,"),
+    ],
+)  # fmt: skip
+def test_advice_about_a_file_names_what_the_message_names(message: str, advice: str) -> None:
+    assert clause(judge("A1", exception("OSError", message)).actions[0]).startswith(advice)
+
+
+def test_a_gated_repository_is_named_in_the_headline() -> None:
+    message = "You are trying to access a gated repo.\nSee https://huggingface.co/acme/base-9b.\n403 Client Error."
+    headline = judge("A1", exception("OSError", message)).headline
+    assert headline is not None
+    assert clause(headline).endswith("OSError: no access to the gated repository acme/base-9b (HTTP 403)")
+
+
+@pytest.mark.parametrize(
+    ("frames", "python"),
+    [
+        ("/w/train.py:1 in <module>;/opt/conda/envs/a/lib/python3.9/site-packages/x/y.py:3 in f",
+         "/opt/conda/envs/a/bin/python3"),
+        ("/usr/lib/python3.10/runpy.py:5 in g;/h/venv/lib/python3.10/site-packages/x/y.py:3 in f", "/h/venv/bin/python3"),
+        ("/usr/local/lib/python3.10/dist-packages/x/y.py:3 in f", "python3.10"),
+        ("/home/u/.local/lib/python3.8/site-packages/x/y.py:3 in f", "python3.8"),
+        ("/w/train.py:1 in <module>", "python"),
+    ],
+)  # fmt: skip
+def test_the_interpreter_is_the_one_that_the_traceback_shows(frames: str, python: str) -> None:
+    (advice,) = judge("A1", exception("ModuleNotFoundError", "No module named 'triton'", frames=frames)).actions
+    assert (advice.values["python"].value, advice.values["known_package"].value) == (python, "triton")
+
+
+def test_a_library_that_does_not_fit_names_its_package() -> None:
+    message = "/e/lib/python3.9/site-packages/flash_attn_2_cuda.cpython-39-x86_64-linux-gnu.so: undefined symbol: _ZN3"
+    (advice,) = judge("A1", exception("ImportError", message)).actions
+    assert clause(advice).startswith("reinstall flash-attn, which loads flash_attn_2_cuda.cpython-39")
+
+
 def test_an_assertion_without_a_message_is_named_by_its_condition() -> None:
     code = {"user_frame": "/w/model.py:258 in __init__", "user_code": "assert self.dim == config.hidden + config.types"}
     finding = judge("A1", exception("AssertionError", "", **code))

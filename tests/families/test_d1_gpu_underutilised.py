@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -82,6 +83,26 @@ def test_printed_data_waits_establish_starvation() -> None:
 
 def test_low_duty_alone_is_only_possible() -> None:
     assert outcome(uniform(0.45, 0.3).judge("D1", points(), COMPLETED)) == (FOUND, POSSIBLE, True)
+
+
+def two_groups(lower: float, upper: float) -> Cluster:
+    """The GPUs of node n1 are less busy than those of n2."""
+    cluster = Cluster(gpus=4)
+    own = {f"n1:{gpu}": cluster.noisy(lower) for gpu in range(4)}
+    cluster.per_gpu("gpu_engine_active_ratio", cluster.noisy(upper), own)
+    return cluster.per_gpu("gpu_sm_active_ratio", cluster.noisy(0.3))
+
+
+def test_idle_gpus_that_the_others_wait_for_are_stragglers() -> None:
+    finding = two_groups(0.46, 0.98).judge("D1", points(), COMPLETED)
+    assert (finding.outcome, keys(finding)) == (ABSENT, ["slow_busy"])
+
+
+def test_a_figure_of_two_groups_of_gpus_names_them() -> None:
+    finding = two_groups(0.2, 0.55).judge("D1", points(), COMPLETED)
+    assert finding.outcome is FOUND
+    assert "busy_during" not in keys(finding)
+    assert re.search(r"n1:0.* were busy 20% of the time, the other GPUs 55%", text_of(finding))
 
 
 @pytest.mark.parametrize("interval", [10.0, 60.0])

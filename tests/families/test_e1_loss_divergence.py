@@ -90,6 +90,23 @@ def test_e1_is_absent_for_healthy_shapes(rows: list[Row]) -> None:
     assert judge_store("E1", store(rows)).outcome is ABSENT
 
 
+def test_a_flat_loss_is_called_guessing_only_at_the_loss_of_guessing() -> None:
+    wiggle = [0.002 * (i * 7 % 11 - 5) for i in range(120)]
+    guess = judge_store("E1", store(curve([2.3026 + step for step in wiggle], framework="generic"), DONE))
+    other = judge_store("E1", store(curve([2125.0 + 1000 * step for step in wiggle], framework="generic"), DONE))
+    assert "guessed among 10 classes" in clause(guess.shows[0])
+    assert "guess" not in clause(other.shows[0])
+    assert clause(other.headline or other.shows[0]) == "the model learns nothing: the loss stays flat"
+
+
+def test_the_count_of_losses_cites_the_last_attempt() -> None:
+    level = [4.2 + 0.001 * (i % 3) for i in range(120)]
+    rows = [*curve([4.0] * 30, run_part=0), *curve(level, run_part=1, time=lambda i: 5000.0 + 10 * i)]
+    claim = judge_store("E1", store(rows, DONE)).shows[0]
+    (cite,) = claim.values["points"].cites
+    assert (cite.value, "run_part=1" in str(cite.query)) == (120, True)
+
+
 def test_e1_is_ruled_out_by_levels_not_by_outliers() -> None:
     (claim,) = judge_store("E1", store(curve([0.5, 1.5, 1.4, 1.5, 1.6] * 4))).because
     assert "from" not in clause(claim)

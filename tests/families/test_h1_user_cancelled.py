@@ -92,3 +92,15 @@ def test_h1_distinguishes_the_owner_from_another_user() -> None:
     other = judge("H1", short_job("CANCELLED", cancelled_by="0", uid="1000"))
     assert (keys(own), keys(other)) == (["recorded", "canceled_by_owner"], ["recorded", "canceled_by", "submitted_by"])
     assert judge("H1", short_job("FAILED", cancelled_by="0", uid="1000")).outcome is ABSENT
+
+
+@pytest.mark.parametrize(
+    ("frames", "is_saved"),
+    [
+        ("/w/train.py:9 in <module>;/w/train.py:4 in main", True),
+        ("/w/train.py:9 in <module>;/w/net.py:3 in <module>", False),
+    ],
+)
+def test_a_run_interrupted_in_its_imports_has_no_checkpoint(frames: str, is_saved: bool) -> None:
+    (advice,) = judge("H1", exception("KeyboardInterrupt", "", about="interrupt", frames=frames)).actions
+    assert ("checkpoint" in advice.sentence.text) is is_saved

@@ -22,6 +22,7 @@ from tests.families.rows import (
     event,
     exception,
     judge_store,
+    keys,
     points,
     primary,
     sentence_name,
@@ -80,3 +81,19 @@ def test_a_lack_of_space_that_no_line_names_stays_possible() -> None:
     assert finding.variant == "full"
     assert [sentence_name(claim) for claim in finding.implies] == ["maybe_no_space"]
     assert [sentence_name(claim) for claim in finding.shows] == ["operation_failed", "failed_after_it"]
+
+
+def test_h4_quotes_a_line_once() -> None:
+    root_text = "PytorchStreamWriter failed writing file data/2: file write failed"
+    cause = exception(
+        "RuntimeError",
+        "unexpected pos 199 vs 198",
+        40,
+        about="storage",
+        root_type="RuntimeError",
+        root_message=root_text,
+    )
+    line = event("storage_fault", 30, EventRole.ROOT, reason="full", text=f"RuntimeError: {root_text}")
+    finding = judge_store("H4", store(curve(FALLING), line, cause, short_job("FAILED")))
+    assert finding.outcome is FOUND
+    assert "reported_as" not in keys(finding)

@@ -113,7 +113,7 @@ def test_the_reason_is_the_first_claim(name: str, first: str) -> None:
 def test_the_sm_activity_of_a_healthy_run_is_the_cited_one() -> None:
     doc = _doc("g1/sim-sixteen-gpus")
     claim = next(claim for claim in doc.shows if "SM activity" in claim.text)
-    assert f"SM activity {figure(doc.cites[claim.cites[0]])} during" in claim.text
+    assert f"SM activity {figure(doc.cites[claim.cites[0]])} (median GPU" in claim.text
 
 
 def test_cited_throttle_reasons_name_the_power_brake() -> None:

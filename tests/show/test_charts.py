@@ -545,3 +545,12 @@ def test_a_static_image_defines_all_colors_and_leaves_the_chart_unchanged() -> N
     assert set(PAINT) <= {signal["name"] for signal in image["signals"]}
     assert json.dumps(ranks.spec) == before
     assert "heatmap" not in json.dumps(image)
+
+
+def test_a_caption_separates_the_gpus_that_the_verdict_names() -> None:
+    cluster = Cluster(gpus=4)
+    slow = {f"n1:{gpu}": cluster.noisy(0.46) for gpu in range(4)}
+    cluster.per_gpu("gpu_engine_active_ratio", cluster.noisy(0.98, 0.005), slow)
+    cluster.per_gpu("gpu_sm_active_ratio", 0.35)
+    caption = cluster_charts(cluster, *points(), job("COMPLETED"))["busy-wait"].caption
+    assert "the busy share of time was 46% on n1:0-3 and 98% on the others (engine active)" in caption

@@ -20,3 +20,13 @@ def test_an_error_far_above_its_explanation_is_a_warning_and_no_consequence(
     assert ranked.primary.family == "B1"
     assert tuple(finding.family for finding in ranked.consequences) == consequences
     assert ("A1" in [finding.family for finding in ranked.warnings]) is not bool(consequences)
+
+
+def test_an_interrupt_of_another_program_is_no_consequence_of_a_rejected_command_line() -> None:
+    rows = store(
+        exception("argparse.ArgumentError", "t.py: error: argument --model: expected one argument", 25),
+        exception("KeyboardInterrupt", "", 69, about="interrupt"),
+    )
+    ranked = arbitrate(judge_all(rows, Run()), families())
+    assert (ranked.primary.family, ranked.consequences) == ("A1", ())
+    assert "H1" in [finding.family for finding in ranked.warnings]

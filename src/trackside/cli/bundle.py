@@ -175,8 +175,7 @@ def _print_summary(out: str, written: WrittenBundle) -> None:
     _list(written.manifest, err=written.manifest.redacted)
     if written.manifest.redacted:
         click.echo(
-            "Review the bundle before you send it: unzip it, or list it with"
-            f" 'trackside bundle --check {replace_unsafe(out)}';"
+            f"Read the files of the bundle before you send it (unzip {replace_unsafe(out)} into a new folder);"
             " docs/bundle.md lists what redaction does not recognize.",
             err=True,
         )

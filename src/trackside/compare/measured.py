@@ -9,6 +9,7 @@ import numpy as np
 from trackside.compare.divergence import MIN_POINTS, first_divergence, rule
 from trackside.compare.side import MEASURED, ComparedRow, Side, compare_values
 from trackside.evidence import Grid, Value, derived
+from trackside.facts import maths
 from trackside.facts.gpu.activity import Matrix
 
 TOPIC = "metrics"
@@ -19,6 +20,9 @@ TIMED_METRICS = ("gpu_sm_active_ratio", "gpu_sm_clock_hertz", "gpu_utilization_r
 ACTIVITY_METRICS = ("gpu_sm_active_ratio", "gpu_utilization_ratio")
 """Metrics that are zero on an idle GPU."""
 EXTREMES = {
+    "gpu_sm_active_ratio": "SM activity of the least active GPU",
+    "gpu_engine_active_ratio": "engine activity of the least busy GPU",
+    "gpu_utilization_ratio": "utilization of the least utilized GPU",
     "gpu_sm_clock_hertz": "SM clock of the slowest GPU",
     "gpu_power_watts": "power of the GPU that draws the least",
     "gpu_temperature_celsius": "temperature of the hottest GPU",
@@ -26,6 +30,16 @@ EXTREMES = {
     "training_step_seconds": "measured step time of the slowest rank",
 }
 """Metric -> the label of its most extreme GPU or rank, by the median over the run."""
+OPPOSITE_EXTREMES = {
+    "gpu_sm_active_ratio": "SM activity of the most active GPU",
+    "gpu_engine_active_ratio": "engine activity of the busiest GPU",
+    "gpu_utilization_ratio": "utilization of the most utilized GPU",
+    "gpu_sm_clock_hertz": "SM clock of the fastest GPU",
+    "gpu_power_watts": "power of the GPU that draws the most",
+    "gpu_temperature_celsius": "temperature of the coolest GPU",
+    "gpu_memory_used_bytes": "memory of the emptiest GPU",
+}
+"""The same at the other end, where the GPUs of a run form two groups, which no median describes."""
 VALUE_WINDOWS = 3
 """Windows after the start of a difference over which its value is taken."""
 IDLE_LEVEL = 0.05
@@ -40,7 +54,13 @@ def rows(a: Side, b: Side) -> Iterator[ComparedRow]:
         grid_a, grid_b = a.grid(name), b.grid(name)
         if grid_a is None and grid_b is None:
             continue
-        yield compare_values(TOPIC, f"median {label}", _median(grid_a), _median(grid_b), share)
+        has_groups = name in OPPOSITE_EXTREMES and any(_form_groups(grid) for grid in (grid_a, grid_b))
+        if has_groups:
+            extreme = extreme or "lowest"
+            value_a, value_b = (_extreme_series(grid, _OPPOSITE[extreme]) for grid in (grid_a, grid_b))
+            yield compare_values(TOPIC, f"median {OPPOSITE_EXTREMES[name]}", value_a, value_b, share)
+        else:
+            yield compare_values(TOPIC, f"median {label}", _median(grid_a), _median(grid_b), share)
         if extreme and grid_a is not None and grid_b is not None and len(grid_a) > 1 and len(grid_b) > 1:
             yield compare_values(
                 TOPIC,
@@ -53,6 +73,14 @@ def rows(a: Side, b: Side) -> Iterator[ComparedRow]:
             yield from _onset(a, b, name, (label, extreme, share))
 
 
+_OPPOSITE = {"lowest": "highest", "highest": "lowest"}
+
+
+def _form_groups(grid: Grid | None) -> bool:
+    """Whether the medians of the GPUs form two groups."""
+    return grid is not None and maths.split_level([maths.median(row.tolist()) for row in grid.values]) is not None
+
+
 def _median(grid: Grid | None) -> Value | None:
     if grid is None:
         return None
@@ -60,8 +88,10 @@ def _median(grid: Grid | None) -> Value | None:
     return None if value.value is None else value
 
 
-def _extreme_series(grid: Grid, which: str) -> Value | None:
+def _extreme_series(grid: Grid | None, which: str) -> Value | None:
     """The lowest or highest median of a single series, cited with the labels of that series."""
+    if grid is None:
+        return None
     with np.errstate(invalid="ignore"):
         levels = np.array([np.nanmedian(row) if np.any(~np.isnan(row)) else np.nan for row in grid.values])
     if np.all(np.isnan(levels)):

@@ -15,6 +15,8 @@ NORMAL_PER_MAD = 1.4826
 """Standard deviation of a normal distribution per median absolute deviation."""
 SLOPE_POINTS = 120
 """Number of points for the robust slope: the number of pairs grows with its square."""
+MIN_GAP = 0.25
+"""Minimum gap between two groups of values, as a share of the highest."""
 
 
 def finite_values(values: Sequence[float]) -> list[float]:
@@ -26,6 +28,19 @@ def median(values: Sequence[float]) -> float:
     """Median of the finite values; nan where there are none."""
     numbers = finite_values(values)
     return statistics.median(numbers) if numbers else math.nan
+
+
+def split_level(levels: Sequence[float]) -> float | None:
+    """The level between two groups of values, each at least a quarter of them and far apart compared with their own
+    spread: then the median describes neither. None if they are one group."""
+    numbers = sorted(finite_values(levels))
+    if len(numbers) < 2:
+        return None
+    gap, index = max((after - before, index) for index, (before, after) in enumerate(itertools.pairwise(numbers), 1))
+    widest = max(numbers[index - 1] - numbers[0], numbers[-1] - numbers[index])
+    if min(index, len(numbers) - index) < len(numbers) / 4 or gap < 2 * widest or gap < MIN_GAP * abs(numbers[-1]):
+        return None
+    return (numbers[index - 1] + numbers[index]) / 2
 
 
 def noise(values: Sequence[float]) -> float:

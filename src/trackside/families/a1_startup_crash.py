@@ -113,7 +113,9 @@ CLASS_REMEDIES = {
         "correct what the error is about in the job's environment (a package, library, module, permission or driver), "
         "and resubmit"
     ),
-    "asset": Sentence("check the path or repository name, the access token, and the network of the compute nodes"),
+    "asset": Sentence(
+        "make the file, folder, image or repository that the error is about available to the job, and resubmit"
+    ),
     "code": Sentence("fix the code that the traceback leads to, and resubmit"),
 }
 NO_START_WITHOUT_OUTPUT = Sentence("Slurm does not start a job whose output file it cannot open")
@@ -146,8 +148,8 @@ RUN_SCRIPT = ShellCommand("bash -x {script}")
 RUN_BY_HAND = Sentence("run the job script by hand, read its standard error, and fix what it reports")
 GPU_USE_UNKNOWN = Sentence("whether the GPUs were used before the failure: no GPU metric was given")
 LOGGED_BUT_ENDED_WELL = Sentence("{type} was logged, and the run ended normally: {line}")
-RAISED_AFTER_STEP = Sentence("{type} was raised during training, after {point}")
-RAISED_AFTER_GPU_WORK = Sentence("{type} was raised after the GPUs had computed for {seconds}")
+RAISED_AFTER_STEP = Sentence("training had started before {type}: the log reaches {point}")
+RAISED_AFTER_GPU_WORK = Sentence("the GPUs had computed for {seconds} before {type}")
 TRAINING_STARTED = Sentence("training started: the log shows {point}")
 
 

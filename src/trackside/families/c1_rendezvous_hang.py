@@ -112,6 +112,10 @@ NOTHING_PRINTED = Sentence(
     "the job itself printed no line with a time in the last {seconds} of the run",
     running="the job has printed no line with a time for {seconds}",
 )
+NEVER_PRINTED = Sentence(
+    "the job itself printed no line with a time during the whole run ({seconds})",
+    running="the job has printed no line with a time since its start ({seconds})",
+)
 ONLY_THESE_STARTED = Sentence("only {ranks} printed a startup message")
 NO_STEP_LOGGED = Sentence("no training step was logged")
 GROUP_NEVER_FORMED = Sentence(
@@ -303,7 +307,11 @@ def _start_claims(facts: StartupFacts) -> list[Claim]:
     silence, starts = facts.silence, facts.silence.starts
     frame = silence.signs["inits"] if silence.signs["inits"] else silence.hosts
     shows = [CONNECTING_BEGAN(line=frame.value(starts[-1], "text"))]
-    return shows if silence.stall is None else [*shows, NOTHING_PRINTED(seconds=silence.stall[0])]
+    if silence.stall is None:
+        return shows
+    seconds, elapsed = silence.stall[0], facts.ending.elapsed
+    never = elapsed is not None and facts.ending.state is not None and seconds.number >= 0.99 * elapsed.number
+    return [*shows, (NEVER_PRINTED if never else NOTHING_PRINTED)(seconds=seconds)]
 
 
 def _idle_lead(facts: StartupFacts, idle: IdleGpus) -> Iterator[StartupLead]:

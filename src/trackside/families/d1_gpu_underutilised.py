@@ -19,6 +19,7 @@ Not this family when
 - The model is too small for the GPU: the gaps are between kernels and no reading is zero; without a baseline that
   is at most a suspicion.
 - The engines are busy all the time while collectives advance: that is slow communication.
+- The idle GPUs are those that the others wait for, and no line reports a wait for data: that is a straggler.
 - Too few steps were logged or completed.
 
 Impact
@@ -45,7 +46,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from trackside.evidence import Missing, Value, derived
+from trackside.evidence import Missing, derived
 from trackside.facts.fact import Maybe, all_missing, or_none
 from trackside.facts.gpu.activity import NEVER_WORKED, TOO_FEW_STEPS, GpuActivity, missing_activity, never_worked
 from trackside.facts.gpu.duty import DutyCycle
@@ -54,7 +55,9 @@ from trackside.facts.hardware.health import HardwareHealth
 from trackside.facts.logs.ending import Ending
 from trackside.facts.pace.data_wait import DataWait, WaitShare
 from trackside.facts.pace.host_load import HostLoad
+from trackside.facts.pace.leader_work import LeaderWork
 from trackside.facts.pace.saving import Saving
+from trackside.facts.pace.slow_gpus import SlowGpus
 from trackside.facts.pace.slow_settings import SlowSettings
 from trackside.facts.training.learning import Trajectory
 from trackside.family import Family
@@ -100,12 +103,24 @@ STARVED = Sentence("GPU starvation: the input pipeline is too slow")
 STARVED_BUSY = Sentence("GPU starvation: GPUs busy {busy:share} of the time, most likely because input is too slow")
 IDLE_IN_BURSTS = Sentence("GPUs idle between bursts of work")
 IDLE_IN_BURSTS_BUSY = Sentence("GPUs idle between bursts of work: busy {busy:share} of the time")
-BUSY_DURING = Sentence(
-    "the GPUs were busy {busy:share} of the time during {seconds} of training (mean of the median GPU)"
+GROUP_STARVED = Sentence(
+    "GPU starvation: {gpus} busy {busy:share} of the time (the others: {others:share}), most likely because input is "
+    "too slow"
 )
-SM_ACTIVITY = Sentence("SM activity was {sm} during {seconds} of training (mean of the median GPU)")
+GROUP_IDLE_IN_BURSTS = Sentence(
+    "{gpus} idle between bursts of work: busy {busy:share} of the time (the others: {others:share})"
+)
+BUSY_DURING = Sentence("the GPUs were busy {busy:share} of the time (median GPU, averaged over {seconds} of training)")
+GROUPS_BUSY = Sentence(
+    "{gpus} were busy {busy:share} of the time, the other GPUs {others:share} (median GPU of each group, averaged over "
+    "{seconds} of training)"
+)
+SM_ACTIVITY = Sentence("SM activity was {sm} (median GPU, averaged over {seconds} of training)")
 GPUS_STALLED = Sentence("the GPUs stalled {count:times}, {share} of the time in total")
-IDLE_READINGS = Sentence("in {share} of the {window} intervals a GPU's utilization dropped to about zero")
+IDLE_READINGS = Sentence(
+    "in {share} of the {window} intervals a GPU's utilization dropped to about zero (median of its lowest reading in "
+    "each interval: {lowest})"
+)
 IDLE_STEPS = Sentence("the GPUs are idle for {idle} of each {step} step")
 INPUT_BOUND = Sentence("the input pipeline limits the speed, not the GPU; the run is slower than necessary")
 INPUT_LIKELY_BOUND = Sentence(
@@ -137,8 +152,8 @@ LAUNCHES_BLOCK = Sentence("a debug flag makes every kernel launch block: {line}"
 
 def judge(
     wait: DataWait, duty: Maybe[DutyCycle], hosts: HostLoad, saving: Saving, settings: SlowSettings,
-    health: HardwareHealth, trajectory: Maybe[Trajectory], activity: Maybe[GpuActivity], last: LastPart,
-    ending: Ending, limits: Limits,
+    slow: Maybe[SlowGpus], leader: Maybe[LeaderWork], health: HardwareHealth, trajectory: Maybe[Trajectory],
+    activity: Maybe[GpuActivity], last: LastPart, ending: Ending, limits: Limits,
 ) -> Finding | Missing:  # fmt: skip
     """The share of data wait in the step, from the log or a gauge, and how long the GPUs idle."""
     if (missing := all_missing(trajectory, missing_activity(activity))) is not None:
@@ -158,6 +173,9 @@ def judge(
         return absent(BUSY_DURING(busy=duty_cycle.busy, seconds=seconds), *(() if share is None else (share.fed,)))
     if other_cause is not None:
         return absent(other_cause)
+    lag = _lag(duty_cycle, share, or_none(slow), or_none(leader), limits)
+    if lag is not None:
+        return absent(lag)
     idle, idles, signals = _idleness(duty_cycle, limits)
     starved = share if share is not None and share.share.number >= limits.noticeable_share else None
     hints = (*wait.advice, *hosts.saturated(duty_cycle.start, duty_cycle.end))
@@ -166,7 +184,7 @@ def judge(
     waits = () if starved is None else (starved.starved,)
     claims = (*idles, *waits, *hints, *signals, *advancing, *sound)
     return _finding(
-        certainty, claims, duty_cycle.start, share, starved is not None or bool(hints), last, duty_cycle.busy,
+        certainty, claims, duty_cycle.start, share, starved is not None or bool(hints), last, duty_cycle,
         MORE_CPUS if hosts.lacks_cpus(duty_cycle.start, duty_cycle.end) else SPEED_UP_INPUT,
     )  # fmt: skip
 
@@ -197,6 +215,20 @@ def _other_cause(saving: Saving, settings: SlowSettings) -> Claim | None:
     return None if settings.blocking is None else LAUNCHES_BLOCK(line=settings.blocking.line)
 
 
+def _lag(
+    duty: DutyCycle, share: WaitShare | None, slow: SlowGpus | None, leader: LeaderWork | None, limits: Limits
+) -> Claim | None:
+    """The claim that the idle GPUs are those that the others wait for, most of the time: stragglers, unless they save
+    for all, or the job reports that its steps wait for data."""
+    group = None if slow is None else slow.group
+    if group is None or group.signal != "busy" or (share is not None and share.share.number >= limits.noticeable_share):
+        return None
+    if leader is None or leader.saver is not None or leader.pause is not None:
+        return None
+    fed = group.peers_busy is not None and group.peers_busy >= limits.busy_duty
+    return group.claims[0] if fed and group.end - group.start >= 0.5 * duty.seconds else None
+
+
 def _is_fed(duty: DutyCycle, share: WaitShare | None, activity: Maybe[GpuActivity], limits: Limits) -> bool:
     """Whether the GPUs are busy, and the job reports no wait, or one that engine and SM activity refute; utilization
     proves no work."""
@@ -218,7 +250,9 @@ def _idleness(duty: DutyCycle, limits: Limits) -> tuple[Certainty | None, list[C
     busy, is_low = duty.busy, duty.busy.number < limits.low_duty
     claims: list[Claim] = []
     signals: list[Claim] = []
-    if is_low:
+    if is_low and duty.less_busy is not None:
+        claims.append(GROUPS_BUSY(**vars(duty.less_busy), seconds=derived(duty.seconds, busy, unit="s")))
+    elif is_low:
         claims.append(BUSY_DURING(busy=busy, seconds=derived(duty.seconds, busy, unit="s")))
         signals += (
             [] if duty.sm is None else [SM_ACTIVITY(sm=duty.sm, seconds=derived(duty.seconds, duty.sm, unit="s"))]
@@ -242,7 +276,7 @@ def _idle_reading_claim(duty: DutyCycle, limits: Limits) -> Claim | None:
         return None
     if duty.idle is not None and duty.idle.number < limits.idle_step_s:
         return None
-    return IDLE_READINGS(share=readings.share, window=readings.window)
+    return IDLE_READINGS(share=readings.share, window=readings.window, lowest=readings.lowest)
 
 
 def _certainty(
@@ -261,15 +295,15 @@ def _certainty(
 
 def _finding(
     certainty: Certainty, shows: tuple[Claim, ...], since: float | None, share: WaitShare | None, starved: bool,
-    last: LastPart, busy: Value | None = None, remedy: Sentence = SPEED_UP_INPUT,
+    last: LastPart, duty: DutyCycle | None = None, remedy: Sentence = SPEED_UP_INPUT,
 ) -> Finding:  # fmt: skip
     """The finding; ``starved``: evidence points to the input."""
-    row, by_hints = None if share is None else share.row, share is None and busy is not None
+    row, by_hints = None if share is None else share.row, share is None and duty is not None
     return present(
         certainty,
         "job",
         shows,
-        headline=_headline(share, starved, busy),
+        headline=_headline(share, starved, duty),
         implies=[(USUALLY_INPUT if not starved else INPUT_LIKELY_BOUND if by_hints else INPUT_BOUND)()],
         cannot_decide=[SPEEDUP_UNKNOWN()] if starved else [SPEEDUP_UNKNOWN(), CAUSE_UNKNOWN()],
         actions=[action(remedy)],
@@ -279,14 +313,16 @@ def _finding(
     )
 
 
-def _headline(share: WaitShare | None, starved: bool, busy: Value | None) -> Claim:
+def _headline(share: WaitShare | None, starved: bool, duty: DutyCycle | None) -> Claim:
     """The headline by the share of the steps that waits for data, else by the share of time in which the GPUs are
     busy."""
     if starved and share is not None:
         return STARVED_FOR(share=share.share)
-    if busy is None:
+    if duty is None or duty.busy is None:
         return (STARVED if starved else IDLE_IN_BURSTS)()
-    return (STARVED_BUSY if starved else IDLE_IN_BURSTS_BUSY)(busy=busy)
+    if duty.less_busy is not None:
+        return (GROUP_STARVED if starved else GROUP_IDLE_IN_BURSTS)(**vars(duty.less_busy))
+    return (STARVED_BUSY if starved else IDLE_IN_BURSTS_BUSY)(busy=duty.busy)
 
 
 FAMILY = Family(

@@ -97,16 +97,16 @@ FLAG_SLOWS = Sentence("CUDA_LAUNCH_BLOCKING slows the training down: every kerne
 LAUNCHES_BLOCK = Sentence("every kernel launch blocks and slows the training down, as with CUDA_LAUNCH_BLOCKING")
 SLOW_TRANSPORT = Sentence("slow interconnect: the GPUs wait in collectives instead of computing")
 TCP_TRANSPORT = Sentence("slow interconnect: NCCL uses TCP sockets between the nodes")
-LOW_SM = Sentence("SM activity was {sm} during {seconds} of training (mean of the median GPU)")
+LOW_SM = Sentence("SM activity was {sm} (median GPU, averaged over {seconds} of training)")
 FLAG_SET = Sentence("the flag is set: {line}")
 USES_SOCKETS = Sentence("NCCL uses TCP sockets between the nodes: {line}")
 NO_INFINIBAND = Sentence("NCCL found no InfiniBand device: {line}")
 GPUS_WORKED = Sentence(
-    "the GPUs computed while they were busy: {signal} {busy:share}, SM activity {sm} (means of {seconds} of training, "
-    "median GPU)"
+    "the GPUs computed while they were busy: {signal} {busy:share}, SM activity {sm} (median GPU, averaged over "
+    "{seconds} of training)"
 )
 GPUS_BUSY = Sentence(
-    "during {seconds} of training the GPUs were busy {busy:share} of the time (mean of the median GPU); "
+    "the GPUs were busy {busy:share} of the time (median GPU, averaged over {seconds} of training); "
     "{saves:checkpoint messages} in the log, no blocking flag"
 )
 IS_STRAGGLER = Sentence("the others wait for {gpus}: this is a straggler")

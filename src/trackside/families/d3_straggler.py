@@ -7,8 +7,10 @@ the others slows the whole allocation to its pace; nothing crashes or hangs.
 
 What it looks like
 ------------------
-The same steps and collectives on every rank, and on one rank compute or step times far above the cross-rank
-median, sustained. In metrics: that rank's SM activity is far above the others', which spin in the all-reduce.
+The same steps and collectives on every rank, and on one rank its own compute time is far above the cross-rank
+median, sustained. In metrics: its time in collectives is far below the others', which spin in the all-reduce. A
+slow GPU shows a higher SM activity than theirs; the GPUs of a slow host show a lower engine activity, and the host
+pressure on its CPUs.
 
 Not this family when
 --------------------
@@ -18,8 +20,8 @@ Not this family when
 - The ranks hold different pipeline stages or experts, which are uneven by design: compare within one parallel
   position.
 - Fewer than twenty steps were completed.
-- Only the wall time of steps is known: it is the same on every rank by construction; a rank's own compute time is
-  needed.
+- Only the wall time of steps is known: it is the same on every rank by construction; a rank's own compute time, or
+  the metrics of its GPU, are needed.
 
 Impact
 ------

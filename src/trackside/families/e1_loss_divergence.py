@@ -9,7 +9,8 @@ What it looks like
 ------------------
 nan or inf in the loss (Transformers logs it as loss 0 with grad_norm nan, Megatron omits the loss); a loss that is at
 the end several times what it was at the start; exactly the same loss at every logged step with a gradient norm of
-zero; the loss of random guessing (the logarithm of the number of classes) throughout; nearly every step skipped for
+zero; a loss that is flat throughout, at that of random guessing (the logarithm of the number of classes) or above 4;
+nearly every step skipped for
 overflow; an evaluation score that drops to zero; the job's own "loss is nan" abort.
 
 The GPUs worked meanwhile and counted no memory error. If a memory error was counted, or reported by the kernel,
@@ -61,7 +62,7 @@ from trackside.facts.training.evaluations import Evaluations
 from trackside.facts.training.loss_curve import LossCurve
 from trackside.facts.training.loss_shape import LossShape
 from trackside.facts.training.shapes.dead import GRADIENT_NEAR_ZERO, LOSSES_REPEAT, RATE_NEAR_ZERO
-from trackside.facts.training.shapes.level import AT_GUESSING, WORSE_THAN_GUESSING
+from trackside.facts.training.shapes.level import AT_GUESSING, STAYS_FLAT, WORSE_THAN_GUESSING
 from trackside.facts.training.shapes.not_finite import (
     GRADIENT_NOT_FINITE,
     NEVER_FINITE,
@@ -118,10 +119,11 @@ SHAPE_HEADLINES = {
     ),
     GRADIENT_NOT_FINITE: Sentence("training diverged: the gradient is no longer finite"),
     REWARD_NOT_FINITE: Sentence("training diverged: the reward is not finite"),
-    WORSE_THAN_GUESSING: Sentence("training diverged: the loss stays above that of random guessing"),
+    WORSE_THAN_GUESSING: Sentence("training diverged: the loss was above that of random guessing and did not recover"),
     RATE_NEAR_ZERO: Sentence("the model learns nothing: the learning rate is near zero"),
     GRADIENT_NEAR_ZERO: Sentence("the model learns nothing: the gradient is near zero"),
     LOSSES_REPEAT: Sentence("the model learns nothing: the loss repeats the same values"),
+    STAYS_FLAT: HEADLINES["flat"],
     AT_GUESSING: Sentence("the model learns nothing: the loss stays at that of random guessing"),
 }
 """The answer for shapes that the variant alone would describe wrongly or vaguely."""

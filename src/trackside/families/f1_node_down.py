@@ -255,6 +255,6 @@ FAMILY = Family(
     collect=(
         "sacct for the final state, and scontrol show node of the run's nodes",
         "slurmctld.log around the run's end",
-        "node_exporter's metrics and the scrape health (up) of all the run's nodes, to ten minutes after its end",
+        "node_exporter's metrics and the scrape health (up) of all its nodes, until ten minutes after the run's end",
     ),
 )

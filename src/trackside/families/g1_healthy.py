@@ -120,8 +120,8 @@ LOSS_ROSE = Sentence("no fault found, but the loss rose", running="no fault so f
 UNCLEAN_EXIT = Sentence("no fault found in training, but the job did not exit cleanly")
 LOG_SAYS_ABORTED = Sentence("no fault found, but the log says that the job was aborted")
 RAISED_UNHANDLED = Sentence(
-    "the run raised {type}, and nothing shows that it continued",
-    running="the run raised {type}, and nothing shows that it continued",
+    "the log shows {type}, and nothing shows that the run continued",
+    running="the log shows {type}, and nothing shows that the run continued",
 )
 REPORTED_DONE = Sentence("the job reported that training was done: {line}")
 EXIT_NOT_CLEAN = Sentence("the job did not exit cleanly: {how}")

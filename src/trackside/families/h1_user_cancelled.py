@@ -77,6 +77,7 @@ RESUBMIT_IF_WANTED = Sentence(
 START_AGAIN = Sentence(
     "nothing to fix; if the run is still wanted, start it again, from the last checkpoint if there is one"
 )
+START_OVER = Sentence("nothing to fix; if the run is still wanted, start it again")
 ENDED_BY_SLURM = Sentence("Slurm itself ended the run: {line}")
 NO_CANCEL = Sentence("no cancellation notice in the log")
 
@@ -112,7 +113,7 @@ def judge(ending: Ending, exceptions: Exceptions, trajectory: Maybe[Trajectory],
         headline=headline(),
         implies=[ENDED_ON_PURPOSE() if sender or interrupted else PROBABLY_ON_PURPOSE()],
         cannot_decide=[unknown_reason, *([] if sender or interrupt is not None else [USER_UNKNOWN()])],
-        actions=[action(START_AGAIN)]
+        actions=[action(START_OVER if _is_in_imports(interrupt) else START_AGAIN)]
         if interrupted
         else [
             *([action(SEE_WHO, SHOW_STATE)] if ending.by_slurm and not sender and run.id else []),
@@ -141,6 +142,11 @@ def _interrupt(ending: Ending, exceptions: Exceptions, trajectory: Maybe[Traject
     frames = (ending.interrupts, exceptions.frame.where(lambda row: row.get("about") == "interrupt"))
     rows = ((row, frame.value(row, "text")) for frame in frames for row in frame.events)
     return next(((row, line) for row, line in rows if row.at.path not in files or row.at.line > last), None)
+
+
+def _is_in_imports(interrupt: tuple[Event, Value] | None) -> bool:
+    """Whether the interrupted program was still importing modules: nothing can have been saved."""
+    return interrupt is not None and str(interrupt[0].get("frames")).count("in <module>") > 1
 
 
 def _contradiction(ending: Ending, record: Record | None, interrupted: bool) -> Claim | None:

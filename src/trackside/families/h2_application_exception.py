@@ -45,7 +45,14 @@ from trackside.facts.hardware.reports import HardwareReports
 from trackside.facts.logs.deaths import Deaths
 from trackside.facts.logs.ending import Ending, exit_signal
 from trackside.facts.logs.error_remedies import ErrorPlace, error_remedy
-from trackside.facts.logs.exceptions import Exceptions, error_in_brief, error_type, named_exception, source_line
+from trackside.facts.logs.exceptions import (
+    Exceptions,
+    error_in_brief,
+    error_type,
+    is_raised,
+    named_exception,
+    source_line,
+)
 from trackside.facts.logs.fault_rules import classify
 from trackside.facts.logs.fault_rules.rule import FaultClass
 from trackside.facts.logs.order import follows, last_after, points_before
@@ -73,10 +80,12 @@ FAMILY_TOPICS = ("application", "cuda", "dataloader", None)
 AMBIGUOUS_CUDA_ERRORS = ("unspecified launch failure", "unknown error")
 """CUDA errors that a lost GPU and a faulty kernel both cause (CUDA runtime, cudaError)."""
 
-TRAINING_REACHED = Sentence("before it, the log reaches {place}, loss {loss}")
-GPUS_HAD_COMPUTED = Sentence("the GPUs had computed for {seconds} before it, though no logged step could be read")
-TRAINING_REACHED_PLACE = Sentence("before it, the log reaches {place}")
-TRAINING_RAN = Sentence("the last progress line before it: {line}")
+TRAINING_REACHED = Sentence("before the error, the log reaches {place}, loss {loss}")
+GPUS_HAD_COMPUTED = Sentence(
+    "the GPUs had computed for {seconds} before the error, though no logged step could be read"
+)
+TRAINING_REACHED_PLACE = Sentence("before the error, the log reaches {place}")
+TRAINING_RAN = Sentence("the last progress line before the error: {line}")
 WORK_BEFORE = Sentence("training had begun: {line}")
 WORK_AFTER = Sentence("training went on: {line}")
 RAISED_AT = Sentence("raised at {frame}")
@@ -102,7 +111,7 @@ CRASHED = Sentence("crashed during training: {error}")
 CRASHED_AT = Sentence("crashed during training in {place}: {error}")
 CRASHED_AFTER = Sentence("crashed after training: {error}")
 CRASHED_AFTER_AT = Sentence("crashed after training, in {place}: {error}")
-TRAINING_WAS_OVER = Sentence("the training was over before it: {line}")
+TRAINING_WAS_OVER = Sentence("the training was over before the error: {line}")
 RERUN_REST = Sentence("then rerun only what comes after the training, with the saved model")
 FIX_PLACE_AND_RERUN_REST = Sentence(
     "fix {place} or what it calls, then rerun only what comes after the training, with the saved model"
@@ -122,7 +131,7 @@ WHAT_WAS_RAISED = Sentence("what the process raised: its traceback stands above 
 FIND_TRACEBACK = Sentence(
     "look for the traceback above this excerpt and in the logs of that rank (torchrun --log-dir keeps one per rank)"
 )
-RAISED_BEFORE_STEP = Sentence("{type} was raised before any logged step")
+RAISED_BEFORE_STEP = Sentence("the log shows {type} before any logged step")
 
 
 def judge(
@@ -164,7 +173,11 @@ def judge(
     frame_field = next((name for name in FRAME_CLAIMS if row.get(name) is not None), None)
     copies = [exception for exception in own_exceptions if exception.get("type") == row.get("type")]
     ranks = cited_ranks(exceptions.frame, copies)
-    claim = exceptions.raised_claim(row) if ranks is None else RAISED_ON(**exceptions.values(row), ranks=ranks)
+    claim = (
+        exceptions.raised_claim(row)
+        if ranks is None or not is_raised(row)
+        else RAISED_ON(**exceptions.values(row), ranks=ranks)
+    )
     shows = [claim, *([] if training is None else [training]), *milestones, *over]
     kind = classify(row)
     error, source = error_in_brief(exceptions.frame, row), source_line(exceptions.frame, row)

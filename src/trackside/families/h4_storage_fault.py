@@ -192,9 +192,9 @@ def _raised_claims(exceptions: Exceptions, faults: StorageFaults, cause: Event) 
 
 
 def _repeats(row: Event, cause: Event) -> bool:
-    """Whether a line only repeats the message of an exception."""
-    lines = str(cause.get("message") or "").splitlines()
-    return bool(lines) and len(lines[0]) >= MIN_REPEATED_CHARS and lines[0] in row.text
+    """Whether a line only repeats the message of an exception, or of the one that it came after."""
+    messages = (str(cause.get(field) or "").strip().partition("\n")[0] for field in ("message", "root_message"))
+    return any(len(message) >= MIN_REPEATED_CHARS and message in row.text for message in messages)
 
 
 def _server(faults: StorageFaults, row: Event) -> Value | None:

@@ -91,7 +91,7 @@ def _loss_point(line: Line) -> Event | None:
     notes["redraw"] = bar.count, loss
     if bar.count == 0:
         notes["before"] = True  # a bar that shows a figure at count 0 is updated before the step is counted
-    is_counted = not notes.get("before") or redraw == (bar.count - 1, loss)
+    is_counted = bar.total is None or not notes.get("before") or redraw == (bar.count - 1, loss)
     count = bar.count if is_counted else bar.count + 1
     if bar.total is not None:
         if bar.count > bar.total:

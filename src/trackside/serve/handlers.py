@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 class RunDetail(msgspec.Struct, frozen=True, kw_only=True):
-    """A run, the runs that it continued, and the runs that continued it."""
+    """A run, the run that it continued, and the runs that continued it."""
 
     run: ArchivedRun
     """The run."""

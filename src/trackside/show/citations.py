@@ -100,7 +100,7 @@ def main_location(claim: ClaimDoc, cites: Mapping[str, CiteDoc]) -> str:
     the first citation. Counts of lines are passed over, since they have no line of their own. Of a record's fields, the
     one with the longest value that the sentence contains. A measurement's location is its metric's name."""
     cited = [cites[name] for name in claim.cites]
-    cited = [cite for cite in cited if not _is_count(cite)] or cited
+    cited = [cite for cite in cited if not is_count(cite)] or cited
     main = next((cite for cite in cited if is_measured(cite) and _states(claim.text, figure(cite))), cited[0])
     if main.plane == "scheduler":
         stated = [cite for cite in cited if cite.plane == "scheduler" and _states(claim.text, figure(cite))]
@@ -109,7 +109,7 @@ def main_location(claim: ClaimDoc, cites: Mapping[str, CiteDoc]) -> str:
     return main.where if query is None else query.kind
 
 
-def _is_count(cite: CiteDoc) -> bool:
+def is_count(cite: CiteDoc) -> bool:
     """Whether it cites how many lines there are."""
     query = parse_query(cite.query)
     return query is not None and query.reducer == "count" and not is_measured(cite)

@@ -95,8 +95,8 @@ class FindingDoc(msgspec.Struct, frozen=True):
     """established (direct evidence, or two kinds of data agree), supported (one kind of data) or possible (a hint);
     null if it is not found."""
     confidence: float | None
-    """How often verdicts with similar evidence were right on runs that were unseen when judged, 0 to 1; null if no
-    cause was found, and for consequences and warnings."""
+    """How often verdicts with similar evidence were right on runs that were unseen when judged, 0 to 1; null for
+    U0 (unknown), and for consequences and warnings."""
     since: float | None
     """When it began, POSIX seconds; for a fault that may be there from the start, the start of the period that
     the evidence covers. Null if not known."""
@@ -187,9 +187,9 @@ class RunDoc(msgspec.Struct, frozen=True):
     signal: int | None
     """Number of the signal that ended the job."""
     start: float | None
-    """Start, POSIX seconds."""
+    """Start, POSIX seconds; null if not known."""
     end: float | None
-    """End, POSIX seconds; null while the job is running."""
+    """End, POSIX seconds; null if not known, or if the job was running (then ``as_of`` of the verdict is set)."""
     nodes: list[str]
     """Nodes of the job."""
     n_ranks: int | None
@@ -275,7 +275,7 @@ class EarlierRunDoc(msgspec.Struct, frozen=True):
     id: str
     """Id of that family, such as cuda-oom."""
     certainty: str | None
-    """established, supported or possible; null if nothing was found."""
+    """established, supported or possible; possible for U0 (unknown)."""
     text: str
     """What happened, in one clause."""
 

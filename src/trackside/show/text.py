@@ -102,7 +102,8 @@ class _CitationPrinter:
         by_file: dict[str, dict[str, list[str]]] = {}
         for name in new:
             cite = self._cites[name]
-            place = name if citations.is_measured(cite) else _FIELD.sub("", cite.where)
+            has_line = not citations.is_measured(cite) and not citations.is_count(cite)
+            place = _FIELD.sub("", cite.where) if has_line else name
             by_file.setdefault(place.rpartition(":")[0] or place, {}).setdefault(place, []).append(name)
         texts: list[Text] = []
         for file, lines in by_file.items():

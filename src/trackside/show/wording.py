@@ -67,8 +67,11 @@ def capitalize(text: str) -> str:
 
 
 def with_stop(text: str) -> str:
-    """The text with a final full stop, unless it ends in other punctuation or was cut short."""
-    ends = (".", "!", "?", ":", "\N{HORIZONTAL ELLIPSIS}")
+    """The text with a final full stop, unless it ends in other punctuation or was cut short. A colon announces what is
+    not quoted: an ellipsis takes its place, so that it does not announce the next sentence."""
+    if text.endswith(":"):
+        return text.rstrip(" :") + "\N{HORIZONTAL ELLIPSIS}"
+    ends = (".", "!", "?", "\N{HORIZONTAL ELLIPSIS}")
     return text if text.removesuffix('"').endswith(ends) else text + "."
 
 

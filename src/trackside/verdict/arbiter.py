@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from trackside.facts.logs.exceptions import COMMAND_LINE_ERRORS
 from trackside.family import Family
 from trackside.finding import Certainty, Finding, Outcome, Sentence, action
 from trackside.remedies import NOTHING_TO_DO
@@ -67,7 +68,11 @@ def arbitrate(findings: Sequence[Finding], families: Sequence[Family]) -> Ranked
         finding for finding in others if primary.family in explains[finding.family] and _may_cause(finding, primary)
     ]  # a cause that ranked second (a cycle of explanations, or its time is unknown) is not a consequence
     others = [finding for finding in others if not (finding in causes and _named_by(primary, finding))]
-    related = [finding for finding in others if finding.family in chain and finding not in causes]
+    related = [
+        finding
+        for finding in others
+        if finding.family in chain and finding not in causes and not _is_of_next_program(finding, primary)
+    ]
     earlier = [finding for finding in related if _is_earlier(finding, primary)]
     consequences = tuple(finding for finding in related if finding not in earlier)
     unrelated = [finding for finding in others if finding not in related]
@@ -139,6 +144,13 @@ def _is_earlier(finding: Finding, primary: Finding) -> bool:
     if here is None or there is None or here.path != there.path or there.line - here.line < MIN_LINES_APART:
         return False
     return finding.since is None or primary.since is None or finding.since < primary.since - LOG_SLACK_S
+
+
+def _is_of_next_program(finding: Finding, primary: Finding) -> bool:
+    """Whether somebody interrupted another program, further down in the log: one that rejects its command line exits at
+    once."""
+    rejected = primary.exception is not None and primary.exception[0] in COMMAND_LINE_ERRORS
+    return rejected and finding.variant == "interrupt" and finding.at is not None and finding.at != primary.at
 
 
 def _may_cause(cause: Finding, effect: Finding) -> bool:

@@ -45,10 +45,10 @@ BUSY_WAIT: Mapping[str, Query] = {
 LAUNCHES_WAIT = Sentence("a kernel launch takes {mean} (mean of {count}), as long as the kernel itself")
 LAUNCH_TIME_SHARE = Sentence("launch calls take {share} of the time, and kernels run {busy:share} of the time")
 BUSY_WITHOUT_WORK = Sentence(
-    "the GPUs look busy but hardly compute: {signal} {busy}, SM activity {sm} (means of {seconds} of training, "
-    "median GPU)"
+    "the GPUs look busy but hardly compute: {signal} {busy}, SM activity {sm} (median GPU, averaged over "
+    "{seconds} of training)"
 )
-LOOK_BUSY = Sentence("the GPUs look busy: {signal} {busy} (mean of {seconds} of training, median GPU)")
+LOOK_BUSY = Sentence("the GPUs look busy: {signal} {busy} (median GPU, averaged over {seconds} of training)")
 CALLS_BLOCK = Sentence("CUDA calls block for {mean} on average (a call that does not wait takes microseconds)")
 CALLS_BLOCK_LONGER = Sentence("CUDA calls block for {mean} on average; a kernel launch takes {floor}")
 POWER_DRAWN = Sentence("power: {power} per GPU (median)")

@@ -15,6 +15,7 @@ from typing import Literal
 import numpy as np
 
 from trackside.evidence import Evidence, Grid, Missing, Value, derived
+from trackside.facts import maths
 from trackside.facts.fact import Maybe, fact, or_none
 from trackside.facts.gpu.activity import Flags, GpuActivity, Matrix, level, nan_mean, nan_median, window_ranges
 from trackside.facts.gpus import grid_of_gpu
@@ -45,10 +46,23 @@ class IdleReadings:
     """The share of windows with a utilization reading of an idle GPU."""
 
     share: Value
+    lowest: Value
+    """The median of the lowest reading of each window."""
     window: Value
     """Seconds per window."""
     expected: float
     """The share expected at random reading times if every idle period were longer than a reading."""
+
+
+@dataclass(frozen=True)
+class LessBusyGroup:
+    """The less busy GPUs, if the GPUs form two groups and the median GPU is one of the less busy."""
+
+    gpus: Value
+    busy: Value
+    """Mean of ``busy_by`` of their median GPU."""
+    others: Value
+    """The same of the other GPUs."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +81,8 @@ class DutyCycle:
     """Mean of ``busy_by`` of the median GPU of those in use."""
     busy_by: Literal["engine", "utilization"]
     """Engine activity, else utilization."""
+    less_busy: LessBusyGroup | None
+    """Set if the median GPU does not speak for all."""
     sm: Value | None
     typical_busy: Matrix | None
     """(windows,) Median engine activity (else utilization) of the GPUs in that time."""
@@ -125,7 +141,7 @@ class DutyCycle:
             return None
         share = derived(round(float((part.values <= IDLE_LEVEL).sum() / sampled), 3), lowest, unit="share")
         expected = 1 - self.busy.number ** (grid.samples / total)  # any one of a window's readings
-        return IdleReadings(share, derived(grid.step, lowest, unit="s"), expected)
+        return IdleReadings(share, lowest, derived(grid.step, lowest, unit="s"), expected)
 
 
 NO_WORK = Missing("no metric shows when the GPUs worked")
@@ -148,12 +164,13 @@ def duty_cycle(
         return TOO_FEW_SAMPLES
     rows = activity.in_use
     busy = _mean_of(activity, activity.busy_by, rows, windows, bounds)
+    group = _less_busy_group(activity, rows, windows, bounds)
     sm = _mean_of(activity, "sm", rows, windows, bounds)
     typical_busy = None if activity.busy is None else nan_median(activity.busy[rows][:, windows], axis=0)
     step_seconds = None if training is None else training.step_seconds
     return DutyCycle(
         *bounds, windows, rows, _readings(activity, windows), busy,
-        activity.busy_by or "engine", sm, typical_busy, activity.step, step_seconds,
+        activity.busy_by or "engine", group, sm, typical_busy, activity.step, step_seconds,
         evidence.grid("lowest"),
     )  # fmt: skip
 
@@ -191,6 +208,20 @@ def _first_training_window(activity: GpuActivity, limits: Limits) -> int:
     typical = nan_median(values[activity.working_gpus], axis=0)[None, :]
     with np.errstate(invalid="ignore"):
         return int((typical[0] >= limits.started_share * level(typical)[0]).argmax())
+
+
+def _less_busy_group(activity: GpuActivity, rows: Flags, windows: Flags, bounds: TimeRange) -> LessBusyGroup | None:
+    if activity.busy is None:
+        return None
+    means = np.where(rows, nan_mean(activity.busy[:, windows]), np.nan)
+    level = maths.split_level(means.tolist())
+    if level is None or not maths.median(means.tolist()) <= level:
+        return None
+    lower, upper = means < level, means > level
+    busy, others = (_mean_of(activity, activity.busy_by, part, windows, bounds) for part in (lower, upper))
+    if busy is None or others is None:
+        return None
+    return LessBusyGroup(derived(activity.named(np.flatnonzero(lower)), busy), busy, others)
 
 
 def _mean_of(activity: GpuActivity, name: str | None, rows: Flags, windows: Flags, bounds: TimeRange) -> Value | None:

@@ -23,9 +23,9 @@ from trackside.facts.trust.coverage import STALE_S, sampled_gpus
 from trackside.finding import Claim, Sentence
 from trackside.model import Run
 
-COMPUTED = Sentence("the GPUs computed: SM activity {sm} during {seconds} of training (mean of the median GPU)")
+COMPUTED = Sentence("the GPUs computed: SM activity {sm} (median GPU, averaged over {seconds} of training)")
 SOME_COMPUTED = Sentence(
-    "the GPUs in use computed: SM activity {sm} during {seconds} of training (mean of the median one)"
+    "the GPUs in use computed: SM activity {sm} (median of them, averaged over {seconds} of training)"
 )
 GPUS_UNUSED = Sentence(
     "{idle} of the {allocated} allocated did nothing during the whole run: {gpus}",
@@ -43,9 +43,7 @@ SM_UNKNOWN: Mapping[str, Sentence] = {
     "collectives": Sentence("how well the GPUs were used: SM activity was not measured, only collectives"),
     "power": Sentence("whether the GPUs computed or waited: SM activity was not measured, and waiting draws power too"),
 }
-ONLY_UTILIZATION = Sentence(
-    "whether the GPUs computed or waited: {busy} utilization (mean of the median GPU) does not show it"
-)
+ONLY_UTILIZATION = Sentence("whether the GPUs computed or waited: utilization (median GPU: {busy}) does not show it")
 NO_COUNTERS = Sentence("whether the hardware had errors: no error counters were given")
 PARTLY_MEASURED = Sentence(
     "what all GPUs did: only {measured} of {allocated} were measured until the end of the run",

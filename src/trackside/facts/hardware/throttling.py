@@ -43,10 +43,10 @@ CLOCK_LOWERED: dict[Baseline, Sentence] = {
 TEMPERATURE_REACHED = Sentence("GPU {gpu} reached {heat}")
 SAME_ON_OTHERS = Sentence("the same happened on {gpus}")
 CLOCK_STAYED = Sentence(
-    "GPU {gpu} reported a serious throttle reason ({why}), but its clock was {clock} (otherwise {usual})"
+    "GPU {gpu} reported a severe throttle reason ({why}), but its clock was {clock} (otherwise {usual})"
 )
-ONLY_BRIEFLY = Sentence("GPU {gpu} reported a serious throttle reason only in single samples")
-NO_SEVERE_REASON = Sentence("no serious throttle reason lasted under load on {count}; seen: {why}")
+ONLY_BRIEFLY = Sentence("GPU {gpu} reported a severe throttle reason only in single samples")
+NO_SEVERE_REASON = Sentence("no severe throttle reason lasted under load on {count}; seen: {why}")
 THROTTLED_TIME = Sentence("the counters of throttled time grew by at most {seconds} between samples")
 CLOCKS_STAYED = Sentence("no hot GPU lowered its clock under load: median {middle}, highest {most}")
 HOTTEST_GPU = Sentence("the hottest GPU reached {heat}")

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from dataclasses import dataclass
 
 from trackside.evidence import Frame, Value, derived
 from trackside.facts.logs.exceptions import announced_error, unopened_script
 from trackside.facts.logs.fault_rules.rule import FaultClass
+from trackside.facts.logs.python_environment import PACKAGES, interpreter, package_of_library
+from trackside.facts.logs.repository_remedies import repository_remedy
 from trackside.finding import Action, Sentence, ShellCommand, action
 from trackside.model import Event
-from trackside.remedies import CHECK_PATH, CHECK_RELATIVE_PATH
+from trackside.remedies import CHECK_PATH, CHECK_PATH_ON_NODES, CHECK_RELATIVE_PATH
 
-CHECK_PATH_ON_NODES = Sentence("check that {path} exists on every node of the job")
-CREATE_FOLDER = Sentence("create the folder of {path}, writable for the job, and resubmit")
+CREATE_FOLDER = Sentence("create the folder {folder}, writable for the job, and resubmit")
+CREATE_RELATIVE_FOLDER = Sentence(
+    "create the folder {folder}, in the one in which the job starts, writable for the job, and resubmit"
+)
 WRITES = re.compile(r"\b\w*(?:save|write|dump|mkdir)\w*\b|\.to_csv\b|, ?(?:mode=)?['\"][wax]b?\+?['\"]")
 """Code that writes the file, whose folder is then missing."""
 TEMPORARY = re.compile(r"/tmp/tmp\w")
@@ -26,8 +31,20 @@ CHECK_DASH = Sentence("correct the command line: {word} begins with {dash}, and 
 DASHES = {"\N{EN DASH}": "an en dash", "\N{EM DASH}": "an em dash", "\N{MINUS SIGN}": "a minus sign"}
 """What editors write in place of two hyphens."""
 
+REINSTALL_PACKAGE = Sentence(
+    "reinstall {package}, which loads {library}, built for the installed PyTorch, and resubmit"
+)
+REBUILD_PACKAGE = ShellCommand(
+    "{python} -m pip install --force-reinstall --no-deps --no-cache-dir --no-build-isolation {package}"
+)
+"""Not from the cache, which has the build that does not fit, and against the PyTorch that is installed."""
+REINSTALL_TORCH = Sentence(
+    "{library} does not fit the other libraries that the job loads: unset LD_LIBRARY_PATH in the job, or reinstall "
+    "torch with the NVIDIA packages that it requires; then check it, and resubmit"
+)
+CHECK_TORCH = ShellCommand("env -u LD_LIBRARY_PATH {python} -c 'import torch'")
 REINSTALL = Sentence("reinstall the package of {library}, built for the installed PyTorch, and resubmit")
-BROKEN_LIBRARY = re.compile(r"([^\s/'\"]{1,150}\.so[.\d]{0,20}): undefined symbol")
+BROKEN_LIBRARY = re.compile(r"([^\s'\"]{1,400}\.so[.\d]{0,20}): undefined symbol")
 PROVIDE_LIBRARY = Sentence(
     "install {library} on the nodes, or add its folder to LD_LIBRARY_PATH; then check it, and resubmit"
 )
@@ -52,11 +69,10 @@ INSTALL_ON_NODE = Sentence(
 MISSING_MODULE = re.compile(r"No module named '?([A-Za-z_]\w*(?:\.\w+)*)")
 CHECK_IMPORT = (
     ShellCommand("srun --nodelist={slurm_node} --ntasks=1 {python} -c 'import {module}'"),
+    ShellCommand("{python} -m pip install {known_package} && {python} -c 'import {module}'"),
     ShellCommand("{python} -c 'import {module}'"),
 )
 """Fails until the module can be imported, on a node that lacks it if Slurm has it."""
-ENVIRONMENT = re.compile(r"(/[\w./+-]{1,120}?)/lib/python\d")
-"""The folder of the job's Python environment, in the path of a library."""
 INSTALL_REQUIREMENT = Sentence("install {requirement} in the job's environment, and resubmit")
 REQUIREMENT = re.compile(
     r"\brequires? [`'\"]?([A-Za-z][\w.\[\]-]{1,60}[<>=~!]=[\w.,<>=!]{1,30}?)[`'\"]?(?=[\s:,;)]|\.?$|\.\s)"
@@ -192,7 +208,7 @@ def error_remedy(frame: Frame, row: Event, kind: FaultClass, where: ErrorPlace) 
         return action(CHECK_SCRIPT) if dash is None else action(CHECK_DASH, word=script, dash=derived(dash, script))
     causes = f"{row.get('type')}: {text}\n{row.get('root_message') or ''}"
     if (library := BROKEN_LIBRARY.search(causes)) is not None:
-        return action(REINSTALL, library=derived(library[1], message))
+        return _reinstall(frame, row, library[1], message)
     if (library := ABSENT_LIBRARY.search(causes)) is not None:
         return action(PROVIDE_LIBRARY, FIND_LIBRARY, library=derived(library[1], message))
     if (variable := UNSET_VARIABLE.search(text)) is not None:
@@ -206,13 +222,16 @@ def error_remedy(frame: Frame, row: Event, kind: FaultClass, where: ErrorPlace) 
         if TEMPORARY.match(name):
             return None
         if WRITES.search(f"{row.get('user_code')} {row.get('frame')}"):
-            return action(CREATE_FOLDER, path=derived(name, message))
+            folder = derived(posixpath.dirname(name.rstrip("/")), message)
+            return action(CREATE_FOLDER if name.startswith("/") else CREATE_RELATIVE_FOLDER, folder=folder)
         on_nodes = CHECK_PATH_ON_NODES if where.nodes > 1 else CHECK_PATH
         return action(on_nodes if name.startswith("/") else CHECK_RELATIVE_PATH, path=derived(name, message))
+    if kind == "asset" and (remedy := repository_remedy(causes, message, where.nodes)) is not None:
+        return remedy
     if kind in ("env", "config"):
-        for pattern, remedy, commands in MESSAGE_REMEDIES:
+        for pattern, sentence, commands in MESSAGE_REMEDIES:
             if pattern.search(causes):
-                return action(remedy, *commands)
+                return action(sentence, *commands)
     return _package_remedy(frame, text, message, where) if kind == "env" else None
 
 
@@ -237,7 +256,7 @@ def _shell_remedy(match: re.Match[str], message: Value) -> Action:
 
 def _package_remedy(frame: Frame, text: str, message: Value, where: ErrorPlace) -> Action | None:
     """How to get a package that is missing, or too old."""
-    python = _interpreter(frame) or derived("python", message)
+    python = interpreter(frame) or derived("python", message)
     if (match := REQUIREMENT.search(text)) is not None:
         requirement = derived(match[1] or match[2], message)
         return action(INSTALL_REQUIREMENT, PIP_INSTALL, requirement=requirement, python=python)
@@ -248,12 +267,19 @@ def _package_remedy(frame: Frame, text: str, message: Value, where: ErrorPlace) 
         return action(INSTALL_ON_NODE, *CHECK_IMPORT, module=module, python=python, node=where.node)
     if package.value != module.value:  # the package is there, without this part of it
         return action(INSTALL_VERSION, *CHECK_IMPORT, module=module, python=python, package=package)
-    return action(INSTALL_MODULE, *CHECK_IMPORT, module=module, python=python)
+    name = PACKAGES.get(str(module.value))
+    known = {} if name is None else {"known_package": derived(name, message)}
+    return action(INSTALL_MODULE, *CHECK_IMPORT, module=module, python=python, **known)
 
 
-def _interpreter(frame: Frame) -> Value | None:
-    """The job's Python, by the paths of the libraries in its tracebacks."""
-    for row in frame.events:
-        if (match := ENVIRONMENT.search(str(row.get("frames") or ""))) is not None:
-            return derived(f"{match[1]}/bin/python3", frame.value(row, "frames"))
-    return None
+def _reinstall(frame: Frame, row: Event, path: str, message: Value) -> Action:
+    """How to mend a library that was built for others than those it finds."""
+    library, python = derived(posixpath.basename(path), message), interpreter(frame) or derived("python", message)
+    loaded = (other for other in (*frame.events, row) if posixpath.basename(path) in str(other.get("message")))
+    module = next((name for other in loaded if (name := package_of_library(other, path)) is not None), None)
+    if module in ("torch", "nvidia"):
+        return action(REINSTALL_TORCH, CHECK_TORCH, library=library, python=python)
+    if module is None:
+        return action(REINSTALL, library=library)
+    package = derived(PACKAGES.get(module, module), message)
+    return action(REINSTALL_PACKAGE, REBUILD_PACKAGE, library=library, python=python, package=package)

@@ -23,6 +23,7 @@ from trackside.facts.fact import Maybe, fact
 from trackside.facts.logs import state_dict_errors
 from trackside.facts.logs.ending import Ending
 from trackside.facts.logs.order import follows, last_after, latest, logs_that_went_on
+from trackside.facts.logs.repository_remedies import GATED, REFUSED
 from trackside.facts.training.learning import Trajectory
 from trackside.finding import Claim, Sentence
 from trackside.model import Event, EventRole
@@ -32,20 +33,21 @@ JOB_RAISED = Sentence("the job raised {type}: {message}")
 JOB_RAISED_WITHOUT_MESSAGE = Sentence("the job raised {type}")
 SCRIPT_FAILED = Sentence("Python could not open its script: {message}")
 REJECTED_COMMAND_LINE = ("a rejected command line", Sentence("the program rejected its command line: {message}"))
+COMMAND_LINE_ERRORS = ("argparse.ArgumentError", "click.UsageError", "absl.flags.Error")
+"""Types of errors with which a program rejects its command line, and exits at once."""
 NOT_RAISED: Mapping[str, tuple[str, Sentence]] = {
     "ShellError": (
         "a failed command", Sentence("a command or script was not found or could not be run: {message}")
     ),
     "ContainerError": ("a container error", Sentence("the container could not be started: {message}")),
-    "argparse.ArgumentError": REJECTED_COMMAND_LINE,
-    "click.UsageError": REJECTED_COMMAND_LINE,
-    "absl.flags.Error": REJECTED_COMMAND_LINE,
+    **dict.fromkeys(COMMAND_LINE_ERRORS, REJECTED_COMMAND_LINE),
     "DisplayError": ("a lost display", Sentence("the connection to the X display was lost: {message}")),
     "SharedLibraryError": ("a missing library", Sentence("a shared library could not be loaded: {message}")),
 }  # fmt: skip
 """Types of errors that no program raised as an exception -> their name in a sentence, and what happened."""
 
 NO_EXCEPTION = Sentence("no exception in the log")
+ONLY_INTERRUPT = Sentence("the exception in the log belongs to an interrupt: {type}")
 OTHER_TOPIC = Sentence("the exception in the log is about {topic}, which another family judges: {type}")
 NOT_FATAL = Sentence(
     "the exception in the log was raised in a thread or a destructor, or was a warning; that alone "
@@ -336,6 +338,8 @@ class Exceptions:
     def other_topic(self, row: Event) -> Claim:
         """The claim that an exception belongs to another family."""
         kind = error_type(self.frame, row)
+        if row.get("about") == "interrupt":
+            return ONLY_INTERRUPT(type=kind)
         return OTHER_TOPIC(type=kind, topic=derived(TOPICS[str(row.get("about"))], kind))
 
     @property
@@ -378,6 +382,11 @@ def error_in_brief(frame: Frame, row: Event) -> Value:
     first_line = parameters or _informative_line(name, message)
     if announced is None and (statement := _assertion(frame, row)) is not None:
         first_line, values["message"] = str(statement.value), statement
+    if (gated := GATED.search(message)) is not None:
+        code = REFUSED.search(message)
+        first_line = f"no access to the gated repository {gated[1]}" + (
+            f" (HTTP {code[1]})" if code is not None else ""
+        )
     if (script := unopened_script(frame, row)) is not None:
         text = f"Python could not open its script '{script.value}'"
     elif not is_raised(row) and first_line:

@@ -45,7 +45,7 @@ class Limits:
     max_unstamped_lines: int = 20
     """Number of lines without a time after the last stamped one that a run prints in a moment: warnings, a summary."""
     collector_delay_s: float = 2.0
-    """Time by which a collector dates a line later than the line dates itself."""
+    """How much later a collector's time of a line may be than the line's own."""
     open_share: float = 0.35
     """It is unclear what the run did if its steps do not explain at least this share: startup, saves and evaluations
     take at most a third of healthy runs."""

@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from trackside.evidence import Evidence, Grid, Value, derived
+from trackside.facts import maths
 from trackside.facts.fact import fact
-from trackside.facts.gpus import value_or_none
+from trackside.facts.gpus import count_of, value_or_none
 from trackside.finding import Claim, Sentence
 from trackside.query import Query, metric
 
@@ -30,12 +31,21 @@ HOST_LOAD: Mapping[str, Query] = {
 
 CPUS_BUSY = Sentence("host CPUs were {busy} busy (median)")
 TASKS_WAITED: Mapping[str, Sentence] = {
-    "cpu": Sentence("at least one task of a host waited for a CPU {share} of the time ({wait} per {window}, median)"),
-    "io": Sentence("at least one task of a host waited for storage {share} of the time ({wait} per {window}, median)"),
+    "cpu": Sentence(
+        "at least one task of a host waited for a CPU {share} of the time ({wait} per {window}, median of {hosts})"
+    ),
+    "io": Sentence(
+        "at least one task of a host waited for storage {share} of the time ({wait} per {window}, median of {hosts})"
+    ),
 }
 NODE_TASKS_WAITED = Sentence(
     "at least one task on {node} waited for a CPU {share} of the time ({wait} per {window}, median)"
 )
+NODE_WAITED: Mapping[str, Sentence] = {
+    "cpu": NODE_TASKS_WAITED,
+    "io": Sentence("at least one task on {node} waited for storage {share} of the time ({wait} per {window}, median)"),
+}
+"""The same for the only host, or for the one that waited most if the hosts form two groups."""
 NODE_TASKS_WAITED_MORE = Sentence(
     "at least one task on {node} waited for a CPU {share} of the time ({wait} per {window}, median), on the median "
     "host {others}"
@@ -65,16 +75,12 @@ class HostLoad:
         """The saturated resources in (start, end]: CPU or storage."""
         busy = self._cpu_busy(start, end)
         claims = [CPUS_BUSY(busy=busy)] if busy is not None and busy.number >= self.limits.saturated_cpu else []
-        for name, sentence in TASKS_WAITED.items():
+        for name in TASKS_WAITED:
             grid = self.grids.get(f"{name}_pressure")
-            wait = None if grid is None else value_or_none(grid.during(start, end), "median")
-            if grid is not None and wait is not None:
-                share = wait.number / grid.step
-                if share >= self.limits.pressure_share:
-                    window = derived(grid.step, wait, unit="s")
-                    claims.append(
-                        sentence(share=derived(round(share, 3), wait, unit="share"), wait=wait, window=window)
-                    )
+            part = None if grid is None else grid.during(start, end)
+            wait = value_or_none(part, "median")
+            if part is not None and wait is not None and wait.number >= self.limits.pressure_share * part.step:
+                claims.append(_waited(name, part, wait))
         return tuple(claims)
 
     def lacks_cpus(self, start: float, end: float) -> bool:
@@ -112,6 +118,20 @@ class HostLoad:
             "window": derived(grid.step, own_wait, unit="s"),
         }  # fmt: skip
         return (NODE_TASKS_WAITED_MORE(**values, others=others) if len(grid) > 2 else NODE_TASKS_WAITED(**values),)
+
+
+def _waited(resource: str, part: Grid, wait: Value) -> Claim:
+    """The claim that tasks waited for a resource: on the median host, or on a host that is named."""
+    levels = [maths.median(row.tolist()) for row in part.values]
+    node = part.series[max(range(len(levels)), key=levels.__getitem__)].get("node")
+    is_named = node is not None and (len(part) == 1 or maths.split_level(levels) is not None)
+    if is_named:
+        wait = part.where(node=str(node)).value("median")
+    share = derived(round(wait.number / part.step, 3), wait, unit="share")
+    values = {"share": share, "wait": wait, "window": derived(part.step, wait, unit="s")}
+    if is_named:
+        return NODE_WAITED[resource](**values, node=derived(str(node), wait))
+    return TASKS_WAITED[resource](**values, hosts=count_of(len(part), "host", wait))
 
 
 @fact(HOST_LOAD, limits=Limits())

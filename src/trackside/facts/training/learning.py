@@ -128,7 +128,13 @@ class TrainingCurve:
     @property
     def count(self) -> Value:
         """Number of printed losses."""
-        return self.frame.reduce("count", "loss", unit="logged epochs" if self.counts_epochs else "logged steps")
+        unit = "logged epochs" if self.counts_epochs else "logged steps"
+        printed = sum(row.get("loss") is not None for row in self.rows)
+        fields = {name: value for name in ("run_part", "split") for row in self.rows[-1:]
+                  if (value := row.get(name)) is not None}  # fmt: skip
+        parts = [{name: value} for name, value in fields.items()]  # other attempts and evaluations print losses, too
+        counts = [self.frame.narrowed(**part).reduce("count", "loss", unit) for part in ({}, *parts, fields)]
+        return next((count for count in counts if count.value == printed), counts[0])
 
     @property
     def first_finite(self) -> Value:

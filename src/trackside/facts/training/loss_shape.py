@@ -145,6 +145,9 @@ def _claims(curve: TrainingCurve, shape: Shape) -> list[Claim]:
             values[name] = curve.frame.value(printed[-1], field)
     values["points"] = derived(len(curve.rows), curve.count, unit="logged steps")  # also those that print no loss
     values["count"] = derived(shape.count, curve.count)
+    if shape.classes is not None:
+        values["guess"] = derived(round(math.log(shape.classes), 3), curve.count)
+        values["classes"] = derived(shape.classes, curve.count, unit="classes")
     claims = [shape.sentence(**{name: values[name] for name in values if name in shape.sentence.placeholders})]
     if not shape.of_points and "lowest" not in shape.sentence.placeholders:
         claims += _fell_before(curve, shape)

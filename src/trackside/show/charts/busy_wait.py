@@ -3,13 +3,14 @@ them is waiting."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
 
 import numpy as np
 
 from trackside.evidence import Grid
 from trackside.facts.fact import Facts
-from trackside.facts.gpu.activity import Flags, nan_median
+from trackside.facts.gpu.activity import Flags, gpus_of, nan_median
 from trackside.finding import Verdict
 from trackside.model import TimeRange
 from trackside.query import metric
@@ -17,6 +18,7 @@ from trackside.show.charts import curves, reduce
 from trackside.show.charts.chart import NARROW_AXIS_LEFT, Chart, Drawing
 from trackside.show.charts.curves import CurveStyle
 from trackside.show.charts.phases import (
+    culprits,
     finding_onset,
     over_window,
     phases,
@@ -42,7 +44,6 @@ MIN_LABELED_GAP = 0.4
 _WHILE = {
     "training": "During training", "GPUs at work": "While the job computed", "GPUs busy": "While the GPUs were busy",
 }  # fmt: skip
-Bands = dict[str, reduce.Band]
 
 
 def draw(verdict: Verdict, facts: Facts) -> Drawing | None:
@@ -77,7 +78,7 @@ def draw(verdict: Verdict, facts: Facts) -> Drawing | None:
             background=background,
             moment=finding_onset(verdict, facts),
         ),
-        _caption(bands, name, len(grid), len(culprit_values), _working_windows(facts, grid)),
+        _caption(verdict, {"busy": busy, "sm": sm}, name, len(culprit_values), _working_windows(facts, grid)),
         (
             "phase",
             "from",
@@ -99,25 +100,39 @@ def _working_windows(facts: Facts, grid: Grid) -> tuple[str, Flags]:
     return (words, flags) if flags.any() else ("Over the whole run", ~flags)
 
 
-def _caption(bands: Bands, name: str, count: int, n_culprits: int, working: tuple[str, Flags]) -> str:
-    """The caption: the medians during the working windows."""
+def _caption(
+    verdict: Verdict, grids: Mapping[str, Grid | None], name: str, n_culprits: int, working: tuple[str, Flags]
+) -> str:
+    """The caption: the medians during the working windows, of the GPUs that the verdict names and of the others."""
     when, flags = working
-    gpus = "they" if "GPUs" in when else "the GPUs"
-    shares = {key: float(nan_median(band.median[flags])) for key, band in bands.items()}
-    medians = {key: "not sampled" if np.isnan(share) else word(share, "share") for key, share in shares.items()}
+    medians = {key: _medians(verdict, grid, flags) for key, grid in grids.items() if grid is not None}
+    count = max(len(grid) for grid in grids.values() if grid is not None)
     others = "the other GPUs" if n_culprits else f"{count:,} GPUs"
     who = f"Lines: median of {others}; bands: their minimum to maximum." if count > 1 else "One GPU."
+    gpus = "they" if "GPUs" in when else "the GPUs"
+    median = medians.get("busy", "")
+    busy = f"the busy share of time was {median}" if " on " in median else f"{gpus} were busy {median} of the time"
     if len(medians) == 2:
         return (
-            f"{when}, {gpus} were busy {medians['busy']} of the time ({name}) and SM activity was {medians['sm']} "
-            f"(medians). Shaded: a kernel was resident but the SMs were idle. {who}"
+            f"{when}, {busy} ({name}), and SM activity was {medians['sm']} (medians). Shaded: a "
+            f"kernel was resident but the SMs were idle. {who}"
         )
     if "sm" in medians:
         return f"{when}, SM activity was {medians['sm']} (median). {who}"
     return (
-        f"{when}, {gpus} were busy {medians['busy']} of the time ({name}, median). SM activity was not measured, so "
+        f"{when}, {busy} ({name}, median). SM activity was not measured, so "
         f"working and waiting cannot be distinguished. {who}"
     )
+
+
+def _medians(verdict: Verdict, grid: Grid, flags: Flags) -> str:
+    """The median of all GPUs, or those of the GPUs that the verdict names and of the others."""
+    gpus = gpus_of(grid, verdict.run)
+    named = culprits(verdict, gpus)
+    is_named = np.array([gpu in named for gpu in gpus])
+    parts = [grid.values[rows][:, flags] for rows in ((is_named, ~is_named) if named else (~is_named,))]
+    shares = [word(float(nan_median(part)), "share") if not np.isnan(part).all() else "not sampled" for part in parts]
+    return f"{shares[0]} on {word(named)} and {shares[1]} on the others" if named else shares[0]
 
 
 def _rows(facts: Facts, window: TimeRange, grids: list[Grid]) -> list[tuple[str, ...]]:

@@ -58,8 +58,8 @@ class ArchivedRun(msgspec.Struct, frozen=True, kw_only=True):
     certainty: str | None
     """established, supported or possible."""
     confidence: float | None
-    """How often verdicts with similar evidence were right on runs that were unseen when judged, 0 to 1; null if no
-    cause was found."""
+    """How often verdicts with similar evidence were right on runs that were unseen when judged, 0 to 1; null for
+    U0 (unknown)."""
 
 
 class ArchivedVerdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,10 +82,10 @@ class ArchivedVerdict(msgspec.Struct, frozen=True, kw_only=True):
     culprit: str
     """Owner of the fault: job, infrastructure, scheduler, none or unknown."""
     certainty: str | None
-    """established, supported or possible; null if no family was found."""
+    """established, supported or possible; possible for U0 (unknown)."""
     confidence: float | None
-    """How often verdicts with similar evidence were right on runs that were unseen when judged, 0 to 1; null if no
-    cause was found."""
+    """How often verdicts with similar evidence were right on runs that were unseen when judged, 0 to 1; null for
+    U0 (unknown)."""
     digest: str
     """SHA-256 of the document, in hexadecimal."""
     bytes: int

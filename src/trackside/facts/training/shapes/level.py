@@ -1,4 +1,4 @@
-"""Loss levels that a learning run does not have: risen, lost again, worse than guessing, or flat at guessing."""
+"""Loss levels that a learning run does not have: risen, lost again, worse than guessing, or flat."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ LOSS_FELL_AND_ROSE = Sentence(
     "the loss fell from {first} to {lowest}, then rose and stayed high from {place}: {last} at the end"
 )
 WORSE_THAN_GUESSING = Sentence(
-    "the loss rose above that of random guessing and never came down: {first} at first, {highest} at "
-    "most, {lowest} at least, {last} at the end"
+    "the loss was above that of random guessing with the largest vocabulary in use, and did not recover: {first} at "
+    "first, {highest} at most, {lowest} at least, {last} at the end"
 )
+STAYS_FLAT = Sentence("the loss stayed flat for {count} of {points}: {first} at first, {last} at the end")
 AT_GUESSING = Sentence(
-    "the loss stayed at the level of random guessing for {count} of {points}: {first} at first, {last} at the end"
+    "the loss stayed at {guess}, as if the model guessed among {classes}, for {count} of {points}: {first} at first, "
+    "{last} at the end"
 )
 
 
@@ -42,8 +44,8 @@ LANGUAGE_FRAMEWORKS = (
 """Frameworks (by the start of the parser's id) whose loss is a mean cross-entropy over tokens."""
 
 
-GUESSING_LOSSES = tuple(math.log(k) for k in (2, 10, 100, 1000))
-"""Losses of guessing among common numbers of classes."""
+COMMON_CLASSES = (2, 10, 100, 1000)
+"""Common numbers of classes; the loss of guessing among them is their logarithm."""
 
 
 def risen_loss(curve: TrainingCurve, limits: Limits) -> Shape | None:
@@ -148,7 +150,8 @@ def worse_than_guessing(curve: TrainingCurve, half_done: bool, limits: Limits) -
 
 
 def flat_curve(curve: TrainingCurve, half_done: bool, limits: Limits) -> Shape | None:
-    """At the loss of guessing from the run's start to its end, or back to it after an explosion."""
+    """At the loss of guessing, or at another high level, from the run's start to its end, or back to it after an
+    explosion."""
     values = curve.finite
     if len(values) < limits.flat_points or not half_done or not from_the_start(curve):
         return None
@@ -161,12 +164,15 @@ def flat_curve(curve: TrainingCurve, half_done: bool, limits: Limits) -> Shape |
         return None
     if not is_level or not maths.is_steady(settled, 5 * limits.guess_tolerance, 0.9):
         return None
-    guess = any(abs(level - guess_loss) <= 0.5 * limits.guess_tolerance * guess_loss for guess_loss in GUESSING_LOSSES)
-    if not guess and level < limits.scratch_level:
+    tolerance = 0.5 * limits.guess_tolerance
+    guesses = (classes for classes in COMMON_CLASSES if abs(level / math.log(classes) - 1) <= tolerance)
+    classes = next(guesses, None)
+    if classes is None and level < limits.scratch_level:
         return None
+    sentence = STAYS_FLAT if classes is None else AT_GUESSING
     exploded = max(values) > 3 * max(level, values[0])
     variant: Variant = "plateau" if exploded else "flat"
-    return Shape(variant, Certainty.SUPPORTED, AT_GUESSING, 0, -1, len(settled))
+    return Shape(variant, Certainty.SUPPORTED, sentence, 0, -1, len(settled), classes=classes)
 
 
 def _is_language_model(curve: TrainingCurve) -> bool:

@@ -78,6 +78,8 @@ class Shape:
     """Whether the indices are in ``curve.points``: such lines may print no loss."""
     of_level: bool = False
     """Whether the loss rose and stayed high."""
+    classes: int | None = None
+    """The number of classes among which a model that guesses has this loss."""
 
 
 def from_the_start(curve: TrainingCurve) -> bool:
