@@ -71,8 +71,14 @@ def test_exit_codes(log: Path, tmp_path: Path) -> None:
     nothing = tmp_path / "quiet.log"
     nothing.write_text("hello\n")
     assert run("diagnose", nothing, "--exit-code").exit_code == 11
-    healthy = next(iter(sorted(SCENARIOS.glob("g1/*/inputs"))))
+    healthy = SCENARIOS / "g1/pretraining-completed/inputs"
     assert run("diagnose", healthy, "--exit-code").exit_code == 0
+    stopped = tmp_path / "stopped.log"
+    stopped.write_text("".join(f"step {step}/100 loss {9 - step / 10:.2f}\n" for step in range(1, 51)))
+    result = run("diagnose", stopped, "--exit-code")
+    assert "G1 healthy" in result.stdout
+    assert "certainty: possible" in result.stdout
+    assert result.exit_code == 11
 
 
 def test_several_jobs_need_a_choice(log: Path, tmp_path: Path) -> None:
