@@ -295,7 +295,7 @@ SIZES = "size mismatch for layers.{}.weight: copying a param with shape torch.Si
 @pytest.mark.parametrize(
     ("lines", "shown"),
     [
-        (["\t" + SIZES.format(0, 64, 128)], "state_dict of Net: layers.0.weight is 64 x 8 in the checkpoint, 128 x 8 in the model"),
+        (["\t" + SIZES.format(0, 64, 128)], "RuntimeError: Error(s) in loading state_dict for Net (layers.0.weight is 64 x 8 in the checkpoint, 128 x 8 in the model)"),
         ([f"\t{SIZES.format(i, 64, 128)}" for i in range(3)], "layers.0.weight is 64 x 8 in the checkpoint, 128 x 8 in the model (and 2 more)"),
         ([f"\t{SIZES.format(i, 64, 128)}" for i in range(90)], "layers.0.weight is 64 x 8 in the checkpoint, 128 x 8 in the model (and 89 more)"),
         (
@@ -338,7 +338,7 @@ def test_a_long_line_keeps_its_end_where_the_reason_stands(line: str, begin: str
         (
             'Error(s) in loading state_dict for Net:\n\tMissing key(s) in state_dict: "a.weight", "a.bias". \n'
             '\tUnexpected key(s) in state_dict: "model_state_dict". ',
-            'E: state_dict of Net: only the model has "a.weight" and 1 more; only the checkpoint has "model_state_dict"',
+            'E in load_state_dict: only the model has "a.weight" and 1 more; only the checkpoint has "model_state_dict"',
         ),
         ("child 202117 failed with error code: 1\nslurmstepd: error: pyxis: no image", "E: pyxis: no image"),
         ("Can't load it. Make sure that:\n- it exists", "E: Can't load it. Make sure that"),

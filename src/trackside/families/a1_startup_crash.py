@@ -49,7 +49,7 @@ from dataclasses import dataclass
 from trackside.evidence import Missing, Value, derived
 from trackside.facts.gpus import gpus_of_ranks, nodes_of
 from trackside.facts.logs.ending import CUT_SHORT, Ending
-from trackside.facts.logs.error_remedies import ErrorPlace, error_remedy
+from trackside.facts.logs.error_remedies import ErrorPlace, error_remedy, folder_to_create
 from trackside.facts.logs.exceptions import Exceptions, asserted, error_in_brief, source_line
 from trackside.facts.logs.fault_rules import classify
 from trackside.facts.logs.fault_rules.rule import FaultClass
@@ -106,6 +106,7 @@ CLASS_MEANINGS = {
     "asset": Sentence("a model, tokenizer or other file is not available"),
     "code": Sentence("the job's own code raised it: a bug, or a setting or an input that the code rejects"),
 }
+FOLDER_MISSING = Sentence("the folder of a file that the program writes does not exist")
 CLASS_REMEDIES = {
     "data": Sentence("check the input that the error is about, for example by loading it in one process, and resubmit"),
     "config": Sentence("correct the setting that the error is about, and resubmit"),
@@ -201,7 +202,7 @@ def _exception_finding(
         shows,
         headline=CRASHED(error=error) if place is None else CRASHED_AT(error=error, place=place),
         secondary_headline=RAISED(error=error) if place is None else RAISED_AT(error=error, place=place),
-        implies=[meaning, (CODE_OR if _is_guess(cause, kind) else CLASS_MEANINGS)[kind]()],
+        implies=[meaning, _class_meaning(errors.announced or cause, kind, _is_guess(cause, kind))],
         cannot_decide=[] if idle or phase.use.work_s is not None else [GPU_USE_UNKNOWN()],
         actions=[_remedy(errors, cause, kind, place, unread, run, meaning)],
         since=cause.time,
@@ -211,6 +212,13 @@ def _exception_finding(
         exception=(str(cause.get("type")), str(cause.get("message") or "")),
         fault_class=kind,
     )
+
+
+def _class_meaning(source: Event, kind: FaultClass, is_guess: bool) -> Claim:
+    """What an error of this class means."""
+    if folder_to_create(source) is not None:
+        return FOLDER_MISSING()
+    return (CODE_OR if is_guess else CLASS_MEANINGS)[kind]()
 
 
 def _certainty(cause: Event, ending: Ending) -> Certainty:

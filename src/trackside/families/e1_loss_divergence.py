@@ -171,7 +171,9 @@ ROSE_SOMEWHAT = Sentence(
     running="the loss is finite and rises, from {first} to {last} so far, which is no clear divergence: medians of the "
     "first and the last {size} of {points}",
 )
-ROSE_WITHOUT_MEANING = "the loss rose far above its first values, but for such a loss the level alone does not show a divergence"
+ROSE_WITHOUT_MEANING = (
+    "the loss rose far above its first values, but for such a loss the level alone does not show a divergence"
+)
 NO_DIVERGENCE_RATIO = 1000
 """Last level over the largest of the first losses: a rise beyond it does not rule a divergence out."""
 RECOVERED = Sentence(
