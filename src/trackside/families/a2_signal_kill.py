@@ -30,8 +30,8 @@ The run ends, and the log does not say why.
 Do next
 -------
 SIGKILL: see whether the kernel's OOM killer sent it (`journalctl -k | grep -i 'killed process'`, as root); then use
-fewer DataLoader workers, a smaller prefetch, no copy of the data set per worker, or a larger `--mem`. Native crash: rerun
-with `export PYTHONFAULTHANDLER=1; ulimit -c unlimited`, and check the native extension that the stack names.
+fewer DataLoader workers, a smaller prefetch, no copy of the data set per worker, or a larger `--mem`. Native crash:
+rerun with `export PYTHONFAULTHANDLER=1; ulimit -c unlimited`, and check the native extension that the stack names.
 
 What it cannot decide
 ---------------------
@@ -154,8 +154,8 @@ USE_LESS_MEMORY = Sentence(
     "use less host memory (fewer DataLoader workers, smaller prefetch, lazy loading) or request more (--mem), and rerun"
 )
 MEASURE_AND_USE_LESS = Sentence(
-    "see how much memory the job used (under Slurm, MaxRSS of each of its Slurm steps), then use less (fewer DataLoader "
-    "workers, smaller prefetch, lazy loading) or request more (--mem), and rerun"
+    "see how much memory the job used (under Slurm, MaxRSS of each of its Slurm steps), then use less (fewer "
+    "DataLoader workers, smaller prefetch, lazy loading) or request more (--mem), and rerun"
 )
 USE_LESS_MEMORY_PER_NODE = Sentence(
     "use less host memory (fewer DataLoader workers, smaller prefetch, lazy loading) or fewer ranks per node, and rerun"
@@ -168,8 +168,8 @@ CHECK_LIMIT = Sentence(
     "steps)"
 )
 CHECK_OOM_KILL = Sentence(
-    "see whether the kernel's OOM killer ended the process: search the kernel log of the process's node (as root, or ask "
-    "an administrator to)"
+    "see whether the kernel's OOM killer ended the process: search the kernel log of the process's node (as root, or "
+    "ask an administrator to)"
 )
 READ_CORE = Sentence(
     "read the core that was written, on the node of the process; if coredumpctl lists none, core_pattern shows where "

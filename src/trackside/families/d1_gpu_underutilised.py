@@ -93,19 +93,24 @@ class Limits:
     min_idle_ratio: float = 0.5
     """Minimum ratio of readings near zero to the number expected at random times: stalls of less than the second that a
     reading covers leave few."""
+    group_share: float = 0.25
+    """Minimum share of the GPUs that are fed, and of those that idle, for two groups: then no GPU is typical."""
 
 
 STARVED_FOR = Sentence("GPU starvation: each step waits for data {share} of its time")
 STARVED = Sentence("GPU starvation: the input pipeline is too slow")
-STARVED_BUSY = Sentence("GPU starvation: GPUs busy {busy:share} of the time, most likely because input is too slow")
-IDLE_IN_BURSTS = Sentence("GPUs idle between bursts of work")
-IDLE_IN_BURSTS_BUSY = Sentence("GPUs idle between bursts of work: busy {busy:share} of the time")
-BUSY_DURING = Sentence(
-    "the GPUs were busy {busy:share} of the time during {seconds} of training (mean of the median GPU)"
+STARVED_BUSY = Sentence(
+    "GPU starvation: GPUs busy {busy:share} of the time (median GPU), most likely because input is too slow"
 )
+IDLE_IN_BURSTS = Sentence("GPUs idle between bursts of work")
+IDLE_IN_BURSTS_BUSY = Sentence("GPUs idle between bursts of work: busy {busy:share} of the time (median GPU)")
+BUSY_DURING = Sentence("the median GPU was busy {busy:share} of the time during {seconds} of training (mean)")
 SM_ACTIVITY = Sentence("SM activity was {sm} during {seconds} of training (mean of the median GPU)")
 GPUS_STALLED = Sentence("the GPUs stalled {count:times}, {share} of the time in total")
-IDLE_READINGS = Sentence("in {share} of the {window} intervals a GPU's utilization dropped to about zero")
+IDLE_READINGS = Sentence(
+    "in {share} of the {window} intervals a GPU's utilization dropped to about zero (lowest reading of an interval: "
+    "{lowest} in the median)"
+)
 IDLE_STEPS = Sentence("the GPUs are idle for {idle} of each {step} step")
 INPUT_BOUND = Sentence("the input pipeline limits the speed, not the GPU; the run is slower than necessary")
 INPUT_LIKELY_BOUND = Sentence(
@@ -130,6 +135,10 @@ TOO_FEW_READINGS = Missing("no line with the data wait of a step was recognized,
 NO_READINGS = Missing(
     "no line with the data wait of a step was recognized, and no usable readings of engine activity or utilization "
     "were given"
+)
+GPUS_DIFFER = Missing(
+    "some GPUs were busy nearly all the time while others idled: the ranks differ, which is no slow input of all",
+    by_data=False,
 )
 IDLE_WHILE_SAVING = Sentence("the log shows {saves} saved checkpoints, which explain idle GPUs")
 LAUNCHES_BLOCK = Sentence("a debug flag makes every kernel launch block: {line}")
@@ -158,6 +167,8 @@ def judge(
         return absent(BUSY_DURING(busy=duty_cycle.busy, seconds=seconds), *(() if share is None else (share.fed,)))
     if other_cause is not None:
         return absent(other_cause)
+    if share is None and _in_two_groups(duty_cycle, limits):
+        return GPUS_DIFFER
     idle, idles, signals = _idleness(duty_cycle, limits)
     starved = share if share is not None and share.share.number >= limits.noticeable_share else None
     hints = (*wait.advice, *hosts.saturated(duty_cycle.start, duty_cycle.end))
@@ -210,6 +221,14 @@ def _is_fed(duty: DutyCycle, share: WaitShare | None, activity: Maybe[GpuActivit
     return by_engine and duty.busy.number >= limits.busy_duty and works
 
 
+def _in_two_groups(duty: DutyCycle, limits: Limits) -> bool:
+    """Whether some GPUs were busy nearly all the time while others idled."""
+    if duty.gpu_means is None or not len(duty.gpu_means):
+        return False
+    shares = (float((duty.gpu_means >= limits.busy_duty).mean()), float((duty.gpu_means < limits.low_duty).mean()))
+    return min(shares) >= limits.group_share
+
+
 def _idleness(duty: DutyCycle, limits: Limits) -> tuple[Certainty | None, list[Claim], list[Claim]]:
     """(how certainly the GPUs idled during the run: possible if noticeable, more certain if most of the time or for
     seconds of each step; None if they did not; how much they idled; further signals of it), by the duty cycle, time
@@ -242,7 +261,7 @@ def _idle_reading_claim(duty: DutyCycle, limits: Limits) -> Claim | None:
         return None
     if duty.idle is not None and duty.idle.number < limits.idle_step_s:
         return None
-    return IDLE_READINGS(share=readings.share, window=readings.window)
+    return IDLE_READINGS(share=readings.share, window=readings.window, lowest=readings.lowest)
 
 
 def _certainty(

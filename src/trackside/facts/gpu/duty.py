@@ -47,6 +47,8 @@ class IdleReadings:
     share: Value
     window: Value
     """Seconds per window."""
+    lowest: Value
+    """The lowest reading of a window, in the median."""
     expected: float
     """The share expected at random reading times if every idle period were longer than a reading."""
 
@@ -76,6 +78,8 @@ class DutyCycle:
     """Seconds per training step, from the log."""
     lowest: Grid | None
     """The lowest utilization reading in each window of the run."""
+    gpu_means: Matrix | None
+    """(GPUs in use,) Mean engine activity (else utilization) of each in that time."""
 
     @property
     def sampled(self) -> bool:
@@ -125,7 +129,7 @@ class DutyCycle:
             return None
         share = derived(round(float((part.values <= IDLE_LEVEL).sum() / sampled), 3), lowest, unit="share")
         expected = 1 - self.busy.number ** (grid.samples / total)  # any one of a window's readings
-        return IdleReadings(share, derived(grid.step, lowest, unit="s"), expected)
+        return IdleReadings(share, derived(grid.step, lowest, unit="s"), lowest, expected)
 
 
 NO_WORK = Missing("no metric shows when the GPUs worked")
@@ -150,11 +154,12 @@ def duty_cycle(
     busy = _mean_of(activity, activity.busy_by, rows, windows, bounds)
     sm = _mean_of(activity, "sm", rows, windows, bounds)
     typical_busy = None if activity.busy is None else nan_median(activity.busy[rows][:, windows], axis=0)
+    gpu_means = None if activity.busy is None else nan_mean(activity.busy[rows][:, windows])
     step_seconds = None if training is None else training.step_seconds
     return DutyCycle(
         *bounds, windows, rows, _readings(activity, windows), busy,
         activity.busy_by or "engine", sm, typical_busy, activity.step, step_seconds,
-        evidence.grid("lowest"),
+        evidence.grid("lowest"), gpu_means,
     )  # fmt: skip
 
 

@@ -30,14 +30,18 @@ HOST_LOAD: Mapping[str, Query] = {
 
 CPUS_BUSY = Sentence("host CPUs were {busy} busy (median)")
 TASKS_WAITED: Mapping[str, Sentence] = {
-    "cpu": Sentence("at least one task of a host waited for a CPU {share} of the time ({wait} per {window}, median)"),
-    "io": Sentence("at least one task of a host waited for storage {share} of the time ({wait} per {window}, median)"),
+    "cpu": Sentence(
+        "at least one process of a host waited for a CPU {share} of the time ({wait} per {window}, median)"
+    ),
+    "io": Sentence(
+        "at least one process of a host waited for storage {share} of the time ({wait} per {window}, median)"
+    ),
 }
 NODE_TASKS_WAITED = Sentence(
-    "at least one task on {node} waited for a CPU {share} of the time ({wait} per {window}, median)"
+    "at least one process on {node} waited for a CPU {share} of the time ({wait} per {window}, median)"
 )
 NODE_TASKS_WAITED_MORE = Sentence(
-    "at least one task on {node} waited for a CPU {share} of the time ({wait} per {window}, median), on the median "
+    "at least one process on {node} waited for a CPU {share} of the time ({wait} per {window}, median), on the median "
     "host {others}"
 )
 

@@ -272,8 +272,8 @@ class Trajectory:
 
     @cached_property
     def done(self) -> Value | None:
-        """Completed optimizer steps: the framework's own count, that of the training's full bar below the last point, or
-        the last point's step."""
+        """Completed optimizer steps: the framework's own count, that of the training's full bar below the last point,
+        or the last point's step."""
         counts = [
             self.progress.value(row, "step", "steps")
             for row in self.points[-1:]

@@ -9,7 +9,7 @@ import numpy as np
 
 from trackside.evidence import Grid
 from trackside.facts.fact import Facts
-from trackside.facts.gpu.activity import Flags, nan_median
+from trackside.facts.gpu.activity import Flags, Matrix, gpus_of, nan_median
 from trackside.finding import Verdict
 from trackside.model import TimeRange
 from trackside.query import metric
@@ -17,6 +17,7 @@ from trackside.show.charts import curves, reduce
 from trackside.show.charts.chart import NARROW_AXIS_LEFT, Chart, Drawing
 from trackside.show.charts.curves import CurveStyle
 from trackside.show.charts.phases import (
+    culprits,
     finding_onset,
     over_window,
     phases,
@@ -77,7 +78,7 @@ def draw(verdict: Verdict, facts: Facts) -> Drawing | None:
             background=background,
             moment=finding_onset(verdict, facts),
         ),
-        _caption(bands, name, len(grid), len(culprit_values), _working_windows(facts, grid)),
+        _caption(bands, name, len(grid), len(culprit_values), _working_windows(facts, grid), _groups(verdict, busy)),
         (
             "phase",
             "from",
@@ -99,23 +100,55 @@ def _working_windows(facts: Facts, grid: Grid) -> tuple[str, Flags]:
     return (words, flags) if flags.any() else ("Over the whole run", ~flags)
 
 
-def _caption(bands: Bands, name: str, count: int, n_culprits: int, working: tuple[str, Flags]) -> str:
-    """The caption: the medians during the working windows."""
+Group = tuple[str, Matrix]
+"""The name of a group of GPUs, and their samples."""
+
+
+def _groups(verdict: Verdict, busy: Grid | None) -> tuple[Group, ...]:
+    """The GPUs that the verdict names and the others, with the samples of each; empty if it names none, or all."""
+    gpus = [] if busy is None else gpus_of(busy, verdict.run)
+    culprit_gpus = culprits(verdict, gpus)
+    named = [index for index, gpu in enumerate(gpus) if gpu in culprit_gpus]
+    others = [index for index in range(len(gpus)) if index not in named]
+    if busy is None or not named or not others:
+        return ()
+    return (
+        (word(tuple(gpus[index] for index in named)), busy.values[named]),
+        ("the others" if len(others) > 1 else gpus[others[0]], busy.values[others]),
+    )
+
+
+def _busy_in_words(groups: tuple[Group, ...], median: str, flags: Flags) -> str:
+    """The share of the time in which the GPUs were busy; of each group, if the verdict names one."""
+    shares = [
+        (name, float(nan_median(values[:, flags]))) for name, values in groups if not np.isnan(values[:, flags]).all()
+    ]
+    if len(shares) < 2:
+        return f"{median} of the time"
+    return " and ".join(f"{word(share, 'share')} ({name})" for name, share in shares) + " of the time"
+
+
+def _caption(
+    bands: Bands, name: str, count: int, n_culprits: int, working: tuple[str, Flags], groups: tuple[Group, ...]
+) -> str:
+    """The caption: the medians during the working windows; ``groups``: the GPUs that the verdict names, and the
+    others."""
     when, flags = working
     gpus = "they" if "GPUs" in when else "the GPUs"
     shares = {key: float(nan_median(band.median[flags])) for key, band in bands.items()}
     medians = {key: "not sampled" if np.isnan(share) else word(share, "share") for key, share in shares.items()}
+    busy = _busy_in_words(groups, medians.get("busy", ""), flags)
     others = "the other GPUs" if n_culprits else f"{count:,} GPUs"
     who = f"Lines: median of {others}; bands: their minimum to maximum." if count > 1 else "One GPU."
     if len(medians) == 2:
         return (
-            f"{when}, {gpus} were busy {medians['busy']} of the time ({name}) and SM activity was {medians['sm']} "
+            f"{when}, {gpus} were busy {busy} ({name}) and SM activity was {medians['sm']} "
             f"(medians). Shaded: a kernel was resident but the SMs were idle. {who}"
         )
     if "sm" in medians:
         return f"{when}, SM activity was {medians['sm']} (median). {who}"
     return (
-        f"{when}, {gpus} were busy {medians['busy']} of the time ({name}, median). SM activity was not measured, so "
+        f"{when}, {gpus} were busy {busy} ({name}, median). SM activity was not measured, so "
         f"working and waiting cannot be distinguished. {who}"
     )
 
