@@ -50,7 +50,7 @@ from trackside.evidence import Missing, Value, derived
 from trackside.facts.gpus import gpus_of_ranks, nodes_of
 from trackside.facts.logs.ending import CUT_SHORT, Ending
 from trackside.facts.logs.error_remedies import ErrorPlace, error_remedy, folder_to_create
-from trackside.facts.logs.exceptions import Exceptions, asserted, error_in_brief, source_line
+from trackside.facts.logs.exceptions import Exceptions, asserted, error_in_brief, is_raised, source_line
 from trackside.facts.logs.fault_rules import classify
 from trackside.facts.logs.fault_rules.rule import FaultClass
 from trackside.facts.logs.startup_errors import StartupErrors
@@ -141,6 +141,7 @@ SEE_REPORTS = Sentence(
 )
 FIX_SYNTAX = Sentence("correct {place}, which Python cannot parse, and resubmit")
 SYNTAX_ERRORS = ("SyntaxError", "IndentationError", "TabError")
+IMPORT_ERRORS = ("ModuleNotFoundError", "ImportError")
 TRY_PLACE = Sentence("fix {place} or what it calls, and try it on one GPU first")
 ONLY_EXIT_CODE_KNOWN = Sentence("the job failed at its start; the exit code alone does not say why")
 RUN_SCRIPT = ShellCommand("bash -x {script}")
@@ -203,7 +204,7 @@ def _exception_finding(
         headline=CRASHED(error=error) if place is None else CRASHED_AT(error=error, place=place),
         secondary_headline=RAISED(error=error) if place is None else RAISED_AT(error=error, place=place),
         implies=[meaning, _class_meaning(errors.announced or cause, kind, _is_guess(cause, kind))],
-        cannot_decide=[] if idle or phase.use.work_s is not None else [GPU_USE_UNKNOWN()],
+        cannot_decide=[] if idle or phase.use.work_s is not None or _needs_no_gpu(cause) else [GPU_USE_UNKNOWN()],
         actions=[_remedy(errors, cause, kind, place, unread, run, meaning)],
         since=cause.time,
         at=cause.at,
@@ -219,6 +220,11 @@ def _class_meaning(source: Event, kind: FaultClass, is_guess: bool) -> Claim:
     if folder_to_create(source) is not None:
         return FOLDER_MISSING()
     return (CODE_OR if is_guess else CLASS_MEANINGS)[kind]()
+
+
+def _needs_no_gpu(cause: Event) -> bool:
+    """Whether an error occurs before a program uses a GPU: in an import, in Python's syntax, on the command line."""
+    return not is_raised(cause) or str(cause.get("type")) in (*IMPORT_ERRORS, *SYNTAX_ERRORS)
 
 
 def _certainty(cause: Event, ending: Ending) -> Certainty:

@@ -280,7 +280,7 @@ def how_it_ended(state: Value) -> Claim:
 
 @fact({**ENDING, **ERRORS})
 def ending(evidence: Evidence) -> Ending:
-    """Needs nothing; each answer is None if no record and no line gives it."""
+    """Needs no particular input; each answer is None if no record and no line gives it."""
     missing_end = unmet_need(evidence, (("jobs", "notices"),))
     frames = {name: evidence[name] for name in ENDING}
     breaks = _breaks(frames["steps"], evidence["ooms"], evidence["exceptions"])

@@ -357,7 +357,7 @@ class Exceptions:
 
 @fact({"exceptions": events("exception"), "signals": events("signal_received"), "logs": events("log_activity")})
 def exceptions(evidence: Evidence, trajectory: Maybe[Trajectory], ending: Ending) -> Exceptions:
-    """Needs nothing; empty if no traceback was read."""
+    """Needs no particular input; empty if no traceback was read."""
     frame, points = evidence["exceptions"], () if isinstance(trajectory, Missing) else trajectory.progress.events
     requests = (*evidence["signals"].events, *ending.notices.events)
     stops = tuple(row for row in requests if _is_stop(row))

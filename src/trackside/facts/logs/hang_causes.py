@@ -111,5 +111,5 @@ class HangCauses:
     "workers": events("dataloader_death"),
 })  # fmt: skip
 def hang_causes(evidence: Evidence, exceptions: Exceptions) -> HangCauses:
-    """Needs nothing; empty if no line of the kernel, the agent or a rank reports one."""
+    """Needs no particular input; empty if no line of the kernel, the agent or a rank reports one."""
     return HangCauses(evidence, exceptions)

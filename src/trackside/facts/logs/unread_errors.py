@@ -130,7 +130,7 @@ class UnreadErrors:
 
 @fact({"lines": events("unread_error"), "reports": events("job_report"), "logs": events("log_activity")})
 def unread_errors(evidence: Evidence, trajectory: Maybe[Trajectory], ending: Ending) -> UnreadErrors:
-    """Needs nothing; empty if the scheduler recorded a good end: nothing that is printed matters then."""
+    """Needs no particular input; empty if the scheduler recorded a good end: nothing that is printed matters then."""
     frame, logs = evidence["lines"], evidence["logs"]
     if ending.state is not None and ending.completed is not None:
         return UnreadErrors(frame, (), logs)

@@ -120,5 +120,5 @@ class HostLoad:
 
 @fact(HOST_LOAD, limits=Limits())
 def host_load(evidence: Evidence, limits: Limits) -> HostLoad:
-    """Needs nothing; empty for what was not sampled."""
+    """Needs no particular input; empty for what was not sampled."""
     return HostLoad({name: grid for name in HOST_LOAD if (grid := evidence.grid(name)) is not None}, limits)
