@@ -125,7 +125,7 @@ def test_cited_throttle_reasons_name_the_power_brake() -> None:
 @pytest.mark.parametrize(
     ("name", "fact"),
     [
-        ("c2/sim-stuck-rank-watchdog", "Rank 2 reported no error, while the others did"),
+        ("c2/sim-stuck-rank-watchdog", "Rank 2 reported no error, while the rest did"),
         ("c2/sim-metrics-and-scheduler-only", "GPU gpu001:0 went idle"),
         ("b1/another-process-holds-the-card", "Another process (pid 3120112) used"),
         ("b1/sim-fragmented", "free memory was fragmented"),
@@ -152,7 +152,7 @@ def test_the_decisive_claim_is_among_the_first_three(name: str, fact: str) -> No
         ("e1/sim-nan", "Training diverged by step 130: the loss is no longer finite"),
         (
             "d1/sim-starved-storage-no-tracer",
-            "GPU starvation: GPUs busy 16% of the time, most likely because input is too slow",
+            "GPU starvation: GPUs busy 16% of the time (median GPU), most likely because input is too slow",
         ),
         ("g1/two-networks-against-each-other", "No fault found; a loss of this kind"),
         ("g1/grpo-loss-near-zero", "No fault found; reward improved"),

@@ -104,8 +104,8 @@ STARVED_BUSY = Sentence(
 )
 IDLE_IN_BURSTS = Sentence("GPUs idle between bursts of work")
 IDLE_IN_BURSTS_BUSY = Sentence("GPUs idle between bursts of work: busy {busy:share} of the time (median GPU)")
-BUSY_DURING = Sentence("the median GPU was busy {busy:share} of the time during {seconds} of training (mean)")
-SM_ACTIVITY = Sentence("SM activity was {sm} during {seconds} of training (mean of the median GPU)")
+BUSY_DURING = Sentence("the median GPU was busy {busy:share} of the time during {seconds} of training")
+SM_ACTIVITY = Sentence("the SM activity of the median GPU was {sm} during {seconds} of training (mean)")
 GPUS_STALLED = Sentence("the GPUs stalled {count:times}, {share} of the time in total")
 IDLE_READINGS = Sentence(
     "in {share} of the {window} intervals a GPU's utilization dropped to about zero (lowest reading of an interval: "
