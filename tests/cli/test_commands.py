@@ -73,9 +73,9 @@ def test_exit_codes(log: Path, tmp_path: Path) -> None:
     assert run("diagnose", nothing, "--exit-code").exit_code == 11
     healthy = SCENARIOS / "g1/pretraining-completed/inputs"
     assert run("diagnose", healthy, "--exit-code").exit_code == 0
-    stopped = tmp_path / "stopped.log"
-    stopped.write_text("".join(f"step {step}/100 loss {9 - step / 10:.2f}\n" for step in range(1, 51)))
-    result = run("diagnose", stopped, "--exit-code")
+    unfinished = tmp_path / "stopped.log"
+    unfinished.write_text("".join(f"step {step}/100 loss {9 - step / 10:.2f}\n" for step in range(1, 51)))
+    result = run("diagnose", unfinished, "--exit-code")
     assert "G1 healthy" in result.stdout
     assert "certainty: possible" in result.stdout
     assert result.exit_code == 11

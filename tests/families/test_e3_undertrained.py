@@ -49,11 +49,11 @@ def test_the_training_s_full_bar_counts_the_steps_after_the_last_logged_one() ->
     )
     full = "100%|##########| 274/274 [28:47<00:00,  6.30s/it]\n"
 
-    def reached(text: str) -> object:
+    def place_of(text: str) -> object:
         return judge_store("E3", store(*scan_text(text), short_job("COMPLETED"))).because[0].values["place"].value
 
-    assert reached(steps) == reached(steps + full.replace("274", "50")) == 270
-    assert reached(steps + full) == 274
+    assert place_of(steps) == place_of(steps + full.replace("274", "50")) == 270
+    assert place_of(steps + full) == 274
 
 
 def test_e3_is_a_warning_for_a_smoke_test() -> None:

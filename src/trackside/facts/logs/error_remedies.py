@@ -370,8 +370,8 @@ def _name_remedy(row: Event, match: re.Match[str], message: Value) -> Action:
         name: derived(text, message) for name, text in (("name", match[1]), ("module", module), ("package", package))
     }
     frames = str(row.get("frames") or "").split(";")
-    importers = [found[1] for frame in frames if (found := PACKAGE_FOLDER.search(frame)) is not None]
-    importer = importers[-1] if importers and PACKAGE_FOLDER.search(frames[-1]) else None
+    last_frame = PACKAGE_FOLDER.search(frames[-1])
+    importer = None if last_frame is None else last_frame[1]
     if module.startswith(("torch._inductor", "torch._dynamo", "torch._functorch")):
         return action(REINSTALL_TORCH, **values)
     if importer == package:

@@ -100,11 +100,11 @@ def _working_windows(facts: Facts, grid: Grid) -> tuple[str, Flags]:
     return (words, flags) if flags.any() else ("Over the whole run", ~flags)
 
 
-Group = tuple[str, Matrix]
+GpuSamples = tuple[str, Matrix]
 """The name of a group of GPUs, and their samples."""
 
 
-def _groups(verdict: Verdict, busy: Grid | None) -> tuple[Group, ...]:
+def _groups(verdict: Verdict, busy: Grid | None) -> tuple[GpuSamples, ...]:
     """The GPUs that the verdict names and the others, with the samples of each; empty if it names none, or all."""
     gpus = [] if busy is None else gpus_of(busy, verdict.run)
     culprit_gpus = culprits(verdict, gpus)
@@ -118,7 +118,7 @@ def _groups(verdict: Verdict, busy: Grid | None) -> tuple[Group, ...]:
     )
 
 
-def _busy_in_words(groups: tuple[Group, ...], median: str, flags: Flags) -> str:
+def _busy_in_words(groups: tuple[GpuSamples, ...], median: str, flags: Flags) -> str:
     """The share of the time in which the GPUs were busy; of each group, if the verdict names one."""
     shares = [
         (name, float(nan_median(values[:, flags]))) for name, values in groups if not np.isnan(values[:, flags]).all()
@@ -129,7 +129,7 @@ def _busy_in_words(groups: tuple[Group, ...], median: str, flags: Flags) -> str:
 
 
 def _caption(
-    bands: Bands, name: str, count: int, n_culprits: int, working: tuple[str, Flags], groups: tuple[Group, ...]
+    bands: Bands, name: str, count: int, n_culprits: int, working: tuple[str, Flags], groups: tuple[GpuSamples, ...]
 ) -> str:
     """The caption: the medians during the working windows; ``groups``: the GPUs that the verdict names, and the
     others."""
