@@ -174,7 +174,7 @@ ROSE_SOMEWHAT = Sentence(
 ROSE_WITHOUT_MEANING = (
     "the loss rose far above its first values, but for such a loss the level alone does not show a divergence"
 )
-NO_DIVERGENCE_RATIO = 1000
+NO_DIVERGENCE_RATIO = 10
 """Last level over the largest of the first losses: a rise beyond it does not rule a divergence out."""
 RECOVERED = Sentence(
     "the loss shows no lasting divergence: {first} and {last}, medians of the first and the last {size} of {points}",
