@@ -50,7 +50,7 @@ NOTICE_ENDS: Mapping[str, Sentence] = {
     "requeue": Sentence("the run was requeued"),
     "node_failure": Sentence("a node of the run failed"),
     "out_of_memory": Sentence("the scheduler reported that the run exceeded its memory limit"),
-    "launch_failure": Sentence("a step of the run could not be launched"),
+    "launch_failure": Sentence("a Slurm step of the run could not be launched"),
     "revoked": Sentence("the run's allocation was revoked"),
     "unkillable": Sentence("Slurm could not end the run's processes"),
 }
