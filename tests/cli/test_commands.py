@@ -66,6 +66,13 @@ def test_json_is_alone_on_stdout_and_verifies(log: Path, tmp_path: Path) -> None
     assert "xformers" in changed.stdout
 
 
+def test_the_command_of_the_short_verdict_follows_its_advice(log: Path) -> None:
+    text = run("diagnose", log, "--short").stdout
+    advice, _, rest = text.partition("Do: ")[2].partition(" Command: `")
+    assert advice.endswith(".")
+    assert rest.partition("`. ")[2].startswith("Cost: ") or rest.rstrip().endswith("`.")
+
+
 def test_exit_codes(log: Path, tmp_path: Path) -> None:
     assert run("diagnose", log, "--exit-code").exit_code == 10
     nothing = tmp_path / "quiet.log"

@@ -86,15 +86,11 @@ def paragraph(doc: VerdictDoc) -> str:
         f"{', '.join(filter(None, (heading.kind(first), heading.certainty(first))))}.",
         *(with_stop(claim.text) for claim in doc.shows[:1]),
         *(f"Caution: {_without_repeated_url(claim)}" for claim in defects[:1]),
-        *(f"Do: {with_stop(action.text.rstrip('.') + _in_parentheses(action.command))}" for action in doc.actions[:1]),
+        *(f"Do: {with_stop(action.text)}" for action in doc.actions[:1]),
+        *(f"Command: `{action.command}`." for action in doc.actions[:1] if action.command),
         *([f"Cost: {in_brief(doc.waste)}."] if doc.waste is not None else []),
     ]
     return " ".join(parts)
-
-
-def _in_parentheses(command: str | None) -> str:
-    """A command as a chat shows code."""
-    return "" if command is None else f" (`{command}`)"
 
 
 def _label_lines(section: heading.VerdictSection, lines: Iterable[Text]) -> LabeledLines:
