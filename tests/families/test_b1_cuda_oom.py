@@ -169,8 +169,10 @@ def test_the_remedy_of_fragmentation_comes_first_and_is_offered_if_free_memory_w
 
 def test_an_exception_is_quoted_rather_than_the_line_that_announces_it() -> None:
     check = root("cuda_oom", 50, text="THCudaCheck FAIL file=THCStorage.cu line=58 error=2 : out of memory")
-    raised = root("cuda_oom", 70, text="RuntimeError: cuda runtime error (2) : out of memory at THCStorage.cu:58")
-    assert "RuntimeError: cuda runtime error" in text_of(judge("B1", check, raised))
+    runtime_error = root(
+        "cuda_oom", 70, text="RuntimeError: cuda runtime error (2) : out of memory at THCStorage.cu:58"
+    )
+    assert "RuntimeError: cuda runtime error" in text_of(judge("B1", check, runtime_error))
     assert "THCudaCheck" in text_of(judge("B1", check))
 
 
