@@ -155,11 +155,12 @@ def fact_page(derivations: list[Derivation]) -> str:
     lines = [f"# {title}", "", plain_markup(inspect.getdoc(module) or ""), ""]
     for fact in derivations:
         lines += [f"## What {fact.kind.__name__} needs", "", plain_markup(inspect.getdoc(fact.derive) or ""), ""]
-        lines += [
+        uses = [
             f"- {fact_link(parameter.kind, depth)}{' (optional)' if parameter.optional else ''}"
             for parameter in fact.parameters.values()
             if parameter.kind not in (Evidence, Run)
         ]
+        lines += ["Facts that it uses:", "", *uses] if uses else []
         if fact.queries:
             lines += ["", "Its queries:", "", "| name | query |", "|---|---|"]
             lines += [f"| {name} | `{query}` |" for name, query in fact.queries.items()]

@@ -66,13 +66,26 @@ def test_json_is_alone_on_stdout_and_verifies(log: Path, tmp_path: Path) -> None
     assert "xformers" in changed.stdout
 
 
+def test_the_command_of_the_short_verdict_follows_its_advice(log: Path) -> None:
+    text = run("diagnose", log, "--short").stdout
+    advice, _, rest = text.partition("Do: ")[2].partition(" Command: `")
+    assert advice.endswith(".")
+    assert rest.partition("`. ")[2].startswith("Cost: ") or rest.rstrip().endswith("`.")
+
+
 def test_exit_codes(log: Path, tmp_path: Path) -> None:
     assert run("diagnose", log, "--exit-code").exit_code == 10
     nothing = tmp_path / "quiet.log"
     nothing.write_text("hello\n")
     assert run("diagnose", nothing, "--exit-code").exit_code == 11
-    healthy = next(iter(sorted(SCENARIOS.glob("g1/*/inputs"))))
+    healthy = SCENARIOS / "g1/pretraining-completed/inputs"
     assert run("diagnose", healthy, "--exit-code").exit_code == 0
+    unfinished = tmp_path / "stopped.log"
+    unfinished.write_text("".join(f"step {step}/100 loss {9 - step / 10:.2f}\n" for step in range(1, 51)))
+    result = run("diagnose", unfinished, "--exit-code")
+    assert "G1 healthy" in result.stdout
+    assert "certainty: possible" in result.stdout
+    assert result.exit_code == 11
 
 
 def test_several_jobs_need_a_choice(log: Path, tmp_path: Path) -> None:

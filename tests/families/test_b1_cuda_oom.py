@@ -33,6 +33,7 @@ from tests.families.rows import (
 from trackside.facts.logs.exceptions import unhandled_exceptions
 from trackside.finding import Certainty
 from trackside.model import Event, EventRole, Run
+from trackside.show.wording import clause
 
 
 def oom_gib(line: int = 50, **sizes: float) -> Event:
@@ -162,6 +163,17 @@ def test_the_remedy_of_fragmentation_comes_first_and_is_offered_if_free_memory_w
     assert [sentence_name(step) for step in free.actions] == ["use_less_memory", "limit_splits"]
     assert [sentence_name(claim) for claim in free.implies] == ["free_not_usable"]
     assert "allocation_failed_free" in keys(free)
+    (reason,) = judge("B1", oom_gib(**{**sizes, "free_bytes": 3})).implies
+    assert clause(reason).startswith("7.9 GiB did not fit although 3 GiB were free and 7 GiB were reserved but unused")
+
+
+def test_an_exception_is_quoted_rather_than_the_line_that_announces_it() -> None:
+    check = root("cuda_oom", 50, text="THCudaCheck FAIL file=THCStorage.cu line=58 error=2 : out of memory")
+    runtime_error = root(
+        "cuda_oom", 70, text="RuntimeError: cuda runtime error (2) : out of memory at THCStorage.cu:58"
+    )
+    assert "RuntimeError: cuda runtime error" in text_of(judge("B1", check, runtime_error))
+    assert "THCudaCheck" in text_of(judge("B1", check))
 
 
 def test_a_process_that_holds_little_of_a_full_gpu_is_not_alone_on_it() -> None:

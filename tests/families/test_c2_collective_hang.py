@@ -44,6 +44,7 @@ from tests.families.rows import (
 )
 from trackside.finding import Certainty
 from trackside.model import Event, EventRole, Position, Record, Run
+from trackside.show.wording import clause
 
 
 def timed_out(rank: int, seq: int | None = 40, **fields: Any) -> Event:
@@ -54,6 +55,9 @@ def test_collective_hang_names_the_silent_rank() -> None:
     ready = event("distributed_ready", 3, world_size=4)
     finding = judge("C2", ready, log_points(), [timed_out(rank) for rank in (0, 1, 3)], job("FAILED", exit_code=1))
     assert (finding.outcome, finding.certainty, finding.ranks) == (FOUND, Certainty.ESTABLISHED, (2,))
+    pair = judge("C2", log_points(), timed_out(0), run=Run(n_ranks=2))
+    assert pair.headline is not None
+    assert clause(pair.headline) == "hung in a collective: one rank waits for the other"
     named = judge("C2", log_points(), timed_out(0, missing_ranks="1,6"))
     assert named.ranks == (1, 6)
 

@@ -113,6 +113,13 @@ def test_e1_is_ruled_out_by_levels_not_by_outliers() -> None:
     assert "medians of the first and the last" in clause(claim)
 
 
+def test_a_loss_that_rises_says_so_and_by_orders_of_magnitude_rules_nothing_out() -> None:
+    (claim,) = judge_store("E1", store(curve([1.5, 1.6, 1.5, 1.7, 1.6, 1.9, 2.0, 1.9, 2.1, 2.0]))).because
+    assert clause(claim).startswith("the loss stayed finite and rose from 1.55 to 2.05")
+    exploded = judge_store("E1", store(curve([-0.3, -0.2, 0.1, 40.0, 5e6, 7e11, 5e16, 6e16, 5e17, 5e17])))
+    assert exploded.outcome is UNKNOWN
+
+
 def test_e1_needs_points() -> None:
     assert judge_store("E1", store(curve([7.6, 7.1]))).outcome is UNKNOWN
     assert judge_store("E1", store(event("log_activity"))).outcome is UNKNOWN

@@ -42,6 +42,20 @@ def test_e3_counts_the_steps_behind_the_summary() -> None:
     assert judge_store("E3", store(*scan_text(done), short_job("COMPLETED"))).headline.values["done"].value == 2
 
 
+def test_the_training_s_full_bar_counts_the_steps_after_the_last_logged_one() -> None:
+    steps = "".join(
+        f"{{'loss': {9 - step / 50:.4f}, 'epoch': {step / 274:.2f}}}\n {step // 3}%|#### | {step}/274 [00:01<00:02,  1.0it/s]\n"
+        for step in range(10, 271, 10)
+    )
+    full = "100%|##########| 274/274 [28:47<00:00,  6.30s/it]\n"
+
+    def place_of(text: str) -> object:
+        return judge_store("E3", store(*scan_text(text), short_job("COMPLETED"))).because[0].values["place"].value
+
+    assert place_of(steps) == place_of(steps + full.replace("274", "50")) == 270
+    assert place_of(steps + full) == 274
+
+
 def test_e3_is_a_warning_for_a_smoke_test() -> None:
     finding = judge_store("E3", store(curve([5.2, 5.1, 5.1], **STEPS), DONE, short_job("COMPLETED", name="smoke-test")))
     assert finding.latent

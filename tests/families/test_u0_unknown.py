@@ -27,4 +27,7 @@ def test_an_error_that_refers_to_another_log_asks_for_it() -> None:
     text = "ERROR 2026-01-02 03:04:05,804 launch_utils.py:545] ABORT!!! The process with rank=[0] failed. Please check its log."
     finding = judge("U0", event("unread_error", 5, text=text))
     assert '"ABORT!!! The process with rank=[0] failed. Please check its log."' in text_of(finding)
-    assert clause(finding.actions[0]).endswith("the log that the error line refers to")
+    first, second = (clause(step) for step in finding.actions[:2])
+    assert first.startswith("read line ")
+    assert second.endswith("the log that the error line refers to")
+    assert "nothing in the inputs" not in clause(finding.implies[0])

@@ -125,7 +125,7 @@ def test_cited_throttle_reasons_name_the_power_brake() -> None:
 @pytest.mark.parametrize(
     ("name", "fact"),
     [
-        ("c2/sim-stuck-rank-watchdog", "Rank 2 reported no error, while the others did"),
+        ("c2/sim-stuck-rank-watchdog", "Rank 2 reported no error, while the rest did"),
         ("c2/sim-metrics-and-scheduler-only", "GPU gpu001:0 went idle"),
         ("b1/another-process-holds-the-card", "Another process (pid 3120112) used"),
         ("b1/sim-fragmented", "free memory was fragmented"),
@@ -152,7 +152,7 @@ def test_the_decisive_claim_is_among_the_first_three(name: str, fact: str) -> No
         ("e1/sim-nan", "Training diverged by step 130: the loss is no longer finite"),
         (
             "d1/sim-starved-storage-no-tracer",
-            "GPU starvation: GPUs busy 16% of the time, most likely because input is too slow",
+            "GPU starvation: GPUs busy 16% of the time (median GPU), most likely because input is too slow",
         ),
         ("g1/two-networks-against-each-other", "No fault found; a loss of this kind"),
         ("g1/grpo-loss-near-zero", "No fault found; reward improved"),
@@ -295,7 +295,7 @@ SIZES = "size mismatch for layers.{}.weight: copying a param with shape torch.Si
 @pytest.mark.parametrize(
     ("lines", "shown"),
     [
-        (["\t" + SIZES.format(0, 64, 128)], "state_dict of Net: layers.0.weight is 64 x 8 in the checkpoint, 128 x 8 in the model"),
+        (["\t" + SIZES.format(0, 64, 128)], "RuntimeError: Error(s) in loading state_dict for Net (layers.0.weight is 64 x 8 in the checkpoint, 128 x 8 in the model)"),
         ([f"\t{SIZES.format(i, 64, 128)}" for i in range(3)], "layers.0.weight is 64 x 8 in the checkpoint, 128 x 8 in the model (and 2 more)"),
         ([f"\t{SIZES.format(i, 64, 128)}" for i in range(90)], "layers.0.weight is 64 x 8 in the checkpoint, 128 x 8 in the model (and 89 more)"),
         (
@@ -338,7 +338,7 @@ def test_a_long_line_keeps_its_end_where_the_reason_stands(line: str, begin: str
         (
             'Error(s) in loading state_dict for Net:\n\tMissing key(s) in state_dict: "a.weight", "a.bias". \n'
             '\tUnexpected key(s) in state_dict: "model_state_dict". ',
-            'E: state_dict of Net: only the model has "a.weight" and 1 more; only the checkpoint has "model_state_dict"',
+            'E in load_state_dict: only the model has "a.weight" and 1 more; only the checkpoint has "model_state_dict"',
         ),
         ("child 202117 failed with error code: 1\nslurmstepd: error: pyxis: no image", "E: pyxis: no image"),
         ("Can't load it. Make sure that:\n- it exists", "E: Can't load it. Make sure that"),

@@ -142,6 +142,10 @@ EVENTS: Mapping[str, EventKind] = {
             "framework": "parser's id",
         },
     ),
+    "full_bar": EventKind(
+        "a progress bar at its end: of the training if it counts as many steps as are planned",
+        {"steps": "its count"},
+    ),
     "checkpoint_saved": EventKind(
         "a checkpoint was written",
         {"step": "step", "path": "as printed", "seconds": "duration as printed"},

@@ -92,7 +92,7 @@ TRANSLATED_DESCRIPTIONS: Mapping[str, int] = {
 CRASH_SIGNALS = frozenset({3, 4, 5, 6, 7, 8, 11, 24, 25, 31})
 """Signals caused by the process itself; all but 6 by a fault in its own instructions or limits."""
 SLURM_SIGNALS: Mapping[int, str] = {
-    53: "the step could not be launched: its output could not be opened",
+    53: "the Slurm step could not be launched: its output could not be opened",
     54: "the prolog failed",
     125: "out of memory: killed by the cgroup's OOM killer",
 }

@@ -31,7 +31,9 @@ from trackside.show.document import encode
 @click.option("--job-a", metavar="ID", help="Job to use if RUN_A holds several.")
 @click.option("--job-b", metavar="ID", help="Job to use if RUN_B holds several.")
 @PRICE
-@click.option("--json", "as_json", is_flag=True, help="Print the published JSON document instead of text.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print the comparison as JSON (schema: 'trackside schema comparison')."
+)
 @click.option("-v", "--verbose", is_flag=True, help="Also show equal values, every rule and every citation.")
 @click.option("--exit-code", is_flag=True, help="Exit 0 if no difference was found, 10 if one was.")
 def compare(

@@ -7,7 +7,7 @@
 | 2 | wrong usage: a path, an option, a setting, or a job that the given paths or store do not hold |
 | 3 | nothing readable, or no live source has the job |
 | 10 | with ``--exit-code``: a fault was found, or the runs differ |
-| 11 | with ``--exit-code``: undecided |
+| 11 | with ``--exit-code``: undecided, or only possible (healthy or a fault) |
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ Exit codes:
 With --exit-code:
   0   healthy
   10  a fault was found
-  11  undecided: only a possible cause, or none"""
+  11  undecided: the verdict, healthy or a fault, is only possible, or no
+      cause was found"""
 """The help epilog of ``trackside diagnose``; click keeps the line ends of a paragraph that begins with ``\\b``."""
 
 

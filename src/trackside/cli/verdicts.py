@@ -67,7 +67,7 @@ MAX_TIME_S = 253402300800.0
 @click.option(
     "-v", "--verbose", is_flag=True, help="Show all evidence: citations with their queries, other families, inputs."
 )
-@click.option("--exit-code", is_flag=True, help="Exit 0 if healthy, 10 for a fault, 11 if undecided.")
+@click.option("--exit-code", is_flag=True, help="Exit 0 if healthy, 10 for a fault, 11 if undecided or only possible.")
 @click.option(
     "--now", metavar="TIME", help="Present time for a job that still runs (default: now); ISO 8601 or POSIX seconds."
 )
@@ -302,9 +302,9 @@ def _exit_code(code: str, certainty: str | None) -> int:
     from trackside.families import families
 
     role = next((family.role for family in families() if family.code == code), "fault")
-    if role == "health":
-        return EXIT_HEALTHY
-    return EXIT_UNDECIDED if role == "last_resort" or certainty in (None, "possible") else EXIT_FAULT
+    if role == "last_resort" or certainty in (None, "possible"):
+        return EXIT_UNDECIDED
+    return EXIT_HEALTHY if role == "health" else EXIT_FAULT
 
 
 def time_of(text: str | None) -> float | None:

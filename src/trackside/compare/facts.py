@@ -105,7 +105,7 @@ def _verdict(side: Side) -> Value | None:
     """The primary family, with the citations of its evidence."""
     primary = side.primary
     cites = tuple(dict.fromkeys(cite for claim in primary.shows for cite in claim.cites))[:4]
-    variant = f" ({primary.variant})" if primary.variant not in (None, primary.id) else ""
+    variant = f" ({primary.variant})" if primary.variant and primary.variant not in primary.id else ""
     return Value(f"{primary.family} {primary.id}{variant}", cites) if cites else None
 
 

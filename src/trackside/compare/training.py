@@ -46,7 +46,7 @@ def rows(a: Side, b: Side) -> Iterator[ComparedRow]:
     yield from _evaluations(a, b)
     yield compare_values(TOPIC, STEP_TIME, step_seconds(a.points, a.progress),
                  step_seconds(b.points, b.progress), 0.1)  # fmt: skip
-    yield compare_values(TOPIC, "last step", _last_step(a), _last_step(b))
+    yield compare_values(TOPIC, "last logged step", _last_step(a), _last_step(b))
     loops = _loop_per_step(a), _loop_per_step(b)
     if None not in loops:
         yield compare_values(TOPIC, LOOP_PER_STEP, *loops, 0.1)

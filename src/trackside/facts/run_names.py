@@ -158,7 +158,7 @@ class RunNames:
     "gpus": metric("gpu_memory_used_bytes").over("around", "count"),
 }, lazy=True)  # fmt: skip
 def run_names(run: Run, evidence: Evidence, ending: Ending) -> RunNames:
-    """Needs nothing; empty where no input names anything."""
+    """Needs no particular input; empty where no input names anything."""
     return RunNames(run, ending, evidence)
 
 

@@ -49,8 +49,8 @@ from dataclasses import dataclass
 from trackside.evidence import Missing, Value, derived
 from trackside.facts.gpus import gpus_of_ranks, nodes_of
 from trackside.facts.logs.ending import CUT_SHORT, Ending
-from trackside.facts.logs.error_remedies import ErrorPlace, error_remedy
-from trackside.facts.logs.exceptions import Exceptions, asserted, error_in_brief, source_line
+from trackside.facts.logs.error_remedies import ErrorPlace, error_remedy, folder_to_create
+from trackside.facts.logs.exceptions import Exceptions, asserted, error_in_brief, is_raised, source_line
 from trackside.facts.logs.fault_rules import classify
 from trackside.facts.logs.fault_rules.rule import FaultClass
 from trackside.facts.logs.startup_errors import StartupErrors
@@ -86,7 +86,7 @@ RAISED_AT = Sentence("an error at startup in {place}: {error}")
 CRASHED_AT = Sentence("crashed at startup in {place}: {error}")
 ARGUMENTS_REJECTED = Sentence("the program rejected its command-line arguments: {line}")
 COMMAND_FAILED = Sentence("the command could not be run: {line}")
-STEP_NOT_LAUNCHED = Sentence("the step could not be launched: {line}")
+STEP_NOT_LAUNCHED = Sentence("the Slurm step could not be launched: {line}")
 OUTPUT_NOT_OPENED = Sentence("Slurm could not open the job's output file (Slurm exit code {code})")
 PROLOG_FAILED = Sentence("the prolog failed on the node (Slurm exit code {code})")
 FAILED_WITHIN_MINUTES = Sentence(
@@ -106,6 +106,7 @@ CLASS_MEANINGS = {
     "asset": Sentence("a model, tokenizer or other file is not available"),
     "code": Sentence("the job's own code raised it: a bug, or a setting or an input that the code rejects"),
 }
+FOLDER_MISSING = Sentence("the folder of a file that the program writes does not exist")
 CLASS_REMEDIES = {
     "data": Sentence("check the input that the error is about, for example by loading it in one process, and resubmit"),
     "config": Sentence("correct the setting that the error is about, and resubmit"),
@@ -142,6 +143,7 @@ SEE_REPORTS = Sentence(
 )
 FIX_SYNTAX = Sentence("correct {place}, which Python cannot parse, and resubmit")
 SYNTAX_ERRORS = ("SyntaxError", "IndentationError", "TabError")
+IMPORT_ERRORS = ("ModuleNotFoundError", "ImportError")
 TRY_PLACE = Sentence("fix {place} or what it calls, and try it on one GPU first")
 ONLY_EXIT_CODE_KNOWN = Sentence("the job failed at its start; the exit code alone does not say why")
 RUN_SCRIPT = ShellCommand("bash -x {script}")
@@ -203,8 +205,8 @@ def _exception_finding(
         shows,
         headline=CRASHED(error=error) if place is None else CRASHED_AT(error=error, place=place),
         secondary_headline=RAISED(error=error) if place is None else RAISED_AT(error=error, place=place),
-        implies=[meaning, (CODE_OR if _is_guess(cause, kind) else CLASS_MEANINGS)[kind]()],
-        cannot_decide=[] if idle or phase.use.work_s is not None else [GPU_USE_UNKNOWN()],
+        implies=[meaning, _class_meaning(errors.announced or cause, kind, _is_guess(cause, kind))],
+        cannot_decide=[] if idle or phase.use.work_s is not None or _needs_no_gpu(cause) else [GPU_USE_UNKNOWN()],
         actions=[_remedy(errors, cause, kind, place, unread, run, meaning)],
         since=cause.time,
         at=cause.at,
@@ -213,6 +215,18 @@ def _exception_finding(
         exception=(str(cause.get("type")), str(cause.get("message") or "")),
         fault_class=kind,
     )
+
+
+def _class_meaning(source: Event, kind: FaultClass, is_guess: bool) -> Claim:
+    """What an error of this class means."""
+    if folder_to_create(source) is not None:
+        return FOLDER_MISSING()
+    return (CODE_OR if is_guess else CLASS_MEANINGS)[kind]()
+
+
+def _needs_no_gpu(cause: Event) -> bool:
+    """Whether an error occurs before a program uses a GPU: in an import, in Python's syntax, on the command line."""
+    return not is_raised(cause) or str(cause.get("type")) in (*IMPORT_ERRORS, *SYNTAX_ERRORS)
 
 
 def _certainty(cause: Event, ending: Ending) -> Certainty:

@@ -29,9 +29,9 @@ The run ends, and the log does not say why.
 
 Do next
 -------
-SIGKILL: see whether the kernel's OOM killer sent it (`sudo journalctl -k | grep -i 'killed process'`); then use fewer
-DataLoader workers, a smaller prefetch, no copy of the data set per worker, or a larger `--mem`. Native crash: rerun
-with `export PYTHONFAULTHANDLER=1; ulimit -c unlimited`, and check the native extension that the stack names.
+SIGKILL: see whether the kernel's OOM killer sent it (`journalctl -k | grep -i 'killed process'`, as root); then use
+fewer DataLoader workers, a smaller prefetch, no copy of the data set per worker, or a larger `--mem`. Native crash:
+rerun with `export PYTHONFAULTHANDLER=1; ulimit -c unlimited`, and check the native extension that the stack names.
 
 What it cannot decide
 ---------------------
@@ -89,6 +89,8 @@ class Limits:
 
 NATIVE_FAULTS = (4, 7, 8, 11)
 """Signals of a native-code fault."""
+BUS_ERROR = 7
+"""SIGBUS: no page could be given to an address of mapped memory."""
 
 SIGNAL_UNKNOWN = Sentence("which signal ended the process: its parent only saw that it was gone")
 TRAINING_WAS_OVER = Sentence("training was over before that: {line}")
@@ -152,26 +154,40 @@ USE_LESS_MEMORY = Sentence(
     "use less host memory (fewer DataLoader workers, smaller prefetch, lazy loading) or request more (--mem), and rerun"
 )
 MEASURE_AND_USE_LESS = Sentence(
-    "see how much memory each step used, then use less (fewer DataLoader workers, smaller prefetch, lazy loading) or "
-    "request more (--mem), and rerun"
+    "see how much memory the job used (under Slurm, MaxRSS of each of its Slurm steps), then use less (fewer "
+    "DataLoader workers, smaller prefetch, lazy loading) or request more (--mem), and rerun"
 )
 USE_LESS_MEMORY_PER_NODE = Sentence(
     "use less host memory (fewer DataLoader workers, smaller prefetch, lazy loading) or fewer ranks per node, and rerun"
 )
-FIND_SENDER = Sentence("search the kernel log of the process's node for an OOM kill")
-CHECK_LIMIT = Sentence("compare the memory that each step used with what the job requested")
-CHECK_OOM_KILL = Sentence(
-    "see whether the kernel's OOM killer ended the process: search the kernel log of the process's node (as root)"
+FIND_SENDER = Sentence(
+    "search the kernel log of the process's node for an OOM kill (as root, or ask an administrator to)"
 )
-READ_CORE = Sentence("read the core that was written; if coredumpctl lists none, core_pattern shows where cores go")
+CHECK_LIMIT = Sentence(
+    "compare the memory that the job used with what it requested (under Slurm, MaxRSS and ReqMem of each of its Slurm "
+    "steps)"
+)
+CHECK_OOM_KILL = Sentence(
+    "see whether the kernel's OOM killer ended the process: search the kernel log of the process's node (as root, or "
+    "ask an administrator to)"
+)
+READ_CORE = Sentence(
+    "read the core that was written, on the node of the process; if coredumpctl lists none, core_pattern shows where "
+    "cores go"
+)
 SHOW_CORES = (
-    ShellCommand("ssh {node} 'sudo coredumpctl list; cat /proc/sys/kernel/core_pattern'"),
-    ShellCommand("sudo coredumpctl list; cat /proc/sys/kernel/core_pattern"),
+    ShellCommand("ssh {node} 'coredumpctl list; cat /proc/sys/kernel/core_pattern'"),
+    ShellCommand("coredumpctl list; cat /proc/sys/kernel/core_pattern"),
 )
 SHOW_KERNEL_LOG = (
-    ShellCommand("ssh {node} 'sudo journalctl -k | grep -iE \"oom|killed process\"'"),
-    ShellCommand("sudo journalctl -k | grep -iE 'oom|killed process'"),
+    ShellCommand("ssh {node} 'journalctl -k | grep -iE \"oom|killed process\"'"),
+    ShellCommand("journalctl -k | grep -iE 'oom|killed process'"),
 )
+MEASURE_SHARED_MEMORY = Sentence(
+    "see how large the shared memory of the job is, with this in the job script: a full /dev/shm often ends in a bus "
+    "error; then give the job more of it, or use fewer DataLoader workers"
+)
+SHOW_SHARED_MEMORY = ShellCommand("df -h /dev/shm")
 TRACE_NATIVE_CODE = Sentence(
     "run once with a stack trace of the crash, and check or rebuild the native extension that it names"
 )
@@ -311,7 +327,8 @@ def _remedies(
     shows none."""
     if not kill:
         core = account.row is not None and bool(account.row.get("core"))
-        return [*([action(READ_CORE, *SHOW_CORES)] if core else []), action(TRACE_NATIVE_CODE, TRACE_CRASH)]
+        shared = [action(MEASURE_SHARED_MEMORY, SHOW_SHARED_MEMORY)] if account.number == BUS_ERROR else []
+        return [*shared, *([action(READ_CORE, *SHOW_CORES)] if core else []), action(TRACE_NATIVE_CODE, TRACE_CRASH)]
     if sender == "other_kill":
         search = [] if no_kill else [action(FIND_SENDER, *SHOW_KERNEL_LOG)]
         return [*search, action(CHECK_LIMIT, SHOW_MEMORY)]

@@ -24,7 +24,8 @@ Not this family when
 
 Impact
 ------
-The run ends; every rerun with the same settings ends at the same point.
+The run ends. A rerun with the same settings usually ends in the same way, unless another process held the memory or a
+batch was unusually long.
 
 Do next
 -------
@@ -105,24 +106,18 @@ ONLY_FAILURE_COUNT = Sentence(
 )
 NO_ERROR_OUTPUT = Sentence("whether an allocation failed: no output with an error was given")
 READ_OUTPUT = Sentence("read the job's own output for an out-of-memory error")
-NEEDS_TOO_MUCH = Sentence(
-    "what the job uses and what it requested do not fit on the GPU together; this is not a hardware fault"
-)
+NEEDS_TOO_MUCH = Sentence("what the job uses and what it requested do not fit on the GPU together")
 JOB_OR_NEIGHBOR = Sentence(
     "the GPU did not have the memory that was requested: the job needs more than there is, or another process holds "
-    "part of it; this is not a hardware fault"
+    "part of it"
 )
 FREE_NOT_USABLE = Sentence(
-    "the request did not fit although {free} were free: free memory was not in one piece, or was taken meanwhile; this "
-    "is not a hardware fault"
+    "the request did not fit although {free} were free: free memory was not in one piece, or was taken meanwhile"
 )
 MAY_BE_FRAGMENTED = Sentence(
-    "the request did not fit although free memory and what the allocator had reserved without using it add up to more: "
-    "it was not in one piece; this is not a hardware fault"
+    "{requested} did not fit although {free} were free and {unused} were reserved but unused: the memory was fragmented"
 )
-MEMORY_FRAGMENTED = Sentence(
-    "the allocator had reserved enough memory, but only in small pieces; this is not a hardware fault"
-)
+MEMORY_FRAGMENTED = Sentence("the allocator had reserved enough memory, but only in small pieces")
 WOULD_FIT_ALONE = Sentence("the job would have fit on the GPU without the other process")
 SETTING_UNKNOWN = Sentence("which setting to change: Trackside does not analyze the training configuration")
 USE_LESS_MEMORY = Sentence(
@@ -309,7 +304,12 @@ def _reason(errors: GpuMemoryErrors) -> Claim:
     free = errors.sizes.get("free_bytes")
     if free is None or not errors.fitted_by_sum:
         return NEEDS_TOO_MUCH() if "total_bytes" in errors.sizes else JOB_OR_NEIGHBOR()
-    return FREE_NOT_USABLE(free=free) if free.number >= errors.bytes("requested_bytes") else MAY_BE_FRAGMENTED()
+    requested = errors.sizes["requested_bytes"]
+    if free.number >= requested.number:
+        return FREE_NOT_USABLE(free=free)
+    sizes = [errors.sizes[name] for name in ("reserved_bytes", "allocated_bytes")]
+    unused = derived(sizes[0].number - sizes[1].number, *sizes, unit="bytes")
+    return MAY_BE_FRAGMENTED(requested=requested, free=free, unused=unused)
 
 
 def _headline(errors: GpuMemoryErrors, in_pieces: bool, trained: bool) -> Claim:

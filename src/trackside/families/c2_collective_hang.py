@@ -72,6 +72,8 @@ from trackside.remedies import DUMP_STACKS, DUMP_STACKS_OF_RANK
 
 STUCK_AT = Sentence("hung in a collective: the other ranks wait for one rank, which is stuck at {place}")
 WAIT_FOR_ONE = Sentence("hung in a collective: the other ranks wait for one rank")
+PAIR_STUCK_AT = Sentence("hung in a collective: one rank waits for the other, which is stuck at {place}")
+PAIR_WAITS = Sentence("hung in a collective: one rank waits for the other")
 WAIT_FOR_SOME = Sentence("hung in a collective: several ranks did not enter it")
 HUNG = Sentence("hung in a collective")
 FAILED_BETWEEN_RANKS = Sentence("failed in the communication between ranks")
@@ -101,7 +103,7 @@ CHECK_RANKS = Sentence(
     "find what {place} waited for: their logs, data shards and storage; if it hangs again, dump the stacks",
     running="dump the stacks of {place}, and check their logs, data shards and storage",
 )
-CHECK_LINE = Sentence("read {place}: find what that rank waits for there, and why the other ranks did not get there")
+CHECK_LINE = Sentence("read {place}: find what that rank waits for there, and why the rest did not get there")
 FIND_SILENT_RANK = Sentence("find the rank that reported no error, and check its log and its node")
 READ_BEFORE_ERROR = Sentence("read the lines before that error: the log shows a single process")
 SHOW_KERNEL_STACKS = (
@@ -172,7 +174,7 @@ def judge(
         shows,
         headline=FAILED_BETWEEN_RANKS()
         if failed
-        else _headline(is_collective, machine_claim, trigger, code_line, max(len(ranks), len(gpus))),
+        else _headline(run, is_collective, machine_claim, trigger, code_line, max(len(ranks), len(gpus))),
         implies=[FAILURE_ENDED_RUN() if failed else ONLY_WAIT() if is_collective else USUALLY_STUCK()],
         cannot_decide=[] if because else [ABSENCE_UNEXPLAINED() if ranks or gpus else RANK_UNKNOWN()],
         actions=[
@@ -253,7 +255,7 @@ def _culprit(
 
 
 def _headline(
-    is_collective: bool, machine: Claim | None, trigger: Trigger | None, code_line: Value | None, count: int
+    run: Run, is_collective: bool, machine: Claim | None, trigger: Trigger | None, code_line: Value | None, count: int
 ) -> Claim:
     """The headline by the reason, if it is known: the machine's or the ranks' own. ``code_line``: where the awaited
     rank stays; ``count``: how many ranks the others wait for, 0 if unknown."""
@@ -263,9 +265,11 @@ def _headline(
         return MACHINE_HEADLINES[machine.sentence]()
     if trigger is not None:
         return trigger.headline
+    is_pair = run.n_ranks == 2
     if code_line is not None and count <= 1:
-        return STUCK_AT(place=code_line)
-    return (HUNG if count == 0 else WAIT_FOR_ONE if count == 1 else WAIT_FOR_SOME)()
+        return (PAIR_STUCK_AT if is_pair else STUCK_AT)(place=code_line)
+    wait_for_one = PAIR_WAITS if is_pair else WAIT_FOR_ONE
+    return (HUNG if count == 0 else wait_for_one if count == 1 else WAIT_FOR_SOME)()
 
 
 def _awaited(ranks: Sequence[int], gpus: Sequence[str], shows: Sequence[Claim]) -> tuple[Value | None, bool]:

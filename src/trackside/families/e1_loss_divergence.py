@@ -51,6 +51,7 @@ import re
 from dataclasses import dataclass
 
 from trackside.evidence import Missing
+from trackside.facts import maths
 from trackside.facts.fact import Maybe
 from trackside.facts.gpu.activity import FLOORS, GpuActivity
 from trackside.facts.hardware.health import HardwareHealth
@@ -166,6 +167,17 @@ NOT_DIVERGED = Sentence(
     running="the loss is finite, without a clear divergence: {first} and {last}, medians of the first and the last "
     "{size} of {points} so far",
 )
+ROSE_SOMEWHAT = Sentence(
+    "the loss stayed finite and rose from {first} to {last}, which is no clear divergence: medians of the first and "
+    "the last {size} of {points}",
+    running="the loss is finite and rises, from {first} to {last} so far, which is no clear divergence: medians of the "
+    "first and the last {size} of {points}",
+)
+ROSE_WITHOUT_MEANING = (
+    "the loss rose far above its first values, but for such a loss the level alone does not show a divergence"
+)
+NO_DIVERGENCE_RATIO = 10
+"""Last level over the largest of the first losses: a rise beyond it does not rule a divergence out."""
 RECOVERED = Sentence(
     "the loss shows no lasting divergence: {first} and {last}, medians of the first and the last {size} of {points}",
     running="the loss shows no lasting divergence: {first} and {last}, medians of the first and the last {size} of "
@@ -298,8 +310,13 @@ def _ruled_out(curve: LossCurve, shape: LossShape) -> Finding | Missing:
         return Missing("too few loss values to judge a shape")
     if run_curve.has_fallen:
         return absent(curve.claims[0])
-    stayed_finite = len(run_curve.finite) == len(run_curve.losses)
-    return absent((NOT_DIVERGED if stayed_finite else RECOVERED)(**curve.levels))
+    finite = run_curve.finite
+    first_losses = finite[: maths.end_size(len(finite))]
+    if maths.ends(finite)[1] > NO_DIVERGENCE_RATIO * max(map(abs, first_losses)) > 0:
+        return Missing(ROSE_WITHOUT_MEANING, by_data=False)
+    if len(finite) < len(run_curve.losses):
+        return absent(RECOVERED(**curve.levels))
+    return absent((ROSE_SOMEWHAT if run_curve.has_risen else NOT_DIVERGED)(**curve.levels))
 
 
 FAMILY = Family(

@@ -45,6 +45,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trackside.evidence import Missing, Value, derived
+from trackside.facts.logs.error_remedies import weights_remedy
 from trackside.facts.logs.exceptions import error_in_brief, named_exception
 from trackside.facts.logs.state_dict_errors import SIZE_MISMATCH
 from trackside.facts.training.learning import TrainingCurve, Trajectory, numeric_field
@@ -181,7 +182,7 @@ def _load_failure(resume: Resume, row: Event) -> Finding:
         [LOAD_RAISED(**resume.exceptions.values(row))],
         headline=headline,
         implies=[FAILURE_MEANINGS[failure]()],
-        actions=[action(remedy, **values)],
+        actions=[weights_remedy(resume.exceptions.frame, row) or action(remedy, **values)],
         since=row.time,
         at=row.at,
         variant="crash",

@@ -26,7 +26,8 @@ Do next
 -------
 SIGHUP means that the terminal or the SSH session closed: start the run in tmux, with setsid or as a batch job
 (torchrun handles SIGHUP itself, so nohup alone does not protect it). SIGTERM: look for a `timeout` in the job
-script, and for watchdogs and cleanup scripts in the node's system log at that time (`sudo journalctl --since TIME`).
+script, and for watchdogs and cleanup scripts in the node's system log at that time (`journalctl --since TIME`, as
+root).
 
 What it cannot decide
 ---------------------
@@ -53,24 +54,25 @@ from trackside.family import Family
 from trackside.finding import Action, Certainty, Claim, Finding, Sentence, ShellCommand, absent, action, present
 from trackside.model import Event, Run
 
-STOPPED = Sentence("stopped from outside the job; the sender of the signal is unknown")
-STOPPED_BY = Sentence("stopped by {signal} from outside the job; its sender is unknown")
+STOPPED = Sentence("stopped by a signal of unknown sender")
+STOPPED_BY = Sentence("stopped by a {signal} of unknown sender")
 HUNG_UP = Sentence("stopped by {signal}: the terminal or SSH session probably closed")
 FIRST_REPORT = Sentence("first report of the stop: {line}")
 RECEIVED = Sentence("{signal} was received: {line}")
 ENDED_AT = Sentence("the run ended at {time}; when the signal came is not known")
 RECORDED_WITHOUT_REASON = Sentence("the scheduler recorded {state} and gives no reason")
-STOPPED_BY_OTHERS = Sentence("something outside the job stopped it")
+SIGNAL_UNEXPLAINED = Sentence("nothing in the inputs explains the signal that stopped the job")
+SESSION_CLOSED = Sentence("a closed terminal or session sends SIGHUP to what was started in it")
 SENDER_UNKNOWN = Sentence("who sent the signal")
 SCHEDULER_UNKNOWN = Sentence("whether the scheduler sent it: no scheduler record was given")
 FIND_SENDER = Sentence(
     "find the sender: a timeout command in the job script, or a person or a service on the node; the node's system log "
-    "shows who was logged in and which services stopped"
+    "shows who was logged in and which services stopped (as root, or ask an administrator)"
 )
 SHOW_SYSTEM_LOG = (
-    ShellCommand("ssh {node} \"sudo journalctl --since '{since}' --until '{until}'\""),
-    ShellCommand("for node in {all_nodes}; do ssh $node \"sudo journalctl --since '{since}' --until '{until}'\"; done"),
-    ShellCommand("sudo journalctl --since '{since}' --until '{until}'"),
+    ShellCommand("ssh {node} \"journalctl --since '{since}' --until '{until}'\""),
+    ShellCommand("for node in {all_nodes}; do ssh $node \"journalctl --since '{since}' --until '{until}'\"; done"),
+    ShellCommand("journalctl --since '{since}' --until '{until}'"),
 )
 READ_CONTROLLER_LOG = Sentence("see what the controller's log says about the job, on the controller's host")
 SHOW_CONTROLLER_LOG = ShellCommand("grep -w {job} \"$(scontrol show config | awk '/SlurmctldLogFile/ {{print $3}}')\"")
@@ -111,7 +113,7 @@ def judge(stops: StopRequest, ending: Ending, trajectory: Maybe[Trajectory], run
         "unknown",
         shows,
         headline=STOPPED() if named is None else (HUNG_UP if number == SIGHUP else STOPPED_BY)(signal=named),
-        implies=[STOPPED_BY_OTHERS()],
+        implies=[SESSION_CLOSED() if number == SIGHUP else SIGNAL_UNEXPLAINED()],
         cannot_decide=[SENDER_UNKNOWN(), *([SCHEDULER_UNKNOWN()] if state is None else [])],
         actions=[action(DETACH)] if number == SIGHUP else _find_sender(sign, line, ending, run),
         since=sign.time,

@@ -82,6 +82,8 @@ RECORDED_STATE = Sentence("the scheduler recorded {state}", running="the schedul
 NOTHING_FITS = Sentence(
     "nothing in the inputs points to a cause", running="nothing in the inputs points to a fault so far"
 )
+ERRORS_UNREAD = Sentence("Trackside recognized no cause; an error line that it does not recognize may name it")
+READ_LINE = Sentence("read {place}: it may name the cause")
 INPUTS = {
     "jobs": "its sacct record",
     "kernel": "the kernel logs of its nodes",
@@ -120,6 +122,8 @@ def judge(
     shows += [RECORDED_STATE(state=jobs.value(job, "state")) for job in jobs.records[-1:]]
     if not shows:
         return _without_data(unanswered)
+    place = unread.place
+    read = [] if place is None else [action(READ_LINE, place=place)]
     referred = [action(ADD_REFERRED_LOG)] if any(REFERS_TO_LOG.search(row.text) for row in unread.rows) else []
     may_be_good = not unread.claims and ending.abnormal is None and not jobs
     kernel = isinstance(reports, HardwareReports) and reports.has_kernel_log
@@ -129,8 +133,8 @@ def judge(
         "unknown",
         shows,
         headline=NO_FAILURE_RECOGNIZED() if may_be_good else NO_CAUSE_FOUND(),
-        implies=[NOTHING_FITS()] if not may_be_good else [],
-        actions=[*referred, action(ADD_INPUTS[tuple(name for name in INPUTS if not inputs[name])])],
+        implies=[] if may_be_good else [NOTHING_FITS() if place is None else ERRORS_UNREAD()],
+        actions=[*read, *referred, action(ADD_INPUTS[tuple(name for name in INPUTS if not inputs[name])])],
     )
 
 

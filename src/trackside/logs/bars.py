@@ -17,7 +17,7 @@ _PERCENT = re.compile(r"\d{1,3}%(?:\||(?= *\d{1,12}/))")
 _RATE = re.compile(r"([\d.]{1,12}) ?(s/)?([A-Za-z]{1,12})(/s)?")
 _FIGURE = re.compile(rf"([A-Za-z_][\w./ -]{{0,60}}?)(?:\s?[=:]\s?'?|(?<=loss)\s)({NUMBER})")
 _EPOCH = re.compile(r"\b[Ee]p(?:och)?s?\W{0,3}(\d{1,7})(?: ?(?:/|of) ?(\d{1,7}))?")
-_EVALUATION = re.compile(
+EVALUATION = re.compile(
     r"\b(?:[vV]al(?:id(?:ation|ating)?)?|VAL|[eE]val(?:uat\w+)?|[tT]est(?:ing)?|[sS]anity|[pP]redict\w*)\b"
 )
 
@@ -38,7 +38,7 @@ class ProgressBar:
     @property
     def is_evaluation(self) -> bool:
         """Whether the description names an evaluation loop, not a training loop."""
-        return _EVALUATION.search(self.description) is not None
+        return EVALUATION.search(self.description) is not None
 
     @property
     def epoch(self) -> tuple[int, int | None] | None:

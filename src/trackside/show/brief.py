@@ -87,8 +87,8 @@ def paragraph(doc: VerdictDoc) -> str:
         *(with_stop(claim.text) for claim in doc.shows[:1]),
         *(f"Caution: {_without_repeated_url(claim)}" for claim in defects[:1]),
         *(f"Do: {with_stop(action.text)}" for action in doc.actions[:1]),
+        *(f"Command: `{action.command}`." for action in doc.actions[:1] if action.command),
         *([f"Cost: {in_brief(doc.waste)}."] if doc.waste is not None else []),
-        *(f"$ {action.command}" for action in doc.actions[:1] if action.command),
     ]
     return " ".join(parts)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.families.rows import (
     activity,
     event,
@@ -39,6 +41,24 @@ def test_preflight_counts_a_kernel_log_without_matches() -> None:
         lacking = [claim.values["nodes"].value for claim in claims if sentence_name(claim) == "no_kernel_of"]
         assert lacking == ([silent] if silent else [])
         assert "no_kernel" not in [sentence_name(claim) for claim in claims]
+
+
+@pytest.mark.parametrize(
+    "last_line",
+    [
+        "loss=5.2: : 45% 45/100 [01:09<01:25, 1.55s/it]",
+        " 99%|####| 99/100 [00:01<00:01]",
+        "^C",
+        "slurmstepd: error: *** x",
+    ],
+)
+def test_a_last_line_that_lacks_a_newline_in_complete_logs_is_no_cut(last_line: str) -> None:
+    def claims_about(line: str) -> list[str]:
+        log = activity(9, truncated=True, last_line=line)
+        return [sentence_name(claim) for claim in limits(MemoryStore([log], []), Run())]
+
+    assert "cut_off" not in claims_about(last_line)
+    assert "cut_off" in claims_about("loss 3.2, st")
 
 
 def test_preflight_names_limits_of_the_logs() -> None:

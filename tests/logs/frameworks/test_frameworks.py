@@ -27,7 +27,7 @@ def read(path: Path, engine: str | None = None) -> tuple[list[Event], list[Event
     def sink(event: Event) -> None:
         if event.kind == "progress":
             trajectories.add(event)
-        elif event.parser in FRAMEWORK_PARSERS:
+        elif event.parser in FRAMEWORK_PARSERS and event.kind != "full_bar":
             other_events.append(event)
 
     scan(io.BytesIO(path.read_bytes()), sink, FileContext(path.name), engine=engine)

@@ -82,7 +82,7 @@ class LastPart:
 
 @fact()
 def last_part(ending: Ending, silence: Silence, exceptions: Exceptions, stall: Maybe[GpuStall]) -> LastPart:
-    """Needs nothing; what was not given is no claim."""
+    """Needs no particular input; what was not given is no claim."""
     points = silence.points
     own_errors = [row for row in exceptions.frame.events if row.role is EventRole.ROOT and not row.get("logged")]
     measured = None if isinstance(stall, Missing) else stall

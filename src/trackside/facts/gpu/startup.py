@@ -92,7 +92,7 @@ class StartupUse:
 def startup_use(
     evidence: Evidence, memory: Maybe[GpuMemory], activity: Maybe[GpuActivity], run: Run, limits: Limits
 ) -> StartupUse:
-    """Needs nothing; empty for what was not sampled.
+    """Needs no particular input; empty for what was not sampled.
 
     The raw counts of the tracer start with the process: a crash within seconds leaves one sample of them.
     """

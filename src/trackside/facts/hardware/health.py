@@ -173,7 +173,7 @@ class HardwareHealth:
 
 @fact(HEALTH)
 def hardware_health(evidence: Evidence, activity: Maybe[GpuActivity], run: Run) -> HardwareHealth:
-    """Needs nothing; empty if nothing was sampled."""
+    """Needs no particular input; empty if nothing was sampled."""
     counters = {name: grid for name in (*RISES, *LEVELS) if (grid := evidence.grid(name)) is not None}
     hardware, application = _gauge_xids(evidence)
     until = float("inf") if run.end is None else run.end

@@ -264,6 +264,6 @@ class HostMemory:
     limits=Limits(),
 )
 def host_memory(evidence: Evidence, kills: OomKills, run: Run, limits: Limits) -> HostMemory:
-    """Needs nothing; empty without samples of memory and log lines about kills."""
+    """Needs no particular input; empty without samples of memory and log lines about kills."""
     available, total = evidence.grid("available"), evidence.grid("total")
     return HostMemory(available, total, evidence.grid("counts"), evidence.grid("job_memory"), kills, run, limits)

@@ -150,7 +150,7 @@ class HardwareReports:
 def hardware_reports(
     evidence: Evidence, health: HardwareHealth, drained: DrainedNodes, run: Run, limits: Limits
 ) -> HardwareReports:
-    """Needs nothing; empty if no log reports a failure. Metrics help to identify the GPU."""
+    """Needs no particular input; empty if no log reports a failure. Metrics help to identify the GPU."""
     suspects = {fault.gpu for fault in health.faults}
     kernel: list[HardwareFault] = []
     for name in ("xids", "switches", "lost"):

@@ -53,9 +53,9 @@ LOST = re.compile(
 """An error that says that a connection was lost."""
 TIMED_OUT = re.compile(r"time ?out|timed out", re.IGNORECASE)
 RANKS_REPORTED = Sentence("{ranks} reported the failed collective")
-RANKS_MISSING = Sentence("{ranks} did not arrive, by the reports of the others")
-RANKS_BEHIND = Sentence("{ranks} had enqueued fewer collectives than the others")
-RANKS_SILENT = Sentence("{ranks} reported no error, while the others did")
+RANKS_MISSING = Sentence("{ranks} did not arrive, by the reports of the rest")
+RANKS_BEHIND = Sentence("{ranks} had enqueued fewer collectives than the rest")
+RANKS_SILENT = Sentence("{ranks} reported no error, while the rest did")
 
 
 @dataclass(frozen=True, eq=False)

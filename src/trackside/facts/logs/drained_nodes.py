@@ -45,7 +45,7 @@ class DrainedNodes:
 
 @fact({"nodes": record("node"), "states": events("node_state")}, limits=Limits())
 def drained_nodes(evidence: Evidence, ending: Ending, run: Run, limits: Limits) -> DrainedNodes:
-    """Needs nothing; empty without node records."""
+    """Needs no particular input; empty without node records."""
     frame, job = evidence["nodes"], ending.job
     end = run.end if run.end is not None or job is None else numeric_field(job, "end")
     margin_s = (

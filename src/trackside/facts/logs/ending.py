@@ -50,7 +50,7 @@ NOTICE_ENDS: Mapping[str, Sentence] = {
     "requeue": Sentence("the run was requeued"),
     "node_failure": Sentence("a node of the run failed"),
     "out_of_memory": Sentence("the scheduler reported that the run exceeded its memory limit"),
-    "launch_failure": Sentence("a step of the run could not be launched"),
+    "launch_failure": Sentence("a Slurm step of the run could not be launched"),
     "revoked": Sentence("the run's allocation was revoked"),
     "unkillable": Sentence("Slurm could not end the run's processes"),
 }
@@ -280,7 +280,7 @@ def how_it_ended(state: Value) -> Claim:
 
 @fact({**ENDING, **ERRORS})
 def ending(evidence: Evidence) -> Ending:
-    """Needs nothing; each answer is None if no record and no line gives it."""
+    """Needs no particular input; each answer is None if no record and no line gives it."""
     missing_end = unmet_need(evidence, (("jobs", "notices"),))
     frames = {name: evidence[name] for name in ENDING}
     breaks = _breaks(frames["steps"], evidence["ooms"], evidence["exceptions"])

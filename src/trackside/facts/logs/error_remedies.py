@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import posixpath
+import os
 import re
+import shlex
 from dataclasses import dataclass
 
 from trackside.evidence import Frame, Value, derived
-from trackside.facts.logs.exceptions import announced_error, unopened_script
+from trackside.facts.logs import state_dict_errors
+from trackside.facts.logs.exceptions import announced_error, source_line, unopened_script
 from trackside.facts.logs.fault_rules.rule import FaultClass
 from trackside.facts.logs.python_environment import PACKAGES, interpreter, package_of_library
 from trackside.facts.logs.repository_remedies import repository_remedy
@@ -15,16 +17,31 @@ from trackside.finding import Action, Sentence, ShellCommand, action
 from trackside.model import Event
 from trackside.remedies import CHECK_PATH, CHECK_PATH_ON_NODES, CHECK_RELATIVE_PATH
 
-CREATE_FOLDER = Sentence("create the folder {folder}, writable for the job, and resubmit")
+CREATE_FOLDER = Sentence("create {folder}, writable for the job, and resubmit")
 CREATE_RELATIVE_FOLDER = Sentence(
-    "create the folder {folder}, in the one in which the job starts, writable for the job, and resubmit"
+    "create {folder}, relative to the folder in which the job starts, writable for the job, and resubmit"
 )
-WRITES = re.compile(r"\b\w*(?:save|write|dump|mkdir)\w*\b|\.to_csv\b|, ?(?:mode=)?['\"][wax]b?\+?['\"]")
-"""Code that writes the file, whose folder is then missing."""
+MAKE_FOLDER = ShellCommand("mkdir -p {quoted_folder}")
+WRITES = re.compile(
+    r"\b\w*(?:save|write|dump|mkdir)\w*\b|\bto_csv\b|, ?(?:mode=)?['\"][wax]b?\+?['\"]"
+    r"|logging/__init__\.py:\d+ in _open$"
+)
+"""Code, functions or frames that write the file, whose folder is then missing."""
 TEMPORARY = re.compile(r"/tmp/tmp\w")
 _PATH = r"((?:\.{0,2}/|[\w.-]+/)[\w./-]{1,150})"
-LOCAL_PATH = re.compile(rf"No such file or directory: '{_PATH}'|(?:^|\s){_PATH}; No such file or directory")
-"""A path in a message of Python or of TensorFlow."""
+LOCAL_PATH = re.compile(
+    rf"No such file or directory: '{_PATH}'|(?:^|\s){_PATH}; No such file or directory"
+    rf"|Could not open file {_PATH}: No such|[Ff]ile not found: {_PATH}(?=\s|$)"
+    r"|(?:Incorrect path_or_model_id: |'namespace/repo_name': )'(\.{0,2}/[\w./-]{1,150})'"
+)
+"""A path in a message of Python, TensorFlow, DALI or the Hugging Face libraries."""
+ABSENT_FOLDER = re.compile(
+    r"Parent directory (\S{1,200}) does not exist|into a non-existent directory: '([^'\n]{1,200})'"
+)
+UNCREATED_FILE = re.compile(
+    r"Unable to (?:synchronously )?create file \(unable to open file: name = '([^'\n]{1,200})', errno = 2"
+)
+"""What PyTorch, pandas and HDF5 say if the folder of a file to write is missing."""
 
 CHECK_SCRIPT = Sentence("check the command line and the script's path, and resubmit")
 CHECK_DASH = Sentence("correct the command line: {word} begins with {dash}, and options need two hyphens (--)")
@@ -79,6 +96,8 @@ REQUIREMENT = re.compile(
     r"|\bpip3? install (?:-U |--upgrade )?[`'\"]?([A-Za-z][\w.\[\],<>=~!-]{1,60}\w\]?)[`'\"]?(?=[\s:,;)]|\.?$|\.\s)"
 )
 """The package that a message asks for, as pip names it."""
+NAMED_PACKAGE = re.compile(r"[Pp]lease install ['\"`]([A-Za-z]\w{1,60})['\"`]")
+"""A package that a message asks for without a command; its module has the same name."""
 PIP_INSTALL = ShellCommand("{python} -m pip install '{requirement}'")
 
 NEWER_THAN_DRIVER = Sentence(
@@ -92,9 +111,66 @@ NO_SUCH_GPU = Sentence(
 LIST_GPUS = ShellCommand("nvidia-smi -L; env | grep CUDA_VISIBLE_DEVICES")
 USE_UTF8 = Sentence("have Python read and write text as Unicode: set this in the job script, and resubmit")
 SET_UTF8 = ShellCommand("export PYTHONUTF8=1")
-MATCH_VERSIONS = Sentence(
-    "the installed package was found, but lacks that name: install versions that fit each other, if in doubt in a new "
-    "environment, and resubmit"
+NAME_MISSING = re.compile(
+    r"cannot import name '?([\w.]{1,80})'? from '?([\w.]{1,120})'?(?!.*circular import)", re.DOTALL
+)
+PACKAGE_FOLDER = re.compile(r"/(?:site|dist)-packages/(\w+)")
+_LACKS = "the installed {package} has no {name} in {module}"
+MATCH_VERSIONS = Sentence(f"{_LACKS}: install a version of {{package}} that has it, and resubmit")
+MATCH_IMPORTER = Sentence(
+    f"{_LACKS}, which {{importer}} imports: install versions of {{importer}} and {{package}} that fit each other, if "
+    "in doubt in a new environment, and resubmit"
+)
+REINSTALL_PACKAGE = Sentence(
+    f"{_LACKS}, which it imports itself: reinstall {{package}}, if in doubt in a new environment, and resubmit"
+)
+REINSTALL_TORCH = Sentence(
+    f"{_LACKS}: reinstall torch and triton in matching versions, if in doubt in a new environment, and resubmit"
+)
+INSTALL_CUDA_BUILD = Sentence(
+    "the installed PyTorch is built without CUDA: install a CUDA build in the job's environment; then check it (the "
+    "command prints its CUDA version, or None), and resubmit"
+)
+SHOW_CUDA_BUILD = ShellCommand("python -c 'import torch; print(torch.version.cuda)'")
+NO_GPU_VISIBLE = Sentence(
+    "the program sees no GPU: check that the job requests one and that PyTorch is a CUDA build, with this in the job "
+    "script; then resubmit"
+)
+SHOW_GPUS = ShellCommand(
+    "nvidia-smi -L; python -c 'import torch; print(torch.version.cuda, torch.cuda.is_available())'"
+)
+BUILD_FOR_GPU = Sentence(
+    "PyTorch, or an extension, is not built for this type of GPU: compare the GPU with the architectures of the build, "
+    "on a node of the job, then install a build that has it, and resubmit"
+)
+SHOW_ARCHITECTURES = ShellCommand(
+    "python -c 'import torch; print(torch.cuda.get_device_capability(), torch.cuda.get_arch_list())'"
+)
+DOWNLOAD_FIRST = Sentence(
+    "the node cannot reach huggingface.co: download the files on a machine that can, to a HF_HOME that the nodes "
+    "share, set this in the job script, and resubmit"
+)
+WORK_OFFLINE = ShellCommand("export HF_HUB_OFFLINE=1")
+NO_PROCESS_GROUP = re.compile(r"[Dd]efault process group has not been initialized")
+SYNCHRONIZED_NORM = Sentence(
+    "SyncBatchNorm needs a process group: start the script with torchrun and initialize the group before the model "
+    "runs, or use BatchNorm on one GPU; then resubmit"
+)
+INITIALIZE_GROUP = Sentence(
+    "start the script with torchrun or another launcher, and call torch.distributed.init_process_group before this "
+    "code; on one GPU, leave the call that needs a process group out; then resubmit"
+)
+LOAD_ENTRY = Sentence("the checkpoint holds more than the weights: load its entry '{entry}', and resubmit")
+LOAD_ENTRY_AT = Sentence(
+    "the checkpoint holds more than the weights: load its entry '{entry}' at {place}, and resubmit"
+)
+REMOVE_PREFIX = Sentence(
+    "names in the checkpoint begin with '{prefix}', which a wrapper of the model added: remove it from them before "
+    "loading, and resubmit"
+)
+WRAP_LATER = Sentence(
+    "names in the model begin with '{prefix}', which a wrapper adds: load the checkpoint before the model is wrapped, "
+    "and resubmit"
 )
 INSTALL_TRITON = Sentence("install Triton in the job's environment, or turn torch.compile off with this, and resubmit")
 DISABLE_COMPILE = ShellCommand("export TORCHDYNAMO_DISABLE=1")
@@ -112,7 +188,21 @@ MESSAGE_REMEDIES: tuple[tuple[re.Pattern[str], Sentence, tuple[ShellCommand, ...
     ),
     (re.compile(r"invalid device ordinal"), NO_SUCH_GPU, (LIST_GPUS,)),
     (re.compile(r"codec can't encode"), USE_UTF8, (SET_UTF8,)),
-    (re.compile(r"cannot import name(?!.*circular import)", re.DOTALL), MATCH_VERSIONS, ()),
+    (
+        re.compile(r"[Tt]orch not compiled with CUDA|PyTorch (?:was )?not compiled with CUDA"),
+        INSTALL_CUDA_BUILD,
+        (SHOW_CUDA_BUILD,),
+    ),
+    (
+        re.compile(
+            r"torch\.cuda\.is_available\(\)(?: is|:) False|machine only has: \[\]|No CUDA GPUs|no CUDA-capable"
+            r"|[Ff]ound no NVIDIA driver|Invalid\s+CUDA\s+'device="
+        ),
+        NO_GPU_VISIBLE,
+        (SHOW_GPUS,),
+    ),
+    (re.compile(r"no kernel image is available"), BUILD_FOR_GPU, (SHOW_ARCHITECTURES,)),
+    (re.compile(r"couldn't connect to ['\"]?https://huggingface\.co"), DOWNLOAD_FIRST, (WORK_OFFLINE,)),
     (re.compile(r"TritonMissing|Cannot find a working t\s?riton"), INSTALL_TRITON, (DISABLE_COMPILE,)),
 )
 """Type and message of an error of the environment or of a setting -> what to do about it."""
@@ -143,6 +233,10 @@ ARGUMENT_REMEDIES: tuple[tuple[re.Pattern[str], Sentence], ...] = (
     (
         re.compile(r"arguments are required: ([^\n]{1,200})"),
         Sentence("add {one} to the command line, and resubmit"),
+    ),
+    (
+        re.compile(r"arguments are not used by the HfArgumentParser: \['([^'\n]{1,80})'"),
+        Sentence("remove {one} from the command line, or correct it: the program does not know it; then resubmit"),
     ),
     (
         re.compile(
@@ -217,22 +311,81 @@ def error_remedy(frame: Frame, row: Event, kind: FaultClass, where: ErrorPlace) 
         return argument
     if row.get("type") == "ShellError" and (match := SHELL_LINE.search(text.strip())) is not None:
         return _shell_remedy(match, message)
+    if (weights := weights_remedy(frame, row)) is not None:
+        return weights
+    if (folder := folder_to_create(row)) is not None:
+        sentence = CREATE_FOLDER if folder.startswith("/") else CREATE_RELATIVE_FOLDER
+        quoted = derived(shlex.quote(folder), message)
+        return action(sentence, MAKE_FOLDER, folder=derived(folder, message), quoted_folder=quoted)
     if kind in ("asset", "config", "data") and (path := LOCAL_PATH.search(text)) is not None:
-        name = path[1] or path[2]
+        name = path[path.lastindex or 0]
         if TEMPORARY.match(name):
             return None
-        if WRITES.search(f"{row.get('user_code')} {row.get('frame')}"):
-            folder = derived(posixpath.dirname(name.rstrip("/")), message)
-            return action(CREATE_FOLDER if name.startswith("/") else CREATE_RELATIVE_FOLDER, folder=folder)
         on_nodes = CHECK_PATH_ON_NODES if where.nodes > 1 else CHECK_PATH
         return action(on_nodes if name.startswith("/") else CHECK_RELATIVE_PATH, path=derived(name, message))
     if kind == "asset" and (remedy := repository_remedy(causes, message, where.nodes)) is not None:
         return remedy
-    if kind in ("env", "config"):
+    if kind in ("env", "config", "asset"):
         for pattern, sentence, commands in MESSAGE_REMEDIES:
             if pattern.search(causes):
                 return action(sentence, *commands)
+    if NO_PROCESS_GROUP.search(text):
+        is_norm = "batchnorm.py:" in str(row.get("frames") or "")
+        return action(SYNCHRONIZED_NORM if is_norm else INITIALIZE_GROUP)
+    if kind == "env" and (name_missing := NAME_MISSING.search(text)) is not None:
+        return _name_remedy(row, name_missing, message)
     return _package_remedy(frame, text, message, where) if kind == "env" else None
+
+
+def folder_to_create(row: Event) -> str | None:
+    """The folder that is missing for a file to be written; None if the error is another."""
+    text = str(row.get("message") or "")
+    if (absent := ABSENT_FOLDER.search(text)) is not None:
+        return (absent[1] or absent[2]).rstrip("/") or "/"
+    if (uncreated := UNCREATED_FILE.search(text)) is not None:
+        return os.path.dirname(uncreated[1]) or None
+    path = LOCAL_PATH.search(text)
+    name = None if path is None else path[path.lastindex or 0]
+    if name is None or TEMPORARY.match(name):
+        return None
+    frames, own = str(row.get("frames") or row.get("frame") or "").split(";"), row.get("user_frame")
+    inner = frames[frames.index(str(own)) :] if own in frames else frames
+    functions = [frame.rpartition(" in ")[2] for frame in inner]
+    if not any(WRITES.search(code) for code in (str(row.get("user_code")), *functions, frames[-1])):
+        return None
+    folder = os.path.dirname(name.rstrip("/"))
+    return None if folder.strip("./") == "" else folder
+
+
+def weights_remedy(frame: Frame, row: Event) -> Action | None:
+    """How to load a state_dict whose names differ as a whole from those of the model; None if the error is another."""
+    text, message = str(row.get("message") or ""), frame.value(row, "message")
+    if (entry := state_dict_errors.wrapped_entry(text)) is not None:
+        place = source_line(frame, row)
+        values = {"entry": derived(entry, message)} | ({} if place is None else {"place": place})
+        return action(LOAD_ENTRY if place is None else LOAD_ENTRY_AT, **values)
+    if (prefix := state_dict_errors.prefix(text)) is not None:
+        return action(REMOVE_PREFIX if prefix[1] else WRAP_LATER, prefix=derived(prefix[0], message))
+    return None
+
+
+def _name_remedy(row: Event, match: re.Match[str], message: Value) -> Action:
+    """What to install if a package lacks a name: the same package in one release if it imports from itself."""
+    module = match[2]
+    package = module.partition(".")[0]
+    values = {
+        name: derived(text, message) for name, text in (("name", match[1]), ("module", module), ("package", package))
+    }
+    frames = str(row.get("frames") or "").split(";")
+    last_frame = PACKAGE_FOLDER.search(frames[-1])
+    importer = None if last_frame is None else last_frame[1]
+    if module.startswith(("torch._inductor", "torch._dynamo", "torch._functorch")):
+        return action(REINSTALL_TORCH, **values)
+    if importer == package:
+        return action(REINSTALL_PACKAGE, **values)
+    if importer is not None:
+        return action(MATCH_IMPORTER, importer=derived(importer, message), **values)
+    return action(MATCH_VERSIONS, **values)
 
 
 def _argument_remedy(text: str, message: Value) -> Action | None:
@@ -260,7 +413,7 @@ def _package_remedy(frame: Frame, text: str, message: Value, where: ErrorPlace) 
     if (match := REQUIREMENT.search(text)) is not None:
         requirement = derived(match[1] or match[2], message)
         return action(INSTALL_REQUIREMENT, PIP_INSTALL, requirement=requirement, python=python)
-    if (match := MISSING_MODULE.search(text)) is None:
+    if (match := MISSING_MODULE.search(text) or NAMED_PACKAGE.search(text)) is None:
         return None
     module, package = derived(match[1], message), derived(match[1].partition(".")[0], message)
     if where.node is not None:
@@ -274,8 +427,8 @@ def _package_remedy(frame: Frame, text: str, message: Value, where: ErrorPlace) 
 
 def _reinstall(frame: Frame, row: Event, path: str, message: Value) -> Action:
     """How to mend a library that was built for others than those it finds."""
-    library, python = derived(posixpath.basename(path), message), interpreter(frame) or derived("python", message)
-    loaded = (other for other in (*frame.events, row) if posixpath.basename(path) in str(other.get("message")))
+    library, python = derived(os.path.basename(path), message), interpreter(frame) or derived("python", message)
+    loaded = (other for other in (*frame.events, row) if os.path.basename(path) in str(other.get("message")))
     module = next((name for other in loaded if (name := package_of_library(other, path)) is not None), None)
     if module in ("torch", "nvidia"):
         return action(REINSTALL_TORCH, CHECK_TORCH, library=library, python=python)

@@ -199,7 +199,8 @@ def type_and_message(frame: Frame, row: Event) -> dict[str, Value]:
     if brief is None:
         return {"type": error_type(frame, row), "message": message_of(frame, row)}
     sources = [frame.value(row, "lines")] if _lines(row) is not None else []
-    return {"type": error_type(frame, row), "message": derived(brief, message, *sources)}
+    in_words = state_dict_errors.with_heading(str(message.value), brief)
+    return {"type": error_type(frame, row), "message": derived(in_words, message, *sources)}
 
 
 def asserted(frame: Frame, row: Event) -> Value | None:
@@ -360,7 +361,7 @@ class Exceptions:
 
 @fact({"exceptions": events("exception"), "signals": events("signal_received"), "logs": events("log_activity")})
 def exceptions(evidence: Evidence, trajectory: Maybe[Trajectory], ending: Ending) -> Exceptions:
-    """Needs nothing; empty if no traceback was read."""
+    """Needs no particular input; empty if no traceback was read."""
     frame, points = evidence["exceptions"], () if isinstance(trajectory, Missing) else trajectory.progress.events
     requests = (*evidence["signals"].events, *ending.notices.events)
     stops = tuple(row for row in requests if _is_stop(row))
@@ -394,7 +395,7 @@ def error_in_brief(frame: Frame, row: Event) -> Value:
     else:
         text = f"{name.rpartition('.')[2]}: {first_line}" if first_line else name.rpartition(".")[2]
     if parameters is not None:
-        return derived(text, *values.values())
+        return derived(f"{name.rpartition('.')[2]} in load_state_dict: {parameters}", *values.values())
     if len(text) > MAX_HEADLINE_CHARS and "cannot import name" in text:
         text = _IMPORTED_FROM.sub("", text)
     if len(text) > MAX_HEADLINE_CHARS:

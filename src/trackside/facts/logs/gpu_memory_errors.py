@@ -53,6 +53,8 @@ ERROR_HANDLED = Sentence("the run caught the error and continued: {line}; later:
 UNEXPLAINED_SHARE = 0.5
 """Share of the GPU's memory that is neither free nor reserved by the process from which other processes hold it: a
 process's context, libraries and communication buffers take less."""
+ANNOUNCES_EXCEPTION = "THCudaCheck FAIL"
+"""What PyTorch before 1.5 prints before it raises the error."""
 MIN_UNUSED_SHARE = 0.05
 """Share of the GPU's memory: rounding leaves less of what the allocator reserves unused."""
 SMALL_REQUEST_BYTES = 2**21
@@ -84,8 +86,12 @@ class GpuMemoryErrors:
 
     @property
     def cause(self) -> Event:
-        """The earliest error that may have ended the run."""
-        return self.unhandled[0]
+        """The earliest error that may have ended the run; the exception itself, if an old PyTorch announces it."""
+        first, *others = self.unhandled
+        if not first.text.startswith(ANNOUNCES_EXCEPTION):
+            return first
+        own = (row for row in others if row.at.path == first.at.path and not row.text.startswith(ANNOUNCES_EXCEPTION))
+        return next(own, first)
 
     @cached_property
     def handled_claim(self) -> Claim | None:

@@ -32,9 +32,9 @@ MACHINE_HEADLINES = {
 WORKER_DIED = Sentence("the trigger: a data-loader worker of {ranks} died: {line}")
 SOME_WORKER_DIED = Sentence("the likely trigger: a data-loader worker died: {line}")
 RANK_RAISED = Sentence("the trigger: {ranks} raised {type}")
-HUNG_FOR_WORKER = Sentence("hung in a collective: a data-loader worker died, and the other ranks wait for its rank")
+HUNG_FOR_WORKER = Sentence("hung in a collective: a data-loader worker died, and the rest waits for its rank")
 MAYBE_HUNG_FOR_WORKER = Sentence("hung in a collective, most likely because a data-loader worker died")
-HUNG_FOR_ERROR = Sentence("hung in a collective: one rank raised {type}, and the other ranks wait for it")
+HUNG_FOR_ERROR = Sentence("hung in a collective: one rank raised {type}, and the rest waits for it")
 
 FIND_WORKER_DEATH = Sentence(
     "find what killed the data-loader worker (host memory and /dev/shm first), then raise --mem or "
@@ -111,5 +111,5 @@ class HangCauses:
     "workers": events("dataloader_death"),
 })  # fmt: skip
 def hang_causes(evidence: Evidence, exceptions: Exceptions) -> HangCauses:
-    """Needs nothing; empty if no line of the kernel, the agent or a rank reports one."""
+    """Needs no particular input; empty if no line of the kernel, the agent or a rank reports one."""
     return HangCauses(evidence, exceptions)

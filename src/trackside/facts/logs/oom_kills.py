@@ -93,7 +93,7 @@ class OomKills:
 
 @fact({"kills": events("oom_kill"), "steps": record("step")})
 def oom_kills(evidence: Evidence, ending: Ending, restarts: LauncherRestarts, run: Run) -> OomKills:
-    """Needs nothing; empty if no line and no record reports a kill."""
+    """Needs no particular input; empty if no line and no record reports a kill."""
     return OomKills(evidence["kills"], evidence["steps"], ending, restarts, run)
 
 

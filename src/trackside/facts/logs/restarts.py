@@ -50,5 +50,5 @@ class LauncherRestarts:
 
 @fact({"restarts": events("launcher_restart")})
 def launcher_restarts(evidence: Evidence, trajectory: Maybe[Trajectory], ending: Ending) -> LauncherRestarts:
-    """Needs nothing; empty if no line of the launcher reports a restart."""
+    """Needs no particular input; empty if no line of the launcher reports a restart."""
     return LauncherRestarts(evidence["restarts"], trajectory, ending.abnormal is not None)

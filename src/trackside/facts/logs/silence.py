@@ -208,6 +208,6 @@ class Silence:
 
 @fact({**SIGNS_OF_LIFE, "hosts": events("host")}, limits=Limits())
 def silence(evidence: Evidence, ending: Ending, trajectory: Maybe[Trajectory], run: Run, limits: Limits) -> Silence:
-    """Needs nothing; shows no silence without times on the lines of a log or completed steps."""
+    """Needs no particular input; shows no silence without times on the lines of a log or completed steps."""
     signs = {name: evidence[name] for name in SIGNS_OF_LIFE}
     return Silence(signs, evidence["hosts"], ending, trajectory, run, limits, evidence.missing("logs"))

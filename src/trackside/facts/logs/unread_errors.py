@@ -62,6 +62,17 @@ class UnreadErrors:
     @cached_property
     def first_of_last_block(self) -> Value | None:
         """The first line of the last block of such lines: what follows it is usually the path back up the stack."""
+        row = self._first_row_of_last_block
+        return None if row is None else self.frame.value(row, "text")
+
+    @property
+    def place(self) -> Value | None:
+        """Where that line stands: ``line 18 of train.log``."""
+        row, line = self._first_row_of_last_block, self.first_of_last_block
+        return None if row is None or line is None else derived(f"line {row.at.line} of {row.at.path}", line)
+
+    @property
+    def _first_row_of_last_block(self) -> Event | None:
         if not self.rows:
             return None
         first = self.rows[-1]
@@ -69,7 +80,7 @@ class UnreadErrors:
             if row.at.path != first.at.path or not 0 <= first.at.line - row.at.line <= MAX_LINES_APART:
                 break
             first = row
-        return self.frame.value(first, "text")
+        return first
 
     @property
     def reason(self) -> str:
@@ -119,7 +130,7 @@ class UnreadErrors:
 
 @fact({"lines": events("unread_error"), "reports": events("job_report"), "logs": events("log_activity")})
 def unread_errors(evidence: Evidence, trajectory: Maybe[Trajectory], ending: Ending) -> UnreadErrors:
-    """Needs nothing; empty if the scheduler recorded a good end: nothing that is printed matters then."""
+    """Needs no particular input; empty if the scheduler recorded a good end: nothing that is printed matters then."""
     frame, logs = evidence["lines"], evidence["logs"]
     if ending.state is not None and ending.completed is not None:
         return UnreadErrors(frame, (), logs)

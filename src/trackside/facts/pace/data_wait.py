@@ -201,7 +201,7 @@ class DataWait:
     limits=Limits(),
 )  # fmt: skip
 def data_wait(evidence: Evidence, trajectory: Maybe[Trajectory], pace: StepPace, limits: Limits) -> DataWait:
-    """Needs nothing; empty if no line splits the step and no gauge was exported."""
+    """Needs no particular input; empty if no line splits the step and no gauge was exported."""
     return DataWait(evidence.grid("loading"), evidence["advice"], trajectory, pace, limits)
 
 

@@ -32,22 +32,24 @@ HOST_LOAD: Mapping[str, Query] = {
 CPUS_BUSY = Sentence("host CPUs were {busy} busy (median)")
 TASKS_WAITED: Mapping[str, Sentence] = {
     "cpu": Sentence(
-        "at least one task of a host waited for a CPU {share} of the time ({wait} per {window}, median of {hosts})"
+        "at least one process of a host waited for a CPU {share} of the time ({wait} per {window}, median of {hosts})"
     ),
     "io": Sentence(
-        "at least one task of a host waited for storage {share} of the time ({wait} per {window}, median of {hosts})"
+        "at least one process of a host waited for storage {share} of the time ({wait} per {window}, median of {hosts})"
     ),
 }
 NODE_TASKS_WAITED = Sentence(
-    "at least one task on {node} waited for a CPU {share} of the time ({wait} per {window}, median)"
+    "at least one process on {node} waited for a CPU {share} of the time ({wait} per {window}, median)"
 )
 NODE_WAITED: Mapping[str, Sentence] = {
     "cpu": NODE_TASKS_WAITED,
-    "io": Sentence("at least one task on {node} waited for storage {share} of the time ({wait} per {window}, median)"),
+    "io": Sentence(
+        "at least one process on {node} waited for storage {share} of the time ({wait} per {window}, median)"
+    ),
 }
 """The same for the only host, or for the one that waited most if the hosts form two groups."""
 NODE_TASKS_WAITED_MORE = Sentence(
-    "at least one task on {node} waited for a CPU {share} of the time ({wait} per {window}, median), on the median "
+    "at least one process on {node} waited for a CPU {share} of the time ({wait} per {window}, median), on the median "
     "host {others}"
 )
 
@@ -121,7 +123,7 @@ class HostLoad:
 
 
 def _waited(resource: str, part: Grid, wait: Value) -> Claim:
-    """The claim that tasks waited for a resource: on the median host, or on a host that is named."""
+    """The claim that processes waited for a resource: on the median host, or on a host that is named."""
     levels = [maths.median(row.tolist()) for row in part.values]
     node = part.series[max(range(len(levels)), key=levels.__getitem__)].get("node")
     is_named = node is not None and (len(part) == 1 or maths.split_level(levels) is not None)
@@ -136,5 +138,5 @@ def _waited(resource: str, part: Grid, wait: Value) -> Claim:
 
 @fact(HOST_LOAD, limits=Limits())
 def host_load(evidence: Evidence, limits: Limits) -> HostLoad:
-    """Needs nothing; empty for what was not sampled."""
+    """Needs no particular input; empty for what was not sampled."""
     return HostLoad({name: grid for name in HOST_LOAD if (grid := evidence.grid(name)) is not None}, limits)

@@ -67,7 +67,7 @@ class StepPace:
 
 @fact(PACE)
 def step_pace(evidence: Evidence) -> StepPace:
-    """Needs nothing; unknown without any of the signals."""
+    """Needs no particular input; unknown without any of the signals."""
     grids = {name: grid for name in PACE if name != "progress" and (grid := evidence.grid(name)) is not None}
     return StepPace(evidence["progress"], grids)
 

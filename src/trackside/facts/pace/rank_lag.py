@@ -165,6 +165,6 @@ RANK_LAG: Mapping[str, Query] = {
 
 @fact(RANK_LAG, limits=Limits())
 def rank_lag(evidence: Evidence, run: Run, limits: Limits) -> RankLag:
-    """Needs nothing; empty if ranks print and export no times."""
+    """Needs no particular input; empty if ranks print and export no times."""
     missing = unmet_need(evidence, (tuple(RANK_LAG),))
     return RankLag(evidence["ranks"], evidence.grid("own_step"), run, limits, missing)

@@ -60,7 +60,7 @@ class RunPhases:
 def run_phases(
     evidence: Evidence, trajectory: Maybe[Trajectory], loss: Maybe[LossCurve], activity: Maybe[GpuActivity], run: Run
 ) -> RunPhases:
-    """Needs nothing; empty if nothing has a time."""
+    """Needs no particular input; empty if nothing has a time."""
     times = [
         float(time)
         for row in evidence["logs"].events

@@ -137,7 +137,7 @@ class Saving:
 
 @fact({"saves": events("checkpoint_saved")}, limits=Limits())
 def saving(evidence: Evidence, trajectory: Maybe[Trajectory], run: Run, limits: Limits) -> Saving:
-    """Needs nothing; empty if no save was printed."""
+    """Needs no particular input; empty if no save was printed."""
     return Saving(evidence["saves"], trajectory, run.n_ranks or 1, limits)
 
 

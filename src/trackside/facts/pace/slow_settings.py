@@ -43,7 +43,7 @@ class SlowSettings:
     "hosts": events("host"),
 })  # fmt: skip
 def slow_settings(evidence: Evidence, run: Run) -> SlowSettings:
-    """Needs nothing; empty if the log shows none of them."""
+    """Needs no particular input; empty if the log shows none of them."""
     flags, transports = evidence["flags"], evidence["transports"]
     set_flags = (row for row in flags.events if str(row.get("value")).strip("'\" ") == "1")
     blocking = next((row for row in set_flags if row.get("name") == "CUDA_LAUNCH_BLOCKING"), None)

@@ -152,7 +152,7 @@ class TrainingPauses:
 
 @fact(PAUSES, limits=Limits())
 def training_pauses(evidence: Evidence, silence: Silence, run: Run, limits: Limits) -> TrainingPauses:
-    """Needs nothing; without gaps if no logged step carries a time."""
+    """Needs no particular input; without gaps if no logged step carries a time."""
     storage, tasks, restarts, loads = (evidence[name] for name in PAUSES)
     return TrainingPauses(storage, tasks, restarts, loads, silence, run, limits)
 

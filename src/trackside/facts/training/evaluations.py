@@ -97,7 +97,7 @@ def _label(row: Event) -> tuple[str, ...]:
 
 @fact({"evaluations": events("evaluation")})
 def evaluations(evidence: Evidence, ending: Ending, trajectory: Maybe[Trajectory]) -> Evaluations:
-    """Needs nothing; empty if no evaluation was printed."""
+    """Needs no particular input; empty if no evaluation was printed."""
     gave_up = any(row.get("status") == "aborted" for row in ending.ends.events)
     points = () if isinstance(trajectory, Missing) else trajectory.progress.events
     return Evaluations(evidence["evaluations"], gave_up, frozenset(row.at.path for row in points))

@@ -17,6 +17,7 @@ from itertools import pairwise
 from trackside.evidence import Evidence, Frame, Value, derived
 from trackside.facts import maths
 from trackside.facts.fact import fact
+from trackside.facts.logs.order import follows
 from trackside.finding import Claim, Sentence
 from trackside.model import Event
 from trackside.query import Query, Row, events
@@ -34,6 +35,7 @@ LEARNING: Mapping[str, Query] = {
     "saves": events("checkpoint_saved"),
     "evaluations": events("evaluation"),
     "scores": events("score"),
+    "full_bars": events("full_bar"),
 }
 """The queries behind :class:`Trajectory`."""
 MAX_PASSED_RATIO = 1.05
@@ -227,6 +229,7 @@ class Trajectory:
     saves: Frame
     evaluations: Frame
     scores: Frame
+    full_bars: Frame
 
     @cached_property
     def points(self) -> tuple[Event, ...]:
@@ -275,7 +278,8 @@ class Trajectory:
 
     @cached_property
     def done(self) -> Value | None:
-        """Completed optimizer steps: the framework's own count, or the last point's step."""
+        """Completed optimizer steps: the framework's own count, that of the training's full bar below the last point,
+        or the last point's step."""
         counts = [
             self.progress.value(row, "step", "steps")
             for row in self.points[-1:]
@@ -286,6 +290,13 @@ class Trajectory:
             for row in self.ends.events
             if numeric_field(row, "steps") is not None
         ]
+        if self.last is not None and not self.in_epochs and counts:
+            total = numeric_field(self.last, "total_steps")
+            counts += [
+                self.full_bars.value(row, "steps", "steps")
+                for row in self.full_bars.events
+                if row.get("steps") == total and row.at.path == self.last.at.path and follows(row, self.last)
+            ][-1:]
         return max(counts, key=lambda value: value.number, default=None)
 
     @cached_property

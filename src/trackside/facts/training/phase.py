@@ -54,5 +54,5 @@ class Phase:
 
 @fact()
 def phase(trajectory: Maybe[Trajectory], use: StartupUse) -> Phase:
-    """Needs nothing: without a logged step or GPU work, it is startup."""
+    """Needs no particular input: without a logged step or GPU work, it is startup."""
     return Phase(trajectory, use)

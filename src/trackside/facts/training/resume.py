@@ -157,7 +157,7 @@ class Resume:
     "restarts": events("launcher_restart"),
 })  # fmt: skip
 def resume(evidence: Evidence, exceptions: Exceptions, ending: Ending, run: Run) -> Resume:
-    """Needs nothing; empty if no line reports a resume."""
+    """Needs no particular input; empty if no line reports a resume."""
     frames = (evidence[name] for name in ("loads", "missing_messages", "requests", "restarts"))
     return Resume(exceptions, ending, run, *frames)
 

@@ -109,7 +109,7 @@ class Scores:
 @fact({"scores": events("score"), "evaluations": events("evaluation"), "starts": events("training_start"),
        "plans": events("training_plan")}, limits=Limits())  # fmt: skip
 def scores(evidence: Evidence, trajectory: Maybe[Trajectory], limits: Limits) -> Scores:
-    """Needs nothing; empty if no score was printed during a training."""
+    """Needs no particular input; empty if no score was printed during a training."""
     trains = not isinstance(trajectory, Missing) and bool(trajectory.points or trajectory.saves)
     trains = trains or bool(evidence["starts"] or evidence["plans"])
     rows = [(frame, row) for frame in (evidence["scores"], evidence["evaluations"]) for row in frame.events]

@@ -54,7 +54,7 @@ class ClockSkew:
     limits=Limits(),
 )
 def clock_skew(evidence: Evidence, run: Run, limits: Limits) -> ClockSkew:
-    """Needs nothing; empty if no clocks and no starts of several nodes are known."""
+    """Needs no particular input; empty if no clocks and no starts of several nodes are known."""
     clocks, memory = evidence.grid("clocks"), evidence.grid("memory")
     return ClockSkew((
         *(_own(clocks, run.metric_offset_s, limits) if clocks is not None else ()),

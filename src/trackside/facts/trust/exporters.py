@@ -59,7 +59,7 @@ class Exporters:
     "lost": metric("trackside_tracer_lost_events_total").over("run", "increase"),
 }, limits=Limits())  # fmt: skip
 def exporters(evidence: Evidence, limits: Limits) -> Exporters:
-    """Needs nothing; empty for what was not sampled."""
+    """Needs no particular input; empty for what was not sampled."""
     attached, lost = evidence.grid("attached"), evidence.grid("lost")
     untraced = [] if attached is None else list(_untraced_nodes(attached))
     tracers = []

@@ -29,6 +29,10 @@ ONLY_LOG = Sentence(
     "kernel killed may be missing here"
 )
 NO_KERNEL_OF = Sentence("no kernel log of {nodes} was given: hardware faults there may be missing here")
+ENDS_WITHOUT_NEWLINE = re.compile(
+    r"slurmstepd|\d{1,3}%(?:\|[^|]{0,400}\|)? *\d{1,12}/\d{1,12} \[[^\]]{0,200}\]\s*$|\^C\s*$"
+)
+"""Last lines that lack a newline in complete logs: Slurm's last notice, a bar, the echo of an interrupt."""
 CUT_OFF = Sentence(
     "{path} does not end with a newline: the log may be cut",
     running="{path} does not end with a newline: it is still being written",
@@ -84,7 +88,7 @@ def preflight(
     reports: Maybe[HardwareReports],
     run: Run,
 ) -> Preflight:
-    """Needs nothing."""
+    """What limits the verdict. Needs no particular input."""
     claims = [*unanswered.claims, *_input_claims(evidence, unanswered, ending, run)]
     if evidence.has("logs"):
         progress = None if isinstance(trajectory, Missing) else trajectory.progress
@@ -115,8 +119,8 @@ def _log_claims(evidence: Evidence, ending: Ending, progress: Frame | None, run:
     """Logs that are incomplete, thinned, time-shifted or from another run."""
     logs = evidence["logs"]
     for row in logs.events:
-        closed_by_slurm = "slurmstepd" in str(row.get("last_line"))
-        if row.get("truncated") and (not run.log_paths or row.at.path in run.log_paths) and not closed_by_slurm:
+        is_closed = ENDS_WITHOUT_NEWLINE.search(str(row.get("last_line"))) is not None
+        if row.get("truncated") and (not run.log_paths or row.at.path in run.log_paths) and not is_closed:
             yield CUT_OFF(path=logs.value(row, "path"))
     yield from _rank_log_claims(logs, run)
     if progress and progress.rows[-1].get("ordinal") is not None:

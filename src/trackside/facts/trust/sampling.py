@@ -209,7 +209,7 @@ class Sampling:
 
 @fact(SAMPLING, lazy=True)
 def sampling(evidence: Evidence, ending: Ending, run: Run) -> Sampling:
-    """Needs nothing; empty without counts of samples."""
+    """Needs no particular input; empty without counts of samples."""
     first = evidence.missing(GPU_PRESENCE_METRICS[0])
     has_metrics, source_answered = not (first and first.reason == NO_METRIC_INPUT), not (first and first.source)
     if not (has_metrics and source_answered):

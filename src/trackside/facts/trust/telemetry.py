@@ -83,7 +83,7 @@ class TelemetryTrust:
 
 @fact(limits=Limits())
 def telemetry_trust(sampling: Sampling, exporters: Exporters, skew: ClockSkew, limits: Limits) -> TelemetryTrust:
-    """Needs nothing; reads unchecked answers, because the check is built from it."""
+    """Needs no particular input; reads unchecked answers, because the check is built from it."""
     if not sampling.gpus:
         return TelemetryTrust(tuple(sampling.claims))
     claims = (

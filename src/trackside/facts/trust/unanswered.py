@@ -49,5 +49,5 @@ class UnansweredSources:
 
 @fact({"silent": events(SOURCE_UNANSWERED)})
 def unanswered_sources(evidence: Evidence) -> UnansweredSources:
-    """Needs nothing; empty if every source answered."""
+    """Needs no particular input; empty if every source answered."""
     return UnansweredSources(evidence["silent"])
