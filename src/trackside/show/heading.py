@@ -253,7 +253,7 @@ def run(doc: VerdictDoc) -> str:
         parts.append(word(run.n_ranks, "ranks"))
     if run.start is not None and (seconds := elapsed_s(run)) is not None:
         so_far = " so far" if run.end is None else ""
-        attempt = f"attempt {len(run.attempts)} from " if len(run.attempts) > 1 else ""
+        attempt = f"attempt {run.attempts[-1].number} from " if len(run.attempts) > 1 else ""
         parts.append(f"{attempt}{moment(run.start, run.has_time_zone)}, {duration(seconds)}{so_far}")
     since = doc.primary.since
     if run.as_of is not None and since is not None and since < run.as_of:  # for an ended run, the claims say when
