@@ -121,7 +121,7 @@ def test_runs_without_a_job_go_by_their_folders(tmp_path: Path) -> None:
     store, saved = tmp_path / "store", tmp_path / "verdict.json"
     for folder in (first, second):
         ingest([folder], store)
-    with pytest.raises(SeveralRuns, match="there are 2 jobs: one, two; name one of them"):
+    with pytest.raises(SeveralRuns, match="the store has 2 runs: one, two; name one of them"):
         trackside.diagnose(store=store)
     assert verdict_of_store(store, "one") == verdict_of_files(first)
     assert verdict_of_store(store, str(second), ["two/"]) == verdict_of_files(second)
