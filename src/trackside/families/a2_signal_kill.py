@@ -173,7 +173,8 @@ SHOW_KERNEL_LOG = (
     ShellCommand("sudo journalctl -k | grep -iE 'oom|killed process'"),
 )
 TRACE_NATIVE_CODE = Sentence(
-    "run once with a stack trace of the crash, and check or rebuild the native extension that it names"
+    "put this before the launch in the job script and run it once, for a stack trace of the crash; then check or "
+    "rebuild the native extension that it names"
 )
 TRACE_CRASH = ShellCommand("export PYTHONFAULTHANDLER=1; ulimit -c unlimited")
 SHOW_MEMORY = ShellCommand("sacct -j {jobs} --format=JobID,NodeList,ReqMem,MaxRSS,MaxRSSNode,State")

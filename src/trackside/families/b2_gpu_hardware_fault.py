@@ -125,6 +125,8 @@ POWER_CYCLE = Sentence(
 FOR_SUPPORT = Sentence("if it must be replaced: {gpu} has UUID {gpu_uuid} and PCI address {gpu_pci}")
 RESET_COMMAND = ShellCommand("{on_node} sudo nvidia-smi --gpu-reset -i {gpu_index}")
 BUG_REPORT = ShellCommand("{on_node} sudo nvidia-bug-report.sh")
+BUG_REPORT_SAFELY = ShellCommand("{on_node} sudo nvidia-bug-report.sh --safe-mode")
+"""Without the parts that hang if a GPU does not answer."""
 CHECK_REMAPPER = Sentence(
     "see whether a remapping or a retirement is pending or has failed; if not, the GPU can stay in service"
 )
@@ -260,7 +262,8 @@ def _actions(faults: Sequence[HardwareFault], nodes: Sequence[str], failed: bool
     else:
         remedy = action(POWER_CYCLE) if _by_power_cycle(faults) else action(RESET_GPU, RESET_COMMAND)
     rerun = [action(RERUN_ELSEWHERE, *RESUBMIT_ELSEWHERE)] if failed else []
-    return [drain, *rerun, action(SAVE_REPORT, BUG_REPORT), remedy, action(FOR_SUPPORT)]
+    report = BUG_REPORT_SAFELY if _by_power_cycle(faults) or signs & {"lost", "vanished"} else BUG_REPORT
+    return [drain, action(SAVE_REPORT, report), *rerun, remedy, action(FOR_SUPPORT)]
 
 
 # -- no fault of this run

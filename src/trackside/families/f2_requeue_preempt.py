@@ -89,17 +89,17 @@ SCHEDULER_NOTICE = Sentence("the scheduler's notice: {line}")
 CONTROLLER_STATE = Sentence("the controller logged the job as {state}")
 CONTINUED = Sentence(
     "attempt {attempt} continued from the checkpoint at step {loaded}; the last logged step of attempt {before} is "
-    "{reached}"
+    "{last}"
 )
 CONTINUED_AFTER = Sentence(
     "attempt {attempt} continued from the checkpoint at step {loaded}; the last logged step of attempt {before} is "
-    "{reached}, and {repeated} of its work were repeated"
+    "{last}, and {repeated} of its work were repeated"
 )
 CONTINUED_UNSEEN = Sentence(
-    "the first logged step of attempt {attempt} is {first}; the last one of attempt {before} is {reached}"
+    "the first logged step of attempt {attempt} is {first}; the last one of attempt {before} is {last}"
 )
 STARTED_OVER = Sentence(
-    "attempt {attempt} started over: its first logged step is {first}; the last one of attempt {before} is {reached}"
+    "attempt {attempt} started over: its first logged step is {first}; the last one of attempt {before} is {last}"
 )
 NOTHING_LOADED = Sentence("the log of attempt {attempt} says that nothing was loaded: {line}")
 RESTARTS = Sentence("restarts of the job: {restarts}")
@@ -202,7 +202,7 @@ def judge(
 
 def _continuation_claims(continuation: Continuation, missing: Value | None) -> list[Claim]:
     """Where the last attempt continued, or that it started over."""
-    values = {"attempt": continuation.attempt, "before": continuation.before, "reached": continuation.reached}
+    values = {"attempt": continuation.attempt, "before": continuation.before, "last": continuation.last}
     if continuation.started_over:
         claims = [STARTED_OVER(first=continuation.first, **values)]
         attempt = derived(continuation.attempt.value, missing) if missing else continuation.attempt

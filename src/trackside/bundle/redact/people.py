@@ -240,7 +240,7 @@ def clusters() -> LabeledNames:
 class ExtraWords(NameKind):
     """Words given with ``--redact-also``, case-insensitive and also within words."""
 
-    plural = "words given"
+    plural = "given words"
 
     def __init__(self, words: Iterable[str]) -> None:
         super().__init__()

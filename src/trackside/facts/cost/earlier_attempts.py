@@ -73,7 +73,7 @@ class Continuation:
     """Its number."""
     before: Value
     """The number of the attempt before it."""
-    reached: Value
+    last: Value
     """The last logged step of the attempt before it."""
     first: Value
     """Its own first logged step."""
@@ -188,7 +188,7 @@ def _waste(
         return Continuation(
             next_attempt,
             attempt,
-            reached=last_step,
+            last=last_step,
             first=resumed_step,
             loaded=loaded_step,
             started_over=started_over,

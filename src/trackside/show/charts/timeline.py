@@ -175,8 +175,9 @@ def _caption(
     if n_drawn:
         text += f" {word(n_drawn, 'events')}"
         if n_between := sum(group.count for group in groups if group.between):
-            at = "at estimated times, between those of the log lines around them (dotted, marked at the latest)"
-            text += f", {n_between:,} of them {at}"
+            text += (
+                f", {n_between:,} of them without a time of their own: dotted, and marked at the latest possible time"
+            )
         text += "."
     if n_untimed:
         other = "other " if n_drawn else ""
