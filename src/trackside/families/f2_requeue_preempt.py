@@ -91,6 +91,7 @@ CONTINUED = Sentence(
     "attempt {attempt} continued from the checkpoint at step {loaded}; the last logged step of attempt {before} is "
     "{last}"
 )
+CONTINUED_FROM = Sentence("attempt {attempt} continued from the checkpoint at step {loaded}")
 CONTINUED_AFTER = Sentence(
     "attempt {attempt} continued from the checkpoint at step {loaded}; the last logged step of attempt {before} is "
     "{last}, and {repeated} of its work were repeated"
@@ -115,7 +116,9 @@ NOTHING_TO_DO_AFTER = Sentence(
     "nothing to do: attempt {attempt} continued from the checkpoint at step {loaded}; {repeated} of attempt {before} "
     "were repeated"
 )
-NOTHING_TO_DEBUG = Sentence("nothing to debug: the job ran again and completed")
+NOTHING_TO_DEBUG = Sentence(
+    "nothing to debug if it continued from its last checkpoint; no line that shows it was recognized"
+)
 SAVE_MORE_OFTEN = Sentence(
     "save checkpoints more often, or when the scheduler's SIGTERM comes: {repeated} of attempt {before} were repeated"
 )
@@ -209,6 +212,10 @@ def _continuation_claims(continuation: Continuation, missing: Value | None) -> l
         return claims if missing is None else [*claims, NOTHING_LOADED(attempt=attempt, line=missing)]
     if continuation.loaded is None:
         return [CONTINUED_UNSEEN(first=continuation.first, **values)]
+    if continuation.repeated is None and continuation.last.number <= continuation.loaded.number:
+        # steps that were repeated may be missing from the earlier attempt's
+        attempt = derived(continuation.attempt.value, continuation.loaded)
+        return [CONTINUED_FROM(attempt=attempt, loaded=continuation.loaded)]
     if continuation.repeated is None:
         return [CONTINUED(loaded=continuation.loaded, **values)]
     return [CONTINUED_AFTER(loaded=continuation.loaded, repeated=continuation.repeated, **values)]

@@ -232,7 +232,8 @@ def progress(doc: VerdictDoc) -> str:
     if attempt.points > 1 and attempt.first_loss is not None and attempt.last_loss is not None:
         text = f"loss {word(attempt.first_loss)} \N{RIGHTWARDS ARROW} {word(attempt.last_loss)} in {text}"
     if attempt.is_one_of_several:
-        text += " (last attempt)" if len(doc.run.attempts) > 1 else " (since the step counter last fell)"
+        counter = "epoch" if "epoch" in attempt.unit else "step"
+        text += " (last attempt)" if len(doc.run.attempts) > 1 else f" (since the {counter} counter last fell)"
     return text if place is None else f"{place}, {text}"
 
 
