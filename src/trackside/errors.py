@@ -28,12 +28,19 @@ class NothingReadable(TracksideError, ValueError):
     exit_code = 3
 
 
-class SeveralRuns(UsageError, ValueError):
-    """The inputs hold several unrelated jobs and none was chosen. ``summary``: how many jobs, and their ids."""
+MAX_LISTED = 20
+"""Jobs that an error lists."""
 
-    def __init__(self, jobs: Sequence[str]) -> None:
+
+class SeveralRuns(UsageError, ValueError):
+    """The inputs hold several unrelated jobs and none was chosen. ``in_store``: they are the runs of a store, some of
+    which may have no job id. ``summary``: how many jobs, and their ids."""
+
+    def __init__(self, jobs: Sequence[str], in_store: bool = False) -> None:
         self.jobs = tuple(jobs)
-        self.summary = f"there are {len(jobs)} jobs: {', '.join(jobs[:20])}"
+        head = f"the store has {len(jobs):,} runs" if in_store else f"there are {len(jobs)} jobs"
+        more = f" and {len(jobs) - MAX_LISTED:,} more" if len(jobs) > MAX_LISTED else ""
+        self.summary = f"{head}: {', '.join(jobs[:MAX_LISTED])}{more}"
         super().__init__(f"{self.summary}; name one of them")
 
 

@@ -108,8 +108,8 @@ def test_a_hardware_fault_names_the_rank_and_the_actions() -> None:
     assert finding.ranks == (11,)
     assert [sentence_name(one) for one in finding.actions] == [
         "drain_node",
-        "rerun_elsewhere",
         "save_report",
+        "rerun_elsewhere",
         "nvidia_advice",
     ]
 

@@ -212,6 +212,7 @@ RIVALS: dict[str, tuple[Callable[[], Cluster], list[Row | list[Any]], str]] = {
         "ended_well",
     ),
     "work to the end": (lambda: hung(since=9e9), [points(65), TIMEOUT], "worked_to_end_sm"),
+    "work until shortly before the end": (lambda: hung(since=END - 90), [points(65), TIMEOUT], "worked_until_sm"),
     "completed with a cold tail": (hung, [until_stop(), COMPLETED], "ended_well"),
 }  # fmt: skip
 

@@ -134,6 +134,20 @@ def test_e1_explains_the_abort_after_a_nan_loss() -> None:
     )
 
 
+def test_a_loss_that_rose_is_not_called_not_finite() -> None:
+    """The abort is for a loss that the log does not show."""
+    stopped = exception("RuntimeError", "Non-finite loss", 500)
+    finding = judge_store(
+        "E1", store(curve([4.0 - 0.1 * i for i in range(20)] + [9.0 + i for i in range(20)]), stopped)
+    )
+    assert finding.headline is not None
+    assert clause(finding.headline) == (
+        "training diverged by step 210: the loss rose and stayed high; the run ended itself with RuntimeError: "
+        "Non-finite loss"
+    )
+    assert finding.variant == "non-finite"
+
+
 def test_e1_finds_a_collapsed_evaluation_score() -> None:
     scores: list[Row] = [
         event("evaluation", 50 + i, metric="eval_accuracy", value=v) for i, v in enumerate([0.85, 0.88, 0.89, 0.0])

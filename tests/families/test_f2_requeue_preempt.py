@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.families.rows import (
     ABSENT,
     FALLING,
+    Row,
     curve,
     event,
     job,
@@ -15,6 +18,9 @@ from tests.families.rows import (
     short_job,
     store,
 )
+from trackside.finding import Claim
+from trackside.model import Attempt, Run
+from trackside.show.wording import clause
 
 
 def test_f2_counts_earlier_attempts() -> None:
@@ -32,3 +38,34 @@ def test_f2_dates_from_the_first_interruption() -> None:
     finding = judge("F2", *rows)
     assert (finding.since, finding.variant) == (1500.0, "preempted")
     assert judge("F2", job("COMPLETED"), event("requeue_requested", 5)).outcome is ABSENT
+
+
+ATTEMPTS = (job("PREEMPTED", end=2000.0, n_gpus=8), job("COMPLETED", 3, start=3000.0, end=4000.0, n_gpus=8))
+STEPS = [event("progress", 10 + i, step=10 * i, loss=9.0 - i, time=1000.0 + 100 * i) for i in range(1, 6)]
+
+
+@pytest.mark.parametrize(
+    ("between", "first_step", "headline", "advice"),
+    [
+        (
+            event("checkpoint_loaded", 50, step=40, text="loaded step 40"),
+            50,
+            "preempted by the scheduler; attempt 2 continued from the checkpoint at step 40 and completed",
+            "nothing to do: attempt 2 continued from the checkpoint at step 40; 10 min of attempt 1 were repeated",
+        ),
+        (
+            event("checkpoint_missing", 50, text="could not find the metadata file"),
+            10,
+            "preempted by the scheduler; attempt 2 started over at step 10 and completed",
+            'find out why attempt 2 loaded no checkpoint; its log says "could not find the metadata file"',
+        ),
+    ],
+)
+def test_f2_says_where_the_next_attempt_continued(between: Row, first_step: int, headline: str, advice: str) -> None:
+    later = [event("progress", 60 + i, step=first_step + 10 * i, loss=4.0, time=3100.0 + 100 * i) for i in range(5)]
+    attempts = (Attempt(1, "PREEMPTED", 1000.0, 2000.0), Attempt(2, "COMPLETED", 3000.0, 4000.0))
+    run = Run(id="7", start=3000.0, end=4000.0, disposition="COMPLETED", attempts=attempts)
+    finding = judge("F2", *ATTEMPTS, *STEPS, between, *later, run=run)
+    assert finding.headline is not None
+    assert clause(finding.headline) == headline
+    assert clause(Claim(finding.actions[0].sentence, finding.actions[0].values)) == advice

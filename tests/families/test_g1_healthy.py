@@ -237,5 +237,5 @@ def test_the_loss_is_compared_within_the_last_attempt() -> None:
     assert {"loss_fell", "last_attempt_only"} <= set(keys(finding))
     text = text_of(finding)
     assert "over 20 logged steps" in text
-    assert "the first attempt started with loss 10" in text
+    assert "the log's first loss is 10" in text
     assert "last_attempt_only" not in keys(busy_cluster().judge("G1", points(), COMPLETED))

@@ -81,3 +81,11 @@ def test_a_crash_below_a_closing_line_came_after_the_training() -> None:
     assert finding.outcome is FOUND
     assert {"training_was_over"} <= set(keys(finding))
     assert "resume" not in finding.actions[0].sentence.text
+
+
+def test_an_error_of_a_shell_command_is_not_said_to_be_in_a_thread() -> None:
+    text = "CommandNotFoundError: Your shell has not been properly configured to use 'conda activate'."
+    error = event("exception", 5, EventRole.CONFIRMATION, type="CommandNotFoundError", about="application", text=text)
+    assert keys(judge_store("H2", store(error, curve(FALLING)))) == ["command_failed"]
+    thread = event("exception", 5, EventRole.CONFIRMATION, type="OSError", about="application", text="OSError: x")
+    assert keys(judge_store("H2", store(thread, curve(FALLING)))) == ["not_fatal"]

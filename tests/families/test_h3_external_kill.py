@@ -41,6 +41,8 @@ def test_h3_names_the_signal_and_its_remedy(number: int, headline: str, advice: 
     finding = judge_store("H3", store(curve(FALLING), stop))
     assert finding.headline is not None
     assert (sentence_name(finding.headline), sentence_name(finding.actions[0])) == (headline, advice)
+    stated = (finding.headline, *finding.shows, *finding.implies)
+    assert not any("outside" in claim.sentence.text for claim in stated), "a timeout of the job's own script is inside"
 
 
 @pytest.mark.parametrize("time", [1772438400.0, None])

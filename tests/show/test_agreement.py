@@ -21,6 +21,7 @@ from trackside.show import heading
 from trackside.show.citations import figure, main_location
 from trackside.show.document import VerdictDoc, document
 from trackside.show.heading import progress
+from trackside.show.report.page import facts
 from trackside.show.wording import claim_sentence, word
 
 
@@ -455,3 +456,12 @@ def test_an_error_without_a_message_is_named_alone_or_by_the_error_below(
     doc = document(trackside.diagnose(log))
     assert _headline(doc) == f"Crashed at startup in train.py:90: {headline}"
     assert doc.shows[0].text == claim
+
+
+def test_a_requeued_run_is_not_said_to_continue_itself() -> None:
+    doc = _doc("f2/sim-preempted-and-back")
+    named = dict(facts(doc))
+    assert doc.run.parent == doc.run.id
+    assert {"Attempt 2 started", "Attempts"} <= set(named)
+    assert not {"Started", "Continues"} & set(named)
+    assert named["Attempts"] == "2: PREEMPTED, COMPLETED"

@@ -418,10 +418,7 @@ def test_an_unstamped_event_lies_between_its_neighbors_in_the_file() -> None:
     marks = next(data["values"] for data in timeline.spec["data"] if data["name"] == "events")
     spans = {(mark["t"] / 1000 - START, mark["to"] / 1000 - START) for mark in marks if mark["between"]}
     assert spans == {(180.0, 240.0), (1200.0, END - START)}
-    assert (
-        "2 of them at estimated times, between those of the log lines around them (dotted, marked at the latest)"
-        in timeline.caption
-    )
+    assert "2 of them without a time of their own: dotted, and marked at the latest possible time" in timeline.caption
     tip = next(mark["tip"] for mark in marks if mark["to"] == (START + 240) * 1000)
     assert tip.startswith("between 1970-01-01 00:19:40 and 00:20:40 UTC")
     assert any(row[2:] == ("exceptions", "1", "between: RuntimeError: after all") for row in timeline.rows)

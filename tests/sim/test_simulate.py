@@ -391,3 +391,8 @@ def test_the_truth_is_written_next_to_the_run(tmp_path: Path) -> None:
     assert (written["family"], written["steps"], written["disposition"]) == ("G1", truth.steps, "COMPLETED")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "truth.json"]
     assert not any("truth" in path.name for path in (tmp_path / "run").rglob("*"))
+
+
+def test_a_run_has_its_own_start(tmp_path: Path) -> None:
+    run(tmp_path, SMALL, "job.start=2026-03-02T12:00:00Z")
+    assert "2026-03-02T12:00:00|" in (tmp_path / "run/sacct.txt").read_text()

@@ -9,11 +9,12 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 
 from trackside.bundle.redact.redactor import Redactor
-from trackside.bundle.samples import SampleFilter, export
+from trackside.bundle.samples import SampleFilter, SampleWriter, export
 from trackside.bundle.slicing import FORMATS, MAX_WHOLE_BYTES, FileParts, Slice
 from trackside.catalog.hang_lines import read_piece
 from trackside.errors import TracksideError
@@ -109,11 +110,7 @@ class SingleInputs:
             writer = export(source, (self.sample_filter if self.kept_parts is not None else None) or SampleFilter())
             stream = _chain(writer.lines())
             doc = msgspec.structs.replace(doc, member=f"{doc.member}.samples.jsonl")
-            note = (
-                f"{writer.written_count:,} samples as JSON lines;"
-                f" {writer.left_out_count:,} of other nodes or times left out"
-            )
-            describe_excerpt = note.__str__
+            describe_excerpt = partial(_describe_export, writer)
         elif binary and self.redactor is not None:
             data = source.whole()
             try:
@@ -140,6 +137,12 @@ class SingleInputs:
     def _is_large(self, source: InputSource) -> bool:
         """Whether parts of the source may be left out."""
         return self.kept_parts is not None and (source.size is None or source.size > MAX_WHOLE_BYTES)
+
+
+def _describe_export(writer: SampleWriter) -> str:
+    """What an export holds of its source."""
+    left_out = f"; {writer.left_out_count:,} of other nodes or times left out" if writer.left_out_count else ""
+    return f"as JSON lines, {writer.written_count:,} samples of the metrics that Trackside knows{left_out}"
 
 
 def redact_doc(doc: BundledInput, redactor: Redactor) -> BundledInput:

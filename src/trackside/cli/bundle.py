@@ -182,12 +182,12 @@ def _print_summary(out: str, written: WrittenBundle) -> None:
 
 
 def _list(manifest: BundleManifest, err: bool = False) -> None:
-    """Print what was left out, kept in part and replaced. ``err``: print to stderr."""
+    """Print what was left out, bundled in part or in another form, and replaced. ``err``: print to stderr."""
     for doc in manifest.inputs:
         if doc.member is None:
             click.echo(replace_unsafe(f"left out: {doc.path}: {doc.because}"), err=err)
         elif doc.excerpt:
-            click.echo(replace_unsafe(f"in part: {doc.path}: {doc.excerpt}"), err=err)
+            click.echo(replace_unsafe(f"bundled: {doc.path}: {doc.excerpt}"), err=err)
     if manifest.replaced:
         counts = ", ".join(word(count, kind) for kind, count in manifest.replaced.items())
         click.echo(f"replaced: {counts}", err=err)

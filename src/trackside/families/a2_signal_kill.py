@@ -189,7 +189,8 @@ MEASURE_SHARED_MEMORY = Sentence(
 )
 SHOW_SHARED_MEMORY = ShellCommand("df -h /dev/shm")
 TRACE_NATIVE_CODE = Sentence(
-    "run once with a stack trace of the crash, and check or rebuild the native extension that it names"
+    "put this before the launch in the job script and run it once, for a stack trace of the crash; then check or "
+    "rebuild the native extension that it names"
 )
 TRACE_CRASH = ShellCommand("export PYTHONFAULTHANDLER=1; ulimit -c unlimited")
 SHOW_MEMORY = ShellCommand("sacct -j {jobs} --format=JobID,NodeList,ReqMem,MaxRSS,MaxRSSNode,State")

@@ -52,14 +52,14 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from trackside.catalog.xid import xid
 from trackside.evidence import Missing, derived
 from trackside.facts.gpus import distinct_gpus, gpus_of_ranks, nodes_of
-from trackside.facts.hardware.fault_history import NOT_GIVEN, FaultHistory, few_of_each
-from trackside.facts.hardware.health import HardwareFault, HardwareHealth
+from trackside.facts.hardware.fault_history import NOT_GIVEN, TOO_EARLY, TOO_LATE, FaultHistory, few_of_each
+from trackside.facts.hardware.health import OLD_LEVELS, HardwareFault, HardwareHealth
 from trackside.facts.hardware.reports import HardwareReports
 from trackside.facts.ranks import ranks_of
 from trackside.family import Family
@@ -89,7 +89,17 @@ FAULT_HEADLINES = {
 """Sign of a fault without an Xid -> the answer in one clause, the most telling first."""
 HARDWARE_FAULT = Sentence("GPU hardware fault")
 SAME_FAULT_REPEATED = Sentence("a GPU reported the same fault repeatedly")
-OLD_ERRORS = Sentence("a GPU has memory errors from before this run")
+OLD_XID = Sentence("a GPU reported a hardware Xid, which may be older than this run")
+OLD_ERRORS: Mapping[Sentence, Sentence] = {
+    OLD_LEVELS["remap_failed"]: Sentence("a memory row could not be remapped"),
+    OLD_LEVELS["remaps"]: Sentence("memory rows were remapped before this run (up to {level}), and no new ones in it"),
+    OLD_LEVELS["pages"]: Sentence("memory pages were retired before this run (up to {level}), and no new ones in it"),
+    OLD_LEVELS["lifetime"]: Sentence("memory errors from before this run (up to {level}), and no new ones in it"),
+    OLD_LEVELS["ecc"]: Sentence("memory errors from before this run (up to {level}), and no new ones in it"),
+}
+"""Sentence about a counter that did not rise -> the headline; the most telling counter first."""
+OUTSIDE_RUN = {TOO_EARLY: ", before the run began", TOO_LATE: ", after the run had ended"}
+"""What is added to the headline of a fault outside of the run, by the claim about its time."""
 HARDWARE_FAILED = Sentence("the hardware failed while the job was running; no change in the code will fix it")
 NO_JOB_FAILED = Sentence("a GPU or its driver is at fault; no job is known to have failed because of it")
 FIRMWARE_SILENT = Sentence(
@@ -115,6 +125,13 @@ POWER_CYCLE = Sentence(
 FOR_SUPPORT = Sentence("if it must be replaced: {gpu} has UUID {gpu_uuid} and PCI address {gpu_pci}")
 RESET_COMMAND = ShellCommand("{on_node} sudo nvidia-smi --gpu-reset -i {gpu_index}")
 BUG_REPORT = ShellCommand("{on_node} sudo nvidia-bug-report.sh")
+BUG_REPORT_SAFELY = ShellCommand("{on_node} sudo nvidia-bug-report.sh --safe-mode")
+"""Without the parts that hang if a GPU does not answer."""
+CHECK_REMAPPER = Sentence(
+    "see whether a remapping or a retirement is pending or has failed; if not, the GPU can stay in service"
+)
+SHOW_REMAPPER = ShellCommand("{on_node} nvidia-smi -q -d ECC,ROW_REMAPPER,PAGE_RETIREMENT -i {gpu_index}")
+SHOW_REMAPPERS = ShellCommand("{on_node} nvidia-smi -q -d ECC,ROW_REMAPPER,PAGE_RETIREMENT")
 TEST_GPU = Sentence("run NVIDIA's diagnostics on this GPU before it gets another long job")
 DIAGNOSTICS = (ShellCommand("{on_node} dcgmi diag -r 3 -i {gpu_index}"), ShellCommand("{on_node} dcgmi diag -r 3"))
 ONLY_APPLICATION_XIDS = Sentence(
@@ -133,6 +150,10 @@ def judge(history: FaultHistory, run: Run) -> Finding | Missing:
         return _finding(history, history.active, run)
     if history.faults:
         finding, good_end = _finding(history, history.faults, run), history.ending.completed
+        if history.outside and finding.headline is not None:
+            sides = "".join(OUTSIDE_RUN[claim.sentence] for claim in history.outside[:1])
+            headline = Claim(Sentence(finding.headline.sentence.text + sides), finding.headline.values)
+            finding = replace(finding, headline=headline)
         reasons = history.outside or [ENDED_NEVERTHELESS(state=good_end) if good_end is not None else history.not_then]
         return replace(finding, latent=True, variant="latent", shows=(*finding.shows, *reasons), signal=None)
     if history.reports.repeated_xid is not None:
@@ -241,7 +262,8 @@ def _actions(faults: Sequence[HardwareFault], nodes: Sequence[str], failed: bool
     else:
         remedy = action(POWER_CYCLE) if _by_power_cycle(faults) else action(RESET_GPU, RESET_COMMAND)
     rerun = [action(RERUN_ELSEWHERE, *RESUBMIT_ELSEWHERE)] if failed else []
-    return [drain, *rerun, action(SAVE_REPORT, BUG_REPORT), remedy, action(FOR_SUPPORT)]
+    report = BUG_REPORT_SAFELY if _by_power_cycle(faults) or signs & {"lost", "vanished"} else BUG_REPORT
+    return [drain, action(SAVE_REPORT, report), *rerun, remedy, action(FOR_SUPPORT)]
 
 
 # -- no fault of this run
@@ -252,13 +274,18 @@ def _old_errors(health: HardwareHealth) -> Finding | None:
     gpus = tuple(dict.fromkeys(name for _, names in health.old for name in names))
     if not gpus:
         return None
+    claims = {claim.sentence: claim for claim, _ in health.old}
+    most_telling = next((sentence for sentence in OLD_ERRORS if sentence in claims), None)
+    headline = OLD_XID() if most_telling is None else OLD_ERRORS[most_telling](**claims[most_telling].values)
+    in_doubt = most_telling in (None, OLD_LEVELS["remap_failed"])
+    check = action(TEST_GPU, *DIAGNOSTICS) if in_doubt else action(CHECK_REMAPPER, SHOW_REMAPPER, SHOW_REMAPPERS)
     return present(
         Certainty.SUPPORTED,
         "infrastructure",
         [claim for claim, _ in health.old],
-        headline=OLD_ERRORS(),
+        headline=headline,
         implies=[ERRORS_BEFORE_RUN()],
-        actions=[action(TEST_GPU, *DIAGNOSTICS)],
+        actions=[check],
         variant="latent",
         nodes=nodes_of(gpus),
         gpus=gpus,

@@ -128,6 +128,11 @@ SHAPE_HEADLINES = {
     AT_GUESSING: Sentence("the model learns nothing: the loss stays at that of random guessing"),
 }
 """The answer for shapes that the variant alone would describe wrongly or vaguely."""
+ENDED_AFTER = {
+    sentence: Sentence(f"{sentence.text}; the run ended itself with {{error}}")
+    for sentence in (*HEADLINES.values(), *HEADLINES_BY_STEP.values(), *SHAPE_HEADLINES.values())
+}
+"""The answer if the curve is wrong, and the run ended itself for a loss that is not finite, which it did not log."""
 STOPPED_WITH_ERROR = Sentence("training diverged: the job stopped itself with {error}")
 SCORE_ZERO = Sentence("the model collapsed: its evaluation score is zero, or nearly")
 MEANINGS = {
@@ -270,7 +275,10 @@ def _first_witness(
         wrong = shape.shape
         variant = wrong.variant if loss_exception is None else "non-finite"  # the run's own word for where it went
         claims = shape.shows if loss_exception is None else (*shape.shows, loss_exception[1])
-        headline, learned = _headline(shape, variant), wrong.onset > 0 and variant != "flat"
+        headline, learned = _headline(shape, wrong.variant), wrong.onset > 0 and variant != "flat"
+        if loss_exception is not None and wrong.variant != "non-finite":
+            error = error_in_brief(exceptions.frame, loss_exception[0])
+            headline = ENDED_AFTER[headline.sentence](**headline.values, error=error)
         return _LossWitness(variant, wrong.certainty, claims, shape.onset, headline, learned)
     if loss_exception is not None:
         headline = STOPPED_WITH_ERROR(error=error_in_brief(exceptions.frame, loss_exception[0]))

@@ -79,6 +79,7 @@ CHECKPOINT_NOT_FOUND = Sentence("checkpoint not found: {path}")
 FRESH_START = Sentence("the checkpoint was not loaded: training started from scratch")
 NO_CHECKPOINT = Sentence("the resume found no checkpoint")
 NOT_RESUMED = Sentence("did not resume from job {parent}: training started from scratch")
+ATTEMPT_NOT_RESUMED = Sentence("attempt {attempt} of the job did not resume: it started from scratch")
 RESUME_SIZES_DIFFER = Sentence("resume failed: {parameter} is {saved} in the checkpoint and {expected} in the model")
 SIZES_DIFFER = Sentence(
     "the checkpoint does not fit the model: {parameter} is {saved} in the checkpoint and {expected} in the model"
@@ -121,10 +122,16 @@ LOSS_CONTINUED = Sentence("the first loss, {first}, continues the parent run's l
 STARTED_LATER = Sentence("the first logged step is {step}: not a fresh start")
 LOSS_RESTARTED = Sentence("the first loss is {first}; the parent run started at {head} and reached {tail}")
 STEPS_RESTARTED = Sentence("the first logged step is {step}; the parent run had reached {end}")
+LOSS_CONTINUED_ATTEMPT = Sentence("the first loss, {first}, continues the last loss of the attempt before it, {last}")
+LOSS_RESTARTED_ATTEMPT = Sentence(
+    "the first loss is {first}; the attempt before it started at {head} and reached {tail}"
+)
+STEPS_RESTARTED_ATTEMPT = Sentence("the first logged step is {step}; the attempt before it had reached {end}")
 FIRST_STEP = Sentence("the first logged step is {step}")
 NOTHING_LOADED = Sentence("the log says that nothing was loaded: {line}")
 FIRST_RUN = Sentence("there was no checkpoint and no request to resume: a first run ({line})")
 TRAINED_FROM_SCRATCH = Sentence("the run trained from scratch: it repeats the steps of the previous run")
+ATTEMPT_FROM_SCRATCH = Sentence("the attempt trained from scratch: it repeats the steps of the one before it")
 INTENT_UNKNOWN = Sentence("whether this was meant to resume or is a first run")
 SET_CHECKPOINT_PATH = Sentence(
     "point the resume argument (such as resume_from_checkpoint, ckpt_path or --load) at the last complete checkpoint, "
@@ -133,6 +140,10 @@ SET_CHECKPOINT_PATH = Sentence(
 SET_CHECKPOINT_OF = Sentence(
     "point the resume argument (such as resume_from_checkpoint, ckpt_path or --load) at the last complete checkpoint "
     "of job {parent}, and rerun"
+)
+RESUME_ON_RESTART = Sentence(
+    "let the job script pass the resume argument (such as resume_from_checkpoint, ckpt_path or --load) whenever it "
+    "starts again"
 )
 NO_RESUME_REQUESTED = Sentence("no resume was requested, and no checkpoint is reported as missing")
 
@@ -200,6 +211,7 @@ def _against_parent(
     parent_curve = parent.curve
     if parent_curve is None or not parent.has_learned or not curve.finite:
         return None
+    own = run.parent is None or run.parent_by == "requeue"  # an attempt of the same run came before
     first_loss, head, tail = curve.finite[0], parent_curve.finite[0], parent_curve.finite[-1]
     step, parent_first, parent_last = (
         numeric_field(row, "step") for row in (curve.rows[0], parent_curve.rows[0], parent_curve.rows[-1])
@@ -209,20 +221,27 @@ def _against_parent(
         starts_over = parent_first is not None and step <= max(parent_first, limits.restart_step_share * parent_last)
         goes_on = parent_last > 1 and step >= limits.resume_step_share * parent_last
     if first_loss - tail < limits.lost_progress_share * (head - tail) or (goes_on and not starts_over):
-        return absent(LOSS_CONTINUED(first=curve.loss(0), last=parent_curve.loss(-1)))
-    shows = [LOSS_RESTARTED(first=curve.loss(0), head=parent_curve.loss(0), tail=parent_curve.loss(-1))]
+        continued = LOSS_CONTINUED_ATTEMPT if own else LOSS_CONTINUED
+        return absent(continued(first=curve.loss(0), last=parent_curve.loss(-1)))
+    restarted = LOSS_RESTARTED_ATTEMPT if own else LOSS_RESTARTED
+    shows = [restarted(first=curve.loss(0), head=parent_curve.loss(0), tail=parent_curve.loss(-1))]
     if starts_over:
-        shows.append(STEPS_RESTARTED(step=curve.place(0), end=parent_curve.place(-1)))
+        steps_restarted = STEPS_RESTARTED_ATTEMPT if own else STEPS_RESTARTED
+        shows.append(steps_restarted(step=curve.place(0), end=parent_curve.place(-1)))
     shows += [*resume.requested, resume.no_load]
-    parent_job = None if run.parent is None else derived(run.parent, parent_curve.loss(-1))
+    missing = resume.missing_between(parent_curve.rows[-1], curve.rows[0])
+    shows += [] if missing is None else [NOTHING_LOADED(line=missing)]
+    parent_job = None if run.parent is None or own else derived(run.parent, parent_curve.loss(-1))
     headline = None if parent_job is None else NOT_RESUMED(parent=parent_job)
+    if run.parent_by == "requeue" and run.attempts:
+        headline = ATTEMPT_NOT_RESUMED(attempt=derived(run.attempts[-1].number, parent_curve.loss(-1)))
     if run.parent_by == "order" and not resume.requests:
         return _silent_restart(
             curve.rows[0], shows, Certainty.POSSIBLE, latent=True, headline=headline, parent=parent_job
         )
     same_start = abs(first_loss - head) <= limits.same_loss_share * abs(head)
     certainty = Certainty.ESTABLISHED if same_start and starts_over else Certainty.SUPPORTED
-    return _silent_restart(curve.rows[0], shows, certainty, headline=headline, parent=parent_job)
+    return _silent_restart(curve.rows[0], shows, certainty, headline=headline, parent=parent_job, own=own)
 
 
 def _against_absence(resume: Resume, curve: TrainingCurve, trained: bool) -> Finding | None:
@@ -270,16 +289,22 @@ def _is_late_start(curve: TrainingCurve) -> bool:
 
 def _silent_restart(
     row: Event, shows: list[Claim], certainty: Certainty, latent: bool = False, headline: Claim | None = None,
-    parent: Value | None = None,
+    parent: Value | None = None, own: bool = False,
 ) -> Finding:  # fmt: skip
     return present(
         certainty,
         "job",
         shows,
         headline=FRESH_START() if headline is None else headline,
-        implies=[TRAINED_FROM_SCRATCH()],
+        implies=[(ATTEMPT_FROM_SCRATCH if own else TRAINED_FROM_SCRATCH)()],
         cannot_decide=[] if certainty is Certainty.ESTABLISHED else [INTENT_UNKNOWN()],
-        actions=[action(SET_CHECKPOINT_PATH) if parent is None else action(SET_CHECKPOINT_OF, parent=parent)],
+        actions=[
+            action(RESUME_ON_RESTART)
+            if own
+            else action(SET_CHECKPOINT_PATH)
+            if parent is None
+            else action(SET_CHECKPOINT_OF, parent=parent)
+        ],
         since=row.time,
         at=row.at,
         variant="silent",

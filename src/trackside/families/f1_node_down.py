@@ -41,6 +41,7 @@ References
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -84,11 +85,15 @@ FAILURE_UNEXPLAINED = Sentence("why the node failed")
 RERUN_ELSEWHERE = Sentence("rerun on other nodes with the same options, from the last checkpoint if there is one")
 KEEP_OUT_OF_SERVICE = Sentence("keep {node} out of service until it is checked")
 READ_KERNEL_LOG = Sentence(
-    "once the node is back, and before it takes jobs again, read the end of the kernel log of its previous boot; if "
-    "the boot time that uptime -s prints is before the failure, it did not reboot: read the log of the present boot "
-    "with journalctl -k -b"
+    "once the node is back, and before it takes jobs again, read its kernel log from before the failure"
 )
-LAST_KERNEL_LOG = ShellCommand("{node_shell} 'uptime -s; sudo journalctl -k -b -1 | tail -n 50'")
+KERNEL_LOG_THEN = ShellCommand(
+    "{node_shell} \"sudo journalctl _TRANSPORT=kernel --since '{log_since}' --until '{log_until}'\""
+)
+"""Of all boots; ``journalctl -k`` would show the present boot only."""
+LAST_KERNEL_LOG = ShellCommand("{node_shell} 'sudo journalctl _TRANSPORT=kernel -n 200'")
+BEFORE_S, AFTER_S = 1800.0, 120.0
+"""Seconds before and after the failure for which the kernel log is shown."""
 OTHER_STATE = Sentence(
     "the scheduler recorded {state}, which is not a node failure",
     running="the scheduler lists it as {state}, which is not a node failure",
@@ -133,6 +138,7 @@ def judge(
     first = next((witness.node for witness in (*recorded, *signs, *noticed) if witness.node is not None), None)
     rebooted = any(witness.rebooted for witness in signs) and ending.abnormal is not None
     planes = {cite.plane for witness in signs for claim in witness.claims for cite in claim.cites}
+    since = _since(witnesses, bool(lost_nodes), trajectory, limits)
     notice = next((row for row in ending.notices.events if row.get("reason") == "node_failure"), None)
     return present(
         Certainty.ESTABLISHED if recorded or noticed or rebooted or len(planes) > 1 else Certainty.SUPPORTED,
@@ -144,9 +150,9 @@ def judge(
         actions=[
             *([] if first is None else [_keep_out(first)]),  # of the owner, who acts first
             action(RERUN_ELSEWHERE, *RESUBMIT_ELSEWHERE),
-            *([] if first is None else [action(READ_KERNEL_LOG, LAST_KERNEL_LOG)]),
+            *([] if first is None else [_read_kernel_log(first, since, run)]),
         ],
-        since=_since(witnesses, bool(lost_nodes), trajectory, limits),
+        since=since,
         at=None if notice is None else notice.at,
         nodes=tuple(dict.fromkeys(str(node.value) for node in names)),
         variant="recovered" if completed else None,
@@ -155,6 +161,18 @@ def judge(
 
 def _keep_out(node: Value) -> Action:
     return action(KEEP_OUT_OF_SERVICE, DRAIN, node=node, reason=derived("node failure", node))
+
+
+def _read_kernel_log(node: Value, since: float | None, run: Run) -> Action:
+    """How to read the node's kernel log around the failure, or its end if the time is not known."""
+    if since is None:
+        return action(READ_KERNEL_LOG, LAST_KERNEL_LOG)
+    template = "%Y-%m-%d %H:%M UTC" if run.has_time_zone else "%Y-%m-%d %H:%M"  # else as printed: the node's own time
+    log_since, log_until = (
+        derived(dt.datetime.fromtimestamp(since + shift, dt.UTC).strftime(template), node)
+        for shift in (-BEFORE_S, AFTER_S)
+    )
+    return action(READ_KERNEL_LOG, KERNEL_LOG_THEN, log_since=log_since, log_until=log_until)
 
 
 def _by_records(ending: Ending) -> list[NodeLoss]:

@@ -1,4 +1,4 @@
-"""Stopped from outside by an unknown sender.
+"""Stopped by an unknown sender.
 
 Meaning
 -------
@@ -54,14 +54,15 @@ from trackside.family import Family
 from trackside.finding import Action, Certainty, Claim, Finding, Sentence, ShellCommand, absent, action, present
 from trackside.model import Event, Run
 
-STOPPED = Sentence("stopped by a signal of unknown sender")
-STOPPED_BY = Sentence("stopped by a {signal} of unknown sender")
+STOPPED = Sentence("stopped by a signal whose sender is unknown")
+STOPPED_BY = Sentence("stopped by {signal}; its sender is unknown")
 HUNG_UP = Sentence("stopped by {signal}: the terminal or SSH session probably closed")
 FIRST_REPORT = Sentence("first report of the stop: {line}")
 RECEIVED = Sentence("{signal} was received: {line}")
 ENDED_AT = Sentence("the run ended at {time}; when the signal came is not known")
 RECORDED_WITHOUT_REASON = Sentence("the scheduler recorded {state} and gives no reason")
-SIGNAL_UNEXPLAINED = Sentence("nothing in the inputs explains the signal that stopped the job")
+UNEXPLAINED = Sentence("neither the scheduler nor a failed rank explains the signal")
+UNEXPLAINED_BY_LOG = Sentence("no line of the log explains the signal")
 SESSION_CLOSED = Sentence("a closed terminal or session sends SIGHUP to what was started in it")
 SENDER_UNKNOWN = Sentence("who sent the signal")
 SCHEDULER_UNKNOWN = Sentence("whether the scheduler sent it: no scheduler record was given")
@@ -86,7 +87,7 @@ DETACH = Sentence(
 )
 SCHEDULER_EXPLAINS = Sentence("the scheduler explains the end: {line}")
 NO_SIGNAL = Sentence("no process reports a received signal")
-NOT_OUTSIDE = Sentence("no received signal came from outside the run")
+NO_STOP_SIGNAL = Sentence("no received signal ended the run")
 FAILURE_EXPLAINS = Sentence("another failure explains the signal: {line}")
 
 
@@ -96,7 +97,7 @@ def judge(stops: StopRequest, ending: Ending, trajectory: Maybe[Trajectory], run
         return absent(contradiction)
     sign, line, state = stops.sign, stops.line, ending.state
     if sign is None or line is None:
-        return absent((NOT_OUTSIDE if stops.frame else NO_SIGNAL)(count=stops.frame.reduce("count")))
+        return absent((NO_STOP_SIGNAL if stops.frame else NO_SIGNAL)(count=stops.frame.reduce("count")))
     if stops.accounted is not None:
         return absent(FAILURE_EXPLAINS(line=stops.accounted))
     if state is None and not ending.launchers and not ending.exits and not stops.frame:
@@ -113,7 +114,7 @@ def judge(stops: StopRequest, ending: Ending, trajectory: Maybe[Trajectory], run
         "unknown",
         shows,
         headline=STOPPED() if named is None else (HUNG_UP if number == SIGHUP else STOPPED_BY)(signal=named),
-        implies=[SESSION_CLOSED() if number == SIGHUP else SIGNAL_UNEXPLAINED()],
+        implies=[SESSION_CLOSED() if number == SIGHUP else UNEXPLAINED_BY_LOG() if state is None else UNEXPLAINED()],
         cannot_decide=[SENDER_UNKNOWN(), *([SCHEDULER_UNKNOWN()] if state is None else [])],
         actions=[action(DETACH)] if number == SIGHUP else _find_sender(sign, line, ending, run),
         since=sign.time,
@@ -157,7 +158,7 @@ def _contradiction(ending: Ending) -> Claim | None:
 FAMILY = Family(
     code="H3",
     id="external-kill",
-    title="Stopped from outside by an unknown sender",
+    title="Stopped by an unknown sender",
     example=("external-kill", "timeline"),
     judge=judge,
     rivals=("H1", "F1", "F2", "F3", "A2"),

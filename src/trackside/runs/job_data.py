@@ -20,6 +20,7 @@ from trackside.logs.series import PointSeries
 from trackside.logs.stored_series import SeriesState, StoredPoint
 from trackside.logs.trajectory import Trajectories
 from trackside.model import Event, Input, Record, Run, TimeRange
+from trackside.runs.listing import list_runs
 from trackside.runs.locator import (
     HOST,
     JobLocation,
@@ -95,7 +96,7 @@ class _Finder:
     def find(self, job: str | None) -> JobData:
         """See :func:`find_job_data`."""
         if job is None:
-            run = self._locator.only_run()
+            run = self._only_run()
             return self._find_in_folder("") if run.id is None else self._find_job(run.id)
         try:
             return self._find_job(job)
@@ -104,6 +105,18 @@ class _Finder:
                 raise
         return self._find_in_folder(job)
 
+    def _only_run(self) -> Run:
+        """The only run of the store, or the last of a chain. Raises SeveralRuns if there are others."""
+        listed = list_runs(self._snapshot)
+        try:
+            run = self._locator.only_run()
+        except SeveralRuns:
+            raise SeveralRuns([summary.id for summary in listed], in_store=True) from None
+        known = {run.id, *run.aliases}
+        if any(summary.id not in known and "scheduler" not in summary.planes for summary in listed) and len(listed) > 1:
+            raise SeveralRuns([summary.id for summary in listed], in_store=True)
+        return run
+
     def _find_in_folder(self, name: str) -> JobData:
         """Everything that was ingested from the one folder whose path ends in ``name``."""
         inputs = [
@@ -111,7 +124,7 @@ class _Finder:
         ]
         roots = sorted({input_.root for input_ in inputs if input_.path not in self._known_paths})
         if len(roots) > 1:
-            raise SeveralRuns(sorted(short_names(roots).values()))
+            raise SeveralRuns(sorted(short_names(roots).values()), in_store=True)
         return self._read_inputs(inputs)
 
     def _read_inputs(self, inputs: Sequence[StoredInput]) -> JobData:

@@ -57,7 +57,8 @@ def run_metrics(backend: MetricBackend, run: Run, rows: MemoryStore) -> tuple[Ru
     window = find_window(backend, run, rows, window_series, bool(own_series), interval)
     start, end = window.start - window.shift, window.end - window.shift
     query = AllocationQuery(nodes, ids, start, end, _listed_gpus(run, rows), run.n_gpus or run.n_ranks or None)
-    allocation = find_allocation(query, series, backend, interval)
+    resolution = backend.resolution_ms(round(start * 1000), round(end * 1000)) / 1000
+    allocation = find_allocation(query, series, backend, max(interval, resolution))
     is_of_run = _SeriesFilter(query, allocation, _push_source(series, nodes))
     selected = [entry for entry in series if query.overlaps(entry, AROUND_S) and is_of_run(entry)]
     if not any(query.overlaps(entry) for entry in selected):
@@ -67,7 +68,13 @@ def run_metrics(backend: MetricBackend, run: Run, rows: MemoryStore) -> tuple[Ru
         max(entry.info.last_ms for entry in selected) / 1000 + window.shift if run.disposition in ACTIVE_STATES else inf
     )
     timing = Timing(
-        window.start, max(window.end, window.start), sample_interval(selected), window.shift, max_windows(gpus), until
+        window.start,
+        max(window.end, window.start),
+        sample_interval(selected),
+        window.shift,
+        max_windows(gpus),
+        until,
+        resolution,
     )
     return _complete_run(run, selected, allocation, window), RunMetrics(
         backend, tuple(entry.info for entry in selected), timing

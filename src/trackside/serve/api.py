@@ -10,7 +10,7 @@ from starlette.routing import Route
 
 from trackside.finding import Culprit
 from trackside.serve.answers import MAX_QUERY_CHARS, AnswerDoc
-from trackside.serve.handlers import FamilyDetail, FamilyDoc, Handlers, JobsDoc, RunDetail, VerifiedDoc
+from trackside.serve.handlers import FamilyDetail, FamilyDoc, Handlers, JobsDoc, RunDetail, VerificationDoc
 from trackside.serve.operations import ApiParameter, Arguments, Check, Operation, document
 from trackside.serve.problems import encode
 from trackside.show.document import VerdictDoc
@@ -91,7 +91,7 @@ OPERATIONS: tuple[Operation, ...] = (
               answers=VerdictDoc, handle=Handlers.verdict, parameters=(VERDICT,), problems=_RUN_PROBLEMS,
               also={304: "Not modified since If-None-Match"}),
     Operation(method="POST", path=f"{BASE}/verdicts/{{id}}/verify", id="verifyVerdict",
-              about="Check a verdict's citations again", answers=VerifiedDoc, handle=Handlers.verify,
+              about="Check a verdict's citations again", answers=VerificationDoc, handle=Handlers.verify,
               parameters=(VERDICT,), problems=_DIAGNOSIS_PROBLEMS),
     Operation(method="GET", path=f"{BASE}/jobs", id="listJobs", problems=(429, 502, 503, 504),
               about="List jobs that have evidence, with or without a verdict", answers=JobsDoc, handle=Handlers.jobs,

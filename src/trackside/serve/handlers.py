@@ -71,7 +71,7 @@ class JobsDoc(msgspec.Struct, frozen=True, kw_only=True):
     """The jobs, latest start first."""
 
 
-class BrokenDoc(msgspec.Struct, frozen=True, kw_only=True):
+class BrokenCitationDoc(msgspec.Struct, frozen=True, kw_only=True):
     """A citation that no longer gives the same value."""
 
     id: str
@@ -88,7 +88,7 @@ class BrokenDoc(msgspec.Struct, frozen=True, kw_only=True):
     """Why there is no value now; empty if there is one."""
 
 
-class VerifiedDoc(msgspec.Struct, frozen=True, kw_only=True):
+class VerificationDoc(msgspec.Struct, frozen=True, kw_only=True):
     """The check of a verdict's citations."""
 
     verdict: int
@@ -97,7 +97,7 @@ class VerifiedDoc(msgspec.Struct, frozen=True, kw_only=True):
     """Number of citations that were checked."""
     holding: int
     """Number of those that give the same value."""
-    broken: list[BrokenDoc]
+    broken: list[BrokenCitationDoc]
     """The citations that no longer give the same value."""
     dangling: list[str]
     """Keys that a sentence cites and the document lacks."""
@@ -252,7 +252,7 @@ class Handlers:
 
         checks = await self.diagnosis_workers.run(ask, ("verify", id_))
         broken = [_broken_doc(citation) for citation in checks if not citation.holds]
-        return _json(VerifiedDoc(verdict=id_, cites=len(checks), holding=len(checks) - len(broken), broken=broken,
+        return _json(VerificationDoc(verdict=id_, cites=len(checks), holding=len(checks) - len(broken), broken=broken,
                                  dangling=published.missing_citations(doc)))  # fmt: skip
 
     async def jobs(self, _: Request, arguments: Arguments) -> Response:
@@ -289,8 +289,8 @@ def _job_doc(row: RunSummary) -> JobDoc:
                   n_gpus=row.n_gpus, planes=list(row.planes))  # fmt: skip
 
 
-def _broken_doc(citation: CitationCheck) -> BrokenDoc:
-    return BrokenDoc(id=citation.id, where=citation.cite.where, query=str(citation.cite.query),
+def _broken_doc(citation: CitationCheck) -> BrokenCitationDoc:
+    return BrokenCitationDoc(id=citation.id, where=citation.cite.where, query=str(citation.cite.query),
                      was=published.plain(citation.cite.value),
                      now=published.plain(citation.now), problem=citation.problem)  # fmt: skip
 

@@ -36,13 +36,16 @@ def decode(entry: Entry, max_bytes: int, known_series: KnownSeries) -> Decoded:
     """Decode a received body; at most ``max_bytes`` after decompression. Raises BadRequest."""
     header, body = entry
     push, content_type, encoding = BY_ID[header.protocol], header.content_type, header.encoding
-    if not encoding and "json" not in content_type:
+    is_assumed = not encoding and bool(push.encoding) and "json" not in content_type
+    if is_assumed:
         encoding = push.encoding
     try:
         plain = decompress(body, encoding, max_bytes)
     except BadRequest as error:
         if push.takes_json and body.lstrip()[:1] == b"{" and "json" not in content_type:
             raise type(error)(f"{error}; the body looks like JSON: send Content-Type: application/json") from error
+        if is_assumed:
+            raise type(error)(f"without Content-Encoding, the body is taken as {encoding}: {error}") from error
         raise
     return push.decode(plain, content_type, known_series)
 

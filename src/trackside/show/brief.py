@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trackside.catalog.excerpt import ELLIPSIS, GAP, cut
+from trackside.families import find_family
 from trackside.show import citations, heading
 from trackside.show.document import ActionDoc, ClaimDoc, SecondaryDoc, VerdictDoc
 from trackside.show.text import classification, command_lines, trim_trailing_spaces
@@ -60,7 +61,7 @@ def _sections(doc: VerdictDoc, console_width: int, facts: int) -> Iterator[Table
         *_label_lines(heading.CAUTIONS, _cautions(doc, width)),
         *_label_lines(heading.ACTIONS, _actions(doc, console_width)),
         *_label_lines(heading.CONSEQUENCES, [_other(finding, doc, width) for finding in doc.consequences[:MAX_OTHERS]]),
-        *_label_lines(heading.WARNINGS, [_other(finding, doc, width) for finding in doc.warnings[:MAX_OTHERS]]),
+        *_label_lines(heading.WARNINGS, _warnings(doc, console_width)),
         *_label_lines(heading.EARLIER, _earlier(doc, width)),
         *_label_lines(heading.COST, _cost(doc, width)),
         *_label_lines(heading.UNDECIDED, _undecided(doc, width)),
@@ -152,6 +153,21 @@ def _other(finding: SecondaryDoc, doc: VerdictDoc, width: int) -> Text:
     """A consequence or a warning; if it is too long, its family and certainty remain."""
     label = f" ({finding.family}, {finding.certainty})"
     return Text(_cut(heading.headline(finding, doc.run), FACT_LINES * width - width // 8 - len(label)) + label)
+
+
+def _warnings(doc: VerdictDoc, console_width: int) -> list[Text]:
+    """Warnings; of a healthy run, each with its first action."""
+    width = max(20, console_width - LABEL_WIDTH - 1)
+    match = find_family(doc.primary.family)
+    n_actions = 1 if match is not None and match.role == "health" else 0
+    return [
+        line
+        for finding in doc.warnings[:MAX_OTHERS]
+        for line in (
+            _other(finding, doc, width),
+            *(line for action in finding.actions[:n_actions] for line in _action(action, console_width)),
+        )
+    ]
 
 
 def _earlier(doc: VerdictDoc, width: int) -> list[Text]:

@@ -232,7 +232,8 @@ def progress(doc: VerdictDoc) -> str:
     if attempt.points > 1 and attempt.first_loss is not None and attempt.last_loss is not None:
         text = f"loss {word(attempt.first_loss)} \N{RIGHTWARDS ARROW} {word(attempt.last_loss)} in {text}"
     if attempt.is_one_of_several:
-        text += " (last attempt)"
+        counter = "epoch" if "epoch" in attempt.unit else "step"
+        text += " (last attempt)" if len(doc.run.attempts) > 1 else f" (since the {counter} counter last fell)"
     return text if place is None else f"{place}, {text}"
 
 
@@ -253,7 +254,7 @@ def run(doc: VerdictDoc) -> str:
         parts.append(word(run.n_ranks, "ranks"))
     if run.start is not None and (seconds := elapsed_s(run)) is not None:
         so_far = " so far" if run.end is None else ""
-        attempt = f"attempt {len(run.attempts)} from " if len(run.attempts) > 1 else ""
+        attempt = f"attempt {run.attempts[-1].number} from " if len(run.attempts) > 1 else ""
         parts.append(f"{attempt}{moment(run.start, run.has_time_zone)}, {duration(seconds)}{so_far}")
     since = doc.primary.since
     if run.as_of is not None and since is not None and since < run.as_of:  # for an ended run, the claims say when

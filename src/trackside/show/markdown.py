@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from trackside.show import citations, heading
-from trackside.show.document import CiteDoc, ClaimDoc, SecondaryDoc, TextDoc, VerdictDoc
+from trackside.show.document import ActionDoc, CiteDoc, ClaimDoc, SecondaryDoc, TextDoc, VerdictDoc
 from trackside.show.sanitize import replace_unsafe
 from trackside.show.waste import in_lines
 from trackside.show.wording import ranges, with_stop
@@ -38,7 +38,7 @@ def render(doc: VerdictDoc) -> str:
         _section(heading.MEANING.title, _sentences(doc.implies)),
         _section(heading.ACTIONS.title, _actions(doc)),
         _section(heading.CONSEQUENCES.title, [_secondary(finding, doc) for finding in doc.consequences]),
-        _section(heading.WARNINGS.title, [_secondary(finding, doc) for finding in doc.warnings]),
+        _section(heading.WARNINGS.title, [_warning(finding, doc) for finding in doc.warnings]),
         _section(heading.EARLIER.title, [escape(text) for text in heading.earlier_runs(doc)]),
         _section(heading.COST.title, _costs(doc)),
         _section(heading.UNDECIDED.title, _sentences(doc.cannot_decide)),
@@ -79,15 +79,22 @@ def _numbers(names: Sequence[str]) -> str:
 
 
 def _actions(doc: VerdictDoc) -> list[str]:
-    return [
-        f"**{escape(with_stop(action.text))}**" + (f"\n  {code_span(action.command)}" if action.command else "")
-        for action in doc.actions
-    ] + [f"**{escape(with_stop(text))}**" for text in heading.collect_actions(doc)]
+    return [*map(_action, doc.actions), *(f"**{escape(with_stop(text))}**" for text in heading.collect_actions(doc))]
+
+
+def _action(action: ActionDoc) -> str:
+    return f"**{escape(with_stop(action.text))}**" + (f"\n  {code_span(action.command)}" if action.command else "")
 
 
 def _secondary(finding: SecondaryDoc, doc: VerdictDoc) -> str:
     head = f"{escape(heading.headline(finding, doc.run))} ({finding.family} {finding.id}, {finding.certainty})"
     return "\n  - ".join([head, *_sentences(heading.own_evidence(finding, doc))])
+
+
+def _warning(finding: SecondaryDoc, doc: VerdictDoc) -> str:
+    """A warning with its actions; a consequence needs none, because it ends with the fault."""
+    lines = [_action(action).replace("\n", "\n  ") for action in finding.actions]
+    return "\n  - ".join([_secondary(finding, doc), *lines])
 
 
 def _citations(doc: VerdictDoc) -> list[str]:

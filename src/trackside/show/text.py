@@ -45,7 +45,8 @@ def render(doc: VerdictDoc, console: Console) -> None:
         section(console, heading.MEANING.title, [_bullet(claim.text) for claim in doc.implies])
         section(console, heading.ACTIONS.title, _actions(doc, console.width))
         section(console, heading.CONSEQUENCES.title, [_secondary(finding, doc, cited) for finding in doc.consequences])
-        section(console, heading.WARNINGS.title, [_secondary(finding, doc, cited) for finding in doc.warnings])
+        warnings = [line for finding in doc.warnings for line in _warning(finding, doc, cited, console.width)]
+        section(console, heading.WARNINGS.title, warnings)
         earlier = heading.earlier_runs(doc)
         section(console, heading.EARLIER.title, [_bullet(text) for text in earlier])
         section(console, heading.COST.title, [_bullet(text) for text in in_lines(doc.waste, doc.waste_unknown)])
@@ -170,6 +171,15 @@ def _secondary(finding: SecondaryDoc, doc: VerdictDoc, cited: _CitationPrinter) 
     text = f"{heading.headline(finding, doc.run)} ({finding.family} {finding.id}, {finding.certainty})"
     claims = [Padding.indent(claim, 3) for claim in _claims(heading.own_evidence(finding, doc), cited)]
     return Group(_bullet(text), *claims)
+
+
+def _warning(finding: SecondaryDoc, doc: VerdictDoc, cited: _CitationPrinter, width: int) -> list[RenderableType]:
+    """A warning with its actions; a consequence needs none, because it ends with the fault."""
+    body: list[RenderableType] = [_secondary(finding, doc, cited)]
+    for action in finding.actions:
+        body.append(Padding.indent(_bullet(action.text, "\N{RIGHTWARDS ARROW}"), 3))
+        body += [] if action.command is None else command_lines(action.command, 9, width)
+    return body
 
 
 def _reasons(doc: VerdictDoc) -> RenderableType:

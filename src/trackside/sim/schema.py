@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 import tomllib
 import types
 import typing
@@ -184,7 +185,7 @@ def _value(hint: Any, value: Any, source_name: str, path: str, key: str) -> Any:
         return float(value)
     elif type(value) is hint:
         return value
-    elif hint is str and isinstance(value, (int, float)) and not isinstance(value, bool):
+    elif hint is str and isinstance(value, (int, float, dt.datetime)) and not isinstance(value, bool):
         return str(value)
     else:
         expected = {"int": "a whole number", "str": "text", "bool": "true or false", "float": "a number"}[hint.__name__]

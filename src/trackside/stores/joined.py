@@ -32,6 +32,9 @@ class JoinedBackend(MetricBackend):
     def series(self) -> Sequence[SeriesInfo]:
         return self._series
 
+    def resolution_ms(self, first_ms: int, last_ms: int) -> int:
+        return max(part.resolution_ms(first_ms, last_ms) for part in self._parts)
+
     def expect(self, requests: Sequence[RollupRequest]) -> None:
         for index, part in enumerate(self._parts):
             part.expect([share for request in requests if (share := self._share_of_part(request, index)).groups])

@@ -107,6 +107,10 @@ class MetricBackend(ABC):
             raise result
         return result
 
+    def resolution_ms(self, first_ms: int, last_ms: int) -> int:
+        """The length of the aggregates that are left of samples between two times; 0: all samples are there."""
+        return 0
+
     def expect(self, requests: Sequence[RollupRequest]) -> None:
         """Announce requests that will follow, so that one read can serve several of them."""
 
@@ -128,6 +132,7 @@ class Timing:
 
     ``shift`` is added to the times of the series to bring them to the run's clock: a whole number of milliseconds.
     ``windows``: the most windows that the whole run is shown in, the same for all metrics so that they line up.
+    ``resolution``: length of the aggregates that are left of old samples; 0: all samples are there.
     ``until``: for a run that has not ended, the time of its last sample. Windows that it does not fill are left out,
     so that a later verdict finds the same values in the windows already shown.
     """
@@ -138,10 +143,11 @@ class Timing:
     shift: float = 0.0
     windows: int = MAX_WINDOWS
     until: float = math.inf
+    resolution: float = 0.0
 
     def step_of(self, length: float, fine: bool = False) -> float:
         """Seconds per window for ``length`` seconds of the run."""
-        return step_of(length, self.interval, fine, self.shift, self.windows)
+        return step_of(length, self.interval, fine, self.shift, self.windows, self.resolution)
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,14 +296,20 @@ def max_windows(gpus: int) -> int:
 
 
 def step_of(
-    length: float, interval: float, fine: bool = False, clock_shift: float = 0.0, max_windows: int = MAX_WINDOWS
+    length: float,
+    interval: float,
+    fine: bool = False,
+    clock_shift: float = 0.0,
+    max_windows: int = MAX_WINDOWS,
+    resolution: float = 0.0,
 ) -> float:
-    """Seconds per window: enough for two samples (for one, if ``fine``), and not more windows than are useful.
+    """Seconds per window: enough for two samples (for one, if ``fine``) and for an aggregate, and not more windows than
+    are useful.
 
     ``clock_shift``: the shift of the clock, which must be a whole number of windows. The interval is a mean, which gaps
     lengthen, so windows of slightly less than two samples are accepted.
     """
-    min_step = max(interval * (0.999 if fine else 1.7), 0.999 * length / max_windows)
+    min_step = max(interval * (0.999 if fine else 1.7), 0.999 * length / max_windows, resolution)
     steps = [step for step in STEPS_S if clock_shift % step == 0]
     return float(next((step for step in steps if step >= min_step), steps[-1]))
 

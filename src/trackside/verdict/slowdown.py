@@ -22,7 +22,7 @@ MIN_SLOWDOWN = 1.1
 
 EXTRA_TIME = CostPart(
     "slow",
-    Sentence("the extra time that the same work took after the slowdown"),
+    Sentence("the extra time that the same work took since it slowed down"),
     Sentence("assumes that all work could have been as fast as in the good phase"),
 )
 BY_PACE = Sentence(

@@ -194,6 +194,15 @@ def test_reboots_and_counter_resets_are_reported() -> None:
     assert sentences["counters_reset"].startswith("Counters of n2 restarted at 1970-01-01 00:50")
 
 
+def test_each_reboot_has_its_own_time() -> None:
+    boots = {"n1": Cluster().after(2000, 1950, 5), "n2": Cluster().after(3000, 2950, 5)}
+    run, rows = monitored().per_node("host_boot_time_seconds", 5, but=boots).store()
+    texts = [text for claim in trust_of(rows, run).claims if "rebooted" in (text := claim_sentence(claim))]
+    assert [text.partition(",")[0] for text in texts] == [
+        "n1 rebooted at 1970-01-01 00:32:30 UTC", "n2 rebooted at 1970-01-01 00:49:10 UTC"
+    ]  # fmt: skip
+
+
 def test_the_counter_reset_of_one_gpu_is_not_reported() -> None:
     cluster = monitored()
     again = np.where(cluster.times >= 3000, 0, cluster.growing(500))

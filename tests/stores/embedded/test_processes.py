@@ -192,7 +192,10 @@ def test_a_second_writer_is_refused(folder: Path, store: Path) -> None:
         )
     (store / "received").mkdir()  # a receiver's
     result = CliRunner().invoke(main, ["compact", "--store", str(store)])
-    assert "if that is the receiver, which also compacts the store, send data to it or stop it first" in result.stderr
+    assert (
+        "wait for it to end; if it is the receiver, which also compacts the store, send data to it or stop it"
+        in result.stderr
+    )
     (store / "received").rmdir()
     assert verdict_of_store(store)["run"]["id"] == "41"
     other.communicate("\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -13,17 +14,22 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tools.cases import SCENARIOS, simulated_run
 
+import trackside
 from tests.stores.embedded.runs import SACCT, T0, ingest, sacct, scrape, segment_names, steps, verdict_of_store, write
 from trackside.cli import main
+from trackside.finding import Verdict
 from trackside.model import Input, Position, Samples, Series
 from trackside.session import StoreRequest, open_session
+from trackside.show.wording import claim_sentence
 from trackside.stores.embedded import retention
 from trackside.stores.embedded.duck import DuckBackend
 from trackside.stores.embedded.layout import Directory, TableSegment
-from trackside.stores.embedded.retention import DAY_MS, MINUTE_MS, compact, merge_row_segments
+from trackside.stores.embedded.retention import DAY_MS, compact, merge_row_segments
 from trackside.stores.embedded.rows import StoredInput
 from trackside.stores.embedded.snapshot import Snapshot
+from trackside.stores.embedded.tables import MINUTE_MS
 from trackside.stores.embedded.writer import Writer
 from trackside.stores.memory_backend import MemoryBackend
 from trackside.stores.metric_backend import EngineRollup
@@ -267,6 +273,28 @@ def test_the_compact_command_applies_retention(tmp_path: Path) -> None:
     assert Directory(store).read().of("samples") == Directory(store).read().of("minutes") == []
     result = CliRunner().invoke(main, ["compact", "--store", str(store), "--raw-days", "9", "--minute-days", "3"])
     assert (result.exit_code, result.stderr) == (2, "trackside: --minute-days must not be less than --raw-days\n")
+
+
+def test_a_downsampled_run_is_shown_in_windows_of_a_minute(tmp_path: Path) -> None:
+    run = simulated_run(SCENARIOS / "b3" / "sim-power-brake-node" / "scenario.toml")
+    store = tmp_path / "store"
+    ingest([run], store)
+    texts = [_texts(trackside.diagnose(store=store))]
+    with Writer.open(store) as writer:
+        compact(writer, NOW + 1e7, raw_days=0)
+    texts.append(_texts(trackside.diagnose(store=store)))
+    minutes = [[int(number) for number in re.findall(r"throttled for up to (\d+) min", text)] for text in texts]
+    assert minutes[0]
+    assert minutes[1][0] == pytest.approx(minutes[0][0], abs=1)
+    launches = [re.search(r"([\d,]+) kernel launches per (\d+) s", text) for text in texts]
+    rates = [int(match[1].replace(",", "")) / int(match[2]) for match in launches if match is not None]
+    assert rates[1] == pytest.approx(rates[0], rel=0.02)
+
+
+def _texts(verdict: Verdict) -> str:
+    """The evidence of all findings of a verdict."""
+    findings = (verdict.primary, *verdict.consequences, *verdict.warnings)
+    return "\n".join(claim_sentence(claim) for finding in findings for claim in finding.shows)
 
 
 def _listed(store: Path) -> list[dict[str, str]]:

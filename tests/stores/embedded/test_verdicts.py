@@ -115,13 +115,22 @@ def test_a_verdict_from_a_store_can_be_verified(tmp_path: Path) -> None:
     assert CliRunner().invoke(main, ["verify", str(saved), str(tmp_path / "made" / "run")]).exit_code == 0
 
 
+def test_a_run_without_a_job_id_counts_among_the_runs_of_a_store(tmp_path: Path) -> None:
+    recorded = write(tmp_path / "one", {"sacct.txt": SACCT + sacct("41", "COMPLETED"), "slurm-41.out": steps(20)})
+    store = tmp_path / "store"
+    for folder in (recorded, write(tmp_path / "two", {"train.log": steps(20)})):
+        ingest([folder], store)
+    with pytest.raises(SeveralRuns, match="the store has 2 runs: 41, two; name one of them"):
+        trackside.diagnose(store=store)
+
+
 def test_runs_without_a_job_go_by_their_folders(tmp_path: Path) -> None:
     first = write(tmp_path / "one", {"train.log": steps(20) + TRACEBACK.format(module="flash_attn")})
     second = write(tmp_path / "two", {"train.log": TRACEBACK.format(module="xformers")})
     store, saved = tmp_path / "store", tmp_path / "verdict.json"
     for folder in (first, second):
         ingest([folder], store)
-    with pytest.raises(SeveralRuns, match="there are 2 jobs: one, two; name one of them"):
+    with pytest.raises(SeveralRuns, match="the store has 2 runs: one, two; name one of them"):
         trackside.diagnose(store=store)
     assert verdict_of_store(store, "one") == verdict_of_files(first)
     assert verdict_of_store(store, str(second), ["two/"]) == verdict_of_files(second)

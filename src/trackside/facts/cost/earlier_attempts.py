@@ -11,6 +11,7 @@ from trackside.facts.cost.allocation import gpu_hours, hour, seconds_between, ti
 from trackside.facts.cost.training_work import SLACK_S, TrainingWork, by_run_part
 from trackside.facts.cost.wasted_time import (
     EVEN_STEPS_OF_ATTEMPT,
+    NOTHING_BEFORE_TRAINING,
     ONE_START,
     REPEATED_AFTER_CHECKPOINT,
     STARTED_OVER,
@@ -27,7 +28,15 @@ MAX_SAVE_DELAY_LINES = 20
 """Number of lines after an attempt's last logged step within which its last checkpoint is logged."""
 
 LOST_ATTEMPT = CostPart(
-    "attempt", Sentence("an attempt that was lost: the next one started from scratch"), STARTED_OVER
+    "attempt", Sentence("an attempt that was lost: the next one started over at step {first}"), STARTED_OVER
+)
+LOST_TO_CHECKPOINT = CostPart(
+    "attempt",
+    Sentence("an attempt that was lost: the next one continued from the checkpoint at step {first}, before its steps"),
+    REPEATED_AFTER_CHECKPOINT,
+)
+WITHOUT_STEPS = CostPart(
+    "attempt", Sentence("an attempt in which no training step was recognized"), NOTHING_BEFORE_TRAINING
 )
 SINCE_LOADED = CostPart(
     "attempt",
@@ -57,6 +66,28 @@ AttemptTimes = tuple[Value, Value]
 
 
 @dataclass(frozen=True, slots=True)
+class Continuation:
+    """Where an attempt continued, compared with the steps of the attempt before it."""
+
+    attempt: Value
+    """Its number."""
+    before: Value
+    """The number of the attempt before it."""
+    last: Value
+    """The last logged step of the attempt before it."""
+    first: Value
+    """Its own first logged step."""
+    loaded: Value | None
+    """The step of the checkpoint that it loaded; None if no line shows one."""
+    started_over: bool
+    """Whether it started no later than the attempt before it, and no line shows a loaded checkpoint."""
+    repeated: Value | None
+    """Seconds of the attempt before it whose work it repeated; None if only its logged steps show how much."""
+    between: tuple[Event, Event]
+    """The logged steps between which it started."""
+
+
+@dataclass(frozen=True, slots=True)
 class EarlierAttempts:
     """The waste of each attempt but the last (lost work and repeated startups), or a claim that says why it is
     unknown."""
@@ -64,6 +95,8 @@ class EarlierAttempts:
     parts: tuple[WastedTime | Claim, ...] = ()
     last_start: WastedTime | Claim | None = None
     """The startup of the last attempt, if that attempt resumed from the one before."""
+    continuation: Continuation | None = None
+    """Where the last attempt continued; None if that is unknown."""
 
 
 @fact()
@@ -74,6 +107,7 @@ def earlier_attempts(work: TrainingWork, ending: Ending, run: Run) -> EarlierAtt
     allocation = work.allocation
     by_attempt = _by_attempt(logged_steps(work.progress), work.loads.events, run.attempts)
     parts: list[WastedTime | Claim] = []
+    continuation: Continuation | None = None
     was_resumed = False  # whether the next attempt went on from what this one had done
     for index, attempt in enumerate(run.attempts[:-1]):
         attempt_times = times_of_attempt(ending.jobs, attempt.start)
@@ -81,17 +115,21 @@ def earlier_attempts(work: TrainingWork, ending: Ending, run: Run) -> EarlierAtt
         if attempt_times is None or by_attempt is None:
             if attempt.start is not None:
                 parts.append((ATTEMPT_OPEN if attempt_times is None else ATTEMPT_UNKNOWN)(attempt=ordinal))
-            was_resumed = False
+            was_resumed, continuation = False, None
             continue
-        part, thrown_away = _waste(work, attempt_times, by_attempt[index], by_attempt[index + 1], ordinal)
+        following = derived(run.attempts[index + 1].number, allocation.start)
+        part, thrown_away, continuation = _waste(
+            work, attempt_times, by_attempt[index], by_attempt[index + 1], ordinal, following
+        )
         parts.append(part)
         if was_resumed and not thrown_away:
             parts.append(_restart(work, attempt_times, by_attempt[index], ordinal))
         was_resumed = not thrown_away
     if not was_resumed or by_attempt is None or not by_attempt[-1]:
-        return EarlierAttempts(tuple(parts))
+        return EarlierAttempts(tuple(parts), continuation=continuation)
     ordinal = derived(run.attempts[-1].number, allocation.start)
-    return EarlierAttempts(tuple(parts), _restart(work, (allocation.start, allocation.end), by_attempt[-1], ordinal))
+    last_start = _restart(work, (allocation.start, allocation.end), by_attempt[-1], ordinal)
+    return EarlierAttempts(tuple(parts), last_start, continuation)
 
 
 def _by_attempt(
@@ -130,30 +168,48 @@ def _waste(
     points: Sequence[Event],
     next_points: Sequence[Event],
     attempt: Value,
-) -> tuple[WastedTime | Claim, bool]:
+    next_attempt: Value,
+) -> tuple[WastedTime | Claim, bool, Continuation | None]:
     """(the work of this attempt that the next one repeated, or a claim that it is unknown; whether all of it was
-    lost)"""
+    lost; where the next one continued, if that is known)"""
     steps, following = (
         [row for row in rows if numeric_field(row, "step") is not None] for rows in (points, next_points)
     )
     allocation, frame = work.allocation, work.progress
-    thrown_away = waste_of_range(LOST_ATTEMPT, allocation.during(*attempt_times), *attempt_times), True
     if not points:
-        return thrown_away
+        return waste_of_range(WITHOUT_STEPS, allocation.during(*attempt_times), *attempt_times), True, None
     if not steps or not following:
-        return ATTEMPT_UNKNOWN(attempt=attempt), False
+        return ATTEMPT_UNKNOWN(attempt=attempt), False, None
     first_step, last_step, resumed_step = (frame.value(row, "step") for row in (steps[0], steps[-1], following[0]))
-    if resumed_step.number <= first_step.number:
-        return thrown_away
     loaded_step = _loaded_step(work.loads, steps[-1], following[0])
+    seconds = seconds_between(*attempt_times)
+
+    def continuation(repeated: Value | None = None, started_over: bool = False) -> Continuation:
+        return Continuation(
+            next_attempt,
+            attempt,
+            last=last_step,
+            first=resumed_step,
+            loaded=loaded_step,
+            started_over=started_over,
+            repeated=repeated,
+            between=(steps[-1], following[0]),
+        )
+
+    if resumed_step.number <= first_step.number:
+        is_resume = loaded_step is not None and loaded_step.number > 0
+        part, first = (LOST_TO_CHECKPOINT, loaded_step) if is_resume and loaded_step else (LOST_ATTEMPT, resumed_step)
+        waste = waste_of_range(part, allocation.during(*attempt_times), *attempt_times, first=first)
+        return waste, True, continuation(seconds) if is_resume else continuation(started_over=True)
     if loaded_step is not None and (saved_time := _time_of_step(work, steps, loaded_step)) is not None:
-        return waste_of_range(
+        waste = waste_of_range(
             SINCE_LOADED, allocation.during(*attempt_times), saved_time, attempt_times[1], first=loaded_step
-        ), False
+        )
+        return waste, False, continuation(seconds_between(saved_time, attempt_times[1]))
+    where = continuation()
     resumed_step = loaded_step or resumed_step
     if loaded_step is None and resumed_step.number > last_step.number:  # it resumed somewhere between two points
-        return RESUMED_UNKNOWN(attempt=attempt), False
-    seconds = seconds_between(*attempt_times)
+        return RESUMED_UNKNOWN(attempt=attempt), False, None
     share = (
         max(0.0, last_step.number - resumed_step.number) / (last_step.number - first_step.number)
         if last_step.number > first_step.number
@@ -170,7 +226,7 @@ def _waste(
         hour=hour(seconds),
         hours=hours,
     )
-    return REPEATED_STEPS.wasted(hours, formula, first=resumed_step, last=last_step), False
+    return REPEATED_STEPS.wasted(hours, formula, first=resumed_step, last=last_step), False, where
 
 
 def _loaded_step(loads: Frame, last: Event, first: Event) -> Value | None:

@@ -21,7 +21,7 @@ USABLE_BEFORE_FAULT = Sentence("the training before it can be used: there is a c
 CHECKPOINT_COMPLETE = Sentence("assumes that this checkpoint is complete and can be loaded")
 EVEN_STEPS = Sentence("assumes equal step times")
 EVEN_STEPS_OF_ATTEMPT = Sentence("assumes equal step times over the whole attempt")
-STARTED_OVER = Sentence("the next attempt started from scratch")
+STARTED_OVER = Sentence("the next attempt used nothing of it")
 REPEATED_AFTER_CHECKPOINT = Sentence("everything after that checkpoint had to be repeated")
 ONE_START = Sentence("an uninterrupted run would have had one startup")
 

@@ -66,6 +66,20 @@ WORKED_TO_END: Mapping[str, Sentence] = {
     ),
 }
 
+WORKED_UNTIL: Mapping[str, Sentence] = {
+    "launches": Sentence(
+        "kernels were launched until {until}: {level} per GPU in each {window} of the {seconds} before (median)"
+    ),
+    "collectives": Sentence(
+        "collectives completed until {until}: {level} per GPU in each {window} of the {seconds} before (median)"
+    ),
+    "sm": Sentence("the GPUs computed until {until}: SM activity {level} in the {seconds} before (median)"),
+    "power": Sentence(
+        "the GPUs drew the power of computing GPUs until {until}: {level} in the {seconds} before (median)"
+    ),
+}
+"""The same of GPUs whose last work is a while before the end of the run or of the samples."""
+
 
 @dataclass(frozen=True)
 class Limits(stall_claims.Limits):
@@ -267,7 +281,10 @@ class GpuStall:
         if self.beyond_spinning(activity.active & (activity.times > start)):
             spans = {"seconds": last - start, **({"window": activity.step} if name in COUNT_SIGNALS else {})}
             values = {span: derived(seconds, recent, unit="s") for span, seconds in spans.items()}
-            return WORKED_TO_END[name](level=recent, **values)
+            end = max(float(activity.times[activity.observed][-1]), self.run.end or -np.inf)
+            if end - last <= activity.step:
+                return WORKED_TO_END[name](level=recent, **values)
+            return WORKED_UNTIL[name](level=recent, until=derived(last, recent, unit="time"), **values)
         return next(iter(self.traffic.between(start, last).active), None)
 
     @cached_property

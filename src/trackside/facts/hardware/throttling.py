@@ -35,12 +35,14 @@ NODE_THROTTLED_ALONE = Sentence(
     "all {count} of {node}, and no others, were throttled for up to {seconds}; reason: {why}"
 )
 NODE_TEMPERATURE = Sentence("the hottest of these GPUs, {gpu}, reached {heat}")
+NODE_NOT_HOT = Sentence("the hottest of these GPUs, {gpu}, reached only {heat}: heat did not lower the clocks")
 CLOCK_LOWERED: dict[Baseline, Sentence] = {
     "own": Sentence("the SM clock of GPU {gpu} fell from {usual} to {clock}"),
     "peers": Sentence("the SM clock of GPU {gpu} was {clock}; the median of all GPUs was {usual}"),
     "highest": Sentence("the SM clock of GPU {gpu} was {clock} of a maximum of {usual}"),
 }
 TEMPERATURE_REACHED = Sentence("GPU {gpu} reached {heat}")
+NOT_HOT = Sentence("GPU {gpu} reached only {heat}: heat did not lower its clock")
 SAME_ON_OTHERS = Sentence("the same happened on {gpus}")
 CLOCK_STAYED = Sentence(
     "GPU {gpu} reported a severe throttle reason ({why}), but its clock was {clock} (otherwise {usual})"
@@ -50,6 +52,8 @@ NO_SEVERE_REASON = Sentence("no severe throttle reason lasted under load on {cou
 THROTTLED_TIME = Sentence("the counters of throttled time grew by at most {seconds} between samples")
 CLOCKS_STAYED = Sentence("no hot GPU lowered its clock under load: median {middle}, highest {most}")
 HOTTEST_GPU = Sentence("the hottest GPU reached {heat}")
+COOL_C = 70.0
+"""Up to this temperature no data-center GPU slows down for heat."""
 MAX_GPUS = 2
 """Maximum number of GPUs described one by one; the others are only named."""
 
@@ -99,7 +103,10 @@ class ThrottledGpu:
             gpu = derived(self.gpu, self.reasons_value)
             claims.append(THROTTLED(gpu=gpu, why=self.reasons_value, seconds=self.seconds))
         claims += self.clock_claim
-        return claims if self.heat is None else [*claims, TEMPERATURE_REACHED(gpu=self.hot_gpu, heat=self.heat)]
+        if self.heat is None:
+            return claims
+        sentence = NOT_HOT if _is_not_by_heat([self]) else TEMPERATURE_REACHED
+        return [*claims, sentence(gpu=self.hot_gpu, heat=self.heat)]
 
     @property
     def clock_claim(self) -> list[Claim]:
@@ -164,7 +171,7 @@ class Throttling:
         by_heat = [(gpu.heat.number, gpu.hot_gpu, gpu.heat) for gpu in lowered if gpu.heat is not None]
         if by_heat:
             _, name, heat = max(by_heat, key=lambda row: row[0])
-            claims.append(NODE_TEMPERATURE(gpu=name, heat=heat))
+            claims.append((NODE_NOT_HOT if _is_not_by_heat(lowered) else NODE_TEMPERATURE)(gpu=name, heat=heat))
         return claims
 
     @cached_property
@@ -212,6 +219,13 @@ def throttling(evidence: Evidence, clocks: Clocks, limits: Limits) -> Throttling
         np.nanmax(heat[row, throttled], initial=0.0) >= clocks.limits.hot_c for row, throttled in windows_by_row.items()
     )
     return Throttling(clocks, tuple(gpus), brief, hot, _worked_to_end(evidence.grid("memory"), clocks, limits))
+
+
+def _is_not_by_heat(gpus: Sequence[ThrottledGpu]) -> bool:
+    """Whether the reasons are others than heat, and every GPU stayed far below the temperature of a slowdown."""
+    reasons = {reason for gpu in gpus for reason in gpu.reasons}
+    heats = [gpu.heat.number for gpu in gpus if gpu.heat is not None]
+    return bool(reasons) and not any("thermal" in reason for reason in reasons) and max(heats) <= COOL_C
 
 
 def _no_severe_reason(flags: Grid) -> Claim:

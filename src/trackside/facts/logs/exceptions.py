@@ -50,9 +50,12 @@ NO_EXCEPTION = Sentence("no exception in the log")
 ONLY_INTERRUPT = Sentence("the exception in the log belongs to an interrupt: {type}")
 OTHER_TOPIC = Sentence("the exception in the log is about {topic}, which another family judges: {type}")
 NOT_FATAL = Sentence(
-    "the exception in the log was raised in a thread or a destructor, or was a warning; that alone "
+    "the exception in the log was raised in a thread, a destructor or a handler, or was a warning; that alone "
     "ends no process: {type}"
 )
+COMMAND_FAILED = Sentence("the error in the log is of a shell command, and a shell goes on after such a line: {line}")
+OF_SHELL_COMMANDS = ("ShellError", "CommandNotFoundError")
+"""Types of errors of one command in a script; the second is conda's."""
 ONLY_REPORTS = Sentence("the exceptions in the log only report another failure, or the end of the run: {type}")
 NONE_ENDED = Sentence("no exception of the job's own in the log is known to have ended the run")
 TOPICS: Mapping[str, str] = {
@@ -355,8 +358,11 @@ class Exceptions:
         if any(row.role is EventRole.ROOT for row in rows):
             return NONE_ENDED(count=self.frame.reduce("count"))
         not_fatal = next((row for row in rows if row.role is EventRole.CONFIRMATION), None)
-        sentence = ONLY_REPORTS if not_fatal is None else NOT_FATAL
-        return sentence(type=error_type(self.frame, rows[0] if not_fatal is None else not_fatal))
+        if not_fatal is None:
+            return ONLY_REPORTS(type=error_type(self.frame, rows[0]))
+        if not_fatal.get("type") in OF_SHELL_COMMANDS:
+            return COMMAND_FAILED(line=self.frame.value(not_fatal, "text"))
+        return NOT_FATAL(type=error_type(self.frame, not_fatal))
 
 
 @fact({"exceptions": events("exception"), "signals": events("signal_received"), "logs": events("log_activity")})

@@ -16,7 +16,7 @@ from trackside.evidence import Evidence, Frame, Value
 from trackside.facts.fact import fact
 from trackside.facts.logs.ending import Ending
 from trackside.facts.logs.exceptions import Exceptions
-from trackside.facts.logs.order import last_after
+from trackside.facts.logs.order import follows, last_after
 from trackside.facts.logs.restarts import WORKERS_RESTARTED
 from trackside.finding import Claim, Sentence
 from trackside.model import Event, Run
@@ -106,6 +106,12 @@ class Resume:
     def missing(self) -> Event | None:
         """The first message about a missing checkpoint."""
         return next(iter(self.missing_messages.events), None)
+
+    def missing_between(self, last: Event, first: Event) -> Value | None:
+        """The last message about a missing checkpoint between the last step of one attempt and the first of the
+        next."""
+        rows = [row for row in self.missing_messages.events if follows(row, last) and follows(first, row)]
+        return self.missing_messages.value(rows[-1], "text") if rows else None
 
     @cached_property
     def request(self) -> Event | None:

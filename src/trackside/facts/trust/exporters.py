@@ -17,8 +17,10 @@ from trackside.finding import Claim, Sentence
 from trackside.query import metric
 
 EXPORTER_DOWN = Sentence("exporters of {nodes} answered {share} of the scrapes")
+EXPORTERS_DOWN = Sentence("exporters of {nodes} answered from {share} to {most} of the scrapes")
 COLLECTOR_FAILED = Sentence("the collectors {collectors} of {nodes} failed")
 BOOTED = Sentence("{nodes} rebooted at {when}, so that counters there restarted")
+BOOTED_ONE_BY_ONE = Sentence("{nodes} rebooted from {when} to {until}, so that counters there restarted")
 COUNTERS_RESET = Sentence("counters of {nodes} restarted at {when}: a driver or an exporter was restarted")
 TRACER_SAW_NOTHING = Sentence(
     "the tracer was not attached to any process on {nodes}, so missing launches there prove nothing"
@@ -32,6 +34,8 @@ class Limits:
 
     boot_s: float = 120.0
     """Minimum change of the boot time: it is recomputed from clock and uptime, and clocks are adjusted."""
+    max_boots: int = 3
+    """Maximum number of nodes that rebooted at different times and are named one by one."""
     reset_share: float = 0.5
     """Minimum share of a node's GPUs whose counters must fall at once: a single GPU's reset concerns that GPU."""
 
@@ -82,9 +86,12 @@ def _failure_claims(up: Grid | None, collectors: Grid | None) -> Iterator[Claim]
         down = [int(row) for row in np.flatnonzero(shares < 1 - 1 / MIN_READINGS)]
         if down:
             values = [up.one(row).value("avg") for row in down]
-            least = min(values, key=lambda value: value.number)
-            share = derived(least.number, least, unit="share")
-            yield EXPORTER_DOWN(nodes=derived(_nodes(up, down), *values), share=share)
+            least, most = (pick(values, key=lambda value: value.number) for pick in (min, max))
+            share, nodes = derived(least.number, least, unit="share"), derived(_nodes(up, down), *values)
+            if round(least.number, 2) == round(most.number, 2):
+                yield EXPORTER_DOWN(nodes=nodes, share=share)
+            else:
+                yield EXPORTERS_DOWN(nodes=nodes, share=share, most=derived(most.number, most, unit="share"))
     if collectors is not None:
         rows = [row for row in range(len(collectors)) if np.nanmax(collectors.values[row], initial=0.0) == 0]
         if rows:
@@ -105,11 +112,30 @@ def _restart_claims(boots: Grid | None, energy: Grid | None, limits: Limits) -> 
         booted = [row for row in range(len(boots)) if _change(boots.values[row]) > limits.boot_s]
         already = _nodes(boots, booted)
         if booted:
-            ends = [boots.one(row).value(how) for row in booted for how in ("min", "max")]
-            when = derived(max(value.number for value in ends), *ends, unit="time")
-            yield BOOTED(nodes=derived(already, *ends), when=when)
+            yield from _boot_claims(boots, booted, limits)
     if energy is not None:
         yield from _reset_claims(energy, already, limits)
+
+
+def _boot_claims(boots: Grid, rows: Sequence[int], limits: Limits) -> Iterator[Claim]:
+    """When nodes rebooted: a claim for each if they are few, else one with the first and the last time."""
+    ends = {row: [boots.one(row).value(how) for how in ("min", "max")] for row in rows}
+    times = {row: values[1].number for row, values in ends.items()}
+    if len(rows) <= limits.max_boots or max(times.values()) - min(times.values()) <= limits.boot_s:
+        groups: list[list[int]] = []
+        for row in sorted(rows, key=times.__getitem__):
+            if groups and times[row] - times[groups[-1][0]] <= limits.boot_s:
+                groups[-1].append(row)
+            else:
+                groups.append([row])
+        for group in groups:
+            cites = [value for row in sorted(group) for value in ends[row]]
+            when = derived(max(times[row] for row in group), *cites, unit="time")
+            yield BOOTED(nodes=derived(_nodes(boots, sorted(group)), *cites), when=when)
+        return
+    cites = [value for row in rows for value in ends[row]]
+    first, last = (derived(pick(times.values()), *cites, unit="time") for pick in (min, max))
+    yield BOOTED_ONE_BY_ONE(nodes=derived(_nodes(boots, rows), *cites), when=first, until=last)
 
 
 def _change(values: NDArray[np.float64]) -> float:

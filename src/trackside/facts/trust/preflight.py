@@ -52,11 +52,11 @@ SEVERAL_RUNS = Sentence(
 )
 OTHER_GPU_FAULTY = Sentence(
     "another GPU of {node} (PCI {pci}), which this run did not use, reported Xid {xid} ({name}) at {time}: "
-    "report it to the administrators of {node}"
+    "drain {node}, or report it to its administrators"
 )
 OTHER_GPU_FAULTY_UNDATED = Sentence(
-    "another GPU of {node} (PCI {pci}), which this run did not use, reported Xid {xid} ({name}): report it to the "
-    "administrators of {node}"
+    "another GPU of {node} (PCI {pci}), which this run did not use, reported Xid {xid} ({name}): drain {node}, or "
+    "report it to its administrators"
 )
 LEFT_PROCESSES = Sentence("Slurm could not end all processes of the job, and some may still be on its node: {line}")
 LEFT_PROCESSES_ON = Sentence("Slurm could not end all processes of the job, and some may still be on {node}: {line}")

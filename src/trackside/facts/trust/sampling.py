@@ -57,6 +57,13 @@ METRICS_END_EARLY = Sentence(
 EXPORTER_DEAD = Sentence(
     "the GPU metrics of {nodes} stop at {when} while its other metrics continue: the exporter died, not the node"
 )
+EXPORTERS_DEAD = Sentence(
+    "the GPU metrics of {nodes} stop from {when} to {until} while their other metrics continue: the exporters died, "
+    "not the nodes"
+)
+NODES_SILENT = Sentence(
+    "all metrics of {nodes} stop from {when} to {until}: their exporters stopped, or the nodes themselves"
+)
 NODE_SILENT = Sentence("all metrics of {nodes} stop at {when}: its exporters stopped, or the node itself")
 METRICS_MISSING = Sentence(
     "{share} of the GPU metrics of {nodes} are missing; the longest gap is {length}, from {when}"
@@ -185,14 +192,18 @@ class Sampling:
             for entry in self.nodes
             if not any(gap.end >= entry.grid.times[-1] for gap in sample_gaps([entry]))
         }
-        for sentence, gaps in (
-            (EXPORTER_DEAD, [gap for gap in self._final_gaps if gap.node in alive]),
-            (NODE_SILENT, [gap for gap in self._final_gaps if gap.node not in alive]),
+        for sentence, one_by_one, gaps in (
+            (EXPORTER_DEAD, EXPORTERS_DEAD, [gap for gap in self._final_gaps if gap.node in alive]),
+            (NODE_SILENT, NODES_SILENT, [gap for gap in self._final_gaps if gap.node not in alive]),
         ):
             if gaps:
                 cites = [gap.samples for gap in gaps]
-                when = derived(min(gap.start for gap in gaps), *cites, unit="time")
-                yield sentence(nodes=derived(tuple(gap.node for gap in gaps), *cites), when=when)
+                nodes = derived(tuple(gap.node for gap in gaps), *cites)
+                first, last = (derived(pick(gap.start for gap in gaps), *cites, unit="time") for pick in (min, max))
+                if first.number == last.number:
+                    yield sentence(nodes=nodes, when=first)
+                else:
+                    yield one_by_one(nodes=nodes, when=first, until=last)
 
     def _inner_gap_claim(self, between: Sequence[SampleGap]) -> Claim:
         nodes = tuple(dict.fromkeys(gap.node for gap in between))

@@ -47,7 +47,7 @@ def _too_large(max_bytes: int) -> TooLarge:
 
 
 def _damage(name: str, reason: object) -> BadRequest:
-    return BadRequest(f"Content-Encoding is {name}, but the body is not valid {name}: {str(reason)[:200]}")
+    return BadRequest(f"the body is not valid {name}: {str(reason)[:200]}")
 
 
 def _snappy(body: bytes, max_bytes: int) -> bytes:

@@ -18,6 +18,7 @@ from trackside.show.charts import curves, reduce
 from trackside.show.charts.chart import NARROW_AXIS_LEFT, Chart, Drawing
 from trackside.show.charts.curves import CurveStyle
 from trackside.show.charts.phases import (
+    attempt_shown,
     culprits,
     finding_onset,
     over_window,
@@ -78,7 +79,8 @@ def draw(verdict: Verdict, facts: Facts) -> Drawing | None:
             background=background,
             moment=finding_onset(verdict, facts),
         ),
-        _caption(verdict, {"busy": busy, "sm": sm}, name, len(culprit_values), _working_windows(facts, grid)),
+        _caption(verdict, {"busy": busy, "sm": sm}, name, len(culprit_values), _working_windows(facts, grid))
+        + attempt_shown(verdict.run),
         (
             "phase",
             "from",

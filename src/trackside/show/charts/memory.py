@@ -13,7 +13,15 @@ from trackside.query import events, metric
 from trackside.show.charts import curves, reduce
 from trackside.show.charts.chart import NARROW_AXIS_LEFT, Chart, Drawing
 from trackside.show.charts.curves import CurveStyle
-from trackside.show.charts.phases import display_name, events_of, finding, plottable_samples, run_window, split_culprits
+from trackside.show.charts.phases import (
+    attempt_shown,
+    display_name,
+    events_of,
+    finding,
+    plottable_samples,
+    run_window,
+    split_culprits,
+)
 from trackside.show.charts.time_axis import Json, mark, signal
 from trackside.show.wording import moment, size, word
 
@@ -62,7 +70,8 @@ def draw(verdict: Verdict, facts: Facts) -> Drawing | None:
         ),
         _caption(
             used, capacity, moments, bool(culprit_values), _oom_finding(verdict) is not None, facts.run.has_time_zone
-        ),
+        )
+        + attempt_shown(verdict.run),
         ("GPU", "maximum", "median over time", "maximum share of capacity"),
         _rows(verdict, used, capacity),
         narrow_left=NARROW_AXIS_LEFT,

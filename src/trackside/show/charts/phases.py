@@ -16,9 +16,10 @@ from trackside.facts.pace.run_phases import RunPhase, RunPhases
 from trackside.families import families, find_family
 from trackside.family import Family
 from trackside.finding import Finding, Outcome, Verdict
-from trackside.model import Event, TimeRange
+from trackside.model import Event, Run, TimeRange
 from trackside.query import Query
 from trackside.show.sanitize import replace_unsafe
+from trackside.show.wording import moment
 
 MIN_SLOWDOWN, MIN_STEPS = 1.2, 3
 """Minimum ratio of the median step times after and before a moment, of this many steps each, to count as a
@@ -33,6 +34,13 @@ def run_window(facts: Facts) -> TimeRange | None:
     """The start and end of the run's last attempt; None if fewer than two times are known."""
     run = facts.get(RunPhases)
     return None if isinstance(run, Missing) else run.window
+
+
+def attempt_shown(run: Run) -> str:
+    """Which attempt the samples are of, as the end of a caption; empty if there was only one."""
+    if len(run.attempts) < 2 or run.start is None:
+        return ""
+    return f" Of attempt {run.attempts[-1].number} only, which started at {moment(run.start, run.has_time_zone)}."
 
 
 def phases(facts: Facts) -> tuple[RunPhase, ...]:

@@ -14,13 +14,14 @@ from trackside.facts.fact import Facts
 from trackside.facts.gpu.activity import Matrix, gpus_of, nan_median
 from trackside.facts.gpus import align, ranks_of_gpus
 from trackside.finding import Verdict
+from trackside.model import Run
 from trackside.query import Query, metric
 from trackside.show.charts import reduce
 from trackside.show.charts.chart import Chart, Drawing, Raster
 from trackside.show.charts.heat_map import HeatMap, heat_map
 from trackside.show.charts.memory import CAPACITY, capacity_bytes
 from trackside.show.charts.phases import culprits, display_name, finding_onset, plottable_samples
-from trackside.show.wording import word
+from trackside.show.wording import moment, word
 
 MAX_CELL_BYTES = 900_000
 """Bytes of all rasters together: with 512 GPUs, a day in five-minute windows of six metrics."""
@@ -133,7 +134,7 @@ def draw(verdict: Verdict, facts: Facts) -> Drawing | None:
     )  # fmt: skip
     return Drawing(
         heat_map(drawn),
-        _caption(layer_values, drawn),
+        _caption(layer_values, drawn, verdict.run),
         ("", "GPU", "rank", *(f"{entry.layer.title}, median over time" for entry in layer_values)),
         _table(layer_values, drawn),
         drawn.rasters,
@@ -194,7 +195,7 @@ def _most_distinct(layer_values: Sequence[LayerValues], marked: Sequence[int], o
 # -- in words
 
 
-def _caption(layer_values: Sequence[LayerValues], drawn: HeatMap) -> str:
+def _caption(layer_values: Sequence[LayerValues], drawn: HeatMap, run: Run) -> str:
     means = [entry.layer.title for entry in layer_values if entry.layer.aggregate == "avg"]
     peaks = [entry.layer.title for entry in layer_values if entry.layer.aggregate == "max"]
     text = f"{word(len(drawn.names), 'GPUs')}, one row each; a cell covers {word(drawn.step, 's')}: "
@@ -202,7 +203,11 @@ def _caption(layer_values: Sequence[LayerValues], drawn: HeatMap) -> str:
         text += "its mean" + (f"; for {_name_list(peaks)}, its maximum." if peaks else ".")
     else:
         text += "its maximum."
-    text += " Blank: not sampled."
+    if len(run.attempts) > 1 and run.start is not None:
+        started = moment(run.start, run.has_time_zone)
+        text += f" Blank: not sampled, or before attempt {run.attempts[-1].number}, which started at {started}."
+    else:
+        text += " Blank: not sampled."
     if drawn.marked:
         names = word(tuple(drawn.names[row] for row in drawn.marked))
         text += f" Marked: {names}, named by the verdict."

@@ -167,15 +167,17 @@ def _caption(
 ) -> str:
     run = verdict.run
     state = f", {replace_unsafe(run.disposition)}" if run.disposition else ""
-    text = f"{time_span(window, run.has_time_zone)} ({duration(window[1] - window[0])}){state}."
+    attempt = f"Attempt {run.attempts[-1].number}: " if len(run.attempts) > 1 else ""
+    text = f"{attempt}{time_span(window, run.has_time_zone)} ({duration(window[1] - window[0])}){state}."
     if onset is not None:
         text += f" Verdict: {onset[1]}, since {moment(onset[0], run.has_time_zone)}."
     n_drawn, n_untimed = (sum(group.count for group in part) for part in (groups, untimed))
     if n_drawn:
         text += f" {word(n_drawn, 'events')}"
         if n_between := sum(group.count for group in groups if group.between):
-            at = "at estimated times, between those of the log lines around them (dotted, marked at the latest)"
-            text += f", {n_between:,} of them {at}"
+            text += (
+                f", {n_between:,} of them without a time of their own: dotted, and marked at the latest possible time"
+            )
         text += "."
     if n_untimed:
         other = "other " if n_drawn else ""

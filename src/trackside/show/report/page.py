@@ -21,7 +21,7 @@ from trackside.show import citations, heading
 from trackside.show.charts.chart import PAINT, Chart, Drawing, drawings
 from trackside.show.charts.event_lanes import logged_events
 from trackside.show.charts.phases import finding_onset, often_from_start, run_window
-from trackside.show.document import CiteDoc, InputDoc, VerdictDoc
+from trackside.show.document import CiteDoc, InputDoc, RunDoc, VerdictDoc
 from trackside.show.report import assets
 from trackside.show.sanitize import spell_unsafe
 from trackside.show.waste import in_brief
@@ -32,6 +32,8 @@ MAX_INPUTS_OPEN, MAX_INPUTS = 6, 1000
 """Maximum inputs shown unfolded, and in all; the JSON document lists every one."""
 MAX_CITATIONS_OPEN = 6
 """Maximum citations shown unfolded; a link to a folded one unfolds it."""
+MAX_ATTEMPTS = 6
+"""More attempts are only counted."""
 MAX_CITATION_LINKS = 4
 """Maximum citation links after a claim; more are merged into ranges."""
 CERTAINTIES = {
@@ -250,23 +252,24 @@ def facts(doc: VerdictDoc) -> Iterator[tuple[str, str]]:
         yield "Other jobs in its log", word(tuple(run.other_jobs))
     if run.cluster:
         yield "Cluster", run.cluster
+    last = f"Attempt {run.attempts[-1].number} " if len(run.attempts) > 1 else ""
     if run.start is not None:
-        yield "Started", moment(run.start, run.has_time_zone)
+        yield f"{last}started".capitalize(), moment(run.start, run.has_time_zone)
     if run.end is not None:
-        yield "Ended", moment(run.end, run.has_time_zone)
+        yield f"{last}ended".capitalize(), moment(run.end, run.has_time_zone)
     if not run.has_time_zone:
         yield "Time zone", "not given"
     if (seconds := heading.elapsed_s(run)) is not None:
-        yield "Elapsed" if run.end is not None else "So far", duration(seconds)
+        yield f"{last}{'elapsed' if run.end is not None else 'so far'}".capitalize(), duration(seconds)
     if run.nodes:
         yield f"Node{'s' if len(run.nodes) > 1 else ''}", _name_list(run.nodes)
     if sizes := [word(count, unit) for count, unit in ((run.n_ranks, "ranks"), (run.n_gpus, "GPUs")) if count]:
         yield "Size", ", ".join(sizes)
     if len(run.attempts) > 1:
-        yield "Attempts", str(len(run.attempts))
+        yield "Attempts", _attempts(run)
     if doc.appended is not None:
         yield "In its log", heading.appended(doc)
-    if run.parent:
+    if run.parent and run.parent != run.id:  # else an attempt of its own
         yield "Continues", f"run {run.parent}"
     if run.framework:
         yield "Framework", run.framework
@@ -275,6 +278,13 @@ def facts(doc: VerdictDoc) -> Iterator[tuple[str, str]]:
     for label, offset in (("Log clock", run.clock_offset_s), ("Metric clock", run.metric_offset_s)):
         if offset:
             yield label, f"shifted by {duration(offset)} to match the scheduler's clock"
+
+
+def _attempts(run: RunDoc) -> str:
+    """How many attempts there were, and how each ended if they are few."""
+    if len(run.attempts) > MAX_ATTEMPTS:
+        return str(len(run.attempts))
+    return f"{len(run.attempts)}: {', '.join(attempt.state or 'state not known' for attempt in run.attempts)}"
 
 
 def _name_list(names: Sequence[str]) -> str:

@@ -26,7 +26,7 @@ from trackside.stores.embedded.cells import RollupTables, SampleRead
 from trackside.stores.embedded.fields import labels_of
 from trackside.stores.embedded.order import Ids, Indices, StoredSamples, Values
 from trackside.stores.embedded.snapshot import Snapshot
-from trackside.stores.embedded.tables import sql_literal
+from trackside.stores.embedded.tables import MINUTE_MS, sql_literal
 from trackside.stores.metric_backend import (
     Groups,
     RollupRequest,
@@ -120,6 +120,9 @@ class DuckBackend(SampleBackend):
             self._metrics = {info.id: info.series.metric for info in self._series}
             self._sizes = dict(self._snapshot.rows(f"SELECT metric, count(*) FROM {series} GROUP BY metric"))
         return self._series
+
+    def resolution_ms(self, first_ms: int, last_ms: int) -> int:
+        return MINUTE_MS if self._snapshot.segments("minutes", times_ms=(first_ms, last_ms)) else 0
 
     @property
     def unavailable(self) -> Mapping[str, SourceUnavailable]:

@@ -292,7 +292,7 @@ class Lock:
             holder = os.pread(handle, 32, 0).decode("ascii", "replace").strip() or "unknown"
             os.close(handle)
             wait = (
-                "if that is the receiver, which also compacts the store, send data to it or stop it first"
+                "wait for it to end; if it is the receiver, which also compacts the store, send data to it or stop it"
                 if (directory.path / "received").is_dir()
                 else "wait for it to end and try again"
             )

@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 
 from trackside.stores.batches import batches
 from trackside.stores.embedded.layout import TableSegment
-from trackside.stores.embedded.tables import ORDER, TABLES, parquet, sql_literal
+from trackside.stores.embedded.tables import MINUTE_MS, ORDER, TABLES, parquet, sql_literal
 from trackside.stores.embedded.writer import Writer
 
 DAY_MS = 86_400_000
-MINUTE_MS = 60_000
 PART_SAMPLES = 16_000_000
 """Samples of a day that are sorted together, in whole metrics."""
 SMALL_ROWS = 1_000_000

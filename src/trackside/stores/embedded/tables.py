@@ -24,6 +24,8 @@ from trackside.stores.embedded.layout import Directory, TableSegment, sync
 ColumnArrays = Mapping[str, Any]
 """Column name -> numpy array, all of one length."""
 
+MINUTE_MS = 60_000
+"""Length of the aggregates to which old samples are reduced."""
 TABLES: Mapping[str, Mapping[str, str]] = {
     # A file that was read or tried: ``place`` orders inputs as they were first seen, ``root`` is the folder that was
     # given, ``label`` the path below it, ``path`` the name in citations. ``planes``: those of its rows; ``owner``: the
