@@ -120,8 +120,12 @@ def word(value: Scalar | tuple[Scalar, ...], unit: str = "") -> str:
         text = " ".join(lines.split())
         if "\n" not in lines:
             return excerpt(text, MAX_VALUE_CHARS, MAX_END_CHARS)
-        # below the first line, a message lists details or gives advice
-        return text if len(text) <= MAX_VALUE_CHARS + CUT_TOLERANCE else text[: MAX_VALUE_CHARS - 1] + ELLIPSIS
+        if len(text) <= MAX_VALUE_CHARS + CUT_TOLERANCE:
+            return text
+        first = " ".join(lines.partition("\n")[0].split())  # below it, a message lists details or gives advice
+        if len(first) > MAX_VALUE_CHARS:
+            return excerpt(first, MAX_VALUE_CHARS, MAX_END_CHARS)
+        return text[: MAX_VALUE_CHARS - 1] + ELLIPSIS
     if isinstance(value, bool):
         return "yes" if value else "no"
     return _number(float(value), unit)

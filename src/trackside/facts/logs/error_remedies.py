@@ -26,15 +26,37 @@ CHECK_DASH = Sentence("correct the command line: {word} begins with {dash}, and 
 DASHES = {"\N{EN DASH}": "an en dash", "\N{EM DASH}": "an em dash", "\N{MINUS SIGN}": "a minus sign"}
 """What editors write in place of two hyphens."""
 
-REINSTALL = Sentence("reinstall the package of {library}, built for the installed PyTorch, and resubmit")
-BROKEN_LIBRARY = re.compile(r"([^\s/'\"]{1,150}\.so[.\d]{0,20}): undefined symbol")
+REINSTALL = Sentence("reinstall the package of {library}, built for the installed {other}, and resubmit")
+REINSTALL_PACKAGE_OF = Sentence(
+    "reinstall {module}, which {library} belongs to, built for the installed {other}; then check it, and resubmit"
+)
+REINSTALL_PYTORCH = Sentence("reinstall PyTorch, in a new environment if in doubt; then check it, and resubmit")
+BROKEN_LIBRARY = re.compile(r"([^\s/'\"]{1,150}\.so[.\d]{0,20}): undefined symbol(?:: (\S{1,300}))?")
+PYTORCH_SYMBOL = re.compile(r"3c10|2at\d|5torch|\bTHP")
+"""A namespace of PyTorch in the mangled name of a symbol."""
+PACKAGE_FILE = re.compile(r"/(?:site|dist)-packages/([A-Za-z_]\w*)/")
 PROVIDE_LIBRARY = Sentence(
     "install {library} on the nodes, or add its folder to LD_LIBRARY_PATH; then check it, and resubmit"
 )
+PROVIDE_DRIVER = Sentence(
+    "{library} is part of the NVIDIA driver: run on a node that has the driver, or pass it to the container (--nv, "
+    "--gpus all); then check it, and resubmit"
+)
+DRIVER_LIBRARY = re.compile(r"lib(?:cuda|nvidia-ml)\.so")
+REINSTALL_NEEDING = Sentence(
+    "{library} is part of other builds of PyTorch than the installed one: reinstall the package that loads it, built "
+    "for the installed PyTorch, and resubmit"
+)
+PYTORCH_LIBRARY = re.compile(r"lib(?:c10|torch)[\w.]*\.so")
 ABSENT_LIBRARY = re.compile(
     r"\b(lib[\w.+-]{1,80}\.so[.\d]{0,20})(?:: cannot open shared object|\)?.{0,60} is not configured correctly)"
 )
-FIND_LIBRARY = ShellCommand("ldconfig -p | grep {library}")
+_LOAD = """{python} -c 'import ctypes; ctypes.CDLL("{library}")'"""
+LOAD_LIBRARY = (
+    ShellCommand(f"srun --nodelist={{slurm_nodes}} --ntasks-per-node=1 {_LOAD}"),
+    ShellCommand(_LOAD),
+)
+"""Fails until the loader finds the library, as the job does: by LD_LIBRARY_PATH, too."""
 
 START_WITH_LAUNCHER = Sentence("{variable} is not set: start the script with torchrun or another launcher that sets it")
 UNSET_VARIABLE = re.compile(
@@ -55,8 +77,8 @@ CHECK_IMPORT = (
     ShellCommand("{python} -c 'import {module}'"),
 )
 """Fails until the module can be imported, on a node that lacks it if Slurm has it."""
-ENVIRONMENT = re.compile(r"(/[\w./+-]{1,120}?)/lib/python\d")
-"""The folder of the job's Python environment, in the path of a library."""
+ENVIRONMENT = re.compile(r"(/[\w./+-]{1,120}?)/lib(?:64)?/python(\d(?:\.\d{1,2})?)/(?:(site|dist)-packages)?")
+"""The folder and version of a Python, in the path of a library's file, and whether the file is of an added package."""
 INSTALL_REQUIREMENT = Sentence("install {requirement} in the job's environment, and resubmit")
 REQUIREMENT = re.compile(
     r"\brequires? [`'\"]?([A-Za-z][\w.\[\]-]{1,60}[<>=~!]=[\w.,<>=!]{1,30}?)[`'\"]?(?=[\s:,;)]|\.?$|\.\s)"
@@ -192,9 +214,9 @@ def error_remedy(frame: Frame, row: Event, kind: FaultClass, where: ErrorPlace) 
         return action(CHECK_SCRIPT) if dash is None else action(CHECK_DASH, word=script, dash=derived(dash, script))
     causes = f"{row.get('type')}: {text}\n{row.get('root_message') or ''}"
     if (library := BROKEN_LIBRARY.search(causes)) is not None:
-        return action(REINSTALL, library=derived(library[1], message))
+        return _broken_library_remedy(frame, row, library, message)
     if (library := ABSENT_LIBRARY.search(causes)) is not None:
-        return action(PROVIDE_LIBRARY, FIND_LIBRARY, library=derived(library[1], message))
+        return _absent_library_remedy(frame, derived(library[1], message))
     if (variable := UNSET_VARIABLE.search(text)) is not None:
         return action(START_WITH_LAUNCHER, variable=derived(variable[1], message))
     if kind == "config" and (argument := _argument_remedy(text, message)) is not None:
@@ -214,6 +236,28 @@ def error_remedy(frame: Frame, row: Event, kind: FaultClass, where: ErrorPlace) 
             if pattern.search(causes):
                 return action(remedy, *commands)
     return _package_remedy(frame, text, message, where) if kind == "env" else None
+
+
+def _broken_library_remedy(frame: Frame, row: Event, match: re.Match[str], message: Value) -> Action:
+    """What to reinstall: the package of the library, by its path or by the traceback of the package that loads it."""
+    library, symbol = match.groups(default="")
+    frames = PACKAGE_FILE.findall(str(row.get("frames") or ""))
+    of_path = PACKAGE_FILE.search(match.string[: match.start()].rpartition(" ")[2])
+    package = of_path[1] if of_path else next((name for name in frames[::-1] if library.startswith(name)), None)
+    other = derived("PyTorch" if PYTORCH_SYMBOL.search(symbol) else "packages", message)
+    values = {"library": derived(library, message), "other": other}
+    if package is None:
+        return action(REINSTALL, **values)
+    values |= {"module": derived(package, message), "python": _python(frame, message)}
+    return action(REINSTALL_PYTORCH if package == "torch" else REINSTALL_PACKAGE_OF, *CHECK_IMPORT, **values)
+
+
+def _absent_library_remedy(frame: Frame, library: Value) -> Action:
+    """How to provide a library that the loader does not find."""
+    if PYTORCH_LIBRARY.match(str(library.value)):
+        return action(REINSTALL_NEEDING, library=library)
+    sentence = PROVIDE_DRIVER if DRIVER_LIBRARY.match(str(library.value)) else PROVIDE_LIBRARY
+    return action(sentence, *LOAD_LIBRARY, library=library, python=_python(frame, library))
 
 
 def _argument_remedy(text: str, message: Value) -> Action | None:
@@ -237,7 +281,7 @@ def _shell_remedy(match: re.Match[str], message: Value) -> Action:
 
 def _package_remedy(frame: Frame, text: str, message: Value, where: ErrorPlace) -> Action | None:
     """How to get a package that is missing, or too old."""
-    python = _interpreter(frame) or derived("python", message)
+    python = _python(frame, message)
     if (match := REQUIREMENT.search(text)) is not None:
         requirement = derived(match[1] or match[2], message)
         return action(INSTALL_REQUIREMENT, PIP_INSTALL, requirement=requirement, python=python)
@@ -251,9 +295,27 @@ def _package_remedy(frame: Frame, text: str, message: Value, where: ErrorPlace) 
     return action(INSTALL_MODULE, *CHECK_IMPORT, module=module, python=python)
 
 
-def _interpreter(frame: Frame) -> Value | None:
-    """The job's Python, by the paths of the libraries in its tracebacks."""
-    for row in frame.events:
-        if (match := ENVIRONMENT.search(str(row.get("frames") or ""))) is not None:
-            return derived(f"{match[1]}/bin/python3", frame.value(row, "frames"))
-    return None
+def _python(frame: Frame, message: Value) -> Value:
+    """The job's Python, by the paths of the libraries in its tracebacks; else ``python``."""
+    places = [
+        (frame.value(row, "frames"), match)
+        for row in frame.events
+        for match in ENVIRONMENT.finditer(str(row.get("frames") or ""))
+    ]
+    place = min(places, key=lambda place: not _is_environment(place[1]), default=None)
+    return derived("python", message) if place is None else derived(_interpreter(place[1]), place[0])
+
+
+def _is_environment(match: re.Match[str]) -> bool:
+    """Whether added packages lie there: a virtual environment uses the standard library of another Python."""
+    return match[3] is not None and not match[1].endswith("/.local")
+
+
+def _interpreter(match: re.Match[str]) -> str:
+    """The interpreter that has its libraries there."""
+    folder, version, packages = match.groups()
+    if folder.endswith("/.local") or (packages is None and folder in ("/usr", "/usr/local")):
+        return f"python{version}"  # whose packages may lie elsewhere, too
+    if packages == "dist":  # only the Pythons of Debian and Ubuntu have such a folder, in /usr/local for pip
+        return f"/usr/bin/python{version}"
+    return f"{folder}/bin/python{version if folder in ('/usr', '/usr/local') else version[0]}"
