@@ -221,8 +221,8 @@ def _environment() -> Environment:
     )
     environment.filters.update(
         numbered=citation_links, moment=moment, where=heading.where, family=heading.family, kind=heading.kind,
-        stop=with_stop, input_status=heading.input_status, own_evidence=heading.own_evidence,
-        answer=heading.answer,
+        stop=with_stop, word=word, input_status=heading.input_status,
+        own_evidence=heading.own_evidence, answer=heading.answer,
         number=citations.number, place=citations.location, window=citations.window,
     )  # fmt: skip
     environment.tests["measured"] = citations.is_measured
