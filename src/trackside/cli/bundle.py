@@ -21,7 +21,7 @@ from trackside.cli.verdicts import time_of
 from trackside.read.bundle import BundleManifest, DamagedBundle, NotABundle, open_bundle
 from trackside.session import PathsRequest, Request, SiteRequest, StoreRequest, open_session
 from trackside.show.sanitize import replace_unsafe
-from trackside.show.wording import word
+from trackside.wording import word
 
 
 @click.command()

@@ -21,7 +21,7 @@ from trackside.show import heading
 from trackside.show.document import CiteDoc, Cites, FindingDoc, JsonScalar, RunDoc, VerdictDoc, document, plain
 from trackside.show.sanitize import make_encodable
 from trackside.show.text import section, trim_trailing_spaces
-from trackside.show.wording import duration, word
+from trackside.wording import duration, word
 
 SCHEMA = "trackside.comparison/1"
 TOPICS = {

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from trackside.evidence import Cite
-from trackside.finding import Cost, WastedTime
+from trackside.finding import Cost, WastedTime, claim_sentence, clause
 from trackside.settings.price import NO_PRICE, Price
-from trackside.show.wording import capitalize, claim_sentence, clause, word
+from trackside.wording import capitalize, word
 
 MAX_ROUNDING_GPU_HOURS = 0.0005
 """Largest rounding error of a figure: GPU-hours are rounded to three decimals."""
@@ -77,7 +77,7 @@ class WasteDoc(msgspec.Struct, frozen=True):
 
 def waste(cost: Cost | None, number: CiteNumberer, price: Price = NO_PRICE, zoned: bool = True) -> WasteDoc | None:
     """The published cost of a run; None if not even its allocation is known (see :func:`unknown_costs`). ``zoned``: as
-    for :func:`trackside.show.wording.moment`."""
+    for :func:`trackside.wording.moment`."""
     if cost is None or cost.allocated_hours is None or not isinstance(cost.allocated_hours.value, (int, float)):
         return None
     allocated, lost = cost.allocated_hours.number, [_loss(part, number, price, zoned) for part in cost.wasted]

@@ -21,16 +21,16 @@ from trackside.facts.logs.unread_errors import UnreadErrors
 from trackside.facts.trust.telemetry import TelemetryTrust
 from trackside.facts.trust.unanswered import UnansweredSources
 from trackside.family import Family
-from trackside.finding import Certainty, Finding, Outcome, Sentence, Verdict, absent, present
+from trackside.finding import Certainty, Finding, Outcome, Sentence, Verdict, absent, claim_sentence, present
 from trackside.model import Run
 from trackside.query import Query, metric
 from trackside.show.document import citation, decode, document, encode
 from trackside.show.plot import downsample, line
-from trackside.show.wording import claim_sentence, metric_phrase, span, word
 from trackside.sim import load_scenario, simulate
 from trackside.stores.memory import MemoryStore
 from trackside.verdict import engine, plots
 from trackside.verify import check
+from trackside.wording import metric_phrase, span, word
 
 
 def metric_limits(cluster: Cluster, *rows: Row, run: Run | None = None) -> dict[str, str]:

@@ -15,7 +15,7 @@ from trackside.show.charts.chart import NARROW_AXIS_LEFT, Chart, Drawing
 from trackside.show.charts.curves import CurveStyle
 from trackside.show.charts.phases import display_name, events_of, finding, plottable_samples, run_window, split_culprits
 from trackside.show.charts.time_axis import Json, mark, signal
-from trackside.show.wording import moment, size, word
+from trackside.wording import moment, size, word
 
 USED = metric("gpu_memory_used_bytes").over("run", "max")
 TOTAL = metric("gpu_memory_total_bytes").over("run", "max")

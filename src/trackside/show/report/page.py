@@ -25,8 +25,8 @@ from trackside.show.document import CiteDoc, InputDoc, VerdictDoc
 from trackside.show.report import assets
 from trackside.show.sanitize import spell_unsafe
 from trackside.show.waste import in_brief
-from trackside.show.wording import duration, moment, parse_query, ranges, with_stop, word
 from trackside.stores.embedded.layout import Directory
+from trackside.wording import duration, moment, parse_query, ranges, with_stop, word
 
 MAX_INPUTS_OPEN, MAX_INPUTS = 6, 1000
 """Maximum inputs shown unfolded, and in all; the JSON document lists every one."""
