@@ -216,7 +216,7 @@ def error_remedy(frame: Frame, row: Event, kind: FaultClass, where: ErrorPlace) 
     if (library := BROKEN_LIBRARY.search(causes)) is not None:
         return _broken_library_remedy(frame, row, library, message)
     if (library := ABSENT_LIBRARY.search(causes)) is not None:
-        return _absent_library_remedy(frame, derived(library[1], message))
+        return _absent_library_remedy(frame, row, derived(library[1], message))
     if (variable := UNSET_VARIABLE.search(text)) is not None:
         return action(START_WITH_LAUNCHER, variable=derived(variable[1], message))
     if kind == "config" and (argument := _argument_remedy(text, message)) is not None:
@@ -235,7 +235,7 @@ def error_remedy(frame: Frame, row: Event, kind: FaultClass, where: ErrorPlace) 
         for pattern, remedy, commands in MESSAGE_REMEDIES:
             if pattern.search(causes):
                 return action(remedy, *commands)
-    return _package_remedy(frame, text, message, where) if kind == "env" else None
+    return _package_remedy(frame, row, text, message, where) if kind == "env" else None
 
 
 def _broken_library_remedy(frame: Frame, row: Event, match: re.Match[str], message: Value) -> Action:
@@ -248,16 +248,16 @@ def _broken_library_remedy(frame: Frame, row: Event, match: re.Match[str], messa
     values = {"library": derived(library, message), "other": other}
     if package is None:
         return action(REINSTALL, **values)
-    values |= {"module": derived(package, message), "python": _python(frame, message)}
+    values |= {"module": derived(package, message), "python": _python(frame, row, message)}
     return action(REINSTALL_PYTORCH if package == "torch" else REINSTALL_PACKAGE_OF, *CHECK_IMPORT, **values)
 
 
-def _absent_library_remedy(frame: Frame, library: Value) -> Action:
+def _absent_library_remedy(frame: Frame, row: Event, library: Value) -> Action:
     """How to provide a library that the loader does not find."""
     if PYTORCH_LIBRARY.match(str(library.value)):
         return action(REINSTALL_NEEDING, library=library)
     sentence = PROVIDE_DRIVER if DRIVER_LIBRARY.match(str(library.value)) else PROVIDE_LIBRARY
-    return action(sentence, *LOAD_LIBRARY, library=library, python=_python(frame, library))
+    return action(sentence, *LOAD_LIBRARY, library=library, python=_python(frame, row, library))
 
 
 def _argument_remedy(text: str, message: Value) -> Action | None:
@@ -279,9 +279,9 @@ def _shell_remedy(match: re.Match[str], message: Value) -> Action:
     return action(SHELL_REMEDIES[what, has_line], **values)
 
 
-def _package_remedy(frame: Frame, text: str, message: Value, where: ErrorPlace) -> Action | None:
+def _package_remedy(frame: Frame, row: Event, text: str, message: Value, where: ErrorPlace) -> Action | None:
     """How to get a package that is missing, or too old."""
-    python = _python(frame, message)
+    python = _python(frame, row, message)
     if (match := REQUIREMENT.search(text)) is not None:
         requirement = derived(match[1] or match[2], message)
         return action(INSTALL_REQUIREMENT, PIP_INSTALL, requirement=requirement, python=python)
@@ -295,12 +295,13 @@ def _package_remedy(frame: Frame, text: str, message: Value, where: ErrorPlace) 
     return action(INSTALL_MODULE, *CHECK_IMPORT, module=module, python=python)
 
 
-def _python(frame: Frame, message: Value) -> Value:
-    """The job's Python, by the paths of the libraries in its tracebacks; else ``python``."""
+def _python(frame: Frame, row: Event, message: Value) -> Value:
+    """The job's Python, by the paths of the libraries in the tracebacks of the error's log; else ``python``."""
     places = [
-        (frame.value(row, "frames"), match)
-        for row in frame.events
-        for match in ENVIRONMENT.finditer(str(row.get("frames") or ""))
+        (frame.value(event, "frames"), match)
+        for event in frame.events
+        if event.at.path == row.at.path
+        for match in ENVIRONMENT.finditer(str(event.get("frames") or ""))
     ]
     place = min(places, key=lambda place: not _is_environment(place[1]), default=None)
     return derived("python", message) if place is None else derived(_interpreter(place[1]), place[0])
