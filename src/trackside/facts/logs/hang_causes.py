@@ -44,9 +44,11 @@ WORKER_REMEDIES = {
         "find what killed the data-loader worker; if host memory ran out, raise --mem, or use fewer workers"
     ),
     "bus_error": Sentence("raise the size of /dev/shm (--shm-size of a container), or use fewer data-loader workers"),
-    "segfault": Sentence("run once with num_workers=0: the code of the data set then crashes in the main process"),
+    "segfault": Sentence(
+        "run once without worker processes (num_workers set to zero): the crash is then in the main process"
+    ),
     "exited": Sentence(
-        "run once with num_workers=0: what ended the data-loader worker is then printed by the main process"
+        "run once without worker processes (num_workers set to zero): the main process then prints what failed"
     ),
 }
 """What ended a data-loader worker -> what to do about it."""
