@@ -210,7 +210,7 @@ def _check(paths: Sequence[str]) -> None:
                 opened_bundle.check(on_progress)
                 manifest = opened_bundle.manifest
         except NotABundle as error:
-            fail(f"{path} is {error}", EXIT_OUTPUT)
+            fail(f"{path} is not a bundle: {error}", EXIT_OUTPUT)
         except DamagedBundle as error:
             if isinstance(error.__cause__, OSError):  # nothing was read that could be damaged
                 fail(f"cannot read {path}: {error}", EXIT_OUTPUT)

@@ -266,7 +266,7 @@ def test_an_average_over_few_samples_is_missing() -> None:
     for query in (metric("gpu_sm_active_ratio").over("run", "avg"), metric("gpu_sm_active_ratio").over("run", "max")):
         answer = checked(cluster, query)
         assert isinstance(answer, MissingAnswer)
-        assert "less than half" in answer.reason
+        assert "less than 50%" in answer.reason
     assert isinstance(checked(cluster, metric("gpu_sm_active_ratio").over("run", "count")), Grid)
     assert isinstance(checked(cluster, metric("gpu_xid_last").over("run", "onset")), Grid)
 
@@ -413,7 +413,7 @@ def test_a_family_whose_need_is_untrusted_is_unknown() -> None:
     run, store = cluster.store()
     finding = engine.judge_all(store, run, [family("X1", busy)])[0]
     assert finding.outcome is Outcome.UNKNOWN
-    assert "less than half" in finding.missing[0]
+    assert "less than 50%" in finding.missing[0]
 
 
 class BatchRecordingStore(MemoryStore):
