@@ -356,8 +356,8 @@ def last_logged(frame: Frame, row: Event) -> Claim:
 def place_of(frame: Frame, row: Event) -> Value:
     """The step of a row of progress, else its epoch, else its text.
 
-    If the log counts steps from the start of each epoch, or prints the share of the epoch, in its words: ``epoch 10,
-    step 40 of 49``, ``epoch 3, 97% done``.
+    In the log's words if it counts steps from the start of each epoch, or prints the share of the epoch:
+    ``epoch 10, step 40 of 49``, ``epoch 3, 97% done``.
     """
     if (text := words_of_place(row)) is not None:
         fields = ("epoch", "epoch_share", "step_in_epoch", "epoch_steps")
