@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections import defaultdict
+from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 
@@ -391,3 +392,11 @@ def test_the_truth_is_written_next_to_the_run(tmp_path: Path) -> None:
     assert (written["family"], written["steps"], written["disposition"]) == ("G1", truth.steps, "COMPLETED")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "truth.json"]
     assert not any("truth" in path.name for path in (tmp_path / "run").rglob("*"))
+
+
+def test_the_elapsed_time_of_a_job_is_that_of_its_printed_times(tmp_path: Path) -> None:
+    run(tmp_path, SMALL)
+    header, job, *_ = (tmp_path / "run" / "sacct.txt").read_text().splitlines()
+    fields = dict(zip(header.split("|"), job.split("|"), strict=True))
+    start, end = (datetime.fromisoformat(fields[name]) for name in ("Start", "End"))
+    assert fields["Elapsed"] == f"0{end - start}"
