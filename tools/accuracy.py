@@ -170,7 +170,8 @@ def calibration(outcomes: Iterable[tuple[float | None, bool]], bins: int = 10) -
 
 
 def fit(ledger: Sequence[FirstRun], simulated: Sequence[CaseResult]) -> dict[str, object]:
-    """The confidence table. First runs tell about verdicts that rest on a log alone, simulated runs about all others."""
+    """The confidence table. Verdicts that rest on a log alone are counted in first runs, all others in simulated
+    runs."""
     counts: dict[EvidencePattern, TrackRecord] = defaultdict(TrackRecord)
     for run in ledger:
         if run.is_certain and run.pattern:

@@ -1,23 +1,32 @@
 """Trackside: a cited verdict on why a GPU training run ended as it did.
 
 >>> import trackside
->>> verdict = trackside.diagnose(["run/"])            # doctest: +SKIP
->>> verdict.primary.family, verdict.confidence        # doctest: +SKIP
+>>> verdict = trackside.diagnose("run/")              # doctest: +SKIP
+>>> verdict.family, verdict.confidence                # doctest: +SKIP
 ('B1', 0.96)
+>>> print(verdict.primary.headline)                   # doctest: +SKIP
+Out of GPU memory in the forward pass
+>>> print(trackside.to_text(verdict))                 # doctest: +SKIP
+>>> trackside.to_dict(verdict)["run"]["nodes"]        # doctest: +SKIP
+['gpu001', 'gpu002']
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from math import isfinite
+from typing import TYPE_CHECKING, Any
 
 from trackside.errors import UsageError
 
 if TYPE_CHECKING:  # numpy comes with it: `trackside --help` and the agent need none of it
     from trackside.finding import Verdict
 
-__all__ = ["Verdict", "diagnose"]
+__all__ = ["Verdict", "diagnose", "to_dict", "to_json", "to_text"]
+
+TEXT_COLUMNS = 120
+"""Width of the text of a verdict."""
 
 
 def __getattr__(name: str) -> object:
@@ -38,6 +47,9 @@ def diagnose(
 ) -> Verdict:
     """Read what a run left behind and say what went wrong.
 
+    Returns the verdict: ``print(verdict.primary.headline)`` and, of ``verdict.primary``, ``shows`` (the evidence) and
+    ``actions`` print their sentences; :func:`to_text`, :func:`to_json` and :func:`to_dict` give the whole.
+
     ``paths``: files, folders, archives or a bundle. ``store``: an embedded store that holds the job; the paths add to
     it. Give paths, a store or both; no site is queried. ``job``: the job to diagnose if there are several. ``as_of``:
     the time to take as the present for a run that has not ended, POSIX seconds. ``on_progress``: called with the number
@@ -49,11 +61,45 @@ def diagnose(
     # All that diagnoses is imported here, numpy too: `trackside --help` and the agent need none of it.
     from trackside.session import open_session, request_of
 
+    if paths is None or isinstance(paths, bytes) or paths == "":
+        raise UsageError(f"paths is {paths!r}; give the name of a file or folder, or a list of names")
     paths = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     if not paths and store is None:
         raise UsageError("give paths or store; diagnose queries no site, so job alone names nothing to read")
-    if not isinstance(as_of, (int, float, type(None))):
+    if as_of is not None and (isinstance(as_of, bool) or not isinstance(as_of, (int, float)) or not isfinite(as_of)):
         raise UsageError(f"as_of is {as_of!r}; give POSIX seconds")
     job = None if job is None else str(job)
     with open_session(request_of(paths, job, as_of, store=store, on_progress=on_progress)) as session:
         return session.verdict()
+
+
+def to_dict(verdict: Verdict) -> dict[str, Any]:
+    """The published document of a verdict, as ``trackside diagnose --json`` prints it (``trackside schema``)."""
+    import msgspec
+
+    from trackside.show.document import document
+
+    published: dict[str, Any] = msgspec.to_builtins(document(verdict))
+    return published
+
+
+def to_json(verdict: Verdict) -> str:
+    """The published document of a verdict as JSON."""
+    from trackside.show.document import document, encode
+
+    return encode(document(verdict)).decode()
+
+
+def to_text(verdict: Verdict, *, verbose: bool = False) -> str:
+    """A verdict as ``trackside diagnose`` prints it, without color; ``verbose``: with everything and its citations."""
+    from io import StringIO
+
+    from rich.console import Console
+
+    from trackside.show import brief, text
+    from trackside.show.document import document
+    from trackside.show.sanitize import replace_unsafe
+
+    output = StringIO()
+    (text if verbose else brief).render(document(verdict), Console(file=output, width=TEXT_COLUMNS, highlight=False))
+    return replace_unsafe(output.getvalue())

@@ -10,6 +10,7 @@ from typing import Literal
 
 from trackside.evidence import Cite, Value
 from trackside.model import Input, Plane, Position, Run, TimeRange
+from trackside.wording import capitalize, fill_template
 
 Culprit = Literal["job", "infrastructure", "scheduler", "none", "unknown"]
 Role = Literal["fault", "health", "disposition", "last_resort"]
@@ -41,7 +42,7 @@ class Certainty(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """One sentence of a verdict: a template (:mod:`trackside.show.wording`) with placeholders for
+    """One sentence of a verdict: a template (:mod:`trackside.wording`) with placeholders for
     cited values, so it contains no digit. A constant next to the code that states it.
     """
 
@@ -79,6 +80,22 @@ class Claim:
         """The distinct citations of all values, in order."""
         return tuple(dict.fromkeys(cite for value in self.values.values() for cite in value.cites))
 
+    def __str__(self) -> str:
+        """The sentence with its figures, for a run that has ended."""
+        return claim_sentence(self)
+
+
+def clause(claim: Claim, running: bool = False, zoned: bool = True) -> str:
+    """The text of a claim as part of a longer sentence. ``running``: use the template for a run that has not ended."""
+    return fill_template(claim.sentence.template(running), claim.values, zoned)
+
+
+def claim_sentence(claim: Claim, running: bool = False, zoned: bool = True) -> str:
+    """The text of a claim as a sentence: capitalized, unless it begins with a value."""
+    template, text = claim.sentence.template(running), clause(claim, running, zoned)
+    begins_with_word = not template.startswith("{") or template.startswith("{ranks}")  # a value may be a file name
+    return capitalize(text) if begins_with_word else text
+
 
 @dataclass(frozen=True, slots=True)
 class Action:
@@ -90,6 +107,11 @@ class Action:
     sentence: Sentence
     values: Mapping[str, Value] = field(default_factory=dict)
     commands: tuple[ShellCommand, ...] = ()
+
+    def __str__(self) -> str:
+        """The sentence, and below it the command."""
+        claims = [Claim(sentence, self.values) for sentence in (self.sentence, *self.commands[:1])]
+        return "\n$ ".join([str(claims[0]), *(clause(claim).strip() for claim in claims[1:])])
 
 
 @dataclass(frozen=True, slots=True)

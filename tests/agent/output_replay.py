@@ -14,7 +14,7 @@ from tools.cases import Case
 from tests.serve.receiving import StoreLineFileReader, decode_entry, labels_of
 from trackside.agent.output import followed_file
 from trackside.agent.output.holders import OpenOutput
-from trackside.agent.output.options import JobOutputOptions, Text
+from trackside.agent.output.options import JobOutputOptions, TextPolicy
 from trackside.finding import Verdict
 from trackside.logs.stamp import find_time
 from trackside.model import Run
@@ -41,7 +41,7 @@ def verdict_on(loaded: LoadedInputs, job: str | None = None) -> tuple[Verdict, R
     return engine.verdict_of(engine.facts_of(store, run), loaded.inputs), run
 
 
-def replay(case: Case, text: Text, folder: Path) -> tuple[str, str, Counter[str]]:
+def replay(case: Case, text: TextPolicy, folder: Path) -> tuple[str, str, Counter[str]]:
     """(family from the files, family from what the agent sent of them, numbers of bytes and lines of each).
 
     The second family is empty if the case has no job log to replay.
@@ -80,7 +80,7 @@ def _body(stream: LineStream) -> bytes:
     return json.dumps([[stream.labels, stream.times_ns, stream.lines]]).encode()
 
 
-def sent_streams(file: Path, path: str, run: Run, text: Text, counts: Counter[str]) -> list[LineStream]:
+def sent_streams(file: Path, path: str, run: Run, text: TextPolicy, counts: Counter[str]) -> list[LineStream]:
     """What the source sends of a file that grows in pieces to its recorded content over the run's time."""
     data = file.read_bytes()
     job_match = _JOB.search(path)

@@ -16,11 +16,10 @@ from tests.families.rows import sentence_name
 from tests.serve.receiving import JSON, RunningReceiver
 from trackside.agent.source import LogLine
 from trackside.catalog.job_states import is_active
-from trackside.finding import Certainty, Verdict
+from trackside.finding import Certainty, Verdict, claim_sentence
 from trackside.session.choice import choose_run
 from trackside.session.paths import load
 from trackside.show.document import document, encode
-from trackside.show.wording import claim_sentence
 from trackside.stores.receiver.options import RetentionOptions, ServeOptions
 
 pytestmark = pytest.mark.slow  # real processes, and seconds of waiting for them

@@ -14,7 +14,7 @@ from tools.cases import Case, scenarios
 from tests.agent.output_replay import replay
 from tests.agent.printing import Clock, Host, OutputCollector, append, owner
 from trackside.agent.output.line_policy import MAX_CONTEXT_BYTES, MAX_PROGRESS_LINES
-from trackside.agent.output.options import Text
+from trackside.agent.output.options import TextPolicy
 from trackside.logs.event_line import (
     CLASS_FIELDS,
     MARK,
@@ -56,7 +56,7 @@ ValueError: customer 4711 has no rows
 
 @pytest.mark.parametrize("text", ["all", "errors", "none"])
 @pytest.mark.parametrize("name", [name for name in REPLAYED if name not in UNREPLAYABLE])
-def test_the_verdict_from_sent_lines_is_that_from_the_files(name: str, text: Text, tmp_path: Path) -> None:
+def test_the_verdict_from_sent_lines_is_that_from_the_files(name: str, text: TextPolicy, tmp_path: Path) -> None:
     direct, sent, _ = replay(CASES[name], text, tmp_path)
     if sent and not (text == "none" and name in NEEDS_TEXT):
         assert sent == direct

@@ -85,7 +85,7 @@ def test_readings_arrive_in_order(tmp_path: Path) -> None:
     with fake_receiver() as receiver, run_sender(tmp_path, receiver.options()) as sender:
         for tick in range(20):
             assert sender.spool_reading(samples_at(tick))
-        wait_until(lambda: sender.statistics.count == 200)
+        wait_until(lambda: sender.statistics.sent_items == 200)
         assert accepted_ticks(receiver.accepted) == list(range(20))
         assert {request.path for request in receiver.requests} == {"/api/v1/write"}
         assert sender.spool.waiting.count == 0
@@ -110,7 +110,7 @@ def test_ten_minutes_without_a_receiver_lose_nothing_and_keep_the_order(tmp_path
         assert metrics.spool.waiting.count == 120_000
         assert metrics.spool.waiting.disk_bytes < 4 << 20
         with fake_receiver(port=port) as receiver:
-            wait_until(lambda: metrics.statistics.count == 120_000 and lines.statistics.count == 120_000, 60)
+            wait_until(lambda: metrics.statistics.sent_items == 120_000 and lines.statistics.sent_items == 120_000, 60)
             written = [request for request in receiver.accepted if request.path == "/api/v1/write"]
             pushed = [request for request in receiver.accepted if request.path == "/loki/api/v1/push"]
         assert accepted_ticks(written) == list(range(40))
@@ -144,7 +144,7 @@ def test_a_restarted_sender_sends_what_was_left(tmp_path: Path) -> None:
             sender.spool_reading(samples_at(tick))
     with fake_receiver(port=port) as receiver, run_sender(tmp_path, options) as sender:
         sender.spool_reading(samples_at(5))
-        wait_until(lambda: sender.statistics.count == 60)
+        wait_until(lambda: sender.statistics.sent_items == 60)
         assert accepted_ticks(receiver.accepted) == list(range(6))
 
 
@@ -159,7 +159,7 @@ def test_temporary_errors_are_retried_without_loss(tmp_path: Path, status: int) 
     with fake_receiver(reply) as receiver, run_sender(tmp_path, receiver.options(), messages=messages) as sender:
         for tick in range(5):
             sender.spool_reading(samples_at(tick))
-        wait_until(lambda: sender.statistics.count == 50)
+        wait_until(lambda: sender.statistics.sent_items == 50)
         assert accepted_ticks(receiver.accepted) == list(range(5))
         assert sender.statistics.failed_requests == 3
         assert sender.spool.waiting.lost == {}
@@ -175,7 +175,7 @@ def test_retry_after_is_respected(tmp_path: Path) -> None:
 
     with fake_receiver(reply) as receiver, run_sender(tmp_path, receiver.options()) as sender:
         sender.spool_reading(samples_at(0))
-        wait_until(lambda: sender.statistics.count == 10)
+        wait_until(lambda: sender.statistics.sent_items == 10)
     assert times[1] - times[0] >= 1.0
 
 
@@ -192,7 +192,7 @@ def test_only_the_refused_reading_is_lost(tmp_path: Path) -> None:
             for tick in range(40):
                 unsent.spool_reading(samples_at(tick))
         with run_sender(tmp_path, receiver.options(), messages=messages) as sender:
-            wait_until(lambda: sender.statistics.count == 390)
+            wait_until(lambda: sender.statistics.sent_items == 390)
             assert accepted_ticks(receiver.accepted) == [*range(7), *range(8, 40)]
             assert sender.spool.waiting.lost == {"refused": 10}
             assert len(receiver.requests) < 30
@@ -214,7 +214,7 @@ def test_a_closed_keep_alive_connection_is_reopened(tmp_path: Path) -> None:
     with fake_receiver(reply) as receiver, run_sender(tmp_path, receiver.options()) as sender:
         for tick in range(3):
             sender.spool_reading(samples_at(tick))
-            wait_until(lambda tick=tick: sender.statistics.count == 10 * (tick + 1))  # type: ignore[misc]
+            wait_until(lambda tick=tick: sender.statistics.sent_items == 10 * (tick + 1))  # type: ignore[misc]
         assert sender.statistics.failed_requests == 0
 
 
@@ -308,7 +308,7 @@ def test_steps_of_the_clock_delay_lose_and_reorder_nothing(tmp_path: Path, monke
             reading = Reading()
             reading.sample("host_load1", tick)
             sender.spool_reading(reading)
-            wait_until(lambda tick=tick: sender.statistics.count == tick + 1)  # type: ignore[misc]
+            wait_until(lambda tick=tick: sender.statistics.sent_items == tick + 1)  # type: ignore[misc]
         assert [value for request in receiver.accepted for _, _, _, value in request.samples()] == list(range(10))
 
 

@@ -303,6 +303,8 @@ def test_a_verdict_cannot_command_the_terminal(log: Path, tmp_path: Path) -> Non
         ({"job": 42}, "give paths or store"),
         ({"paths": [], "job": "42"}, "give paths or store"),
         ({"paths": "run", "as_of": "now"}, "as_of is 'now'; give POSIX seconds"),
+        ({"paths": "run", "as_of": float("nan")}, "as_of is nan; give POSIX seconds"),
+        ({"paths": None}, "paths is None; give"),
     ],
 )
 def test_python_is_told_which_arguments_are_missing_or_wrong(arguments: dict[str, Any], reason: str) -> None:
@@ -315,6 +317,16 @@ def test_python_takes_a_job_as_a_number_and_names_its_types(log: Path) -> None:
     verdict = trackside.diagnose(log.parent, job=41)
     assert isinstance(verdict, trackside.Verdict)
     assert verdict.run.id == "41"
+
+
+def test_python_gives_the_sentences_and_the_documents_that_the_command_prints(log: Path) -> None:
+    verdict = trackside.diagnose(log)
+    doc = json.loads(run("diagnose", log, "--json").stdout)
+    assert str(verdict.primary.headline) == doc["primary"]["headline"]["text"]
+    assert [str(claim) for claim in verdict.primary.shows] == [claim["text"] for claim in doc["shows"]]
+    assert str(verdict.primary.actions[0]).splitlines()[0] == doc["actions"][0]["text"]
+    assert trackside.to_text(verdict).split() == run("diagnose", log).stdout.split()
+    assert trackside.to_dict(verdict)["actions"] == json.loads(trackside.to_json(verdict))["actions"] == doc["actions"]
 
 
 def test_the_settings_in_effect_name_the_options_that_set_them() -> None:

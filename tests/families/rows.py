@@ -15,9 +15,8 @@ from trackside.facts.cost.wasted_time import CostPart
 from trackside.facts.trust.telemetry import trusted_facts
 from trackside.families import families, find_family
 from trackside.family import Family
-from trackside.finding import Action, Certainty, Claim, Finding, Outcome, Sentence
+from trackside.finding import Action, Certainty, Claim, Finding, Outcome, Sentence, claim_sentence, clause
 from trackside.model import Event, EventRole, Plane, Position, Record, Run
-from trackside.show.wording import claim_sentence, clause
 from trackside.stores.memory import MemoryStore
 from trackside.verdict import engine
 from trackside.verdict.arbiter import arbitrate

@@ -35,9 +35,8 @@ from tests.families.rows import (
     text_of,
     unhandled_exception,
 )
-from trackside.finding import Certainty
+from trackside.finding import Certainty, clause
 from trackside.model import EventRole, Run
-from trackside.show.wording import clause
 
 
 def test_an_exception_before_any_step_is_a_startup_crash() -> None:

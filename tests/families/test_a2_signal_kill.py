@@ -36,9 +36,8 @@ from tests.families.rows import (
     text_of,
     unhandled_exception,
 )
-from trackside.finding import Certainty, Finding
+from trackside.finding import Certainty, Finding, clause
 from trackside.model import Event, EventRole, Position, Record, Run
-from trackside.show.wording import clause
 
 
 def killed_by(signal: int = 9, rank: int = 1, **fields: Any) -> Event:

@@ -31,9 +31,8 @@ from tests.families.rows import (
     unhandled_exception,
 )
 from trackside.facts.logs.exceptions import unhandled_exceptions
-from trackside.finding import Certainty
+from trackside.finding import Certainty, clause
 from trackside.model import Event, EventRole, Run
-from trackside.show.wording import clause
 
 
 def oom_gib(line: int = 50, **sizes: float) -> Event:

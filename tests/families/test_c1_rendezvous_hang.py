@@ -31,9 +31,8 @@ from tests.families.rows import (
     root,
     text_of,
 )
-from trackside.finding import Certainty
+from trackside.finding import Certainty, clause
 from trackside.model import Run
-from trackside.show.wording import clause
 
 
 def test_a_failed_dns_lookup_blames_infrastructure() -> None:

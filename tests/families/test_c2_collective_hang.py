@@ -42,9 +42,8 @@ from tests.families.rows import (
     sentence_name,
     text_of,
 )
-from trackside.finding import Certainty
+from trackside.finding import Certainty, clause
 from trackside.model import Event, EventRole, Position, Record, Run
-from trackside.show.wording import clause
 
 
 def timed_out(rank: int, seq: int | None = 40, **fields: Any) -> Event:
@@ -73,6 +72,38 @@ def test_collective_hang_names_the_rank_with_the_least_enqueued_work() -> None:
 def test_a_blocked_kernel_task_blames_infrastructure_for_a_collective_hang() -> None:
     task = event("hung_task", 4, EventRole.CONFIRMATION, plane="kernel", path="dmesg.txt", comm="python3", seconds=120)
     assert judge("C2", log_points(), timed_out(0), task).culprit == "infrastructure"
+
+
+def test_a_blocked_task_is_quoted_with_the_storage_that_it_waits_for() -> None:
+    silent = event(
+        "storage_fault", 3, plane="kernel", path="dmesg.txt", node="a1", reason="unreachable", text="nfs: server"
+    )
+    task = event(
+        "hung_task", 4, EventRole.CONFIRMATION, plane="kernel", path="dmesg.txt", node="a1", comm="python3", pid=7
+    )
+    text = text_of(judge("C2", log_points(), timed_out(0), silent, task))
+    assert "A file server did not answer a1" in text
+    assert "python3 (pid 7) on a1 was blocked in the kernel" in text
+    elsewhere = event(
+        "hung_task", 4, EventRole.CONFIRMATION, plane="kernel", path="dmesg.txt", node="a2", comm="python3", pid=7
+    )
+    assert "was blocked" not in text_of(judge("C2", log_points(), timed_out(0), silent, elsewhere))
+
+
+@pytest.mark.parametrize(
+    ("signal", "reason", "remedy"),
+    [
+        (9, "killed", "worker_remedies_killed"),
+        (7, "bus_error", "worker_remedies_bus_error"),
+        (None, "exited", "worker_remedies_exited"),
+    ],
+)
+def test_the_remedy_of_a_dead_loader_worker_depends_on_what_ended_it(
+    signal: int | None, reason: str, remedy: str
+) -> None:
+    died = event("dataloader_death", 900, rank=1, role=EventRole.ROOT, signal=signal, reason=reason, text="a worker")
+    finding = judge("C2", log_points(), timed_out(0), died)
+    assert [sentence_name(action) for action in finding.actions] == [remedy]
 
 
 def test_a_timeout_at_startup_or_teardown_is_no_collective_hang() -> None:
@@ -136,7 +167,13 @@ def test_collective_hang_is_established_from_gpu_metrics(case: str) -> None:
 def test_the_wording_of_the_collective_hang_example() -> None:
     """Fifteen ranks spin, one is idle, and its log reports the killed loader worker."""
     died = event(
-        "dataloader_death", 900, rank=RANK, role=EventRole.ROOT, signal=9, text="worker is killed by signal: Killed."
+        "dataloader_death",
+        900,
+        rank=RANK,
+        role=EventRole.ROOT,
+        signal=9,
+        reason="killed",
+        text="worker is killed by signal: Killed.",
     )
     finding = judged(traced(hung()), "C2", until_stop(), died, TIMEOUT)
     text = text_of(finding)
@@ -145,7 +182,7 @@ def test_the_wording_of_the_collective_hang_example() -> None:
     assert f"GPU {AWAY} went idle (engine activity 0%)" in text
     assert f"ata-loader worker of rank {RANK} died" in text
     assert (finding.culprit, finding.cannot_decide) == ("job", ())
-    assert [sentence_name(action) for action in finding.actions] == ["find_worker_death"]  # the rank is known
+    assert [sentence_name(action) for action in finding.actions] == ["worker_remedies_killed"]  # the rank is known
 
 
 def test_the_cause_of_a_missing_rank_is_open_without_its_own_log_line() -> None:

@@ -34,9 +34,8 @@ from tests.families.rows import (
     short_job,
     store,
 )
-from trackside.finding import Finding
+from trackside.finding import Finding, clause
 from trackside.model import EventRole
-from trackside.show.wording import clause
 
 
 @pytest.mark.parametrize(

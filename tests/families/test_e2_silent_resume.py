@@ -18,9 +18,8 @@ from tests.families.rows import (
     short_job,
     store,
 )
-from trackside.finding import Certainty
+from trackside.finding import Certainty, clause
 from trackside.model import Run
-from trackside.show.wording import clause
 
 
 def child(parent_by: str = "dependency") -> Run:

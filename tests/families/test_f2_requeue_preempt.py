@@ -18,9 +18,8 @@ from tests.families.rows import (
     short_job,
     store,
 )
-from trackside.finding import Claim
+from trackside.finding import Claim, clause
 from trackside.model import Attempt, Run
-from trackside.show.wording import clause
 
 
 def test_f2_counts_earlier_attempts() -> None:

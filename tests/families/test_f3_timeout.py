@@ -53,6 +53,15 @@ def test_f3_reports_what_the_run_was_doing() -> None:
     assert judge_store("F3", store(short_job("COMPLETED"))).outcome is ABSENT
 
 
+def test_the_headline_has_the_limit_or_the_time_that_the_log_shows() -> None:
+    late = curve(FALLING, time=lambda i: 1000.0 + 33 * i)
+    stamps = event("log_activity", 1, first_time=1000.0, last_time=8200.0, time=8200.0)
+    of_log = judge_store("F3", store(late, stamps, notice("time_limit")))
+    assert str(of_log.headline).startswith("Hit the time limit after at least 2 h")
+    recorded = judge_store("F3", store(late, short_job("TIMEOUT", time_limit_s=3600)))
+    assert str(recorded.headline).startswith("Hit the time limit of 60 min ")
+
+
 def test_timeout_while_it_worked() -> None:
     finding = judged(hung(since=9e9), "F3", points(65), TIMEOUT)
     assert (decision(finding), finding.variant) == ((FOUND, ESTABLISHED), "slow")

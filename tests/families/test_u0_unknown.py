@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.families.rows import event, job, judge, text_of
-from trackside.show.wording import clause
+from trackside.finding import clause
 
 
 def test_u0_combines_the_records_of_a_pending_job() -> None:

@@ -85,6 +85,14 @@ def cautions(folder: Path, job: str | None = None) -> str:
             ["FOLDER/b.log"],
         ),
         (
+            {
+                "a.log": "2022-01-02 08:00:00 start\nKeyError: 1\n",
+                "b.log": "2025-01-03 08:00:00 start\nValueError: 2\nslurmstepd: error: *** JOB 41 ON n1 CANCELLED ***\n",
+            },
+            "a.log and b.log look like separate runs, but are judged as one; the answer is from a.log",
+            ["FOLDER/b.log"],
+        ),
+        (
             {"one.log": log(8.0), "two.log": log(3.0)},
             "one.log and two.log look like separate runs, but are judged as one; the answer is from two.log",
             ["FOLDER/one.log"],

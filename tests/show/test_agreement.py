@@ -15,6 +15,7 @@ from tests.families.rows import exception, judge_store, store
 from trackside.evidence import Frame
 from trackside.facts.logs.exceptions import error_in_brief, raised_claim
 from trackside.facts.logs.unread_errors import without_prefix
+from trackside.finding import claim_sentence
 from trackside.logs.scan import scan_text
 from trackside.query import events
 from trackside.show import heading
@@ -22,7 +23,7 @@ from trackside.show.citations import figure, main_location
 from trackside.show.document import VerdictDoc, document
 from trackside.show.heading import progress
 from trackside.show.report.page import facts
-from trackside.show.wording import claim_sentence, word
+from trackside.wording import word
 
 
 @lru_cache(maxsize=32)

@@ -17,7 +17,7 @@ from trackside.read.detect import with_singulars
 from trackside.show.citations import line, location
 from trackside.show.document import CiteDoc, document, encode, json_schema
 from trackside.show.text import render
-from trackside.show.wording import duration, fill_template, ranges, size, word
+from trackside.wording import duration, fill_template, ranges, size, word
 
 T0 = 1_772_438_400.0
 CITE = Cite("log", "files", "events(exception).count()", "log:1", 1)

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections import defaultdict
+from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 
@@ -396,3 +397,11 @@ def test_the_truth_is_written_next_to_the_run(tmp_path: Path) -> None:
 def test_a_run_has_its_own_start(tmp_path: Path) -> None:
     run(tmp_path, SMALL, "job.start=2026-03-02T12:00:00Z")
     assert "2026-03-02T12:00:00|" in (tmp_path / "run/sacct.txt").read_text()
+
+
+def test_the_elapsed_time_of_a_job_is_that_of_its_printed_times(tmp_path: Path) -> None:
+    run(tmp_path, SMALL)
+    header, job, *_ = (tmp_path / "run" / "sacct.txt").read_text().splitlines()
+    fields = dict(zip(header.split("|"), job.split("|"), strict=True))
+    start, end = (datetime.fromisoformat(fields[name]) for name in ("Start", "End"))
+    assert fields["Elapsed"] == f"0{end - start}"

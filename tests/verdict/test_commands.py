@@ -17,8 +17,8 @@ from trackside.families.c2_collective_hang import SHOW_KERNEL_STACKS
 from trackside.finding import Certainty, Finding, Sentence, action, present
 from trackside.model import Record, Run
 from trackside.remedies import DUMP_STACKS, DUMP_STACKS_OF_RANK, RESUBMIT, RESUBMIT_ELSEWHERE
-from trackside.show.wording import fill_template
 from trackside.verdict.commands import fill_commands
+from trackside.wording import fill_template
 
 DO = Sentence("do it")
 OTHER_OPTIONS = "sacct -j 7 -X -P --format=WorkDir,SubmitLine; sbatch --exclude=n2 OPTIONS_OF_THAT_SUBMISSION "

@@ -239,7 +239,7 @@ def _add_receiver(reading: Reading, sender: Sender) -> None:
         reading.sample("trackside_send_success", not statistics.consecutive_failures, receiver=name)
     if statistics.last_success:
         reading.sample("trackside_send_last_success_time", statistics.last_success, receiver=name)
-    reading.sample("trackside_send_sent_total", statistics.count, receiver=name)
+    reading.sample("trackside_send_sent_total", statistics.sent_items, receiver=name)
     reading.sample("trackside_send_failures_total", statistics.failed_requests, receiver=name)
     reading.sample("trackside_send_waiting", waiting.count, receiver=name)
     reading.sample("trackside_send_waiting_bytes", waiting.disk_bytes, receiver=name, kind="disk")

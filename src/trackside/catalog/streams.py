@@ -46,25 +46,25 @@ def plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
 
 
-def candidates(role: str, names: Iterable[str], site: Mapping[str, str]) -> list[str]:
+def candidates(role: str, names: Iterable[str], site_labels: Mapping[str, str]) -> list[str]:
     """The label names of a store that may have this role, most reliable first; names configured by the site exclude all
     others."""
     names = list(names)
-    site_names = [name for name in site if site[name] == role]
+    site_names = [name for name in site_labels if site_labels[name] == role]
     if site_names:
         available = set(names)
         return [name for name in site_names if name in available]
     by_plain: dict[str, list[str]] = {}
     for name in names:
-        if name not in site:
+        if name not in site_labels:
             by_plain.setdefault(plain(name), []).append(name)
     return [name for role_name in ROLES[role] for name in sorted(by_plain.get(role_name, ()))]
 
 
-def label_value(role: str, labels: Mapping[str, str], site: Mapping[str, str] | None = None) -> str:
+def label_value(role: str, labels: Mapping[str, str], site_labels: Mapping[str, str] | None = None) -> str:
     """The normalized value of the label with this role; empty without one."""
     form = _FORMS.get(role)
-    for name in candidates(role, labels, site or {}):
+    for name in candidates(role, labels, site_labels or {}):
         value = normalize(labels[name], form) if form is not None else labels[name].strip()
         if value:
             return short(value) if role == "node" else value
@@ -81,12 +81,12 @@ def host_of(node: str) -> str:
     return node if re.fullmatch(r"[0-9.]+", node) else node.partition(".")[0].lower()
 
 
-def tag_of(labels: Mapping[str, str], site: Mapping[str, str] | None = None) -> str:
+def tag_of(labels: Mapping[str, str], site_labels: Mapping[str, str] | None = None) -> str:
     """The program that wrote a stream of a node, as a syslog tag; ``kernel`` for kernel messages."""
-    units = [labels[name] for name in candidates("unit", labels, site or {})]
-    file = label_value("file", labels, site)
+    units = [labels[name] for name in candidates("unit", labels, site_labels or {})]
+    file = label_value("file", labels, site_labels)
     # A job may name its output kern.log, but what a program prints is not from the kernel.
-    is_output = label_value("stream", labels, site) in _PRINTED
+    is_output = label_value("stream", labels, site_labels) in _PRINTED
     if (not is_output and _KERNEL_FILE.search(file)) or any(_KERNEL.fullmatch(value) for value in units):
         return "kernel"
     name = units[0] if units else file.rpartition("/")[2].removesuffix(".log")
@@ -94,40 +94,42 @@ def tag_of(labels: Mapping[str, str], site: Mapping[str, str] | None = None) -> 
     return "unknown" if is_output and name == "kernel" else name or "unknown"
 
 
-def stream_path(labels: Mapping[str, str], site: Mapping[str, str] | None = None) -> str:
+def stream_path(labels: Mapping[str, str], site_labels: Mapping[str, str] | None = None) -> str:
     """A relative path for a stream's lines, safe as a file name and equal for equal labels.
 
     A job's stream: ``job-4242/slurm-4242.rank3@gpu-01.log``, from which readers get job, rank and node. Any other
     stream of a node, and kernel messages even with a job label: ``nodes/gpu-01/system.log``, or ``slurmd.log``. Any
     other stream: ``streams/NAME.log``.
     """
-    return _path(identifying_labels(labels, site), _pairs(site))
+    return _path(identifying_labels(labels, site_labels), _pairs(site_labels))
 
 
-def identifying_labels(labels: Mapping[str, str], site: Mapping[str, str] | None = None) -> tuple[tuple[str, str], ...]:
+def identifying_labels(
+    labels: Mapping[str, str], site_labels: Mapping[str, str] | None = None
+) -> tuple[tuple[str, str], ...]:
     """The labels that determine the path; equal for lines that differ only in other labels."""
-    return tuple((name, labels[name]) for name in _relevant_names(tuple(labels), _pairs(site)))
+    return tuple((name, labels[name]) for name in _relevant_names(tuple(labels), _pairs(site_labels)))
 
 
-def _pairs(site: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted(site.items())) if site else ()
+def _pairs(site_labels: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(site_labels.items())) if site_labels else ()
 
 
 @lru_cache(maxsize=1 << 10)
-def _relevant_names(names: tuple[str, ...], site: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
-    return tuple(sorted({name for role in ROLES for name in candidates(role, names, dict(site))}))
+def _relevant_names(names: tuple[str, ...], site_pairs: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
+    return tuple(sorted({name for role in ROLES for name in candidates(role, names, dict(site_pairs))}))
 
 
 @lru_cache(maxsize=1 << 12)  # called for each batch of a receiver
 def _path(pairs: tuple[tuple[str, str], ...], site_pairs: tuple[tuple[str, str], ...]) -> str:
-    labels, site = dict(pairs), dict(site_pairs)
-    job, node = label_value("job", labels, site), _safe(label_value("node", labels, site), 100)
-    tag = tag_of(labels, site)
+    labels, site_labels = dict(pairs), dict(site_pairs)
+    job, node = label_value("job", labels, site_labels), _safe(label_value("node", labels, site_labels), 100)
+    tag = tag_of(labels, site_labels)
     if job and tag != "kernel":
-        return f"job-{job}/{_job_leaf(job, node, label_value('rank', labels, site), label_value('file', labels, site))}"
+        return f"job-{job}/{_job_leaf(job, node, label_value('rank', labels, site_labels), label_value('file', labels, site_labels))}"
     if node or tag == "kernel":
         return f"nodes/{node or 'unknown'}/{tag if tag in DAEMONS else 'system'}.log"
-    file = label_value("file", labels, site)
+    file = label_value("file", labels, site_labels)
     name = _safe(file.strip("/"), 150) if file else tag
     return f"streams/{name.removesuffix('.log') or 'unknown'}.log"
 

@@ -21,7 +21,7 @@ from trackside.cli.verdicts import time_of
 from trackside.read.bundle import BundleManifest, DamagedBundle, NotABundle, open_bundle
 from trackside.session import PathsRequest, Request, SiteRequest, StoreRequest, open_session
 from trackside.show.sanitize import replace_unsafe
-from trackside.show.wording import word
+from trackside.wording import word
 
 
 @click.command()
@@ -209,7 +209,7 @@ def _check(paths: Sequence[str]) -> None:
                 opened_bundle.check(on_progress)
                 manifest = opened_bundle.manifest
         except NotABundle as error:
-            fail(f"{path} is {error}", EXIT_OUTPUT)
+            fail(f"{path} is not a bundle: {error}", EXIT_OUTPUT)
         except DamagedBundle as error:
             if isinstance(error.__cause__, OSError):  # nothing was read that could be damaged
                 fail(f"cannot read {path}: {error}", EXIT_OUTPUT)

@@ -59,7 +59,7 @@ from trackside.facts.gpus import gpus_of_ranks, nodes_of, ranks_of_gpus
 from trackside.facts.logs.complaints import CollectiveComplaints
 from trackside.facts.logs.ending import ENDED_WELL, Ending
 from trackside.facts.logs.flight_records import FlightRecords
-from trackside.facts.logs.hang_causes import MACHINE_HEADLINES, HangCauses, Trigger
+from trackside.facts.logs.hang_causes import HangCauses, MachineReport, Trigger
 from trackside.facts.logs.hang_lead import HangLead
 from trackside.facts.logs.hang_stacks import HangStacks
 from trackside.facts.logs.silence import Silence
@@ -151,30 +151,30 @@ def judge(
     own_stacks = own_stacks if own_stacks is not None and own_stacks.waiting else None
     absent_ranks, code_line, absent_claims = _absent_ranks(lead, own_stacks)
     ranks, gpus = _place_of(run, absent_ranks, lead.stall)
-    machine_claim = causes.machine
-    trigger = causes.trigger(ranks) if machine_claim is None else None
+    machine = causes.machine
+    trigger = causes.trigger(ranks) if machine is None else None
     last_point, stall = last.points[-1:], lead.stall
-    first_claim = machine_claim or (trigger.claim if trigger is not None else None)  # the root cause comes first
-    shows = [first_claim] if first_claim is not None else []  # then who is absent, then that nothing moves
+    cause = machine or trigger  # comes first, then who is absent, then that nothing moves
+    shows = [] if cause is None else [*cause.claims]
     shows += [*lead.claims, *absent_claims] if lead.of_collective else [*absent_claims]
     shows += [*(stall.claims if stall is not None else ()), *(() if lead.of_collective else lead.claims)]
     if last_point and (lead.row is not last_point[0] or stall is not None):
         shows.append(last_logged(silence.signs["progress"], last_point[0]))
     own_work = stall is not None and stall.sign == "computing" and set(gpus) == set(stall.outliers)
-    because = first_claim is not None or own_work or code_line is not None
+    because = cause is not None or own_work or code_line is not None
     is_known = because or bool(ranks or gpus)
     reported = own_complaints is not None and bool(own_complaints.rows)
-    witnesses = (lead.absent_ranks, machine_claim, stall, own_stacks)
+    witnesses = (lead.absent_ranks, machine, stall, own_stacks)
     is_collective = lead.of_collective or any(witness is not None for witness in witnesses)
     raised_only = own_complaints is not None and own_complaints.raised_only
     failed = raised_only and trigger is None and not any(witness is not None for witness in witnesses)
     return present(
         lead.certainty,
-        _culprit(run, lead, machine_claim, trigger, absent_ranks, own_work or code_line is not None),
+        _culprit(run, lead, machine, trigger, absent_ranks, own_work or code_line is not None),
         shows,
         headline=FAILED_BETWEEN_RANKS()
         if failed
-        else _headline(run, is_collective, machine_claim, trigger, code_line, max(len(ranks), len(gpus))),
+        else _headline(run, is_collective, machine, trigger, code_line, max(len(ranks), len(gpus))),
         implies=[FAILURE_ENDED_RUN() if failed else ONLY_WAIT() if is_collective else USUALLY_STUCK()],
         cannot_decide=[] if because else [ABSENCE_UNEXPLAINED() if ranks or gpus else RANK_UNKNOWN()],
         actions=[
@@ -240,7 +240,7 @@ def _place_of(
 def _culprit(
     run: Run,
     lead: HangLead,
-    machine_claim: Claim | None,
+    machine: MachineReport | None,
     trigger: Trigger | None,
     absent_ranks: AbsentRanks | None,
     own_code: bool,
@@ -248,23 +248,26 @@ def _culprit(
     """Infrastructure if the machine reports a reason. The job if a rank reported why, if its stack shows its line of
     code, if its GPU does other work, or if peers on the same node name it, so that no network is involved. Otherwise
     open: code, data, storage or the network may be the reason."""
-    if machine_claim is not None:
+    if machine is not None:
         return "infrastructure"
     by_peers = lead.owner is None and absent_ranks is not None and absent_ranks.delayed_by_host and len(run.nodes) == 1
     return "job" if trigger is not None or own_code or by_peers else lead.owner or "unknown"
 
 
 def _headline(
-    run: Run, is_collective: bool, machine: Claim | None, trigger: Trigger | None, code_line: Value | None, count: int
+    run: Run,
+    is_collective: bool,
+    machine: MachineReport | None,
+    trigger: Trigger | None,
+    code_line: Value | None,
+    count: int,
 ) -> Claim:
     """The headline by the reason, if it is known: the machine's or the ranks' own. ``code_line``: where the awaited
     rank stays; ``count``: how many ranks the others wait for, 0 if unknown."""
     if not is_collective:
         return STOPPED_AT_ONCE()
-    if machine is not None and machine.sentence in MACHINE_HEADLINES:
-        return MACHINE_HEADLINES[machine.sentence]()
-    if trigger is not None:
-        return trigger.headline
+    if (cause := machine or trigger) is not None:
+        return cause.headline
     is_pair = run.n_ranks == 2
     if code_line is not None and count <= 1:
         return (PAIR_STUCK_AT if is_pair else STUCK_AT)(place=code_line)
@@ -291,7 +294,7 @@ def _next_step(
     if causes.stuck_process is not None:
         return action(CHECK_KERNEL_STACK, *SHOW_KERNEL_STACKS)
     if trigger is not None:
-        return action(trigger.remedy)
+        return trigger.remedy
     if code_line is not None:
         return action(CHECK_LINE, place=code_line)
     place, is_one = awaited

@@ -41,7 +41,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from trackside.evidence import Missing, derived
+from trackside.evidence import Missing, Value, derived
+from trackside.facts.cost.allocation import seconds_between, times_by_logs
 from trackside.facts.fact import Maybe, or_none
 from trackside.facts.gpu.first_step import FirstStepHang
 from trackside.facts.gpu.idle import IdleGpus
@@ -64,9 +65,21 @@ HEADLINES = {
     "silent": Sentence("hit the time limit after a long silence, probably hung"),
     "slow": Sentence("hit the time limit while still training"),
 }
+HEADLINES_OF = {
+    variant: Sentence(sentence.text.replace("the time limit", "the time limit of {limit}"))
+    for variant, sentence in HEADLINES.items()
+}
+"""Headlines if the limit is known."""
+HEADLINES_AFTER = {
+    "no_progress": Sentence("hit the time limit after at least {seconds}; whether it was working is unknown"),
+    "undecided": Sentence("hit the time limit after at least {seconds}; whether it was still training is unknown"),
+    "slow": Sentence("hit the time limit after at least {seconds}, while still training"),
+}
+"""Headlines if only the log shows how long it ran."""
 HIT_LIMIT = Sentence("hit the time limit")
 HIT_LIMIT_OF = Sentence("hit the time limit of {limit}")
 """Headline if something else is the cause."""
+LOG_SPAN = Sentence("the log's time stamps cover {seconds}: from {first} to {last}")
 TIME_LIMIT = Sentence("the limit was {limit}")
 SCHEDULER_NOTICE = Sentence("the scheduler's notice: {line}")
 REPORTED_DONE = Sentence("the job had reported that it was done: {line}")
@@ -134,18 +147,22 @@ def judge(
     if trained and training is not None:
         shows.insert(0 if state_at_end.variant == "slow" else len(shows), _progress(training))
         shows[1:1] = _time_missing(training) if state_at_end.variant == "slow" else []
-    secondary = HIT_LIMIT()
+    secondary, headline = HIT_LIMIT(), HEADLINES[state_at_end.variant]()
     if ending.job is not None and ending.job.get("time_limit_s") is not None:
         limit = ending.jobs.value(ending.job, "time_limit_s", "s")
-        secondary = HIT_LIMIT_OF(limit=limit)
+        secondary, headline = HIT_LIMIT_OF(limit=limit), HEADLINES_OF[state_at_end.variant](limit=limit)
         shows.append(TIME_LIMIT(limit=limit))
+    elif (span := _log_span(silence, run)) is not None and state_at_end.variant in HEADLINES_AFTER:
+        seconds, times = span
+        headline = HEADLINES_AFTER[state_at_end.variant](seconds=seconds)
+        shows.append(LOG_SPAN(seconds=seconds, first=times[0], last=times[1]))
     shows += [SCHEDULER_NOTICE(line=ending.notices.value(row, "text")) for row in notices[:1]]
     shows += [RECORDED(state=state)] if state is not None else []
     return present(
         state_at_end.certainty,
         "job",
         shows,
-        headline=HEADLINES[state_at_end.variant](),
+        headline=headline,
         secondary_headline=secondary,
         implies=[MEANINGS[state_at_end.variant]()],
         cannot_decide=[WORKING_OR_STUCK()] if state_at_end.variant in ("no_progress", "undecided") else [],
@@ -154,6 +171,12 @@ def judge(
         at=notices[0].at if notices else None,
         variant=state_at_end.variant.replace("_", "-"),
     )
+
+
+def _log_span(silence: Silence, run: Run) -> tuple[Value, tuple[Value, Value]] | None:
+    """How long the run lasted at least, by the time stamps of its log: the seconds, and the first and last stamp."""
+    times = times_by_logs(silence.signs["logs"], run)
+    return (seconds_between(*times), times) if times is not None and times[0].number < times[1].number else None
 
 
 def _by_gpus(stall: GpuStall | None, idle: IdleGpus | None, stuck: FirstStepHang | None) -> Iterator[Witness]:

@@ -88,9 +88,16 @@ MAYBE_NO_SPACE = Sentence(
     "reached; a checkpoint that was being written is incomplete"
 )
 FILE_SYSTEM_FAILED = Sentence("the file system failed while the job was running; the code is not at fault")
+SERVER_NOT_REACHED = Sentence(
+    "{node} could not reach file server {server} while the job was running; the code is not at fault"
+)
+FILE_SYSTEM_NOT_REACHED = Sentence(
+    "a file system could not be reached while the job was running; the code is not at fault"
+)
 DATA_OWNER_UNKNOWN = Sentence("whose data filled the disk")
 SPACE_UNKNOWN = Sentence("whether the disk or the quota was full: no line says so")
 FAILURE_UNEXPLAINED = Sentence("why the file system failed")
+PLACE_UNKNOWN = Sentence("whether the server, the network or only the mount on {node} failed")
 FREE_SPACE = Sentence(
     "free space or raise the limit, keep fewer checkpoints, and resume from the last complete one, if any"
 )
@@ -109,7 +116,7 @@ CHECK_SERVER_ANYWHERE = Sentence("check from the node whether file server {serve
 SHOW_SERVER = (
     ShellCommand(
         "ssh {node} 'findmnt -nt nfs,nfs4 -o TARGET,SOURCE | grep {server} | "
-        "while read m s; do timeout -s KILL 10 stat -f $m; done'"
+        'while read m s; do timeout -s KILL 10 stat -f $m || echo "$m does not answer"; done\''
     ),
 )
 CHECK_MOUNT = Sentence("check the file server, and its mounts on the node")
@@ -153,8 +160,8 @@ def judge(exceptions: Exceptions, faults: StorageFaults, ending: Ending) -> Find
         ("job" if faults.reason == "quota" else "unknown") if is_jobs_own else "infrastructure",
         shows,
         headline=_headline(faults, path) if server is None else SERVER_HEADLINE(server=server),
-        implies=[MAYBE_NO_SPACE() if guessed else NO_SPACE() if is_jobs_own else FILE_SYSTEM_FAILED()],
-        cannot_decide=[SPACE_UNKNOWN() if guessed else DATA_OWNER_UNKNOWN() if is_jobs_own else FAILURE_UNEXPLAINED()],
+        implies=[_meaning(faults, guessed, server, cause)],
+        cannot_decide=[_unknown(faults, guessed, server, cause)],
         actions=[action(CHECK_SPACE, *SHOW_SPACE) if guessed and path is None else _free_space(path)]
         if is_jobs_own
         else [
@@ -175,6 +182,24 @@ def judge(exceptions: Exceptions, faults: StorageFaults, ending: Ending) -> Find
         exception=named_exception(cause) if has_exception else None,
         latent=not (has_exception or ended or faults.ends_log),  # a line alone, without a bad end, is a warning
     )
+
+
+def _meaning(faults: StorageFaults, guessed: bool, server: Value | None, cause: Event) -> Claim:
+    """What the fault means for the job. ``guessed``: whether the lack of space is."""
+    if faults.reason in CAUSED_BY_JOB:
+        return MAYBE_NO_SPACE() if guessed else NO_SPACE()
+    if server is not None:
+        return SERVER_NOT_REACHED(server=server, node=derived(cause.node or "a node of the run", server))
+    return (FILE_SYSTEM_NOT_REACHED if faults.reason == "unreachable" else FILE_SYSTEM_FAILED)()
+
+
+def _unknown(faults: StorageFaults, guessed: bool, server: Value | None, cause: Event) -> Claim:
+    """What the inputs do not show."""
+    if faults.reason in CAUSED_BY_JOB:
+        return SPACE_UNKNOWN() if guessed else DATA_OWNER_UNKNOWN()
+    if server is not None:
+        return PLACE_UNKNOWN(node=derived(cause.node or "that node", server))
+    return FAILURE_UNEXPLAINED()
 
 
 def _raised_claims(exceptions: Exceptions, faults: StorageFaults, cause: Event) -> list[Claim]:

@@ -53,7 +53,8 @@ _MAIN_FRAMES = (" in <module>", " in _run_module_as_main", " in _run_code")
 """Outermost frames of an exception that ended its program."""
 
 LoggedPart = tuple[int, int]
-"""Line of a logged step, and the number of its run part: it grows where steps start over."""
+"""(line, part): a logged step, and the number of the part of the log that it is in; the number rises where steps start
+over."""
 
 
 class LoggedSteps(Protocol):

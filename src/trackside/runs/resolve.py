@@ -72,6 +72,8 @@ class ResolvedRun:
     """Whether the runs in a log are attempts of one job, which go on from each other's steps."""
     others: Sequence[Event] = ()
     """The jobs and logs that were set aside."""
+    free_logs: frozenset[str] = frozenset()
+    """Logs of the run that name no job: they lie in its folder."""
 
 
 def resolve(
@@ -136,7 +138,8 @@ def resolve(
     rows = [_begin_with_last_run(row, run_events, appended) for row in rows if isinstance(row, Record) or is_own(row)]
     narrow_store = _narrow_store(rows, store, run_job, others, adjust)
     set_aside_events = set_aside(jobs, run_job, free_logs, run_paths)
-    return ResolvedRun(run, narrow_store, adjust, appended, keeps_steps, set_aside_events)
+    free_own_logs = frozenset(free_logs & own_logs)
+    return ResolvedRun(run, narrow_store, adjust, appended, keeps_steps, set_aside_events, free_own_logs)
 
 
 def _run_filter(appended: Mapping[str, FileRuns], keeps_steps: bool) -> Callable[[Event], bool]:

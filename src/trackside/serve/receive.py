@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from trackside.serve import own_metrics, pushes
 from trackside.serve.limits import Bodies, RequestRefused, Tokens
-from trackside.serve.protocols.decoded import BadRequest, PushAnswer, TooLarge
+from trackside.serve.protocols.decoded import BadRequest, PushAnswer, PushTooLarge
 from trackside.serve.protocols.series_key import KnownSeries
 from trackside.serve.pushes import PUSHES, Push
 from trackside.stores.receiver.arrivals import LABELS, SERIES, IntakeResult
@@ -126,7 +126,7 @@ class Receiver:
             size = sum(len(text) + PREFIX_BYTES * (1 + text.count("\n")) for text in texts)
             maximum, unit = limits.pending_line_bytes, "bytes of lines with their times"
         if size > maximum:
-            raise TooLarge(
+            raise PushTooLarge(
                 f"{size:,} {unit} in one body, but at most {maximum:,} fit into the queue: send less at once"
             )
         return decoded

@@ -37,7 +37,7 @@ def choose_run(
     other = loaded.trajectories.point_of_other_training(own) if run.id is None else None
     if other is not None:
         store.add_event(replace(resolved.adjust(other), kind="other_progress"))
-    for event in (*resolved.others, *_separate_logs(loaded, run, store, other)):
+    for event in (*resolved.others, *_separate_logs(loaded, run, resolved.free_logs, store, other)):
         store.add_event(event)
     for point in loaded.trajectories.points(parents) if parents else ():
         store.add_event(replace(resolved.adjust(point), kind="parent_progress"))
@@ -56,13 +56,16 @@ def choose_run(
     return run, store
 
 
-def _separate_logs(loaded: LoadedInputs, run: Run, store: MemoryStore, differing: Event | None) -> list[Event]:
-    """One event for each of the run's logs if they look like separate runs; no job id says that they are one.
-    ``differing``: a point of a log that shows another training."""
-    if run.id is not None or len(run.log_paths) < 2:
+def _separate_logs(
+    loaded: LoadedInputs, run: Run, free_logs: frozenset[str], store: MemoryStore, differing: Event | None
+) -> list[Event]:
+    """One event for each of the run's logs if they look like separate runs; those that name its job are one.
+    ``free_logs``: the others; ``differing``: a point of a log that shows another training."""
+    if len(run.log_paths) < 2 or not free_logs:
         return []
     rows = [row for row in store.all_rows() if isinstance(row, Event) and row.plane == "log"]
-    return separate_logs(run.log_paths, rows, lambda path: loaded.trajectories.points(frozenset({path})), differing)
+    logs = separate_logs(run.log_paths, rows, lambda path: loaded.trajectories.points(frozenset({path})), differing)
+    return logs if any(log.at.path in free_logs for log in logs) else []
 
 
 def _add_live_metrics(loaded: LoadedInputs, run: Run, store: MemoryStore, live: MetricBackend) -> Run:

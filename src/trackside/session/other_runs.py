@@ -35,7 +35,7 @@ def with_other_runs(verdict: Verdict, store: MemoryStore, paths: Paths) -> Verdi
     advice = [
         *_about_jobs(verdict, frame, input_paths),
         *(_about_logs(verdict, frame, input_paths) if verdict.run.id is not None else ()),
-        *(_about_separate_logs(verdict, frame, store, input_paths) if verdict.run.id is None else ()),
+        *_about_separate_logs(verdict, frame, store, input_paths),
     ]
     primary = replace(verdict.primary, actions=(*verdict.primary.actions, *(step for _, step in advice if step)))
     return replace(verdict, primary=primary, preflight=(*(claim for claim, _ in advice), *verdict.preflight))
@@ -55,7 +55,7 @@ def _about_jobs(verdict: Verdict, frame: Frame, paths: Sequence[str]) -> list[tu
 
 def _about_logs(verdict: Verdict, frame: Frame, paths: Sequence[str]) -> list[tuple[Claim, Action | None]]:
     """Logs of no known job that were not used."""
-    rows = [row for row in frame.events if row.get("job") is None]
+    rows = [row for row in frame.events if row.get("job") is None and not row.get("used")]
     if not rows:
         return []
     logs, cites = [row.at.path for row in rows], [frame.value(row, "path") for row in rows]

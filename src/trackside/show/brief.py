@@ -19,7 +19,7 @@ from trackside.show import citations, heading
 from trackside.show.document import ActionDoc, ClaimDoc, SecondaryDoc, VerdictDoc
 from trackside.show.text import classification, command_lines, trim_trailing_spaces
 from trackside.show.waste import in_brief
-from trackside.show.wording import capitalize, with_stop
+from trackside.wording import capitalize, with_stop
 
 MAX_LINES = 24
 MAX_FACTS, MIN_FACTS = 5, 3

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from trackside.catalog.streams import is_stream
 from trackside.catalog.throttle import REASONS, reasons_in
 from trackside.show.document import CiteDoc, ClaimDoc, TextDoc, VerdictDoc
-from trackside.show.wording import duration, metric_phrase, moment, parse_query, span, word
+from trackside.wording import duration, metric_phrase, moment, parse_query, span, word
 
 _DETAILS = re.compile(r"(?::| \().*")
 MAX_VALUE_CHARS, MAX_PART_CHARS = 300, 40

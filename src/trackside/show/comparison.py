@@ -21,7 +21,7 @@ from trackside.show import heading
 from trackside.show.document import CiteDoc, Cites, FindingDoc, JsonScalar, RunDoc, VerdictDoc, document, plain
 from trackside.show.sanitize import make_encodable
 from trackside.show.text import section, trim_trailing_spaces
-from trackside.show.wording import duration, word
+from trackside.wording import duration, word
 
 SCHEMA = "trackside.comparison/1"
 TOPICS = {
@@ -281,7 +281,7 @@ def _cost_sentence(doc: SlowdownDoc | None) -> list[str]:
     money = "" if doc.cost is None else f" ({doc.cost:,.2f} {doc.currency})"
     faster_run = "A" if doc.slower == "b" else "B"
     return [
-        f"That is {doc.gpu_hours:.3g} GPU-hours{money} more than at the pace of {faster_run}: "
+        f"That is {word(doc.gpu_hours, 'GPU-hours')}{money} more than at the pace of {faster_run}: "
         f"{doc.formula.rpartition(' = ')[0]}."
         f" {doc.assumption}"
     ]

@@ -15,13 +15,13 @@ import msgspec
 from trackside.catalog.job_states import is_active
 from trackside.evidence import Cite
 from trackside.families import find_family
-from trackside.finding import Certainty, Claim, Finding, Outcome, Progress, Verdict
+from trackside.finding import Certainty, Claim, Finding, Outcome, Progress, Verdict, claim_sentence, clause
 from trackside.model import Run, Scalar
 from trackside.settings.price import NO_PRICE, Price
 from trackside.show.sanitize import make_encodable
 from trackside.show.schema import schema_components
 from trackside.show.waste import WasteDoc, unknown_costs, waste
-from trackside.show.wording import claim_sentence, clause, word
+from trackside.wording import word
 
 SCHEMA = "trackside.verdict/1"
 MAX_TEXT_CHARS = 1000

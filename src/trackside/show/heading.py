@@ -13,7 +13,7 @@ from trackside.catalog.job_states import state_in_words
 from trackside.families import find_family
 from trackside.show.document import ClaimDoc, FindingDoc, RunDoc, SecondaryDoc, VerdictDoc
 from trackside.show.waste import in_brief
-from trackside.show.wording import duration, moment, ranges, with_stop, word
+from trackside.wording import duration, moment, ranges, with_stop, word
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from trackside.show import citations, heading
 from trackside.show.document import ActionDoc, CiteDoc, ClaimDoc, SecondaryDoc, TextDoc, VerdictDoc
 from trackside.show.sanitize import replace_unsafe
 from trackside.show.waste import in_lines
-from trackside.show.wording import ranges, with_stop
+from trackside.wording import ranges, with_stop
 
 MAX_QUOTE_CHARS = 300
 """Characters shown of a cited line."""

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from trackside.query import Query
 from trackside.show.document import CurveDoc
-from trackside.show.wording import SCALED, label_phrase, word
+from trackside.wording import SCALED, label_phrase, word
 
 NOT_FINITE = "\N{MULTIPLICATION SIGN}"
 """The mark of a value that is not finite."""

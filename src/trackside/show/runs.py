@@ -8,7 +8,7 @@ from rich.console import Console
 
 from trackside.runs.listing import RunSummary
 from trackside.show.text import print_table
-from trackside.show.wording import moment
+from trackside.wording import moment
 
 
 def runs_table(rows: Iterable[RunSummary], console: Console) -> None:

@@ -16,7 +16,7 @@ from trackside.show import citations, heading
 from trackside.show.document import CiteDoc, ClaimDoc, FindingDoc, InputDoc, SecondaryDoc, VerdictDoc
 from trackside.show.plot import curves
 from trackside.show.waste import in_lines
-from trackside.show.wording import ranges, with_stop, word
+from trackside.wording import ranges, with_stop, word
 
 MAX_INPUTS = 200
 MAX_TABLE_WIDTH = 4_000

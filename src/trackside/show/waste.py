@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from trackside.evidence import Cite
-from trackside.finding import Cost, WastedTime
+from trackside.finding import Cost, WastedTime, claim_sentence, clause
 from trackside.settings.price import NO_PRICE, Price
-from trackside.show.wording import capitalize, claim_sentence, clause
+from trackside.wording import capitalize, word
 
 MAX_ROUNDING_GPU_HOURS = 0.0005
 """Largest rounding error of a figure: GPU-hours are rounded to three decimals."""
@@ -77,7 +77,7 @@ class WasteDoc(msgspec.Struct, frozen=True):
 
 def waste(cost: Cost | None, number: CiteNumberer, price: Price = NO_PRICE, zoned: bool = True) -> WasteDoc | None:
     """The published cost of a run; None if not even its allocation is known (see :func:`unknown_costs`). ``zoned``: as
-    for :func:`trackside.show.wording.moment`."""
+    for :func:`trackside.wording.moment`."""
     if cost is None or cost.allocated_hours is None or not isinstance(cost.allocated_hours.value, (int, float)):
         return None
     allocated, lost = cost.allocated_hours.number, [_loss(part, number, price, zoned) for part in cost.wasted]
@@ -124,7 +124,7 @@ def in_brief(doc: WasteDoc | None) -> str:
     if doc is None:
         return ""
     money = "" if doc.cost is None else f"{doc.cost:,.2f} {doc.currency}"
-    allocated = f"{'at least ' if doc.at_least else ''}{doc.gpu_hours:.4g} GPU-hours allocated"
+    allocated = f"{'at least ' if doc.at_least else ''}{word(doc.gpu_hours, 'GPU-hours')} allocated"
     note = "first to last time stamp in the log" if doc.at_least else ""
     details = ", ".join(filter(None, (note, "" if doc.lost_gpu_hours else money)))
     allocated += f" ({details})" if details else ""
@@ -133,7 +133,7 @@ def in_brief(doc: WasteDoc | None) -> str:
     if not doc.lost_gpu_hours:
         return allocated
     qualifier = f"{bound_phrase(doc)} " if bound_phrase(doc) else ""
-    lost = f"{doc.lost_gpu_hours:.4g}"
+    lost = word(doc.lost_gpu_hours)
     if doc.lost_gpu_hours >= doc.gpu_hours and not doc.unknown:
         qualifier, lost = ("possibly ", "all") if doc.lost_at_most else ("", "all")
     share = f", {qualifier}{lost} lost"
@@ -153,7 +153,7 @@ def in_lines(doc: WasteDoc | None, unknown: Iterable[str] = ()) -> list[str]:
     lines to use if ``doc`` is None."""
     if doc is None:
         return list(unknown)
-    money = f"; {doc.cost_formula}" if doc.cost_formula else ""
+    money = "" if doc.cost is None else f", at {doc.price:,.10g} {doc.currency} each: {doc.cost:,.2f} {doc.currency}"
     lines = [
         f"Allocated, at least: {doc.formula}{money}. {doc.assumption}"
         if doc.at_least

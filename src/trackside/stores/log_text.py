@@ -38,15 +38,16 @@ _ENVELOPE = re.compile(
 """Keys that collectors add. A line with any other key is a program's own JSON, and stays unchanged."""
 
 
-def log_lines(entry: LogEntry, site: Mapping[str, str] | None = None, path: str = "") -> Iterator[WrittenLine]:
+def log_lines(entry: LogEntry, site_labels: Mapping[str, str] | None = None, path: str = "") -> Iterator[WrittenLine]:
     """The lines of an entry as in a log file, each with its line end, and the path of its log.
 
-    ``path``: that of the entry's stream, if known; a Slurm daemon's lines in a system log get another.
+    ``site_labels``: the site's label -> what it holds. ``path``: that of the entry's stream, if known; a Slurm daemon's
+    lines in a system log get another.
     """
-    site = site or {}
+    site_labels = site_labels or {}
     text, labels = _unwrap(entry.text, entry.labels)
-    path = path or stream_path(labels, site)
-    style = _line_style(identifying_labels(labels, site), tuple(site.items()))
+    path = path or stream_path(labels, site_labels)
+    style = _line_style(identifying_labels(labels, site_labels), tuple(site_labels.items()))
     time = stamp(entry.time_ns)
     of_node = path.startswith("nodes/")
     for part in text.removesuffix("\n").split("\n"):
@@ -63,8 +64,8 @@ class _LineStyle(NamedTuple):
 
 
 @lru_cache(maxsize=1 << 12)
-def _line_style(labels: tuple[tuple[str, str], ...], site: tuple[tuple[str, str], ...]) -> _LineStyle:
-    own_labels, site_labels = dict(labels), dict(site)
+def _line_style(labels: tuple[tuple[str, str], ...], site_pairs: tuple[tuple[str, str], ...]) -> _LineStyle:
+    own_labels, site_labels = dict(labels), dict(site_pairs)
     stream = "stderr" if label_value("stream", own_labels, site_labels) == "stderr" else "stdout"
     return _LineStyle(
         stream, label_value("node", own_labels, site_labels) or "localhost", tag_of(own_labels, site_labels)

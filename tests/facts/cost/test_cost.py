@@ -417,9 +417,14 @@ def test_a_given_price_shows_why_there_is_no_cost(tmp_path: Path) -> None:
         assert "number of allocated GPUs is not known" not in diagnosis(tmp_path, *flags)
 
 
+def test_many_gpu_hours_are_written_out() -> None:
+    waste = WasteDoc(gpu_hours=12237.369, cost=None, currency=None, lost_gpu_hours=3400.2)
+    assert in_brief(waste) == "12,237 GPU-hours allocated, 3,400 lost"
+
+
 def test_markdown_shows_the_formulas(tmp_path: Path) -> None:
     (tmp_path / "train.out").write_text("\n".join(CRASH))
     (tmp_path / "sacct.psv").write_text(HEAD + row("FAILED", "1:0", 0, 3600))
-    assert "8 GPUs x 3,600 s / 3,600 s/h = 8 GPU-hours; 8 GPU-hours x 2 EUR" in diagnosis(
+    assert "8 GPUs x 3,600 s / 3,600 s/h = 8 GPU-hours, at 2 EUR each: 16.00 EUR" in diagnosis(
         tmp_path, "--price", "2 EUR", "--markdown"
     )

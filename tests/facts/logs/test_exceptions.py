@@ -75,3 +75,30 @@ def test_a_headline_names_no_half_of_an_imported_file() -> None:
     frame = store(exception("ImportError", f"{names} ({file})")).ask(events("exception"))
     assert isinstance(frame, Frame)
     assert error_in_brief(frame, frame.events[0]).value == f"ImportError: {names}"
+
+
+@pytest.mark.parametrize(
+    ("message", "brief"),
+    [
+        (
+            "(PreconditionNotMet) The third-party dynamic library (libnccl.so) that Paddle depends on is not configured "
+            "correctly. (error code is libnccl.so: cannot open shared object file: No such file or directory)",
+            "libnccl.so: cannot open shared object file",
+        ),
+        (
+            "Expected tensor for argument #1 'indices' to have one of the following scalar types: Long, Int; but got "
+            "CUDABFloat16Type instead (while checking arguments for embedding)",
+            "Expected tensor for argument #1 'indices' to have one of the \N{HORIZONTAL ELLIPSIS} Int; but got "
+            "CUDABFloat16Type instead",
+        ),
+        (
+            "the number of visible devices(4) is less than the number of spawn processes(7), please ensure that the "
+            "correct `nprocs` argument is passed",
+            "the number of visible devices(4) is less than the number of spawn processes(7)",
+        ),
+    ],
+)
+def test_a_headline_has_the_reason_of_a_long_error(message: str, brief: str) -> None:
+    frame = store(exception("RuntimeError", message)).ask(events("exception"))
+    assert isinstance(frame, Frame)
+    assert error_in_brief(frame, frame.events[0]).value == f"RuntimeError: {brief}"

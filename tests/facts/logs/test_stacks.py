@@ -22,8 +22,7 @@ from trackside.catalog.hang_lines import (
 )
 from trackside.catalog.job_states import is_active
 from trackside.catalog.python_stack import Call, collective_in, is_job_code, job_call, waits_for_gpu
-from trackside.finding import Certainty, Outcome, Verdict
-from trackside.show.wording import claim_sentence
+from trackside.finding import Certainty, Outcome, Verdict, claim_sentence
 
 LOG = "".join(
     f"2026-03-02T08:{step // 60:02}:{step % 60:02}Z step {step} loss {4 - step / 40:.3f}\n" for step in range(100)

@@ -13,9 +13,8 @@ from tests.families.rows import (
 )
 from trackside.facts.trust.preflight import Preflight
 from trackside.facts.trust.telemetry import trusted_facts
-from trackside.finding import Claim
+from trackside.finding import Claim, claim_sentence
 from trackside.model import Run
-from trackside.show.wording import claim_sentence
 from trackside.stores.memory import MemoryStore
 
 

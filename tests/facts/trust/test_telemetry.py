@@ -21,16 +21,16 @@ from trackside.facts.logs.unread_errors import UnreadErrors
 from trackside.facts.trust.telemetry import TelemetryTrust
 from trackside.facts.trust.unanswered import UnansweredSources
 from trackside.family import Family
-from trackside.finding import Certainty, Finding, Outcome, Sentence, Verdict, absent, present
+from trackside.finding import Certainty, Finding, Outcome, Sentence, Verdict, absent, claim_sentence, present
 from trackside.model import Run
 from trackside.query import Query, metric
 from trackside.show.document import citation, decode, document, encode
 from trackside.show.plot import downsample, line
-from trackside.show.wording import claim_sentence, metric_phrase, span, word
 from trackside.sim import load_scenario, simulate
 from trackside.stores.memory import MemoryStore
 from trackside.verdict import engine, plots
 from trackside.verify import check
+from trackside.wording import metric_phrase, span, word
 
 
 def metric_limits(cluster: Cluster, *rows: Row, run: Run | None = None) -> dict[str, str]:
@@ -275,7 +275,7 @@ def test_an_average_over_few_samples_is_missing() -> None:
     for query in (metric("gpu_sm_active_ratio").over("run", "avg"), metric("gpu_sm_active_ratio").over("run", "max")):
         answer = checked(cluster, query)
         assert isinstance(answer, MissingAnswer)
-        assert "less than half" in answer.reason
+        assert "less than 50%" in answer.reason
     assert isinstance(checked(cluster, metric("gpu_sm_active_ratio").over("run", "count")), Grid)
     assert isinstance(checked(cluster, metric("gpu_xid_last").over("run", "onset")), Grid)
 
@@ -422,7 +422,7 @@ def test_a_family_whose_need_is_untrusted_is_unknown() -> None:
     run, store = cluster.store()
     finding = engine.judge_all(store, run, [family("X1", busy)])[0]
     assert finding.outcome is Outcome.UNKNOWN
-    assert "less than half" in finding.missing[0]
+    assert "less than 50%" in finding.missing[0]
 
 
 class BatchRecordingStore(MemoryStore):

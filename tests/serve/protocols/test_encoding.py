@@ -13,7 +13,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trackside.serve.protocols.decoded import BadRequest, TooLarge, UnsupportedMedia
+from trackside.serve.protocols.decoded import BadRequest, PushTooLarge, UnsupportedMedia
 from trackside.serve.protocols.encoding import decompress
 
 TEXT = b"step 10 loss 4.5455\n" * 5000
@@ -51,7 +51,7 @@ def test_encoded_bodies_are_decompressed(name, data):
 
 @pytest.mark.parametrize("name", ENCODED)
 def test_one_byte_more_than_allowed_is_too_large(name):
-    with pytest.raises(TooLarge, match="more than 99,999 bytes"):
+    with pytest.raises(PushTooLarge, match="more than 99,999 bytes"):
         decompress(ENCODED[name](TEXT), name, len(TEXT) - 1)
 
 
@@ -67,7 +67,7 @@ def test_memory_of_a_decompression_bomb_is_bounded(name):
     bomb = ENCODED[name](bytes(200 << 20))
     tracemalloc.start()
     try:
-        with pytest.raises(TooLarge):
+        with pytest.raises(PushTooLarge):
             decompress(bomb, name, 1 << 20)
         assert tracemalloc.get_traced_memory()[1] < 40 << 20
     finally:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.messages import FIRST, SECOND, UNPACKED
 from trackside.serve.protocols import messages, remote_write_1
-from trackside.serve.protocols.decoded import BadRequest, TooLarge, UnsupportedMedia
+from trackside.serve.protocols.decoded import BadRequest, PushTooLarge, UnsupportedMedia
 from trackside.serve.protocols.remote_write import answer, decode, version_of
 from trackside.serve.protocols.samples import STALE as STALE_BITS
 from trackside.serve.protocols.series_key import KnownSeries, key_of, labels_of, varint
@@ -294,5 +294,5 @@ def test_the_number_of_unusual_samples_is_bounded(monkeypatch: pytest.MonkeyPatc
     labels = key_of([(b"__name__", b"up")])
     few, many = (labels + b"\x12\x00" * count for count in (1000, 1001))
     assert len(decode(b"\x0a" + varint(len(few)) + few).values) == 1000
-    with pytest.raises(TooLarge, match="more than 1,000 samples"):
+    with pytest.raises(PushTooLarge, match="more than 1,000 samples"):
         decode(b"\x0a" + varint(len(many)) + many)

@@ -19,10 +19,9 @@ from tools.cases import SCENARIOS, simulated_run
 import trackside
 from tests.stores.embedded.runs import SACCT, T0, ingest, sacct, scrape, segment_names, steps, verdict_of_store, write
 from trackside.cli import main
-from trackside.finding import Verdict
+from trackside.finding import Verdict, claim_sentence
 from trackside.model import Input, Position, Samples, Series
 from trackside.session import StoreRequest, open_session
-from trackside.show.wording import claim_sentence
 from trackside.stores.embedded import retention
 from trackside.stores.embedded.duck import DuckBackend
 from trackside.stores.embedded.layout import Directory, TableSegment

@@ -35,7 +35,7 @@ Encoder = RemoteWrite | LokiPush
 class SendStatistics:
     """Statistics of sending. ``last_success``: POSIX seconds, 0 for never."""
 
-    count: int = 0
+    sent_items: int = 0
     requests: int = 0
     consecutive_failures: int = 0
     failed_requests: int = 0
@@ -123,7 +123,7 @@ class Sender:
         if statistics.consecutive_failures:
             self._say(f"{self.url} works again")
             self._logged_at.clear()
-        statistics.count += batch.count
+        statistics.sent_items += batch.count
         statistics.consecutive_failures, statistics.last_success = 0, time.time()
         self.spool.confirm(batch)
         self._batch_records = min(2 * self._batch_records, MAX_RECORDS)

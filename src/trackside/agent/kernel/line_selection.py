@@ -15,7 +15,8 @@ _CONTEXT = re.compile(r"invoked oom-killer|memory: usage \d|oom-kill:constraint=
 
 
 def known_lines(lines: Sequence[str]) -> set[int]:
-    """Indices of the lines that a parser of kernel messages reads or looks up."""
+    """Indices of the lines that a parser of kernel messages reads, and of those before an out-of-memory kill that
+    belong to it."""
     from trackside.logs.line import FileContext  # the scan is loaded only if lines must be selected
     from trackside.logs.scan import scan
     from trackside.model import Event

@@ -14,7 +14,7 @@ from trackside.agent.nvml.fields import LINK_COUNTERS, MAX_LINKS
 from trackside.agent.source import Labels
 
 ProbeValue = tuple[str, Labels, float]
-Read = Callable[[Any, Any], Iterator[ProbeValue]]
+ProbeReader = Callable[[Any, Any], Iterator[ProbeValue]]
 """(nvidia-ml-py, handle) -> values. Raises NVMLError."""
 SLOW_S, STATIC_S = 60.0, 600.0
 """How long values that change slowly, and values that hardly ever change, are reused."""
@@ -25,7 +25,7 @@ class NvmlProbe:
     """One NVML call. ``reuse_s``: how long its values are reused."""
 
     name: str
-    read: Read
+    read: ProbeReader
     metrics: tuple[str, ...]
     reuse_s: float = 0.0
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trackside.agent.output.framing import BYTES_PER_LINE, Redraws, split_long, texts
-from trackside.agent.output.options import JobOutputOptions, Text
+from trackside.agent.output.options import JobOutputOptions, TextPolicy
 from trackside.agent.output.scanning import Head, Scanner, SegmentEvents, last_events
 from trackside.agent.output.training_metrics import training_metrics
 from trackside.agent.rate_limit import RateLimit
@@ -381,5 +381,5 @@ class EventLines(_ParsingPolicy):
             self._lines_to_send.append((self._time(end - 1), format_pulse(self._scanner.lines, end)))
 
 
-POLICIES: Mapping[Text, type[Policy]] = {"all": AllLines, "errors": ErrorLines, "none": EventLines}
+POLICIES: Mapping[TextPolicy, type[Policy]] = {"all": AllLines, "errors": ErrorLines, "none": EventLines}
 """Policy by the value of option ``text``."""

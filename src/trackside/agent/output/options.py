@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 from trackside.settings.bounds import check_at_least, check_positive
 
-Text = Literal["all", "errors", "none"]
+TextPolicy = Literal["all", "errors", "none"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class JobOutputOptions:
     Raises ValueError for invalid values.
     """
 
-    text: Text = "all"
+    text: TextPolicy = "all"
     paths: tuple[str, ...] = ()
     shared: tuple[str, ...] = ()
     head_lines: int = 200
@@ -37,8 +37,8 @@ class JobOutputOptions:
     backlog_bytes: int = 64 << 20
 
     def __post_init__(self) -> None:
-        if self.text not in get_args(Text):
-            raise ValueError(f"text must be one of {', '.join(get_args(Text))}, not {self.text!r}")
+        if self.text not in get_args(TextPolicy):
+            raise ValueError(f"text must be one of {', '.join(get_args(TextPolicy))}, not {self.text!r}")
         check_at_least(0, self, "head_lines", "context_lines", "tail_lines", "backlog_bytes")
         check_at_least(1, self, "most_files")
         check_positive(self, "progress_s", "redraw_s")

@@ -101,7 +101,7 @@ def allocation(evidence: Evidence, ending: Ending, silence: Silence, run: Run, l
     sources: Sequence[tuple[Sentence, Callable[[], tuple[Value, Value] | None]]] = (
         (BY_SCHEDULER, lambda: _times_by_records(ending, run)),
         (BY_METRICS, lambda: _times_by_metrics(evidence, run, limits)),
-        (BY_LOG, lambda: _times_by_logs(silence.signs["logs"], run)),
+        (BY_LOG, lambda: times_by_logs(silence.signs["logs"], run)),
     )
     for sentence, times_of in sources:
         times = times_of()
@@ -212,7 +212,8 @@ def _times_by_metrics(evidence: Evidence, run: Run, limits: Limits) -> tuple[Val
     return None
 
 
-def _times_by_logs(logs: Frame, run: Run) -> tuple[Value, Value] | None:
+def times_by_logs(logs: Frame, run: Run) -> tuple[Value, Value] | None:
+    """The first and the last time stamp of the run's logs; None if they are not stamped."""
     rows = [row for row in logs.events if not run.log_paths or row.at.path in run.log_paths]
     firsts, lasts = (
         [logs.value(row, name, "time") for row in rows if numeric_field(row, name) is not None]

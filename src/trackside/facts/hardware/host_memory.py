@@ -154,6 +154,12 @@ class HostMemory:
         time = row.time if row is not None and row.time else self.run.end
         return self.near(nodes_of_ranks(self.run, ranks) if node is None else (node,), time)
 
+    @property
+    def counts_every_node(self) -> bool:
+        """Whether the kills of all nodes of the run were counted."""
+        counted = set() if self.counts is None else {series.get("node") for series in self.counts.series}
+        return counted >= set(self.run.nodes)
+
     @cached_property
     def counter_evidence(self) -> tuple[Claim, ...]:
         """Evidence that no process was killed for host memory: no counted kill, and no sample short of memory."""

@@ -65,10 +65,25 @@ BROKEN_LIBRARY = re.compile(r"([^\s'\"]{1,400}\.so[.\d]{0,20}): undefined symbol
 PROVIDE_LIBRARY = Sentence(
     "install {library} on the nodes, or add its folder to LD_LIBRARY_PATH; then check it, and resubmit"
 )
+PROVIDE_DRIVER = Sentence(
+    "{library} is part of the NVIDIA driver: run on a node that has the driver, or pass it to the container (--nv, "
+    "--gpus all); then check it, and resubmit"
+)
+DRIVER_LIBRARY = re.compile(r"lib(?:cuda|nvidia-ml)\.so")
+REINSTALL_NEEDING = Sentence(
+    "{library} is part of other builds of PyTorch than the installed one: reinstall the package that loads it, built "
+    "for the installed PyTorch, and resubmit"
+)
+PYTORCH_LIBRARY = re.compile(r"lib(?:c10|torch)[\w.]*\.so")
 ABSENT_LIBRARY = re.compile(
     r"\b(lib[\w.+-]{1,80}\.so[.\d]{0,20})(?:: cannot open shared object|\)?.{0,60} is not configured correctly)"
 )
-FIND_LIBRARY = ShellCommand("ldconfig -p | grep {library}")
+_LOAD = """{python} -c 'import ctypes; ctypes.CDLL("{library}")'"""
+LOAD_LIBRARY = (
+    ShellCommand(f"srun --nodelist={{slurm_nodes}} --ntasks-per-node=1 {_LOAD}"),
+    ShellCommand(_LOAD),
+)
+"""Fails until the loader finds the library, as the job does: by LD_LIBRARY_PATH, too."""
 
 START_WITH_LAUNCHER = Sentence("{variable} is not set: start the script with torchrun or another launcher that sets it")
 UNSET_VARIABLE = re.compile(
@@ -304,7 +319,7 @@ def error_remedy(frame: Frame, row: Event, kind: FaultClass, where: ErrorPlace) 
     if (library := BROKEN_LIBRARY.search(causes)) is not None:
         return _reinstall(frame, row, library[1], message)
     if (library := ABSENT_LIBRARY.search(causes)) is not None:
-        return action(PROVIDE_LIBRARY, FIND_LIBRARY, library=derived(library[1], message))
+        return _absent_library_remedy(frame, derived(library[1], message))
     if (variable := UNSET_VARIABLE.search(text)) is not None:
         return action(START_WITH_LAUNCHER, variable=derived(variable[1], message))
     if kind == "config" and (argument := _argument_remedy(text, message)) is not None:
@@ -335,6 +350,14 @@ def error_remedy(frame: Frame, row: Event, kind: FaultClass, where: ErrorPlace) 
     if kind == "env" and (name_missing := NAME_MISSING.search(text)) is not None:
         return _name_remedy(row, name_missing, message)
     return _package_remedy(frame, text, message, where) if kind == "env" else None
+
+
+def _absent_library_remedy(frame: Frame, library: Value) -> Action:
+    """How to provide a library that the loader does not find."""
+    if PYTORCH_LIBRARY.match(str(library.value)):
+        return action(REINSTALL_NEEDING, library=library)
+    sentence = PROVIDE_DRIVER if DRIVER_LIBRARY.match(str(library.value)) else PROVIDE_LIBRARY
+    return action(sentence, *LOAD_LIBRARY, library=library, python=interpreter(frame) or derived("python", library))
 
 
 def folder_to_create(row: Event) -> str | None:

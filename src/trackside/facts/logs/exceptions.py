@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeGuard
 
-from trackside.catalog.excerpt import ELLIPSIS, excerpt
+from trackside.catalog.excerpt import ELLIPSIS, cut, excerpt
 from trackside.evidence import Evidence, Frame, Missing, Value, derived
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.logs import state_dict_errors
@@ -69,10 +69,8 @@ TOPICS: Mapping[str, str] = {
 }
 """Topic of an exception that has a family of its own -> what the exception is about."""
 
-MAX_WORD_CHARS = 16
-"""Characters up to which a word is left out rather than cut."""
 MAX_HEADLINE_CHARS, MAX_END_CHARS = 120, 40
-"""Characters of an error in a headline, and of its end if it quotes a command; the claim below has more."""
+"""Characters of an error in a headline, and of its end if it is longer: the reason often stands there."""
 _SOURCE_CODE = re.compile(r"#\s*(?:if|ifdef|ifndef|define|include|pragma)\b|//|/\*")
 _COMPILER_ERROR = re.compile(r"\berror: ")
 _PREAMBLE = re.compile(
@@ -83,6 +81,11 @@ _FIRST_ROOT = re.compile(r"^\(0\) (?:[A-Z][\w ]{2,40}: )?")
 """What TensorFlow prints before the first of several errors."""
 _COMMAND = re.compile(r"\bCommand ['\"\[]")
 """What became of a command stands behind its arguments."""
+_REASON = re.compile(r"\b(?:but|not|only|must|cannot|instead|got)\b[^()]*$")
+_LOADER_REASON = re.compile(r"\b(lib[\w.+-]{1,80}\.so[.\d]{0,20}: cannot open shared object file)")
+"""What the loader says inside the message of a library."""
+_LAST_NOTE = re.compile(r" \((?:when|while|https?:|Error in call)[^()]{1,200}\)\.?$")
+"""Where it failed, or where to read on, in parentheses at the end of a message."""
 _FOLDERS = re.compile(r"(?<=['\"\s(])/?(?:[^\s'\"/:(]{1,100}/){2,20}(?=[^\s'\"/])")
 _IMPORTED_FROM = re.compile(r"(?<=') \((?:[~/.\\]|[A-Z]:)[^()]{1,400}(?:\)|$)")
 """The file of a module, behind its name in an ImportError."""
@@ -103,7 +106,9 @@ MIN_WRAPPED_LINES = 4
 """Lines of a paragraph that show that a console wrapped it."""
 _SENTENCE_END = re.compile(r"(?<=[a-z0-9'\")\]])\. (?=[A-Z])")
 _ADVICE = re.compile(
-    r"(?<=[a-z0-9'\")\]`])[.:;] (?=(?:Please|If|Try|Make sure|Ensure|Consider|See|You|To|Set|Use|Run|Check|For) )"
+    r"(?<=[a-z0-9'\")\]`])(?:"
+    r"[.:;] (?=(?:Please|If|Try|Make sure|Ensure|Consider|See|You|To|Set|Use|Run|Check|For|Did) )"
+    r"|, (?=please ))"
 )
 """The end of what failed, if an advice follows."""
 _LOGGER = re.compile(r"^(?:slurmstepd|srun): error: ")
@@ -406,14 +411,21 @@ def error_in_brief(frame: Frame, row: Event) -> Value:
         text = _IMPORTED_FROM.sub("", text)
     if len(text) > MAX_HEADLINE_CHARS:
         text = _FOLDERS.sub(f"{ELLIPSIS}/", text)  # a file's name is more informative than its folders
-    if _COMMAND.search(text) is not None:
-        text = excerpt(text, MAX_HEADLINE_CHARS - MAX_END_CHARS, MAX_END_CHARS)
-    elif len(text) > MAX_HEADLINE_CHARS and (sentence := _first_sentences(text)) is not None:
-        text = sentence
-    elif len(text) > MAX_HEADLINE_CHARS:
-        words, _, last = text[: MAX_HEADLINE_CHARS - 1].rpartition(" ")
-        text = (words if len(last) < MAX_WORD_CHARS else f"{words} {last}").rstrip(" ([{,:;") + ELLIPSIS
-    return derived(text, *values.values())
+    if (reason := _LOADER_REASON.search(first_line)) is not None and len(text) > MAX_HEADLINE_CHARS:
+        text = f"{name.rpartition('.')[2]}: {reason[1]}"
+    return derived(_shortened(_LAST_NOTE.sub("", text) if len(text) > MAX_HEADLINE_CHARS else text), *values.values())
+
+
+def _shortened(text: str) -> str:
+    """An error as far as a headline has room for it: with the end of its only sentence if the reason stands there."""
+    if len(text) <= MAX_HEADLINE_CHARS:
+        return text
+    if (sentence := _first_sentences(text)) is not None:
+        return sentence
+    has_reason_at_end = _REASON.search(text, MAX_HEADLINE_CHARS) is not None and _SENTENCE_END.search(text) is None
+    if _COMMAND.search(text) is not None or has_reason_at_end:
+        return excerpt(text, MAX_HEADLINE_CHARS - MAX_END_CHARS, MAX_END_CHARS)
+    return cut(text, MAX_HEADLINE_CHARS).removesuffix(ELLIPSIS).rstrip(" ([{,:;") + ELLIPSIS
 
 
 def _first_sentences(text: str) -> str | None:

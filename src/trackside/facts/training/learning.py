@@ -371,8 +371,11 @@ def last_logged(frame: Frame, row: Event) -> Claim:
 
 
 def place_of(frame: Frame, row: Event) -> Value:
-    """The step of a row of progress, or its epoch; its text if it has neither; in the words of a log that counts steps
-    from the start of each epoch, or prints its share: ``epoch 10, step 40 of 49``, ``epoch 3, 97% done``."""
+    """The step of a row of progress, else its epoch, else its text.
+
+    In the log's words if it counts steps from the start of each epoch, or prints the share of the epoch:
+    ``epoch 10, step 40 of 49``, ``epoch 3, 97% done``.
+    """
     if (text := words_of_place(row)) is not None:
         fields = ("epoch", "epoch_share", "step_in_epoch", "epoch_steps")
         unit = "step" if row.get("step_in_epoch") is not None else "epoch"

@@ -1,7 +1,7 @@
 """Trust in the run's metrics: whose they are, what they omit, which counters were reset.
 
-The answer of an untrustworthy measurement becomes missing, and the facts and families that need it report that. The
-engine checks this here, so that families do not have to.
+The answer of an untrustworthy measurement becomes missing, and the facts and families that need it report that. It
+is checked here, so that families do not have to.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from trackside.facts.trust.sampling import Sampling
 from trackside.finding import Claim
 from trackside.model import Run
 from trackside.query import Query
+from trackside.wording import percent
 
 LEVEL_ROLLUPS = frozenset({"avg", "sum"})
 """Rollups that describe the whole time, so that a mostly unsampled time makes them invalid."""
@@ -77,7 +78,9 @@ class TelemetryTrust:
             return f"{query.kind} was sampled too rarely for a share of time"
         levels = query.span != "around" and (query.rollup_how in LEVEL_ROLLUPS or metric.unit == "ratio")
         if levels and metric.kind == "gauge" and coverage.sampled_share(grid.values) < self.limits.min_covered_share:
-            return f"{query.kind} was sampled for less than half of the queried time"
+            return (
+                f"{query.kind} was sampled for less than {percent(self.limits.min_covered_share)} of the queried time"
+            )
         return ""
 
 

@@ -27,7 +27,7 @@ class BadRequest(TracksideError, ValueError):
     retry_after_s: float | None = None
 
 
-class TooLarge(BadRequest):
+class PushTooLarge(BadRequest):
     """The body, or a part of it, exceeds a limit (HTTP 413)."""
 
     status = 413
@@ -54,10 +54,12 @@ class LineStreams:
         return stream
 
     def check_count(self) -> None:
-        """Raise TooLarge for too many lines."""
+        """Raise PushTooLarge for too many lines."""
         count = sum(len(stream.lines) for stream in self._streams.values())
         if count > MAX_LINES:
-            raise TooLarge(f"{count:,} lines in one push, but at most {MAX_LINES:,} are accepted: send smaller batches")
+            raise PushTooLarge(
+                f"{count:,} lines in one push, but at most {MAX_LINES:,} are accepted: send smaller batches"
+            )
 
     def with_content(self) -> list[LineStream]:
         """All streams that have lines."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import cramjam
 import zstandard
 
-from trackside.serve.protocols.decoded import BadRequest, TooLarge, UnsupportedMedia
+from trackside.serve.protocols.decoded import BadRequest, PushTooLarge, UnsupportedMedia
 
 MAX_ENCODINGS = 3
 _STEP = 64 << 10
@@ -28,7 +28,7 @@ _STREAM = b"\xff\x06\x00\x00sNaPpY"
 def decompress(body: bytes, content_encoding: str, max_bytes: int) -> bytes:
     """The body without its encodings, at most ``max_bytes``.
 
-    Raises UnsupportedMedia for an unknown encoding, TooLarge, and BadRequest for damaged data.
+    Raises UnsupportedMedia for an unknown encoding, PushTooLarge, and BadRequest for damaged data.
     """
     names = [name.strip().lower() for name in content_encoding.split(",") if name.strip()]
     if len(names) > MAX_ENCODINGS:
@@ -42,8 +42,8 @@ def decompress(body: bytes, content_encoding: str, max_bytes: int) -> bytes:
     return body
 
 
-def _too_large(max_bytes: int) -> TooLarge:
-    return TooLarge(f"the body has more than {max_bytes:,} bytes, the limit of this server: send smaller batches")
+def _too_large(max_bytes: int) -> PushTooLarge:
+    return PushTooLarge(f"the body has more than {max_bytes:,} bytes, the limit of this server: send smaller batches")
 
 
 def _damage(name: str, reason: object) -> BadRequest:

@@ -16,7 +16,7 @@ from trackside.serve.protocols.decoded import (
     BadRequest,
     LineStreams,
     PushAnswer,
-    TooLarge,
+    PushTooLarge,
     UnsupportedMedia,
     identifies_stream,
 )
@@ -98,7 +98,7 @@ def _read(body: bytes) -> list[LineStream]:
             _add_entries(streams, labels, stream_message.entries)
         count += len(push.streams)
         if count > _MAX_STREAMS:
-            raise TooLarge(f"{count:,} streams in one push, but at most {_MAX_STREAMS:,} are accepted")
+            raise PushTooLarge(f"{count:,} streams in one push, but at most {_MAX_STREAMS:,} are accepted")
         streams.check_count()
     return streams.with_content()
 

@@ -13,7 +13,7 @@ from typing import TypeAlias, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from trackside.serve.protocols.decoded import BadRequest, TooLarge
+from trackside.serve.protocols.decoded import BadRequest, PushTooLarge
 from trackside.serve.protocols.series_key import varint
 from trackside.serve.protocols.wire import BYTES, MAX_MESSAGES, append_run, fields
 
@@ -45,7 +45,7 @@ def split_message(body: bytes, shape: MessageShape, max_part_bytes: int, offset:
         return
     if not shape:
         if end - offset > max_part_bytes:
-            raise TooLarge(
+            raise PushTooLarge(
                 f"a part of {end - offset:,} bytes at byte {offset:,}, but at most {max_part_bytes:,} are accepted"
             )
         yield body[offset:end]
@@ -75,7 +75,7 @@ def _context_and_parts(
         )
         count += len(lengths) // 2 or 1
         if count > MAX_MESSAGES:
-            raise TooLarge(
+            raise PushTooLarge(
                 f"{count:,} messages in one field, but at most {MAX_MESSAGES:,} are accepted: send smaller batches"
             )
         if stop == offset:
@@ -83,7 +83,7 @@ def _context_and_parts(
             if kind != BYTES or number not in shape:
                 context += body[offset:stop]
                 if len(context) > MAX_PIECE_BYTES:
-                    raise TooLarge(f"more than {MAX_PIECE_BYTES:,} bytes at byte {offset:,} that cannot be split")
+                    raise PushTooLarge(f"more than {MAX_PIECE_BYTES:,} bytes at byte {offset:,} that cannot be split")
                 offset = stop
                 continue
             if stop - value > MAX_PIECE_BYTES:

@@ -13,7 +13,7 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
-from trackside.serve.protocols.decoded import BadRequest, PushAnswer, TooLarge, UnsupportedMedia
+from trackside.serve.protocols.decoded import BadRequest, PushAnswer, PushTooLarge, UnsupportedMedia
 from trackside.serve.protocols.messages import MessageShape, parse_messages
 from trackside.serve.protocols.wire import MAX_MESSAGES
 
@@ -49,11 +49,13 @@ def parse_requests(kind: type[M], body: bytes, content_type: str, shape: Message
 def _from_json(kind: type[M], body: bytes) -> M:
     objects, values = body.count(b"{") + body.count(b"["), body.count(b",")
     if objects > MAX_MESSAGES:
-        raise TooLarge(
+        raise PushTooLarge(
             f"{objects:,} objects and lists in JSON, but at most {MAX_MESSAGES:,} are accepted: send smaller batches"
         )
     if values > MAX_JSON_VALUES:
-        raise TooLarge(f"{values:,} values in JSON, but at most {MAX_JSON_VALUES:,} are accepted: send smaller batches")
+        raise PushTooLarge(
+            f"{values:,} values in JSON, but at most {MAX_JSON_VALUES:,} are accepted: send smaller batches"
+        )
     try:
         document = _without_ids(msgspec.json.decode(body, type=dict[str, object]))
         message: M = json_format.ParseDict(document, kind(), ignore_unknown_fields=True)

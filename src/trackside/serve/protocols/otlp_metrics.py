@@ -19,7 +19,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from opentelemetry.proto.metrics.v1 import metrics_pb2 as messages
 
 from trackside.serve.protocols import otlp
-from trackside.serve.protocols.decoded import BadRequest, PushAnswer, TooLarge
+from trackside.serve.protocols.decoded import BadRequest, PushAnswer, PushTooLarge
 from trackside.serve.protocols.messages import MessageShape
 from trackside.serve.protocols.series_key import MAX_KEY_BYTES, KnownSeries, key_of
 from trackside.serve.protocols.wire import MAX_MESSAGES
@@ -100,7 +100,7 @@ class _Samples:
             else:
                 add(series, otlp.texts(point.attributes), point)
         if len(self.keys) > MAX_MESSAGES:
-            raise TooLarge(f"more than {MAX_MESSAGES:,} points: send smaller batches")
+            raise PushTooLarge(f"more than {MAX_MESSAGES:,} points: send smaller batches")
 
     def block(self) -> MetricBlock:
         return MetricBlock(

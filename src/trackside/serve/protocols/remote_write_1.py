@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from trackside.serve.protocols.decoded import TooLarge
+from trackside.serve.protocols.decoded import PushTooLarge
 from trackside.serve.protocols.samples import SampleRows, SampleScan
 from trackside.serve.protocols.series_key import KnownSeries
 from trackside.serve.protocols.wire import BYTES, FIXED64, MAX_MESSAGES, VARINT, fields, split_messages, to_signed
@@ -74,7 +74,7 @@ def _add_sample(rows: SampleRows, body: bytes, index: int, offset: int, end: int
         elif number == 2 and kind == VARINT:
             time = to_signed(content)
     if len(rows.index) >= MAX_MESSAGES:
-        raise TooLarge(f"more than {MAX_MESSAGES:,} samples in an unusual encoding: send smaller batches")
+        raise PushTooLarge(f"more than {MAX_MESSAGES:,} samples in an unusual encoding: send smaller batches")
     rows.index.append(index)
     rows.times_ms.append(time)
     rows.values.append(reading)

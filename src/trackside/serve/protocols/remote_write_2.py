@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from trackside.serve.protocols.decoded import BadRequest, TooLarge
+from trackside.serve.protocols.decoded import BadRequest, PushTooLarge
 from trackside.serve.protocols.messages import MessageShape, parse_messages
 from trackside.serve.protocols.samples import SampleRows
 from trackside.serve.protocols.schema import Symbols, WriteRequest
@@ -44,7 +44,7 @@ def decode(body: bytes, known_series: KnownSeries) -> MetricBlock:
             rows.histograms += len(series.histograms)
             rows.exemplars += len(series.exemplars)
         if len(rows.index) > MAX_SAMPLES:
-            raise TooLarge(f"more than {MAX_SAMPLES:,} samples: send smaller batches")
+            raise PushTooLarge(f"more than {MAX_SAMPLES:,} samples: send smaller batches")
     return rows.block(keys, np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.float64))
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from trackside.serve.protocols.decoded import BadRequest, TooLarge
+from trackside.serve.protocols.decoded import BadRequest, PushTooLarge
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 MAX_MESSAGES = 1 << 20
@@ -89,7 +89,7 @@ def split_messages(body: bytes, number: int) -> tuple[Offsets, Offsets]:
         if body[offset] == tag:
             offset = append_run(body, offset, len(body), starts, stops)
             if len(starts) > MAX_MESSAGES:
-                raise TooLarge(
+                raise PushTooLarge(
                     f"{len(starts):,} messages in one field, but at most {MAX_MESSAGES:,} are accepted: "
                     "send smaller batches"
                 )

@@ -28,7 +28,7 @@ from trackside.show.charts.phases import (
     split_culprits,
 )
 from trackside.show.charts.time_axis import Json, label, signal
-from trackside.show.wording import moment, percent, word
+from trackside.wording import moment, percent, word
 
 SM = metric("gpu_sm_active_ratio").over("run", "avg")
 BUSY = {

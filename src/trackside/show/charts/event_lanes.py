@@ -21,8 +21,8 @@ from trackside.model import Event, EventRole, TimeRange
 from trackside.query import Query, events, metric
 from trackside.show.charts.phases import events_of, samples_of
 from trackside.show.sanitize import replace_unsafe
-from trackside.show.wording import moment, word
-from trackside.show.wording import span as time_span
+from trackside.wording import moment, word
+from trackside.wording import span as time_span
 
 LANES: Mapping[str, tuple[str, ...]] = {
     "training": ("training_start", "training_end", "launcher_restart", "requeue_requested", "resume_requested"),

@@ -33,7 +33,7 @@ from trackside.show.charts.time_axis import (
     title_mark,
 )
 from trackside.show.sanitize import replace_unsafe
-from trackside.show.wording import moment, word
+from trackside.wording import moment, word
 
 PARENT = events("parent_progress")
 RATES = {

@@ -23,7 +23,7 @@ from trackside.show.charts.phases import (
     split_culprits,
 )
 from trackside.show.charts.time_axis import Json, mark, signal
-from trackside.show.wording import moment, size, word
+from trackside.wording import moment, size, word
 
 USED = metric("gpu_memory_used_bytes").over("run", "max")
 TOTAL = metric("gpu_memory_total_bytes").over("run", "max")

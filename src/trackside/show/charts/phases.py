@@ -19,7 +19,7 @@ from trackside.finding import Finding, Outcome, Verdict
 from trackside.model import Event, Run, TimeRange
 from trackside.query import Query
 from trackside.show.sanitize import replace_unsafe
-from trackside.show.wording import moment
+from trackside.wording import moment
 
 MIN_SLOWDOWN, MIN_STEPS = 1.2, 3
 """Minimum ratio of the median step times after and before a moment, of this many steps each, to count as a

@@ -21,7 +21,7 @@ from trackside.show.charts.chart import Chart, Drawing, Raster
 from trackside.show.charts.heat_map import HeatMap, heat_map
 from trackside.show.charts.memory import CAPACITY, capacity_bytes
 from trackside.show.charts.phases import culprits, display_name, finding_onset, plottable_samples
-from trackside.show.wording import moment, word
+from trackside.wording import moment, word
 
 MAX_CELL_BYTES = 900_000
 """Bytes of all rasters together: with 512 GPUs, a day in five-minute windows of six metrics."""

@@ -34,8 +34,8 @@ from trackside.show.charts.time_axis import (
     signal,
 )
 from trackside.show.sanitize import replace_unsafe
-from trackside.show.wording import duration, moment, word
-from trackside.show.wording import span as time_span
+from trackside.wording import duration, moment, word
+from trackside.wording import span as time_span
 
 JOBS = record("job")
 LANE, BAR = 24, 15

@@ -25,8 +25,8 @@ from trackside.show.document import CiteDoc, InputDoc, RunDoc, VerdictDoc
 from trackside.show.report import assets
 from trackside.show.sanitize import spell_unsafe
 from trackside.show.waste import in_brief
-from trackside.show.wording import duration, moment, parse_query, ranges, with_stop, word
 from trackside.stores.embedded.layout import Directory
+from trackside.wording import duration, moment, parse_query, ranges, with_stop, word
 
 MAX_INPUTS_OPEN, MAX_INPUTS = 6, 1000
 """Maximum inputs shown unfolded, and in all; the JSON document lists every one."""
@@ -223,8 +223,8 @@ def _environment() -> Environment:
     )
     environment.filters.update(
         numbered=citation_links, moment=moment, where=heading.where, family=heading.family, kind=heading.kind,
-        stop=with_stop, input_status=heading.input_status, own_evidence=heading.own_evidence,
-        answer=heading.answer,
+        stop=with_stop, word=word, input_status=heading.input_status,
+        own_evidence=heading.own_evidence, answer=heading.answer,
         number=citations.number, place=citations.location, window=citations.window,
     )  # fmt: skip
     environment.tests["measured"] = citations.is_measured

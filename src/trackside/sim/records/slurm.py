@@ -67,7 +67,7 @@ def _rows(sim: Simulation, attempt: JobAttempt) -> list[str]:
     code = f"{outcome.code}:{outcome.signal}"
     span = (
         *(_stamp(sim, t) for t in (attempt.submit, attempt.submit, attempt.start, attempt.end)),
-        duration(attempt.end - attempt.start),
+        _elapsed(attempt),
     )
     names = host_list(attempt.nodes)
     submit = f"sbatch --nodes={nodes} --gpus-per-node={per_node} --time={duration(_limit(sim))}"
@@ -104,6 +104,11 @@ def _stamp(sim: Simulation, time: float) -> str:
     return sim.local_time(time).isoformat(timespec="seconds")
 
 
+def _elapsed(attempt: JobAttempt) -> str:
+    """The time from the printed start to the printed end."""
+    return duration(math.floor(attempt.end) - math.floor(attempt.start))
+
+
 def _scontrol_job(sim: Simulation) -> str:
     attempt, job, outcome = sim.attempt, sim.scenario.job, sim.attempt.outcome
     nodes, gpus = len(attempt.nodes), len(attempt.placements)
@@ -115,7 +120,7 @@ def _scontrol_job(sim: Simulation) -> str:
    JobState={outcome.state} Reason={reasons.get(outcome.state, "None")} Dependency={dependency}
    Requeue=1 Restarts={attempt.restarts} BatchFlag=1 Reboot=0 ExitCode={outcome.code}:{outcome.signal}
    DerivedExitCode=0:0
-   RunTime={duration(attempt.end - attempt.start)} TimeLimit={duration(_limit(sim))} TimeMin=N/A
+   RunTime={_elapsed(attempt)} TimeLimit={duration(_limit(sim))} TimeMin=N/A
    SubmitTime={_stamp(sim, attempt.submit)} EligibleTime={_stamp(sim, attempt.submit)}
    AccrueTime={_stamp(sim, attempt.submit)}
    StartTime={_stamp(sim, attempt.start)} EndTime={_stamp(sim, attempt.end)} Deadline=N/A

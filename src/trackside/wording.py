@@ -1,4 +1,4 @@
-"""Turns a claim's template and cited values into a sentence. All formatting of figures is here, none in families."""
+"""Fills the template of a sentence with cited values. All formatting of figures is here, none in families."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import Any
 from trackside.catalog.excerpt import ELLIPSIS, excerpt
 from trackside.catalog.metrics import METRICS
 from trackside.evidence import Value
-from trackside.finding import Claim
 from trackside.model import Scalar
 from trackside.query import Query, QueryError
 
@@ -47,18 +46,6 @@ def fill_template(template: str, values: Mapping[str, Value], zoned: bool = True
     if "message" in values and not values["message"].value:  # as of an assertion without a text
         template = template.replace(": {message}", "")
     return _Wording(zoned).vformat(_UNQUOTED_FIELD.sub(r"{\1!q}", template), (), values)
-
-
-def clause(claim: Claim, running: bool = False, zoned: bool = True) -> str:
-    """The text of a claim as part of a longer sentence. ``running``: use the template for a run that has not ended."""
-    return fill_template(claim.sentence.template(running), claim.values, zoned)
-
-
-def claim_sentence(claim: Claim, running: bool = False, zoned: bool = True) -> str:
-    """The text of a claim as a sentence: capitalized, unless it begins with a value."""
-    template, text = claim.sentence.template(running), clause(claim, running, zoned)
-    begins_with_word = not template.startswith("{") or template.startswith("{ranks}")  # a value may be a file name
-    return capitalize(text) if begins_with_word else text
 
 
 def capitalize(text: str) -> str:
@@ -123,8 +110,12 @@ def word(value: Scalar | tuple[Scalar, ...], unit: str = "") -> str:
         text = " ".join(lines.split())
         if "\n" not in lines:
             return excerpt(text, MAX_VALUE_CHARS, MAX_END_CHARS)
-        # below the first line, a message lists details or gives advice
-        return text if len(text) <= MAX_VALUE_CHARS + CUT_TOLERANCE else text[: MAX_VALUE_CHARS - 1] + ELLIPSIS
+        if len(text) <= MAX_VALUE_CHARS + CUT_TOLERANCE:
+            return text
+        first = " ".join(lines.partition("\n")[0].split())  # below it, a message lists details or gives advice
+        if len(first) > MAX_VALUE_CHARS:
+            return excerpt(first, MAX_VALUE_CHARS, MAX_END_CHARS)
+        return text[: MAX_VALUE_CHARS - 1] + ELLIPSIS
     if isinstance(value, bool):
         return "yes" if value else "no"
     return _number(float(value), unit)
