@@ -135,9 +135,9 @@ def test_e1_explains_the_abort_after_a_nan_loss() -> None:
 
 def test_a_loss_that_rose_is_not_called_not_finite() -> None:
     """The abort is for a loss that the log does not show."""
-    stopped = exception("RuntimeError", "Non-finite loss", 500)
+    abort = exception("RuntimeError", "Non-finite loss", 500)
     finding = judge_store(
-        "E1", store(curve([4.0 - 0.1 * i for i in range(20)] + [9.0 + i for i in range(20)]), stopped)
+        "E1", store(curve([4.0 - 0.1 * i for i in range(20)] + [9.0 + i for i in range(20)]), abort)
     )
     assert finding.headline is not None
     assert clause(finding.headline) == (
