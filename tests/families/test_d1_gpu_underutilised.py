@@ -73,16 +73,6 @@ def test_nearly_idle_gpus_that_launch_and_learn_are_starved() -> None:
     assert "cause_unknown" in [sentence_name(claim) for claim in finding.cannot_decide]
 
 
-def test_gpus_in_two_groups_are_no_starved_run() -> None:
-    cluster = Cluster()
-    slow = [name for name in cluster.gpus if name.startswith("n1:")]
-    for metric, level in (("gpu_engine_active_ratio", 0.45), ("gpu_sm_active_ratio", 0.35)):
-        cluster.per_gpu(metric, 0.97, dict.fromkeys(slow, level))
-    finding = counted(cluster).judge("D1", points(), COMPLETED)
-    assert finding.outcome is UNKNOWN
-    assert "the ranks differ" in finding.missing[0]
-
-
 def test_printed_data_waits_establish_starvation() -> None:
     finding = uniform(0.15, 0.1).judge("D1", steps(10.0, data_time_s=8.0), COMPLETED)
     assert outcome(finding) == (FOUND, ESTABLISHED, False)

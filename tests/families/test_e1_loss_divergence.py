@@ -136,9 +136,7 @@ def test_e1_explains_the_abort_after_a_nan_loss() -> None:
 def test_a_loss_that_rose_is_not_called_not_finite() -> None:
     """The abort is for a loss that the log does not show."""
     abort = exception("RuntimeError", "Non-finite loss", 500)
-    finding = judge_store(
-        "E1", store(curve([4.0 - 0.1 * i for i in range(20)] + [9.0 + i for i in range(20)]), abort)
-    )
+    finding = judge_store("E1", store(curve([4.0 - 0.1 * i for i in range(20)] + [9.0 + i for i in range(20)]), abort))
     assert finding.headline is not None
     assert clause(finding.headline) == (
         "training diverged by step 210: the loss rose and stayed high; the run ended itself with RuntimeError: "

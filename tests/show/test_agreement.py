@@ -154,7 +154,7 @@ def test_the_decisive_claim_is_among_the_first_three(name: str, fact: str) -> No
         ("e1/sim-nan", "Training diverged by step 130: the loss is no longer finite"),
         (
             "d1/sim-starved-storage-no-tracer",
-            "GPU starvation: GPUs busy 16% of the time (median GPU), most likely because input is too slow",
+            "GPU starvation: GPUs busy 16% of the time, most likely because input is too slow",
         ),
         ("g1/two-networks-against-each-other", "No fault found; a loss of this kind"),
         ("g1/grpo-loss-near-zero", "No fault found; reward improved"),

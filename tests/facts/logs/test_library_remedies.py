@@ -31,22 +31,24 @@ def first_action(tmp_path: Path, error: str, *files: str) -> tuple[str, str]:
         (
             f"ImportError: {CONDA}/flash_attn_2_cuda{UNDEFINED}",
             (f"{CONDA}/transformers/models.py", f"{CONDA}/flash_attn/__init__.py"),
-            "Reinstall flash_attn, which flash_attn_2_cuda.cpython-39-x86_64-linux-gnu.so belongs to, built for the "
+            "Reinstall flash-attn, which loads flash_attn_2_cuda.cpython-39-x86_64-linux-gnu.so, built for the "
             "installed PyTorch; then check it, and resubmit",
-            "/opt/conda/envs/job/bin/python3 -c 'import flash_attn'",
+            "/opt/conda/envs/job/bin/python3 -m pip install --force-reinstall --no-deps --no-cache-dir "
+            "--no-build-isolation flash-attn",
         ),
         (
             f"ImportError: {CONDA}/sklearn/_tree.cpython-39-x86_64-linux-gnu.so: undefined symbol: PyFloat_Unpack",
             (),
-            "Reinstall sklearn, which _tree.cpython-39-x86_64-linux-gnu.so belongs to, built for the installed "
+            "Reinstall scikit-learn, which loads _tree.cpython-39-x86_64-linux-gnu.so, built for the installed "
             "packages; then check it, and resubmit",
-            "python -c 'import sklearn'",
+            "python -m pip install --force-reinstall --no-deps --no-cache-dir --no-build-isolation scikit-learn",
         ),
         (
             f"ImportError: {CONDA}/torch/lib/libtorch_cpu.so: undefined symbol: iJIT_NotifyEvent",
             (f"{CONDA}/torch/__init__.py",),
-            "Reinstall PyTorch, in a new environment if in doubt; then check it, and resubmit",
-            "/opt/conda/envs/job/bin/python3 -c 'import torch'",
+            "libtorch_cpu.so does not fit the other libraries that the job loads: unset LD_LIBRARY_PATH in the job, or "
+            "reinstall torch with the NVIDIA packages that it requires; then check it, and resubmit",
+            "env -u LD_LIBRARY_PATH /opt/conda/envs/job/bin/python3 -c 'import torch'",
         ),
         (
             "ImportError: libtorch_cuda_cu.so: cannot open shared object file: No such file or directory",
@@ -66,25 +68,25 @@ def first_action(tmp_path: Path, error: str, *files: str) -> tuple[str, str]:
             "ModuleNotFoundError: No module named 'triton'",
             (f"{DEBIAN}/unsloth/models.py",),
             "Install triton in the job's environment; then check it, and resubmit",
-            "/usr/bin/python3.10 -c 'import triton'",
+            "python3.10 -m pip install triton && python3.10 -c 'import triton'",
         ),
         (
             "ModuleNotFoundError: No module named 'triton'",
             ("/usr/lib/python3.8/runpy.py", "/home/ana/venv/lib/python3.8/site-packages/unsloth/models.py"),
             "Install triton in the job's environment; then check it, and resubmit",
-            "/home/ana/venv/bin/python3 -c 'import triton'",
+            "/home/ana/venv/bin/python3 -m pip install triton && /home/ana/venv/bin/python3 -c 'import triton'",
         ),
         (
             "ModuleNotFoundError: No module named 'triton'",
             ("/usr/lib/python3.8/runpy.py", "/home/ana/.local/lib/python3.8/site-packages/unsloth/models.py"),
             "Install triton in the job's environment; then check it, and resubmit",
-            "python3.8 -c 'import triton'",
+            "python3.8 -m pip install triton && python3.8 -c 'import triton'",
         ),
         (
             "ImportError: No module named triton",
             ("/usr/local/lib/python2.7/site-packages/keras/models.py",),
             "Install triton in the job's environment; then check it, and resubmit",
-            "/usr/local/bin/python2.7 -c 'import triton'",
+            "/usr/local/bin/python2.7 -m pip install triton && /usr/local/bin/python2.7 -c 'import triton'",
         ),
     ],
 )

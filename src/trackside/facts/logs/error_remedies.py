@@ -48,20 +48,22 @@ CHECK_DASH = Sentence("correct the command line: {word} begins with {dash}, and 
 DASHES = {"\N{EN DASH}": "an en dash", "\N{EM DASH}": "an em dash", "\N{MINUS SIGN}": "a minus sign"}
 """What editors write in place of two hyphens."""
 
-REINSTALL_PACKAGE = Sentence(
-    "reinstall {package}, which loads {library}, built for the installed PyTorch, and resubmit"
+REINSTALL_LOADER = Sentence(
+    "reinstall {package}, which loads {library}, built for the installed {other}; then check it, and resubmit"
 )
 REBUILD_PACKAGE = ShellCommand(
     "{python} -m pip install --force-reinstall --no-deps --no-cache-dir --no-build-isolation {package}"
 )
 """Not from the cache, which has the build that does not fit, and against the PyTorch that is installed."""
-REINSTALL_TORCH = Sentence(
+FIT_TORCH = Sentence(
     "{library} does not fit the other libraries that the job loads: unset LD_LIBRARY_PATH in the job, or reinstall "
     "torch with the NVIDIA packages that it requires; then check it, and resubmit"
 )
 CHECK_TORCH = ShellCommand("env -u LD_LIBRARY_PATH {python} -c 'import torch'")
-REINSTALL = Sentence("reinstall the package of {library}, built for the installed PyTorch, and resubmit")
-BROKEN_LIBRARY = re.compile(r"([^\s'\"]{1,400}\.so[.\d]{0,20}): undefined symbol")
+REINSTALL = Sentence("reinstall the package of {library}, built for the installed {other}, and resubmit")
+BROKEN_LIBRARY = re.compile(r"([^\s'\"]{1,400}\.so[.\d]{0,20}): undefined symbol(?:: (\S{1,300}))?")
+PYTORCH_SYMBOL = re.compile(r"3c10|2at\d|5torch|\bTHP")
+"""A namespace of PyTorch in the mangled name of a symbol."""
 PROVIDE_LIBRARY = Sentence(
     "install {library} on the nodes, or add its folder to LD_LIBRARY_PATH; then check it, and resubmit"
 )
@@ -317,7 +319,7 @@ def error_remedy(frame: Frame, row: Event, kind: FaultClass, where: ErrorPlace) 
         return action(CHECK_SCRIPT) if dash is None else action(CHECK_DASH, word=script, dash=derived(dash, script))
     causes = f"{row.get('type')}: {text}\n{row.get('root_message') or ''}"
     if (library := BROKEN_LIBRARY.search(causes)) is not None:
-        return _reinstall(frame, row, library[1], message)
+        return _broken_library_remedy(frame, row, library, message)
     if (library := ABSENT_LIBRARY.search(causes)) is not None:
         return _absent_library_remedy(frame, derived(library[1], message))
     if (variable := UNSET_VARIABLE.search(text)) is not None:
@@ -448,14 +450,16 @@ def _package_remedy(frame: Frame, text: str, message: Value, where: ErrorPlace) 
     return action(INSTALL_MODULE, *CHECK_IMPORT, module=module, python=python, **known)
 
 
-def _reinstall(frame: Frame, row: Event, path: str, message: Value) -> Action:
-    """How to mend a library that was built for others than those it finds."""
+def _broken_library_remedy(frame: Frame, row: Event, match: re.Match[str], message: Value) -> Action:
+    """What to reinstall for a library that was built for others than those it finds."""
+    path, symbol = match.groups(default="")
     library, python = derived(os.path.basename(path), message), interpreter(frame) or derived("python", message)
-    loaded = (other for other in (*frame.events, row) if os.path.basename(path) in str(other.get("message")))
-    module = next((name for other in loaded if (name := package_of_library(other, path)) is not None), None)
+    other = derived("PyTorch" if PYTORCH_SYMBOL.search(symbol) else "packages", message)
+    loaded = (event for event in (*frame.events, row) if os.path.basename(path) in str(event.get("message")))
+    module = next((name for event in loaded if (name := package_of_library(event, path)) is not None), None)
     if module in ("torch", "nvidia"):
-        return action(REINSTALL_TORCH, CHECK_TORCH, library=library, python=python)
+        return action(FIT_TORCH, CHECK_TORCH, library=library, python=python)
     if module is None:
-        return action(REINSTALL, library=library)
+        return action(REINSTALL, library=library, other=other)
     package = derived(PACKAGES.get(module, module), message)
-    return action(REINSTALL_PACKAGE, REBUILD_PACKAGE, library=library, python=python, package=package)
+    return action(REINSTALL_LOADER, REBUILD_PACKAGE, library=library, python=python, package=package, other=other)

@@ -55,7 +55,9 @@ def interpreter(frame: Frame) -> Value | None:
         is_environment = "env" in folder or "conda" in folder
         is_only = packages is not None and len({folder for folder, _, _ in places}) == 1
         is_shown = len(installed) == 1 and packages != "/dist-packages" and not folder.endswith("/.local")
-        python = f"{folder}/bin/python3" if is_shown and (is_environment or is_only) else places[0][1]
+        version = places[0][1]
+        name = "python3" if version.startswith("python3") else version
+        python = f"{folder}/bin/{name}" if is_shown and (is_environment or is_only) else version
         return derived(python, frame.value(row, "frames"))
     return None
 
