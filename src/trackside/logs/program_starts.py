@@ -32,8 +32,11 @@ MAX_TEXT_BYTES = 500
 """Bytes of a mark's line that are kept."""
 _ERROR = re.compile(rb"Traceback|File \"|Error|ERROR|[Ff]ailed|[Kk]ill|[Aa]bort|[Ss]ignal")
 """A file that begins with a failure does not show how a program begins."""
-_ANY_ERROR = re.compile(rb"error|exception|fail", re.IGNORECASE)
-_START = re.compile(rb"^(?!.*\b(?:epoch|step|iteration|fold|trial|batch))(?=.*\b(?:start(?:ing|ed)?|launching|beginning)\b)", re.IGNORECASE)
+_ANY_ERROR = re.compile(rb"\b(?:an? )?(?:error|exception)(?: occurred)?:", re.IGNORECASE)
+_START = re.compile(
+    rb"^(?!.*\b(?:epoch|step|iteration|fold|trial|batch))(?=.*\b(?:start(?:ing|ed)?|launching|beginning)\b)",
+    re.IGNORECASE,
+)
 """A line that announces the start of a program, not of a part of its work."""
 _WITHOUT_FIGURES = re.compile(rb"[^0-9\x00-\x1f]+")
 
@@ -117,7 +120,9 @@ class Opening:
         position = buffer.find(self.first, begin, end)
         while position >= 0:
             is_later = base + position >= self.end
-            if is_later and (self.second is None or 0 <= buffer.find(self.second, position, position + MAX_APART_BYTES)):
+            if is_later and (
+                self.second is None or buffer.find(self.second, position, position + MAX_APART_BYTES) >= 0
+            ):
                 number += buffer.count(b"\n", counted, position)
                 counted = position
                 start = buffer.rfind(b"\n", begin, position) + 1 or begin
@@ -135,14 +140,15 @@ class Opening:
 
 def opening_of(head: bytes, first_sign: int | None) -> Opening | None:
     """The first two lines of a file, by their longest piece without figures; None if they are too short or equal, or
-    not printed before ``first_sign``, the offset of the first line that shows a program at work. If that line is an error
-    and the first one announces a start, the first one is enough."""
+    not printed before ``first_sign``, the offset of the first line that shows a program at work. If the first one
+    announces a start and the next one is an error, the first one is enough."""
     needles: list[bytes] = []
     last = 0
     for match in re.finditer(rb"[^\n]+", head):
+        if len(needles) == 1 and _START.search(needles[0]) and _ANY_ERROR.search(match[0]):
+            return None if _ERROR.search(head, 0, last) else Opening(needles[0], None, last)
         if first_sign is not None and match.end() > first_sign:
-            fails_at_once = len(needles) == 1 and _START.search(needles[0]) and _ANY_ERROR.search(match[0])
-            return Opening(needles[0], None, last) if fails_at_once and not _ERROR.search(head, 0, last) else None
+            return None
         pieces = _WITHOUT_FIGURES.findall(match[0].rpartition(b"\r")[2])
         piece = max(pieces, key=len, default=b"").strip()[:MAX_NEEDLE_BYTES]
         if piece in needles:

@@ -217,7 +217,7 @@ def _is_of_other_start(earlier: Event, later: Event) -> bool:
 
 
 def _distinction(event: Event) -> tuple[object, ...]:
-    """What distinguishes an error from those that other processes, or a loop over examples, print for the same cause."""
+    """What distinguishes an error from those that other processes, or a loop over examples, print for one cause."""
     if not event.get("user_frame"):
         return event.get("type"), _FIGURES.sub("#", str(event.get("message")))
     return event.get("type"), event.get("user_frame"), event.get("user_code")
@@ -290,7 +290,7 @@ class _Splitter:
         self.crash, self.failure = None, None
 
     def begin_again(self, line: int) -> None:
-        """Begin a run at an earlier line: what was printed since is this run's, and not late output of the one before."""
+        """Begin a run at an earlier line: what was printed since is this run's, not late output of the one before."""
         last_part = self.last_part
         self.begin(line)
         self.last_part = last_part  # steps that start over after it are another run's
@@ -427,7 +427,7 @@ def _split_runs(signs: Sequence[Event], points: Sequence[LoggedPart], last_line:
     is_followed = bool(reports) and _is_followed(reports[-1], signs, last_line)
     splitter = _Splitter(
         any(event.kind == "launcher_failure" for event in signs),
-        any(event.kind in _OF_SEVERAL_PROCESSES or _names_rank(event) for event in signs),
+        any(_is_of_several(event) for event in signs),
     )
     steps = iter(points)
     step = next(steps, None)
@@ -468,9 +468,12 @@ def _split_runs(signs: Sequence[Event], points: Sequence[LoggedPart], last_line:
     return FileRuns(runs, last, min(splitter.job_first, first_lines[-1]), unknown_start, has_more)
 
 
-def _names_rank(event: Event) -> bool:
-    """Whether an exception is one of several processes'."""
-    return event.kind == "exception" and (event.rank is not None or event.get("wrapper") is True)
+def _is_of_several(event: Event) -> bool:
+    """Whether an event is about one of several processes."""
+    if event.kind == "process_exit":
+        return event.get("task") is not None or event.rank is not None
+    is_of_rank = event.kind == "exception" and (event.rank is not None or event.get("wrapper") is True)
+    return is_of_rank or event.kind in _OF_SEVERAL_PROCESSES
 
 
 def _shows_work(splitter: _Splitter, signs: Sequence[Event], last_line: int) -> bool:

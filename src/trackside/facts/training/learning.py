@@ -10,7 +10,7 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -128,7 +128,14 @@ class TrainingCurve:
     @property
     def count(self) -> Value:
         """Number of printed losses."""
-        return self.frame.reduce("count", "loss", unit="logged epochs" if self.counts_epochs else "logged steps")
+        unit = "logged epochs" if self.counts_epochs else "logged steps"
+        part = self.points[-1].get("run_part") if self.points else None
+        if not isinstance(part, int) or not part:
+            return self.frame.reduce("count", "loss", unit=unit)
+        rows = tuple(row for row in self.frame.rows if row.get("run_part") == part)
+        return replace(self.frame, query=self.frame.query.where(run_part=part), rows=rows).reduce(
+            "count", "loss", unit=unit
+        )
 
     @property
     def first_finite(self) -> Value:
