@@ -156,6 +156,7 @@ def firsts(text: str) -> list[int]:
         (CRASH + QUIET + OTHER_CRASH + CRASH, [1, 5, 12]),
         (CRASH + EDITED_CRASH, [1, 5]),
         (CRASH + REJECTED, [1, 5]),
+        (CRASH + "Cannot find primary config 'fit.yaml'. Check that it's in your config search path.\n", [1, 5]),
         (CRASH + TERMINATED + OTHER_CRASH, [1, 6]),
         # ... but an equal one may be another process's, as may one in a log that names ranks or a launcher.
         (CRASH + CRASH, [1]),

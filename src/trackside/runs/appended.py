@@ -68,6 +68,8 @@ _OF_SEVERAL_PROCESSES = frozenset(
     }
 )  # fmt: skip
 """Kinds of events that only a program of several processes prints."""
+_REJECTIONS = ("ArgumentError", "click.UsageError", "absl.flags.Error", "hydra.errors.ConfigCompositionException")
+"""Types of errors, without a traceback, by which a program rejects its command line."""
 _RUNPY = re.compile(r"(?:^|[\\/<])(?:frozen )?runpy\b")
 _USAGE_ERROR = re.compile(r"([^\s:]{1,120}): error: ")
 _FIGURES = re.compile(r"0x[0-9a-f]+|\d+")
@@ -163,7 +165,7 @@ def _failed_at_once(event: Event) -> bool:
     """Whether a program failed before its work: an import outside any function, or its command-line arguments."""
     if event.kind != "exception":
         return False
-    if _rejects_arguments(event):
+    if str(event.get("type")).endswith("ArgumentError"):
         return True
     frames = str(event.get("frames") or "")
     is_import = event.get("type") in ("ImportError", "ModuleNotFoundError")
@@ -172,7 +174,7 @@ def _failed_at_once(event: Event) -> bool:
 
 def _rejects_arguments(event: Event) -> bool:
     """Whether a program rejected its command-line arguments."""
-    return event.kind == "exception" and str(event.get("type")).endswith("ArgumentError")
+    return event.kind == "exception" and not event.get("frames") and str(event.get("type")).endswith(_REJECTIONS)
 
 
 def _never_ran(event: Event) -> bool:
@@ -395,6 +397,12 @@ class _Splitter:
             self.begin(event.at.line)
             self.failure = event
 
+    def add_interrupt(self, line: int) -> None:
+        """Take an interrupt of another process of a program, such as a worker's: it ends with the program."""
+        self.lines_of_ends.append(line)
+        if self.interrupt_line is not None:
+            self.interrupt_line = line
+
     def add_job(self, job: str, event: Event) -> None:
         """Take a line that names its job."""
         is_notice = event.kind == "scheduler_notice"
@@ -448,6 +456,8 @@ def _split_runs(signs: Sequence[Event], points: Sequence[LoggedPart], last_line:
             splitter.add_end(event)
         elif _is_failure_line(event):
             splitter.add_failure(event)
+        elif event.kind == "exception" and event.get("about") == "interrupt":
+            splitter.add_interrupt(line)
         if event.kind in _ERRORS:
             splitter.error_line = line
     while step is not None:
