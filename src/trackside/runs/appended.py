@@ -68,7 +68,7 @@ _OF_SEVERAL_PROCESSES = frozenset(
     }
 )  # fmt: skip
 """Kinds of events that only a program of several processes prints."""
-_REJECTIONS = ("ArgumentError", "click.UsageError", "absl.flags.Error", "hydra.errors.ConfigCompositionException")
+_REJECTIONS = ("argparse.ArgumentError", "click.UsageError", "absl.flags.Error", "hydra.errors.ConfigCompositionException")
 """Types of errors, without a traceback, by which a program rejects its command line."""
 _RUNPY = re.compile(r"(?:^|[\\/<])(?:frozen )?runpy\b")
 _USAGE_ERROR = re.compile(r"([^\s:]{1,120}): error: ")
