@@ -68,7 +68,12 @@ _OF_SEVERAL_PROCESSES = frozenset(
     }
 )  # fmt: skip
 """Kinds of events that only a program of several processes prints."""
-_REJECTIONS = ("argparse.ArgumentError", "click.UsageError", "absl.flags.Error", "hydra.errors.ConfigCompositionException")
+_REJECTIONS = (
+    "argparse.ArgumentError",
+    "click.UsageError",
+    "absl.flags.Error",
+    "hydra.errors.ConfigCompositionException",
+)
 """Types of errors, without a traceback, by which a program rejects its command line."""
 _RUNPY = re.compile(r"(?:^|[\\/<])(?:frozen )?runpy\b")
 _USAGE_ERROR = re.compile(r"([^\s:]{1,120}): error: ")
@@ -165,7 +170,7 @@ def _failed_at_once(event: Event) -> bool:
     """Whether a program failed before its work: an import outside any function, or its command-line arguments."""
     if event.kind != "exception":
         return False
-    if str(event.get("type")).endswith("ArgumentError"):
+    if event.get("type") == "argparse.ArgumentError":
         return True
     frames = str(event.get("frames") or "")
     is_import = event.get("type") in ("ImportError", "ModuleNotFoundError")
