@@ -86,6 +86,20 @@ START = "Namespace(batch_size=32, lr=0.0003, seed=1)\nreading the corpus\nbuildi
 """What the program prints first."""
 CRASH = 'Traceback (most recent call last):\n  File "/w/t.py", line 9, in <module>\n    main()\nValueError: bad shard\n'
 HANDLED = 'Traceback (most recent call last):\n  File "/w/t.py", line 5, in read\n    f()\nValueError: bad row\n'
+OTHER_CRASH = (
+    'Traceback (most recent call last):\n  File "/w/t.py", line 9, in <module>\n    main()\n'
+    "  File \"/w/t.py\", line 4, in main\n    batch['mask']\nKeyError: 'mask'\n"
+)
+EDITED_CRASH = CRASH.replace("main()", "main(shards)")
+REJECTED = "usage: t.py [-h] [--lr LR]\nt.py: error: unrecognized arguments: --rate\n"
+TERMINATED = "FatalError: `Termination signal` is detected by the operating system.\n"
+ANSWER = CRASH + "\nDuring handling of the above exception, another exception occurred:\n\n" + OTHER_CRASH
+LAUNCHER_REPORT = (
+    "[2026-01-01 10:00:00,000] torch.distributed.elastic.multiprocessing.api: [ERROR] failed (exitcode: 1) local_rank: 0 "
+    "(pid: 4711) of binary: /usr/bin/python\n"
+)
+STARTED_AND_FAILED = "Starting the pipeline of poses\nAn error occurred: JointLoss.__init__() missing 1 required positional argument: 'joints'\n"
+FAILED_AT = "2026-01-01 {},000 - fit - ERROR - Training failed: {}\n"
 RESTART = (
     "[2026-01-01 10:00:00,000] torch.distributed.elastic.agent.server.api: [INFO] [default] Worker group FAILED. "
     "3/3 attempts left; will restart worker group\n"
@@ -137,6 +151,34 @@ def firsts(text: str) -> list[int]:
         # Nothing is known of the last start yet.
         (START + CRASH + START + QUIET, [1]),
         (START + CRASH + START + QUIET * 100, [1, 8]),
+        # One process has one error at its end: another one of the same program is of another start ...
+        (CRASH + OTHER_CRASH, [1, 5]),
+        (CRASH + QUIET + OTHER_CRASH + CRASH, [1, 5, 12]),
+        (CRASH + EDITED_CRASH, [1, 5]),
+        (CRASH + REJECTED, [1, 5]),
+        (CRASH + "Cannot find primary config 'fit.yaml'. Check that it's in your config search path.\n", [1, 5]),
+        (CRASH + TERMINATED + OTHER_CRASH, [1, 6]),
+        # ... but an equal one may be another process's, as may one in a log that names ranks or a launcher.
+        (CRASH + CRASH, [1]),
+        (CRASH + CRASH.replace("bad shard", "shard 7 is bad"), [1]),
+        ("".join(f"[rank0]: {line}\n" for line in CRASH.splitlines()) + OTHER_CRASH, [1]),
+        (CRASH + LAUNCHER_REPORT + OTHER_CRASH, [1]),
+        # Another program's error may follow from the first one.
+        (CRASH + OTHER_CRASH.replace("t.py", "evaluate.py"), [1]),
+        # Steps that go on show that the error was caught.
+        (steps(0, 50) + CRASH + steps(60, 90) + OTHER_CRASH, [1]),
+        # A rank that hung after another one's error is interrupted.
+        (CRASH + OTHER_CRASH.replace("KeyError: 'mask'", "KeyboardInterrupt"), [1]),
+        # The answer to an error is no error of another start.
+        (CRASH + ANSWER, [1]),
+        # The first line again, if an error follows it at once.
+        (STARTED_AND_FAILED * 3, [1, 3, 5]),
+        (STARTED_AND_FAILED + "Starting the pipeline of poses\n" * 2 + CRASH, [1, 3]),
+        ("Starting epoch of the long run\nAn error occurred: bad row\n" * 3, [1]),
+        # The program's own words that its training failed, minutes later and for another reason.
+        (FAILED_AT.format("10:00:00", "no GPU") + FAILED_AT.format("10:09:00", "no file"), [1, 2]),
+        (FAILED_AT.format("10:00:00", "fold 1") + FAILED_AT.format("10:09:00", "fold 2"), [1]),
+        (FAILED_AT.format("10:00:00", "no GPU") + FAILED_AT.format("10:00:20", "no file"), [1]),
         # Steps start over after an end, without a word between.
         (steps(0, 50) + CRASH + QUIET * 100 + steps(0, 20), [1, 11]),
         (steps(0, 50) + QUIET * 100 + steps(0, 20), [1]),

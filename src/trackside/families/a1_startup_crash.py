@@ -119,6 +119,7 @@ CLASS_REMEDIES = {
     ),
     "code": Sentence("fix the code that the traceback leads to, and resubmit"),
 }
+FOLLOW_ERROR = Sentence("fix what the error message says, and resubmit; the log has no traceback of it")
 NO_START_WITHOUT_OUTPUT = Sentence("Slurm does not start a job whose output file it cannot open")
 CREATE_OUTPUT_FOLDER = Sentence("create the folder that --output names, writable from the nodes, and resubmit")
 NODE_AT_FAULT = Sentence("the node's prolog failed before the job began; the job is not at fault")
@@ -267,7 +268,7 @@ def _remedy(
         return action(SEE_REPORTS)
     if place is not None and kind in ("config", "data"):
         return action(CHECK_PLACE[kind], place=place)
-    return action(CLASS_REMEDIES[kind])
+    return action(FOLLOW_ERROR if kind == "code" and not cause.get("frames") else CLASS_REMEDIES[kind])
 
 
 def _is_guess(cause: Event, kind: FaultClass) -> bool:

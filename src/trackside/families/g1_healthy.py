@@ -119,10 +119,7 @@ LOSS_WITHOUT_MEANING = Sentence(
 LOSS_ROSE = Sentence("no fault found, but the loss rose", running="no fault so far, but the loss rises")
 UNCLEAN_EXIT = Sentence("no fault found in training, but the job did not exit cleanly")
 LOG_SAYS_ABORTED = Sentence("no fault found, but the log says that the job was aborted")
-RAISED_UNHANDLED = Sentence(
-    "the log shows {type}, and nothing shows that the run continued",
-    running="the log shows {type}, and nothing shows that the run continued",
-)
+RAISED_UNHANDLED = Sentence("the log shows {type}, and no training step was recognized after it")
 REPORTED_DONE = Sentence("the job reported that training was done: {line}")
 EXIT_NOT_CLEAN = Sentence("the job did not exit cleanly: {how}")
 HEALTHY = Sentence(

@@ -106,6 +106,10 @@ CHECK_PLACE = {
     kind: Sentence(f"check {{place}} and {suspect}, then resume from the last checkpoint if there is one")
     for kind, suspect in SUSPECTS.items()
 }
+FOLLOW_ERROR = Sentence(
+    "fix what the error message says, and resume from the last checkpoint if there is one; the log has no traceback of "
+    "it"
+)
 FIX_PLACE = Sentence("fix {place} or what it calls, and resume from the last checkpoint if there is one")
 CRASHED = Sentence("crashed during training: {error}")
 CRASHED_AT = Sentence("crashed during training in {place}: {error}")
@@ -194,7 +198,7 @@ def judge(
         headline=_headline(error, source, bool(over)),
         implies=[] if is_ambiguous else [JOB_AT_FAULT()],
         cannot_decide=[GPU_OR_CODE()] if is_ambiguous else [],
-        actions=_actions(error_remedy(exceptions.frame, row, kind, ErrorPlace()), kind, source, is_guess, bool(over)),
+        actions=_actions(_specific_remedy(exceptions, row, kind), kind, source, is_guess, bool(over)),
         since=row.time,
         at=row.at,
         ranks=ranks_of(copies),
@@ -202,6 +206,12 @@ def judge(
         fault_class=kind,
         exception=named_exception(row),
     )
+
+
+def _specific_remedy(exceptions: Exceptions, row: Event, kind: FaultClass) -> Action | None:
+    """What to change, if the message shows it, or if nothing but the message shows it."""
+    remedy = error_remedy(exceptions.frame, row, kind, ErrorPlace())
+    return action(FOLLOW_ERROR) if remedy is None and kind == "code" and not row.get("frames") else remedy
 
 
 def _training_over(ending: Ending, row: Event) -> list[Claim]:

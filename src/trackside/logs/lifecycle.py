@@ -16,7 +16,7 @@ _TRAINING_END = re.compile(
     _SENTENCE_START
     + r"(?:(?:(?:(?:pre|fine|post|re|self)-?)?train(?:ing)?|fine-?tuning|distillation|experiment|run)(?: loop| run| job| process)?(?: has| is| was)?(?: been)?(?: now)?(?: successfully)? "
     r"(?:complete|completed|finished|done|ended|over(?=\W*$))\b(?! (?:epoch|step|iter))"
-    r"|(?:end of|end|finish) (?:the )?training\W*$|(?:stopping|stopped) training early\b|training (?:was )?stopped early\b"
+    r"|(?:end of|end|finish) (?:the )?training\W*$|end of training\. time consumed: \d|(?:stopping|stopped) training early\b|training (?:was )?stopped early\b"
     r"|max(?:imum)?(?: number of)? (?:epochs|iterations|steps) reached\b"
     r"|(?:finished|completed|done(?: with)?) (?:model |the )?training\b(?! (?:epoch|step|batch|set|data|model|image))"
     r"|(?:finished|completed)(?: all)?(?: after)? [\d,]{1,15} (?:training )?(?:steps|iterations|iters|epochs|updates)\b"
@@ -88,6 +88,7 @@ PARSER = Parser("lifecycle", "start and end of training", "framework")
         "Early stopping triggered!",
         "[EARLY STOP] Validation did not improve for 10 epochs.",
         "End of training.",
+        "2026-01-02 03:04:05,678 INFO: End of training. Time consumed: 2 days, 19:43:56",
         "Training has been completed",
         "Training stopped early at epoch 12",
         "Reached maximum number of epochs",

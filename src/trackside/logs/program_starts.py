@@ -15,9 +15,10 @@ from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
 from trackside.model import Event, Position
 
-BANNER, SUPERVISOR, FIRST_LINES = "banner", "supervisor", "first_lines"
+BANNER, SUPERVISOR, FIRST_LINES, FIRST_LINE = "banner", "supervisor", "first_lines", "first_line"
 """Signs of a launcher, which prints its line at once and before the program; of a program that starts others one after
-the other, all of which are one run; and of a repeated beginning. The other signs are printed by each process, or late, from a buffer."""
+the other, all of which are one run; of a repeated beginning; and of its repeated first line, if an error follows it at once.
+The other signs are printed by each process, or late, from a buffer."""
 SIGNS = (
     ("arguments", "Namespace("), ("arguments", "Configuration Arguments"), ("accelerator", "ds_accelerator"),
     ("tracker", "wandb"), ("threads", "OMP_NUM_THREADS"), ("environment", "nvironment"),
@@ -31,6 +32,12 @@ MAX_TEXT_BYTES = 500
 """Bytes of a mark's line that are kept."""
 _ERROR = re.compile(rb"Traceback|File \"|Error|ERROR|[Ff]ailed|[Kk]ill|[Aa]bort|[Ss]ignal")
 """A file that begins with a failure does not show how a program begins."""
+_ANY_ERROR = re.compile(rb"\b(?:an? )?(?:error|exception)(?: occurred)?:", re.IGNORECASE)
+_START = re.compile(
+    rb"^(?!.*\b(?:epoch|step|iteration|fold|trial|batch))(?=.*\b(?:start(?:ing|ed)?|launching|beginning)\b)",
+    re.IGNORECASE,
+)
+"""A line that announces the start of a program, not of a part of its work."""
 _WITHOUT_FIGURES = re.compile(rb"[^0-9\x00-\x1f]+")
 
 PARSER = Parser("program-starts", "starts of programs", "system")
@@ -100,18 +107,22 @@ class Opening:
     """What the file's first two lines hold besides figures."""
 
     first: bytes
-    second: bytes
+    second: bytes | None
+    """None if the first one announces a start and the second one is an error."""
     end: int
-    """Offset of the end of the second line."""
+    """Offset of the end of the last of them."""
 
     def repetitions(self, buffer: bytes, begin: int, end: int, base: int, number: int, path: str) -> Iterator[Event]:
-        """A mark where both lines are printed again, one below the other, in [begin, end) of the buffer. ``number``: of the
+        """A mark where these lines are printed again, one below the other, in [begin, end) of the buffer. ``number``: of the
         line at ``begin``; ``base``: offset of the buffer in the file."""
+        sign = FIRST_LINES if self.second is not None else FIRST_LINE
         counted = begin
         position = buffer.find(self.first, begin, end)
         while position >= 0:
             is_later = base + position >= self.end
-            if is_later and buffer.find(self.second, position, position + MAX_APART_BYTES) >= 0:
+            if is_later and (
+                self.second is None or buffer.find(self.second, position, position + MAX_APART_BYTES) >= 0
+            ):
                 number += buffer.count(b"\n", counted, position)
                 counted = position
                 start = buffer.rfind(b"\n", begin, position) + 1 or begin
@@ -122,17 +133,20 @@ class Opening:
                     "log",
                     text.decode("utf-8", "replace"),
                     parser=PARSER.id,
-                    fields={"sign": FIRST_LINES},
+                    fields={"sign": sign},
                 )
             position = buffer.find(self.first, position + len(self.first), end)
 
 
 def opening_of(head: bytes, first_sign: int | None) -> Opening | None:
     """The first two lines of a file, by their longest piece without figures; None if they are too short or equal, or
-    not printed before ``first_sign``, the offset of the first line that shows a program at work."""
+    not printed before ``first_sign``, the offset of the first line that shows a program at work. If the first one
+    announces a start and the next one is an error, the first one is enough."""
     needles: list[bytes] = []
     last = 0
     for match in re.finditer(rb"[^\n]+", head):
+        if len(needles) == 1 and _START.search(needles[0]) and _ANY_ERROR.search(match[0]):
+            return None if _ERROR.search(head, 0, last) else Opening(needles[0], None, last)
         if first_sign is not None and match.end() > first_sign:
             return None
         pieces = _WITHOUT_FIGURES.findall(match[0].rpartition(b"\r")[2])

@@ -232,6 +232,8 @@ class TracebackReader:
 
     def _feed_message(self, line: Line, text: str) -> bool:
         """Take a line right after a last line or its continuation."""
+        if text.startswith("\r\r"):  # a hole of NUL bytes: what follows is another program's
+            return self._finish_without_line()
         stripped = text.strip()
         if self.written_over and (is_read := self._feed_written_over(text)) is not None:
             return is_read

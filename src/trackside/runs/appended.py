@@ -9,7 +9,11 @@ Output is often appended to one file: attempts after a failure, jobs of an array
 - where steps start over after the end of a program;
 - behind the last step, if a program then fails in an import at its top, or rejects its arguments;
 - behind an interrupt, if a program then rejects its arguments;
-- below the line that Python could not open its script, if an exception or a step follows.
+- below the line that Python could not open its script, if an exception or a step follows;
+- behind an error that ended a program, if the same program then ends with another one: of one process, only one error
+  is the last. In a log that several processes write, each of them may have its own;
+- at the line that the file begins with, if it announces a start and the next line was an error;
+- behind a program's own line that its training failed, if it says so again, for another reason and minutes later.
 
 One program that restarts its workers is one run, however often they print their first lines; so is a job that its
 scheduler starts again. What a process prints late, from its buffer, is not a beginning: a sign that came after a run's
@@ -18,6 +22,7 @@ end no longer counts in that file.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,8 +31,8 @@ from typing import Protocol
 
 from trackside.catalog.events import MAX_PER_KIND, OUTCOMES, last_line_of
 from trackside.logs.job_report import REPORT
-from trackside.logs.program_starts import BANNER, FIRST_LINES, SUPERVISOR
-from trackside.model import Event, FileRun, Position
+from trackside.logs.program_starts import BANNER, FIRST_LINE, FIRST_LINES, SUPERVISOR
+from trackside.model import Event, EventRole, FileRun, Position
 from trackside.runs.jobs import plain_id
 
 ENDS = frozenset(
@@ -37,6 +42,8 @@ ENDS = frozenset(
     )
 )  # fmt: skip
 """Kinds of events that may say how a program ended."""
+_DEATHS = frozenset({"python_fatal", "process_exit", "signal_received"})
+"""Kinds of events that may be printed after the error of a program that ends."""
 _WORK_KINDS = frozenset(
     {"training_start", "training_plan", "training_end", "exception", "launcher_failure", "cuda_oom"}
 )
@@ -51,6 +58,27 @@ _APPENDING_SOURCES = frozenset({"lsf", "pbs"})
 """Sources of reports that the batch system itself adds to the output: what is above them is over."""
 _MAIN_FRAMES = (" in <module>", " in _run_module_as_main", " in _run_code")
 """Outermost frames of an exception that ended its program."""
+
+MIN_SECONDS_BETWEEN_FAILURES = 60.0
+"""Less time than this between two lines that the training failed may be two parts of one program's work."""
+_OF_SEVERAL_PROCESSES = frozenset(
+    {
+        "collective_timeout", "collective_state", "peer_lost", "heartbeat_lost", "collective_mismatch", "nccl_error",
+        "rendezvous_failure", "launcher_failure", "launcher_restart",
+    }
+)  # fmt: skip
+"""Kinds of events that only a program of several processes prints."""
+_REJECTIONS = (
+    "argparse.ArgumentError",
+    "click.UsageError",
+    "absl.flags.Error",
+    "hydra.errors.ConfigCompositionException",
+)
+"""Types of errors, without a traceback, by which a program rejects its command line."""
+_RUNPY = re.compile(r"(?:^|[\\/<])(?:frozen )?runpy\b")
+_USAGE_ERROR = re.compile(r"([^\s:]{1,120}): error: ")
+_FIGURES = re.compile(r"0x[0-9a-f]+|\d+")
+_FILE = re.compile(r":\d+ in .*$")
 
 LoggedPart = tuple[int, int]
 """(line, part): a logged step, and the number of the part of the log that it is in; the number rises where steps start
@@ -143,7 +171,7 @@ def _failed_at_once(event: Event) -> bool:
     """Whether a program failed before its work: an import outside any function, or its command-line arguments."""
     if event.kind != "exception":
         return False
-    if _rejects_arguments(event):
+    if event.get("type") == "argparse.ArgumentError":
         return True
     frames = str(event.get("frames") or "")
     is_import = event.get("type") in ("ImportError", "ModuleNotFoundError")
@@ -152,7 +180,7 @@ def _failed_at_once(event: Event) -> bool:
 
 def _rejects_arguments(event: Event) -> bool:
     """Whether a program rejected its command-line arguments."""
-    return event.kind == "exception" and str(event.get("type")).endswith("ArgumentError")
+    return event.kind == "exception" and not event.get("frames") and str(event.get("type")).endswith(_REJECTIONS)
 
 
 def _never_ran(event: Event) -> bool:
@@ -162,11 +190,54 @@ def _never_ran(event: Event) -> bool:
     )
 
 
+def _is_failure_line(event: Event) -> bool:
+    """Whether a program says in its own words that its training failed."""
+    return event.kind == "exception" and event.get("type") == "Error" and not event.get("frames")
+
+
+def _is_crash(event: Event) -> bool:
+    """Whether an exception of the program's own ended it: one of its main module, or a rejected command line."""
+    if event.role is not EventRole.ROOT or event.get("wrapper") or event.get("in_summary") or not _is_end(event):
+        return False
+    return _program(event) is not None
+
+
+def _program(event: Event) -> str | None:
+    """The script that raised an exception, without its folder; empty if only a rejected command line names it, by
+    another name; None if unknown."""
+    if _rejects_arguments(event):
+        match = _USAGE_ERROR.match(str(event.get("message")))
+        return match[1] if match is not None and match[1].endswith(".py") else ""
+    frames = (frame for frame in str(event.get("frames") or "").split(";") if _RUNPY.search(frame) is None)
+    main = next(frames, "")
+    return re.split(r"[\\/]", _FILE.sub("", main))[-1] if main.endswith(" in <module>") else None
+
+
+def _is_of_other_start(earlier: Event, later: Event) -> bool:
+    """Whether two crashes must be of two starts of one program: they differ in more than a message, and the later one
+    does not answer the earlier one."""
+    programs = {_program(earlier), _program(later)} - {""}
+    if len(programs) > 1 or earlier.get("type") in str(later.get("chain") or "").split(";"):
+        return False
+    if later.get("about") == "interrupt" and not str(later.get("user_frame")).endswith(" in <module>"):
+        return False  # one of several processes that hung after the earlier error
+    return _distinction(earlier) != _distinction(later)
+
+
+def _distinction(event: Event) -> tuple[object, ...]:
+    """What distinguishes an error from those that other processes, or a loop over examples, print for one cause."""
+    if not event.get("user_frame"):
+        return event.get("type"), _FIGURES.sub("#", str(event.get("message")))
+    return event.get("type"), event.get("user_frame"), event.get("user_code")
+
+
 @dataclass(slots=True)
 class _Splitter:
     """Goes through the signs of one file in order, and collects where its runs begin."""
 
     has_launcher: bool
+    has_several_processes: bool
+    """Whether several processes of one program write the file."""
     first_lines: list[int] = field(default_factory=lambda: [1])
     job_first: int = 1
     end_line: int | None = None
@@ -195,6 +266,16 @@ class _Splitter:
     """Line of the last event, if it is an interrupt."""
     last_job: tuple[str, int, bool] | None = None
     """The last job named, the line, and whether that line ended the job."""
+    crash: Event | None = None
+    """The last error of the run so far that ended its program, unless its steps went on."""
+    lines_of_ends: list[int] = field(default_factory=list)
+    """Lines of the events after that error that may still be about its program's end."""
+    lines_of_signs: dict[str, int] = field(default_factory=dict)
+    """Sign -> where it was last printed."""
+    failure: Event | None = None
+    """The last line of the program that its training failed."""
+    error_line: int = 0
+    """Line of the last error of any kind."""
 
     @property
     def shows_work(self) -> bool:
@@ -214,11 +295,28 @@ class _Splitter:
         self.last_part = self.last_part if self.step_line >= line else None
         self.end_line = self.end_line if self.end_line is not None and self.end_line >= line else None
         self.is_end_reported, self.is_supervised, self.printed_signs, self.pending_sign = False, False, set(), None
+        self.crash, self.failure = None, None
+
+    def begin_again(self, line: int) -> None:
+        """Begin a run at an earlier line: what was printed since is this run's, not late output of the one before."""
+        last_part = self.last_part
+        self.begin(line)
+        self.last_part = last_part  # steps that start over after it are another run's
+        self.printed_signs = {sign for sign, at in self.lines_of_signs.items() if at >= line}
+        self.late_signs -= self.printed_signs
+        if self.step_line >= line:
+            self.late_signs.discard("steps")
 
     def add_sign(self, sign: str, line: int) -> None:
         """Take a sign that a launcher or a program prints when it starts."""
+        is_next_line = line == self.lines_of_signs.get(sign, 1) + 1
+        self.lines_of_signs[sign] = line
         if sign == SUPERVISOR:
             self.is_supervised = True
+        elif sign == FIRST_LINE:
+            first = self.first_lines[-1]
+            if self.error_line > max(first, self.step_line) or (self.step_line < first and not is_next_line):
+                self.begin(line)
         elif sign == BANNER:
             if self.shows_work:
                 self.begin(line)
@@ -259,12 +357,19 @@ class _Splitter:
             and not self._is_restart_unclear
         ):
             self.begin(self.end_line + 1)
+        if self.last_part == part and self.end_line is not None and self.step_line >= self.first_lines[-1]:
+            self.crash = None  # the steps go on: the error was caught
         self.last_part, self.step_line, self.end_line, self.is_end_reported = part, line, None, False
+        self.failure = None
 
     def add_end(self, event: Event) -> None:
         """Take an event after which a program may have ended."""
-        if self.last_part is not None and _failed_at_once(event):
+        if self.last_part is not None and self.step_line >= self.first_lines[-1] and _failed_at_once(event):
             self.begin(self.step_line + 1)
+        is_crash = _is_crash(event) and not self.has_several_processes and not self.is_supervised
+        if is_crash and self.crash is not None and _is_of_other_start(self.crash, event):
+            header = event.at.line - 2 * len(str(event.get("frames") or "").split(";"))
+            self.begin_again(max([self.crash.at.line, *(line for line in self.lines_of_ends if line < header)]) + 1)
         if (
             self.unopened_line is not None
             and event.kind == "exception"
@@ -281,8 +386,28 @@ class _Splitter:
                 self.begin(first)
                 self.printed_signs.add(sign)
             self.pending_sign = None
+        if is_crash:
+            self.crash, self.lines_of_ends = event, []
+        elif event.kind in _DEATHS or (event.kind == "exception" and event.role is not EventRole.ROOT):
+            self.lines_of_ends.append(event.at.line)
         self.end_line = event.at.line
         self.is_end_reported = self.is_end_reported or event.kind == "launcher_failure"
+
+    def add_failure(self, event: Event) -> None:
+        """Take a program's own line that its training failed."""
+        earlier, self.failure = self.failure, event
+        if earlier is None or earlier.time is None or event.time is None or self.has_several_processes:
+            return
+        is_later = event.time - earlier.time >= MIN_SECONDS_BETWEEN_FAILURES
+        if is_later and not self.is_supervised and _distinction(earlier) != _distinction(event):
+            self.begin(event.at.line)
+            self.failure = event
+
+    def add_interrupt(self, line: int) -> None:
+        """Take an interrupt of another process of a program, such as a worker's: it ends with the program."""
+        self.lines_of_ends.append(line)
+        if self.interrupt_line is not None:
+            self.interrupt_line = line
 
     def add_job(self, job: str, event: Event) -> None:
         """Take a line that names its job."""
@@ -298,6 +423,7 @@ class _Splitter:
 
 
 _SIGN_KINDS = OUTCOMES | _WORK_KINDS | {"program_start", "launcher_restart", "host", REPORT}
+_ERRORS = OUTCOMES & {"unread_error", "exception", "cuda_oom", "dataloader_death"}
 
 
 def _may_hold_several_runs(signs: Sequence[Event], steps_start_over: bool) -> bool:
@@ -305,14 +431,18 @@ def _may_hold_several_runs(signs: Sequence[Event], steps_start_over: bool) -> bo
     counts = Counter(event.kind for event in signs)
     jobs = {job for event in signs if (job := _named_job(event)) is not None}
     several = counts["program_start"] > 1 or len(jobs) > 1 or (steps_start_over and any(counts[kind] for kind in ENDS))
-    return several or any(_failed_at_once(event) or _never_ran(event) for event in signs)
+    crashes = sum(_is_crash(event) for event in signs)
+    return several or crashes > 1 or any(_failed_at_once(event) or _never_ran(event) for event in signs)
 
 
 def _split_runs(signs: Sequence[Event], points: Sequence[LoggedPart], last_line: int) -> FileRuns:
     """The runs of one file. ``signs``, ``points``: in order; ``last_line``: number of the file's last line."""
     reports = [event for event in signs if event.kind == REPORT]
     is_followed = bool(reports) and _is_followed(reports[-1], signs, last_line)
-    splitter = _Splitter(any(event.kind == "launcher_failure" for event in signs))
+    splitter = _Splitter(
+        any(event.kind == "launcher_failure" for event in signs),
+        any(_is_of_several(event) for event in signs),
+    )
     steps = iter(points)
     step = next(steps, None)
     for event in signs:
@@ -330,6 +460,12 @@ def _split_runs(signs: Sequence[Event], points: Sequence[LoggedPart], last_line:
             _add_report(splitter, event, event is not reports[-1] or is_followed)
         elif _is_end(event):
             splitter.add_end(event)
+        elif _is_failure_line(event):
+            splitter.add_failure(event)
+        elif event.kind == "exception" and event.get("about") == "interrupt":
+            splitter.add_interrupt(line)
+        if event.kind in _ERRORS:
+            splitter.error_line = line
     while step is not None:
         splitter.add_step(*step)
         step = next(steps, None)
@@ -346,6 +482,14 @@ def _split_runs(signs: Sequence[Event], points: Sequence[LoggedPart], last_line:
         last = None
     has_more = sum(event.kind == "program_start" for event in signs) >= MAX_PER_KIND
     return FileRuns(runs, last, min(splitter.job_first, first_lines[-1]), unknown_start, has_more)
+
+
+def _is_of_several(event: Event) -> bool:
+    """Whether an event is about one of several processes."""
+    if event.kind == "process_exit":
+        return event.get("task") is not None or event.rank is not None
+    is_of_rank = event.kind == "exception" and (event.rank is not None or event.get("wrapper") is True)
+    return is_of_rank or event.kind in _OF_SEVERAL_PROCESSES
 
 
 def _shows_work(splitter: _Splitter, signs: Sequence[Event], last_line: int) -> bool:

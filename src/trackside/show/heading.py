@@ -209,7 +209,9 @@ def earlier_runs(doc: VerdictDoc, limit: int | None = None) -> list[str]:
     for runs in alike:
         count = f", {len(runs):,} runs" if len(runs) > 1 else ""
         family = ", ".join(filter(None, (runs[0].family, runs[0].certainty)))
-        lines.append(f"lines {runs[-1].first_line:,} to {runs[0].last_line:,}{count} ({family}): {runs[0].text}")
+        first, last = runs[-1].first_line, runs[0].last_line
+        place = f"line {first:,}" if first == last else f"lines {first:,} to {last:,}"
+        lines.append(f"{place}{count} ({family}): {runs[0].text}")
     others = doc.appended.runs - 1 - sum(map(len, alike))
     return [*lines, f"and {others:,} more"] if others and lines else lines
 

@@ -42,6 +42,7 @@ NOT_RAISED: Mapping[str, tuple[str, Sentence]] = {
     "ContainerError": ("a container error", Sentence("the container could not be started: {message}")),
     **dict.fromkeys(COMMAND_LINE_ERRORS, REJECTED_COMMAND_LINE),
     "DisplayError": ("a lost display", Sentence("the connection to the X display was lost: {message}")),
+    "Error": ("an error in the program's own words", Sentence("the program reported an error: {message}")),
     "SharedLibraryError": ("a missing library", Sentence("a shared library could not be loaded: {message}")),
 }  # fmt: skip
 """Types of errors that no program raised as an exception -> their name in a sentence, and what happened."""
