@@ -222,11 +222,11 @@ class _Sink:
         self.count = self.rows = 0
 
     def event(self, event: Event) -> None:
-        self.rows += 1
         if event.kind == "progress":
             self.is_log = True
             self._trajectories.add(event)
             return
+        self.rows += 1
         named = event.fields.get("job")
         job = None if named is None else plain_id(str(named))
         if event.plane == "log":
@@ -255,10 +255,11 @@ class _Sink:
         """Store the logged steps; returns the counts of their series as JSON."""
         series_counts = []
         for series in self._trajectories.series():
-            points = (
+            points = [
                 LoggedStep(point.event, point.ordinal, point.pinned, point.is_open)
                 for point in series.points_to_store()
-            )
+            ]
+            self.rows += len(points)
             self._writer.points(self._input, points)
             series_counts.append({"path": series.path, **msgspec.to_builtins(series.state())})
         return msgspec.json.encode(series_counts).decode() if series_counts else ""

@@ -42,6 +42,7 @@ from trackside.read.format import InputSource
 from trackside.read.walk import bundle_sources, walk
 from trackside.session import Session
 from trackside.session.inputs import LoadedInputs
+from trackside.session.other_runs import has_other_jobs
 from trackside.session.request import Paths, ProgressCallback
 from trackside.show.document import document, encode
 from trackside.version import package_version
@@ -248,7 +249,9 @@ class _BundleWriter:
 
     @property
     def _job(self) -> str | None:
-        return self._options.job or self._session.loaded.job
+        """The job that the bundle is about: the chosen one, or the one of several that the verdict is about."""
+        session = self._session
+        return self._options.job or session.loaded.job or (session.run.id if has_other_jobs(session.store) else None)
 
     def _manifest(self, verdict: bytes, sliced: bool) -> BundleManifest:
         verdict_member = MemberDoc(VERDICT, len(verdict), hashlib.sha256(verdict).hexdigest())

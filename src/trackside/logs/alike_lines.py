@@ -29,6 +29,8 @@ MAX_BEGINNING_CHARS = 240
 """Characters before a loss that are looked at."""
 MAX_WORDS_CHARS = 60
 """Characters before a loss that are compared, each number taken as one."""
+MAX_READ_BY_OTHERS = 100
+"""Positions at which another reader has read a loss, from which on these series are not needed."""
 MAX_TEXT_CHARS = 1_000
 """A longer line is a dump, not a progress line."""
 
@@ -103,6 +105,8 @@ def _alike_points(line: Line) -> list[Event]:
     """The loss of a line as a point of its beginning's series; with the ones before it once the third line shows that they are
     logged steps."""
     text = line.text
+    if line.notes("alike").get("read_by_others", 0) >= MAX_READ_BY_OTHERS:
+        return []
     if len(text) > MAX_TEXT_CHARS or _BAR_OR_CODE.search(text):
         return []
     if (loss := _training_loss(text)) is None:
@@ -130,6 +134,12 @@ def _alike_points(line: Line) -> list[Event]:
     beginning.is_in_turn |= bool(beginning.waiting) and any(other.last_line > last_line for other in in_series)
     beginning.waiting.append(event)
     return _begin_series(line, words, beginning, beginnings) if len(beginning.waiting) == MIN_LINES else []
+
+
+def note_other_reader(line: Line) -> None:
+    """Note that another reader read a loss at a new position; if it does so often, these series are not needed."""
+    notes = line.notes("alike")
+    notes["read_by_others"] = notes.get("read_by_others", 0) + 1
 
 
 def _begin_series(line: Line, words: str, beginning: _Beginning, beginnings: dict[str, _Beginning]) -> list[Event]:

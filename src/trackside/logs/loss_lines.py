@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from trackside.logs.alike_lines import note_other_reader
 from trackside.logs.figures import LineFigures, line_figures, put_position_first
 from trackside.logs.line import Line
 from trackside.logs.line_positions import EPOCH_BATCH, SAMPLES, LinePosition, position_of
@@ -266,5 +267,7 @@ def _rank_at_same_position(line: Line, figures: LineFigures, position: LinePosit
     notes, rank = line.notes(f"{ID} {line.label}"), figures.precedences["loss"]
     step_and_epoch = position.step, position.epoch
     best = notes["rank"] if notes.get("position") == step_and_epoch else None
+    if step_and_epoch != notes.get("position"):
+        note_other_reader(line)
     notes.update(position=step_and_epoch, rank=rank if best is None else min(rank, best))
     return best

@@ -59,8 +59,16 @@ class Trajectories:
             max(self._series.values(), key=lambda series: series.size).thin()
 
     def series(self) -> tuple[PointSeries, ...]:
-        """The series of each file and parser."""
-        return tuple(self._series.values())
+        """The series of each file and parser, without lines that begin alike unless they describe the run."""
+        by_path: dict[str, list[PointSeries]] = {}
+        for series in self._series.values():
+            by_path.setdefault(series.path, []).append(series)
+        chosen = {path: _best_series(of_path).parser for path, of_path in by_path.items()}
+        return tuple(
+            series
+            for series in self._series.values()
+            if series.parser not in SERIES_IDS or series.parser == chosen[series.path]
+        )
 
     def add_series(self, series: PointSeries) -> None:
         """Add a complete series, as :meth:`series` returned it."""

@@ -41,6 +41,12 @@ def with_other_runs(verdict: Verdict, store: MemoryStore, paths: Paths) -> Verdi
     return replace(verdict, primary=primary, preflight=(*(claim for claim, _ in advice), *verdict.preflight))
 
 
+def has_other_jobs(store: MemoryStore) -> bool:
+    """Whether the inputs hold other jobs than that of the run."""
+    frame = store.ask(events(KIND))
+    return isinstance(frame, Frame) and any(row.get("job") is not None for row in frame.events)
+
+
 def _about_jobs(verdict: Verdict, frame: Frame, paths: Sequence[str]) -> list[tuple[Claim, Action | None]]:
     """Other jobs with logs."""
     jobs = [frame.value(row, "job") for row in frame.events if row.get("job") is not None]
