@@ -319,7 +319,10 @@ def test_python_takes_a_job_as_a_number_and_names_its_types(log: Path) -> None:
     assert verdict.run.id == "41"
 
 
-def test_python_gives_the_sentences_and_the_documents_that_the_command_prints(log: Path) -> None:
+def test_python_gives_the_sentences_and_the_documents_that_the_command_prints(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
     verdict = trackside.diagnose(log)
     doc = json.loads(run("diagnose", log, "--json").stdout)
     assert str(verdict.primary.headline) == doc["primary"]["headline"]["text"]
