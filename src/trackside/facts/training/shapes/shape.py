@@ -84,10 +84,11 @@ class Shape:
 
 def from_the_start(curve: TrainingCurve) -> bool:
     """Whether the first point is the run's first: neither an excerpt nor a resumed run."""
-    steps = [step for row in curve.rows[:3] if (step := numeric_field(row, "step")) is not None]
-    if len(steps) < 2:
-        return True
-    return steps[0] <= 2 * max(1.0, steps[-1] - steps[0])
+    for name in ("step", "epoch"):
+        first = [value for row in curve.rows[:3] if (value := numeric_field(row, name)) is not None]
+        if len(first) >= 2 and first[0] > 2 * max(1.0, first[-1] - first[0]):
+            return False
+    return True
 
 
 def nth_finite(curve: TrainingCurve, nth: int) -> int:
