@@ -22,7 +22,7 @@ _TRAINING_END = re.compile(
     r"|(?:finished|completed)(?: all)?(?: after)? [\d,]{1,15} (?:training )?(?:steps|iterations|iters|epochs|updates)\b"
     r"|\d{1,6} epochs completed in \d"
     r"|(?:(?:hyper-?parameter |model )?optimi[sz]ation|(?:(?:hyper-?parameter|grid|random|architecture|model|parameter) |auto(?:re)?)search) (?:is )?(?:complete|completed|finished)\b"
-    r"|all \d{0,6} ?(?:epochs|folds|trials|runs|seeds|experiments) (?:are )?(?:complete|completed|finished|done)\b"
+    r"|all \d{0,6} ?(?:epochs|folds|trials|runs|seeds|experiments|stages|phases|models|trainings) (?:are )?(?:complete|completed|finished|done)\b"
     r"|(?:early[ -]?stopping|early stop|stopping early)(?: (?:was |is )?(?:triggered|activated|reached|condition (?:met|reached)))?(?: (?:at|after|in|on) (?:epoch|step|iteration) ?#?\d{1,9}| after \d{1,9} (?:epochs|steps|iterations)| early)?\s?[.!]{0,3}\s*$"
     r"|early[ -]?stop(?:ping|ped)?\W{1,3}(?:\w+ ){0,3}(?:no improvement|did(?:n't| not) improve) (?:for|in|over) (?:the last )?\d{1,6} "
     r"|total (?:running|run|elapsed) time(?: ?\([^)\n]{1,12}\))?[: ]{1,3}\d|(?:total )?training (?:time|took)\b(?: was)?(?: ?\([^)\n]{1,12}\))?[: ]{1,3}\d"
@@ -71,7 +71,7 @@ PARSER = Parser("lifecycle", "start and end of training", "framework")
     rb"(?:(?:train(?:ing)?|tuning|distillation|experiment|run) [a-z ]{0,30}(?:complete|finished|done|ended|over|stopped)|(?:finish|complet)ed [a-z ]{0,20}train|done [a-z ]{0,20}train|"
     rb"(?:end(?: of)?|finish|stopping|stopped) (?:the )?training|(?:epochs|iterations|steps) reached|"
     rb"(?:finished|completed) [a-z ]{0,12}[0-9,]{1,12} (?:training )?(?:step|iter|epoch|update)|(?:training|running|run|elapsed) (?:time|took)|reached (?:max|the )|"
-    rb"epochs completed in|(?:optimi[sz]ation|search) (?:is )?(?:complete|finished)|all [0-9]{0,6} ?(?:epochs|folds|trials|runs|seeds|experiments) [a-z ]{0,4}(?:complete|finished|done)|early[ -]?stop|stopping early)",
+    rb"epochs completed in|(?:optimi[sz]ation|search) (?:is )?(?:complete|finished)|all [0-9]{0,6} ?(?:epochs|folds|trials|runs|seeds|experiments|stages|phases|models|trainings) [a-z ]{0,4}(?:complete|finished|done)|early[ -]?stop|stopping early)",
     safety="A bare 'done' may end anything; conditions, questions and the end of one epoch are not the end of "
     "training.",
     matches=(
@@ -93,6 +93,7 @@ PARSER = Parser("lifecycle", "start and end of training", "framework")
         "Training stopped early at epoch 12",
         "Reached maximum number of epochs",
         "All 5 folds finished",
+        "all stages complete; weights in out/weights",
         "Total running time:  7:20:14.828826",
         "Finished. Total elapsed time (h:m:s): 0:07:41",
     ),
