@@ -88,3 +88,12 @@ def test_two_types_of_one_name_are_refused(tmp_path: Path) -> None:
             "src/c.py:2: type Sample: give it a name of its own; src/a.py:2 has this one",
         ],
     )
+
+
+def test_a_constant_that_is_set_twice_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "a.py").write_text('HINT = "a"\nOTHER: str = "b"\nHINT = "c"\nname = 1\nname = 2\n')
+    assert lint(tmp_path) == (
+        1,
+        ["src/a.py:3: constant HINT: it is set above; give one of the two another name"],
+    )

@@ -4,7 +4,7 @@
 
 A class is a noun phrase, a local is named for what it holds, a constant gives its bound and unit. A reader of ``found``
 must look up what was found; a reader of ``matches`` need not. Spelling is American. A public class or type alias of the
-package shares its name with no other.
+package shares its name with no other, and a constant is set once.
 """
 
 from __future__ import annotations
@@ -125,13 +125,30 @@ def repeated_types(root: Path, files: Iterable[Path]) -> Iterator[str]:
                 yield f"{place}: type {name}: give it a name of its own; {other} has this one"
 
 
+def constants_set_twice(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """(line, name) of each constant of a module that the module has set before."""
+    names: set[str] = set()
+    for node in tree.body:
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
+        for target in targets:
+            if isinstance(target, ast.Name) and target.id.isupper():
+                if target.id in names:
+                    yield node.lineno, target.id
+                names.add(target.id)
+
+
 def complaints(root: Path) -> Iterator[str]:
     """One line for each name to change in a tree."""
     files = [*root.glob("*.py"), *(path for folder in FOLDERS for path in (root / folder).rglob("*.py"))]
     for path in sorted(files):
-        for line, kind, name in sorted(set(bound_names(ast.parse(path.read_text("utf-8"), str(path))))):
+        tree = ast.parse(path.read_text("utf-8"), str(path))
+        for line, kind, name in sorted(set(bound_names(tree))):
             if text := remedy(kind, name):
                 yield f"{path.relative_to(root)}:{line}: {kind} {name}: {text}"
+        for line, name in constants_set_twice(tree):
+            yield f"{path.relative_to(root)}:{line}: constant {name}: it is set above; give one of the two another name"
     yield from repeated_types(root, sorted((root / PACKAGE).rglob("*.py")))
 
 
