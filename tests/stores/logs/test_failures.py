@@ -86,7 +86,7 @@ def test_lines_read_before_a_failure_are_kept(kind: str, spoil: Callable[[Answer
     assert row.status == "partial"
     assert server.url in row.note
     assert reason in row.note
-    steps = [event.get("step") for event in sink.events if event.kind == "progress"]
+    steps = [event.get("step") for event in sink.events if event.parser == "custom"]
     assert steps
     assert steps == sorted(set(steps))
     assert len(steps) < 40
@@ -117,7 +117,7 @@ def test_the_number_of_lines_of_a_verdict_is_limited() -> None:
         ((row,), sink) = rows(server, "loki", most_lines=15)
     assert row.status == "partial"
     assert "most_lines, 15" in row.note
-    assert len([event for event in sink.events if event.kind == "progress"]) == 15
+    assert len([event for event in sink.events if event.parser == "custom"]) == 15
 
 
 def test_more_lines_at_one_time_than_the_store_returns_are_reported() -> None:
@@ -128,7 +128,7 @@ def test_more_lines_at_one_time_than_the_store_returns_are_reported() -> None:
         ((row,), sink) = rows(server, "loki", page=5)
     assert row.status == "partial"
     assert "more lines at the single time" in row.note
-    assert [event.get("step") for event in sink.events if event.kind == "progress"] == [1]
+    assert [event.get("step") for event in sink.events if event.parser == "custom"] == [1]
 
 
 def test_the_page_shrinks_to_the_limit_of_the_store() -> None:
@@ -138,7 +138,7 @@ def test_the_page_shrinks_to_the_limit_of_the_store() -> None:
         limits = [int(params["limit"]) for path, params in server.requests if path.endswith("query_range")]
     assert row.status == "read"
     assert limits[:2] == [5000, 7]
-    assert len([event for event in sink.events if event.kind == "progress"]) == 40
+    assert len([event for event in sink.events if event.parser == "custom"]) == 40
 
 
 def test_a_log_is_fetched_as_it_is_read() -> None:
@@ -223,4 +223,4 @@ def test_several_requests_of_one_verdict_share_its_line_limit() -> None:
             if isinstance(source, InputSource)
         ]
     assert [row.status for row in rows] == ["read", "partial"]
-    assert len([event for event in sink.events if event.kind == "progress"]) == 60
+    assert len([event for event in sink.events if event.parser == "custom"]) == 60
