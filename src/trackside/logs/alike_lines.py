@@ -54,6 +54,11 @@ _BAR_OR_CODE = re.compile(
 _EVALUATION_HEADING = re.compile(
     r"^\W{0,12}(?:val|valid|validat\w+|eval|evaluat\w+|te?st(?:ing)?|dev)\b", re.IGNORECASE
 )
+_EVALUATION_RECORD = re.compile(
+    r"(?:^|[\s\]|>])(?:val|valid|validation|eval|evaluation|test)[ _-]?(?:metrics|stats|results|figures|log)\w{0,2}['\"]?\s?[:=]",
+    re.IGNORECASE,
+)
+"""What begins the figures of an evaluation, however far before its loss."""
 _CHANGING = re.compile(
     r"(?:[\d.,:+-]*\d[\d.,:+-]*(?:[hms]\b)?\s*)+|\b(?:mon|tue|wed|thu|fri|sat|sun)\b|\s+|\b(?:nan|inf)\b", re.IGNORECASE
 )
@@ -96,6 +101,7 @@ PARSER = Parser(
     avoids=(
         "fold A batch loss | 2.114 |\nfold A batch loss | 2.031 |",
         "Attempted loss scale: 65536.0\nAttempted loss scale: 32768.0\nAttempted loss scale: 16384.0",
+        "val_metrics: {'mae_raw': 3.11, 'rmse': 0.5, 'loss': 4.13}\nval_metrics: {'mae_raw': 2.41, 'rmse': 0.4, 'loss': 3.13}\nval_metrics: {'mae_raw': 2.11, 'rmse': 0.4, 'loss': 2.93}",
         "val loss | 2.114\nval loss | 2.031\nval loss | 1.987",
         "{'train_runtime': 10.1, 'train_loss': 0.44}\n{'train_runtime': 11.1, 'train_loss': 0.43}\n{'train_runtime': 9.8, 'train_loss': 0.41}",
         "loss weight 0.5 of loss 0.5\nloss weight 0.5 of loss 0.5\nloss weight 0.5 of loss 0.5",
@@ -109,7 +115,7 @@ def _alike_points(line: Line) -> list[Event]:
         return []
     if len(text) > MAX_TEXT_CHARS or _BAR_OR_CODE.search(text):
         return []
-    if (loss := _training_loss(text)) is None:
+    if (loss := _training_loss(text)) is None or _EVALUATION_RECORD.search(text, 0, loss.start("name")):
         return []
     beginnings: dict[str, _Beginning] = line.notes("alike").setdefault("beginnings", {})
     start = loss.start("value")
