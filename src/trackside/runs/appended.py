@@ -29,6 +29,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from trackside.catalog.command_line import COMMAND_LINE_ERRORS
 from trackside.catalog.events import MAX_PER_KIND, OUTCOMES, last_line_of
 from trackside.logs.job_report import REPORT
 from trackside.logs.program_starts import BANNER, FIRST_LINE, FIRST_LINES, SUPERVISOR
@@ -68,12 +69,7 @@ _OF_SEVERAL_PROCESSES = frozenset(
     }
 )  # fmt: skip
 """Kinds of events that only a program of several processes prints."""
-_REJECTIONS = (
-    "argparse.ArgumentError",
-    "click.UsageError",
-    "absl.flags.Error",
-    "hydra.errors.ConfigCompositionException",
-)
+_REJECTIONS = (*COMMAND_LINE_ERRORS, "hydra.errors.ConfigCompositionException")
 """Types of errors, without a traceback, by which a program rejects its command line."""
 _RUNPY = re.compile(r"(?:^|[\\/<])(?:frozen )?runpy\b")
 _USAGE_ERROR = re.compile(r"([^\s:]{1,120}): error: ")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from trackside.facts.logs.exceptions import COMMAND_LINE_ERRORS
+from trackside.catalog.command_line import COMMAND_LINE_ERRORS
 from trackside.family import Family
 from trackside.finding import Certainty, Finding, Outcome, Sentence, action
 from trackside.remedies import NOTHING_TO_DO

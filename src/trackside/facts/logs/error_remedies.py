@@ -12,10 +12,9 @@ from trackside.facts.logs import state_dict_errors
 from trackside.facts.logs.exceptions import announced_error, source_line, unopened_script
 from trackside.facts.logs.fault_rules.rule import FaultClass
 from trackside.facts.logs.python_environment import PACKAGES, interpreter, package_of_library
-from trackside.facts.logs.repository_remedies import repository_remedy
+from trackside.facts.logs.repository_remedies import check_path, repository_remedy
 from trackside.finding import Action, Sentence, ShellCommand, action
 from trackside.model import Event
-from trackside.remedies import CHECK_PATH, CHECK_PATH_ON_NODES, CHECK_RELATIVE_PATH
 
 CREATE_FOLDER = Sentence("create {folder}, writable for the job, and resubmit")
 CREATE_RELATIVE_FOLDER = Sentence(
@@ -338,8 +337,7 @@ def error_remedy(frame: Frame, row: Event, kind: FaultClass, where: ErrorPlace) 
         name = path[path.lastindex or 0]
         if TEMPORARY.match(name):
             return None
-        on_nodes = CHECK_PATH_ON_NODES if where.nodes > 1 else CHECK_PATH
-        return action(on_nodes if name.startswith("/") else CHECK_RELATIVE_PATH, path=derived(name, message))
+        return check_path(name, message, where.nodes)
     if kind == "asset" and (remedy := repository_remedy(causes, message, where.nodes)) is not None:
         return remedy
     if kind in ("env", "config", "asset"):
@@ -359,7 +357,7 @@ def _absent_library_remedy(frame: Frame, library: Value) -> Action:
     if PYTORCH_LIBRARY.match(str(library.value)):
         return action(REINSTALL_NEEDING, library=library)
     sentence = PROVIDE_DRIVER if DRIVER_LIBRARY.match(str(library.value)) else PROVIDE_LIBRARY
-    return action(sentence, *LOAD_LIBRARY, library=library, python=interpreter(frame) or derived("python", library))
+    return action(sentence, *LOAD_LIBRARY, library=library, python=interpreter(frame, library))
 
 
 def folder_to_create(row: Event) -> str | None:
@@ -434,7 +432,7 @@ def _shell_remedy(match: re.Match[str], message: Value) -> Action:
 
 def _package_remedy(frame: Frame, text: str, message: Value, where: ErrorPlace) -> Action | None:
     """How to get a package that is missing, or too old."""
-    python = interpreter(frame) or derived("python", message)
+    python = interpreter(frame, message)
     if (match := REQUIREMENT.search(text)) is not None:
         requirement = derived(match[1] or match[2], message)
         return action(INSTALL_REQUIREMENT, PIP_INSTALL, requirement=requirement, python=python)
@@ -453,7 +451,7 @@ def _package_remedy(frame: Frame, text: str, message: Value, where: ErrorPlace) 
 def _broken_library_remedy(frame: Frame, row: Event, match: re.Match[str], message: Value) -> Action:
     """What to reinstall for a library that was built for others than those it finds."""
     path, symbol = match.groups(default="")
-    library, python = derived(os.path.basename(path), message), interpreter(frame) or derived("python", message)
+    library, python = derived(os.path.basename(path), message), interpreter(frame, message)
     other = derived("PyTorch" if PYTORCH_SYMBOL.search(symbol) else "packages", message)
     loaded = (event for event in (*frame.events, row) if os.path.basename(path) in str(event.get("message")))
     module = next((name for event in loaded if (name := package_of_library(event, path)) is not None), None)

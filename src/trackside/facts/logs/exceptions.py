@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeGuard
 
+from trackside.catalog.command_line import COMMAND_LINE_ERRORS
 from trackside.catalog.excerpt import ELLIPSIS, cut, excerpt
 from trackside.evidence import Evidence, Frame, Missing, Value, derived
 from trackside.facts.fact import Maybe, fact
@@ -33,8 +34,6 @@ JOB_RAISED = Sentence("the job raised {type}: {message}")
 JOB_RAISED_WITHOUT_MESSAGE = Sentence("the job raised {type}")
 SCRIPT_FAILED = Sentence("Python could not open its script: {message}")
 REJECTED_COMMAND_LINE = ("a rejected command line", Sentence("the program rejected its command line: {message}"))
-COMMAND_LINE_ERRORS = ("argparse.ArgumentError", "click.UsageError", "absl.flags.Error")
-"""Types of errors with which a program rejects its command line, and exits at once."""
 NOT_RAISED: Mapping[str, tuple[str, Sentence]] = {
     "ShellError": (
         "a failed command", Sentence("a command or script was not found or could not be run: {message}")

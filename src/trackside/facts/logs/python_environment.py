@@ -42,9 +42,9 @@ PACKAGES = {
 job's own, or have another owner at the package index."""
 
 
-def interpreter(frame: Frame) -> Value | None:
+def interpreter(frame: Frame, message: Value) -> Value:
     """The job's Python, by the paths in its tracebacks; without its folder where they do not show that: Debian's
-    packages and those of one user lie elsewhere. None if no traceback shows a Python."""
+    packages and those of one user lie elsewhere. ``python`` if no traceback shows one; ``message``: of the error."""
     for row in frame.events:
         frames = str(row.get("frames") or "")
         places = [match.groups() for match in _LIBRARIES.finditer(frames)]
@@ -59,7 +59,7 @@ def interpreter(frame: Frame) -> Value | None:
         name = "python3" if version.startswith("python3") else version
         python = f"{folder}/bin/{name}" if is_shown and (is_environment or is_only) else version
         return derived(python, frame.value(row, "frames"))
-    return None
+    return derived("python", message)
 
 
 def package_of_library(row: Event, path: str) -> str | None:

@@ -54,23 +54,23 @@ def repository_remedy(text: str, message: Value, nodes: int) -> Action | None:
     if (match := UNREACHED.search(text)) is not None:
         return action(LOAD_ELSEWHERE, host=derived(match[1] or match[2], message))
     if (match := UNKNOWN_NAME.search(text)) is not None:
-        return _check(next(filter(None, match.groups())), message, nodes)
+        return _check_name(next(filter(None, match.groups())), message, nodes)
     url = _URL.search(text)
     what = derived(url[1] if url is not None else "the file", message)
     if (match := REFUSED.search(text)) is not None:
         return action(CHECK_PERMISSION, what=what, code=derived(int(match[1]), message))
     if NOT_THERE.search(text) is not None:
         return action(CORRECT_ADDRESS, what=what, code=derived(404, message))
-    return None if (match := UNOPENED.search(text)) is None else _check(match[1], message, nodes)
+    return None if (match := UNOPENED.search(text)) is None else check_path(match[1], message, nodes)
 
 
-def _check(name: str, message: Value, nodes: int) -> Action:
+def check_path(path: str, message: Value, nodes: int) -> Action:
+    """Check that a path exists; an absolute one on every node of the job. ``nodes``: their number."""
+    on_nodes = CHECK_PATH_ON_NODES if nodes > 1 else CHECK_PATH
+    return action(on_nodes if path.startswith("/") else CHECK_RELATIVE_PATH, path=derived(path, message))
+
+
+def _check_name(name: str, message: Value, nodes: int) -> Action:
     """A path is to exist; any other name may be that of a repository, too."""
-    if name.startswith("/"):
-        return action(CHECK_PATH_ON_NODES if nodes > 1 else CHECK_PATH, path=derived(name, message))
-    is_path = name.startswith(".") or name.count("/") > 1
-    return (
-        action(CHECK_RELATIVE_PATH, path=derived(name, message))
-        if is_path
-        else action(CHECK_NAME, name=derived(name, message))
-    )
+    is_path = name.startswith(("/", ".")) or name.count("/") > 1
+    return check_path(name, message, nodes) if is_path else action(CHECK_NAME, name=derived(name, message))
