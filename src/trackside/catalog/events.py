@@ -187,7 +187,9 @@ EVENTS: Mapping[str, EventKind] = {
     "unread_error": EventKind(
         "a line that looks like an error and that no parser read",
         {
-            "severe": "true if the line gives its level as error or fatal, or ends a traceback without its exception",
+            "severe": "true if the line gives its level as error or fatal, states an error as the log's last words, or ends a traceback without its "
+            "exception",
+            "parting_lines": "how many lines below it end the log, which say no more than that the program exits",
             "in_traceback": "true for the last line of a traceback that the log cuts off before its exception",
             "frame": "of such a traceback, the innermost frame outside site-packages and the standard library: file:line in function",
         },
@@ -279,7 +281,10 @@ EVENTS: Mapping[str, EventKind] = {
         "a process reports that it received a signal (SIGTERM handlers, SignalException, SIGUSR1 self-requeue)",
         {"signal": "number", "signal_name": "name", "pid": "process id", "by": "who printed it", "task": LABELED},
     ),
-    "user_interrupt": EventKind("Ctrl-C: KeyboardInterrupt or SIGINT", {"by": "who printed it"}),
+    "user_interrupt": EventKind(
+        "Ctrl-C: KeyboardInterrupt or SIGINT, or a program's words that a person stopped it",
+        {"by": "who printed it", "by_hand": "true if the words name no interrupt, only that a person stopped it"},
+    ),
     "requeue_requested": EventKind("the application requeues itself", {"by": "who printed it"}),
     "dataloader_death": EventKind(
         "a DataLoader worker died",

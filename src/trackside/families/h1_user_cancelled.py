@@ -7,7 +7,8 @@ the cause and this its consequence.
 
 What it looks like
 ------------------
-CANCELLED by a user id, "CANCELLED AT" in the output without a cause after it, KeyboardInterrupt, SIGINT.
+CANCELLED by a user id, "CANCELLED AT" in the output without a cause after it, KeyboardInterrupt, SIGINT,
+last words such as "stopped by the user".
 A script that catches the signal may still exit with zero.
 
 Not this family when
@@ -55,6 +56,7 @@ WITHOUT_STEPS = frozenset(("lsf", "flux", "htcondor"))
 CANCELED = Sentence("canceled by a user")
 PROBABLY_CANCELED = Sentence("canceled, most likely with scancel")
 INTERRUPTED = Sentence("interrupted from the keyboard (Ctrl-C)")
+STOPPED_BY_HAND = Sentence("stopped by hand")
 CANCELED_BY = Sentence("canceled by {who}")
 CANCELED_BY_OWNER = Sentence("canceled by the user who submitted it ({who})")
 REQUESTED_BY = Sentence("{who} requested its cancellation from the controller")
@@ -104,7 +106,10 @@ def judge(ending: Ending, exceptions: Exceptions, trajectory: Maybe[Trajectory],
     shows += () if isinstance(trajectory, Missing) else trajectory.last_logged_claims
     first = notices[0] if notices else None if interrupt is None else interrupt[0]
     interrupted = interrupt is not None and not notices and recorded is None
-    headline = INTERRUPTED if interrupted else CANCELED if recorded is not None or sender else PROBABLY_CANCELED
+    if interrupt is not None and interrupted:
+        headline = STOPPED_BY_HAND if interrupt[0].get("by_hand") else INTERRUPTED
+    else:
+        headline = CANCELED if recorded is not None or sender else PROBABLY_CANCELED
     unknown_reason = INTERRUPT_UNEXPLAINED() if interrupted else REASON_UNKNOWN()
     return present(
         Certainty.SUPPORTED if record is None else Certainty.ESTABLISHED,

@@ -75,7 +75,7 @@ class Limits:
     """Seconds of GPU work; less may be startup: the limit of A1."""
 
 
-FAMILY_TOPICS = ("application", "cuda", "dataloader", None)
+FAMILY_TOPICS = ("application", "cuda", "dataloader", "host_memory", None)
 """Topics of this family's exceptions."""
 AMBIGUOUS_CUDA_ERRORS = ("unspecified launch failure", "unknown error")
 """CUDA errors that a lost GPU and a faulty kernel both cause (CUDA runtime, cudaError)."""

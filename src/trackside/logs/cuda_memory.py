@@ -156,7 +156,8 @@ PARSER = Parser("cuda-memory", "GPU out of memory", "system")
     rb"|RESOURCE_EXHAUSTED: Attempting to (?:reserve|allocate)|cuda runtime error \(2\)|error=2 : out of memory"
     rb"|\(2 vs\. 0\)  ?out of memory|cudaMalloc retry failed: out of memory|bytes of device memory|CNMEM_STATUS_OUT_OF_MEMORY"
     rb"|Failed to CUDA [cm]alloc|emory isn't enough|allocate a memory region of [0-9]|CUDA failure 2: out of memory"
-    rb"|is less than desired GPU memory utilization",
+    rb"|is less than desired GPU memory utilization|CUDA Error: out of memory|[Oo]ut of GPU memory|GPU (?:has )?r[au]n out of memory"
+    rb"|GPU memory (?:is )?(?:exhausted|full)",
     safety="Host memory (DefaultCPUAllocator, device:CPU, pinned) is not GPU memory; advice and the allocators' "
     "'this is not a failure' do not count; an error that is caught and retried is a CONFIRMATION, not a root cause.",
     matches=(
@@ -195,6 +196,9 @@ PARSER = Parser("cuda-memory", "GPU out of memory", "system")
             "4294967296B."
         ),
         "ncclUnhandledCudaError: Call to CUDA function failed. Last error: Failed to CUDA calloc async 16 bytes",
+        "CUDA Error: out of memory: File exists",
+        "ERROR: LoadError: Out of GPU memory trying to allocate 2.000 GiB",
+        "GPU memory exhausted, stopping",
         "mxnet.base.MXNetError: src/storage/./pooled_storage_manager.h:157: cudaMalloc retry failed: out of memory",
         "MemoryError: Error allocating 531025920 bytes of device memory (out of memory).",
         (

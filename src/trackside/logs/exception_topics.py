@@ -139,7 +139,7 @@ TOPICS: tuple[Topic, ...] = (
     Topic(
         "oom",
         text=r"(?i:\b(?:CUDA|HIP|XPU|NPU|MPS backend|GPU)\b.{0,20}out of memory|OutOfMemoryError|CUDA OOM(?!s)"
-        r"|cuda_error_out_of_memory"
+        r"|cuda_error_out_of_memory|out of GPU memory"
         r"|RESOURCE_EXHAUSTED: (?:.{0,40}: )?(?:Out of memory|Failed to allocate|XLA|Attempting to)"
         r"|OOM when allocating tensor|cuda runtime error \(2\)|\(2 vs\. 0\) {1,2}out of memory"
         r"|ResourceExhaustedError(?!: [^\n]{0,300}(?:Received message larger|[Qq]uota))|_STATUS_ALLOC_FAILED|cudaErrorMemoryAllocation|driver error: out of memory"

@@ -25,6 +25,11 @@ _TRAINING_END = re.compile(
     r"|all \d{0,6} ?(?:epochs|folds|trials|runs|seeds|experiments|stages|phases|models|trainings) (?:are )?(?:complete|completed|finished|done)\b"
     r"|(?:early[ -]?stopping|early stop|stopping early)(?: (?:was |is )?(?:triggered|activated|reached|condition (?:met|reached)))?(?: (?:at|after|in|on) (?:epoch|step|iteration) ?#?\d{1,9}| after \d{1,9} (?:epochs|steps|iterations)| early)?\s?[.!]{0,3}\s*$"
     r"|early[ -]?stop(?:ping|ped)?\W{1,3}(?:\w+ ){0,3}(?:no improvement|did(?:n't| not) improve) (?:for|in|over) (?:the last )?\d{1,6} "
+    r"|(?:stopping|stopped|exiting|terminating|terminated) (?:training )?early\b|early[ _-]?stop\w{0,4}\W{1,3}(?:stop|end)(?:ped|ping|ed|ing)?\b"
+    r"|(?:there (?:is|was) )?no improvement\b.{0,60}\b(?:stop|terminate|exit|break)(?:ped|ping|d|ing)?\b|patience (?:limit |of \d{1,6} (?:epochs )?)?(?:is |was )?(?:exhausted|exceeded|reached)\b"
+    r"|max[_ ](?:epochs|steps|iters|iterations) (?:is |was )?reached\b|successfully (?:trained|fine-?tuned)\b"
+    r"|(?:job|script|program|experiment|run) (?:is |was |has )?(?:finished|completed|ended) (?:at|on|after)\b"
+    r"|(?:finished|completed) (?:all )?(?:the )?(?:experiments|runs|trials|folds|seeds)\b"
     r"|total (?:running|run|elapsed) time(?: ?\([^)\n]{1,12}\))?[: ]{1,3}\d|(?:total )?training (?:time|took)\b(?: was)?(?: ?\([^)\n]{1,12}\))?[: ]{1,3}\d"
     r"|reached (?:(?:the )?max(?:imum)?[_ ](?:number of )?(?:steps|epochs|iter\w*)|the (?:last|final) step)\b)",
     re.IGNORECASE,
@@ -34,7 +39,7 @@ _NOT_NOW = re.compile(
     re.IGNORECASE,
 )
 _BARE_END = re.compile(
-    r"[\W\d]{0,60}(?:INFO\W{1,4}|[\w.]{1,40} - INFO - )?(?:all |we are |everything |job |script |(?!(?:\w+ ){0,2}(?:(?:e?val|test|load|sav|check|download|prepro|initial|compil|extract|convert|shut|clean)\w*|data(?:set)?|epoch|step|batch|fold|setup|warm-?up|model) )(?:[a-z][a-z-]{1,19} ){1,2})?(?:is )?(?:done|finished?|completed?)(?: successfully)?\W{0,60}$",
+    r"[\W\d]{0,60}(?:INFO\W{1,4}|[\w.]{1,40} - INFO - )?(?:all |we are |everything |job |script |(?!(?:\w+ ){0,2}(?:(?:e?val|test|load|sav|check|download|prepro|initial|compil|extract|convert|shut|clean)\w*|data(?:set)?|epoch|step|batch|fold|setup|warm-?up|model) )(?:[a-z][a-z-]{1,19} ){1,2})?(?:is )?(?:done|finish(?:ed)?|completed?)(?: successfully)?\W{0,60}$",
     re.IGNORECASE,
 )
 _EPILOGUE = re.compile(
@@ -71,7 +76,7 @@ PARSER = Parser("lifecycle", "start and end of training", "framework")
     rb"(?:(?:train(?:ing)?|tuning|distillation|experiment|run) [a-z ]{0,30}(?:complete|finished|done|ended|over|stopped)|(?:finish|complet)ed [a-z ]{0,20}train|done [a-z ]{0,20}train|"
     rb"(?:end(?: of)?|finish|stopping|stopped) (?:the )?training|(?:epochs|iterations|steps) reached|"
     rb"(?:finished|completed) [a-z ]{0,12}[0-9,]{1,12} (?:training )?(?:step|iter|epoch|update)|(?:training|running|run|elapsed) (?:time|took)|reached (?:max|the )|"
-    rb"epochs completed in|(?:optimi[sz]ation|search) (?:is )?(?:complete|finished)|all [0-9]{0,6} ?(?:epochs|folds|trials|runs|seeds|experiments|stages|phases|models|trainings) [a-z ]{0,4}(?:complete|finished|done)|early[ -]?stop|stopping early)",
+    rb"epochs completed in|(?:optimi[sz]ation|search) (?:is )?(?:complete|finished)|all [0-9]{0,6} ?(?:epochs|folds|trials|runs|seeds|experiments|stages|phases|models|trainings) [a-z ]{0,4}(?:complete|finished|done)|early[ _-]?stop|(?:stopping|stopped|exiting|terminating|terminated) (?:training )?early|no improvement|patience [a-z0-9 ]{0,30}(?:exhausted|exceeded|reached)|max[_ ](?:epochs|steps|iters|iterations) |successfully (?:trained|fine)|(?:job|script|program) [a-z]{0,4} ?(?:finished|completed|ended) )",
     safety="A bare 'done' may end anything; conditions, questions and the end of one epoch are not the end of "
     "training.",
     matches=(
@@ -86,6 +91,11 @@ PARSER = Parser("lifecycle", "start and end of training", "framework")
         "OPTIMIZATION COMPLETE",
         "INFO:root:Early stopping at epoch 8",
         "Early stopping triggered!",
+        "No improvement for 10 epochs, stopping",
+        "EarlyStopping: stop training at epoch 12",
+        "Patience of 8 epochs exhausted",
+        "Successfully trained the model",
+        "Job finished at Tue Mar  4 10:22:11 UTC 2025",
         "[EARLY STOP] Validation did not improve for 10 epochs.",
         "End of training.",
         "2026-01-02 03:04:05,678 INFO: End of training. Time consumed: 2 days, 19:43:56",
@@ -105,6 +115,7 @@ PARSER = Parser("lifecycle", "start and end of training", "framework")
         "end training epoch 3",
         "Training starts over",
         "EarlyStopping counter: 3 out of 20",
+        "no improvement for 3 epochs, will stop after 5 more",
         "early stopping patience: 5",
         "Use early stopping",
         "Will run all 5 folds",
@@ -162,6 +173,7 @@ _END_SENTENCES = {
     ),
     "French": (
         "entraînement terminé",
+        "training terminé",
         "entrainement terminé",
         "apprentissage terminé",
         "fin de l'entraînement",

@@ -137,7 +137,6 @@ def _requeue(line: Line) -> Event | None:
         "Training stopped by user at step 300",
     ),
     avoids=(
-        "KeyboardInterrupt",
         "use Ctrl+C (^C) to stop",
         "except KeyboardInterrupt:",
         "Press Ctrl-C to kill, the run is synced then",

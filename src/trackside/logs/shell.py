@@ -136,22 +136,30 @@ def _timeout_signal(line: Line, match: re.Match[str]) -> Event | None:
 
 @PARSER.pattern(
     rb"(Command terminated by signal [0-9]|Command exited with non-zero status [0-9]|command "
-    rb"terminated with exit code [0-9]|Process finished with exit code -?[0-9]| exited with code [0-9])",
+    rb"terminated with exit code [0-9]|Process finished with exit code -?[0-9]| exited with code [0-9]|"
+    rb"(?i:exit(?:ed)? ?(?:code|status)|return ?code)[ :=]{1,3}[0-9]|\[[0-9]{1,3}\][-+]? {1,12}Exit [0-9])",
     r"^(?:Command (?:terminated by signal (?P<signal>\d{1,2})|exited with non-zero status (?P<status>\d{1,3}))"
     r"|command terminated with exit code (?P<code>\d{1,3})|Process finished with exit code (?P<ide>-?\d{1,4})\b"
-    r"|[\w.-]{1,80} exited with code (?P<compose>\d{1,3})$)",
-    safety="time(1), kubectl exec, IDEs and Docker Compose; must start the line.",
+    r"|[\w.-]{1,80} exited with code (?P<compose>\d{1,3})$|\[\d{1,3}\][-+]? {1,12}Exit (?P<control>\d{1,3})\b"
+    r"|[\[(=*# ]{0,12}(?!(?i:exited))(?:(?i:\w{2,12} ){0,2}(?i:exit(?:ed)? ?(?:code|status)|return ?code))[ :=]{1,3}(?P<script>\d{1,3})[\])=*# .]{0,12}$)",
+    safety="time(1), kubectl exec, IDEs, Docker Compose, a shell's job control and a script's own report; must start the line.",
     matches=(
         "Command terminated by signal 9",
         "Command exited with non-zero status 1",
         "command terminated with exit code 137",
         "Process finished with exit code 139 (interrupted by signal 11: SIGSEGV)",
         "trainer-1 exited with code 137",
+        "[1]-  Exit 1                  python train.py",
+        "Training exit code: 137",
+        "=== exit status 1 ===",
     ),
-    avoids=("The command terminated with exit code 1 in the docs",),
+    avoids=(
+        "exit code 3 means that the data is missing",
+        "The command terminated with exit code 1 in the docs",
+    ),
 )
 def _exit_status(line: Line, match: re.Match[str]) -> Event:
-    source = next(name for name in ("signal", "status", "code", "ide", "compose") if match[name])
+    source = next(name for name in ("signal", "status", "code", "ide", "compose", "control", "script") if match[name])
     number = int(match[source])
     end = Exit(signal=number) if source == "signal" else read_code(number)
     return exits.process_exit(line, end, {"code": "kubectl", "ide": "ide", "compose": "compose"}.get(source, "time"))

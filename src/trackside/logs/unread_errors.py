@@ -45,6 +45,26 @@ _LEVEL = re.compile(
 _ABOUT_EARLIER_ERRORS = re.compile(r"failed runs in a row")
 """What a supervisor says of the failures above it."""
 
+_TRACKER = re.compile(r"^\W{0,4}wandb: ")
+"""An experiment tracker that speaks of itself: the run goes on without it."""
+_STATEMENT = re.compile(
+    r"^[^\w\s]{0,8}\s{0,4}(?:\[[^\]]{1,60}\]\W{0,4}){0,3}(?:[\w./()-]{1,120}: ?){0,4}(?:an? |the |i/o |\w{1,30} )?"
+    r"(?:errors?|fatal|failed|failure|exception|oops|something went wrong|out of memory|oom(?:killed)?|(?:gpu |cuda )?memory exhausted|killed by|could(?: not|n't)|cannot|can't|unable to|no such|aborted|aborting|invalid)\b"
+    r"|(?:(?<!command )not found|(?:does not|doesn't) exist|no such file or directory|permission denied)\b"
+    r"[^\w]{0,8}(?:\S{1,200}|(?:(?:exit|abort|quit|stopp)(?:s|ed|ing)?|giving up)\b.{0,40})?\W{0,8}$"
+    r"|^[A-Z]\w{1,60}(?:Error|Exception)$"
+    r"|^\W{0,8}(?:erreur|échec|fehler|errore|fallo|falló|erro|falha|błąd|ошибка|hata)\b|^\W{0,8}\w{0,6}(?:错误|失败|錯誤|失敗|エラー|오류|실패)",
+    re.IGNORECASE,
+)
+"""A sentence that states an error: one that begins with it, or ends with what is missing."""
+_PARTING = re.compile(
+    r"\W*(?:(?:now )?(?:exit|abort|quit|terminat|stopp|shutt?)(?:s|ed|e|ing)?\b(?: down| now)?|bye|goodbye|giving up)?\W*$",
+    re.IGNORECASE,
+)
+"""A blank line, or one by which a program says that it exits."""
+MAX_PARTING_LINES = 3
+"""Such lines after a program's last words, at most."""
+
 PARSER = Parser("unread", "lines that look like an error and that no parser read", "system", residual=True)
 
 
@@ -63,6 +83,7 @@ PARSER = Parser("unread", "lines that look like an error and that no parser read
         "MemoryError",
         "CRITICAL - giving up after 3 tries",
         "panic: runtime error: index out of range [5] with length 3",
+        "The label file is missing: x.csv not found\nExiting...",
     ),
     avoids=(
         "validation error: 0.0312",
@@ -91,4 +112,14 @@ def _unread_error(line: Line) -> Event | None:
         return None
     if _ABOUT_EARLIER_ERRORS.search(text) or (_HARMLESS.search(text) and not _LEVEL.search(text)):
         return None
-    return line.event("unread_error", severe=True if _LEVEL.search(text) else None)
+    parting_lines = _parting_lines(line)
+    is_severe = not _TRACKER.search(text) and (
+        _LEVEL.search(text) or (parting_lines is not None and _STATEMENT.search(text))
+    )
+    return line.event("unread_error", severe=True if is_severe else None, parting_lines=parting_lines or None)
+
+
+def _parting_lines(line: Line) -> int | None:
+    """How many lines end the log below this one without saying more than that the program exits; None if others follow."""
+    rest = [other.text for other in line.following(MAX_PARTING_LINES + 1)]
+    return len(rest) if len(rest) <= MAX_PARTING_LINES and all(map(_PARTING.match, rest)) else None

@@ -121,6 +121,10 @@ NEWER_THAN_DRIVER = Sentence(
     "two, then use a build for an older CUDA version, or a node with a newer driver"
 )
 COMPARE_CUDA = ShellCommand("nvidia-smi; python -c 'import torch; print(torch.version.cuda)'")
+RAISE_HOST_MEMORY = Sentence(
+    "request more host memory for the job, or hold less of the data in memory at once (read it in parts, fewer "
+    "DataLoader workers); then resubmit"
+)
 NO_SUCH_GPU = Sentence(
     "the script asks for a GPU number that it cannot see: compare the number (cuda:N) with the GPUs of the job"
 )
@@ -316,6 +320,8 @@ def error_remedy(frame: Frame, row: Event, kind: FaultClass, where: ErrorPlace) 
     if (script := unopened_script(frame, row)) is not None:
         dash = DASHES.get(str(script.value)[:1])
         return action(CHECK_SCRIPT) if dash is None else action(CHECK_DASH, word=script, dash=derived(dash, script))
+    if row.get("about") == "host_memory":
+        return action(RAISE_HOST_MEMORY)
     causes = f"{row.get('type')}: {text}\n{row.get('root_message') or ''}"
     if (library := BROKEN_LIBRARY.search(causes)) is not None:
         return _broken_library_remedy(frame, row, library, message)

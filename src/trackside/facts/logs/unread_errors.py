@@ -97,13 +97,17 @@ class UnreadErrors:
         return "at least " if len(self.frame.events) >= MAX_PER_KIND else ""
 
     def ends(self, log: Event) -> bool:
-        """Whether the last such line is the last line of a log."""
-        last = self.rows[-1].at if self.rows else None
-        return last is not None and (last.path, last.line) == (log.at.path, log.get("last_line_number"))
+        """Whether the last such line is the last of a log that says more than that the program exits."""
+        if not self.rows:
+            return False
+        last, parting_lines = self.rows[-1], self.rows[-1].get("parting_lines")
+        below = parting_lines if isinstance(parting_lines, int) else 0
+        return (last.at.path, last.at.line + below) == (log.at.path, log.get("last_line_number"))
 
     @cached_property
     def final(self) -> Value | None:
-        """The last such line if it is of level error or fatal and a log ends with it: then the run ended there."""
+        """The last such line if a log ends with it, and its level or its words say that it is an error: then the run
+        ended there."""
         at_end = bool(self.rows) and any(self.ends(log) for log in self.logs.events)
         return self.frame.value(self.rows[-1], "text") if at_end and self.rows[-1].get("severe") else None
 
