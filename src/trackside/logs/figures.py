@@ -26,7 +26,7 @@ _DECIMAL_COMMA = re.compile(r"[-+]?(?:0,\d{1,12}|\d{1,9},(?:\d{1,2}|\d{4,12}))(?
 """A number with a decimal comma, where it cannot be a thousands separator: ``0,412``, ``1,6263``."""
 _NAME_BEFORE_POSITION = re.compile(
     r"(?<![\w/.\-])(?P<key>[A-Za-z_][\w/\-@]{0,40}(?: [A-Za-z_(][\w/\-)]{0,40}){0,3}?) (?:for|at|after|of|in|on) (?:the )?"
-    r"(?P<counter>[Ee]poch|[Ss]tep|[Ii]ter(?:ation)?|[Bb]atch|[Rr]ound|[Uu]pdate) {0,4}\[?#?(?P<count>\d{1,12})\]?"
+    r"(?P<counter>[Ee]poch|[Ss]tep|[Ii]ter(?:ation)?|[Bb]atch|[Rr]ound|[Uu]pdate) {0,4}[\[(]?#?(?P<count>\d{1,12})(?P<of>/\d{1,12})?[\])]?"
     r"(?=\s{0,3}(?::|=|is\b))"
 )
 """A name with its position: ``Loss for Iter 51: 0.4`` means the same as ``Iter 51 Loss: 0.4``."""
@@ -110,7 +110,9 @@ def put_position_first(text: str) -> str:
         text = text.replace("LOSS train", "train loss", 1)
     if not any(hint in text for hint in _NAME_BEFORE_POSITION_HINTS):
         return text
-    return _NAME_BEFORE_POSITION.sub(lambda match: f"{match['counter']} {match['count']} {match['key']}", text)
+    return _NAME_BEFORE_POSITION.sub(
+        lambda match: f"{match['counter']} {match['count']}{match['of'] or ''} {match['key']}", text
+    )
 
 
 def named_figures(text: str) -> Iterator[NamedFigure]:
