@@ -46,7 +46,8 @@ def test_e2_is_absent_if_the_resume_worked() -> None:
 def test_e2_finds_steps_that_continue_without_the_weights() -> None:
     finding = judge_store("E2", store(PARENT, curve([6.4, 3.4, 2.0], step=lambda i: 60 + 10 * i)), child())
     assert (finding.outcome, finding.variant, finding.certainty) == (FOUND, "silent", Certainty.SUPPORTED)
-    assert finding.headline is not None and sentence_name(finding.headline) == "weights_not_resumed"
+    assert finding.headline is not None
+    assert sentence_name(finding.headline) == "weights_not_resumed"
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def timed_steps(seconds: dict[bool, float], stamps: dict[bool, float] | None = N
     for index in range(60):
         saved = index % 3 != 0
         if saved:
-            rows.append(event("checkpoint_saved", 10 * index + 9, path="out"))
+            rows.append(event("checkpoint_saved", 10 * index + 9))
         if time is not None and stamps is not None:
             time += stamps[saved]
         fields = {"step": index, "loss": 9 - index / 10, "step_time_s": seconds[saved]}
@@ -74,10 +74,8 @@ def test_saves_that_make_no_step_longer_are_no_storm() -> None:
 
 
 def test_step_times_by_stamps_count_before_the_printed_ones() -> None:
-    untimed = timed_steps(
-        {True: 6.0, False: 6.0}, stamps={True: 9.0, False: 6.0}
-    )  # a loop that does not time its saves
-    storm = saving(untimed).storm
+    saves_not_timed = timed_steps({True: 6.0, False: 6.0}, stamps={True: 9.0, False: 6.0})
+    storm = saving(saves_not_timed).storm
     assert storm is not None
     assert [storm.claims[1].values[name].value for name in ("with_save", "without")] == [9.0, 6.0]
     coarse = timed_steps({True: 0.4, False: 0.4}, stamps={True: 1.0, False: 0.0})  # whole seconds say nothing
