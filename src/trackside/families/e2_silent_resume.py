@@ -120,7 +120,7 @@ FAILURE_REMEDIES: dict[LoadFailure, Sentence] = {
 LOAD_REMEDIES: dict[LoadFailure, Sentence] = {
     "mismatch": Sentence(
         "build the model as the checkpoint has it: the same architecture, vocabulary and number of classes; or load "
-        "only the parameters that fit"
+        "only the parameters that fit, if the others are to be trained anew"
     ),
     "corrupt": Sentence("write or download the checkpoint again, and check the free disk space"),
     "absent": Sentence("check the path of the checkpoint, relative to the folder in which the job starts"),
