@@ -341,12 +341,12 @@ def test_python_says_that_a_cause_is_merely_possible() -> None:
 def test_a_document_of_python_names_its_inputs_for_verify(log: Path, tmp_path: Path) -> None:
     ingested = run("ingest", log, "--store", tmp_path / "store")
     assert ingested.exit_code == 0, ingested.output
-    for verdict, inputs in (
+    for made, inputs in (
         (trackside.diagnose([log]), [str(log)]),
         (trackside.diagnose(store=tmp_path / "store"), [str(tmp_path / "store")]),
     ):
-        (tmp_path / "verdict.json").write_text(trackside.to_json(verdict))
-        assert trackside.to_dict(verdict)["paths"] == inputs
+        (tmp_path / "verdict.json").write_text(trackside.to_json(made))
+        assert trackside.to_dict(made)["paths"] == inputs
         assert run("verify", tmp_path / "verdict.json").exit_code == 0
 
 
