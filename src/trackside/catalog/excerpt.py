@@ -7,8 +7,8 @@ import re
 ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
 GAP = f" {ELLIPSIS} "
 """Stands for what was left out in the middle."""
-MAX_WORD_CHARS = 16
-"""Characters up to which a word is left out rather than cut."""
+MIN_PART_CHARS = 16
+"""Characters of a word that are worth showing without the rest of it."""
 _ADVICE = re.compile(
     r"https?://|documentation|for more information|[Ss]ee |[Pp]lease|fragmentation|GLHF|before reporting|[Ss]et the "
 )
@@ -27,11 +27,15 @@ def excerpt(line: str, begin: int, end: int) -> str:
 
 
 def cut(line: str, length: int) -> str:
-    """The beginning of a line, cut at a word; inside a long one, such as a path."""
+    """The beginning of a line, at most ``length`` characters, cut at a word; inside one if much of it fits, such as a
+    path, or if without it less than half would be left."""
     if len(line) <= length:
         return line
-    words, _, last = line[: length - 1].rpartition(" ")
-    return (words if len(last) < MAX_WORD_CHARS else f"{words} {last}".strip()) + ELLIPSIS
+    beginning = line[: length - 1]
+    words, _, part = beginning.rpartition(" ")
+    if line[length - 1] != " " and len(part) < MIN_PART_CHARS and len(words) >= length // 2:
+        beginning = words
+    return beginning.rstrip() + ELLIPSIS
 
 
 def below_heading(heading: str, text: str) -> str:

@@ -289,7 +289,7 @@ def ending(evidence: Evidence) -> Ending:
     missing_end = unmet_need(evidence, (("jobs", "notices"),))
     frames = {name: evidence[name] for name in ENDING}
     breaks = _breaks(frames["steps"], evidence["ooms"], evidence["exceptions"])
-    frames["ends"] = frames["ends"].where(lambda row: not (isinstance(row, Event) and _is_below_break(row, breaks)))
+    frames["ends"] = frames["ends"].filtered(lambda row: not (isinstance(row, Event) and _is_below_break(row, breaks)))
     errors = [row for row in evidence["exceptions"].events if not row.get("logged") and not row.get("in_summary")]
     steps = latest(frames["steps"].events)
     failures = [
