@@ -282,12 +282,17 @@ def _last_line(line: Line) -> Event | None:
         return None
     if not is_bare and (_NOT_LAST.search(text) or _NOT_NOW.search(text) or _stands_above(line)):
         return None
-    end_of_traceback = line.notes("python").get("end")
-    if end_of_traceback is not None and any(
-        other.offset == end_of_traceback for other in line.preceding(MAX_LINES_AFTER_TRACEBACK)
-    ):
+    if _is_soon_after_traceback(line):
         return None  # what the job script prints after the crash
     return line.event("training_end", status="success", bare=True, by_save=is_save or None)
+
+
+def _is_soon_after_traceback(line: Line) -> bool:
+    """Whether a traceback ends in one of the few lines above, or would go on to this one."""
+    end: int | None = line.notes("python").get("end")
+    if end is None:
+        return False
+    return end >= line.offset or any(other.offset == end for other in line.preceding(MAX_LINES_AFTER_TRACEBACK))
 
 
 def _stands_above(line: Line) -> bool:

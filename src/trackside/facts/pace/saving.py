@@ -120,6 +120,8 @@ class Saving:
         steps = None if training is None else self._steps(training)
         if training is None or steps is None or steps.number < self.limits.min_steps or training.curve.counts_epochs:
             return None  # a checkpoint for each epoch is no storm
+        if _evaluates_at_each(training):
+            return None  # what is printed with an evaluation each time is an epoch, whatever it is called
         frequent, share = self._frequent_saves(training, steps), self._time_share(training)
         times = self.step_times
         if times is not None and times.slowdown < self.limits.save_slowdown:
@@ -205,6 +207,12 @@ class Saving:
 def saving(evidence: Evidence, trajectory: Maybe[Trajectory], run: Run, limits: Limits) -> Saving:
     """Needs no particular input; empty if no save was printed."""
     return Saving(evidence["saves"], trajectory, run.n_ranks or 1, limits)
+
+
+def _evaluates_at_each(training: Trajectory) -> bool:
+    """Whether each line of a logged step prints an evaluation, too."""
+    evaluated = {(row.at.path, row.at.line) for row in training.evaluations.events}
+    return bool(training.points) and all((row.at.path, row.at.line) in evaluated for row in training.points)
 
 
 def _wall_seconds(trajectory: Trajectory) -> Value | None:
