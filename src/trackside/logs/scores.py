@@ -30,6 +30,7 @@ _OTHER = re.compile(
     r"\b(?:[Bb]est|BEST|improved|[Ll]owest|[Hh]ighest|[Tt]arget|[Mm]ax(?:imum)?|patience|[Ss]av(?:ed|ing)|Trial)\b|[Ee]arly ?[Ss]top|Namespace\(|[Cc]onfig|Args|^\s*File \"|Traceback"
     r"|\bImages\b|^\s*(?:def|return|import|assert|print|raise)\b|\bwandb: "
 )
+_EPISODE = re.compile(r"\bep(?:isode)?s?\b", re.IGNORECASE)
 _SPLIT_NAME = re.compile(r"^\W{0,12}(train\w*|val\w*|test\w*|dev|eval\w*)\b\W{1,4}", re.IGNORECASE)
 """The split at the start of a line, which qualifies all names on it: ``[Valid]: Recall: 0.01``."""
 _NAMES_SPLIT = re.compile(r"train|val|test|dev|eval", re.IGNORECASE)
@@ -57,6 +58,7 @@ _SHORT_NAMES = (
         "INFO:root:Epoch[4] Train-accuracy=0.867188",
         "INFO:root:Epoch[0] Batch [20]\tSpeed: 142.33 samples/sec\taccuracy=0.562500",
         "Epoch 3: Validation Accuracy: 7.27%",
+        "Episode: 3/500, Score: 21, e: 0.73",
         "Train perplexity at epoch 0:   396.31",
         "0.10700828 perplexity:  1527.65 speed: 8936.41 wps",
         "[Valid]: Precision: 0.0024-0.002 Recall: 0.0097-0.0169 NDCG: 0.0064-0.0085",
@@ -96,7 +98,9 @@ def _scores(line: Line) -> Iterator[Event]:
         return
     position: LinePosition | None = None
     count = 0
-    for name, value, _, _, has_magnitude_suffix, fractional in named_figures(text):
+    for printed_name, value, _, _, has_magnitude_suffix, fractional in named_figures(text):
+        # some libraries call a loss a score, but not one of an episode
+        name = "episode score" if printed_name.lower() == "score" and _EPISODE.search(text) else printed_name
         if has_magnitude_suffix or not math.isfinite(value) or score_direction(name) is None:
             continue
         if not fractional and not _WHOLE.search(name):

@@ -31,6 +31,7 @@ ENDING: Mapping[str, Query] = {
     "steps": events("progress"),
     "scores": events("score"),
     "saves": events("checkpoint_saved"),
+    "starts": events("training_start"),
 }
 """The queries behind :class:`Ending`."""
 ERRORS: Mapping[str, Query] = {"exceptions": events("exception"), "ooms": events("cuda_oom")}
@@ -134,6 +135,8 @@ class Ending:
     """Printed scores."""
     saves: Frame
     """Saved models."""
+    starts: Frame
+    """The job's own lines that training starts."""
     failures: tuple[Event, ...] = ()
     """The job's own exceptions, and Ctrl-C, without a later logged step: a closing line above them ended an earlier
     part, such as the training."""
@@ -195,7 +198,7 @@ class Ending:
     def _closes(self, row: Event) -> bool:
         """Whether a closing line ended the run: something was trained, and below it no steps were logged and nothing
         failed."""
-        if row.get("bare") and not (self.steps or self.scores or self.saves):
+        if row.get("bare") and not (self.steps or self.scores or self.saves or self.starts):
             return False
         if row.get("by_save") and self.steps:
             return False  # models are saved in mid-training, too
