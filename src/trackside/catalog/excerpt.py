@@ -7,8 +7,8 @@ import re
 ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
 GAP = f" {ELLIPSIS} "
 """Stands for what was left out in the middle."""
-MAX_WORD_CHARS = 16
-"""Characters up to which a word is left out rather than cut."""
+MIN_PART_CHARS = 16
+"""Characters of a word of which fewer are not worth showing."""
 _ADVICE = re.compile(
     r"https?://|documentation|for more information|[Ss]ee |[Pp]lease|fragmentation|GLHF|before reporting|[Ss]et the "
 )
@@ -27,11 +27,12 @@ def excerpt(line: str, begin: int, end: int) -> str:
 
 
 def cut(line: str, length: int) -> str:
-    """The beginning of a line, cut at a word; inside a long one, such as a path."""
+    """The beginning of a line, at most ``length`` characters. It ends with a whole word, unless that would leave out
+    much: :data:`MIN_PART_CHARS`, or half of the length."""
     if len(line) <= length:
         return line
-    words, _, last = line[: length - 1].rpartition(" ")
-    return (words if len(last) < MAX_WORD_CHARS else f"{words} {last}".strip()) + ELLIPSIS
+    words, _, part = line[: length - 1].rpartition(" ")
+    return (words if len(part) < min(MIN_PART_CHARS, length / 2) else f"{words} {part}".strip()) + ELLIPSIS
 
 
 def below_heading(heading: str, text: str) -> str:
