@@ -158,7 +158,7 @@ def test_compressed_answers_are_decompressed(packed: Callable[[bytes], bytes]) -
 
 def test_a_decompression_bomb_is_refused() -> None:
     with scripted(answer(gzip.compress(b"\0" * 50_000_000), Content_Encoding="gzip")) as server:
-        client = client_of(server.url, most_bytes=1_000_000)
+        client = client_of(server.url, max_answer_bytes=1_000_000)
         tracemalloc.start()
         assert failure(client).kind == "too_large"
         _, peak = tracemalloc.get_traced_memory()
@@ -175,7 +175,7 @@ def test_a_truncated_compressed_answer_is_retried() -> None:
 
 def test_an_answer_larger_than_the_limit_is_refused() -> None:
     with scripted(answer(b"x" * 5000)) as server:
-        reason = failure(client_of(server.url, most_bytes=4999))
+        reason = failure(client_of(server.url, max_answer_bytes=4999))
     assert reason.kind == "too_large"
     assert "4,999" in str(reason)
 

@@ -134,6 +134,12 @@ def test_tables_and_lists_in_the_environment_use_toml_syntax(folder: Path) -> No
     assert site.serve.limits.series == 7
 
 
+def test_one_answer_and_one_verdict_of_a_log_server_have_limits_of_their_own(folder: Path) -> None:
+    path = write(folder, '[[logs]]\nkind = "loki"\nurl = "http://l"\nmax_bytes = 2000\nmax_answer_bytes = 1000\n')
+    (log,) = load(path).logs
+    assert (log.max_bytes, log.endpoint.max_answer_bytes) == (2000, 1000)
+
+
 def test_a_log_store_may_come_from_the_environment_alone(folder: Path) -> None:
     site = load(environ={"TRACKSIDE_LOGS_KIND": "loki", "TRACKSIDE_LOGS_URL": "http://l"})
     assert [log.endpoint.url for log in site.logs] == ["http://l"]

@@ -21,9 +21,9 @@ class HttpOptions:
 
     ``url``: http or https, with a path if the API stands below one; a user and password in it are moved to ``user`` and
     ``password``. ``ca``, ``cert``, ``key``: paths of PEM files. ``timeout_s``: limit of one request. ``deadline_s``:
-    limit of all requests of one verdict. ``concurrency``: requests under way at once. ``most_bytes``: limit of one
-    response, decompressed. ``gzip``: whether responses may be compressed; None: unless the server is on this machine,
-    where compression only costs time.
+    limit of all requests of one verdict. ``concurrency``: requests under way at once. ``max_answer_bytes``: limit of
+    one response, decompressed. ``gzip``: whether responses may be compressed; None: unless the server is on this
+    machine, where compression only costs time.
 
     Raises ValueError for invalid values.
     """
@@ -49,7 +49,7 @@ class HttpOptions:
     deadline_s: float = 120.0
     retries: int = 3
     concurrency: int = 4
-    most_bytes: int = 256 << 20
+    max_answer_bytes: int = 256 << 20
     gzip: bool | None = None
 
     def __post_init__(self) -> None:

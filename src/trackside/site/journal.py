@@ -22,7 +22,7 @@ from trackside.stores.log_store import LogRequest
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalOptions:
     """``command``: journalctl; its path if it is not on PATH. ``directory``: folder of journals; empty: this machine's.
-    ``margin_s``: seconds included before and after the run. ``timeout_s``: limit of one call; ``most_bytes``: limit of
+    ``margin_s``: seconds included before and after the run. ``timeout_s``: limit of one call; ``max_bytes``: limit of
     its output.
     """
 
@@ -30,7 +30,7 @@ class JournalOptions:
     directory: str = ""
     margin_s: float = 300.0
     timeout_s: float = 120.0
-    most_bytes: int = 4 << 30
+    max_bytes: int = 4 << 30
 
 
 def journal(options: JournalOptions, query: LogRequest) -> Iterator[WalkItem]:
@@ -92,14 +92,14 @@ class _Entries(PieceStream):
             fault = (_first_line(self._command.errors) or f"exit code {status}") if status else ""
         except CommandStopped as stop:
             timeout_fault = _first_line(self._command.errors) or f"ended after {self._options.timeout_s:g} s"
-            fault = timeout_fault if stop.reason == "timeout" else f"stopped at {self._options.most_bytes:,} bytes"
+            fault = timeout_fault if stop.reason == "timeout" else f"stopped at {self._options.max_bytes:,} bytes"
         if fault and not self.faults:
             self.faults.append(f"journalctl: {fault}")
         return b""
 
 
 def _command(arguments: Sequence[str], options: JournalOptions) -> Command:
-    return Command(arguments, timeout_s=options.timeout_s, max_bytes=options.most_bytes)
+    return Command(arguments, timeout_s=options.timeout_s, max_bytes=options.max_bytes)
 
 
 def _first_line(text: bytearray) -> str:

@@ -16,7 +16,7 @@ class SlurmOptions:
     found on PATH. ``url``: of slurmrestd, ``http(s)://host:port`` or ``unix:/path/of/its/socket``. ``user``,
     ``token``: sent in each request (a token belongs to that user; get one with ``scontrol token``). ``clusters``:
     the clusters to query; empty: the commands' default. ``timeout_s``: limit of one command or request.
-    ``most_bytes``: limit of one answer.
+    ``max_answer_bytes``: limit of one answer.
 
     Secrets are already resolved.
     """
@@ -32,7 +32,7 @@ class SlurmOptions:
     verify: bool = True
     clusters: tuple[str, ...] = ()
     timeout_s: float = 20.0
-    most_bytes: int = 64 << 20
+    max_answer_bytes: int = 64 << 20
 
     @property
     def rest(self) -> bool:
