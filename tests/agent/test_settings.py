@@ -157,6 +157,7 @@ def test_the_state_directory_of_systemd_is_used() -> None:
         ("[send.remote_write]\nurl = 'http://r'\nbearer = '$NONE'\n", "the environment variable NONE is not set"),
         ("[spool]\nmax_disk_bytes = 'much'\n", "agent.toml line 2: spool.max_disk_bytes must be an integer, not 'much'"),
         ("[spool]\nmax_disk_bytes = 1\n", "max_disk_bytes = 1 is too small: it must be at least 65536"),
+        ("[collect.cgroups]\nmax_cgroups = 0\n", "agent.toml line 2: [collect.cgroups] max_cgroups = 0 is too small"),
         ("[collect.cuda]\ntimed_one_in = 12\n", "agent.toml line 2: [collect.cuda] timed_one_in is 12; it must be 0, or a power of two up to 1024"),
         ("[collect.cuda]\ntimed_one_in = 2048\n", "timed_one_in is 2048"),
         ("node = 1\n[", "agent.toml is not valid TOML"),

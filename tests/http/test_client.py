@@ -204,7 +204,9 @@ def test_a_password_in_the_url_is_not_shown() -> None:
 @pytest.mark.parametrize("options", [{"url": "metrics:9090"}, {"url": "ftp://a"}, {"url": "http://"}, {"url": "http://a:x"},
                                      {"url": "http://a?b=c"}, {"url": "http://a", "bearer": "x", "user": "y"},
                                      {"url": "http://a", "headers": {"X": "a\r\nB: c"}}, {"url": "http://a", "bearer": "a\nb"},
-                                     {"url": "http://a", "timeout_s": 0}, {"url": "http://a", "concurrency": 0}])  # fmt: skip
+                                     {"url": "http://a", "bearer": "a\0b"}, {"url": "http://a", "bearer": "x", "password": "y"},
+                                     {"url": "http://a", "password": "x"}, {"url": "http://a", "key": "key.pem"},
+                                     {"url": "http://a", "max_answer_bytes": 0}, {"url": "http://a", "timeout_s": 0}, {"url": "http://a", "concurrency": 0}])  # fmt: skip
 def test_invalid_options_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"URL|header|http|too small"):
         HttpOptions(**options)

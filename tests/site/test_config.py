@@ -165,6 +165,11 @@ def test_a_log_store_may_come_from_the_environment_alone(folder: Path) -> None:
         ("metrics = 5\n", "line 1: metrics must be a table: write [metrics] with its keys below"),
         ("[serve]\n[serve.limts]\nseries = 5\n", "line 2: unknown section [serve.limts]; did you mean [serve.limits]?"),
         ("[serve.limits]\nserie = 5\n", "line 2: [serve.limits] has no key 'serie'; did you mean 'series'?"),
+        ("[metrics]\nurl = 'http://m'\npassword = 'hunter2'\n", "[metrics] http://m: give the user of the password"),
+        ("[metrics]\nurl = 'https://m'\nkey = 'k.pem'\n", "[metrics] https://m: give the certificate (cert) of the key"),
+        ("[metrics]\nurl = 'http://m'\nmax_answer_bytes = -1\n", "line 3: [metrics] max_answer_bytes = -1 is too small"),
+        ("[slurm]\ntimeout_s = 0\n", "line 2: [slurm] timeout_s = 0 is too small: it must be more than 0"),
+        ("[journal]\nmax_bytes = 0\n", "line 2: [journal] max_bytes = 0 is too small: it must be at least 1"),
         ("[metrics]\nurl = 'http://m'\nlabels = { a = 1 }\n", "line 3: metrics.labels must be a table of strings"),
     ],
 )  # fmt: skip

@@ -73,8 +73,12 @@ class HttpOptions:
         )
         object.__setattr__(self, "url", f"{parts.scheme}://{host}{port}{path_and_query}")
         shown = url_without_secrets(self.url)
-        if self.bearer and self.user:
+        if self.bearer and (self.user or self.password):
             raise ValueError(f"{shown}: give a bearer token or a user and password, not both")
+        if self.password and not self.user:
+            raise ValueError(f"{shown}: give the user of the password")
+        if self.key and not self.cert:
+            raise ValueError(f"{shown}: give the certificate (cert) of the key")
         for name, value in self.headers.items():
             if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name):
                 raise ValueError(f"{shown}: {name!r} is not a valid header name")
@@ -84,6 +88,7 @@ class HttpOptions:
             _check(shown, f"{field_name} for the header Authorization", value, "utf-8")
         check_positive(self, "timeout_s", "deadline_s", "concurrency")
         check_at_least(0, self, "retries")
+        check_at_least(1, self, "max_answer_bytes")
 
 
 def _check(url: str, field_name: str, value: str, encoding: str) -> None:
@@ -93,7 +98,7 @@ def _check(url: str, field_name: str, value: str, encoding: str) -> None:
     except UnicodeEncodeError:
         raise ValueError(f"{url}: {field_name} holds characters that are not {encoding.upper()}") from None
     if re.search(r"[\r\n\0]", value):
-        raise ValueError(f"{url}: {field_name} contains a line break; was it read from a file?")
+        raise ValueError(f"{url}: {field_name} contains a line break or a null byte; was it read from a file?")
 
 
 def identity_headers(options: HttpOptions) -> dict[str, str]:

@@ -16,6 +16,7 @@ from trackside.model import Input
 from trackside.read.format import HEAD_BYTES, InputSource
 from trackside.read.pieces import PieceStream
 from trackside.read.walk import WalkItem
+from trackside.settings.bounds import check_at_least, check_positive
 from trackside.stores.log_store import LogRequest
 
 
@@ -24,6 +25,8 @@ class JournalOptions:
     """``command``: journalctl; its path if it is not on PATH. ``directory``: folder of journals; empty: this machine's.
     ``margin_s``: seconds included before and after the run. ``timeout_s``: limit of one call; ``max_bytes``: limit of
     its output.
+
+    Raises ValueError for invalid values.
     """
 
     command: str = "journalctl"
@@ -31,6 +34,11 @@ class JournalOptions:
     margin_s: float = 300.0
     timeout_s: float = 120.0
     max_bytes: int = 4 << 30
+
+    def __post_init__(self) -> None:
+        check_at_least(0, self, "margin_s")
+        check_positive(self, "timeout_s")
+        check_at_least(1, self, "max_bytes")
 
 
 def journal(options: JournalOptions, query: LogRequest) -> Iterator[WalkItem]:

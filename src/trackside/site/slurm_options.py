@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from trackside.settings.bounds import check_at_least, check_positive
+
 Mode = Literal["auto", "commands", "rest", "off"]
 
 
@@ -18,7 +20,7 @@ class SlurmOptions:
     the clusters to query; empty: the commands' default. ``timeout_s``: limit of one command or request.
     ``max_answer_bytes``: limit of one answer.
 
-    Secrets are already resolved.
+    Secrets are already resolved. Raises ValueError for invalid values.
     """
 
     mode: Mode = "auto"
@@ -33,6 +35,10 @@ class SlurmOptions:
     clusters: tuple[str, ...] = ()
     timeout_s: float = 20.0
     max_answer_bytes: int = 64 << 20
+
+    def __post_init__(self) -> None:
+        check_positive(self, "timeout_s")
+        check_at_least(1, self, "max_answer_bytes")
 
     @property
     def rest(self) -> bool:

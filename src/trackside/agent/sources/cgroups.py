@@ -27,6 +27,7 @@ from trackside.agent.source import (
     Sample,
     pairs,
 )
+from trackside.settings.bounds import check_at_least
 
 _LEVEL = re.compile(r"(job|step|task)_([A-Za-z0-9]{1,20})\Z")
 _HERTZ = os.sysconf("SC_CLK_TCK")
@@ -40,11 +41,17 @@ _KINDS_1 = {b"total_rss": "anon", b"total_cache": "file", b"total_shmem": "shmem
 @dataclass(frozen=True, slots=True)
 class CgroupOptions:
     """``max_cgroups``: how many to read, jobs before steps before tasks. ``tasks``: whether to read those of tasks.
-    ``roots``: paths of Slurm's cgroups below the mount, if not the default."""
+    ``roots``: paths of Slurm's cgroups below the mount, if not the default.
+
+    Raises ValueError for invalid values.
+    """
 
     max_cgroups: int = 200
     tasks: bool = True
     roots: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_at_least(1, self, "max_cgroups")
 
 
 class Group(NamedTuple):
