@@ -136,9 +136,9 @@ def test_filtered_rows_cite_the_unfiltered_query() -> None:
     store = MemoryStore([event(1, loss=5.0), event(2, loss=2.0), event(3, loss=9.0)])
     frame = store.ask(events("progress"))
     assert isinstance(frame, Frame)
-    left = frame.where(lambda row: row.get("loss") != 2.0).where(lambda row: row.get("loss") == 9.0)
+    left = frame.filtered(lambda row: row.get("loss") != 2.0).filtered(lambda row: row.get("loss") == 9.0)
     assert len(left) == 1
-    values = [left.reduce("count"), left.reduce("min", "loss"), left.where(lambda row: False).reduce("count")]
+    values = [left.reduce("count"), left.reduce("min", "loss"), left.filtered(lambda row: False).reduce("count")]
     assert [value.value for value in values] == [3, 2.0, 3]
     for value in values:
         query = Query.parse(str(value.cites[0].query))

@@ -4,7 +4,7 @@
 >>> verdict = trackside.diagnose("run/")              # doctest: +SKIP
 >>> verdict.family, verdict.confidence                # doctest: +SKIP
 ('B1', 0.96)
->>> print(verdict.primary.headline)                   # doctest: +SKIP
+>>> print(verdict.headline)                           # doctest: +SKIP
 Out of GPU memory in the forward pass
 >>> print(trackside.to_text(verdict))                 # doctest: +SKIP
 >>> trackside.to_dict(verdict)["run"]["nodes"]        # doctest: +SKIP
@@ -23,6 +23,8 @@ from trackside.errors import UsageError
 if TYPE_CHECKING:  # numpy comes with it: `trackside --help` and the agent need none of it
     from trackside.finding import Verdict
 
+    __version__: str
+
 __all__ = ["Verdict", "diagnose", "to_dict", "to_json", "to_text"]
 
 TEXT_COLUMNS = 120
@@ -34,7 +36,15 @@ def __getattr__(name: str) -> object:
         from trackside.finding import Verdict
 
         return Verdict
+    if name == "__version__":
+        from trackside.version import package_version
+
+        return package_version()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return ["__doc__", "__file__", "__name__", "__path__", "__version__", "errors", *__all__]
 
 
 def diagnose(
@@ -47,8 +57,8 @@ def diagnose(
 ) -> Verdict:
     """Read what a run left behind and say what went wrong.
 
-    Returns the verdict: ``print(verdict.primary.headline)`` and, of ``verdict.primary``, ``shows`` (the evidence) and
-    ``actions`` print their sentences; :func:`to_text`, :func:`to_json` and :func:`to_dict` give the whole.
+    Returns the verdict. Its ``headline`` is a sentence; the ``shows`` (the evidence) and ``actions`` of its ``primary``
+    print as sentences about a run that has ended. :func:`to_text`, :func:`to_json` and :func:`to_dict` give the whole.
 
     ``paths``: files, folders, archives or a bundle. ``store``: an embedded store that holds the job; the paths add to
     it. Give paths, a store or both; no site is queried. ``job``: the job to diagnose if there are several. ``as_of``:
@@ -59,6 +69,8 @@ def diagnose(
     SeveralRuns, NoSuchRun and StoreError.
     """
     # All that diagnoses is imported here, numpy too: `trackside --help` and the agent need none of it.
+    from dataclasses import replace
+
     from trackside.session import open_session, request_of
 
     if paths is None or isinstance(paths, bytes) or paths == "":
@@ -70,24 +82,27 @@ def diagnose(
         raise UsageError(f"as_of is {as_of!r}; give POSIX seconds")
     job = None if job is None else str(job)
     with open_session(request_of(paths, job, as_of, store=store, on_progress=on_progress)) as session:
-        return session.verdict()
+        verdict = session.verdict()
+    inputs = [*([] if store is None else [store]), *paths]
+    return replace(verdict, paths=tuple(map(os.fsdecode, inputs)))
 
 
 def to_dict(verdict: Verdict) -> dict[str, Any]:
-    """The published document of a verdict, as ``trackside diagnose --json`` prints it (``trackside schema``)."""
+    """The published document of a verdict, as ``trackside diagnose --json`` prints it (``trackside schema``), without
+    the price of a GPU-hour that a site may set."""
     import msgspec
 
     from trackside.show.document import document
 
-    published: dict[str, Any] = msgspec.to_builtins(document(verdict))
+    published: dict[str, Any] = msgspec.to_builtins(document(verdict, verdict.paths))
     return published
 
 
 def to_json(verdict: Verdict) -> str:
-    """The published document of a verdict as JSON."""
+    """The document of :func:`to_dict` as JSON; ``trackside verify`` checks it."""
     from trackside.show.document import document, encode
 
-    return encode(document(verdict)).decode()
+    return encode(document(verdict, verdict.paths)).decode()
 
 
 def to_text(verdict: Verdict, *, verbose: bool = False) -> str:

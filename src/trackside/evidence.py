@@ -94,7 +94,7 @@ class Frame:
     covered: tuple[Plane, ...] = ()
     """The planes that were read and could have such rows."""
     whole: tuple[Row, ...] | None = field(default=None, kw_only=True)
-    """All rows of the query, if :meth:`where` selected some of them."""
+    """All rows of the query, if :meth:`filtered` selected some of them."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -115,16 +115,18 @@ class Frame:
         """The rows that are records."""
         return tuple(row for row in self.rows if isinstance(row, Record))
 
-    def where(self, keep: Callable[[Row], bool]) -> Frame:
-        """A frame with the rows that pass; its query remains that of all rows."""
-        whole = self.rows if self.whole is None else self.whole
-        return replace(self, rows=tuple(row for row in self.rows if keep(row)), whole=whole)
-
-    def narrowed(self, **filters: Scalar) -> Frame:
-        """A frame with the rows of which these fields have these values, and with their query."""
+    def where(self, **filters: Scalar) -> Frame:
+        """The rows of the query of which these fields have these values, with a query of their own. Rows that
+        :meth:`filtered` removed count again."""
         whole = self.rows if self.whole is None else self.whole
         rows = tuple(row for row in whole if all(row.get(name) == value for name, value in filters.items()))
         return replace(self, query=self.query.where(**filters), rows=rows, whole=None)
+
+    def filtered(self, keep: Callable[[Row], bool]) -> Frame:
+        """A frame with the rows that pass. No query has these rows alone: a value of :meth:`reduce` is still that of
+        all rows of the query."""
+        whole = self.rows if self.whole is None else self.whole
+        return replace(self, rows=tuple(row for row in self.rows if keep(row)), whole=whole)
 
     def cite(self, row: Row, field: str) -> Cite:
         """Citation of one field of one row, by the row's position."""
@@ -146,7 +148,7 @@ class Frame:
         return Value(row.get(field), (self.cite(row, field),), unit)
 
     def reduce(self, reducer: Reducer, field: str | None = None, unit: str = "") -> Value:
-        """All rows of the *query* reduced to one citable value (also those removed by :meth:`where`)."""
+        """All rows of the *query* reduced to one citable value (also those removed by :meth:`filtered`)."""
         rows = self.rows if self.whole is None else self.whole
         value = reduce_rows(rows, reducer, field)
         plane: Plane = rows[0].plane if rows else (self.covered or self.query.planes)[0]

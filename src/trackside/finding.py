@@ -5,9 +5,11 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from string import Formatter
 from typing import Literal
 
+from trackside.catalog.job_states import is_active
 from trackside.evidence import Cite, Value
 from trackside.model import Input, Plane, Position, Run, TimeRange
 from trackside.wording import capitalize, fill_template
@@ -51,17 +53,25 @@ class Sentence:
     """The template for a run that has not ended."""
 
     def __call__(self, **values: Value) -> Claim:
-        """The sentence with the values that fill it."""
+        """The sentence with its values: one for each placeholder, and values that it cites without printing them, such
+        as the count of zero behind *no exception in the log*. Raises TypeError if a placeholder has no value."""
+        if missing := self.placeholders - values.keys():
+            raise TypeError(f"no value for {', '.join(sorted(missing))} of the sentence {self.text!r}")
         return Claim(self, values)
 
     @property
-    def placeholders(self) -> set[str]:
+    def placeholders(self) -> frozenset[str]:
         """The names of the values that the templates contain."""
-        return {name for text in (self.text, self.running) for _, name, _, _ in Formatter().parse(text) if name}
+        return _placeholders(self.text, self.running)
 
     def template(self, running: bool = False) -> str:
         """The template: of a run that has not ended if ``running``, else of one that has."""
         return self.running or self.text if running else self.text
+
+
+@cache
+def _placeholders(*templates: str) -> frozenset[str]:
+    return frozenset(name for text in templates for _, name, _, _ in Formatter().parse(text) if name)
 
 
 class ShellCommand(Sentence):
@@ -70,7 +80,8 @@ class ShellCommand(Sentence):
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A sentence and the values that fill it. No decision depends on which sentence it is."""
+    """A sentence, and the values that fill it or that it cites without printing them. No decision depends on which
+    sentence it is."""
 
     sentence: Sentence
     values: Mapping[str, Value] = field(default_factory=dict)
@@ -91,7 +102,8 @@ def clause(claim: Claim, running: bool = False, zoned: bool = True) -> str:
 
 
 def claim_sentence(claim: Claim, running: bool = False, zoned: bool = True) -> str:
-    """The text of a claim as a sentence: capitalized, unless it begins with a value."""
+    """The text of a claim as a sentence: capitalized, unless it begins with a value. ``running``: use the template for
+    a run that has not ended; ``zoned``: whether the time zone of its times is known."""
     template, text = claim.sentence.template(running), clause(claim, running, zoned)
     begins_with_word = not template.startswith("{") or template.startswith("{ranks}")  # a value may be a file name
     return capitalize(text) if begins_with_word else text
@@ -160,6 +172,15 @@ class Finding:
     secondary_headline: Claim | None = None
     """The headline if another finding is primary and this one did not end the run or only shows how it ended. None: the
     same."""
+
+    def answer(self, running: bool = False, zoned: bool = True) -> str:
+        """What happened, in one clause: the headline, else the title; what is merely possible says so. ``running``,
+        ``zoned``: see :func:`claim_sentence`."""
+        if self.headline is None:
+            return self.title
+        if self.certainty is Certainty.POSSIBLE and self.role == "fault":
+            return f"Possibly {clause(self.headline, running, zoned)}"
+        return claim_sentence(self.headline, running, zoned)
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,26 +269,53 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The answer: one primary finding, what it explains, and the answer of every other family."""
+    """The answer: one primary finding, what it explains, and the answer of every other family.
+
+    ``headline`` says what happened, ``primary.culprit`` who has to act, ``primary.shows`` the evidence and
+    ``primary.actions`` what to do; claims and actions print as sentences. ``preflight``: cautions, what limits the
+    verdict. ``consequences``: other faults that the primary one caused; ``warnings``: those that did not end the run.
+    ``ruled_out`` and ``unknown``: the other families, with the reasons. ``inputs``: what was read, and the result.
+    """
 
     run: Run
+    """The run: job id, nodes, ranks, start, end."""
     primary: Finding
+    """The root cause, or that the run is healthy, or that no cause was found."""
     consequences: tuple[Finding, ...] = ()
+    """Other faults that the primary one caused."""
     warnings: tuple[Finding, ...] = ()
+    """Other faults, which did not end the run."""
     ruled_out: tuple[Finding, ...] = ()
+    """The families that are ruled out, with the reasons."""
     unknown: tuple[Finding, ...] = ()
+    """The families that are undecided, with what is missing."""
     preflight: tuple[Claim, ...] = ()
+    """Cautions: what limits this verdict."""
     progress: Progress | None = None
+    """The training progress; None if no logged step was recognized."""
     last_attempt: LastAttempt | None = None
+    """How far the last attempt got; None if it logged no step."""
     earlier: tuple[EarlierRun, ...] = ()
     """Earlier runs in the run's log (``run.appended``), in order; of many, the last ones."""
     cost: Cost | None = None
+    """The GPU-hours that the run was allocated and lost; None if they were not computed."""
     curves: tuple[PlottedMetric, ...] = ()
     """Plots of the metrics that the primary finding cites."""
     inputs: tuple[Input, ...] = ()
+    """Every file, server and command that was read, and the result."""
     version: str = ""
+    """The version of Trackside that made it."""
     pattern: tuple[str, ...] = ()
-    """What the verdict rests on, from coarse to fine; the record of such verdicts gives the confidence."""
+    """The kind of evidence, from coarse to fine: kinds of data, letter of the family, certainty, and so on.
+    ``confidence`` is how often verdicts on evidence of the same kind were right. Empty if no cause was found."""
+    paths: tuple[str, ...] = ()
+    """The inputs as they were given to :func:`trackside.diagnose`; empty if the verdict was made otherwise."""
+
+    @property
+    def headline(self) -> str:
+        """What happened, in one clause, as the first line of the screen has it before place and time. What is merely
+        possible says so: *Possibly stopped by SIGTERM; its sender is unknown*."""
+        return self.primary.answer(is_active(self.run.disposition), self.run.has_time_zone)
 
     @property
     def family(self) -> str:
@@ -276,7 +324,7 @@ class Verdict:
 
     @property
     def gpu_hours(self) -> Value | None:
-        """The GPU-hours allocated to the run."""
+        """The GPU-hours allocated to the run; None if the allocation is not known."""
         return None if self.cost is None else self.cost.allocated_hours
 
     @property

@@ -1,4 +1,4 @@
-"""The quoted part of a long line."""
+"""How a long line is cut."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from trackside.catalog.excerpt import cut
 
 
 @pytest.mark.parametrize(
-    ("line", "length", "shown"),
+    ("line", "length", "beginning"),
     [
-        ("a line that fits", 16, "a line that fits"),
-        ("RuntimeError: the tensors must have equal sizes", 30, "RuntimeError: the tensors…"),
-        ("cannot open /scratch/project/data/train/shard-00017.tar for reading", 40, "cannot open /scratch/project/data/train…"),
-        ("cannot open the file /scratch/project/data/train.tar", 30, "cannot open the file…"),
-        ("abcdefghijklmnopqrst", 10, "abcdefghi…"),
-        ("x /very/long/path/to/the/file.txt yes", 14, "x /very/long/…"),
+        ("a short line", 12, "a short line"),
+        ("the reason is here", 14, "the reason is\u2026"),  # the last word fits
+        ("the reason is here", 16, "the reason is\u2026"),
+        ("abcdefghijklmnopqrst", 10, "abcdefghi\u2026"),  # no word ends before the cut
+        ("open /very/long/path/to/the/file/that/is/here.txt now", 14, "open /very/lo\u2026"),  # of a long word a part
+        ("open the file at /very/long/path/to/the/file now", 24, "open the file at\u2026"),
+        ("open the file at /very/long/path/to/the/file now", 36, "open the file at /very/long/path/to\u2026"),
     ],
-)  # fmt: skip
-def test_a_line_is_cut_at_a_word_unless_that_leaves_out_much(line: str, length: int, shown: str) -> None:
-    assert cut(line, length) == shown
-    assert len(shown) <= length
+)
+def test_a_line_is_cut_at_a_word_or_inside_a_long_one(line: str, length: int, beginning: str) -> None:
+    assert cut(line, length) == beginning
+    assert len(beginning) <= length

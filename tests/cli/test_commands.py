@@ -325,11 +325,36 @@ def test_python_gives_the_sentences_and_the_documents_that_the_command_prints(
     monkeypatch.delenv("COLUMNS", raising=False)
     verdict = trackside.diagnose(log)
     doc = json.loads(run("diagnose", log, "--json").stdout)
-    assert str(verdict.primary.headline) == doc["primary"]["headline"]["text"]
+    assert verdict.headline == doc["primary"]["headline"]["text"]
     assert [str(claim) for claim in verdict.primary.shows] == [claim["text"] for claim in doc["shows"]]
     assert str(verdict.primary.actions[0]).splitlines()[0] == doc["actions"][0]["text"]
     assert trackside.to_text(verdict).split() == run("diagnose", log).stdout.split()
-    assert trackside.to_dict(verdict)["actions"] == json.loads(trackside.to_json(verdict))["actions"] == doc["actions"]
+    assert trackside.to_dict(verdict) == json.loads(trackside.to_json(verdict)) == doc
+
+
+def test_python_says_that_a_cause_is_merely_possible() -> None:
+    verdict = trackside.diagnose("tests/scenarios/h3/workers-stopped-with-the-run/inputs")
+    assert verdict.headline.startswith("Possibly stopped by SIGTERM")
+    assert trackside.to_dict(verdict)["primary"]["headline"]["text"] == verdict.headline
+
+
+def test_a_document_of_python_names_its_inputs_for_verify(log: Path, tmp_path: Path) -> None:
+    ingested = run("ingest", log, "--store", tmp_path / "store")
+    assert ingested.exit_code == 0, ingested.output
+    for made, inputs in (
+        (trackside.diagnose([log]), [str(log)]),
+        (trackside.diagnose(store=tmp_path / "store"), [str(tmp_path / "store")]),
+    ):
+        (tmp_path / "verdict.json").write_text(trackside.to_json(made))
+        assert trackside.to_dict(made)["paths"] == inputs
+        assert run("verify", tmp_path / "verdict.json").exit_code == 0
+
+
+def test_the_help_of_the_package_shows_its_public_names() -> None:
+    shown = set(dir(trackside))
+    assert shown > {*trackside.__all__, "__version__", "errors"}
+    assert not {name for name in shown if not name.startswith("__")} - {*trackside.__all__, "errors"}
+    assert all(getattr(trackside, name) for name in shown)
 
 
 def test_the_settings_in_effect_name_the_options_that_set_them() -> None:

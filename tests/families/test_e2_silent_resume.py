@@ -43,6 +43,29 @@ def test_e2_is_absent_if_the_resume_worked() -> None:
     assert judge_store("E2", store(PARENT, weights_only), child()).outcome is ABSENT
 
 
+def test_e2_finds_steps_that_continue_without_the_weights() -> None:
+    finding = judge_store("E2", store(PARENT, curve([6.4, 3.4, 2.0], step=lambda i: 60 + 10 * i)), child())
+    assert (finding.outcome, finding.variant, finding.certainty) == (FOUND, "silent", Certainty.SUPPORTED)
+    assert finding.headline is not None
+    assert sentence_name(finding.headline) == "weights_not_resumed"
+
+
+@pytest.mark.parametrize(
+    ("parent", "first"),
+    [
+        ([6.4, 3.4, 2.0, 1.5, 1.2, 1.1], 4.5),  # far above the parent's last loss, and far from its first
+        ([2.1, 1.7, 2.2, 1.8, 2.3, 1.9], 2.2),  # noise: the parent printed such a loss late
+    ],
+)
+def test_e2_is_absent_if_the_steps_continue_and_the_loss_is_not_back_at_its_start(
+    parent: list[float], first: float
+) -> None:
+    before = curve(parent, kind="parent_progress", path="parent.log")
+    finding = judge_store("E2", store(before, curve([first, 1.9, 1.8], step=lambda i: 60 + 10 * i)), child())
+    assert finding.outcome is ABSENT
+    assert [sentence_name(claim) for claim in finding.because] == ["steps_continued"]
+
+
 def test_e2_missing_checkpoint_is_a_warning_on_a_first_run() -> None:
     missing = event("checkpoint_missing", 5, text="could not find the metadata file", requested=True)
     assert judge_store("E2", store(missing)).certainty is Certainty.POSSIBLE

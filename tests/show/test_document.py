@@ -14,8 +14,9 @@ from trackside.evidence import Cite, Value
 from trackside.families import families
 from trackside.family import HEADINGS, Family
 from trackside.read.detect import with_singulars
+from trackside.show import heading
 from trackside.show.citations import line, location
-from trackside.show.document import CiteDoc, document, encode, json_schema
+from trackside.show.document import CiteDoc, InputDoc, document, encode, json_schema
 from trackside.show.text import render
 from trackside.wording import duration, fill_template, ranges, size, word
 
@@ -140,6 +141,16 @@ def test_text_fits_the_width_and_has_no_color_off_a_terminal(width: int) -> None
     render(document(trackside.diagnose(case)), Console(file=out, width=width, highlight=False))
     assert "\x1b" not in out.getvalue()
     assert max(map(len, out.getvalue().splitlines())) <= width
+
+
+@pytest.mark.parametrize(("statuses", "text"), [
+    (["read"], "1 of 1 input read"),
+    (["partial"], "1 of 1 input read, in part"),
+    (["read", "partial", "empty"], "2 of 3 inputs read, 1 of them in part"),
+    (["refused"], "0 of 1 input read"),
+])  # fmt: skip
+def test_inputs_that_were_read_in_part_count_as_read(statuses: list[str], text: str) -> None:
+    assert heading.inputs_read([InputDoc("a.csv", None, status, "", 3) for status in statuses]) == text
 
 
 def test_missing_inputs_are_listed_as_sentences() -> None:

@@ -202,6 +202,10 @@ def test_several_faults_combine_into_one_verdict() -> None:
             r"fault ecc: node: 'gpu9' is not a node; the nodes are gpu001 to gpu002",
         ),
         ("[[fault]]\nkind = 'straggler'\ncause = 'luck'\n", r"cause: 'luck' is not one of: gpu, cpu, data"),
+        (
+            "[[fault]]\nkind = 'loss-divergence'\nhow = 'plateau'\nstops = true\n",
+            r"fault loss-divergence: stops: the loop stops at a nan, and how is 'plateau'",
+        ),
         ("[job]\nstart = 'today'\n", r"job.start: 'today' is not a time"),
         ("[job\n", r"scenario is not valid TOML"),
     ],

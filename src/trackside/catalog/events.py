@@ -134,7 +134,8 @@ EVENTS: Mapping[str, EventKind] = {
         {
             "status": "success or aborted",
             "reason": "why it was aborted, if in the line: not_finite",
-            "bare": "true if the line says only that something is done",
+            "bare": "true if the line says only that something is done, or sums it up",
+            "by_save": "true if it says only that a model was saved",
             "steps": "steps done",
             "planned": "steps planned, if derived from a printed rate",
             "train_loss": "mean loss from the framework's summary",

@@ -8,7 +8,7 @@ ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
 GAP = f" {ELLIPSIS} "
 """Stands for what was left out in the middle."""
 MIN_PART_CHARS = 16
-"""Characters of a word of which fewer are not worth showing."""
+"""Characters of a word that are worth showing without the rest of it."""
 _ADVICE = re.compile(
     r"https?://|documentation|for more information|[Ss]ee |[Pp]lease|fragmentation|GLHF|before reporting|[Ss]et the "
 )
@@ -27,12 +27,15 @@ def excerpt(line: str, begin: int, end: int) -> str:
 
 
 def cut(line: str, length: int) -> str:
-    """The beginning of a line, at most ``length`` characters. It ends with a whole word, unless that would leave out
-    much: :data:`MIN_PART_CHARS`, or half of the length."""
+    """The beginning of a line, at most ``length`` characters, cut at a word; inside one if much of it fits, such as a
+    path, or if without it less than half would be left."""
     if len(line) <= length:
         return line
-    words, _, part = line[: length - 1].rpartition(" ")
-    return (words if len(part) < min(MIN_PART_CHARS, length / 2) else f"{words} {part}".strip()) + ELLIPSIS
+    beginning = line[: length - 1]
+    words, _, part = beginning.rpartition(" ")
+    if line[length - 1] != " " and len(part) < MIN_PART_CHARS and len(words) >= length // 2:
+        beginning = words
+    return beginning.rstrip() + ELLIPSIS
 
 
 def below_heading(heading: str, text: str) -> str:

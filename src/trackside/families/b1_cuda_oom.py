@@ -282,9 +282,9 @@ def _use_less(errors: GpuMemoryErrors, run: Run) -> Action:
 
 
 def _nccl_finding(errors: GpuMemoryErrors, claims: list[Claim]) -> Finding:
-    """The finding about a small request of NCCL that failed."""
+    """The finding about a small request of NCCL that failed: the error does not show that memory ran out."""
     return present(
-        Certainty.ESTABLISHED,
+        Certainty.SUPPORTED,
         "job",
         claims,
         headline=NCCL_FAILED(requested=errors.sizes["requested_bytes"]),

@@ -23,6 +23,7 @@ Not this family when
 - One rank is slow: that is a straggler.
 - Nothing progresses at all: that is a hang.
 - The run saves at its end, or now and then: that is normal.
+- It saves often, and steps with a save before them take no longer than the others.
 
 Impact
 ------
@@ -115,6 +116,7 @@ FEW_SAVES = Sentence("{saves:checkpoint messages} in {steps}, no blocking flag, 
 SPEEDUP_UNKNOWN = Sentence(
     "the possible speed-up: a comparison with a known-good run would show it (trackside compare)"
 )
+SAVE_TIME_UNKNOWN = Sentence("how long a save takes: the log times neither the saves nor steps with and without one")
 WAIT_OR_FEW_SMS = Sentence(
     "whether the GPUs wait for each other, or the model uses few SMs: traced collectives would show it"
 )
@@ -163,8 +165,7 @@ class _Cause(Witness):
     implies: Sentence
     headline: Claim
     row: Event | None = None
-    doubtful: bool = False
-    """Whether the model may simply fill few of the GPUs' SMs."""
+    cannot_decide: tuple[Claim, ...] = ()
 
 
 def judge(
@@ -197,6 +198,8 @@ def judge(
         return NEVER_WORKED
     if done is None or done.number < saving.limits.min_steps:
         return Missing("too few steps to judge how much time saves and communication take")
+    if saving.no_slowdown is not None:
+        return absent(saving.no_slowdown)
     return absent((FEW_SAVES_ON_NODE if len(run.nodes) == 1 else FEW_SAVES)(saves=saving.total, steps=done))
 
 
@@ -206,7 +209,8 @@ def _saves(saving: Saving, leader: LeaderWork | None, duty: DutyCycle | None, li
     if storm is not None:
         headline, meaning = _storm_headline(storm), WAITS_FOR_SAVES if storm.steps is None else SAVES_LIMIT_SPEED
         if duty is None or sm is None or sm.number > limits.collapsed_sm:
-            return _Cause("save-storm", Certainty.SUPPORTED, storm.claims, meaning, headline, storm.first)
+            untimed = () if storm.is_timed else (SAVE_TIME_UNKNOWN(),)
+            return _Cause("save-storm", Certainty.SUPPORTED, storm.claims, meaning, headline, storm.first, untimed)
         claims = (*storm.claims, LOW_SM(sm=sm, seconds=derived(duty.seconds, sm, unit="s")))
         return _Cause("save-storm", Certainty.ESTABLISHED, claims, meaning, headline, storm.first)
     saver = None if leader is None else leader.saver
@@ -252,7 +256,8 @@ def _spinning(
         *health.unchanged,
     )  # the transport first
     headline = (SLOW_TRANSPORT if sockets is None else TCP_TRANSPORT)()
-    return _Cause("interconnect", certainty, claims, GPUS_WAIT, headline, None, certainty is Certainty.POSSIBLE)
+    doubt = (WAIT_OR_FEW_SMS(),) if certainty is Certainty.POSSIBLE else ()
+    return _Cause("interconnect", certainty, claims, GPUS_WAIT, headline, None, doubt)
 
 
 def _with_infiniband(claims: Iterable[Claim], settings: SlowSettings) -> Iterator[Claim]:
@@ -312,7 +317,7 @@ def _finding(
         [*cause.claims, *loss_claims, *([] if good_end is None else [ENDED_WELL(state=good_end)])],
         headline=cause.headline,
         implies=[cause.implies()],
-        cannot_decide=[SPEEDUP_UNKNOWN(), *([WAIT_OR_FEW_SMS()] if cause.doubtful else [])],
+        cannot_decide=[SPEEDUP_UNKNOWN(), *cause.cannot_decide],
         actions=[action(remedy, *COMMANDS.get(remedy, ()), **nodes)],
         since=start if row is None else row.time,
         at=None if row is None else row.at,

@@ -2,22 +2,23 @@
 
 Meaning
 -------
-A run that was to resume from a checkpoint started from scratch without saying so, or died while it loaded the
-checkpoint. The first looks healthy, and wastes all that the run before it had computed.
+A run that was to resume from a checkpoint started from scratch without saying so, or any run died while it loaded
+a checkpoint or weights. The first looks healthy, and wastes all that the run before it had computed.
 
 What it looks like
 ------------------
 Silent: the run depends on another run, restarts it or follows its requeue, but no load message is printed, the
-steps start over and the loss is back at the parent's first value instead of its last. A library's warning that
-the requested checkpoint is missing and that training starts from random weights. Crash: an exception in the
-load: size mismatch, missing keys, a truncated archive, an empty folder.
+steps start over and the loss is back at the parent's first value instead of its last. Or the steps continue and only
+the loss is back: the step counter was restored, the weights were not. A library's warning that the requested
+checkpoint is missing and that training starts from random weights. Crash: an exception in the load, of a resume,
+an evaluation or a start from pretrained weights: size mismatch, missing keys, a truncated archive, an empty folder.
 
 Not this family when
 --------------------
-- Fine-tuning loads base weights: that is not a resume.
+- Fine-tuning loads base weights and trains: that is not a resume.
 - The warning that no checkpoint exists belongs to a first run.
 - The job depends on one that did not train.
-- The loss or the steps continue where the parent stopped.
+- The loss continues where the parent stopped; or the steps do, and the loss is not back at its first value.
 - Writing a checkpoint failed: that is a storage fault.
 
 Impact
@@ -26,12 +27,14 @@ Silent: the parent's whole computation is repeated. Crash: nothing runs until it
 
 Do next
 -------
-Silent: point the resume argument at the last checkpoint of the run before it, and rerun. Corrupt file: resume from
-the previous checkpoint. Mismatch: build the model as the checkpoint has it: base model, vocabulary, sizes.
+Silent: point the resume argument at the last checkpoint of the run before it, and rerun; if only the steps
+continued, load the weights too. Corrupt file: resume from the previous checkpoint. Mismatch: build the model as the
+checkpoint has it: base model, vocabulary, sizes.
 
 What it cannot decide
 ---------------------
-Whether the run was meant to resume, if neither the scheduler nor an argument shows it.
+Whether the run was meant to resume, if neither the scheduler nor an argument shows it. Whether other data raised the
+loss, if the steps continue.
 
 References
 ----------
@@ -42,7 +45,7 @@ References
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trackside.evidence import Missing, Value, derived
 from trackside.facts.logs.error_remedies import weights_remedy
@@ -65,7 +68,8 @@ class Limits:
     """Training started over if its first loss is higher than the parent's last one by at least this share of what the
     parent had gained. A true resume loses a few percent (optimizer state and data order differ)."""
     same_loss_share: float = 0.02
-    """First losses this close are the same start: same seed, same initial weights."""
+    """First losses this close are the same start: same seed, same initial weights. If the steps continue, a loss this
+    close to the parent's first one, or higher, is back at its start."""
     restart_step_share: float = 0.2
     """If the first step is at most this share of the parent's last step, the run started over."""
     resume_step_share: float = 0.8
@@ -79,6 +83,12 @@ CHECKPOINT_NOT_FOUND = Sentence("checkpoint not found: {path}")
 FRESH_START = Sentence("the checkpoint was not loaded: training started from scratch")
 NO_CHECKPOINT = Sentence("the resume found no checkpoint")
 NOT_RESUMED = Sentence("did not resume from job {parent}: training started from scratch")
+WEIGHTS_NOT_RESUMED = Sentence(
+    "the steps go on from job {parent}, but the weights do not: the loss is back at its start"
+)
+ATTEMPT_WEIGHTS_NOT_RESUMED = Sentence(
+    "the steps go on from the attempt before, but the weights do not: the loss is back at its start"
+)
 ATTEMPT_NOT_RESUMED = Sentence("attempt {attempt} of the job did not resume: it started from scratch")
 RESUME_SIZES_DIFFER = Sentence("resume failed: {parameter} is {saved} in the checkpoint and {expected} in the model")
 SIZES_DIFFER = Sentence(
@@ -108,6 +118,10 @@ FAILURE_REMEDIES: dict[LoadFailure, Sentence] = {
     ),
 }
 LOAD_REMEDIES: dict[LoadFailure, Sentence] = {
+    "mismatch": Sentence(
+        "build the model as the checkpoint has it: the same architecture, vocabulary and number of classes; or load "
+        "only the parameters that fit, if the others are to be trained anew"
+    ),
     "corrupt": Sentence("write or download the checkpoint again, and check the free disk space"),
     "absent": Sentence("check the path of the checkpoint, relative to the folder in which the job starts"),
     "unreadable": Sentence("do what the message says; if it names no remedy, try another checkpoint"),
@@ -119,10 +133,14 @@ NOT_WEIGHTS = Sentence(
 )
 CHECKPOINT_LOADED = Sentence("a checkpoint was loaded: {line}")
 LOSS_CONTINUED = Sentence("the first loss, {first}, continues the parent run's last loss, {last}")
+STEPS_CONTINUED = Sentence("the first logged step, {step}, continues the parent run's last, {end}")
 STARTED_LATER = Sentence("the first logged step is {step}: not a fresh start")
 LOSS_RESTARTED = Sentence("the first loss is {first}; the parent run started at {head} and reached {tail}")
 STEPS_RESTARTED = Sentence("the first logged step is {step}; the parent run had reached {end}")
 LOSS_CONTINUED_ATTEMPT = Sentence("the first loss, {first}, continues the last loss of the attempt before it, {last}")
+STEPS_CONTINUED_ATTEMPT = Sentence(
+    "the first logged step, {step}, continues the last one of the attempt before it, {end}"
+)
 LOSS_RESTARTED_ATTEMPT = Sentence(
     "the first loss is {first}; the attempt before it started at {head} and reached {tail}"
 )
@@ -132,7 +150,13 @@ NOTHING_LOADED = Sentence("the log says that nothing was loaded: {line}")
 FIRST_RUN = Sentence("there was no checkpoint and no request to resume: a first run ({line})")
 TRAINED_FROM_SCRATCH = Sentence("the run trained from scratch: it repeats the steps of the previous run")
 ATTEMPT_FROM_SCRATCH = Sentence("the attempt trained from scratch: it repeats the steps of the one before it")
+WEIGHTS_LOST = Sentence("the step counter was restored and the weights were not: what was learned before is lost")
 INTENT_UNKNOWN = Sentence("whether this was meant to resume or is a first run")
+OTHER_DATA = Sentence("whether other data, or another definition of the loss, raised it instead")
+RESTORE_WEIGHTS = Sentence(
+    "let the resume load the weights and the optimizer state from the checkpoint that the step counter comes from, "
+    "then rerun from it"
+)
 SET_CHECKPOINT_PATH = Sentence(
     "point the resume argument (such as resume_from_checkpoint, ckpt_path or --load) at the last complete checkpoint, "
     "and rerun"
@@ -220,28 +244,43 @@ def _against_parent(
     if step is not None and parent_last is not None:
         starts_over = parent_first is not None and step <= max(parent_first, limits.restart_step_share * parent_last)
         goes_on = parent_last > 1 and step >= limits.resume_step_share * parent_last
-    if first_loss - tail < limits.lost_progress_share * (head - tail) or (goes_on and not starts_over):
+    if first_loss - tail < limits.lost_progress_share * (head - tail):
         continued = LOSS_CONTINUED_ATTEMPT if own else LOSS_CONTINUED
         return absent(continued(first=curve.loss(0), last=parent_curve.loss(-1)))
+    back_at_start = first_loss >= head - limits.same_loss_share * abs(head)
+    is_noise = first_loss <= max(parent_curve.finite[len(parent_curve.finite) // 2 :])  # it printed such losses late
+    steps_continue = goes_on and not starts_over
+    steps_continued = STEPS_CONTINUED_ATTEMPT if own else STEPS_CONTINUED
+    if steps_continue and (is_noise or not back_at_start):
+        return absent(steps_continued(step=curve.place(0), end=parent_curve.place(-1)))
     restarted = LOSS_RESTARTED_ATTEMPT if own else LOSS_RESTARTED
     shows = [restarted(first=curve.loss(0), head=parent_curve.loss(0), tail=parent_curve.loss(-1))]
     if starts_over:
         steps_restarted = STEPS_RESTARTED_ATTEMPT if own else STEPS_RESTARTED
         shows.append(steps_restarted(step=curve.place(0), end=parent_curve.place(-1)))
+    if steps_continue:
+        shows.append(steps_continued(step=curve.place(0), end=parent_curve.place(-1)))
     shows += [*resume.requested, resume.no_load]
     missing = resume.missing_between(parent_curve.rows[-1], curve.rows[0])
     shows += [] if missing is None else [NOTHING_LOADED(line=missing)]
     parent_job = None if run.parent is None or own else derived(run.parent, parent_curve.loss(-1))
     headline = None if parent_job is None else NOT_RESUMED(parent=parent_job)
-    if run.parent_by == "requeue" and run.attempts:
+    if steps_continue:
+        headline = ATTEMPT_WEIGHTS_NOT_RESUMED() if parent_job is None else WEIGHTS_NOT_RESUMED(parent=parent_job)
+    elif run.parent_by == "requeue" and run.attempts:
         headline = ATTEMPT_NOT_RESUMED(attempt=derived(run.attempts[-1].number, parent_curve.loss(-1)))
-    if run.parent_by == "order" and not resume.requests:
-        return _silent_restart(
-            curve.rows[0], shows, Certainty.POSSIBLE, latent=True, headline=headline, parent=parent_job
-        )
+    is_guess = run.parent_by == "order" and not resume.requests
     same_start = abs(first_loss - head) <= limits.same_loss_share * abs(head)
     certainty = Certainty.ESTABLISHED if same_start and starts_over else Certainty.SUPPORTED
-    return _silent_restart(curve.rows[0], shows, certainty, headline=headline, parent=parent_job, own=own)
+    finding = _silent_restart(
+        curve.rows[0], shows, Certainty.POSSIBLE if is_guess else certainty, latent=is_guess, headline=headline,
+        parent=parent_job, own=own,
+    )  # fmt: skip
+    if not steps_continue:
+        return finding
+    return replace(
+        finding, implies=(WEIGHTS_LOST(),), cannot_decide=(OTHER_DATA(),), actions=(action(RESTORE_WEIGHTS),)
+    )
 
 
 def _against_absence(resume: Resume, curve: TrainingCurve, trained: bool) -> Finding | None:

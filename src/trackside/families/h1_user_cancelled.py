@@ -144,7 +144,7 @@ def _interrupt(ending: Ending, exceptions: Exceptions, trajectory: Maybe[Traject
     """The first Ctrl-C or KeyboardInterrupt after which nothing continued, and its line."""
     points = () if isinstance(trajectory, Missing) else trajectory.progress.events
     last, files = max((row.at.line for row in points), default=0), {row.at.path for row in points}
-    frames = (ending.interrupts, exceptions.frame.where(lambda row: row.get("about") == "interrupt"))
+    frames = (ending.interrupts, exceptions.frame.filtered(lambda row: row.get("about") == "interrupt"))
     rows = ((row, frame.value(row, "text")) for frame in frames for row in frame.events)
     return next(((row, line) for row, line in rows if row.at.path not in files or row.at.line > last), None)
 

@@ -126,6 +126,8 @@ FIX_AND_RERUN_REST = Sentence(
 RESTARTED_AFTER = Sentence("the launcher restarted the workers after an exception: {error}")
 COMPLETED = Sentence("the run completed: {how}")
 COMPLETED_IN_SPITE = Sentence("the run completed in spite of {error}: {how}")
+MIN_SCORES = 3
+"""Printed scores from which on a model had been trained before an exception, though no logged step could be read."""
 MIN_SIGNAL_CODE = 124
 """Exit codes from here on have meanings of their own: time limits, commands that cannot be run, signals."""
 UNSEEN = Sentence("crashed during training with exit code {code}; the traceback is not in this log")
@@ -298,6 +300,9 @@ def _milestone_claims(trajectory: Trajectory, row: Event) -> list[Claim]:
     frames = (trajectory.saves, trajectory.evaluations)
     marks = [(frame, mark) for frame in frames for mark in frame.events if mark.get("step")]
     before = [pair for pair in marks if points_before([pair[1]], row)]
+    if not marks:
+        scores = [score for score in trajectory.scores.events if points_before([score], row)]
+        before = [(trajectory.scores, score) for score in scores] if len(scores) >= MIN_SCORES else []
     sentence = WORK_BEFORE if before else WORK_AFTER
     return [sentence(line=frame.value(mark, "text")) for frame, mark in (before[-1:] or marks[:1])]
 

@@ -23,7 +23,7 @@ _STEP_IN_TEXT = re.compile(
 )
 _SECONDS = re.compile(r"(?:took|in|writing took) ?:?\s?(\d+\.?\d*) ?(?:s|sec|seconds)\b")
 _PATH = re.compile(
-    r"['\"]?((?:[\w.~-]+)?/[^\s'\",;()]{1,400}|[\w.-]{1,200}\.(?:ckpt|pth?|bin|safetensors|tar|h5|keras|npz|msgpack)(?![\w]))"
+    r"['\"]?((?:[\w.~-]+)?/[^\s'\",;()]{1,400}|[\w.-]{1,200}\.(?:ckpt|pth?|bin|safetensors|tar|h5|keras|npz|msgpack|pkl|joblib)(?![\w]))"
 )
 _PRETRAINED = re.compile(
     r"pre-?trained|base model|backbone|shards|tokenizer|configuration|config\.json|template|unexpected keys|weights saved|metadata from|state_dict_metadata|imagenet|\bvocab|processor|hugging ?face hub",
@@ -58,6 +58,8 @@ def _compile_wordings(kind: str, *regexes: str, refuses_denials: bool = True) ->
 
 
 _FILE = r"\S{1,300}\.(?:pth?|ckpt|tar|safetensors|bin|h5|keras|npz|msgpack)\b"
+_MODEL_FILE = r"\S{0,300}(?:model|forecaster|classifier|estimator|regressor|agent|policy|weights)\S{0,60}\.(?:pkl|pickle|joblib|onnx|gguf|cbm)\b"
+"""A model's file in a format that also holds other objects: by its name."""
 _SAVE_WORDINGS = _compile_wordings(
     "checkpoint_saved",
     r"\bsuccessfully saved checkpoint (?:from|at) iteration",
@@ -69,6 +71,7 @@ _SAVE_WORDINGS = _compile_wordings(
     r"\b(?:checkpoint|ckpt|snapshot)\b.{0,60}\b(?:saved|written|stored)\b",
     rf"\b(?:saved|saving|wrote|writing) (?:\w+ ){{0,3}}(?:to |as |at )?['\"]?{_FILE}",
     rf"\bsave (?:to|checkpoint|ckpt) {_FILE}",
+    rf"\bsav(?:ed|ing) (?:\w+ ){{0,3}}(?:to |as |at |in |-> ?|→ ?)?['\"]?{_MODEL_FILE}",
     r"\bsav(?:e|ed|ing) (?:the )?(?:(?:new|latest|last|best|final|current|trained) ){0,2}(?:models?|networks?)"
     r"(?: and (?:training|optimizer) states?)?\s*(?:[.!]|$|(?:to|at|in|as|with)\b)",
     r"\bmodels? (?:(?:was|were|has been|have been) )?(?:successfully )?saved\b(?! by\b)",

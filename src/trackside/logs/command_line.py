@@ -257,6 +257,52 @@ def _parse_python(line: Line, match: re.Match[str]) -> Event:
     return _exception(line, "ModuleNotFoundError" if missing else "FileNotFoundError", match["message"])
 
 
+_WINDOWS_PYTHON = re.compile(
+    r"python[\d.]*\.exe: (?P<message>(?:can't open file|can't find '__main__'|No module named).{0,500}?)(?: At line:\d|$)",
+    re.IGNORECASE,
+)
+_POWERSHELL_PLACE = re.compile(r"At (?:line:\d|\S{1,300}:\d{1,6} char:)")
+MAX_WRAPPED_LINES = 5
+"""Lines into which PowerShell wraps a program's error."""
+
+
+@PARSER.pattern(
+    rb"python[0-9.]{0,6}\.exe: (?:can't|No module named)",
+    safety="The interpreter's own errors on Windows, which PowerShell wraps and follows with the place in its script.",
+    matches=(
+        "python : C:\\Python311\\python.exe: can't \nopen file 'C:\\work\\fit.py': [Errno \n2] No such file or directory\nAt line:1 char:1",
+        "C:\\Python311\\python.exe: No module named trainer",
+    ),
+    avoids=("C:\\Python311\\python.exe: can'tada",),
+    caseless=True,
+)
+def _parse_windows_python(line: Line) -> Event | None:
+    texts = [line.text.strip()]
+    for below in line.following(MAX_WRAPPED_LINES):
+        if _POWERSHELL_PLACE.match(below.text):
+            break
+        texts.append(below.text.strip())
+    match = _WINDOWS_PYTHON.search(" ".join(texts[: 1 + MAX_WRAPPED_LINES]))
+    if match is None:
+        return None
+    missing = match["message"].lower().startswith("no module")
+    return _exception(line, "ModuleNotFoundError" if missing else "FileNotFoundError", match["message"])
+
+
+@PARSER.pattern(
+    rb"is not recognized as (?:the name of a cmdlet|an internal or external command)",
+    r"(?:\S{1,80} : )?(?P<message>(?:The term )?'(?P<command>[^']{1,200})' is not recognized as (?:the name of a cmdlet|an internal or external command))",
+    safety="PowerShell's and cmd.exe's whole sentence.",
+    matches=(
+        "python : The term 'python' is not recognized as the name of a cmdlet, function, script file, or operable program.",
+        "'torchrun' is not recognized as an internal or external command,",
+    ),
+    avoids=("the label is not recognized as an internal one",),
+)
+def _parse_windows_command(line: Line, match: re.Match[str]) -> Event:
+    return _exception(line, "CommandNotFoundError", match["message"])
+
+
 _LIBRARY = re.compile(
     r"(?P<message>.{0,300}(?:error while loading shared libraries: \S{1,200}|: symbol lookup error: \S{1,200}"
     r"|version `GLIBC\w{0,3}_[\d.]+' not found).{0,200})"

@@ -18,13 +18,15 @@ WRAPPER = r"(?:(?:np\.|tf\.|torch\.)?(?:[tT]ensor|array|Array|DeviceArray|float\
 _PAIR = re.compile(
     r"(?<![\w/.\-])(?P<key>[A-Za-z_][\w/.\-@]{0,60}+(?: (?!(?i:nan|inf)\b)[A-Za-z_(][\w/\-)]{0,40}+){0,3})"
     r"(?:\s?\((?:ms|s|sec|avg|%|it/s|phase|running|total|overall|mean|train(?:ing)?)\))?['\"\]]{0,2}"
-    r"(?:\s{0,3}(?:[:=]{1,2}|[-=]>)[\s,'\"]{0,60}|(?<=['\"]),\s{0,3}|\s{1,10}|\s{0,3}#)['\"\[(]{0,3}\s{0,8}"
+    r"(?:\s{0,3}(?:[:=]{1,2}|[-=]>|[→⇒┃│])[\s,'\"]{0,60}|(?<=['\"]),\s{0,3}|\s{1,10}|\s{0,3}#)['\"\[(]{0,3}\s{0,8}"
     rf"{WRAPPER}(?P<value>{NUMBER})(?P<magnitude>[KMG](?![A-Za-z]))?"
     r"(?:\s{0,2}/\s{0,8}(?P<of>\d{1,12}))?(?:\s?(?P<unit>ms|us|µs|s|secs?|seconds)\b)?"
 )
+_DECIMAL_COMMA = re.compile(r"[-+]?(?:0,\d{1,12}|\d{1,9},(?:\d{1,2}|\d{4,12}))(?![\d.,])")
+"""A number with a decimal comma, where it cannot be a thousands separator: ``0,412``, ``1,6263``."""
 _NAME_BEFORE_POSITION = re.compile(
     r"(?<![\w/.\-])(?P<key>[A-Za-z_][\w/\-@]{0,40}(?: [A-Za-z_(][\w/\-)]{0,40}){0,3}?) (?:for|at|after|of|in|on) (?:the )?"
-    r"(?P<counter>[Ee]poch|[Ss]tep|[Ii]ter(?:ation)?|[Bb]atch|[Rr]ound|[Uu]pdate) {0,4}\[?#?(?P<count>\d{1,12})\]?"
+    r"(?P<counter>[Ee]poch|[Ss]tep|[Ii]ter(?:ation)?|[Bb]atch|[Rr]ound|[Uu]pdate) {0,4}[\[(]?#?(?P<count>\d{1,12})(?P<of>/\d{1,12})?[\])]?"
     r"(?=\s{0,3}(?::|=|is\b))"
 )
 """A name with its position: ``Loss for Iter 51: 0.4`` means the same as ``Iter 51 Loss: 0.4``."""
@@ -108,15 +110,20 @@ def put_position_first(text: str) -> str:
         text = text.replace("LOSS train", "train loss", 1)
     if not any(hint in text for hint in _NAME_BEFORE_POSITION_HINTS):
         return text
-    return _NAME_BEFORE_POSITION.sub(lambda match: f"{match['counter']} {match['count']} {match['key']}", text)
+    return _NAME_BEFORE_POSITION.sub(
+        lambda match: f"{match['counter']} {match['count']}{match['of'] or ''} {match['key']}", text
+    )
 
 
 def named_figures(text: str) -> Iterator[NamedFigure]:
     """All figures of a text that have a name, in order."""
     for match in _PAIR.finditer(text):
-        value = number(match["value"])
+        decimal = _DECIMAL_COMMA.match(text, match.start("value")) if "loss" in match["key"].lower() else None
+        value = number(match["value"]) if decimal is None else float(decimal[0].replace(",", "."))
         if value is not None:
-            fractional = "." in match["value"] or text[match.end() : match.end() + 2].strip() == "%"
+            fractional = (
+                "." in match["value"] or decimal is not None or text[match.end() : match.end() + 2].strip() == "%"
+            )
             yield NamedFigure(
                 match["key"].removesuffix(" is"),
                 value,

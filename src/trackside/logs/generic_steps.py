@@ -23,10 +23,11 @@ PARSER = Parser(ID, "custom training loops", "framework", generic=True, preceden
 
 
 PARSER.pattern(
-    rb"(?:(?:step|iter|iteration|epoch)[\"']?(?:[,;\t]|  | ?\|| ?\xe2\x94)[^\n\r]{0,200}(?:loss|cost|total)|loss(?:[,;\t]|  | ?\|)[^\n\r]{0,300}(?:step|iter|epoch))",
+    rb"(?:(?:step|iter|iteration|epoch)[\"']?(?:[,;\t]|  | ?\|| ?\xe2\x94)[^\n\r]{0,200}(?:loss|cost|total)|loss(?:[,;\t]|  | ?\|)[^\n\r]{0,300}(?:step|iter|epoch)|,loss,[^\n\r]{0,200}val_loss)",
     safety="A header whose rows below hold figures in as many columns.",
     matches=(
         "step,loss,lr\n1,6.31,0.001\n2,5.90,0.001",
+        ",loss,accuracy,val_loss\n0,6.31,0.1,6.4\n1,5.90,0.2,6.1",
         "epoch     train_loss  valid_loss  accuracy\n0         0.512300    0.401200    0.910000",
         "Step\tTraining Loss\n10\t1.8123\n20\t1.5012",
         "12:44:48 [INFO]:    Epoch       Batch       box        id     total\n12:44:55 [INFO]:    14/29       40/165    0.0119   5.81       -11",
@@ -66,11 +67,12 @@ PARSER.pattern(
     avoids=('{"loss": 17.2, "lr": 0.1, "model": "a"}', '{"train_loss": 17.2, "model": "a"}', '{"loss": 1.2, "epoch": '),
 )(json_points)
 PARSER.pattern(
-    rb"(?:(?:epoch|iter|step)[^\n\r]{1,120}[ \t](?:cost|total|cross_entropy)|train(?:ing)?[ _]cost)[=:, ]{1,4}-?[0-9]",
+    rb"(?:(?:epoch|\bep|iter|step)[^\n\r]{1,120}[ \t](?:cost|total|cross_entropy)|train(?:ing)?[ _]cost)[=:, ]{1,4}-?[0-9]",
     safety="A cost that is time has a unit or another name; a total is a loss only if it has a fraction.",
     matches=(
         "Pre-training layer final, epoch 85, cost  0.238637797038",
         "[epoch: 51/200, iter: 75/177] total: 0.669316 ",
+        "[phase 2] ep=   20  total=1.574e+01  PDE=0.000e+00 (w=1.000)",
         "Epoch: [0][ 10/100]\tTime 11.808 (11.953)\trecon 1.691 (1.417)\tcross_entropy 29.317 (29.780)\tad 35.081 (38.163)",
         "global step 1400 learning rate 0.1000\n  train perplexity 15.72\n  train cost 2.7552474976",
     ),
@@ -98,13 +100,15 @@ PARSER.pattern(
     caseless=True,
 )(localized_points)
 PARSER.pattern(
-    rb"(?:(?:x-?ent|cross[-_ ]?entropy|\b(?:b?ce|nll|recon(?:struction)?|objective|l)|_nll|l_[a-z]{2,12})[:=] {0,3}-?|xent )[0-9]{1,9}[.e]",
+    rb"(?:(?:x-?ent|cross[-_ ]?entropy|\b(?:b?ce|nll|recon(?:struction)?|objective|l)|_nll|trl|l_[a-z]{2,12}|train(?:ing)?[-_ /](?:r?mse|mae))[:=] {0,3}-?|(?:xent|nll|train(?:ing)? r?mse) )[0-9]{1,9}[.e]",
     safety="The name of a loss function, with decimals, on a line that names a position, in a log that names no loss.",
     matches=(
         "Epoch: [1][20/275]\tTime 0.109 (0.164)\tXent 4.6453 (5.1278)\tHtri 0.4972 (0.6617)",
         "[Epoch 3][Batch 50], Speed: 0.162 samples/sec, CrossEntropy=1.56e-02, SmoothL1=1.68e-03",
         "Epoch[0] Train-CrossEntropy=1.550426",
         "Epoch [2/100] Recon: 0.0384 | KL: 8.0062",
+        "Epoch 2: train MSE 0.0384, test MSE 0.0411",
+        "* Ep 1/80 lr=6.00e-04 trL=0.0220 trA=0.767 vlL=0.0067 vlA=0.946",
         "[ep 0 step    50 t=     49s vram= 7298MB] L=0.0353  D=0.0284  PSNR=15.47",
         "Epoch 3\n  Train - CE: 0.0952, KL: 2.6460",
         "****EPOCH 3****\n[INFO] Step 00095700 L_out=1.292 Acc=0.94 --- 897.03 ms/batch",
@@ -130,6 +134,10 @@ PARSER.pattern(
     "best or final losses and validation losses are not logged steps.",
     matches=(
         "step 10 loss 3.4290",
+        "step 10 → loss → 3.4290",
+        "Average loss at step (100/20001): 0.450832",
+        "Training [=====       ] 34.0% 20000/58874 | 4.62 it/s | ETA: 8413.2 s | loss=3.399266 | validation_loss=3.540929",
+        "Epoch 4: loss 1,6263",
         "Epoch: [0] Step: 10 Loss: 3.3378",
         "[2026-11-21 08:28:09,239][INFO][rank0] iter 2/40 | loss 5.7066 | lr 5.00e-03 | data 1046ms compute 116ms allreduce 71ms",
         "loss: 6.516232, global_step: 1",
@@ -198,11 +206,13 @@ PARSER.pattern(
 )(line_points)
 
 PARSER.pattern(
-    rb"tr(?:ai)?n(?:ing)?[\"'\]]?(?: {0,2}[:=|] {0,3}| {1,3})-?(?:[0-9]{1,9}[.e][0-9]|nan|inf)",
+    rb"tr(?:(?:ai)?n(?:ing)?)?[\"'\]]?(?: {0,2}[:=|] {0,3}| {1,3})-?(?:[0-9]{1,9}[.e][0-9]|nan|inf)",
     safety="Only beside another split or behind a bare step, and only if the figures fall as scores do not.",
     matches=(
         "5 train 9.31\n6 train 9.12\n7 train 8.94\n8 train 8.73\n9 train 8.71",
         "Loss epoch 4 | train 0.41 | test 0.47",
+        "Ep 1 | tr 1.93 | va 2.21\nEp 2 | tr 1.91 | va 2.12\nEp 3 | tr 1.84 | va 2.14\nEp 4 | tr 1.80 | va 2.10\nEp 5 | tr 1.76 | va 2.08",
+        "Epoch 1 train 1.93 val 2.21\nEpoch 2 train 1.91 val 2.1\nEpoch 3 train 1.84 val 2.1\nEpoch 4 train 1.8 val 2.1\nEpoch 5 train 1.76 val 2.08",
         "Ép 1 | train 1.93 | val 2.21\nÉp 2 | train 1.91 | val 2.12\nÉp 3 | train 1.84 | val 2.14\nÉp 4 | train 1.80 | val 2.10\nÉp 5 | train 1.76 | val 2.08",
         "Epoch: 1\nTraining: 4.52\nEpoch: 2\nTraining: 4.31\nEpoch: 3\nTraining: 4.20\nEpoch: 4\nTraining: 4.11\nEpoch: 5\nTraining: 4.07",
     ),

@@ -29,6 +29,7 @@ _TRAINING_END = re.compile(
     r"|(?:there (?:is|was) )?no improvement\b.{0,60}\b(?:stop|terminate|exit|break)(?:ped|ping|d|ing)?\b|patience (?:limit |of \d{1,6} (?:epochs )?)?(?:is |was )?(?:exhausted|exceeded|reached)\b"
     r"|max[_ ](?:epochs|steps|iters|iterations) (?:is |was )?reached\b|successfully (?:trained|fine-?tuned)\b"
     r"|(?:job|script|program|experiment|run) (?:is |was |has )?(?:finished|completed|ended) (?:at|on|after)\b"
+    r"|experiment [\w.-]{1,60} (?:is |has )?(?:been )?(?:finished|completed|done)\b"
     r"|(?:finished|completed) (?:all )?(?:the )?(?:experiments|runs|trials|folds|seeds)\b"
     r"|total (?:running|run|elapsed) time(?: ?\([^)\n]{1,12}\))?[: ]{1,3}\d|(?:total )?training (?:time|took)\b(?: was)?(?: ?\([^)\n]{1,12}\))?[: ]{1,3}\d"
     r"|reached (?:(?:the )?max(?:imum)?[_ ](?:number of )?(?:steps|epochs|iter\w*)|the (?:last|final) step)\b)",
@@ -42,12 +43,35 @@ _BARE_END = re.compile(
     r"[\W\d]{0,60}(?:INFO\W{1,4}|[\w.]{1,40} - INFO - )?(?:all |we are |everything |job |script |(?!(?:\w+ ){0,2}(?:(?:e?val|test|load|sav|check|download|prepro|initial|compil|extract|convert|shut|clean)\w*|data(?:set)?|epoch|step|batch|fold|setup|warm-?up|model) )(?:[a-z][a-z-]{1,19} ){1,2})?(?:is )?(?:done|finish(?:ed)?|completed?)(?: successfully)?\W{0,60}$",
     re.IGNORECASE,
 )
+_DURATION = r"[: =|~]{0,4}(?:\d|(?:\w+ ){0,2}\d[\d.:]{0,12} ?(?:s|sec|min|h|hours?|minutes?|seconds?|ms|days?)\b)"
+_CLOSING_REPORT = re.compile(
+    r"^[^A-Za-z]{0,60}(?:INFO\W{1,4}|[\w.]{1,40} - INFO - )?(?:"
+    r"(?:total |overall |full )?(?:cost |elapsed |run(?:ning)? |wall[- ]?(?:clock )?|execution |training )?time(?: elapsed| taken| cost| used| spent)?\W{0,4}(?:\([a-z: ]{1,12}\))?"
+    + _DURATION
+    + r"|(?:elapsed|runtime|duration|completed in|finished in|done in)\W{0,4}"
+    + _DURATION
+    + r"|(?:final|overall|test(?:ing)?(?: set)?)\b[^.]{0,60}?\b(?:acc\w*|loss|score|error|f1|auc|r2|map|miou|dice|bleu|psnr|mse|mae|rmse|results?|metrics|performance|precision|recall)\b[^.\n]{0,24}\d"
+    r")",
+    re.IGNORECASE,
+)
+"""A last line that sums up the whole: how long it took, or how good the final model is."""
+_SAVED_MODEL = re.compile(
+    r"\b(?:sav(?:ed|ing)|export(?:ed|ing)|wrote|written)\b.{0,60}\b(?:model|weights|classifier|forecaster|pipeline|estimator)\b"
+    r"|\b(?:model|weights|classifier|forecaster|pipeline|estimator)\b.{0,60}\b(?:saved|exported|written)\b",
+    re.IGNORECASE,
+)
+"""A last line that a trained model was saved: the end of a program that counts no steps."""
+_NOT_LAST = re.compile(r"\b(?:epoch|step|iter\w*|batch|fold|eta|remaining|per|best)\b|%\|", re.IGNORECASE)
+MAX_LINES_COMPARED = 300
+"""Lines above a closing report in which it must not stand: what is printed again and again closes nothing."""
 _EPILOGUE = re.compile(
     r"\s*(?:real|user|sys)\s+\d|\W+$|\w{3} \w{3} {1,2}\d{1,2} [\d:]{8}|\d{4}-\d\d-\d\d[T ][\d:.]{8,}\S*\s*$"
 )
 """Lines that a shell prints behind the job's own last one: times and dates."""
 MAX_EPILOGUE_LINES = 8
 """Lines after the last word that are looked at."""
+MAX_LINES_AFTER_TRACEBACK = 6
+"""A last word so close behind a traceback is the job script's, not the training's."""
 MAX_INFLECTION_CHARS = 8
 """Letters after the sentence, in languages that inflect its last word."""
 _FIGURES = re.compile(r"[|:：(（]")
@@ -57,6 +81,7 @@ _TRAINING_START = re.compile(
     + r"(?:start(?:ing|ed)?|begin(?:ning)?|entering) (?:the )?(?:\w+ )?training(?: loop)?\b(?! (?:data|set|config))",
     re.IGNORECASE,
 )
+_LETTERS = re.compile(r"[^\W\d_]+")
 _STEPS = re.compile(r"\b([\d,]{1,15}) (?:training )?(?:steps|iterations|iters|updates)\b")
 _CLOCK = re.compile(r"(?:time|took|in)[: ]{1,3}(?:(\d+) days?, )?(\d{1,3}):(\d\d):(\d\d)")
 _SECONDS = re.compile(r"(?:time|took|in|after)[: ]{1,3}(\d+\.?\d*) ?(?:s|sec|secs|seconds)\b")
@@ -73,7 +98,7 @@ PARSER = Parser("lifecycle", "start and end of training", "framework")
 
 
 @PARSER.pattern(
-    rb"(?:(?:train(?:ing)?|tuning|distillation|experiment|run) [a-z ]{0,30}(?:complete|finished|done|ended|over|stopped)|(?:finish|complet)ed [a-z ]{0,20}train|done [a-z ]{0,20}train|"
+    rb"(?:(?:train(?:ing)?|tuning|distillation|experiment|run) [a-z0-9_. -]{0,60}(?:complete|finished|done|ended|over|stopped)|(?:finish|complet)ed [a-z ]{0,20}train|done [a-z ]{0,20}train|"
     rb"(?:end(?: of)?|finish|stopping|stopped) (?:the )?training|(?:epochs|iterations|steps) reached|"
     rb"(?:finished|completed) [a-z ]{0,12}[0-9,]{1,12} (?:training )?(?:step|iter|epoch|update)|(?:training|running|run|elapsed) (?:time|took)|reached (?:max|the )|"
     rb"epochs completed in|(?:optimi[sz]ation|search) (?:is )?(?:complete|finished)|all [0-9]{0,6} ?(?:epochs|folds|trials|runs|seeds|experiments|stages|phases|models|trainings) [a-z ]{0,4}(?:complete|finished|done)|early[ _-]?stop|(?:stopping|stopped|exiting|terminating|terminated) (?:training )?early|no improvement|patience [a-z0-9 ]{0,30}(?:exhausted|exceeded|reached)|max[_ ](?:epochs|steps|iters|iterations) |successfully (?:trained|fine)|(?:job|script|program) [a-z]{0,4} ?(?:finished|completed|ended) )",
@@ -95,6 +120,7 @@ PARSER = Parser("lifecycle", "start and end of training", "framework")
         "EarlyStopping: stop training at epoch 12",
         "Patience of 8 epochs exhausted",
         "Successfully trained the model",
+        "[2026-10-25 00:25:04,364 main.py:157]: >> experiment AE_05 finished!",
         "Job finished at Tue Mar  4 10:22:11 UTC 2025",
         "[EARLY STOP] Validation did not improve for 10 epochs.",
         "End of training.",
@@ -221,12 +247,18 @@ def _localized_end(line: Line) -> Event | None:
 
 
 @PARSER.pattern(
-    rb"(?:done|finish|complete)",
-    safety="A bare 'done' may end anything: only the log's last line counts, and only if the log shows a training.",
+    rb"(?:done|finish|complete|time|elapsed|runtime|duration|final|overall|test|saved|saving|export|written|wrote)",
+    safety="A bare 'done' or a final figure may end anything: only the log's last line counts, what is not printed again and again, "
+    "and only if the log shows a training.",
     matches=(
         "########## Done! ##########",
         "--- MARATHON COMPLETE ---",
         "All done.\n\nreal\t5m3.2s\nuser\t4m1.0s\nsys\t0m2.1s",
+        "Total time: 3:22:11",
+        "Elapsed: 7684.6s",
+        "2026-01-02 03:04:05,678 - root - INFO - Completed in: 0 h 3 min 41 s",
+        "Final test accuracy: 87.3%",
+        "Model trained and saved to model/emotions.pkl.",
     ),
     avoids=(
         "Preparing data... done, 12 files",
@@ -234,15 +266,39 @@ def _localized_end(line: Line) -> Event | None:
         "Loading the dataset done",
         "Epoch 3, loss 0.41\nDone!\nEpoch 4, loss 0.39",
         "Epoch 3, loss 0.41\nDone!\nKilled",
+        "epoch 1\nTest accuracy: 0.31\nepoch 2\nTest accuracy: 0.42",
+        "Time per step: 0.3 s",
+        "Saving model at epoch 3",
     ),
     caseless=True,
 )
-def _bare_end(line: Line) -> Event | None:
-    if len(line.text) > 160 or _BARE_END.match(line.text) is None:
+def _last_line(line: Line) -> Event | None:
+    text = line.text
+    is_bare = _BARE_END.match(text) is not None
+    is_save = not is_bare and _SAVED_MODEL.search(text) is not None
+    if len(text) > 160 or not (is_bare or is_save or _CLOSING_REPORT.match(text)):
         return None
     if any(other.text.strip() and not _EPILOGUE.match(other.text) for other in line.following(MAX_EPILOGUE_LINES)):
         return None
-    return line.event("training_end", status="success", bare=True)
+    if not is_bare and (_NOT_LAST.search(text) or _NOT_NOW.search(text) or _stands_above(line)):
+        return None
+    if _is_soon_after_traceback(line):
+        return None  # what the job script prints after the crash
+    return line.event("training_end", status="success", bare=True, by_save=is_save or None)
+
+
+def _is_soon_after_traceback(line: Line) -> bool:
+    """Whether a traceback ends in one of the few lines above, or would go on to this one."""
+    end: int | None = line.notes("python").get("end")
+    if end is None:
+        return False
+    return end >= line.offset or any(other.offset == end for other in line.preceding(MAX_LINES_AFTER_TRACEBACK))
+
+
+def _stands_above(line: Line) -> bool:
+    """Whether a line above differs from this one only in its figures."""
+    words = _LETTERS.findall(line.text)
+    return any(_LETTERS.findall(other.text) == words for other in line.preceding(MAX_LINES_COMPARED))
 
 
 def _duration(text: str) -> float | None:

@@ -250,10 +250,10 @@ def split_label(full: str, srun_labels: bool) -> tuple[str, str, int | None]:
 
 
 def has_srun_labels(lines: Sequence[bytes]) -> bool:
-    """Whether ``srun -l`` labeled these lines: most begin with ``N: ``. Numbers that only grow from 1 or more on are a
-    program's own steps: tasks are numbered from 0, and print more than once."""
+    """Whether ``srun -l`` labeled these lines: most begin with ``N: ``. Numbers that only grow are a program's own steps:
+    tasks print more than once."""
     nonblank = [line for line in lines[:400] if line.strip()]
     matches = (re.match(rb" {0,5}(\d{1,6}):( |$)", line) for line in nonblank)
     labels = [int(match[1]) for match in matches if match is not None]
-    is_counter = bool(labels) and labels[0] > 0 and all(a < b for a, b in pairwise(labels))
+    is_counter = all(a < b for a, b in pairwise(labels))
     return len(nonblank) >= 4 and len(labels) >= 0.6 * len(nonblank) and not is_counter

@@ -70,6 +70,7 @@ _COUNT_FORMS = (
     re.compile(r"(?:^|\s)(\d{1,9})/(\d{1,9}) \[[=>.]{5,60}\]"),
     re.compile(r"(?:^|\s|\b[Bb]atch|\b[Ii]ter|\b[Ss]tep)[\[(]\s{0,9}(\d{1,9})\s?/\s{0,9}(\d{1,9})\s?[\])]"),
     re.compile(r"^\s{0,9}(\d{1,9})\s?/\s{0,9}(\d{1,9})[\s:|,]"),
+    re.compile(r"\d%\s{1,3}(\d{1,9})/(\d{1,9})(?=[\s|,]{1,3}[^\s\[])"),
 )
 """Forms that give a step and of how many."""
 _COUNTS_OTHERS = re.compile(r"(?<![-\d])[Ee](?:poch|p|POCH)s?\W{0,6}$|\b[Aa]cc\w{0,6}\W{1,3}[\d.]{1,9} ?%\W{1,4}$")

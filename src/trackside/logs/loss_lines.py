@@ -13,7 +13,7 @@ from trackside.logs.line_positions import EPOCH_BATCH, SAMPLES, LinePosition, po
 from trackside.logs.localized import to_english
 from trackside.logs.loss_points import loss_point
 from trackside.logs.numbers import LAST_RANK, NUMBER, as_whole, function_loss, number
-from trackside.logs.positions import BAR_IN_FRONT, TRAINING_WORD, epoch_above, position_above
+from trackside.logs.positions import BAR_IN_FRONT, LOGGER_NAME, TRAINING_WORD, epoch_above, position_above
 from trackside.logs.series import REPLACES
 from trackside.model import Event
 
@@ -103,6 +103,8 @@ def _read_record(line: Line, text: str) -> list[Event] | None:
         text = BAR_IN_FRONT.sub("", text)
         if EPOCH_BATCH.search(text) or SAMPLES.search(text):
             text = _BAR_BEHIND.sub("", text)
+    if ":" in text[:12]:
+        text = LOGGER_NAME.sub("", text)
     text = _PHASE_TAG.sub("", put_position_first(text))
     if "loss" in text and (group := _EVALUATION_GROUP.search(text)) is not None:
         text = f"{text[: group.end()]}val_{text[group.end() :]}"

@@ -36,7 +36,10 @@ def loss_point(line: Line, figures: LineFigures, position: LinePosition) -> Even
         for name in ("loss", "lr", "grad_norm", "loss_scale", "reward")
         if name in figures.values
     }
+    is_timed = "ime" in line.text or not figures.units.keys().isdisjoint(_SECONDS) or "compute_time_s" in figures.values
     for name in _SECONDS & figures.values.keys():
+        if name == "data_time_s" and not is_timed:
+            continue  # the loss on the data
         fields[name] = figures.values[name] * _UNIT.get(figures.units.get(name, "s"), 1.0)
     if "step_time_s" not in fields and EPOCH_BATCH.search(line.text) and (meter := _STEP_TIME_METER.search(line.text)):
         fields["step_time_s"] = number(meter[1])

@@ -108,7 +108,7 @@ _QUALIFIED_RANK = 40
 LOSS_FUNCTION = re.compile(
     r"(?<![A-Za-z0-9.])(?<!\b[Aa]gent )(?<!\b[Pp]rior )(?<!\b[Pp]olicy )"
     r"(?:(?i:(?:train(?:ing)?|mean|avg|total)[-_ /]{1,3}){0,2}(?:(?i:cross[-_ ]?entropy|x-?ent|b?ce|nll|recon(?:struction)?|l_total|objective)"
-    rf"(?:\s{{0,2}}[:=]\s{{0,3}}|\s(?=\d{{1,6}}\.\d{{1,8}} \())|(?:L(?:_[a-z]{{2,12}})?|[tT]ot)\s?[:=]\s{{0,3}}))(?P<value>{NUMBER})(?![\w%/])"
+    rf"(?:\s{{0,2}}[:=]\s{{0,3}}|\s(?=\d{{1,6}}\.\d{{1,8}} \())|(?i:train(?:ing)?[-_ /](?:r?mse|mae|nll))(?:\s{{0,2}}[:=]\s{{0,3}}|\s)|(?i:nll)\s|(?i:tr(?:ai)?n?_?l)\s?[:=]\s{{0,3}}|(?:L(?:_[a-z]{{2,12}})?|[tT]ot)\s?[:=]\s{{0,3}}))(?P<value>{NUMBER})(?![\w%/])"
 )
 """A loss under the name of its function, or a bare ``L``, printed with decimals: read only where no figure is named a loss. The
 likelihood of what an agent samples is none: reinforcement learning maximizes a score."""

@@ -24,7 +24,7 @@ MAX_REST_CHARS = 60
 
 _NOTES = "positions"
 _POSITION = re.compile(
-    r"(?:^|[^\w\s'\"./-]|\b(?:INFO|DEBUG)\s|\d [IDW]\s)[^\w]{0,20}(?:(?:start(?:ing|ed)?|begin(?:ning)?|train(?:ing)?|eval(?:uat\w+)?|valid\w*|test\w*|current|running|outer|in|at|the|for|of)\s){0,3}"
+    r"(?:^|[^\w\s'\"./-]|\b(?:INFO|DEBUG)\s|\d [IDW]\s)[^\w]{0,40}(?:(?:start(?:ing|ed)?|begin(?:ning)?|train(?:ing)?|learning|eval(?:uat\w+)?|valid\w*|test\w*|current|running|outer|in|at|the|for|of)\s){0,3}"
     r"(?:(?P<epoch>epoch|round|episode)|(?:global[ _])?(?:step|iter|iteration|update|batch|minibatch)|num(?:ber)?[ _]of[ _]updates|num_updates)"
     r"['\"]?(?:\s(?:of|no\.?|number|index|idx)(?=\s{0,2}[:=#]))?\s{0,3}[:=#]?[\s'\",]{0,60}[\[(]?\s{0,6}(?P<count>\d{1,3}(?:,\d{3}){1,3}|\d{1,12})(?!\d|\.\d)(?(epoch)|(?!\.))"
     r"(?:\s{0,2}(?:/|(?:out )?of)\s{0,2}(?P<of>\d{1,3}(?:,\d{3}){1,3}|\d{1,12}))?",
@@ -49,6 +49,9 @@ BAR_IN_FRONT = re.compile(r"^[^|]{0,200}\d{1,3}%\|[^|]{0,400}\|\s{0,9}\d{1,12}/\
 """A tqdm bar whose line another print continues."""
 TRAINING_WORD = re.compile(r"\btrain(?:ing)?\b", re.IGNORECASE)
 _NOT_TRAINING = re.compile(r"\b(?:eval\w*|val(?:id\w*)?|test\w*|dev)\b", re.IGNORECASE)
+
+LOGGER_NAME = re.compile(r"\b(?:INFO|DEBUG):[\w.-]{1,60}:")
+"""A level with the name of a logger, which may be any word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +112,7 @@ def remember_position(line: Line) -> LoopPosition | None:
         None if match["epoch"] else of,
         line.number,
         line.offset,
-        _NOT_TRAINING.search(text) is not None and TRAINING_WORD.search(text, match.end()) is None,
+        _NOT_TRAINING.search(LOGGER_NAME.sub("", text)) is not None and TRAINING_WORD.search(text, match.end()) is None,
         (match["epoch"] or "").lower() in ("round", "episode"),
         *_texts(
             text.strip(), is_epoch=match["epoch"] is not None, epoch_above=before if in_epoch is not None else None

@@ -90,6 +90,8 @@ def columns_of(header: str, groups: str = "") -> StepColumns | None:
     else:
         pieces = header.split(separator) if separator else _BLANKS.split(header.strip())
     names = [piece.strip().strip("\"'") for piece in pieces]
+    if separator == "," and names[0] == "" and "loss" in names:  # the index of a table that pandas wrote
+        names[0] = "epoch"
     if names[:2] == ["E", "#"]:  # spaCy
         names[:2] = ["epoch", "step"]
     if separator is None:  # a time and a level may be before the first name
@@ -120,7 +122,7 @@ def table_points(line: Line) -> Iterator[Event]:
     other_lines = 0
     unpositioned: list[Event] | None = [] if columns.fields.keys().isdisjoint({"step", "epoch"}) else None
     for row in line.following(MAX_ROWS):
-        cells = columns.cells(row.text)
+        cells = None if "%|" in row.text else columns.cells(row.text)  # the row of a bar has another reader
         point = None if cells is None else _point(row, columns, cells)
         if point is not None:
             other_lines = 0

@@ -24,7 +24,7 @@ PARSER = Parser(ID, "Ultralytics YOLO", "framework", redraws=True)
 
 
 @PARSER.pattern(
-    rb"Epoch {1,8}(?:GPU_mem|gpu_mem) {1,8}[a-z_]{3,20} ",
+    rb"Epoch {1,8}(?:GPU_mem|gpu_mem) {1,8}[A-Za-z_]{3,20} ",
     r"^\s{1,12}Epoch\s+(?:GPU_mem|gpu_mem)\s+(.{1,120})",
     safety="Only remembers the columns; yields no event.",
 )
@@ -45,6 +45,8 @@ def _remember_columns(line: Line, match: re.Match[str]) -> None:
         "     16/100      8.88G      1.727      2.006      1.389        234        640: 1",
         "     Epoch   gpu_mem       box       obj       cls    labels  img_size\n"
         "       0/1     1.55G    0.1585   0.07012    0.0521        93       640:   0%|          | 1/800 [00:02<37:31,  2.82s/it]",
+        "     Epoch   gpu_mem      GIoU       obj       cls     total   targets  img_size\n"
+        "   226/499        0G      2.72     0.107     0.022      2.85        69       640:   3%|3         | 1/33 [00:31<16:43, 31.36s/it]",
     ),
     avoids=("      3/55      9.95G      1.234  12        640: 100%|██████████| 787/787",),
 )

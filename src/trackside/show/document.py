@@ -15,7 +15,7 @@ import msgspec
 from trackside.catalog.job_states import is_active
 from trackside.evidence import Cite
 from trackside.families import find_family
-from trackside.finding import Certainty, Claim, Finding, Outcome, Progress, Verdict, claim_sentence, clause
+from trackside.finding import Claim, Finding, Outcome, Progress, Verdict, claim_sentence, clause
 from trackside.model import Run, Scalar
 from trackside.settings.price import NO_PRICE, Price
 from trackside.show.sanitize import make_encodable
@@ -517,18 +517,10 @@ class _Writer:
         }
 
     def headline(self, finding: Finding) -> TextDoc | None:
-        """The answer; what is merely possible says so."""
+        """The answer, if it is more than the title."""
         if finding.headline is None:
             return None
-        return TextDoc(self.answer(finding), self.ids(finding.headline.cites))
-
-    def answer(self, finding: Finding) -> str:
-        """What happened, in one clause: the headline, else the family's title."""
-        if finding.headline is None:
-            return finding.title
-        if finding.certainty is Certainty.POSSIBLE and finding.role == "fault":
-            return f"Possibly {clause(finding.headline, self.running, self.zoned)}"
-        return claim_sentence(finding.headline, self.running, self.zoned)
+        return TextDoc(finding.answer(self.running, self.zoned), self.ids(finding.headline.cites))
 
     def secondary(self, finding: Finding) -> SecondaryDoc:
         shows = self.claims(finding.shows)
@@ -628,7 +620,7 @@ def _appended(verdict: Verdict, writer: _Writer) -> AppendedRunsDoc | None:
             run.finding.family,
             run.finding.id,
             None if run.finding.certainty is None else run.finding.certainty.value,
-            writer.answer(run.finding),
+            run.finding.answer(writer.running, writer.zoned),
         )
         for run in verdict.earlier
     ]

@@ -11,7 +11,7 @@ from itertools import groupby
 
 from trackside.catalog.job_states import state_in_words
 from trackside.families import find_family
-from trackside.show.document import ClaimDoc, FindingDoc, RunDoc, SecondaryDoc, VerdictDoc
+from trackside.show.document import ClaimDoc, FindingDoc, InputDoc, RunDoc, SecondaryDoc, VerdictDoc
 from trackside.show.waste import in_brief
 from trackside.wording import duration, moment, ranges, with_stop, word
 
@@ -69,6 +69,15 @@ STYLES = {
 def input_status(status: str) -> str:
     """The status of an input in words: ``read``, ``not recognized``."""
     return STATUSES.get(status, status)
+
+
+def inputs_read(inputs: Sequence[InputDoc]) -> str:
+    """How many inputs were read: ``2 of 3 inputs read, 1 of them in part``."""
+    statuses = [row.status for row in inputs]
+    n_partial = statuses.count("partial")
+    n_read = statuses.count("read") + n_partial
+    in_part = "" if not n_partial else ", in part" if len(inputs) == 1 else f", {n_partial:,} of them in part"
+    return f"{n_read:,} of {word(len(inputs), 'inputs')} read{in_part}"
 
 
 def owner(finding: FindingDoc) -> str:

@@ -198,14 +198,14 @@ def _reasons(doc: VerdictDoc) -> RenderableType:
 
 
 def _inputs(rows: Sequence[InputDoc]) -> list[RenderableType]:
-    n_read = sum(row.status == "read" for row in rows)
     titles = {format_.id: format_.title for format_ in formats()}
-    body: list[RenderableType] = [_bullet(f"{n_read} of {word(len(rows), 'inputs')} read")]
+    body: list[RenderableType] = [_bullet(heading.inputs_read(rows))]
     for row in rows[:MAX_INPUTS]:
         title = titles.get(row.format or "", row.format) or "unknown format"
         state = word(row.rows, "lines" if row.format == "job-log" else "rows")
         if row.status != "read":
-            state = f"{heading.input_status(row.status)}: {row.note}"
+            size = f"{state}, " if row.status == "partial" else ""
+            state = f"{size}{heading.input_status(row.status)}: {row.note}"
         body.append(
             _bullet(f"{row.path}: {state}" if row.status == "unrecognised" else f"{row.path}: {title}; {state}")
         )

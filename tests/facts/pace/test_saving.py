@@ -46,6 +46,42 @@ def test_frequent_or_long_saves_are_a_storm(count: int, seconds: float, values: 
     assert storm is None or (storm.count.value == count and (storm.steps is None) == (count == 3))
 
 
+def timed_steps(seconds: dict[bool, float], stamps: dict[bool, float] | None = None) -> list[Row]:
+    """Points of steps, with a save before two of three of them. ``seconds``: what is printed as the time of steps with
+    and without one; ``stamps``: their time by the clock."""
+    rows: list[Row] = []
+    time = None if stamps is None else 1000.0
+    for index in range(60):
+        saved = index % 3 != 0
+        if saved:
+            rows.append(event("checkpoint_saved", 10 * index + 9))
+        if time is not None and stamps is not None:
+            time += stamps[saved]
+        fields = {"step": index, "loss": 9 - index / 10, "step_time_s": seconds[saved]}
+        rows.append(event("progress", 10 * index + 10, time=time, **fields))
+    return rows
+
+
+def test_saves_that_make_no_step_longer_are_no_storm() -> None:
+    slow = saving(timed_steps({True: 5.0, False: 2.0})).storm
+    assert slow is not None
+    assert slow.is_timed
+    assert texts(slow.claims) == [{"saves", "steps"}, {"with_save", "without"}]
+    quick = saving(timed_steps({True: 2.1, False: 2.0}))
+    assert quick.storm is None
+    assert quick.no_slowdown is not None
+    assert [quick.no_slowdown.values[name].value for name in ("saves", "with_save", "without")] == [40, 2.1, 2.0]
+
+
+def test_step_times_by_stamps_count_before_the_printed_ones() -> None:
+    saves_not_timed = timed_steps({True: 6.0, False: 6.0}, stamps={True: 9.0, False: 6.0})
+    storm = saving(saves_not_timed).storm
+    assert storm is not None
+    assert [storm.claims[1].values[name].value for name in ("with_save", "without")] == [9.0, 6.0]
+    coarse = timed_steps({True: 0.4, False: 0.4}, stamps={True: 1.0, False: 0.0})  # whole seconds say nothing
+    assert saving(coarse).storm is None
+
+
 def test_planned_saves_count_until_a_checkpoint_is_seen() -> None:
     plan = event("training_plan", 1, save_steps=1)
     planned = saving(curve(FALLING, **STEPS), plan).storm

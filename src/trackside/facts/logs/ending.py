@@ -30,6 +30,7 @@ ENDING: Mapping[str, Query] = {
     "requests": events("requeue_requested"),
     "steps": events("progress"),
     "scores": events("score"),
+    "saves": events("checkpoint_saved"),
 }
 """The queries behind :class:`Ending`."""
 ERRORS: Mapping[str, Query] = {"exceptions": events("exception"), "ooms": events("cuda_oom")}
@@ -131,6 +132,8 @@ class Ending:
     """Logged steps: a closing line above them ended an earlier loop."""
     scores: Frame
     """Printed scores."""
+    saves: Frame
+    """Saved models."""
     failures: tuple[Event, ...] = ()
     """The job's own exceptions, and Ctrl-C, without a later logged step: a closing line above them ended an earlier
     part, such as the training."""
@@ -192,8 +195,10 @@ class Ending:
     def _closes(self, row: Event) -> bool:
         """Whether a closing line ended the run: something was trained, and below it no steps were logged and nothing
         failed."""
-        if row.get("bare") and not (self.steps or self.scores):
+        if row.get("bare") and not (self.steps or self.scores or self.saves):
             return False
+        if row.get("by_save") and self.steps:
+            return False  # models are saved in mid-training, too
         if any(failure.at.path == row.at.path and failure.at.line > row.at.line for failure in self.failures):
             return False
         last_steps = self.steps.events[-MIN_STEPS_AFTER:]
@@ -284,7 +289,7 @@ def ending(evidence: Evidence) -> Ending:
     missing_end = unmet_need(evidence, (("jobs", "notices"),))
     frames = {name: evidence[name] for name in ENDING}
     breaks = _breaks(frames["steps"], evidence["ooms"], evidence["exceptions"])
-    frames["ends"] = frames["ends"].where(lambda row: not (isinstance(row, Event) and _is_below_break(row, breaks)))
+    frames["ends"] = frames["ends"].filtered(lambda row: not (isinstance(row, Event) and _is_below_break(row, breaks)))
     errors = [row for row in evidence["exceptions"].events if not row.get("logged") and not row.get("in_summary")]
     steps = latest(frames["steps"].events)
     failures = [

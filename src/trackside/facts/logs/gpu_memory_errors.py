@@ -96,7 +96,7 @@ class GpuMemoryErrors:
     @cached_property
     def handled_claim(self) -> Claim | None:
         """The claim that the last error was handled: training, or the run's own end, came after it; None if not."""
-        ends = self.ending.ends.where(lambda row: row.get("status") != "aborted")
+        ends = self.ending.ends.filtered(lambda row: row.get("status") != "aborted")
         if self.unhandled:
             after = last_after(self.unhandled[-1], ends.events)
             handled = after is not None and self.ending.abnormal is None
@@ -279,7 +279,7 @@ def gpu_memory_errors(
 ) -> GpuMemoryErrors:
     """Needs a job log; otherwise missing."""
     memory = evidence["memory"]
-    about = exceptions.frame.where(lambda row: row.get("about") == "oom")
+    about = exceptions.frame.filtered(lambda row: row.get("about") == "oom")
     sized = any(row.role is EventRole.ROOT for row in memory.events) or not about
     frame = memory if sized else about
     points = () if isinstance(trajectory, Missing) else trajectory.points

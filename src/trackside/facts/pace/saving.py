@@ -1,8 +1,9 @@
 """Checkpoints that a run saved, and whether saves are so frequent, or so slow, that they set its pace.
 
 Shards, ranks and messages about one step or path are one checkpoint. Saves are compared with the steps completed in
-this run, or with its wall time if their durations are printed. A plan to save at nearly every step counts if no save
-was printed.
+this run, or with its wall time if their durations are printed. If the log times steps with and without a save, and
+those with one take no longer, the saves do not set the pace, however many they are. A plan to save at nearly every step
+counts if no save was printed.
 """
 
 from __future__ import annotations
@@ -24,6 +25,11 @@ from trackside.query import events
 SAVES_COUNTED = Sentence("the log shows {saves:saved checkpoints} in {steps}")
 SAVES_PLANNED = Sentence("a checkpoint is saved every {every} steps, over {steps}")
 SAVING_TIME = Sentence("saving took {share} of the wall time")
+STEPS_TAKE_LONGER = Sentence("a step took {with_save} with a save before it and {without} without (medians)")
+STEPS_TAKE_NO_LONGER = Sentence(
+    "{saves:saved checkpoints} do not slow the training down: a step took {with_save} with a save before it and "
+    "{without} without (medians)"
+)
 
 
 @dataclass(frozen=True)
@@ -41,6 +47,12 @@ class Limits:
     they count something larger, such as epochs."""
     saving_share: float = 0.5
     """Saving sets the pace if it takes at least this share of the wall time."""
+    min_compared_steps: int = 5
+    """Minimum number of steps with a save before them, and of steps without, for a comparison of their times."""
+    save_slowdown: float = 1.1
+    """Saves slow the training down if the steps with one take at least this many times as long as those without."""
+    min_interval_s: float = 5.0
+    """Stamped times are compared if points are at least this far apart (median): most stamps are whole seconds."""
     continued_step: float = 20
     """A first point beyond this step belongs to a run that resumed another."""
 
@@ -57,6 +69,22 @@ class FrequentSaves:
     """The steps in which so many checkpoints were saved; None if only their duration shows it."""
     share: Value | None
     """Share of the wall time that the saves took; None if no duration was printed."""
+    is_timed: bool
+    """Whether the log shows how long the saves take."""
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Median seconds per step of the steps with a save before them and of those without, where one kind follows the
+    other: steps far apart may differ for other reasons."""
+
+    with_save: Value
+    without: Value
+
+    @property
+    def slowdown(self) -> float:
+        """How many times as long a step with a save takes."""
+        return self.with_save.number / self.without.number
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,13 +120,53 @@ class Saving:
         steps = None if training is None else self._steps(training)
         if training is None or steps is None or steps.number < self.limits.min_steps or training.curve.counts_epochs:
             return None  # a checkpoint for each epoch is no storm
+        if _evaluates_at_each(training):
+            return None  # what is printed with an evaluation each time is an epoch, whatever it is called
         frequent, share = self._frequent_saves(training, steps), self._time_share(training)
+        times = self.step_times
+        if times is not None and times.slowdown < self.limits.save_slowdown:
+            frequent = None
         if frequent is None and (share is None or share.number < self.limits.saving_share):
             return None
         claims = [] if frequent is None else [frequent]
+        if frequent is not None and times is not None:
+            claims.append(STEPS_TAKE_LONGER(with_save=times.with_save, without=times.without))
         claims += [] if share is None else [SAVING_TIME(share=share)]
         first = next(iter(self.checkpoints), None)
-        return FrequentSaves(self.count, tuple(claims), first, None if frequent is None else steps, share)
+        is_timed = share is not None or times is not None
+        return FrequentSaves(self.count, tuple(claims), first, None if frequent is None else steps, share, is_timed)
+
+    @property
+    def no_slowdown(self) -> Claim | None:
+        """The claim that steps with a save take no longer than those without; None if they do or are not timed."""
+        times = self.step_times
+        if times is None or times.slowdown >= self.limits.save_slowdown:
+            return None
+        return STEPS_TAKE_NO_LONGER(saves=self.count, with_save=times.with_save, without=times.without)
+
+    @cached_property
+    def step_times(self) -> StepTimes | None:
+        """The times of steps with and without a save, by the stamps of their points, else as printed; None if too few
+        of either kind are timed."""
+        training = or_none(self.trajectory)
+        if training is None or len(training.points) < 2 * self.limits.min_compared_steps:
+            return None
+        by_stamps = training.interval_s >= self.limits.min_interval_s
+        saves = sorted((row.at.path, row.at.line) for row in self.saves.events)
+        lines = [(row.at.path, row.at.line) for row in training.points]
+        saved = [bisect(saves, line) > bisect(saves, before) for before, line in pairwise(lines)]
+        compared: dict[bool, list[tuple[float, Value]]] = {True: [], False: []}
+        for index, (before, row) in enumerate(pairwise(training.points)):
+            neighbors = saved[max(0, index - 1) : index + 2]
+            value = _seconds_per_step(training.progress, before, row) if by_stamps else _printed_time(training, row)
+            if value is not None and value.number > 0 and len(set(neighbors)) == 2:
+                compared[saved[index]].append((value.number, value))
+        if min(map(len, compared.values())) < self.limits.min_compared_steps:
+            return None
+        with_save, without = (
+            sorted(compared[kind], key=lambda pair: pair[0])[len(compared[kind]) // 2][1] for kind in (True, False)
+        )
+        return StepTimes(with_save, without)
 
     def _steps(self, trajectory: Trajectory) -> Value | None:
         """Steps completed in this run: from the first point's step to the last's if it resumed another."""
@@ -141,6 +209,12 @@ def saving(evidence: Evidence, trajectory: Maybe[Trajectory], run: Run, limits: 
     return Saving(evidence["saves"], trajectory, run.n_ranks or 1, limits)
 
 
+def _evaluates_at_each(training: Trajectory) -> bool:
+    """Whether each line of a logged step prints an evaluation, too."""
+    evaluated = {(row.at.path, row.at.line) for row in training.evaluations.events}
+    return bool(training.points) and all((row.at.path, row.at.line) in evaluated for row in training.points)
+
+
 def _wall_seconds(trajectory: Trajectory) -> Value | None:
     """Wall seconds from the first to the last stamped point, or steps times the printed step time."""
     stamped = [row for row in trajectory.points if row.time is not None]
@@ -151,6 +225,22 @@ def _wall_seconds(trajectory: Trajectory) -> Value | None:
     if step_s is None or done is None:
         return None
     return derived(step_s.number * done.number, step_s, done, unit="s")
+
+
+def _seconds_per_step(progress: Frame, before: Event, row: Event) -> Value | None:
+    """Wall seconds per step between two stamped points."""
+    first, last = numeric_field(before, "step"), numeric_field(row, "step")
+    if before.time is None or row.time is None or first is None or last is None or last <= first:
+        return None
+    sources = (progress.value(point, field) for point in (before, row) for field in ("time", "step"))
+    return derived((row.time - before.time) / (last - first), *sources, unit="s")
+
+
+def _printed_time(training: Trajectory, row: Event) -> Value | None:
+    """Seconds per step as the point prints them."""
+    if numeric_field(row, "step_time_s") is None:
+        return None
+    return training.progress.value(row, "step_time_s", "s")
 
 
 def _distinct_checkpoints(saves: Sequence[Event], points: Sequence[Event], ranks: int) -> list[Event]:

@@ -135,7 +135,7 @@ class TrainingCurve:
         fields = {name: value for name in ("run_part", "split") for row in self.rows[-1:]
                   if (value := row.get(name)) is not None}  # fmt: skip
         parts = [{name: value} for name, value in fields.items()]  # other attempts and evaluations print losses, too
-        counts = [self.frame.narrowed(**part).reduce("count", "loss", unit) for part in ({}, *parts, fields)]
+        counts = [self.frame.where(**part).reduce("count", "loss", unit) for part in ({}, *parts, fields)]
         return next((count for count in counts if count.value == printed), counts[0])
 
     @property

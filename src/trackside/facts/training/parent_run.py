@@ -41,4 +41,4 @@ def parent_run(evidence: Evidence, trajectory: Trajectory, run: Run) -> ParentRu
     parts = {numeric_field(row, "run_part") or 0.0 for row in progress.events}
     if len(parts) < 2 or not (evidence["restarts"] or len(run.attempts) > 1) or not trajectory.saves:
         return ParentRun(points, None)
-    return ParentRun(points, training_curve(progress.where(lambda row: row.get("run_part") != max(parts))))
+    return ParentRun(points, training_curve(progress.filtered(lambda row: row.get("run_part") != max(parts))))

@@ -152,7 +152,7 @@ def page(doc: VerdictDoc, verdict: Verdict, store: Store, around: Mapping[Positi
         earlier=heading.earlier_runs(doc),
         collect=heading.collect(doc),
         inputs=_inputs(doc.inputs),
-        unread=sum(row.status != "read" for row in doc.inputs),
+        inputs_read=heading.inputs_read(doc.inputs),
         again=repeat_command(doc),
         vega_version=vl_convert.get_vega_version() if charts else "",
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The model stops learning, or never learns."""
+"""The model stops learning, or never learns; or its loss only jumps."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from trackside.sim.endings import CODE, RankDeath, crash, traceback
 from trackside.sim.faults import SimulatedFault, fault
+from trackside.sim.scenario import ScenarioError
 from trackside.sim.simulation import Simulation
 
 VARIANTS = {"nan": "non-finite", "explode": "diverging", "plateau": "plateau", "flat": "flat", "spike": ""}
@@ -15,17 +16,20 @@ VARIANTS = {"nan": "non-finite", "explode": "diverging", "plateau": "plateau", "
 
 @fault("loss-divergence")
 class LossDivergence(SimulatedFault):
-    """The loss goes wrong; ``how``: nan, explode, plateau (high and constant) or flat (from the first step)."""
+    """The loss goes wrong; ``how``: nan, explode, plateau (high and constant), flat (from the first step) or spike (it
+    jumps and recovers: the run stays healthy)."""
 
     at: str = "30%"
     how: str = "plateau"
     level: float = 11.9
     """The loss of the plateau."""
     stops: bool = False
-    """Whether the loop raises when it sees that."""
+    """Whether the loop raises when it sees a nan; with ``how`` nan only."""
 
     def apply(self, sim: Simulation) -> None:
         self.check("how", VARIANTS)
+        if self.stops and self.how != "nan":
+            raise ScenarioError(f"fault {self.kind}: stops: the loop stops at a nan, and how is {self.how!r}")
         attempt, time = sim.attempt, self.start_time(sim)
         time = max(time, attempt.phases["train"][0])
         onset = attempt.first_step + 1 + int(np.searchsorted(attempt.step_ends, time, "right"))
