@@ -45,16 +45,16 @@ lint: $(READY)  ## format, common mistakes, and names that say nothing (tools/na
 	$(BIN)/ruff check --quiet .
 	$(BIN)/python tools/names.py
 
-types: $(READY)
+types: $(READY)  ## check types (mypy)
 	$(BIN)/mypy
 
-contracts: $(READY)
+contracts: $(READY)  ## check which package imports which (docs/architecture.md)
 	$(BIN)/lint-imports --no-cache
 
 generated: $(READY)  ## check that generated pages are up to date
 	$(BIN)/python tools/pages.py --check
 
-unit: contracts  ## import contracts, unit tests and all scenarios, without slow and service tests: two minutes
+unit: contracts  ## contracts, unit tests and all scenarios, without slow and service tests: three minutes on two cores
 	$(BIN)/pytest -n 2 --dist worksteal -m 'not slow and not fuzz and not service and not corpus'
 
 services:  ## as root: install the servers that service tests start, from Debian packages; without them those tests are skipped

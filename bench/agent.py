@@ -29,9 +29,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.services import free_port
-
 from lab import nvml
+from tests.services import free_port
 
 SCRAPE_S = 15.0
 WARM_S = 20.0

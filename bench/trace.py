@@ -23,7 +23,6 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from tests.agent.trace.callers import SONAMES, Caller, Jobs, collect_reading, compile_stub, context, start_caller
-
 from trackside.agent.sources import cuda, nccl
 from trackside.agent.trace import probes
 

@@ -22,8 +22,8 @@ sys.path.insert(0, str(ROOT))
 from google.protobuf.json_format import MessageToJson, Parse
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
-from tests.messages import FIRST, PUSH, SECOND
 
+from tests.messages import FIRST, PUSH, SECOND
 from trackside.serve.protocols import loki_push, otlp_logs, otlp_metrics, remote_write
 from trackside.serve.protocols.series_key import KnownSeries
 from trackside.stores.receiver.arrivals import MetricBlock

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import HealthCheck, settings
+
 from tools.cases import CORPUS
 
 pytest_plugins = ["tests.services"]

@@ -29,7 +29,7 @@ class Scanned:
                 return seen
 
 
-def _recognised(normalised_rows): ...
+def _recognised(normalised_rows, most_bytes): ...
 '''
 GOOD = """
 class ScannedFile: ...
@@ -37,6 +37,7 @@ class Feed: ...
 
 
 def unrecognised(gpu_underutilised, job):
+    most_telling, most = max(job.rows), least_of(job)
     kept_rows, found_any, job.cancelled = 1, 2, job.kept
     for row in job.found: ...
 """
@@ -67,6 +68,7 @@ def test_vague_names_are_refused(tmp_path: Path) -> None:
         "16: variable met: name what it holds",
         "19: variable seen: name what it holds",
         "23: function _recognised: spell it as in recognize",
+        "23: parameter most_bytes: write max_, with the unit at the end",
         "23: parameter normalised_rows: spell it as in normalize",
     ]
     (tmp_path / "src" / "part" / "bad.py").unlink()

@@ -8,9 +8,9 @@ from functools import lru_cache
 from pathlib import Path
 
 import pytest
-from tools.cases import Case, corpus, misses, scenarios
 
 import trackside
+from tools.cases import Case, corpus, misses, scenarios
 from trackside.errors import SeveralRuns
 from trackside.finding import Certainty, Outcome, Verdict
 from trackside.model import Event, Plane, Record

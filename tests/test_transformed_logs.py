@@ -8,10 +8,10 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from tools.cases import Case, scenarios
 
 import trackside
 from tests.log_transformations import ALL, CUTS, ENCODINGS, LAYOUTS, PREFIXES, TIMED
+from tools.cases import Case, scenarios
 from trackside.errors import TracksideError
 from trackside.finding import Certainty, Outcome
 from trackside.logs.stamp import find_time

@@ -33,11 +33,10 @@ for folder in (ROOT, ROOT / "src"):
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 
+from lab import nvml
 from lab.gpu.cases import CASES, REST, GpuCase
 from lab.gpu.watch import GpuRecorder, conforms, open_source
 from lab.sanitize import Sanitizer
-
-from lab import nvml
 from trackside.agent.nvml.gpu import NvmlGpu
 from trackside.agent.nvml.library import Library
 from trackside.agent.source import AgentSource, AgentSourceUnavailable, Collector, Sample

@@ -30,7 +30,9 @@ PARTICIPLES = {
 }  # fmt: skip
 """Classes that do not say what they are, in addition to those that end in -ed."""
 NOUNS = frozenset({"Feed", "Seed", "Speed"})
-BOUNDS = {"MOST": "MAX_", "LEAST": "MIN_"}
+BOUNDS = {"MOST": "MAX_", "LEAST": "MIN_", "most": "max_", "least": "min_"}
+"""First word of a bound -> what to write: of any constant, and of a variable that ends in a plural, as ``most_bytes``."""
+BOUND = re.compile(r"(MOST|LEAST)(?=_|$)|(most|least)(?=_\w*s$)")
 SPELLING = {
     "behaviour": "behavior",
     "catalogue": "catalog",
@@ -95,8 +97,8 @@ def remedy(kind: str, name: str) -> str | None:
     if kind == "class":
         is_participle = re.fullmatch(r"[A-Z][a-z]*ed", bare) and bare not in NOUNS
         return "name the thing, as a noun phrase" if is_participle or bare in PARTICIPLES else None
-    if replacement := BOUNDS.get(bare.partition("_")[0]):
-        return f"write {replacement}, with the unit at the end"
+    if kind != "function" and (bound := BOUND.match(bare)):
+        return f"write {BOUNDS[bound[0]]}, with the unit at the end"
     if bare in VAGUE:
         return "name what it returns" if kind == "function" else "name what it holds"
     return None

@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <time.h>
 
-#define MOST_LINES 20000
+#define MAX_LINES 20000
 #define MOST_XIDS 256
 
 struct line { double when; int order; char *words; };
@@ -20,12 +20,12 @@ struct gpu gpus[MOST_GPUS];
 struct machine machine;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct line lines[MOST_LINES];
+static struct line lines[MAX_LINES];
 static int line_count, next_line;
 static double origin, looked;
 static char current[4096];
 static struct stat seen;
-static uint64_t fired[MOST_LINES];
+static uint64_t fired[MAX_LINES];
 static int fired_count, watching;
 static struct { int gpu; unsigned long long xid; } xids[MOST_XIDS];
 static int xid_first, xid_count;
@@ -237,7 +237,7 @@ static void apply(const struct line *line) {
     for (int i = 0; i < fired_count && !again; i++) again = fired[i] == mark;
     int watched = watching;
     if (again) watching = 0; /* a script that is read anew fires no Xid twice */
-    else if (fired_count < MOST_LINES) fired[fired_count++] = mark;
+    else if (fired_count < MAX_LINES) fired[fired_count++] = mark;
     for (int i = 0; i < machine.gpus; i++)
         if (meant(which, i)) set_all(&gpus[i], line->words + used, line->when);
     watching = watched;
@@ -289,7 +289,7 @@ static void read_script(const char *path) {
     line_count = next_line = 0;
     fresh();
     char text[4096];
-    while (fgets(text, sizeof text, file) && line_count < MOST_LINES) {
+    while (fgets(text, sizeof text, file) && line_count < MAX_LINES) {
         text[strcspn(text, "\r\n#")] = 0;
         char *start = text + strspn(text, " \t");
         if (!strncmp(start, "node ", 5)) head(start + 5);

@@ -9,9 +9,8 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-from tools.cases import Case
-
 from tests.serve.receiving import StoreLineFileReader, decode_entry, labels_of
+from tools.cases import Case
 from trackside.agent.output import followed_file
 from trackside.agent.output.holders import OpenOutput
 from trackside.agent.output.options import JobOutputOptions, TextPolicy

@@ -174,6 +174,7 @@ class Slurm:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.log = folder / "slurmctld.log"
+        self.log.touch()
         self.set_output(
             jobs="", nodes="", config=CONFIG.format(self.log), sacct="", sdiag=(FOLDER / "sdiag-22.05.txt").read_text()
         )
@@ -427,12 +428,27 @@ def test_the_log_of_slurmctld_is_followed_across_rotation_and_truncation(slurm: 
     collector.close()
 
 
+def test_a_log_that_does_not_exist_yet_is_followed_once_it_does(slurm: Slurm) -> None:
+    slurm.log.unlink()
+    collector = slurm.open_source()
+    reading = read(collector)
+    assert "slurm_controller_up 1" in exposition(reading)
+    assert reading.warnings == [
+        f"{slurm.log} cannot be read now (No such file or directory); every reading tries again"
+    ]
+    slurm.log.write_text("[2026-11-22T02:00:00+00:00] slurmctld started\n")
+    reading = read(collector, T0 + 115)
+    assert [line.text for line in reading.lines] == ["[2026-11-22T02:00:00+00:00] slurmctld started"]
+    assert reading.warnings == []
+    collector.close()
+
+
 def test_without_slurm_the_source_is_unavailable(slurm: Slurm, tmp_path: Path) -> None:
     with pytest.raises(AgentSourceUnavailable, match="scontrol is not installed"):
         open_source(SOURCE, options=ControllerOptions(bin=str(tmp_path / "nowhere")))
     slurm.program("scontrol", "echo 'Unable to contact slurm controller' >&2; exit 1")
     with pytest.raises(AgentSourceUnavailable, match="Unable to contact"):
         slurm.open_source()
-    for options in ({"statistics_s": 0.0}, {"command_timeout_s": 0.0}):
+    for options in ({"statistics_s": 0.0}, {"command_timeout_s": 0.0}, {"command_timeout_s": SOURCE.timeout_s}):
         with pytest.raises(ValueError, match="it must be"):
             ControllerOptions(**options)

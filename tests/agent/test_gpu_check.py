@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from lab.gpu.watch import GpuRecorder
 from tools import gpu_check
-
 from trackside.agent.source import AgentSourceUnavailable, Reading
 
 pytestmark = pytest.mark.slow  # real processes, and seconds of waiting for them

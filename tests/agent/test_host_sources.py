@@ -136,14 +136,14 @@ def test_beyond_the_limit_cgroups_of_jobs_come_before_those_of_steps(node: Local
     scope = node.sys / "fs/cgroup/system.slice/slurmstepd.scope"
     for number in range(5):
         shutil.copytree(scope / "job_4242", scope / f"job_{number}")
-    collector = open_source(sources()["cgroups"], node, options=cgroups.CgroupOptions(most=8))
+    collector = open_source(sources()["cgroups"], node, options=cgroups.CgroupOptions(max_cgroups=8))
     reading = Reading()
     collector.collect(reading)
     assert_conforms(reading, sources()["cgroups"])
     names = {dict(sample.labels)["cgroup"] for sample in reading.samples}
     assert len(names) == 8
     assert {name for name in names if "/" not in name} == {f"job_{n}" for n in (0, 1, 2, 3, 4, 4242)}
-    assert reading.warnings == ["this node has more than 8 cgroups of jobs: raise collect.cgroups.most"]
+    assert reading.warnings == ["this node has more than 8 cgroups of jobs: raise collect.cgroups.max_cgroups"]
     collector.close()
 
 

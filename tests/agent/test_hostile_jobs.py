@@ -202,7 +202,7 @@ class TestOutput:
             jobs.start(100 + number, printing.owner(rank=number), tmp_path / f"{number}.out")
         append(tmp_path / "other.out", "other\n")
         jobs.start(200, printing.owner("43"), tmp_path / "other.out")
-        source = OutputCollector(jobs, most_files=16)
+        source = OutputCollector(jobs, max_files=16)
         assert source.texts().count("other") == 1
         assert any("job 42 has more than 14 output files" in warning for warning in source.last.warnings)
 

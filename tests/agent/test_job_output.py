@@ -129,9 +129,9 @@ class TestDiscovery:
         for number in range(3):
             append(tmp_path / f"{number}.out", "hello\n")
             host.start(100 + number, owner(rank=number), tmp_path / f"{number}.out")
-        collector = OutputCollector(host, most_files=2)
+        collector = OutputCollector(host, max_files=2)
         assert len(collector.collect()) == 2
-        assert "most_files" in collector.last.warnings[0]
+        assert "max_files" in collector.last.warnings[0]
 
     @pytest.mark.skipif(os.geteuid() == 0, reason="root may read anything")
     def test_an_unreadable_file_is_reported(self, host: Host, out: Path, clock: Clock) -> None:
@@ -413,7 +413,7 @@ class TestMetrics:
         assert {"training_step", "training_loss"} <= set(sources()["job_output"].metrics)
 
 
-@pytest.mark.parametrize("options", [{"text": "some"}, {"redraw_s": 0.0}, {"most_files": 0}, {"tail_lines": -1}])
+@pytest.mark.parametrize("options", [{"text": "some"}, {"redraw_s": 0.0}, {"max_files": 0}, {"tail_lines": -1}])
 def test_invalid_options_are_refused(options: dict[str, object], host: Host) -> None:
     with pytest.raises(ValueError, match=next(iter(options))):
         OutputCollector(host, **options)

@@ -9,10 +9,10 @@ from pathlib import Path
 from zlib import crc32
 
 import pytest
-from tools.cases import Case, scenarios
 
 from tests.agent.output_replay import replay
 from tests.agent.printing import Clock, Host, OutputCollector, append, owner
+from tools.cases import Case, scenarios
 from trackside.agent.output.line_policy import MAX_CONTEXT_BYTES, MAX_PROGRESS_LINES
 from trackside.agent.output.options import TextPolicy
 from trackside.logs.event_line import (

@@ -12,7 +12,7 @@ import pytest
 from tests.agent.readings import assert_conforms, exposition, open_source
 from trackside.agent.jobs import processes
 from trackside.agent.jobs.cgroup_path import NOTHING, Membership, membership
-from trackside.agent.jobs.environment import variables
+from trackside.agent.jobs.environment import NAMES, variables
 from trackside.agent.jobs.processes import ProcessMap
 from trackside.agent.node import LocalNode
 from trackside.agent.owners import Owner
@@ -182,6 +182,12 @@ def test_the_cgroup_counts_if_the_environment_is_of_another_job(host: Host) -> N
     }
 
 
+def test_each_listed_variable_is_read() -> None:
+    values = {name: str(number) for number, name in enumerate(NAMES.values())}
+    assert variables("\0".join(f"{name}={value}" for name, value in values.items()).encode()) == values
+    assert variables("\0".join(f"{name}S={value}" for name, value in values.items()).encode()) == {}
+
+
 def test_invalid_environments_are_read_in_bounds(host: Host) -> None:
     invalid = (
         b"\xff\xfe\0=\0RANK=\xff\0SLURM_JOB_ID=42\0RANK=3\0LOCAL_RANK=99999999999\0=x=\0NCCL_DEBUG=INFO\0"
@@ -194,7 +200,9 @@ def test_invalid_environments_are_read_in_bounds(host: Host) -> None:
     assert process.environ == {"RANK": "�", "SLURM_JOB_ID": "42", "LOCAL_RANK": "99999999999", "NCCL_DEBUG": "INFO"}
     bounded = variables(b"\0".join(b"NCCL_%d=%s" % (number, b"v" * 5000) for number in range(1000)))
     assert [len(value) for value in bounded.values()] == [4096]
-    assert len(variables(b"\0".join(b"NCCL_%d=1" % number for number in range(1000)))) == 128
+    numbered = b"\0".join(b"NCCL_%d=1" % number for number in range(1000))
+    assert len(variables(numbered)) == 128
+    assert variables(numbered.replace(b"NCCL_", b"CUDA_X") + b"\0NCCL_DEBUG=INFO") == {"NCCL_DEBUG": "INFO"}
     host.start(11, b"", V2.format(job=42, step=0, task=0))
     assert host.owners()[11] == Owner("42", "0")
 

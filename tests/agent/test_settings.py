@@ -84,7 +84,7 @@ def test_all_sections_of_the_file_are_read(tmp_path: Path) -> None:
         url = "http://user:pass@loki:3100"
         tenant = "gpu"
         [spool]
-        most_bytes = 1048576
+        max_disk_bytes = 1048576
         """,
     )
     assert (config.node.name, config.node.proc) == ("gpu-01", Path("/host/proc"))
@@ -155,8 +155,11 @@ def test_the_state_directory_of_systemd_is_used() -> None:
         ("[send.remote_write]\nurl = 'http://u:p@r'\nbearer = 'x'\n", "give a bearer token or a user and password, not both"),
         ("[send.remote_write]\nurl = 'http://r'\nbearer_file = 'none'\n", "none: No such file"),
         ("[send.remote_write]\nurl = 'http://r'\nbearer = '$NONE'\n", "the environment variable NONE is not set"),
-        ("[spool]\nmost_bytes = 'much'\n", "agent.toml line 2: spool.most_bytes must be an integer, not 'much'"),
-        ("[spool]\nmost_bytes = 1\n", "most_bytes = 1 is too small: it must be at least 65536"),
+        ("[spool]\nmax_disk_bytes = 'much'\n", "agent.toml line 2: spool.max_disk_bytes must be an integer, not 'much'"),
+        ("[spool]\nmax_disk_bytes = 1\n", "max_disk_bytes = 1 is too small: it must be at least 65536"),
+        ("[collect.cgroups]\nmax_cgroups = 0\n", "agent.toml line 2: [collect.cgroups] max_cgroups = 0 is too small"),
+        ("[collect.cuda]\ntimed_one_in = 12\n", "agent.toml line 2: [collect.cuda] timed_one_in is 12; it must be 0, or a power of two up to 1024"),
+        ("[collect.cuda]\ntimed_one_in = 2048\n", "timed_one_in is 2048"),
         ("node = 1\n[", "agent.toml is not valid TOML"),
     ],
 )  # fmt: skip
@@ -199,7 +202,7 @@ def test_flags_switch_sources_on_and_off(tmp_path: Path) -> None:
 
     default = {id_ for id_, source in sources().items() if source.on}
     assert enabled_sources("--only", "cpu,memory", "cuda") == {"cpu", "memory", "cuda"}
-    assert enabled_sources("--source", "cpu", "--source", "memory") == {"cpu", "memory"}
+    assert enabled_sources("--only", "cpu", "--only", "memory") == {"cpu", "memory"}
     assert enabled_sources("--without", "cpu") == default - {"cpu"}
     assert enabled_sources("--trace", "cuda,nccl") == default | {"cuda", "nccl"}
     assert enabled_sources("--controller") == default | {"controller"}

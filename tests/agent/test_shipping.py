@@ -125,7 +125,7 @@ def test_ten_minutes_without_a_receiver_lose_nothing_and_keep_the_order(tmp_path
 def test_a_flood_of_lines_stays_within_the_disk_limit(tmp_path: Path) -> None:
     """Beyond the limit the oldest lines are lost and counted. The test runs with a fiftieth of the volume."""
     options = ReceiverOptions(url=f"http://127.0.0.1:{free_port()}", wait_s=0.0)
-    with run_sender(tmp_path, options, LokiPush(IDENTITY), most_bytes=1 << 20) as sender:
+    with run_sender(tmp_path, options, LokiPush(IDENTITY), max_disk_bytes=1 << 20) as sender:
         before = resident_bytes()
         for tick in range(12):
             sender.spool_reading(lines_at(tick, 50_000))

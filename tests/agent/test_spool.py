@@ -28,10 +28,10 @@ def open_spool(folder: Path | None, **options: float) -> Spool:
     return Spool(folder, SpoolOptions(**options), QUIET)  # type: ignore[arg-type]
 
 
-def drain(spool: Spool, most_bytes: int = 1 << 20) -> list[bytes]:
+def drain(spool: Spool, max_bytes: int = 1 << 20) -> list[bytes]:
     """Remove and return all records."""
     records: list[bytes] = []
-    while (batch := spool.batch(most_bytes, 100)) is not None:
+    while (batch := spool.batch(max_bytes, 100)) is not None:
         records += batch.records
         spool.confirm(batch)
     return records
@@ -67,7 +67,7 @@ def test_text_is_compressed(tmp_path: Path) -> None:
 
 
 def test_files_are_deleted_after_their_records_are_sent(tmp_path: Path) -> None:
-    spool = open_spool(tmp_path / "s", most_bytes=1 << 20)  # files of 64 KiB
+    spool = open_spool(tmp_path / "s", max_disk_bytes=1 << 20)  # files of 64 KiB
     for number in range(100):
         spool.append(record(number, 5000), 1)
     assert len(list((tmp_path / "s").glob("*.spool"))) > 5
@@ -77,7 +77,7 @@ def test_files_are_deleted_after_their_records_are_sent(tmp_path: Path) -> None:
 
 
 def test_a_reopened_spool_continues_after_the_last_confirmed_record(tmp_path: Path) -> None:
-    first = open_spool(tmp_path / "s", most_bytes=1 << 20)
+    first = open_spool(tmp_path / "s", max_disk_bytes=1 << 20)
     for number in range(60):
         first.append(record(number, 3000), 1)
     batch = first.batch(30_000, 100)
@@ -87,7 +87,7 @@ def test_a_reopened_spool_continues_after_the_last_confirmed_record(tmp_path: Pa
     unconfirmed = first.batch(30_000, 100)
     assert unconfirmed is not None
     first.close()
-    second = open_spool(tmp_path / "s", most_bytes=1 << 20)
+    second = open_spool(tmp_path / "s", max_disk_bytes=1 << 20)
     assert second.waiting.count == 60 - sent_count
     second.append(record(60), 1)
     assert numbers(drain(second)) == list(range(sent_count, 61))
@@ -163,7 +163,7 @@ def test_a_damaged_record_is_skipped_and_counted_once(tmp_path: Path) -> None:
 
 
 def test_beyond_the_limit_the_oldest_records_are_dropped_and_counted(tmp_path: Path) -> None:
-    spool = open_spool(tmp_path / "s", most_bytes=1 << 18)
+    spool = open_spool(tmp_path / "s", max_disk_bytes=1 << 18)
     for number in range(400):
         spool.append(record(number, 2000), 2)
     waiting = spool.waiting
@@ -177,7 +177,7 @@ def test_beyond_the_limit_the_oldest_records_are_dropped_and_counted(tmp_path: P
 
 
 def test_a_batch_in_flight_is_not_dropped(tmp_path: Path) -> None:
-    spool = open_spool(tmp_path / "s", most_bytes=1 << 18)
+    spool = open_spool(tmp_path / "s", max_disk_bytes=1 << 18)
     for number in range(100):
         spool.append(record(number, 2000), 1)
     batch = spool.batch(10_000, 100)
@@ -195,7 +195,7 @@ def test_a_batch_in_flight_is_not_dropped(tmp_path: Path) -> None:
 
 
 def test_without_a_folder_records_wait_in_bounded_memory() -> None:
-    spool = open_spool(None, memory_bytes=1 << 16)
+    spool = open_spool(None, max_memory_bytes=1 << 16)
     for number in range(100):
         assert not spool.append(record(number, 2000), 1)
     assert spool.waiting.memory_bytes <= 1 << 16
@@ -312,7 +312,7 @@ def test_on_a_full_disk_records_wait_in_memory_until_there_is_space(small_disk: 
 
 
 def test_on_a_full_disk_without_a_receiver_the_oldest_records_are_dropped(small_disk: Path) -> None:
-    spool = Spool(small_disk / "s", SpoolOptions(most_bytes=1 << 30, memory_bytes=1 << 17), QUIET)
+    spool = Spool(small_disk / "s", SpoolOptions(max_disk_bytes=1 << 30, max_memory_bytes=1 << 17), QUIET)
     for number in range(1000):
         spool.append(record(number, 5000), 1)
     waiting = spool.waiting
@@ -344,7 +344,7 @@ _WRITER = """
 import os, sys
 from pathlib import Path
 from trackside.agent.delivery.spool import Spool, SpoolOptions
-spool = Spool(Path(sys.argv[1]), SpoolOptions(most_bytes=1 << 22), lambda text: None)
+spool = Spool(Path(sys.argv[1]), SpoolOptions(max_disk_bytes=1 << 22), lambda text: None)
 number = int(sys.argv[2])
 sent = os.open(sys.argv[3], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 while True:
@@ -379,7 +379,7 @@ def test_a_process_killed_at_any_moment_loses_no_accepted_record(tmp_path: Path)
         process.stdout.close()
         last_appended = int(printed_numbers[-1]) if printed_numbers else number
         number = last_appended + 2  # the record after the last printed number may exist or not
-    spool = open_spool(tmp_path / "s", most_bytes=1 << 22)
+    spool = open_spool(tmp_path / "s", max_disk_bytes=1 << 22)
     sent_numbers = [int(line) for line in (tmp_path / "sent").read_text().split()] + numbers(drain(spool))
     assert spool.waiting.lost == {}
     spool.close()

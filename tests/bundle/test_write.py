@@ -17,9 +17,9 @@ import pytest
 from click.testing import CliRunner, Result
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tools.cases import Case, scenarios
 
 import trackside
+from tools.cases import Case, scenarios
 from trackside.bundle import parts, slicing
 from trackside.bundle.differences import differences
 from trackside.bundle.parts import BundleRefused

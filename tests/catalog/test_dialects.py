@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tools.cases import CORPUS
 
+from tools.cases import CORPUS
 from trackside.catalog.dialect import Dialect, dialects, translate
 from trackside.catalog.dialects.dcgm import FIELDS
 from trackside.catalog.dialects.nvidia_smi import FIELDS as QUERY_FIELDS

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from tools.cases import SCENARIOS
 
 import trackside
 from tests.stores.metadata.verdicts import T0, verdict, written
 from tests.stores.metadata.verdicts import run as archived_run
+from tools.cases import SCENARIOS
 from trackside.cli import main
 from trackside.stores.metadata.archive import Archive
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 
@@ -14,6 +15,16 @@ HEAVY = ("numpy", "duckdb", "rich", "trackside.verdict.engine")
 
 def test_help_imports_no_heavy_module() -> None:
     code = f"import sys, trackside.cli; print([name for name in {HEAVY!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_logs_are_diagnosed_without_duckdb_and_http(tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text("step 1 loss 2.0\n")
+    code = (
+        f"import sys, trackside; trackside.diagnose({str(tmp_path)!r}); "
+        "print([name for name in ('duckdb', 'urllib3') if name in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

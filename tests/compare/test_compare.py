@@ -15,8 +15,8 @@ import jsonschema
 import pytest
 from click.testing import CliRunner, Result
 from rich.console import Console
-from tools.cases import SCENARIOS, simulated_run
 
+from tools.cases import SCENARIOS, simulated_run
 from trackside.cli import main
 from trackside.compare.compare import compare
 from trackside.compare.divergence import first_divergence

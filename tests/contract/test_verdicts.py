@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tools.cases import scenarios
 
 import trackside
 from tests.contract.stores import SERVERS, StoreContents
+from tools.cases import scenarios
 from trackside.finding import Verdict
 from trackside.ingest import ingest
 from trackside.session import Session, SiteRequest, StoreRequest, open_session

@@ -8,9 +8,8 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
-from tools.cases import SCENARIOS, simulated_run
-
 import trackside
+from tools.cases import SCENARIOS, simulated_run
 from trackside.facts.cost.wasted_time import CostPart
 from trackside.facts.trust.telemetry import trusted_facts
 from trackside.families import families, find_family

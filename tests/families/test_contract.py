@@ -6,9 +6,9 @@ import re
 import sys
 
 import pytest
-from tools.cases import scenarios
 
 from tests.families.rows import UNKNOWN, judge_store, sentences
+from tools.cases import scenarios
 from trackside.families import families
 from trackside.family import HEADINGS, Family
 from trackside.finding import ShellCommand

@@ -125,7 +125,7 @@ def test_an_endless_answer_takes_bounded_memory(slow: ServedRun, tmp_path: Path)
     with proxied(slow.port) as proxy:
         proxy.set_fault(Fault(endless=True))
         output, growth_bytes, seconds = _diagnose_in_process(
-            slow, tmp_path, metrics_at(proxy.url, f"deadline_s = 20\nmost_bytes = {max_bytes}\n")
+            slow, tmp_path, metrics_at(proxy.url, f"deadline_s = 20\nmax_answer_bytes = {max_bytes}\n")
         )
         assert proxy.sent > max_bytes
     assert "sent more than 8,388,608 bytes" in " ".join(output.split()), output

@@ -158,7 +158,7 @@ def test_compressed_answers_are_decompressed(packed: Callable[[bytes], bytes]) -
 
 def test_a_decompression_bomb_is_refused() -> None:
     with scripted(answer(gzip.compress(b"\0" * 50_000_000), Content_Encoding="gzip")) as server:
-        client = client_of(server.url, most_bytes=1_000_000)
+        client = client_of(server.url, max_answer_bytes=1_000_000)
         tracemalloc.start()
         assert failure(client).kind == "too_large"
         _, peak = tracemalloc.get_traced_memory()
@@ -175,7 +175,7 @@ def test_a_truncated_compressed_answer_is_retried() -> None:
 
 def test_an_answer_larger_than_the_limit_is_refused() -> None:
     with scripted(answer(b"x" * 5000)) as server:
-        reason = failure(client_of(server.url, most_bytes=4999))
+        reason = failure(client_of(server.url, max_answer_bytes=4999))
     assert reason.kind == "too_large"
     assert "4,999" in str(reason)
 
@@ -204,7 +204,9 @@ def test_a_password_in_the_url_is_not_shown() -> None:
 @pytest.mark.parametrize("options", [{"url": "metrics:9090"}, {"url": "ftp://a"}, {"url": "http://"}, {"url": "http://a:x"},
                                      {"url": "http://a?b=c"}, {"url": "http://a", "bearer": "x", "user": "y"},
                                      {"url": "http://a", "headers": {"X": "a\r\nB: c"}}, {"url": "http://a", "bearer": "a\nb"},
-                                     {"url": "http://a", "timeout_s": 0}, {"url": "http://a", "concurrency": 0}])  # fmt: skip
+                                     {"url": "http://a", "bearer": "a\0b"}, {"url": "http://a", "bearer": "x", "password": "y"},
+                                     {"url": "http://a", "password": "x"}, {"url": "http://a", "key": "key.pem"},
+                                     {"url": "http://a", "max_answer_bytes": 0}, {"url": "http://a", "timeout_s": 0}, {"url": "http://a", "concurrency": 0}])  # fmt: skip
 def test_invalid_options_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"URL|header|http|too small"):
         HttpOptions(**options)

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from lab.demo.accounts import Account, last_rows
 from lab.demo.agents import SETTINGS
 from lab.demo.fault import DemoFault, ExpectedVerdict
 from lab.demo.faults import FAULTS
 from lab.demo.outcome import FaultResult, mismatches, summary_text, table
-
 from trackside.agent.config import load
 from trackside.families import find_family
 

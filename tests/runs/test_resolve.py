@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tools.cases import CORPUS
 
+from tools.cases import CORPUS
 from trackside.evidence import Frame
 from trackside.model import Event, Position, Record, Run
 from trackside.query import Query, events, record

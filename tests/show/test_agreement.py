@@ -8,10 +8,10 @@ from functools import lru_cache
 from pathlib import Path
 
 import pytest
-from tools.cases import Case, scenarios
 
 import trackside
 from tests.families.rows import exception, judge_store, store
+from tools.cases import Case, scenarios
 from trackside.evidence import Frame
 from trackside.facts.logs.exceptions import error_in_brief, raised_claim
 from trackside.facts.logs.unread_errors import without_prefix

@@ -7,9 +7,9 @@ import jsonschema
 import msgspec
 import pytest
 from rich.console import Console
-from tools.cases import SCENARIOS, scenarios
 
 import trackside
+from tools.cases import SCENARIOS, scenarios
 from trackside.evidence import Cite, Value
 from trackside.families import families
 from trackside.family import HEADINGS, Family

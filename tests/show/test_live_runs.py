@@ -10,9 +10,9 @@ from pathlib import Path
 import msgspec
 import pytest
 from rich.console import Console
-from tools.cases import scenarios
 
 import trackside
+from tools.cases import scenarios
 from trackside.catalog.job_states import state_in_words
 from trackside.catalog.pending_reasons import REASONS, pending_reason
 from trackside.finding import Verdict

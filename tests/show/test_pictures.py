@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from tools.pictures import FOLDER, picture
 
+from tools.pictures import FOLDER, picture
 from trackside.families import families, find_family
 from trackside.family import Family
 from trackside.show.charts.static_image import LIGHT

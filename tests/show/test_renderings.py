@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 from rich.console import Console
-from tools.cases import scenarios
 
 import trackside
+from tools.cases import scenarios
 from trackside.show import brief
 from trackside.show.document import ClaimDoc, VerdictDoc, decode, document, encode
 from trackside.show.markdown import code_span, escape

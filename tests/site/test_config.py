@@ -134,6 +134,12 @@ def test_tables_and_lists_in_the_environment_use_toml_syntax(folder: Path) -> No
     assert site.serve.limits.series == 7
 
 
+def test_one_answer_and_one_verdict_of_a_log_server_have_limits_of_their_own(folder: Path) -> None:
+    path = write(folder, '[[logs]]\nkind = "loki"\nurl = "http://l"\nmax_bytes = 2000\nmax_answer_bytes = 1000\n')
+    (log,) = load(path).logs
+    assert (log.max_bytes, log.endpoint.max_answer_bytes) == (2000, 1000)
+
+
 def test_a_log_store_may_come_from_the_environment_alone(folder: Path) -> None:
     site = load(environ={"TRACKSIDE_LOGS_KIND": "loki", "TRACKSIDE_LOGS_URL": "http://l"})
     assert [log.endpoint.url for log in site.logs] == ["http://l"]
@@ -159,6 +165,11 @@ def test_a_log_store_may_come_from_the_environment_alone(folder: Path) -> None:
         ("metrics = 5\n", "line 1: metrics must be a table: write [metrics] with its keys below"),
         ("[serve]\n[serve.limts]\nseries = 5\n", "line 2: unknown section [serve.limts]; did you mean [serve.limits]?"),
         ("[serve.limits]\nserie = 5\n", "line 2: [serve.limits] has no key 'serie'; did you mean 'series'?"),
+        ("[metrics]\nurl = 'http://m'\npassword = 'hunter2'\n", "[metrics] http://m: give the user of the password"),
+        ("[metrics]\nurl = 'https://m'\nkey = 'k.pem'\n", "[metrics] https://m: give the certificate (cert) of the key"),
+        ("[metrics]\nurl = 'http://m'\nmax_answer_bytes = -1\n", "line 3: [metrics] max_answer_bytes = -1 is too small"),
+        ("[slurm]\ntimeout_s = 0\n", "line 2: [slurm] timeout_s = 0 is too small: it must be more than 0"),
+        ("[journal]\nmax_bytes = 0\n", "line 2: [journal] max_bytes = 0 is too small: it must be at least 1"),
         ("[metrics]\nurl = 'http://m'\nlabels = { a = 1 }\n", "line 3: metrics.labels must be a table of strings"),
     ],
 )  # fmt: skip

@@ -333,7 +333,7 @@ def test_a_hanging_query_for_the_steps_of_an_array_is_tried_once(bin_: Bin) -> N
 
 def test_output_over_the_size_limit_is_refused(bin_: Bin) -> None:
     bin_.say("sacct -D", run="head -c 100000000 /dev/zero")
-    answer = ask(bin_, "7", most_bytes=1 << 20)
+    answer = ask(bin_, "7", max_answer_bytes=1 << 20)
     assert "sacct wrote more than 1,048,576 bytes and was stopped" in notes(answer)
 
 

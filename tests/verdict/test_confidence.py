@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from tools.first_runs import FirstRun, first_runs
-
 from trackside import diagnose
 from trackside.verdict.confidence import MAX_CONFIDENCE, Reliability, TrackRecord, confidence_of, table
 

@@ -76,7 +76,6 @@ def parser(program: str) -> argparse.ArgumentParser:
     add("--controller", action="store_true", help="Also collect from the Slurm controller (run on its host).")
     add("--trace", metavar="LIBRARIES", help="Trace calls of these libraries by eBPF: cuda, nccl or cuda,nccl.")
     add("--only", metavar="ID", nargs="+", action="extend", help="Run only these sources ('agent check' lists them).")
-    add("--source", dest="only", metavar="ID", nargs="+", action="extend", help=argparse.SUPPRESS)  # its former name
     add("--without", metavar="ID", nargs="+", action="extend", help="Switch these sources off.")
     add("--listen", metavar="HOST:PORT", help="Address of /metrics (default 127.0.0.1:9481); '' turns it off.")
     add("--remote-write", metavar="URL", help="Send samples to this URL by Prometheus remote write.")

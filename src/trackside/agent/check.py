@@ -249,7 +249,7 @@ def _spool_item(config: Config) -> CheckItem:
         remedy = "set spool.path or agent.state to a folder that the agent may write"
         return CheckItem("spool", "unavailable", messages[0], remedy, True)
     free = shutil.disk_usage(folder).free
-    space = f"{free / 2**30:.1f} GiB free, {config.spool.most_bytes / 2**30:.2f} GiB at most for each receiver"
+    space = f"{free / 2**30:.1f} GiB free, {config.spool.max_disk_bytes / 2**30:.2f} GiB at most for each receiver"
     shutil.rmtree(folder / "check", ignore_errors=True)
     return CheckItem("spool", "works", f"{folder}: {space}", "", True)
 

@@ -45,7 +45,7 @@ def price_of(flags: Mapping[str, object], environ: Mapping[str, str] = os.enviro
     ``flags``: the result of :func:`price_flags`.
     """
     if find(None, environ, []) is not None or any(name.startswith(_SECTION) for name in environ):
-        from trackside.site.config import load  # the HTTP client comes with it
+        from trackside.site.config import load  # imports the HTTP client
 
         try:
             return load(None, flags, environ).price

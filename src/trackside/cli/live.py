@@ -108,7 +108,7 @@ def _kind_of(text: str, package: str, flag: str) -> tuple[str | None, str]:
 )  # fmt: skip
 def config(site: Mapping[str, Any]) -> None:
     """Show the settings in effect and the source of each; secrets are hidden."""
-    from trackside.site.config import dump
+    from trackside.site.config import dump  # imports the HTTP client
 
     click.echo(replace_unsafe(dump(site_of(site))))
 

@@ -79,11 +79,8 @@ def ingest(paths: Sequence[str], store: str) -> None:
     "--limit", "max_runs", metavar="N", type=click.IntRange(1), default=1000,
     help="Maximum number of archived runs to list, the most recent ones (default 1000).",
 )  # fmt: skip
-@click.option("--most", type=click.IntRange(1), hidden=True, help="The former name of --limit.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-def runs(
-    store: str | None, archive: str | None, config: str | None, max_runs: int, most: int | None, as_json: bool
-) -> None:
+def runs(store: str | None, archive: str | None, config: str | None, max_runs: int, as_json: bool) -> None:
     """List the runs in a store or in the verdict archive.
 
     Without --store and --archive, lists those named in trackside.toml or TRACKSIDE_... variables (docs/site.md): the
@@ -95,7 +92,7 @@ def runs(
         site = site_of({"config": config} if config is not None else {})
         archive, store = site.metadata or None, None if site.metadata else site.store or None
     if archive is not None:
-        rows = _archived_runs(archive, most or max_runs)
+        rows = _archived_runs(archive, max_runs)
     elif store is not None:
         rows = _stored_runs(store)
     else:

@@ -27,6 +27,7 @@ from trackside.cli.exit_codes import (
 from trackside.cli.live import site_flags, site_of
 from trackside.cli.report import HTML, PageWriter
 from trackside.cli.terminal import bar, console, job_flag, output
+from trackside.families import families
 from trackside.finding import Verdict
 from trackside.logs.stamp import find_time
 from trackside.read.bundle import DamagedBundle, is_bundle_file, open_bundle
@@ -299,8 +300,6 @@ def _reopen(doc: VerdictDoc, paths: Sequence[str], job: str | None, site: Mappin
 
 def _exit_code(code: str, certainty: str | None) -> int:
     """The status of ``--exit-code`` for a primary finding."""
-    from trackside.families import families
-
     role = next((family.role for family in families() if family.code == code), "fault")
     if role == "last_resort" or certainty in (None, "possible"):
         return EXIT_UNDECIDED

@@ -121,8 +121,8 @@ class HttpClient:
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Response:
-        """Send one request and return the complete response, of at most ``most_bytes``. ``form`` is sent as the body.
-        Raises SourceUnavailable."""
+        """Send one request and return the complete response, of at most ``max_answer_bytes``. ``form`` is sent as the
+        body. Raises SourceUnavailable."""
         url, question_mark, url_query = self.options.url.partition("?")
         all_headers = {**self._headers, **(headers or {})}
         if form is not None:
@@ -182,7 +182,7 @@ class HttpClient:
     def _fetch(self, request: _Request) -> Response:
         until = self._clock() + min(self.options.timeout_s, self.remaining_s())
         response = self._open(request)
-        max_bytes, pieces, size = self.options.most_bytes, [], 0
+        max_bytes, pieces, size = self.options.max_answer_bytes, [], 0
         try:
             with time_limit(until - self._clock(), response.shutdown):
                 for piece in self._pieces(request, response, until):
@@ -191,7 +191,7 @@ class HttpClient:
                         raise SourceUnavailable(
                             "too_large",
                             f"{request.url} sent more than {max_bytes:,} bytes; request less at once, or raise"
-                            " most_bytes",
+                            " max_answer_bytes",
                         )
                     pieces.append(piece)
         except BaseException as error:

@@ -21,9 +21,9 @@ class HttpOptions:
 
     ``url``: http or https, with a path if the API stands below one; a user and password in it are moved to ``user`` and
     ``password``. ``ca``, ``cert``, ``key``: paths of PEM files. ``timeout_s``: limit of one request. ``deadline_s``:
-    limit of all requests of one verdict. ``concurrency``: requests under way at once. ``most_bytes``: limit of one
-    response, decompressed. ``gzip``: whether responses may be compressed; None: unless the server is on this machine,
-    where compression only costs time.
+    limit of all requests of one verdict. ``concurrency``: requests under way at once. ``max_answer_bytes``: limit of
+    one response, decompressed. ``gzip``: whether responses may be compressed; None: unless the server is on this
+    machine, where compression only costs time.
 
     Raises ValueError for invalid values.
     """
@@ -49,7 +49,7 @@ class HttpOptions:
     deadline_s: float = 120.0
     retries: int = 3
     concurrency: int = 4
-    most_bytes: int = 256 << 20
+    max_answer_bytes: int = 256 << 20
     gzip: bool | None = None
 
     def __post_init__(self) -> None:
@@ -73,8 +73,12 @@ class HttpOptions:
         )
         object.__setattr__(self, "url", f"{parts.scheme}://{host}{port}{path_and_query}")
         shown = url_without_secrets(self.url)
-        if self.bearer and self.user:
+        if self.bearer and (self.user or self.password):
             raise ValueError(f"{shown}: give a bearer token or a user and password, not both")
+        if self.password and not self.user:
+            raise ValueError(f"{shown}: give the user of the password")
+        if self.key and not self.cert:
+            raise ValueError(f"{shown}: give the certificate (cert) of the key")
         for name, value in self.headers.items():
             if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name):
                 raise ValueError(f"{shown}: {name!r} is not a valid header name")
@@ -84,6 +88,7 @@ class HttpOptions:
             _check(shown, f"{field_name} for the header Authorization", value, "utf-8")
         check_positive(self, "timeout_s", "deadline_s", "concurrency")
         check_at_least(0, self, "retries")
+        check_at_least(1, self, "max_answer_bytes")
 
 
 def _check(url: str, field_name: str, value: str, encoding: str) -> None:
@@ -93,7 +98,7 @@ def _check(url: str, field_name: str, value: str, encoding: str) -> None:
     except UnicodeEncodeError:
         raise ValueError(f"{url}: {field_name} holds characters that are not {encoding.upper()}") from None
     if re.search(r"[\r\n\0]", value):
-        raise ValueError(f"{url}: {field_name} contains a line break; was it read from a file?")
+        raise ValueError(f"{url}: {field_name} contains a line break or a null byte; was it read from a file?")
 
 
 def identity_headers(options: HttpOptions) -> dict[str, str]:

@@ -74,7 +74,7 @@ class LoadedInputs:
             self.metric_backend = self._memory = MemoryBackend()
         self._memory.add(samples)
         if len(self._memory) > MAX_SAMPLES_IN_MEMORY:
-            from trackside.stores.embedded.spill import Spill  # DuckDB comes with it
+            from trackside.stores.embedded.spill import Spill  # imports DuckDB
 
             self._spill, self._memory, self.metric_backend = Spill(self._memory), None, None
 

@@ -16,20 +16,29 @@ class LearningCurve:
     can fail."""
 
     start: float = 10.9
+    """Loss of the first step."""
     floor: float = 2.6
+    """Loss that training approaches."""
     tau: float = 12.0
     """Steps after which learning is under way."""
     power: float = 0.62
+    """Exponent of the power law: how fast the loss approaches ``floor``."""
     noise: float = 0.012
+    """Standard deviation of the loss from step to step, as a share of it."""
     rate: float = 3e-4
+    """Highest learning rate: at the end of the warm-up."""
     warmup: int = 40
+    """Steps of the warm-up."""
     total: int = 600
+    """Steps until the learning rate has fallen to a tenth of ``rate``; the failures scale with it, too."""
     gradient: float = 0.8
+    """Norm of the gradient once learning is under way."""
     failure: str = ""
     """Empty: it learns. nan, explode, plateau, flat, spike: see :mod:`trackside.sim.faults.loss_divergence`."""
     onset: int = 0
-    """Step at which the failure begins."""
+    """Step at which the failure begins; ``flat`` fails from the first step."""
     level: float = 11.9
+    """The loss of a plateau."""
     seed: int = 0
 
     def values_at(self, steps: NDArray[np.int64]) -> tuple[Array, Array, Array]:

@@ -84,10 +84,10 @@ class ReadBudget:
     """What one verdict may still read from a store."""
 
     def __init__(self, options: LogOptions) -> None:
-        self._lines, self._bytes = options.most_lines, options.most_bytes
+        self._lines, self._bytes = options.max_lines, options.max_bytes
         self.full = (
-            f"stopped at the limit of one verdict: most_lines, {options.most_lines:,}, or most_bytes,"
-            f" {options.most_bytes:,}"
+            f"stopped at the limit of one verdict: max_lines, {options.max_lines:,}, or max_bytes,"
+            f" {options.max_bytes:,}"
         )
         self._lock = threading.Lock()
 

@@ -16,21 +16,29 @@ from trackside.model import Input
 from trackside.read.format import HEAD_BYTES, InputSource
 from trackside.read.pieces import PieceStream
 from trackside.read.walk import WalkItem
+from trackside.settings.bounds import check_at_least, check_positive
 from trackside.stores.log_store import LogRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalOptions:
     """``command``: journalctl; its path if it is not on PATH. ``directory``: folder of journals; empty: this machine's.
-    ``margin_s``: seconds included before and after the run. ``timeout_s``: limit of one call; ``most_bytes``: limit of
+    ``margin_s``: seconds included before and after the run. ``timeout_s``: limit of one call; ``max_bytes``: limit of
     its output.
+
+    Raises ValueError for invalid values.
     """
 
     command: str = "journalctl"
     directory: str = ""
     margin_s: float = 300.0
     timeout_s: float = 120.0
-    most_bytes: int = 4 << 30
+    max_bytes: int = 4 << 30
+
+    def __post_init__(self) -> None:
+        check_at_least(0, self, "margin_s")
+        check_positive(self, "timeout_s")
+        check_at_least(1, self, "max_bytes")
 
 
 def journal(options: JournalOptions, query: LogRequest) -> Iterator[WalkItem]:
@@ -92,14 +100,14 @@ class _Entries(PieceStream):
             fault = (_first_line(self._command.errors) or f"exit code {status}") if status else ""
         except CommandStopped as stop:
             timeout_fault = _first_line(self._command.errors) or f"ended after {self._options.timeout_s:g} s"
-            fault = timeout_fault if stop.reason == "timeout" else f"stopped at {self._options.most_bytes:,} bytes"
+            fault = timeout_fault if stop.reason == "timeout" else f"stopped at {self._options.max_bytes:,} bytes"
         if fault and not self.faults:
             self.faults.append(f"journalctl: {fault}")
         return b""
 
 
 def _command(arguments: Sequence[str], options: JournalOptions) -> Command:
-    return Command(arguments, timeout_s=options.timeout_s, max_bytes=options.most_bytes)
+    return Command(arguments, timeout_s=options.timeout_s, max_bytes=options.max_bytes)
 
 
 def _first_line(text: bytearray) -> str:

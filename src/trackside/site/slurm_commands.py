@@ -112,7 +112,7 @@ class SlurmCommands(Slurm):
         )
         return run(
             [program, *cluster_option, *arguments[1:]],
-            timeout_s=self._options.timeout_s, max_bytes=self._options.most_bytes, env=self._env,
+            timeout_s=self._options.timeout_s, max_bytes=self._options.max_answer_bytes, env=self._env,
         )  # fmt: skip
 
     def _program(self, name: str) -> str | None:

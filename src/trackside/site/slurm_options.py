@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from trackside.settings.bounds import check_at_least, check_positive
+
 Mode = Literal["auto", "commands", "rest", "off"]
 
 
@@ -16,9 +18,9 @@ class SlurmOptions:
     found on PATH. ``url``: of slurmrestd, ``http(s)://host:port`` or ``unix:/path/of/its/socket``. ``user``,
     ``token``: sent in each request (a token belongs to that user; get one with ``scontrol token``). ``clusters``:
     the clusters to query; empty: the commands' default. ``timeout_s``: limit of one command or request.
-    ``most_bytes``: limit of one answer.
+    ``max_answer_bytes``: limit of one answer.
 
-    Secrets are already resolved.
+    Secrets are already resolved. Raises ValueError for invalid values.
     """
 
     mode: Mode = "auto"
@@ -32,7 +34,11 @@ class SlurmOptions:
     verify: bool = True
     clusters: tuple[str, ...] = ()
     timeout_s: float = 20.0
-    most_bytes: int = 64 << 20
+    max_answer_bytes: int = 64 << 20
+
+    def __post_init__(self) -> None:
+        check_positive(self, "timeout_s")
+        check_at_least(1, self, "max_answer_bytes")
 
     @property
     def rest(self) -> bool:

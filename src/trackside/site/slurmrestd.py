@@ -130,7 +130,7 @@ class _Http:
             HttpOptions(
                 url=options.url, headers=headers, ca=options.ca, cert=options.cert, key=options.key,
                 verify=options.verify, timeout_s=options.timeout_s, deadline_s=max(60.0, 3 * options.timeout_s),
-                retries=1, most_bytes=options.most_bytes,
+                retries=1, max_answer_bytes=options.max_answer_bytes,
             )
         )  # fmt: skip
         self.name = self._endpoint.name
@@ -169,7 +169,7 @@ class _Unix:
     def __init__(self, path: str, options: SlurmOptions, headers: dict[str, str]) -> None:
         self.name = f"unix:{path}"
         self._path = path
-        self._most, self._timeout = options.most_bytes, options.timeout_s
+        self._max_bytes, self._timeout = options.max_answer_bytes, options.timeout_s
         self._headers = {"Accept": "application/json", **headers}
 
     def get(self, path: str) -> bytes:
@@ -180,7 +180,7 @@ class _Unix:
             with time_limit(self._timeout, connection.shut), closing(connection):
                 connection.request("GET", path, headers=self._headers, preload_content=False)
                 response = connection.getresponse()
-                body: bytes = response.read(MAX_ERROR_BYTES if response.status >= 300 else self._most + 1)
+                body: bytes = response.read(MAX_ERROR_BYTES if response.status >= 300 else self._max_bytes + 1)
         except (TimeoutError, urllib3.exceptions.TimeoutError):
             raise SourceUnavailable("timeout", f"{self.name} did not answer within {self._timeout:g} s") from None
         except (HTTPError, HTTPException, OSError) as error:
@@ -189,8 +189,8 @@ class _Unix:
             raise SourceUnavailable("unreachable", f"cannot query {self.name}: {message}") from None
         if response.status >= 300:
             raise refusal(f"{self.name}{path.partition('?')[0]}", response.status, {}, body)
-        if len(body) > self._most:
-            raise SourceUnavailable("too_large", f"{self.name} sent more than {self._most:,} bytes")
+        if len(body) > self._max_bytes:
+            raise SourceUnavailable("too_large", f"{self.name} sent more than {self._max_bytes:,} bytes")
         return body
 
 

@@ -48,8 +48,8 @@ class LogOptions:
     ``kind``: a module of :mod:`trackside.stores.logs`. ``labels``: the site's label -> ``job``, ``node``, ``rank``,
     ``file``, ``unit`` or ``stream``. ``match``: label values that every stream must have. ``line_filter``: a filter on
     lines, in the store's own query language; empty: all lines. ``margin_s``: seconds read before and after the run.
-    ``lookback_s``: seconds to look back if the start of the run is unknown. ``page``: lines per request. ``most_lines``
-    and ``most_bytes``: limits of one verdict. ``index``, ``time_field``, ``message_field``: for Elasticsearch.
+    ``lookback_s``: seconds to look back if the start of the run is unknown. ``page``: lines per request. ``max_lines``
+    and ``max_bytes``: limits of one verdict. ``index``, ``time_field``, ``message_field``: for Elasticsearch.
 
     Raises ValueError for invalid options.
     """
@@ -62,8 +62,8 @@ class LogOptions:
     margin_s: float = 300.0
     lookback_s: float = 7 * 86400.0
     page: int = 5000
-    most_lines: int = 20_000_000
-    most_bytes: int = 4 << 30
+    max_lines: int = 20_000_000
+    max_bytes: int = 4 << 30
     index: str = "*"
     time_field: str = "@timestamp"
     message_field: str = "message"
@@ -72,7 +72,7 @@ class LogOptions:
         check_kind(LOGS, self.kind, "log store")
         if unknown_roles := sorted(set(self.labels.values()) - ROLES.keys()):
             raise ValueError(f"a label can mean job, node, rank, file, unit or stream, not {unknown_roles[0]!r}")
-        check_at_least(1, self, "page", "most_lines", "most_bytes")
+        check_at_least(1, self, "page", "max_lines", "max_bytes")
         check_at_least(0, self, "margin_s")
         check_positive(self, "lookback_s")
 

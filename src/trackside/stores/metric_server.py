@@ -82,7 +82,8 @@ class MetricServer(MetricBackend):
         """Start to look for the run's series in the background."""
 
     def has_series(self) -> bool:
-        """Whether the store has any series with the job's id, at any time."""
+        """Whether any series is in the scope, here of a job whose time and nodes are unknown. An engine that can tell
+        without a full lookup overrides this."""
         return bool(self.series())
 
 

@@ -49,15 +49,9 @@ def test_the_register_of_the_rank_depends_on_the_machine() -> None:
     assert by_machine == {"x86_64": 2, "aarch64": 3}
 
 
-def test_the_sampling_of_launches_is_a_power_of_two() -> None:
-    def shift(one_in: int) -> int:
-        return (
-            next(function for function in functions.cuda(one_in).values() if function.name == "cudaLaunchKernel").cookie
-            >> 8
-            & 15
-        )
-
-    assert [shift(one_in) for one_in in (1, 16, 1024)] == [0, 4, 10]
-    assert shift(0) == functions.NEVER_TIMED
-    with pytest.raises(ValueError, match="power of two"):
-        functions.cuda(12)
+@pytest.mark.parametrize(
+    ("one_in", "launch", "query"), [(0, functions.NEVER_TIMED, 4), (1, 0, 0), (16, 4, 4), (1024, 10, 4)]
+)
+def test_launches_are_timed_as_set_and_queries_at_least_1_in_16(one_in: int, launch: int, query: int) -> None:
+    cookies = {function.name: function.cookie for function in functions.cuda(one_in).values()}
+    assert [cookies[name] >> 8 & 15 for name in ("cudaLaunchKernel", "cudaEventQuery")] == [launch, query]

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from tools.cases import scenarios
 
 import trackside
+from tools.cases import scenarios
 from trackside.cli import main
 from trackside.finding import Verdict
 from trackside.session import Session, paths

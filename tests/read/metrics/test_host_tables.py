@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from tools.cases import CORPUS
 
 from tests.read.metrics.reading import T0, curves, metric, only, read
+from tools.cases import CORPUS
 from trackside.read.formats.dstat_csv import delay_of
 
 DATA = CORPUS.parent / "data"

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import pytest
-from tools.cases import CORPUS
 
 from tests.read.metrics.reading import T0, curves, metric, only, read
+from tools.cases import CORPUS
 from trackside.read import blocks
 
 UTIL, POWER, TEMP = "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_GPU_TEMP"

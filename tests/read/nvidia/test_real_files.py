@@ -7,9 +7,9 @@ import statistics
 from pathlib import Path
 
 import pytest
-from tools.cases import REAL
 
 from tests.read.nvidia.reading import DESCRIPTIVE, label_sets, last, of_gpu, points, read, utc
+from tools.cases import REAL
 from trackside.model import Input
 from trackside.read.format import CollectingSink
 

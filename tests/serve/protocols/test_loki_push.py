@@ -9,9 +9,9 @@ from contextlib import suppress
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tools.cases import CORPUS
 
 from tests.messages import PUSH
+from tools.cases import CORPUS
 from trackside.serve.protocols import loki_push, messages
 from trackside.serve.protocols.decoded import BadRequest, UnsupportedMedia
 from trackside.serve.protocols.loki_push import decode

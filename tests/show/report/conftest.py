@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tools.cases import simulated_run
 
 import trackside.sim
 from tests.show.report.pages import verdict_page
+from tools.cases import simulated_run
 from trackside.show.document import VerdictDoc
 
 HANG = Path(trackside.sim.__file__).parent / "scenarios" / "stuck-rank-watchdog.toml"

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Locator, Page, sync_playwright
-from tools.screenshot import FLAGS
 
 from tests.services import program
 from tests.show.report.pages import hostile_labels_page, hostile_log, verdict_page
+from tools.screenshot import FLAGS
 from trackside.show.document import VerdictDoc
 
 pytestmark = pytest.mark.service

@@ -15,10 +15,10 @@ from pathlib import Path
 import msgspec
 import pytest
 from click.testing import CliRunner
-from tools.cases import simulated_run
 
 from tests.show.report.conftest import HANG
 from tests.show.report.pages import RLO, diagnosed, hostile_log, verdict_page
+from tools.cases import simulated_run
 from trackside.cli import main
 from trackside.finding import Certainty, Finding, Outcome
 from trackside.show.document import VerdictDoc

@@ -14,10 +14,10 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tools.cases import SCENARIOS, simulated_run
 
 import trackside
 from tests.stores.embedded.runs import SACCT, T0, ingest, sacct, scrape, segment_names, steps, verdict_of_store, write
+from tools.cases import SCENARIOS, simulated_run
 from trackside.cli import main
 from trackside.finding import Verdict, claim_sentence
 from trackside.model import Input, Position, Samples, Series

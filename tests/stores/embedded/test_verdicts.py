@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from tools.cases import Case, scenarios
 
 import trackside
 from tests.stores.embedded.runs import (
@@ -24,6 +23,7 @@ from tests.stores.embedded.runs import (
     verdict_of_store,
     write,
 )
+from tools.cases import Case, scenarios
 from trackside.cli import main
 from trackside.runs.resolve import NoSuchRun, SeveralRuns
 from trackside.session import StoreRequest, open_session

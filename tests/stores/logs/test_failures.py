@@ -114,9 +114,9 @@ def test_a_line_filter_that_loki_refuses_is_reported() -> None:
 def test_the_number_of_lines_of_a_verdict_is_limited() -> None:
     server = LokiServer(*LINES)
     with running(server):
-        ((row,), sink) = rows(server, "loki", most_lines=15)
+        ((row,), sink) = rows(server, "loki", max_lines=15)
     assert row.status == "partial"
-    assert "most_lines, 15" in row.note
+    assert "max_lines, 15" in row.note
     assert len([event for event in sink.events if event.parser == "custom"]) == 15
 
 
@@ -214,7 +214,7 @@ def test_unknown_kinds_and_roles_are_refused() -> None:
 def test_several_requests_of_one_verdict_share_its_line_limit() -> None:
     server = LokiServer(*LINES)
     with running(server):
-        options = LogOptions(kind="loki", endpoint=HttpOptions(url=server.url, retries=0), most_lines=60)
+        options = LogOptions(kind="loki", endpoint=HttpOptions(url=server.url, retries=0), max_lines=60)
         store, budget, sink = open_log_store(options), ReadBudget(options), CollectingSink()
         rows = [
             read_source(source, sink)

@@ -12,10 +12,10 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 import pytest
-from tools.cases import CORPUS
 
 from tests.stores.logs.servers import Answer, Entry, LokiServer, running
 from tests.stores.logs.victorialogs_server import VictoriaLogsServer, nanoseconds
+from tools.cases import CORPUS
 from trackside.http.options import HttpOptions
 from trackside.read.detect import read_source
 from trackside.read.format import CollectingSink, InputSource

@@ -518,7 +518,7 @@ def test_a_metric_that_cannot_be_read_is_reported() -> None:
 ])  # fmt: skip
 def test_answers_that_are_not_from_prometheus_are_refused(reply: bytes, kind: str) -> None:
     with scripted(reply) as server, pytest.raises(SourceUnavailable) as caught:
-        backend_for(server.url, most_bytes=200).series()
+        backend_for(server.url, max_answer_bytes=200).series()
     assert caught.value.kind == kind
 
 

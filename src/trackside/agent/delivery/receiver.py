@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 from trackside.http.options import HttpOptions
 from trackside.settings.bounds import check_at_least
 
-NOT_CONFIGURABLE = frozenset({"deadline_s", "retries", "concurrency", "most_bytes", "gzip"})
+NOT_CONFIGURABLE = frozenset({"deadline_s", "retries", "concurrency", "max_answer_bytes", "gzip"})
 """HTTP options that are not settings of a receiver. The spool retries for as long as needed (``deadline_s``,
-``retries``) and sends in order (``concurrency``); answers are short (``most_bytes``, ``gzip``)."""
+``retries``) and sends in order (``concurrency``); answers are short (``max_answer_bytes``, ``gzip``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class ReceiverOptions(HttpOptions):
     deadline_s: float = float("inf")
     retries: int = 0
     concurrency: int = 1
-    most_bytes: int = 64 << 10
+    max_answer_bytes: int = 64 << 10
     """Limit of a response, which only reports success or failure."""
     gzip: bool | None = False
     wait_s: float = 2.0

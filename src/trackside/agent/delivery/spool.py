@@ -37,15 +37,15 @@ class SpoolOptions:
 
     path: str = ""
     """The spool's folder; empty: ``spool`` in the agent's state folder."""
-    most_bytes: int = 512 << 20
+    max_disk_bytes: int = 512 << 20
     """Maximum size on disk, per receiver."""
-    memory_bytes: int = 8 << 20
+    max_memory_bytes: int = 8 << 20
     """Maximum size in memory while the disk cannot be written, per receiver."""
     sync_s: float = 1.0
     """Maximum time before written data is synced to disk; 0: after each record."""
 
     def __post_init__(self) -> None:
-        check_at_least(1 << 16, self, "most_bytes", "memory_bytes")
+        check_at_least(1 << 16, self, "max_disk_bytes", "max_memory_bytes")
         check_at_least(0, self, "sync_s")
 
 
@@ -101,8 +101,8 @@ class Spool:
         self._disk: Segments | None = None
         if folder is not None:
             try:
-                file_bytes = min(FILE_BYTES, options.most_bytes // MIN_FILES)
-                self._disk = Segments(folder, file_bytes, options.most_bytes, not options.sync_s)
+                file_bytes = min(FILE_BYTES, options.max_disk_bytes // MIN_FILES)
+                self._disk = Segments(folder, file_bytes, options.max_disk_bytes, not options.sync_s)
             except OSError as error:
                 say(f"the spool {folder} cannot be used ({error.strerror}); data waits in memory only")
 
@@ -118,7 +118,7 @@ class Spool:
             self._memory.append((frame, count))
             self._memory_bytes += len(frame)
             written = self._flush()
-            while self._memory_bytes > self._options.memory_bytes and self._drop_oldest():
+            while self._memory_bytes > self._options.max_memory_bytes and self._drop_oldest():
                 pass
         finally:
             self._lock.release()

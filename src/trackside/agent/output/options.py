@@ -19,7 +19,7 @@ class JobOutputOptions:
     ``/var/log/jobs/*.out``; the job id is taken from the file name. ``shared``: folders that several nodes see, in
     addition to network file systems. ``head_lines``, ``context_lines`` and ``tail_lines`` apply to ``errors``;
     ``progress_s``: minimum interval of progress lines there; ``redraw_s``: minimum interval of redraws of a progress
-    bar. ``most_files``: files followed at once. ``backlog_bytes``: bytes read from the end of a file that is older than
+    bar. ``max_files``: files followed at once. ``backlog_bytes``: bytes read from the end of a file that is older than
     the agent.
 
     Raises ValueError for invalid values.
@@ -33,12 +33,12 @@ class JobOutputOptions:
     tail_lines: int = 50
     progress_s: float = 5.0
     redraw_s: float = 5.0
-    most_files: int = 1024
+    max_files: int = 1024
     backlog_bytes: int = 64 << 20
 
     def __post_init__(self) -> None:
         if self.text not in get_args(TextPolicy):
             raise ValueError(f"text must be one of {', '.join(get_args(TextPolicy))}, not {self.text!r}")
         check_at_least(0, self, "head_lines", "context_lines", "tail_lines", "backlog_bytes")
-        check_at_least(1, self, "most_files")
+        check_at_least(1, self, "max_files")
         check_positive(self, "progress_s", "redraw_s")

@@ -32,7 +32,7 @@ class DaemonLog:
         try:
             self._follow(reading)
         except OSError as error:
-            reading.warnings.append(f"{self.path} cannot be read: {error.strerror}")
+            reading.warnings.append(f"{self.path} cannot be read now ({error.strerror}); every reading tries again")
 
     def _follow(self, reading: Reading) -> None:
         bytes_left = MAX_BYTES

@@ -27,6 +27,7 @@ from trackside.agent.source import (
     Sample,
     pairs,
 )
+from trackside.settings.bounds import check_at_least
 
 _LEVEL = re.compile(r"(job|step|task)_([A-Za-z0-9]{1,20})\Z")
 _HERTZ = os.sysconf("SC_CLK_TCK")
@@ -39,12 +40,18 @@ _KINDS_1 = {b"total_rss": "anon", b"total_cache": "file", b"total_shmem": "shmem
 
 @dataclass(frozen=True, slots=True)
 class CgroupOptions:
-    """``most``: maximum number of cgroups to read, jobs before steps before tasks. ``tasks``: whether to read those of
-    tasks. ``roots``: paths of Slurm's cgroups below the mount, if not the default."""
+    """``max_cgroups``: how many to read, jobs before steps before tasks. ``tasks``: whether to read those of tasks.
+    ``roots``: paths of Slurm's cgroups below the mount, if not the default.
 
-    most: int = 200
+    Raises ValueError for invalid values.
+    """
+
+    max_cgroups: int = 200
     tasks: bool = True
     roots: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_at_least(1, self, "max_cgroups")
 
 
 class Group(NamedTuple):
@@ -110,11 +117,12 @@ class _Cgroups(Collector):
             self._version, self._roots = roots_of(self._mount, self._node, self._options.roots)
         read = _version_2 if self._version == 2 else _version_1
         groups = self._groups()
-        if len(groups) > self._options.most:
+        limit = self._options.max_cgroups
+        if len(groups) > limit:
             reading.warnings.append(
-                f"this node has more than {self._options.most} cgroups of jobs: raise collect.cgroups.most"
+                f"this node has more than {limit} cgroups of jobs: raise collect.cgroups.max_cgroups"
             )
-        for group in groups[: self._options.most]:
+        for group in groups[:limit]:
             for metric, value, labels in read(self._roots, group):
                 reading.samples.append(Sample(metric, _add_labels(group.labels, labels), float(value)))
 
@@ -122,7 +130,7 @@ class _Cgroups(Collector):
         """The cgroups, up to one more than will be read."""
         groups: dict[str, Group] = {}
         for root in self._roots.values():
-            for group in groups_in(root, self._options.tasks, self._options.most + 1):
+            for group in groups_in(root, self._options.tasks, self._options.max_cgroups + 1):
                 groups.setdefault(group.name, group)
         return sorted(groups.values(), key=lambda group: group.level)
 

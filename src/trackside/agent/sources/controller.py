@@ -2,7 +2,8 @@
 
 One reading costs the controller four requests: one for all jobs, two for all nodes (Slurm reports the GPUs of jobs per
 node), one for the partitions; and once a minute one for its statistics. Accounting is queried after jobs end, for many
-at once. After a slow reading the next one is delayed, so that at most a twentieth of the time is spent on requests.
+at once. After a slow reading the next one is delayed: requests take at most a twentieth of the time while a reading
+takes up to 15 s; slower readings begin every five minutes.
 """
 
 from __future__ import annotations
@@ -24,9 +25,12 @@ from trackside.catalog.job_states import is_over
 UNIT = "slurmctld"
 RECORD_NAME = "scontrol"
 """``filename`` or ``unit`` label of the lines of jobs and nodes: the command whose record they contain."""
-PAUSE_RATIO = 20.0
-"""Pause after a slow reading, as a multiple of its duration."""
-MAX_PAUSE_S = 300.0
+INTERVAL_RATIO = 20.0
+"""Time from the start of a slow reading to that of the next, as a multiple of its duration."""
+MAX_INTERVAL_S = 300.0
+"""Limit of that time, and of the time from a failed reading to the next."""
+MAX_COMMAND_TIMEOUT_S = 240.0
+"""Less than the source's ``timeout_s``, so that a command that hangs is stopped before the source counts as hung."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +48,13 @@ class ControllerOptions:
     statistics_s: float = 60.0
     """Interval of the scheduler's statistics."""
     command_timeout_s: float = 60.0
+    """Seconds until a command is stopped."""
 
     def __post_init__(self) -> None:
-        if not 1.0 <= self.command_timeout_s <= 600.0:
-            raise ValueError(f"command_timeout_s is {self.command_timeout_s:g}; it must be 1 to 600")
+        if not 1.0 <= self.command_timeout_s <= MAX_COMMAND_TIMEOUT_S:
+            raise ValueError(
+                f"command_timeout_s is {self.command_timeout_s:g}; it must be 1 to {MAX_COMMAND_TIMEOUT_S:g}"
+            )
         if not 5.0 <= self.statistics_s <= 86_400.0:
             raise ValueError(f"statistics_s is {self.statistics_s:g}; it must be 5 to 86400")
 
@@ -75,10 +82,10 @@ class _Controller(Collector):
             self._failures += 1
             reading.warnings.append(str(error))
         duration_s = self._clock() - start_s
-        pause_s = duration_s * PAUSE_RATIO if duration_s > 0.5 else 0.0
+        interval_s = duration_s * INTERVAL_RATIO if duration_s > 0.5 else 0.0
         if self._failures:
-            pause_s = max(pause_s, 10.0 * 2.0 ** min(self._failures, 5))
-        self._next = start_s + min(pause_s, MAX_PAUSE_S)
+            interval_s = max(interval_s, 10.0 * 2.0 ** min(self._failures, 5))
+        self._next = start_s + min(interval_s, MAX_INTERVAL_S)
         reading.sample("slurm_controller_up", not self._failures)
 
     def close(self) -> None:
@@ -94,7 +101,7 @@ class _Controller(Collector):
         finally:
             self._add_events(reading, events, now)
         self._count(reading, queue)
-        changes = self._nodes.update(self._blocks("NodeName", "-a", "show", "nodes"), now, MAX_PAUSE_S)
+        changes = self._nodes.update(self._blocks("NodeName", "-a", "show", "nodes"), now, MAX_INTERVAL_S)
         for event in changes:
             reading.line(event.text, _ns(event.time), node=event.node, unit=RECORD_NAME)
         self._count_nodes(reading)
@@ -149,17 +156,7 @@ def _open(context: Context) -> Collector:
             "scontrol is not installed", "run the agent where slurmctld runs, or set collect.controller.bin"
         )
     path = options.log or _log_path(commands)
-    log = DaemonLog(Path(path), UNIT) if path else None
-    if log is not None:
-        try:
-            with open(log.path, "rb"):
-                pass
-        except OSError as error:
-            context.say(
-                f"controller: {path} cannot be read ({error.strerror}); jobs and nodes are collected without it"
-            )
-            log = None
-    return _Controller(commands, log, options, time.monotonic)
+    return _Controller(commands, DaemonLog(Path(path), UNIT) if path else None, options, time.monotonic)
 
 
 def _log_path(commands: Commands) -> str:

@@ -21,16 +21,27 @@ LAUNCHES, SECONDS, CALLS, BYTES, HAS_CONTEXT = (
 )
 
 
+MAX_TIMED_ONE_IN = 1024
+
+
 @dataclass(frozen=True, slots=True)
 class CudaOptions:
     """``jobs``: trace only these. ``everything``: also trace processes without a job. ``libraries``: probe these from
-    the start, so that not even the first calls are missed. ``timed_one_in``: one of this many launches and queries is
-    timed; a power of two, or 0 for none."""
+    the start, so that not even the first calls are missed. ``timed_one_in``: one of this many launches is timed: a
+    power of two up to 1,024, or 0 for none; of queries as many, but at least 1 in 16.
+
+    Raises ValueError for invalid values.
+    """
 
     jobs: tuple[str, ...] = ()
     everything: bool = False
     libraries: tuple[str, ...] = ()
     timed_one_in: int = 16
+
+    def __post_init__(self) -> None:
+        one_in = self.timed_one_in
+        if not 0 <= one_in <= MAX_TIMED_ONE_IN or one_in & (one_in - 1):
+            raise ValueError(f"timed_one_in is {one_in}; it must be 0, or a power of two up to {MAX_TIMED_ONE_IN}")
 
 
 class _Cuda(Collector):

@@ -115,15 +115,15 @@ class JobOutput(Collector):
             )
 
     def _open(self, output: OpenOutput, now: float, reading: Reading) -> None:
-        max_files = self._options.most_files
+        max_files = self._options.max_files
         files_of_job = sum(file.output.job == output.job for file in self._files.values())
         free = max_files - len(self._files)
         if free > 0 and files_of_job >= JOB_SHARE * free:  # one job must not use up the files of the others
-            warning = f"job {output.job} has more than {files_of_job} output files; raise most_files to follow all"
+            warning = f"job {output.job} has more than {files_of_job} output files; raise max_files to follow all"
             self._warn_once(reading, f"files of {output.job}", warning)
             return
         if not free:
-            self._warn_once(reading, "files", f"more than {max_files} output files; raise most_files to follow all")
+            self._warn_once(reading, "files", f"more than {max_files} output files; raise max_files to follow all")
             return
         try:
             file = FollowedFile(output, self._options, self._positions.get(output.key), now, self._is_first)

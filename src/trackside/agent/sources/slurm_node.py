@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,8 +60,6 @@ def _open(context: Context) -> Collector:
         pid_file = setting(conf, "SlurmdPidFile", node) or _PID_FILE
     except OSError as error:
         raise AgentSourceUnavailable(f"{conf} cannot be read: {error.strerror}") from error
-    if log and not os.access(log, os.R_OK):
-        context.say(f"slurm_node: {log} cannot be read and is left out: give the agent's user read access")
     return _SlurmNode(context.node.proc, Path(pid_file), DaemonLog(Path(log), UNIT) if log else None)
 
 

@@ -16,6 +16,8 @@ from functools import cache
 
 NEVER_TIMED = 15
 """``sampling`` of calls that are counted but not timed."""
+MAX_QUERY_SHIFT = 4
+"""At least one query in 2 to the power of this is timed."""
 DIRECTIONS = ("h2h", "h2d", "d2h", "d2d", "default", "p2p", "", "")
 """Numbered as in cudaMemcpyKind. ``default``: the driver infers it from the addresses; ``p2p`` is our own."""
 _P2P = 5
@@ -25,8 +27,9 @@ _CONTEXT = 1 << 32
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """One probed function. ``library``: cudart, cuda or nccl. ``api``: its name without the suffix of a variant.
-    ``group``: of runtime functions and the driver functions that they call."""
+    """One probed function. ``library``: cudart, cuda or nccl. ``number``: its key in the BPF program's tables.
+    ``cookie``: how the program reads its arguments. ``returns``: whether its return is probed too. ``api``: its name
+    without the suffix of a variant. ``group``: of runtime functions and the driver functions that they call."""
 
     name: str
     library: str
@@ -38,7 +41,7 @@ class Function:
 
 
 def _cuda(one_in: int) -> Iterator[tuple[str, str, int, bool]]:
-    """(names, group, cookie without the number, whether any call is timed). Positions in cookies count from 1: of the
+    """(names, group, cookie without the number, whether returns are probed). Positions in cookies count from 1: of the
     number of bytes at bit 12, of a factor of it at 16, of the direction at 20 (a fixed one at 24), of the device at 28.
     """
     timing_shift = one_in.bit_length() - 1 if one_in > 0 else NEVER_TIMED
@@ -53,7 +56,7 @@ def _cuda(one_in: int) -> Iterator[tuple[str, str, int, bool]]:
     yield "cudaGraphLaunch/ptsz cuGraphLaunch/ptsz", "launch", launch_cookie, returns
     yield "cudaStreamSynchronize/ptsz cudaDeviceSynchronize cudaEventSynchronize", "wait", _timed_cookie(0), True
     yield "cuStreamSynchronize/ptsz cuCtxSynchronize cuEventSynchronize", "wait", _timed_cookie(0), True
-    query_cookie = _timed_cookie(min(timing_shift, 4)) & ~_CONTEXT
+    query_cookie = _timed_cookie(min(timing_shift, MAX_QUERY_SHIFT)) & ~_CONTEXT
     yield "cudaEventQuery cudaStreamQuery/ptsz", "query", query_cookie, True
     yield "cuEventQuery cuStreamQuery/ptsz", "query", query_cookie, True
     yield "cudaMemcpy/ptds cudaMemcpyAsync/ptsz", "copy", _timed_cookie(0) | 3 << 12 | 4 << 20, True
@@ -75,10 +78,8 @@ def _timed_cookie(shift: int) -> int:
 
 @cache
 def cuda(one_in: int = 16) -> Mapping[int, Function]:
-    """Number -> function. Of launches and queries, one call in ``one_in`` (a power of two) is timed; 0: no launch is
-    timed."""
-    if one_in and (one_in & (one_in - 1) or not 0 < one_in <= 1 << 10):
-        raise ValueError(f"{one_in} is not a power of two up to {1 << 10}")
+    """Number -> function. One launch in ``one_in`` is timed: a power of two up to 1,024, or 0 for none. Of queries as
+    many, but at least 1 in 16."""
     functions: dict[int, Function] = {}
     for names, group, cookie, returns in _cuda(one_in):
         for name_and_variant in names.split():

@@ -13,9 +13,8 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
-import duckdb
 import numpy as np
 from numpy.typing import NDArray
 
@@ -25,6 +24,9 @@ from trackside.read.compression import FREE_BYTES, MAX_RATIO
 from trackside.read.format import Format, InputSource, InputTooLarge, Match, Result, Sink
 from trackside.read.measurements import MAX_SERIES, Measurements, milliseconds
 from trackside.read.table_columns import TableColumns, columns_of, series_numbers
+
+if TYPE_CHECKING:
+    import duckdb
 
 _MAGIC = b"PAR1"
 MAX_FILE_BYTES = 16 << 30
@@ -51,6 +53,8 @@ def _sniff(source: InputSource) -> Match | None:
 
 
 def _read(source: InputSource, sink: Sink) -> Result:
+    import duckdb  # only runs with a Parquet file need it
+
     with tempfile.TemporaryDirectory(prefix="trackside-") as folder:
         path = Path(folder) / "table.parquet"
         with path.open("wb") as copy, duckdb.connect(config={**_CONFIG, "temp_directory": folder}) as connection:

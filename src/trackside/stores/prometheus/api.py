@@ -152,7 +152,7 @@ class Api:
     @property
     def _max_points(self) -> int:
         """Points that fit into an answer."""
-        return self.endpoint.options.most_bytes // MAX_POINT_BYTES
+        return self.endpoint.options.max_answer_bytes // MAX_POINT_BYTES
 
     def _pages(self, query: str, start_ms: int, end_ms: int, step_ms: int) -> Iterator[Page]:
         """A page, split in halves again and again if the server says that it is too large."""

@@ -34,7 +34,9 @@ LOG = logging.getLogger("trackside.receiver")
 T = TypeVar("T")
 STOPPING = "the receiver is stopping"
 RETRY_S = 5.0
-"""Pause after a failed flush; senders get the same value as Retry-After."""
+"""Pause after a failed flush, and Retry-After for senders that must wait until data is written."""
+SYNC_RETRY_S = 1.0
+"""Retry-After for senders that must wait until bodies are synced, which is faster."""
 LOG_INTERVAL_S = 30.0
 """Shortest interval between two log messages about the same failure."""
 
@@ -53,7 +55,7 @@ class DataNotStored(TracksideError):
     """Data cannot be put on disk, and nothing of this request was kept: HTTP 503."""
 
     status = 503
-    retry_after_s = 5.0
+    retry_after_s = RETRY_S
 
 
 @dataclass(slots=True)
@@ -157,7 +159,7 @@ class Intake:
         if line_bytes >= self.limits.pending_line_bytes:
             raise IntakeUnavailable(f"{line_bytes:,} bytes of lines wait to be written{self._last_failure()}", RETRY_S)
         if self._queued_bytes >= self.limits.bodies_bytes:
-            raise IntakeUnavailable(f"{self._queued_bytes:,} bytes wait to be synced", 1.0)
+            raise IntakeUnavailable(f"{self._queued_bytes:,} bytes wait to be synced", SYNC_RETRY_S)
 
     def _free(self) -> int:
         """Free bytes on the store's disk, at most a second old."""
