@@ -22,6 +22,8 @@ from lab.demo.show import Demo
 from lab.demo.site import check, site
 from lab.stage import RunFailed
 
+TOOLS = Path(__file__).resolve().parents[3] / "shared" / "slurm"
+
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m lab.demo", description="Real jobs, real faults, real verdicts.")
@@ -30,11 +32,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--trackside", type=Path, default=Path(".venv/bin"), help="folder of the programs")
     parser.add_argument("--keep", type=Path, help="keep the files of agents, receiver and jobs in this folder")
     tools = os.environ.get("SLURM_LAB_TOOLS")
-    parser.add_argument("--slurm-tools", type=Path, default=tools and Path(tools), help="default: SLURM_LAB_TOOLS")
-    args = parser.parse_args()
-    if args.slurm_tools is None:
-        parser.error("set SLURM_LAB_TOOLS to the folder of scripts that start a Slurm cluster (lab/README.md)")
-    return args
+    parser.add_argument("--slurm-tools", type=Path, default=Path(tools) if tools else TOOLS)
+    return parser.parse_args()
 
 
 def stop_once(number: int, frame: FrameType | None) -> None:
