@@ -23,6 +23,8 @@ from trackside.query import events, metric
 MAX_NAME_CHARS = 150
 """A longer name or list of nodes would be cut in the text of a command."""
 MAX_PIDS = 4
+_PCI_ADDRESS = re.compile(r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.\d)?")
+"""A GPU's PCI address, as the kernel prints it: domain, bus, device and function; the first and last may be missing."""
 _HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 MAX_SUBMISSION_CHARS = 1000
 """A longer line that submitted a job is not repeated."""
@@ -59,8 +61,9 @@ class RunNames:
         the first of the finding. ``slurm_nodes``, ``slurm_node``: its nodes, comma-separated, and the first, if Slurm
         manages them. ``on_node``: the prefix that runs a command on ``node``; empty if no node is known.
         ``node_shell``: the same for a quoted shell script. ``gpu``, ``gpu_index``, ``gpu_uuid``, ``gpu_pci``: the
-        finding's only GPU. ``pids``, ``pid``: processes of its ranks, or those stuck in the kernel; ``pid`` if it is
-        only one.
+        finding's only GPU; ``gpu_id``: its index, else its PCI address, as ``nvidia-smi -i`` takes both
+        (docs.nvidia.com/deploy/nvidia-smi). ``pids``, ``pid``: processes of its ranks, or those stuck in the kernel;
+        ``pid`` if it is only one.
         """
         source = next((cite for claim in finding.shows for cite in claim.cites), None)
         if source is None:
@@ -125,7 +128,10 @@ class RunNames:
         if len(finding.gpus) != 1:
             return {}
         (gpu,) = finding.gpus
-        names = {"gpu": gpu, "gpu_index": gpu.rpartition(":")[2]} if re.search(r":\d{1,3}\Z", gpu) else {"gpu": gpu}
+        if gpu not in self.run.gpus and _PCI_ADDRESS.fullmatch(gpu):  # its last part is no index
+            return {"gpu": gpu, "gpu_id": gpu if "." in gpu else f"{gpu}.0"}
+        index = gpu.rpartition(":")[2]
+        names = {"gpu": gpu, "gpu_index": index, "gpu_id": index} if re.search(r":\d{1,3}\Z", gpu) else {"gpu": gpu}
         grid = self.evidence.grid("gpus")
         if "gpu_index" not in names or grid is None:
             return names

@@ -24,7 +24,7 @@ from trackside.model import Event, EventRole, Position, Run
 from trackside.query import events, record
 
 XID_REPORTED = Sentence("the kernel reported Xid {xid} ({name}): {line}")
-SWITCH_FAILED = Sentence("an NVSwitch reported a fatal error: {line}")
+SWITCH_FAILED = Sentence("the NVSwitch at PCI address {pci} reported the fatal SXid {sxid}: {line}")
 GPU_UNREACHABLE = Sentence("a GPU became unreachable: {line}")
 CUDA_HARDWARE_ERROR = Sentence("CUDA reported a hardware error: {line}")
 NODE_DRAINED = Sentence("node {node} was drained: {reason}")
@@ -160,8 +160,8 @@ def hardware_reports(
             if row.role not in (EventRole.CONFIRMATION, EventRole.ROOT) or also_xid:
                 continue
             sure = Certainty.ESTABLISHED if row.plane == "kernel" else Certainty.SUPPORTED
-            pci = row.get("pci")
-            if pci is not None and name != "switches" and any(health.addressed):
+            pci = None if name == "switches" else row.get("pci")  # a switch is no GPU
+            if pci is not None and any(health.addressed):
                 if not may_belong_to_run(str(pci), row.node, health.addressed, run):
                     continue
                 pci = _one_of(gpus_at_address(str(pci), row.node, health.addressed), suspects) or pci
@@ -212,7 +212,9 @@ def _kernel_claim(name: str, frame: Frame, row: Event) -> tuple[str, Claim]:
     if name == "xids" and isinstance(number, int):
         value = frame.value(row, "xid")
         return "xid", XID_REPORTED(xid=value, name=derived(xid(number).name, value), line=line)
-    return ("switch", SWITCH_FAILED(line=line)) if name == "switches" else ("lost", GPU_UNREACHABLE(line=line))
+    if name == "switches":
+        return "switch", SWITCH_FAILED(pci=frame.value(row, "pci"), sxid=frame.value(row, "sxid", "code"), line=line)
+    return "lost", GPU_UNREACHABLE(line=line)
 
 
 def _drain_faults(drained: DrainedNodes, run: Run) -> Iterator[HardwareFault]:
