@@ -317,14 +317,14 @@ def test_a_switch_is_no_gpu() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "advice", "open_question"),
+    ("recovery", "advice", "open_question"),
     [
         ("0x2 (Node Reboot Required)", "reboot the node (the driver asks for it)", "part_unknown_after_reboot"),
         ("0x1 (GPU Reset Required)", "reset the GPU (the driver asks for it)", "part_unknown"),
     ],
 )
-def test_xid_154_names_its_action(asked: str, advice: str, open_question: str) -> None:
-    detail = f"GPU recovery action changed from 0x0 (None) to {asked}"
+def test_xid_154_names_its_action(recovery: str, advice: str, open_question: str) -> None:
+    detail = f"GPU recovery action changed from 0x0 (None) to {recovery}"
     finding = judge("B2", log_points(), xid_number(154, detail=detail), FAILED, run=RUN)
     assert advice in "\n".join(map(str, finding.actions))
     assert ("--gpu-reset -i 0000:4e:00.0" in commands_of(finding)) == ("reset" in advice)

@@ -52,6 +52,7 @@ References
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -67,6 +68,8 @@ from trackside.finding import Action, Certainty, Claim, Finding, Sentence, Shell
 from trackside.model import Event, Run
 from trackside.remedies import DRAIN, RESUBMIT_ELSEWHERE
 
+OFF_THE_BUS = re.compile(r"f[ae]ll(?:en)? off|\blost\b", re.IGNORECASE)
+"""In the reason of a drained node: the GPU cannot be reset, because the driver cannot reach it."""
 FIRMWARE_XIDS = (119, 120)
 """Xids of the GPU system processor: NVIDIA's catalog has the GPU reset and the software investigated."""
 TOOL_PROCESSES = ("nvidia-smi", "nvidia-persiste", "nv-hostengine", "nvidia-fabricma", "dcgm", "nvtop", "nvitop")
@@ -83,10 +86,11 @@ FAULT_HEADLINES = {
     "lost": Sentence("GPU hardware fault: a GPU became unreachable"),
     "vanished": Sentence("GPU hardware fault: a GPU is no longer sampled"),
     "drained": Sentence("GPU hardware fault: the node was drained for it"),
+    "set_down": Sentence("GPU hardware fault: the node was set down for it"),
     "cuda": Sentence("GPU hardware fault, reported by CUDA"),
 }
 """Sign of a fault without an Xid -> the answer in one clause, the most telling first."""
-AFTER_SWITCH = ("lost", "vanished", "drained", "cuda")
+AFTER_SWITCH = ("lost", "vanished", "drained", "set_down", "cuda")
 """Signs of a fault that a failed NVSwitch explains."""
 SWITCH_FAULT = Sentence("NVSwitch fault: fatal SXid {sxid} on the switch at PCI address {pci}")
 HARDWARE_FAULT = Sentence("GPU hardware fault")
@@ -119,6 +123,7 @@ NVIDIA_ADVICE = Sentence("when the drained node is empty, follow NVIDIA's advice
 DRAIN_NODE = Sentence("drain {node}")
 DRAIN_ANY = Sentence("drain the node")
 KEEP_DRAINED = Sentence("keep {node} drained")
+KEEP_DOWN = Sentence("keep {node} out of service")
 RERUN_ELSEWHERE = Sentence("rerun on other nodes with the same options, from the last checkpoint if there is one")
 SAVE_REPORT = Sentence("save NVIDIA's bug report before a reset or reboot clears its state")
 RESET_GPU = Sentence("when the drained node is empty, reset the GPU, and replace it if the fault recurs")
@@ -223,7 +228,7 @@ def _finding(history: FaultHistory, faults: Sequence[HardwareFault], run: Run) -
             *([] if is_dated else [TIME_UNKNOWN()]),
             *_tool_claim(history.reports, faults),
         ],
-        actions=_actions(faults, nodes, failed=bad_end is not None),
+        actions=_actions(faults, nodes, bad_end is not None, _is_back(history, faults)),
         since=history.since(faults),
         at=best.at,
         variant="active",
@@ -285,7 +290,8 @@ def _by_power_cycle(faults: Sequence[HardwareFault]) -> bool:
     best = _best_xid(faults)
     if best is not None:
         return xid(best.number or 0).action.startswith("power-cycle")
-    return bool({fault.sign for fault in faults} & {"lost", "vanished"})
+    reasons = [str(fault.row.get("reason")) for fault in faults if fault.row is not None and fault.row.get("reason")]
+    return bool({fault.sign for fault in faults} & {"lost", "vanished"}) or any(map(OFF_THE_BUS.search, reasons))
 
 
 def _is_firmware_fault(faults: Sequence[HardwareFault]) -> bool:
@@ -302,15 +308,21 @@ def _tool_claim(reports: HardwareReports, faults: Sequence[HardwareFault]) -> li
     return [REPORTED_BY_TOOL(process=reports.xids.value(rows[0], "process"))]
 
 
-def _actions(faults: Sequence[HardwareFault], nodes: Sequence[str], failed: bool) -> list[Action]:
+def _is_back(history: FaultHistory, faults: Sequence[HardwareFault]) -> bool:
+    """Whether a node that was drained or set down for a fault takes jobs again."""
+    drained = [fault for fault in faults if fault.sign in ("drained", "set_down")]
+    return any(history.reports.drained.returned(str(fault.node), fault.time) for fault in drained)
+
+
+def _actions(faults: Sequence[HardwareFault], nodes: Sequence[str], failed: bool, returned: bool) -> list[Action]:
     """Drain; save the GPU's state before a reset clears it; then NVIDIA's advice. Replace it only if it recurs."""
     source = next(iter(faults[0].claim.values.values()))
     best = _best_xid(faults)
     signs = {fault.sign for fault in faults}
     what = "GPU fault" if best is not None or _switch_fault(faults) is None else "NVSwitch fault"
     reason = derived(what if best is None else f"{what}, Xid {best.number}", source)
-    if "drained" in signs:
-        drain = action(KEEP_DRAINED)
+    if signs & {"drained", "set_down"} and not returned:
+        drain = action(KEEP_DRAINED if "drained" in signs else KEEP_DOWN)
     else:
         drain = action(DRAIN_NODE if nodes else DRAIN_ANY, DRAIN, reason=reason)
     if best is not None and best.number is not None:
