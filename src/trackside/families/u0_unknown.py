@@ -55,6 +55,10 @@ from trackside.model import Record
 
 PENDING = "Pending: the job has not begun"
 
+NEVER_BEGAN = "Canceled before it began: its dependency failed"
+DEPENDENCY_FAILED = Sentence("never started: its dependency can't be satisfied, so Slurm canceled it")
+DEPENDENCY_LINE = Sentence("slurmctld's log: {line}")
+DIAGNOSE_DEPENDENCY = Sentence("diagnose the job that it depends on, and submit this one again with it")
 NO_CAUSE_FOUND = Sentence("no cause found in the inputs")
 NO_FAILURE_RECOGNIZED = Sentence(
     "no failure was recognized in the inputs; whether the run failed is not known",
@@ -116,6 +120,8 @@ def judge(
     """The last evidence, so that the reader has a starting point."""
     if ending.job is not None and ending.job.get("state") in WAITING_STATES:
         return _waiting(ending, ending.job)
+    if (never_run := _dependency_failed(ending)) is not None:
+        return never_run
     jobs, logs = ending.jobs, silence.signs["logs"]
     last = [log for log in logs.events[-1:] if not unread.ends(log)]
     shows = [*unread.claims, *(LAST_LINE(line=logs.value(log, "text")) for log in last)]
@@ -135,6 +141,27 @@ def judge(
         headline=NO_FAILURE_RECOGNIZED() if may_be_good else NO_CAUSE_FOUND(),
         implies=[] if may_be_good else [NOTHING_FITS() if place is None else ERRORS_UNREAD()],
         actions=[*read, *referred, action(ADD_INPUTS[tuple(name for name in INPUTS if not inputs[name])])],
+    )
+
+
+def _dependency_failed(ending: Ending) -> Finding | None:
+    """The finding about a job that Slurm canceled before it began, because its dependency cannot be satisfied."""
+    job, notices = ending.job, ending.notices
+    if job is None or job.get("start") is not None or job.get("state") != "CANCELLED":
+        return None
+    line = next((row for row in notices.events if row.get("reason") == "dependency"), None)
+    if line is None:
+        return None
+    return present(
+        Certainty.ESTABLISHED,
+        "none",
+        [DEPENDENCY_LINE(line=notices.value(line, "text")), RECORDED_STATE(state=ending.jobs.value(job, "state"))],
+        headline=DEPENDENCY_FAILED(),
+        implies=[NO_FAILURE()],
+        actions=[action(DIAGNOSE_DEPENDENCY)],
+        since=line.time,
+        variant="never-started",
+        title=NEVER_BEGAN,
     )
 
 

@@ -104,7 +104,7 @@ class FaultHistory:
     def since(self, faults: Sequence[HardwareFault]) -> float | None:
         """The fault's time, or that of a failure so close to it that only clock differences separate them.
 
-        Reported times are to the second; measurements only give the samples between which it happened. The time at which
+        Reported times are to the second; measurements only give the samples between which it happened. The time when
         somebody drained the node is later than the fault.
         """
         dated = [fault for fault in faults if fault.time is not None and fault.plane != "scheduler"]
