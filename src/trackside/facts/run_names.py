@@ -56,7 +56,8 @@ class RunNames:
     def of(self, finding: Finding) -> Mapping[str, Value]:
         """The names that commands about this finding may use; one that is not known is left out.
 
-        ``job`` and ``script``: of a Slurm job; ``jobs``: comma-separated, with the other jobs that its log names.
+        ``job`` and ``script``: of a Slurm job; ``submitted_script``: the script, for a task of an array with its
+        ``--array``; ``array_task``: its number; ``jobs``: comma-separated, with the other jobs that its log names.
         ``submission`` and ``work_dir``: the options and the script that submitted it, and in which folder. ``node``:
         the first of the finding. ``slurm_nodes``, ``slurm_node``: its nodes, comma-separated, and the first, if Slurm
         manages them. ``on_node``: the prefix that runs a command on ``node``; empty if no node is known.
@@ -81,10 +82,15 @@ class RunNames:
             return {}
         submission, work_dir = self._submission()
         jobs = ",".join(filter(None, (self.run.id, *self.run.other_jobs)))
-        names = {"job": self.run.id, "jobs": jobs, "script": self._script()}
+        script, task = self._script(), re.search(r"_(\d{1,9})\Z", self.run.id or "")
+        names = {"job": self.run.id, "jobs": jobs, "script": script, "array_task": None if task is None else task[1]}
         if submission and work_dir and len(submission) <= MAX_SUBMISSION_CHARS and len(work_dir) <= MAX_NAME_CHARS:
             return {**_quote_names(names), "submission": submission, "work_dir": work_dir}
-        return _quote_names(names)
+        quoted = dict(_quote_names(names))
+        if "script" in quoted:
+            option = f"--array={quoted['array_task']} " if "array_task" in quoted else ""
+            quoted["submitted_script"] = f"{option}{quoted['script']}"
+        return quoted
 
     def _submission(self) -> tuple[str, str]:
         """The options and the script of the line that submitted the job, and its folder, both quoted; empty if one of

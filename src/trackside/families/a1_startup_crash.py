@@ -154,7 +154,7 @@ SYNTAX_ERRORS = ("SyntaxError", "IndentationError", "TabError")
 IMPORT_ERRORS = ("ModuleNotFoundError", "ImportError")
 TRY_PLACE = Sentence("fix {place} or what it calls, and try it on one GPU first")
 ONLY_EXIT_CODE_KNOWN = Sentence("the job failed at its start; the exit code alone does not say why")
-RUN_SCRIPT = ShellCommand("bash -x {script}")
+RUN_SCRIPT = (ShellCommand("SLURM_ARRAY_TASK_ID={array_task} bash -x {script}"), ShellCommand("bash -x {script}"))
 RUN_BY_HAND = Sentence("run the job script by hand, read its standard error, and fix what it reports")
 GPU_USE_UNKNOWN = Sentence("whether the GPUs were used before the failure: no GPU metric was given")
 LOGGED_BUT_ENDED_WELL = Sentence("{type} was logged, and the run ended normally: {line}")
@@ -378,7 +378,7 @@ def _launch_finding(launch: FailedLaunch, errors: StartupErrors, ending: Ending,
         [launch.claim, *phase.use.untouched, *([] if bad_end is None else [bad_end])],
         headline=launch.claim,
         implies=[*([] if launch.python_ran else [BEFORE_PYTHON()]), launch.meaning()],
-        actions=[action(launch.remedy, *([RUN_SCRIPT] if launch.remedy is RUN_BY_HAND else []))],
+        actions=[action(launch.remedy, *(RUN_SCRIPT if launch.remedy is RUN_BY_HAND else ()))],
         since=None if launch.row is None else launch.row.time,
         at=None if launch.row is None else launch.row.at,
         fault_class=launch.kind if errors.missing_log is None or not launch.python_ran else None,
