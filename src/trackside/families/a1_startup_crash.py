@@ -219,7 +219,8 @@ def _exception_finding(
         since=cause.time,
         at=cause.at,
         ranks=errors.rank_numbers,
-        nodes=tuple(sorted({row.node for row in errors.copies if row.node} | set(own_nodes))),
+        nodes=tuple(sorted({row.node for row in errors.copies if row.node} | set(own_nodes)))
+        or ending.first_failed_node,
         exception=(str(cause.get("type")), str(cause.get("message") or "")),
         fault_class=kind,
     )

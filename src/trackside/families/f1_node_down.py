@@ -82,6 +82,7 @@ NODE_REASON = Sentence(
     "node {node} was {state} when the run ended; reason: {reason}",
     running="node {node} is {state}; reason: {reason}",
 )
+REASON_OF_NODE = Sentence("the scheduler's reason for taking node {node} out of service: {reason}")
 HEALTHY_UNTIL = Sentence("training progressed until {place}; the loss had fallen to {loss}")
 NODE_LOST = Sentence("the cluster lost a node while the job was running; the code is not at fault")
 LOST_AND_RERUN = Sentence("the cluster lost a node while the job was running; the job ran again and completed")
@@ -313,11 +314,14 @@ def _by_node_states(nodes: DrainedNodes, run: Run, limits: Limits) -> list[NodeL
     for record in nodes.rows:
         name, time = str(record.get("name")), numeric_field(record, "reason_time")
         down = record.get("state") == "down" or "not_responding" in record.many("flags")
+        down |= record.get("state") is None and MACHINE_REASON.search(str(record.get("reason"))) is not None
         if name in run.nodes and down and time is not None and at_end(time):
             node, state = records.value(record, "name"), records.value(record, "state")
             claim = NODE_STATE(node=node, state=state)
             if record.get("reason"):
                 claim = NODE_REASON(node=node, state=state, reason=records.value(record, "reason"))
+            if record.get("state") is None:  # sinfo -R prints no state
+                claim = REASON_OF_NODE(node=node, reason=records.value(record, "reason"))
             lost.setdefault(name, NodeLoss((claim,), node, reason=_given_reason(records, record)))
     return list(lost.values())
 
