@@ -181,8 +181,8 @@ def _dependency_failed(ending: Ending) -> Finding | None:
 
 
 def _kernel_reports(reports: Maybe[HardwareReports], crashes: KernelCrashes) -> Iterator[tuple[Claim, Action | None]]:
-    """The last of each Xid of the run's GPUs with NVIDIA's advice, and the kernel's first own error: none of them decides
-    by itself."""
+    """The last of each Xid of the run's GPUs with NVIDIA's advice, and the kernel's first own error: none of them
+    decides by itself."""
     if isinstance(reports, HardwareReports):
         last = {row.get("xid"): row for row in reports.own_xids}
         for row in list(last.values())[-MAX_XIDS:]:

@@ -259,7 +259,7 @@ def _interrupt(line: Line) -> Event | None:
     matches=(
         "[2026-11-21T08:12:04.1] [77.batch] error: Could not open stdout file /scratch/no/77.out: No such file or directory",
     ),
-    avoids=("slurmstepd: error: Could not open stdout file /scratch/no/77.out: No such file or directory",),
+    avoids=("error: Could not open stdout file /scratch/no/77.out: No such file or directory",),
 )
 def _unopened_output(line: Line) -> Event:
     return line.event("scheduler_notice", EventRole.ROOT, reason="launch_failure")
