@@ -37,18 +37,18 @@ _SUBMISSION = "sacct -j {jobs} -X -P --format=WorkDir,SubmitLine"
 """Shows the options of the submission, and its folder."""
 RESUBMIT = (
     ShellCommand("cd {work_dir} && sbatch {submission:whole}"),
-    ShellCommand(f"{_SUBMISSION}; sbatch OPTIONS_OF_THAT_SUBMISSION {{script}}"),
+    ShellCommand(f"{_SUBMISSION}; sbatch OPTIONS_OF_THAT_SUBMISSION {{submitted_script}}"),
 )
 """Submits again with the options of the last submission; where they are not known or may hold a secret, a placeholder
 stands for them, which sbatch takes for a script that does not exist."""
 RESUBMIT_REQUEUABLE = (
     ShellCommand("cd {work_dir} && sbatch --requeue {submission:whole}"),
-    ShellCommand(f"{_SUBMISSION}; sbatch --requeue OPTIONS_OF_THAT_SUBMISSION {{script}}"),
+    ShellCommand(f"{_SUBMISSION}; sbatch --requeue OPTIONS_OF_THAT_SUBMISSION {{submitted_script}}"),
 )
 _ELSEWHERE = f"{_SUBMISSION}; sbatch --exclude={{slurm_nodes}} OPTIONS_OF_THAT_SUBMISSION"
 RESUBMIT_ELSEWHERE = (
     ShellCommand("cd {work_dir} && sbatch --exclude={slurm_nodes} {submission:whole}"),
-    ShellCommand(f"{_ELSEWHERE} {{script}}"),
+    ShellCommand(f"{_ELSEWHERE} {{submitted_script}}"),
     ShellCommand(f"{_ELSEWHERE} JOB_SCRIPT"),
 )
 DRAIN = ShellCommand("scontrol update nodename={slurm_nodes} state=drain reason='{reason}'")

@@ -211,7 +211,8 @@ def test_a_pci_address_unknown_to_the_metrics_is_not_a_second_gpu() -> None:
     finding = cluster.judge("B2", xid("0000:3a:00", "n2"), FAILED)
     assert (finding.gpus, finding.certainty) == ((SICK,), ESTABLISHED)
     both = cluster.judge("B2", xid("0000:3a:00", "n2"), xid("0000:4b:00.0", "n2", 2, xid=95), FAILED)
-    assert both.gpus == ("0000:3a:00", "0000:4b:00", SICK)
+    assert both.gpus == ("0000:3a:00", SICK)  # the headline names the first Xid only
+    assert "other_xids" in [sentence_name(claim) for claim in both.implies]
     twice = Cluster().judge("B2", xid("0000:3a:00", "n2"), xid("00000000:3A:00.0", "n2", 2, xid=95), FAILED)
     assert twice.gpus == ("0000:3a:00",)
 
@@ -286,3 +287,48 @@ def test_errors_of_an_idle_gpu_known_only_by_its_memory_are_ignored() -> None:
     assert SICK in text_of(finding)
     named = idle_gpu_with_errors("7").judge("B2", *points(), FAILED, run=run)
     assert (named.outcome, named.gpus) == (FOUND, (SICK,))
+
+
+def commands_of(finding: Finding) -> str:
+    """The commands of a finding's actions as text, each on its line."""
+    return "\n".join(str(act).partition("\n$ ")[2] for act in finding.actions)
+
+
+def test_a_pci_address_is_no_index() -> None:
+    """``nvidia-smi -i 00`` would reset GPU 0."""
+    finding = judge("B2", log_points(), xid_number(48, pci="0000:3a:00"), FAILED, run=RUN)
+    assert "--gpu-reset -i 0000:3a:00.0" in commands_of(finding)
+    named = ecc(lambda c: c.after(4980, 2)).judge("B2", xid("0000:3a:00", "n2", xid=48), FAILED)
+    assert named.gpus == (SICK,)
+    assert "--gpu-reset -i 3" in commands_of(named)
+
+
+def test_a_switch_is_no_gpu() -> None:
+    line = "nvidia-nvswitch3: SXid (PCI:0000:c5:00.0): 20034, Fatal, Link 30 LTSSM Fault Up"
+    fields = {"sxid": 20034, "pci": "0000:c5:00.0", "fatal": True, "text": line, "time": 4990.0, "node": "n1"}
+    fatal = event("sxid", 5, EventRole.CONFIRMATION, plane="kernel", path="dmesg.txt", **fields)
+    finding = judge("B2", log_points(), fatal, FAILED, run=RUN)
+    assert finding.headline is not None
+    assert str(finding.headline) == "NVSwitch fault: fatal SXid 20034 on the switch at PCI address 0000:c5:00.0"
+    assert (finding.gpus, finding.nodes) == ((), ("n1",))
+    assert commands_of(finding).endswith("sudo nvidia-smi --gpu-reset")  # of all GPUs: without -i
+    with_xid = judge("B2", log_points(), fatal, xid_number(79), FAILED, run=RUN)
+    assert with_xid.gpus == ("0000:4e:00",)
+
+
+@pytest.mark.parametrize(
+    ("recovery", "advice", "open_question"),
+    [
+        ("0x2 (Node Reboot Required)", "reboot the node (the driver asks for it)", "part_unknown_after_reboot"),
+        ("0x1 (GPU Reset Required)", "reset the GPU (the driver asks for it)", "part_unknown"),
+    ],
+)
+def test_xid_154_names_its_action(recovery: str, advice: str, open_question: str) -> None:
+    detail = f"GPU recovery action changed from 0x0 (None) to {recovery}"
+    finding = judge("B2", log_points(), xid_number(154, detail=detail), FAILED, run=RUN)
+    assert advice in "\n".join(map(str, finding.actions))
+    assert ("--gpu-reset -i 0000:4e:00.0" in commands_of(finding)) == ("reset" in advice)
+    assert sentence_name(finding.cannot_decide[0]) == open_question
+    other = judge("B2", xid_number(154, 4, detail=detail), xid_number(79), FAILED, run=RUN)
+    assert other.headline is not None
+    assert "Xid 79" in str(other.headline)

@@ -66,6 +66,9 @@ def test_times_are_of_a_known_zone_if_a_record_or_a_log_gives_it() -> None:
     assert run_of(queried, local).has_time_zone
     hours_off = replace(zoned, fields={**zoned.fields, "first_time": 7350.0, "last_time": 7360.0})
     assert not run_of(as_text, hours_off).has_time_zone  # shifted to the scheduler's local time
+    kernel = replace(local, kind="kernel_log", plane="kernel", time=160.0)
+    assert not run_of(kernel).has_time_zone  # dmesg -T
+    assert run_of(replace(kernel, fields={**kernel.fields, "zoned": True})).has_time_zone
 
 
 # -- choosing the job

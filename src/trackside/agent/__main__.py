@@ -87,7 +87,12 @@ def parser(program: str) -> argparse.ArgumentParser:
     )
     commands = top.add_subparsers(metavar="COMMAND", required=True)
     command = commands.add_parser("run", parents=[flags], help=RUN_HELP, description=RUN_HELP)
-    command.add_argument("--once", action="store_true", help="Read each source once, send the readings and exit.")
+    command.add_argument(
+        "--once",
+        action="store_true",
+        help="Read each source once, send the readings and exit; status 1 if one failed, or is "
+        "not available although the settings request it.",
+    )
     command.add_argument(
         "--print", action="store_true", help="Read each source once and print the readings; send nothing."
     )
@@ -222,7 +227,7 @@ class PrintedReadings(Outlet):
 
 
 def _read(config: Config, outlet: Outlet) -> int:
-    """Read each enabled source once; 1 if any could not be read."""
+    """Read each enabled source once; 1 if any failed, or is not available although the settings request it."""
     owners, state = owners_of(config), state_folder(config.state)
     running = [
         SourceThread(source_settings, config.node, owners, outlet, log_line, state=state)
@@ -230,7 +235,14 @@ def _read(config: Config, outlet: Outlet) -> int:
         if source_settings.on
     ]
     read_once(running)
-    return 0 if all(source.health.state == "works" for source in running) else 1
+    absent = ("works", "unavailable")  # a node without InfiniBand is no error
+    return (
+        0
+        if all(
+            source.health.state in (("works",) if source.settings.origin != "default" else absent) for source in running
+        )
+        else 1
+    )
 
 
 def _print_once(config: Config) -> int:

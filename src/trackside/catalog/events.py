@@ -439,6 +439,9 @@ EVENTS: Mapping[str, EventKind] = {
         {"what": "mce, edac, aer", "severity": "corrected, uncorrected, fatal", "detail": "text"},
         ("kernel",),
     ),
+    "kernel_crash": EventKind(
+        "the kernel of a node crashed or met its own error", {"what": "panic, oops", "detail": "text"}, ("kernel",)
+    ),
     "link_down": EventKind(
         "a network or InfiniBand link changed", {"device": "as printed", "state": "down or up"}, ("kernel",)
     ),

@@ -23,6 +23,8 @@ from trackside.query import events, metric
 MAX_NAME_CHARS = 150
 """A longer name or list of nodes would be cut in the text of a command."""
 MAX_PIDS = 4
+_PCI_ADDRESS = re.compile(r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.\d)?")
+"""A GPU's PCI address, as the kernel prints it: domain, bus, device and function; the first and last may be missing."""
 _HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 MAX_SUBMISSION_CHARS = 1000
 """A longer line that submitted a job is not repeated."""
@@ -54,13 +56,15 @@ class RunNames:
     def of(self, finding: Finding) -> Mapping[str, Value]:
         """The names that commands about this finding may use; one that is not known is left out.
 
-        ``job`` and ``script``: of a Slurm job; ``jobs``: comma-separated, with the other jobs that its log names.
+        ``job`` and ``script``: of a Slurm job; ``submitted_script``: the script, for a task of an array with its
+        ``--array``; ``array_task``: its number; ``jobs``: comma-separated, with the other jobs that its log names.
         ``submission`` and ``work_dir``: the options and the script that submitted it, and in which folder. ``node``:
         the first of the finding. ``slurm_nodes``, ``slurm_node``: its nodes, comma-separated, and the first, if Slurm
         manages them. ``on_node``: the prefix that runs a command on ``node``; empty if no node is known.
         ``node_shell``: the same for a quoted shell script. ``gpu``, ``gpu_index``, ``gpu_uuid``, ``gpu_pci``: the
-        finding's only GPU. ``pids``, ``pid``: processes of its ranks, or those stuck in the kernel; ``pid`` if it is
-        only one.
+        finding's only GPU; ``gpu_id``: its index, else its PCI address, as ``nvidia-smi -i`` takes both
+        (docs.nvidia.com/deploy/nvidia-smi). ``pids``, ``pid``: processes of its ranks, or those stuck in the kernel;
+        ``pid`` if it is only one.
         """
         source = next((cite for claim in finding.shows for cite in claim.cites), None)
         if source is None:
@@ -78,10 +82,15 @@ class RunNames:
             return {}
         submission, work_dir = self._submission()
         jobs = ",".join(filter(None, (self.run.id, *self.run.other_jobs)))
-        names = {"job": self.run.id, "jobs": jobs, "script": self._script()}
+        script, task = self._script(), re.search(r"_(\d{1,9})\Z", self.run.id or "")
+        names = {"job": self.run.id, "jobs": jobs, "script": script, "array_task": None if task is None else task[1]}
         if submission and work_dir and len(submission) <= MAX_SUBMISSION_CHARS and len(work_dir) <= MAX_NAME_CHARS:
             return {**_quote_names(names), "submission": submission, "work_dir": work_dir}
-        return _quote_names(names)
+        quoted = dict(_quote_names(names))
+        if "script" in quoted:
+            option = f"--array={quoted['array_task']} " if "array_task" in quoted else ""
+            quoted["submitted_script"] = f"{option}{quoted['script']}"
+        return quoted
 
     def _submission(self) -> tuple[str, str]:
         """The options and the script of the line that submitted the job, and its folder, both quoted; empty if one of
@@ -125,7 +134,10 @@ class RunNames:
         if len(finding.gpus) != 1:
             return {}
         (gpu,) = finding.gpus
-        names = {"gpu": gpu, "gpu_index": gpu.rpartition(":")[2]} if re.search(r":\d{1,3}\Z", gpu) else {"gpu": gpu}
+        if gpu not in self.run.gpus and _PCI_ADDRESS.fullmatch(gpu):  # its last part is no index
+            return {"gpu": gpu, "gpu_id": gpu if "." in gpu else f"{gpu}.0"}
+        index = gpu.rpartition(":")[2]
+        names = {"gpu": gpu, "gpu_index": index, "gpu_id": index} if re.search(r":\d{1,3}\Z", gpu) else {"gpu": gpu}
         grid = self.evidence.grid("gpus")
         if "gpu_index" not in names or grid is None:
             return names

@@ -78,6 +78,9 @@ LAUNCH_CODES: dict[int, FaultClass] = {126: "env", 127: "env", 2: "config"}
 """Exit codes with a fixed meaning: a shell's (126 not executable, 127 not found), argparse's and getopt's 2."""
 OUTPUT_FILE_SIGNAL, PROLOG_SIGNAL = 53, 54
 """Slurm's ExitCode 0:53 and 0:54."""
+OUTPUT_FILE = re.compile(r"Could not open std(?:out|err|in) file (?P<path>/[^:\n]{1,300}): (?P<reason>[^:\n]{1,80})")
+PROLOG = re.compile(r"\bprolog\b.{0,20}fail", re.IGNORECASE)
+"""Slurm's words for a failed prolog."""
 
 CRASHED = Sentence("crashed at startup: {error}")
 RAISED = Sentence("an error at startup: {error}")
@@ -88,6 +91,10 @@ ARGUMENTS_REJECTED = Sentence("the program rejected its command-line arguments: 
 COMMAND_FAILED = Sentence("the command could not be run: {line}")
 STEP_NOT_LAUNCHED = Sentence("the Slurm step could not be launched: {line}")
 OUTPUT_NOT_OPENED = Sentence("Slurm could not open the job's output file (Slurm exit code {code})")
+OUTPUT_FOLDER_MISSING = Sentence("the folder of --output or --error does not exist: {folder}")
+OUTPUT_FILE_REFUSED = Sentence("Slurm could not open the job's output file {path}: {reason}")
+OUTPUT_NOT_OPENED_BY = Sentence("Slurm could not open the job's output file: {line}")
+PROLOG_FAILED_BY = Sentence("the node's prolog failed: {line}")
 PROLOG_FAILED = Sentence("the prolog failed on the node (Slurm exit code {code})")
 FAILED_WITHIN_MINUTES = Sentence(
     "the job failed within minutes with exit code {code}, before any training step and without a traceback"
@@ -147,7 +154,7 @@ SYNTAX_ERRORS = ("SyntaxError", "IndentationError", "TabError")
 IMPORT_ERRORS = ("ModuleNotFoundError", "ImportError")
 TRY_PLACE = Sentence("fix {place} or what it calls, and try it on one GPU first")
 ONLY_EXIT_CODE_KNOWN = Sentence("the job failed at its start; the exit code alone does not say why")
-RUN_SCRIPT = ShellCommand("bash -x {script}")
+RUN_SCRIPT = (ShellCommand("SLURM_ARRAY_TASK_ID={array_task} bash -x {script}"), ShellCommand("bash -x {script}"))
 RUN_BY_HAND = Sentence("run the job script by hand, read its standard error, and fix what it reports")
 GPU_USE_UNKNOWN = Sentence("whether the GPUs were used before the failure: no GPU metric was given")
 LOGGED_BUT_ENDED_WELL = Sentence("{type} was logged, and the run ended normally: {line}")
@@ -212,7 +219,8 @@ def _exception_finding(
         since=cause.time,
         at=cause.at,
         ranks=errors.rank_numbers,
-        nodes=tuple(sorted({row.node for row in errors.copies if row.node} | set(own_nodes))),
+        nodes=tuple(sorted({row.node for row in errors.copies if row.node} | set(own_nodes)))
+        or ending.first_failed_node,
         exception=(str(cause.get("type")), str(cause.get("message") or "")),
         fault_class=kind,
     )
@@ -316,8 +324,9 @@ def _failed_launches(errors: StartupErrors, ending: Ending, phase: Phase, limits
             )
     for row in ending.notices.events:
         if row.get("reason") == "launch_failure":
-            line = ending.notices.value(row, "text")
-            yield FailedLaunch(STEP_NOT_LAUNCHED(line=line), "env", CLASS_MEANINGS["env"], CLASS_REMEDIES["env"], row)
+            launch = _noticed_launch(row, ending.notices.value(row, "text"))
+            if not launch.by_site or (ending.completed is None and not ending.running):  # else another node ran it
+                yield launch
     if job is None or job.get("state") != "FAILED":
         return
     number, code, likely = job.get("signal"), _code(job.get("exit_code")), Certainty.SUPPORTED
@@ -337,6 +346,24 @@ def _failed_launches(errors: StartupErrors, ending: Ending, phase: Phase, limits
         )
 
 
+def _noticed_launch(row: Event, line: Value) -> FailedLaunch:
+    """What Slurm's message on a failed launch says: the output file, the prolog, else the step."""
+    if (match := OUTPUT_FILE.search(row.text)) is not None:
+        if match["reason"].startswith("No such file"):
+            claim = OUTPUT_FOLDER_MISSING(folder=derived(match["path"].rpartition("/")[0], line))
+        else:
+            claim = OUTPUT_FILE_REFUSED(
+                path=derived(match["path"], line), reason=derived(match["reason"].strip(), line)
+            )
+        return FailedLaunch(claim, "config", NO_START_WITHOUT_OUTPUT, CREATE_OUTPUT_FOLDER, row)
+    if row.get("signal") == OUTPUT_FILE_SIGNAL:
+        claim = OUTPUT_NOT_OPENED_BY(line=line)
+        return FailedLaunch(claim, "config", NO_START_WITHOUT_OUTPUT, CREATE_OUTPUT_FOLDER, row)
+    if row.get("signal") == PROLOG_SIGNAL or PROLOG.search(row.text):
+        return FailedLaunch(PROLOG_FAILED_BY(line=line), "env", NODE_AT_FAULT, CHECK_PROLOG, row, by_site=True)
+    return FailedLaunch(STEP_NOT_LAUNCHED(line=line), "env", CLASS_MEANINGS["env"], CLASS_REMEDIES["env"], row)
+
+
 def _code(value: object) -> int:
     """An exit code as an integer; 0 if unknown."""
     return value if isinstance(value, int) else 0
@@ -352,7 +379,7 @@ def _launch_finding(launch: FailedLaunch, errors: StartupErrors, ending: Ending,
         [launch.claim, *phase.use.untouched, *([] if bad_end is None else [bad_end])],
         headline=launch.claim,
         implies=[*([] if launch.python_ran else [BEFORE_PYTHON()]), launch.meaning()],
-        actions=[action(launch.remedy, *([RUN_SCRIPT] if launch.remedy is RUN_BY_HAND else []))],
+        actions=[action(launch.remedy, *(RUN_SCRIPT if launch.remedy is RUN_BY_HAND else ()))],
         since=None if launch.row is None else launch.row.time,
         at=None if launch.row is None else launch.row.at,
         fault_class=launch.kind if errors.missing_log is None or not launch.python_ran else None,

@@ -73,6 +73,7 @@ from trackside.facts.logs.ending import ENDED_WELL, FATAL_SIGNALS, RECORDED, End
 from trackside.facts.logs.oom_kills import OomKills, OomReport
 from trackside.facts.logs.order import follows
 from trackside.facts.logs.restarts import MAY_RECUR
+from trackside.facts.training.learning import Trajectory
 from trackside.facts.training.phase import Phase
 from trackside.family import Family
 from trackside.finding import Action, Certainty, Claim, Finding, Sentence, ShellCommand, absent, action, present
@@ -193,6 +194,9 @@ TRACE_NATIVE_CODE = Sentence(
     "rebuild the native extension that it names"
 )
 TRACE_CRASH = ShellCommand("export PYTHONFAULTHANDLER=1; ulimit -c unlimited")
+KILLED_ON_NODE = Sentence("a job ran out of host memory; whose processes the kernel killed is not known")
+WHOSE_PROCESSES = Sentence("whose processes they were: the inputs hold no job's output or record")
+ADD_JOB = Sentence("run diagnose again with the output and the sacct record of the job that ran on the node then")
 SHOW_MEMORY = ShellCommand("sacct -j {jobs} --format=JobID,NodeList,ReqMem,MaxRSS,MaxRSSNode,State")
 
 
@@ -203,6 +207,8 @@ def judge(
     """A death that nothing else explains, by the strongest evidence; else one that the run survived."""
     if kills.report is not None and ending.completed is not None:
         return _survived_oom_kill(kills.report, ending.completed)
+    if kills.report is not None and _is_no_job_known(account, kills.report, phase, deaths, ending, run):
+        return _kills_of_no_known_job(kills.report)
     if not isinstance(account, Missing):
         return _death_finding(account, deaths, kills, phase, ending, run, limits)
     if deaths.recovered_death is not None:
@@ -379,6 +385,32 @@ def _only_slurm(account: DeathAccount, kills: OomKills) -> bool:
         and not account.memory.kills
         and not account.memory.short
         and account.memory.scope is None
+    )
+
+
+def _is_no_job_known(
+    account: Maybe[DeathAccount], report: OomReport, phase: Phase, deaths: Deaths, ending: Ending, run: Run
+) -> bool:
+    """Whether only a node's kernel log reports the kill, and nothing shows which of its processes were a job's."""
+    row = None if isinstance(account, Missing) else account.row
+    is_kernels = report.row.plane == "kernel" and (row is None or row.plane == "kernel")
+    if not is_kernels or report.row.get("step") or run.id or ending.job is not None or deaths.exceptions.frame:
+        return False
+    return not (isinstance(phase.trajectory, Trajectory) and phase.trajectory.points) and phase.use.work_s is None
+
+
+def _kills_of_no_known_job(report: OomReport) -> Finding:
+    """OOM kills in the kernel log of a node, with no job in the inputs."""
+    return present(
+        Certainty.POSSIBLE,
+        "unknown",
+        [report.claim],
+        headline=KILLED_ON_NODE(),
+        cannot_decide=[WHOSE_PROCESSES()],
+        actions=[action(ADD_JOB)],
+        since=None if report.event is None else report.event.time,
+        at=report.row.at,
+        nodes=() if report.event is None or report.event.node is None else (report.event.node,),
     )
 
 

@@ -52,12 +52,13 @@ References
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from trackside.catalog.xid import xid
+from trackside.catalog.xid import recovery_action, xid
 from trackside.evidence import Missing, derived
-from trackside.facts.gpus import distinct_gpus, gpus_of_ranks, nodes_of
+from trackside.facts.gpus import address_key, distinct_gpus, gpus_of_ranks, nodes_of
 from trackside.facts.hardware.fault_history import NOT_GIVEN, TOO_EARLY, TOO_LATE, FaultHistory, few_of_each
 from trackside.facts.hardware.health import OLD_LEVELS, HardwareFault, HardwareHealth
 from trackside.facts.hardware.reports import HardwareReports
@@ -67,6 +68,8 @@ from trackside.finding import Action, Certainty, Claim, Finding, Sentence, Shell
 from trackside.model import Event, Run
 from trackside.remedies import DRAIN, RESUBMIT_ELSEWHERE
 
+OFF_THE_BUS = re.compile(r"f[ae]ll(?:en)? off|\blost\b", re.IGNORECASE)
+"""In the reason of a drained node: the GPU cannot be reset, because the driver cannot reach it."""
 FIRMWARE_XIDS = (119, 120)
 """Xids of the GPU system processor: NVIDIA's catalog has the GPU reset and the software investigated."""
 TOOL_PROCESSES = ("nvidia-smi", "nvidia-persiste", "nv-hostengine", "nvidia-fabricma", "dcgm", "nvtop", "nvitop")
@@ -80,13 +83,16 @@ FAULT_HEADLINES = {
     "lifetime": Sentence("GPU memory fault: uncorrectable ECC errors"),
     "pages": Sentence("GPU memory fault: pages were retired for double-bit errors"),
     "remaps": Sentence("GPU memory fault: rows were remapped for uncorrectable errors"),
-    "switch": Sentence("NVSwitch fault: a fatal error on the switch"),
     "lost": Sentence("GPU hardware fault: a GPU became unreachable"),
     "vanished": Sentence("GPU hardware fault: a GPU is no longer sampled"),
     "drained": Sentence("GPU hardware fault: the node was drained for it"),
+    "set_down": Sentence("GPU hardware fault: the node was set down for it"),
     "cuda": Sentence("GPU hardware fault, reported by CUDA"),
 }
 """Sign of a fault without an Xid -> the answer in one clause, the most telling first."""
+AFTER_SWITCH = ("lost", "vanished", "drained", "set_down", "cuda")
+"""Signs of a fault that a failed NVSwitch explains."""
+SWITCH_FAULT = Sentence("NVSwitch fault: fatal SXid {sxid} on the switch at PCI address {pci}")
 HARDWARE_FAULT = Sentence("GPU hardware fault")
 SAME_FAULT_REPEATED = Sentence("a GPU reported the same fault repeatedly")
 OLD_XID = Sentence("a GPU reported a hardware Xid, which may be older than this run")
@@ -110,27 +116,45 @@ ERRORS_BEFORE_RUN = Sentence(
     "the errors are from before this run and do not change the verdict, but the GPU may fail completely"
 )
 PART_UNKNOWN = Sentence("whether a reset is enough, or the hardware must be replaced")
+PART_UNKNOWN_AFTER_REBOOT = Sentence("whether a reboot is enough, or the hardware must be replaced")
 PART_UNKNOWN_AFTER_CYCLE = Sentence("whether a power cycle is enough, or the hardware must be replaced")
 TIME_UNKNOWN = Sentence("whether it happened during the run: the kernel log has no wall-clock times")
 NVIDIA_ADVICE = Sentence("when the drained node is empty, follow NVIDIA's advice for this Xid: {advice}")
 DRAIN_NODE = Sentence("drain {node}")
 DRAIN_ANY = Sentence("drain the node")
 KEEP_DRAINED = Sentence("keep {node} drained")
+KEEP_DOWN = Sentence("keep {node} out of service")
 RERUN_ELSEWHERE = Sentence("rerun on other nodes with the same options, from the last checkpoint if there is one")
 SAVE_REPORT = Sentence("save NVIDIA's bug report before a reset or reboot clears its state")
 RESET_GPU = Sentence("when the drained node is empty, reset the GPU, and replace it if the fault recurs")
+RESET_FABRIC = Sentence(
+    "when the drained node is empty, reset all its GPUs and NVSwitches together, or reboot it; if the fault recurs, "
+    "have the vendor test the baseboard"
+)
+RESET_ALL_COMMAND = ShellCommand("{on_node} sudo nvidia-smi --gpu-reset")
+"""Without ``-i``, all GPUs are reset, with their NVSwitches (docs.nvidia.com/deploy/nvidia-smi): a reset of one GPU
+leaves the switch as it is."""
 POWER_CYCLE = Sentence(
     "when the drained node is empty, power-cycle it, check PCIe and power, and replace the GPU if the fault recurs"
 )
 FOR_SUPPORT = Sentence("if it must be replaced: {gpu} has UUID {gpu_uuid} and PCI address {gpu_pci}")
-RESET_COMMAND = ShellCommand("{on_node} sudo nvidia-smi --gpu-reset -i {gpu_index}")
+RESET_COMMAND = ShellCommand("{on_node} sudo nvidia-smi --gpu-reset -i {gpu_id}")
+RECOVERY_ADVICE: Mapping[str, str] = {
+    "GPU Reset Required": "reset the GPU (the driver asks for it)",
+    "Drain and Reset": "reset the GPU (the driver asks for it)",
+    "Drain P2P": "reset the GPU and its NVLink peers (the driver asks to end their traffic)",
+    "Node Reboot Required": "reboot the node (the driver asks for it)",
+}
+"""The action that Xid 154 names -> what to do on a drained node: the recovery actions of NVIDIA's Xid catalog."""
+RECOVERY_XID = 154
+OTHER_XIDS = Sentence("{gpus} reported other Xids only, which may be consequences")
 BUG_REPORT = ShellCommand("{on_node} sudo nvidia-bug-report.sh")
 BUG_REPORT_SAFELY = ShellCommand("{on_node} sudo nvidia-bug-report.sh --safe-mode")
 """Without the parts that hang if a GPU does not answer."""
 CHECK_REMAPPER = Sentence(
     "see whether a remapping or a retirement is pending or has failed; if not, the GPU can stay in service"
 )
-SHOW_REMAPPER = ShellCommand("{on_node} nvidia-smi -q -d ECC,ROW_REMAPPER,PAGE_RETIREMENT -i {gpu_index}")
+SHOW_REMAPPER = ShellCommand("{on_node} nvidia-smi -q -d ECC,ROW_REMAPPER,PAGE_RETIREMENT -i {gpu_id}")
 SHOW_REMAPPERS = ShellCommand("{on_node} nvidia-smi -q -d ECC,ROW_REMAPPER,PAGE_RETIREMENT")
 TEST_GPU = Sentence("run NVIDIA's diagnostics on this GPU before it gets another long job")
 DIAGNOSTICS = (ShellCommand("{on_node} dcgmi diag -r 3 -i {gpu_index}"), ShellCommand("{on_node} dcgmi diag -r 3"))
@@ -183,7 +207,11 @@ def _finding(history: FaultHistory, faults: Sequence[HardwareFault], run: Run) -
         certainty = Certainty.ESTABLISHED
     rows = [fault.row for fault in faults if isinstance(fault.row, Event)]
     ranks = ranks_of(rows, history.ending.launchers)
-    gpus = distinct_gpus([(fault.node, fault.gpu) for fault in faults if fault.gpu], run) or gpus_of_ranks(run, ranks)
+    all_gpus = distinct_gpus([(fault.node, fault.gpu) for fault in faults if fault.gpu], run)
+    blamed = {address_key(fault.gpu) for fault in _of_headline(faults) if fault.gpu}
+    others = tuple(gpu for gpu in all_gpus if address_key(gpu) not in blamed)
+    gpus = tuple(gpu for gpu in all_gpus if gpu not in others) or gpus_of_ranks(run, ranks)
+    source = next(iter(faults[0].claim.values.values()))
     nodes = tuple(sorted({f.node for f in faults if f.node})) or (run.nodes if len(run.nodes) == 1 else ())
     return present(
         certainty,
@@ -193,13 +221,14 @@ def _finding(history: FaultHistory, faults: Sequence[HardwareFault], run: Run) -
         implies=[
             *([FIRMWARE_SILENT()] if _is_firmware_fault(faults) else []),
             (NO_JOB_FAILED if bad_end is None else HARDWARE_FAILED)(),
+            *([OTHER_XIDS(gpus=derived(others, source))] if others else []),
         ],
         cannot_decide=[
-            (PART_UNKNOWN_AFTER_CYCLE if _by_power_cycle(faults) else PART_UNKNOWN)(),
+            _part_unknown(faults)(),
             *([] if is_dated else [TIME_UNKNOWN()]),
             *_tool_claim(history.reports, faults),
         ],
-        actions=_actions(faults, nodes, failed=bad_end is not None),
+        actions=_actions(faults, nodes, bad_end is not None, _is_back(history, faults)),
         since=history.since(faults),
         at=best.at,
         variant="active",
@@ -211,24 +240,58 @@ def _finding(history: FaultHistory, faults: Sequence[HardwareFault], run: Run) -
 
 def _headline(faults: Sequence[HardwareFault]) -> Claim:
     """The Xid that is surest, by its number and NVIDIA's name for it."""
-    numbered = [fault for fault in faults if fault.number is not None and "xid" in fault.claim.values]
-    if not numbered:
+    best = _best_xid(faults)
+    if best is None:
+        switch = _switch_fault(faults)
+        if switch is not None:
+            return SWITCH_FAULT(sxid=switch.claim.values["sxid"], pci=switch.claim.values["pci"])
         signs = {fault.sign for fault in faults}
         return next((sentence for sign, sentence in FAULT_HEADLINES.items() if sign in signs), HARDWARE_FAULT)()
-    best = max(numbered, key=lambda fault: fault.certainty.strength)
     number = best.claim.values["xid"]
     return (FIRMWARE_FAULT if best.number in FIRMWARE_XIDS else XID_FAULT)(
         xid=number, name=derived(xid(best.number or 0).name, number)
     )
 
 
+def _best_xid(faults: Sequence[HardwareFault]) -> HardwareFault | None:
+    """The surest Xid, in preference one that is the fault itself: 154 only asks for a recovery from another."""
+    numbered = [fault for fault in faults if fault.number is not None and "xid" in fault.claim.values]
+    return max(numbered, key=lambda fault: (fault.certainty.strength, fault.number != RECOVERY_XID), default=None)
+
+
+def _switch_fault(faults: Sequence[HardwareFault]) -> HardwareFault | None:
+    """The NVSwitch's fault, if no sign of a GPU's own fault is more telling."""
+    tells_more = any(fault.sign in FAULT_HEADLINES and fault.sign not in AFTER_SWITCH for fault in faults)
+    return None if tells_more else next((fault for fault in faults if fault.sign == "switch"), None)
+
+
+def _of_headline(faults: Sequence[HardwareFault]) -> list[HardwareFault]:
+    """The faults of the Xid in the headline, and those without a number; all if the headline names none."""
+    best = _best_xid(faults)
+    return [fault for fault in faults if best is None or fault.number in (None, best.number)]
+
+
+def _recovery(fault: HardwareFault | None) -> str:
+    """What the driver asks for with Xid 154, as advice; empty for other faults."""
+    if fault is None or fault.number != RECOVERY_XID or fault.row is None:
+        return ""
+    return RECOVERY_ADVICE.get(recovery_action(str(fault.row.get("detail"))) or "", "")
+
+
+def _part_unknown(faults: Sequence[HardwareFault]) -> Sentence:
+    """What remains open about the broken part, after the advice that is given."""
+    if _recovery(_best_xid(faults)).startswith("reboot"):
+        return PART_UNKNOWN_AFTER_REBOOT
+    return PART_UNKNOWN_AFTER_CYCLE if _by_power_cycle(faults) else PART_UNKNOWN
+
+
 def _by_power_cycle(faults: Sequence[HardwareFault]) -> bool:
     """Whether the first advice is to power-cycle the node, not to reset the GPU."""
-    numbered = [fault for fault in faults if fault.number is not None and "xid" in fault.claim.values]
-    if numbered:
-        best = max(numbered, key=lambda fault: fault.certainty.strength)
+    best = _best_xid(faults)
+    if best is not None:
         return xid(best.number or 0).action.startswith("power-cycle")
-    return bool({fault.sign for fault in faults} & {"lost", "vanished"})
+    reasons = [str(fault.row.get("reason")) for fault in faults if fault.row is not None and fault.row.get("reason")]
+    return bool({fault.sign for fault in faults} & {"lost", "vanished"}) or any(map(OFF_THE_BUS.search, reasons))
 
 
 def _is_firmware_fault(faults: Sequence[HardwareFault]) -> bool:
@@ -245,20 +308,30 @@ def _tool_claim(reports: HardwareReports, faults: Sequence[HardwareFault]) -> li
     return [REPORTED_BY_TOOL(process=reports.xids.value(rows[0], "process"))]
 
 
-def _actions(faults: Sequence[HardwareFault], nodes: Sequence[str], failed: bool) -> list[Action]:
+def _is_back(history: FaultHistory, faults: Sequence[HardwareFault]) -> bool:
+    """Whether a node that was drained or set down for a fault takes jobs again."""
+    drained = [fault for fault in faults if fault.sign in ("drained", "set_down")]
+    return any(history.reports.drained.returned(str(fault.node), fault.time) for fault in drained)
+
+
+def _actions(faults: Sequence[HardwareFault], nodes: Sequence[str], failed: bool, returned: bool) -> list[Action]:
     """Drain; save the GPU's state before a reset clears it; then NVIDIA's advice. Replace it only if it recurs."""
     source = next(iter(faults[0].claim.values.values()))
-    numbered = [fault for fault in faults if fault.number is not None and "xid" in fault.claim.values]
-    best = max(numbered, key=lambda fault: fault.certainty.strength, default=None)
+    best = _best_xid(faults)
     signs = {fault.sign for fault in faults}
-    reason = derived("GPU fault" if best is None else f"GPU fault, Xid {best.number}", source)
-    if "drained" in signs:
-        drain = action(KEEP_DRAINED)
+    what = "GPU fault" if best is not None or _switch_fault(faults) is None else "NVSwitch fault"
+    reason = derived(what if best is None else f"{what}, Xid {best.number}", source)
+    if signs & {"drained", "set_down"} and not returned:
+        drain = action(KEEP_DRAINED if "drained" in signs else KEEP_DOWN)
     else:
         drain = action(DRAIN_NODE if nodes else DRAIN_ANY, DRAIN, reason=reason)
     if best is not None and best.number is not None:
-        advice = derived(xid(best.number).action, best.claim.values["xid"])
-        remedy = action(NVIDIA_ADVICE, *([RESET_COMMAND] if xid(best.number).by_reset else []), advice=advice)
+        recovery = _recovery(best)
+        advice = derived(recovery or xid(best.number).action, best.claim.values["xid"])
+        by_reset = recovery.startswith("reset the GPU (") or xid(best.number).by_reset
+        remedy = action(NVIDIA_ADVICE, *([RESET_COMMAND] if by_reset else []), advice=advice)
+    elif _switch_fault(faults) is not None:
+        remedy = action(RESET_FABRIC, RESET_ALL_COMMAND)
     else:
         remedy = action(POWER_CYCLE) if _by_power_cycle(faults) else action(RESET_GPU, RESET_COMMAND)
     rerun = [action(RERUN_ELSEWHERE, *RESUBMIT_ELSEWHERE)] if failed else []

@@ -102,7 +102,7 @@ COST_UNKNOWN = Sentence(
 )
 CHECK_CLOCKS = Sentence("find out why the clocks of {gpus} are low: heat, power or a setting")
 SHOW_PERFORMANCE = (
-    ShellCommand("{on_node} nvidia-smi -q -i {gpu_index} -d PERFORMANCE,TEMPERATURE,POWER,CLOCK"),
+    ShellCommand("{on_node} nvidia-smi -q -i {gpu_id} -d PERFORMANCE,TEMPERATURE,POWER,CLOCK"),
     ShellCommand("{on_node} nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER,CLOCK"),
 )
 TRAINING_WORKED = Sentence("training itself worked: the loss fell from {first} to {last}")

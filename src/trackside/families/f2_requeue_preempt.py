@@ -29,7 +29,7 @@ it loaded no checkpoint. If much work was repeated: save more often, or on SIGTE
 
 What it cannot decide
 ---------------------
-Which job took the nodes.
+Which job took the nodes. Who or what requeued the job, unless its own output or a preemption shows it.
 
 References
 ----------
@@ -73,6 +73,12 @@ PREEMPTED_STARTED_OVER = Sentence(
     "preempted by the scheduler; attempt {attempt} started over at step {first} and completed"
 )
 REQUEUED = Sentence("the job was requeued")
+REQUEUED_AFTER_PROLOG = Sentence("the prolog failed on the job's node, and the job was requeued")
+PROLOG_LINE = Sentence("slurmctld's log: {line}")
+PROLOG_CODE = Sentence("an attempt ended with exit code {code}, Slurm's mark for a failed prolog")
+PROLOG_AT_FAULT = Sentence("the node's prolog failed before the job began; the job is not at fault")
+CHECK_PROLOG = Sentence("check the prolog and slurmd's log on {node}, and repair them before the node gets another job")
+CHECK_ITS_PROLOG = Sentence("check the node's prolog and slurmd's log, and repair them before it gets another job")
 REQUEUED_CONTINUED = Sentence(
     "the job was requeued; attempt {attempt} continued from the checkpoint at step {loaded} and completed"
 )
@@ -110,6 +116,8 @@ NEXT_ATTEMPT_COMPLETED = Sentence("the scheduler ended an attempt; the last one 
 SCHEDULER_ENDED_RUN = Sentence("the scheduler ended the run; the job is not at fault")
 SCHEDULER_ENDED_ATTEMPT = Sentence("the scheduler ended an attempt of the job; the job is not at fault")
 OWN_REQUEUE_WORKED = Sentence("the application's own requeue worked as intended")
+REQUESTER_UNKNOWN = Sentence("who or what requeued it: its own script, a person or a rule of the cluster")
+REQUEUED_BY_UNKNOWN = Sentence("the job was requeued; nothing in the inputs shows a fault of the job")
 OTHER_JOB_UNKNOWN = Sentence("which job took the nodes")
 NOTHING_TO_DO = Sentence("nothing to do: attempt {attempt} continued from the checkpoint at step {loaded}")
 NOTHING_TO_DO_AFTER = Sentence(
@@ -137,6 +145,10 @@ AFTER_S = 300.0
 """Seconds after the preemption in which the job that took the nodes is looked for."""
 MAX_NODE_CHARS = 150
 """A longer list of nodes is not put into a command."""
+PROLOG_SIGNAL = 54
+"""Slurm's ExitCode 0:54."""
+PROLOG = re.compile(r"\bprolog\b.{0,20}fail", re.IGNORECASE)
+"""Slurm's words for a failed prolog."""
 SLURM_NOTICE = re.compile(r"slurm|\*\*\* (?:JOB|STEP) ", re.IGNORECASE)
 WAITING = ("REQUEUED", "PENDING", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT")
 ONE_ATTEMPT = Sentence("one attempt was recorded ({state}), with no requeue or preemption")
@@ -182,25 +194,58 @@ def judge(
     times = [*(row.get("end") for row in attempts), *(row.time for row in notices)]
     since = min((float(time) for time in times if isinstance(time, (int, float))), default=None)
     actions = _actions(ending, over, continuation, missing, limits)
+    if not preempted and (prolog := _prolog(ending)) is not None:
+        claim, node = prolog
+        repair = action(CHECK_ITS_PROLOG) if node is None else action(CHECK_PROLOG, node=node)
+        return present(
+            Certainty.ESTABLISHED,
+            "infrastructure",
+            [claim, *shows],
+            headline=REQUEUED_AFTER_PROLOG(),
+            implies=[PROLOG_AT_FAULT()],
+            actions=[repair, *([] if over or ending.running else actions)],
+            since=since,
+            at=notices[0].at if notices else None,
+            nodes=() if node is None else (str(node.value),),
+            variant="requeued",
+        )
+    is_rule = preempted or not _is_slurm(ending)
     return present(
         Certainty.ESTABLISHED if attempts or notices else Certainty.SUPPORTED,
-        "scheduler",
+        "scheduler" if is_rule else "job" if ending.requests else "unknown",
         shows,
         headline=_headline(preempted, bool(ending.requests), over, continuation),
         implies=[
-            NEXT_ATTEMPT_COMPLETED()
-            if over
-            else SCHEDULER_ENDED_ATTEMPT()
-            if ending.running
-            else SCHEDULER_ENDED_RUN(),
+            *([] if is_rule or ending.requests else [REQUEUED_BY_UNKNOWN()]),
+            *([NEXT_ATTEMPT_COMPLETED()] if over and is_rule else []),
+            *([] if over or not is_rule else [SCHEDULER_ENDED_ATTEMPT() if ending.running else SCHEDULER_ENDED_RUN()]),
             *([OWN_REQUEUE_WORKED()] if ending.requests and not preempted else []),
         ],
-        cannot_decide=[OTHER_JOB_UNKNOWN()] if preempted and _is_slurm(ending) else [],
+        cannot_decide=[
+            *([OTHER_JOB_UNKNOWN()] if preempted and _is_slurm(ending) else []),
+            *([] if is_rule or ending.requests else [REQUESTER_UNKNOWN()]),
+        ],
         actions=[*actions, *(_find_other_job(ending, since, run) if preempted else ())],
         since=since,
         at=notices[0].at if notices else None,
         variant="preempted" if preempted else "requeued",
     )
+
+
+def _prolog(ending: Ending) -> tuple[Claim, Value | None] | None:
+    """The claim that an attempt ended because the prolog failed on its node, and the node if it is the only one; None
+    if nothing shows it."""
+    jobs, notices = ending.jobs, ending.notices
+    row = next((row for row in jobs.records if row.get("signal") == PROLOG_SIGNAL), None)
+    line = next((line for line in notices.events if PROLOG.search(line.text)), None)
+    nodes = () if row is None else row.many("nodes")
+    node = None if row is None or len(nodes) != 1 else derived(nodes[0], jobs.value(row, "nodes"))
+    if line is not None:
+        return PROLOG_LINE(line=notices.value(line, "text")), node
+    if row is None:
+        return None
+    code = derived(f"{row.get('exit_code') or 0}:{PROLOG_SIGNAL}", jobs.value(row, "signal"))
+    return PROLOG_CODE(code=code), node
 
 
 def _continuation_claims(continuation: Continuation, missing: Value | None) -> list[Claim]:

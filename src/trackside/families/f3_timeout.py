@@ -47,6 +47,7 @@ from trackside.facts.fact import Maybe, or_none
 from trackside.facts.gpu.first_step import FirstStepHang
 from trackside.facts.gpu.idle import IdleGpus
 from trackside.facts.gpu.stall import GpuStall
+from trackside.facts.logs.drained_nodes import never_placed
 from trackside.facts.logs.ending import RECORDED, Ending
 from trackside.facts.logs.order import follows
 from trackside.facts.logs.silence import Silence
@@ -96,6 +97,10 @@ MEANINGS = {
     "silent": Sentence("the run stopped printing long before the limit: it probably hung"),
     "slow": Sentence("the run was still training and needs more time"),
 }
+NEVER_STARTED = Sentence("never started: its --deadline could not be met")
+DEADLINE_LINE = Sentence("slurmctld's log: {line}")
+NOT_STARTED = Sentence("no node was allocated and nothing has run")
+LATER_DEADLINE = Sentence("submit it again with a later --deadline or a shorter --time, if the run is still wanted")
 WORKING_OR_STUCK = Sentence("whether the run was working or stuck")
 NEXT_STEPS = {
     "after_end": Sentence(
@@ -139,6 +144,8 @@ def judge(
             return absent(RECORDED(state=state))
         own_end = ending.own_end
         return absent(own_end) if own_end is not None else Missing("no scheduler record of the job was given")
+    if name == "DEADLINE" and never_placed(ending.job, run):
+        return _never_started(ending)
     training = or_none(trajectory)
     gpus = next(_by_gpus(or_none(stall), or_none(idle), or_none(first_step)), None)
     state_at_end = next(_states_at_end(ending, silence, training, gpus, limits))
@@ -170,6 +177,24 @@ def judge(
         since=notices[0].time if notices else run.end,
         at=notices[0].at if notices else None,
         variant=state_at_end.variant.replace("_", "-"),
+    )
+
+
+def _never_started(ending: Ending) -> Finding:
+    """The finding about a job that Slurm removed from the queue because its deadline could not be met."""
+    rows = [row for row in ending.notices.events if row.get("reason") == "deadline"]
+    return present(
+        Certainty.ESTABLISHED,
+        "scheduler",
+        [
+            *([] if ending.state is None else [RECORDED(state=ending.state)]),
+            *(DEADLINE_LINE(line=ending.notices.value(row, "text")) for row in rows[:1]),
+        ],
+        headline=NEVER_STARTED(),
+        implies=[NOT_STARTED()],
+        actions=[action(LATER_DEADLINE)],
+        since=rows[0].time if rows else None,
+        variant="never-started",
     )
 
 

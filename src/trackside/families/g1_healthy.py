@@ -42,11 +42,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trackside.evidence import Missing, Value
+from trackside.evidence import Frame, Missing, Value
 from trackside.facts.fact import Maybe, all_missing, or_none
 from trackside.facts.gpu.gpu_work import GpuWork
 from trackside.facts.logs.ending import BAD_STATES, ENDED_WELL, Ending
 from trackside.facts.logs.exceptions import Exceptions, error_type, unhandled_exceptions
+from trackside.facts.logs.oom_kills import OomKills
 from trackside.facts.logs.unread_errors import UnreadErrors
 from trackside.facts.training.evaluations import Evaluations
 from trackside.facts.training.last_position import last_position, position_claims
@@ -56,7 +57,7 @@ from trackside.facts.training.loss_curve import LossCurve
 from trackside.facts.training.scores import Scores
 from trackside.family import Family
 from trackside.finding import Action, Certainty, Claim, Finding, Sentence, absent, action, present
-from trackside.model import Run
+from trackside.model import Record, Run
 from trackside.remedies import NOTHING_TO_DO
 
 HEADLINES = {
@@ -117,6 +118,10 @@ LOSS_WITHOUT_MEANING = Sentence(
     running="no fault so far; a loss of this kind, as in reinforcement learning, does not show if the model learns",
 )
 LOSS_ROSE = Sentence("no fault found, but the loss rose", running="no fault so far, but the loss rises")
+STEP_FAILED = Sentence("step {step} failed with exit code {code}; the batch script went on and exited with zero")
+STEP_RECORDED = Sentence("the scheduler recorded {state} for step {step}, with exit code {code}")
+SCRIPT_WENT_ON = Sentence("the batch script did not stop when the step failed, so the job counts as completed")
+SEE_STEP = Sentence("see in the output why step {step} failed, and let the job script end with its exit code (set -e)")
 UNCLEAN_EXIT = Sentence("no fault found in training, but the job did not exit cleanly")
 LOG_SAYS_ABORTED = Sentence("no fault found, but the log says that the job was aborted")
 RAISED_UNHANDLED = Sentence("the log shows {type}, and no training step was recognized after it")
@@ -193,7 +198,7 @@ class RunEnding:
 
 def judge(
     run: Run, ending: Ending, work: GpuWork, evaluations: Evaluations, scores: Scores, exceptions: Exceptions,
-    trajectory: Maybe[Trajectory], loss: Maybe[LossCurve], unread: UnreadErrors, limits: Limits,
+    trajectory: Maybe[Trajectory], loss: Maybe[LossCurve], unread: UnreadErrors, kills: OomKills, limits: Limits,
 ) -> Finding | Missing:  # fmt: skip
     """Completed, or at least without a fault as far as the log goes; then GPU and loss evidence."""
     if (nothing := all_missing(trajectory, ending.missing_record, loss)) is not None:
@@ -212,6 +217,8 @@ def judge(
         return Missing("neither the end of the run nor its progress can be read")
     variant = "slow" if work.slow else "healthy"
     variant = "unverifiable" if not learning.learned or end.aborted is not None else variant
+    if variant == "unverifiable" and end.good is not None and (step := _failed_step(kills.steps)) is not None:
+        return _step_finding(kills.steps, step, end.good)
     implies = [_conclusion(end, learning, work, variant), *([IDLE_GPUS_LOST()] if work.unused is not None else [])]
     return present(
         _certainty(end, learning, work, training, unread, limits),
@@ -222,6 +229,27 @@ def judge(
         cannot_decide=[*unread.open_questions, *_open_questions(end, learning, work, training)],
         actions=_actions(end, learning, work, variant, training),
         variant=variant,
+    )
+
+
+def _failed_step(steps: Frame) -> Record | None:
+    """The first step that failed with an exit code, other than the batch script's own."""
+    own = (row for row in steps.records if not str(row.get("id")).endswith((".batch", ".extern")))
+    return next((row for row in own if row.get("state") == "FAILED" and row.get("exit_code")), None)
+
+
+def _step_finding(steps: Frame, row: Record, good_end: Value) -> Finding:
+    """The finding about a job that completed although one of its steps failed."""
+    values = {"step": steps.value(row, "id"), "code": steps.value(row, "exit_code")}
+    return present(
+        Certainty.SUPPORTED,
+        "job",
+        [STEP_RECORDED(state=steps.value(row, "state"), **values), ENDED_WELL(state=good_end)],
+        headline=STEP_FAILED(**values),
+        implies=[SCRIPT_WENT_ON()],
+        cannot_decide=[LEARNING_UNKNOWN()],
+        actions=[action(SEE_STEP, step=values["step"])],
+        variant="unverifiable",
     )
 
 

@@ -204,7 +204,7 @@ def judge(
         since=row.time,
         at=row.at,
         ranks=ranks_of(copies),
-        nodes=(row.node,) if row.node else (),
+        nodes=(row.node,) if row.node else ending.first_failed_node,
         fault_class=kind,
         exception=named_exception(row),
     )

@@ -36,25 +36,37 @@ References
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations
 
 from trackside.catalog.job_states import WAITING_STATES
 from trackside.catalog.pending_reasons import pending_reason
+from trackside.catalog.xid import xid
 from trackside.evidence import Missing, Value, derived
 from trackside.facts.fact import Maybe
 from trackside.facts.gpu.activity import GpuActivity
+from trackside.facts.hardware.kernel_crashes import KernelCrashes
 from trackside.facts.hardware.reports import HardwareReports
 from trackside.facts.logs.ending import Ending
 from trackside.facts.logs.silence import Silence
 from trackside.facts.logs.unread_errors import UnreadErrors
 from trackside.facts.trust.unanswered import UnansweredSources
 from trackside.family import Family
-from trackside.finding import Certainty, Finding, Sentence, ShellCommand, action, present, unknown
+from trackside.finding import Action, Certainty, Claim, Finding, Sentence, ShellCommand, action, present, unknown
 from trackside.model import Record
 
 PENDING = "Pending: the job has not begun"
 
+NEVER_BEGAN = "Canceled before it began: its dependency failed"
+DEPENDENCY_FAILED = Sentence("never started: its dependency can't be satisfied, so Slurm canceled it")
+DEPENDENCY_LINE = Sentence("slurmctld's log: {line}")
+DIAGNOSE_DEPENDENCY = Sentence("diagnose the job that it depends on, and submit this one again with it")
+XID_ALONE = Sentence("the kernel reported Xid {xid} ({name}), which alone does not show what failed: {line}")
+XID_ADVICE = Sentence("NVIDIA's advice for Xid {xid}: {advice}")
+KERNEL_ERROR = Sentence("the kernel met an error of its own: {line}")
+MAX_XIDS = 4
+"""Maximum number of Xids in the evidence."""
 NO_CAUSE_FOUND = Sentence("no cause found in the inputs")
 NO_FAILURE_RECOGNIZED = Sentence(
     "no failure was recognized in the inputs; whether the run failed is not known",
@@ -111,15 +123,19 @@ ADD_INPUTS = {
 
 def judge(
     silence: Silence, ending: Ending, unread: UnreadErrors, unanswered: UnansweredSources,
-    reports: Maybe[HardwareReports], activity: Maybe[GpuActivity],
+    reports: Maybe[HardwareReports], crashes: KernelCrashes, activity: Maybe[GpuActivity],
 ) -> Finding | Missing:  # fmt: skip
     """The last evidence, so that the reader has a starting point."""
     if ending.job is not None and ending.job.get("state") in WAITING_STATES:
         return _waiting(ending, ending.job)
+    if (never_run := _dependency_failed(ending)) is not None:
+        return never_run
     jobs, logs = ending.jobs, silence.signs["logs"]
     last = [log for log in logs.events[-1:] if not unread.ends(log)]
     shows = [*unread.claims, *(LAST_LINE(line=logs.value(log, "text")) for log in last)]
     shows += [RECORDED_STATE(state=jobs.value(job, "state")) for job in jobs.records[-1:]]
+    by_kernel = list(_kernel_reports(reports, crashes))
+    shows += [claim for claim, _ in by_kernel]
     if not shows:
         return _without_data(unanswered)
     place = unread.place
@@ -134,8 +150,47 @@ def judge(
         shows,
         headline=NO_FAILURE_RECOGNIZED() if may_be_good else NO_CAUSE_FOUND(),
         implies=[] if may_be_good else [NOTHING_FITS() if place is None else ERRORS_UNREAD()],
-        actions=[*read, *referred, action(ADD_INPUTS[tuple(name for name in INPUTS if not inputs[name])])],
+        actions=[
+            *read,
+            *referred,
+            *(advice for _, advice in by_kernel if advice),
+            action(ADD_INPUTS[tuple(name for name in INPUTS if not inputs[name])]),
+        ],
     )
+
+
+def _dependency_failed(ending: Ending) -> Finding | None:
+    """The finding about a job that Slurm canceled before it began, because its dependency cannot be satisfied."""
+    job, notices = ending.job, ending.notices
+    if job is None or job.get("start") is not None or job.get("state") != "CANCELLED":
+        return None
+    line = next((row for row in notices.events if row.get("reason") == "dependency"), None)
+    if line is None:
+        return None
+    return present(
+        Certainty.ESTABLISHED,
+        "none",
+        [DEPENDENCY_LINE(line=notices.value(line, "text")), RECORDED_STATE(state=ending.jobs.value(job, "state"))],
+        headline=DEPENDENCY_FAILED(),
+        implies=[NO_FAILURE()],
+        actions=[action(DIAGNOSE_DEPENDENCY)],
+        since=line.time,
+        variant="never-started",
+        title=NEVER_BEGAN,
+    )
+
+
+def _kernel_reports(reports: Maybe[HardwareReports], crashes: KernelCrashes) -> Iterator[tuple[Claim, Action | None]]:
+    """The last of each Xid of the run's GPUs with NVIDIA's advice, and the kernel's first own error: none of them
+    decides by itself."""
+    if isinstance(reports, HardwareReports):
+        last = {row.get("xid"): row for row in reports.own_xids}
+        for row in list(last.values())[-MAX_XIDS:]:
+            value, line = reports.xids.value(row, "xid"), reports.xids.value(row, "text")
+            entry = xid(int(str(value.value)))
+            advice = action(XID_ADVICE, xid=value, advice=derived(entry.action, value))
+            yield XID_ALONE(xid=value, name=derived(entry.name, value), line=line), advice
+    yield from ((KERNEL_ERROR(line=crashes.frame.value(row, "text")), None) for row in crashes.rows[:1])
 
 
 def _without_data(unanswered: UnansweredSources) -> Finding | Missing:

@@ -1,4 +1,4 @@
-"""A node's state in its kernel log: hung tasks, machine checks, PCIe errors, links, boots."""
+"""A node's state in its kernel log: crashes, hung tasks, machine checks, PCIe errors, links, boots."""
 
 from __future__ import annotations
 
@@ -29,6 +29,22 @@ PARSER = Parser("kernel-node", "a node's state in kernel messages", "system", pl
 def _hung_task(line: Line, match: re.Match[str]) -> Event:
     pid, seconds = int(match["pid"]), int(match["seconds"])
     return line.event("hung_task", EventRole.CONFIRMATION, comm=match["comm"], pid=pid, seconds=seconds)
+
+
+@PARSER.pattern(
+    rb"(Kernel panic - not syncing|BUG: unable to handle |kernel BUG at |Oops: [0-9a-f]{4} \[#)",
+    safety="After a panic the node is down; after an oops it may go on without the task.",
+    matches=(
+        "[ 812.3] Kernel panic - not syncing: Fatal machine check",
+        "<1>[  201.654822] BUG: unable to handle kernel NULL pointer dereference at           (null)",
+        "[ 812.3] kernel BUG at mm/slub.c:305!",
+    ),
+    avoids=("kernel.panic = 10", "Rebooting in 30 seconds after a panic"),
+)
+def _crash(line: Line) -> Event:
+    is_panic = "Kernel panic - not syncing" in line.text
+    role = EventRole.ROOT if is_panic else EventRole.CONFIRMATION
+    return line.event("kernel_crash", role, what="panic" if is_panic else "oops", detail=line.text.strip()[:300])
 
 
 @PARSER.pattern(

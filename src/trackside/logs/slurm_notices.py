@@ -254,6 +254,18 @@ def _interrupt(line: Line) -> Event | None:
 
 
 @PARSER.pattern(
+    rb"\] error: Could not open std(out|err|in) file ",
+    safety="slurmd's own log; slurmstepd's line in the output is another pattern's.",
+    matches=(
+        "[2026-11-21T08:12:04.1] [77.batch] error: Could not open stdout file /scratch/no/77.out: No such file or directory",
+    ),
+    avoids=("error: Could not open stdout file /scratch/no/77.out: No such file or directory",),
+)
+def _unopened_output(line: Line) -> Event:
+    return line.event("scheduler_notice", EventRole.ROOT, reason="launch_failure")
+
+
+@PARSER.pattern(
     rb"get_exit_code task [0-9]{1,6} died by signal: ",
     r"died by signal: (\d{1,2})",
     safety="slurmd's own log: only Slurm's own numbers, such as 53 for an output file that could not be opened.",

@@ -35,6 +35,10 @@ _JOB_END = re.compile(
 _UP_STATES = frozenset({"IDLE", "RESUME", "UNDRAIN", "POWER_UP"})
 MAX_NODES = 256
 """Nodes of one line that get an event each."""
+MAX_LINES_TO_STATE = 4
+"""Lines from a node's reason to its state: what happens to its jobs may be logged between them."""
+REPORTED = "\0"
+"""Stands for a reason that was reported with its state, at the reason's line."""
 MAX_REASONS = 10_000
 """Nodes whose reason is remembered until the line with their state."""
 
@@ -174,6 +178,10 @@ def _node_response(line: Line, match: re.Match[str]) -> Iterator[Event]:
         "[2026-11-21T07:57:47.1] drain_nodes: node n4 state set to DRAIN",
         "[2026-11-21T07:57:47.1] update_node: node n3 state set to IDLE",
         (
+            "[2026-11-21T07:57:47.1] update_node: node n3 reason set to: bad fan\n"
+            "[2026-11-21T07:57:47.1] update_node: node n3 state set to DRAINING"
+        ),
+        (
             "[2026-11-21T07:57:47.1] error: Setting node gpu1 state to INVAL with reason:gres/gpu count "
             "reported lower than configured (7 < 8)"
         ),
@@ -184,28 +192,41 @@ def _node_response(line: Line, match: re.Match[str]) -> Iterator[Event]:
     ),
 )
 def _node_update(line: Line) -> Event | None:
-    """A node's state that an admin or a script set. The reason may be on a line before."""
+    """A node's state that an admin or a script set, at the line of its reason, which is the one before or close by."""
     match = _NODE_SET.search(line.text) or _NODE_SETTING.search(line.text)
     if match is None:
         return None
     group = match.groupdict()
     reasons: dict[str, str] = line.notes("slurmctld")
     if group.get("reason") and not group.get("state"):
-        if len(reasons) < MAX_REASONS:
-            reasons[match["node"]] = match["reason"]
-        return None
+        node_state = _state_below(line, match["node"])
+        if node_state is None:
+            if len(reasons) < MAX_REASONS:
+                reasons[match["node"]] = match["reason"]
+            return None
+        reasons[match["node"]] = REPORTED
+        return line.event("node_state", EventRole.ROOT, node=match["node"], state=node_state, reason=match["reason"])
     state, reason = match["state"].upper(), group.get("reason") or reasons.get(match["node"])
     if state in _UP_STATES:
         reasons.pop(match["node"], None)
         return line.event("node_state", EventRole.OBSERVATION, node=match["node"], state="up")
-    node_state = (
-        "drain" if state.startswith(("DRAIN", "INVAL")) else "down" if state.startswith(("DOWN", "FAIL")) else None
-    )
-    return (
-        line.event("node_state", EventRole.ROOT, node=match["node"], state=node_state, reason=reason)
-        if node_state
-        else None
-    )
+    node_state = _lost_state(state)
+    if node_state is None or reasons.get(match["node"]) == REPORTED:
+        reasons.pop(match["node"], None)
+        return None
+    return line.event("node_state", EventRole.ROOT, node=match["node"], state=node_state, reason=reason)
+
+
+def _lost_state(state: str) -> str | None:
+    """Our name of a state in which a node takes no jobs; None for another."""
+    return "drain" if state.startswith(("DRAIN", "INVAL")) else "down" if state.startswith(("DOWN", "FAIL")) else None
+
+
+def _state_below(line: Line, node: str) -> str | None:
+    """The state that the controller set together with the reason on this line."""
+    matches = (_NODE_SET.search(other.text) for other in line.following(MAX_LINES_TO_STATE))
+    states = (match["state"] for match in matches if match is not None and match["node"] == node and match["state"])
+    return next((_lost_state(state.upper()) for state in states), None)
 
 
 @PARSER.pattern(

@@ -15,6 +15,8 @@ from trackside.model import Event, EventRole
 LAUNCHER = "torchrun"
 
 _RANK = re.compile(r"^\s*rank\s*:\s*(\d{1,6}) \(local_rank: (\d{1,4})\)")
+LOOPBACK = re.compile(r"localhost\b|127\.0\.0\.|ip6-")
+"""A name that every machine gives itself: no node of the job."""
 _FIELD = re.compile(r"^\s*(time|host|exitcode|error_file|traceback|msg)\s*:\s?(.*)$")
 _EXIT = re.compile(r"(-?\d{1,5})(?: \(pid: (\d{1,10})\))?")
 _ITEM = re.compile(r"^\s*\[(\d{1,6})\]:\s*$")
@@ -79,7 +81,7 @@ def _failed_rank(line: Line, match: re.Match[str]) -> Event:
         "launcher_failure",
         role,
         rank=int(match[1]),
-        node=fields.get("host"),
+        node=None if LOOPBACK.match(fields.get("host", "")) else fields.get("host"),
         time=find_time(fields.get("time", "")),
         text="; ".join(text),
         launcher=LAUNCHER,

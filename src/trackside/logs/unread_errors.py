@@ -25,6 +25,7 @@ _HARMLESS = re.compile(
     r"|[\w-](?:_|-|\.|/)(?:errors?|fail|failed|failure|abort|killed|timed|invalid)\b|\b(?:errors?|fail|failed|failure|abort|invalid)(?:_|-|/|\.(?=\w))"  # names, paths
     r"|\b(?:mean|absolute|squared|percentage|relative|word|char\w*|prediction|reconstruction|validation|training|test|top-?\d)\s(?:\w+\s)?errors?\b\s{0,3}(?:\(|rate|is|was|[:=]|\d)"  # measures
     r"|\b(?i:error rate|errors? (?:rate|is|was)|errors?)\b\s{0,3}(?:\([\w%]{1,16}\))?\s{0,3}[:=]?\s{0,3}(?:[-+]?[\d.]|nan\b|inf\b)"
+    r"|^#\s+size\s+count\b"  # the heading of nccl-tests' table
     r"|\bwith the exception of\b|\bexceptions?[\"']?\s{0,3}[:=]\s{0,3}(?:\d|none|false|true|null|\[\])|\bcritical (?:point|batch|path|section|value)"
     r"|\b(?:WARN(?:ING)?|INFO|DEBUG|NOTICE|TRACE)\b|[Ww]arning:|\w*Warning\b|^\[[WI]\b|\bW\d{4}\b|\bI\d{4}\b|\| ?(?:INFO|DEBUG|WARNING)"
     r"|: [IW] \w+/|Unable to register cu\w+ factory|not a git repository|\bf?no-\w+-err|^frame #\d|\b(?:longer than|more than) the\b"

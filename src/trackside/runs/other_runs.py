@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from trackside.catalog.events import OUTCOMES
+from trackside.catalog.job_states import ACTIVE_STATES, ENDING_STATES, WAITING_STATES
 from trackside.model import Event, Position
 from trackside.runs.jobs import Job
 from trackside.runs.logs import leaf_of
@@ -15,14 +16,28 @@ KIND = "other_run"
 _PART = re.compile(r"rank|node|worker|host|gpu|attempt_\d", re.IGNORECASE)
 """In the path of a log: it is a part of a run that writes several."""
 MAX_COMPARED_LOGS = 50
+MAX_JOBS_BY_RECORD = 20
+"""Of more jobs, as in the accounting of a day, those without a log are not named."""
+LISTED_STATES = ACTIVE_STATES | ENDING_STATES | WAITING_STATES
 _SEPARATE = re.compile(r"nohup")
 """In a file's name: the output of one command, unless the name says of which part of a run."""
 
 
 def set_aside(jobs: Iterable[Job], chosen: Job, free_logs: Collection[str], own_logs: Collection[str]) -> list[Event]:
-    """One event for each other job that has a log, and for each log that belongs to no job and was not used."""
-    others = [_event(job.logs[0], job.id) for job in jobs if job is not chosen and job.logs]
-    return [*others, *(_event(path) for path in sorted(free_logs) if path not in own_logs)]
+    """One event for each other job that has a log or, of a few, ended badly by its record; and for each log that
+    belongs to no job and was not used."""
+    others = [job for job in jobs if job is not chosen]
+    failed = [job for job in others if not job.logs and job.id and _ended_badly(job)]
+    events = [_event(job.logs[0], job.id) for job in others if job.logs]
+    if len(others) <= MAX_JOBS_BY_RECORD:
+        events += [_event(job.rows[-1].at.path, job.id) for job in failed]
+    return [*events, *(_event(path) for path in sorted(free_logs) if path not in own_logs)]
+
+
+def _ended_badly(job: Job) -> bool:
+    """Whether a record has a state that is neither a good end nor that of a job that may go on, and none a good end."""
+    states = {str(row.get("state")) for row in job.rows if row.get("state") is not None}
+    return bool(states - LISTED_STATES) and "COMPLETED" not in states
 
 
 def separate_logs(

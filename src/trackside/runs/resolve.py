@@ -130,7 +130,7 @@ def resolve(
         log_paths=logs,
         parent_log_paths=tuple(parent_job.logs) if parent_job is not None else (),
         clock_offset_s=adjust.offset,
-        has_time_zone=_has_time_zone(attempts, run_events, adjust.offset),
+        has_time_zone=_has_time_zone(attempts, _dated_events(run_events, rows), adjust.offset),
         appended=_most_runs(logs, appended),
         other_jobs=_other_jobs(run_job, logs, ids),
     )
@@ -313,13 +313,20 @@ def _times(run_events: Iterable[Event]) -> list[float]:
     return [float(time) for time in values if isinstance(time, (int, float))]
 
 
+def _dated_events(run_events: Sequence[Event], rows: Iterable[Row]) -> Sequence[Event]:
+    """The events of the run's logs if one has a time, else all events: ``dmesg -T`` prints local times, too."""
+    if any(event.time is not None for event in run_events):
+        return run_events
+    return [row for row in rows if isinstance(row, Event)]
+
+
 def _has_time_zone(attempts: Sequence[AttemptRows], run_events: Sequence[Event], offset: float) -> bool:
     """Whether a record or, if its times were not shifted to the scheduler's, a log gives the zone of the run's times;
     true also without any time."""
     records = [row for attempt in attempts for row in attempt.rows if row.get("start") is not None]
     if any(_NAIVE_TIME.search(row.text) is None for row in records):
         return True
-    zoned = any(event.kind == "log_activity" and event.get("zoned") for event in run_events)
+    zoned = any(event.kind in ("log_activity", "kernel_log") and event.get("zoned") for event in run_events)
     return (zoned and not offset) or not (records or any(event.time is not None for event in run_events))
 
 

@@ -20,7 +20,8 @@ from trackside.stores.memory import MemoryStore
 OTHER_JOBS = Sentence("this verdict is about job {job}; the inputs also hold {jobs}")
 OTHER_LOGS = Sentence("the verdict on job {job} leaves out {logs}, whose job is not known")
 SEPARATE_LOGS = Sentence("{logs} look like separate runs, but are judged as one; the answer is from {own}")
-DIAGNOSE_OTHER = Sentence("for a verdict on {other}:")
+DIAGNOSE_OTHER = Sentence("for a verdict on {other}, run this")
+DIAGNOSE_JOBS = Sentence("for a verdict on one of the other jobs, name it in this command")
 COMMAND = ShellCommand("{command:whole}")
 MAX_NAMES = 5
 
@@ -48,14 +49,15 @@ def has_other_jobs(store: MemoryStore) -> bool:
 
 
 def _about_jobs(verdict: Verdict, frame: Frame, paths: Sequence[str]) -> list[tuple[Claim, Action | None]]:
-    """Other jobs with logs."""
+    """Other jobs that have a log or ended badly."""
     jobs = [frame.value(row, "job") for row in frame.events if row.get("job") is not None]
     if not jobs or verdict.run.id is None:
         return []
     names = [str(value.value) for value in jobs]
     listed = derived(f"job{'s' if len(names) > 1 else ''} {_listed(names)}", *jobs)
     command = derived(shlex.join(["trackside", "diagnose", *paths, "--job", names[0]]), jobs[0])
-    step = action(DIAGNOSE_OTHER, COMMAND, other=derived(f"job {names[0]}", jobs[0]), command=command)
+    sentence = DIAGNOSE_OTHER if len(names) == 1 else DIAGNOSE_JOBS
+    step = action(sentence, COMMAND, other=derived(f"job {names[0]}", jobs[0]), command=command)
     return [(OTHER_JOBS(job=derived(verdict.run.id, *jobs), jobs=listed), step)]
 
 

@@ -170,7 +170,7 @@ def _trouble(job: Job, path: str) -> str | None:
     try:
         status = os.stat(path)
     except FileNotFoundError:
-        return "it is not on this machine: run trackside where it is, or pass its path"
+        return "it is not on this machine; run trackside where it is, or pass its path"
     except (OSError, ValueError) as error:
         return f"{getattr(error, 'strerror', None) or error}: run trackside as {user or 'its owner'}, or pass a copy"
     if not stat.S_ISREG(status.st_mode):

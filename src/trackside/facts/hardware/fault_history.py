@@ -104,9 +104,10 @@ class FaultHistory:
     def since(self, faults: Sequence[HardwareFault]) -> float | None:
         """The fault's time, or that of a failure so close to it that only clock differences separate them.
 
-        Reported times are to the second; measurements only give the samples between which it happened.
+        Reported times are to the second; measurements only give the samples between which it happened. The time when
+        somebody drained the node is later than the fault.
         """
-        dated = [fault for fault in faults if fault.time is not None and not isinstance(fault.row, Record)]
+        dated = [fault for fault in faults if fault.time is not None and fault.plane != "scheduler"]
         exact = [fault for fault in dated if fault.plane != "metric"] or dated
         times = [fault.time for fault in exact if fault.time is not None]
         if not times:

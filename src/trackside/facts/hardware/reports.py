@@ -20,14 +20,17 @@ from trackside.facts.gpus import gpus_at_address, may_belong_to_run
 from trackside.facts.hardware.health import HardwareFault, HardwareHealth
 from trackside.facts.logs.drained_nodes import DrainedNodes
 from trackside.finding import Certainty, Claim, Sentence
-from trackside.model import Event, EventRole, Position, Run
+from trackside.model import Event, EventRole, Position, Record, Run
 from trackside.query import events, record
 
 XID_REPORTED = Sentence("the kernel reported Xid {xid} ({name}): {line}")
-SWITCH_FAILED = Sentence("an NVSwitch reported a fatal error: {line}")
+SWITCH_FAILED = Sentence("the NVSwitch at PCI address {pci} reported the fatal SXid {sxid}: {line}")
 GPU_UNREACHABLE = Sentence("a GPU became unreachable: {line}")
 CUDA_HARDWARE_ERROR = Sentence("CUDA reported a hardware error: {line}")
 NODE_DRAINED = Sentence("node {node} was drained: {reason}")
+NODE_DRAINED_FOR_XID = Sentence("node {node} was drained for Xid {xid} ({name}): {reason}")
+NODE_DOWN = Sentence("node {node} was set down: {reason}")
+NODE_DOWN_FOR_XID = Sentence("node {node} was set down for Xid {xid} ({name}): {reason}")
 XID_REPEATED = Sentence("{count} processes hit Xid {xid} on the same GPU {gpu}: the GPU itself may be at fault")
 MEMORY_XID = Sentence("the kernel reported Xid {xid}, a memory error: {line}")
 HARDWARE_CUDA_ERRORS = {
@@ -38,8 +41,10 @@ HARDWARE_CUDA_ERRORS = {
 }
 """CUDA errors that only hardware causes, with their certainty without kernel log lines."""
 GPU_DRAIN_REASON = re.compile(
-    r"\bs?xid\b|\becc\b|\bdbe\b|row.?remap|fallen off|nvlink|nvswitch|uncorrectable|gpu.{0,12}\blost\b", re.IGNORECASE
+    r"\bs?xid\b|\becc\b|\bdbe\b|row.?remap|f[ae]ll(?:en)? off|nvlink|nvswitch|uncorrectable|gpu.{0,12}\blost\b",
+    re.IGNORECASE,
 )
+XID_IN_DRAIN_REASON = re.compile(r"\bxid[ :#=-]{0,3}(\d{1,3})\b", re.IGNORECASE)
 GPU_IN_DRAIN_REASON = re.compile(r"\bgpu[ _#:-]{0,2}(\d{1,2})\b(?! ?(?:of|/|gpu|xid))", re.IGNORECASE)
 """The index of a GPU in a drain reason, such as "gpu2 lost"."""
 MEMORY_XIDS = (48, 64, 94, 95, 140)
@@ -72,6 +77,7 @@ class HardwareReports:
     has_input: bool
     """Whether any log was read that can report hardware faults."""
     health: HardwareHealth
+    drained: DrainedNodes
     run: Run
     limits: Limits
 
@@ -160,8 +166,8 @@ def hardware_reports(
             if row.role not in (EventRole.CONFIRMATION, EventRole.ROOT) or also_xid:
                 continue
             sure = Certainty.ESTABLISHED if row.plane == "kernel" else Certainty.SUPPORTED
-            pci = row.get("pci")
-            if pci is not None and name != "switches" and any(health.addressed):
+            pci = None if name == "switches" else row.get("pci")  # a switch is no GPU
+            if pci is not None and any(health.addressed):
                 if not may_belong_to_run(str(pci), row.node, health.addressed, run):
                     continue
                 pci = _one_of(gpus_at_address(str(pci), row.node, health.addressed), suspects) or pci
@@ -180,7 +186,7 @@ def hardware_reports(
     ]
     has_input = any(evidence.has(name) for name in ("xids", "errors", "nodes"))
     faults = (*kernel, *job[:1], *_drain_faults(drained, run))
-    return HardwareReports(evidence["xids"], evidence["nodes"], errors, faults, has_input, health, run, limits)
+    return HardwareReports(evidence["xids"], evidence["nodes"], errors, faults, has_input, health, drained, run, limits)
 
 
 def _one_of(gpus: Set[str], suspects: Set[str | None]) -> str | None:
@@ -212,21 +218,30 @@ def _kernel_claim(name: str, frame: Frame, row: Event) -> tuple[str, Claim]:
     if name == "xids" and isinstance(number, int):
         value = frame.value(row, "xid")
         return "xid", XID_REPORTED(xid=value, name=derived(xid(number).name, value), line=line)
-    return ("switch", SWITCH_FAILED(line=line)) if name == "switches" else ("lost", GPU_UNREACHABLE(line=line))
+    if name == "switches":
+        return "switch", SWITCH_FAILED(pci=frame.value(row, "pci"), sxid=frame.value(row, "sxid", "code"), line=line)
+    return "lost", GPU_UNREACHABLE(line=line)
 
 
 def _drain_faults(drained: DrainedNodes, run: Run) -> Iterator[HardwareFault]:
-    """Nodes of the run that were drained for a GPU fault during the run or soon after."""
-    nodes = drained.frame
-    for row in drained.rows:
-        reason, time = str(row.get("reason") or ""), row.get("reason_time")
-        if not GPU_DRAIN_REASON.search(reason):
+    """Nodes of the run that were drained or set down for a GPU fault during the run or soon after."""
+    for _, row, node, reason in drained.reports:
+        if reason is None or not GPU_DRAIN_REASON.search(str(reason.value)):
             continue
+        time = row.get("reason_time") if isinstance(row, Record) else row.time
         when = float(time) if isinstance(time, (int, float)) else None
-        index = GPU_IN_DRAIN_REASON.search(reason)
-        gpu = f"{row.get('name')}:{int(index[1])}" if index is not None else None
+        name = str(node.value)
+        index = GPU_IN_DRAIN_REASON.search(str(reason.value))
+        gpu = f"{name}:{int(index[1])}" if index is not None else None
         if gpu is not None and run.gpus and run.gpus_by != "all" and gpu not in run.gpus:
             continue  # another job's
-        claim = NODE_DRAINED(node=nodes.value(row, "name"), reason=nodes.value(row, "reason"))
-        name = str(row.get("name"))
-        yield HardwareFault("drained", claim, Certainty.SUPPORTED, row.plane, row.at, when, when, name, gpu, row=row)
+        match = XID_IN_DRAIN_REASON.search(str(reason.value))
+        number = int(match[1]) if match is not None else None
+        is_down = row.get("state") == "down" and not (isinstance(row, Record) and "drain" in row.many("flags"))
+        claim = (NODE_DOWN if is_down else NODE_DRAINED)(node=node, reason=reason)
+        if number is not None:
+            xid_value = derived(number, reason)
+            sentence = NODE_DOWN_FOR_XID if is_down else NODE_DRAINED_FOR_XID
+            claim = sentence(node=node, xid=xid_value, name=derived(xid(number).name, reason), reason=reason)
+        sign = "set_down" if is_down else "drained"
+        yield HardwareFault(sign, claim, Certainty.SUPPORTED, row.plane, row.at, when, when, name, gpu, number, row)

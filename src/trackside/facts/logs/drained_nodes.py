@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trackside.evidence import Evidence, Frame
+from trackside.evidence import Evidence, Frame, Value
 from trackside.facts.fact import fact
 from trackside.facts.logs.ending import Ending
 from trackside.facts.training.learning import numeric_field
-from trackside.model import Record, Run
+from trackside.model import Event, Record, Run
 from trackside.query import events, record
 
 
@@ -41,6 +41,33 @@ class DrainedNodes:
     limit or a preemption does not explain these."""
     states: Frame
     """What the scheduler's log reports about any node."""
+    logged: tuple[Event, ...] = ()
+    """The log's reports that a node of the run was drained or set down, at the same times."""
+
+    @property
+    def reports(self) -> list[tuple[Frame, Record | Event, Value, Value | None]]:
+        """Every such report, the records first: its frame and row, the node's name and the reason, if it gives one.
+        ``sinfo -R`` cuts reasons: one that another report of the node has in full is left out."""
+        sources = ((self.frame, self.rows, "name"), (self.states, self.logged, "node"))
+        reports = [
+            (frame, row, frame.value(row, name), frame.value(row, "reason") if row.get("reason") else None)
+            for frame, rows, name in sources
+            for row in rows
+        ]
+        reasons = [(str(node.value), str(reason.value)) for _, _, node, reason in reports if reason is not None]
+
+        def is_cut(node: Value, reason: Value | None) -> bool:
+            names = [other for other_node, other in reasons if other_node == str(node.value)]
+            text = "" if reason is None else str(reason.value)
+            return bool(text) and any(other != text and other.startswith(text) for other in names)
+
+        return [report for report in reports if not is_cut(report[2], report[3])]
+
+    def returned(self, node: str, time: float | None) -> bool:
+        """Whether a node was back in service after ``time`` (POSIX seconds)."""
+        ends = (numeric_field(row, "reason_end") for row in self.frame.records if row.get("name") == node)
+        ups = (row.time for row in self.states.events if row.node == node and row.get("state") == "up")
+        return any(end is not None and (time is None or end >= time) for end in (*ends, *ups))
 
 
 @fact({"nodes": record("node"), "states": events("node_state")}, limits=Limits())
@@ -55,7 +82,11 @@ def drained_nodes(evidence: Evidence, ending: Ending, run: Run, limits: Limits) 
     if never_placed(job, run):
         own_rows = []
     rows = (row for row in own_rows if _is_in_time(row, frame.records, _start(run), end, limits))
-    return DrainedNodes(frame, tuple(rows), margin_s, evidence["states"])
+    states = evidence["states"]
+    logged = tuple(
+        row for row in states.events if row.node in run.nodes and _is_logged_in_time(row, run, end, margin_s)
+    )
+    return DrainedNodes(frame, tuple(rows), margin_s, states, logged)
 
 
 def never_placed(job: Record | None, run: Run) -> bool:
@@ -81,6 +112,14 @@ def _is_in_time(row: Record, rows: tuple[Record, ...], start: float | None, end:
         (returned := numeric_field(other_row, "reason_end")) is not None and end <= returned <= time
         for other_row in same_node
     )
+
+
+def _is_logged_in_time(row: Event, run: Run, end: float | None, margin_s: float) -> bool:
+    """Whether the scheduler's log reports a node drained or down during the run or soon after."""
+    start = _start(run)
+    if row.get("state") not in ("drain", "down") or row.time is None or (start is not None and row.time < start):
+        return False
+    return end is None or row.time <= end + margin_s
 
 
 def _start(run: Run) -> float | None:

@@ -151,6 +151,13 @@ class Ending:
         """The scheduler's state of the last attempt."""
         return None if self.job is None else self.jobs.value(self.job, "state")
 
+    @cached_property
+    def first_failed_node(self) -> tuple[str, ...]:
+        """The node of the only task that exited with an error, by srun, which then ends the others; else empty."""
+        rows = [row for row in self.exits.events if row.get("source") == "srun" and row.get("exit_code")]
+        nodes = tuple({row.node for row in rows if row.node})
+        return nodes if len(nodes) == 1 else ()
+
     @property
     def job_name(self) -> Value | None:
         """The job's name, by the scheduler's newest record."""

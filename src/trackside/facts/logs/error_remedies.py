@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from trackside.evidence import Frame, Value, derived
 from trackside.facts.logs import state_dict_errors
-from trackside.facts.logs.exceptions import announced_error, source_line, unopened_script
+from trackside.facts.logs.exceptions import BAD_INTERPRETER, announced_error, source_line, unopened_script
 from trackside.facts.logs.fault_rules.rule import FaultClass
 from trackside.facts.logs.python_environment import PACKAGES, interpreter, package_of_library
 from trackside.facts.logs.repository_remedies import check_path, repository_remedy
@@ -303,6 +303,11 @@ SHELL_REMEDIES = {
 """(What the shell cannot find or do, whether it names the script's line) -> what to do about it."""
 
 
+CORRECT_INTERPRETER = Sentence(
+    "correct the first line of the job script, which names {path}, or install it on the nodes; then resubmit"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class ErrorPlace:
     """Where an error occurred, as far as a remedy depends on it."""
@@ -331,6 +336,8 @@ def error_remedy(frame: Frame, row: Event, kind: FaultClass, where: ErrorPlace) 
         return action(START_WITH_LAUNCHER, variable=derived(variable[1], message))
     if kind == "config" and (argument := _argument_remedy(text, message)) is not None:
         return argument
+    if (interpreter := BAD_INTERPRETER.search(text)) is not None:
+        return action(CORRECT_INTERPRETER, path=derived(interpreter[2], message))
     if row.get("type") == "ShellError" and (match := SHELL_LINE.search(text.strip())) is not None:
         return _shell_remedy(match, message)
     if (weights := weights_remedy(frame, row)) is not None:

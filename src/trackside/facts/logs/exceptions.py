@@ -96,8 +96,12 @@ _LIBRARY_PARAGRAPHS = re.compile(
     r"|^Could not override "
 )
 """Messages of libraries whose further lines are their own and say more than the first."""
-_USAGE_ERROR = re.compile(r"^([^\s:][^:]{0,120}): error: ")
+_USAGE_ERROR = re.compile(r"^(?!srun|sbatch|salloc|slurm)([^\s:][^:]{0,120}): error: ")
 """What argparse prints before what is wrong."""
+BAD_INTERPRETER = re.compile(
+    r"(?:slurmstepd-([\w.-]{1,63}): .{0,20})?execve\(\): bad interpreter\(([^)]{1,200})\): No such file"
+)
+"""slurmstepd's words for a program in a script's first line that does not exist: the node, and the program."""
 _ASSERT = re.compile(r"assert (\S.{0,200}?)(?:, (?:f?[\"'(]|[\w.]+\().*)?$")
 """An assertion in one line: its condition."""
 MIN_WORDS = 3
@@ -401,6 +405,8 @@ def error_in_brief(frame: Frame, row: Event) -> Value:
         )
     if (script := unopened_script(frame, row)) is not None:
         text = f"Python could not open its script '{script.value}'"
+    elif (match := BAD_INTERPRETER.search(message)) is not None:
+        text = f"the job script's interpreter {match[2]} does not exist" + (f" on {match[1]}" if match[1] else "")
     elif not is_raised(row) and first_line:
         text = _USAGE_ERROR.sub(r"\1 rejected its command line: ", first_line)
     else:

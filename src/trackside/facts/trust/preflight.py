@@ -10,13 +10,14 @@ from trackside.catalog.xid import xid
 from trackside.evidence import Evidence, Frame, Missing, derived
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.hardware.reports import HardwareReports
+from trackside.facts.logs.drained_nodes import DrainedNodes
 from trackside.facts.logs.ending import BAD_STATES, Ending
 from trackside.facts.training.learning import Trajectory
 from trackside.facts.trust.sampling import NO_GPU_METRICS
 from trackside.facts.trust.telemetry import TelemetryTrust
 from trackside.facts.trust.unanswered import UnansweredSources
 from trackside.finding import Claim, Sentence
-from trackside.model import Run
+from trackside.model import Record, Run
 from trackside.query import events
 
 NO_LOG = Sentence("no job output was given: progress and errors are unknown")
@@ -60,8 +61,17 @@ OTHER_GPU_FAULTY_UNDATED = Sentence(
 )
 LEFT_PROCESSES = Sentence("Slurm could not end all processes of the job, and some may still be on its node: {line}")
 LEFT_PROCESSES_ON = Sentence("Slurm could not end all processes of the job, and some may still be on {node}: {line}")
+OWN_DRAIN = re.compile(r"epilog|prolog|kill task failed", re.IGNORECASE)
+"""Reasons for which Slurm itself drains a node."""
 OWN_NODE = re.compile(r"TERMINATED ON (\S{1,63}) AT|\bslurmstepd-([^\s:]{1,63}):")
 """The node in slurmstepd's notice that it could not end a job's processes."""
+NODE_DRAINED = Sentence(
+    "the scheduler drained {node} during the job or right after it: {reason}; check it before it gets another job"
+)
+NODE_RETURNED = Sentence(
+    "the scheduler drained {node} during the job or right after it: {reason}; it is back in service: "
+    "check that its cause is repaired"
+)
 STILL_RUNNING = Sentence("the job is still running: {state}")
 
 
@@ -86,10 +96,11 @@ def preflight(
     trajectory: Maybe[Trajectory],
     telemetry: Maybe[TelemetryTrust],
     reports: Maybe[HardwareReports],
+    drained: DrainedNodes,
     run: Run,
 ) -> Preflight:
     """What limits the verdict. Needs no particular input."""
-    claims = [*unanswered.claims, *_input_claims(evidence, unanswered, ending, run)]
+    claims = [*unanswered.claims, *_input_claims(evidence, unanswered, ending, drained, run)]
     if evidence.has("logs"):
         progress = None if isinstance(trajectory, Missing) else trajectory.progress
         claims += _log_claims(evidence, ending, progress, run)
@@ -101,7 +112,9 @@ def preflight(
     return Preflight(tuple(claims))
 
 
-def _input_claims(evidence: Evidence, unanswered: UnansweredSources, ending: Ending, run: Run) -> Iterator[Claim]:
+def _input_claims(
+    evidence: Evidence, unanswered: UnansweredSources, ending: Ending, drained: DrainedNodes, run: Run
+) -> Iterator[Claim]:
     """Missing inputs, and what the scheduler's records show."""
     if not evidence.has("logs") and "log" not in unanswered.planes:
         yield NO_LOG()
@@ -110,6 +123,7 @@ def _input_claims(evidence: Evidence, unanswered: UnansweredSources, ending: End
     if "kernel" not in unanswered.planes:
         yield from _kernel_log_claims(evidence, ending, run)
     yield from _left_processes(ending.notices)
+    yield from _drained_claims(drained)
     yield from _record_claims(ending.jobs)
     if ending.running and ending.state is not None:
         yield STILL_RUNNING(state=ending.state)
@@ -143,6 +157,19 @@ def _left_processes(notices: Frame) -> Iterator[Claim]:
         yield LEFT_PROCESSES(line=line)
     else:
         yield LEFT_PROCESSES_ON(line=line, node=derived(match[1] or match[2], line))
+
+
+def _drained_claims(drained: DrainedNodes) -> Iterator[Claim]:
+    """Nodes that Slurm itself drained for what happened in the job: an epilog that failed, or processes that stay."""
+    nodes = set[str]()
+    for _, row, node, reason in drained.reports:
+        name = str(node.value)
+        if reason is None or name in nodes or OWN_DRAIN.search(str(reason.value)) is None:
+            continue
+        nodes.add(name)
+        time = row.get("reason_time") if isinstance(row, Record) else row.time
+        since = float(time) if isinstance(time, (int, float)) else None
+        yield (NODE_RETURNED if drained.returned(name, since) else NODE_DRAINED)(node=node, reason=reason)
 
 
 def _record_claims(jobs: Frame) -> Iterator[Claim]:

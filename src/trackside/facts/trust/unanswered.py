@@ -7,14 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from trackside.evidence import SOURCE_UNANSWERED, Evidence, Frame
+from trackside.evidence import SOURCE_UNANSWERED, Evidence, Frame, derived
 from trackside.facts.fact import fact
 from trackside.finding import Claim, Sentence
-from trackside.model import Plane
+from trackside.model import Event, Plane
 from trackside.query import events
 
 DID_NOT_ANSWER = Sentence("{source} did not answer, so the verdict lacks its data: {reason}")
 ANSWERED_IN_PART = Sentence("{source} gave no complete answer, so the verdict lacks some of its data: {reason}")
+OUTPUT_NOT_READ = Sentence("the job's output {source} was not read: {reason}")
+OUTPUT_FILE = re.compile(r"^output of job [^\s:]{1,80}: [^:\n]{0,80}names it, but ")
+"""Before the reason for which a file of the job's output was not read."""
 NO_ANSWER = re.compile(r"cannot be reached|\bexit \d|command not found", re.IGNORECASE)
 """Reasons for which nothing came; after others, such as a limit or a connection that broke, part of the data did."""
 
@@ -38,13 +41,13 @@ class UnansweredSources:
     @property
     def claims(self) -> list[Claim]:
         """One sentence each."""
-        names = ("source", "reason")
-        return [
-            (DID_NOT_ANSWER if NO_ANSWER.search(row.text) else ANSWERED_IN_PART)(
-                **{name: self.rows.value(row, name) for name in names}
-            )
-            for row in self.rows.events
-        ]
+        return [self._claim(row) for row in self.rows.events]
+
+    def _claim(self, row: Event) -> Claim:
+        source, reason = (self.rows.value(row, name) for name in ("source", "reason"))
+        if (prefix := OUTPUT_FILE.match(str(reason.value))) is not None:
+            return OUTPUT_NOT_READ(source=source, reason=derived(str(reason.value)[prefix.end() :], reason))
+        return (DID_NOT_ANSWER if NO_ANSWER.search(row.text) else ANSWERED_IN_PART)(source=source, reason=reason)
 
 
 @fact({"silent": events(SOURCE_UNANSWERED)})

@@ -26,8 +26,9 @@ class Preempt(SimulatedFault):
         attempt, time, job = sim.attempt, self.start_time(sim), sim.scenario.job
         notice_text, state = ("DUE TO JOB REQUEUE", "REQUEUED") if self.requeue else ("DUE TO PREEMPTION", "PREEMPTED")
         cancel_job(sim, time, notice_text, state)
+        culprit = "unknown" if self.requeue else "scheduler"  # no record names who requeued it
         self.record_truth(
-            sim, "F2", "scheduler", since=time, cascade=() if self.resumes or not self.returns else ("E2",),
+            sim, "F2", culprit, since=time, cascade=() if self.resumes or not self.returns else ("E2",),
             sufficient_planes=(("scheduler",), ("logs",)), halts=True,
         )  # fmt: skip
         if not self.returns:
