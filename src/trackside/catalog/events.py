@@ -146,6 +146,10 @@ EVENTS: Mapping[str, EventKind] = {
         "a progress bar at its end: of the training if it counts as many steps as are planned",
         {"steps": "its count"},
     ),
+    "work_bar": EventKind(
+        "the progress bar right above a traceback, if it prepares no data: what the program had done, training or not",
+        {"count": "its count", "total": "its length", "elapsed_s": "seconds since its loop began"},
+    ),
     "checkpoint_saved": EventKind(
         "a checkpoint was written",
         {"step": "step", "path": "as printed", "seconds": "duration as printed"},

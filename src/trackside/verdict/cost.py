@@ -259,7 +259,8 @@ def _wasted_work(fault: _Fault) -> Iterator[WastedTime | Claim]:
     if fault.cost_kind == "repeated":
         yield from _repeated_steps(fault)
     if fault.failed and work.logged and not work.has_training and not hung:
-        yield waste_of_range(STARTUP, allocation, allocation.start, allocation.end)
+        part = NEVER_SAVED if fault.primary.variant == "work" else STARTUP
+        yield waste_of_range(part, allocation, allocation.start, allocation.end)
         return
     if fault.failed:
         yield _unsaved_work(fault)
