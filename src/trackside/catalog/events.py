@@ -318,7 +318,7 @@ EVENTS: Mapping[str, EventKind] = {
     "rendezvous_failure": EventKind(
         "startup between ranks failed",
         {
-            "reason": "dns, refused, unreachable, timeout, port_in_use, duplicate_rank, duplicate_gpu, interface, bootstrap, closed",
+            "reason": "dns, refused, unreachable, timeout, port_in_use, duplicate_rank, duplicate_gpu, interface, bootstrap, closed; peer_refused, peer_unreachable: by another rank, not by the coordinator",
             "address": "host:port as printed",
             "retry": "true for a warning that is followed by a retry",
         },

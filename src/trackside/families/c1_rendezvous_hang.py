@@ -59,8 +59,10 @@ from trackside.facts.logs.exceptions import Exceptions, earliest_first
 from trackside.facts.logs.rendezvous_failures import (
     FIX_ADDRESS,
     FIX_INTERFACE,
+    FIX_LOOPBACK,
     FIX_NAME,
     FIX_NETWORK,
+    FIX_PEERS,
     FIX_PORT,
     FIX_RANKS,
     FIX_START,
@@ -139,6 +141,8 @@ COMMANDS = {
     FIX_NETWORK: (PROBE_ADDRESS,),
     FIX_PORT: (SET_OWN_PORT,),
     FIX_INTERFACE: (SHOW_INTERFACES,),
+    FIX_LOOPBACK: (SHOW_INTERFACES,),
+    FIX_PEERS: (SHOW_INTERFACES,),
     FIX_START: (SHOW_TASKS,),
     FIX_RANKS: (SHOW_TASKS,),
 }
