@@ -64,9 +64,9 @@ FIX_NAME = Sentence(
     "use a host name that every node resolves, such as the first one that scontrol show hostnames prints"
 )
 FIX_LOOPBACK = Sentence(
-    "set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME in the job script to the interface that connects the nodes, or unset "
-    "them if they name the loopback interface; if they are not set, the node's own host name must not resolve to a "
-    "loopback address (/etc/hosts)"
+    "set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME in the job script to the interface that connects the nodes, or "
+    "unset them if they name the loopback interface; if they are not set, the node's own host name must not resolve to "
+    "a loopback address (/etc/hosts)"
 )
 FIX_PEERS = Sentence(
     "check that every rank was still running, and that the nodes reach each other by the interface that the ranks use; "
