@@ -298,7 +298,7 @@ EVENTS: Mapping[str, EventKind] = {
     "oom_kill": EventKind(
         "a process was killed because host memory ran out",
         {
-            "scope": "cgroup, host, slurm, ray, container",
+            "scope": "cgroup, host, slurm, ray, container, kubelet",
             "pid": "victim",
             "comm": "victim's name",
             "rss_bytes": "victim's resident size",

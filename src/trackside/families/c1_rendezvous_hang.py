@@ -109,6 +109,11 @@ SHOW_TRANSPORT = Sentence(
     "node, try it without peer-to-peer transport, too"
 )
 SET_TRANSPORT = ShellCommand("export NCCL_DEBUG=INFO  # without peer-to-peer: export NCCL_P2P_DISABLE=1")
+READ_TRANSPORT = Sentence(
+    "read NCCL's messages in the log (NCCL INFO), which show the interface and the transport that each rank uses; on a "
+    "single node, try it without peer-to-peer transport, too"
+)
+AVOID_PEER_TO_PEER = ShellCommand("export NCCL_P2P_DISABLE=1")
 CONNECTING_BEGAN = Sentence("the ranks started to connect: {line}")
 NOTHING_PRINTED = Sentence(
     "the job itself printed no line with a time in the last {seconds} of the run",
@@ -389,6 +394,8 @@ def _finding(facts: StartupFacts, lead: StartupLead) -> Finding:
 def _remedy(facts: StartupFacts, lead: StartupLead) -> Action:
     """What to change. Slurm's commands are of use in a job of Slurm only."""
     if lead.remedy is SHOW_TRANSPORT:
+        if facts.silence.signs["communicators"]:  # NCCL prints them at the level INFO only
+            return action(READ_TRANSPORT, AVOID_PEER_TO_PEER)
         return action(SHOW_TRANSPORT, SET_TRANSPORT)
     if facts.ending.by_slurm:
         return action(lead.remedy, *COMMANDS.get(lead.remedy, ()))
