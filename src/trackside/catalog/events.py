@@ -281,7 +281,16 @@ EVENTS: Mapping[str, EventKind] = {
     ),
     "signal_received": EventKind(
         "a process reports that it received a signal (SIGTERM handlers, SignalException, SIGUSR1 self-requeue)",
-        {"signal": "number", "signal_name": "name", "pid": "process id", "by": "who printed it", "task": LABELED},
+        {
+            "signal": "number",
+            "signal_name": "name",
+            "pid": "process id",
+            "by": "who printed it",
+            "sender_pid": "process id of the sender",
+            "sender_uid": "its user id",
+            "unix_time": "when it came, as a number of seconds since 1970",
+            "task": LABELED,
+        },
     ),
     "user_interrupt": EventKind("Ctrl-C: KeyboardInterrupt or SIGINT", {"by": "who printed it"}),
     "requeue_requested": EventKind("the application requeues itself", {"by": "who printed it"}),
