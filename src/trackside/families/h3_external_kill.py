@@ -160,8 +160,9 @@ def _headline(sign: Event, signal: Value, line: Value) -> Claim:
 
 def _find_process(sign: Event, line: Value) -> Action:
     """How to find out what the process was that the line names as the sender."""
-    values = {name: derived(str(sign.get(field)), line) for name, field in zip(("sender", "user"), SENDER_FIELDS, strict=True)
-              if sign.get(field) is not None}  # fmt: skip
+    fields = zip(("sender", "user"), SENDER_FIELDS, strict=True)
+    known = [(name, field) for name, field in fields if sign.get(field) is not None]
+    values = {name: derived(str(sign.get(field)), line) for name, field in known}
     if isinstance(time := sign.get("unix_time"), int):
         values |= {
             name: derived(str(time + shift), line) for name, shift in (("since", -AROUND_S), ("until", AROUND_S))

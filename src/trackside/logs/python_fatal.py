@@ -4,6 +4,7 @@ panics."""
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from trackside.catalog.events import MAX_MESSAGE_CHARS
 from trackside.catalog.signals import signal_number
@@ -153,9 +154,8 @@ def _parse_handler(line: Line, match: re.Match[str]) -> Event:
     description = match[1] or match[3] or match[4] or "Aborted"
     number = signal_number(match[2] or match[5] or description.partition(" ")[0])
     if number == 15:
-        return line.event(
-            "signal_received", EventRole.TEARDOWN, signal=15, signal_name="SIGTERM", by="job", **_sender(line)
-        )
+        event = line.event("signal_received", EventRole.TEARDOWN, signal=15, signal_name="SIGTERM", by="job")
+        return replace(event, fields={**event.fields, **_sender(line)})
     return line.event("python_fatal", EventRole.TEARDOWN if number == 2 else EventRole.ROOT, what=description.strip())
 
 
