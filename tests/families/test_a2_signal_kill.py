@@ -303,6 +303,18 @@ def test_who_killed_for_lack_of_memory_is_named(fields: dict[str, Any], text: st
     assert not finding.cannot_decide
 
 
+def test_ray_s_list_of_usual_causes_is_not_quoted_as_the_cause() -> None:
+    text = (
+        "(raylet) A worker died or was killed while executing a task by an unexpected system error. Worker PID: 4711 "
+        "Worker exit type: SYSTEM_ERROR Worker exit detail: Worker unexpectedly exits with a connection error code 2. "
+        "End of file. Some common causes include: (1) the process was killed by the OOM killer due to high memory "
+        "usage, (2) ray stop --force was called, or (3) the worker is crashed unexpectedly due to SIGSEGV or another."
+    )
+    shown = text_of(judge("A2", root("process_exit", 90, source="ray", text=text)))
+    assert "Ray's worker with process id 4711 died without a traceback" in shown
+    assert "SIGSEGV" not in shown
+
+
 def test_a_stack_that_the_log_has_is_not_asked_for() -> None:
     died = event("process_exit", 90, role=EventRole.ROOT, source="bash", signal=11)
     fatal = root("python_fatal", 80, what="Segmentation fault", frame="/home/u/pretrain.py:96 in main")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 
+from trackside.catalog.events import MAX_MESSAGE_LINE_CHARS
 from trackside.logs.bars import PREPARATION, read_bar
 from trackside.logs.exception_topics import chain_topic
 from trackside.logs.line import Line
@@ -20,6 +21,10 @@ MIN_REPEATED_FRAMES = 3
 MAX_SEGMENTS_BELOW_BAR = 3
 """Lines, or drawings of one line, between a progress bar and the traceback that ended its loop."""
 
+MAX_LINES_OF_LISTING = 1_000
+_SOURCE_CODE = re.compile(r"#\s*(?:if|ifdef|ifndef|define|include|pragma)\b|//|/\*")
+"""How a listing of source code begins."""
+_COMPILER_ERROR = re.compile(r"(?:nvrtc|ptxas\b[^:]{0,80}|\S{1,200}\(\d{1,6}\)): (?:fatal )?error\b")
 _LOG_LEVEL = re.compile(r"\b(?:ERROR|CRITICAL|FATAL|WARNING|WARN|EXCEPTION|Error|error)\b")
 _WARNING = re.compile(r"\b(?:WARNING|WARN)\b")
 _PID = re.compile(r"(?:\bpid[=: ]{1,2}|python\d?(?:\.\d+)?\[)(\d{1,8})", re.IGNORECASE)
@@ -52,6 +57,7 @@ def exception_event(reader: TracebackReader, chain: list[ParsedException]) -> Ev
     if about == "interrupt" and any(_ENDED_FROM_OUTSIDE.search(line.full) for line in reader.header.preceding(20)):
         role = EventRole.TEARDOWN
     rank, pid = _rank_and_pid(reader, last)
+    compiler_error = _compiler_error(last)
     return last.line.event(
         "exception",
         role,
@@ -59,10 +65,10 @@ def exception_event(reader: TracebackReader, chain: list[ParsedException]) -> Ev
         time=reader.header.time if last.line.time is None else None,
         text=f"{last.type}: {last.message[0]}".strip().removesuffix(":") if last.message else last.type,
         type=last.type,
-        message=last.text,
+        message=last.text if compiler_error is None else compiler_error,
         chain=";".join(exception.type for exception in chain[:-1]) or None,
         root_type=oldest.type,
-        root_message=oldest.text,
+        root_message=compiler_error if compiler_error is not None and oldest is last else oldest.text,
         about=about,
         wrapper=True if about == "wrapper" else None,
         lines=last.lines if last.lines > 1 else None,
@@ -71,6 +77,17 @@ def exception_event(reader: TracebackReader, chain: list[ParsedException]) -> Ev
         pid=pid,
         **_frame_fields([exception.frames for exception in reversed(chain) if exception.frames], _repeated_frame(last)),
     )
+
+
+def _compiler_error(exception: ParsedException) -> str | None:
+    """What the compiler says below the source code that a message lists; None if it lists none. The listing is no
+    message, and is often longer than what is kept of one."""
+    if _SOURCE_CODE.match(exception.text) is None:
+        return None
+    for line in exception.line.following(MAX_LINES_OF_LISTING):
+        if line.label == exception.line.label and _COMPILER_ERROR.match(line.text):
+            return line.text.strip()[:MAX_MESSAGE_LINE_CHARS]
+    return None
 
 
 def bar_event(header: Line) -> Event | None:

@@ -218,7 +218,11 @@ MESSAGE_REMEDIES: tuple[tuple[re.Pattern[str], Sentence, tuple[ShellCommand, ...
         NO_GPU_VISIBLE,
         (SHOW_GPUS,),
     ),
-    (re.compile(r"no kernel image is available"), BUILD_FOR_GPU, (SHOW_ARCHITECTURES,)),
+    (
+        re.compile(r"no kernel image is available|invalid value for --gpu-architecture"),
+        BUILD_FOR_GPU,
+        (SHOW_ARCHITECTURES,),
+    ),
     (re.compile(r"couldn't connect to ['\"]?https://huggingface\.co"), DOWNLOAD_FIRST, (WORK_OFFLINE,)),
     (re.compile(r"TritonMissing|Cannot find a working t\s?riton"), INSTALL_TRITON, (DISABLE_COMPILE,)),
 )
