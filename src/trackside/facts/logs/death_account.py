@@ -31,7 +31,8 @@ RAY_NAMES_CAUSES = Sentence(
     "Ray names its usual causes, and does not say which it was: the kernel's OOM killer, ray stop --force, or a crash"
 )
 RAY_DETAIL = re.compile(
-    r"Worker PID: (\d{1,9})\b.*?Worker exit detail: (.{1,300}?)(?: Some common causes include: .*)?$"
+    r"Worker PID: (?P<pid>\d{1,9})\b.*?Worker exit detail: (?P<detail>.{1,300}?)"
+    r"(?P<causes> (?:Some common causes include|There are some potential root causes).*)?$"
 )
 BY_RECORD = Sentence("the scheduler recorded {code}, which is {signal}")
 AS_EXIT_CODE = Sentence("the scheduler recorded exit code {code}, which older Slurm releases use for {signal}")
@@ -154,8 +155,8 @@ def _lost_worker_claims(line: Value) -> tuple[Claim, ...]:
     """How a worker was lost. Ray's message ends in a list of usual causes, the last of which reads like the finding."""
     if (match := RAY_DETAIL.search(str(line.value))) is None:
         return (WORKER_LOST(line=line),)
-    lost = RAY_WORKER_LOST(pid=derived(match[1], line), detail=derived(match[2], line))
-    return (lost, RAY_NAMES_CAUSES(line=line)) if "common causes" in match[0] else (lost,)
+    lost = RAY_WORKER_LOST(pid=derived(match["pid"], line), detail=derived(match["detail"], line))
+    return (lost,) if match["causes"] is None else (lost, RAY_NAMES_CAUSES(line=line))
 
 
 def _by_record(deaths: Deaths, kills: OomKills, memory: HostMemory, ending: Ending) -> DeathAccount | None:
