@@ -46,7 +46,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trackside.evidence import Missing, Value, derived
 from trackside.facts.gpus import gpus_of_ranks, nodes_of
@@ -192,8 +192,10 @@ def judge(
     launch = None if errors.other_cause else next(_failed_launches(errors, ending, phase, limits), None)
     if launch is not None:
         return _launch_finding(launch, errors, ending, phase)
-    if not errors.other_cause and (unread_end := unread_finding(unread, CRASHED)) is not None:
-        return unread_end
+    if not errors.other_cause and unread.rows:
+        work = phase.work_before(unread.rows[-1], errors.frame, limits.worked_s)
+        if (unread_end := unread_finding(unread, CRASHED if work is None else CRASHED_IN_WORK)) is not None:
+            return unread_end if work is None else replace(unread_end, shows=(*unread_end.shows, work))
     if errors.missing_log is not None:
         return Missing("no job log was given")
     return absent(exceptions.none_of_job)

@@ -75,8 +75,8 @@ class OomKills:
         """The first report that the run ran out of host memory, unless training continued after it."""
         for row in self.own_kills:
             if row.role is EventRole.ROOT and not self.restarts.has_recovered(row):
-                sentence = SLURM_COUNTED_KILLS if row.get("scope") == "slurm" else HOST_MEMORY_RAN_OUT
-                killer = _killer(row)
+                by_slurm = row.get("scope") == "slurm" and row.get("count") is not None
+                sentence, killer = SLURM_COUNTED_KILLS if by_slurm else HOST_MEMORY_RAN_OUT, _killer(row)
                 sentence = sentence if killer is None else CLAIMS.get(killer, sentence)
                 return OomReport(sentence(line=self.frame.value(row, "text")), row)
         job = self.ending.job
