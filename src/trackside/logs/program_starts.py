@@ -24,7 +24,7 @@ SIGNS = (
     ("tracker", "wandb"), ("threads", "OMP_NUM_THREADS"), ("environment", "nvironment"),
 )  # fmt: skip
 """Sign -> what its line contains; the first that fits."""
-MIN_NEEDLE_BYTES, MAX_NEEDLE_BYTES = 16, 120
+MIN_NEEDLE_BYTES, MAX_NEEDLE_BYTES = 20, 120
 """Length of the piece of a line that is looked for."""
 MAX_APART_BYTES = 4_000
 """Bytes within which the file's first two lines are printed again."""
