@@ -70,6 +70,19 @@ def test_a_failed_launch_before_python_is_a_startup_crash() -> None:
     assert judge("A1", job("FAILED", exit_code=1), planes=("scheduler",)).outcome is UNKNOWN
 
 
+def test_an_error_after_a_long_loop_is_not_at_startup() -> None:
+    cut = event("unread_error", 60, severe=True, in_traceback=True, frame="/home/u/filter.py:8 in f")
+    bar = event("work_bar", 40, count=90, total=100, elapsed_s=400)
+    for error in (unhandled_exception("ValueError", 60), cut):
+        for bars, words in (((), "crashed at startup"), ((bar,), "crashed")):
+            finding = judge("A1", error, *bars, event("log_activity", 1, lines=60, last_line_number=60))
+            assert finding.headline is not None
+            assert clause(finding.headline).startswith(f"{words}: ")
+            assert ("bar_before" in keys(finding)) is bool(bars)
+    brief = event("work_bar", 40, count=90, total=100, elapsed_s=20)
+    assert "bar_before" not in keys(judge("A1", unhandled_exception("ValueError", 60), brief))
+
+
 def test_gpus_without_work_establish_a_startup_crash() -> None:
     finding = idle_contexts().judge("A1", raised_late(), FAILED)
     assert (finding.outcome, finding.certainty, finding.cannot_decide) == (FOUND, ESTABLISHED, ())

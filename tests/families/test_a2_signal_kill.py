@@ -282,6 +282,46 @@ def test_kills_that_only_slurm_counts_leave_open_whose_memory_ran_out() -> None:
     assert [sentence_name(claim) for claim in finding.cannot_decide] == ["limit_or_node"]
 
 
+@pytest.mark.parametrize(
+    ("fields", "text", "part"),
+    [
+        ({"scope": "ray"}, "1 Workers killed due to memory pressure (OOM)", "Ray's memory monitor killed a worker"),
+        ({"scope": "kubelet"}, "The node was low on resource: memory.", "Kubernetes evicted the job's pod"),
+        ({"scope": "slurm"}, "slurmstepd: error: Exceeded job memory limit", "Slurm killed a step of the job"),
+        (
+            {"scope": "slurm", "rss_bytes": 3 << 30, "limit_bytes": 2 << 30},
+            "slurmstepd: error: StepId=7.0 exceeded memory limit (3221225472 > 2147483648), being killed",
+            "which used 3 GiB; its limit was 2 GiB",
+        ),
+        ({"scope": "host"}, "Out of memory: Killed process 1 (python)", "the kernel killed a process"),
+    ],
+)
+def test_who_killed_for_lack_of_memory_is_named(fields: dict[str, Any], text: str, part: str) -> None:
+    finding = judge("A2", root("oom_kill", text=text, **fields))
+    assert finding.headline is not None
+    assert part in clause(finding.headline)
+    assert not finding.cannot_decide
+
+
+def test_ray_s_list_of_usual_causes_is_not_quoted_as_the_cause() -> None:
+    text = (
+        "(raylet) A worker died or was killed while executing a task by an unexpected system error. Worker PID: 4711 "
+        "Worker exit type: SYSTEM_ERROR Worker exit detail: Worker unexpectedly exits with a connection error code 2. "
+        "End of file. Some common causes include: (1) the process was killed by the OOM killer due to high memory "
+        "usage, (2) ray stop --force was called, or (3) the worker is crashed unexpectedly due to SIGSEGV or another."
+    )
+    shown = text_of(judge("A2", root("process_exit", 90, source="ray", text=text)))
+    assert "Ray's worker with process id 4711 died without a traceback" in shown
+    assert "SIGSEGV" not in shown
+
+
+def test_a_stack_that_the_log_has_is_not_asked_for() -> None:
+    died = event("process_exit", 90, role=EventRole.ROOT, source="bash", signal=11)
+    fatal = root("python_fatal", 80, what="Segmentation fault", frame="/home/u/pretrain.py:96 in main")
+    assert sentence_name(judge("A2", died).actions[0]) == "trace_native_code"
+    assert sentence_name(judge("A2", died, fatal).actions[0]) == "check_extension"
+
+
 def test_a_written_core_is_read_first() -> None:
     finding = judge("A2", event("process_exit", 90, role=EventRole.ROOT, source="srun", signal=11, task=7, core=True))
     assert sentence_name(finding.actions[0]) == "read_core"

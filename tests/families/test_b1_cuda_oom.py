@@ -177,8 +177,12 @@ def test_an_exception_is_quoted_rather_than_the_line_that_announces_it() -> None
 
 def test_a_process_that_holds_little_of_a_full_gpu_is_not_alone_on_it() -> None:
     sizes = {"requested_bytes": 0.05, "total_bytes": 79.2, "free_bytes": 0.01, "allocated_bytes": 5.2}
-    assert "held_little" in keys(judge("B1", oom_gib(**sizes, reserved_bytes=5.3)))
-    assert "held_little" not in keys(judge("B1", oom_gib(**sizes, reserved_bytes=76)))
+    crowded = judge("B1", oom_gib(**sizes, reserved_bytes=5.3))
+    assert "used_by_unnamed" in keys(crowded)
+    assert (crowded.culprit, sentence_name(crowded.cannot_decide[0])) == ("job", "holder_unknown")
+    assert crowded.headline is not None
+    assert clause(crowded.headline) == "out of GPU memory: other processes held 73.89 GiB of the GPU's 79.2 GiB"
+    assert "used_by_unnamed" not in keys(judge("B1", oom_gib(**sizes, reserved_bytes=76)))
 
 
 def test_a_few_bytes_for_nccl_are_no_reason_for_a_smaller_batch() -> None:
@@ -202,3 +206,7 @@ def test_a_process_of_the_same_job_is_no_stranger() -> None:
     assert "Another process of this job (pid 4711) used" in text_of(own)
     assert "Of the 29 GiB that the allocator had reserved, 26 GiB were in use" in text_of(own)
     assert "find_other_processes" not in [sentence_name(step) for step in own.actions]
+    both = root("cuda_oom", 50, text=text + " Process 4712 has 1 GiB memory in use.", **sizes)
+    partly = judge("B1", both, event("process_exit", 60, role=EventRole.ROOT, source="bash", signal=9, pid=4711))
+    assert "the log shows process 4711 as one of this job" in text_of(partly)
+    assert (judge("B1", both).culprit, partly.culprit) == ("infrastructure", "job")

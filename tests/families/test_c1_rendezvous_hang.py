@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.families.grids import (
     DISTRIBUTED_INIT,
     NO_LOG,
@@ -45,6 +47,15 @@ def test_a_failed_dns_lookup_blames_infrastructure() -> None:
 def test_an_unexpanded_host_list_as_address_blames_the_job() -> None:
     failure = root("rendezvous_failure", reason="dns", address="node[01,05]:53394", retry=True)
     assert judge("C1", failure, job("TIMEOUT")).culprit == "job"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "claim"), [(("n1", "n2"), "failures_peer_loopback"), (("n1",), "failures_peer_refused")]
+)
+def test_a_loopback_address_of_a_rank_is_wrong_on_several_nodes_only(nodes: tuple[str, ...], claim: str) -> None:
+    failure = root("rendezvous_failure", reason="peer_refused", address="[127.0.0.1]:33018")
+    finding = judge("C1", failure, job("FAILED", exit_code=1), run=Run(nodes=nodes))
+    assert (finding.outcome, finding.culprit, keys(finding)[0]) == (FOUND, "job", claim)
 
 
 def test_a_rendezvous_that_succeeded_is_no_failure() -> None:

@@ -89,7 +89,7 @@ def test_e2_finds_a_crash_while_loading_a_checkpoint(message: str, kind: str) ->
 def test_a_failed_save_is_h4_and_not_e2() -> None:
     broken = exception("RuntimeError", "PytorchStreamWriter failed writing file data/7", about="checkpoint")
     assert judge_store("E2", store(broken)).outcome is ABSENT
-    assert judge_store("H4", store(curve(FALLING), broken, short_job("FAILED"))).variant == "full"
+    assert judge_store("H4", store(curve(FALLING), broken, short_job("FAILED"))).variant == "write-failed"
 
 
 def test_e2_names_the_remedy_that_the_message_names() -> None:
@@ -97,6 +97,14 @@ def test_e2_names_the_remedy_that_the_message_names() -> None:
     finding = judge_store("E2", store(exception("ValueError", message, about="checkpoint")))
     assert sentence_name(finding.actions[0]) == "failure_remedies_old_torch"
     assert finding.actions[0].values["version"].value == "2.6"
+
+
+def test_a_checkpoint_of_another_number_of_ranks_is_no_unreadable_file() -> None:
+    message = "The checkpoint being loaded used a DP world size of 16 but the current world size is 12. Automatic ..."
+    finding = judge_store("E2", store(exception("ZeRORuntimeException", message, about="checkpoint")))
+    assert (finding.fault_class, sentence_name(finding.actions[0])) == ("config", "failure_remedies_world_size")
+    assert finding.headline is not None
+    assert clause(finding.headline) == "resume failed: the checkpoint was saved by 16 ranks, and this run has 12"
 
 
 def test_a_checkpoint_of_other_sizes_is_named_with_both() -> None:

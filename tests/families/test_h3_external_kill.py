@@ -17,6 +17,7 @@ from tests.families.rows import (
     short_job,
     store,
 )
+from trackside.finding import Certainty, clause
 from trackside.model import EventRole, Run
 
 
@@ -43,6 +44,24 @@ def test_h3_names_the_signal_and_its_remedy(number: int, headline: str, advice: 
     assert (sentence_name(finding.headline), sentence_name(finding.actions[0])) == (headline, advice)
     stated = (finding.headline, *finding.shows, *finding.implies)
     assert not any("outside" in claim.sentence.text for claim in stated), "a timeout of the job's own script is inside"
+
+
+def test_a_sender_that_the_line_names_is_named() -> None:
+    stop = event("signal_received", 500, EventRole.ROOT, signal=15, sender_pid=7929, sender_uid=1000, unix_time=10**9)
+    finding = judge_store("H3", store(curve(FALLING), stop))
+    assert finding.headline is not None
+    assert clause(finding.headline) == "stopped by SIGTERM from process 7929 of user id 1000"
+    assert [sentence_name(claim) for claim in finding.cannot_decide] == ["process_unknown"]
+    filled = [
+        command for command in finding.actions[0].commands if command.placeholders <= finding.actions[0].values.keys()
+    ]
+    assert "getent passwd {user}; journalctl _PID={sender} --since @{since} --until @{until}" in filled[0].text
+
+
+def test_a_received_signal_is_no_mere_hint() -> None:
+    stop = event("signal_received", 500, EventRole.ROOT, signal=15)
+    finding = judge_store("H3", store(curve(FALLING), stop))
+    assert (finding.certainty, sentence_name(finding.cannot_decide[0])) == (Certainty.SUPPORTED, "sender_or_scheduler")
 
 
 @pytest.mark.parametrize("time", [1772438400.0, None])

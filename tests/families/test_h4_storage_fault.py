@@ -29,6 +29,7 @@ from tests.families.rows import (
     short_job,
     store,
 )
+from trackside.finding import Certainty
 from trackside.model import EventRole, Plane
 
 
@@ -74,11 +75,11 @@ def test_h4_names_the_file_server() -> None:
     assert finding.headline.values["server"].value == "fs03"
 
 
-def test_a_lack_of_space_that_no_line_names_stays_possible() -> None:
+def test_a_lack_of_space_that_no_line_names_is_not_established() -> None:
     error = exception("RuntimeError", "unexpected pos 4746991936 vs 4746991836", about="storage",
                       chain="RuntimeError", root_type="RuntimeError", root_message="file write failed")  # fmt: skip
     finding = judge_store("H4", store(curve(FALLING), error, short_job("FAILED")))
-    assert finding.variant == "full"
+    assert (finding.variant, finding.certainty) == ("write-failed", Certainty.SUPPORTED)
     assert [sentence_name(claim) for claim in finding.implies] == ["maybe_no_space"]
     assert [sentence_name(claim) for claim in finding.shows] == ["operation_failed", "failed_after_it"]
 

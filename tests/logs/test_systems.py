@@ -36,6 +36,7 @@ SYSTEMS = frozenset(
         "nccl",
         "rendezvous",
         "process-group",
+        "python-fatal",
         "self-signal",
         "environment",
         "kernel",

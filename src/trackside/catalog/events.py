@@ -147,6 +147,10 @@ EVENTS: Mapping[str, EventKind] = {
         "a progress bar at its end: of the training if it counts as many steps as are planned",
         {"steps": "its count"},
     ),
+    "work_bar": EventKind(
+        "the progress bar right above a traceback, if it prepares no data: what the program had done, training or not",
+        {"count": "its count", "total": "its length", "elapsed_s": "seconds since its loop began"},
+    ),
     "checkpoint_saved": EventKind(
         "a checkpoint was written",
         {"step": "step", "path": "as printed", "seconds": "duration as printed"},
@@ -280,7 +284,16 @@ EVENTS: Mapping[str, EventKind] = {
     ),
     "signal_received": EventKind(
         "a process reports that it received a signal (SIGTERM handlers, SignalException, SIGUSR1 self-requeue)",
-        {"signal": "number", "signal_name": "name", "pid": "process id", "by": "who printed it", "task": LABELED},
+        {
+            "signal": "number",
+            "signal_name": "name",
+            "pid": "process id",
+            "by": "who printed it",
+            "sender_pid": "process id of the sender",
+            "sender_uid": "its user id",
+            "unix_time": "when it came, as a number of seconds since 1970",
+            "task": LABELED,
+        },
     ),
     "user_interrupt": EventKind(
         "Ctrl-C: KeyboardInterrupt or SIGINT, or a program's words that a person stopped it",
@@ -300,7 +313,7 @@ EVENTS: Mapping[str, EventKind] = {
     "oom_kill": EventKind(
         "a process was killed because host memory ran out",
         {
-            "scope": "cgroup, host, slurm, ray, container",
+            "scope": "cgroup, host, slurm, ray, container, kubelet",
             "pid": "victim",
             "comm": "victim's name",
             "rss_bytes": "victim's resident size",
@@ -320,7 +333,7 @@ EVENTS: Mapping[str, EventKind] = {
     "rendezvous_failure": EventKind(
         "startup between ranks failed",
         {
-            "reason": "dns, refused, unreachable, timeout, port_in_use, duplicate_rank, duplicate_gpu, interface, bootstrap, closed",
+            "reason": "dns, refused, unreachable, timeout, port_in_use, duplicate_rank, duplicate_gpu, interface, bootstrap, closed; peer_refused, peer_unreachable: by another rank, not by the coordinator",
             "address": "host:port as printed",
             "retry": "true for a warning that is followed by a retry",
         },

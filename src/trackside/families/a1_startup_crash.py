@@ -4,7 +4,9 @@ Meaning
 -------
 The job fails before training begins, because of its own error: data that cannot be read (data), a wrong option
 or an invalid combination of options (config), a missing or incompatible package, library or architecture (env),
-a model, tokenizer or file that is not available (asset), or a bug in the script (code).
+a model, tokenizer or file that is not available (asset), or a bug in the script (code). A job that works without
+training as far as the log shows (an evaluation, a conversion) counts here, too; the headline then does not say "at
+startup".
 
 What it looks like
 ------------------
@@ -44,7 +46,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trackside.evidence import Missing, Value, derived
 from trackside.facts.gpus import gpus_of_ranks, nodes_of
@@ -71,7 +73,8 @@ class Limits:
     """A job without a readable logged step and without an exception fails within seconds; ten minutes leave time for a
     container image and a model to load."""
     worked_s: float = 180.0
-    """Seconds of GPU work: initializing weights and a first warm-up take less; longer work was training."""
+    """Seconds of GPU work or of a loop: initializing weights and a first warm-up take less; longer work was no
+    startup."""
 
 
 LAUNCH_CODES: dict[int, FaultClass] = {126: "env", 127: "env", 2: "config"}
@@ -83,10 +86,24 @@ PROLOG = re.compile(r"\bprolog\b.{0,20}fail", re.IGNORECASE)
 """Slurm's words for a failed prolog."""
 
 CRASHED = Sentence("crashed at startup: {error}")
+CRASHED_IN_WORK = Sentence("crashed: {error}")
+CRASHED_IN_WORK_AT = Sentence("crashed in {place}: {error}")
+"""Headline of an error after work that is no training, as far as the log shows it."""
+WORKED = Sentence("the job had worked before it failed; whether it trained is not known")
+RAISED_IN_WORK = Sentence("an error: {error}")
+RAISED_IN_WORK_AT = Sentence("an error in {place}: {error}")
 RAISED = Sentence("an error at startup: {error}")
 RAISED_AT = Sentence("an error at startup in {place}: {error}")
 """Headline of an error that is not the answer: it did not end the run, or is only a part of its end."""
 CRASHED_AT = Sentence("crashed at startup in {place}: {error}")
+HEADLINES = {
+    (False, False): (CRASHED, RAISED),
+    (False, True): (CRASHED_AT, RAISED_AT),
+    (True, False): (CRASHED_IN_WORK, RAISED_IN_WORK),
+    (True, True): (CRASHED_IN_WORK_AT, RAISED_IN_WORK_AT),
+}
+"""(Whether the job had worked, whether the place is known) -> the headline of the answer, and of another finding."""
+TITLE_AFTER_WORK = "Crash without a training step"
 ARGUMENTS_REJECTED = Sentence("the program rejected its command-line arguments: {line}")
 COMMAND_FAILED = Sentence("the command could not be run: {line}")
 STEP_NOT_LAUNCHED = Sentence("the Slurm step could not be launched: {line}")
@@ -176,21 +193,23 @@ def judge(
             return absent(RAISED_AFTER_STEP(type=errors.type, point=point))
         if (work_s := phase.use.trained(limits.worked_s)) is not None:
             return absent(RAISED_AFTER_GPU_WORK(type=errors.type, seconds=work_s))
-        return _exception_finding(errors, cause, ending, phase, unread, run)
+        return _exception_finding(errors, cause, ending, phase, unread, run, limits.worked_s)
     if not isinstance(phase.trajectory, Missing) and phase.trajectory.points:
         return absent(TRAINING_STARTED(point=place_of(phase.trajectory.progress, phase.trajectory.points[0])))
     launch = None if errors.other_cause else next(_failed_launches(errors, ending, phase, limits), None)
     if launch is not None:
         return _launch_finding(launch, errors, ending, phase)
-    if not errors.other_cause and (unread_end := unread_finding(unread, CRASHED)) is not None:
-        return unread_end
+    if not errors.other_cause and unread.rows:
+        work = phase.work_before(unread.rows[-1], errors.frame, limits.worked_s)
+        if (unread_end := unread_finding(unread, CRASHED if work is None else CRASHED_IN_WORK)) is not None:
+            return unread_end if work is None else replace(unread_end, shows=(*unread_end.shows, work))
     if errors.missing_log is not None:
         return Missing("no job log was given")
     return absent(exceptions.none_of_job)
 
 
 def _exception_finding(
-    errors: StartupErrors, cause: Event, ending: Ending, phase: Phase, unread: UnreadErrors, run: Run
+    errors: StartupErrors, cause: Event, ending: Ending, phase: Phase, unread: UnreadErrors, run: Run, worked_s: float
 ) -> Finding:
     """The finding about an exception."""
     kind = classify(errors.announced or cause)
@@ -207,13 +226,22 @@ def _exception_finding(
     if not isinstance(phase.trajectory, Missing):
         shows.append(NO_STEP_BEFORE(count=phase.trajectory.count))
     shows += [*idle, *([] if bad_end is None else [bad_end])]
+    work = phase.work_before(cause, errors.frame, worked_s)
+    shows[1:1] = [] if work is None else [work]
+    values = {"error": error} if place is None else {"error": error, "place": place}
+    headline, secondary = HEADLINES[work is not None, place is not None]
     return present(
         _certainty(cause, ending),
         "job",
         shows,
-        headline=CRASHED(error=error) if place is None else CRASHED_AT(error=error, place=place),
-        secondary_headline=RAISED(error=error) if place is None else RAISED_AT(error=error, place=place),
-        implies=[meaning, _class_meaning(errors.announced or cause, kind, _is_guess(cause, kind))],
+        headline=headline(**values),
+        secondary_headline=secondary(**values),
+        variant=None if work is None else "work",
+        title="" if work is None else TITLE_AFTER_WORK,
+        implies=[
+            meaning if work is None else WORKED(),
+            _class_meaning(errors.announced or cause, kind, _is_guess(cause, kind)),
+        ],
         cannot_decide=[] if idle or phase.use.work_s is not None or _needs_no_gpu(cause) else [GPU_USE_UNKNOWN()],
         actions=[_remedy(errors, cause, kind, place, unread, run, meaning)],
         since=cause.time,

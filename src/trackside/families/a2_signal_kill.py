@@ -105,6 +105,12 @@ NO_KILL_IN_KERNEL_LOG = Sentence("the kernel log that was given has no OOM kill 
 HEADLINES = {
     "host_oom": Sentence("out of host memory: the kernel killed a process of the job"),
     "slurm_oom": Sentence("out of host memory: Slurm counted {count:OOM kills} among the job's processes"),
+    "slurm_limit": Sentence("out of host memory: Slurm killed a step of the job that exceeded its memory limit"),
+    "slurm_limit_of": Sentence(
+        "out of host memory: Slurm killed a step of the job, which used {used}; its limit was {limit}"
+    ),
+    "ray_oom": Sentence("out of host memory: Ray's memory monitor killed a worker of the job"),
+    "kubelet_oom": Sentence("out of host memory: Kubernetes evicted the job's pod, whose node ran low on memory"),
     "cgroup_oom": Sentence("out of host memory: the job exceeded its own memory limit and was killed"),
     "near_limit": Sentence("killed close to the job's memory limit, most likely by that limit"),
     "other_kill": Sentence("killed by SIGKILL, sender unknown"),
@@ -119,10 +125,18 @@ HEADLINES = {
     "abort": Sentence("a process was aborted by native code ({signal})"),
     "helper": Sentence("a helper process was killed because host memory ran out; the run continued without it"),
 }
+USED_AND_LIMIT = (("used", "rss"), ("limit", "limit"))
+KNOWN_SENDERS = ("cgroup_oom", "host_oom", "slurm_limit", "ray_oom", "kubelet_oom")
+"""Senders of a kill that leave no question open."""
 DIED_AND_RESTARTED = Sentence("a worker died, and the launcher restarted the workers")
 MEANINGS = {
     "host_oom": Sentence("the job needed more host memory than it had"),
     "slurm_oom": Sentence("the job exceeded its own memory limit (Slurm's --mem), or its node ran out of memory"),
+    "slurm_limit": Sentence(
+        "the job exceeded its own memory limit (Slurm's --mem); Slurm measures it and ends the step"
+    ),
+    "ray_oom": Sentence("the node's memory was nearly full: Ray then kills workers, before the kernel does"),
+    "kubelet_oom": Sentence("the node's memory was nearly full: Kubernetes then evicts pods, before the kernel kills"),
     "cgroup_oom": Sentence("the job exceeded its own memory limit (Slurm's --mem or its container's)"),
     "near_limit": Sentence("the job had nearly reached the memory that it requested: most likely that limit ended it"),
     "other_kill": Sentence(
@@ -161,6 +175,15 @@ MEASURE_AND_USE_LESS = Sentence(
 USE_LESS_MEMORY_PER_NODE = Sentence(
     "use less host memory (fewer DataLoader workers, smaller prefetch, lazy loading) or fewer ranks per node, and rerun"
 )
+USE_LESS_MEMORY_WITH_RAY = Sentence(
+    "use less host memory (fewer or smaller workers, fewer tasks at once on a node: num_cpus, memory), and rerun; if "
+    "much memory was left, raise the share from which Ray kills workers, before the node's ray start"
+)
+SET_RAY_THRESHOLD = ShellCommand("export RAY_memory_usage_threshold=0.98  # default: 0.95")
+REQUEST_MORE_OF_POD = Sentence(
+    "use less host memory (fewer DataLoader workers, smaller prefetch, lazy loading), or set the pod's memory request "
+    "to what it uses, so that its node has that much, and rerun"
+)
 FIND_SENDER = Sentence(
     "search the kernel log of the process's node for an OOM kill (as root, or ask an administrator to)"
 )
@@ -197,6 +220,15 @@ TRACE_CRASH = ShellCommand("export PYTHONFAULTHANDLER=1; ulimit -c unlimited")
 KILLED_ON_NODE = Sentence("a job ran out of host memory; whose processes the kernel killed is not known")
 WHOSE_PROCESSES = Sentence("whose processes they were: the inputs hold no job's output or record")
 ADD_JOB = Sentence("run diagnose again with the output and the sacct record of the job that ran on the node then")
+CRASHED_BELOW = Sentence("Python's stack ends where the native code was called: {frame}")
+CHECK_EXTENSION = Sentence(
+    "check or rebuild the native extension that {place} calls; if it is unknown, have the next run write a core, with "
+    "this before the launch in the job script, and read its native stack with gdb (bt)"
+)
+CHECK_EXTENSION_BY_CORE = Sentence(
+    "check or rebuild the native extension that {place} calls, as the core's stack shows"
+)
+WRITE_CORE = ShellCommand("ulimit -c unlimited")
 SHOW_MEMORY = ShellCommand("sacct -j {jobs} --format=JobID,NodeList,ReqMem,MaxRSS,MaxRSSNode,State")
 
 
@@ -251,6 +283,8 @@ def _death_finding(
     crash = None if kill else _kernel_crash(ending, row)
     library = None if crash is None else ending.exits.value(crash, "text")
     shows[:0] = [] if library is None else [KERNEL_NAMES_LIBRARY(line=library)]
+    called_from = None if kill else _python_frame(deaths)
+    shows[1:1] = [] if called_from is None else [CRASHED_BELOW(frame=called_from)]
     no_kill = kills.none_in_kernel_log(row) if sender == "other_kill" else None
     shows += [] if no_kill is None else [NO_KILL_IN_KERNEL_LOG(count=no_kill)]
     ends = [end for end in ending.ends.events if end.get("status") != "aborted"]
@@ -267,8 +301,8 @@ def _death_finding(
             has_traceback=any(row.role is not EventRole.TEARDOWN for row in deaths.exceptions.frame.events),
         ),
         implies=[MEANINGS["helper" if account.outlived else sender]()],
-        cannot_decide=[] if sender in ("cgroup_oom", "host_oom") or library is not None else [doubt()],
-        actions=_remedies(account, sender, kill, slurm_kill, no_kill is not None, ending.by_slurm),
+        cannot_decide=[] if sender in KNOWN_SENDERS or library is not None else [doubt()],
+        actions=_remedies(account, sender, kill, slurm_kill, no_kill is not None, ending.by_slurm, called_from),
         since=_since(deaths, row, crash)
         if row is not None
         else min((change.since for change in memory.kills), default=None),
@@ -297,8 +331,11 @@ def _headline(
     account: DeathAccount, kills: OomKills, sender: str, library: Value | None, *, has_traceback: bool
 ) -> Claim:
     """What ended the process, in one clause. ``has_traceback``: whether the log has an exception of the job."""
+    row = kills.by_slurm
+    if sender == "slurm_limit" and not account.outlived and row is not None and row.get("limit_bytes") is not None:
+        values = {name: kills.frame.value(row, f"{field}_bytes", "bytes") for name, field in USED_AND_LIMIT}
+        return HEADLINES["slurm_limit_of"](**values)
     if sender == "slurm_oom" and not account.outlived:
-        row = kills.by_slurm
         if row is not None and isinstance(row.get("count"), int):
             return HEADLINES["slurm_oom"](count=kills.frame.value(row, "count"))
         return HEADLINES["host_oom"]()
@@ -328,20 +365,33 @@ def _kill_headline(account: DeathAccount, sender: str, has_traceback: bool) -> s
 
 
 def _remedies(
-    account: DeathAccount, sender: str, kill: bool, slurm_kill: Event | None, no_kill: bool, by_slurm: bool
-) -> list[Action]:
+    account: DeathAccount, sender: str, kill: bool, slurm_kill: Event | None, no_kill: bool, by_slurm: bool,
+    called_from: Value | None,
+) -> list[Action]:  # fmt: skip
     """What to do about it; less memory is no remedy if memory was not short. ``no_kill``: the kernel log that was given
-    shows none."""
+    shows none. ``called_from``: the line of Python that called the native code, if faulthandler printed it."""
     if not kill:
         core = account.row is not None and bool(account.row.get("core"))
         shared = [action(MEASURE_SHARED_MEMORY, SHOW_SHARED_MEMORY)] if account.number == BUS_ERROR else []
-        return [*shared, *([action(READ_CORE, *SHOW_CORES)] if core else []), action(TRACE_NATIVE_CODE, TRACE_CRASH)]
+        read_core = [action(READ_CORE, *SHOW_CORES)] if core else []
+        if called_from is None:
+            return [*shared, *read_core, action(TRACE_NATIVE_CODE, TRACE_CRASH)]
+        place = derived(_short_place(str(called_from.value)), called_from)
+        if core:
+            return [*shared, *read_core, action(CHECK_EXTENSION_BY_CORE, place=place)]
+        return [*shared, action(CHECK_EXTENSION, WRITE_CORE, place=place)]
     if sender == "other_kill":
         search = [] if no_kill else [action(FIND_SENDER, *SHOW_KERNEL_LOG)]
         return [*search, action(CHECK_LIMIT, SHOW_MEMORY)]
     if sender == "host_oom":
         return [action(USE_LESS_MEMORY_PER_NODE)]
-    if sender == "slurm_oom" and slurm_kill is not None and slurm_kill.get("step"):
+    if sender == "slurm_limit" and slurm_kill is not None and slurm_kill.get("limit_bytes") is not None:
+        return [action(USE_LESS_MEMORY)]
+    if sender == "ray_oom":
+        return [action(USE_LESS_MEMORY_WITH_RAY, SET_RAY_THRESHOLD)]
+    if sender == "kubelet_oom":
+        return [action(REQUEST_MORE_OF_POD)]
+    if sender in ("slurm_oom", "slurm_limit") and slurm_kill is not None and slurm_kill.get("step"):
         job = derived(str(slurm_kill.get("step")).split(".")[0], *account.claims[0].values.values())
         return [action(MEASURE_AND_USE_LESS, SHOW_MEMORY, job=job, jobs=job)]
     if sender == "kill":
@@ -354,7 +404,11 @@ def _sender(account: DeathAccount, kills: OomKills) -> str:
     """What ended the process: a key of :data:`MEANINGS`; the first that applies."""
     memory, number = account.memory, account.number
     by_kernel = number == KILL and bool(account.of_memory or memory.kills or memory.short or memory.scope is not None)
+    killer = None if memory.kills else kills.killer
     ladder = (
+        ("ray_oom", by_kernel and killer == "ray"),
+        ("kubelet_oom", by_kernel and killer == "kubelet"),
+        ("slurm_limit", by_kernel and killer == "slurm"),
         ("cgroup_oom", by_kernel and memory.own_limit),
         ("slurm_oom", by_kernel and _only_slurm(account, kills)),
         ("host_oom", by_kernel),
@@ -365,6 +419,19 @@ def _sender(account: DeathAccount, kills: OomKills) -> str:
         ("abort", True),
     )
     return next(sender for sender, holds in ladder if holds)
+
+
+def _short_place(frame: str) -> str:
+    """``pretrain.py:96`` of ``/home/u/pretrain.py:96 in main``; with its folder if the file is a package's."""
+    folder, _, name = frame.partition(" in ")[0].rpartition("/")
+    return f"{folder.rpartition('/')[2]}/{name}" if name.startswith("__init__.") else name
+
+
+def _python_frame(deaths: Deaths) -> Value | None:
+    """The innermost Python frame of a crash in native code, if faulthandler printed it."""
+    fatals = deaths.evidence["fatals"]
+    row = next((row for row in fatals.events if row.role is EventRole.ROOT and row.get("frame")), None)
+    return None if row is None else fatals.value(row, "frame")
 
 
 def _kernel_crash(ending: Ending, row: Event | None) -> Event | None:

@@ -4,7 +4,8 @@ Meaning
 -------
 Loading the model, a forward or backward pass or the optimizer's first step requests more memory than the GPU
 has left, and the framework raises an out-of-memory error. The job's own memory use is the cause, not the
-hardware. If another process holds the memory, the verdict is still B1, but it says how much.
+hardware. If other processes hold the memory, the verdict is still B1, but it says how much. The owner is then the
+infrastructure only if the error names processes that are not the job's, or samples show them before it began.
 
 What it looks like
 ------------------
@@ -87,6 +88,7 @@ RAN_OUT_FOR_REQUEST = Sentence("out of GPU memory: a request for {requested} fai
 NCCL_FAILED = Sentence("NCCL could not allocate {requested} of GPU memory: the GPU was full, or CUDA failed")
 RAN_OUT_FRAGMENTED = Sentence("out of GPU memory: free memory was fragmented")
 RAN_OUT_WITH_NEIGHBOR = Sentence("out of GPU memory: another process holds part of the GPU")
+RAN_OUT_WITH_OTHERS = Sentence("out of GPU memory: other processes held {other} of the GPU's {total}")
 ALLOCATIONS_FAILED = Sentence("GPU memory allocations failed as the run failed")
 MEMORY_CLIMBED = Sentence("the memory of GPU {gpu} climbed to {peak} of {total}")
 PEAK_BELOW_TOTAL = Sentence(
@@ -118,7 +120,10 @@ MAY_BE_FRAGMENTED = Sentence(
     "{requested} did not fit although {free} were free and {unused} were reserved but unused: the memory was fragmented"
 )
 MEMORY_FRAGMENTED = Sentence("the allocator had reserved enough memory, but only in small pieces")
-WOULD_FIT_ALONE = Sentence("the job would have fit on the GPU without the other process")
+WOULD_FIT_ALONE = Sentence("the request would have fit on the GPU without the other processes")
+HOLDER_UNKNOWN = Sentence(
+    "whose processes held the rest of the GPU: other ranks of this job, an earlier run of it, or somebody else's"
+)
 SETTING_UNKNOWN = Sentence("which setting to change: Trackside does not analyze the training configuration")
 USE_LESS_MEMORY = Sentence(
     "use less GPU memory: a smaller micro-batch with more accumulation steps, activation checkpointing, shorter "
@@ -209,10 +214,10 @@ def _error_finding(
     count = None if memory is None else memory.late_failure
     fragmented = errors.fragmentation_claim(limits.fragmented_share)
     printed, sampled = errors.neighbor(limits.neighbor_share), _used_by_neighbor(errors, memory, curve, run, limits)
-    would_fit_alone = (
-        printed is not None and run.n_ranks in (None, 1) and errors.fits_alone
-    )  # ranks of one job may share a GPU
-    to_blame = would_fit_alone or (sampled is not None and sampled[1])
+    is_crowded = printed is not None and errors.fits_alone
+    # Ranks of one job may share a GPU.
+    of_strangers = is_crowded and errors.names_strangers and run.n_ranks in (None, 1)
+    to_blame = of_strangers or (sampled is not None and sampled[1])
     neighbors = [claim for claim in (printed, sampled and sampled[0]) if claim is not None]
     progress_claim, bad_end = phase.last_progress_claim(errors.cause), ending.bad_end
     own_use = [
@@ -242,20 +247,22 @@ def _error_finding(
         advice = [*([] if neighbors else [action(SEE_OTHER_PROCESSES, SHOW_PROCESSES)]), action(LOAD_LESS)]
     if fragmented is not None:
         advice.insert(0, defragment)
-    elif errors.fitted_by_sum:
+    elif errors.fitted_by_sum and not is_crowded:
         advice.append(defragment)
     swallowed = ending.completed is not None or (bad_end is None and not errors.sized)
     return present(
         Certainty.SUPPORTED if swallowed else Certainty.ESTABLISHED,
         "infrastructure" if to_blame else "job",
         [claim for claim in claims if claim is not None],
-        headline=RAN_OUT_WITH_NEIGHBOR()
+        headline=RAN_OUT_WITH_OTHERS(other=printed.values["other"], total=printed.values["total"])
+        if printed is not None and errors.fits_alone
+        else RAN_OUT_WITH_NEIGHBOR()
         if to_blame
         else RAN_OUT_BEFORE_LOADING()
         if first_use
         else _headline(errors, fragmented is not None, trained=progress_claim is not None),
-        implies=[WOULD_FIT_ALONE()] if to_blame else [ALREADY_IN_USE()] if first_use else own_use,
-        cannot_decide=[] if first_use else [SETTING_UNKNOWN()],
+        implies=[WOULD_FIT_ALONE()] if to_blame or is_crowded else [ALREADY_IN_USE()] if first_use else own_use,
+        cannot_decide=[HOLDER_UNKNOWN()] if first_use or (is_crowded and not to_blame) else [SETTING_UNKNOWN()],
         actions=[action(FIND_OTHER_PROCESSES, SHOW_PROCESSES)]
         if first_use
         else [action(FIND_OTHER_PROCESSES, SHOW_PROCESSES), *advice]

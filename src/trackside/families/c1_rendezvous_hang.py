@@ -59,8 +59,10 @@ from trackside.facts.logs.exceptions import Exceptions, earliest_first
 from trackside.facts.logs.rendezvous_failures import (
     FIX_ADDRESS,
     FIX_INTERFACE,
+    FIX_LOOPBACK,
     FIX_NAME,
     FIX_NETWORK,
+    FIX_PEERS,
     FIX_PORT,
     FIX_RANKS,
     FIX_START,
@@ -107,6 +109,11 @@ SHOW_TRANSPORT = Sentence(
     "node, try it without peer-to-peer transport, too"
 )
 SET_TRANSPORT = ShellCommand("export NCCL_DEBUG=INFO  # without peer-to-peer: export NCCL_P2P_DISABLE=1")
+READ_TRANSPORT = Sentence(
+    "read NCCL's messages in the log (NCCL INFO), which show the interface and the transport that each rank uses; on a "
+    "single node, try it without peer-to-peer transport, too"
+)
+AVOID_PEER_TO_PEER = ShellCommand("export NCCL_P2P_DISABLE=1")
 CONNECTING_BEGAN = Sentence("the ranks started to connect: {line}")
 NOTHING_PRINTED = Sentence(
     "the job itself printed no line with a time in the last {seconds} of the run",
@@ -139,6 +146,8 @@ COMMANDS = {
     FIX_NETWORK: (PROBE_ADDRESS,),
     FIX_PORT: (SET_OWN_PORT,),
     FIX_INTERFACE: (SHOW_INTERFACES,),
+    FIX_LOOPBACK: (SHOW_INTERFACES,),
+    FIX_PEERS: (SHOW_INTERFACES,),
     FIX_START: (SHOW_TASKS,),
     FIX_RANKS: (SHOW_TASKS,),
 }
@@ -385,6 +394,8 @@ def _finding(facts: StartupFacts, lead: StartupLead) -> Finding:
 def _remedy(facts: StartupFacts, lead: StartupLead) -> Action:
     """What to change. Slurm's commands are of use in a job of Slurm only."""
     if lead.remedy is SHOW_TRANSPORT:
+        if facts.silence.signs["communicators"]:  # NCCL prints them at the level INFO only
+            return action(READ_TRANSPORT, AVOID_PEER_TO_PEER)
         return action(SHOW_TRANSPORT, SET_TRANSPORT)
     if facts.ending.by_slurm:
         return action(lead.remedy, *COMMANDS.get(lead.remedy, ()))

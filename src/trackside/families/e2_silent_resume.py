@@ -53,7 +53,14 @@ from trackside.facts.logs.exceptions import error_in_brief, named_exception
 from trackside.facts.logs.state_dict_errors import SIZE_MISMATCH
 from trackside.facts.training.learning import TrainingCurve, Trajectory, numeric_field
 from trackside.facts.training.parent_run import ParentRun
-from trackside.facts.training.resume import CHECKPOINT_PATH, NEEDED_TORCH, LoadFailure, Resume, load_failure
+from trackside.facts.training.resume import (
+    CHECKPOINT_PATH,
+    NEEDED_TORCH,
+    OTHER_WORLD_SIZE,
+    LoadFailure,
+    Resume,
+    load_failure,
+)
 from trackside.family import Family
 from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, present
 from trackside.model import Event, Run
@@ -97,6 +104,7 @@ SIZES_DIFFER = Sentence(
 LOAD_RAISED = Sentence("loading the checkpoint raised {type}: {message}")
 FAILURE_MEANINGS: dict[LoadFailure, Sentence] = {
     "mismatch": Sentence("the checkpoint's sizes or names do not match the model"),
+    "world_size": Sentence("ZeRO's optimizer states are split by ranks: they fit only as many ranks as saved them"),
     "corrupt": Sentence("the checkpoint file is truncated or damaged, as after an interrupted write"),
     "absent": Sentence("there is no valid checkpoint at the path that the run tried"),
     "unreadable": Sentence("the checkpoint could not be loaded"),
@@ -108,6 +116,10 @@ FAILURE_MEANINGS: dict[LoadFailure, Sentence] = {
 }
 FAILURE_REMEDIES: dict[LoadFailure, Sentence] = {
     "mismatch": Sentence("use the base model, vocabulary and sizes of the run that wrote the checkpoint"),
+    "world_size": Sentence(
+        "resume on {saved:ranks}; or load only the weights, with a new optimizer; or convert the checkpoint to "
+        "DeepSpeed's universal format (ds_to_universal), and load that"
+    ),
     "corrupt": Sentence("resume from the previous checkpoint, and check the free disk space"),
     "absent": Sentence("point the resume argument at a complete checkpoint"),
     "unreadable": Sentence("do what the message says; if it names no remedy, resume from the previous checkpoint"),
@@ -128,6 +140,9 @@ LOAD_REMEDIES: dict[LoadFailure, Sentence] = {
 }
 """The same of a run that no line shows to be a resume."""
 OLD_TORCH = Sentence("the checkpoint could not be loaded: it needs torch {version} or later")
+OTHER_WORLD_SIZE_HEADLINE = Sentence(
+    "resume failed: the checkpoint was saved by {saved:ranks}, and this run has {current}"
+)
 NOT_WEIGHTS = Sentence(
     "the checkpoint could not be loaded: torch.load refused the checkpoint, which holds more than weights"
 )
@@ -198,6 +213,10 @@ def _load_failure(resume: Resume, row: Event) -> Finding:
     if (needed := NEEDED_TORCH.search(str(row.get("message")))) is not None:
         values = {"version": derived(needed[1], resume.exceptions.frame.value(row, "message"))}
         headline = OLD_TORCH(**values)
+    elif (counts := OTHER_WORLD_SIZE.search(str(row.get("message")))) is not None:
+        message = resume.exceptions.frame.value(row, "message")
+        values = {"saved": derived(int(counts[1]), message), "current": derived(int(counts[2]), message)}
+        headline = OTHER_WORLD_SIZE_HEADLINE(**values)
     elif failure == "not_weights":
         headline = NOT_WEIGHTS(**resume.exceptions.values(row))
     elif (sizes := SIZE_MISMATCH.search(" ".join(str(row.get("message")).split()))) is not None:
@@ -221,7 +240,7 @@ def _load_failure(resume: Resume, row: Event) -> Finding:
         since=row.time,
         at=row.at,
         variant="crash",
-        fault_class="config" if failure == "mismatch" else "asset",
+        fault_class="config" if failure in ("mismatch", "world_size") else "asset",
         ranks=resume.failed_ranks,
         exception=named_exception(row),
     )

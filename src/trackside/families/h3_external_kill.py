@@ -56,6 +56,8 @@ from trackside.model import Event, Run
 
 STOPPED = Sentence("stopped by a signal whose sender is unknown")
 STOPPED_BY = Sentence("stopped by {signal}; its sender is unknown")
+STOPPED_FROM = Sentence("stopped by {signal} from process {sender}; what that was is unknown")
+STOPPED_FROM_USER = Sentence("stopped by {signal} from process {sender} of user id {user}")
 HUNG_UP = Sentence("stopped by {signal}: the terminal or SSH session probably closed")
 FIRST_REPORT = Sentence("first report of the stop: {line}")
 RECEIVED = Sentence("{signal} was received: {line}")
@@ -65,7 +67,8 @@ UNEXPLAINED = Sentence("neither the scheduler nor a failed rank explains the sig
 UNEXPLAINED_BY_LOG = Sentence("no line of the log explains the signal")
 SESSION_CLOSED = Sentence("a closed terminal or session sends SIGHUP to what was started in it")
 SENDER_UNKNOWN = Sentence("who sent the signal")
-SCHEDULER_UNKNOWN = Sentence("whether the scheduler sent it: no scheduler record was given")
+SENDER_OR_SCHEDULER = Sentence("who sent the signal; it may be the scheduler, whose record of the job was not given")
+PROCESS_UNKNOWN = Sentence("what the process was that sent the signal")
 FIND_SENDER = Sentence(
     "find the sender: a timeout command in the job script, or a person or a service on the node; the node's system log "
     "shows who was logged in and which services stopped (as root, or ask an administrator)"
@@ -75,9 +78,23 @@ SHOW_SYSTEM_LOG = (
     ShellCommand("for node in {all_nodes}; do ssh $node \"journalctl --since '{since}' --until '{until}'\"; done"),
     ShellCommand("journalctl --since '{since}' --until '{until}'"),
 )
+FIND_PROCESS = Sentence(
+    "find out what process {sender} was, on the node of the run: a person's command, a script or a service; the node's "
+    "system log shows it (as root, or ask an administrator)"
+)
+_USER = "getent passwd {user}; "
+_LINES = "journalctl _PID={sender}"
+_AT = " --since @{since} --until @{until}"
+SHOW_PROCESS = tuple(
+    ShellCommand(f"ssh {{node}} '{command}'" if on_node else command)
+    for on_node in (True, False)
+    for command in (_USER + _LINES + _AT, _USER + _LINES, _LINES + _AT, _LINES)
+)
+"""The account of the sender, and its lines in the system log; times in seconds since 1970 need no time zone."""
 READ_CONTROLLER_LOG = Sentence("see what the controller's log says about the job, on the controller's host")
 SHOW_CONTROLLER_LOG = ShellCommand("grep -w {job} \"$(scontrol show config | awk '/SlurmctldLogFile/ {{print $3}}')\"")
-AROUND_S = 120.0
+SENDER_FIELDS = ("sender_pid", "sender_uid")
+AROUND_S = 120
 """Seconds before and after the signal for which the system log is shown."""
 MAX_NODES = 8
 """The system log is shown of at most this many nodes."""
@@ -110,12 +127,18 @@ def judge(stops: StopRequest, ending: Ending, trajectory: Maybe[Trajectory], run
     shows += [] if state is None else [RECORDED_WITHOUT_REASON(state=state)]
     shows += () if isinstance(trajectory, Missing) else trajectory.last_logged_claims
     return present(
-        Certainty.SUPPORTED if state is not None or number == SIGHUP else Certainty.POSSIBLE,
+        Certainty.SUPPORTED if state is not None or number is not None else Certainty.POSSIBLE,
         "unknown",
         shows,
-        headline=STOPPED() if named is None else (HUNG_UP if number == SIGHUP else STOPPED_BY)(signal=named),
+        headline=STOPPED() if named is None else _headline(sign, named, line),
         implies=[SESSION_CLOSED() if number == SIGHUP else UNEXPLAINED_BY_LOG() if state is None else UNEXPLAINED()],
-        cannot_decide=[SENDER_UNKNOWN(), *([SCHEDULER_UNKNOWN()] if state is None else [])],
+        cannot_decide=[
+            PROCESS_UNKNOWN()
+            if sign.get("sender_pid") is not None
+            else SENDER_UNKNOWN()
+            if state is not None or number == SIGHUP
+            else SENDER_OR_SCHEDULER()
+        ],
         actions=[action(DETACH)] if number == SIGHUP else _find_sender(sign, line, ending, run),
         since=sign.time,
         at=sign.at,
@@ -123,10 +146,36 @@ def judge(stops: StopRequest, ending: Ending, trajectory: Maybe[Trajectory], run
     )
 
 
+def _headline(sign: Event, signal: Value, line: Value) -> Claim:
+    """The signal, and its sender as far as the line names it."""
+    if exit_signal(sign) == SIGHUP:
+        return HUNG_UP(signal=signal)
+    sender, user = (None if sign.get(name) is None else derived(str(sign.get(name)), line) for name in SENDER_FIELDS)
+    if sender is None:
+        return STOPPED_BY(signal=signal)
+    if user is None:
+        return STOPPED_FROM(signal=signal, sender=sender)
+    return STOPPED_FROM_USER(signal=signal, sender=sender, user=user)
+
+
+def _find_process(sign: Event, line: Value) -> Action:
+    """How to find out what the process was that the line names as the sender."""
+    fields = zip(("sender", "user"), SENDER_FIELDS, strict=True)
+    known = [(name, field) for name, field in fields if sign.get(field) is not None]
+    values = {name: derived(str(sign.get(field)), line) for name, field in known}
+    if isinstance(time := sign.get("unix_time"), int):
+        values |= {
+            name: derived(str(time + shift), line) for name, shift in (("since", -AROUND_S), ("until", AROUND_S))
+        }
+    return action(FIND_PROCESS, *SHOW_PROCESS, **values)
+
+
 def _find_sender(sign: Event, line: Value, ending: Ending, run: Run) -> list[Action]:
     """How to find the sender: in the system log around the signal, else around the run's end, and in the controller's
     log if it was not given."""
     time = sign.time if sign.time is not None or ending.time is None else ending.time.number
+    if sign.get("sender_pid") is not None:
+        return [_find_process(sign, line)]
     controller = [action(READ_CONTROLLER_LOG, SHOW_CONTROLLER_LOG)] if ending.jobs and not ending.changes else []
     if time is None:
         return [action(FIND_SENDER), *controller]

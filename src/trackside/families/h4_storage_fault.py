@@ -156,7 +156,7 @@ def judge(exceptions: Exceptions, faults: StorageFaults, ending: Ending) -> Find
     path = _path(exceptions, cause) if is_jobs_own and has_exception else None
     guessed = is_jobs_own and faults.inferred
     return present(
-        Certainty.ESTABLISHED if has_exception or (kernel and ended) else Certainty.SUPPORTED,
+        Certainty.ESTABLISHED if (has_exception and not guessed) or (kernel and ended) else Certainty.SUPPORTED,
         ("job" if faults.reason == "quota" else "unknown") if is_jobs_own else "infrastructure",
         shows,
         headline=_headline(faults, path) if server is None else SERVER_HEADLINE(server=server),
@@ -176,7 +176,7 @@ def judge(exceptions: Exceptions, faults: StorageFaults, ending: Ending) -> Find
         ],
         since=cause.time,
         at=cause.at,
-        variant=faults.reason.replace("_", "-"),
+        variant="write-failed" if guessed else faults.reason.replace("_", "-"),
         nodes=(cause.node,) if cause.node else (),
         ranks=(cause.rank,) if cause.rank is not None and has_exception else (),
         exception=named_exception(cause) if has_exception else None,

@@ -21,6 +21,14 @@ EVALUATION = re.compile(
     r"\b(?:[vV]al(?:id(?:ation|ating)?)?|VAL|[eE]val(?:uat\w+)?|[tT]est(?:ing)?|[sS]anity|[pP]redict\w*)\b"
 )
 
+PREPARATION = re.compile(
+    r"\W*(?:load|read|cach|prepar|download|process|tokeni|extract|generat|comput|build|creat|convert|scan|collect|encod|pars"
+    r"|index|copy|check|pad)\w*\b(?!.*\b(?:epochs?|steps?|iter\w*)\b)",
+    re.IGNORECASE,
+)
+"""Descriptions of bars that prepare the data of a training: ``Loading train split``."""
+_ELAPSED = re.compile(r"(?:(\d{1,4}):)?(\d{2}):(\d{2})<")
+
 
 @dataclass(frozen=True, slots=True)
 class ProgressBar:
@@ -45,6 +53,12 @@ class ProgressBar:
         """(epoch as printed, planned number of epochs) from the description."""
         match = _EPOCH.search(self.description)
         return None if match is None else (int(match[1]), int(match[2]) if match[2] else None)
+
+    @property
+    def elapsed_s(self) -> int | None:
+        """Seconds since the loop began, as drawn."""
+        match = _ELAPSED.match(self.brackets)
+        return None if match is None else int(match[1] or 0) * 3_600 + int(match[2]) * 60 + int(match[3])
 
     @property
     def rate(self) -> tuple[float, str] | None:

@@ -61,9 +61,9 @@ def _connect_failure(line: Line) -> Event:
     text = line.text
     remote, retry = _REMOTE.search(text), _RETRY.search(text)
     if "refused" in text:
-        reason = "refused"
+        reason = "peer_refused"
     elif "No route" in text or "unreachable" in text:
-        reason = "unreachable"
+        reason = "peer_unreachable"
     else:
         reason = "timeout"
     return line.event(

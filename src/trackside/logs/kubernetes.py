@@ -108,6 +108,6 @@ def _end_events(line: Line, reason: str) -> Iterator[Event]:
     """The events of a pod's end; a pod that was evicted for memory was on a node that had none left."""
     if reason == "out_of_memory":
         exits.note_ending(line, reason)
-        yield line.event("oom_kill", EventRole.ROOT, scope="host")
+        yield line.event("oom_kill", EventRole.ROOT, scope="kubelet")
     else:
         yield from notice(line, reason)

@@ -75,7 +75,7 @@ def _warning(line: Line, match: re.Match[str]) -> Iterator[Event]:
     elif _PEER_LOST.search(detail) and not _SHUTDOWN_NOISE.search(detail):
         yield line.event("peer_lost", EventRole.CASCADE, node=node, address=peer, backend="nccl")
     elif "connect" in lower and ("refused" in lower or "no route to host" in lower or "timed out" in lower):
-        reason = "refused" if "refused" in lower else "unreachable" if "no route" in lower else "timeout"
+        reason = "peer_refused" if "refused" in lower else "peer_unreachable" if "no route" in lower else "timeout"
         retry = True if "retrying" in lower else None
         yield line.event("rendezvous_failure", EventRole.ROOT, node=node, reason=reason, address=peer, retry=retry)
     elif "cuda failure" in lower:

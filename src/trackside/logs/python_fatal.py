@@ -4,6 +4,7 @@ panics."""
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from trackside.catalog.events import MAX_MESSAGE_CHARS
 from trackside.catalog.signals import signal_number
@@ -20,6 +21,9 @@ _OTHER_RANK = re.compile(
     r"|DistNetworkError"
     r"|TCPStore|Socket Timeout|gloo|Broken pipe|heartbeat"
 )
+
+_SENDER = re.compile(r"\(@0x(?P<address>[0-9a-f]{1,16})\) received by PID .{1,80} from PID (?P<pid>\d{1,9})")
+_UNIX_TIME = re.compile(r"\*\*\* Aborted at (\d{9,11}) \(unix time\)")
 
 PARSER = Parser("python-fatal", "native crashes", "system")
 
@@ -150,8 +154,25 @@ def _parse_handler(line: Line, match: re.Match[str]) -> Event:
     description = match[1] or match[3] or match[4] or "Aborted"
     number = signal_number(match[2] or match[5] or description.partition(" ")[0])
     if number == 15:
-        return line.event("signal_received", EventRole.TEARDOWN, signal=15, signal_name="SIGTERM", by="job")
+        event = line.event("signal_received", EventRole.TEARDOWN, signal=15, signal_name="SIGTERM", by="job")
+        return replace(event, fields={**event.fields, **_sender(line)})
     return line.event("python_fatal", EventRole.TEARDOWN if number == 2 else EventRole.ROOT, what=description.strip())
+
+
+def _sender(line: Line) -> dict[str, int]:
+    """Who sent a signal, as glog prints it, and when: the address of a sent signal holds the sender's user and process
+    id."""
+    fields: dict[str, int] = {}
+    if (match := _SENDER.search(line.text)) is not None and (pid := int(match["pid"])):
+        fields["sender_pid"] = pid
+        user, low = divmod(int(match["address"], 16), 1 << 32)
+        if low == pid:
+            fields["sender_uid"] = user
+    for above in line.preceding(3):
+        if (moment := _UNIX_TIME.search(above.text)) is not None:
+            fields["unix_time"] = int(moment[1])
+            break
+    return fields
 
 
 @PARSER.pattern(

@@ -9,7 +9,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from trackside.logs.bars import ProgressBar, read_bar
+from trackside.logs.bars import PREPARATION, ProgressBar, read_bar
 from trackside.logs.frameworks import named_frameworks
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
@@ -24,12 +24,6 @@ PARSER = Parser(
 
 _TRAINING = re.compile(r"\b(?:train\w*|epochs?|ep|steps?|iter\w*|rounds?|updates?|episodes?|overall)\b", re.IGNORECASE)
 """Descriptions of bars that count training steps or epochs, or all that a program does; other bars load, convert, download, evaluate or predict."""
-_PREPARATION = re.compile(
-    r"\W*(?:load|read|cach|prepar|download|process|tokeni|extract|generat|comput|build|creat|convert|scan|collect|encod|pars"
-    r"|index|copy|check|pad)\w*\b(?!.*\b(?:epochs?|steps?|iter\w*)\b)",
-    re.IGNORECASE,
-)
-"""Descriptions of bars that prepare the data of a training: ``Loading train split``."""
 MAX_COUNTS = 1_000
 """Drawings of a bar without a loss that are read, evenly over its length."""
 _COUNT = re.compile(r"[|%] {0,9}(\d{1,12})/(\d{1,12}) \[")
@@ -156,7 +150,7 @@ def _count_point(line: Line) -> Event | None:
         return None
     if bar.figures.keys() & {"loss", "eval_loss"} or not _TRAINING.search(bar.description):
         return None
-    if _PREPARATION.match(bar.description):
+    if PREPARATION.match(bar.description):
         return None
     if _EPOCHS.fullmatch(bar.description):
         event = line.event("progress", epoch=bar.count, framework="custom")

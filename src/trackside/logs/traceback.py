@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from itertools import islice
 
-from trackside.logs.exception_event import cut_traceback_event, exception_event
+from trackside.logs.exception_event import bar_event, cut_traceback_event, exception_event
 from trackside.logs.line import Line, split_label
 from trackside.logs.pattern import Parser
 from trackside.logs.traceback_lines import (
@@ -60,7 +60,9 @@ def _parse_header(line: Line) -> list[Event] | None:
     if line.offset in offsets:
         return None
     line.notes("python")["read"] = {offset for offset in offsets if offset >= line.offset}
-    return list(TracebackBlock(line).events())
+    events = list(TracebackBlock(line).events())
+    bar = bar_event(line) if events else None
+    return events if bar is None else [bar, *events]
 
 
 def is_below_traceback(line: Line) -> bool:

@@ -25,6 +25,11 @@ SAME_GPU_SLACK_S = 600.0
 separate a phase from a blip, and a slow GPU stands out among its peers before its own clock settles."""
 
 
+GIVEN_TO_THE_JOB = ("asset", "config")
+"""Classes of errors about what the job was given: a path, a setting. No fault of a GPU or a process causes them."""
+CAUSES_OF_BAD_INPUT = ("E1", "H4")
+"""Families whose faults do cause such errors: values that are not finite, files that cannot be read."""
+
 CHECK_WARNINGS = Sentence("also look at the warnings")
 WARNINGS_ONLY = Sentence(
     "look at the warnings; they did not end this run", running="look at the warnings; they have not ended this run"
@@ -71,18 +76,24 @@ def arbitrate(findings: Sequence[Finding], families: Sequence[Family]) -> Ranked
     related = [
         finding
         for finding in others
-        if finding.family in chain and finding not in causes and not _is_of_next_program(finding, primary)
+        if finding.family in chain
+        and finding not in causes
+        and not _is_of_next_program(finding, primary)
+        and not _is_independent(finding, primary)
     ]
     earlier = [finding for finding in related if _is_earlier(finding, primary)]
     consequences = tuple(finding for finding in related if finding not in earlier)
     unrelated = [finding for finding in others if finding not in related]
     warnings = (*unrelated, *earlier, *(finding for finding in latent if finding is not primary))
+    independent = [finding for finding in unrelated if finding.family in chain and _is_independent(finding, primary)]
+    steps = [step for finding in independent for step in finding.actions if step not in primary.actions]
+    advised = replace(primary, actions=(*primary.actions, *steps))  # the next run fails without them, too
     others_and_health = [finding for finding in findings if finding.role != "last_resort" and finding is not primary]
     open_codes = {finding.family for finding in others_and_health if finding.outcome is Outcome.UNKNOWN} | {
         finding.family for finding in unrelated
     }
     return RankedFindings(
-        primary=_with_warnings(primary) if warnings else primary,
+        primary=_with_warnings(advised) if warnings else primary,
         consequences=tuple(
             _with_secondary_headline(finding) for finding in consequences if not _is_same_exception(finding, primary)
         ),
@@ -153,7 +164,16 @@ def _is_of_next_program(finding: Finding, primary: Finding) -> bool:
     return rejected and finding.variant == "interrupt" and finding.at is not None and finding.at != primary.at
 
 
+def _is_independent(finding: Finding, cause: Finding) -> bool:
+    """Whether a process failed because of what the job was given, which the other fault has not changed: the next run
+    fails there, too."""
+    is_about_input = finding.exception is not None and finding.fault_class in GIVEN_TO_THE_JOB
+    return is_about_input and cause.fault_class is None and cause.family not in CAUSES_OF_BAD_INPUT
+
+
 def _may_cause(cause: Finding, effect: Finding) -> bool:
+    if _is_independent(effect, cause):
+        return False
     if _strength(cause) == 0 and _strength(effect) == 2:
         return False
     return cause.since is None or effect.since is None or cause.since <= effect.since + _slack(cause, effect)

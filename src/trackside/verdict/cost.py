@@ -8,7 +8,7 @@ checkpoints and the attempts determine where it lies in time.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trackside.evidence import Missing, Value, derived
 from trackside.facts.cost.allocation import Allocation, gpu_hours, hour, seconds_between
@@ -35,7 +35,7 @@ from trackside.facts.fact import Facts
 from trackside.facts.logs.ending import BAD_STATES
 from trackside.facts.training.learning import numeric_field
 from trackside.family import CostKind
-from trackside.finding import Claim, Cost, Finding, Outcome, Sentence, WastedTime
+from trackside.finding import Certainty, Claim, Cost, Finding, Outcome, Sentence, WastedTime
 from trackside.model import Run
 from trackside.verdict.arbiter import RankedFindings
 from trackside.verdict.slowdown import slowdown
@@ -156,7 +156,7 @@ def cost(facts: Facts, ranked: RankedFindings, cost_kinds: Mapping[str, CostKind
         parts.append(earlier.last_start)
     pauses = [finding for finding in (ranked.primary, *ranked.warnings) if cost_kinds.get(finding.family) == "paused"]
     parts += [part for finding in pauses for part in _pause(finding, allocation)]
-    parts += _parts(facts, fault)
+    parts += (_as_far_as_found(part, ranked.primary) for part in _parts(facts, fault))
     return Cost(
         allocation.hours,
         allocation.formula,
@@ -165,6 +165,13 @@ def cost(facts: Facts, ranked: RankedFindings, cost_kinds: Mapping[str, CostKind
         tuple(part for part in parts if isinstance(part, Claim)),
         at_least=allocation.at_least,
     )
+
+
+def _as_far_as_found(part: WastedTime | Claim, primary: Finding) -> WastedTime | Claim:
+    """The part; at most that much is lost if the fault itself is only possible."""
+    if isinstance(part, Claim) or primary.certainty is not Certainty.POSSIBLE:
+        return part
+    return replace(part, at_most=True)
 
 
 def onset_of(finding: Finding, allocation: Allocation) -> Value | None:
@@ -259,7 +266,8 @@ def _wasted_work(fault: _Fault) -> Iterator[WastedTime | Claim]:
     if fault.cost_kind == "repeated":
         yield from _repeated_steps(fault)
     if fault.failed and work.logged and not work.has_training and not hung:
-        yield waste_of_range(STARTUP, allocation, allocation.start, allocation.end)
+        part = NEVER_SAVED if fault.primary.variant == "work" else STARTUP
+        yield waste_of_range(part, allocation, allocation.start, allocation.end)
         return
     if fault.failed:
         yield _unsaved_work(fault)

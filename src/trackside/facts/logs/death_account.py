@@ -26,6 +26,14 @@ AMBIGUOUS_EXIT_CODES = (4, 6, 7, 8, 9, 11)
 """Exit codes that sacct before 25.11 also writes for 128 + n (139 becomes 11:0)."""
 
 WORKER_LOST = Sentence("a worker process died without a traceback: {line}")
+RAY_WORKER_LOST = Sentence("Ray's worker with process id {pid} died without a traceback: {detail}")
+RAY_NAMES_CAUSES = Sentence(
+    "Ray names its usual causes, and does not say which it was: the kernel's OOM killer, ray stop --force, or a crash"
+)
+RAY_DETAIL = re.compile(
+    r"Worker PID: (?P<pid>\d{1,9})\b.*?Worker exit detail: (?P<detail>.{1,300}?)"
+    r"(?P<causes> (?:Some common causes include|There are some potential root causes).*)?$"
+)
 BY_RECORD = Sentence("the scheduler recorded {code}, which is {signal}")
 AS_EXIT_CODE = Sentence("the scheduler recorded exit code {code}, which older Slurm releases use for {signal}")
 
@@ -139,8 +147,16 @@ def _by_lost_worker(deaths: Deaths) -> DeathAccount | None:
     rows += [(row, exceptions) for row in exceptions.events if ABRUPT_END.search(str(row.get("message") or ""))]
     for row, frame in rows:
         if not deaths.restarts.has_recovered(row):
-            return DeathAccount(Certainty.SUPPORTED, None, (WORKER_LOST(line=frame.value(row, "text")),), row)
+            return DeathAccount(Certainty.SUPPORTED, None, _lost_worker_claims(frame.value(row, "text")), row)
     return None
+
+
+def _lost_worker_claims(line: Value) -> tuple[Claim, ...]:
+    """How a worker was lost. Ray's message ends in a list of usual causes, the last of which reads like the finding."""
+    if (match := RAY_DETAIL.search(str(line.value))) is None:
+        return (WORKER_LOST(line=line),)
+    lost = RAY_WORKER_LOST(pid=derived(match["pid"], line), detail=derived(match["detail"], line))
+    return (lost,) if match["causes"] is None else (lost, RAY_NAMES_CAUSES(line=line))
 
 
 def _by_record(deaths: Deaths, kills: OomKills, memory: HostMemory, ending: Ending) -> DeathAccount | None:

@@ -199,6 +199,7 @@ DRAW_WITHOUT_DISPLAY = Sentence(
     "this in the job script, and resubmit"
 )
 UNSET_DISPLAY = ShellCommand("unset DISPLAY; export MPLBACKEND=Agg")
+END_RECURSION = Sentence("{place} calls itself without end: use a loop in its place, or end the calls; then resubmit")
 MESSAGE_REMEDIES: tuple[tuple[re.Pattern[str], Sentence, tuple[ShellCommand, ...]], ...] = (
     (re.compile(r"\bon X server\b|cannot connect to X server"), DRAW_WITHOUT_DISPLAY, (UNSET_DISPLAY,)),
     (
@@ -221,7 +222,11 @@ MESSAGE_REMEDIES: tuple[tuple[re.Pattern[str], Sentence, tuple[ShellCommand, ...
         NO_GPU_VISIBLE,
         (SHOW_GPUS,),
     ),
-    (re.compile(r"no kernel image is available"), BUILD_FOR_GPU, (SHOW_ARCHITECTURES,)),
+    (
+        re.compile(r"no kernel image is available|invalid value for --gpu-architecture"),
+        BUILD_FOR_GPU,
+        (SHOW_ARCHITECTURES,),
+    ),
     (re.compile(r"couldn't connect to ['\"]?https://huggingface\.co"), DOWNLOAD_FIRST, (WORK_OFFLINE,)),
     (re.compile(r"TritonMissing|Cannot find a working t\s?riton"), INSTALL_TRITON, (DISABLE_COMPILE,)),
 )
@@ -342,6 +347,8 @@ def error_remedy(frame: Frame, row: Event, kind: FaultClass, where: ErrorPlace) 
         return _shell_remedy(match, message)
     if (weights := weights_remedy(frame, row)) is not None:
         return weights
+    if row.get("type") == "RecursionError" and (place := source_line(frame, row)) is not None:
+        return action(END_RECURSION, place=place)
     if (folder := folder_to_create(row)) is not None:
         sentence = CREATE_FOLDER if folder.startswith("/") else CREATE_RELATIVE_FOLDER
         quoted = derived(shlex.quote(folder), message)

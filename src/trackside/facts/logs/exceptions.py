@@ -142,10 +142,19 @@ def unhandled_exceptions(
     printed none itself. ``stops``: see :func:`before_stop`; ``crashed``: see :func:`final_events`.
     """
     own = [event for event in exceptions if event.role is EventRole.ROOT and event.get("about") not in OTHER_TOPICS]
+    own = [event for event in own if not any(_ended_in(event, other) for other in own)]
     points = list(progress)
     final = before_stop(final_events(own, points, crashed=crashed), stops, points)
     direct = [event for event in final if not event.get("in_summary")]
     return earliest_first(direct or final)
+
+
+def _ended_in(event: Event, recursion: Event) -> bool:
+    """Whether an exception was handled by the call that raised the RecursionError: its traceback is a part of that
+    one's chain, which may be longer than what is read at once."""
+    if str(recursion.get("type")).rpartition(".")[2] != "RecursionError" or event.at.path != recursion.at.path:
+        return False
+    return event.at.line < recursion.at.line and event.get("type") in str(recursion.get("chain")).split(";")
 
 
 def final_events(events: Iterable[Event], progress: Sequence[Event], *, crashed: bool = False) -> list[Event]:

@@ -21,10 +21,17 @@ from trackside.query import events, record
 Scope = Literal["node", "job"]
 SCOPES: Mapping[str, Scope] = {"host": "node", "cgroup": "job", "container": "job"}
 """Whose memory ran out, by the kernel's line; Slurm counts kills of either kind."""
+Killer = Literal["ray", "kubelet", "slurm"]
+KILLERS: Mapping[str, Killer] = {"ray": "ray", "kubelet": "kubelet"}
+"""Scope of a report -> what killed the process, if not the kernel."""
 
 
 HOST_MEMORY_RAN_OUT = Sentence("host memory ran out: {line}")
 SLURM_COUNTED_KILLS = Sentence("Slurm counted OOM kills among the job's processes: {line}")
+RAY_KILLED = Sentence("Ray killed workers because the node's memory was nearly full: {line}")
+SLURM_KILLED = Sentence("Slurm killed a step that exceeded its memory limit: {line}")
+CLAIMS: Mapping[Killer, Sentence] = {"ray": RAY_KILLED, "slurm": SLURM_KILLED}
+"""What killed the process -> the claim; else that memory ran out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +75,9 @@ class OomKills:
         """The first report that the run ran out of host memory, unless training continued after it."""
         for row in self.own_kills:
             if row.role is EventRole.ROOT and not self.restarts.has_recovered(row):
-                sentence = SLURM_COUNTED_KILLS if row.get("scope") == "slurm" else HOST_MEMORY_RAN_OUT
+                by_slurm = row.get("scope") == "slurm" and row.get("count") is not None
+                sentence, killer = SLURM_COUNTED_KILLS if by_slurm else HOST_MEMORY_RAN_OUT, _killer(row)
+                sentence = sentence if killer is None else CLAIMS.get(killer, sentence)
                 return OomReport(sentence(line=self.frame.value(row, "text")), row)
         job = self.ending.job
         if job is not None and job.get("state") == "OUT_OF_MEMORY":
@@ -77,6 +86,13 @@ class OomKills:
             if step.get("state") == "OUT_OF_MEMORY":
                 return OomReport(HOST_MEMORY_RAN_OUT(line=self.steps.value(step, "state")), step)
         return None
+
+    @property
+    def killer(self) -> Killer | None:
+        """What killed the process, by the report, if not the kernel, and if no kernel log names a kill."""
+        event = None if self.report is None else self.report.event
+        by_kernel = any(str(row.get("scope")) in SCOPES for row in self.own_kills)
+        return None if event is None or by_kernel else _killer(event)
 
     @property
     def by_slurm(self) -> Event | None:
@@ -95,6 +111,14 @@ class OomKills:
 def oom_kills(evidence: Evidence, ending: Ending, restarts: LauncherRestarts, run: Run) -> OomKills:
     """Needs no particular input; empty if no line and no record reports a kill."""
     return OomKills(evidence["kills"], evidence["steps"], ending, restarts, run)
+
+
+def _killer(row: Event) -> Killer | None:
+    """What killed the process, by a report; None if the kernel did: Slurm's own daemon compares steps with their
+    limits."""
+    if row.get("scope") == "slurm":
+        return "slurm" if "memory limit" in row.text else None
+    return KILLERS.get(str(row.get("scope")))
 
 
 def belongs_to_run(row: Event, run: Run) -> bool:

@@ -13,12 +13,13 @@ from functools import cached_property
 
 from trackside.evidence import Evidence, Frame, derived
 from trackside.facts.fact import fact
+from trackside.facts.logs.ending import Ending
 from trackside.facts.logs.exceptions import Exceptions
 from trackside.facts.logs.order import last_after
 from trackside.facts.logs.silence import Silence
 from trackside.facts.ranks import cited_ranks
 from trackside.finding import Claim, Culprit, Sentence
-from trackside.model import Event, EventRole
+from trackside.model import Event, EventRole, Run
 from trackside.query import events
 
 FAILURES: Mapping[str, Sentence] = {
@@ -28,7 +29,10 @@ FAILURES: Mapping[str, Sentence] = {
     "port_in_use": Sentence("the port is already in use: {line}"),
     "dns": Sentence("the coordinator's host name does not resolve: {line}"),
     "refused": Sentence("nothing listens at the coordinator's address: {line}"),
+    "peer_loopback": Sentence("a rank could not connect to another one at a loopback address: {line}"),
+    "peer_refused": Sentence("a rank could not connect to another one, whose port refused it: {line}"),
     "unreachable": Sentence("the coordinator is unreachable: {line}"),
+    "peer_unreachable": Sentence("a rank could not reach another one: {line}"),
     "bootstrap": Sentence("NCCL's bootstrap failed: {line}"),
     "timeout": Sentence("not all ranks arrived in time: {line}"),
     "closed": Sentence("the rendezvous was closed: {line}"),
@@ -59,6 +63,15 @@ FIX_PORT = Sentence(
 FIX_NAME = Sentence(
     "use a host name that every node resolves, such as the first one that scontrol show hostnames prints"
 )
+FIX_LOOPBACK = Sentence(
+    "set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME in the job script to the interface that connects the nodes, or "
+    "unset them if they name the loopback interface; if they are not set, the node's own host name must not resolve to "
+    "a loopback address (/etc/hosts)"
+)
+FIX_PEERS = Sentence(
+    "check that every rank was still running, and that the nodes reach each other by the interface that the ranks use; "
+    "if they do not, set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to one by which they do"
+)
 FIX_ADDRESS = Sentence(
     "check that the coordinator's address and port are those of the first node, and that its process starts"
 )
@@ -78,6 +91,7 @@ HEADLINES = {
     FIX_PORT: Sentence("the ranks never connected: the coordinator's port is in use"),
     FIX_NAME: Sentence("the ranks never connected: the coordinator's host name does not resolve"),
     FIX_ADDRESS: Sentence("the ranks never connected: nothing listens at the coordinator's address"),
+    FIX_LOOPBACK: Sentence("the ranks never connected: they announced loopback addresses to other nodes"),
     FIX_START: Sentence("the ranks never connected: some of them never joined"),
 }
 """Remedy -> the answer in one clause; of others :data:`NEVER_CONNECTED`."""
@@ -86,7 +100,12 @@ HEADLINES_AT = {
     "port_in_use": Sentence("the ranks never connected: the coordinator's port {address} is in use"),
     "dns": Sentence("the ranks never connected: the coordinator's host name does not resolve: {address}"),
     "refused": Sentence("the ranks never connected: nothing listens at the coordinator's address {address}"),
+    "peer_loopback": Sentence(
+        "the ranks never connected: one announced the loopback address {address}, which no other node can reach"
+    ),
+    "peer_refused": Sentence("the ranks never connected: {address}, the address of one of them, refused the others"),
     "unreachable": Sentence("the ranks never connected: {address} is unreachable"),
+    "peer_unreachable": Sentence("the ranks never connected: {address}, the address of one of them, is unreachable"),
 }
 """Reason -> the same, if the failure names the address."""
 ONLY_JOINED = Sentence("the ranks never connected: only {joined} of {all} joined in time, so all had to stop")
@@ -99,14 +118,18 @@ REMEDIES: Mapping[str, tuple[Culprit, Sentence]] = {
     "port_in_use": ("job", FIX_PORT),
     "dns": ("infrastructure", FIX_NAME),
     "refused": ("job", FIX_ADDRESS),
+    "peer_loopback": ("job", FIX_LOOPBACK),
+    "peer_refused": ("job", FIX_PEERS),
+    "peer_unreachable": ("infrastructure", FIX_PEERS),
     "unreachable": ("infrastructure", FIX_NETWORK),
 }
 """Reason -> owner and remedy; for other reasons the owner is open and the network is checked first. A refused
 connection means that the address was reached and nothing listened there: a wrong port, or a coordinator that was not
 started."""
+LOOPBACK = re.compile(r"\[?(?:127\.|::1\b|::ffff:127\.)")
 HOST_LIST = re.compile(r"[\w-]\[\d[\d,-]*\]")
 """Slurm's compact form of several hosts, passed as one host name: no resolver knows it."""
-VAGUE_REASONS = ("timeout", "closed", "bootstrap", "unreachable")
+VAGUE_REASONS = ("timeout", "closed", "bootstrap", "unreachable", "peer_unreachable")
 """Reasons that carry little information."""
 LIBRARY_ABORT = re.compile(r"NCCL error|HCCL error|function error: Hccl")
 """The library aborts: before any group has formed that is a startup failure, too."""
@@ -119,6 +142,8 @@ class RendezvousFailures:
     frame: Frame
     rows: tuple[Event, ...]
     """Failures that can be a cause and after which no group formed."""
+    is_multi_node: bool
+    """Whether the job has several nodes: then a loopback address reaches only some of the ranks."""
     startup_exceptions: tuple[Event, ...]
     """Startup exceptions, likewise."""
     other_launches: tuple[Event, ...] = ()
@@ -143,7 +168,14 @@ class RendezvousFailures:
     @property
     def reason(self) -> str:
         """The reason of the most informative row."""
-        return str(self.most_informative.get("reason"))
+        row = self.most_informative
+        if (
+            self.is_multi_node
+            and row.get("reason") in ("peer_refused", "peer_unreachable")
+            and LOOPBACK.match(str(row.get("address") or ""))
+        ):
+            return "peer_loopback"
+        return str(row.get("reason"))
 
     @property
     def rank_absent(self) -> bool:
@@ -186,7 +218,9 @@ class RendezvousFailures:
 
 
 @fact({"failures": events("rendezvous_failure"), "timeouts": events("collective_timeout")}, needs=("failures",))
-def rendezvous_failures(evidence: Evidence, exceptions: Exceptions, silence: Silence) -> RendezvousFailures:
+def rendezvous_failures(
+    evidence: Evidence, exceptions: Exceptions, silence: Silence, ending: Ending, run: Run
+) -> RendezvousFailures:
     """Needs a job log; otherwise missing."""
     frame, group_events = evidence["failures"], silence.formed
     rows = [row for row in frame.events if row.role is EventRole.ROOT and last_after(row, group_events) is None]
@@ -198,7 +232,11 @@ def rendezvous_failures(evidence: Evidence, exceptions: Exceptions, silence: Sil
         if _is_startup_error(row) and last_after(row, group_events) is None and not _is_of(row, others)
     ]
     return RendezvousFailures(
-        frame, tuple(row for row in rows if row not in others), tuple(startup_errors), tuple(others)
+        frame,
+        tuple(row for row in rows if row not in others),
+        len(run.nodes) > 1 or len({row.get("host") for row in ending.launchers.events}) > 1,
+        tuple(startup_errors),
+        tuple(others),
     )
 
 

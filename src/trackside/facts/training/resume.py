@@ -29,11 +29,14 @@ SCHEDULER_RESTARTS = Sentence("restarts by the scheduler: {restarts}")
 HAS_DEPENDENCY = Sentence("the job was submitted with dependency {dependency}")
 CONTINUES_JOB = Sentence("job {id} continues an earlier one")
 
-LoadFailure = Literal["mismatch", "corrupt", "absent", "unreadable", "old_torch", "not_weights"]
+LoadFailure = Literal["mismatch", "corrupt", "absent", "unreadable", "old_torch", "not_weights", "world_size"]
 NEEDED_TORCH = re.compile(r"upgrade torch to at least v?([\d.]*\d)")
 """What transformers says if torch is too old to load a file that is not safetensors."""
+OTHER_WORLD_SIZE = re.compile(r"used a DP world size of (\d+) but the current world size is (\d+)")
+"""What DeepSpeed says if ZeRO's optimizer states were saved by another number of ranks."""
 FAILURES: tuple[tuple[LoadFailure, re.Pattern[str]], ...] = (
     ("old_torch", NEEDED_TORCH),
+    ("world_size", OTHER_WORLD_SIZE),
     ("not_weights", re.compile(r"Weights only load failed|WeightsUnpickler")),
     ("mismatch", re.compile(r"size mismatch|shape|Missing key|Unexpected key|loading state_dict|not match|incompatib",
                             re.IGNORECASE)),
