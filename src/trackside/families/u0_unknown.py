@@ -41,7 +41,7 @@ from itertools import combinations
 
 from trackside.catalog.job_states import WAITING_STATES
 from trackside.catalog.pending_reasons import pending_reason
-from trackside.evidence import Missing, Value, derived
+from trackside.evidence import Value, derived
 from trackside.facts.fact import Maybe
 from trackside.facts.gpu.activity import GpuActivity
 from trackside.facts.hardware.reports import HardwareReports
@@ -112,7 +112,7 @@ ADD_INPUTS = {
 def judge(
     silence: Silence, ending: Ending, unread: UnreadErrors, unanswered: UnansweredSources,
     reports: Maybe[HardwareReports], activity: Maybe[GpuActivity],
-) -> Finding | Missing:  # fmt: skip
+) -> Finding:  # fmt: skip
     """The last evidence, so that the reader has a starting point."""
     if ending.job is not None and ending.job.get("state") in WAITING_STATES:
         return _waiting(ending, ending.job)
@@ -120,32 +120,33 @@ def judge(
     last = [log for log in logs.events[-1:] if not unread.ends(log)]
     shows = [*unread.claims, *(LAST_LINE(line=logs.value(log, "text")) for log in last)]
     shows += [RECORDED_STATE(state=jobs.value(job, "state")) for job in jobs.records[-1:]]
+    kernel = isinstance(reports, HardwareReports) and reports.has_kernel_log
+    inputs = {"jobs": bool(jobs), "kernel": kernel, "metrics": isinstance(activity, GpuActivity)}
+    add_inputs = action(ADD_INPUTS[tuple(name for name in INPUTS if not inputs[name])])
     if not shows:
-        return _without_data(unanswered)
+        return replace(_without_data(unanswered), actions=(add_inputs,))
     place = unread.place
     read = [] if place is None else [action(READ_LINE, place=place)]
     referred = [action(ADD_REFERRED_LOG)] if any(REFERS_TO_LOG.search(row.text) for row in unread.rows) else []
     may_be_good = not unread.claims and ending.abnormal is None and not jobs
-    kernel = isinstance(reports, HardwareReports) and reports.has_kernel_log
-    inputs = {"jobs": bool(jobs), "kernel": kernel, "metrics": isinstance(activity, GpuActivity)}
     return present(
         Certainty.POSSIBLE,
         "unknown",
         shows,
         headline=NO_FAILURE_RECOGNIZED() if may_be_good else NO_CAUSE_FOUND(),
         implies=[] if may_be_good else [NOTHING_FITS() if place is None else ERRORS_UNREAD()],
-        actions=[*read, *referred, action(ADD_INPUTS[tuple(name for name in INPUTS if not inputs[name])])],
+        actions=[*read, *referred, add_inputs],
     )
 
 
-def _without_data(unanswered: UnansweredSources) -> Finding | Missing:
+def _without_data(unanswered: UnansweredSources) -> Finding:
     """Nothing was read of the run; with the sources that did not answer as the headline, if there are any."""
-    reason, rows = "no log or record of the run was given", unanswered.rows
+    finding, rows = unknown(["no log or record of the run was given"], COLLECT), unanswered.rows
     if not rows:
-        return Missing(reason)
+        return finding
     sources = [rows.value(row, "source") for row in rows.events]
     names = tuple(dict.fromkeys(str(source.value) for source in sources))
-    return replace(unknown([reason], COLLECT), headline=NO_DATA(sources=derived(names, *sources)))
+    return replace(finding, headline=NO_DATA(sources=derived(names, *sources)))
 
 
 def _waiting(ending: Ending, job: Record) -> Finding:

@@ -225,7 +225,7 @@ class PointDoc(msgspec.Struct, frozen=True):
     step: JsonScalar
     """Training step; null if the log line has none."""
     loss: JsonScalar
-    """Training loss; the string nan, inf or -inf if it is not finite."""
+    """Training loss, as printed; the string nan, inf or -inf if it is not finite."""
 
 
 class ProgressDoc(msgspec.Struct, frozen=True):
@@ -261,6 +261,10 @@ class LastAttemptDoc(msgspec.Struct, frozen=True):
     """The last loss; null if none was printed."""
     is_one_of_several: bool
     """Whether the log has an earlier attempt."""
+    first_median: float | None = None
+    """Median of the first losses, if a spike at the first or the last one hides which way they went; else null."""
+    last_median: float | None = None
+    """Median of the last losses, in the same case; else null."""
 
 
 class EarlierRunDoc(msgspec.Struct, frozen=True):
@@ -612,9 +616,8 @@ def _last_attempt(verdict: Verdict) -> LastAttemptDoc | None:
         return None
     place = None if attempt.place is None else word(attempt.place.value, attempt.place.unit)
     first, last = plain(attempt.first_loss), plain(attempt.last_loss)
-    return LastAttemptDoc(
-        place, int(attempt.points.number), attempt.points.unit, first, last, attempt.is_one_of_several
-    )
+    several, medians = attempt.is_one_of_several, attempt.medians or (None, None)
+    return LastAttemptDoc(place, int(attempt.points.number), attempt.points.unit, first, last, several, *medians)
 
 
 def _appended(verdict: Verdict, writer: _Writer) -> AppendedRunsDoc | None:

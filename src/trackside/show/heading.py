@@ -54,7 +54,7 @@ FAULT_CLASSES = {
 """Published class of a fault -> its words."""
 OUTCOMES = {"unknown": "undecided"}
 """Published outcome -> the word that readers see, if it is another."""
-STATUSES = {"unrecognised": "not recognized"}
+STATUSES = {"unrecognised": "not recognized", "empty": "no rows"}
 """Published status of an input -> the words that readers see, if they are others."""
 MAX_COLLECT = 2
 _STEP = re.compile(r"step ([\d,]+)")
@@ -231,7 +231,9 @@ def progress(doc: VerdictDoc) -> str:
     step = _STEP.fullmatch(place or "")
     if step is not None and planned and doc.run.disposition != "COMPLETED" and int(step[1].replace(",", "")) <= planned:
         place = f"{place} of {planned:,}"
-    if attempt.points > 1 and attempt.first_loss is not None and attempt.last_loss is not None:
+    if attempt.first_median is not None and attempt.last_median is not None:
+        text = f"loss {word(attempt.first_median)} \N{RIGHTWARDS ARROW} {word(attempt.last_median)} (medians) in {text}"
+    elif attempt.points > 1 and attempt.first_loss is not None and attempt.last_loss is not None:
         text = f"loss {word(attempt.first_loss)} \N{RIGHTWARDS ARROW} {word(attempt.last_loss)} in {text}"
     if attempt.is_one_of_several:
         counter = "epoch" if "epoch" in attempt.unit else "step"

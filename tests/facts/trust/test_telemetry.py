@@ -117,6 +117,19 @@ def test_gpus_are_identified_by_their_memory_use() -> None:
     }
 
 
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_one_gpu_is_not_called_all_gpus(gpus: int) -> None:
+    cluster = Cluster(nodes=1, gpus=gpus)
+    cluster.per_gpu("gpu_utilization_ratio", 0.9).per_gpu("gpu_sm_active_ratio", 0.7)
+    run = Run(start=START, end=END, gpus=cluster.gpus, gpus_by="all")
+    texts = metric_limits(cluster, run=run)
+    unknown = "Which GPUs the run used is unknown: "
+    if gpus == 1:
+        assert texts["gpu_unsure"] == f"{unknown}n1:0, the only one measured, is assumed to be its own"
+    else:
+        assert texts["gpus_unsure"] == f"{unknown}all 2 measured GPUs are assumed to be its own"
+
+
 # -- gaps
 
 

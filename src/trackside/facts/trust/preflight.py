@@ -20,7 +20,7 @@ from trackside.model import Run
 from trackside.query import events
 
 NO_LOG = Sentence("no job output was given: progress and errors are unknown")
-NO_SCHEDULER = Sentence("no scheduler record was given: the final state is not certain")
+NO_SCHEDULER = Sentence("no scheduler record of the job was given: the final state is not certain")
 NO_KERNEL = Sentence(
     "no kernel log was given: GPU hardware faults and processes that the kernel killed may be missing here"
 )
