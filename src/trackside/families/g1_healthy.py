@@ -82,7 +82,7 @@ SCORE_IMPROVED = Sentence(
 )
 SCORE_IMPROVED_TOO = Sentence("no fault found; {metric} improved", running="no fault so far; {metric} improves")
 NO_TRAINING_LOSS = Sentence(
-    "no training loss was recognized: {count} of {metric} show how it learned",
+    "no training loss was recognized: {count} of {metric} show how the model learned",
     running="no training loss was recognized: {count} of {metric} show how it learns",
 )
 GAINS = {
@@ -150,8 +150,8 @@ HARDWARE_UNKNOWN = Sentence(
     "whether the GPUs did the work and had no errors: neither GPU activity nor error counters were given"
 )
 PLAN_UNKNOWN = Sentence(
-    "whether it reached the planned {planned}",
-    running="whether it will reach the planned {planned}",
+    "whether the run reached the planned {planned}",
+    running="whether the run will reach the planned {planned}",
 )
 ABORT_UNEXPLAINED = Sentence("why the log says that the job was aborted: it may not have reached its target")
 PRINT_LOSS = Sentence("print the training loss regularly, so that learning can be verified")

@@ -67,12 +67,12 @@ REASON_MEANING = Sentence("meaning: {meaning}")
 WAITS_FOR = Sentence("waiting for other jobs: {dependency}")
 WAITING_SINCE = Sentence("waiting since {time}")
 NO_FAILURE = Sentence("nothing has failed: no node is allocated and nothing has run")
-START_UNKNOWN = Sentence("when it will start: Slurm's estimate changes with every job that is submitted or ends")
+START_UNKNOWN = Sentence("when the job will start: Slurm's estimate changes with every job that is submitted or ends")
 NEXT_STEPS = {
-    "wait": Sentence("wait, and ask Slurm for its priority and expected start"),
-    "change": Sentence("change what it requests, or submit it again: as it is, it will not start"),
-    "release": Sentence("release it once it may run"),
-    "ask": Sentence("it will not start by itself: an operator of the cluster has to remove what it waits for"),
+    "wait": Sentence("wait, and ask Slurm for the job's priority and expected start"),
+    "change": Sentence("change what the job requests, or submit it again: as it is, it will not start"),
+    "release": Sentence("release the job once it may run"),
+    "ask": Sentence("the job will not start by itself: an operator of the cluster has to remove what it waits for"),
 }
 SHOW_JOB = ShellCommand("squeue --start -j {id}; scontrol show job -d {id}")
 LAST_LINE = Sentence("the log ends with: {line}")
@@ -181,8 +181,8 @@ def _waiting(ending: Ending, job: Record) -> Finding:
 
 
 COLLECT = (
-    "the job's whole output (slurm-<id>.out, every rank's log)",
-    "sacct -P -j <id> --format=ALL and scontrol show job <id>",
+    "the job's whole output (slurm-JOB_ID.out, every rank's log)",
+    "sacct -P -j JOB_ID --format=ALL and scontrol show job JOB_ID",
     "dmesg -T of the job's nodes",
 )
 

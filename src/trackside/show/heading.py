@@ -114,7 +114,7 @@ def collect(doc: VerdictDoc) -> list[tuple[str, Sequence[str]]]:
     families_by_text: dict[str, list[str]] = {}
     for unknown in doc.unknown:
         for text in unknown.collect:
-            families_by_text.setdefault(text.replace("<id>", doc.run.id or "<id>"), []).append(unknown.family)
+            families_by_text.setdefault(text.replace("JOB_ID", doc.run.id or "JOB_ID"), []).append(unknown.family)
     return sorted(families_by_text.items(), key=lambda entry: -len(entry[1]))
 
 
