@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -473,9 +474,15 @@ class _Writer:
     def __init__(self, run: Run) -> None:
         self.cites = Cites()
         self.running, self.zoned = is_active(run.disposition), run.has_time_zone
+        self.logs = run.log_paths
 
     def ids(self, cites: Iterable[Cite]) -> list[str]:
-        return self.cites.ids(dict.fromkeys(cites))
+        """The ids of these citations. One without a row stands for all lines of the log: it names the file, if there is
+        only one."""
+        logs = self.logs[:1] if len(self.logs) == 1 else ("log",)
+        return self.cites.ids(
+            dict.fromkeys(replace(cite, where=logs[0]) if cite.where == "log" else cite for cite in cites)
+        )
 
     def claims(self, claims: Iterable[Claim]) -> list[ClaimDoc]:
         """The claims as sentences; those with the same sentence become one."""

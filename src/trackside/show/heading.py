@@ -45,13 +45,13 @@ OWNERS = {
 }
 """Published culprit -> the owner who has to act, and a few more words."""
 FAULT_CLASSES = {
-    "code": "error in the code",
-    "config": "error in the configuration",
-    "env": "error in the environment",
-    "data": "error in the data",
-    "asset": "file, folder or model missing or unreadable",
+    "code": "code",
+    "config": "configuration",
+    "env": "environment",
+    "data": "data",
+    "asset": "file or model",
 }
-"""Published class of a fault -> its words."""
+"""Published class of a fault -> its words: where the error is."""
 OUTCOMES = {"unknown": "undecided"}
 """Published outcome -> the word that readers see, if it is another."""
 STATUSES = {"unrecognised": "not recognized", "empty": "no rows"}
@@ -77,9 +77,12 @@ def owner(finding: FindingDoc) -> str:
 
 
 def kind(finding: FindingDoc) -> str:
-    """The family, and the class of the fault: ``A1 startup-crash, error in the environment``."""
+    """The family, with its variant and the class of the fault: ``E2 silent-resume (crash, file or model)``."""
     fault_class = FAULT_CLASSES.get(finding.fault_class or "", finding.fault_class)
-    return family(finding) + (f", {fault_class}" if fault_class else "")
+    if not fault_class:
+        return family(finding)
+    name = family(finding)
+    return f"{name.removesuffix(')')}, {fault_class})" if name.endswith(")") else f"{name} ({fault_class})"
 
 
 def family(finding: FindingDoc) -> str:
