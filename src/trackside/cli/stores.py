@@ -171,5 +171,6 @@ def compact(store: str, raw_days: float | None, minute_days: float | None, drop_
         click.echo(replace_unsafe(f"{path}: data lost; ingest it again"), err=True)
     click.echo(
         f"{store}: segments: {done.before:,} before, {done.after:,} now; days rewritten: {done.days:,}"
-        f" ({done.thinned:,} of them downsampled to minutes); expired samples and minutes deleted: {done.forgotten:,}"
+        f" ({done.thinned:,} of them downsampled to minutes); expired samples and one-minute aggregates deleted:"
+        f" {done.forgotten:,}"
     )

@@ -8,7 +8,7 @@ to its own end, steps were completed, the GPUs did real work, their error counte
 What it looks like
 ------------------
 COMPLETED with exit code zero, or the framework's own message that training is over; logged steps to the end and a
-loss that is lower at the end than at the start; SM activity above its threshold, or kernels launched, and counters of
+loss that is lower at the end than at the start; SM activity of GPUs that work, or kernels launched, and counters of
 uncorrectable errors that did not rise. Only all of these together establish it: without the GPUs' work or without
 counters it is at most supported. A log excerpt without an end can be healthy as far as it goes.
 

@@ -88,7 +88,7 @@ def preflight(
     reports: Maybe[HardwareReports],
     run: Run,
 ) -> Preflight:
-    """What limits the verdict. Needs no particular input."""
+    """Needs no particular input."""
     claims = [*unanswered.claims, *_input_claims(evidence, unanswered, ending, run)]
     if evidence.has("logs"):
         progress = None if isinstance(trajectory, Missing) else trajectory.progress
