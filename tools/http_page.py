@@ -47,7 +47,9 @@ START and END are POSIX seconds, STEP_S is in seconds.
 | HOW | {rollups} |
 | AGGREGATE | {aggregates} |
 
-The `answer` is `rows`, `grid`, `value` or `missing`; `missing` has a reason and never means that nothing happened. It has at most 10,000 rows or 500,000 values.
+The error for an unknown KIND lists the known ones.
+
+The `answer` is `rows`, `grid`, `value` or `missing`; `missing` has a reason and never means that nothing happened. An answer has at most 10,000 rows or 500,000 values.
 
 ## Errors
 
@@ -93,7 +95,7 @@ def http_page() -> str:
             "|---|---|---|",
         ]
         lines += [
-            f"| `{field}` | {_type(item)} | {item.get('description', 'names the type')} |"
+            f"| `{field}` | {_type(item)} | {item.get('description', 'Names the type of the answer.')} |"
             for field, item in schemas[name]["properties"].items()
         ]
         lines.append("")
@@ -151,12 +153,18 @@ def _type(schema: Mapping[str, Any]) -> str:
     if "anyOf" in schema:
         return " or ".join(dict.fromkeys(_type(item) for item in schema["anyOf"]))
     if schema.get("type") == "array":
-        return f"list of {_type(schema['items'])}"
+        return f"list of {_grouped(schema['items'])}"
     if "enum" in schema:
         return ", ".join(f"`{item}`" for item in schema["enum"])
     if schema.get("type") == "object" and isinstance(schema.get("additionalProperties"), dict):
-        return f"object of {_type(schema['additionalProperties']) or 'anything'}"
+        return f"object of {_grouped(schema['additionalProperties']) or 'anything'}"
     return str(schema.get("type", ""))
+
+
+def _grouped(schema: Mapping[str, Any]) -> str:
+    """The type, in parentheses if it is one of several."""
+    text = _type(schema)
+    return f"({text})" if "anyOf" in schema else text
 
 
 def _text(docstring: str) -> str:

@@ -200,7 +200,7 @@ class Progress:
     points: int
     first: tuple[float | None, float | None]
     last: tuple[float | None, float | None]
-    """(step, loss): the first and the last logged step that have a loss."""
+    """(step, loss): the first and the last logged step that have a loss, as printed."""
     planned_steps: int | None = None
     last_run: Progress | None = None
     """That of the last run only, if its file holds several; its count is 0 if it logged no step."""
@@ -219,6 +219,8 @@ class LastAttempt:
     last_loss: float | None
     is_one_of_several: bool
     """Whether the log has an earlier attempt."""
+    medians: tuple[float, float] | None = None
+    """Of the first and of the last losses, if the first or the last loss is a spike that hides which way they went."""
 
 
 @dataclass(frozen=True, slots=True)

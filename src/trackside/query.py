@@ -176,7 +176,8 @@ def _apply(query: Query, name: str, arguments: str) -> Query:
 def _check(query: Query) -> Query:
     kinds = {"events": EVENTS, "record": RECORDS, "metric": METRICS}[query.subject]
     if query.kind not in kinds:
-        raise QueryError(f"unknown {query.subject} {query.kind!r}; known: {', '.join(sorted(kinds))}")
+        subject = {"events": "kind of event", "record": "kind of record", "metric": "metric"}[query.subject]
+        raise QueryError(f"unknown {subject} {query.kind!r}; known: {', '.join(sorted(kinds))}")
     if query.rollup_how not in ROLLUPS and (query.rollup_how is not None or query.span or query.step):
         raise QueryError(f"unknown rollup {query.rollup_how!r}; known: {', '.join(ROLLUPS)}")
     if query.span is not None and query.span not in SPANS:

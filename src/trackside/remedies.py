@@ -37,15 +37,15 @@ _SUBMISSION = "sacct -j {jobs} -X -P --format=WorkDir,SubmitLine"
 """Shows the options of the submission, and its folder."""
 RESUBMIT = (
     ShellCommand("cd {work_dir} && sbatch {submission:whole}"),
-    ShellCommand(f"{_SUBMISSION}; sbatch OPTIONS_OF_THAT_SUBMISSION {{submitted_script}}"),
+    ShellCommand(f"{_SUBMISSION}  # then: sbatch OPTIONS_OF_THAT_SUBMISSION {{submitted_script}}"),
 )
-"""Submits again with the options of the last submission; where they are not known or may hold a secret, a placeholder
-stands for them, which sbatch takes for a script that does not exist."""
+"""Submits again with the options of the last submission; where they are not known or may hold a secret, the command
+shows them, and how to submit with them is a comment: pasted, the line submits nothing."""
 RESUBMIT_REQUEUABLE = (
     ShellCommand("cd {work_dir} && sbatch --requeue {submission:whole}"),
-    ShellCommand(f"{_SUBMISSION}; sbatch --requeue OPTIONS_OF_THAT_SUBMISSION {{submitted_script}}"),
+    ShellCommand(f"{_SUBMISSION}  # then: sbatch --requeue OPTIONS_OF_THAT_SUBMISSION {{submitted_script}}"),
 )
-_ELSEWHERE = f"{_SUBMISSION}; sbatch --exclude={{slurm_nodes}} OPTIONS_OF_THAT_SUBMISSION"
+_ELSEWHERE = f"{_SUBMISSION}  # then: sbatch --exclude={{slurm_nodes}} OPTIONS_OF_THAT_SUBMISSION"
 RESUBMIT_ELSEWHERE = (
     ShellCommand("cd {work_dir} && sbatch --exclude={slurm_nodes} {submission:whole}"),
     ShellCommand(f"{_ELSEWHERE} {{submitted_script}}"),

@@ -387,7 +387,7 @@ class TestDamage:
     @pytest.mark.parametrize("lost", [1, 100, 2000])
     def test_a_truncated_bundle_is_refused(self, bundle: Path, lost: int) -> None:
         bundle.write_bytes(bundle.read_bytes()[:-lost])
-        self.refused(bundle, "there is no seal at its end")
+        self.refused(bundle, "it does not end with a bundle's checksum")
 
     @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(data=st.data())

@@ -150,6 +150,17 @@ def test_unreadable_inputs_are_listed(tmp_path: Path) -> None:
     assert "empty" in table.stdout
 
 
+def test_a_file_without_a_run_is_not_called_empty(tmp_path: Path) -> None:
+    (tmp_path / "slurm.conf").write_text("ClusterName=gamma\nSlurmctldHost=ctl\nSchedulerType=sched/backfill\n")
+    result = run("diagnose", tmp_path / "slurm.conf")
+    assert result.exit_code == 3
+    assert "nothing to diagnose in slurm.conf: slurm.conf; nothing about a run" in result.stderr
+    imported = run("ingest", tmp_path / "slurm.conf", "--store", tmp_path / "store")
+    assert "is empty" not in imported.stderr
+    (tmp_path / "empty.log").touch()
+    assert "nothing to diagnose in empty.log: the file is empty" in run("diagnose", tmp_path / "empty.log").stderr
+
+
 def test_verify_reports_a_removed_citation(log: Path, tmp_path: Path) -> None:
     doc = json.loads(run("diagnose", log, "--json").stdout)
     removed, _ = doc["cites"].popitem()

@@ -26,7 +26,7 @@ from trackside.evidence import reduce_answer
 from trackside.query import Query
 from trackside.session import Session
 from trackside.session.paths import load
-from trackside.show.comparison import SCHEMA, ComparisonDoc, _onset_text, comparison, render
+from trackside.show.comparison import SCHEMA, ComparisonDoc, _onset_sentence, _onset_text, comparison, render
 from trackside.show.document import json_schema
 from trackside.sim import scenarios
 
@@ -92,6 +92,18 @@ def test_a_throttled_run_diverges_when_its_clock_falls(throttle_doc: dict[str, A
     assert row(doc, "median SM clock")["differs"] is False
     assert row(doc, "loss")["differs"] is False
     assert row(doc, "nodes")["differs"] is False
+
+
+def test_a_divergence_before_that_of_the_fault_is_named() -> None:
+    early, fault = (
+        ComparedRow("metrics", "SM activity", seconds=210.0),
+        ComparedRow("metrics", "SM clock", seconds=900.0),
+    )
+    assert _onset_sentence([fault], [early]) == (
+        "The runs diverge 3 min 30 s after the start in SM activity, and by a fault 15 min after the start: SM clock."
+    )
+    late = replace(early, seconds=960.0)
+    assert _onset_sentence([fault], [late]) == "The runs diverge 15 min after the start: SM clock."
 
 
 def test_swapped_runs_give_a_mirrored_comparison(pair: tuple[Path, Path], throttle_doc: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.families.rows import event, store
 from trackside.evidence import Answer, Evidence, Missing, MissingAnswer
-from trackside.facts.fact import Facts, Maybe, closure, fact, queries_of
+from trackside.facts.fact import Facts, Maybe, closure, fact, joined_reasons, queries_of
 from trackside.model import Run
 from trackside.query import Query, events
 from trackside.stores.memory import MemoryStore
@@ -102,3 +102,22 @@ def test_an_internal_error_makes_one_fact_missing() -> None:
 def test_questions_include_those_of_all_required_facts() -> None:
     assert closure([Twice]) == (Lines, Twice)
     assert queries_of(Twice) == (events("training_end"),)
+
+
+@pytest.mark.parametrize(
+    ("reasons", "text"),
+    [
+        (("a_b was not measured; c exports it",), "a_b was not measured; c exports it"),
+        (
+            ("no log input was given", "no scheduler input was given", "no log or kernel input was given"),
+            "no log, scheduler or kernel input was given",
+        ),
+        (
+            ("too few steps", "a was not measured; c exports it", "b was not measured", "no log input was given"),
+            "no log input was given; none of a and b was measured; too few steps",
+        ),
+        (("a was not measured", "too few steps"), "a was not measured; too few steps"),
+    ],
+)
+def test_reasons_that_are_alike_become_one_clause(reasons: tuple[str, ...], text: str) -> None:
+    assert joined_reasons(reasons) == text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,8 @@ from tests.families.rows import (
     store,
 )
 from trackside.finding import Finding, clause
-from trackside.model import EventRole
+from trackside.model import EventRole, Run
+from trackside.verdict import engine
 
 
 @pytest.mark.parametrize(
@@ -96,6 +98,46 @@ def test_a_flat_loss_is_called_guessing_only_at_the_loss_of_guessing() -> None:
     assert "guessed among 10 classes" in clause(guess.shows[0])
     assert "guess" not in clause(other.shows[0])
     assert clause(other.headline or other.shows[0]) == "the model learns nothing: the loss stays flat"
+
+
+def test_the_figures_of_a_flat_loss_are_those_of_its_flat_part() -> None:
+    level = [5.03 + 0.01 * (i % 3) for i in range(200)]
+    finding = judge_store("E1", store(curve([10.9, 7.2, 5.6, *level], framework="generic"), DONE))
+    assert list(map(clause, finding.shows[:2])) == [
+        "the loss stayed flat for the last 193 of 203 logged steps: 5.04 at the first of these, 5.04 at the end",
+        "the first logged loss was 10.9",
+    ]
+    steady = judge_store("E1", store(curve(level, framework="generic"), DONE))
+    assert "first_loss" not in keys(steady)
+
+
+def test_a_loss_without_a_gradient_is_stuck_whether_it_rose_or_fell() -> None:
+    for losses in ([579000.0] + [5.198] * 19, [2.0] * 3 + [5.198] * 19):
+        finding = judge_store("E1", store(curve(losses, grad_norm=0.0)))
+        assert finding.headline is not None
+        assert clause(finding.headline).endswith("the loss is stuck at 5.198 with a gradient norm of 0")
+        assert finding.variant == "plateau"
+
+
+def test_a_loss_printed_as_zero_is_shown_as_not_finite() -> None:
+    rows = curve([930.0, 5.0, 4.0, 0.0, 0.0, 0.0], grad_norm=lambda i: 1.0 if i < 3 else NAN)
+    verdict = engine.verdict_of(engine.facts_of(store(rows, DONE), Run(id="1")))
+    assert verdict.last_attempt is not None
+    assert math.isnan(verdict.last_attempt.last_loss or 0)
+    assert "the trainer prints NaN as zero" in clause(verdict.primary.shows[0])
+    printed = judge_store("E1", store(curve([930.0, 5.0, 4.0, NAN, NAN, NAN]), DONE))
+    assert "prints NaN as zero" not in clause(printed.shows[0])
+
+
+def test_the_losses_of_a_run_are_medians_if_a_spike_hides_which_way_they_went() -> None:
+    falling = [0.5] + [2.0 - 0.02 * i for i in range(60)] + [2.5]
+    attempt = engine.verdict_of(engine.facts_of(store(curve(falling), DONE), Run(id="1"))).last_attempt
+    assert attempt is not None
+    assert attempt.medians is not None
+    assert attempt.medians[0] > attempt.medians[1]
+    plain = engine.verdict_of(engine.facts_of(store(curve(FALLING), DONE), Run(id="1"))).last_attempt
+    assert plain is not None
+    assert plain.medians is None
 
 
 def test_the_count_of_losses_cites_the_last_attempt() -> None:

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from tests.families.rows import event, job, judge, text_of
+from tests.families.rows import UNKNOWN, event, job, judge, text_of
 from trackside.finding import clause
+
+
+def test_u0_without_data_says_what_to_give() -> None:
+    finding = judge("U0")
+    assert finding.outcome is UNKNOWN
+    assert [step.sentence.text for step in finding.actions] == [
+        "run diagnose again with whichever of these you have: the job's whole output, its sacct record, the kernel logs "
+        "of its nodes, and the metrics of its GPUs"
+    ]
 
 
 def test_u0_combines_the_records_of_a_pending_job() -> None:

@@ -45,7 +45,7 @@ def test_a_job_that_only_metrics_know(slow: ServedRun, tmp_path: Path) -> None:
     assert result.doc.run.gpus_by == "label"
     assert result.found_families <= slow.full.found_families | {"U0", "G1"}
     assert result.ruled_out_families <= slow.full.ruled_out_families
-    assert "No scheduler record was given" in result.preflight
+    assert "No scheduler record of the job was given" in result.preflight
 
 
 def test_a_job_that_output_and_metrics_know_but_slurm_does_not(slow: ServedRun, tmp_path: Path) -> None:

@@ -113,3 +113,14 @@ def test_the_device_comes_from_the_allocators_name() -> None:
 def test_a_caught_out_of_memory_error_is_only_a_confirmation() -> None:
     event = oom("WARNING: CUDA out of memory. Tried to allocate 2.00 GiB. Skipping this batch")
     assert event.role is EventRole.CONFIRMATION
+
+
+def test_a_message_that_a_terminal_broke_is_quoted_whole() -> None:
+    message = (
+        "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.50 GiB (GPU 0; 23.69 GiB total capacity; "
+        "9.10 GiB already allocated; 650.12 MiB free; 12.40 GiB reserved in total by PyTorch)"
+    )
+    frame = '  File "/home/user/miniconda3/envs/train/lib/python3.10/site-packages/torch/nn/modules/conv.py", line 459, in f'
+    lines = ["Traceback (most recent call last):", frame, "    return self._conv_forward(input, self.weight)", message]
+    log = "\n".join(line[start : start + 100] for line in lines for start in range(0, len(line), 100)) + "\n"
+    assert oom(log).text == message

@@ -309,7 +309,7 @@ def test_evidence_of_a_recorded_run(client: ApiClient) -> None:
     ("query", "detail"),
     [
         ("select 1", "not a query: 'select 1'"),
-        ("events(nonsense)", "unknown events 'nonsense'; known: advice, "),
+        ("events(nonsense)", "unknown kind of event 'nonsense'; known: advice, "),
         ("events(exception).where(x=__import__('os'))", "cannot read"),
         ("events(exception).where(" + "x=" + "[" * 900 + ")", "cannot read"),
         ("events(exception).avg()", "avg() reduces metrics, not rows"),

@@ -229,8 +229,13 @@ def test_the_simulate_command(tmp_path: Path) -> None:
     code, output = simulate_command(
         "ecc", "-o", str(tmp_path / "a"), "--seed", "7", "--set", "job.duration_s=10m", "--set", "fault.0.at=40%"
     )
-    assert (code, "injected fault: B2 active" in output) == (0, True)
+    assert (code, "injected fault: B2 active;" in output) == (0, True)
     assert (tmp_path / "a" / "truth.json").is_file()
+    two = tmp_path / "two.toml"
+    faults = ('kind = "clock-throttle"', 'kind = "node-down"\nprimary = true')
+    two.write_text('[job]\nduration_s = "20m"\n' + "".join(f'[[fault]]\n{fault}\nat = "50%"\n' for fault in faults))
+    code, output = simulate_command(str(two), "-o", str(tmp_path / "c"))
+    assert (code, "injected faults: B3, F1;" in output) == (0, True)
     assert simulate_command("ecc")[0] == 2
     code, output = simulate_command("eccc", "-o", str(tmp_path / "b"))
     assert (code, "did you mean ecc" in output) == (2, True)

@@ -21,7 +21,7 @@ from trackside.verdict.commands import fill_commands
 from trackside.wording import fill_template
 
 DO = Sentence("do it")
-OTHER_OPTIONS = "sacct -j 7 -X -P --format=WorkDir,SubmitLine; sbatch --exclude=n2 OPTIONS_OF_THAT_SUBMISSION "
+OTHER_OPTIONS = "sacct -j 7 -X -P --format=WorkDir,SubmitLine  # then: sbatch --exclude=n2 OPTIONS_OF_THAT_SUBMISSION "
 RUN = Run(id="7", nodes=("n1", "n2"))
 
 
@@ -118,8 +118,9 @@ def test_hostile_names_stay_one_quoted_word_of_a_command(node: str, script: str,
     for printed in commands(*RESUBMIT_ELSEWHERE, nodes=(node,), run=run, record=record):
         first, *others = shlex.split(printed)[2:]
         assert first.split() == job_id.split()
-        assert others[:3] == ["-X", "-P", "--format=WorkDir,SubmitLine;"]
-        words = others[3:]
+        assert others[:5] == ["-X", "-P", "--format=WorkDir,SubmitLine", "#", "then:"]
+        assert "\n" not in printed[printed.rindex("  # then: ") :]  # it would end the comment
+        words = others[5:]
         assert words[0] == "sbatch"
         assert words[1].startswith("--exclude=")
         assert len(words) == 4

@@ -18,7 +18,7 @@ from trackside.site.file import find
 PRICE = click.option(
     "--price",
     metavar="AMOUNT",
-    help="Price of a GPU-hour, used to show what the run cost: 2.50, '2.50 EUR' or €2.50 (default currency USD).",
+    help="Price of a GPU-hour, to show costs in money: 2.50, '2.50 EUR' or €2.50 (default currency USD).",
 )
 _NAME = r"[^\W\d_]{2,12}|[$€£¥₹]"
 _PRICE = re.compile(rf"(?P<before>{_NAME})?\s*(?P<amount>\d{{1,9}}(?:\.\d{{1,6}})?)\s*(?P<after>{_NAME})?")

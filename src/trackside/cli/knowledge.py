@@ -18,6 +18,7 @@ from trackside.show.document import json_schema
 from trackside.show.sanitize import replace_unsafe
 from trackside.sim import load_scenario, scenario_titles
 from trackside.sim import simulate as run_simulation
+from trackside.sim.truth import InjectedFault
 
 _LINK = re.compile(r"\[([^\]]+)\]\((https://[^)\s]+)\)")
 """A Markdown link; on a terminal it is its title and its address."""
@@ -99,12 +100,16 @@ def simulate(
         truth = run_simulation(loaded, Path(output), metrics=metrics)
     except OSError as error:
         fail(f"cannot write {output}: {error.strerror}", EXIT_OUTPUT)
-    expected = find_family(truth.family)
-    healthy = expected is not None and expected.role == "health"
-    fault = "none" if healthy else f"{truth.family} {truth.variant or ''}".strip()
+    faults = [f"{fault.family} {fault.variant or ''}".strip() for fault in truth.injected if _is_fault(fault)]
+    injected = f"injected fault{'s' if len(faults) > 1 else ''}: {', '.join(faults) or 'none'}"
     click.echo(
         replace_unsafe(
-            f"{output}/run: job {truth.job}, {truth.disposition}, injected fault: {fault};"
-            f" expected verdict in {output}/truth.json"
+            f"{output}/run: job {truth.job}, {truth.disposition}, {injected}; expected verdict in {output}/truth.json"
         )
     )
+
+
+def _is_fault(injected: InjectedFault) -> bool:
+    """Whether it shows in the verdict as a fault: neither latent nor, as a correct resume, healthy."""
+    family = find_family(injected.family)
+    return not injected.latent and (family is None or family.role != "health")

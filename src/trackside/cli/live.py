@@ -44,7 +44,7 @@ def site_flags(
             "--config", metavar="FILE", type=click.Path(dir_okay=False), help="Settings file (default: trackside.toml)."
         ),
         click.option(
-            "--metrics-url", metavar="URL", help="Metric server: Prometheus, VictoriaMetrics, Mimir or Thanos."
+            "--metrics-url", metavar="URL", help="URL of a metric server: Prometheus, VictoriaMetrics, Mimir or Thanos."
         ),
         click.option("--logs-url", metavar="KIND=URL", help=f"Log server. KIND: {_kinds_text(LOGS)}."),
         click.option(

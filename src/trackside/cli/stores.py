@@ -51,7 +51,7 @@ def ingest(paths: Sequence[str], store: str) -> None:
         result = import_inputs(paths, store, on_progress)
     for row in result.inputs:
         if row.status == "empty":
-            click.echo(replace_unsafe(f"{row.path} is empty: nothing was imported from it"), err=True)
+            click.echo(replace_unsafe(f"{row.path}: nothing was imported: {row.note or 'no rows'}"), err=True)
         elif row.status != "read":
             click.echo(replace_unsafe(f"{row.path}: {input_status(row.status)}: {row.note}"), err=True)
     for row in result.skipped:
@@ -60,7 +60,7 @@ def ingest(paths: Sequence[str], store: str) -> None:
     statuses = [row.status for row in result.inputs]
     n_read, n_empty = statuses.count("read") + statuses.count("partial"), statuses.count("empty")
     n_unread = len(statuses) - n_read - n_empty
-    unread = (f", {n_empty:,} empty" if n_empty else "") + (f", {n_unread:,} not read" if n_unread else "")
+    unread = (f", {n_empty:,} without rows" if n_empty else "") + (f", {n_unread:,} not read" if n_unread else "")
     click.echo(
         f"{store}: {_count(n_read, 'input')} read{unread}, {len(result.replaced):,} replaced,"
         f" {len(result.skipped):,} skipped; {_count(result.rows, 'new row')}, {_count(result.samples, 'new sample')}"
@@ -168,5 +168,6 @@ def compact(store: str, raw_days: float | None, minute_days: float | None, drop_
         click.echo(replace_unsafe(f"{path}: data lost; ingest it again"), err=True)
     click.echo(
         f"{store}: segments: {done.before:,} before, {done.after:,} now; days rewritten: {done.days:,}"
-        f" ({done.thinned:,} of them downsampled to minutes); expired samples and minutes deleted: {done.forgotten:,}"
+        f" ({done.thinned:,} of them downsampled to minutes); expired samples and one-minute aggregates deleted:"
+        f" {done.forgotten:,}"
     )

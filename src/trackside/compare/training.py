@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -11,7 +10,7 @@ from statistics import median
 from trackside.compare.divergence import MIN_POINTS, first_divergence, rule
 from trackside.compare.side import ComparedRow, Side, compare_values
 from trackside.evidence import Value, derived
-from trackside.facts.training.learning import numeric_field, step_seconds
+from trackside.facts.training.learning import cited_loss, numeric_field, printed_loss, step_seconds
 from trackside.families import families
 from trackside.finding import Outcome
 from trackside.model import Event
@@ -131,18 +130,11 @@ def _by_metric(rows: Sequence[Event]) -> dict[str, dict[tuple[str, float], Event
 
 
 def _cited_value(side: Side, row: Event, name: str, unit: str) -> Value:
-    """The printed value; for a loss printed as 0 although it is NaN, NaN with the citation of the gradient norm."""
-    value = _number_of(row, name)
-    if value is not None and math.isnan(value) and numeric_field(row, name) == 0:
-        return derived(value, side.progress.value(row, "grad_norm"))
-    return side.progress.value(row, name, unit)
+    return cited_loss(side.progress, row) if name == "loss" else side.progress.value(row, name, unit)
 
 
 def _number_of(row: Event, name: str) -> float | None:
-    value = numeric_field(row, name)
-    if value == 0 and name == "loss" and math.isnan(numeric_field(row, "grad_norm") or 0.0):
-        return math.nan  # Transformers prints a NaN loss as 0
-    return value
+    return printed_loss(row) if name == "loss" else numeric_field(row, name)
 
 
 def _too_few(a: Side, b: Side, name: str, shared: int) -> str:

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 import types
 import typing
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, TypeAlias, TypeVar
@@ -27,6 +28,9 @@ from trackside.evidence import Answer, Evidence, Missing, Store, ask_many
 from trackside.model import Run
 from trackside.query import Query
 
+_NO_INPUT = re.compile(r"no (\w+(?: or \w+)*) input was given")
+_NOT_MEASURED = re.compile(r"(\w+(?: for [^;]+)?) was not measured(?:;|\Z)")
+"""Reasons of stores why a query has no answer."""
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 Maybe: TypeAlias = T | Missing
@@ -233,7 +237,7 @@ def unmet_need(evidence: Evidence, needs: Iterable[str | tuple[str, ...]]) -> Mi
         if len(missing) == len(names):
             reasons = tuple(dict.fromkeys(answer.reason for answer in missing))
             source = next((answer.source for answer in missing if answer.source), "")
-            return Missing(" or ".join(reasons), source=source, reasons=reasons)
+            return Missing(joined_reasons(reasons), source=source, reasons=reasons)
     return None
 
 
@@ -241,7 +245,36 @@ def all_missing(*answers: object) -> Missing | None:
     """One reason why all of these are missing; None if any is available."""
     missing = [answer for answer in answers if isinstance(answer, Missing)]
     reasons = tuple(dict.fromkeys(reason for answer in missing for reason in answer.reasons or (answer.reason,)))
-    return Missing(" or ".join(reasons), reasons=reasons) if len(missing) == len(answers) else None
+    return Missing(joined_reasons(reasons), reasons=reasons) if len(missing) == len(answers) else None
+
+
+def joined_reasons(reasons: Sequence[str]) -> str:
+    """Several reasons as one text: the inputs that were not given and the metrics that were not measured each in one
+    clause, without how to collect each metric."""
+    if len(reasons) < 2:
+        return "".join(reasons)
+    inputs: dict[str, None] = {}
+    metrics: dict[str, None] = {}
+    others = []
+    for reason in reasons:
+        if match := _NO_INPUT.fullmatch(reason):
+            inputs |= dict.fromkeys(match[1].split(" or "))
+        elif match := _NOT_MEASURED.match(reason):
+            metrics[match[1]] = None
+        else:
+            others.append(reason)
+    clauses = [f"no {_enumeration(list(inputs), 'or')} input was given"] if inputs else []
+    if len(metrics) == 1:
+        clauses.append(f"{''.join(metrics)} was not measured")
+    elif metrics:
+        clauses.append(f"none of {_enumeration(list(metrics), 'and')} was measured")
+    return "; ".join([*clauses, *others])
+
+
+def _enumeration(names: Sequence[str], conjunction: str) -> str:
+    """``a``, ``a or b``, ``a, b or c``."""
+    head, last = ", ".join(names[:-1]), names[-1]
+    return f"{head} {conjunction} {last}" if head else last
 
 
 def or_none(fact: Maybe[T]) -> T | None:

@@ -425,6 +425,6 @@ FAMILY = Family(
     rivals=("B1", "C1", "E2", "H2", "A2"),
     collect=(
         "the job's whole output, standard error included",
-        "sacct -P -j <id> --format=JobID,State,ExitCode,Start,End,NodeList",
+        "sacct -P -j JOB_ID --format=JobID,State,ExitCode,Start,End,NodeList",
     ),
 )

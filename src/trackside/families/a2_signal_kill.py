@@ -551,7 +551,7 @@ FAMILY = Family(
     rivals=("A1", "B1", "C2", "F1", "H3"),
     collect=(
         "the launcher's whole output with its failure summary",
-        "sacct -j <id> -P --format=JobID,State,ExitCode,DerivedExitCode,MaxRSS,ReqMem",
+        "sacct -j JOB_ID -P --format=JobID,State,ExitCode,DerivedExitCode,MaxRSS,ReqMem",
         "dmesg -T of the job's nodes (oom-kill lines)",
         "node_vmstat_oom_kill and node_memory_MemAvailable_bytes of node_exporter over the run",
     ),

@@ -419,7 +419,7 @@ FAMILY = Family(
     collect=(
         "every rank's and the launcher's output from all nodes",
         "NCCL_DEBUG=INFO and TORCH_DISTRIBUTED_DEBUG=INFO output of one more try",
-        "sacct -P -j <id> --format=JobID,State,ExitCode,Start,End,NodeList",
+        "sacct -P -j JOB_ID --format=JobID,State,ExitCode,Start,End,NodeList",
     ),
     absence_based=True,
     cost_kind="stopped",

@@ -92,15 +92,16 @@ USUALLY_STUCK = Sentence(
 RANK_UNKNOWN = Sentence("which rank did not enter the collective, and why")
 ABSENCE_UNEXPLAINED = Sentence("why the rank did not enter the collective: nothing from its host shows it")
 COMPARE_LOGS = Sentence(
-    "compare the last lines of each rank's log; if it hangs again, dump the stacks before the job ends",
+    "compare the last lines of each rank's log; if the job hangs again, dump the stacks before the job ends",
     running="dump the stack of each rank while it hangs, compare the last lines of the logs, then cancel the job",
 )
 CHECK_RANK = Sentence(
-    "find what {place} waited for: its log, data shard and storage; if it hangs again, dump the stacks on its node",
+    "find what {place} waited for: its log, data shard and storage; if the job hangs again, dump the stacks on that "
+    "node",
     running="dump the stack of {place}, and check its log, data shard and storage",
 )
 CHECK_RANKS = Sentence(
-    "find what {place} waited for: their logs, data shards and storage; if it hangs again, dump the stacks",
+    "find what {place} waited for: their logs, data shards and storage; if the job hangs again, dump the stacks",
     running="dump the stacks of {place}, and check their logs, data shards and storage",
 )
 CHECK_LINE = Sentence("read {place}: find what that rank waits for there, and why the rest did not get there")

@@ -66,8 +66,8 @@ HUNG_AT = Sentence("hung at {place}")
 HUNG = Sentence("hung: the job holds its GPU and does nothing")
 HUNG_ALL = Sentence("hung: the job holds its GPUs and does nothing")
 HUNG_ON_HOST = Sentence("hung: its processes wait on the host")
-HUNG_SILENT = Sentence("hung: no output for {seconds} until it was ended", running="hung: no output for {seconds}")
-HUNG_EMPTY = Sentence("hung: it printed nothing until it was ended", running="hung: it has printed nothing")
+HUNG_SILENT = Sentence("hung: no output for {seconds} until the job was ended", running="hung: no output for {seconds}")
+HUNG_EMPTY = Sentence("hung: the job printed nothing until it was ended", running="hung: the job has printed nothing")
 NOT_ENDED_FROM_OUTSIDE = Sentence(
     "neither the time limit nor a user ended the run: the scheduler recorded {state}",
     running="neither the time limit nor a user ended the run: the scheduler lists it as {state}",
@@ -109,10 +109,10 @@ GPU_UNUSED = Sentence(
     running="the job holds its GPU without using it",
 )
 WAIT_UNEXPLAINED = Sentence("what the job waited for on the host: a lock, a pipe, storage or a stuck worker")
-HANG_UNCERTAIN = Sentence("whether it hung, and what it waited for: a lock, a pipe, storage or a stuck worker")
+HANG_UNCERTAIN = Sentence("whether the job hung, and what it waited for: a lock, a pipe, storage or a stuck worker")
 GPU_USE_UNKNOWN = Sentence("whether the job used a GPU at that time: no GPU metric was given")
 DUMP_NEXT_TIME = Sentence(
-    "if it hangs again, dump the stacks of its processes before the job ends",
+    "if the job hangs again, dump the stacks of its processes before the job ends",
     running="dump the stacks of its processes, then cancel the job",
 )
 INSPECT_LINE = Sentence(

@@ -33,7 +33,7 @@ tokenizing before training.
 
 What it cannot decide
 ---------------------
-The possible speed-up, which needs a known-good throughput. Nothing at all if no line splits the step and no
+The possible speed-up, which needs a known-good throughput. Anything, if no line splits the step and no
 metric was collected.
 
 References

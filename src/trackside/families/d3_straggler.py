@@ -9,8 +9,8 @@ What it looks like
 ------------------
 The same steps and collectives on every rank, and on one rank its own compute time is far above the cross-rank
 median, sustained. In metrics: its time in collectives is far below the others', which spin in the all-reduce. A
-slow GPU shows a higher SM activity than theirs; the GPUs of a slow host show a lower engine activity, and the host
-pressure on its CPUs.
+slow GPU shows a higher SM activity than theirs; the GPUs of a slow host show a lower engine activity, and the
+host shows pressure on its CPUs.
 
 Not this family when
 --------------------

@@ -9,9 +9,8 @@ What it looks like
 ------------------
 nan or inf in the loss (Transformers logs it as loss 0 with grad_norm nan, Megatron omits the loss); a loss that is at
 the end several times what it was at the start; exactly the same loss at every logged step with a gradient norm of
-zero; a loss that is flat throughout, at that of random guessing (the logarithm of the number of classes) or above 4;
-nearly every step skipped for
-overflow; an evaluation score that drops to zero; the job's own "loss is nan" abort.
+zero; a loss that is flat throughout, at the level of random guessing (the logarithm of the number of classes) or above
+4; nearly every step skipped for overflow; an evaluation score that drops to zero; the job's own "loss is nan" abort.
 
 The GPUs worked meanwhile and counted no memory error. If a memory error was counted, or reported by the kernel,
 before the loss went wrong, it may have corrupted the numbers: then the hardware may be the cause as well as the
@@ -62,7 +61,13 @@ from trackside.facts.logs.order import first
 from trackside.facts.training.evaluations import Evaluations
 from trackside.facts.training.loss_curve import LossCurve
 from trackside.facts.training.loss_shape import LossShape
-from trackside.facts.training.shapes.dead import GRADIENT_NEAR_ZERO, LOSSES_REPEAT, RATE_NEAR_ZERO
+from trackside.facts.training.shapes.dead import (
+    DEAD_PLATEAU,
+    GRADIENT_NEAR_ZERO,
+    GRADIENT_VANISHED,
+    LOSSES_REPEAT,
+    RATE_NEAR_ZERO,
+)
 from trackside.facts.training.shapes.level import AT_GUESSING, STAYS_FLAT, WORSE_THAN_GUESSING
 from trackside.facts.training.shapes.not_finite import (
     GRADIENT_NOT_FINITE,
@@ -109,6 +114,9 @@ HEADLINES_BY_STEP = {
     "plateau": Sentence("training collapsed by {place}: the loss rose and stayed there"),
 }
 """Headlines if the onset is known and is not the first point."""
+STUCK = Sentence("training collapsed by {place}: the loss is stuck at {loss} with a gradient norm of {gradient}")
+STUCK_SHAPES = (DEAD_PLATEAU, GRADIENT_VANISHED)
+"""Whether the loss rose before, or fell, does not matter: no gradient is left."""
 SHAPE_HEADLINES = {
     STEPS_SKIPPED: Sentence("gradients overflow: nearly every recent step was skipped"),
     NOT_FINITE_AGAIN: Sentence("training is unstable: the loss is repeatedly not finite"),
@@ -130,7 +138,7 @@ SHAPE_HEADLINES = {
 """The answer for shapes that the variant alone would describe wrongly or vaguely."""
 ENDED_AFTER = {
     sentence: Sentence(f"{sentence.text}; the run ended itself with {{error}}")
-    for sentence in (*HEADLINES.values(), *HEADLINES_BY_STEP.values(), *SHAPE_HEADLINES.values())
+    for sentence in (STUCK, *HEADLINES.values(), *HEADLINES_BY_STEP.values(), *SHAPE_HEADLINES.values())
 }
 """The answer if the curve is wrong, and the run ended itself for a loss that is not finite, which it did not log."""
 STOPPED_WITH_ERROR = Sentence("training diverged: the job stopped itself with {error}")
@@ -138,7 +146,7 @@ SCORE_ZERO = Sentence("the model collapsed: its evaluation score is zero, or nea
 MEANINGS = {
     "non-finite": Sentence("a step whose loss or gradient is not finite does not improve the model"),
     "diverging": Sentence("the model is worse than it was"),
-    "plateau": Sentence("the model is worse than it was and does not recover"),
+    "plateau": Sentence("the model no longer improves"),
     "flat": Sentence("the loss shows no learning"),
 }
 CAUSE_UNKNOWN = Sentence(
@@ -297,6 +305,9 @@ def _headline(shape: LossShape, variant: str) -> Claim:
     """What is wrong with the curve, and since which step."""
     if shape.shape is not None and shape.shape.variant == variant and shape.shape.sentence in SHAPE_HEADLINES:
         return SHAPE_HEADLINES[shape.shape.sentence]()
+    if shape.shape is not None and shape.shape.sentence in STUCK_SHAPES and variant == "plateau":
+        values = shape.shows[0].values
+        return STUCK(**{name: values[name] for name in STUCK.placeholders})
     since = HEADLINES_BY_STEP.get(variant)
     return HEADLINES[variant]() if since is None or shape.onset_position is None else since(place=shape.onset_position)
 

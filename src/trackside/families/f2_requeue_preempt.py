@@ -125,7 +125,7 @@ NOTHING_TO_DO_AFTER = Sentence(
     "were repeated"
 )
 NOTHING_TO_DEBUG = Sentence(
-    "nothing to debug if it continued from its last checkpoint; no line that shows it was recognized"
+    "nothing to debug if the job continued from its last checkpoint; no line that shows it was recognized"
 )
 SAVE_MORE_OFTEN = Sentence(
     "save checkpoints more often, or when the scheduler's SIGTERM comes: {repeated} of attempt {before} were repeated"
@@ -133,12 +133,12 @@ SAVE_MORE_OFTEN = Sentence(
 FIND_WHY = Sentence("find out why attempt {attempt} loaded no checkpoint")
 FIND_WHY_BY_LINE = Sentence("find out why attempt {attempt} loaded no checkpoint; its log says {line}")
 RESUBMIT = Sentence(
-    "resubmit it with the same options, from the last checkpoint if there is one, and allow Slurm to requeue it"
+    "resubmit the job with the same options, from the last checkpoint if there is one, and allow Slurm to requeue it"
 )
-RESUBMIT_TO_OTHER = Sentence("resubmit it with the same options, from the last checkpoint if there is one")
-SEE_QUEUE = Sentence("see when it starts again; when it has, see in its log that it continues from the last checkpoint")
+RESUBMIT_TO_OTHER = Sentence("resubmit the job with the same options, from the last checkpoint if there is one")
+SEE_QUEUE = Sentence("see when the job starts again; then see in its log that it continues from the last checkpoint")
 SHOW_QUEUE = ShellCommand("squeue --start -j {job}")
-SEE_CONTINUES = Sentence("it runs again: see in its log that it continued from the last checkpoint")
+SEE_CONTINUES = Sentence("the job runs again: see in its log that it continued from the last checkpoint")
 FIND_OTHER_JOB = Sentence("see which job took the nodes, if that matters")
 SHOW_OTHER_JOBS = ShellCommand("{sacct} -a -X -N {all_nodes} -S {since} -E {until} --format=JobID,User,Partition,Start")
 AFTER_S = 300.0

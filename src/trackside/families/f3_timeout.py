@@ -61,8 +61,8 @@ from trackside.witness import Witness, witness
 
 HEADLINES = {
     "after_end": Sentence("hit the time limit after training was done"),
-    "no_progress": Sentence("hit the time limit; whether it was working is unknown"),
-    "undecided": Sentence("hit the time limit; whether it was still training is unknown"),
+    "no_progress": Sentence("hit the time limit; whether the job was working is unknown"),
+    "undecided": Sentence("hit the time limit; whether the job was still training is unknown"),
     "silent": Sentence("hit the time limit after a long silence, probably hung"),
     "slow": Sentence("hit the time limit while still training"),
 }
@@ -72,8 +72,8 @@ HEADLINES_OF = {
 }
 """Headlines if the limit is known."""
 HEADLINES_AFTER = {
-    "no_progress": Sentence("hit the time limit after at least {seconds}; whether it was working is unknown"),
-    "undecided": Sentence("hit the time limit after at least {seconds}; whether it was still training is unknown"),
+    "no_progress": Sentence("hit the time limit after at least {seconds}; whether the job was working is unknown"),
+    "undecided": Sentence("hit the time limit after at least {seconds}; whether the job was still training is unknown"),
     "slow": Sentence("hit the time limit after at least {seconds}, while still training"),
 }
 """Headlines if only the log shows how long it ran."""
@@ -93,7 +93,7 @@ TIME_MISSING = Sentence("{left} remained: about {seconds} at the run's pace")
 MEANINGS = {
     "after_end": Sentence("training was over; what ran after it did not finish in time"),
     "no_progress": Sentence("the time limit ended the run; no line that shows what it was doing was recognized"),
-    "undecided": Sentence("the time limit ended the run; whether it was still training or hung is unknown"),
+    "undecided": Sentence("the time limit ended the run; whether the job was still training or hung is unknown"),
     "silent": Sentence("the run stopped printing long before the limit: it probably hung"),
     "slow": Sentence("the run was still training and needs more time"),
 }

@@ -8,7 +8,7 @@ to its own end, steps were completed, the GPUs did real work, their error counte
 What it looks like
 ------------------
 COMPLETED with exit code zero, or the framework's own message that training is over; logged steps to the end and a
-loss that is lower at the end than at the start; SM activity above its threshold, or kernels launched, and counters of
+loss that is lower at the end than at the start; SM activity of GPUs that work, or kernels launched, and counters of
 uncorrectable errors that did not rise. Only all of these together establish it: without the GPUs' work or without
 counters it is at most supported. A log excerpt without an end can be healthy as far as it goes.
 
@@ -83,7 +83,7 @@ SCORE_IMPROVED = Sentence(
 )
 SCORE_IMPROVED_TOO = Sentence("no fault found; {metric} improved", running="no fault so far; {metric} improves")
 NO_TRAINING_LOSS = Sentence(
-    "no training loss was recognized: {count} of {metric} show how it learned",
+    "no training loss was recognized: {count} of {metric} show how the model learned",
     running="no training loss was recognized: {count} of {metric} show how it learns",
 )
 GAINS = {
@@ -155,8 +155,8 @@ HARDWARE_UNKNOWN = Sentence(
     "whether the GPUs did the work and had no errors: neither GPU activity nor error counters were given"
 )
 PLAN_UNKNOWN = Sentence(
-    "whether it reached the planned {planned}",
-    running="whether it will reach the planned {planned}",
+    "whether the run reached the planned {planned}",
+    running="whether the run will reach the planned {planned}",
 )
 ABORT_UNEXPLAINED = Sentence("why the log says that the job was aborted: it may not have reached its target")
 PRINT_LOSS = Sentence("print the training loss regularly, so that learning can be verified")

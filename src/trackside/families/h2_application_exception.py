@@ -60,7 +60,7 @@ from trackside.facts.logs.restarts import MAY_RECUR, LauncherRestarts
 from trackside.facts.logs.startup_errors import RAISED_ON
 from trackside.facts.logs.unread_errors import UnreadErrors, unread_finding
 from trackside.facts.ranks import cited_ranks, ranks_of
-from trackside.facts.training.learning import Trajectory, place_of, printed_loss
+from trackside.facts.training.learning import Trajectory, cited_loss, place_of, printed_loss
 from trackside.family import Family
 from trackside.finding import Action, Certainty, Claim, Finding, Sentence, absent, action, present
 from trackside.model import Event, EventRole
@@ -289,7 +289,7 @@ def _training_before(trajectory: Trajectory, use: StartupUse, row: Event, limits
     if before:
         place = place_of(frame, before[-1])
         if place.unit and printed_loss(before[-1]) is not None:
-            return TRAINING_REACHED(place=place, loss=frame.value(before[-1], "loss"))
+            return TRAINING_REACHED(place=place, loss=cited_loss(frame, before[-1]))
         return TRAINING_REACHED_PLACE(place=place) if place.unit else TRAINING_RAN(line=place)
     work_s = use.trained(limits.training_s)
     return None if work_s is None else GPUS_HAD_COMPUTED(seconds=work_s)

@@ -43,7 +43,7 @@ from itertools import combinations
 from trackside.catalog.job_states import WAITING_STATES
 from trackside.catalog.pending_reasons import pending_reason
 from trackside.catalog.xid import xid
-from trackside.evidence import Missing, Value, derived
+from trackside.evidence import Value, derived
 from trackside.facts.fact import Maybe
 from trackside.facts.gpu.activity import GpuActivity
 from trackside.facts.hardware.kernel_crashes import KernelCrashes
@@ -79,12 +79,12 @@ REASON_MEANING = Sentence("meaning: {meaning}")
 WAITS_FOR = Sentence("waiting for other jobs: {dependency}")
 WAITING_SINCE = Sentence("waiting since {time}")
 NO_FAILURE = Sentence("nothing has failed: no node is allocated and nothing has run")
-START_UNKNOWN = Sentence("when it will start: Slurm's estimate changes with every job that is submitted or ends")
+START_UNKNOWN = Sentence("when the job will start: Slurm's estimate changes with every job that is submitted or ends")
 NEXT_STEPS = {
-    "wait": Sentence("wait, and ask Slurm for its priority and expected start"),
-    "change": Sentence("change what it requests, or submit it again: as it is, it will not start"),
-    "release": Sentence("release it once it may run"),
-    "ask": Sentence("it will not start by itself: an operator of the cluster has to remove what it waits for"),
+    "wait": Sentence("wait, and ask Slurm for the job's priority and expected start"),
+    "change": Sentence("change what the job requests, or submit it again: as it is, it will not start"),
+    "release": Sentence("release the job once it may run"),
+    "ask": Sentence("the job will not start by itself: an operator of the cluster has to remove what it waits for"),
 }
 SHOW_JOB = ShellCommand("squeue --start -j {id}; scontrol show job -d {id}")
 LAST_LINE = Sentence("the log ends with: {line}")
@@ -124,7 +124,7 @@ ADD_INPUTS = {
 def judge(
     silence: Silence, ending: Ending, unread: UnreadErrors, unanswered: UnansweredSources,
     reports: Maybe[HardwareReports], crashes: KernelCrashes, activity: Maybe[GpuActivity],
-) -> Finding | Missing:  # fmt: skip
+) -> Finding:  # fmt: skip
     """The last evidence, so that the reader has a starting point."""
     if ending.job is not None and ending.job.get("state") in WAITING_STATES:
         return _waiting(ending, ending.job)
@@ -136,14 +136,15 @@ def judge(
     shows += [RECORDED_STATE(state=jobs.value(job, "state")) for job in jobs.records[-1:]]
     by_kernel = list(_kernel_reports(reports, crashes))
     shows += [claim for claim, _ in by_kernel]
+    kernel = isinstance(reports, HardwareReports) and reports.has_kernel_log
+    inputs = {"jobs": bool(jobs), "kernel": kernel, "metrics": isinstance(activity, GpuActivity)}
+    add_inputs = action(ADD_INPUTS[tuple(name for name in INPUTS if not inputs[name])])
     if not shows:
-        return _without_data(unanswered)
+        return replace(_without_data(unanswered), actions=(add_inputs,))
     place = unread.place
     read = [] if place is None else [action(READ_LINE, place=place)]
     referred = [action(ADD_REFERRED_LOG)] if any(REFERS_TO_LOG.search(row.text) for row in unread.rows) else []
     may_be_good = not unread.claims and ending.abnormal is None and not jobs
-    kernel = isinstance(reports, HardwareReports) and reports.has_kernel_log
-    inputs = {"jobs": bool(jobs), "kernel": kernel, "metrics": isinstance(activity, GpuActivity)}
     return present(
         Certainty.POSSIBLE,
         "unknown",
@@ -154,7 +155,7 @@ def judge(
             *read,
             *referred,
             *(advice for _, advice in by_kernel if advice),
-            action(ADD_INPUTS[tuple(name for name in INPUTS if not inputs[name])]),
+            add_inputs,
         ],
     )
 
@@ -193,14 +194,14 @@ def _kernel_reports(reports: Maybe[HardwareReports], crashes: KernelCrashes) -> 
     yield from ((KERNEL_ERROR(line=crashes.frame.value(row, "text")), None) for row in crashes.rows[:1])
 
 
-def _without_data(unanswered: UnansweredSources) -> Finding | Missing:
+def _without_data(unanswered: UnansweredSources) -> Finding:
     """Nothing was read of the run; with the sources that did not answer as the headline, if there are any."""
-    reason, rows = "no log or record of the run was given", unanswered.rows
+    finding, rows = unknown(["no log or record of the run was given"], COLLECT), unanswered.rows
     if not rows:
-        return Missing(reason)
+        return finding
     sources = [rows.value(row, "source") for row in rows.events]
     names = tuple(dict.fromkeys(str(source.value) for source in sources))
-    return replace(unknown([reason], COLLECT), headline=NO_DATA(sources=derived(names, *sources)))
+    return replace(finding, headline=NO_DATA(sources=derived(names, *sources)))
 
 
 def _waiting(ending: Ending, job: Record) -> Finding:
@@ -235,8 +236,8 @@ def _waiting(ending: Ending, job: Record) -> Finding:
 
 
 COLLECT = (
-    "the job's whole output (slurm-<id>.out, every rank's log)",
-    "sacct -P -j <id> --format=ALL and scontrol show job <id>",
+    "the job's whole output (slurm-JOB_ID.out, every rank's log)",
+    "sacct -P -j JOB_ID --format=ALL and scontrol show job JOB_ID",
     "dmesg -T of the job's nodes",
 )
 

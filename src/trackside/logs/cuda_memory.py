@@ -230,7 +230,8 @@ PARSER = Parser("cuda-memory", "GPU out of memory", "system")
     ),
 )
 def _parse_oom(line: Line) -> Event | None:
-    text = join_pieces(line)[:MAX_TEXT_CHARS]
+    joined = join_pieces(line)
+    text = joined[:MAX_TEXT_CHARS]
     if "emory isn't enough" in text and not _MINDSPORE.search(text):
         return None
     if "CUDA" in text and "alloc" in text and _OTHER_FAILURE.search(text):
@@ -249,6 +250,7 @@ def _parse_oom(line: Line) -> Event | None:
     return line.event(
         "cuda_oom",
         role,
+        text=None if joined == line.text else joined.strip(),  # the sizes stand in the pieces below
         gpu=int(next(filter(None, gpu.groups()))) if gpu else None,
         backend=backend,
         phase=phase(line),

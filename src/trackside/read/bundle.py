@@ -278,7 +278,7 @@ def _size_and_seal(file: BinaryIO) -> tuple[int, str]:
     file.seek(max(0, end_offset))
     tail = file.read(_END.size + comment)
     if end_offset < 0 or tail[:4] != b"PK\x05\x06" or tail[_END.size : _END.size + len(SEAL)] != SEAL:
-        raise NotABundle("there is no seal at its end")
+        raise NotABundle("it does not end with a bundle's checksum")
     length = _END.unpack_from(tail)[5]
     if length == 0xFFFFFFFF and end_offset >= _LOCATOR.size + _END64.size:
         file.seek(end_offset - _LOCATOR.size - _END64.size)

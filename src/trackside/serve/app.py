@@ -40,7 +40,7 @@ LOG = logging.getLogger("trackside.receiver")
 BACKLOG = 2048
 DAY_S = 86400.0
 FLUSH_S = 30.0
-"""Maximum wait of a query until accepted data are written."""
+"""Maximum wait of a query until accepted data is written."""
 STOP_S = 20
 """Time limit for requests in progress once the process is asked to stop."""
 
@@ -81,7 +81,7 @@ def serve(options: ServeOptions, site: Site | None = None) -> None:
             "stopped; accepted data are in the write-ahead log, to be read at the next start: %s", intake.last_error
         )
     else:
-        LOG.info("stopped; all accepted data are in the store")
+        LOG.info("stopped; all accepted data is in the store")
 
 
 def _config(app: ASGIApp, options: ServeOptions) -> uvicorn.Config:

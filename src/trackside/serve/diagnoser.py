@@ -66,7 +66,7 @@ def lags(intake: Intake, within_s: float) -> tuple[IntakeLag, ...]:
     except (IntakeUnavailable, DataNotStored, StoreError, OSError, CancelledError) as error:
         # A timeout is an OSError without a message.
         reason = str(error) or f"not done within {within_s:g} s; try again"
-        return (IntakeLag((*LINES, "metric"), f"the latest received data are not in the store yet: {reason}"),)
+        return (IntakeLag((*LINES, "metric"), f"the latest received data is not in the store yet: {reason}"),)
     return (unread_lag(tuple(unread_files)),) if unread_files else ()
 
 
@@ -75,7 +75,7 @@ class Diagnoser:
     servers, including jobs that only these know. Its methods are called from several threads at once.
 
     A name that is not a Slurm job id, such as the folder of an ingested run, is only looked up in the store.
-    ``refresh``: called before each query, so that the latest data are included; returns the data that are not.
+    ``refresh``: called before each query, so that the latest data is included; returns the data that is not.
     """
 
     def __init__(

@@ -33,7 +33,7 @@ def _nothing_readable(paths: Paths, inputs: Sequence[Input]) -> str:
     if not inputs:
         return f"no files in {', '.join(map(str, paths)) or 'the inputs'}"
     if len(inputs) == 1 and inputs[0].status == "empty":
-        return f"{inputs[0].path} is empty"
+        return f"nothing to diagnose in {inputs[0].path}: {inputs[0].note or 'no rows'}"
     reasons = "; ".join(f"{row.path}: {row.note or row.status}" for row in inputs[:MAX_REASONS])
     more = "; 'trackside inputs PATH' lists all of them" if len(inputs) > 1 else ""
     return f"no input could be read ({reasons}){more}"

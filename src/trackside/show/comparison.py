@@ -217,7 +217,7 @@ def answer(result: Comparison, docs: Sequence[VerdictDoc], slowdown: SlowdownDoc
         return [f"No difference found in {values}{unknown_text}."]
     sentences = [*_unlike(result), _verdict_sentence(docs), *_pace(result, slowdown is None), *_cost_sentence(slowdown)]
     if first := result.first:
-        sentences.append(_onset_sentence(first[:3]))
+        sentences.append(_onset_sentence(first[:3], [row for row in result.divergences if row not in first]))
     elif not result.following:
         sentences.append(_agreement_sentence(result))
     sentences += _explained_sentences(result.following)
@@ -312,17 +312,27 @@ def _pace(result: Comparison, explain: bool) -> list[str]:
     return [f"{text}; but the steps are not the same amount of work: the runs differ in {differences}."]
 
 
-def _onset_sentence(rows: Sequence[ComparedRow]) -> str:
-    """Where the runs diverge: the earliest differences, then those that begin a little later."""
+def _onset_sentence(rows: Sequence[ComparedRow], others: Sequence[ComparedRow]) -> str:
+    """Where the runs diverge: the first differences, then those that begin a little later. ``others``: the rest of the
+    divergences; if one begins earlier, the first ones are those that show a fault."""
     begin = _onset_text(rows[0])
     at_once = [row for row in rows if _onset_text(row) == begin]
-    text = f"The runs diverge {begin}: {'; '.join(map(_value_pair, at_once))}"
+    earlier = next((row for row in others if _begins_before(row, rows[0])), None)
+    before = "" if earlier is None else f" {_onset_text(earlier)} in {earlier.name or earlier.label}, and by a fault"
+    text = f"The runs diverge{before} {begin}: {'; '.join(map(_value_pair, at_once))}"
     later = [row for row in rows if row not in at_once]
     if not later:
         return f"{text}."
     delays = [row.seconds - rows[0].seconds for row in later if row.seconds is not None and rows[0].seconds is not None]
     within = f"within the next {duration(max(delays))}" if delays and max(delays) >= 1 else "at about the same time"
     return f"{text}; {within}: {'; '.join(map(_value_pair, later))}."
+
+
+def _begins_before(row: ComparedRow, other: ComparedRow) -> bool:
+    """Whether a difference begins earlier, by the time or else the step of both."""
+    if row.seconds is not None and other.seconds is not None:
+        return row.clock == other.clock and row.seconds < other.seconds
+    return row.step is not None and other.step is not None and row.step < other.step
 
 
 def _since_start(seconds: float, clock: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -225,7 +226,7 @@ class PointDoc(msgspec.Struct, frozen=True):
     step: JsonScalar
     """Training step; null if the log line has none."""
     loss: JsonScalar
-    """Training loss; the string nan, inf or -inf if it is not finite."""
+    """Training loss, as printed; the string nan, inf or -inf if it is not finite."""
 
 
 class ProgressDoc(msgspec.Struct, frozen=True):
@@ -261,6 +262,10 @@ class LastAttemptDoc(msgspec.Struct, frozen=True):
     """The last loss; null if none was printed."""
     is_one_of_several: bool
     """Whether the log has an earlier attempt."""
+    first_median: float | None = None
+    """Median of the first losses, if a spike at the first or the last one hides which way they went; else null."""
+    last_median: float | None = None
+    """Median of the last losses, in the same case; else null."""
 
 
 class EarlierRunDoc(msgspec.Struct, frozen=True):
@@ -469,9 +474,15 @@ class _Writer:
     def __init__(self, run: Run) -> None:
         self.cites = Cites()
         self.running, self.zoned = is_active(run.disposition), run.has_time_zone
+        self.logs = run.log_paths
 
     def ids(self, cites: Iterable[Cite]) -> list[str]:
-        return self.cites.ids(dict.fromkeys(cites))
+        """The ids of these citations. One without a row stands for all lines of the log: it names the file, if there is
+        only one."""
+        logs = self.logs[:1] if len(self.logs) == 1 else ("log",)
+        return self.cites.ids(
+            dict.fromkeys(replace(cite, where=logs[0]) if cite.where == "log" else cite for cite in cites)
+        )
 
     def claims(self, claims: Iterable[Claim]) -> list[ClaimDoc]:
         """The claims as sentences; those with the same sentence become one."""
@@ -604,9 +615,8 @@ def _last_attempt(verdict: Verdict) -> LastAttemptDoc | None:
         return None
     place = None if attempt.place is None else word(attempt.place.value, attempt.place.unit)
     first, last = plain(attempt.first_loss), plain(attempt.last_loss)
-    return LastAttemptDoc(
-        place, int(attempt.points.number), attempt.points.unit, first, last, attempt.is_one_of_several
-    )
+    several, medians = attempt.is_one_of_several, attempt.medians or (None, None)
+    return LastAttemptDoc(place, int(attempt.points.number), attempt.points.unit, first, last, several, *medians)
 
 
 def _appended(verdict: Verdict, writer: _Writer) -> AppendedRunsDoc | None:

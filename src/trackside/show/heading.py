@@ -45,16 +45,16 @@ OWNERS = {
 }
 """Published culprit -> the owner who has to act, and a few more words."""
 FAULT_CLASSES = {
-    "code": "error in the code",
-    "config": "error in the configuration",
-    "env": "error in the environment",
-    "data": "error in the data",
-    "asset": "file, folder or model missing or unreadable",
+    "code": "code",
+    "config": "configuration",
+    "env": "environment",
+    "data": "data",
+    "asset": "file or model",
 }
-"""Published class of a fault -> its words."""
+"""Published class of a fault -> its words: where the error is."""
 OUTCOMES = {"unknown": "undecided"}
 """Published outcome -> the word that readers see, if it is another."""
-STATUSES = {"unrecognised": "not recognized"}
+STATUSES = {"unrecognised": "not recognized", "empty": "no rows"}
 """Published status of an input -> the words that readers see, if they are others."""
 MAX_COLLECT = 2
 _STEP = re.compile(r"step ([\d,]+)")
@@ -86,9 +86,12 @@ def owner(finding: FindingDoc) -> str:
 
 
 def kind(finding: FindingDoc) -> str:
-    """The family, and the class of the fault: ``A1 startup-crash, error in the environment``."""
+    """The family, with its variant and the class of the fault: ``E2 silent-resume (crash, file or model)``."""
     fault_class = FAULT_CLASSES.get(finding.fault_class or "", finding.fault_class)
-    return family(finding) + (f", {fault_class}" if fault_class else "")
+    if not fault_class:
+        return family(finding)
+    name = family(finding)
+    return f"{name.removesuffix(')')}, {fault_class})" if name.endswith(")") else f"{name} ({fault_class})"
 
 
 def family(finding: FindingDoc) -> str:
@@ -123,7 +126,7 @@ def collect(doc: VerdictDoc) -> list[tuple[str, Sequence[str]]]:
     families_by_text: dict[str, list[str]] = {}
     for unknown in doc.unknown:
         for text in unknown.collect:
-            families_by_text.setdefault(text.replace("<id>", doc.run.id or "<id>"), []).append(unknown.family)
+            families_by_text.setdefault(text.replace("JOB_ID", doc.run.id or "JOB_ID"), []).append(unknown.family)
     return sorted(families_by_text.items(), key=lambda entry: -len(entry[1]))
 
 
@@ -240,7 +243,9 @@ def progress(doc: VerdictDoc) -> str:
     step = _STEP.fullmatch(place or "")
     if step is not None and planned and doc.run.disposition != "COMPLETED" and int(step[1].replace(",", "")) <= planned:
         place = f"{place} of {planned:,}"
-    if attempt.points > 1 and attempt.first_loss is not None and attempt.last_loss is not None:
+    if attempt.first_median is not None and attempt.last_median is not None:
+        text = f"loss {word(attempt.first_median)} \N{RIGHTWARDS ARROW} {word(attempt.last_median)} (medians) in {text}"
+    elif attempt.points > 1 and attempt.first_loss is not None and attempt.last_loss is not None:
         text = f"loss {word(attempt.first_loss)} \N{RIGHTWARDS ARROW} {word(attempt.last_loss)} in {text}"
     if attempt.is_one_of_several:
         counter = "epoch" if "epoch" in attempt.unit else "step"

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from trackside.evidence import BatchStore, Frame, Missing, Store
+from trackside.facts import maths
 from trackside.facts.cost.earlier_attempts import EarlierAttempts
 from trackside.facts.fact import Facts, closure, derivation, guard
 from trackside.facts.gpus import with_location
 from trackside.facts.training.last_position import last_position
 from trackside.facts.training.learning import Trajectory, is_plan_of_part, numeric_field, printed_loss
 from trackside.facts.training.loss_curve import LossCurve
+from trackside.facts.training.loss_shape import LossShape
 from trackside.facts.trust.preflight import Preflight
 from trackside.facts.trust.telemetry import trusted_facts
 from trackside.families import families
@@ -114,8 +116,12 @@ def _last_attempt(facts: Facts) -> LastAttempt | None:
     if isinstance(trajectory, Missing) or not trajectory.points:
         return None
     loss = LossCurve(trajectory.curve)
-    losses = [numeric_field(row, "loss") for row in loss.curve.rows[:1] + loss.curve.rows[-1:]] or [None, None]
-    return LastAttempt(last_position(trajectory), loss.point_count, losses[0], losses[-1], loss.has_earlier_attempt)
+    losses = [printed_loss(row) for row in loss.curve.rows[:1] + loss.curve.rows[-1:]] or [None, None]
+    shape = facts.get(LossShape)
+    is_wrong = isinstance(shape, LossShape) and shape.shape is not None  # then its sentence has the figures
+    medians = maths.ends(loss.curve.finite) if loss.ends_mislead and not is_wrong else None
+    place = last_position(trajectory)
+    return LastAttempt(place, loss.point_count, losses[0], losses[-1], loss.has_earlier_attempt, medians)
 
 
 def _progress_of(

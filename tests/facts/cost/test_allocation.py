@@ -13,6 +13,7 @@ from trackside.facts.cost.allocation import (
     BY_LOG,
     BY_METRICS,
     BY_SCHEDULER,
+    MEASURED_TOO_BRIEFLY,
     NO_DURATION,
     NO_GPUS,
     STEPS_AFTER_STAMPS,
@@ -81,6 +82,15 @@ def test_an_unknown_allocation_is_missing_with_a_reason() -> None:
     assert isinstance(none, Missing)
     assert isinstance(endless, Missing)
     assert (none.reason, endless.reason) == (NO_GPUS, NO_DURATION)
+
+
+def test_gpus_that_were_sampled_once_show_no_duration() -> None:
+    """The length of the only window is that of the query."""
+    run, measured_store = Cluster(start=100, end=100, interval=30.0).per_gpu("gpu_utilization_ratio", 0.9).store()
+    once = Run(start=run.start, end=run.end, gpus=run.gpus, n_gpus=16)
+    allocation = Facts(measured_store, once).get(Allocation)
+    assert isinstance(allocation, Missing)
+    assert allocation.reason == MEASURED_TOO_BRIEFLY
 
 
 def test_the_last_checkpoint_before_a_time() -> None:

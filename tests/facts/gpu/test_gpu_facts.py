@@ -40,14 +40,14 @@ class TestActivity:
         activity = fact(Cluster().per_gpu("gpu_power_watts", 500.0), GpuActivity)
         lacking = missing_activity(activity)
         assert isinstance(lacking, Missing)
-        assert "gpu_sm_active_ratio was not measured" in lacking.reason
+        assert "none of gpu_sm_active_ratio, gpu_engine_active_ratio" in lacking.reason
         assert missing_activity(fact(hung(), GpuActivity)) is None
 
     def test_merged_reasons_are_not_repeated(self) -> None:
         one, both = Missing("no log"), Missing("no log or no metric", reasons=("no log", "no metric"))
         joined = all_missing(one, both)
         assert joined is not None
-        assert joined.reason == "no log or no metric"
+        assert joined.reason == "no log; no metric"
         assert all_missing(one, "an answer") is None
 
 

@@ -96,6 +96,17 @@ def test_a_headline_names_no_half_of_an_imported_file() -> None:
             "correct `nprocs` argument is passed",
             "the number of visible devices(4) is less than the number of spawn processes(7)",
         ),
+        (
+            "Expected a string path to an existing configuration file, or a dictionary with its keys, or a base64 text. "
+            "Received: stage9.json",
+            "Expected a string path to an existing configuration file, or a \N{HORIZONTAL ELLIPSIS} or a base64 text. "
+            "Received: stage9.json",
+        ),
+        (
+            "Could not build the reader from one of: \n(1) a serialized file, \n(2) another reader to convert or \n(3) a "
+            "vocabulary.",
+            "Could not build the reader from one of \N{HORIZONTAL ELLIPSIS}",
+        ),
     ],
 )
 def test_a_headline_has_the_reason_of_a_long_error(message: str, brief: str) -> None:

@@ -117,6 +117,19 @@ def test_gpus_are_identified_by_their_memory_use() -> None:
     }
 
 
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_one_gpu_is_not_called_all_gpus(gpus: int) -> None:
+    cluster = Cluster(nodes=1, gpus=gpus)
+    cluster.per_gpu("gpu_utilization_ratio", 0.9).per_gpu("gpu_sm_active_ratio", 0.7)
+    run = Run(start=START, end=END, gpus=cluster.gpus, gpus_by="all")
+    texts = metric_limits(cluster, run=run)
+    unknown = "Which GPUs the run used is unknown: "
+    if gpus == 1:
+        assert texts["gpu_unsure"] == f"{unknown}n1:0, the only one measured, is assumed to be its own"
+    else:
+        assert texts["gpus_unsure"] == f"{unknown}all 2 measured GPUs are assumed to be its own"
+
+
 # -- gaps
 
 
@@ -217,7 +230,7 @@ def test_clock_skew_is_reported(skew: float, key: str) -> None:
     sentences = metric_limits(cluster)
     assert [name for name in sentences if name.startswith("clock_")] == [key] * bool(key)
     if key:
-        figure = sentences[key].split(" is ")[1].split(" s ")[0]
+        figure = sentences[key].split(" is about ")[1].split(" s ")[0]
         assert float(figure) == pytest.approx(abs(skew), abs=8)
 
 
@@ -388,7 +401,7 @@ DEFECTS: dict[str, tuple[str, tuple[str, ...], str, set[str], tuple[str, str]]] 
         "No GPU metrics of gpu002 were given", {"B3", "D1", "D2", "D3"}, ("G1", "supported"),
     ),
     "a clock that is ahead": (
-        "healthy", ("telemetry.clock_skew={gpu002=180}",), "The clock of gpu002 is 2 min 58 s ahead", set(),
+        "healthy", ("telemetry.clock_skew={gpu002=180}",), "The clock of gpu002 is about 2 min 58 s ahead", set(),
         ("G1", "established"),
     ),
     "a hang behind dead exporters": (

@@ -264,7 +264,7 @@ def test_the_compact_command_applies_retention(tmp_path: Path) -> None:
     documents = verdict_of_store(store)
     assert documents["primary"]["family"] == expected["primary"]["family"]
     assert "metric" in {row["plane"] for row in _listed(store)}
-    assert f"expired samples and minutes deleted: {2 * 11}" in run("--minute-days", "1")
+    assert f"expired samples and one-minute aggregates deleted: {2 * 11}" in run("--minute-days", "1")
     assert "metric" not in {row["plane"] for row in _listed(store)}
     with open_session(StoreRequest(store, "41")) as session:
         metrics = session.store.metrics

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from trackside.catalog.job_states import is_active
-from trackside.evidence import Evidence, Frame, Missing, Value, derived
+from trackside.evidence import Evidence, Frame, Grid, Missing, Value, derived
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.logs.ending import Ending
 from trackside.facts.logs.silence import Silence
@@ -36,6 +36,10 @@ NO_GPUS = "the number of allocated GPUs: no scheduler record, metric or recogniz
 NO_DURATION = (
     "how long the GPUs were allocated: no scheduler record or metric shows it, and no two time stamps were recognized "
     "in the log"
+)
+MEASURED_TOO_BRIEFLY = (
+    "how long the GPUs were allocated: they were measured too briefly, and no scheduler record or time stamp in the "
+    "log shows it"
 )
 STEPS_AFTER_STAMPS = (
     "how long the GPUs were allocated: no scheduler record or metric shows it, and the log has many logged steps "
@@ -109,7 +113,7 @@ def allocation(evidence: Evidence, ending: Ending, silence: Silence, run: Run, l
             earlier = _earlier(ending.jobs, run) if sentence is BY_SCHEDULER else []
             contradiction = _contradiction(silence, times, limits) if sentence is BY_LOG else ""
             return Missing(contradiction) if contradiction else _allocation(run, gpus, times, earlier, sentence())
-    return Missing(NO_DURATION)
+    return Missing(MEASURED_TOO_BRIEFLY if _grid(evidence, limits) is not None else NO_DURATION)
 
 
 def gpu_hours(gpus: Value, seconds: Value, *sources: Value) -> Value:
@@ -203,13 +207,18 @@ def _times_by_records(ending: Ending, run: Run) -> tuple[Value, Value] | None:
 def _times_by_metrics(evidence: Evidence, run: Run, limits: Limits) -> tuple[Value, Value] | None:
     if not run.n_gpus or run.gpus_by == "all":
         return None
-    for name in SAMPLED:
-        grid = evidence.grid(name)
-        if grid is not None and np.mean(~np.isnan(grid.values)) >= limits.sampled_share:
-            count = grid.value("count")
-            ends = float(grid.times[0]) - grid.step, float(grid.times[-1])
-            return derived(ends[0], count, unit="time"), derived(ends[1], count, unit="time")
-    return None
+    grid = _grid(evidence, limits)
+    if grid is None or len(grid.times) < 2:  # the length of a single window is that of the query
+        return None
+    count = grid.value("count")
+    ends = float(grid.times[0]) - grid.step, float(grid.times[-1])
+    return derived(ends[0], count, unit="time"), derived(ends[1], count, unit="time")
+
+
+def _grid(evidence: Evidence, limits: Limits) -> Grid | None:
+    """The first metric that was sampled most of the time."""
+    grids = (grid for name in SAMPLED if (grid := evidence.grid(name)) is not None)
+    return next((grid for grid in grids if np.mean(~np.isnan(grid.values)) >= limits.sampled_share), None)
 
 
 def times_by_logs(logs: Frame, run: Run) -> tuple[Value, Value] | None:

@@ -82,6 +82,10 @@ _FIRST_ROOT = re.compile(r"^\(0\) (?:[A-Z][\w ]{2,40}: )?")
 _COMMAND = re.compile(r"\bCommand ['\"\[]")
 """What became of a command stands behind its arguments."""
 _REASON = re.compile(r"\b(?:but|not|only|must|cannot|instead|got)\b[^()]*$")
+_RECEIVED = re.compile(r"[.;] (?:Received|Got|Found)\b:? ?[^.\s][^()]{0,60}$", re.IGNORECASE)
+"""The value that an error is about, after what was expected."""
+_ALTERNATIVE = re.compile(r"\(?1[.)] .*[,;]$")
+"""The first of several alternatives, a line each."""
 _LOADER_REASON = re.compile(r"\b(lib[\w.+-]{1,80}\.so[.\d]{0,20}: cannot open shared object file)")
 """What the loader says inside the message of a library."""
 _LAST_NOTE = re.compile(r" \((?:when|while|https?:|Error in call)[^()]{1,200}\)\.?$")
@@ -438,9 +442,9 @@ def _shortened(text: str) -> str:
     if (sentence := _first_sentences(text)) is not None:
         return sentence
     has_reason_at_end = _REASON.search(text, MAX_HEADLINE_CHARS) is not None and _SENTENCE_END.search(text) is None
-    if _COMMAND.search(text) is not None or has_reason_at_end:
+    if _COMMAND.search(text) is not None or has_reason_at_end or _RECEIVED.search(text) is not None:
         return excerpt(text, MAX_HEADLINE_CHARS - MAX_END_CHARS, MAX_END_CHARS)
-    return cut(text, MAX_HEADLINE_CHARS).removesuffix(ELLIPSIS).rstrip(" ([{,:;") + ELLIPSIS
+    return cut(text, MAX_HEADLINE_CHARS).removesuffix(ELLIPSIS).rstrip(" ([{,:;.") + ELLIPSIS
 
 
 def _first_sentences(text: str) -> str | None:
@@ -460,6 +464,8 @@ def _informative_line(name: str, message: str) -> str:
     lines = [line for line in lines if not _PREAMBLE.match(line)] or lines
     if not lines:
         return ""
+    if lines[0].endswith(":") and lines[1:] and _ALTERNATIVE.match(lines[1]):
+        return f"{lines[0].rstrip(':')} {ELLIPSIS}"
     announced = lines[0].endswith(":") and lines[1:] and not lines[1].startswith("-")  # not a list of advice
     return _FIRST_ROOT.sub("", f"{lines[0]} {lines[1]}" if announced else lines[0]).rstrip(":")
 

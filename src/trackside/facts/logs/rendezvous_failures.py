@@ -79,7 +79,7 @@ FIX_START = Sentence(
     "check in the job script that the launch command starts every rank on every node, each with its own rank number"
 )
 FIX_NETWORK = Sentence(
-    "if it hangs again at startup, check from each of its nodes, while it waits, that the coordinator answers "
+    "if the job hangs again at startup, check from each of its nodes, while it waits, that the coordinator answers "
     "(FIRST_NODE: the first of its nodes; MASTER_PORT: the port that the launcher uses), and that every rank runs",
     running="while the job waits at startup, check from each of its nodes that the coordinator answers (FIRST_NODE: "
     "the first of its nodes; MASTER_PORT: the port that the launcher uses), and that every rank runs",

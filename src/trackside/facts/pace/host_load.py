@@ -68,7 +68,7 @@ class Limits:
 
 @dataclass(frozen=True, eq=False)
 class HostLoad:
-    """The sampled load of the hosts, by the names of :data:`HOST_LOAD`."""
+    """The load of the hosts, as sampled: the name of a query -> its answer."""
 
     grids: Mapping[str, Grid]
     limits: Limits

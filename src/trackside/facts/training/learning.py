@@ -103,12 +103,8 @@ class TrainingCurve:
         return maths.is_rising(self.finite, 0.05) and not maths.drops_at_once(self.finite)
 
     def loss(self, index: int) -> Value:
-        """The printed loss of one of ``rows``, cited; the sign of a hidden nan if no loss was printed."""
-        row = self.rows[index]
-        for field in ("loss", "nan_iterations", "grad_norm"):
-            if row.get(field) is not None:
-                return self.frame.value(row, field)
-        return self.frame.value(row, "text")
+        """The loss of one of ``rows``, cited; nan if the framework hides that it was not finite."""
+        return cited_loss(self.frame, self.rows[index])
 
     def place(self, index: int) -> Value:
         """Position of one of ``rows``: its step, or its epoch, or its line in the log."""
@@ -184,6 +180,15 @@ def printed_loss(row: Event) -> float | None:
     # Megatron prints a loss only if it is above zero.
     dropped = row.parser == "megatron" and numeric_field(row, "skipped") == 0
     return math.nan if loss is None and (dropped or (numeric_field(row, "nan_iterations") or 0) > 0) else loss
+
+
+def cited_loss(frame: Frame, row: Event) -> Value:
+    """The loss of a logged step; a hidden nan cites the sign of it."""
+    loss = printed_loss(row)
+    if loss is None or not math.isnan(loss) or row.get("loss") not in (None, 0):
+        return frame.value(row, "loss")
+    sign = next((field for field in ("nan_iterations", "grad_norm") if row.get(field) is not None), "text")
+    return derived(math.nan, frame.value(row, sign))
 
 
 def steps_planned(progress: Frame, plans: Frame) -> Value | None:
@@ -366,7 +371,7 @@ def last_logged(frame: Frame, row: Event) -> Claim:
     """One of the rows of progress, as the last one: its step or epoch, and its loss; else its text."""
     place = place_of(frame, row)
     if place.unit and row.get("loss") is not None:
-        return _last_progress(place, frame.value(row, "loss"))
+        return _last_progress(place, cited_loss(frame, row))
     return LAST_STEP(place=place) if place.unit == "step" else LAST_PROGRESS_LINE(line=place)
 
 

@@ -98,11 +98,21 @@ class LossCurve:
         first, last = curve.loss(indices[0]), curve.loss(indices[-1])
         if len(indices) == 1:
             return (SINGLE_LOSS(last=last),)
-        sentence = (
-            LOSS_FELL if curve.has_fallen else LOSS_ROSE if curve.has_risen and curve.level_has_meaning else LOSS_LEVEL
-        )
-        claim = self._by_level(sentence) or sentence(first=first, last=last, points=self.point_count)
+        if self.ends_mislead:
+            claim = (FELL_BY_LEVEL if curve.has_fallen else ROSE_BY_LEVEL)(**self.levels)
+        else:
+            rose = curve.has_risen and curve.level_has_meaning
+            sentence = LOSS_FELL if curve.has_fallen else LOSS_ROSE if rose else LOSS_LEVEL
+            claim = sentence(first=first, last=last, points=self.point_count)
         return claim, *self.last_attempt_claims
+
+    @property
+    def ends_mislead(self) -> bool:
+        """Whether the first or the last loss is a spike: the curve fell, but not from the one to the other, or rose."""
+        curve, finite = self.curve, self.curve.finite
+        if curve.has_fallen:
+            return finite[-1] >= finite[0]
+        return curve.has_risen and curve.level_has_meaning and finite[-1] <= finite[0]
 
     @property
     def last_attempt_claims(self) -> tuple[Claim, ...]:
@@ -111,15 +121,6 @@ class LossCurve:
         if first is None or first.get("loss") is None or not self.curve.rows:
             return ()
         return (LAST_ATTEMPT_ONLY(place=self.curve.place(0), before=self.curve.frame.value(first, "loss")),)
-
-    def _by_level(self, sentence: Sentence) -> Claim | None:
-        """The claim with the levels of head and tail, if the first and the last loss are spikes that would contradict
-        it."""
-        finite = self.curve.finite
-        fell, rose = sentence is LOSS_FELL, sentence is LOSS_ROSE
-        if not (fell and finite[-1] >= finite[0]) and not (rose and finite[-1] <= finite[0]):
-            return None
-        return (FELL_BY_LEVEL if fell else ROSE_BY_LEVEL)(**self.levels)
 
     @property
     def levels(self) -> dict[str, Value]:

@@ -28,13 +28,16 @@ from trackside.facts.training.shapes.not_finite import (
     non_finite_reward,
     zero_after_loss,
 )
-from trackside.facts.training.shapes.shape import Limits, Shape
+from trackside.facts.training.shapes.shape import Limits, Shape, nth_finite
 from trackside.finding import Claim, Sentence
 from trackside.model import Event
 
 FELL_BEFORE = Sentence("before that, the loss fell to {lowest} ({place})")
 FELL_BEFORE_FROM = Sentence("before that, the loss fell to {lowest} ({place}), from {first} at first")
+FIRST_LOSS = Sentence("the first logged loss was {first}")
 GRADIENT_GONE = Sentence("the loss no longer changes, and the last gradient norm is {gradient}")
+SAME_LEVEL = 0.05
+"""Relative distance of two losses of one level: that of the points of a flat curve."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,10 +148,14 @@ def _claims(curve: TrainingCurve, shape: Shape) -> list[Claim]:
             values[name] = curve.frame.value(printed[-1], field)
     values["points"] = derived(len(curve.rows), curve.count, unit="logged steps")  # also those that print no loss
     values["count"] = derived(shape.count, curve.count)
+    if "begin" in shape.sentence.placeholders:
+        values["begin"] = curve.loss(nth_finite(curve, -shape.count))
     if shape.classes is not None:
         values["guess"] = derived(round(math.log(shape.classes), 3), curve.count)
         values["classes"] = derived(shape.classes, curve.count, unit="classes")
     claims = [shape.sentence(**{name: values[name] for name in values if name in shape.sentence.placeholders})]
+    if "begin" in values and not math.isclose(values["begin"].number, values["first"].number, rel_tol=SAME_LEVEL):
+        claims.append(FIRST_LOSS(first=values["first"]))
     if not shape.of_points and "lowest" not in shape.sentence.placeholders:
         claims += _fell_before(curve, shape)
     if shape.of_level and shape.variant == "plateau" and "gradient" in values:

@@ -17,10 +17,16 @@ from trackside.finding import Claim, Sentence
 from trackside.model import Run
 from trackside.query import metric
 
-CLOCK_AHEAD = Sentence("the clock of {nodes} is {skew} ahead of the metrics' clock, and so are the times in its logs")
-CLOCK_BEHIND = Sentence("the clock of {nodes} is {skew} behind the metrics' clock, and so are the times in its logs")
-SAMPLES_LATE = Sentence("the job starts and ends {skew} later on {nodes} than on other nodes: its clock is ahead")
-SAMPLES_EARLY = Sentence("the job starts and ends {skew} earlier on {nodes} than on other nodes: its clock is behind")
+CLOCK_AHEAD = Sentence(
+    "the clock of {nodes} is about {skew} ahead of the metrics' clock, and so are the times in its logs"
+)
+CLOCK_BEHIND = Sentence(
+    "the clock of {nodes} is about {skew} behind the metrics' clock, and so are the times in its logs"
+)
+SAMPLES_LATE = Sentence("the job starts and ends about {skew} later on {nodes} than on other nodes: its clock is ahead")
+SAMPLES_EARLY = Sentence(
+    "the job starts and ends about {skew} earlier on {nodes} than on other nodes: its clock is behind"
+)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from trackside.model import Record, Run
 from trackside.query import events
 
 NO_LOG = Sentence("no job output was given: progress and errors are unknown")
-NO_SCHEDULER = Sentence("no scheduler record was given: the final state is not certain")
+NO_SCHEDULER = Sentence("no scheduler record of the job was given: the final state is not certain")
 NO_KERNEL = Sentence(
     "no kernel log was given: GPU hardware faults and processes that the kernel killed may be missing here"
 )
@@ -99,7 +99,7 @@ def preflight(
     drained: DrainedNodes,
     run: Run,
 ) -> Preflight:
-    """What limits the verdict. Needs no particular input."""
+    """Needs no particular input."""
     claims = [*unanswered.claims, *_input_claims(evidence, unanswered, ending, drained, run)]
     if evidence.has("logs"):
         progress = None if isinstance(trajectory, Missing) else trajectory.progress

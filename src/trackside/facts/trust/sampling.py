@@ -46,7 +46,9 @@ GPUS_GUESSED = Sentence(
     "the run used {allocated} of the {measured} GPUs measured, but which ones is unknown: GPU metrics are not used"
 )
 GPUS_UNSURE = Sentence("which GPUs the run used is unknown: all {measured} measured GPUs are assumed to be its own")
+GPU_UNSURE = Sentence("which GPUs the run used is unknown: {gpus}, the only one measured, is assumed to be its own")
 GPUS_BY_MEMORY = Sentence("the run's GPUs are those whose memory was in use during the run: {gpus}")
+GPU_BY_MEMORY = Sentence("the run's GPU is the only one whose memory was in use during the run: {gpus}")
 METRIC_CLOCK = Sentence("metric times were shifted by {offset} to match the run's")
 NODES_UNMEASURED = Sentence("no GPU metrics of {nodes} were given: GPU faults there may be missing here")
 GPUS_UNMEASURED = Sentence("only {measured} of the run's {allocated} GPUs were measured")
@@ -136,12 +138,13 @@ class Sampling:
     def _allocation_claims(self) -> Iterator[Claim]:
         run, count = self.run, self.gpus[0].grid.value("count")
         measured = derived(len(run.gpus), count)
+        gpus = derived(tuple(f"GPU {gpu[1:]}" if gpu.startswith(":") else gpu for gpu in run.gpus), count)
         if self.mixed:
             yield GPUS_GUESSED(measured=measured, allocated=derived(self.n_gpus, *(self.scheduler_values or [count])))
         elif run.gpus_by == "all":
-            yield GPUS_UNSURE(measured=measured)
+            yield GPU_UNSURE(gpus=gpus) if len(run.gpus) == 1 else GPUS_UNSURE(measured=measured)
         elif run.gpus_by == "occupancy":
-            yield GPUS_BY_MEMORY(gpus=derived(tuple(gpu.removeprefix(":") for gpu in run.gpus), count))
+            yield (GPU_BY_MEMORY if len(run.gpus) == 1 else GPUS_BY_MEMORY)(gpus=gpus)
         if run.metric_offset_s:
             yield METRIC_CLOCK(offset=derived(run.metric_offset_s, count, *self.scheduler_values, unit="s"))
 

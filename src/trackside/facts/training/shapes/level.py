@@ -22,10 +22,12 @@ WORSE_THAN_GUESSING = Sentence(
     "the loss was above that of random guessing with the largest vocabulary in use, and did not recover: {first} at "
     "first, {highest} at most, {lowest} at least, {last} at the end"
 )
-STAYS_FLAT = Sentence("the loss stayed flat for {count} of {points}: {first} at first, {last} at the end")
+STAYS_FLAT = Sentence(
+    "the loss stayed flat for the last {count} of {points}: {begin} at the first of these, {last} at the end"
+)
 AT_GUESSING = Sentence(
-    "the loss stayed at {guess}, as if the model guessed among {classes}, for {count} of {points}: {first} at first, "
-    "{last} at the end"
+    "the loss stayed at {guess}, as if the model guessed among {classes}, for the last {count} of {points}: {begin} at "
+    "the first of these, {last} at the end"
 )
 
 

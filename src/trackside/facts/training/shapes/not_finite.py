@@ -13,6 +13,12 @@ NOT_FINITE_TO_THE_END = Sentence(
     "the loss is not finite from {place} to the end ({count} of {points}); it started at {first}",
     running="the loss is not finite from {place} on ({count} of {points} so far); it started at {first}",
 )
+HIDDEN_TO_THE_END = Sentence(
+    "the loss is not finite from {place} to the end ({count} of {points}; the trainer prints NaN as zero); it started "
+    "at {first}",
+    running="the loss is not finite from {place} on ({count} of {points} so far; the trainer prints NaN as zero); it "
+    "started at {first}",
+)
 NEVER_FINITE = Sentence("the loss is not finite at any of {points}")
 ONLY_LOSS_NOT_FINITE = Sentence(
     "the only logged loss is {loss}, at {place}", running="the only loss so far is {loss}, at {place}"
@@ -54,7 +60,8 @@ def non_finite_loss(curve: TrainingCurve, limits: Limits) -> Shape | None:
         return Shape("non-finite", Certainty.ESTABLISHED, NEVER_FINITE, 0, 0, len(not_finite))
     if n_trailing >= 2:
         begin = len(curve.losses) - n_trailing
-        return Shape("non-finite", Certainty.ESTABLISHED, NOT_FINITE_TO_THE_END, begin, begin, n_trailing)
+        sentence = HIDDEN_TO_THE_END if numeric_field(curve.rows[begin], "loss") == 0 else NOT_FINITE_TO_THE_END
+        return Shape("non-finite", Certainty.ESTABLISHED, sentence, begin, begin, n_trailing)
     if n_trailing or (len(not_finite) > 1 and len(not_finite) >= limits.bad_share * len(curve.losses)):
         strength = Certainty.ESTABLISHED if len(not_finite) > 2 else Certainty.SUPPORTED
         return Shape("non-finite", strength, NOT_FINITE_AGAIN, not_finite[0], not_finite[-1], len(not_finite))
