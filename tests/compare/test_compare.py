@@ -253,8 +253,19 @@ def test_values_known_for_one_run_only_are_not_compared(pair: tuple[Path, Path],
     assert row(doc, "median SM activity")["why"] == "not known for run A"
     assert row(doc, "state")["differs"] is None
     doc = comparison_doc(inputs("c3/sim-metrics-only"), pair[1])
-    assert row(doc, "loss")["why"] == "not printed by run A"
+    assert row(doc, "loss")["why"] == "not recognized in run A"
     assert row(doc, "median SM activity")["differs"] is not None
+
+
+def test_a_first_step_is_no_step_time(tmp_path: Path) -> None:
+    """The first step includes the warm-up: alone, it is not compared with the median of another run."""
+    lines = [f"iter {i}: loss {9 - i / 10:.4f}, time {5000 if i == 0 else 150}.00ms, mfu 3.00%" for i in range(20)]
+    for name, count in (("long", 20), ("short", 1)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "train.log").write_text("\n".join(lines[:count]) + "\n")
+    doc = comparison_doc(tmp_path / "long", tmp_path / "short")
+    assert row(doc, "median step time")["why"].startswith("too few steps behind the first")
+    assert not any("times as long" in line for line in doc["answer"])
 
 
 def test_two_groups_of_gpus_are_compared_by_their_ends_not_by_a_median(pair: tuple[Path, Path]) -> None:

@@ -227,6 +227,27 @@ def test_an_error_counter_that_rose_lowers_the_certainty_of_g1() -> None:
     assert [sentence_name(claim) for claim in bare.cannot_decide] == ["no_counters"]
 
 
+@pytest.mark.parametrize(
+    ("losses", "headline"),
+    [([5.0 + i / 2 for i in range(8)], "but the evaluation loss rose"), ([5.0 - i / 9 for i in range(8)], "")],
+    ids=["rises", "falls"],
+)
+def test_an_evaluation_loss_that_rises_is_in_the_headline(losses: list[float], headline: str) -> None:
+    evaluations = [
+        event(
+            "evaluation", 900 + 30 * i + batch, epoch=i, batch=batch, metric="loss", value=loss + part, loss=loss + part
+        )
+        for i, loss in enumerate(losses)
+        for batch, part in ((0, -1.0), (10, -0.5), (19, 0.0))
+    ]
+    finding = busy_cluster().judge("G1", curve(FALLING), evaluations, COMPLETED)
+    assert finding.headline is not None
+    assert headline in str(finding.headline)
+    text = text_of(finding)
+    assert f"from {losses[0]:g} to {losses[-1]:.4g}" in text
+    assert any("overfits" in str(claim) for claim in finding.implies) == bool(headline)
+
+
 def test_the_loss_is_compared_within_the_last_attempt() -> None:
     first = [event("progress", 10 + i, step=i + 1, loss=10.0 - i, time=START + 60.0 * i, run_part=0) for i in range(5)]
     second = [
@@ -237,5 +258,5 @@ def test_the_loss_is_compared_within_the_last_attempt() -> None:
     assert {"loss_fell", "last_attempt_only"} <= set(keys(finding))
     text = text_of(finding)
     assert "over 20 logged steps" in text
-    assert "the log's first loss is 10" in text
+    assert "an earlier training, whose first loss is 10" in text
     assert "last_attempt_only" not in keys(busy_cluster().judge("G1", points(), COMPLETED))

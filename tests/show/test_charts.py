@@ -129,6 +129,20 @@ def test_an_unstamped_log_gives_the_learning_chart_over_steps() -> None:
     assert by_slug["learning"].axis == "step"
 
 
+@pytest.mark.parametrize(
+    ("fields", "unit"),
+    [([{"epoch": i} for i in range(20)], "epoch"), ([{"epoch": i // 5} for i in range(20)], "logged line")],
+    ids=["one-line-an-epoch", "several-lines-an-epoch"],
+)
+def test_a_chart_of_a_log_without_steps_names_none(fields: list[dict[str, int]], unit: str) -> None:
+    rows = [event("progress", 10 + i, loss=4.0 - i / 10, **position) for i, position in enumerate(fields)]
+    store = MemoryStore(rows, planes={"log"})
+    chart = verdict_charts(engine.verdict_of(engine.facts_of(store, Run(id="7"))), store)["learning"]
+    assert chart.unit == chart.columns[0] == unit
+    assert chart.rows[1][0].startswith(f"{unit} ")
+    assert '"step' not in json.dumps([chart.spec["axes"], chart.rows])
+
+
 def test_a_measured_run_has_all_charts() -> None:
     assert list(cluster_charts(working(), *points(), job("COMPLETED"))) == [chart.slug for chart in charts()]
 

@@ -136,6 +136,8 @@ EVENTS: Mapping[str, EventKind] = {
             "reason": "why it was aborted, if in the line: not_finite",
             "bare": "true if the line says only that something is done, or sums it up",
             "by_save": "true if it says only that a model was saved",
+            "evaluation": "true if only an evaluation ended",
+            "all_exited": "true if the line is the launcher's about the last of its processes, all of which succeeded",
             "steps": "steps done",
             "planned": "steps planned, if derived from a printed rate",
             "train_loss": "mean loss from the framework's summary",
@@ -177,7 +179,22 @@ EVENTS: Mapping[str, EventKind] = {
     ),
     "evaluation": EventKind(
         "one evaluation",
-        {"step": "step", "epoch": "epoch", "metric": "name as printed", "value": "value", "loss": "eval loss"},
+        {
+            "step": "step",
+            "epoch": "epoch",
+            "batch": "batch of the evaluation, if the value is the mean up to it",
+            "metric": "name as printed",
+            "value": "value",
+            "loss": "eval loss",
+        },
+    ),
+    "evaluation_progress": EventKind(
+        "how far an evaluation has come",
+        {
+            "batch": "batch, counted from 0",
+            "batches": "batches of the evaluation",
+            "left_s": "seconds left, as estimated",
+        },
     ),
     "score": EventKind(
         "a score of the model at some point of training, in a line that prints no training loss",
@@ -186,7 +203,7 @@ EVENTS: Mapping[str, EventKind] = {
     "program_start": EventKind(
         "what a launcher or a program prints when it starts",
         {
-            "sign": "banner (of a launcher), supervisor (of a sweep), arguments, environment, accelerator, threads, tracker or first_lines"
+            "sign": "banner (of a launcher), prompt (of a shell, with a command), once (of the first process), supervisor (of a sweep), arguments, environment, accelerator, threads, tracker or first_lines"
         },
     ),
     "unread_error": EventKind(

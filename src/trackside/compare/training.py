@@ -43,8 +43,10 @@ def rows(a: Side, b: Side) -> Iterator[ComparedRow]:
     for name, label, unit, share in QUANTITIES:
         yield _quantity_row(a, b, both, name, label, unit, share)
     yield from _evaluations(a, b)
-    yield compare_values(TOPIC, STEP_TIME, step_seconds(a.points, a.progress),
-                 step_seconds(b.points, b.progress), 0.1)  # fmt: skip
+    yield compare_values(
+        TOPIC, STEP_TIME, _step_seconds(a), _step_seconds(b), 0.1, "too few steps behind the first, which is a warm-up"
+        if any(len(side.points) == 1 for side in (a, b)) else "",
+    )  # fmt: skip
     yield compare_values(TOPIC, "last logged step", _last_step(a), _last_step(b))
     loops = _loop_per_step(a), _loop_per_step(b)
     if None not in loops:
@@ -87,6 +89,11 @@ def _quantity_row(
         TOPIC, label_at_step, *values, True, rule(share, "steps"), step=step, seconds=seconds, clock=clock, name=label,
         quantity=name,
     )  # fmt: skip
+
+
+def _step_seconds(side: Side) -> Value | None:
+    """The seconds of a step, without the first one, which includes the warm-up; of the first one if no step follows."""
+    return step_seconds(side.points[1:], side.progress)
 
 
 def _evaluations(a: Side, b: Side) -> Iterator[ComparedRow]:
@@ -144,7 +151,7 @@ def _too_few(a: Side, b: Side, name: str, shared: int) -> str:
         if not any(numeric_field(row, name) is not None for row in side.points)
     ]
     if silent:
-        return "not printed by either run" if len(silent) > 1 else f"not printed by run {silent[0]}"
+        return "not recognized in either run" if len(silent) > 1 else f"not recognized in run {silent[0]}"
     return f"steps in common: only {shared}" if shared else "no steps in common"
 
 

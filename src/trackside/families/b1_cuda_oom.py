@@ -134,7 +134,8 @@ USE_LESS_ON_ONE_GPU = Sentence(
     "sequences or smaller images"
 )
 LOAD_LESS = Sentence(
-    "load the model with less GPU memory: in half precision or quantized, sharded over GPUs, or partly kept on the host"
+    "use a smaller model, or load this one with less GPU memory: in half precision or quantized, sharded over GPUs, or "
+    "partly kept on the host"
 )
 SEE_OTHER_PROCESSES = Sentence("check whether another process holds memory of the GPU")
 SHRINK_TENSOR = Sentence(

@@ -149,6 +149,9 @@ MEANINGS = {
     "plateau": Sentence("the model no longer improves"),
     "flat": Sentence("the loss shows no learning"),
 }
+CAUSE_BEFORE_UPDATE_UNKNOWN = Sentence(
+    "the cause (numeric precision, data or code): Trackside does not analyze the training configuration"
+)
 CAUSE_UNKNOWN = Sentence(
     "the cause (learning rate, numeric precision or data): Trackside does not analyze the training configuration"
 )
@@ -166,6 +169,10 @@ KEEP_PRECISION_FROM_START = Sentence(
 CHECK_FIRST_STEP = Sentence(
     "check the inputs and the loss function, such as a logarithm of zero or a division by zero: the loss is not finite "
     "from the first logged step; if steps before it were not logged, lower the learning rate, too"
+)
+CHECK_BEFORE_UPDATE = Sentence(
+    "check the inputs, the initial weights and the loss function, such as a logarithm of zero or a division by zero: "
+    "the loss is not finite before the first update of the weights, so that the learning rate is not the cause"
 )
 CHECK_RATE = Sentence(
     "check the learning rate, its warm-up, gradient clipping, the labels, and which parameters are trainable"
@@ -229,7 +236,10 @@ def judge(
     if witness.learned and witness.variant in ("diverging", "plateau"):
         next_step = LOWER_RATE  # the labels and what is trained were right before
     if shape.shape is not None and shape.shape.sentence in (NEVER_FINITE, ONLY_LOSS_NOT_FINITE):
-        next_step = CHECK_FIRST_STEP
+        first = curve.curve.rows[0]
+        is_before_update = first.get("step") == 0 and first.get("epoch") is None  # an epoch has many updates
+        next_step = CHECK_BEFORE_UPDATE if is_before_update else CHECK_FIRST_STEP
+    cause_unknown = (CAUSE_BEFORE_UPDATE_UNKNOWN if next_step is CHECK_BEFORE_UPDATE else CAUSE_UNKNOWN)()
     actions = [*([TEST_GPU] if suspects else []), *([USE_EARLIER_CHECKPOINT] if witness.learned else []), next_step]
     return present(
         witness.certainty,
@@ -243,7 +253,7 @@ def judge(
         ],
         headline=witness.headline,
         implies=[MEANINGS[witness.variant](), *([NO_MEMORY_ERROR()] if cleared else [])],
-        cannot_decide=[HARDWARE_OR_JOB(), CAUSE_UNKNOWN()] if suspects else [CAUSE_UNKNOWN()],
+        cannot_decide=[HARDWARE_OR_JOB(), cause_unknown] if suspects else [cause_unknown],
         actions=[action(sentence) for sentence in actions],
         since=witness.onset.time,
         at=witness.onset.at,

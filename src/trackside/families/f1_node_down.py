@@ -379,6 +379,7 @@ FAMILY = Family(
     collect=(
         "sacct for the final state, and scontrol show node of the run's nodes",
         "slurmctld.log around the run's end",
-        "node_exporter's metrics and the scrape health (up) of all its nodes, until ten minutes after the run's end",
+        "node_exporter's metrics and Prometheus's metric up of all nodes of the job, until ten minutes after its end: "
+        "they show whether a node went away",
     ),
 )

@@ -51,6 +51,7 @@ from trackside.facts.logs.drained_nodes import never_placed
 from trackside.facts.logs.ending import RECORDED, Ending
 from trackside.facts.logs.order import follows
 from trackside.facts.logs.silence import Silence
+from trackside.facts.training.evaluations import Evaluations
 from trackside.facts.training.last_position import last_position, steps_of_plan
 from trackside.facts.training.learning import Trajectory
 from trackside.family import Family
@@ -62,6 +63,7 @@ from trackside.witness import Witness, witness
 HEADLINES = {
     "after_end": Sentence("hit the time limit after training was done"),
     "no_progress": Sentence("hit the time limit; whether the job was working is unknown"),
+    "evaluating": Sentence("hit the time limit during an evaluation, at batch {batch:plain} of {batches:plain}"),
     "undecided": Sentence("hit the time limit; whether the job was still training is unknown"),
     "silent": Sentence("hit the time limit after a long silence, probably hung"),
     "slow": Sentence("hit the time limit while still training"),
@@ -73,6 +75,9 @@ HEADLINES_OF = {
 """Headlines if the limit is known."""
 HEADLINES_AFTER = {
     "no_progress": Sentence("hit the time limit after at least {seconds}; whether the job was working is unknown"),
+    "evaluating": Sentence(
+        "hit the time limit after at least {seconds}, during an evaluation, at batch {batch:plain} of {batches:plain}"
+    ),
     "undecided": Sentence("hit the time limit after at least {seconds}; whether the job was still training is unknown"),
     "slow": Sentence("hit the time limit after at least {seconds}, while still training"),
 }
@@ -85,6 +90,9 @@ TIME_LIMIT = Sentence("the limit was {limit}")
 SCHEDULER_NOTICE = Sentence("the scheduler's notice: {line}")
 REPORTED_DONE = Sentence("the job had reported that it was done: {line}")
 NO_STEP_LOGGED = Sentence("no training step was recognized in the log")
+EVALUATION_REACHED = Sentence(
+    "the evaluation had come to batch {batch:plain} of {batches:plain}; its own estimate of the time left was {left}"
+)
 REACHED = Sentence("progress at the limit: {place}")
 REACHED_OF = Sentence("progress at the limit: {place} of {planned:plain}")
 NOTHING_PRINTED = Sentence("the job itself printed no line with a time in the last {seconds} before the limit")
@@ -93,10 +101,12 @@ TIME_MISSING = Sentence("{left} remained: about {seconds} at the run's pace")
 MEANINGS = {
     "after_end": Sentence("training was over; what ran after it did not finish in time"),
     "no_progress": Sentence("the time limit ended the run; no line that shows what it was doing was recognized"),
+    "evaluating": Sentence("the time limit ended the run; whether its evaluation was still working is unknown"),
     "undecided": Sentence("the time limit ended the run; whether the job was still training or hung is unknown"),
     "silent": Sentence("the run stopped printing long before the limit: it probably hung"),
     "slow": Sentence("the run was still training and needs more time"),
 }
+UNCLEAR_STATES = ("no_progress", "evaluating", "undecided")
 NEVER_STARTED = Sentence("never started: its --deadline could not be met")
 DEADLINE_LINE = Sentence("slurmctld's log: {line}")
 NOT_STARTED = Sentence("no node was allocated and nothing has run")
@@ -108,10 +118,17 @@ NEXT_STEPS = {
         "all its results, look at uploads, process-group teardown and loader threads"
     ),
     "no_progress": Sentence("rerun with progress printed, and dump the stacks of its ranks if it stays silent"),
+    "evaluating": Sentence(
+        "compare the time of a batch with the limit: raise --time, or split the evaluation, if it needs longer; if "
+        "not, dump the stacks of its ranks when it falls silent"
+    ),
     "undecided": Sentence("rerun with time stamps in the log or GPU metrics, which distinguish slow from hung"),
     "silent": Sentence("if it falls silent again, dump the stacks of its ranks before the limit ends it"),
     "slow": Sentence("raise --time, or resume in a second job from the last checkpoint if there is one"),
 }
+ADD_STANDARD_OUTPUT = Sentence(
+    "give the job's standard output, too: only its error output was given, which does not show how far it came"
+)
 RAISE_LIMIT_BY = Sentence(
     "raise --time by more than {seconds}, or resume in a second job from the last checkpoint if there is one"
 )
@@ -128,8 +145,8 @@ class Limits:
 
 
 def judge(
-    run: Run, ending: Ending, silence: Silence, trajectory: Maybe[Trajectory], stall: Maybe[GpuStall],
-    idle: Maybe[IdleGpus], first_step: Maybe[FirstStepHang], limits: Limits,
+    run: Run, ending: Ending, silence: Silence, evaluations: Evaluations, trajectory: Maybe[Trajectory],
+    stall: Maybe[GpuStall], idle: Maybe[IdleGpus], first_step: Maybe[FirstStepHang], limits: Limits,
 ) -> Finding | Missing:  # fmt: skip
     """Whether the limit ended it, and what it was doing then: working, silent, or already done.
 
@@ -148,20 +165,22 @@ def judge(
         return _never_started(ending)
     training = or_none(trajectory)
     gpus = next(_by_gpus(or_none(stall), or_none(idle), or_none(first_step)), None)
-    state_at_end = next(_states_at_end(ending, silence, training, gpus, limits))
+    state_at_end = next(_states_at_end(ending, silence, evaluations, training, gpus, limits))
     trained = training is not None and training.points and state_at_end.variant != "after_end"
     shows = [*state_at_end.claims]
     if trained and training is not None:
         shows.insert(0 if state_at_end.variant == "slow" else len(shows), _progress(training))
         shows[1:1] = _time_missing(training) if state_at_end.variant == "slow" else []
-    secondary, headline = HIT_LIMIT(), HEADLINES[state_at_end.variant]()
+    batch = _last_batch(evaluations) if state_at_end.variant == "evaluating" else {}
+    at = {name: value for name, value in batch.items() if name != "left"}
+    secondary, headline = HIT_LIMIT(), HEADLINES[state_at_end.variant](**at)
     if ending.job is not None and ending.job.get("time_limit_s") is not None:
         limit = ending.jobs.value(ending.job, "time_limit_s", "s")
-        secondary, headline = HIT_LIMIT_OF(limit=limit), HEADLINES_OF[state_at_end.variant](limit=limit)
+        secondary, headline = HIT_LIMIT_OF(limit=limit), HEADLINES_OF[state_at_end.variant](limit=limit, **at)
         shows.append(TIME_LIMIT(limit=limit))
     elif (span := _log_span(silence, run)) is not None and state_at_end.variant in HEADLINES_AFTER:
         seconds, times = span
-        headline = HEADLINES_AFTER[state_at_end.variant](seconds=seconds)
+        headline = HEADLINES_AFTER[state_at_end.variant](seconds=seconds, **at)
         shows.append(LOG_SPAN(seconds=seconds, first=times[0], last=times[1]))
     shows += [SCHEDULER_NOTICE(line=ending.notices.value(row, "text")) for row in notices[:1]]
     shows += [RECORDED(state=state)] if state is not None else []
@@ -172,8 +191,8 @@ def judge(
         headline=headline,
         secondary_headline=secondary,
         implies=[MEANINGS[state_at_end.variant]()],
-        cannot_decide=[WORKING_OR_STUCK()] if state_at_end.variant in ("no_progress", "undecided") else [],
-        actions=[_next_step(state_at_end.variant, training)],
+        cannot_decide=[WORKING_OR_STUCK()] if state_at_end.variant in UNCLEAR_STATES else [],
+        actions=[_next_step(state_at_end.variant, training, silence)],
         since=notices[0].time if notices else run.end,
         at=notices[0].at if notices else None,
         variant=state_at_end.variant.replace("_", "-"),
@@ -217,7 +236,12 @@ def _by_gpus(stall: GpuStall | None, idle: IdleGpus | None, stuck: FirstStepHang
 
 
 def _states_at_end(
-    ending: Ending, silence: Silence, training: Trajectory | None, gpus: Witness | None, limits: Limits
+    ending: Ending,
+    silence: Silence,
+    evaluations: Evaluations,
+    training: Trajectory | None,
+    gpus: Witness | None,
+    limits: Limits,
 ) -> Iterator[Witness]:
     """What it was doing at its end, the best evidence first: its closing line, its GPUs, its silence, its steps."""
     points = () if training is None else training.points
@@ -226,6 +250,8 @@ def _states_at_end(
             yield witness("after_end", Certainty.ESTABLISHED, REPORTED_DONE(line=ending.ends.value(row, "text")))
     if gpus is not None:
         yield gpus
+    if not points and (batch := _last_batch(evaluations)):
+        yield witness("evaluating", Certainty.POSSIBLE, EVALUATION_REACHED(**batch))
     if training is None or not points:
         count = [] if training is None else [NO_STEP_LOGGED(count=training.count)]
         yield witness("no_progress", Certainty.POSSIBLE, *count)
@@ -241,6 +267,15 @@ def _states_at_end(
     yield witness("slow", Certainty.ESTABLISHED if stamped else Certainty.SUPPORTED)
 
 
+def _last_batch(evaluations: Evaluations) -> dict[str, Value]:
+    """Batch, batches and seconds left, of the evaluation's last line; empty if there is none."""
+    if not evaluations.batches:
+        return {}
+    frame, row = evaluations.batches, evaluations.batches.events[-1]
+    units = {"batch": "", "batches": "", "left_s": "s"}
+    return {name.removesuffix("_s"): frame.value(row, name, unit) for name, unit in units.items()}
+
+
 def _progress(training: Trajectory) -> Claim:
     """How far the run had progressed."""
     place = last_position(training)
@@ -250,12 +285,14 @@ def _progress(training: Trajectory) -> Claim:
     return REACHED(place=place) if planned is None else REACHED_OF(place=place, planned=planned)
 
 
-def _next_step(variant: str, training: Trajectory | None) -> Action:
+def _next_step(variant: str, training: Trajectory | None, silence: Silence) -> Action:
     """What to do next; for a slow run with the time that it lacked, if the log shows it."""
+    if variant == "no_progress" and silence.only_error_output:
+        return action(ADD_STANDARD_OUTPUT)
     remaining = [] if variant != "slow" or training is None else _time_missing(training)
     if remaining:
         return action(RAISE_LIMIT_BY, seconds=remaining[0].values["seconds"])
-    return action(NEXT_STEPS[variant], *(DUMP_STACKS if variant in ("silent", "no_progress") else ()))
+    return action(NEXT_STEPS[variant], *(DUMP_STACKS if variant in ("silent", "no_progress", "evaluating") else ()))
 
 
 def _time_missing(training: Trajectory) -> list[Claim]:

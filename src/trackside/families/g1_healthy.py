@@ -86,8 +86,18 @@ NO_TRAINING_LOSS = Sentence(
     "no training loss was recognized: {count} of {metric} show how the model learned",
     running="no training loss was recognized: {count} of {metric} show how it learns",
 )
+EVALUATED = Sentence("no fault found; the evaluation finished")
+EVALUATED_WITH_ERRORS = Sentence("no fault found, and the evaluation finished; an error line was not recognized")
+ONLY_TRAINING_LOSS_FELL = Sentence(
+    "no fault found; the training loss fell, but the evaluation loss rose",
+    running="no fault so far; the training loss falls, but the evaluation loss rises",
+)
 GAINS = {
     HEADLINES["healthy"]: ("the training loss fell", "the training loss falls"),
+    ONLY_TRAINING_LOSS_FELL: (
+        "the training loss fell, but the evaluation loss rose",
+        "the training loss falls, but the evaluation loss rises",
+    ),
     EVALUATION_LOSS_FELL: ("the evaluation loss fell", "the evaluation loss falls"),
     SCORE_IMPROVED: ("{metric} improved", "{metric} improves"),
     SCORE_IMPROVED_TOO: ("{metric} improved", "{metric} improves"),
@@ -138,6 +148,9 @@ GPUS_LITTLE_USED = Sentence(
 )
 TRAINED_BUT_FAILED = Sentence("training was done; a process then ended with an error")
 NO_SUCCESS_REPORTED = Sentence("no fault was found, but the job itself does not report success")
+OVERFITTED = Sentence(
+    "the model fits its training data and gets worse on others: it overfits, or the evaluation data differ in kind"
+)
 NO_FAULT = Sentence("nothing in the inputs points to a fault", running="nothing in the inputs points to a fault so far")
 IDLE_GPUS_LOST = Sentence("the GPU-hours of the idle GPUs are lost")
 LEARNING_UNKNOWN = Sentence(
@@ -166,6 +179,10 @@ CHECK_CHECKPOINT = Sentence(
     "failed after training"
 )
 EXIT_UNEXPLAINED = Sentence("why a process failed after training was done")
+USE_BEST_CHECKPOINT = Sentence(
+    "use the checkpoint with the lowest evaluation loss, and check that the evaluation data have the labels and the "
+    "preprocessing of the training data"
+)
 ADD_END = Sentence(
     "if the job is still running, diagnose it again later; if not, add its sacct record or the rest of its log: either "
     "shows how it ended",
@@ -194,6 +211,8 @@ class RunEnding:
     aborted: Claim | None
     """The job's own closing line, if it calls the end aborted."""
     reported_done: Value | None
+    evaluated: bool = False
+    """Whether the run was only an evaluation."""
 
 
 def judge(
@@ -215,11 +234,17 @@ def judge(
     learning = LearningEvidence(or_none(loss), evaluations, scores)
     if not learning.readable and end.good is None:
         return Missing("neither the end of the run nor its progress can be read")
+    if end.good is None and not learning.learned and training is not None and _is_at_first_step(training):
+        return Missing("the log ends at its first step")
     variant = "slow" if work.slow else "healthy"
-    variant = "unverifiable" if not learning.learned or end.aborted is not None else variant
+    variant = "unverifiable" if not (learning.learned or end.evaluated) or end.aborted is not None else variant
     if variant == "unverifiable" and end.good is not None and (step := _failed_step(kills.steps)) is not None:
         return _step_finding(kills.steps, step, end.good)
-    implies = [_conclusion(end, learning, work, variant), *([IDLE_GPUS_LOST()] if work.unused is not None else [])]
+    implies = [
+        _conclusion(end, learning, work, variant),
+        *([OVERFITTED()] if learning.overfits else []),
+        *([IDLE_GPUS_LOST()] if work.unused is not None else []),
+    ]
     return present(
         _certainty(end, learning, work, training, unread, limits),
         "none",
@@ -261,6 +286,8 @@ def _headline(
         return LOG_SAYS_ABORTED()
     if end.bad is not None:
         return UNCLEAN_EXIT()
+    if end.evaluated:
+        return (EVALUATED_WITH_ERRORS if unread.rows else EVALUATED)()
     if variant == "healthy" and not (learning.loss_fell or learning.evaluations.fell):
         if learning.right_way and learning.scores.best is not None:
             sentence = SCORE_IMPROVED if learning.only_scores else SCORE_IMPROVED_TOO
@@ -271,6 +298,8 @@ def _headline(
         return (LOSS_ROSE if curve.has_risen else LOSS_DID_NOT_FALL)()
     if variant == "healthy":
         sentence = HEADLINES["healthy"] if learning.loss_fell else EVALUATION_LOSS_FELL
+        if learning.overfits:
+            sentence = ONLY_TRAINING_LOSS_FELL
         return _learned(sentence, end, training, unread)
     if variant == "unverifiable" and (short := _stops_short(end, training)) is not None:
         return LOG_ENDS_AT(done=short[0], planned=short[1])
@@ -304,6 +333,16 @@ def _stops_short(end: RunEnding, training: Trajectory | None) -> tuple[Value, Va
     return done, planned
 
 
+def _is_at_first_step(training: Trajectory) -> bool:
+    """Whether step 0 is all that the log shows: no step is known to have been completed."""
+    return len(training.points) == 1 and training.done is not None and training.done.value == 0
+
+
+def _is_short_piece(end: RunEnding, learning: LearningEvidence) -> bool:
+    """Whether the log prints its loss, but neither enough of them nor its end: then more of the log is missing."""
+    return end.good is None and end.aborted is None and learning.loss is not None and bool(learning.loss.curve.finite)
+
+
 def _run_ending(ending: Ending) -> RunEnding:
     """The job's own message that it was done counts against a bad end only if no scheduler evidence contradicts it."""
     success_lines = [row for row in ending.ends.events if row.get("status") == "success"]
@@ -315,7 +354,11 @@ def _run_ending(ending: Ending) -> RunEnding:
         else None
     )
     return RunEnding(
-        good_end, bad_end, ending.own_end if good_end is None and ending.aborted_itself else None, done_line
+        good_end,
+        bad_end,
+        ending.own_end if good_end is None and ending.aborted_itself else None,
+        done_line,
+        ending.only_evaluated,
     )
 
 
@@ -379,9 +422,8 @@ def _shows(
         shows += [REPORTED_DONE(line=end.reported_done), EXIT_NOT_CLEAN(how=end.bad) if bad_end is None else bad_end]
     shows += () if training is None else position_claims(training)
     loss, evaluated = learning.loss, learning.evaluations.claims
-    if loss is not None and (
-        loss.curve.finite or (training is not None and not evaluated and not learning.only_scores)
-    ):
+    expects_loss = training is not None and not (evaluated or learning.only_scores or end.evaluated)
+    if loss is not None and (loss.curve.finite or expects_loss):
         shows += loss.claims
     if not (learning.loss_fell or learning.evaluations.fell):
         evaluated = (*evaluated, *learning.scores.claims)
@@ -393,7 +435,7 @@ def _open_questions(
     end: RunEnding, learning: LearningEvidence, work: GpuWork, training: Trajectory | None
 ) -> list[Claim]:
     """What was not measured or not seen."""
-    claims = [] if learning.learned else [LEARNING_UNKNOWN()]
+    claims = [] if learning.learned or end.evaluated else [LEARNING_UNKNOWN()]
     if learning.only_scores and learning.scores.best is not None:
         best = learning.scores.best
         claims.append(NO_TRAINING_LOSS(count=best.count, metric=best.name))
@@ -418,14 +460,17 @@ def _actions(
         first = [ADD_OUTPUT]
     elif end.bad is not None:
         first = [CHECK_CHECKPOINT]
-    elif not learning.learned and _stops_short(end, training) is not None:
+    elif end.evaluated:
+        first = [NOTHING_TO_DO]
+    elif not learning.learned and (_stops_short(end, training) is not None or _is_short_piece(end, learning)):
         first = [ADD_END]
     elif not learning.learned:
         first = [PRINT_LOSS]
     else:
         last = NOTHING_TO_DO if end.good is not None or end.aborted is not None else ADD_END
         first = [SEE_WARNINGS] if variant == "slow" else [] if after else [last]
-    return [action(sentence) for sentence in (*first, *after)]
+    first += [USE_BEST_CHECKPOINT] if learning.overfits else []
+    return [action(sentence) for sentence in (*first, *after) if sentence is not NOTHING_TO_DO or not learning.overfits]
 
 
 FAMILY = Family(

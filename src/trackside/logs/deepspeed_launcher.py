@@ -11,6 +11,8 @@ from trackside.logs.pattern import Parser
 from trackside.model import Event, EventRole
 
 LAUNCHER = "deepspeed"
+MAX_LINES_BELOW = 20
+"""Lines below the last exit that are looked at: empty at the end of a log."""
 
 PARSER = Parser("deepspeed-launcher", "DeepSpeed launcher", "system")
 
@@ -75,12 +77,29 @@ def _main_signal(line: Line) -> Event | None:
 @PARSER.pattern(
     rb" exits successfully",
     r"Process (\d{1,10}) exits successfully",
-    safety="One worker's success says nothing about the others.",
+    safety="One worker's success says nothing about the others: the job has ended when all of them have exited.",
     matches=("[INFO] [launch.py:347:main] Process 9776 exits successfully.",),
     avoids=("the program exits successfully",),
 )
-def _success(line: Line, match: re.Match[str]) -> Event:
-    return line.event("process_exit", EventRole.OBSERVATION, source=LAUNCHER, exit_code=0, pid=int(match[1]))
+def _success(line: Line, match: re.Match[str]) -> list[Event]:
+    notes = line.notes(PARSER.id)
+    pids: set[int] = notes.setdefault("pids", set())
+    if len(pids) < exits.MAX_PIDS:
+        pids.add(int(match[1]))
+    events = [line.event("process_exit", EventRole.OBSERVATION, source=LAUNCHER, exit_code=0, pid=int(match[1]))]
+    if _have_all_exited(pids, notes.get("world_size"), line):
+        events.append(line.event("training_end", status="success", all_exited=True))
+        pids.clear()
+    return events
+
+
+def _have_all_exited(pids: set[int], world_size: int | None, line: Line) -> bool:
+    """Whether these are all processes of the job: as many as the launcher has named; if it has named no number, all of
+    a sequence of process ids, at the end of the log."""
+    if world_size is not None:
+        return len(pids) == world_size
+    in_sequence = len(pids) > 1 and max(pids) - min(pids) + 1 == len(pids)
+    return in_sequence and not any(other.text.strip() for other in line.following(MAX_LINES_BELOW))
 
 
 @PARSER.pattern(
@@ -106,6 +125,7 @@ def _node_exit(line: Line, match: re.Match[str]) -> Event:
 )
 def _world_size(line: Line, match: re.Match[str]) -> Event:
     nodes, local = int(match[1]), int(match[2])
+    line.notes(PARSER.id).update(world_size=nodes * local, pids=set())
     return line.event("host", EventRole.OBSERVATION, nnodes=nodes, local_world_size=local, world_size=nodes * local)
 
 

@@ -17,7 +17,7 @@ WRAPPER = r"(?:(?:np\.|tf\.|torch\.)?(?:[tT]ensor|array|Array|DeviceArray|float\
 """What a number is printed in, if it is not a plain one."""
 _PAIR = re.compile(
     r"(?<![\w/.\-])(?P<key>[A-Za-z_][\w/.\-@]{0,60}+(?: (?!(?i:nan|inf)\b)[A-Za-z_(][\w/\-)]{0,40}+){0,3})"
-    r"(?:\s?\((?:ms|s|sec|avg|%|it/s|phase|running|total|overall|mean|train(?:ing)?)\))?['\"\]]{0,2}"
+    r"(?:\s?\((?:ms|s|sec|avg|%|it/s|phase|running|total|overall|mean|train(?:ing)?|1e-(?P<exponent>\d))\))?['\"\]]{0,2}"
     r"(?:\s{0,3}(?:[:=]{1,2}|[-=]>|[→⇒┃│])[\s,'\"]{0,60}|(?<=['\"]),\s{0,3}|\s{1,10}|\s{0,3}#)['\"\[(]{0,3}\s{0,8}"
     rf"{WRAPPER}(?P<value>{NUMBER})(?P<magnitude>[KMG](?![A-Za-z]))?"
     r"(?:\s{0,2}/\s{0,8}(?P<of>\d{1,12}))?(?:\s?(?P<unit>ms|us|µs|s|secs?|seconds)\b)?"
@@ -121,6 +121,8 @@ def named_figures(text: str) -> Iterator[NamedFigure]:
         decimal = _DECIMAL_COMMA.match(text, match.start("value")) if "loss" in match["key"].lower() else None
         value = number(match["value"]) if decimal is None else float(decimal[0].replace(",", "."))
         if value is not None:
+            if match["exponent"]:
+                value = float(f"{value / 10 ** int(match['exponent']):.12g}")
             fractional = (
                 "." in match["value"] or decimal is not None or text[match.end() : match.end() + 2].strip() == "%"
             )

@@ -32,6 +32,7 @@ _TRAINING_END = re.compile(
     r"|experiment [\w.-]{1,60} (?:is |has )?(?:been )?(?:finished|completed|done)\b"
     r"|(?:finished|completed) (?:all )?(?:the )?(?:experiments|runs|trials|folds|seeds)\b"
     r"|total (?:running|run|elapsed) time(?: ?\([^)\n]{1,12}\))?[: ]{1,3}\d|(?:total )?training (?:time|took)\b(?: was)?(?: ?\([^)\n]{1,12}\))?[: ]{1,3}\d"
+    r"|stopping_early: |total time for train(?:ing)? steps: \d|final (?:validation|evaluation|eval|test) (?:metrics|results)\b"
     r"|reached (?:(?:the )?max(?:imum)?[_ ](?:number of )?(?:steps|epochs|iter\w*)|the (?:last|final) step)\b)",
     re.IGNORECASE,
 )
@@ -72,6 +73,8 @@ MAX_EPILOGUE_LINES = 8
 """Lines after the last word that are looked at."""
 MAX_LINES_AFTER_TRACEBACK = 6
 """A last word so close behind a traceback is the job script's, not the training's."""
+MAX_LINES_AFTER_EVALUATION = 15
+"""Lines with text after the end of an evaluation that is the run's: results, and what libraries print when they exit."""
 MAX_INFLECTION_CHARS = 8
 """Letters after the sentence, in languages that inflect its last word."""
 _FIGURES = re.compile(r"[|:：(（]")
@@ -101,7 +104,7 @@ PARSER = Parser("lifecycle", "start and end of training", "framework")
     rb"(?:(?:train(?:ing)?|tuning|distillation|experiment|run) [a-z0-9_. -]{0,60}(?:complete|finished|done|ended|over|stopped)|(?:finish|complet)ed [a-z ]{0,20}train|done [a-z ]{0,20}train|"
     rb"(?:end(?: of)?|finish|stopping|stopped) (?:the )?training|(?:epochs|iterations|steps) reached|"
     rb"(?:finished|completed) [a-z ]{0,12}[0-9,]{1,12} (?:training )?(?:step|iter|epoch|update)|(?:training|running|run|elapsed) (?:time|took)|reached (?:max|the )|"
-    rb"epochs completed in|(?:optimi[sz]ation|search) (?:is )?(?:complete|finished)|all [0-9]{0,6} ?(?:epochs|folds|trials|runs|seeds|experiments|stages|phases|models|trainings) [a-z ]{0,4}(?:complete|finished|done)|early[ _-]?stop|(?:stopping|stopped|exiting|terminating|terminated) (?:training )?early|no improvement|patience [a-z0-9 ]{0,30}(?:exhausted|exceeded|reached)|max[_ ](?:epochs|steps|iters|iterations) |successfully (?:trained|fine)|(?:job|script|program) [a-z]{0,4} ?(?:finished|completed|ended) )",
+    rb"epochs completed in|(?:optimi[sz]ation|search) (?:is )?(?:complete|finished)|all [0-9]{0,6} ?(?:epochs|folds|trials|runs|seeds|experiments|stages|phases|models|trainings) [a-z ]{0,4}(?:complete|finished|done)|early[ _-]?stop|stopping_early|time for train|final (?:val|eval|test)[a-z]{0,7} (?:metrics|results)|(?:stopping|stopped|exiting|terminating|terminated) (?:training )?early|no improvement|patience [a-z0-9 ]{0,30}(?:exhausted|exceeded|reached)|max[_ ](?:epochs|steps|iters|iterations) |successfully (?:trained|fine)|(?:job|script|program) [a-z]{0,4} ?(?:finished|completed|ended) )",
     safety="A bare 'done' may end anything; conditions, questions and the end of one epoch are not the end of "
     "training.",
     matches=(
@@ -132,6 +135,9 @@ PARSER = Parser("lifecycle", "start and end of training", "framework")
         "all stages complete; weights in out/weights",
         "Total running time:  7:20:14.828826",
         "Finished. Total elapsed time (h:m:s): 0:07:41",
+        "stopping_early: wallclock_cap train_time:600039ms step:7430/20000",
+        "Total time for train steps: 2411.84s",
+        "Final validation metrics: {'val/loss': 0.1012}",
     ),
     avoids=(
         "training is not finished",
@@ -145,6 +151,8 @@ PARSER = Parser("lifecycle", "start and end of training", "framework")
         "early stopping patience: 5",
         "Use early stopping",
         "Will run all 5 folds",
+        '        f"stopping_early: wallclock_cap train_time:{training_time_ms:.0f}ms "',
+        "Computing the final validation metrics",
         "Current time: 2026-03-04 16:40:02. Total running time: 30s",
     ),
     caseless=True,
@@ -299,6 +307,45 @@ def _stands_above(line: Line) -> bool:
     """Whether a line above differs from this one only in its figures."""
     words = _LETTERS.findall(line.text)
     return any(_LETTERS.findall(other.text) == words for other in line.preceding(MAX_LINES_COMPARED))
+
+
+@PARSER.pattern(
+    rb"(?:Evaluation|Inference|Test):? Total time: |evaluation results for [^\n\r]{1,80} in csv format|"
+    rb"result file saved to |evaluation (?:is )?(?:complete|finished|done)",
+    r"\A(?:[^'\"]{0,80}[\s:\]])?(?i:(?:evaluation|inference|test):? total time: \d|evaluation results for \S{1,80} in csv format"
+    r"|result file saved to \S|(?:the )?evaluation (?:is |was |has )?(?:been )?(?:completed?|finished|done)\b(?! for))",
+    safety="An evaluation may be one of many: it counts only among the last lines of the log.",
+    matches=(
+        "Evaluation Total time: 1:52:40 (3.3685 s / it)",
+        "2026-01-02 02:06:10,745 [INFO] result file saved to out/result/test_best.json",
+        "[01/02 18:41:59 d2.engine.defaults]: Evaluation results for pets_test in csv format:",
+        "Evaluation finished.",
+    ),
+    avoids=(
+        "Evaluation is done every epoch" + "\nepoch 1 loss 0.5" * 20,
+        "Test: Total time: 0:00:14 (0.18 s / it)" + "\nEpoch: [3]  [1/9]  loss: 0.4" * 20,
+        "Total time: 0:00:14",
+    ),
+    caseless=True,
+)
+def _evaluation_end(line: Line, _: re.Match[str]) -> Event | None:
+    below = sum(1 for other in line.following(MAX_LINES_AFTER_EVALUATION + 1) if other.text.strip())
+    if below > MAX_LINES_AFTER_EVALUATION:
+        return None
+    return line.event("training_end", status="success", evaluation=True)
+
+
+@PARSER.pattern(
+    rb"(?:Evaluation|Inference|Test|Val(?:id(?:ation)?)?):? {1,3}\[ {0,6}[0-9]{1,9}/[0-9]{1,9}\] {1,3}eta: ",
+    r"(?:Evaluation|Inference|Test|Val(?:id(?:ation)?)?):? {1,3}\[ {0,6}(\d{1,9})/(\d{1,9})\] {1,3}eta: (?:(\d{1,3}) days?, )?(\d{1,3}):(\d\d):(\d\d)",
+    safety="The meters of torchvision and LAVIS, whose words say that it is an evaluation.",
+    matches=("Evaluation  [1610/3000]  eta: 2:25:15    time: 5.5618  data: 0.3705  max mem: 13155",),
+    avoids=("Epoch: [3]  [1610/3000]  eta: 2:25:15  loss: 0.4",),
+)
+def _evaluation_progress(line: Line, match: re.Match[str]) -> Event:
+    batch, batches, days, hours, minutes, seconds = (int(group or 0) for group in match.groups())
+    left_s = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+    return line.event("evaluation_progress", batch=batch, batches=batches, left_s=float(left_s))
 
 
 def _duration(text: str) -> float | None:

@@ -35,6 +35,11 @@ _EVALUATION_FIGURE = re.compile(
     rf"\b(?:val|valid|test|dev)\w{{0,20}}(?:\s\w{{1,20}})?\s{{0,2}}[=:]\s{{0,2}}{NUMBER}", re.IGNORECASE
 )
 """A figure of the validation, not a word that qualifies the loss after it."""
+_EVALUATION_METER = re.compile(
+    r"\[ {0,6}(?P<batch>\d{1,9})/\d{1,9}\].{0,80}\bloss:?[ \t]{1,4}[\d.e+-]{1,12} {1,2}\((?P<mean>\d{1,9}(?:\.\d{1,9})?(?:e[+-]\d\d)?)\)",
+    re.IGNORECASE,
+)
+"""A batch of an evaluation in the meters of the ImageNet example and torchvision; in brackets the mean so far."""
 _NOT_PROGRESS = re.compile(
     r"^\s{0,8}(?:\w{1,40}\.){0,8}[A-Z]\w{1,60}(?:Error|Exception): |%(?:\|| \d{1,9}/\d{1,9} \[)|\bwandb: |\[\d\d:[\d:]{2,9}(?:<|, )|:::MLLOG|Namespace\(|Arg(?:ument)?s\(|[Cc]onfig\w*\(|^\s*File \"|Traceback|train loss [^,]{1,30}, val loss "
     r"|'eval_|'train_runtime'|validation loss at |\| valid \||/step - "
@@ -169,14 +174,17 @@ def _read_record(line: Line, text: str) -> list[Event] | None:
     events = []
     eval_loss = figures.values.get("loss" if is_evaluation and "eval_loss" not in figures.values else "eval_loss")
     if eval_loss is not None:
+        meter = _EVALUATION_METER.search(text)
+        loss = eval_loss if meter is None else float(meter["mean"])
         events.append(
             line.event(
                 "evaluation",
-                step=position.step,
+                step=position.step if meter is None else None,
                 epoch=position.epoch,
+                batch=None if meter is None else int(meter["batch"]),
                 metric="loss",
-                value=eval_loss,
-                loss=eval_loss,
+                value=loss,
+                loss=loss,
             )
         )
     if "loss" in figures.values and not is_evaluation:

@@ -18,6 +18,8 @@ _STEP_TIME_AT_END = re.compile(r"[(\[](\d{1,9}(?:\.\d{1,6})?) ?(ms|s)(?:/(?:it|i
 _STEP_TIME_METER = re.compile(rf"\b[Tt]ime:?[ \t]{{1,4}}({NUMBER})")
 """A step's time in the meters of the ImageNet example and torchvision; elsewhere a time may be the time since the
 start."""
+_STEP_TIME_OF_VERL = re.compile(rf"\btrain/time\(s\):({NUMBER})")
+"""verl's seconds of a step; elsewhere such a name may be the time since the start."""
 _MEAN = r":?[ \t]{1,4}[\d.]{1,12} {1,2}\((\d{1,9}(?:\.\d{1,9})?)\)"
 _MEAN_METERS = {
     "epoch_step_time_s": re.compile(rf"\b(?:[Bb]atch ?)?[Tt]ime{_MEAN}"),
@@ -25,6 +27,8 @@ _MEAN_METERS = {
 }
 """The same meters' means since the epoch began, in brackets: single steps are printed with too few digits, and most are
 not printed."""
+_POLICY_LOSS = re.compile(r"\b(?:ppo_ep\b|(?:actor/)?pg_loss\b|(?:actor|policy)_loss\b)")
+"""Figures that only reinforcement learning prints."""
 _UNIT = {"ms": 1e-3, "us": 1e-6, "µs": 1e-6, "s": 1.0}
 _SECONDS = frozenset(("data_time_s", "compute_time_s", "comm_time_s", "step_time_s"))
 
@@ -46,12 +50,16 @@ def loss_point(line: Line, figures: LineFigures, position: LinePosition) -> Even
     if position.epoch_steps is not None:
         means = {name: meter for name, regex in _MEAN_METERS.items() if (meter := regex.search(line.text)) is not None}
         fields |= {name: float(meter[1]) for name, meter in means.items()} if len(means) == len(_MEAN_METERS) else {}
+    if "step_time_s" not in fields and (of_verl := _STEP_TIME_OF_VERL.search(line.text)):
+        fields["step_time_s"] = number(of_verl[1])
     if "step_time_s" not in fields and (at_end := _STEP_TIME_AT_END.search(line.text)):
         fields["step_time_s"] = float(at_end[1]) * _UNIT[at_end[2]]
     if "throughput" in figures.values:
         fields["throughput"] = figures.values["throughput"]
     if figures.is_adversarial:
         fields["objective"] = "gan"
+    elif _POLICY_LOSS.search(line.text):
+        fields["objective"] = "rl"
     if position.heading:
         fields["text"] = below_heading(position.heading, line.text.strip())
     return line.event(

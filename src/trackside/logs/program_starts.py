@@ -15,9 +15,17 @@ from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
 from trackside.model import Event, Position
 
-BANNER, SUPERVISOR, FIRST_LINES, FIRST_LINE = "banner", "supervisor", "first_lines", "first_line"
-"""Signs of a launcher, which prints its line at once and before the program; of a program that starts others one after
-the other, all of which are one run; of a repeated beginning; and of its repeated first line, if an error follows it at once.
+BANNER, PROMPT, ONCE, SUPERVISOR, FIRST_LINES, FIRST_LINE = (
+    "banner",
+    "prompt",
+    "once",
+    "supervisor",
+    "first_lines",
+    "first_line",
+)
+"""Signs of a launcher, which prints its line at once and before the program; of a shell's prompt with a command; of one process of a program, which prints
+it once, when it starts; of a program that starts others one after the other, all of which are one run; of a repeated
+beginning; and of its repeated first line, if an error follows it at once.
 The other signs are printed by each process, or late, from a buffer."""
 SIGNS = (
     ("arguments", "Namespace("), ("arguments", "Configuration Arguments"), ("accelerator", "ds_accelerator"),
@@ -88,6 +96,45 @@ def _launcher_start(line: Line, _: re.Match[str]) -> Event:
 )
 def _program_start(line: Line, _: re.Match[str]) -> Event:
     return line.event("program_start", sign=next(sign for sign, text in SIGNS if text in line.text))
+
+
+@PARSER.pattern(
+    rb"(?:Rank of current process: 0|\] {1,2}Parameters:)",
+    r"\A(?:\[[^\]\[]{4,40}\]:? ?){1,2}(?:\S{1,40} INFO: )?(?:Rank of current process: 0\b|Parameters:\s*\Z)",
+    safety="What detectron2's first process and the work flow of ST-GCN print once, when they start.",
+    matches=(
+        "[01/02 10:00:00] detectron2 INFO: Rank of current process: 0. World size: 4",
+        "[01/02 10:00:00 detectron2]: Rank of current process: 0. World size: 1",
+        "[ Mon Jan  2 10:00:00 2026 ] Parameters:",
+        "[01.02.26|10:00:00] Parameters:",
+    ),
+    avoids=(
+        "[01/02 10:00:00] detectron2 INFO: Rank of current process: 3. World size: 4",
+        "[01/02 10:00:00] Model Parameters:",
+        "[01/02 10:00:00] Parameters: 25557032",
+    ),
+)
+def _start_of_first_process(line: Line, _: re.Match[str]) -> Event:
+    return line.event("program_start", sign=ONCE)
+
+
+@PARSER.pattern(
+    rb"[\w.-]@[\w.-]{1,80}(?::[^\n]{0,200}|[ ][^\n]{0,80}\])[$#] [^\s]",
+    r"\A(?:\([\w.-]{1,60}\) ){0,2}\[?[\w.-]{1,40}@[\w.-]{1,80}(?::[~/][^$#]{0,200}| [^\]$#]{1,80}\])[$#] +[^\s^]",
+    safety="A shell's prompt with a command, in what a terminal showed.",
+    matches=(
+        "(env) ann@gpu-box:~/project$ bash train.sh",
+        "root@4f1c:/workspace# python train.py",
+        "[ann@login1 project]$ sbatch train.sh",
+    ),
+    avoids=(
+        "ann@gpu-box:~/project$ ",
+        "(env) ann@gpu-box:~/project$ ^C",
+        "mail ann@example.org: paid $ 5",
+    ),
+)
+def _command_at_prompt(line: Line, _: re.Match[str]) -> Event:
+    return line.event("program_start", sign=PROMPT)
 
 
 @PARSER.pattern(

@@ -43,9 +43,11 @@ _LEVEL = re.compile(
     + _GLOG_LEVEL
 )
 
-_ABOUT_EARLIER_ERRORS = re.compile(r"failed runs in a row")
+_ABOUT_EARLIER_ERRORS = re.compile(r"failed runs in (?:a row|the first)")
 """What a supervisor says of the failures above it."""
 
+_TABLE_ROW = re.compile(r"^\S[\w.() -]{0,40}?(?: {2,}|\t)[Nn]ot (?:found|installed|available)\s*$")
+"""What a program that lists its environment does not find: it prints the same when all is well."""
 _TRACKER = re.compile(r"^\W{0,4}wandb: ")
 """An experiment tracker that speaks of itself: the run goes on without it."""
 _STATEMENT = re.compile(
@@ -99,6 +101,8 @@ PARSER = Parser("unread", "lines that look like an error and that no parser read
         "log file: runs/error.log",
         "Exception during training:\nTraceback (most recent call last):",
         "mean absolute error 0.31",
+        "cv2                     Not found",
+        "2026-01-01 10:00:00,857 - wandb.wandb_agent - ERROR - Detected 3 failed runs in the first 60 seconds, shutting down.",
         "2026-01-01 10:00:00,857 - wandb.wandb_agent - ERROR - Detected 5 failed runs in a row, shutting down",
     ),
     caseless=True,
@@ -112,6 +116,8 @@ def _unread_error(line: Line) -> Event | None:
     if len(text) > MAX_TEXT_CHARS or not (has_error_word(text) or _NATIVE_LEVEL.search(text)):
         return None
     if _ABOUT_EARLIER_ERRORS.search(text) or (_HARMLESS.search(text) and not _LEVEL.search(text)):
+        return None
+    if _TABLE_ROW.match(text):
         return None
     parting_lines = _parting_lines(line)
     is_severe = not _TRACKER.search(text) and (

@@ -3,7 +3,9 @@
 Output is often appended to one file: attempts after a failure, jobs of an array, `nohup` twice. A run begins
 
 - after a batch system's report of a job's end, or where the lines name another job;
-- at a launcher's banner, once the program before it had printed anything that shows it at work or its end;
+- at a launcher's banner, or at a shell's prompt with a command, once the program before it had printed anything that
+  shows it at work or its end;
+- at a line that one process of a program prints once, when it starts, if the run so far has printed it or was at work;
 - at a line that programs print when they start, if the run so far has printed it too and has ended since, or if its
   steps start over after it;
 - where steps start over after the end of a program;
@@ -32,7 +34,7 @@ from typing import Protocol
 from trackside.catalog.command_line import COMMAND_LINE_ERRORS
 from trackside.catalog.events import MAX_PER_KIND, OUTCOMES, last_line_of
 from trackside.logs.job_report import REPORT
-from trackside.logs.program_starts import BANNER, FIRST_LINE, FIRST_LINES, SUPERVISOR
+from trackside.logs.program_starts import BANNER, FIRST_LINE, FIRST_LINES, ONCE, PROMPT, SUPERVISOR
 from trackside.model import Event, EventRole, FileRun, Position
 from trackside.runs.jobs import plain_id
 
@@ -157,7 +159,7 @@ def _named_job(event: Event) -> str | None:
 def _is_end(event: Event) -> bool:
     """Whether an event ended its program, as far as the event itself shows."""
     if event.kind != "exception":
-        return event.kind in ENDS
+        return event.kind in ENDS and not event.get("evaluation")
     frames = str(event.get("frames") or event.get("frame") or "")
     outermost = frames.partition(";")[0]
     return not event.get("logged") and (not frames or outermost.endswith(_MAIN_FRAMES))
@@ -313,9 +315,13 @@ class _Splitter:
             first = self.first_lines[-1]
             if self.error_line > max(first, self.step_line) or (self.step_line < first and not is_next_line):
                 self.begin(line)
-        elif sign == BANNER:
+        elif sign in (BANNER, PROMPT):
             if self.shows_work:
                 self.begin(line)
+        elif sign == ONCE:
+            if (self.shows_work or sign in self.printed_signs) and not self.is_supervised:
+                self.begin(line)
+            self.printed_signs.add(sign)
         elif self.is_supervised or self.restart_line > self.step_line:
             return
         elif not self.shows_work:
@@ -467,7 +473,9 @@ def _split_runs(signs: Sequence[Event], points: Sequence[LoggedPart], last_line:
         step = next(steps, None)
     first_lines, unknown_start = splitter.first_lines, None
     if len(first_lines) > 1 and splitter.job_first != first_lines[-1] and not _shows_work(splitter, signs, last_line):
-        unknown_start = first_lines.pop()
+        first = first_lines.pop()
+        # a command after the run, such as one that saves what the terminal showed, is no run
+        unknown_start = None if splitter.lines_of_signs.get(PROMPT, 0) >= first else first
     last_lines_of_runs = [*(first - 1 for first in first_lines[1:]), max(last_line, first_lines[-1])]
     runs = tuple(
         FileRun(first, last, _report_of(reports, first, last))

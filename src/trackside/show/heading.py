@@ -225,7 +225,7 @@ def earlier_runs(doc: VerdictDoc, limit: int | None = None) -> list[str]:
         place = f"line {first:,}" if first == last else f"lines {first:,} to {last:,}"
         lines.append(f"{place}{count} ({family}): {runs[0].text}")
     others = doc.appended.runs - 1 - sum(map(len, alike))
-    return [*lines, f"and {others:,} more"] if others and lines else lines
+    return [*lines, f"and {others:,} more run{'s' if others > 1 else ''}"] if others and lines else lines
 
 
 def progress(doc: VerdictDoc) -> str:

@@ -31,16 +31,17 @@ def first_action(tmp_path: Path, error: str, *files: str) -> tuple[str, str]:
         (
             f"ImportError: {CONDA}/flash_attn_2_cuda{UNDEFINED}",
             (f"{CONDA}/transformers/models.py", f"{CONDA}/flash_attn/__init__.py"),
-            "Reinstall flash-attn, which loads flash_attn_2_cuda.cpython-39-x86_64-linux-gnu.so, built for the "
-            "installed PyTorch; then check it, and resubmit",
+            "flash-attn, which loads flash_attn_2_cuda.cpython-39-x86_64-linux-gnu.so, does not fit the installed "
+            "PyTorch: reinstall flash-attn, so that it is built for what is installed; then check that it loads, and "
+            "resubmit",
             "/opt/conda/envs/job/bin/python3 -m pip install --force-reinstall --no-deps --no-cache-dir "
-            "--no-build-isolation flash-attn",
+            "--no-build-isolation flash-attn && /opt/conda/envs/job/bin/python3 -c 'import torch, flash_attn_2_cuda'",
         ),
         (
             f"ImportError: {CONDA}/sklearn/_tree.cpython-39-x86_64-linux-gnu.so: undefined symbol: PyFloat_Unpack",
             (),
-            "Reinstall scikit-learn, which loads _tree.cpython-39-x86_64-linux-gnu.so, built for the installed "
-            "packages; then check it, and resubmit",
+            "scikit-learn, which loads _tree.cpython-39-x86_64-linux-gnu.so, does not fit the installed packages: "
+            "reinstall scikit-learn, so that it is built for what is installed; then check that it loads, and resubmit",
             "python -m pip install --force-reinstall --no-deps --no-cache-dir --no-build-isolation scikit-learn",
         ),
         (

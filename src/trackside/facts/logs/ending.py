@@ -58,6 +58,8 @@ NOTICE_ENDS: Mapping[str, Sentence] = {
 }
 """A notice's reason -> how the run ended; of others :data:`NOTICE_REASON`."""
 REPORTS_END = "the log reports its end"
+EVALUATION_ENDED = "the log reports the end of its evaluation"
+ALL_EXITED = "the launcher reports that all its processes exited successfully"
 
 BAD_STATES = frozenset(
     ("FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "CANCELLED", "PREEMPTED", "DEADLINE", "BOOT_FAIL", "REVOKED")
@@ -73,7 +75,7 @@ CUT_SHORT = frozenset(
 MIN_DONE_SHARE = 0.9
 """Share of the planned steps from which an error below the last step did not break the training off."""
 MIN_STEPS_AFTER = 2
-"""Logged steps below a closing line that show another loop; a single one may be a summary."""
+"""Logged steps below a closing line that show another loop; a single one may be a summary, unless it is the first."""
 FATAL_SIGNALS = frozenset({3, 4, 5, 6, 7, 8, 9, 11, 31})
 """Signals of crashes and kills; SIGTERM, SIGINT and the user signals are requests to stop."""
 
@@ -118,7 +120,7 @@ class Ending:
     """Why there is no scheduler record; None if there is one."""
     jobs: Frame
     ends: Frame
-    """The job's own closing lines, but those below an error that broke the training off."""
+    """The job's own closing lines, but those below an error that broke training off and those above training."""
     launchers: Frame
     exits: Frame
     notices: Frame
@@ -200,21 +202,22 @@ class Ending:
             return None
         if closing_lines[-1].get("status") is None:
             return self.ends.value(closing_lines[-1], "text")
-        return derived(REPORTS_END, self.ends.value(closing_lines[-1], "status"))
+        state = ALL_EXITED if closing_lines[-1].get("all_exited") else REPORTS_END
+        state = EVALUATION_ENDED if closing_lines[-1].get("evaluation") else state
+        return derived(state, self.ends.value(closing_lines[-1], "status"))
 
     def _closes(self, row: Event) -> bool:
-        """Whether a closing line ended the run: something was trained, and below it no steps were logged and nothing
-        failed."""
+        """Whether a closing line ended the run: something was trained, and nothing failed below it."""
         if row.get("bare") and not (self.steps or self.scores or self.saves or self.starts):
             return False
         if row.get("by_save") and self.steps:
             return False  # models are saved in mid-training, too
-        if any(failure.at.path == row.at.path and failure.at.line > row.at.line for failure in self.failures):
-            return False
-        last_steps = self.steps.events[-MIN_STEPS_AFTER:]
-        return len(last_steps) < MIN_STEPS_AFTER or not all(
-            step.at.path == row.at.path and step.at.line > row.at.line for step in last_steps
-        )
+        return not any(failure.at.path == row.at.path and failure.at.line > row.at.line for failure in self.failures)
+
+    @property
+    def only_evaluated(self) -> bool:
+        """Whether the run trained nothing, and its evaluation came to its end."""
+        return self.completed is not None and bool(self.ends) and bool(self.ends.events[-1].get("evaluation"))
 
     @cached_property
     def own_end(self) -> Claim | None:
@@ -299,7 +302,9 @@ def ending(evidence: Evidence) -> Ending:
     missing_end = unmet_need(evidence, (("jobs", "notices"),))
     frames = {name: evidence[name] for name in ENDING}
     breaks = _breaks(frames["steps"], evidence["ooms"], evidence["exceptions"])
-    frames["ends"] = frames["ends"].filtered(lambda row: not (isinstance(row, Event) and _is_below_break(row, breaks)))
+    frames["ends"] = frames["ends"].filtered(
+        lambda row: not isinstance(row, Event) or not _is_of_a_part(row, frames["steps"], breaks)
+    )
     errors = [row for row in evidence["exceptions"].events if not row.get("logged") and not row.get("in_summary")]
     steps = latest(frames["steps"].events)
     failures = [
@@ -330,7 +335,27 @@ def _breaks(steps: Frame, ooms: Frame, exceptions: Frame) -> dict[str, Event]:
     return breaks
 
 
+def _is_of_a_part(closing_line: Event, steps: Frame, breaks: Mapping[str, Event]) -> bool:
+    """Whether a closing line says nothing of the run's end: below a break, above the training, or of an evaluation in a
+    run that trains."""
+    of_evaluation = bool(closing_line.get("evaluation")) and bool(steps)
+    return of_evaluation or _is_below_break(closing_line, breaks) or _is_above_training(closing_line, steps)
+
+
 def _is_below_break(closing_line: Event, breaks: Mapping[str, Event]) -> bool:
     """Whether the training broke off above a closing line."""
     error = breaks.get(closing_line.at.path)
     return error is not None and follows(closing_line, error) is True
+
+
+def _is_above_training(closing_line: Event, steps: Frame) -> bool:
+    """Whether the training went on, or only began, below a closing line: that line ended an earlier part of the work,
+    such as the tokenizer's training."""
+    last_steps = [step for step in steps.events[-MIN_STEPS_AFTER:] if step.at.path == closing_line.at.path]
+    below = [step for step in last_steps if step.at.line > closing_line.at.line]
+    if not below or len(below) >= MIN_STEPS_AFTER or len(last_steps) > len(below):
+        return len(below) >= MIN_STEPS_AFTER
+    step, planned = below[0].get("step"), below[0].get("total_steps")
+    if not isinstance(step, (int, float)):
+        return False
+    return step == 0 or (isinstance(planned, (int, float)) and step < MIN_DONE_SHARE * planned)

@@ -48,12 +48,14 @@ DASHES = {"\N{EN DASH}": "an en dash", "\N{EM DASH}": "an em dash", "\N{MINUS SI
 """What editors write in place of two hyphens."""
 
 REINSTALL_LOADER = Sentence(
-    "reinstall {package}, which loads {library}, built for the installed {other}; then check it, and resubmit"
+    "{package}, which loads {library}, does not fit the installed {other}: reinstall {package}, so that it is built "
+    "for what is installed; then check that it loads, and resubmit"
 )
-REBUILD_PACKAGE = ShellCommand(
-    "{python} -m pip install --force-reinstall --no-deps --no-cache-dir --no-build-isolation {package}"
-)
+_REBUILD = "{python} -m pip install --force-reinstall --no-deps --no-cache-dir --no-build-isolation {package}"
+REBUILD_PACKAGE = (ShellCommand(f"{_REBUILD} && {{python}} -c 'import torch, {{extension}}'"), ShellCommand(_REBUILD))
 """Not from the cache, which has the build that does not fit, and against the PyTorch that is installed."""
+EXTENSION_MODULE = re.compile(r"[\\/](?:site|dist)-packages[\\/]([A-Za-z]\w*)\.cpython-")
+"""A library that Python imports by its own name."""
 FIT_TORCH = Sentence(
     "{library} does not fit the other libraries that the job loads: unset LD_LIBRARY_PATH in the job, or reinstall "
     "torch with the NVIDIA packages that it requires; then check it, and resubmit"
@@ -115,6 +117,7 @@ REQUIREMENT = re.compile(
 NAMED_PACKAGE = re.compile(r"[Pp]lease install ['\"`]([A-Za-z]\w{1,60})['\"`]")
 """A package that a message asks for without a command; its module has the same name."""
 PIP_INSTALL = ShellCommand("{python} -m pip install '{requirement}'")
+PIP_UPGRADE = ShellCommand("{python} -m pip install --upgrade {package}")
 
 NEWER_THAN_DRIVER = Sentence(
     "the node's NVIDIA driver is older than the CUDA version that PyTorch or an extension was built with: compare the "
@@ -192,6 +195,41 @@ WRAP_LATER = Sentence(
     "names in the model begin with '{prefix}', which a wrapper adds: load the checkpoint before the model is wrapped, "
     "and resubmit"
 )
+PICKLED_BY_OTHER = re.compile(
+    r"Can't get attribute '[^']{1,80}' on <module '([A-Za-z]\w*)[\w.]*' from '[^']*site-packages"
+)
+LOAD_WITH_WRITER = Sentence(
+    "the file that is loaded was pickled with another version of {package}: install the version that wrote it in the "
+    "job's environment, or write the file again with the installed one, and resubmit"
+)
+PICKLED_BY_NUMPY_2 = re.compile(r"No module named 'numpy\._core")
+INSTALL_NUMPY_2 = Sentence(
+    "the data were pickled with NumPy {version} or later: install it in the job's environment, or write the data again "
+    "with the installed NumPy, and resubmit"
+)
+OLD_TRANSFORMERS = re.compile(
+    r"your version of Transformers is out of date|Tokenizer class \w{1,80} does not exist or is not currently imported"
+)
+UPGRADE_TRANSFORMERS = Sentence(
+    "upgrade transformers in the job's environment; if the newest version does not know the model either, load the "
+    "model with its own code (trust_remote_code=True, or the package that defines it); then resubmit"
+)
+UNEQUAL_COLUMNS = re.compile(
+    r"there are \d{1,4} new columns \(\{([^})]{1,300})\}\)(?: and \d{1,4} missing columns \(\{([^})]{1,300})\}\))?"
+)
+BUILT_FROM = re.compile(r"was generating data using\s{1,8}(\S{1,300})")
+GIVE_SAME_COLUMNS = Sentence(
+    "give all data files the same columns, or load those that differ as a configuration of their own, and resubmit: "
+    "columns that only some files have: {new}"
+)
+GIVE_SAME_COLUMNS_IN = Sentence(
+    "give {file} the columns of the other data files, or load it as a configuration of its own, and resubmit: columns "
+    "that only it has: {new}"
+)
+GIVE_SAME_COLUMNS_IN_BOTH = Sentence(
+    "give {file} the columns of the other data files, or load it as a configuration of its own, and resubmit: columns "
+    "that only it has: {new}; columns that it lacks: {missing}"
+)
 INSTALL_TRITON = Sentence("install Triton in the job's environment, or turn torch.compile off with this, and resubmit")
 DISABLE_COMPILE = ShellCommand("export TORCHDYNAMO_DISABLE=1")
 DRAW_WITHOUT_DISPLAY = Sentence(
@@ -234,6 +272,13 @@ MESSAGE_REMEDIES: tuple[tuple[re.Pattern[str], Sentence, tuple[ShellCommand, ...
 
 _OPTION = r"((?:-{1,2}\w[\w-]{0,60})(?:/-{1,2}\w[\w-]{0,60})?|\w[\w-]{0,60})"
 ARGUMENT_REMEDIES: tuple[tuple[re.Pattern[str], Sentence], ...] = (
+    (
+        re.compile(rf"argument {_OPTION}: ignored explicit argument '((?i:true|false|yes|no|on|off))'"),
+        Sentence(
+            "{one} is a switch: give {one} to turn it on and leave it out to keep it off, but not {one}={two}; in a "
+            "wandb sweep, args_no_boolean_flags in place of args in the sweep's command does so"
+        ),
+    ),
     (
         re.compile(rf"argument {_OPTION}: ignored explicit argument '([^']{{0,80}})'"),
         Sentence("{one} is a switch: write {one}, not {one}={two}, and resubmit"),
@@ -341,8 +386,8 @@ def error_remedy(frame: Frame, row: Event, kind: FaultClass, where: ErrorPlace) 
         return action(START_WITH_LAUNCHER, variable=derived(variable[1], message))
     if kind == "config" and (argument := _argument_remedy(text, message)) is not None:
         return argument
-    if (interpreter := BAD_INTERPRETER.search(text)) is not None:
-        return action(CORRECT_INTERPRETER, path=derived(interpreter[2], message))
+    if (script_line := BAD_INTERPRETER.search(text)) is not None:
+        return action(CORRECT_INTERPRETER, path=derived(script_line[2], message))
     if row.get("type") == "ShellError" and (match := SHELL_LINE.search(text.strip())) is not None:
         return _shell_remedy(match, message)
     if (weights := weights_remedy(frame, row)) is not None:
@@ -360,6 +405,18 @@ def error_remedy(frame: Frame, row: Event, kind: FaultClass, where: ErrorPlace) 
         return check_path(name, message, where.nodes)
     if kind == "asset" and (remedy := repository_remedy(causes, message, where.nodes)) is not None:
         return remedy
+    if (unequal := UNEQUAL_COLUMNS.search(text)) is not None:
+        return _columns_remedy(unequal, text, message)
+    if (pickled := PICKLED_BY_OTHER.search(text)) is not None:
+        return action(LOAD_WITH_WRITER, package=derived(pickled[1], message))
+    if PICKLED_BY_NUMPY_2.search(text):
+        version, python = derived("2.0", message), interpreter(frame, message)
+        return action(
+            INSTALL_NUMPY_2, PIP_INSTALL, version=version, requirement=derived("numpy>=2", message), python=python
+        )
+    if OLD_TRANSFORMERS.search(text):
+        python = interpreter(frame, message)
+        return action(UPGRADE_TRANSFORMERS, PIP_UPGRADE, package=derived("transformers", message), python=python)
     if kind in ("env", "config", "asset"):
         for pattern, sentence, commands in MESSAGE_REMEDIES:
             if pattern.search(causes):
@@ -370,6 +427,18 @@ def error_remedy(frame: Frame, row: Event, kind: FaultClass, where: ErrorPlace) 
     if kind == "env" and (name_missing := NAME_MISSING.search(text)) is not None:
         return _name_remedy(row, name_missing, message)
     return _package_remedy(frame, text, message, where) if kind == "env" else None
+
+
+def _columns_remedy(match: re.Match[str], text: str, message: Value) -> Action:
+    """Which file has other columns than the rest, and which."""
+    file = BUILT_FROM.search(text)
+    values = {"new": derived(match[1], message)}
+    if file is None:
+        return action(GIVE_SAME_COLUMNS, **values)
+    values["file"] = derived(file[1], message)
+    if match[2] is None:
+        return action(GIVE_SAME_COLUMNS_IN, **values)
+    return action(GIVE_SAME_COLUMNS_IN_BOTH, **values, missing=derived(match[2], message))
 
 
 def _absent_library_remedy(frame: Frame, library: Value) -> Action:
@@ -480,4 +549,7 @@ def _broken_library_remedy(frame: Frame, row: Event, match: re.Match[str], messa
     if module is None:
         return action(REINSTALL, library=library, other=other)
     package = derived(PACKAGES.get(module, module), message)
-    return action(REINSTALL_LOADER, REBUILD_PACKAGE, library=library, python=python, package=package, other=other)
+    extension = EXTENSION_MODULE.search(path)
+    known = {} if extension is None else {"extension": derived(extension[1], message)}
+    values = {"library": library, "python": python, "package": package, "other": other, **known}
+    return action(REINSTALL_LOADER, *REBUILD_PACKAGE, **values)

@@ -5,6 +5,7 @@ If its lines carry no time, the completed steps at their printed pace are compar
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +17,7 @@ from trackside.facts.training.learning import Trajectory, logged_steps, numeric_
 from trackside.model import Event, Run
 from trackside.query import Query, events
 
+_ERROR_OUTPUT = re.compile(r"(?:\.|[._-])(?:std)?err(?:or)?(?:\.(?:txt|log))?$|\.e\d{3,}(?:[.-]\d+)?$")
 SIGNS_OF_LIFE: Mapping[str, Query] = {
     "progress": events("progress"),
     "starts": events("training_start"),
@@ -140,6 +142,13 @@ class Silence:
         return derived(max(0, count), *sources, unit="lines")
 
     @cached_property
+    def only_error_output(self) -> bool:
+        """Whether all logs are, by their names, what the job wrote to its standard error, without a logged step: its
+        standard output may have gone on."""
+        paths = {row.at.path for row in self.signs["logs"].events}
+        return bool(paths) and not self.points and all(_ERROR_OUTPUT.search(path) for path in paths)
+
+    @cached_property
     def stall(self) -> tuple[Value, bool] | None:
         """(seconds without activity before the end, whether time stamps prove it); None if it stayed active or nothing
         shows it."""
@@ -150,7 +159,7 @@ class Silence:
                 return None
             return left, False
         quiet = self.seconds()
-        if quiet is None or self._prints_without_time:
+        if quiet is None or self.only_error_output or self._prints_without_time:
             return None
         interval_s = 0.0 if isinstance(trajectory, Missing) else trajectory.interval_s
         length = quiet.number

@@ -58,6 +58,10 @@ OBJECTIVES_WITHOUT_LEVEL = (
     "rl",
 )
 """Objectives whose loss does not measure an error: near zero, negative or rising is normal."""
+MIN_EPOCHS_AFTER = 3
+"""Epochs with one point each from which a log prints one point for each epoch."""
+REINFORCEMENT_OBJECTIVES = ("ppo", "grpo", "rl")
+"""Those in which the data change with the model, so that the loss of one step cannot be compared with another's."""
 
 
 def numeric_field(row: Row, field: str) -> float | None:
@@ -91,6 +95,11 @@ class TrainingCurve:
         return not any(
             row.get("objective") in OBJECTIVES_WITHOUT_LEVEL or row.get("reward") is not None for row in self.rows
         )
+
+    @property
+    def is_of_reinforcement(self) -> bool:
+        """Whether the loss is that of reinforcement learning: even a fall of it shows nothing."""
+        return any(row.get("objective") in REINFORCEMENT_OBJECTIVES for row in self.rows)
 
     @property
     def has_fallen(self) -> bool:
@@ -168,8 +177,19 @@ def _last_run_part(points: Sequence[Event]) -> list[Event]:
         parts.setdefault(int(numeric_field(row, "run_part") or 0), []).append(row)
     for part in sorted(parts, reverse=True):
         if len(parts[part]) > 1:
-            return parts[part]
+            return _since_first_epoch(parts[part])
     return list(points)
+
+
+def _since_first_epoch(points: list[Event]) -> list[Event]:
+    """The points without those of earlier starts that ended in the epoch in which each start begins: 0, 0, 1, 2. One
+    point for each epoch after it shows that the log prints no more of them."""
+    epochs = [epoch for row in points if isinstance(epoch := row.get("epoch"), int) and row.get("step") is None]
+    if len(epochs) < len(points):
+        return points
+    first = len(epochs) - 1 - epochs[::-1].index(epochs[0])
+    rises = all(after > before for before, after in pairwise(epochs[first:]))
+    return points[first:] if rises and len(points) - first >= MIN_EPOCHS_AFTER else points
 
 
 def printed_loss(row: Event) -> float | None:

@@ -37,6 +37,11 @@ class LearningEvidence:
         return self.loss_fell or self.evaluations.fell or (self.scores.improved and not rose)
 
     @property
+    def overfits(self) -> bool:
+        """Whether the training loss fell while the evaluation loss rose, and no score improved."""
+        return self.loss_fell and self.evaluations.rose and not self.scores.improved
+
+    @property
     def only_scores(self) -> bool:
         """Whether scores are all that shows learning."""
         has_loss = self.loss is not None and bool(self.loss.curve.finite)
@@ -49,5 +54,5 @@ class LearningEvidence:
 
     @property
     def loss_fell(self) -> bool:
-        """Whether the training loss fell."""
-        return self.loss is not None and self.loss.curve.has_fallen
+        """Whether the training loss fell, and that shows something: in reinforcement learning it does not."""
+        return self.loss is not None and self.loss.curve.has_fallen and not self.loss.curve.is_of_reinforcement

@@ -52,7 +52,7 @@ LOSS_ROSE = Sentence(
     running="the loss rose from {first} to {last} over {points} so far",
 )
 LAST_ATTEMPT_ONLY = Sentence(
-    "these are the losses since the counter of steps or epochs last fell, at {place}; the log's first loss is {before}"
+    "the log has an earlier training, whose first loss is {before}; these are the losses of the last one, from {place}"
 )
 NO_LOSS = Sentence("no loss was recognized in {points}", running="no loss was recognized so far in {points}")
 NO_LOSS_NO_STEP = Sentence("no training loss was recognized", running="no training loss was recognized so far")

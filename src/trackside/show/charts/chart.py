@@ -72,6 +72,8 @@ class Drawing:
     rows: Sequence[tuple[str, ...]]
     rasters: Mapping[str, Raster] = field(default_factory=dict)
     axis: Literal["time", "step"] = "time"
+    unit: str = "step"
+    """What a position of a chart over steps counts."""
     narrow_left: int = NARROW_LEFT
 
 

@@ -122,9 +122,10 @@ def draw(verdict: Verdict, facts: Facts) -> Drawing | None:
     return Drawing(
         _spec(lines, span, x_axis, moments),
         _caption(lines, run_curve, tail, x_axis, moments),
-        ("time" if axis == "time" else "step", *(panel_data.title for panel_data in lines)),
+        ("time" if axis == "time" else x_axis.unit, *(panel_data.title for panel_data in lines)),
         _rows(lines, x_axis),
         axis=axis,
+        unit=x_axis.unit,
         narrow_left=NARROW_AXIS_LEFT,
     )
 
@@ -139,14 +140,17 @@ class HorizontalAxis:
     title: str = ""
     zoned: bool = True
     """Whether the time zone is known."""
+    unit: str = "step"
+    """What a position counts, if it is no time."""
 
     def text(self, x: float) -> str:
         """A position in words."""
-        return moment(x, self.zoned) if self.axis == "time" else f"step {x:,.6g}"
+        return moment(x, self.zoned) if self.axis == "time" else f"{self.unit} {x:,.6g}"
 
 
 def _horizontal_axis(run_curve: TrainingCurve, parent: TrainingCurve | None, zoned: bool) -> HorizontalAxis:
-    """Time if all points have one and there is no parent run; otherwise steps; otherwise the order of the points.
+    """Time if all points have one and there is no parent run; otherwise steps; otherwise epochs, if each point is one;
+    otherwise the order of the points.
 
     If a run counts its steps from 0 again, they are shown after those of its parent.
     """
@@ -162,8 +166,16 @@ def _horizontal_axis(run_curve: TrainingCurve, parent: TrainingCurve | None, zon
         return HorizontalAxis("time", lambda row: row.time, lambda row: None, zoned=zoned)
     if stepped:
         return HorizontalAxis("step", _step, lambda row: None)
-    order = {id(row): float(index + 1) for index, row in enumerate(run_curve.points)}
-    return HorizontalAxis("step", lambda row: order.get(id(row)), lambda row: None, "logged steps in order")
+    if run_curve.counts_epochs:
+        return HorizontalAxis("step", lambda row: numeric_field(row, "epoch"), lambda row: None, "epoch", unit="epoch")
+    ordinals = [numeric_field(row, "ordinal") for row in run_curve.points]  # set only if the series was thinned
+    order = {
+        id(row): float(index if ordinal is None else ordinal) + 1
+        for index, (row, ordinal) in enumerate(zip(run_curve.points, ordinals, strict=True))
+    }
+    return HorizontalAxis(
+        "step", lambda row: order.get(id(row)), lambda row: None, "logged lines in order", unit="logged line"
+    )
 
 
 def _have_steps(run_curve: TrainingCurve) -> bool:
@@ -285,9 +297,14 @@ def _caption(
                 f"{panel_data.title} first {word(panel_data.points[0][1])}, {last} {word(panel_data.points[-1][1])}"
             )
         if panel_data.non_finite:
-            count = "one step" if panel_data.count == 1 else f"{panel_data.count:,} steps"
+            unit = "step" if x_axis.axis == "time" else x_axis.unit
+            count = f"one {unit}" if panel_data.count == 1 else f"{panel_data.count:,} {unit}s"
             parts.append(f"{panel_data.title} not finite from {x_axis.text(panel_data.non_finite[0])} on ({count})")
-    text = f"{len(run_curve.points):,} logged steps" + (f": {'; '.join(parts)}" if parts else "") + "."
+    text = (
+        f"{len(run_curve.points):,} logged {'epochs' if run_curve.counts_epochs else 'steps'}"
+        + (f": {'; '.join(parts)}" if parts else "")
+        + "."
+    )
     for x, label, _ in moments:
         text += f" {label[0].upper()}{label[1:]} at {x_axis.text(x)}."
     ended = [loss for row in tail if (loss := numeric_field(row, "loss")) is not None]

@@ -68,6 +68,7 @@ def chart_data(chart: Chart, drawing: Drawing) -> Mapping[str, Any]:
     return {
         "slug": chart.slug,
         "axis": drawing.axis,
+        "unit": drawing.unit,
         "narrow": {"left": drawing.narrow_left, "right": NARROW_RIGHT},
         "spec": drawing.spec,
         "rasters": {name: _raster(raster) for name, raster in drawing.rasters.items()},

@@ -136,13 +136,13 @@
   const loader = { load: refuse, sanitize: refuse, http: refuse, file: refuse };
 
   async function draw(box, description) {
-    const { spec, rasters, axis, narrow } = description;
+    const { spec, rasters, axis, unit, narrow } = description;
     spec.data.forEach(parseTable);
     const grids = Object.entries(rasters);
     for (const [name, raster] of grids) spec.data.find((set) => set.name === name).values = [{
       width: raster.width, height: raster.height, values: new Uint8Array(await unpack(raster.cells).arrayBuffer()),
     }];
-    const chart = { box, axis, paddings: { false: spec.padding, true: { ...spec.padding, ...narrow } } };
+    const chart = { box, axis, unit, paddings: { false: spec.padding, true: { ...spec.padding, ...narrow } } };
     Object.assign(chart, fitSize(chart, box.clientWidth));
     const signals = spec.signals.map((signal) => (signal.name === "narrow" ? { ...signal, value: chart.narrow } : signal));
     const { view } = await vegaEmbed(box, { ...spec, signals, width: chart.width, padding: chart.paddings[chart.narrow] }, {
@@ -227,7 +227,7 @@
     clearTimeout(announceTimer);
     announceTimer = setTimeout(() => {
       const readings = collectReadings(chart.view.scenegraph().root);
-      announced.textContent = [chart.axis === "time" ? clock(position) : `step ${Math.round(position)}`, ...new Set(readings)].join(", ");
+      announced.textContent = [chart.axis === "time" ? clock(position) : `${chart.unit} ${Math.round(position)}`, ...new Set(readings)].join(", ");
     }, 120);
   }
 
