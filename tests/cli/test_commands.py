@@ -344,8 +344,8 @@ def test_python_gives_the_sentences_and_the_documents_that_the_command_prints(
 
 
 def test_python_says_that_a_cause_is_merely_possible() -> None:
-    verdict = trackside.diagnose("tests/scenarios/h3/workers-stopped-with-the-run/inputs")
-    assert verdict.headline.startswith("Possibly stopped by SIGTERM")
+    verdict = trackside.diagnose("tests/scenarios/h2/log-ends-with-an-unknown-error-line/inputs")
+    assert verdict.headline.startswith("Possibly crashed")
     assert trackside.to_dict(verdict)["primary"]["headline"]["text"] == verdict.headline
 
 
