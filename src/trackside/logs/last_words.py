@@ -37,6 +37,8 @@ _MAY_FOLLOW = re.compile(
 """What a program still does or says after it was stopped."""
 MAX_LINES_AFTER_STOP = 12
 """Lines below the last words, at most."""
+MAX_BYTES_AFTER_STOP = 4_000
+"""Bytes of these lines, at most."""
 _CONDITION = re.compile(r"\b(?:if|when|press|can|may|to (?:stop|quit|exit|kill|cancel))\b", re.IGNORECASE)
 
 PARSER = Parser("last-words", "last words of a program that a person stopped", "system")
@@ -66,6 +68,8 @@ PARSER = Parser("last-words", "last words of a program that a person stopped", "
     caseless=True,
 )
 def _last_words(line: Line) -> Event | None:
+    if len(line.buffer) - line.end > MAX_BYTES_AFTER_STOP:
+        return None  # cheap, because most lines are far from the end
     text = line.text
     if len(text) > MAX_LAST_WORDS_CHARS or _LAST_WORDS.search(text) is None:
         return None

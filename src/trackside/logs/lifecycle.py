@@ -71,6 +71,8 @@ _EPILOGUE = re.compile(
 """Lines that a shell prints behind the job's own last one: times and dates."""
 MAX_EPILOGUE_LINES = 8
 """Lines after the last word that are looked at."""
+MAX_EPILOGUE_BYTES = 2_000
+"""Bytes of these lines, at most."""
 MAX_LINES_AFTER_TRACEBACK = 6
 """A last word so close behind a traceback is the job script's, not the training's."""
 MAX_LINES_AFTER_EVALUATION = 15
@@ -281,6 +283,8 @@ def _localized_end(line: Line) -> Event | None:
     caseless=True,
 )
 def _last_line(line: Line) -> Event | None:
+    if len(line.buffer) - line.end > MAX_EPILOGUE_BYTES:
+        return None  # cheap, because most lines are far from the end
     text = line.text
     is_bare = _BARE_END.match(text) is not None
     is_save = not is_bare and _SAVED_MODEL.search(text) is not None

@@ -67,6 +67,8 @@ _PARTING = re.compile(
 """A blank line, or one by which a program says that it exits."""
 MAX_PARTING_LINES = 3
 """Such lines after a program's last words, at most."""
+MAX_PARTING_BYTES = 500
+"""Bytes of these lines, at most."""
 
 PARSER = Parser("unread", "lines that look like an error and that no parser read", "system", residual=True)
 
@@ -128,5 +130,7 @@ def _unread_error(line: Line) -> Event | None:
 
 def _parting_lines(line: Line) -> int | None:
     """How many lines end the log below this one without saying more than that the program exits; None if others follow."""
+    if len(line.buffer) - line.end > MAX_PARTING_BYTES:
+        return None
     rest = [other.text for other in line.following(MAX_PARTING_LINES + 1)]
     return len(rest) if len(rest) <= MAX_PARTING_LINES and all(map(_PARTING.match, rest)) else None
