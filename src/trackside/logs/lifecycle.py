@@ -51,7 +51,8 @@ _CLOSING_REPORT = re.compile(
     + _DURATION
     + r"|(?:elapsed|runtime|duration|completed in|finished in|done in)\W{0,4}"
     + _DURATION
-    + r"|(?:final|overall|test(?:ing)?(?: set)?)\b[^.]{0,60}?\b(?:acc\w*|loss|score|error|f1|auc|r2|map|miou|dice|bleu|psnr|mse|mae|rmse|results?|metrics|performance|precision|recall)\b[^.\n]{0,24}\d"
+    + r"|(?:all )?(?:done|finished)[.!] .{1,120}"
+    r"|(?:final|overall|test(?:ing)?(?: set)?)\b[^.]{0,60}?\b(?:acc\w*|loss|score|error|f1|auc|r2|map|miou|dice|bleu|psnr|mse|mae|rmse|results?|metrics|performance|precision|recall)\b[^.\n]{0,24}\d"
     r")",
     re.IGNORECASE,
 )
@@ -62,7 +63,7 @@ _SAVED_MODEL = re.compile(
     re.IGNORECASE,
 )
 """A last line that a trained model was saved: the end of a program that counts no steps."""
-_NOT_LAST = re.compile(r"\b(?:epoch|step|iter\w*|batch|fold|eta|remaining|per|best)\b|%\|", re.IGNORECASE)
+_NOT_LAST = re.compile(r"\b(?:epoch|step|iter\w*|batch|fold|eta|remaining|per|(?<!done\. )best)\b|%\|", re.IGNORECASE)
 MAX_LINES_COMPARED = 300
 """Lines above a closing report in which it must not stand: what is printed again and again closes nothing."""
 _EPILOGUE = re.compile(
@@ -268,6 +269,7 @@ def _localized_end(line: Line) -> Event | None:
         "Elapsed: 7684.6s",
         "2026-01-02 03:04:05,678 - root - INFO - Completed in: 0 h 3 min 41 s",
         "Final test accuracy: 87.3%",
+        "Done. Best val 0.46711 -> out/clone.pt",
         "Model trained and saved to model/emotions.pkl.",
     ),
     avoids=(
