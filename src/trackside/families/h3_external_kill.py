@@ -48,6 +48,7 @@ from trackside.catalog.signals import signal_name
 from trackside.evidence import Missing, Value, derived
 from trackside.facts.fact import Maybe
 from trackside.facts.logs.ending import CUT_SHORT, ENDED_WELL, RECORDED, Ending, exit_signal
+from trackside.facts.logs.order import follows
 from trackside.facts.logs.stop_request import SIGHUP, SIGTERM, STOP_SIGNALS, StopRequest
 from trackside.facts.training.learning import Trajectory
 from trackside.family import Family
@@ -127,7 +128,9 @@ def judge(stops: StopRequest, ending: Ending, trajectory: Maybe[Trajectory], run
     shows += [] if state is None else [RECORDED_WITHOUT_REASON(state=state)]
     shows += () if isinstance(trajectory, Missing) else trajectory.last_logged_claims
     return present(
-        Certainty.SUPPORTED if state is not None or number is not None else Certainty.POSSIBLE,
+        Certainty.SUPPORTED
+        if state is not None or (number is not None and not _follows_failure(sign, ending))
+        else Certainty.POSSIBLE,
         "unknown",
         shows,
         headline=STOPPED() if named is None else _headline(sign, named, line),
@@ -143,6 +146,14 @@ def judge(stops: StopRequest, ending: Ending, trajectory: Maybe[Trajectory], run
         since=sign.time,
         at=sign.at,
         signal=(signal_name(signal), signal) if number in (*STOP_SIGNALS, None) else None,
+    )
+
+
+def _follows_failure(sign: Event, ending: Ending) -> bool:
+    """Whether a process had failed by itself before the signal, which may then be the launcher's clean-up."""
+    rows = (*ending.launchers.events, *ending.exits.events)
+    return any(
+        row.get("exit_code") not in (None, 0) and exit_signal(row) is None and follows(sign, row) for row in rows
     )
 
 

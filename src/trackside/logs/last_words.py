@@ -21,7 +21,7 @@ _LAST_WORDS = re.compile(
 """What a program says last when a person stopped it."""
 _NO_LAST_WORDS = re.compile(
     r"\b(?:error|fail(?:ed|ure)?|exception|out of memory|nan|dataset|data|connection|network|download|disk|signal \d+|sigterm|worker|thread|timeout|timed out|early stop\w*|no improvement|patience|converge\w*|not|handlers?|spot|container)\b"
-    r"|^\s*(?:except|raise|catch)\b|n't\b|preempt|: ?\d+\W*$|\b(?:interrupted|cancell?ed) \d|^\s*File \"|[=(]\s*True|[=(]\s*False",
+    r"|: (?:line|Zeile|ligne|línea|linha) \d|\d \s{0,12}\w{1,12}\s{0,24}\(|^\s*(?:except|raise|catch)\b|n't\b|preempt|: ?\d+\W*$|\b(?:interrupted|cancell?ed) \d|^\s*File \"|[=(]\s*True|[=(]\s*False",
     re.IGNORECASE,
 )
 """What says that something else than a person stopped it, or that nothing did."""
