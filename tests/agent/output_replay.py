@@ -63,7 +63,7 @@ def replay(case: Case, text: TextPolicy, folder: Path) -> tuple[str, str, Counte
         try:
             for path in logs:
                 (replayed / path).unlink()
-                for stream in sent_streams(inputs / path, path, run, text, counts):
+                for stream in sent_streams(inputs / path, path, run, text, counts, folder / "growing"):
                     header = Header("lines", received_ns=1)
                     body = _body(stream)
                     intake.accept(header, body, decode_entry((header, body))).result(30)
@@ -79,12 +79,13 @@ def _body(stream: LineStream) -> bytes:
     return json.dumps([[stream.labels, stream.times_ns, stream.lines]]).encode()
 
 
-def sent_streams(file: Path, path: str, run: Run, text: TextPolicy, counts: Counter[str]) -> list[LineStream]:
-    """What the source sends of a file that grows in pieces to its recorded content over the run's time."""
+def sent_streams(
+    file: Path, path: str, run: Run, text: TextPolicy, counts: Counter[str], growing: Path
+) -> list[LineStream]:
+    """What the source sends of a file that grows in pieces, as ``growing``, to its recorded content over the run's time."""
     data = file.read_bytes()
     job_match = _JOB.search(path)
     job = job_match[1] if job_match else (run.id or "4242")
-    growing = file.with_suffix(".growing")
     growing.write_bytes(b"")
     try:
         output = OpenOutput((0, 0), path, str(growing), "stdout", job)
