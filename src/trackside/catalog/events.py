@@ -135,6 +135,7 @@ EVENTS: Mapping[str, EventKind] = {
             "status": "success or aborted",
             "reason": "why it was aborted, if in the line: not_finite",
             "bare": "true if the line says only that something is done, or sums it up",
+            "sums_up": "true if it gives the time taken or a last result",
             "by_save": "true if it says only that a model was saved",
             "evaluation": "true if only an evaluation ended",
             "all_exited": "true if the line is the launcher's about the last of its processes, all of which succeeded",

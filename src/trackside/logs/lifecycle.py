@@ -298,7 +298,8 @@ def _last_line(line: Line) -> Event | None:
         return None
     if _is_soon_after_traceback(line):
         return None  # what the job script prints after the crash
-    return line.event("training_end", status="success", bare=True, by_save=is_save or None)
+    sums_up = None if is_bare or is_save else True
+    return line.event("training_end", status="success", bare=True, by_save=is_save or None, sums_up=sums_up)
 
 
 def _is_soon_after_traceback(line: Line) -> bool:

@@ -74,6 +74,8 @@ CUT_SHORT = frozenset(
 
 MIN_DONE_SHARE = 0.9
 """Share of the planned steps from which an error below the last step did not break the training off."""
+MIN_STEPS_OF_SUMMARY = 4
+"""Logged steps from which on a time or a result that is printed once is that of the whole run."""
 MIN_STEPS_AFTER = 2
 """Logged steps below a closing line that show another loop; a single one may be a summary, unless it is the first."""
 FATAL_SIGNALS = frozenset({3, 4, 5, 6, 7, 8, 9, 11, 31})
@@ -208,11 +210,24 @@ class Ending:
 
     def _closes(self, row: Event) -> bool:
         """Whether a closing line ended the run: something was trained, and nothing failed below it."""
-        if row.get("bare") and not (self.steps or self.scores or self.saves or self.starts):
+        scored = any(score.at != row.at for score in self.scores.events)
+        if row.get("bare") and not (self.steps or scored or self.saves or self.starts):
             return False
         if row.get("by_save") and self.steps:
             return False  # models are saved in mid-training, too
+        if row.get("sums_up") and self.steps and self._has_just_begun:
+            return False  # each epoch may end so
         return not any(failure.at.path == row.at.path and failure.at.line > row.at.line for failure in self.failures)
+
+    @property
+    def _has_just_begun(self) -> bool:
+        """Whether so few steps were logged, or so few of those that are planned, that a time or a result may be one of
+        many."""
+        step, planned = (self.steps.events[-1].get(name) for name in ("step", "total_steps"))
+        is_short = (
+            isinstance(step, (int, float)) and isinstance(planned, (int, float)) and step < MIN_DONE_SHARE * planned
+        )
+        return is_short or len(self.steps.events) < MIN_STEPS_OF_SUMMARY
 
     @property
     def only_evaluated(self) -> bool:
