@@ -73,7 +73,7 @@ FAULTS = (
         options=("--open-mode=append", "--requeue"),
         inject=requeue("step 120 "),
         state="COMPLETED",
-        expected=ExpectedVerdict("F2", culprit="scheduler"),
+        expected=ExpectedVerdict("F2", culprit="unknown"),
     ),
     DemoFault(
         name="crash",
