@@ -88,7 +88,7 @@ PROLOG = re.compile(r"\bprolog\b.{0,20}fail", re.IGNORECASE)
 CRASHED = Sentence("crashed at startup: {error}")
 CRASHED_IN_WORK = Sentence("crashed: {error}")
 CRASHED_IN_WORK_AT = Sentence("crashed in {place}: {error}")
-"""Headline of an error after work that is no training, as far as the log shows it."""
+"""Headlines of an error after other work than training, such as a long loop or an evaluation."""
 WORKED = Sentence("the job had worked before it failed; whether it trained is not known")
 RAISED_IN_WORK = Sentence("an error: {error}")
 RAISED_IN_WORK_AT = Sentence("an error in {place}: {error}")

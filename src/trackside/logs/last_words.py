@@ -40,6 +40,7 @@ MAX_LINES_AFTER_STOP = 12
 MAX_BYTES_AFTER_STOP = 4_000
 """Bytes of these lines, at most."""
 _CONDITION = re.compile(r"\b(?:if|when|press|can|may|to (?:stop|quit|exit|kill|cancel))\b", re.IGNORECASE)
+"""What makes such words a condition or an offer."""
 
 PARSER = Parser("last-words", "last words of a program that a person stopped", "system")
 
@@ -68,8 +69,8 @@ PARSER = Parser("last-words", "last words of a program that a person stopped", "
     caseless=True,
 )
 def _last_words(line: Line) -> Event | None:
-    if len(line.buffer) - line.end > MAX_BYTES_AFTER_STOP:
-        return None  # cheap, because most lines are far from the end
+    if not line.is_near_end(MAX_BYTES_AFTER_STOP):
+        return None
     text = line.text
     if len(text) > MAX_LAST_WORDS_CHARS or _LAST_WORDS.search(text) is None:
         return None

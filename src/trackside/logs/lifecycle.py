@@ -285,8 +285,8 @@ def _localized_end(line: Line) -> Event | None:
     caseless=True,
 )
 def _last_line(line: Line) -> Event | None:
-    if len(line.buffer) - line.end > MAX_EPILOGUE_BYTES:
-        return None  # cheap, because most lines are far from the end
+    if not line.is_near_end(MAX_EPILOGUE_BYTES):
+        return None
     text = line.text
     is_bare = _BARE_END.match(text) is not None
     is_save = not is_bare and _SAVED_MODEL.search(text) is not None

@@ -150,6 +150,10 @@ class Line:
             end = len(self.buffer) if position < 0 else position
             yield self._neighbor(start, min(end, start + MAX_LINE_BYTES), number)
 
+    def is_near_end(self, max_bytes: int) -> bool:
+        """Whether at most so many bytes of the buffer follow: cheap, so a rule about a log's last lines asks it first."""
+        return len(self.buffer) - self.end <= max_bytes
+
     def containing(self, needles: Collection[bytes], reach: int) -> Iterator[Line]:
         """The physical lines after this one that contain any of the needles, each within ``reach`` bytes of the one
         before.

@@ -130,7 +130,7 @@ def _unread_error(line: Line) -> Event | None:
 
 def _parting_lines(line: Line) -> int | None:
     """How many lines end the log below this one without saying more than that the program exits; None if others follow."""
-    if len(line.buffer) - line.end > MAX_PARTING_BYTES:
+    if not line.is_near_end(MAX_PARTING_BYTES):
         return None
     rest = [other.text for other in line.following(MAX_PARTING_LINES + 1)]
     return len(rest) if len(rest) <= MAX_PARTING_LINES and all(map(_PARTING.match, rest)) else None
