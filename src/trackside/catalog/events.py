@@ -150,6 +150,16 @@ EVENTS: Mapping[str, EventKind] = {
         "a progress bar at its end: of the training if it counts as many steps as are planned",
         {"steps": "its count"},
     ),
+    "counted_lines": EventKind(
+        "the last loop of a log: alike lines that count up and show figures that change, in its last 64 KiB",
+        {
+            "count": "the last count",
+            "total": "the total that the line names",
+            "alike": "alike lines",
+            "done": "true if the count reached its total, or other lines follow, and none speaks of trouble",
+            "at_work": "true if an error or the end of the log comes soon below",
+        },
+    ),
     "work_bar": EventKind(
         "the progress bar right above a traceback, if it prepares no data: what the program had done, training or not",
         {"count": "its count", "total": "its length", "elapsed_s": "seconds since its loop began"},

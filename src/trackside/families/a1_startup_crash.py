@@ -57,6 +57,7 @@ from trackside.facts.logs.fault_rules import classify
 from trackside.facts.logs.fault_rules.rule import FaultClass
 from trackside.facts.logs.startup_errors import StartupErrors
 from trackside.facts.logs.unread_errors import UnreadErrors, unread_finding
+from trackside.facts.training.last_loop import LastLoop
 from trackside.facts.training.learning import place_of
 from trackside.facts.training.phase import NO_STEP_BEFORE, Phase
 from trackside.family import Family
@@ -177,12 +178,13 @@ GPU_USE_UNKNOWN = Sentence("whether the GPUs were used before the failure: no GP
 LOGGED_BUT_ENDED_WELL = Sentence("{type} was logged, and the run ended normally: {line}")
 RAISED_AFTER_STEP = Sentence("training had started before {type}: the log reaches {point}")
 RAISED_AFTER_GPU_WORK = Sentence("the GPUs had computed for {seconds} before {type}")
+RAISED_IN_LOOP = Sentence("the job was at work before {type}: {line}")
 TRAINING_STARTED = Sentence("training started: the log shows {point}")
 
 
 def judge(
-    errors: StartupErrors, exceptions: Exceptions, ending: Ending, phase: Phase, unread: UnreadErrors, run: Run,
-    limits: Limits,
+    errors: StartupErrors, exceptions: Exceptions, ending: Ending, phase: Phase, unread: UnreadErrors, loop: LastLoop,
+    run: Run, limits: Limits,
 ) -> Finding | Missing:  # fmt: skip
     """The first of the job's own exceptions without a logged step before or after it; else a launch that never
     reached Python; else an error line of any kind that ends the log."""
@@ -193,9 +195,13 @@ def judge(
             return absent(RAISED_AFTER_STEP(type=errors.type, point=point))
         if (work_s := phase.use.trained(limits.worked_s)) is not None:
             return absent(RAISED_AFTER_GPU_WORK(type=errors.type, seconds=work_s))
+        if (line := loop.work_before(cause)) is not None:
+            return absent(RAISED_IN_LOOP(type=errors.type, line=line))
         return _exception_finding(errors, cause, ending, phase, unread, run, limits.worked_s)
     if not isinstance(phase.trajectory, Missing) and phase.trajectory.points:
         return absent(TRAINING_STARTED(point=place_of(phase.trajectory.progress, phase.trajectory.points[0])))
+    if unread.rows and (line := loop.work_before(unread.rows[-1])) is not None:
+        return absent(TRAINING_STARTED(point=line))
     launch = None if errors.other_cause else next(_failed_launches(errors, ending, phase, limits), None)
     if launch is not None:
         return _launch_finding(launch, errors, ending, phase)

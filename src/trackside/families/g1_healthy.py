@@ -50,6 +50,7 @@ from trackside.facts.logs.exceptions import Exceptions, error_type, unhandled_ex
 from trackside.facts.logs.oom_kills import OomKills
 from trackside.facts.logs.unread_errors import UnreadErrors
 from trackside.facts.training.evaluations import Evaluations
+from trackside.facts.training.last_loop import LastLoop
 from trackside.facts.training.last_position import last_position, position_claims
 from trackside.facts.training.learning import Trajectory
 from trackside.facts.training.learning_evidence import LearningEvidence
@@ -217,7 +218,8 @@ class RunEnding:
 
 def judge(
     run: Run, ending: Ending, work: GpuWork, evaluations: Evaluations, scores: Scores, exceptions: Exceptions,
-    trajectory: Maybe[Trajectory], loss: Maybe[LossCurve], unread: UnreadErrors, kills: OomKills, limits: Limits,
+    trajectory: Maybe[Trajectory], loss: Maybe[LossCurve], unread: UnreadErrors, kills: OomKills,
+    loop: LastLoop, limits: Limits,
 ) -> Finding | Missing:  # fmt: skip
     """Completed, or at least without a fault as far as the log goes; then GPU and loss evidence."""
     if (nothing := all_missing(trajectory, ending.missing_record, loss)) is not None:
@@ -232,7 +234,8 @@ def judge(
     if work.contradiction is not None:
         return absent(work.contradiction)
     learning = LearningEvidence(or_none(loss), evaluations, scores)
-    if not learning.readable and end.good is None:
+    is_worked_through = loop.done is not None and not unread.rows
+    if not learning.readable and end.good is None and not is_worked_through:
         return Missing("neither the end of the run nor its progress can be read")
     if end.good is None and not learning.learned and training is not None and _is_at_first_step(training):
         return Missing("the log ends at its first step")
@@ -248,7 +251,7 @@ def judge(
     return present(
         _certainty(end, learning, work, training, unread, limits),
         "none",
-        _shows(end, ending.bad_end, learning, work, training),
+        [*_shows(end, ending.bad_end, learning, work, training), *(() if learning.readable else loop.done_claims)],
         headline=_headline(end, learning, variant, training, unread),
         implies=implies,
         cannot_decide=[*unread.open_questions, *_open_questions(end, learning, work, training)],

@@ -60,6 +60,7 @@ from trackside.facts.logs.restarts import MAY_RECUR, LauncherRestarts
 from trackside.facts.logs.startup_errors import RAISED_ON
 from trackside.facts.logs.unread_errors import UnreadErrors, unread_finding
 from trackside.facts.ranks import cited_ranks, ranks_of
+from trackside.facts.training.last_loop import LastLoop
 from trackside.facts.training.learning import Trajectory, cited_loss, place_of, printed_loss
 from trackside.family import Family
 from trackside.finding import Action, Certainty, Claim, Finding, Sentence, absent, action, present
@@ -149,6 +150,7 @@ def judge(
     reports: HardwareReports,
     unread: UnreadErrors,
     deaths: Deaths,
+    loop: LastLoop,
     limits: Limits,
 ) -> Finding:
     """The earliest of the job's own unhandled exceptions, if a step was completed before it; else an error line of any
@@ -165,12 +167,13 @@ def judge(
             return absent(COMPLETED(how=good_end))
         return absent(COMPLETED_IN_SPITE(error=error_in_brief(exceptions.frame, errors[-1]), how=good_end))
     if not own_exceptions:
-        unread_end = unread_finding(unread, CRASHED) if trajectory.points and not exceptions.unhandled else None
+        has_trained = bool(trajectory.points) or any(_loop_claims(loop, row) for row in unread.rows[-1:])
+        unread_end = unread_finding(unread, CRASHED) if has_trained and not exceptions.unhandled else None
         unseen = None if reports.faults else _unseen_exception(exceptions, trajectory, ending, deaths)
         return unread_end or unseen or absent(exceptions.none_of_job)
     row = own_exceptions[0]
     training = _training_before(trajectory, use, row, limits)
-    milestones = [] if training is not None else _milestone_claims(trajectory, row)
+    milestones = [] if training is not None else _milestone_claims(trajectory, row) or _loop_claims(loop, row)
     if training is None and not milestones:
         if exceptions.is_other_topic(exceptions.final):
             return absent(exceptions.other_topic(exceptions.final))
@@ -305,6 +308,12 @@ def _milestone_claims(trajectory: Trajectory, row: Event) -> list[Claim]:
         before = [(trajectory.scores, score) for score in scores] if len(scores) >= MIN_SCORES else []
     sentence = WORK_BEFORE if before else WORK_AFTER
     return [sentence(line=frame.value(mark, "text")) for frame, mark in (before[-1:] or marks[:1])]
+
+
+def _loop_claims(loop: LastLoop, row: Event) -> list[Claim]:
+    """That a loop was at work before an exception, though no logged step could be read."""
+    line = loop.work_before(row)
+    return [] if line is None else [WORK_BEFORE(line=line)]
 
 
 def _survived_exception(exceptions: Exceptions, restarts: LauncherRestarts) -> Finding | None:

@@ -16,6 +16,7 @@ from typing import BinaryIO
 
 from trackside.catalog.events import ERRORS, MAX_PER_KIND, OUTCOMES, last_line_of
 from trackside.logs.buffers import HEAD_BYTES, overlapping_buffers, read_text
+from trackside.logs.counted_lines import counted_lines
 from trackside.logs.line import MAX_LINE_BYTES, FileContext, Line, strip_syslog_prefix
 from trackside.logs.matcher import Hit, Matcher, matcher
 from trackside.logs.pattern import Parser, Pattern, parsers
@@ -111,6 +112,11 @@ def scan(stream: BinaryIO, sink: EventSink, context: FileContext, *, engine: str
     limit.flush()
     stats.events, stats.dropped = limit.count, limit.dropped
     if stats.bytes:
+        if (
+            context.plane == "log"
+            and (loop := counted_lines(tail, stats.bytes - len(tail), stats.lines, context)) is not None
+        ):
+            sink(loop)
         sink(_activity_event(tail, context, stats, limit.last_error_line))
         stats.lines += not tail.endswith(b"\n")  # the last line may lack its newline
     return stats

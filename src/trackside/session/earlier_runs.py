@@ -15,7 +15,7 @@ from trackside.verdict import engine
 
 MAX_JUDGED_RUNS = 10
 """Earlier runs that get a verdict: the last ones."""
-_OF_THE_FILE = ("log_activity", "program_start")
+_OF_THE_FILE = ("log_activity", "counted_lines", "program_start")
 """Kinds of events that say nothing about one of the runs."""
 
 

@@ -67,7 +67,7 @@ def store(tmp_path: Path) -> Path:
 def test_an_unchanged_input_is_skipped(folder: Path, store: Path) -> None:
     first = run("ingest", folder, "--store", store)
     assert first.exit_code == 0
-    assert first.stdout == (f"{store}: 3 inputs read, 0 replaced, 0 skipped; 23 new rows, 80 new samples\n")
+    assert first.stdout == (f"{store}: 3 inputs read, 0 replaced, 0 skipped; 24 new rows, 80 new samples\n")
     before, manifest = segment_names(store), Directory(store).read_newest()
     for path in (folder, f"{folder}/.", folder / "slurm-41.out"):
         again = ingest([path], store)

@@ -19,7 +19,9 @@ _MAIL = re.compile(
     r"^(?:(?:From|To|Cc|Date|Subject|Sender|Reply-To|Message-I[dD]|Return-Path|Received|Content-[\w-]+|MIME-Version|X-[\w-]+)"
     r":|From |-{8,}\s*$|PS:$|Read file <|\s*$)"
 )
-_ABOUT_THE_END = frozenset({REPORT, "log_activity", "scheduler_notice", "oom_kill", "process_exit", "unread_error"})
+_ABOUT_THE_END = frozenset(
+    {REPORT, "log_activity", "counted_lines", "scheduler_notice", "oom_kill", "process_exit", "unread_error"}
+)
 
 
 def _sniff(source: InputSource) -> Match | None:
