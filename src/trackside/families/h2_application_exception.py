@@ -50,6 +50,7 @@ from trackside.facts.logs.exceptions import (
     error_in_brief,
     error_type,
     is_raised,
+    is_raised_in_import,
     named_exception,
     source_line,
 )
@@ -173,7 +174,10 @@ def judge(
         return unread_end or unseen or absent(exceptions.none_of_job)
     row = own_exceptions[0]
     training = _training_before(trajectory, use, row, limits)
-    milestones = [] if training is not None else _milestone_claims(trajectory, row) or _loop_claims(loop, row)
+    is_startup = training is None and is_raised_in_import(row)
+    milestones = (
+        [] if is_startup or training is not None else _milestone_claims(trajectory, row) or _loop_claims(loop, row)
+    )
     if training is None and not milestones:
         if exceptions.is_other_topic(exceptions.final):
             return absent(exceptions.other_topic(exceptions.final))

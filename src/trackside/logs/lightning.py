@@ -31,6 +31,19 @@ def _training_end(line: Line, match: re.Match[str]) -> list[Event] | None:
     return [end] if last_point is None else [last_point, end]
 
 
+@PARSER.pattern(
+    rb"Best ckpt path: [^ \n\r]",
+    r"INFO\] - Best ckpt path: \S",
+    safety="What scripts of the Lightning-Hydra template log when training and test are over.",
+    matches=(
+        "[2026-01-02 10:20:30,123][__main__][INFO] - Best ckpt path: logs/train/runs/a/checkpoints/epoch_009.ckpt",
+    ),
+    avoids=("Best ckpt path: ", "set 'Best ckpt path: x' in the config"),
+)
+def _template_end(line: Line, _: re.Match[str]) -> Event:
+    return line.event("training_end", status="success", framework="lightning")
+
+
 def _value(figures: dict[str, tuple[float, int]], name: str) -> float | None:
     """The value of a figure; None if it was not printed."""
     return figures[name][0] if name in figures else None

@@ -15,6 +15,7 @@ Output is often appended to one file: attempts after a failure, jobs of an array
 - behind an error that ended a program, if the same program then ends with another one: of one process, only one error
   is the last. In a log that several processes write, each of them may have its own;
 - at the line that the file begins with, if it announces a start and the next line was an error;
+- at the two lines that the file begins with, if a traceback was printed since, and no step behind it;
 - behind a program's own line that its training failed, if it says so again, for another reason and minutes later.
 
 One program that restarts its workers is one run, however often they print their first lines; so is a job that its
@@ -274,6 +275,8 @@ class _Splitter:
     """The last line of the program that its training failed."""
     error_line: int = 0
     """Line of the last error of any kind."""
+    traceback_line: int = 0
+    """Line of the last exception that may have been caught: its traceback does not begin in the main module."""
 
     @property
     def shows_work(self) -> bool:
@@ -284,6 +287,12 @@ class _Splitter:
     def _is_restart_unclear(self) -> bool:
         """Whether steps that start over after an end may be the same program's: a trial, or printed from a buffer."""
         return self.is_supervised or bool(self.late_signs)
+
+    @property
+    def _ends_in_traceback(self) -> bool:
+        """Whether the last that the run so far shows is such a traceback: the program may have ended with it."""
+        shown = max(self.first_lines[-1], self.step_line, self.end_line or 0)
+        return self.traceback_line > shown and not self.has_several_processes
 
     def begin(self, line: int, *, job: bool = False) -> None:
         """Begin a run at this line; ``job``: whether another job begins with it."""
@@ -324,6 +333,9 @@ class _Splitter:
             self.printed_signs.add(sign)
         elif self.is_supervised or self.restart_line > self.step_line:
             return
+        elif sign == FIRST_LINES and self._ends_in_traceback:
+            self.begin(line)
+            self.printed_signs.add(sign)
         elif not self.shows_work:
             self.printed_signs.add(sign)
         elif sign not in self.printed_signs:
@@ -468,6 +480,8 @@ def _split_runs(signs: Sequence[Event], points: Sequence[LoggedPart], last_line:
             splitter.add_interrupt(line)
         if event.kind in _ERRORS:
             splitter.error_line = line
+        if event.kind == "exception" and not _is_end(event):
+            splitter.traceback_line = line
     while step is not None:
         splitter.add_step(*step)
         step = next(steps, None)

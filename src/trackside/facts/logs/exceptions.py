@@ -247,6 +247,12 @@ def is_raised(row: Event) -> bool:
     return row.get("type") not in NOT_RAISED or bool(row.get("frames"))
 
 
+def is_raised_in_import(row: Event) -> bool:
+    """Whether the main module raised it in an import: its program had done nothing yet, whatever ran before it."""
+    frames = [frame for frame in str(row.get("frames") or "").split(";") if "runpy" not in frame]
+    return len(frames) > 1 and frames[0].endswith(" in <module>") and "importlib" in frames[1]
+
+
 def _lines(row: Event) -> int | None:
     lines = row.get("lines")
     return lines if isinstance(lines, int) else None

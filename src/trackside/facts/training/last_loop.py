@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from trackside.evidence import Evidence, Frame, Value
 from trackside.facts.fact import fact
+from trackside.facts.logs.exceptions import is_raised_in_import
 from trackside.facts.logs.order import follows
 from trackside.finding import Claim, Sentence
 from trackside.model import Event
@@ -37,7 +38,9 @@ class LastLoop:
         return (GOES_ON(count=self.frame.value(row, "count"), line=line),)
 
     def work_before(self, error: Event) -> Value | None:
-        """The last line of a loop that an error interrupted."""
+        """The last line of a loop that an error interrupted; an import that fails begins another program."""
+        if is_raised_in_import(error):
+            return None
         rows = (row for row in self.frame.events if row.get("at_work") and row.at.path == error.at.path)
         return next((self.frame.value(row, "text") for row in rows if follows(error, row)), None)
 

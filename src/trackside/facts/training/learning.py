@@ -10,7 +10,7 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -58,6 +58,8 @@ OBJECTIVES_WITHOUT_LEVEL = (
     "rl",
 )
 """Objectives whose loss does not measure an error: near zero, negative or rising is normal."""
+RUNNING_MEANS = ("keras",)
+"""Parsers whose losses are means since the epoch began."""
 MIN_EPOCHS_AFTER = 3
 """Epochs with one point each from which a log prints one point for each epoch."""
 REINFORCEMENT_OBJECTIVES = ("ppo", "grpo", "rl")
@@ -110,6 +112,20 @@ class TrainingCurve:
     def has_risen(self) -> bool:
         """Whether the loss rose by more than its noise, and did not end far below its first value."""
         return maths.is_rising(self.finite, 0.05) and not maths.drops_at_once(self.finite)
+
+    @property
+    def without_running_means(self) -> TrainingCurve:
+        """The same with the last loss of each epoch alone, if each loss is the mean since its epoch began and there are
+        several epochs: where an epoch begins, such a mean jumps, and that says nothing about the training."""
+        if any(row.parser not in RUNNING_MEANS or row.get("epoch") is None for row in self.rows):
+            return self
+        epochs = [row.get("epoch") for row in self.rows]
+        last = [index for index, epoch in enumerate(epochs) if epochs[index + 1 : index + 2] != [epoch]]
+        if len(last) < 2:
+            return self
+        return replace(
+            self, rows=tuple(self.rows[index] for index in last), losses=tuple(self.losses[index] for index in last)
+        )
 
     def loss(self, index: int) -> Value:
         """The loss of one of ``rows``, cited; nan if the framework hides that it was not finite."""

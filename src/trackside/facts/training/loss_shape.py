@@ -67,7 +67,11 @@ def loss_shape(
     """Needs a loss curve."""
     training_curve = curve.curve
     judgeable = len(training_curve.finite) >= limits.min_points
-    shape = wrong_shape(training_curve, _is_half_done(training_curve, trajectory, ending), limits)
+    half_done = _is_half_done(training_curve, trajectory, ending)
+    shape = wrong_values(training_curve, limits)
+    if shape is None:
+        training_curve = training_curve.without_running_means
+        shape = wrong_level(training_curve, half_done, limits)
     if (
         shape is not None
         and shape.of_level
@@ -97,15 +101,20 @@ def _improved_after(onset: Event, evaluations: Evaluations, scores: Scores) -> b
     return False
 
 
-def wrong_shape(curve: TrainingCurve, half_done: bool, limits: Limits) -> Shape | None:
-    """The first wrong shape; ``half_done``: the run completed at least half of its plan."""
+def wrong_values(curve: TrainingCurve, limits: Limits) -> Shape | None:
+    """The first wrong shape that single values show: not finite, or far too large in a short curve."""
     shape = non_finite_loss(curve, limits) or zero_after_loss(curve, limits)
     shape = shape or non_finite_gradient(curve, limits) or non_finite_reward(curve, limits)
     shape = shape or collapsed_loss_scale(curve)
-    if shape is not None or len(curve.finite) < 2:
+    if shape is not None or len(curve.finite) < 2 or len(curve.finite) >= limits.min_points:
         return shape
-    if len(curve.finite) < limits.min_points:
-        return explosion(curve, limits)
+    return explosion(curve, limits)
+
+
+def wrong_level(curve: TrainingCurve, half_done: bool, limits: Limits) -> Shape | None:
+    """The first wrong shape of the curve as a whole; ``half_done``: the run completed at least half of its plan."""
+    if len(curve.finite) < max(2, limits.min_points):
+        return None
     shape = dead_plateau(curve, limits) or zero_rate(curve, half_done, limits) or repeating_losses(curve)
     if shape is not None or not curve.level_has_meaning:
         return shape
