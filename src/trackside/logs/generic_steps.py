@@ -211,6 +211,7 @@ PARSER.pattern(
     matches=(
         "5 train 9.31\n6 train 9.12\n7 train 8.94\n8 train 8.73\n9 train 8.71",
         "Loss epoch 4 | train 0.41 | test 0.47",
+        "[fit] epoch  1/40  train=9.1  heldout=9.4\n[fit] epoch  2/40  train=8.1  heldout=8.4\n[fit] epoch  3/40  train=7.1  heldout=7.4\n[fit] epoch  4/40  train=6.1  heldout=6.4\n[fit] epoch  5/40  train=5.1  heldout=5.4",
         "Ep 1 | tr 1.93 | va 2.21\nEp 2 | tr 1.91 | va 2.12\nEp 3 | tr 1.84 | va 2.14\nEp 4 | tr 1.80 | va 2.10\nEp 5 | tr 1.76 | va 2.08",
         "Epoch 1 train 1.93 val 2.21\nEpoch 2 train 1.91 val 2.1\nEpoch 3 train 1.84 val 2.1\nEpoch 4 train 1.8 val 2.1\nEpoch 5 train 1.76 val 2.08",
         "Ép 1 | train 1.93 | val 2.21\nÉp 2 | train 1.91 | val 2.12\nÉp 3 | train 1.84 | val 2.14\nÉp 4 | train 1.80 | val 2.10\nÉp 5 | train 1.76 | val 2.08",

@@ -41,6 +41,8 @@ _EPOCH_NAMED = re.compile(
     re.IGNORECASE,
 )
 """An epoch behind other words: ``Finished epoch 7 in 00:06:19``. It counts only where the number grows by one."""
+_STAGE = re.compile(r"(?:^|\W)step\s{0,2}#?\d{1,3}\s?[\]):.-]{0,3}\s{0,4}[A-Za-z][\w&'-]*[\s,/]{1,3}[A-Za-z&(][^\d=]*$", re.IGNORECASE)
+"""A stage of a program, not of its training: ``[STEP 4] Build the tokenizer``."""
 _BAR_OR_LOSS = re.compile(
     r"loss|(?<!time )\bcost\b(?! time)|\d%\||it/s|s/it|[\w.]\.py\b|\bsav(?:ed|ing)\b|\bbest\b|checkpoint|\b(?:re)?load|\bresum",
     re.IGNORECASE,
@@ -86,7 +88,7 @@ def remember_position(line: Line) -> LoopPosition | None:
     """Remember the position that a short line names, unless it prints a loss or a bar; returns the one before it if the
     loop moved on from there."""
     text = BAR_IN_FRONT.sub("", line.text) if "%|" in line.text else line.text
-    if len(text) > MAX_TEXT_CHARS or _BAR_OR_LOSS.search(text):
+    if len(text) > MAX_TEXT_CHARS or _BAR_OR_LOSS.search(text) or _STAGE.search(text):
         return None
     match, before = _POSITION.search(text), _last_position(line)
     if match is None:

@@ -28,7 +28,7 @@ from trackside.facts.training.shapes.not_finite import (
     non_finite_reward,
     zero_after_loss,
 )
-from trackside.facts.training.shapes.shape import Limits, Shape, nth_finite
+from trackside.facts.training.shapes.shape import SAME_LEVEL, Limits, Shape, nth_finite
 from trackside.finding import Claim, Sentence
 from trackside.model import Event
 
@@ -36,8 +36,6 @@ FELL_BEFORE = Sentence("before that, the loss fell to {lowest} ({place})")
 FELL_BEFORE_FROM = Sentence("before that, the loss fell to {lowest} ({place}), from {first} at first")
 FIRST_LOSS = Sentence("the first logged loss was {first}")
 GRADIENT_GONE = Sentence("the loss no longer changes, and the last gradient norm is {gradient}")
-SAME_LEVEL = 0.05
-"""Relative distance of two losses of one level: that of the points of a flat curve."""
 
 
 @dataclass(frozen=True, eq=False)

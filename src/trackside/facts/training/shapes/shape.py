@@ -6,8 +6,14 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from trackside.facts.training.learning import TrainingCurve, numeric_field
+from trackside.facts import maths
+from trackside.facts.training.learning import TrainingCurve, logged_steps, numeric_field, printed_loss
 from trackside.finding import Certainty, Sentence
+
+SAME_LEVEL = 0.05
+"""Relative distance of two losses of one level: that of the points of a flat curve."""
+MIN_EARLIER_LOSSES = 5
+"""Losses of an earlier part of a training that show whether it learned."""
 
 Variant = Literal["non-finite", "diverging", "plateau", "flat"]
 
@@ -88,7 +94,23 @@ def from_the_start(curve: TrainingCurve) -> bool:
         first = [value for row in curve.rows[:3] if (value := numeric_field(row, name)) is not None]
         if len(first) >= 2 and first[0] > 2 * max(1.0, first[-1] - first[0]):
             return False
-    return True
+    return not _goes_on_from_earlier_part(curve)
+
+
+def _goes_on_from_earlier_part(curve: TrainingCurve) -> bool:
+    """Whether an earlier part of the training had learned, and this one begins at the loss at which that one ended."""
+    if not curve.rows:
+        return False
+    part = numeric_field(curve.rows[0], "run_part") or 0
+    earlier = [
+        loss for row in logged_steps(curve.frame)
+        if (numeric_field(row, "run_part") or 0) < part
+        and (loss := printed_loss(row)) is not None and math.isfinite(loss)
+    ]  # fmt: skip
+    if len(earlier) < MIN_EARLIER_LOSSES or not curve.finite:
+        return False
+    head, tail = maths.ends(earlier)
+    return tail < head * (1 - SAME_LEVEL) and abs(curve.finite[0] - tail) <= SAME_LEVEL * abs(tail)
 
 
 def nth_finite(curve: TrainingCurve, nth: int) -> int:
