@@ -25,6 +25,8 @@ MAX_LINES_OF_LISTING = 1_000
 _SOURCE_CODE = re.compile(r"#\s*(?:if|ifdef|ifndef|define|include|pragma)\b|//|/\*")
 """How a listing of source code begins."""
 _COMPILER_ERROR = re.compile(r"(?:nvrtc|ptxas\b[^:]{0,80}|\S{1,200}\(\d{1,6}\)): (?:fatal )?error\b")
+_EMPTY_RECORD = re.compile(r"\b(?:ERROR|CRITICAL)\]?\s?[-:|]?\s{0,3}$")
+"""A log record whose message is empty, as ``logger.exception("")`` prints it above the traceback."""
 _LOG_LEVEL = re.compile(r"\b(?:ERROR|CRITICAL|FATAL|WARNING|WARN|EXCEPTION|Error|error)\b")
 _WARNING = re.compile(r"\b(?:WARNING|WARN)\b")
 _PID = re.compile(r"(?:\bpid[=: ]{1,2}|python\d?(?:\.\d+)?\[)(\d{1,8})", re.IGNORECASE)
@@ -73,7 +75,7 @@ def exception_event(reader: TracebackReader, chain: list[ParsedException]) -> Ev
         wrapper=True if about == "wrapper" else None,
         lines=last.lines if last.lines > 1 else None,
         in_summary=reader.in_summary or None,
-        logged=_is_log_prefix(reader.prefix) or None,
+        logged=_is_logged(reader) or None,
         pid=pid,
         **_frame_fields([exception.frames for exception in reversed(chain) if exception.frames], _repeated_frame(last)),
     )
@@ -133,6 +135,13 @@ def _rank_and_pid(reader: TracebackReader, last: ParsedException) -> tuple[int |
     elif rank is None and (match := _RANK.search(reader.prefix)):
         rank = int(match[1])
     return rank, int(pid[1]) if pid else None
+
+
+def _is_logged(reader: TracebackReader) -> bool:
+    """Whether a logger printed the traceback, behind its prefix or below a record without a message."""
+    if _is_log_prefix(reader.prefix):
+        return True
+    return any(_EMPTY_RECORD.search(above.full) is not None for above in reader.header.preceding(1))
 
 
 def _is_log_prefix(prefix: str) -> bool:

@@ -10,8 +10,8 @@ from trackside.logs.line import Line
 
 MIN_COLUMNS, MAX_COLUMNS = 60, 250
 """Widths at which a text may be broken."""
-BYTES_BEFORE, BYTES_AFTER = 4 << 10, 12 << 10
-"""Bytes around a line in which the width is looked for."""
+BLOCK_BYTES, BYTES_BEFORE, BYTES_AFTER = 2 << 10, 3 << 10, 11 << 10
+"""Bytes of a block, all of whose lines have one width, and around it, in which that width is looked for."""
 MAX_PIECES = 12
 """Pieces of one line that are joined."""
 TERMINALS = frozenset((79, 80, 99, 100, 119, 120, 131, 132, 159, 160))
@@ -47,8 +47,20 @@ def broken_width(line: Line) -> int | None:
     """
     if line.label:
         return None
-    text = line.buffer[max(0, line.start - BYTES_BEFORE) : line.end + BYTES_AFTER]
-    rows = {line.context.decode_line(row.rstrip(b"\r")) for row in text.split(b"\n")[1:-1]} | {line.full}
+    block = line.offset // BLOCK_BYTES
+    widths = line.notes("wrapping")
+    if block not in widths:
+        widths.clear()
+        start = line.start - line.offset + block * BLOCK_BYTES
+        text = line.buffer[max(0, start - BYTES_BEFORE) : start + BLOCK_BYTES + BYTES_AFTER]
+        rows = {line.context.decode_line(row.rstrip(b"\r")) for row in text.split(b"\n")[1:-1]} | {line.full}
+        widths[block] = _width_of_rows(rows)
+    width: int | None = widths[block]
+    return width
+
+
+def _width_of_rows(rows: Iterable[str]) -> int | None:
+    """The width at which the longest of these rows are broken."""
     rows = {row for row in rows if _SAME_WIDTH.match(row) is None}
     width = max(map(len, rows), default=0)
     full = [row for row in rows if len(row) == width]

@@ -146,7 +146,8 @@ def unhandled_exceptions(
     printed none itself. ``stops``: see :func:`before_stop`; ``crashed``: see :func:`final_events`.
     """
     own = [event for event in exceptions if event.role is EventRole.ROOT and event.get("about") not in OTHER_TOPICS]
-    own = [event for event in own if not any(_ended_in(event, other) for other in own)]
+    recursions = [event for event in own if str(event.get("type")).rpartition(".")[2] == "RecursionError"]
+    own = [event for event in own if not any(_ended_in(event, recursion) for recursion in recursions)]
     points = list(progress)
     final = before_stop(final_events(own, points, crashed=crashed), stops, points)
     direct = [event for event in final if not event.get("in_summary")]
@@ -156,9 +157,8 @@ def unhandled_exceptions(
 def _ended_in(event: Event, recursion: Event) -> bool:
     """Whether an exception was handled by the call that raised the RecursionError: its traceback is a part of that
     one's chain, which may be longer than what is read at once."""
-    if str(recursion.get("type")).rpartition(".")[2] != "RecursionError" or event.at.path != recursion.at.path:
-        return False
-    return event.at.line < recursion.at.line and event.get("type") in str(recursion.get("chain")).split(";")
+    is_above = event.at.path == recursion.at.path and event.at.line < recursion.at.line
+    return is_above and event.get("type") in str(recursion.get("chain")).split(";")
 
 
 def final_events(events: Iterable[Event], progress: Sequence[Event], *, crashed: bool = False) -> list[Event]:
@@ -248,9 +248,13 @@ def is_raised(row: Event) -> bool:
 
 
 def is_raised_in_import(row: Event) -> bool:
-    """Whether the main module raised it in an import: its program had done nothing yet, whatever ran before it."""
+    """Whether it was raised in an import of the main module: its program had done nothing yet, whatever ran before it."""
     frames = [frame for frame in str(row.get("frames") or "").split(";") if "runpy" not in frame]
-    return len(frames) > 1 and frames[0].endswith(" in <module>") and "importlib" in frames[1]
+    if len(frames) > 1 and frames[0].endswith(" in <module>") and "importlib" in frames[1]:
+        return True
+    own = str(row.get("user_frame"))
+    above_own = frames[: frames.index(own)] if own in frames else []
+    return own.endswith(" in <module>") and any("importlib" in frame for frame in above_own)
 
 
 def _lines(row: Event) -> int | None:
