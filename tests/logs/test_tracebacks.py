@@ -11,6 +11,7 @@ import pytest
 from trackside.facts.logs.fault_rules import classify
 from trackside.logs import scan as scan_module
 from trackside.logs.command_line import PARSER as COMMAND_LINE
+from trackside.logs.line import FileContext
 from trackside.logs.matcher import matcher
 from trackside.logs.scan import PatternSet, scan_text
 from trackside.logs.traceback import PARSER as PYTHON
@@ -59,6 +60,21 @@ def test_a_log_cut_anywhere_gives_whole_exceptions(case: Path) -> None:
 def test_many_headers_take_linear_time() -> None:
     log = "Traceback (most recent call last):\n" * 40_000
     assert exceptions(log) == []
+
+
+def test_the_width_of_lines_is_looked_for_once_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded = 0
+    decode_line = FileContext.decode_line
+
+    def count(context: FileContext, raw: bytes) -> str:
+        nonlocal decoded
+        decoded += 1
+        return decode_line(context, raw)
+
+    monkeypatch.setattr(FileContext, "decode_line", count)
+    lines = 2_000
+    scan_text("RuntimeError: it failed again\n" * lines)
+    assert decoded < 20 * lines  # the text around each block of lines, not around each line
 
 
 @pytest.mark.slow

@@ -4,15 +4,53 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+
+class TooManyNames(ValueError):
+    """The host lists of one input name more hosts than its budget."""
+
+
+@dataclass(slots=True)
+class _Budget:
+    """The names that the host lists of one input may have."""
+
+    total: int
+    used: int = 0
+    shared_names: dict[str, str] = field(default_factory=dict)
+    """One string for each name, however often it is named."""
+
+
+_budget: ContextVar[_Budget | None] = ContextVar("hostlist_budget", default=None)
+
+
+@contextmanager
+def name_budget(total: int) -> Iterator[None]:
+    """Within this, host lists may have ``total`` names altogether: a line of 20 characters can name thousands."""
+    token = _budget.set(_Budget(total))
+    try:
+        yield
+    finally:
+        _budget.reset(token)
 
 
 def expand(text: str, max_names: int) -> tuple[str, ...]:
-    """The distinct names in a host list, at most ``max_names``. A name may contain several brackets."""
+    """The distinct names in a host list, at most ``max_names``. A name may contain several brackets. Raises
+    :class:`TooManyNames` once the budget of the input is used up."""
     names: list[str] = []
     for part in _split_outside(text):
         if part and len(names) < max_names:
             names += _expand(part, max_names - len(names))
-    return tuple(dict.fromkeys(names))
+    distinct = dict.fromkeys(names)
+    if (budget := _budget.get()) is None:
+        return tuple(distinct)
+    budget.used += len(distinct)
+    if budget.used > budget.total:
+        raise TooManyNames(f"its host lists name more than {budget.total:,} nodes altogether; split it")
+    return tuple(budget.shared_names.setdefault(name, name) for name in distinct)
 
 
 def _split_outside(text: str) -> list[str]:

@@ -41,7 +41,9 @@ _EPOCH_NAMED = re.compile(
     re.IGNORECASE,
 )
 """An epoch behind other words: ``Finished epoch 7 in 00:06:19``. It counts only where the number grows by one."""
-_STAGE = re.compile(r"(?:^|\W)step\s{0,2}#?\d{1,3}\s?[\]):.-]{0,3}\s{0,4}[A-Za-z][\w&'-]*[\s,/]{1,3}[A-Za-z&(][^\d=]*$", re.IGNORECASE)
+_STAGE = re.compile(
+    r"(?:^|\W)step\s{0,2}#?\d{1,3}\s?[\]):.-]{0,3}\s{0,4}[A-Za-z][\w&'-]*[\s,/]{1,3}[A-Za-z&(][^\d=]*$", re.IGNORECASE
+)
 """A stage of a program, not of its training: ``[STEP 4] Build the tokenizer``."""
 _BAR_OR_LOSS = re.compile(
     r"loss|(?<!time )\bcost\b(?! time)|\d%\||it/s|s/it|[\w.]\.py\b|\bsav(?:ed|ing)\b|\bbest\b|checkpoint|\b(?:re)?load|\bresum",

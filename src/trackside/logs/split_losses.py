@@ -31,7 +31,9 @@ _TRAIN = re.compile(
     rf"(?<![\w/.-])(?:train(?:ing)?|trn|tr)['\"\]]?(?:\s{{0,2}}[:=|]\s{{0,3}}|\s{{1,3}})(?P<value>{NUMBER})(?!\s?[%\d/:]|\s(?!va|te?st|dev|eval|lr|acc)\w)",
     re.IGNORECASE,
 )
-_OTHER_SPLIT = re.compile(r"(?<![\w/.-])(?:val(?:id(?:ation)?)?|va|te?st|dev|eval|held[-_ ]?out|hold[-_ ]?out)\b[^\d]{0,12}\d", re.IGNORECASE)
+_OTHER_SPLIT = re.compile(
+    r"(?<![\w/.-])(?:val(?:id(?:ation)?)?|va|te?st|dev|eval|held[-_ ]?out|hold[-_ ]?out)\b[^\d]{0,12}\d", re.IGNORECASE
+)
 _NUMBERED = re.compile(r"\s{0,6}(\d{1,9}):? train(?:ing)? \S{1,24}\s{0,4}$")
 """A step, a split and a figure, nothing else: ``0 train 10.93``."""
 _ALONE = re.compile(rf"\W{{0,6}}train(?:ing)?\s?[:=]\s{{0,3}}{NUMBER}\W{{0,3}}$", re.IGNORECASE)

@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass
 from functools import cache
 
+from trackside.catalog.hostlist import name_budget
 from trackside.catalog.streams import is_printed
 from trackside.model import Event, Input, InputStatus, Plane, Record, Samples
 from trackside.read.archive import printable
@@ -16,6 +17,9 @@ from trackside.read.format import Format, InputSource, InputTooLarge, Match, Sin
 _NEVER_PRINTED: frozenset[Plane] = frozenset({"scheduler", "kernel"})
 """Planes that a job's output is never evidence for, whatever it contains: a job could print a node's failure or
 another job's end."""
+
+MAX_HOST_NAMES = 5_000_000
+"""Names in the host lists of one input: 50,000 jobs on 100 nodes each."""
 
 
 @cache
@@ -58,7 +62,8 @@ def read_source(source: InputSource, sink: Sink) -> Input:
         if detected is None:
             return _unrecognized_input(source)
         format_, match = detected
-        result = format_.read(source, counting_sink)
+        with name_budget(MAX_HOST_NAMES):
+            result = format_.read(source, counting_sink)
     except Exception as error:  # noqa: BLE001 - one broken file must not cost the verdict on the others
         status, note = _status_of_error(error, counting_sink.rows)
         return _input_row(source, format_, status, note, counting_sink.rows)
