@@ -48,14 +48,13 @@ def broken_width(line: Line) -> int | None:
     if line.label:
         return None
     block = line.offset // BLOCK_BYTES
-    widths = line.notes("wrapping")
-    if block not in widths:
-        widths.clear()
+    notes = line.notes("wrapping")
+    if notes.get("block") != block:
         start = line.start - line.offset + block * BLOCK_BYTES
         text = line.buffer[max(0, start - BYTES_BEFORE) : start + BLOCK_BYTES + BYTES_AFTER]
         rows = {line.context.decode_line(row.rstrip(b"\r")) for row in text.split(b"\n")[1:-1]} | {line.full}
-        widths[block] = _width_of_rows(rows)
-    width: int | None = widths[block]
+        notes.update(block=block, width=_width_of_rows(rows))
+    width: int | None = notes["width"]
     return width
 
 

@@ -248,7 +248,7 @@ def is_raised(row: Event) -> bool:
 
 
 def is_raised_in_import(row: Event) -> bool:
-    """Whether it was raised in an import of the main module: its program had done nothing yet, whatever ran before it."""
+    """Whether an import of the main module raised it: its program had done nothing yet, whatever ran before it."""
     frames = [frame for frame in str(row.get("frames") or "").split(";") if "runpy" not in frame]
     if len(frames) > 1 and frames[0].endswith(" in <module>") and "importlib" in frames[1]:
         return True
