@@ -135,6 +135,7 @@ PARSER.pattern(
     matches=(
         "step 10 loss 3.4290",
         "step 10 → loss → 3.4290",
+        "训练次数：1Loss:0.9131239652633667",
         "Average loss at step (100/20001): 0.450832",
         "Training [=====       ] 34.0% 20000/58874 | 4.62 it/s | ETA: 8413.2 s | loss=3.399266 | validation_loss=3.540929",
         "Epoch 4: loss 1,6263",

@@ -16,7 +16,10 @@ from trackside.model import Event
 
 ID = "keras"
 
-_BAR = re.compile(r"(?:^|[\x08\s])(\d{1,9})/(\d{1,9}|Unknown)\s+(?:\[[=>.]{5,60}\]|━[━ ]{3,60}|- (?=\d))")
+_BAR = re.compile(
+    r"(?:^|[\x08\s])(\d{1,9})/(\d{1,9}|Unknown)\s+(?:\[[=>.]{5,60}\]|━[━ ]{3,60}|={10,40}(?=\s)|(?:Γöü){3,60}|(?:â\S{1,2}){3,60}|- (?=\d))"
+)
+"""A bar, with what consoles and redirections of Windows make of its line."""
 _EPOCH_LINE = re.compile(r"^\s*- \d+s(?: \d+m?s/(?:step|epoch|sample))? - ")
 _FIGURE = re.compile(rf"(?:- |^)([A-Za-z_][\w/ ]{{0,60}}?): ({NUMBER})")
 _STEP_TIME = re.compile(r"(\d{1,6})(us|ms|s)/(?:step|sample)")
@@ -46,6 +49,8 @@ def _remember_epoch(line: Line, match: re.Match[str]) -> None:
     matches=(
         "  2/102 [..............................] - ETA: 8:26 - loss: 0.6908 - accuracy: 0.5859 ",
         "72/72 ━━━━━━━━━━━━━━━━━━━━ 0s 1ms/step - accuracy: 0.9 - loss: 0.3012",
+        "  7/131 ==================== 2:23 1s/step - accuracy: 0.9883 - loss: 0.0609",
+        " 7/13 ΓöüΓöüΓöüΓöüΓöüΓöüΓöüΓöüΓöüΓöü 2s 1s/step - accuracy: 0.61 - loss: 1.2",
         "72/72 - 1s - 5ms/step - accuracy: 0.6584 - loss: 1.2709 - val_accuracy: 0.95 - val_loss: 0.4092",
         "60000/60000 - 3s - loss: 0.2204 - acc: 0.9342",
         "  2/9 [=====>........................] - ETA: 36s - loss: 982.1183 - acc: 0.6\x08\x08\x08\x08\x08\x08\x08\x08",

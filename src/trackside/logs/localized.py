@@ -22,7 +22,7 @@ _WORDS = {
     "test": ("测试", "測試", "テスト", "테스트", "тест", "prueba", "teste"),
     "epoch": ("轮次", "轮", "世代", "エポック", "에폭", "에포크", "эпоха", "época", "epoca", "époque", "epoche", "ép"),
     "step": (
-        *("迭代", "步数", "步", "ステップ", "스텝", "шаг", "итерация"),
+        *("训练次数", "迭代次数", "迭代", "步数", "步", "ステップ", "스텝", "шаг", "итерация"),
         *("iteración", "iteração", "itération", "paso", "passo", "schritt"),
     ),
     "lr": ("学习率", "學習率", "学習率", "학습률", "学习速率"),
@@ -40,6 +40,9 @@ _ORDINAL = re.compile(r"第\s?(\d{1,9})\s?(轮|輪|步|エポック|ステップ
 _STEP_ORDINALS = ("步", "ステップ", "次迭代")
 _QUALIFIED = re.compile(r"(?<=[^\W\d_a-zA-Z])(?:of |de |do |du )?loss")
 _BLANKS = re.compile(r" +(?=[:=,])|(?<= ) +")
+_GLUED = re.compile(r"(?<=\d)(?=loss\b)", re.IGNORECASE)
+"""Between a count and the name of the next figure: ``训练次数：1Loss:0.91``."""
+_OTHER_SCRIPT = re.compile(r"[\u0400-\u04ff\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]")
 _CONNECTED = re.compile(
     r"\bloss (?:de(?: la| l'| los)?|do|du|da|von|im) (train|val|test|avg|total)\b|\bloss (train|val|test|avg|total)\b"
 )
@@ -56,8 +59,13 @@ def to_english(text: str) -> str:
     text = _ORDINAL.sub(lambda match: f"{'step' if match[2] in _STEP_ORDINALS else 'epoch'} {match[1]} ", text)
     text = _ANY_WORD.sub(_spaced, text)
     text = _QUALIFIED.sub(" part_loss", text)
-    text = _BLANKS.sub("", text.replace("：", ": ").replace("，", ", "))
+    text = _GLUED.sub(" ", _BLANKS.sub("", text.replace("：", ": ").replace("，", ", ")))
     return _CONNECTED.sub(lambda match: f"{match[1] or match[2]} loss", text)
+
+
+def is_in_other_script(text: str) -> bool:
+    """Whether a text has letters of another script than the Latin one."""
+    return _OTHER_SCRIPT.search(text) is not None
 
 
 def _spaced(match: re.Match[str]) -> str:

@@ -10,7 +10,7 @@ from trackside.logs.alike_lines import note_other_reader
 from trackside.logs.figures import LineFigures, line_figures, put_position_first
 from trackside.logs.line import Line
 from trackside.logs.line_positions import EPOCH_BATCH, SAMPLES, LinePosition, position_of
-from trackside.logs.localized import to_english
+from trackside.logs.localized import is_in_other_script, to_english
 from trackside.logs.loss_points import loss_point
 from trackside.logs.numbers import LAST_RANK, NUMBER, as_whole, function_loss, number
 from trackside.logs.positions import BAR_IN_FRONT, LOGGER_NAME, TRAINING_WORD, epoch_above, position_above
@@ -90,9 +90,14 @@ def line_points(line: Line) -> list[Event] | None:
     """The logged steps and evaluation losses of a line, or None."""
     starts = [match.start() for match in _RECORD.finditer(line.text)]
     if len(starts) < MIN_GLUED_RECORDS:
-        return None if len(line.text) > MAX_TEXT_CHARS else _read_record(line, line.text)
+        return None if len(line.text) > MAX_TEXT_CHARS else _read_record(line, _text_of(line))
     pieces = [line.text[start:stop] for start, stop in pairwise([*starts, len(line.text)])]
     return [event for piece in pieces for event in _read_record(line, piece) or ()]
+
+
+def _text_of(line: Line) -> str:
+    """The text of a line; words of another script for positions in English."""
+    return to_english(line.text) if not line.text.isascii() and is_in_other_script(line.text) else line.text
 
 
 def localized_points(line: Line) -> list[Event] | None:
