@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from trackside.catalog.excerpt import below_heading
 from trackside.logs.line import Line
@@ -26,7 +27,12 @@ _STEP_TIME = re.compile(r"(\d{1,6})(us|ms|s)/(?:step|sample)")
 _UNIT = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 _TRAINING = ("loss", "total_loss", "train_loss")
 
-PARSER = Parser(ID, "Keras", "framework", precedence=200, redraws=True)
+HISTORY_ID = "keras-history"
+_HISTORY = re.compile(r"['\"](?:train_)?loss['\"]: \[(?P<losses>[^\]\n]{1,60000})\]")
+_VALIDATION = re.compile(r"['\"]val_loss['\"]: \[(?P<losses>[^\]\n]{1,60000})\]")
+MAX_HISTORY_EPOCHS = 2_000
+
+PARSER = Parser(ID, "Keras", "framework", precedence=200, redraws=True, fallback_ids=(HISTORY_ID,))
 
 
 @PARSER.pattern(
@@ -102,3 +108,39 @@ def _point(line: Line) -> Iterator[Event]:
             yield line.event(
                 "evaluation", step=step, epoch=epoch, metric=name, value=value, loss=value if is_loss else None
             )
+
+
+@PARSER.pattern(
+    rb"loss['\"]: \[[0-9a-z(.-]",
+    _HISTORY,
+    safety="The history that fit returns, printed as a whole; it describes the run only if nothing else does.",
+    matches=(
+        "{'loss': [0.0995, 0.1036, 0.0908], 'accuracy': [0.96, 0.94, 0.97], 'val_loss': [0.09, 0.1, 0.08]}",
+        '{"loss": [2.3, 1.9], "acc": [0.1, 0.2]}',
+    ),
+    avoids=("{'loss': ['mse', 'mae'], 'optimizer': 'adam'}", "{'loss': [0.5]}", "loss: [0.1, 0.2]"),
+)
+def _history(line: Line, match: re.Match[str]) -> list[Event]:
+    losses = _figures_of(match["losses"])
+    if len(losses) < 2:
+        return []
+    validation = _VALIDATION.search(line.text)
+    evaluations = [] if validation is None else _figures_of(validation["losses"])
+    points = [
+        line.event("progress", epoch=epoch, loss=loss, total_steps=None, framework=ID, text=line.text[:80])
+        for epoch, loss in enumerate(losses, 1)
+    ]
+    events = [replace(point, parser=HISTORY_ID) for point in points]
+    events += [
+        line.event("evaluation", epoch=epoch, metric="val_loss", value=loss, loss=loss)
+        for epoch, loss in enumerate(evaluations, 1)
+    ]
+    return events
+
+
+def _figures_of(text: str) -> list[float]:
+    """The numbers of a list, with or without the type that numpy prints around each; empty if it lists anything else."""
+    figures = [
+        number(part.strip().removesuffix(")").rpartition("(")[2]) for part in text.split(",")[:MAX_HISTORY_EPOCHS]
+    ]
+    return [] if None in figures else [figure for figure in figures if figure is not None]
