@@ -7,7 +7,7 @@ goes on to other lines, did its work; and one that raises an exception right bel
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -20,13 +20,15 @@ MIN_REPEATS = 4
 MIN_ALIKE = 3
 """Lines that are alike, from which on none of them is a closing line."""
 MAX_LINES = 1_000
-"""Lines at the end that are looked at."""
+"""Lines at the end that are compared."""
 MAX_CLOSING_LINES = 100
 """Lines with text behind the loop, at most: more are another part of the program."""
 MIN_CLOSING_LINES_IF_CUT = 2
 """Lines with text behind the loop of a log that ends within a line: that line may be one of the loop."""
-MAX_TEXT_CHARS = 400
-"""A longer line is a dump."""
+MAX_LINE_BYTES = 800
+"""Bytes of a line that are read."""
+MAX_ROWS = 60
+"""Lines of a loop that are read, the last ones."""
 MAX_LINES_BEFORE_ERROR = 30
 """Lines with text between a loop and an error, at most: more may be another start of the program."""
 MIN_FIGURES = 2
@@ -39,7 +41,11 @@ _NO_FIGURE = re.compile(
     re.IGNORECASE,
 )
 """Dates, times and a bar's pace."""
-_BETWEEN_WORDS = re.compile(r"[^\w#]+")
+_LINE, _SAYS_ANYTHING = re.compile(rb"[^\r\n]+"), re.compile(rb"[0-9A-Za-z\x80-\xff]")
+"""A line or redraw, and that it has a letter or a digit."""
+_NO_LETTERS = re.compile(rb"[^A-Za-z\x80-\xff]+|\b(?:nan|inf)\b|\xe2[\x94-\x96][\x80-\xbf]")
+"""What may differ in alike lines: all but letters, and the blocks of a bar."""
+_FIGURE = re.compile(rb"[0-9.]+")
 _TOTAL = re.compile(r"\s?(?:/|of|out of|von|sur|из|de)\s?(\d{1,9})(?![\d.])")
 _ITEM_OF_MODEL = re.compile(r"^\s*\(\w+\): |^\s*\d+[.)] ")
 """A line of a printed model or list."""
@@ -81,28 +87,46 @@ def counted_lines(tail: bytes, base: int, lines_before_end: int, context: FileCo
 
     ``tail``: the log's last bytes, of which the first is at ``base`` of the file; ``lines_before_end``: its line ends.
     """
-    lines = list(_last_lines(tail, base, lines_before_end, context))
-    shapes = [_shape(line.text) for line in lines]
-    occurrences: dict[str, list[int]] = {}
-    for index, shape in enumerate(shapes):
-        occurrences.setdefault(shape, []).append(index)
-    end = max((indexes[-1] for indexes in occurrences.values() if len(indexes) >= MIN_ALIKE), default=-1)
-    loops = [indexes for shape, indexes in occurrences.items() if len(indexes) >= MIN_REPEATS and "#" in shape]
+    spans = (match.span() for match in _LINE.finditer(tail))
+    spots = [
+        (start, min(stop, start + MAX_LINE_BYTES)) for start, stop in spans if _SAYS_ANYTHING.search(tail, start, stop)
+    ]
+    spots = spots[-MAX_LINES:]
+    groups: dict[bytes, list[int]] = {}
+    for index, (start, stop) in enumerate(spots):
+        groups.setdefault(_words(tail[start:stop]), []).append(index)
+    end = max((indexes[-1] for indexes in groups.values() if len(indexes) >= MIN_ALIKE), default=-1)
+    loops = [indexes for indexes in groups.values() if len(indexes) >= MIN_REPEATS]
+
+    def lines(indexes: Iterable[int]) -> list[Line]:
+        spans = (spots[index] for index in indexes)
+        numbers = ((lines_before_end - tail.count(b"\n", start) + 1, start, stop) for start, stop in spans)
+        return [Line(tail, start, stop, number, base + start, context) for number, start, stop in numbers]
+
     for indexes in sorted(loops, key=lambda indexes: indexes[-1], reverse=True):
-        last = lines[indexes[-1]]
-        count = None if _ITEM_OF_MODEL.match(last.text) else _count([lines[index].text for index in indexes])
-        if count is None or not count.is_training:
+        loop = lines(indexes[-MAX_ROWS:])
+        last = loop[-1]
+        if last.number <= context.quoted_until or _ITEM_OF_MODEL.match(last.text):
+            continue
+        if (count := _count([line.text for line in loop])) is None or not count.is_training:
             continue
         last.parser = "scan"
+        closing_lines = lines(range(end + 1, min(len(spots), end + 2 + MAX_CLOSING_LINES)))
+        below = lines(range(indexes[-1] + 1, min(len(spots), indexes[-1] + 2 + MAX_LINES_BEFORE_ERROR)))
         return last.event(
             "counted_lines",
             count=count.last,
             total=count.total,
             alike=len(indexes),
-            done=_is_done(count, last, lines[end + 1 :], is_cut=not tail.endswith((b"\n", b"\r"))) or None,
-            at_work=_is_near(lines[indexes[-1] + 1 :]) or None,
+            done=_is_done(count, last, closing_lines, is_cut=not tail.endswith((b"\n", b"\r"))) or None,
+            at_work=_is_near(below) or None,
         )
     return None
+
+
+def _words(raw: bytes) -> bytes:
+    """What alike lines have in common: their words, or the number of figures if there are no words."""
+    return _NO_LETTERS.sub(b" ", raw).strip() or b"#" * len(_FIGURE.findall(raw))
 
 
 def _is_done(count: _Count, last: Line, closing_lines: Sequence[Line], *, is_cut: bool) -> bool:
@@ -120,26 +144,10 @@ def _is_near(lines_below: Sequence[Line]) -> bool:
     )
 
 
-def _last_lines(tail: bytes, base: int, lines_before_end: int, context: FileContext) -> Iterator[Line]:
-    """The last lines and redraws with a letter or digit, in order."""
-    spots = [
-        match.span() for match in re.finditer(rb"[^\r\n]+", tail) if match.end() - match.start() <= MAX_TEXT_CHARS * 4
-    ][-MAX_LINES:]
-    for start, end in spots:
-        number = lines_before_end - tail.count(b"\n", start) + 1
-        line = Line(tail, start, end, number, base + start, context)
-        if number > context.quoted_until and len(line.text) <= MAX_TEXT_CHARS and re.search(r"\w", line.text):
-            yield line
-
-
-def _shape(text: str) -> str:
-    """The words of a line; each number is ``#``."""
-    return _BETWEEN_WORDS.sub(" ", _NUMBER.sub("#", _NO_FIGURE.sub(" ", text.replace("#", " ")))).strip()
-
-
 def _count(texts: Sequence[str]) -> _Count | None:
     """The number that counts up in alike lines; None if none does."""
     rows = [list(_NUMBER.finditer(_NO_FIGURE.sub(" ", text))) for text in texts]
+    rows = [row for row in rows if len(row) == len(rows[-1])]
     columns = list(zip(*rows, strict=True))
     for index, column in enumerate(columns):
         values = [int(match[0]) for match in column if match[0].isdecimal() and len(match[0]) <= 9]
