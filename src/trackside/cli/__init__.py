@@ -81,6 +81,7 @@ def main() -> None:
     \b
     trackside diagnose slurm-123.out             one log
     trackside diagnose run/                      logs, sacct, scontrol, dmesg, metrics
+    srun train.sh 2>&1 | trackside diagnose -    the output of a command
     trackside diagnose run.tar.gz --json         JSON for programs
     trackside explain cuda-oom                   what a failure family means and what to do
     """

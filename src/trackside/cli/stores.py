@@ -10,6 +10,7 @@ import click
 
 from trackside.cli.exit_codes import EXIT_NOTHING, fail
 from trackside.cli.live import site_of
+from trackside.cli.pipes import read_pipes
 from trackside.cli.terminal import PATHS, STORE, bar, console, output
 from trackside.ingest import ALREADY_STORED
 from trackside.ingest import ingest as import_inputs
@@ -27,7 +28,7 @@ from trackside.stores.embedded.writer import Writer
 
 
 @click.command()
-@PATHS
+@click.argument("paths", nargs=-1, required=True, type=click.Path(readable=False), callback=read_pipes)
 def inputs(paths: Sequence[str]) -> None:
     """Show the detected format of each file, and the reason."""
     with bar(paths) as on_progress:

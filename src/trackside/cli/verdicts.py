@@ -25,6 +25,7 @@ from trackside.cli.exit_codes import (
     fail,
 )  # fmt: skip
 from trackside.cli.live import site_flags, site_of
+from trackside.cli.pipes import GIVEN_PATHS, read_pipes
 from trackside.cli.report import HTML, PageWriter
 from trackside.cli.terminal import bar, console, job_flag, output
 from trackside.families import families
@@ -45,7 +46,7 @@ MAX_TIME_S = 253402300800.0
 
 
 @click.command(epilog=EXIT_CODES_HELP)
-@click.argument("paths", nargs=-1, type=click.Path(readable=False))
+@click.argument("paths", nargs=-1, type=click.Path(readable=False), callback=read_pipes)
 @job_flag("diagnose")
 @click.option("--store", metavar="DIR", type=click.Path(), help="Read the job from this store; PATHS add to it.")
 @partial(
@@ -90,6 +91,8 @@ def diagnose(
 ) -> None:
     """Diagnose a run from files, folders or archives, or from a store, and print the verdict.
 
+    PATHS may be pipes; - is standard input.
+
     With --job alone the site is queried: the local Slurm, and the servers named in trackside.toml, in TRACKSIDE_...
     variables or by options (docs/site.md). With PATHS or --store the site is queried only
     if --metrics-url, --logs-url, --slurm, --archive, --cluster or --config is given.
@@ -107,7 +110,7 @@ def diagnose(
         raise click.UsageError("give only one of --json, --markdown and --short")
     form: OutputForm = "json" if as_json else "markdown" if as_markdown else "short" if short else "text"
     page = PageWriter(html)
-    input_paths = [*([store] if store else []), *paths]
+    input_paths = [*([store] if store else []), *click.get_current_context().meta[GIVEN_PATHS]]
     if at_site:
         settings = site_of(site, price_settings)
         request = request_of(paths, job, as_of, store=store, site=settings)
@@ -226,7 +229,7 @@ def _clock() -> str:
 
 @click.command()
 @click.argument("verdict", type=click.Path(readable=False))
-@click.argument("paths", nargs=-1, type=click.Path(readable=False))
+@click.argument("paths", nargs=-1, type=click.Path(readable=False), callback=read_pipes)
 @click.option("--job", metavar="ID", help="Job to use if the verdict names none: the one given to 'diagnose'.")
 @site_flags
 def verify(verdict: str, paths: Sequence[str], job: str | None, site: Mapping[str, Any]) -> None:
