@@ -224,7 +224,7 @@ def test_labels_and_ids_may_be_numbers_of_any_length(tmp_path: Path) -> None:
 def test_verify_explains_unreadable_paths(log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = run("verify", tmp_path)
     assert folder.exit_code == 2
-    assert "Is a directory" in folder.stderr
+    assert "is a folder" in folder.stderr
     monkeypatch.chdir(tmp_path)
     saved = tmp_path / "verdict.json"
     saved.write_text(run("diagnose", log.name, "--json").stdout)

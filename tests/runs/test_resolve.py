@@ -56,8 +56,7 @@ def resolved(*rows: Record | Event, ask: str | None = None) -> ResolvedRun:
 def test_times_are_of_a_known_zone_if_a_record_or_a_log_gives_it() -> None:
     local = log("slurm-7.out", 150.0, 160.0)
     zoned = replace(local, fields={**local.fields, "zoned": True})
-    as_text, queried = job("7"), replace(job("7"), text="7|COMPLETED|100|200")
-    as_text = replace(as_text, text="7|COMPLETED|2026-03-02T08:00:00|2026-03-02T08:30:00")
+    as_text, queried = job("7"), job("7", zoned=True)
     assert run_of(log("train.log")).has_time_zone  # no time at all
     assert not run_of(local).has_time_zone
     assert run_of(zoned).has_time_zone

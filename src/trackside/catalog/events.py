@@ -155,7 +155,6 @@ EVENTS: Mapping[str, EventKind] = {
         {
             "count": "the last count",
             "total": "the total that the line names",
-            "alike": "alike lines",
             "done": "true if the count reached its total, or other lines follow, and none speaks of trouble",
             "at_work": "true if an error or the end of the log comes soon below",
         },

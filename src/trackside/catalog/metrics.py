@@ -386,7 +386,7 @@ METRICS: Mapping[str, Metric] = {
     "training_memory_retries_total": Metric("events", "counter", "allocations that succeeded only after the cache was emptied"),
     "training_memory_ooms_total": Metric("events", "counter", "allocations that failed because device memory ran out"),
     # -- what the agent traces
-    "trackside_cuda_kernel_launches_total": Metric("launches", "counter", "kernel launches since the process started"),
+    "trackside_cuda_kernel_launches_total": Metric("launches", "counter", "kernel launches since the tracer probed the process's libraries"),
     "trackside_cuda_api_seconds_total": Metric("s", "counter", "time in CUDA API calls", ("api",)),
     "trackside_cuda_api_calls_total": Metric("calls", "counter", "CUDA API calls", ("api",)),
     "trackside_cuda_memcpy_bytes_total": Metric("bytes", "counter", "bytes copied: h2d, d2h, d2d, p2p, h2h; default: direction unknown", ("direction",)),

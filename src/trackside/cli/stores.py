@@ -33,6 +33,8 @@ def inputs(paths: Sequence[str]) -> None:
     """Show the detected format of each file, and the reason."""
     with bar(paths) as on_progress:
         rows = load(paths, on_progress).inputs
+    if not rows:
+        fail(f"no files in {', '.join(paths)}", EXIT_NOTHING)
     with output():
         inputs_table([InputDoc(row.path, row.format, row.status, row.note, row.rows) for row in rows], console())
     if not any(row.status in ("read", "partial") for row in rows):

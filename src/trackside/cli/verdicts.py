@@ -272,6 +272,8 @@ def _load_verdict(verdict: str, paths: Sequence[str]) -> tuple[VerdictDoc, Seque
             return decode(file.read()), paths
     except FileNotFoundError:
         fail(f"no such file or folder: {verdict}")
+    except IsADirectoryError:
+        fail(f"{verdict} is a folder; VERDICT is the output of 'trackside diagnose --json', or a bundle")
     except OSError as error:
         fail(f"cannot read {verdict}: {error.strerror}")
     except DamagedBundle as error:

@@ -110,7 +110,7 @@ CHECK_COOLING = Sentence("check the cooling of {node}: dust, failed fans, air fl
 CHECK_POWER = Sentence("check power supplies, power feeds and power caps of {node}")
 READ_HEAT = ShellCommand("{node_shell} 'sudo ipmitool sel elist | tail; nvidia-smi -q -d TEMPERATURE'")
 READ_POWER = ShellCommand("{node_shell} 'sudo ipmitool sel elist | tail; nvidia-smi -q -d PERFORMANCE,POWER'")
-DRAIN_NODE = Sentence("drain {node} until it is repaired")
+DRAIN_NODE = Sentence("drain {node} until it is repaired (needs a Slurm administrator)")
 RUN_ELSEWHERE = Sentence("until the node is repaired, run on other nodes with the same options")
 
 

@@ -134,7 +134,10 @@ LOAD_REMEDIES: dict[LoadFailure, Sentence] = {
         "build the model as the checkpoint has it: the same architecture, vocabulary and number of classes; or load "
         "only the parameters that fit, if the others are to be trained anew"
     ),
-    "corrupt": Sentence("write or download the checkpoint again, and check the free disk space"),
+    "corrupt": Sentence(
+        "resume from the previous checkpoint, or download the file again if it was downloaded; check the free disk "
+        "space before the next save"
+    ),
     "absent": Sentence("check the path of the checkpoint, relative to the folder in which the job starts"),
     "unreadable": Sentence("do what the message says; if it names no remedy, try another checkpoint"),
 }

@@ -41,15 +41,13 @@ References
 
 from __future__ import annotations
 
-import datetime as dt
-import shlex
-
 from trackside.catalog.signals import signal_name
 from trackside.evidence import Missing, Value, derived
 from trackside.facts.fact import Maybe
 from trackside.facts.logs.ending import CUT_SHORT, ENDED_WELL, RECORDED, Ending, exit_signal
 from trackside.facts.logs.order import follows
 from trackside.facts.logs.stop_request import SIGHUP, SIGTERM, STOP_SIGNALS, StopRequest
+from trackside.facts.logs.system_log import AROUND_S, SHOW_SYSTEM_LOG, system_log_values
 from trackside.facts.training.learning import Trajectory
 from trackside.family import Family
 from trackside.finding import Action, Certainty, Claim, Finding, Sentence, ShellCommand, absent, action, present
@@ -74,11 +72,6 @@ FIND_SENDER = Sentence(
     "find the sender: a timeout command in the job script, or a person or a service on the node; the node's system log "
     "shows who was logged in and which services stopped (as root, or ask an administrator)"
 )
-SHOW_SYSTEM_LOG = (
-    ShellCommand("ssh {node} \"journalctl --since '{since}' --until '{until}'\""),
-    ShellCommand("for node in {all_nodes}; do ssh $node \"journalctl --since '{since}' --until '{until}'\"; done"),
-    ShellCommand("journalctl --since '{since}' --until '{until}'"),
-)
 FIND_PROCESS = Sentence(
     "find out what process {sender} was, on the node of the run: a person's command, a script or a service; the node's "
     "system log shows it (as root, or ask an administrator)"
@@ -95,10 +88,6 @@ SHOW_PROCESS = tuple(
 READ_CONTROLLER_LOG = Sentence("see what the controller's log says about the job, on the controller's host")
 SHOW_CONTROLLER_LOG = ShellCommand("grep -w {job} \"$(scontrol show config | awk '/SlurmctldLogFile/ {{print $3}}')\"")
 SENDER_FIELDS = ("sender_pid", "sender_uid")
-AROUND_S = 120
-"""Seconds before and after the signal for which the system log is shown."""
-MAX_NODES = 8
-"""The system log is shown of at most this many nodes."""
 DETACH = Sentence(
     "start it detached from the terminal: in tmux, with setsid, or as a batch job; torchrun handles SIGHUP itself, so "
     "that nohup alone does not protect it"
@@ -190,19 +179,8 @@ def _find_sender(sign: Event, line: Value, ending: Ending, run: Run) -> list[Act
     controller = [action(READ_CONTROLLER_LOG, SHOW_CONTROLLER_LOG)] if ending.jobs and not ending.changes else []
     if time is None:
         return [action(FIND_SENDER), *controller]
-    template = "%Y-%m-%d %H:%M UTC" if run.has_time_zone else "%Y-%m-%d %H:%M"  # else as printed: the nodes' own time
-    since, until = (
-        dt.datetime.fromtimestamp(time + shift, dt.UTC).strftime(template) for shift in (-AROUND_S, AROUND_S)
-    )
-    values = {"since": derived(since, line), "until": derived(until, line)}
-    if sign.node or len(run.nodes) == 1:
-        values["node"] = derived(shlex.quote(sign.node or run.nodes[0]), line)
-    elif 1 < len(run.nodes) <= MAX_NODES:
-        values["all_nodes"] = derived(shlex.join(run.nodes), line)
-    return [
-        action(FIND_SENDER, *SHOW_SYSTEM_LOG, **values),
-        *controller,
-    ]
+    values = system_log_values(time, sign.node, run, line)
+    return [action(FIND_SENDER, *SHOW_SYSTEM_LOG, **values), *controller]
 
 
 def _contradiction(ending: Ending) -> Claim | None:

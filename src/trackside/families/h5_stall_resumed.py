@@ -78,6 +78,9 @@ CHECK_STORAGE = Sentence("check the file server and the network to it at that ti
 CHECK_RANK = Sentence("check the rank's log, the kernel log of its node and the storage at that time")
 GPUS_KEPT_COMPUTING = Sentence("the GPUs kept computing during a pause of {seconds} between logged steps")
 NO_LONG_GAP = Sentence("no gap between logged steps was longer than normal (at most {seconds})")
+NO_LONG_GAP_OVER = Sentence(
+    "no gap between logged steps was longer than its steps usually take (at most {seconds}, over {count:steps})"
+)
 SHORT_PAUSES = Sentence("between their first and their last work the GPUs paused for at most {seconds}")
 NO_PAUSE = Sentence("between their first and their last work the GPUs did not pause")
 NOT_RESUMED = Sentence("the GPUs did no work in the last {seconds}: that stall did not end")
@@ -100,7 +103,12 @@ def judge(
     if gpu_pause is not None and _is_gpu_stall(pauses, gpu_pause, limits):
         return _finding(pauses, gpu_pause, GPUS_IDLE_FROM_TO, gpu_pause.length, gpu_pause.claims, gpu_pause.gpus)
     if gap is not None:
-        return absent(NO_LONG_GAP(seconds=pauses.seconds(gap)))
+        steps = pauses.steps(gap)
+        return absent(
+            NO_LONG_GAP(seconds=pauses.seconds(gap))
+            if steps is None
+            else NO_LONG_GAP_OVER(seconds=pauses.seconds(gap), count=steps)
+        )
     if not isinstance(gpus, Missing) and gpus.longest_s is not None:
         pauses_claim = (SHORT_PAUSES if gpus.longest_s.number else NO_PAUSE)(seconds=gpus.longest_s)
         stall = gpus.stall.hung

@@ -117,7 +117,6 @@ def counted_lines(tail: bytes, base: int, lines_before_end: int, context: FileCo
             "counted_lines",
             count=count.last,
             total=count.total,
-            alike=len(indexes),
             done=_is_done(count, last, closing_lines, is_cut=not tail.endswith((b"\n", b"\r"))) or None,
             at_work=_is_near(below) or None,
         )

@@ -28,7 +28,7 @@ RESTART_BYTES = 2_000
 
 _RECORD = re.compile(r"(?<![A-Za-z])[Ee]poch:? ?\[?\d{1,7}/\d{1,7}[\],]|\[\d{1,7}/\d{1,7}\] ?\[\d{1,9}/\d{1,9}\]")
 MIN_GLUED_RECORDS = 3
-"""Records in one line, printed without a line end, from which the line is split."""
+"""A line with at least this many records, printed without line ends, is split into them."""
 _BAR_BEHIND = re.compile(r":? {0,4}(?::|\d{1,3}%\|[^|]{0,200}\|) {0,4}\d{1,9}(?:it|/\d{1,9}) \[[^\]]{0,200}\].{0,400}$")
 """A tqdm bar behind a line that names its position and loss itself."""
 _EVALUATION_FIGURE = re.compile(

@@ -70,7 +70,7 @@ _NAMES: dict[str, str] = {
     "throughput": "tokens_per_sec tokens_per_second tok_s tokens_s tps tok_per_sec samples_per_sec samples_per_second"
     " samples_s img_s images_per_sec throughput wps",
     "loss_scale": "loss_scale grad_scale amp_scale",
-    "reward": "reward mean_reward reward_mean rewards_margins objective_scores episode_reward",
+    "reward": "reward mean_reward reward_mean score_mean rewards_mean rewards_margins objective_scores episode_reward",
 }
 """Field of ``progress`` -> its printed names in snake case, the most specific first."""
 _FIELD_RANKS = {name: (field, rank) for field, names in _NAMES.items() for rank, name in enumerate(names.split())}
@@ -94,6 +94,8 @@ _SIDE_LOSS_WORDS = frozenset((
     "adv",
 ))  # fmt: skip
 """Words in the name of a loss that is only a part of the training loss."""
+_TIMES = frozenset(("time", "times", "time_s", "timing", "timings", "timing_s", "timing_raw", "timer", "timers"))
+"""Groups of names whose figures are times, whatever they are named."""
 _TOTAL_WORDS = frozenset(("total", "tot", "overall", "whole", "full", "main", "combined"))
 """Words in the name of a loss that say that it is the one whose parts are printed beside it."""
 TOTAL_RANK = 30
@@ -134,6 +136,8 @@ def field_meaning(key: str) -> tuple[str, int] | None:
         return exact_field
     if not _NOT_TRAINING.isdisjoint(words):
         return ("eval_loss", 0) if "loss" in words else None
+    if parts and parts[0] in _TIMES:
+        return _FIELD_RANKS["step_time"] if parts[1:] == ["step"] else None
     for start in range(len(parts)):
         known_field = _FIELD_RANKS.get("_".join(parts[start:]))
         if parts[start:] == ["cost"] and start:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -33,8 +32,6 @@ _FRAMEWORK_KINDS = ("training_plan", "training_start", "training_end")
 _DUMP_KINDS = ("flight_recorder", "flight_recorder_group")
 """Kinds of records that may name their job."""
 _EXIT_KINDS = ("process_exit", "launcher_failure")
-_NAIVE_TIME = re.compile(r"\b20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(?![.\d]*(?:Z|[+-]\d\d))")
-"""A time without a zone, as Slurm prints it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +321,7 @@ def _has_time_zone(attempts: Sequence[AttemptRows], run_events: Sequence[Event],
     """Whether a record or, if its times were not shifted to the scheduler's, a log gives the zone of the run's times;
     true also without any time."""
     records = [row for attempt in attempts for row in attempt.rows if row.get("start") is not None]
-    if any(_NAIVE_TIME.search(row.text) is None for row in records):
+    if any(row.get("zoned") for row in records):
         return True
     zoned = any(event.kind in ("log_activity", "kernel_log") and event.get("zoned") for event in run_events)
     return (zoned and not offset) or not (records or any(event.time is not None for event in run_events))

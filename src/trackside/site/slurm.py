@@ -255,7 +255,7 @@ class _ClusterQuery:
         return self.controller_answered and not self.controller_knows
 
     def _is_hidden(self) -> bool:
-        """The same, if the controller may only hide another user's job."""
+        """Whether the controller may know the job and not show it, because it is another user's."""
         users = {str(job.first("user")) for job in self.jobs}
         going = any(not _is_over(job, ("sacct",)) for job in self.jobs)
         return self._is_forgotten() and going and users != {_user()} and os.geteuid() != 0

@@ -167,6 +167,24 @@ def test_a_library_that_cannot_be_probed_is_retried_and_has_an_error(host: Host)
     assert [library.error for library in tracker.libraries.values()] == [""]
 
 
+def test_a_library_named_in_the_settings_is_retried_and_stays_probed(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following.time, "monotonic", lambda: 0.0)
+    tracker = host.track_libraries()
+    host.error = OSError(22, "Invalid argument")
+    tracker.add(str(host.library("libcudart.so.12")))
+    host.error = None
+    host.process(10, "libcudart.so.12")
+    for now in range(1, 100):
+        tracker.step(float(now))
+    assert host.attached == ["cudart libcudart.so.12"]
+    del host.processes_by_pid[10]
+    tracker.step(100.0)
+    tracker.step(200.0 + following.LINGER_S)
+    assert (host.detached, len(tracker.libraries)) == ([], 1)
+
+
 def test_a_reused_pid_is_examined_again(host: Host) -> None:
     host.process(10, "libcudart.so.12")
     tracker = host.track_libraries()

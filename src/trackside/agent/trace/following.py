@@ -61,6 +61,8 @@ class ProbedLibrary:
     unused_since: float = 0.0
     """When it was first found unused; 0: it is in use."""
     error: str = ""
+    is_permanent: bool = False
+    """Named in the settings: probed from the start and never released."""
 
 
 @dataclass(slots=True)
@@ -200,7 +202,8 @@ class LibraryTracker:
             if library is None or (library.probe is None and now - library.attached_at >= RETRY_S):
                 if library is None and len(self.libraries) >= MAX_LIBRARIES:
                     return None
-                self.libraries[key] = self._attach_library(mapping, key, fd, now)
+                is_permanent = library is not None and library.is_permanent
+                self.libraries[key] = self._attach_library(mapping, key, fd, now, is_permanent=is_permanent)
             return key
         finally:
             os.close(fd)
@@ -213,12 +216,14 @@ class LibraryTracker:
             try:
                 status = os.fstat(fd)
                 key = (status.st_dev, status.st_ino)
-                self.libraries[key] = self._attach_library(mapping, key, fd, float("inf"))
+                self.libraries[key] = self._attach_library(mapping, key, fd, time.monotonic(), is_permanent=True)
             finally:
                 os.close(fd)
 
-    def _attach_library(self, mapping: LibraryMapping, key: FileKey, fd: int, now: float) -> ProbedLibrary:
-        library = ProbedLibrary(mapping.kind, mapping.path, key, attached_at=now)
+    def _attach_library(
+        self, mapping: LibraryMapping, key: FileKey, fd: int, now: float, *, is_permanent: bool = False
+    ) -> ProbedLibrary:
+        library = ProbedLibrary(mapping.kind, mapping.path, key, attached_at=now, is_permanent=is_permanent)
         try:
             library.probe = self.attach(mapping.kind, mapping.path, fd)
         except (OSError, ValueError) as error:
@@ -241,7 +246,7 @@ class LibraryTracker:
     def _release_unused(self, now: float) -> None:
         used_keys = {key for process in self.processes.values() for key in process.file_keys}
         for key, library in list(self.libraries.items()):
-            if key in used_keys or library.attached_at == float("inf"):
+            if key in used_keys or library.is_permanent:
                 library.unused_since = 0.0
             elif not library.unused_since:
                 library.unused_since = now

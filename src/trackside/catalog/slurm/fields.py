@@ -56,6 +56,7 @@ JOB = (
     _field("submit", values.time, sacct="Submit", scontrol="SubmitTime", squeue="SUBMIT_TIME SUBMITTIME", jobcomp="@submit", slurmdbd="time.submission", slurmctld="submit_time"),
     _field("eligible", values.time, sacct="Eligible", scontrol="EligibleTime", squeue="ELIGIBLE_TIME", jobcomp="@eligible", slurmdbd="time.eligible", slurmctld="eligible_time"),
     _field("start", values.time, sacct="Start", scontrol="StartTime", squeue="START_TIME", jobcomp="@start", slurmdbd="time.start", slurmctld="time.start start_time"),
+    _field("zoned", values.zoned, sacct="Start", scontrol="StartTime", squeue="START_TIME", jobcomp="@start", slurmdbd="time.start", slurmctld="time.start start_time"),
     _field("end", values.time, sacct="End", scontrol="EndTime", squeue="END_TIME", jobcomp="@end", slurmdbd="time.end", slurmctld="end_time"),
     _field("elapsed_s", values.duration, sacct="ElapsedRaw Elapsed", scontrol="RunTime", squeue="TIME TIME_USED TIMEUSED", jobcomp="elapsed", slurmdbd="time.elapsed"),
     _field("time_limit_s", values.time_limit, sacct="TimelimitRaw Timelimit", scontrol="TimeLimit", squeue="TIME_LIMIT TIME_LIMI TIMELIMIT", jobcomp="time_limit", slurmdbd="time.limit", slurmctld="time_limit"),

@@ -126,6 +126,13 @@ def time(value: Any) -> float | None:
     return None if seconds is None or seconds in UNSET_TIMES else float(seconds)
 
 
+def zoned(value: Any) -> bool | None:
+    """True for a time that gives its zone, or is POSIX seconds; None for ``2026-11-21T07:52:36``, which is local, and
+    for what is no time."""
+    match = _TIME.match(value.strip()) if isinstance(value, str) else None
+    return True if time(value) is not None and (match is None or match[2]) else None
+
+
 def duration(value: Any) -> float | None:
     """``1-02:03:04``, ``02:03:04``, ``03:04.567`` or plain seconds in seconds; None for UNLIMITED and the like."""
     match = _DURATION.match(value.strip()) if isinstance(value, str) else None

@@ -237,6 +237,15 @@ DRAW_WITHOUT_DISPLAY = Sentence(
     "this in the job script, and resubmit"
 )
 UNSET_DISPLAY = ShellCommand("unset DISPLAY; export MPLBACKEND=Agg")
+RAISE_SHARED_MEMORY = Sentence(
+    "shared memory (/dev/shm), not a disk, is full or too small: raise its size (--shm-size of a container), or use "
+    "fewer data-loader workers, and resubmit; this, in the job script, shows the size"
+)
+SHOW_SHARED_MEMORY = ShellCommand("df -h /dev/shm")
+PROVIDE_TOKENIZER = Sentence(
+    "check that the model's folder or repository holds the tokenizer's files (tokenizer.json, tokenizer_config.json), "
+    "or name another tokenizer; if it does, install sentencepiece or tiktoken in the job's environment; then resubmit"
+)
 END_RECURSION = Sentence("{place} calls itself without end: use a loop in its place, or end the calls; then resubmit")
 MESSAGE_REMEDIES: tuple[tuple[re.Pattern[str], Sentence, tuple[ShellCommand, ...]], ...] = (
     (re.compile(r"\bon X server\b|cannot connect to X server"), DRAW_WITHOUT_DISPLAY, (UNSET_DISPLAY,)),
@@ -246,6 +255,8 @@ MESSAGE_REMEDIES: tuple[tuple[re.Pattern[str], Sentence, tuple[ShellCommand, ...
         (COMPARE_CUDA,),
     ),
     (re.compile(r"invalid device ordinal"), NO_SUCH_GPU, (LIST_GPUS,)),
+    (re.compile(r"shared memory\(shm\)|/dev/shm|out of shared memory"), RAISE_SHARED_MEMORY, (SHOW_SHARED_MEMORY,)),
+    (re.compile(r"instantiate the backend tokenizer"), PROVIDE_TOKENIZER, ()),
     (re.compile(r"codec can't encode"), USE_UTF8, (SET_UTF8,)),
     (
         re.compile(r"[Tt]orch not compiled with CUDA|PyTorch (?:was )?not compiled with CUDA"),

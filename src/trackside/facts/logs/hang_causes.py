@@ -15,8 +15,9 @@ from trackside.facts.fact import fact
 from trackside.facts.hardware.host_memory import NO_KILL_COUNTED, HostMemory
 from trackside.facts.logs.exceptions import Exceptions
 from trackside.facts.logs.oom_kills import OomKills
+from trackside.facts.logs.system_log import SHOW_SYSTEM_LOG, system_log_values
 from trackside.finding import Action, Claim, Sentence, action
-from trackside.model import Event, EventRole
+from trackside.model import Event, EventRole, Run
 from trackside.query import events
 
 BLOCKING_REASONS = ("frozen", "unreachable", "stale", "io_error")
@@ -53,7 +54,11 @@ WORKER_REMEDIES = {
 }
 """What ended a data-loader worker -> what to do about it."""
 USE_LESS_MEMORY = Sentence("raise --mem, or use less host memory: fewer data-loader workers, smaller prefetch")
-FIND_SENDER = Sentence("find who sent SIGKILL to {process}: the kernel killed no process for lack of memory")
+FIND_SENDER = Sentence(
+    "find what sent SIGKILL to {process}, a person or a service on its node, as the kernel killed no process for lack "
+    "of memory: the node's system log shows who was logged in and which services stopped (as root, or ask an "
+    "administrator)"
+)
 NO_KILL_IN_KERNEL_LOG = Sentence("the kernel log that was given has no OOM kill of the job")
 FIX_ERROR = Sentence("fix the error that this rank raised: the others only waited for it")
 SIGKILL = 9
@@ -86,6 +91,7 @@ class HangCauses:
     exceptions: Exceptions
     memory: HostMemory
     kills: OomKills
+    run: Run
 
     @cached_property
     def stuck_process(self) -> Event | None:
@@ -159,7 +165,10 @@ class HangCauses:
             return remedy, ()
         line = self.evidence["workers"].value(row, "text")
         process = derived(f"data-loader worker {row.get('pid')}", line)
-        return action(FIND_SENDER, process=process), because
+        if row.time is None:
+            return action(FIND_SENDER, process=process), because
+        values = system_log_values(row.time, row.node, self.run, line)
+        return action(FIND_SENDER, *SHOW_SYSTEM_LOG, process=process, **values), because
 
 
 def _host(row: Event, line: Value) -> Value:
@@ -174,6 +183,8 @@ def _host(row: Event, line: Value) -> Value:
     "processes": events("process_state"),
     "workers": events("dataloader_death"),
 })  # fmt: skip
-def hang_causes(evidence: Evidence, exceptions: Exceptions, memory: HostMemory, kills: OomKills) -> HangCauses:
+def hang_causes(
+    evidence: Evidence, exceptions: Exceptions, memory: HostMemory, kills: OomKills, run: Run
+) -> HangCauses:
     """Needs no particular input; empty if no line of the kernel, the agent or a rank reports one."""
-    return HangCauses(evidence, exceptions, memory, kills)
+    return HangCauses(evidence, exceptions, memory, kills, run)

@@ -106,6 +106,14 @@ class TrainingPauses:
         sources = (self.silence.signs["progress"].value(row, "time", "time") for row in (gap.before, gap.after))
         return derived(gap.until - gap.since, *sources, unit="s")
 
+    def steps(self, gap: StepGap) -> Value | None:
+        """How many steps lie in a gap; None if it is one, or not known."""
+        count = _steps(gap.before, gap.after)
+        if count <= 1 or not count.is_integer():
+            return None
+        frame = self.silence.signs["progress"]
+        return derived(int(count), *(frame.value(row, "step") for row in (gap.before, gap.after)))
+
     def is_planned(self, gap: StepGap) -> bool:
         """Whether a planned activity was printed in it, so that it may explain the whole gap."""
         rows = (row for name in PLANNED_ACTIVITIES for row in self.silence.signs[name].events)

@@ -34,7 +34,8 @@ class Limits:
     """Thresholds for clock skew."""
 
     min_skew_s: float = 10.0
-    """NTP-synchronized clocks agree to a fraction of a second; order among nodes is known to one scrape, 15 s."""
+    """Smallest skew that is reported: far more than NTP leaves (a fraction of a second), and less than a scrape
+    interval (15 s), within which the order of events on different nodes is not known anyway."""
     max_spread_s: float = 60.0
     """Ranks of one job start and end within this of each other: launchers wait for all, Slurm's KillWait is 30 s."""
     max_spread_windows: int = 3

@@ -57,7 +57,7 @@ def _read(source: InputSource, sink: Sink) -> Result:
         if name == "submit":
             fields["submit"] = now
         elif name == "start":
-            fields |= {"start": now, "state": "RUNNING"}
+            fields |= {"start": now, "zoned": True, "state": "RUNNING"}
         elif name == "finish":
             status = number(dig(context, "status")) or 0
             fields |= {"end": now, "exit_code": status >> 8 & 0xFF, "signal": status & 0x7F}

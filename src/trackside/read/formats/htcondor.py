@@ -162,6 +162,7 @@ def _of_attributes(position: Position, values: dict[str, str]) -> Record:
         reason=removal or hold,
         submit=_posix(number(get("QDate"))),
         start=_posix(start),
+        zoned=True,
         end=_posix(end),
         elapsed_s=parse_duration(get("RemoteWallClockTime")),
         nodes=(host,) if host else (),

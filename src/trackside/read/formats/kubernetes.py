@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from trackside.catalog.slurm.values import dig, number
+from trackside.catalog.slurm.values import dig, number, zoned
 from trackside.catalog.slurm.values import time as posix
 from trackside.logs.job_report import STATES, parse_duration, state_of
 from trackside.logs.kubernetes import reason_of
@@ -132,6 +132,7 @@ def _of_description(position: Position, top: dict[str, str], containers: list[di
         signal=number(worst.get("Signal")),
         reason=top.get("Reason") or worst.get("Reason"),
         start=_date(worst.get("Started") or top.get("Start Time")),
+        zoned=True,
         end=_date(worst.get("Finished") or top.get("Completed At")),
         time_limit_s=parse_duration(top.get("Active Deadline Seconds")),
         nodes=(node,) if node and node != "<none>" else (),
@@ -192,6 +193,7 @@ def _of_object(path: str, order: int, item: dict[str, Any]) -> Record:
         exit_code=code,
         reason=text or container,
         start=posix(start),
+        zoned=zoned(start),
         end=posix(end),
         time_limit_s=number(dig(item, "spec", "activeDeadlineSeconds")),
         nodes=(str(node),) if node else (),

@@ -41,6 +41,7 @@ def _read(source: InputSource, sink: Sink) -> Result:
         reason=str(failure) if failure else secondary or None,
         submit=_time(job.get("CreationTime")),
         start=_time(job.get("TrainingStartTime")),
+        zoned=True,
         end=_time(job.get("TrainingEndTime")),
         elapsed_s=_seconds(job.get("TrainingTimeInSeconds")),
         time_limit_s=_seconds(dig(job, "StoppingCondition", "MaxRuntimeInSeconds")),

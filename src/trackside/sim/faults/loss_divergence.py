@@ -16,8 +16,10 @@ VARIANTS = {"nan": "non-finite", "explode": "diverging", "plateau": "plateau", "
 
 @fault("loss-divergence")
 class LossDivergence(SimulatedFault):
-    """The loss goes wrong; ``how``: nan, explode, plateau (high and constant), flat (from the first step) or spike (it
-    jumps and recovers: the run stays healthy)."""
+    """The loss goes wrong; how: nan, explode, plateau, flat, or spike (which recovers).
+
+    A plateau is high and constant; flat is so from the first step; a run with a spike stays healthy.
+    """
 
     at: str = "30%"
     how: str = "plateau"
