@@ -153,7 +153,9 @@ class RunningReceiver:
         self.intake = Intake(
             options.store, decoder(options.limits), labels_of, options.limits, options.keeping, StoreLineFileReader
         )
-        config = uvicorn.Config(application(self.intake, write, read), http=Connection, ws="none", log_config=None)
+        config = uvicorn.Config(
+            application(self.intake, write, read, hosts=options.hosts), http=Connection, ws="none", log_config=None
+        )
         self._server = uvicorn.Server(config)
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"

@@ -98,13 +98,22 @@ def test_a_certificate_needs_its_key() -> None:
 
 
 def test_open_bodies_share_the_limits() -> None:
-    bodies = Bodies(ReceiverLimits(bodies=2, bodies_bytes=100))
-    with bodies.reserve() as first, bodies.reserve() as second:
-        first.add(60)
-        with pytest.raises(RequestRefused, match="try again later") as refused:
-            second.add(50)
+    bodies = Bodies(ReceiverLimits(bodies_bytes=100))
+    with bodies.reserve("a") as first, bodies.reserve("b") as second, bodies.reserve("c") as third:
+        first.add(45)
+        second.add(30)
+        with pytest.raises(RequestRefused, match="75 bytes of requests are being processed") as refused:
+            third.add(30)
         assert (refused.value.status, refused.value.retry_after_s) == (429, 1.0)
-        second.add(40)
-        with pytest.raises(RequestRefused), bodies.reserve():
-            pass
+        third.add(20)
     assert (bodies.count, bodies.bytes) == (0, 0)
+
+
+def test_a_sender_may_fill_half_of_the_space() -> None:
+    bodies = Bodies(ReceiverLimits(bodies_bytes=100))
+    with bodies.reserve("a") as first, bodies.reserve("a") as second:
+        first.add(30)
+        with pytest.raises(RequestRefused, match="30 bytes of your requests"):
+            second.add(30)
+    with bodies.reserve("a") as third:
+        third.add(50)

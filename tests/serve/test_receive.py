@@ -42,7 +42,7 @@ from tests.serve.receiving import (
 )
 from tests.services import wait_until
 from tests.stores.metadata.verdicts import run, verdict
-from trackside.serve import connections
+from trackside.serve import connections, limits
 from trackside.serve.app import serve
 from trackside.serve.connections import MAX_HEAD_BYTES
 from trackside.stores.embedded.snapshot import Snapshot
@@ -268,16 +268,38 @@ def test_an_incomplete_body_times_out(store: Path) -> None:
     running = start_receiver(store, ReceiverLimits(body_s=0.3))
     host, port = running.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port))) as slow:
-        slow.sendall(b"POST /api/v1/write HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nabc")
+        slow.sendall(b"POST /api/v1/write HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\nabc")
         assert b" 503 " in (answer := slow.recv(1000))
         assert b"retry-after: 1\r\n" in answer.lower()
     with socket.create_connection((host, int(port))) as abandoned:
-        abandoned.sendall(b"POST /api/v1/write HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nabc")
+        abandoned.sendall(b"POST /api/v1/write HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\nabc")
     deadline = time.monotonic() + 5
     while metric_value(running, "bodies_open") and time.monotonic() < deadline:
         time.sleep(0.02)
     assert metric_value(running, "bodies_open") == 0
     assert running.write(tick(0)).status == 204
+    running.close()
+
+
+def test_slow_bodies_do_not_block_others_and_end_soon(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "GRACE_S", 1.0)
+    running = start_receiver(store)
+    host, port = running.url.removeprefix("http://").split(":")
+    head = b"POST /api/v1/write HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 10000000\r\n\r\n"
+    slow = [socket.create_connection((host, int(port))) for _ in range(200)]
+    for connection in slow:
+        connection.sendall(head + b"x")
+    assert running.write(tick(0)).status == 204
+    fast = socket.create_connection((host, int(port)))
+    fast.sendall(head)
+    for _ in range(8):  # above the minimum rate, which gives it more time than the others have
+        fast.sendall(bytes(4096))
+        time.sleep(0.2)
+    for connection in slow:
+        assert b" 503 " in connection.recv(1000)
+        connection.close()
+    assert metric_value(running, "bodies_open") == 1
+    fast.close()
     running.close()
 
 
@@ -592,13 +614,18 @@ def test_idle_connections_are_closed(store: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_number_of_connections_is_limited(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "max_connections", lambda: 3)
+    monkeypatch.setattr(connections, "max_connections", lambda: 6)
     running = start_receiver(store)
     host, port = running.url.removeprefix("http://").split(":")
     idle = [socket.create_connection((host, int(port))) for _ in range(3)]
     time.sleep(0.2)
-    assert running.ask("/-/healthy").status == 503
-    idle.pop().close()
+    refused = running.ask("/-/healthy")
+    assert (refused.status, refused.data) == (503, b"too many connections from this address; try again later\n")
+    idle += [socket.create_connection((host, int(port)), source_address=("127.0.0.2", 0)) for _ in range(3)]
+    time.sleep(0.2)
+    assert running.ask("/-/healthy").data == b"too many connections; try again later\n"
+    for connection in (idle.pop(), idle.pop(0)):
+        connection.close()
     time.sleep(0.2)
     assert running.ask("/-/healthy").status == 200
     for connection in idle:

@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -28,6 +28,7 @@ from trackside.serve.limits import Tokens, load_tokens
 from trackside.serve.line_file_reader import StoreLineFileReader
 from trackside.serve.protocols.series_key import labels_of
 from trackside.serve.receive import Receiver, decoder
+from trackside.serve.web_pages import PageCheck
 from trackside.settings.price import NO_PRICE
 from trackside.site.config import Site
 from trackside.stores.metadata.archive import Archive
@@ -68,7 +69,8 @@ def serve(options: ServeOptions, site: Site | None = None) -> None:
         handlers = Handlers(archive, Diagnoser(options.store, partial(lags, intake, FLUSH_S), site), price=price)
         stack.callback(handlers.close)  # else all queued work would run before the process ends
         routes = api.routes(handlers, lambda request: read.admit(request.headers.get("authorization", "")))
-        app = application(intake, write, read, routes, partial(_prune_daily, archive, options.keeping.verdict_days))
+        prune = partial(_prune_daily, archive, options.keeping.verdict_days)
+        app = application(intake, write, read, routes, prune, options.hosts)
         server = uvicorn.Server(_config(app, options))
         for number in (signal.SIGTERM, signal.SIGINT):
             # uvicorn raises the signal again when it is done; that must not end the process.
@@ -110,9 +112,10 @@ def application(
     read: Tokens,
     extra_routes: Sequence[BaseRoute] = (),
     background: Callable[[], Coroutine[Any, Any, None]] | None = None,
+    hosts: Collection[str] = (),
 ) -> ASGIApp:
     """The receiver's routes and ``extra_routes``, which do their own authorization. ``background``: a task that runs as
-    long as the application."""
+    long as the application. ``hosts``: names by which the server is reached."""
     receiver = Receiver(intake, write, read)
 
     @asynccontextmanager
@@ -125,7 +128,9 @@ def application(
         await asyncio.to_thread(receiver.close)
 
     handlers: Mapping[Any, Any] = {404: problems.not_found, 405: problems.not_found}
-    return Starlette(routes=[*receiver.routes(), *extra_routes], lifespan=lifespan, exception_handlers=handlers)
+    routes = [*receiver.routes(), *extra_routes]
+    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)
+    return PageCheck(app, hosts, checks_host=not (write and read))
 
 
 async def _prune_daily(archive: Archive, days: float | None) -> None:

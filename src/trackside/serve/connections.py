@@ -13,6 +13,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 MAX_CONNECTIONS = 4096
 """Maximum number of simultaneous connections, if the process may open twice as many files: the store needs some
 too."""
+MAX_SHARE = 0.5
+"""Share of the connections that one address may have."""
 MAX_HEAD_BYTES = 64 << 10
 """Maximum bytes of a request without its body."""
 MAX_RECEIVED_PER_BODY_BYTE = 9
@@ -49,8 +51,11 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Accept the connection, or refuse it if there are too many."""
         super().connection_made(transport)
-        if len(self.connections) > max_connections():
+        limit = max_connections()
+        if len(self.connections) > limit:
             self._refuse(b"503 Service Unavailable", b"too many connections; try again later")
+        elif len(self.connections) > limit * MAX_SHARE and self._from_same_address() > limit * MAX_SHARE:
+            self._refuse(b"503 Service Unavailable", b"too many connections from this address; try again later")
         else:
             self._end_after(HEAD_S)
 
@@ -67,6 +72,11 @@ class Connection(HttpToolsProtocol):
             self._refuse(b"431 Request Header Fields Too Large", b"the request head is too long")
         elif self._timer is None and not self._is_body and not self._is_answering:
             self._end_after(HEAD_S)
+
+    def _from_same_address(self) -> int:
+        """Open connections from this one's address, itself included."""
+        address = self.client and self.client[0]
+        return sum((connection.client and connection.client[0]) == address for connection in self.connections)
 
     @property
     def _is_answering(self) -> bool:
@@ -106,7 +116,8 @@ class Connection(HttpToolsProtocol):
         """Answer with an error unless an answer is in progress, and close."""
         if not self._is_answering:
             self.transport.write(
-                b"HTTP/1.1 %b\r\nconnection: close\r\ncontent-type: text/plain\r\nretry-after: 5\r\n"
+                b"HTTP/1.1 %b\r\nconnection: close\r\ncontent-type: text/plain\r\n"
+                b"x-content-type-options: nosniff\r\nretry-after: 5\r\n"
                 b"content-length: %d\r\n\r\n%b\n" % (status, len(reason) + 1, reason)
             )
             self.transport.close()

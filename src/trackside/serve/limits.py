@@ -20,6 +20,10 @@ from trackside.stores.receiver.options import ReceiverLimits, ServeOptions
 LOG = logging.getLogger("trackside.receiver")
 RETRY_AFTER_S = 1.0
 """Seconds after which a sender may retry if there are too many requests, or if its body was too slow."""
+GRACE_S = 5.0
+"""Seconds after which a body must have come at the minimum rate."""
+MAX_SHARE = 0.5
+"""Share of the space for bodies that one sender may fill."""
 MIN_TOKEN_CHARS = 16
 """Minimum characters of a token; shorter ones are too easily guessed."""
 
@@ -94,64 +98,78 @@ def load_tokens(options: ServeOptions) -> tuple[Tokens, Tokens]:
 
 
 class Bodies:
-    """The bodies in memory: their number and total size."""
+    """The bodies in memory: their number and total size. A sender may fill half of the space, the others the rest."""
 
     def __init__(self, limits: ReceiverLimits) -> None:
         self.limits = limits
         self.count = self.bytes = 0
+        self._bytes_by_sender: dict[str, int] = {}
 
     @contextmanager
-    def reserve(self) -> Iterator[BodyReader]:
-        """A reader for one body, which counts until it is closed; raises RequestRefused if there are too many."""
-        if self.count >= self.limits.bodies:
-            raise RequestRefused(429, f"{self.count} requests are in progress; try again later", RETRY_AFTER_S)
+    def reserve(self, sender: str = "") -> Iterator[BodyReader]:
+        """A reader for one body of a sender, whose bytes count until it is closed."""
         self.count += 1
-        reader = BodyReader(self)
+        reader = BodyReader(self, sender)
         try:
             yield reader
         finally:
             self.count -= 1
-            self.bytes -= reader.bytes
+            self._add(sender, -reader.bytes)
+
+    def take(self, sender: str, size: int) -> None:
+        """Count bytes of a sender; raises RequestRefused if there are too many."""
+        in_use, max_bytes = self._bytes_by_sender.get(sender, 0), self.limits.bodies_bytes
+        if in_use + size > max_bytes * MAX_SHARE:
+            raise RequestRefused(
+                429, f"{in_use:,} bytes of your requests are being processed; try again later", RETRY_AFTER_S
+            )
+        if self.bytes + size > max_bytes:
+            raise RequestRefused(
+                429, f"{self.bytes:,} bytes of requests are being processed; try again later", RETRY_AFTER_S
+            )
+        self._add(sender, size)
+
+    def _add(self, sender: str, size: int) -> None:
+        self.bytes += size
+        in_use = self._bytes_by_sender.pop(sender, 0) + size
+        if in_use:
+            self._bytes_by_sender[sender] = in_use
 
 
 class BodyReader:
     """Reads one body and counts the memory that it uses."""
 
-    def __init__(self, bodies: Bodies) -> None:
-        self._bodies = bodies
+    def __init__(self, bodies: Bodies, sender: str) -> None:
+        self._bodies, self._sender = bodies, sender
         self.bytes = 0
 
     async def read(self, request: Request) -> bytes:
-        """The body as received. Raises RequestRefused if it exceeds the limits of size or time."""
-        max_bytes = self._bodies.limits.body_bytes
+        """The body as received. Raises RequestRefused if it exceeds the limits of size, rate or time."""
+        limits = self._bodies.limits
         length = request.headers.get("content-length", "")
-        if length.isdecimal() and int(length) > max_bytes:
-            raise _too_large(max_bytes)
+        if length.isdecimal() and int(length) > limits.body_bytes:
+            raise _too_large(limits.body_bytes)
         chunks = []
+        begin = asyncio.get_running_loop().time()
         try:
-            async with asyncio.timeout(self._bodies.limits.body_s):
+            async with asyncio.timeout(min(GRACE_S, limits.body_s)) as deadline:
                 async for chunk in request.stream():
                     self.add(len(chunk))
-                    if self.bytes > max_bytes:
-                        raise _too_large(max_bytes)
+                    if self.bytes > limits.body_bytes:
+                        raise _too_large(limits.body_bytes)
                     chunks.append(chunk)
+                    deadline.reschedule(begin + min(limits.body_s, GRACE_S + self.bytes / limits.body_bytes_per_s))
         except TimeoutError:
             # Not 408: nearly all senders treat any 4xx as final and drop their data.
-            reason = f"the body did not arrive within {self._bodies.limits.body_s:g} s"
+            reason = f"the body came too slowly, or did not arrive within {limits.body_s:g} s"
             raise RequestRefused(503, reason, RETRY_AFTER_S) from None
         except ClientDisconnect:
             raise RequestRefused(400, "the connection was closed before the body's end") from None
         return b"".join(chunks)
 
     def add(self, size: int) -> None:
-        """Count bytes; raises RequestRefused if all bodies together have too many."""
-        if self._bodies.bytes + size > self._bodies.limits.bodies_bytes:
-            raise RequestRefused(
-                429,
-                f"{self._bodies.bytes:,} bytes of request bodies are being processed; try again later",
-                RETRY_AFTER_S,
-            )
-        self._bodies.bytes += size
+        """Count bytes; raises RequestRefused if the sender's, or all bodies together, have too many."""
+        self._bodies.take(self._sender, size)
         self.bytes += size
 
 

@@ -103,7 +103,7 @@ class Receiver:
         if self.stopping:
             raise IntakeUnavailable(STOPPING, RETRY_S)
         self.intake.check_capacity()
-        with self.bodies.reserve() as body_reader:
+        with self.bodies.reserve(_sender(request)) as body_reader:
             encoding = request.headers.get("content-encoding", "")
             if max(len(content_type), len(encoding)) > MAX_HEADER_CHARS:
                 raise RequestRefused(

@@ -42,7 +42,7 @@ def decode(body: bytes, content_type: str) -> list[LineStream]:
     media = content_type.partition(";")[0].strip().lower()
     if media == JSON:
         return _read_json(body)
-    if media in (PROTOBUF, ""):  # without a Content-Type Loki assumes protobuf
+    if media == PROTOBUF:  # not without a Content-Type, as Loki does: any web page may send such a body
         return _read(body)
     raise UnsupportedMedia(f"Content-Type {content_type[:200]!r}: a push is {PROTOBUF} (snappy) or {JSON}")
 

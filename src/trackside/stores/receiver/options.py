@@ -16,12 +16,13 @@ class ReceiverLimits:
     """Bytes of one body on the wire."""
     decoded_bytes: int = 128 << 20
     """Bytes of one body after decompression."""
-    bodies: int = 64
-    """Bodies that are read, decoded or synced at the same time; further ones get 429."""
     bodies_bytes: int = 256 << 20
-    """Bytes of these bodies together, on the wire."""
+    """Bytes of all bodies that are read, decoded or synced at the same time, on the wire; further ones get 429. One
+    sender (an address) may have half of them."""
     body_s: float = 60.0
     """Seconds that a sender may take to send one body."""
+    body_bytes_per_s: int = 4096
+    """Mean rate at which a body must come, after its first 5 s; a slower one gets 503."""
     labels: int = 64
     """Labels of one series."""
     label_name_bytes: int = 1024
@@ -66,6 +67,9 @@ class ServeOptions:
 
     store: str
     listen: str = DEFAULT_LISTEN
+    hosts: tuple[str, ...] = ()
+    """Names by which clients reach it, besides its addresses, ``localhost`` and the machine's own name. A request for
+    another name is refused, unless tokens are required for reading and writing: a web page could have sent it."""
     write_token_files: tuple[str, ...] = ()
     """Clients with one of these tokens may push data."""
     read_token_files: tuple[str, ...] = ()
