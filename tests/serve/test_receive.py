@@ -321,7 +321,7 @@ def test_beyond_a_limit_the_rest_is_stored_and_the_sender_must_not_retry(store: 
     running = start_receiver(store, ReceiverLimits(series=1))
     answer = running.write(tick(0))
     assert answer.status == 400
-    assert answer.data == b"the rest was stored: 3 samples of new series: serve.limits.series allows no more in a day\n"
+    assert answer.data == b"the rest was stored: 3 samples of new series: serve.limits.series allows no more\n"
     other_node = json.loads(json.dumps(OTLP).replace("gpu017", "gpu018"))
     response = running.ask("/v1/metrics", json.dumps(other_node).encode(), JSON)
     assert response.status == 200

@@ -76,7 +76,8 @@ class Connection(HttpToolsProtocol):
     def _from_same_address(self) -> int:
         """Open connections from this one's address, itself included."""
         address = self.client and self.client[0]
-        return sum((connection.client and connection.client[0]) == address for connection in self.connections)
+        clients = (getattr(connection, "client", None) for connection in self.connections)
+        return sum((client and client[0]) == address for client in clients)
 
     @property
     def _is_answering(self) -> bool:

@@ -18,10 +18,10 @@ from trackside.serve.limits import Bodies, RequestRefused, Tokens
 from trackside.serve.protocols.decoded import BadRequest, PushAnswer, PushTooLarge
 from trackside.serve.protocols.series_key import KnownSeries
 from trackside.serve.pushes import PUSHES, Push
-from trackside.stores.receiver.arrivals import LABELS, SERIES, IntakeResult
+from trackside.stores.receiver.arrivals import JOB_SERIES, LABELS, SENDER_SERIES, SERIES, IntakeResult
 from trackside.stores.receiver.intake import RETRY_S, STOPPING, DataNotStored, Intake, IntakeUnavailable
 from trackside.stores.receiver.options import ReceiverLimits
-from trackside.stores.receiver.pending import Decoded
+from trackside.stores.receiver.pending import JOB_STREAMS, SENDER_STREAMS, STREAMS, Decoded
 from trackside.stores.receiver.write_ahead import Entry, Header
 
 LOG = logging.getLogger("trackside.receiver")
@@ -158,9 +158,13 @@ class Receiver:
 
 
 _LIMIT_TEXTS = {
-    SERIES: "samples of new series: serve.limits.series allows no more in a day",
+    SERIES: "samples of new series: serve.limits.series allows no more",
+    SENDER_SERIES: "samples of new series: one sender may use three quarters of serve.limits.series",
+    JOB_SERIES: "samples of new series: one job may use three quarters of serve.limits.series",
     LABELS: "samples of series with more or longer labels than serve.limits allows",
-    "streams": "lines of new streams: serve.limits.streams allows no more in a day",
+    STREAMS: "lines of new streams: serve.limits.streams allows no more",
+    SENDER_STREAMS: "lines of new streams: one sender may use three quarters of serve.limits.streams",
+    JOB_STREAMS: "lines of new streams: one job may use three quarters of serve.limits.streams",
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -12,6 +13,7 @@ from trackside.catalog.dialect import Guess, is_unneeded, translate
 from trackside.catalog.settling import ForeignSeries
 from trackside.model import Position, Series
 from trackside.stores.receiver.options import ReceiverLimits
+from trackside.stores.receiver.shares import ACTIVE_S, MAX_SHARE, Shares
 
 SERIES_PATH = "received/metrics"
 """Path of the series of all senders: without a node, only their labels distinguish them."""
@@ -22,11 +24,15 @@ MAX_KEYS = 1 << 20
 MAX_KEY_BYTES = 256 << 20
 """Bytes of these keys."""
 MEAN_KEY_BYTES = 1024
-"""Mean bytes of a series key when the limit on series is reached; longer keys lower the limit."""
-SERIES, LABELS, UNNEEDED, UNKNOWN = "series", "labels", "unneeded", "unknown"
-"""Why samples are dropped: too many series, labels beyond a limit, names that a diagnosis does not need, unknown
-names."""
-_REASONS = (SERIES, LABELS, UNNEEDED, UNKNOWN)
+"""A series counts once for its key, and once more for each so many bytes of it."""
+SERIES, SENDER_SERIES, JOB_SERIES = "series", "series_of_sender", "series_of_job"
+LABELS, UNNEEDED, UNKNOWN = "labels", "unneeded", "unknown"
+"""Why samples are dropped: too many series, in all, of a sender or of a job; labels beyond a limit, names that a
+diagnosis does not need, unknown names."""
+_REASONS = (SERIES, SENDER_SERIES, JOB_SERIES, LABELS, UNNEEDED, UNKNOWN)
+_EXCESS_REASONS = {"of all": SERIES, "of the sender": SENDER_SERIES, "of the job": JOB_SERIES}
+MIN_INACTIVE_SHARE = 0.1
+"""Share of the series that must be inactive before all are counted anew: every series is then translated again."""
 
 LabelsOf = Callable[[bytes], tuple[str, dict[str, str]]]
 """Decodes the key of a series to its name and labels."""
@@ -90,12 +96,15 @@ class Arrivals:
         self._labels_of, self._limits = labels_of, limits
         self._keys: dict[bytes, int] = {}
         """Key -> row of its foreign series; if negative, -1 minus the index of the reason in ``_reasons``."""
-        self._key_bytes = self._series_bytes = 0
-        """Bytes of the keys remembered as dropped, and of those of series."""
+        self._key_bytes = 0
+        """Bytes of the keys remembered as dropped."""
         self._reasons = list(_REASONS)
         self._by_name: dict[str, int] = {}
         """Unknown name -> code of its reason."""
         self._foreign = ForeignSeries()
+        self._shares = Shares(limits.series)
+        self._last_used_s = np.zeros(64)
+        """When each foreign series last had a sample: seconds of a monotonic clock."""
         self._blocks: list[tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.float64]]] = []
         self.pending = 0
         """Samples that wait for a flush."""
@@ -106,18 +115,21 @@ class Arrivals:
         return len(self._keys) >= MAX_KEYS or self._key_bytes >= MAX_KEY_BYTES
 
     @property
-    def _is_full(self) -> bool:
-        """Whether the limit on series is reached."""
-        max_series = self._limits.series
-        return len(self._foreign) >= max_series or self._series_bytes >= (max_series + 1024) * MEAN_KEY_BYTES
+    def has_old_series(self) -> bool:
+        """Whether the limit is nearly reached because of series that nobody sends any more."""
+        count = len(self._foreign)
+        if self._shares.total < self._limits.series * MAX_SHARE:
+            return False
+        inactive = np.count_nonzero(self._last_used_s[:count] < time.monotonic() - ACTIVE_S)
+        return bool(inactive >= count * MIN_INACTIVE_SHARE)
 
-    def take(self, block: MetricBlock, limited: bool = True) -> IntakeResult:
-        """Add the samples of a body. ``limited``: whether to refuse new series beyond the limit."""
+    def take(self, block: MetricBlock, sender: str = "", limited: bool = True) -> IntakeResult:
+        """Add the samples of a body of a sender. ``limited``: whether to refuse new series beyond the limits."""
         if not len(block.values):
             return IntakeResult(0)
         known_codes = list(map(self._keys.get, block.keys))
         codes = [
-            self._add_key(key, limited) if code is None else code
+            self._add_key(key, sender, limited) if code is None else code
             for key, code in zip(block.keys, known_codes, strict=True)
         ]
         rows = np.array(codes, dtype=np.int32)[block.index]
@@ -134,19 +146,24 @@ class Arrivals:
         if len(rows):
             self._blocks.append((rows, times_ms, values))
             self.pending += len(rows)
+            self._last_used_s[rows] = time.monotonic()
 
-    def _add_key(self, key: bytes, limited: bool) -> int:
+    def _add_key(self, key: bytes, sender: str, limited: bool) -> int:
         name, labels = self._labels_of(key)
         translated = None if name in self._by_name else translate(name, labels)
         if translated is None:
             code = self._unknown_code(name)
         elif not self._allowed_labels(labels):
             code = _reason_code(LABELS)
-        elif limited and self._is_full:
-            return _reason_code(SERIES)  # not remembered: there may be room later
         else:
+            job = dict(translated.labels).get("job", "")
+            size = 1 + len(key) // MEAN_KEY_BYTES
+            if limited and (excess := self._shares.excess(sender, job, size)):
+                return _reason_code(_EXCESS_REASONS[excess])  # not remembered: there may be room later
             code = self._foreign.add(name, translated, Position(SERIES_PATH, 0))
-            self._series_bytes += len(key)
+            if code == len(self._last_used_s):
+                self._last_used_s = np.concatenate([self._last_used_s, np.zeros_like(self._last_used_s)])
+            self._shares.add(sender, job, size)
         if code >= 0:
             self._keys[key] = code
         elif not self.has_too_many_keys:

@@ -28,7 +28,8 @@ class ReceiverLimits:
     label_name_bytes: int = 1024
     label_value_bytes: int = 4096
     series: int = 1 << 19
-    """Distinct series per UTC day: enough for 4,096 GPUs with 100 metrics each and their hosts."""
+    """Distinct series with samples within an hour: enough for 4,096 GPUs with 100 metrics each and their hosts. One
+    sender (an address) or job may use three quarters."""
     pending_samples: int = 8_000_000
     """Samples that wait for their segment, at 20 bytes each; beyond that senders get 429."""
     pending_line_bytes: int = 128 << 20
@@ -36,7 +37,7 @@ class ReceiverLimits:
     line_bytes: int = 1 << 20
     """Bytes of one log line; longer lines are cut."""
     streams: int = 20_000
-    """Distinct streams of log lines per UTC day."""
+    """Distinct streams with log lines within an hour. One sender or job may use three quarters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 
 from trackside.stores.embedded.layout import LogPosition
 from trackside.stores.log_store import LogEntry
@@ -15,9 +16,15 @@ from trackside.stores.log_text import log_lines
 from trackside.stores.receiver.arrivals import ArrivalBatch, Arrivals, IntakeResult, LabelsOf, MetricBlock
 from trackside.stores.receiver.lines import StampedLines
 from trackside.stores.receiver.options import ReceiverLimits
-from trackside.stores.receiver.write_ahead import Entry
+from trackside.stores.receiver.shares import ACTIVE_S, Shares
+from trackside.stores.receiver.write_ahead import Entry, Header
 
 LOG = logging.getLogger("trackside.receiver")
+STREAMS, SENDER_STREAMS, JOB_STREAMS = "streams", "streams_of_sender", "streams_of_job"
+"""Why lines are dropped: too many streams, in all, of a sender or of a job."""
+_EXCESS_REASONS = {"of all": STREAMS, "of the sender": SENDER_STREAMS, "of the job": JOB_STREAMS}
+COUNT_INTERVAL_S = 60.0
+"""How often streams without recent lines are looked for."""
 CUT_NOTE = " [cut here: the line was longer]"
 
 
@@ -65,7 +72,12 @@ class PendingQueue:
         self._streams: dict[str, StampedLines] = {}
         self.line_bytes = 0
         """Bytes of the waiting lines."""
-        self._known_streams: set[str] = set()
+        self._last_line_s: dict[str, float] = {}
+        """Stream -> when it last had a line, seconds of a monotonic clock; the one that was silent longest is first."""
+        self._shares, self._counted_at = Shares(limits.streams), time.monotonic()
+        """Of the streams, and when they were last counted."""
+        self._owners: dict[str, tuple[str, str]] = {}
+        """Stream -> its sender and job."""
         self._bytes = 0
         self._day = time.time() // 86400
         self._lock = threading.Lock()
@@ -78,13 +90,13 @@ class PendingQueue:
 
     @property
     def series(self) -> int:
-        """Distinct series today."""
+        """Distinct series since they were last counted anew: within a day."""
         return len(self._arrivals.series)
 
     @property
     def streams(self) -> int:
-        """Distinct streams of lines today."""
-        return len(self._known_streams)
+        """Distinct streams that had lines within the last hour."""
+        return len(self._last_line_s)
 
     def totals(self) -> AcceptedTotals:
         """A consistent copy of the totals."""
@@ -102,19 +114,30 @@ class PendingQueue:
         return results
 
     def drain(self) -> FlushBatch | None:
-        """Take out everything that waits; None if nothing does. Once a day, or if there are too many, the known series
-        are reset."""
+        """Take out everything that waits; None if nothing does. Once a day, or if there are too many, the series are
+        counted anew."""
         with self._lock:
             if self.mark == self._drained_to:
                 return None
             batch = FlushBatch(self._arrivals.drain(), self._streams, self.line_bytes, self.mark, self._bytes)
             self._bytes, self._streams, self.line_bytes, self._drained_to = 0, {}, 0, self.mark
             day = time.time() // 86400
-            if day != self._day or self._arrivals.has_too_many_keys:
-                self._arrivals = Arrivals(self._labels_of, self._limits)
-            if day != self._day:
-                self._known_streams, self._day = set(), day
+            if day != self._day or self._arrivals.has_too_many_keys or self._arrivals.has_old_series:
+                self._arrivals, self._day = Arrivals(self._labels_of, self._limits), day
+            self._forget_old_streams()
         return batch
+
+    def _forget_old_streams(self) -> None:
+        """Stop counting the streams without recent lines."""
+        now = time.monotonic()
+        if now - self._counted_at < COUNT_INTERVAL_S:
+            return
+        old = list(takewhile(lambda path: self._last_line_s[path] < now - ACTIVE_S, self._last_line_s))
+        for path in old:
+            del self._last_line_s[path], self._owners[path]
+        self._shares, self._counted_at = Shares(self._limits.streams), now
+        for sender, job in self._owners.values():
+            self._shares.add(sender, job)
 
     def _apply_safely(self, entry: Entry, decoded: Decoded, limited: bool) -> IntakeResult | Exception:
         """Like :meth:`_apply`; a defect there must not keep other bodies out."""
@@ -130,36 +153,42 @@ class PendingQueue:
         self._bytes += len(entry[1])
         self.accepted.bodies += 1
         if isinstance(decoded, Sequence):
-            result = self._add_lines(decoded, entry[0].received_ns, limited)
+            result = self._add_lines(decoded, entry[0], limited)
             self.accepted.lines += result.accepted
         else:
-            result = self._arrivals.take(decoded, limited)
+            result = self._arrivals.take(decoded, entry[0].sender, limited)
             self.accepted.samples += result.accepted
         self.accepted.refused.update(result.refused)
         return result
 
-    def _add_lines(self, streams: Sequence[LineStream], received_ns: int, limited: bool) -> IntakeResult:
-        accepted, refused, max_length = 0, 0, self._limits.line_bytes
+    def _add_lines(self, streams: Sequence[LineStream], header: Header, limited: bool) -> IntakeResult:
+        accepted, max_length = 0, self._limits.line_bytes
+        refused: Counter[str] = Counter()
         for stream in streams:
             for time_ns, text in zip(stream.times_ns, stream.lines, strict=True):
                 shown = text if len(text) <= max_length else text[:max_length] + CUT_NOTE
-                if self._add_line(LogEntry(time_ns or received_ns, shown, stream.labels), limited):
-                    accepted += 1
+                entry = LogEntry(time_ns or header.received_ns, shown, stream.labels)
+                if reason := self._add_line(entry, header.sender, limited):
+                    refused[reason] += 1
                 else:
-                    refused += 1
-        return IntakeResult(accepted, {"streams": refused} if refused else {})
+                    accepted += 1
+        return IntakeResult(accepted, refused)
 
-    def _add_line(self, entry: LogEntry, limited: bool) -> bool:
-        """Queue an entry for its file; False if its stream would exceed the limit."""
+    def _add_line(self, entry: LogEntry, sender: str, limited: bool) -> str:
+        """Queue an entry for its file; the reason if its stream would exceed a limit."""
         texts: dict[str, list[str]] = {}
         for path, line in log_lines(entry):
             texts.setdefault(path, []).append(line)
+        now = time.monotonic()
         for path, pieces in texts.items():
+            if self._last_line_s.pop(path, None) is None:
+                job = path.partition("/")[0]
+                if limited and (excess := self._shares.excess(sender, job)):
+                    return _EXCESS_REASONS[excess]
+                self._shares.add(sender, job)
+                self._owners[path] = sender, job
+            self._last_line_s[path] = now
             joined = "".join(pieces)
-            if path not in self._known_streams:
-                if limited and len(self._known_streams) >= self._limits.streams:
-                    return False
-                self._known_streams.add(path)
             self._streams.setdefault(path, []).append((entry.time_ns, joined.removesuffix("\n")))
             self.line_bytes += len(joined)
-        return True
+        return ""
