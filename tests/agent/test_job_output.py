@@ -417,3 +417,54 @@ class TestMetrics:
 def test_invalid_options_are_refused(options: dict[str, object], host: Host) -> None:
     with pytest.raises(ValueError, match=next(iter(options))):
         OutputCollector(host, **options)
+
+
+class TestRate:
+    def flood(self, out: Path, lines: int, first: int = 0) -> None:
+        append(out, "".join(f"line {number:06d} {'x' * 86}\n" for number in range(first, first + lines)))
+
+    def test_a_job_over_its_rate_sends_its_burst_and_its_last_lines(
+        self, host: Host, out: Path, clock: Clock, tmp_path: Path
+    ) -> None:
+        other = tmp_path / "slurm-43.out"
+        other.touch()
+        host.start(100, owner(), out)
+        host.start(101, owner(job="43"), other)
+        collector = OutputCollector(host, job_bytes_per_s=1_000, job_burst_bytes=20_000)
+        self.flood(out, 150)
+        assert len(collector.texts()) == 150
+        for number in range(10):
+            self.flood(out, 1_000, 1_000 * number)
+            append(other, f"step {number}\n")
+            clock.advance(0.25)
+            assert collector.texts() == [f"step {number}"]
+        assert collector.last.lost["over_rate_bytes"] == 99_000
+        append(out, "Traceback (most recent call last):\nValueError: bad\n")
+        collector.texts()
+        clock.advance(3.0)
+        note, *texts = collector.texts()
+        assert note.endswith("bytes of output are left out here: job 42 printed more than 1,000 bytes per second]")
+        assert texts[-2:] == ["Traceback (most recent call last):", "ValueError: bad"]
+        assert len(texts) == 200
+        warnings = [text for text in collector.messages + collector.last.warnings if "job_bytes_per_s" in text]
+        assert len(warnings) <= 1
+
+    def test_a_job_within_its_rate_again_is_sent_as_a_whole(self, host: Host, out: Path, clock: Clock) -> None:
+        host.start(100, owner(), out)
+        collector = OutputCollector(host, job_bytes_per_s=1_000, job_burst_bytes=20_000)
+        self.flood(out, 1_000)
+        assert collector.texts() == []
+        clock.advance(60.0)
+        append(out, "step 1\n")
+        assert collector.texts()[-1] == "step 1"
+        append(out, "step 2\n")
+        assert collector.texts() == ["step 2"]
+
+    def test_lines_of_an_ended_job_are_sent(self, host: Host, out: Path, clock: Clock) -> None:
+        host.start(100, owner(), out)
+        collector = OutputCollector(host, job_bytes_per_s=1_000, job_burst_bytes=1_000)
+        self.flood(out, 1_000)
+        assert collector.texts() == []
+        host.end(100)
+        clock.advance(200.0)
+        assert len(collector.texts()) == 201

@@ -20,7 +20,8 @@ class JobOutputOptions:
     addition to network file systems. ``head_lines``, ``context_lines`` and ``tail_lines`` apply to ``errors``;
     ``progress_s``: minimum interval of progress lines there; ``redraw_s``: minimum interval of redraws of a progress
     bar. ``max_files``: files followed at once. ``backlog_bytes``: bytes read from the end of a file that is older than
-    the agent.
+    the agent. ``job_bytes_per_s``: bytes per second that one job may send from this node, after ``job_burst_bytes``; of
+    the rest only the last lines are sent.
 
     Raises ValueError for invalid values.
     """
@@ -35,10 +36,12 @@ class JobOutputOptions:
     redraw_s: float = 5.0
     max_files: int = 1024
     backlog_bytes: int = 64 << 20
+    job_bytes_per_s: int = 256 << 10
+    job_burst_bytes: int = 64 << 20
 
     def __post_init__(self) -> None:
         if self.text not in get_args(TextPolicy):
             raise ValueError(f"text must be one of {', '.join(get_args(TextPolicy))}, not {self.text!r}")
         check_at_least(0, self, "head_lines", "context_lines", "tail_lines", "backlog_bytes")
-        check_at_least(1, self, "max_files")
+        check_at_least(1, self, "max_files", "job_bytes_per_s", "job_burst_bytes")
         check_positive(self, "progress_s", "redraw_s")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from trackside.agent.output.followed_file import FollowedFile, NewLines
 from trackside.agent.output.holders import Holders, Key, OpenOutput
+from trackside.agent.output.job_rates import JobRates
 from trackside.agent.output.line_policy import TimedLine
 from trackside.agent.output.options import JobOutputOptions
 from trackside.agent.output.pattern_files import PatternFiles
@@ -29,6 +30,8 @@ JOB_SHARE = 7
 IDLE_S = 10.0
 """After this time without new lines, a file is only read every IDLE_READ_S."""
 IDLE_READ_S = 1.0
+QUIET_S = 2.0
+"""After this time without new lines, a file's last lines are sent, whatever its job sent before."""
 CLOSE_AFTER_S = 90.0
 """A file is closed this long after a process was last seen to have it open."""
 MIN_CLOCK_SETBACK_NS = 2_000_000_000
@@ -48,6 +51,7 @@ class JobOutput(Collector):
         self._positions = SavedPositions(None if context.state is None else context.state / "job_output.json")
         if self._positions.warning:
             context.say(self._positions.warning)
+        self._rates = JobRates(options.job_bytes_per_s, options.job_burst_bytes)
         self._files: dict[Key, FollowedFile] = {}
         self._failed_at: dict[Key, float] = {}
         """Key of a file that cannot be opened -> time of the last attempt."""
@@ -175,7 +179,7 @@ class JobOutput(Collector):
         except OSError as error:
             self._warn_once(reading, file.output.path, f"{file.output.path} can no longer be read ({error.strerror})")
             return NewLines([])
-        self._add(reading, file, result.lines)
+        self._add(reading, file, result.lines, now, now - file.grew_at > QUIET_S)
         if result.lost:
             reading.lost["bytes"] += result.lost
         return result
@@ -183,15 +187,27 @@ class JobOutput(Collector):
     def _close_unused(self, now: float, reading: Reading) -> None:
         for key, file in list(self._files.items()):
             if now - file.open_at > CLOSE_AFTER_S and now - file.grew_at > CLOSE_AFTER_S:
-                self._add(reading, file, file.end(now, self._now_ns(reading)))
+                self._add(reading, file, file.end(now, self._now_ns(reading)), now, True)
                 self._save_positions([file])
                 file.close()
                 del self._files[key]
+                self._rates.forget(frozenset(file.output.job for file in self._files.values()))
 
-    def _add(self, reading: Reading, file: FollowedFile, lines: Iterable[TimedLine]) -> None:
-        """Add lines, with unique times, so that the receiver can tell a line that was sent twice from two equal
-        lines."""
-        for time_ns, text in lines:
+    def _add(
+        self, reading: Reading, file: FollowedFile, lines: Sequence[TimedLine], now: float, is_quiet: bool
+    ) -> None:
+        """Add the lines that are within the job's rate, with unique times, so that the receiver can tell a line that
+        was sent twice from two equal lines."""
+        job, left_out_before = file.output.job, self._rates.left_out_bytes
+        selected = self._rates.select(job, file.key, lines, now, is_quiet)
+        if left_out := self._rates.left_out_bytes - left_out_before:
+            reading.lost["over_rate_bytes"] += left_out
+            warning = (
+                f"job {job} prints more than {self._options.job_bytes_per_s:,} bytes per second (job_bytes_per_s): "
+                "only the last lines of the rest are sent"
+            )
+            self._warn_once(reading, f"rate of {job}", warning)
+        for time_ns, text in selected:
             step_back_ns = self._last_line_ns - time_ns
             self._last_line_ns = (
                 time_ns if step_back_ns < 0 or step_back_ns > MIN_CLOCK_SETBACK_NS else self._last_line_ns + 1

@@ -1,0 +1,81 @@
+"""How much output one job may send: a job that prints without end must not fill the receiver's disk."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+
+from trackside.agent.output.line_policy import TimedLine
+from trackside.agent.rate_limit import RateLimit
+
+KEPT_LINES = 200
+"""Last lines of a file that are sent in any case: they show how the job ended."""
+MAX_KEPT_BYTES = 256 << 10
+"""Maximum bytes of these lines."""
+
+
+@dataclass(slots=True)
+class _WithheldLines:
+    """What was not sent of a file: its last lines, and the size of those before."""
+
+    lines: deque[TimedLine] = field(default_factory=deque)
+    kept_bytes: int = 0
+    left_out_bytes: int = 0
+
+
+class JobRates:
+    """Selects the lines of each job that are within its rate. ``left_out_bytes``: what no call will send any more."""
+
+    def __init__(self, bytes_per_s: int, burst_bytes: int) -> None:
+        self._bytes_per_s, self._burst_bytes = bytes_per_s, burst_bytes
+        self._limits: dict[str, RateLimit] = {}
+        self._withheld: dict[Hashable, _WithheldLines] = {}
+        self.left_out_bytes = 0
+
+    def select(
+        self, job: str, file: Hashable, lines: Sequence[TimedLine], now: float, is_quiet: bool
+    ) -> list[TimedLine]:
+        """The lines of a job's file to send now, those withheld before included. ``now``: monotonic seconds;
+        ``is_quiet``: whether the file does not grow, so that its last lines are sent."""
+        withheld = self._withheld.get(file)
+        if not lines and not (is_quiet and withheld is not None):
+            return []
+        limit = self._limits.get(job)
+        if limit is None:
+            limit = self._limits[job] = RateLimit(self._bytes_per_s, self._burst_bytes)
+        size = sum(len(text) + 1 for _, text in lines)
+        is_within = limit.take(size, now) == size
+        if withheld is None:
+            if is_within:
+                return list(lines)
+            withheld = self._withheld[file] = _WithheldLines()
+        for line in lines:
+            self._withhold(withheld, line)
+        if not (is_within or is_quiet):
+            return []
+        del self._withheld[file]
+        return [*self._note(withheld, job), *withheld.lines]
+
+    def _withhold(self, withheld: _WithheldLines, line: TimedLine) -> None:
+        withheld.lines.append(line)
+        withheld.kept_bytes += len(line[1]) + 1
+        while len(withheld.lines) > KEPT_LINES or withheld.kept_bytes > MAX_KEPT_BYTES:
+            size = len(withheld.lines.popleft()[1]) + 1
+            withheld.kept_bytes -= size
+            withheld.left_out_bytes += size
+            self.left_out_bytes += size
+
+    def _note(self, withheld: _WithheldLines, job: str) -> list[TimedLine]:
+        """A line that says what is missing here."""
+        if not withheld.left_out_bytes or not withheld.lines:
+            return []
+        text = (
+            f"[trackside agent: {withheld.left_out_bytes:,} bytes of output are left out here: job {job} printed more "
+            f"than {self._bytes_per_s:,} bytes per second]"
+        )
+        return [(withheld.lines[0][0], text)]
+
+    def forget(self, jobs: frozenset[str]) -> None:
+        """Drop the state of all other jobs."""
+        self._limits = {job: limit for job, limit in self._limits.items() if job in jobs}
