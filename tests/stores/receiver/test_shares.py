@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from trackside.serve.protocols.series_key import labels_of
 from trackside.stores.receiver import arrivals, pending
 from trackside.stores.receiver.arrivals import Arrivals, IntakeResult
 from trackside.stores.receiver.intake import Intake
+from trackside.stores.receiver.lines import LineFiles
 from trackside.stores.receiver.options import ReceiverLimits
 from trackside.stores.receiver.pending import LineStream
 from trackside.stores.receiver.shares import ACTIVE_S, Shares
@@ -89,3 +91,20 @@ def test_streams_of_one_sender_leave_room_for_others_and_old_ones_are_forgotten(
     assert intake.queue.streams == 1
     assert push(intake, "10.0.0.3", range(6)).refused == {}
     intake.close()
+
+
+def test_a_job_that_prints_most_loses_its_own_oldest_files(tmp_path: Path) -> None:
+    files = LineFiles(tmp_path / "logs")
+    for age, name, size in [(9, "job-1/a", 100), (8, "job-2/a", 400), (7, "job-2/b", 400), (6, "part-2/job-2/a", 400)]:
+        path = files.folder / f"{name}.log.zst"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(bytes(size))
+        os.utime(path, (1000.0 - age, 1000.0 - age))
+    (files.folder / "job-2" / "open.log").write_bytes(bytes(10))
+    files.delete_old_files(None, 600)
+    assert sorted(name for name, _ in files.files()) == ["job-1/a.log.zst", "job-2/open.log", "part-2/job-2/a.log.zst"]
+    assert files.bytes == 510
+    files.delete_old_files(1000.0 - 8.5, 600)
+    assert sorted(name for name, _ in files.files()) == ["job-2/open.log", "part-2/job-2/a.log.zst"]
+    files.delete_old_files(None, 0)
+    assert (files.bytes, [name for name, _ in files.files()]) == (10, ["job-2/open.log"])

@@ -15,6 +15,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 from pathlib import Path
 
 import msgspec
@@ -254,14 +255,32 @@ class LineFiles:
         os.unlink(plain)
 
     def delete_old_files(self, oldest_s: float | None, max_bytes: int) -> None:
-        """Delete closed files unchanged since ``oldest_s``, and the oldest ones beyond ``max_bytes``."""
-        files = sorted(self.files(), key=lambda file: file[1].st_mtime)
-        total_bytes = sum(stat.st_size for _, stat in files)
-        for name, stat in files:
-            is_old = oldest_s is not None and stat.st_mtime < oldest_s
-            if name.endswith(".zst") and (is_old or total_bytes > max_bytes):
+        """Delete closed files unchanged since ``oldest_s``; beyond ``max_bytes``, the oldest ones of the job that has
+        most, so that one job's output does not push out everybody's."""
+        total_bytes = 0
+        bytes_by_job: dict[str, int] = {}
+        closed: dict[str, list[tuple[float, str, int]]] = {}
+        for name, stat in self.files():
+            is_closed = name.endswith(".zst")
+            if is_closed and oldest_s is not None and stat.st_mtime < oldest_s:
                 os.unlink(self.folder / name)
-                total_bytes -= stat.st_size
+                continue
+            job = _PART.sub("", name).partition("/")[0]
+            total_bytes += stat.st_size
+            bytes_by_job[job] = bytes_by_job.get(job, 0) + stat.st_size
+            if is_closed:
+                closed.setdefault(job, []).append((stat.st_mtime, name, stat.st_size))
+        for files in closed.values():
+            files.sort(reverse=True)
+        largest = [(-bytes_by_job[job], job) for job in closed]
+        heapify(largest)
+        while total_bytes > max_bytes and largest:
+            negative_bytes, job = heappop(largest)
+            _, name, size = closed[job].pop()
+            os.unlink(self.folder / name)
+            total_bytes -= size
+            if closed[job]:
+                heappush(largest, (negative_bytes + size, job))
         self.bytes = total_bytes
 
 

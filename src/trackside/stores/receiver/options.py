@@ -54,8 +54,8 @@ class RetentionOptions:
     log_days: float | None = 30.0
     """Files of received log lines, by the age of their newest line. What was read from them stays in the store."""
     log_bytes: int = 50 << 30
-    """All files of received log lines together. Beyond that the oldest are deleted; if none can be, no more lines are
-    accepted."""
+    """All files of received log lines together. Beyond that the oldest files of the job that has most are deleted;
+    if none can be, no more lines are accepted."""
     free_bytes: int = 2 << 30
     """Bytes that stay free on the store's disk: with less, nothing is accepted."""
     verdict_days: float | None = None
