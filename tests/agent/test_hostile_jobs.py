@@ -45,10 +45,6 @@ def jobs(tmp_path: Path) -> printing.Host:
     return printing.Host(tmp_path)
 
 
-def set_user(host: Host, pid: int, uid: int) -> None:
-    (host.proc / str(pid) / "status").write_text(f"Name:\tx\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\nGid:\t{uid}\t0\t0\t0\n")
-
-
 class TestOwners:
     @pytest.mark.parametrize(
         "path",
@@ -68,25 +64,42 @@ class TestOwners:
 
     def test_an_environment_counts_only_for_the_user_of_the_job(self, host: Host) -> None:
         host.start(9, task())  # another user's, started before all others
-        set_user(host, 9, 2000)
+        host.set_user(9, 2000)
         host.start(10, task(procid=1), V2.format(job=42, step=0, task=1))
-        set_user(host, 10, 1000)
+        host.set_user(10, 1000)
         host.start(11, task(procid=2))  # the same user's, outside the cgroup
-        set_user(host, 11, 1000)
+        host.set_user(11, 1000)
         assert sorted(host.owners()) == [10, 11]
         host.start(12, task(procid=3))
-        set_user(host, 12, 2000)
+        host.set_user(12, 2000)
         assert host.map.of_pid(12) is None
         assert sorted(host.owners()) == [10, 11]
 
-    def test_without_a_cgroup_the_first_user_of_a_job_counts(self, host: Host) -> None:
-        for pid, uid in ((10, 1000), (11, 1000)):
-            host.start(pid, task(procid=pid))
-            set_user(host, pid, uid)
-        assert len(host.owners()) == 2
-        host.start(12, task(procid=3), f"0::/kubepods/pod{BOX[:32]}/{BOX}\n")
-        set_user(host, 12, 2000)
-        assert sorted(host.owners()) == [10, 11]
+    def test_without_a_cgroup_what_the_step_daemon_started_counts(self, host: Host) -> None:
+        host.start(12, task(procid=5))  # names the job first
+        host.set_user(12, 2000)
+        host.start_step_daemon(5, "42.0")
+        host.start(10, task(procid=0), parent=5)
+        host.start(11, task(procid=1), parent=10)
+        host.start(13, task(procid=2))  # of the same user, left by its parent
+        for pid in (10, 11, 13):
+            host.set_user(pid, 1000)
+        assert sorted(host.owners()) == [10, 11, 13]
+        host.start(14, task(procid=3), f"0::/kubepods/pod{BOX[:32]}/{BOX}\n")
+        host.set_user(14, 2000)
+        assert sorted(host.owners()) == [10, 11, 13]
+
+    @pytest.mark.parametrize(("title", "uid"), [("42.0", 2000), ("43.0", 0), ("x", 0), ("", 0)])
+    def test_another_step_daemon_or_one_of_a_user_proves_nothing(self, host: Host, title: str, uid: int) -> None:
+        host.start_step_daemon(5, title, uid)
+        host.start(10, task(), parent=5)
+        host.set_user(10, 2000)
+        assert host.owners() == {}
+
+    def test_parents_that_go_in_circles_end(self, host: Host) -> None:
+        host.start(10, task(), parent=11)
+        host.start(11, task(), parent=10)
+        assert host.owners() == {}
 
     def test_array_and_group_ids_count_only_if_they_match_the_job(self, host: Host) -> None:
         array = {"SLURM_ARRAY_JOB_ID": "60", "SLURM_ARRAY_TASK_ID": "3"}

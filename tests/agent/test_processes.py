@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -64,6 +66,16 @@ class Host:
             (folder / "environ").write_bytes(b"".join(f"{k}={v}\0".encode() for k, v in environ.items()))
         else:
             (folder / "environ").mkdir()  # reading a folder as a file fails for root too
+
+    def set_user(self, pid: int, uid: int) -> None:
+        text = f"Name:\tx\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\nGid:\t{uid}\t0\t0\t0\n"
+        (self.proc / str(pid) / "status").write_text(text)
+
+    def start_step_daemon(self, pid: int, title: str, uid: int = 0) -> None:
+        """Slurm's daemon of a step, which starts its tasks."""
+        self.start(pid, {}, comm="slurmstepd")
+        self.set_user(pid, uid)
+        (self.proc / str(pid) / "cmdline").write_bytes(f"slurmstepd: [{title}]".encode() + bytes(20))
 
     def end(self, pid: int) -> None:
         shutil.rmtree(self.proc / str(pid))
@@ -145,7 +157,9 @@ def test_under_torchrun_the_children_are_the_ranks(host: Host) -> None:
 def test_a_batch_script_has_no_rank(host: Host) -> None:
     batch = {key: value for key, value in task().items() if "STEP" not in key}
     host.start(10, batch, V2.format(job=42, step="batch", task=0), "bash")
-    host.start(11, batch)  # the same without a cgroup that names the step
+    host.start_step_daemon(5, "42.batch")
+    host.start(11, batch, parent=5)  # the same without a cgroup that names the step
+    host.set_user(11, 1000)
     host.start(
         12, batch | {"OMPI_COMM_WORLD_RANK": "5", "OMPI_COMM_WORLD_SIZE": "8"}, V2.format(job=42, step="batch", task=0)
     )
@@ -175,6 +189,7 @@ def test_the_cgroup_counts_if_the_environment_is_of_another_job(host: Host) -> N
     del login_environ["SLURMD_NODENAME"]
     host.start(13, login_environ)  # a shell of salloc
     host.start(14, login_environ, f"0::/system.slice/docker-{BOX}.scope\n")
+    host.set_user(14, 0)
     host.start(15, {"SLURM_JOB_ID": "x" * 300, "SLURMD_NODENAME": "n1"})
     assert host.owners() == {
         10: Owner("42", "0"),
@@ -350,25 +365,36 @@ def test_the_source_needs_the_list_of_processes(host: Host) -> None:
         collector.collect(Reading())
 
 
-def test_a_new_process_of_this_machine_is_found() -> None:
+STEP_DAEMON = """
+import os, sys
+with open("/proc/self/comm", "w") as file:
+    file.write("slurmstepd")
+environ = {"SLURM_JOB_ID": "4242", "SLURMD_NODENAME": "n1", "SLURM_STEP_ID": "0", "RANK": "5"}
+print(os.posix_spawn("/bin/sleep", ["sleep", "30"], environ), flush=True)
+sys.stdin.read()
+"""
+"""What Slurm's daemon does that matters here: as root, under its name, it starts a task."""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root's daemon counts")
+@pytest.mark.parametrize(("title", "job"), [("slurmstepd: [4242.0]", "4242"), ("slurmstepd: [4243.0]", None)])
+def test_a_new_process_of_this_machine_is_found(title: str, job: str | None) -> None:
     """The real /proc is read without an error, and a new process is found at once."""
     process_map = ProcessMap(LocalNode("n1"))
     process_map.renew()
-    pid = os.posix_spawn(
-        "/bin/sleep",
-        ["sleep", "30"],
-        {"SLURM_JOB_ID": "4242", "SLURMD_NODENAME": "n1", "SLURM_STEP_ID": "0", "RANK": "5"},
-    )
-    try:
+    arguments = [title, "-c", STEP_DAEMON]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(arguments, executable=sys.executable, stdin=pipe, stdout=pipe, text=True) as daemon:
+        assert daemon.stdout is not None
+        pid = int(daemon.stdout.readline())
+        owner = None
         for _ in range(200):
             if (owner := process_map.of_pid(pid)) is not None and owner.rank == 5:
                 break
-        assert owner is not None
-        assert (owner.job, owner.rank) == ("4242", 5)
+        assert (owner and owner.job) == job
         process_map.renew()
-        assert [process.owner.rank for process in process_map.processes() if process.pid == pid] == [5]
-    finally:
+        ranks = [process.owner.rank for process in process_map.processes() if process.pid == pid]
+        assert ranks == ([] if job is None else [5])
         os.kill(pid, 9)
-        os.waitpid(pid, 0)
     process_map.renew()
     assert not [process for process in process_map.processes() if process.pid == pid]

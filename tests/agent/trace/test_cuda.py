@@ -275,8 +275,9 @@ def test_calls_beyond_a_full_table_are_counted_as_lost(open_source: Open, caller
     assert reading.lost["events"] >= 50
 
 
-def test_calls_carry_the_job_of_the_agents_process_map(stubs: dict[str, Path]) -> None:
+def test_calls_carry_the_job_of_the_agents_process_map(stubs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     need_bpf()
+    monkeypatch.setattr(ProcessMap, "_step_daemon_job", lambda *_: "777")
     owners = ProcessMap(LocalNode("n1"))
     environment = {"SLURM_JOB_ID": "777", "SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURMD_NODENAME": "n1"}
     with start_caller(stubs["cudart"], **environment) as process:

@@ -9,6 +9,7 @@ program.
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +28,7 @@ from trackside.agent.jobs.environment import (
 )
 from trackside.agent.node import LocalNode
 from trackside.agent.owners import JobProcess, Owner, Owners
-from trackside.agent.pseudo_files import read_file, uptime_s
+from trackside.agent.pseudo_files import read_file, read_or_empty, uptime_s
 from trackside.agent.user import user_of
 
 MAX_PROCESSES = 1 << 16
@@ -42,6 +43,11 @@ YOUNG_TICKS = 200
 """Age in kernel ticks (two seconds) below which a process is read again."""
 RECHECK_RENEWALS = 12
 """Number of renewals in which each process of a job is checked again once."""
+MAX_PARENTS = 64
+"""Parents of a process that are searched for the daemon of a step."""
+STEP_DAEMON = "slurmstepd"
+_STEP_DAEMON_TITLE = re.compile(rb"slurmstepd: \[(\d{1,10})(?:[.+]|\])")
+"""The daemon's command line: ``slurmstepd: [4242.batch]``."""
 _KERNEL = 0x00200000
 """PF_KTHREAD in a process's flags: kernel threads have no owner."""
 _Key = tuple[str | None, str | None, int | None]
@@ -62,7 +68,8 @@ class _Stat:
 @dataclass(slots=True)
 class _ProcessEntry:
     """A process as last read. ``process``: None if it belongs to no job or container. ``number``: numeric id of its
-    job. ``is_claim``: whether only its environment names the job; then ``uid`` is its user."""
+    job. ``is_claim``: whether only its environment names the job, and Slurm did not start it for that job; then ``uid``
+    is its user."""
 
     inode: int
     stat: _Stat
@@ -82,9 +89,7 @@ class ProcessMap(Owners):
         self._job_ids: dict[str, str] = {}
         """Numeric job id -> id as users write it, from readable environments."""
         self._proven_users: dict[str, frozenset[int]] = {}
-        """Numeric job id -> uids with processes in the job's cgroup."""
-        self._first_claimants: dict[str, int | None] = {}
-        """Numeric job id -> uid of the first environment that named it, for jobs without cgroups."""
+        """Numeric job id -> uids with processes that Slurm started for the job."""
         self._environs: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
         self._environ_chars = 0
         """Characters in all kept environments."""
@@ -212,20 +217,30 @@ class ProcessMap(Owners):
             return
         user = user_of(self._proc, pid)
         entry.uid = None if user is None else user.uid
-        if member.job is None:
-            # Whoever may start a container as root may do anything; in a pod, everyone can be root.
-            entry.is_claim = not member.container or member.pod is not None or entry.uid != 0
-        elif entry.uid is not None:
+        is_started_by_slurm = member.job is not None or self._step_daemon_job(entry.stat.parent) == entry.number
+        if is_started_by_slurm and entry.uid is not None:
             self._proven_users[str(entry.number)] = proven | {entry.uid}  # Slurm's own processes run as root
+        # Whoever may start a container as root may do anything; in a pod, everyone can be root.
+        is_trusted_container = member.container is not None and member.pod is None and entry.uid == 0
+        entry.is_claim = not is_started_by_slurm and not is_trusted_container
+
+    def _step_daemon_job(self, pid: int) -> str | None:
+        """The job whose step daemon started a process, by its parents: where Slurm uses no cgroups. Only root's
+        processes count, as every user can give a process any name."""
+        for _ in range(MAX_PARENTS):
+            stat = self._stat(pid) if pid > 1 else None
+            if stat is None:
+                return None
+            if stat.comm == STEP_DAEMON and (user := user_of(self._proc, pid)) is not None and user.uid == 0:
+                title = _STEP_DAEMON_TITLE.match(read_or_empty(f"{self._proc}/{pid}/cmdline", 256))
+                return None if title is None else title[1].decode()
+            pid = stat.parent
+        return None
 
     def _is_trusted(self, entry: _ProcessEntry) -> bool:
         """Whether the job of an entry is trusted. Anyone can write any job into an environment: it counts for processes
-        of a user who certainly has processes in the job, or else of the first user who named it."""
-        number = str(entry.number)
-        proven = self._proven_users.get(number)
-        return not entry.is_claim or (
-            entry.uid in proven if proven else self._first_claimants.get(number, entry.uid) == entry.uid
-        )
+        of a user who certainly has processes in the job."""
+        return not entry.is_claim or entry.uid in self._proven_users.get(str(entry.number), frozenset())
 
     def _with_owner(
         self, entry: _ProcessEntry, pid: int, member: Membership, environ: Mapping[str, str] | None
@@ -255,11 +270,6 @@ class ProcessMap(Owners):
     def _publish(self) -> None:
         view: dict[int, JobProcess] = {}
         numbers: set[str] = set()
-        claims = sorted(
-            (entry for entry in self._entries.values() if entry.is_claim), key=lambda entry: entry.stat.started
-        )
-        for entry in claims:
-            self._first_claimants.setdefault(str(entry.number), entry.uid)
         for pid, entry in self._entries.items():
             if entry.process is None or not self._is_trusted(entry):
                 continue
@@ -273,9 +283,6 @@ class ProcessMap(Owners):
         self._gpus = _owners_by_environment(self._view.values())
         self._job_ids = {number: job for number, job in dict(self._job_ids).items() if number in numbers}
         self._proven_users = {number: uids for number, uids in self._proven_users.copy().items() if number in numbers}
-        self._first_claimants = {
-            number: uid for number, uid in self._first_claimants.copy().items() if number in numbers
-        }
         if len(self._environs) > 2 * len(view) + 64 or self._environ_chars > MAX_ENVIRON_CHARS:
             self._environs = {
                 tuple(process.environ.items()): process.environ for process in view.values() if process.environ
