@@ -182,6 +182,29 @@ def behind_a_bar(text: str) -> str:
     )
 
 
+OTHER_VERDICT = """\
+torch.OutOfMemoryError: CUDA out of memory: rank 3 tried to allocate 2.00 GiB with 79.1 GiB in use · rank 3 · node gpu-07
+owner: the job · B1 cuda-oom · certainty: established
+run 4242 lm · FAILED, exit 1 · 1 node · 8 ranks · 2026-03-02 08:00:00 UTC, 12 min
+
+evidence    Rank 3 raised torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. [slurm-4242.out:812]
+            slurmstepd: error: *** JOB 4242 ON gpu-07 CANCELLED AT 2026-03-02T08:12:00 DUE TO TIME LIMIT ***
+do          Reduce the batch size.
+11 other families ruled out, 11 undecided. Details: --verbose, trackside explain B1
+"""
+SHORT_VERDICT = (
+    "Killed by the kernel: host memory ran out · rank 1. Owner: the job. A2 signal-kill (host memory), certainty: "
+    "established. oom-kill: Killed process 41 (python). Do: Raise --mem.\n"
+)
+
+
+@_declared(LAYOUTS)
+def verdict_of_another_run_below(text: str) -> str:
+    document = json.dumps({"schema": "trackside.verdict/1", "primary": {"headline": "ECC error: Xid 48"}}, indent=2)
+    break_ = "" if text.endswith("\n") or not text else "\n"
+    return f"{text}{break_}{OTHER_VERDICT}{SHORT_VERDICT}{document}\n"
+
+
 @_declared(LAYOUTS)
 def german_shell(text: str) -> str:
     for word, translated in GERMAN.items():

@@ -19,6 +19,7 @@ from trackside.logs.buffers import HEAD_BYTES, overlapping_buffers, read_text
 from trackside.logs.counted_lines import counted_lines
 from trackside.logs.line import MAX_LINE_BYTES, FileContext, Line, strip_syslog_prefix
 from trackside.logs.matcher import Hit, Matcher, matcher
+from trackside.logs.own_verdicts import without_verdicts
 from trackside.logs.pattern import Parser, Pattern, parsers
 from trackside.logs.program_starts import Opening, opening_of
 from trackside.logs.stamp import find_time, find_year, has_zone
@@ -90,6 +91,7 @@ def scan(stream: BinaryIO, sink: EventSink, context: FileContext, *, engine: str
         stats.nuls += count
 
     for buffer, begin, end, base in overlapping_buffers(read_text(stream, count_nuls, printed=context.plane == "log")):
+        buffer = without_verdicts(buffer)
         if stats.bytes == 0:
             learn_context(buffer[:HEAD_BYTES], context, stats)
         number, counted = stats.lines + 1, begin

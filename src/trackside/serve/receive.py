@@ -18,7 +18,7 @@ from trackside.serve.limits import Bodies, RequestRefused, Tokens
 from trackside.serve.protocols.decoded import BadRequest, PushAnswer, PushTooLarge
 from trackside.serve.protocols.series_key import KnownSeries
 from trackside.serve.pushes import PUSHES, Push
-from trackside.stores.receiver.arrivals import JOB_SERIES, LABELS, SENDER_SERIES, SERIES, IntakeResult
+from trackside.stores.receiver.arrivals import JOB_SERIES, LABELS, SENDER_SERIES, SERIES, UNTIMELY, IntakeResult
 from trackside.stores.receiver.intake import RETRY_S, STOPPING, DataNotStored, Intake, IntakeUnavailable
 from trackside.stores.receiver.options import ReceiverLimits
 from trackside.stores.receiver.pending import JOB_STREAMS, SENDER_STREAMS, STREAMS, Decoded
@@ -162,6 +162,7 @@ _LIMIT_TEXTS = {
     SENDER_SERIES: "samples of new series: one sender may use three quarters of serve.limits.series",
     JOB_SERIES: "samples of new series: one job may use three quarters of serve.limits.series",
     LABELS: "samples of series with more or longer labels than serve.limits allows",
+    UNTIMELY: "samples with times before 2000 or more than a day ahead of the receiver's clock",
     STREAMS: "lines of new streams: serve.limits.streams allows no more",
     SENDER_STREAMS: "lines of new streams: one sender may use three quarters of serve.limits.streams",
     JOB_STREAMS: "lines of new streams: one job may use three quarters of serve.limits.streams",

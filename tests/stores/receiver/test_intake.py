@@ -174,11 +174,18 @@ def test_useless_samples_are_counted_and_not_stored(intake: Intake, store: Path)
         (key("site_made_this_up", a="b"), [(T0_MS, 1.0), (T0_MS + 1, 1.0)]),
         (key("go_goroutines"), [(T0_MS, 1.0)]),
     ]
-    assert sent(intake, odd).result(10).refused == {"unknown:site_made_this_up": 2, "unneeded": 1}
+    assert sent(intake, odd).result(10).refused == {"unknown:site_made_this_up": 2, "unneeded": 1, "untimely": 1}
     flushed(intake)
     left_out = intake.counts.left_out
-    assert (left_out["blank"], left_out["implausible"], left_out["untimely"]) == (1, 1, 1)
+    assert (left_out["blank"], left_out["implausible"]) == (1, 1)
     assert stored_samples(store) == {("0", T0_MS + 2, 0.4)}
+
+
+def test_samples_of_the_future_are_refused(intake: Intake, store: Path) -> None:
+    now_ms = int(time.time() * 1000)
+    times = [now_ms - 1000, now_ms + 3_600_000, now_ms + 2 * 86_400_000, 4_102_444_800_001, 2**62]
+    result = sent(intake, [(gpu(), [(time_ms, 1.0) for time_ms in times])]).result(10)
+    assert result == IntakeResult(2, {"untimely": 3})
 
 
 def test_series_over_a_limit_are_refused_and_the_others_stored(store: Path) -> None:

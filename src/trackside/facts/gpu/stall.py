@@ -92,7 +92,7 @@ class Limits(stall_claims.Limits):
     min_readings: int = 6
     """Alternative minimum in samples per GPU, if a window contains more than two."""
     short_s: float = 120.0
-    """Minimum stall in a run that is too short for ``min_silence_s`` of :class:`Silence`; the stall must also last at
+    """Minimum stall in a run that is too short for ``min_silence_s`` of ``Silence``; the stall must also last at
     least ``min_share`` of the run."""
     kept_memory_ratio: float = 0.5
     """Share of its working memory level that a GPU keeps while its process is alive."""

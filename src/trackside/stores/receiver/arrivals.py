@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from trackside.catalog.dialect import Guess, is_unneeded, translate
+from trackside.catalog.dialect import EARLIEST_MS, Guess, is_unneeded, translate
 from trackside.catalog.settling import ForeignSeries
 from trackside.model import Position, Series
 from trackside.stores.receiver.options import ReceiverLimits
@@ -26,10 +26,12 @@ MAX_KEY_BYTES = 256 << 20
 MEAN_KEY_BYTES = 1024
 """A series counts once for its key, and once more for each so many bytes of it."""
 SERIES, SENDER_SERIES, JOB_SERIES = "series", "series_of_sender", "series_of_job"
-LABELS, UNNEEDED, UNKNOWN = "labels", "unneeded", "unknown"
-"""Why samples are dropped: too many series, in all, of a sender or of a job; labels beyond a limit, names that a
-diagnosis does not need, unknown names."""
-_REASONS = (SERIES, SENDER_SERIES, JOB_SERIES, LABELS, UNNEEDED, UNKNOWN)
+LABELS, UNTIMELY, UNNEEDED, UNKNOWN = "labels", "untimely", "unneeded", "unknown"
+"""Why samples are dropped: too many series, in all, of a sender or of a job; labels beyond a limit; times that cannot
+be right; names that a diagnosis does not need, unknown names."""
+_REASONS = (SERIES, SENDER_SERIES, JOB_SERIES, LABELS, UNTIMELY, UNNEEDED, UNKNOWN)
+MAX_AHEAD_MS = 86_400_000
+"""How far a sample's time may be ahead of this machine's clock."""
 _EXCESS_REASONS = {"of all": SERIES, "of the sender": SENDER_SERIES, "of the job": JOB_SERIES}
 MIN_INACTIVE_SHARE = 0.1
 """Share of the series that must be inactive before all are counted anew: every series is then translated again."""
@@ -133,6 +135,9 @@ class Arrivals:
             for key, code in zip(block.keys, known_codes, strict=True)
         ]
         rows = np.array(codes, dtype=np.int32)[block.index]
+        is_untimely = (block.times_ms < EARLIEST_MS) | (block.times_ms > time.time() * 1000 + MAX_AHEAD_MS)
+        if is_untimely.any():
+            rows = np.where(is_untimely & (rows >= 0), np.int32(_reason_code(UNTIMELY)), rows)
         is_accepted = rows >= 0
         if is_accepted.all():
             self._append_block(rows, block.times_ms, block.values)
