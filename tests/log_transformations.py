@@ -183,7 +183,7 @@ def behind_a_bar(text: str) -> str:
 
 
 OTHER_VERDICT = """\
-torch.OutOfMemoryError: CUDA out of memory: rank 3 tried to allocate 2.00 GiB with 79.1 GiB in use · rank 3 · node gpu-07
+Ran out of GPU memory (torch.OutOfMemoryError: CUDA out of memory): 2.00 GiB with 79.1 GiB in use · rank 3
 owner: the job · B1 cuda-oom · certainty: established
 run 4242 lm · FAILED, exit 1 · 1 node · 8 ranks · 2026-03-02 08:00:00 UTC, 12 min
 

@@ -24,11 +24,13 @@ _SHORT = re.compile(rb"\. Owner: [^\r\n.]{2,60}\. (?:U0 unknown\.|[A-H]\d [a-z-]
 JSON_BEGIN = re.compile(rb'\{\s{0,8}"schema": ?"trackside\.verdict/\d')
 _JSON_END = re.compile(rb"^\}", re.MULTILINE)
 _LAST_LINE = re.compile(
-    rb"trackside explain \w{1,40}[^\n]*|^[^\n]{0,80}INPUTS[ \r]*\n(?:[^\n]{0,80}  (?: |%s )[^\n]*(?:\n|\Z))*" % _DOT,
+    rb"trackside\s{1,3}explain\s{1,3}\w{1,40}[^\n]*|^[^\n]{0,80}INPUTS[ \r]*\n(?:[^\n]{0,80}  (?: |%s )[^\n]*(?:\n|\Z))*" % _DOT,
     re.MULTILINE,
 )
 """How a verdict as text ends: where to read more; with ``--verbose``, the list of inputs."""
 MAX_HEADLINE_LINES = 4
+PIPED_WIDTH = 120
+"""Columns of a verdict that is written to a file."""
 MAX_BYTES = 48 << 10
 """Longest verdict as text; less than what is buffered before and after a line."""
 _SIGNS = (b"certainty: ", b"U0 unknown", b"trackside.verdict/")
@@ -60,17 +62,23 @@ def _texts(buffer: bytes) -> Iterator[ByteSpan]:
 
 
 def _headline(buffer: bytes, owner_line: int, width: int) -> int:
-    """Where the headline begins: the line above the owner's, and those above it that were full, so that it was wrapped.
-    ``width``: of the verdict's longest line, in characters."""
-    begin = buffer.rfind(b"\n", 0, max(0, owner_line - 1)) + 1
+    """Where the headline begins: the line above the owner's, or one further up that begins with a capital letter, if
+    all lines from there on were wrapped. ``width``: of the verdict's longest line, in characters."""
+    begin = headline = _line_above(buffer, owner_line)
     for _ in range(MAX_HEADLINE_LINES - 1):
-        above = buffer.rfind(b"\n", 0, max(0, begin - 1)) + 1
+        above = _line_above(buffer, begin)
+        line = buffer[above : max(above, begin - 1)].decode("utf-8", "replace")
         first_word = buffer[begin : begin + 200].decode("utf-8", "replace").partition(" ")[0]
-        length = len(buffer[above : max(above, begin - 1)].decode("utf-8", "replace"))
-        if not begin or not width - len(first_word) <= length <= width:
+        if not begin or not width - len(first_word) <= len(line) <= max(width, PIPED_WIDTH):
             break
         begin = above
-    return begin
+        if line[:1].isupper():
+            headline = begin
+    return headline
+
+
+def _line_above(buffer: bytes, line_begin: int) -> int:
+    return buffer.rfind(b"\n", 0, max(0, line_begin - 1)) + 1
 
 
 def _paragraphs(buffer: bytes) -> Iterator[ByteSpan]:
