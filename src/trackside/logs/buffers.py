@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import BinaryIO
@@ -16,17 +17,22 @@ AHEAD_BYTES = 256 << 10
 """Bytes that must be buffered after a line, for :meth:`Line.following`."""
 HEAD_BYTES = 64 << 10
 """Bytes at the beginning that show what holds for the whole file, such as its prefixes."""
+WIDE_TEXT = re.compile(rb"(?:[\t\n\r\x1b\x20-\x7e]\0){16,}")
+"""Text in UTF-16."""
 
 
 def read_text(stream: BinaryIO, count_nuls: Callable[[int], None], *, printed: bool) -> Iterator[bytes]:
     """The bytes of a stream in chunks, repaired; offsets and line numbers stay the same.
 
-    NUL bytes (the holes that a crashed node leaves) become ``\\r``, which ends a segment. If a terminal broke all lines
-    of a program's output (``printed``), they are joined again.
+    Text in UTF-16 between plain text, as PowerShell appends it, becomes plain. Other NUL bytes (the holes that a
+    crashed node leaves) become ``\\r``, which ends a segment. If a terminal broke all lines of a program's output
+    (``printed``), they are joined again.
     """
 
     def chunks() -> Iterator[bytes]:
         while chunk := stream.read(CHUNK_BYTES):
+            if b"\0" in chunk:
+                chunk = WIDE_TEXT.sub(_narrowed, chunk)
             if b"\0" in chunk:
                 count_nuls(chunk.count(b"\0"))
                 chunk = chunk.replace(b"\0", b"\r")
@@ -36,6 +42,13 @@ def read_text(stream: BinaryIO, count_nuls: Callable[[int], None], *, printed: b
     first = next(unjoined, b"")
     width = width_of(first[:HEAD_BYTES]) if printed else None
     yield from chain((first,), unjoined) if width is None else rejoin(chain((first,), unjoined), width)
+
+
+def _narrowed(wide: re.Match[bytes]) -> bytes:
+    """Text in UTF-16 as plain text of the same length: blanks fill up its lines."""
+    lines = wide[0].replace(b"\0", b"").split(b"\n")
+    filled = [line.rstrip(b"\r") + b" " * (len(line) + 1) + line[len(line.rstrip(b"\r")) :] for line in lines[:-1]]
+    return b"\n".join([*filled, lines[-1] + b" " * len(lines[-1])])
 
 
 def overlapping_buffers(chunks: Iterator[bytes]) -> Iterator[tuple[bytes, int, int, int]]:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from trackside.logs.bars import read_bar
 from trackside.logs.line import FileContext, Line
 from trackside.logs.localized import to_english
 from trackside.model import Event
@@ -35,12 +36,15 @@ MIN_FIGURES = 2
 """Figures with decimals that change from line to line, as losses and scores do, in lines that say neither what they count
 nor how many there are: one may be a duration."""
 
+MIN_BAR_S = 300
+"""Seconds from which on a bar without a name and without figures is the program's work."""
+
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*(?:e[+-]?\d+)?|\b(?:nan|inf)\b", re.IGNORECASE)
 _NO_FIGURE = re.compile(
-    r"\[[^\[\]]{0,80}(?:it/s|s/it|\?it)\b[^\[\]]{0,80}\]|\d{1,4}([-/.])\d{1,2}\1\d{1,4}|\d{1,2}:\d\d(?::\d\d)?(?:[.,]\d+)?|\b(?:mon|tue|wed|thu|fri|sat|sun)\w*\b",
+    r"(?<=%)\|[^|]{0,200}\||\[[^\[\]]{0,80}(?:it/s|s/it|\?it)\b[^\[\]]{0,80}\]|\d{1,4}([-/.])\d{1,2}\1\d{1,4}|\d{1,2}:\d\d(?::\d\d)?(?:[.,]\d+)?|\b(?:mon|tue|wed|thu|fri|sat|sun)\w*\b",
     re.IGNORECASE,
 )
-"""Dates, times and a bar's pace."""
+"""Dates, times, a drawn bar and its pace."""
 _LINE, _SAYS_ANYTHING = re.compile(rb"[^\r\n]+"), re.compile(rb"[0-9A-Za-z\x80-\xff]")
 """A line or redraw, and that it has a letter or a digit."""
 _NO_LETTERS = re.compile(rb"[^A-Za-z\x80-\xff]+|\b(?:nan|inf)\b|\xe2[\x94-\x96][\x80-\xbf]")
@@ -108,7 +112,7 @@ def counted_lines(tail: bytes, base: int, lines_before_end: int, context: FileCo
         last = loop[-1]
         if last.number <= context.quoted_until or _ITEM_OF_MODEL.match(last.text):
             continue
-        if (count := _count([line.text for line in loop])) is None or not count.is_training:
+        if (count := _count([line.text for line in loop])) is None or not (count.is_training or _is_long_bar(last)):
             continue
         last.parser = "scan"
         closing_lines = lines(range(end + 1, min(len(spots), end + 2 + MAX_CLOSING_LINES)))
@@ -126,6 +130,12 @@ def counted_lines(tail: bytes, base: int, lines_before_end: int, context: FileCo
 def _words(raw: bytes) -> bytes:
     """What alike lines have in common: their words, or the number of figures if there are no words."""
     return _NO_LETTERS.sub(b" ", raw).strip() or b"#" * len(_FIGURE.findall(raw))
+
+
+def _is_long_bar(last: Line) -> bool:
+    """Whether a loop is a bar without a name that ran for long: most of those that load or convert are named or short."""
+    bar = read_bar(last.text)
+    return bar is not None and not bar.description.strip() and (bar.elapsed_s or 0) >= MIN_BAR_S
 
 
 def _is_done(count: _Count, last: Line, closing_lines: Sequence[Line], *, is_cut: bool) -> bool:
@@ -148,7 +158,10 @@ def _count(texts: Sequence[str]) -> _Count | None:
     rows = [list(_NUMBER.finditer(_NO_FIGURE.sub(" ", text))) for text in texts]
     rows = [row for row in rows if len(row) == len(rows[-1])]
     columns = list(zip(*rows, strict=True))
-    for index, column in enumerate(columns):
+    with_total_first = sorted(
+        enumerate(columns), key=lambda item: _TOTAL.match(item[1][-1].string, item[1][-1].end()) is None
+    )
+    for index, column in with_total_first:
         values = [int(match[0]) for match in column if match[0].isdecimal() and len(match[0]) <= 9]
         if len(values) != len(column):
             continue

@@ -19,7 +19,7 @@ WORDS: Mapping[str, tuple[str, ...]] = {
         *("unrecognized arguments", "terminated", "interrupted", "unexpected", "disk quota", "read-only file system"),
         *("failures", "exception", "giving up", "critical", "temporarily unavailable", "hangup", "pure virtual method"),
         *("stale file handle", "stale NFS file handle", "input/output error", "no device found", "bus error"),
-        *("went wrong", "memory exhausted", "oomkilled"),
+        *("went wrong", "memory exhausted", "oomkilled", "out of bounds", "out of range"),
     ),
     "German": ("fehler", "fehlgeschlagen", "abgebrochen", "getötet", "nicht gefunden", "keine Berechtigung"),
     "French": ("erreur", "échec", "échoué", "tué", "introuvable", "permission non accordée", "aucun fichier"),

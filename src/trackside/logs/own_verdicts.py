@@ -24,7 +24,8 @@ _SHORT = re.compile(rb"\. Owner: [^\r\n.]{2,60}\. (?:U0 unknown\.|[A-H]\d [a-z-]
 JSON_BEGIN = re.compile(rb'\{\s{0,8}"schema": ?"trackside\.verdict/\d')
 _JSON_END = re.compile(rb"^\}", re.MULTILINE)
 _LAST_LINE = re.compile(
-    rb"trackside\s{1,3}explain\s{1,3}\w{1,40}[^\n]*|^[^\n]{0,80}INPUTS[ \r]*\n(?:[^\n]{0,80}  (?: |%s )[^\n]*(?:\n|\Z))*" % _DOT,
+    rb"trackside\s{1,3}explain\s{1,3}\w{1,40}[^\n]*|^[^\n]{0,80}INPUTS[ \r]*\n(?:[^\n]{0,80}  (?: |%s )[^\n]*(?:\n|\Z))*"
+    % _DOT,
     re.MULTILINE,
 )
 """How a verdict as text ends: where to read more; with ``--verbose``, the list of inputs."""

@@ -48,12 +48,14 @@ _ABOUT_EARLIER_ERRORS = re.compile(r"failed runs in (?:a row|the first)")
 
 _TABLE_ROW = re.compile(r"^\S[\w.() -]{0,40}?(?: {2,}|\t)[Nn]ot (?:found|installed|available)\s*$")
 """What a program that lists its environment does not find: it prints the same when all is well."""
+_CGROUPS = re.compile(r"^slurmstepd\S{0,80}: error: .*cgroup")
+"""Trouble of Slurm with its own control groups when it cleans up after a job."""
 _TRACKER = re.compile(r"^\W{0,4}wandb: ")
 """An experiment tracker that speaks of itself: the run goes on without it."""
 _STATEMENT = re.compile(
     r"^[^\w\s]{0,8}\s{0,4}(?:\[[^\]]{1,60}\]\W{0,4}){0,3}(?:[\w./()-]{1,120}: ?){0,4}(?:an? |the |i/o |\w{1,30} )?"
     r"(?:errors?|fatal|failed|failure|exception|oops|something went wrong|out of memory|oom(?:killed)?|(?:gpu |cuda )?memory exhausted|killed by|could(?: not|n't)|cannot|can't|unable to|no such|aborted|aborting|invalid)\b"
-    r"|(?:(?<!command )not found|(?:does not|doesn't) exist|no such file or directory|permission denied)\b"
+    r"|(?:(?<!command )not found|(?:does not|doesn't) exist|no such file or directory|permission denied|out of (?:bounds|range))\b"
     r"[^\w]{0,8}(?:\S{1,200}|(?:(?:exit|abort|quit|stopp)(?:s|ed|ing)?|giving up)\b.{0,40})?\W{0,8}$"
     r"|^[A-Z]\w{1,60}(?:Error|Exception)$"
     r"|^\W{0,8}(?:erreur|échec|fehler|errore|fallo|falló|erro|falha|błąd|ошибка|hata)\b|^\W{0,8}\w{0,6}(?:错误|失败|錯誤|失敗|エラー|오류|실패)",
@@ -87,6 +89,7 @@ PARSER = Parser("unread", "lines that look like an error and that no parser read
         "Exception: 3",
         "MemoryError",
         "CRITICAL - giving up after 3 tries",
+        "Target 3 is out of bounds.",
         "panic: runtime error: index out of range [5] with length 3",
         "The label file is missing: x.csv not found\nExiting...",
     ),
@@ -104,6 +107,7 @@ PARSER = Parser("unread", "lines that look like an error and that no parser read
         "Exception during training:\nTraceback (most recent call last):",
         "mean absolute error 0.31",
         "cv2                     Not found",
+        "slurmstepd: error: Unable to move pid 7193 to init root cgroup /sys/fs/cgroup",
         "2026-01-01 10:00:00,857 - wandb.wandb_agent - ERROR - Detected 3 failed runs in the first 60 seconds, shutting down.",
         "2026-01-01 10:00:00,857 - wandb.wandb_agent - ERROR - Detected 5 failed runs in a row, shutting down",
     ),
@@ -119,7 +123,7 @@ def _unread_error(line: Line) -> Event | None:
         return None
     if _ABOUT_EARLIER_ERRORS.search(text) or (_HARMLESS.search(text) and not _LEVEL.search(text)):
         return None
-    if _TABLE_ROW.match(text):
+    if _TABLE_ROW.match(text) or _CGROUPS.match(text):
         return None
     parting_lines = _parting_lines(line)
     is_severe = not _TRACKER.search(text) and (

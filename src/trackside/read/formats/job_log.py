@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 
 from trackside.catalog.streams import node_in
+from trackside.logs.buffers import WIDE_TEXT
 from trackside.logs.line import FileContext
 from trackside.logs.scan import ScanStats, scan
 from trackside.model import Event, Position
@@ -39,7 +40,7 @@ def looks_like_text(head: bytes) -> bool:
 
     Binary headers have a NUL or two between other bytes; a sparse hole has hundreds in a row.
     """
-    text = _HOLE.sub(b"", head)
+    text = WIDE_TEXT.sub(b"", _HOLE.sub(b"", head))
     if b"\0" in text[:64]:
         return False
     return len(text.translate(None, _CONTROL)) >= 0.98 * len(text)
