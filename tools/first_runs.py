@@ -93,16 +93,19 @@ def _verdict(case: Case) -> dict[str, Any]:
             verdict = diagnose(inputs)
         except Exception as error:  # noqa: BLE001 - a crash is a miss like any other
             return {"error": type(error).__name__}
-    primary, progress = verdict.primary, verdict.progress
+    primary, progress, attempt = verdict.primary, verdict.progress, verdict.last_attempt
+    points, first, last = (progress.points, progress.first[1], progress.last[1]) if progress else (0, None, None)
+    if attempt is not None and attempt.is_one_of_several:  # labels are about the last attempt
+        points, first, last = int(attempt.points.number), attempt.first_loss, attempt.last_loss
     return {
         "family": primary.family,
         "culprit": primary.culprit,
         "certainty": primary.certainty.value if primary.certainty else None,
         "confidence": primary.confidence,
         "pattern": verdict.pattern,
-        "points": progress.points if progress else 0,
-        "first_loss": progress.first[1] if progress else None,
-        "last_loss": progress.last[1] if progress else None,
+        "points": points,
+        "first_loss": first,
+        "last_loss": last,
     }
 
 
