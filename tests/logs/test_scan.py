@@ -240,3 +240,19 @@ def test_the_jobs_own_last_time_is_not_the_schedulers() -> None:
     activity = scan_text(f"2026-01-02 03:04:05 a\n2026-01-02 04:04:05 b\nno time\n{notice}\n")[-1]
     assert activity.get("last_time") - activity.get("last_own_time") == 3600  # type: ignore[operator]
     assert (activity.get("unstamped_lines"), activity.get("unread_times")) == (1, None)
+
+
+def test_of_very_many_alike_lines_a_sample_and_the_end_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scan_module, "MAX_ALIKE_LINES", 1_000)
+    monkeypatch.setattr(buffers_module, "CHUNK_BYTES", 64 << 10)
+    monkeypatch.setattr(buffers_module, "AHEAD_BYTES", 4 << 10)
+    lines = [f"step {number} loss {2 + 100 / number:.4f}\n" for number in range(1, 20_001)]
+    lines.insert(15_000, "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-01T00:00:00 DUE TO TIME LIMIT ***\n")
+    events: list[Event] = []
+    stats = scan(io.BytesIO("".join(lines).encode()), events.append, FileContext("train.log"))
+    steps = sorted({step for event in events if isinstance(step := event.get("step"), int)})
+    assert steps[:1_000] == list(range(1, 1_001))
+    assert steps[-150:] == list(range(19_851, 20_001))
+    assert 1_400 < len(steps) < 2_000
+    assert stats.passed_over == 20_000 - len(steps)
+    assert [event.kind for event in events].count("scheduler_notice") == 1

@@ -30,6 +30,12 @@ TAIL_BYTES = 64 << 10
 """Bytes at the end in which the last lines and times are looked for."""
 MAX_LAST_LINES = 5
 """Lines at the end that are quoted together: closing brackets and continuations say nothing alone."""
+MAX_ALIKE_LINES = 1_000_000
+"""Lines that match the same patterns of which each is read; a training that prints every step comes to a tenth."""
+SAMPLE = 50
+"""Of further ones, one in so many is read."""
+MAX_COUNTED_PATTERNS = 8
+"""Combinations of patterns that are counted by themselves."""
 PROGRESS = "progress"
 _WORD = re.compile(r"[^\W\d_]{2}")
 _SCHEDULER_LINE = re.compile(r"slurmstepd|^\s*(?:\d+: )?srun: ")
@@ -71,6 +77,8 @@ class ScanStats:
     """Events beyond :data:`~trackside.catalog.events.MAX_PER_KIND`."""
     nuls: int = 0
     """NUL bytes in the text."""
+    passed_over: int = 0
+    """Lines that a pattern matches and that were not read, since so many like them were: see :class:`_Sampling`."""
     defects: dict[str, int] = field(default_factory=dict)
     """Lines on which a parser raised, by parser: only those lines are lost."""
     first_time: float | None = None
@@ -82,7 +90,7 @@ class ScanStats:
 def scan(stream: BinaryIO, sink: EventSink, context: FileContext, *, engine: str | None = None) -> ScanStats:
     """Read a log to its end and pass its events to ``sink``."""
     compiled = pattern_set(context.plane, engine)
-    limit = _EventLimit(sink)
+    limit, sampling = _EventLimit(sink), _Sampling()
     opening: Opening | None = None
     stats = ScanStats()
     tail = b""
@@ -98,7 +106,7 @@ def scan(stream: BinaryIO, sink: EventSink, context: FileContext, *, engine: str
         for start, stop, indexes in hit_segments(buffer, compiled.matcher.hits(buffer), begin, end):
             number += buffer.count(b"\n", counted, start)
             counted = start
-            if number <= context.quoted_until:
+            if number <= context.quoted_until or not sampling.takes(indexes, is_last=end == len(buffer)):
                 continue
             line = Line(buffer, start, stop, number, base + start, context)
             for event in parse_line(line, indexes, compiled, stats):
@@ -112,7 +120,7 @@ def scan(stream: BinaryIO, sink: EventSink, context: FileContext, *, engine: str
         stats.bytes = base + end
         tail = (tail + buffer[max(begin, end - TAIL_BYTES) : end])[-TAIL_BYTES:]
     limit.flush()
-    stats.events, stats.dropped = limit.count, limit.dropped
+    stats.events, stats.dropped, stats.passed_over = limit.count, limit.dropped, sampling.passed_over
     if stats.bytes:
         if (
             context.plane == "log"
@@ -175,6 +183,24 @@ def parse_line(line: Line, indexes: tuple[int, ...], compiled: PatternSet, stats
                 if parser.redraws and is_below_traceback(line):
                     event = replace(event, fields={**event.fields, "at_exit": True})
             yield event
+
+
+class _Sampling:
+    """Which of very many lines that match the same patterns are read: the first million, then one in fifty, and all in
+    the last buffer, at least AHEAD_BYTES. It bounds the time that a log of gigabytes takes."""
+
+    def __init__(self) -> None:
+        self.passed_over = 0
+        self._counts: Counter[tuple[int, ...]] = Counter()
+
+    def takes(self, indexes: tuple[int, ...], *, is_last: bool) -> bool:
+        """Whether the next line that matches these patterns is read."""
+        key = indexes if indexes in self._counts or len(self._counts) < MAX_COUNTED_PATTERNS else ()
+        self._counts[key] = count = self._counts[key] + 1
+        if count <= MAX_ALIKE_LINES or count % SAMPLE == 0 or is_last:
+            return True
+        self.passed_over += 1
+        return False
 
 
 class _EventLimit:

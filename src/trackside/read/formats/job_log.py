@@ -83,6 +83,7 @@ def note_on(stats: ScanStats) -> str:
     """The note on a scanned file."""
     notes = [
         f"{stats.dropped:,} repeated events dropped" if stats.dropped else "",
+        f"{stats.passed_over:,} lines passed over, as a million like them were read" if stats.passed_over else "",
         f"{stats.nuls:,} NUL bytes (holes left by a crash or a truncated file)" if stats.nuls else "",
         *(f"{count:,} lines skipped because of a bug in {parser}" for parser, count in sorted(stats.defects.items())),
     ]
