@@ -170,6 +170,17 @@ def test_source_paths_exist(page: Path) -> None:
     assert not [path for path in named if not PLACEHOLDER.search(path) and not (ROOT / path).exists()]
 
 
+@pytest.mark.parametrize("page", PAGES, ids=ids)
+def test_tests_exist(page: Path) -> None:
+    """A test in backticks, ``tests/x.py::test_y`` or, of the same file as the last one, ``::test_y``, is there."""
+    missing, file = [], ""
+    for path, name in re.findall(r"`(tests/[\w/]+\.py|)::(\w+)`", prose(page)):
+        file = path or file
+        if not file or not re.search(rf"^ *def {name}\(", (ROOT / file).read_text("utf-8"), re.MULTILINE):
+            missing.append(f"{file}::{name}")
+    assert not missing
+
+
 @cache
 def module_names() -> dict[str, set[str]]:
     """Module -> the names that it and its classes define, over modules of the same name."""
