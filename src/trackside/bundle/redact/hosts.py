@@ -62,6 +62,19 @@ _CONTEXTS = (
         ),
         rb"://",
     ),
+    (re.compile(r"(?<![\w.-])(ip-\d{1,3}(?:-\d{1,3}){3}(?:\.[a-z0-9-]{1,40}){0,4})(?![\w-])"), rb"ip-[0-9]{1,3}-[0-9]"),
+    (
+        re.compile(
+            r"\b(?:connect(?:ed|ing)?|connection|login) (?:to|from) (?:host )?([A-Za-z0-9][\w.-]*)"
+            r"(?= port \d|:\d{2,5}\b)"
+        ),
+        b"",
+    ),
+    (re.compile(r"[Cc]ould not resolve host(?:name)?:? ([A-Za-z0-9][\w.-]*)"), b""),
+    (
+        re.compile(r"\baddress(?:es)? (?:of|for) [(\[][\"']?([A-Za-z0-9][\w.-]*)[\"']?, ?\d{2,5}[)\]]"),
+        b"",
+    ),
     (re.compile(r"://[^/\s\"'<>]{1,300}@([A-Za-z][\w-]*(?:\.[\w-]+)+)", re.ASCII), rb"://[^/\s\"'<>]{1,300}@"),
     (
         re.compile(

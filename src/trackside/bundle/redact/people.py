@@ -26,6 +26,9 @@ _USER_FOLDERS = (
         rf"(?<!\.[a-z]{{2}})(?<!\.[a-z]{{3}})(?<!\.example)/(?:scratch|work|works|project|projects|proj|storage|data/users)/(?:[a-z]/)?{_LOGIN}"
     ),
     re.compile(rf"(?<![\w/.~])~{_LOGIN}(?=/)"),
+    # Parallel file systems, which often have a folder for each user.
+    re.compile(rf"(?<!\.[a-z]{{2}})(?<!\.[a-z]{{3}})/(?:fsx|beegfs|lustre|weka|vast|ceph|gpfs)/(?:[a-z]/)?{_LOGIN}"),
+    re.compile(rf"/(?:fsx|beegfs|lustre|weka|vast|ceph|gpfs)/(?:users|home|homes|scratch|work)/{_LOGIN}"),
 )
 """Folders that often belong to a user."""
 _HOMES = re.compile(
@@ -33,6 +36,11 @@ _HOMES = re.compile(
 )
 """A folder with these entries is a home folder."""
 _LABELED = (
+    re.compile(rf"/gpfs/[a-z]/home/[\w.-]{{1,64}}/{_NAME}"),
+    re.compile(rf"\b(?:docker|podman|nerdctl|skopeo) login\b[^\n]{{0,200}}? (?:-u|--username)[ =][\"']?{_NAME}"),
+    re.compile(
+        rf"\b(?:mysql|mysqldump|mysqladmin|mariadb|psql)\b[^\n]{{0,200}}? (?:-[uU]|--user(?:name)?)[ =]?[\"']?{_NAME}"
+    ),
     re.compile(rf"\bHOME=(?:/[\w.-]+){{1,8}}/{_NAME}(?=[\s\"':;]|$)", re.MULTILINE | re.ASCII),
     re.compile(rf"\b(?:UserId|GroupId)={_NAME}\("),
     re.compile(rf"\b(?:USER|LOGNAME|USERNAME|SLURM_JOB_USER|SUDO_USER)={_NAME}"),
@@ -85,10 +93,11 @@ _FOLDERS = frozenset(
     """
 apps archive audio backup bench benchmark benchmarks bert build cache caches checkpoint checkpoints ckpt ckpts code
 codes config configs container containers corpora corpus datasets deepspeed deploy devel dist downloads dump
-evaluation experiment experiments fineweb gpt group groups images imagenet install laion libs llama llm megatron
-miniconda misc mlperf modules nemo output outputs pile pretrain pretraining proj pytorch release repo repos research
-results scripts singularity site source sources spack src staging storage system temp tests text tokenized tokenizer
-tokenizers tools transformers tuning venv venvs video vision volumes weights wheels wiki workdir
+evaluation experiment experiments fineweb fs gpt group groups imagenet images install laion libs llama llm megatron
+miniconda misc mlperf modules nemo nvme output outputs pile pool pretrain pretraining proj pytorch release repo repos
+research results scripts singularity site source sources spack src ssd staging storage system temp tests text tier
+tokenized tokenizer tokenizers tools transformers tuning venv venvs video vision vol volumes weights wheels wiki
+workdir
 """.split()  # noqa: SIM905 - a list of words is read as one
 )
 """Folders that belong to no user."""

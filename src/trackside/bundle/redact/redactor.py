@@ -16,7 +16,7 @@ from trackside.bundle.redact.people import ExtraWords, accounts, clusters, users
 from trackside.bundle.redact.prefilter import Detector, LinePattern, Prefilter
 from trackside.bundle.redact.projects import Buckets, Projects, TeamNames
 from trackside.bundle.redact.secrets import Emails, Secrets
-from trackside.bundle.redact.tables import people_cells
+from trackside.bundle.redact.tables import people_cells, printed_users
 from trackside.model import Event, Record, Run, Series
 
 PIECE_BYTES = 1 << 20
@@ -48,11 +48,14 @@ class Redactor:
 
     def learn(self, text: str) -> None:
         """Learn names from text of whole lines. Call it after learning records and series."""
+        text = _without_colors(text)
         if not self._detectors:
             self._detectors = [detector for kind in self.kinds for detector in kind.detectors]
             self._learning_prefilter = _learning_prefilter(tuple(detector.line_pattern for detector in self._detectors))
         if _HAS_SAMPLES.search(text):
             text = "".join(self._new_lines(text))
+        for user in printed_users(text):
+            self._users.add(user)
         for column, value in people_cells(text):
             (self._users if column == "user" else self._accounts).add(value)
         matched_lines = self._learning_prefilter.lines_by_pattern(text.encode("utf-8", "surrogateescape"))
@@ -114,7 +117,8 @@ class Redactor:
         self._prefilter = Prefilter(pattern for kind in self.kinds for pattern in kind.line_patterns())
 
     def text(self, text: str) -> str:
-        """The redacted text."""
+        """The redacted text, without colors: they would hide what they stand in."""
+        text = _without_colors(text)
         if not _HAS_SAMPLES.search(text):
             return self._redact_lines(text)
         # Label sets repeat on every line of samples, so redacted ones are cached.
@@ -190,6 +194,14 @@ class Redactor:
 def _learning_prefilter(line_patterns: tuple[LinePattern, ...]) -> Prefilter:
     """The prefilter for learning, cached because it is the same for every bundle without known hosts."""
     return Prefilter(line_patterns)
+
+
+_COLOR = re.compile(r"(?:\x1b|\\u001[bB]|\\x1[bB]|\\033)\[[0-9;]{0,20}m")
+"""A terminal's code for a color, also as JSON and shells write it."""
+
+
+def _without_colors(text: str) -> str:
+    return _COLOR.sub("", text) if "\x1b" in text or "\\" in text else text
 
 
 _HAS_SAMPLES = re.compile(r"\} [\dN+-]|\"(?:values|timestamps)\":\[")

@@ -41,6 +41,8 @@ _BARE = (
     r"wandb[^\n]{0,80}?\b([0-9a-f]{40})\b",
     r"hooks\.slack\.com/(?:services|workflows)/([A-Za-z0-9/]{20,100})",
     r"(?i)discord(?:app)?\.com/api/webhooks/([A-Za-z0-9/_-]{20,150})",
+    r"A[KS]IA[A-Z0-9]{16}[^A-Za-z0-9/+=\n]{1,10}([A-Za-z0-9/+=]{40})(?![A-Za-z0-9/+=])",  # AWS, behind its id
+    r"(?i)\b(?:api|access|auth|secret)[ _-]?(?:key|token)s? [\"'(]?(?=[A-Za-z._-]{0,80}\d)([A-Za-z0-9._/+=-]{20,200})",
 )
 """Contexts of secrets that are replaced everywhere."""
 _OF_TEXT = frozenset(
@@ -66,6 +68,11 @@ _NAMED = (
     rf"(?i)((?=[aceplst]){_NAME}{_ASSIGNMENT}{_QUOTE})(?![\"'<\[{{(])({_VALUE}{{3,512}})",
     r"(?i)(\bapi[ _-]?key is:? [\"']?)(?=[a-z._-]*\d)([\w.-]{6,512})",
 )
+_FOREIGN_PASSWORD = (
+    "密码|密碼|口令|パスワード|비밀번호|Пароль|пароль|Passwort|Kennwort|Contraseña|contraseña|Mot de passe|mot de passe"
+    "|Senha|senha|Hasło|hasło"
+)
+"""Passwords in the languages of shells and programs."""
 _PASSED = (
     rf"(?i)(pass(?:word|wd|phrase){_QUOTE}[ \t]{{0,8}}[:=][ \t]{{0,8}}\\?\")([^\"\n\\]{{1,200}})",
     rf"(?i)(pass(?:word|wd|phrase){_QUOTE}[ \t]{{0,8}}[:=][ \t]{{0,8}}\\?')([^'\n\\]{{1,200}})",
@@ -76,6 +83,12 @@ _PASSED = (
     r"(?i)(\b(?:set-)?cookie: ?)([^\s\"'][^\n\"']{5,2000})",
     r"(\bauth=\([\"'][^\"'\n]{1,80}[\"'], ?[\"'])([^\"'\n]{1,200})",
     r"(?i)(\blogin \S{1,80} password )(\S{1,200})",
+    r"(?i)(\b(?:password|passphrase|passwd|passcode) (?:is|was)(?: now)?:? {1,4}[\"']?)([^\s\"'<\[{(]{3,200})",
+    f"((?:{_FOREIGN_PASSWORD})[ \\t]{{0,4}}(?::|=|\N{FULLWIDTH COLON})[ \\t]{{0,4}}[\"']?)"
+    r"([^\s\"'<\[{(]{2,200})",
+    r"(\b(?:docker|podman|nerdctl|skopeo|buildah|helm registry) login\b[^\n]{0,200}? (?:-p|--password)[ =]?[\"']?)"
+    r"([^\s\"'-][^\s\"']{1,200})",
+    r"(\b(?:mysql|mysqldump|mysqladmin|mariadb)\b[^\n]{0,200}? -p[\"']?)([^\s\"'-][^\s\"']{1,200})",
     r"(\bsshpass -p ?[\"']?)([^\s\"']{1,200})",
     r"((?:curl\b[^\n]{0,200}? -u|--user)[ =][\"']?[A-Za-z][\w.-]{0,60}:)([^\s\"'/]{1,200})",
     r"(://[^/\s:@\"']{0,100}:)([^/\s\"'<>]{1,200})(?=@)",

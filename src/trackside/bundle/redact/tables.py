@@ -9,6 +9,21 @@ _HEAD = re.compile(r"\b(?:JobIDRaw|JobID|JOBID)\b")
 _COLUMNS = frozenset({"user", "account"})
 
 
+_WHOAMI = re.compile(
+    r"^[^\n]{0,80}?[+$#%>] ?(?:whoami|id -un|logname|echo \"?\$\{?(?:USER|LOGNAME)\}?\"?)[ \t]*\n"
+    r"([A-Za-z_][\w.-]{0,31})[ \t]*$",
+    re.MULTILINE | re.ASCII,
+)
+"""A command that prints the user's name, as a shell shows it, and the name."""
+
+
+def printed_users(text: str) -> Iterator[str]:
+    """Yield the user names that such commands printed."""
+    if "whoami" in text or "id -un" in text or "logname" in text or "echo" in text:
+        for match in _WHOAMI.finditer(text):
+            yield match[1]
+
+
 def people_cells(text: str) -> Iterator[tuple[str, str]]:
     """Yield ("user" or "account", value) from such columns of all tables in a text of whole lines."""
     if "JobID" not in text and "JOBID" not in text:
