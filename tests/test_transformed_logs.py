@@ -33,9 +33,11 @@ TAKES_THE_CAUSE = frozenset(
         ("h1/clean-up-after-ctrl-c-fails", "in_two_halves"),
         ("a1/last-of-several-attempts", "without_head"),
         ("a1/last-of-several-attempts", "half_a_first_line"),
+        ("h2/powershell-appends-utf-16", "quoted_journal_in_color"),
     }
 )
-"""Cuts that happen to take out the line that shows the cause, or where a program begins."""
+"""Cuts that happen to take out the line that shows the cause, or where a program begins; and color codes put into
+UTF-16."""
 CASES = {case.name: case for case in scenarios()}
 
 

@@ -256,3 +256,13 @@ def test_of_very_many_alike_lines_a_sample_and_the_end_are_read(monkeypatch: pyt
     assert 1_400 < len(steps) < 2_000
     assert stats.passed_over == 20_000 - len(steps)
     assert [event.kind for event in events].count("scheduler_notice") == 1
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_text_in_utf_16_between_plain_text_is_read_at_its_place(end: str) -> None:
+    wide = f"step 2 loss 1.9{end}step 3 loss 1.8{end}".encode("utf-16-le")
+    data = b"step 1 loss 2.0\n" + wide + b"step 4 loss 1.7\n"
+    events = [event for event in scan_bytes(data) if event.kind == "progress" and event.parser == "custom"]
+    assert [(event.get("step"), event.at.line) for event in events] == [(1, 1), (2, 2), (3, 3), (4, 4)]
+    assert data[events[3].at.offset :].startswith(b"step 4")
+    assert not b"".join(buffers_module.read_text(io.BytesIO(data), lambda _: None, printed=False)).count(b"\0")

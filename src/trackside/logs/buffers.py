@@ -17,8 +17,8 @@ AHEAD_BYTES = 256 << 10
 """Bytes that must be buffered after a line, for :meth:`Line.following`."""
 HEAD_BYTES = 64 << 10
 """Bytes at the beginning that show what holds for the whole file, such as its prefixes."""
-WIDE_TEXT = re.compile(rb"(?:[\t\n\r\x1b\x20-\x7e]\0){16,}")
-"""Text in UTF-16."""
+WIDE_TEXT = re.compile(rb"\0?(?:[\t\n\r\x1b\x20-\x7e]\0){4,}")
+"""Text in UTF-16, also behind the second byte of a line end before which something was put into each line."""
 
 
 def read_text(stream: BinaryIO, count_nuls: Callable[[int], None], *, printed: bool) -> Iterator[bytes]:
@@ -46,9 +46,15 @@ def read_text(stream: BinaryIO, count_nuls: Callable[[int], None], *, printed: b
 
 def _narrowed(wide: re.Match[bytes]) -> bytes:
     """Text in UTF-16 as plain text of the same length: blanks fill up its lines."""
-    lines = wide[0].replace(b"\0", b"").split(b"\n")
-    filled = [line.rstrip(b"\r") + b" " * (len(line) + 1) + line[len(line.rstrip(b"\r")) :] for line in lines[:-1]]
-    return b"\n".join([*filled, lines[-1] + b" " * len(lines[-1])])
+    *lines, last = wide[0].replace(b"\0", b"").split(b"\n")
+    filled = [_filled(line, len(line) + 1) for line in lines]
+    return b"\n".join([*filled, _filled(last, len(last) + (wide[0][:1] == b"\0"))])
+
+
+def _filled(line: bytes, blanks: int) -> bytes:
+    """A line with blanks at its end, before a carriage return."""
+    text = line.rstrip(b"\r")
+    return text + b" " * blanks + line[len(text) :]
 
 
 def overlapping_buffers(chunks: Iterator[bytes]) -> Iterator[tuple[bytes, int, int, int]]:

@@ -6,7 +6,6 @@ import re
 from dataclasses import replace
 
 from trackside.catalog.streams import node_in
-from trackside.logs.buffers import WIDE_TEXT
 from trackside.logs.line import FileContext
 from trackside.logs.scan import ScanStats, scan
 from trackside.model import Event, Position
@@ -19,6 +18,8 @@ _OUTPUT_NAME = re.compile(
 )
 _NOT_OUTPUT_NAME = re.compile(r"dmesg|kern|messages|syslog|journal|sacct|slurmctld|slurmd", re.IGNORECASE)
 _CONTROL = bytes(set(range(32)) - {7, 8, 9, 10, 11, 12, 13, 27}) + b"\x7f"
+_WIDE_TEXT = re.compile(rb"(?:[\t\n\r\x1b\x20-\x7e]\0){16,}")
+"""A stretch of UTF-16 in plain text; the scan takes shorter ones, too."""
 _HOLE = re.compile(rb"\0{32,}")
 """A run of NULs that no text or binary header has by chance: a block never written, or lost in a crash."""
 _PROGRAM_NAME = re.compile(
@@ -40,7 +41,7 @@ def looks_like_text(head: bytes) -> bool:
 
     Binary headers have a NUL or two between other bytes; a sparse hole has hundreds in a row.
     """
-    text = WIDE_TEXT.sub(b"", _HOLE.sub(b"", head))
+    text = _WIDE_TEXT.sub(b"", _HOLE.sub(b"", head))
     if b"\0" in text[:64]:
         return False
     return len(text.translate(None, _CONTROL)) >= 0.98 * len(text)
