@@ -57,7 +57,11 @@ def test_the_state_and_log_of_slurmd_are_read(conf: Path, tmp_path: Path) -> Non
     collector = open_source(SOURCE, LocalNode("n1", proc=proc), options=SlurmNodeOptions(conf=str(conf)))
     reading = read(collector)
     warning = f"{log} cannot be read now (No such file or directory); every reading tries again"
-    assert exposition(reading) == f'slurm_daemon_up{{daemon="slurmd"}} 0\n# warning {warning}\n'
+    # under systemd it writes no pid file
+    assert exposition(reading) == f'slurm_daemon_up{{daemon="slurmd"}} 1\n# warning {warning}\n'
+    (proc / "70" / "comm").write_text("bash\n")
+    assert [sample.value for sample in read(collector).samples] == [0.0]
+    (proc / "70" / "comm").write_text("slurmd\n")
     pid_file.write_text("70\n")
     log.write_text("[2026-11-22T02:00:01.250] [7.batch] done with job\n")
     reading = read(collector)
@@ -70,6 +74,12 @@ def test_the_state_and_log_of_slurmd_are_read(conf: Path, tmp_path: Path) -> Non
     for text in ("71\n", "99\n", "../70", "", "70\0"):  # another process, no process, not a number
         pid_file.write_text(text)
         assert [sample.value for sample in read(collector).samples] == [0.0], text
+    collector.close()
+
+
+def test_without_a_list_of_processes_nothing_is_said(conf: Path, tmp_path: Path) -> None:
+    collector = open_source(SOURCE, LocalNode("n1", proc=tmp_path / "gone"), options=SlurmNodeOptions(conf=str(conf)))
+    assert read(collector).samples == []
     collector.close()
 
 

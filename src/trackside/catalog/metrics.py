@@ -69,13 +69,20 @@ class Metric:
 
 
 _LISTED = "dcgm-exporter exports it if its counters file lists {}"
-_PROFILING = _LISTED + " (profiling fields are off by default)"
+_PROFILING = _LISTED + " (its default file does not)"
+_PROFILING_DEFAULT = _LISTED + ", as its default file does, where the GPU has profiling fields"
+"""By etc/default-counters.csv of dcgm-exporter."""
 _MOUNTSTATS = "node_exporter exports it with --collector.mountstats"
 _AGENT = "the Trackside agent exports it if Slurm puts jobs in cgroups"
 
 
 def _profiling_ratio(field: str, meaning: str) -> Metric:
-    return Metric("ratio", "gauge", meaning, collect=_PROFILING.format(field))
+    is_default = field in (
+        "DCGM_FI_PROF_GR_ENGINE_ACTIVE",
+        "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE",
+        "DCGM_FI_PROF_DRAM_ACTIVE",
+    )
+    return Metric("ratio", "gauge", meaning, collect=(_PROFILING_DEFAULT if is_default else _PROFILING).format(field))
 
 
 def _dcgm_listed(unit: str, kind: MetricKind, field: str, meaning: str, *labels: str) -> Metric:

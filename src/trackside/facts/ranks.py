@@ -18,8 +18,6 @@ class AbsentRanks:
 
     ranks: tuple[int, ...]
     claim: Claim
-    delayed_by_host: bool = True
-    """Whether they wait for no GPU work themselves, so that their host delays them."""
 
 
 def rank_of(event: Event, launchers: Frame | None = None) -> int | None:

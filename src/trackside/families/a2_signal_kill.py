@@ -523,14 +523,18 @@ def _survived_death(run: Run, death: Death, restart_claims: tuple[Claim, ...]) -
 def _ruled_out(deaths: Deaths, memory: HostMemory, ending: Ending) -> Finding | Missing:
     """The evidence against a death by signal, the strongest first."""
     clear = memory.counter_evidence
-    for source, frame in deaths.frames.items():
-        for row in frame.events if source != "workers" else ():
-            if row.get("signal") is not None or source == "fatals":
-                line, number = frame.value(row, "text"), exit_signal(row)
-                if source == "fatals" or number is None or number in FATAL_SIGNALS:
-                    in_summary = row.text.startswith("rank : ")  # whose lines are joined
-                    return absent((SIGNAL_IN_SUMMARY if in_summary else SIGNAL_EXPLAINED)(line=line), *clear)
-                return absent(NO_DEADLY_SIGNAL(line=line, signal=derived(signal_name(number), line)), *clear)
+    signals = [
+        (frame, row, None if source == "fatals" else exit_signal(row))
+        for source, frame in deaths.frames.items()
+        for row in (frame.events if source != "workers" else ())
+        if row.get("signal") is not None or source == "fatals"
+    ]
+    for frame, row, number in sorted(signals, key=lambda item: not (item[2] is None or item[2] in FATAL_SIGNALS)):
+        line = frame.value(row, "text")
+        if number is None or number in FATAL_SIGNALS:
+            in_summary = row.text.startswith("rank : ")  # whose lines are joined
+            return absent((SIGNAL_IN_SUMMARY if in_summary else SIGNAL_EXPLAINED)(line=line), *clear)
+        return absent(NO_DEADLY_SIGNAL(line=line, signal=derived(signal_name(number), line)), *clear)
     if ending.completed is not None:
         return absent(ENDED_WELL(state=ending.completed), *clear)
     if deaths.missing_log is None:

@@ -10,8 +10,9 @@ What it looks like
 ------------------
 Timeouts of the store, the rendezvous or NCCL's bootstrap at startup, "connection refused", names that do not
 resolve, a port in use, two ranks with the same number or on the same GPU; or a distributed-init line and then
-silence up to the time limit. A watchdog timeout in the first collective still counts as startup. In metrics:
-the GPUs of all nodes idle from the start on, no more memory than a context, no launch and no collective.
+silence up to the time limit. A watchdog timeout in the first collective still counts as startup, unless the log says
+that the process group came up. In metrics: the GPUs of all nodes idle from the start on, no more memory than a
+context, no launch and no collective.
 
 Not this family when
 --------------------

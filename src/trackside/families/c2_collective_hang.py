@@ -2,9 +2,9 @@
 
 Meaning
 -------
-The ranks had formed their group and worked, then froze in a collective because one rank did not take part: it
-died, took another code path, waits for storage, or lost its network. A waiting rank spins, so its GPU looks
-busy while no work is done.
+The ranks had formed their group, then froze in a collective, in training or before the first step, because one rank
+did not take part: it died, took another code path, waits for storage, or lost its network. A waiting rank spins, so
+its GPU looks busy while no work is done.
 
 What it looks like
 ------------------
@@ -83,8 +83,8 @@ STOPPED_AT_ONCE = Sentence(
     running="several ranks are silent, most likely in a collective",
 )
 ONLY_WAIT = Sentence(
-    "the run hung in a collective; GPUs that look busy only wait",
-    running="the run hangs in a collective; GPUs that look busy only wait",
+    "the run hung in a collective: ranks that wait in it may look busy and do no work",
+    running="the run hangs in a collective: ranks that wait in it may look busy and do no work",
 )
 USUALLY_STUCK = Sentence(
     "a run of several ranks that falls silent is usually stuck in a collective; GPUs that look busy then only wait"
@@ -171,7 +171,7 @@ def judge(
     failed = raised_only and trigger is None and not any(witness is not None for witness in witnesses)
     return present(
         lead.certainty,
-        _culprit(run, lead, machine, trigger, absent_ranks, own_work or code_line is not None),
+        _culprit(lead, machine, trigger, own_work or code_line is not None),
         shows,
         headline=FAILED_BETWEEN_RANKS()
         if failed
@@ -238,21 +238,12 @@ def _place_of(
     return ((), ()) if stall is None else (ranks_of_gpus(run, stall.outliers), stall.outliers)
 
 
-def _culprit(
-    run: Run,
-    lead: HangLead,
-    machine: MachineReport | None,
-    trigger: Trigger | None,
-    absent_ranks: AbsentRanks | None,
-    own_code: bool,
-) -> Culprit:
+def _culprit(lead: HangLead, machine: MachineReport | None, trigger: Trigger | None, own_code: bool) -> Culprit:
     """Infrastructure if the machine reports a reason. The job if a rank reported why, if its stack shows its line of
-    code, if its GPU does other work, or if peers on the same node name it, so that no network is involved. Otherwise
-    open: code, data, storage or the network may be the reason."""
+    code, or if its GPU does other work. Otherwise open: code, data, storage, GPU or network may be the reason."""
     if machine is not None:
         return "infrastructure"
-    by_peers = lead.owner is None and absent_ranks is not None and absent_ranks.delayed_by_host and len(run.nodes) == 1
-    return "job" if trigger is not None or own_code or by_peers else lead.owner or "unknown"
+    return "job" if trigger is not None or own_code else lead.owner or "unknown"
 
 
 def _headline(

@@ -180,6 +180,7 @@ CHECK_CHECKPOINT = Sentence(
     "failed after training"
 )
 EXIT_UNEXPLAINED = Sentence("why a process failed after training was done")
+NOTHING_BUT_ERROR = Sentence("nothing to do, unless the error line that Trackside does not recognize matters")
 USE_BEST_CHECKPOINT = Sentence(
     "use the checkpoint with the lowest evaluation loss, and check that the evaluation data have the labels and the "
     "preprocessing of the training data"
@@ -255,7 +256,7 @@ def judge(
         headline=_headline(end, learning, variant, training, unread),
         implies=implies,
         cannot_decide=[*unread.open_questions, *_open_questions(end, learning, work, training)],
-        actions=_actions(end, learning, work, variant, training),
+        actions=_actions(end, learning, work, variant, training, unread),
         variant=variant,
     )
 
@@ -454,7 +455,12 @@ def _open_questions(
 
 
 def _actions(
-    end: RunEnding, learning: LearningEvidence, work: GpuWork, variant: str, training: Trajectory | None
+    end: RunEnding,
+    learning: LearningEvidence,
+    work: GpuWork,
+    variant: str,
+    training: Trajectory | None,
+    unread: UnreadErrors,
 ) -> list[Action]:
     """What would show more, or improve the run."""
     after = [TEST_GPU] if work.unclean else []
@@ -473,7 +479,10 @@ def _actions(
         last = NOTHING_TO_DO if end.good is not None or end.aborted is not None else ADD_END
         first = [SEE_WARNINGS] if variant == "slow" else [] if after else [last]
     first += [USE_BEST_CHECKPOINT] if learning.overfits else []
-    return [action(sentence) for sentence in (*first, *after) if sentence is not NOTHING_TO_DO or not learning.overfits]
+    sentences = [sentence for sentence in (*first, *after) if sentence is not NOTHING_TO_DO or not learning.overfits]
+    if unread.rows:
+        sentences = [NOTHING_BUT_ERROR if sentence is NOTHING_TO_DO else sentence for sentence in sentences]
+    return [action(sentence) for sentence in sentences]
 
 
 FAMILY = Family(

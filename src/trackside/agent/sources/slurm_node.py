@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,9 +28,12 @@ class SlurmNodeOptions:
 class _SlurmNode(Collector):
     def __init__(self, proc: Path, pid_file: Path, log: DaemonLog | None) -> None:
         self._proc, self._pid_file, self._log = proc, pid_file, log
+        self._pid = ""
+        """The process found last."""
 
     def collect(self, reading: Reading) -> None:
-        reading.sample("slurm_daemon_up", self._is_running(), daemon=UNIT)
+        if (is_running := self._is_running()) is not None:
+            reading.sample("slurm_daemon_up", is_running, daemon=UNIT)
         if self._log is not None:
             self._log.collect(reading)
 
@@ -37,10 +41,26 @@ class _SlurmNode(Collector):
         if self._log is not None:
             self._log.close()
 
-    def _is_running(self) -> bool:
-        """Whether the process with the pid in the file is slurmd: after a crash of the node, the file remains."""
+    def _is_running(self) -> bool | None:
+        """Whether slurmd runs: by its pid file, or, as it writes none under systemd, by the names of the processes;
+        None if these cannot be listed."""
         try:
-            pid = self._pid_file.read_text("ascii")[:20].strip()
+            return self._is_daemon(self._pid_file.read_text("ascii")[:20].strip())
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError):
+            return False
+        if self._is_daemon(self._pid):
+            return True
+        try:
+            self._pid = next(filter(self._is_daemon, os.listdir(self._proc)), "")
+        except OSError:
+            return None
+        return bool(self._pid)
+
+    def _is_daemon(self, pid: str) -> bool:
+        """Whether this process is slurmd: after a crash of the node, the file remains."""
+        try:
             with open(self._proc / pid / "comm", encoding="utf-8") as file:
                 return pid.isdecimal() and file.read(64).strip() == UNIT
         except (OSError, ValueError):

@@ -129,15 +129,12 @@ class FlightRecords:
             pending = pending_collectives(records)[0]
             rows = [frame.value(row, "last_enqueued") for row in pending.rows]
             op, seq = derived(pending.op, *rows), derived(pending.seq, *rows)
-            busy = any(row.get("rank") in ranks and row.get("pending_seq") is not None for row in records)
-            return AbsentRanks(
-                ranks, NEVER_ENTERED(ranks=derived(ranks, *rows), op=op, seq=seq), delayed_by_host=not busy
-            )
+            return AbsentRanks(ranks, NEVER_ENTERED(ranks=derived(ranks, *rows), op=op, seq=seq))
         unfinished = unfinished_ranks(records)
         if not unfinished:
             return None
         rows = [frame.value(row, "last_completed") for row in records if row.get("rank") in unfinished]
-        return AbsentRanks(unfinished, NEVER_LEFT(ranks=derived(unfinished, *rows)), delayed_by_host=False)
+        return AbsentRanks(unfinished, NEVER_LEFT(ranks=derived(unfinished, *rows)))
 
 
 @fact({"dumps": record("flight_recorder_group")}, needs=("dumps",))

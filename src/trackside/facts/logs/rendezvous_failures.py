@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from trackside.evidence import Evidence, Frame, derived
+from trackside.evidence import Evidence, Frame, Value, derived
 from trackside.facts.fact import fact
 from trackside.facts.logs.ending import Ending
 from trackside.facts.logs.exceptions import Exceptions
@@ -53,6 +53,14 @@ FIX_RANKS = Sentence(
     "start each process with its own rank and GPU (node rank from SLURM_NODEID, local rank from SLURM_LOCALID), and "
     "resubmit"
 )
+FIX_NODE_RANKS = Sentence(
+    "have the launch command give each node its own rank (torchrun: --node-rank $SLURM_NODEID, inside srun), and "
+    "resubmit"
+)
+FIRST_NODES = Sentence("the ranks never connected: {count} nodes started as the first one (node rank zero)")
+WAITED_AS_FIRST = Sentence(
+    "{count:launchers} waited for what all nodes say of themselves, as only that of the first node does"
+)
 FIX_INTERFACE = Sentence(
     "set NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME in the job script to the interface between the nodes, or unset both"
 )
@@ -76,7 +84,8 @@ FIX_ADDRESS = Sentence(
     "check that the coordinator's address and port are those of the first node, and that its process starts"
 )
 FIX_START = Sentence(
-    "check in the job script that the launch command starts every rank on every node, each with its own rank number"
+    "check in the job script that the launch command starts every rank on every node, each with its own rank number; "
+    "this, put above it, shows what Slurm gives each"
 )
 FIX_NETWORK = Sentence(
     "if the job hangs again at startup, check from each of its nodes, while it waits, that the coordinator answers "
@@ -92,7 +101,7 @@ HEADLINES = {
     FIX_NAME: Sentence("the ranks never connected: the coordinator's host name does not resolve"),
     FIX_ADDRESS: Sentence("the ranks never connected: nothing listens at the coordinator's address"),
     FIX_LOOPBACK: Sentence("the ranks never connected: they announced loopback addresses to other nodes"),
-    FIX_START: Sentence("the ranks never connected: some of them never joined"),
+    FIX_START: Sentence("the ranks never connected: not all of them arrived in time"),
 }
 """Remedy -> the answer in one clause; of others :data:`NEVER_CONNECTED`."""
 HEADLINES_AT = {
@@ -146,6 +155,8 @@ class RendezvousFailures:
     """Whether the job has several nodes: then a loopback address reaches only some of the ranks."""
     startup_exceptions: tuple[Event, ...]
     """Startup exceptions, likewise."""
+    first_nodes: tuple[Event, ...] = ()
+    """Failures of launchers that act as node rank 0; a job has one such launcher."""
     other_launches: tuple[Event, ...] = ()
     """Ports in use before a collective timed out: a launch that cannot bind its port has no rank in a collective, so
     the log is of several launches."""
@@ -185,6 +196,8 @@ class RendezvousFailures:
     @property
     def remedy(self) -> tuple[Culprit, Sentence]:
         """Owner and remedy."""
+        if len(self.first_nodes) > 1:
+            return "job", FIX_NODE_RANKS
         if self.rank_absent:
             return "job", FIX_START
         culprit, remedy = REMEDIES.get(self.reason, ("unknown", FIX_NETWORK))
@@ -194,6 +207,8 @@ class RendezvousFailures:
     @property
     def headline(self) -> Claim | None:
         """The answer, with the address or the number of ranks that the failure names; None if it names neither."""
+        if len(self.first_nodes) > 1:
+            return FIRST_NODES(count=self._first_node_count)
         address = str(self.most_informative.get("address") or "")
         sentence = HEADLINES_AT.get(self.reason) if address else None
         value = self.frame.value(self.most_informative, "address") if address else None
@@ -201,6 +216,11 @@ class RendezvousFailures:
             counts = (derived(int(number), value) for number in joined.groups())
             return ONLY_JOINED(**dict(zip(("joined", "all"), counts, strict=True)))
         return None if sentence is None or value is None else sentence(address=value)
+
+    @property
+    def _first_node_count(self) -> Value:
+        lines = (self.frame.value(row, "text") for row in self.first_nodes)
+        return derived(len(self.first_nodes), *lines)
 
     @property
     def claims(self) -> list[Claim]:
@@ -211,7 +231,9 @@ class RendezvousFailures:
         claims = [FAILURES.get(reason, START_FAILED)(line=line)]
         if telling.get("address") is not None and self.headline is None:  # which contains the address
             claims.append(ADDRESSES.get(reason, ADDRESS_IS)(address=frame.value(telling, "address")))
-        if self.rank_absent:
+        if len(self.first_nodes) > 1:
+            claims.append(WAITED_AS_FIRST(count=self._first_node_count))
+        elif self.rank_absent:
             claims.append(RANK_NEVER_REGISTERED(count=frame.reduce("count", "address")))
         ranks = cited_ranks(frame, self.rows)
         return claims if ranks is None else [*claims, REPORTED_BY(ranks=ranks)]
@@ -236,6 +258,7 @@ def rendezvous_failures(
         tuple(row for row in rows if row not in others),
         len(run.nodes) > 1 or len({row.get("host") for row in ending.launchers.events}) > 1,
         tuple(startup_errors),
+        tuple(row for row in rows if any(row.at == error.at and _is_of_first_node(error) for error in startup_errors)),
         tuple(others),
     )
 
@@ -243,6 +266,13 @@ def rendezvous_failures(
 def _is_of(exception: Event, failures: Sequence[Event]) -> bool:
     """Whether an exception's line is that of a failure."""
     return any(exception.at == failure.at for failure in failures)
+
+
+def _is_of_first_node(exception: Event) -> bool:
+    """Whether torchrun's agent waited for what all nodes say of themselves: only that of node rank 0 collects it."""
+    return "role_info/" in str(exception.get("message")) and str(exception.get("frames")).endswith(
+        " in _assign_worker_ranks"
+    )
 
 
 def _rank(row: Event) -> int:

@@ -383,10 +383,8 @@ def _rows(doc: VerdictDoc) -> list[FamilyRow]:
         for unknown in doc.unknown
     ]
     rows += [
-        FamilyRow(
-            unknown.family, unknown.id, titles.get(unknown.family, ""), "ruled out", [unknown.because], unknown.cites
-        )
-        for unknown in doc.ruled_out
+        FamilyRow(absent.family, absent.id, titles.get(absent.family, ""), "ruled out", [absent.because], absent.cites)
+        for absent in doc.ruled_out
     ]
     by_code: dict[str, FamilyRow] = {}
     for row in rows:
