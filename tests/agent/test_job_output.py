@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent.printing import Clock, Host, OutputCollector, append, owner
+from trackside.agent.output.job_rates import LAST_LINES_BURST
 from trackside.agent.output.sharing import FileOwnership, is_specific
 from trackside.agent.source import Labels, sources
 from trackside.agent.sources.job_output import MAX_LINES, READ_BYTES
@@ -452,6 +453,8 @@ class TestRate:
     def test_a_job_within_its_rate_again_is_sent_as_a_whole(self, host: Host, out: Path, clock: Clock) -> None:
         host.start(100, owner(), out)
         collector = OutputCollector(host, job_bytes_per_s=1_000, job_burst_bytes=20_000)
+        self.flood(out, 150)
+        assert len(collector.texts()) == 150
         self.flood(out, 1_000)
         assert collector.texts() == []
         clock.advance(60.0)
@@ -459,6 +462,17 @@ class TestRate:
         assert collector.texts()[-1] == "step 1"
         append(out, "step 2\n")
         assert collector.texts() == ["step 2"]
+
+    def test_pauses_do_not_evade_the_rate(self, host: Host, out: Path, clock: Clock) -> None:
+        host.start(100, owner(), out)
+        collector = OutputCollector(host, job_bytes_per_s=1_000, job_burst_bytes=1_000)
+        sent = 0
+        for number in range(600):
+            self.flood(out, 600, 600 * number)
+            sent += sum(len(text) + 1 for text in collector.texts())
+            clock.advance(3.0)
+            sent += sum(len(text) + 1 for text in collector.texts())
+        assert sent < 1_000 + LAST_LINES_BURST + 1.25 * 1_000 * 3 * 600 + 100_000
 
     def test_lines_of_an_ended_job_are_sent(self, host: Host, out: Path, clock: Clock) -> None:
         host.start(100, owner(), out)

@@ -10,9 +10,13 @@ from trackside.agent.output.line_policy import TimedLine
 from trackside.agent.rate_limit import RateLimit
 
 KEPT_LINES = 200
-"""Last lines of a file that are sent in any case: they show how the job ended."""
-MAX_KEPT_BYTES = 256 << 10
+"""Last lines of a file that are kept: they show how the job ended."""
+MAX_KEPT_BYTES = 64 << 10
 """Maximum bytes of these lines."""
+LAST_LINES_SHARE = 0.25
+"""Share of a job's rate that its files' last lines may have besides, once a file does not grow."""
+LAST_LINES_BURST = 64 * MAX_KEPT_BYTES
+"""Bytes of last lines of a job that are sent at once."""
 
 
 @dataclass(slots=True)
@@ -29,7 +33,8 @@ class JobRates:
 
     def __init__(self, bytes_per_s: int, burst_bytes: int) -> None:
         self._bytes_per_s, self._burst_bytes = bytes_per_s, burst_bytes
-        self._limits: dict[str, RateLimit] = {}
+        self._limits: dict[str, tuple[RateLimit, RateLimit]] = {}
+        """Job -> the limits of its lines, and of the last lines of its files."""
         self._withheld: dict[Hashable, _WithheldLines] = {}
         self.left_out_bytes = 0
 
@@ -41,18 +46,18 @@ class JobRates:
         withheld = self._withheld.get(file)
         if not lines and not (is_quiet and withheld is not None):
             return []
-        limit = self._limits.get(job)
-        if limit is None:
-            limit = self._limits[job] = RateLimit(self._bytes_per_s, self._burst_bytes)
-        size = sum(len(text) + 1 for _, text in lines)
-        is_within = limit.take(size, now) == size
+        if job not in self._limits:
+            last_limit = RateLimit(self._bytes_per_s * LAST_LINES_SHARE, LAST_LINES_BURST)
+            self._limits[job] = RateLimit(self._bytes_per_s, self._burst_bytes), last_limit
+        limit, last_limit = self._limits[job]
         if withheld is None:
-            if is_within:
+            if limit.take_all(sum(len(text) + 1 for _, text in lines), now):
                 return list(lines)
             withheld = self._withheld[file] = _WithheldLines()
         for line in lines:
             self._withhold(withheld, line)
-        if not (is_within or is_quiet):
+        size = withheld.kept_bytes
+        if not limit.take_all(size, now) and not (is_quiet and last_limit.take_all(size, now)):
             return []
         del self._withheld[file]
         return [*self._note(withheld, job), *withheld.lines]
