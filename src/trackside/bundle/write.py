@@ -9,7 +9,7 @@ import os
 import platform
 import tempfile
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
@@ -18,6 +18,7 @@ import msgspec
 from trackside.bundle.differences import differences
 from trackside.bundle.parts import BundleRefused, PartSource, SingleInputs, omitted_input, whole_files
 from trackside.bundle.redact.redactor import Redactor, pieces
+from trackside.bundle.redact.remaining import RemainingWords
 from trackside.bundle.samples import SampleFilter
 from trackside.bundle.slicing import parts_to_keep
 from trackside.finding import Verdict
@@ -80,6 +81,8 @@ class WrittenBundle:
     sha256: str
     verdict: Verdict
     mapping: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    remaining: Sequence[str] = ()
+    """Words of a redacted bundle that look random, and may be secrets of an unknown form."""
 
 
 def write(
@@ -180,13 +183,14 @@ class _BundleWriter:
             _member(archive, VERDICT, [data], size=len(data))
             _member(archive, MANIFEST, [listing], size=len(listing))
             archive.comment = SEAL + b"0" * DIGEST_LENGTH
+        remaining = RemainingWords()
         if self._redactor is not None:
-            self._scan(self._redactor)
+            self._scan(self._redactor, remaining)
         size, digest = _seal(self._file)
         self._file.seek(0)
         Bundle(self._file)  # raises DamagedBundle if it cannot be read back
         mapping = self._redactor.mapping if self._redactor is not None else {}
-        return WrittenBundle(manifest, size, digest, verdict, mapping)
+        return WrittenBundle(manifest, size, digest, verdict, mapping, remaining.words)
 
     def _write_inputs(self, sliced: bool, on_progress: ProgressCallback | None) -> tuple[Verdict, list[str]]:
         """Write the inputs; returns the verdict on them and its differences from the session's verdict."""
@@ -271,8 +275,9 @@ class _BundleWriter:
             notes=self._notes,
         )
 
-    def _scan(self, redactor: Redactor) -> None:
-        """Search every member and name for redacted originals. Raises BundleRefused."""
+    def _scan(self, redactor: Redactor, remaining: RemainingWords) -> None:
+        """Search every member and name for redacted originals, and the inputs for what may be left. Raises
+        BundleRefused."""
         self._file.seek(0)
         with zipfile.ZipFile(self._file) as archive:
             search = redactor.leak_search()
@@ -281,6 +286,8 @@ class _BundleWriter:
                 with archive.open(info) as stream:
                     for data in pieces(stream):  # type: ignore[arg-type]
                         leaks |= search.leaks(data)
+                        if info.filename.startswith(INPUTS):
+                            remaining.take(data)
                 if leaks:
                     leak_names = ", ".join(sorted(leaks)[:3])
                     raise BundleRefused(

@@ -173,6 +173,10 @@ def _print_summary(out: str, written: WrittenBundle) -> None:
     click.echo(f"{out}: {written.size:,} bytes; verdict {first.family} {first.id}, the same as from its inputs")
     click.echo(f"sha256 {written.sha256}")
     _list(written.manifest, err=written.manifest.redacted)
+    if written.remaining:
+        click.echo("These words look random and were left; replace secrets among them with --redact-also:", err=True)
+        for text in written.remaining:
+            click.echo(replace_unsafe(f"  {text}"), err=True)
     if written.manifest.redacted:
         click.echo(
             f"Read the files of the bundle before you send it (unzip {replace_unsafe(out)} into a new folder);"

@@ -39,6 +39,7 @@ _BARE = (
     r"([^&\s\"'<>]{6,2000})",
     r"(?<![A-Za-z0-9_])sig=([A-Za-z0-9%/+_=-]{16,400})",
     r"wandb[^\n]{0,80}?\b([0-9a-f]{40})\b",
+    r"world_info[= ]([A-Za-z0-9+/=]{20,4000})",  # of DeepSpeed: host names in base64
     r"hooks\.slack\.com/(?:services|workflows)/([A-Za-z0-9/]{20,100})",
     r"(?i)discord(?:app)?\.com/api/webhooks/([A-Za-z0-9/_-]{20,150})",
     r"A[KS]IA[A-Z0-9]{16}[^A-Za-z0-9/+=\n]{1,10}([A-Za-z0-9/+=]{40})(?![A-Za-z0-9/+=])",  # AWS, behind its id
