@@ -38,15 +38,15 @@ def test_names_are_not(word: str) -> None:
 
 
 def test_hexadecimal_digits_count_only_behind_a_word_for_secrets() -> None:
-    found = RemainingWords()
-    found.take(b"commit 0123456789abcdef0123456789abcdef01234567\nmy_keyid -> 00112233445566778899aabbccddeeff\n")
-    assert found.words == ["00112233445566778899aabbccddeeff"]
+    remaining = RemainingWords()
+    remaining.take(b"commit 0123456789abcdef0123456789abcdef01234567\nmy_keyid -> 00112233445566778899aabbccddeeff\n")
+    assert remaining.words == ["00112233445566778899aabbccddeeff"]
 
 
 def test_a_list_has_an_end() -> None:
-    found = RemainingWords()
-    found.take("".join(f"{SECRET}{number:03d}x\n" for number in range(1_000)).encode())
-    assert len(found.words) == MAX_WORDS
+    remaining = RemainingWords()
+    remaining.take("".join(f"{SECRET}{number:03d}x\n" for number in range(1_000)).encode())
+    assert len(remaining.words) == MAX_WORDS
 
 
 def test_the_command_lists_them(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "bundle": ("bundle", "Pack a run's evidence and its verdict into one file to share."),
     "compact": ("stores", "Merge a store's small segments, and downsample or delete old samples."),
     "compare": ("compare", "Compare two runs, such as the last good one and the bad one."),
+    "completion": ("completion", "Print the script that completes commands and options in a SHELL."),
     "config": ("live", "Show the settings in effect and the source of each; secrets are hidden."),
     "diagnose": ("verdicts", "Diagnose a run from files, folders or archives, or from a store, and print the verdict."),
     "explain": ("knowledge", "Explain a failure family; FAMILY is a code or an id, such as b1 or cuda-oom."),
