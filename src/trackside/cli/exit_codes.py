@@ -8,6 +8,9 @@
 | 3 | nothing readable, or no live source has the job |
 | 10 | with ``--exit-code``: a fault was found, or the runs differ |
 | 11 | with ``--exit-code``: undecided, or only possible (healthy or a fault) |
+| 130 | stopped by Ctrl-C |
+
+The page for users, with examples that a test runs: docs/exit-codes.md.
 """
 
 from __future__ import annotations
@@ -28,6 +31,8 @@ EXIT_OUTPUT, EXIT_USAGE, EXIT_NOTHING = TracksideError.exit_code, UsageError.exi
 OUT_OF_RANGE = re.compile(r"(\S+) is not in the range x>=([\d.]+\d|\d)")
 """Click's message for a number below a minimum."""
 EXIT_HEALTHY, EXIT_FAULT, EXIT_UNDECIDED = 0, 10, 11
+EXIT_INTERRUPTED = 130
+"""As shells report a process that SIGINT ended: 128 and the signal's number."""
 EXIT_CODES_HELP = """\b
 Exit codes:
   0   done (a fault found also exits 0, unless --exit-code is given)
@@ -60,6 +65,8 @@ def errors() -> Iterator[None]:
         fail(str(error))
     except (NotADirectoryError, PermissionError) as error:
         fail(f"{error.filename}: {error.strerror}")
+    except KeyboardInterrupt:
+        fail("stopped by Ctrl-C", EXIT_INTERRUPTED)
 
 
 def usage_line(error: click.UsageError) -> str:
