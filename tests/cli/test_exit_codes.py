@@ -54,8 +54,13 @@ def test_the_page_has_examples() -> None:
 def test_ctrl_c_leaves_a_sentence(tmp_path: Path) -> None:
     pipe = tmp_path / "train.log"
     os.mkfifo(pipe)
-    process = subprocess.Popen([*COMMAND, "diagnose", str(pipe)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    with pipe.open("w"):  # returns once the command reads the pipe
+    # A process that runs in the background may ignore SIGINT, and so would its children.
+    code = "import signal, trackside.cli as cli; signal.signal(signal.SIGINT, signal.default_int_handler); cli.main()"
+    command = [sys.executable, "-c", code, "diagnose", str(pipe)]
+    with (
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process,
+        pipe.open("w"),  # opened once the command reads the pipe
+    ):
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=60)
     assert (output, errors.decode().strip(), process.returncode) == (b"", "trackside: stopped by Ctrl-C", 130)
