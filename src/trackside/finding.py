@@ -270,6 +270,15 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True)
+class PendingEvidence:
+    """Why a verdict is not final: more evidence may still come. ``until``: when to diagnose again, POSIX seconds; None:
+    after the job's end."""
+
+    reason: str
+    until: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """The answer: one primary finding, what it explains, and the answer of every other family.
 
@@ -307,6 +316,8 @@ class Verdict:
     """Every file, server and command that was read, and the result."""
     version: str = ""
     """The version of Trackside that made it."""
+    unsettled: PendingEvidence | None = None
+    """Why it is not final; None if it is, as far as known."""
     pattern: tuple[str, ...] = ()
     """The kind of evidence, from coarse to fine: kinds of data, letter of the family, certainty, and so on.
     ``confidence`` is how often verdicts on evidence of the same kind were right. Empty if no cause was found."""

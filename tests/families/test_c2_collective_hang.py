@@ -372,3 +372,15 @@ def test_missing_samples_before_the_end_leave_a_hang_unknown() -> None:
     gap.per_gpu("gpu_sm_active_ratio", gap.between(STOP, 4700, np.nan, gap.after(4700, 0.03, 0.7)))
     gap.per_gpu("gpu_engine_active_ratio", gap.between(STOP, 4700, np.nan, gap.after(4700, 1.0, 0.97)))
     assert judged(gap, "C2", TIMEOUT, planes=NO_LOG).outcome is not FOUND  # only five minutes were sampled
+
+
+def test_a_lost_connection_alone_is_no_hang() -> None:
+    ready = event("distributed_ready", 3, world_size=2)
+    lost = event("peer_lost", 60, EventRole.CASCADE, rank=0, time=2000.0, text="Connection reset by peer")
+    finding = judge("C2", ready, log_points(), lost, job("FAILED", exit_code=1), run=Run(n_ranks=2))
+    assert finding.headline is not None
+    assert clause(finding.headline) == "a rank lost its connection to another"
+    assert [sentence_name(claim) for claim in finding.implies] == ["failure_ended_run"]
+    timeout = judge("C2", ready, log_points(), lost, timed_out(0), job("FAILED", exit_code=1), run=Run(n_ranks=2))
+    assert timeout.headline is not None
+    assert clause(timeout.headline).startswith("hung in a collective")

@@ -115,7 +115,7 @@ def test_a_loss_without_a_gradient_is_stuck_whether_it_rose_or_fell() -> None:
     for losses in ([579000.0] + [5.198] * 19, [2.0] * 3 + [5.198] * 19):
         finding = judge_store("E1", store(curve(losses, grad_norm=0.0)))
         assert finding.headline is not None
-        assert clause(finding.headline).endswith("the loss is stuck at 5.198 with a gradient norm of 0")
+        assert clause(finding.headline).endswith("the loss is stuck near 5.198 with a gradient norm of 0")
         assert finding.variant == "plateau"
 
 

@@ -46,6 +46,17 @@ def test_h3_names_the_signal_and_its_remedy(number: int, headline: str, advice: 
     assert not any("outside" in claim.sentence.text for claim in stated), "a timeout of the job's own script is inside"
 
 
+def test_a_sighup_after_the_sigterm_points_to_a_closed_session() -> None:
+    term = event("signal_received", 500, EventRole.ROOT, signal=15)
+    hangup = exception("SignalException", "Process 44411 got signal: 1", 520, about="signal")
+    finding = judge_store("H3", store(curve(FALLING), term, hangup))
+    assert "hangup_followed" in [sentence_name(claim) for claim in finding.shows]
+    assert [sentence_name(claim) for claim in finding.implies] == ["login_closed"]
+    assert [sentence_name(item) for item in finding.actions][-1] == "detach"
+    alone = judge_store("H3", store(curve(FALLING), term))
+    assert "hangup_followed" not in [sentence_name(claim) for claim in alone.shows]
+
+
 def test_a_sender_that_the_line_names_is_named() -> None:
     stop = event("signal_received", 500, EventRole.ROOT, signal=15, sender_pid=7929, sender_uid=1000, unix_time=10**9)
     finding = judge_store("H3", store(curve(FALLING), stop))

@@ -243,9 +243,9 @@ def test_the_dump_is_toml_with_the_same_settings(folder: Path) -> None:
 def test_the_dump_says_where_slurm_is_not_queried(folder: Path) -> None:
     (folder / "plain.toml").write_text('[store]\npath = "s"\n')
     text = config.dump(config.load(folder / "plain.toml", environ={}))
-    assert 'mode = "auto"  # default of diagnose --job; serve, PATHS and --store do not query Slurm' in text
+    assert 'mode = "auto"  # default of diagnose --job; serve does not query Slurm' in text
     (folder / "set.toml").write_text('[slurm]\nmode = "auto"\n')
-    assert "do not query Slurm" not in config.dump(config.load(folder / "set.toml", environ={}))
+    assert "does not query Slurm" not in config.dump(config.load(folder / "set.toml", environ={}))
 
 
 def test_the_manual_names_every_key() -> None:

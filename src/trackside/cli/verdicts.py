@@ -58,8 +58,13 @@ MAX_TIME_S = 253402300800.0
     help="Diagnose again until the job has ended; print a line for each change, then the last verdict in full.",
 )  # fmt: skip
 @click.option(
+    "--wait",
+    is_flag=True,
+    help="Wait until no more evidence is expected: the job has ended, and its lines and metrics have arrived.",
+)
+@click.option(
     "--interval", metavar="SECONDS", type=click.FloatRange(1), default=30.0,
-    help="Seconds between checks with --watch (default 30).",
+    help="Seconds between checks with --watch and --wait (default 30).",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON (schema: 'trackside schema').")
 @click.option("--short", is_flag=True, help="Print the verdict as one paragraph, for a chat.")
@@ -79,6 +84,7 @@ def diagnose(
     store: str | None,
     site: Mapping[str, Any],
     watch: bool,
+    wait: bool,
     interval: float,
     as_json: bool,
     short: bool,
@@ -105,6 +111,10 @@ def diagnose(
             "--watch follows a job of a live site: leave out PATHS and --store, or add a site option, such as"
             " --slurm auto"
         )
+    if watch and wait:
+        raise click.UsageError("give only one of --watch and --wait")
+    if wait and now is not None:
+        raise click.UsageError("--wait waits for the present, so it cannot be given with --now")
     as_of, price_settings = time_of(now), price_flags(price)
     if as_json + as_markdown + short > 1:
         raise click.UsageError("give only one of --json, --markdown and --short")
@@ -114,12 +124,15 @@ def diagnose(
     if at_site:
         settings = site_of(site, price_settings)
         request = request_of(paths, job, as_of, store=store, site=settings)
-        diagnosis = _Diagnosis(request, input_paths, settings.price, page, settings.metadata)
+        diagnosis = _Diagnosis(request, input_paths, settings.price, page, settings.metadata, only_settled=wait)
     else:
         request = request_of(paths, job, as_of, store=store)
-        diagnosis = _Diagnosis(request, input_paths, price_of(price_settings), page)
+        diagnosis = _Diagnosis(request, input_paths, price_of(price_settings), page, only_settled=wait)
     if watch:
         last = _watch(diagnosis, interval, form, verbose)
+    elif wait:
+        last = _wait(diagnosis, interval)
+        _print(last, form, verbose)
     else:
         with bar(paths) as on_progress:
             last, _ = diagnosis.diagnose(on_progress)
@@ -131,21 +144,24 @@ def diagnose(
 @dataclass(frozen=True, slots=True)
 class _Diagnosis:
     """What to diagnose, and where the verdict goes. ``paths``: the inputs as the document names them; ``archive``: the
-    URL of the verdict archive, or empty."""
+    URL of the verdict archive, or empty; ``only_settled``: a verdict that is not final goes nowhere."""
 
     request: Request
     paths: Sequence[str]
     price: Price
     page: PageWriter
     archive: str = ""
+    only_settled: bool = False
 
     def diagnose(self, on_progress: Callable[[int], None] | None = None) -> tuple[VerdictDoc, Stage]:
         """Diagnose, write the HTML page and archive the verdict. Returns the document and the stage of the job."""
         with open_session(replace(self.request, on_progress=on_progress)) as session:
             verdict = session.verdict()
             doc = document(verdict, self.paths, session.queried, self.price)
-            self.page(doc, session)
-        if self.archive:
+            is_wanted = doc.unsettled is None or not self.only_settled
+            if is_wanted:
+                self.page(doc, session)
+        if self.archive and is_wanted:
             _record(self.archive, verdict, doc, self.request.job)
         return doc, session.stage
 
@@ -221,6 +237,19 @@ def _watch(diagnosis: _Diagnosis, interval: float, form: OutputForm, verbose: bo
         click.echo()
         _print(outcome.verdict, form, verbose)
     return outcome.verdict
+
+
+def _wait(diagnosis: _Diagnosis, interval: float) -> VerdictDoc:
+    """Diagnose until the verdict is final, or until Ctrl-C; returns the last verdict."""
+    from trackside.watch.settle import wait_until_settled  # imports the HTTP client
+
+    def notify(text: str) -> None:
+        click.echo(replace_unsafe(f"{_clock()}  {text}"), err=True)
+
+    verdict = wait_until_settled(lambda: diagnosis.diagnose()[0], notify, interval_s=interval)
+    if verdict is None:
+        fail("stopped before the first verdict", EXIT_NOTHING)
+    return verdict
 
 
 def _clock() -> str:

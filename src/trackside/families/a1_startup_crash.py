@@ -3,10 +3,10 @@
 Meaning
 -------
 The job fails before training begins, because of its own error: data that cannot be read (data), a wrong option
-or an invalid combination of options (config), a missing or incompatible package, library or architecture (env),
-a model, tokenizer or file that is not available (asset), or a bug in the script (code). A job that works without
-training as far as the log shows (an evaluation, a conversion) counts here, too; the headline then does not say "at
-startup".
+or an invalid combination of options (configuration), a missing or incompatible package, library or architecture
+(environment), a model, tokenizer or file that is not available (file or model), or a bug in the script (code). A job
+that works without training as far as the log shows (an evaluation, a conversion) counts here, too: its variant is
+work, and the headline does not say "at startup".
 
 What it looks like
 ------------------

@@ -145,6 +145,10 @@ SHRINK_TENSOR = Sentence(
 TEST_NCCL = Sentence("if the GPU was not full, rerun with NCCL's messages in the log")
 SHOW_NCCL = ShellCommand("export NCCL_DEBUG=INFO")
 GPU_OR_CUDA = Sentence("whether the GPU was full: the error does not say how much memory was free")
+LIBRARY_ERROR = Sentence(
+    "whether memory ran out: cuBLAS reports the same after an index out of range and with CUDA libraries that do not "
+    "match; CUDA_LAUNCH_BLOCKING and a run on the CPU tell"
+)
 USE_SEGMENTS = Sentence("against fragmentation, enable expandable segments in the job script")
 SET_SEGMENTS = ShellCommand("export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
 LIMIT_SPLITS = Sentence("against fragmentation, set this in the job script")
@@ -250,9 +254,10 @@ def _error_finding(
         advice.insert(0, defragment)
     elif errors.fitted_by_sum and not is_crowded:
         advice.append(defragment)
+    is_library_error = errors.cause.get("backend") == "cublas"
     swallowed = ending.completed is not None or (bad_end is None and not errors.sized)
     return present(
-        Certainty.SUPPORTED if swallowed else Certainty.ESTABLISHED,
+        Certainty.SUPPORTED if swallowed or is_library_error else Certainty.ESTABLISHED,
         "infrastructure" if to_blame else "job",
         [claim for claim in claims if claim is not None],
         headline=RAN_OUT_WITH_OTHERS(other=printed.values["other"], total=printed.values["total"])
@@ -263,7 +268,11 @@ def _error_finding(
         if first_use
         else _headline(errors, fragmented is not None, trained=progress_claim is not None),
         implies=[WOULD_FIT_ALONE()] if to_blame or is_crowded else [ALREADY_IN_USE()] if first_use else own_use,
-        cannot_decide=[HOLDER_UNKNOWN()] if first_use or (is_crowded and not to_blame) else [SETTING_UNKNOWN()],
+        cannot_decide=[LIBRARY_ERROR()]
+        if is_library_error
+        else [HOLDER_UNKNOWN()]
+        if first_use or (is_crowded and not to_blame)
+        else [SETTING_UNKNOWN()],
         actions=[action(FIND_OTHER_PROCESSES, SHOW_PROCESSES)]
         if first_use
         else [action(FIND_OTHER_PROCESSES, SHOW_PROCESSES), *advice]

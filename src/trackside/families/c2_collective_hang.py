@@ -77,6 +77,7 @@ PAIR_WAITS = Sentence("hung in a collective: one rank waits for the other")
 WAIT_FOR_SOME = Sentence("hung in a collective: several ranks did not enter it")
 HUNG = Sentence("hung in a collective")
 FAILED_BETWEEN_RANKS = Sentence("failed in the communication between ranks")
+LOST_CONNECTION = Sentence("a rank lost its connection to another")
 FAILURE_ENDED_RUN = Sentence("an error in the communication between ranks ended the run; nothing shows that it hung")
 STOPPED_AT_ONCE = Sentence(
     "several ranks fell silent, most likely in a collective",
@@ -168,15 +169,21 @@ def judge(
     witnesses = (lead.absent_ranks, machine, stall, own_stacks)
     is_collective = lead.of_collective or any(witness is not None for witness in witnesses)
     raised_only = own_complaints is not None and own_complaints.raised_only
+    lost_only = own_complaints is not None and own_complaints.lost_only
+    lost_only = (
+        lost_only and trigger is None and not any(witness is not None for witness in (machine, stall, own_stacks))
+    )
     failed = raised_only and trigger is None and not any(witness is not None for witness in witnesses)
     return present(
         lead.certainty,
         _culprit(lead, machine, trigger, own_work or code_line is not None),
         shows,
-        headline=FAILED_BETWEEN_RANKS()
+        headline=LOST_CONNECTION()
+        if lost_only
+        else FAILED_BETWEEN_RANKS()
         if failed
         else _headline(run, is_collective, machine, trigger, code_line, max(len(ranks), len(gpus))),
-        implies=[FAILURE_ENDED_RUN() if failed else ONLY_WAIT() if is_collective else USUALLY_STUCK()],
+        implies=[FAILURE_ENDED_RUN() if failed or lost_only else ONLY_WAIT() if is_collective else USUALLY_STUCK()],
         cannot_decide=[] if because else [ABSENCE_UNEXPLAINED() if ranks or gpus else RANK_UNKNOWN()],
         actions=[
             action(READ_BEFORE_ERROR)

@@ -8,9 +8,10 @@ the first step. The machines are fine and the run may well end with exit code 0.
 What it looks like
 ------------------
 nan or inf in the loss (Transformers logs it as loss 0 with grad_norm nan, Megatron omits the loss); a loss that is at
-the end several times what it was at the start; exactly the same loss at every logged step with a gradient norm of
-zero; a loss that is flat throughout, at the level of random guessing (the logarithm of the number of classes) or above
-4; nearly every step skipped for overflow; an evaluation score that drops to zero; the job's own "loss is nan" abort.
+the end several times what it was at the start; a loss that hardly changes from one logged step to the next, with a
+gradient norm of zero; a loss that is flat throughout, at the level of random guessing (the logarithm of the number of
+classes) or above 4; nearly every step skipped for overflow; an evaluation score that drops to zero; the job's own
+"loss is nan" abort.
 
 The GPUs worked meanwhile and counted no memory error. If a memory error was counted, or reported by the kernel,
 before the loss went wrong, it may have corrupted the numbers: then the hardware may be the cause as well as the
@@ -114,7 +115,7 @@ HEADLINES_BY_STEP = {
     "plateau": Sentence("training collapsed by {place}: the loss rose and stayed there"),
 }
 """Headlines if the onset is known and is not the first point."""
-STUCK = Sentence("training collapsed by {place}: the loss is stuck at {loss} with a gradient norm of {gradient}")
+STUCK = Sentence("training collapsed by {place}: the loss is stuck near {loss} with a gradient norm of {gradient}")
 STUCK_SHAPES = (DEAD_PLATEAU, GRADIENT_VANISHED)
 """Whether the loss rose before, or fell, does not matter: no gradient is left."""
 SHAPE_HEADLINES = {

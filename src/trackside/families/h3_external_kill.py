@@ -58,6 +58,7 @@ STOPPED_BY = Sentence("stopped by {signal}; its sender is unknown")
 STOPPED_FROM = Sentence("stopped by {signal} from process {sender}; what that was is unknown")
 STOPPED_FROM_USER = Sentence("stopped by {signal} from process {sender} of user id {user}")
 HUNG_UP = Sentence("stopped by {signal}: the terminal or SSH session probably closed")
+HANGUP_FOLLOWED = Sentence("SIGHUP followed: {line}")
 FIRST_REPORT = Sentence("first report of the stop: {line}")
 RECEIVED = Sentence("{signal} was received: {line}")
 ENDED_AT = Sentence("the run ended at {time}; when the signal came is not known")
@@ -65,6 +66,7 @@ RECORDED_WITHOUT_REASON = Sentence("the scheduler recorded {state} and gives no 
 UNEXPLAINED = Sentence("neither the scheduler nor a failed rank explains the signal")
 UNEXPLAINED_BY_LOG = Sentence("no line of the log explains the signal")
 SESSION_CLOSED = Sentence("a closed terminal or session sends SIGHUP to what was started in it")
+LOGIN_CLOSED = Sentence("SIGHUP after it points to a login session that was closed, or to a machine that shut down")
 SENDER_UNKNOWN = Sentence("who sent the signal")
 SENDER_OR_SCHEDULER = Sentence("who sent the signal; it may be the scheduler, whose record of the job was not given")
 PROCESS_UNKNOWN = Sentence("what the process was that sent the signal")
@@ -113,6 +115,7 @@ def judge(stops: StopRequest, ending: Ending, trajectory: Maybe[Trajectory], run
     signal = number or SIGTERM
     named = None if number is None else derived(signal_name(number), line)
     shows = [FIRST_REPORT(line=line) if named is None else RECEIVED(signal=named, line=line)]
+    shows += [] if stops.hangup is None else [HANGUP_FOLLOWED(line=stops.hangup)]
     shows += [] if sign.time is not None or ending.time is None else [ENDED_AT(time=ending.time)]
     shows += [] if state is None else [RECORDED_WITHOUT_REASON(state=state)]
     shows += () if isinstance(trajectory, Missing) else trajectory.last_logged_claims
@@ -123,7 +126,15 @@ def judge(stops: StopRequest, ending: Ending, trajectory: Maybe[Trajectory], run
         "unknown",
         shows,
         headline=STOPPED() if named is None else _headline(sign, named, line),
-        implies=[SESSION_CLOSED() if number == SIGHUP else UNEXPLAINED_BY_LOG() if state is None else UNEXPLAINED()],
+        implies=[
+            SESSION_CLOSED()
+            if number == SIGHUP
+            else LOGIN_CLOSED()
+            if stops.hangup is not None
+            else UNEXPLAINED_BY_LOG()
+            if state is None
+            else UNEXPLAINED()
+        ],
         cannot_decide=[
             PROCESS_UNKNOWN()
             if sign.get("sender_pid") is not None
@@ -131,7 +142,9 @@ def judge(stops: StopRequest, ending: Ending, trajectory: Maybe[Trajectory], run
             if state is not None or number == SIGHUP
             else SENDER_OR_SCHEDULER()
         ],
-        actions=[action(DETACH)] if number == SIGHUP else _find_sender(sign, line, ending, run),
+        actions=[action(DETACH)]
+        if number == SIGHUP
+        else [*_find_sender(sign, line, ending, run), *([action(DETACH)] if stops.hangup is not None else [])],
         since=sign.time,
         at=sign.at,
         signal=(signal_name(signal), signal) if number in (*STOP_SIGNALS, None) else None,

@@ -157,7 +157,7 @@ def _finding(
     certainty = Certainty.SUPPORTED if logged and (storage_failed or work) else Certainty.POSSIBLE
     nodes = dict.fromkeys(row.node for row in (*storage, *tasks) if row.node)
     return present(
-        Certainty.ESTABLISHED if logged and storage_failed and work else certainty,
+        Certainty.ESTABLISHED if storage_failed and work else certainty,
         "infrastructure" if storage_failed else "unknown",
         [*shows, *work],
         headline=(STALLED_BY_STORAGE if storage_failed else STALLED)(seconds=seconds),

@@ -28,7 +28,7 @@ MAX_CONTINUATION_LINES = 40
 MAX_FRAMES = 200
 """Frames of one traceback that are kept while it is read (recursion errors print a thousand)."""
 MAX_STRAY_LINES = 80
-"""Lines of other writers inside a traceback from which on it counts as cut off."""
+"""After this many lines of other writers, a traceback without its end counts as cut off."""
 
 _MARKED_CODE = re.compile(r"(?:-{1,6}>|[│|]\s*❱)\s*(\d{1,7})\s(.{0,300})")
 """The source line that IPython and rich mark in a frame: line number, code."""

@@ -52,6 +52,8 @@ class JobData:
     """What a store holds about one job. ``job``: its id, as spelled in the rows of ``store``."""
 
     job: str | None
+    ids: frozenset[str] = frozenset()
+    """All ids that mean the job."""
     store: MemoryStore = field(default_factory=MemoryStore)
     trajectories: Trajectories = field(default_factory=Trajectories)
     paths: tuple[str, ...] = ()
@@ -150,7 +152,7 @@ class _Finder:
         home = [input_ for input_ in self._inputs if input_.id in location.home]
         is_small = len(home) <= MAX_WHOLE_INPUTS and sum(map(_row_count, home)) <= MAX_WHOLE_ROWS
         events, records = self._conditions(location, home, read_ids, is_small)
-        data = JobData(run.id or job, paths=tuple(log.path for log in others))
+        data = JobData(run.id or job, frozenset(location.ids), paths=tuple(log.path for log in others))
         data.home = frozenset(log.path for log in location.logs if log.id in location.home)
         row_inputs = self._add_rows(data.store, events, records, location.records) | read_ids
         for log in others:

@@ -22,7 +22,7 @@ from starlette.types import ASGIApp
 
 from trackside.serve import api, problems
 from trackside.serve.connections import Connection, raise_file_limit
-from trackside.serve.diagnoser import Diagnoser, lags
+from trackside.serve.diagnoser import Diagnoser
 from trackside.serve.handlers import Handlers
 from trackside.serve.limits import Tokens, load_tokens
 from trackside.serve.line_file_reader import StoreLineFileReader
@@ -34,7 +34,9 @@ from trackside.site.config import Site
 from trackside.stores.metadata.archive import Archive
 from trackside.stores.metadata.errors import ArchiveError
 from trackside.stores.receiver.intake import Intake
+from trackside.stores.receiver.lag import lags
 from trackside.stores.receiver.options import ServeOptions
+from trackside.stores.receiver.refresh import answer_refreshes
 from trackside.stores.receiver.write_ahead import MAX_FRAME_BYTES
 
 LOG = logging.getLogger("trackside.receiver")
@@ -63,10 +65,12 @@ def serve(options: ServeOptions, site: Site | None = None) -> None:
         replay_decoder = decoder(replace(options.limits, decoded_bytes=MAX_FRAME_BYTES))
         intake = Intake(options.store, replay_decoder, labels_of, options.limits, options.keeping, StoreLineFileReader)
         stack.callback(intake.close)
+        read_all = partial(lags, intake, FLUSH_S)
+        stack.enter_context(answer_refreshes(options.store, read_all))
         archive = Archive.open(options.metadata or _default_metadata(options.store), lazy=bool(options.metadata))
         stack.callback(archive.close)
         price = NO_PRICE if site is None else site.price
-        handlers = Handlers(archive, Diagnoser(options.store, partial(lags, intake, FLUSH_S), site), price=price)
+        handlers = Handlers(archive, Diagnoser(options.store, read_all, site), price=price)
         stack.callback(handlers.close)  # else all queued work would run before the process ends
         routes = api.routes(handlers, lambda request: read.admit(request.headers.get("authorization", "")))
         prune = partial(_prune_daily, archive, options.keeping.verdict_days)

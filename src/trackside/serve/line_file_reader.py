@@ -6,15 +6,14 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from trackside.ingest import ingest_below
 from trackside.stores.embedded.writer import Writer
+from trackside.stores.receiver.lines import ROOT, line_files, line_files_in_store
 
-ROOT = "received/logs"
-"""Folder of the received lines, relative to the store, because a store may be moved."""
 GROWTH_RATIO = 1.5
 """A file is read again when it is this many times as large as at the last reading."""
 QUIET_S = 60.0
@@ -56,7 +55,8 @@ class StoreLineFileReader:
         """
         end = time.monotonic() + within_s
         if self._states is None:
-            self._states = self._files_in_store(writer)
+            in_store = line_files_in_store(writer.snapshot())
+            self._states = {name: _FileState(size, read_at) for name, (size, read_at) in in_store.items()}
         by_folder: dict[str, dict[str, int]] = {}
         for name, size in self._due(self._states, read_all).items():
             match = _PART.match(name)
@@ -65,7 +65,7 @@ class StoreLineFileReader:
                 folder = os.path.dirname(name)
             by_folder.setdefault(folder, {})[name] = size
         unread = [name for files in by_folder.values() for name in files]
-        for folder, files in sorted(by_folder.items()):
+        for folder, files in sorted(by_folder.items(), key=lambda item: self._waiting_since(item[1])):
             for names_in_batch in _batches(files):
                 if time.monotonic() > end:
                     return unread
@@ -76,33 +76,23 @@ class StoreLineFileReader:
                 unread = [name for name in unread if name not in names_in_batch]
         return unread
 
-    def _files_in_store(self, writer: Writer) -> dict[str, _FileState]:
-        """The files that the store has read already."""
-        snapshot = writer.snapshot()
-        rows = snapshot.rows(
-            f"SELECT root, label, bytes, read_at FROM {snapshot.table('inputs')} WHERE starts_with(root, ?)",
-            [f"{ROOT}/"],
-        )
-        return {
-            os.path.relpath(os.path.join(root, label), ROOT): _FileState(size, read_at)
-            for root, label, size, read_at in rows
-        }
+    def _waiting_since(self, names: Iterable[str]) -> float:
+        """When the file that waits longest was last read, or first appeared: those that waited longest come first, so
+        that a busy job cannot keep the others out."""
+        states = self._states or {}
+        return min(states[name].read_at if name in states else self._first_times[name] for name in names)
 
     def _due(self, states: Mapping[str, _FileState], read_all: bool) -> dict[str, int]:
         now, due = time.time(), {}
-        for top, _, names in os.walk(self._folder):
-            for file_name in names:
-                if not file_name.endswith(".log"):
-                    continue
-                path = os.path.join(top, file_name)
-                name = os.path.relpath(path, self._folder)
-                stat = os.stat(path)
-                previous = states.get(name)
-                first_time = self._first_times.setdefault(name, now)
-                if previous is not None and previous.size == stat.st_size:
-                    continue
-                if read_all or self._is_due(stat, previous, now, now - first_time):
-                    due[name] = stat.st_size
+        for name, stat in line_files(self._folder):
+            if not name.endswith(".log"):
+                continue
+            previous = states.get(name)
+            first_time = self._first_times.setdefault(name, now)
+            if previous is not None and previous.size == stat.st_size:
+                continue
+            if read_all or self._is_due(stat, previous, now, now - first_time):
+                due[name] = stat.st_size
         return due
 
     def _is_due(self, stat: os.stat_result, previous: _FileState | None, now: float, age: float) -> bool:

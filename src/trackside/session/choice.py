@@ -41,6 +41,10 @@ def choose_run(
         store.add_event(event)
     for point in loaded.trajectories.points(parents) if parents else ():
         store.add_event(replace(resolved.adjust(point), kind="parent_progress"))
+    ids = {name for name in (run.id, *run.aliases, run.parent) if name}
+    for lag in loaded.lags:
+        if (run_lag := lag.of_run(ids)) is not None:
+            run_lag.note(store)
     if as_of is not None and run.end is None and run.disposition not in WAITING_STATES:
         run = replace(run, end=as_of)
     if live is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,7 @@ from trackside.stores.metric_backend import MetricBackend
 
 if TYPE_CHECKING:
     from trackside.stores.embedded.spill import Spill
+    from trackside.stores.receiver.lag import IntakeLag
 
 MAX_SAMPLES_IN_MEMORY = 30_000_000
 """20 bytes each; more are written to a temporary store."""
@@ -50,6 +51,10 @@ class LoadedInputs:
     """The present, POSIX seconds, according to a bundle's verdict."""
     on_source: Callable[[InputSource], None] | None = None
     """Called with each source before it is read: a bundle stores what a site returned."""
+    lags: Sequence[IntakeLag] = ()
+    """What a store's receiver accepted and is not in the store yet."""
+    last_arrival: float | None = None
+    """When the last data of the job arrived in a store or server, POSIX seconds; None if none did, or not known."""
     _memory: MemoryBackend | None = None
     _spill: Spill | None = None
     _finished: bool = False

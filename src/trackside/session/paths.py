@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from trackside.errors import NothingReadable
-from trackside.finding import Verdict
+from trackside.finding import PendingEvidence, Verdict
 from trackside.model import Input
+from trackside.session import settling
 from trackside.session.inputs import LoadedInputs
 from trackside.session.other_runs import with_other_runs
 from trackside.session.request import Paths, PathsRequest, ProgressCallback
@@ -18,6 +20,9 @@ MAX_REASONS = 3
 
 class PathsSession(Session):
     """A session that says if its verdict is about one of several runs, and raises an error if nothing could be read."""
+
+    def _unsettled(self) -> PendingEvidence | None:
+        return None if self.now is None else settling.by_growth(self.files, self.run.log_paths, self.now)
 
     def _diagnose(self) -> Verdict:
         if not self.loaded.readable:
@@ -49,4 +54,6 @@ def load(paths: Paths, on_progress: ProgressCallback | None = None, job: str | N
 
 def open_paths_session(request: PathsRequest) -> PathsSession:
     """A session on the contents of the paths."""
-    return PathsSession.of(load(request.paths, request.on_progress, request.job), request.as_of, request.paths)
+    began = time.time()
+    loaded = load(request.paths, request.on_progress, request.job)
+    return PathsSession.of(loaded, request.as_of, request.paths, began)

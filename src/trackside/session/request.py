@@ -1,7 +1,9 @@
 """Requests: what to open a session on.
 
 ``job``: the job to diagnose if the inputs hold several. ``as_of``: the time to take as the present for a run that has
-not ended, POSIX seconds. ``on_progress``: called with the number of bytes just read, for a progress bar.
+not ended, POSIX seconds. ``on_progress``: called with the number of bytes just read, for a progress bar. ``refresh``:
+called before a store is read, so that what its receiver accepted is in it; returns what is not. None: the receiver is
+asked through the store.
 """
 
 from __future__ import annotations
@@ -16,10 +18,12 @@ from trackside.stores.embedded.layout import Directory
 
 if TYPE_CHECKING:
     from trackside.site.config import Site
+    from trackside.stores.receiver.lag import IntakeLag
 
 StrPath = str | os.PathLike[str]
 Paths = Sequence[StrPath]
 ProgressCallback = Callable[[int], None]
+Refresh = Callable[[], "Sequence[IntakeLag]"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,7 @@ class StoreRequest:
     paths: Paths = ()
     as_of: float | None = None
     on_progress: ProgressCallback | None = None
+    refresh: Refresh | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +65,7 @@ class SiteRequest:
     as_of: float | None = None
     on_progress: ProgressCallback | None = None
     on_source: Callable[[InputSource], None] | None = None
+    refresh: Refresh | None = None
 
 
 Request = PathsRequest | StoreRequest | SiteRequest

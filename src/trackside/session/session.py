@@ -9,9 +9,10 @@ from typing import Self
 from trackside.catalog.job_states import Stage
 from trackside.evidence import Answer
 from trackside.facts.fact import Facts
-from trackside.finding import Verdict
+from trackside.finding import PendingEvidence, Verdict
 from trackside.model import Input, Run
 from trackside.query import Query
+from trackside.session import settling
 from trackside.session.choice import choose_run
 from trackside.session.earlier_runs import judge_earlier_runs
 from trackside.session.inputs import LoadedInputs
@@ -40,14 +41,17 @@ class Session:
     files: Paths = ()
     servers: Sequence[MetricBackend] = ()
     """The site's metric servers."""
+    now: float | None = None
+    """When the evidence was collected, POSIX seconds; None if another time was given as the present."""
     _facts: Facts | None = None
     _verdict: Verdict | None = None
 
     @classmethod
-    def of(cls, loaded: LoadedInputs, as_of: float | None = None, files: Paths = ()) -> Self:
-        """A session on the job to choose from loaded inputs. Raises SeveralRuns or NoSuchRun."""
+    def of(cls, loaded: LoadedInputs, as_of: float | None = None, files: Paths = (), now: float | None = None) -> Self:
+        """A session on the job to choose from loaded inputs. ``now``: when reading began; ignored if a time is taken as
+        the present. Raises SeveralRuns or NoSuchRun."""
         as_of = loaded.as_of if as_of is None else as_of
-        return cls(*choose_run(loaded, as_of), loaded, as_of, files=files)
+        return cls(*choose_run(loaded, as_of), loaded, as_of, files=files, now=now if as_of is None else None)
 
     @property
     def inputs(self) -> Sequence[Input]:
@@ -71,6 +75,10 @@ class Session:
             self._verdict = self._diagnose()
         return self._verdict
 
+    def _unsettled(self) -> PendingEvidence | None:
+        """Whether more evidence may still come; not if a time was given as the present."""
+        return None if self.now is None else settling.by_arrival(self.loaded.last_arrival, self.now)
+
     def _diagnose(self) -> Verdict:
-        verdict = engine.verdict_of(self.facts, self.inputs, package_version())
+        verdict = engine.verdict_of(self.facts, self.inputs, package_version(), self._unsettled())
         return replace(verdict, earlier=judge_earlier_runs(self.loaded, self.run))

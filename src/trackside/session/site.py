@@ -15,12 +15,13 @@ from dataclasses import dataclass, replace
 from trackside.catalog.streams import is_stream_of, label_value
 from trackside.errors import InvalidSiteRequest, NoSuchRun, NothingReadable
 from trackside.evidence import UNABLE_TO_CHECK, Frame
-from trackside.finding import Verdict
+from trackside.finding import PendingEvidence, Verdict
 from trackside.http.unavailable import FailureKind, SourceUnavailable
 from trackside.model import Event, Input, InputStatus, Plane, Run
 from trackside.query import events
 from trackside.read.format import InputSource
 from trackside.read.walk import WalkItem, walk
+from trackside.session import settling
 from trackside.session.choice import MetricOpener, choose_run
 from trackside.session.inputs import LoadedInputs
 from trackside.session.request import SiteRequest, StoreRequest
@@ -54,11 +55,19 @@ class SiteSession(Session):
     """A session whose verdict also lists the cost of querying the metric servers."""
 
     servers: Sequence[MetricServer] = ()
+    recorded_end: float | None = None
+    """The end of the job according to Slurm, POSIX seconds."""
+
+    def _unsettled(self) -> PendingEvidence | None:
+        if self.now is None:
+            return None
+        by_stage = settling.by_stage(self.stage, self.recorded_end, self.now)
+        return by_stage or settling.by_arrival(self.loaded.last_arrival, self.now)
 
     def _diagnose(self) -> Verdict:
         if self.servers and not any(map(_may_know_run, self.servers)):
             _refuse_unknown(self.loaded, self.loaded.job, [_server_row(server) for server in self.servers])
-        verdict = engine.verdict_of(self.facts, self.inputs, package_version())
+        verdict = engine.verdict_of(self.facts, self.inputs, package_version(), self._unsettled())
         return replace(verdict, inputs=(*verdict.inputs, *(_with_cost(server) for server in self.servers)))
 
 
@@ -104,7 +113,10 @@ def open_site_session(request: SiteRequest, stack: ExitStack) -> SiteSession:
     opener = None if site.metrics is None else _opener(servers, site.metrics, stack)
     run, store = choose_run(loaded, as_of, opener)
     files = [*request.paths, *answer.files]
-    return SiteSession(run, store, loaded, as_of, answer.stage, queried, files, servers)
+    now = time.time() if request.as_of is None else None
+    session = SiteSession(run, store, loaded, as_of, answer.stage, queried, files, servers, now)
+    session.recorded_end = answer.end
+    return session
 
 
 def _load(request: SiteRequest, slurm: SlurmAnswer, stack: ExitStack) -> LoadedInputs:
@@ -112,7 +124,9 @@ def _load(request: SiteRequest, slurm: SlurmAnswer, stack: ExitStack) -> LoadedI
     paths = [*request.paths, *slurm.files]
     if request.store:
         with suppress(NoSuchRun):
-            stored = StoreRequest(request.store, request.job, paths, on_progress=request.on_progress)
+            stored = StoreRequest(
+                request.store, request.job, paths, on_progress=request.on_progress, refresh=request.refresh
+            )
             loaded = load_stored(stored, stack, slurm.sources, slurm.owners)
             loaded.on_source = request.on_source
             for source in (*slurm.sources, *walk(slurm.files)) if request.on_source is not None else ():
@@ -132,11 +146,13 @@ def _take_lines(loaded: LoadedInputs, site: Site, slurm: SlurmAnswer | None) -> 
     for options in site.logs:
         with _usage_errors():
             store = open_log_store(options)
-        budget = ReadBudget(options)
+        budget, remaining = ReadBudget(options), _WithoutFiles(store, options, frozenset(files))
         for line_query in _line_queries(loaded, slurm):
             if line_query.jobs or line_query.nodes:
-                for source in sources(_WithoutFiles(store, options, frozenset(files)), options, line_query, budget):
+                for source in sources(remaining, options, line_query, budget):
                     _take_log(loaded, store.name, source)
+        if remaining.last_time is not None:
+            loaded.last_arrival = max(loaded.last_arrival or 0.0, remaining.last_time)
     if site.journal is not None:
         for source in journal(site.journal, _line_queries(loaded, slurm)[0]):
             _take_log(loaded, "journalctl", source)
@@ -292,10 +308,12 @@ def _take_log(loaded: LoadedInputs, name: str, source: WalkItem) -> None:
 
 
 class _WithoutFiles:
-    """A log store without the lines of files that were read directly."""
+    """A log store without the lines of files that were read directly. ``last_time``: of the newest line of the job that
+    was read, POSIX seconds."""
 
     def __init__(self, store: LogStore, options: LogOptions, files: frozenset[str]) -> None:
         self._store, self._options, self._files = store, options, files
+        self.last_time: float | None = None
 
     @property
     def name(self) -> str:
@@ -314,7 +332,10 @@ class _WithoutFiles:
 
     def lines(self, stream: LogStream) -> Iterator[Sequence[LogEntry]]:
         """See :class:`trackside.stores.log_store.LogStore`."""
-        return self._store.lines(stream)
+        for entries in self._store.lines(stream):
+            if entries and stream.owner_kind == "job":
+                self.last_time = max(self.last_time or 0.0, entries[-1].time_ns / 1e9)
+            yield entries
 
 
 # -- metrics

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from types import MappingProxyType
@@ -16,11 +17,13 @@ from trackside.session.session import Session
 from trackside.stores.embedded.duck import DuckBackend
 from trackside.stores.embedded.snapshot import Snapshot
 from trackside.stores.embedded.writer import Writer
+from trackside.stores.receiver.last_arrival import last_arrival
+from trackside.stores.receiver.refresh import refresh
 
 
 def open_store_session(request: StoreRequest, stack: ExitStack) -> Session:
     """A session on a job of a store."""
-    return Session.of(load_stored(request, stack), request.as_of, request.paths)
+    return Session.of(load_stored(request, stack), request.as_of, request.paths, time.time())
 
 
 def load_stored(
@@ -34,6 +37,7 @@ def load_stored(
     ``more_sources``: further sources of the job; ``owners``: path of a file, in the store or not, whose job is known ->
     its id.
     """
+    lags = refresh(request.store) if request.refresh is None else request.refresh()
     snapshot = stack.enter_context(Snapshot.open(request.store))
     added_paths: list[str] = []
     if request.paths or more_sources:
@@ -53,6 +57,8 @@ def load_stored(
         home=job_data.home,
         owners=owners_by_name,
         job=job_data.job,
+        lags=lags,
+        last_arrival=last_arrival(snapshot, job_data.ids),
     )
     if snapshot.manifest.of("spans") or snapshot.manifest.of("waiting"):
         loaded.metric_backend = DuckBackend(snapshot, job_data.series_filter)

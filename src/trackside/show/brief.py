@@ -44,6 +44,8 @@ def render(doc: VerdictDoc, console: Console) -> None:
     lines.append(classification(doc.primary, heading.certainty(doc.primary)))
     if run_line := heading.run(doc):
         lines.append(Text(run_line, style="dim"))
+    if unsettled := heading.unsettled(doc):
+        lines.append(Text(unsettled, style="yellow"))
     head = Group(*lines, "")
     for facts in range(MAX_FACTS, MIN_FACTS - 1, -1):
         screen = Group(head, *_sections(doc, console.width, facts), Text(_more(doc, facts), style="dim"))
@@ -85,6 +87,7 @@ def paragraph(doc: VerdictDoc) -> str:
         with_stop(heading.headline(first, doc.run)),
         f"Owner: {heading.owner(first)}.",
         f"{', '.join(filter(None, (heading.kind(first), heading.certainty(first))))}.",
+        *filter(None, [heading.unsettled(doc)]),
         *(with_stop(claim.text) for claim in doc.shows[:1]),
         *(f"Caution: {_without_repeated_url(claim)}" for claim in defects[:1]),
         *(f"Do: {with_stop(action.text)}" for action in doc.actions[:1]),

@@ -357,6 +357,15 @@ class InputDoc(msgspec.Struct, frozen=True):
     """Number of records and samples read from it; for text, number of lines."""
 
 
+class PendingEvidenceDoc(msgspec.Struct, frozen=True):
+    """Why the verdict is not final: more evidence may still come."""
+
+    reason: str
+    """Why, as a clause."""
+    until: float | None
+    """When to diagnose again, POSIX seconds; null: after the end of the job."""
+
+
 class VerdictDoc(msgspec.Struct, frozen=True):
     """The whole verdict."""
 
@@ -408,6 +417,9 @@ class VerdictDoc(msgspec.Struct, frozen=True):
     """How far the last attempt got; null if it logged no step."""
     appended: AppendedRunsDoc | None = None
     """The runs in a log that holds several; null if no log does."""
+    unsettled: PendingEvidenceDoc | None = None
+    """Why the verdict is not final; null if it is, as far as known. Such a verdict never says that health is more than
+    possible."""
 
 
 def missing_citations(doc: VerdictDoc) -> list[str]:
@@ -578,6 +590,9 @@ def document(
         sources=list(sources),
         priced=bool(price.price_per_gpu_hour),
         appended=_appended(verdict, writer),
+        unsettled=(
+            None if verdict.unsettled is None else PendingEvidenceDoc(verdict.unsettled.reason, verdict.unsettled.until)
+        ),
     )
 
 

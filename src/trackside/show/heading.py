@@ -4,6 +4,7 @@ confidence, and the run in one line).
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -251,6 +252,15 @@ def progress(doc: VerdictDoc) -> str:
         counter = "epoch" if "epoch" in attempt.unit else "step"
         text += " (last attempt)" if len(doc.run.attempts) > 1 else f" (since the {counter} counter last fell)"
     return text if place is None else f"{place}, {text}"
+
+
+def unsettled(doc: VerdictDoc) -> str:
+    """Why the verdict is not final, and when to ask again: ``Not settled yet: ...; ask again after 2026-03-02 08:15:00
+    UTC.`` Empty if it is final."""
+    if doc.unsettled is None:
+        return ""
+    time = "the end of the job" if doc.unsettled.until is None else moment(math.ceil(doc.unsettled.until))
+    return f"Not settled yet: {doc.unsettled.reason}; ask again after {time}."
 
 
 def run(doc: VerdictDoc) -> str:

@@ -33,6 +33,7 @@ def render(doc: VerdictDoc) -> str:
         f"### {escape(heading.headline(first, doc.run))}",
         escape(heading.SEPARATOR.join(filter(None, classification))),
         escape(heading.run(doc)),
+        escape(heading.unsettled(doc)),
         _section(heading.EVIDENCE.title, _sentences(doc.shows)),
         _section(heading.CAUTIONS.title, _sentences(doc.preflight)),
         _section(heading.MEANING.title, _sentences(doc.implies)),

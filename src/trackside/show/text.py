@@ -37,6 +37,8 @@ def render(doc: VerdictDoc, console: Console) -> None:
         console.print(classification(doc.primary, heading.confidence(doc.primary)))
         if run_line := heading.run(doc):
             console.print(Text(run_line, style="dim"))
+        if unsettled := heading.unsettled(doc):
+            console.print(Text(unsettled, style="yellow"))
         section(console, heading.EVIDENCE.title, _claims(doc.shows, cited))
         section(console, "Metrics over time", curves(doc.curves, console.encoding, console.width))
         with_citations = [claim for claim in doc.preflight if claim.cites]

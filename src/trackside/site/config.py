@@ -131,7 +131,7 @@ def load(
     return dataclasses.replace(site, warnings=tuple(dict.fromkeys(warnings)))
 
 
-SLURM_UNSET = "default of diagnose --job; serve, PATHS and --store do not query Slurm, because [slurm] is not set"
+SLURM_UNSET = "default of diagnose --job; serve does not query Slurm, because [slurm] is not set"
 """The origin of the mode if no key of ``[slurm]`` is set."""
 
 

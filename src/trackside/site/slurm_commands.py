@@ -102,10 +102,10 @@ class SlurmCommands(Slurm):
     def _run(self, arguments: Sequence[str]) -> CommandResult:
         program = self._program(arguments[0])
         if program is None:
-            where = f"in {self._options.bin} (slurm.bin)" if self._options.bin else "on PATH"
+            where = f"in {self._options.bin}" if self._options.bin else "on PATH"
             raise SourceUnavailable(
                 "unreachable",
-                f"{arguments[0]} is not {where}; run it on a login node, or set slurm.bin or slurm.url",
+                f"not {where} (set slurm.bin or slurm.url)",
             )
         cluster_option = (
             ["-M", self.cluster] if self.cluster and arguments[1:2] not in (["--version"], ["--helpformat"]) else []

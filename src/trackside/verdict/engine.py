@@ -18,7 +18,7 @@ from trackside.facts.trust.preflight import Preflight
 from trackside.facts.trust.telemetry import trusted_facts
 from trackside.families import families
 from trackside.family import Family
-from trackside.finding import Finding, LastAttempt, Outcome, Progress, Verdict, unknown
+from trackside.finding import Certainty, Finding, LastAttempt, Outcome, PendingEvidence, Progress, Verdict, unknown
 from trackside.model import Event, Input, Run
 from trackside.query import events
 from trackside.verdict import arbiter, plots
@@ -75,9 +75,14 @@ def _judge(family: Family, facts: Facts) -> Finding:
     return finding
 
 
-def verdict_of(facts: Facts, inputs: Sequence[Input] = (), version: str = "") -> Verdict:
-    """The verdict on one run. ``inputs`` and ``version``: listed as its sources and its maker."""
+def verdict_of(
+    facts: Facts, inputs: Sequence[Input] = (), version: str = "", unsettled: PendingEvidence | None = None
+) -> Verdict:
+    """The verdict on one run. ``inputs`` and ``version``: listed as its sources and its maker; ``unsettled``: why more
+    evidence may still come, so that health is at most possible."""
     ranked = arbiter.arbitrate(judge_by(facts, families()), families())
+    if unsettled is not None and ranked.primary.role == "health":
+        ranked = replace(ranked, primary=replace(ranked.primary, certainty=Certainty.POSSIBLE))
     preflight = facts.get(Preflight)
     pattern = evidence_pattern(ranked.primary, ranked.consequences, ranked.rival_open, facts)
     return Verdict(
@@ -94,6 +99,7 @@ def verdict_of(facts: Facts, inputs: Sequence[Input] = (), version: str = "") ->
         curves=plots.curves(facts.store, ranked.primary),
         inputs=tuple(inputs),
         version=version,
+        unsettled=unsettled,
         pattern=pattern,
     )
 

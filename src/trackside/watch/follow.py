@@ -9,19 +9,14 @@ from dataclasses import dataclass
 
 from trackside.catalog.job_states import Stage
 from trackside.http.unavailable import SourceUnavailable
+from trackside.session.settling import PATIENCE_S, SETTLE_S
 from trackside.show.document import VerdictDoc
-from trackside.stores.metric_server import HIDDEN_S
 
 INTERVAL_S = 30.0
 MIN_INTERVAL_S = 1.0
 """Between two checks, whatever interval is given."""
 MAX_PAUSE_S = 600.0
 """Between two checks after failures, each of which doubles the pause; or the interval, if that is longer."""
-SETTLE_S = HIDDEN_S + 60.0
-"""From the first check that saw the end until a check is final: metric servers hide the newest samples, samples of the
-last moments arrive up to a scrape later, and logs arrive late."""
-PATIENCE_S = 180.0
-"""Maximum wait after the end for accounting to record it, or for a failing source to answer again."""
 PATH_ERRORS = (FileNotFoundError, NotADirectoryError, PermissionError)
 """Errors of a given path, which a retry cannot fix."""
 

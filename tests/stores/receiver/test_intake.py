@@ -40,7 +40,7 @@ from trackside.evidence import SOURCE_UNANSWERED, MissingAnswer
 from trackside.query import events, metric
 from trackside.runs.listing import RunSummary, list_runs
 from trackside.serve import diagnoser as diagnosers
-from trackside.serve.diagnoser import Diagnoser, lags
+from trackside.serve.diagnoser import Diagnoser
 from trackside.serve.line_file_reader import StoreLineFileReader
 from trackside.serve.protocols import remote_write
 from trackside.serve.protocols.series_key import labels_of
@@ -55,6 +55,7 @@ from trackside.stores.receiver import flush as flushing
 from trackside.stores.receiver import lines as line_files
 from trackside.stores.receiver.arrivals import Arrivals, IntakeResult
 from trackside.stores.receiver.intake import DataNotStored, Intake, IntakeUnavailable
+from trackside.stores.receiver.lag import lags
 from trackside.stores.receiver.options import ReceiverLimits, RetentionOptions
 from trackside.stores.receiver.pending import Decoded
 from trackside.stores.receiver.write_ahead import Entry, Header, WriteAhead

@@ -13,7 +13,7 @@ from trackside.serve.protocols.series_key import labels_of
 from trackside.stores.receiver import arrivals, pending
 from trackside.stores.receiver.arrivals import Arrivals, IntakeResult
 from trackside.stores.receiver.intake import Intake
-from trackside.stores.receiver.lines import LineFiles
+from trackside.stores.receiver.lines import LineFiles, line_files
 from trackside.stores.receiver.options import ReceiverLimits
 from trackside.stores.receiver.pending import LineStream
 from trackside.stores.receiver.shares import ACTIVE_S, Shares
@@ -102,9 +102,13 @@ def test_a_job_that_prints_most_loses_its_own_oldest_files(tmp_path: Path) -> No
         os.utime(path, (1000.0 - age, 1000.0 - age))
     (files.folder / "job-2" / "open.log").write_bytes(bytes(10))
     files.delete_old_files(None, 600)
-    assert sorted(name for name, _ in files.files()) == ["job-1/a.log.zst", "job-2/open.log", "part-2/job-2/a.log.zst"]
+    assert sorted(name for name, _ in line_files(files.folder)) == [
+        "job-1/a.log.zst",
+        "job-2/open.log",
+        "part-2/job-2/a.log.zst",
+    ]
     assert files.bytes == 510
     files.delete_old_files(1000.0 - 8.5, 600)
-    assert sorted(name for name, _ in files.files()) == ["job-2/open.log", "part-2/job-2/a.log.zst"]
+    assert sorted(name for name, _ in line_files(files.folder)) == ["job-2/open.log", "part-2/job-2/a.log.zst"]
     files.delete_old_files(None, 0)
-    assert (files.bytes, [name for name, _ in files.files()]) == (10, ["job-2/open.log"])
+    assert (files.bytes, [name for name, _ in line_files(files.folder)]) == (10, ["job-2/open.log"])

@@ -62,7 +62,8 @@ class Limits:
     """When a reboot belongs to the run, and when training after a silence shows that the node was alive."""
 
     boot_s: float = 60.0
-    """Boot times are computed from clock and uptime, and vary by about a second."""
+    """Minimum change of the boot time that counts as a reboot. Boot times are computed from clock and uptime, and vary
+    by about a second; they also change when a clock is set."""
     around_end_s: float = 600.0
     """A reboot up to this long after the run's end concerns the run. SlurmdTimeout is 300 s by default: a node is
     declared down up to that long after it fell silent, and the record of the job's end may be either time."""
@@ -106,7 +107,7 @@ class NodePresence:
     limits: Limits
 
     @cached_property
-    def over(self) -> float | None:
+    def end_s(self) -> float | None:
         """When the run ended: as recorded, else when its output was last written."""
         if self.run.end is not None or self.silence.ending.running:
             return self.run.end
@@ -115,8 +116,8 @@ class NodePresence:
 
     @cached_property
     def silent(self) -> tuple[SilentEntity, ...]:
-        """The nodes without any samples by the run's end."""
-        return () if self.over is None else tuple(silent_entities(self.grids, "node", self.over))
+        """The nodes whose samples had stopped before the run ended."""
+        return () if self.end_s is None else tuple(silent_entities(self.grids, "node", self.end_s))
 
     @cached_property
     def lost(self) -> tuple[LostNode, ...]:
@@ -156,7 +157,7 @@ class NodePresence:
         """Evidence that no node was lost: all were sampled, or one was not although the run continued."""
         claims = []
         first = next((grid for grid in self.grids if grid.query.kind in SAMPLED), None)
-        if first is not None and self.over is not None and len(first) > 1 and not self.silent:
+        if first is not None and self.end_s is not None and len(first) > 1 and not self.silent:
             claims.append(SAMPLED_TO_END(nodes=derived(len(first), first.value("count"), unit="nodes")))
         claims += [
             NOT_SAMPLED_BUT_UP(node=derived(entity.name, entity.since), since=entity.since)

@@ -96,6 +96,19 @@ class CollectiveComplaints:
         )
 
     @property
+    def lost_only(self) -> bool:
+        """Whether the first error is a lost connection and none says that something timed out: nothing hung, the other
+        side is gone."""
+        texts = [f"{row.text} {row.get('message')}" for _, row in self.rows]
+        first = self.first
+        return (
+            first is not None
+            and not self.strong
+            and LOST.search(f"{first.text} {first.get('message')}") is not None
+            and not any(map(TIMED_OUT.search, texts))
+        )
+
+    @property
     def exception(self) -> tuple[str, str] | None:
         """Type and message of the first exception about a collective."""
         rows = (row for row in self.frames["exceptions"].events if row.get("about") == "collective")

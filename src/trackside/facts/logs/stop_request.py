@@ -36,6 +36,8 @@ class StopRequest:
     accounted: Value | None = None
     """Another failure that explains the signal as teardown: any failure of the run's own, unless it is known to be
     later."""
+    hangup: Value | None = None
+    """The line of a SIGHUP that followed another signal."""
 
 
 @fact(
@@ -67,10 +69,18 @@ def stop_request(
     if sign is None:
         return StopRequest(frame)
     line = next(source.value(row, "text") for row, source in final if row is sign)
+    hangups = (source.value(row, "text") for row, source in final if row is not sign and _number(row) == SIGHUP)
+    hangup = next(hangups, None) if _number(sign) != SIGHUP else None
     accounted = next(_other_causes(sign, evidence, ending, exceptions), None)
     if accounted is None and all(_is_sent(row) for row, _ in final):
         accounted = next(_failed_workers(ending), None)
-    return StopRequest(frame, sign, line, accounted)
+    return StopRequest(frame, sign, line, accounted, hangup)
+
+
+def _number(row: Event) -> int | None:
+    """The number of the signal that a row reports."""
+    named = NAMED_SIGNAL.search(str(row.get("message"))) if row.kind == "exception" else None
+    return exit_signal(row) if named is None else int(named[0])
 
 
 def _is_sent(row: Event) -> bool:

@@ -19,7 +19,7 @@ MAX_MESSAGES = 1 << 20
 MAX_UNKNOWN_FIELDS = 1 << 20
 """Unknown fields in a body; each takes time."""
 VARINT6_MASK, VARINT6 = 0x808080808080FF00, 0x0080808080800000
-"""Bits of a 64-bit word: its byte 1 (a tag) and the ends of a varint of six bytes (times in ms from 2004 to 2109)."""
+"""Bits of a 64-bit word: its byte 1 (a tag) and the ends of a varint of six bytes (times in ms from 1971 to 2109)."""
 Bytes = NDArray[np.uint8]
 Words = NDArray[np.uint64]
 Offsets = NDArray[np.int64]

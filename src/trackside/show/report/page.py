@@ -142,6 +142,7 @@ def page(doc: VerdictDoc, verdict: Verdict, store: Store, around: Mapping[Positi
         since=doc.primary.since if has_onset else None,
         when=_fault_time(verdict, unchecked, has_onset),
         actions=doc.actions,
+        unsettled=heading.unsettled(doc),
         cost=in_brief(doc.waste),
         facts=list(facts(doc)),
         first=[entry for entry in citation_entries if entry.id in first][:MAX_CITATIONS_OPEN],

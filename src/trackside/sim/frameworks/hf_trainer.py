@@ -87,17 +87,18 @@ def _mark(kind: str, step: int, start: float, end: float, point: ProgressPoint) 
 
 def _summary(attempt: JobAttempt, now: float, begin: float, total: int, sim: Simulation) -> Iterator[PrintedText]:
     runtime = now - begin
-    mean = next((point.loss for point in points(attempt, max(1, len(attempt.step_ends) // 2))), float("nan"))
+    # stands for the mean of all steps
+    middle_loss = next((point.loss for point in points(attempt, max(1, len(attempt.step_ends) // 2))), float("nan"))
     done = len(attempt.step_ends)
     text = (
         f"{{'train_runtime': {runtime:.4f}, 'train_samples_per_second': {done * 4 * len(attempt.placements) / runtime:.3f}, "
-        f"'train_steps_per_second': {done / runtime:.3f}, 'train_loss': {_short(mean)}, 'epoch': {sim.scenario.job.epochs}.0}}"
+        f"'train_steps_per_second': {done / runtime:.3f}, 'train_loss': {_short(middle_loss)}, 'epoch': {sim.scenario.job.epochs}.0}}"
     )
     drawn = bar(total, total, runtime, runtime / max(done, 1))
     yield PrintedText(now, f"\r{' ' * 50}\r{text}\n\r{drawn}\r{drawn}", 0, error=True)
     table = [
         "***** train metrics *****",
-        f"  train_loss               = {_short(mean):>10}",
+        f"  train_loss               = {_short(middle_loss):>10}",
         f"  train_runtime            = {clock(runtime):>10}",
     ]
     yield PrintedText(now + 1, "\n".join(table), 0)

@@ -124,8 +124,11 @@ class LoggedStep:
 
     event: Event
     ordinal: int
+    """Number of the point in its series, from 0, before the series was thinned."""
     pinned: bool
-    open: bool
+    """Whether it is never thinned."""
+    is_open: bool
+    """Whether further lines may add to it: it was still open at the end of the log. The column is ``held``."""
 
 
 def event_columns(rows: Sequence[tuple[int, int, Event, str | None]]) -> dict[str, NDArray[Any]]:
@@ -210,7 +213,7 @@ def point_columns(rows: Sequence[tuple[int, LoggedStep]]) -> dict[str, NDArray[A
         "parser": _texts(event.parser for event in events),
         "ordinal": _numbers(point.ordinal for _, point in rows),
         "pinned": np.array([point.pinned for _, point in rows], dtype=bool),
-        "held": np.array([point.open for _, point in rows], dtype=bool),
+        "held": np.array([point.is_open for _, point in rows], dtype=bool),
         "time": object_column(event.time for event in events),
         "rank": object_column(_rank(event.rank) for event in events),
         "node": _texts(event.node for event in events),

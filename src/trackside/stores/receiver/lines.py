@@ -23,7 +23,10 @@ import zstandard
 
 from trackside.errors import StoreError
 from trackside.stores.embedded.layout import LogPosition, sync, write_atomically
+from trackside.stores.embedded.snapshot import Snapshot
 
+ROOT = "received/logs"
+"""Folder of the received lines, relative to the store, because a store may be moved."""
 MAX_PART_BYTES = 64 << 20
 """Size at which the next part of a stream begins: a file that has grown is read again completely."""
 TAIL_BYTES = 2 << 20
@@ -87,7 +90,7 @@ class LineFiles:
         self._count()
 
     def _count(self) -> None:
-        self.bytes = sum(stat.st_size for _, stat in self.files())
+        self.bytes = sum(stat.st_size for _, stat in line_files(self.folder))
 
     def _find_parts(self, folder: Path) -> None:
         match = re.fullmatch(r"part-(\d{1,9})", folder.name)
@@ -218,19 +221,9 @@ class LineFiles:
 
     # -- age
 
-    def files(self) -> Iterator[tuple[str, os.stat_result]]:
-        """All files with their paths below the folder, including compressed ones."""
-        for top, _, names in os.walk(self.folder):
-            for name in names:
-                path = os.path.join(top, name)
-                try:
-                    yield os.path.relpath(path, self.folder), os.stat(path)
-                except FileNotFoundError:
-                    continue
-
     def compress(self, read: Mapping[str, int], quiet_s: float) -> None:
         """Compress files that are closed and were read at their current size. ``read``: path -> size."""
-        for name, stat in list(self.files()):
+        for name, stat in list(line_files(self.folder)):
             if not name.endswith(".log"):
                 continue
             if (self.folder / f"{name}.zst").exists():
@@ -260,7 +253,7 @@ class LineFiles:
         total_bytes = 0
         bytes_by_job: dict[str, int] = {}
         closed: dict[str, list[tuple[float, str, int]]] = {}
-        for name, stat in self.files():
+        for name, stat in line_files(self.folder):
             is_closed = name.endswith(".zst")
             if is_closed and oldest_s is not None and stat.st_mtime < oldest_s:
                 os.unlink(self.folder / name)
@@ -282,6 +275,25 @@ class LineFiles:
             if closed[job]:
                 heappush(largest, (negative_bytes + size, job))
         self.bytes = total_bytes
+
+
+def line_files(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
+    """All files of lines with their paths below the folder, including compressed ones."""
+    for top, _, names in os.walk(folder):
+        for name in names:
+            path = os.path.join(top, name)
+            try:
+                yield os.path.relpath(path, folder), os.stat(path)
+            except FileNotFoundError:
+                continue
+
+
+def line_files_in_store(snapshot: Snapshot) -> dict[str, tuple[int, float]]:
+    """Path of each file of lines that the store has read -> its size then, and when, POSIX seconds."""
+    rows = snapshot.rows(
+        f"SELECT root, label, bytes, read_at FROM {snapshot.table('inputs')} WHERE starts_with(root, ?)", [f"{ROOT}/"]
+    )
+    return {os.path.relpath(os.path.join(root, label), ROOT): (size, read_at) for root, label, size, read_at in rows}
 
 
 def _part_path(name: str, number: int) -> str:

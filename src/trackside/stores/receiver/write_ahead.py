@@ -184,6 +184,16 @@ class WriteAhead:
             self._handle = -1
 
 
+def unprocessed_bytes(folder: Path, since: LogPosition) -> int:
+    """Bytes of a log after a position; 0 if there is no log. Raises PermissionError."""
+    total = 0
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if (match := _NAME.fullmatch(path.name)) and int(match[1]) >= since.file:
+            with suppress(FileNotFoundError):
+                total += path.stat().st_size - (since.offset if int(match[1]) == since.file else 0)
+    return total
+
+
 def _frame(entry: Entry) -> bytes:
     header = _encode(entry[0])
     if len(header) > MAX_HEADER_BYTES:

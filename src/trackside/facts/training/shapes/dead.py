@@ -25,9 +25,10 @@ LOSS_CONSTANT = Sentence(
     running="the loss has been {loss} at every logged step since {place} ({count:logged steps} so far)",
 )
 GRADIENT_VANISHED = Sentence(
-    ("the loss stays at {loss} from {place} to the end ({count} of {points}); the last gradient norm is {gradient}"),
+    ("the loss stays near {loss} from {place} to the end ({count} of {points}); the last gradient norm is {gradient}"),
     running=(
-        "the loss has stayed at {loss} since {place} ({count} of {points} so far); the last gradient norm is {gradient}"
+        "the loss has stayed near {loss} since {place} ({count} of {points} so far); the last gradient norm is "
+        "{gradient}"
     ),
 )
 RATE_NEAR_ZERO = Sentence("the loss went from {first} to {last} over {points}; the learning rate stayed at {rate}")
