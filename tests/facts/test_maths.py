@@ -47,6 +47,7 @@ def test_slope_is_robust_and_linear_in_time() -> None:
         (noisy(1.10, 1.00, 300, 0.12), True),
         (noisy(2.0, 2.0, 100, 0.2), False),
         (noisy(2.0, 3.0, 40, 0.1), False),
+        ([*[1.0] * 60, *(1.3 - step / 600 for step in range(180)), *[0.999] * 60], False),  # the ends are equal
         ([NAN, 3.0, NAN, 2.0, 1.0], True),
         ([], False),
     ],

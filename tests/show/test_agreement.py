@@ -384,7 +384,7 @@ def test_the_wait_for_data_is_read_from_the_means_over_an_epoch(tmp_path: Path) 
     doc = document(trackside.diagnose(log))
     texts = [claim.text for finding in doc.warnings for claim in finding.shows] + [claim.text for claim in doc.shows]
     assert any(
-        text.startswith("Each step waits for data 90% of its time (median of 9 epochs; typically 9 ms of 10 ms")
+        text.startswith("Each step waits for data 90% of its time (median of 9 epochs; for example 9 ms of 10 ms")
         for text in texts
     ), texts
 

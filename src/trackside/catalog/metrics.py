@@ -164,13 +164,13 @@ METRICS: Mapping[str, Metric] = {
         "s", "counter", "DCGM_FI_DEV_POWER_VIOLATION, DCGM_FI_DEV_THERMAL_VIOLATION", "time clocks were reduced", "reason"
     ),
     "gpu_throttle_events": _dcgm_listed(
-        "events", "gauge", "DCGM_EXP_CLOCK_EVENTS_COUNT", "samples of the last minutes with reduced clocks", "reason"
+        "events", "gauge", "DCGM_EXP_CLOCK_EVENTS_COUNT", "samples with reduced clocks in the last few minutes", "reason"
     ),
     "gpu_pstate": Metric("state", "gauge", "performance state, 0 the highest"),
     # -- faults
     "gpu_xid_last": Metric("code", "sticky", "last Xid since the exporter started; 0 for none"),
     "gpu_xid_events": _dcgm_listed(
-        "events", "gauge", "DCGM_EXP_XID_ERRORS_COUNT", "Xids with one number in the last minutes", "xid"
+        "events", "gauge", "DCGM_EXP_XID_ERRORS_COUNT", "how often one Xid occurred in the last few minutes", "xid"
     ),
     "gpu_ecc_correctable_total": _dcgm_listed(
         "errors", "counter", "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL", "correctable ECC errors since the driver was loaded"

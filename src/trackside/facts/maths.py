@@ -110,7 +110,7 @@ def is_rising(values: Sequence[float], min_share: float = 0.005) -> bool:
     if tail - head > max(min_rise, 2 * 1.25 * noise(numbers) * math.sqrt(2 / size)):
         return True
     # A slow trend under much noise: 3 standard errors of a straight line's rise (sqrt(12 / n)).
-    return tail > head and slope(numbers) * len(numbers) > max(
+    return tail - head > min_rise and slope(numbers) * len(numbers) > max(
         min_rise, 3 * noise(numbers) * math.sqrt(12 / len(numbers))
     )
 

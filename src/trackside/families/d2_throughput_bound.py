@@ -108,11 +108,11 @@ GPUS_WORKED = Sentence(
 )
 GPUS_BUSY = Sentence(
     "the GPUs were busy {busy:share} of the time (median GPU, averaged over {seconds} of training); "
-    "{saves:checkpoint messages} in the log, no blocking flag"
+    "{saves:recognized checkpoint messages} in the log, no blocking flag"
 )
 IS_STRAGGLER = Sentence("the others wait for {gpus}: this is a straggler")
-FEW_SAVES_ON_NODE = Sentence("{saves:checkpoint messages} in {steps}, and no blocking flag")
-FEW_SAVES = Sentence("{saves:checkpoint messages} in {steps}, no blocking flag, no sockets between nodes")
+FEW_SAVES_ON_NODE = Sentence("{saves:recognized checkpoint messages} in {steps}, and no blocking flag")
+FEW_SAVES = Sentence("{saves:recognized checkpoint messages} in {steps}, no blocking flag, no sockets between nodes")
 SPEEDUP_UNKNOWN = Sentence(
     "the possible speed-up: a comparison with a known-good run would show it (trackside compare)"
 )

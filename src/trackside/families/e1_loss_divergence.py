@@ -150,6 +150,7 @@ MEANINGS = {
     "plateau": Sentence("the model no longer improves"),
     "flat": Sentence("the loss shows no learning"),
 }
+NEVER_BETTER = Sentence("the model is worse than random guessing; its checkpoints are of no use")
 CAUSE_BEFORE_UPDATE_UNKNOWN = Sentence(
     "the cause (numeric precision, data or code): Trackside does not analyze the training configuration"
 )
@@ -240,6 +241,8 @@ def judge(
         first = curve.curve.rows[0]
         is_before_update = first.get("step") == 0 and first.get("epoch") is None  # an epoch has many updates
         next_step = CHECK_BEFORE_UPDATE if is_before_update else CHECK_FIRST_STEP
+    never_better = shape.shape is not None and shape.shape.sentence is WORSE_THAN_GUESSING
+    meaning = NEVER_BETTER if never_better and witness.variant == "diverging" else MEANINGS[witness.variant]
     cause_unknown = (CAUSE_BEFORE_UPDATE_UNKNOWN if next_step is CHECK_BEFORE_UPDATE else CAUSE_UNKNOWN)()
     actions = [*([TEST_GPU] if suspects else []), *([USE_EARLIER_CHECKPOINT] if witness.learned else []), next_step]
     return present(
@@ -253,7 +256,7 @@ def judge(
             *_machine_claims(ending, activity),
         ],
         headline=witness.headline,
-        implies=[MEANINGS[witness.variant](), *([NO_MEMORY_ERROR()] if cleared else [])],
+        implies=[meaning(), *([NO_MEMORY_ERROR()] if cleared else [])],
         cannot_decide=[HARDWARE_OR_JOB(), cause_unknown] if suspects else [cause_unknown],
         actions=[action(sentence) for sentence in actions],
         since=witness.onset.time,

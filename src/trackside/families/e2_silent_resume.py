@@ -187,7 +187,7 @@ RESUME_ON_RESTART = Sentence(
     "let the job script pass the resume argument (such as resume_from_checkpoint, ckpt_path or --load) whenever it "
     "starts again"
 )
-NO_RESUME_REQUESTED = Sentence("no resume was requested, and no checkpoint is reported as missing")
+NO_RESUME_REQUESTED = Sentence("no line about a resume was recognized, and no checkpoint is reported as missing")
 
 
 def judge(resume: Resume, parent: ParentRun, trajectory: Trajectory, run: Run, limits: Limits) -> Finding | Missing:

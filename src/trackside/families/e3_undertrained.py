@@ -55,8 +55,8 @@ class Limits:
     few_steps: int = 5
     """Five optimizer steps are mostly startup and learning-rate warm-up."""
     min_planned_share: float = 0.1
-    """A run that ends well under a tenth of its plan stopped too early; early stopping on a metric rarely fires before
-    a tenth of the budget."""
+    """A run that ends without failure at less than a tenth of its plan stopped too early; early stopping on a metric
+    rarely fires before a tenth of the budget."""
 
 
 SHORT_JOB_NAMES = re.compile(

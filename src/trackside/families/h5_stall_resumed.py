@@ -78,9 +78,7 @@ CHECK_STORAGE = Sentence("check the file server and the network to it at that ti
 CHECK_RANK = Sentence("check the rank's log, the kernel log of its node and the storage at that time")
 GPUS_KEPT_COMPUTING = Sentence("the GPUs kept computing during a pause of {seconds} between logged steps")
 NO_LONG_GAP = Sentence("no gap between logged steps was longer than normal (at most {seconds})")
-NO_LONG_GAP_OVER = Sentence(
-    "no gap between logged steps was longer than its steps usually take (at most {seconds}, over {count:steps})"
-)
+NO_LONG_GAP_OVER = Sentence("no two logged steps were further apart than usual (at most {seconds}, for {count:steps})")
 SHORT_PAUSES = Sentence("between their first and their last work the GPUs paused for at most {seconds}")
 NO_PAUSE = Sentence("between their first and their last work the GPUs did not pause")
 NOT_RESUMED = Sentence("the GPUs did no work in the last {seconds}: that stall did not end")

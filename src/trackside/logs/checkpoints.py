@@ -74,11 +74,13 @@ _SAVE_WORDINGS = _compile_wordings(
     rf"\bsav(?:ed|ing) (?:\w+ ){{0,3}}(?:to |as |at |in |-> ?|→ ?)?['\"]?{_MODEL_FILE}",
     r"\bsav(?:e|ed|ing) (?:the )?(?:(?:new|latest|last|best|final|current|trained) ){0,2}(?:models?|networks?)"
     r"(?: and (?:training|optimizer) states?)?\s*(?:[.!]|$|(?:to|at|in|as|with)\b)",
+    r"\b(?:model|weights|network) (?:at|of) (?:iteration|iter|step|epoch)[ :=#]{0,3}\d{1,12} (?:is|was|has been)? ?saved\b",
     r"\bmodels? (?:(?:was|were|has been|have been) )?(?:successfully )?saved\b(?! by\b)",
 )
 _LOAD_WORDINGS = _compile_wordings(
     "checkpoint_loaded",
     r"\bsuccessfully loaded (?:checkpoint|ckpt)",
+    r"\bloaded (?:the )?(?:model|weights|network) (?:at|from) (?:iteration|iter|step|epoch)[ :=#]{0,3}\d",
     r"\brestored all states from the checkpoint",
     r"\bcontinuing training from global step \d",
     r"\bloading model from \S{0,300}checkpoint-\d",
@@ -234,7 +236,8 @@ def _skipped_event(line: Line) -> Event | None:
 
 
 @PARSER.pattern(
-    rb"(?:sav(?:ed|ing|e)|wrote|writ(?:ing|ten)|stored)[^\n\r]{0,80}(?:checkpoint|ckpt|snapshot|state|model|network|\.pt|\.bin|\.safetensors|\.h5|\.keras|\.tar|\.npz)",
+    rb"(?:sav(?:ed|ing|e)|wrote|writ(?:ing|ten)|stored)[^\n\r]{0,80}(?:checkpoint|ckpt|snapshot|state|model|network|\.pt|\.bin|\.safetensors|\.h5|\.keras|\.tar|\.npz)"
+    rb"|(?:model|weights|network) (?:at|of) (?:iter|step|epoch)[^\n\r]{1,40}saved",
     safety="Announcements, failures, tokenizers and configurations are not saved checkpoints; a save printed twice "
     "counts once.",
     matches=(
@@ -248,6 +251,7 @@ def _skipped_event(line: Line) -> Event | None:
         "2024-05-02 10:00:00,123 INFO: Saving models and training states.",
         "Save the latest model.",
         "Saving best model to out/run3",
+        "model at iteration 52000 is saved",
     ),
     avoids=(
         "Checkpoints will be saved every 100 steps",
@@ -276,6 +280,7 @@ def _saved_event(line: Line) -> Event | None:
     safety="Loading base or pretrained weights, tokenizers or data is not a resume.",
     matches=(
         "resumed from ckpt.pt at step 100",
+        "Successfully loaded model at iteration 48000",
         "  successfully loaded checkpoint from /ckpt/gpt [ t 0, p 0 ] at iteration 500",
         "Restored all states from the checkpoint at /p/last.ckpt",
         "  Continuing training from global step 40",

@@ -15,7 +15,7 @@ from trackside.model import Event, EventRole
 
 _NOTES = "exits"
 SIGNAL_TEXTS = "|".join(sorted((re.escape(text) for text in DESCRIPTIONS), key=len, reverse=True))
-"""A regex for the texts that are printed for signals; to be matched without case."""
+"""A regex for the texts that are printed for signals; match it case-insensitively."""
 MAX_PIDS = 4_096
 """Process ids remembered per file."""
 

@@ -94,7 +94,7 @@ def resolve(
     ids = ids_in_lines(event for event in events if is_in_last_job(event.at, appended))
     free_logs = set(assign_logs(jobs, files, ids, owners))
     jobs.assign_records_without_id()
-    if not len(jobs):  # the only evidence are stacks of a job's processes
+    if not len(jobs):  # the only evidence is stacks of a job's processes
         for id_ in sorted(
             {str(named) for row in rows if row.kind == "stack" and (named := row.get("job")) is not None}
         ):
@@ -140,10 +140,10 @@ def resolve(
 
 
 def _run_filter(appended: Mapping[str, FileRuns], keeps_steps: bool) -> Callable[[Event], bool]:
-    """A test whether an event of the logs is the last run's.
+    """A test: does an event of the logs belong to the last run?
 
-    A job's surroundings are those of all its programs. What the attempts of one job did before the last is part of its
-    history (``keeps_steps``), but how they ended is not.
+    Lines about the host count for the whole job, whichever of its programs printed them. What the attempts of one job
+    did before the last is part of its history (``keeps_steps``), but how they ended is not.
     """
 
     def is_own(event: Event) -> bool:

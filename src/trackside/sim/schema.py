@@ -153,7 +153,7 @@ def build(cls: Any, table: Mapping[str, Any], source_name: str, path: str) -> An
     for name, value in table.items():
         key = _SINGULAR.get(name, name)
         if key not in fields:
-            similar = get_close_matches(key, fields, 3, 0.5)
+            similar = get_close_matches(key, fields, 2, 0.6)
             hint = f"did you mean {' or '.join(similar)}?" if similar else f"known: {', '.join(fields)}"
             raise ScenarioError(f"{source_name}: {path}{name}: unknown key; {hint}")
         values[key] = _value(hints[key], value, source_name, f"{path}{name}", key)

@@ -98,7 +98,7 @@ def gpu_work(
     activity: Maybe[GpuActivity], idle: Maybe[IdleGpus], stall: Maybe[GpuStall], duty: Maybe[DutyCycle],
     health: HardwareHealth, run: Run, limits: Limits,
 ) -> GpuWork:  # fmt: skip
-    """Needs no particular input; what was not measured is no claim."""
+    """Needs no particular input; what was not measured becomes an open question."""
     clean, unclean = health.unchanged_meanwhile, health.risen
     no_counters = () if clean or unclean else (NO_COUNTERS(),)
     if isinstance(activity, Missing):

@@ -243,8 +243,9 @@ RAISE_SHARED_MEMORY = Sentence(
 )
 SHOW_SHARED_MEMORY = ShellCommand("df -h /dev/shm")
 PROVIDE_TOKENIZER = Sentence(
-    "check that the model's folder or repository holds the tokenizer's files (tokenizer.json, tokenizer_config.json), "
-    "or name another tokenizer; if it does, install sentencepiece or tiktoken in the job's environment; then resubmit"
+    "check whether the model's folder or repository holds the tokenizer's files (tokenizer.json, "
+    "tokenizer_config.json): if it does, install sentencepiece or tiktoken in the job's environment; if not, add the "
+    "files or name another tokenizer; then resubmit"
 )
 END_RECURSION = Sentence("{place} calls itself without end: use a loop in its place, or end the calls; then resubmit")
 MESSAGE_REMEDIES: tuple[tuple[re.Pattern[str], Sentence, tuple[ShellCommand, ...]], ...] = (

@@ -48,7 +48,7 @@ NOT_RAISED: Mapping[str, tuple[str, Sentence]] = {
 
 NO_EXCEPTION = Sentence("no exception in the log")
 ONLY_INTERRUPT = Sentence("the exception in the log belongs to an interrupt: {type}")
-OTHER_TOPIC = Sentence("the exception in the log is about {topic}, which another family judges: {type}")
+OTHER_TOPIC = Sentence("the exception in the log is about {topic}, which another family covers: {type}")
 NOT_FATAL = Sentence(
     "the exception in the log was raised in a thread, a destructor or a handler, or was a warning; that alone "
     "ends no process: {type}"

@@ -19,7 +19,7 @@ from trackside.finding import Sentence
 from trackside.model import Record
 from trackside.query import record
 
-NEVER_ENTERED = Sentence("{ranks} never entered {op} {seq}, which the rest waits in (Flight Recorder)")
+NEVER_ENTERED = Sentence("{ranks} never entered {op} {seq}, in which the rest wait (Flight Recorder)")
 NEVER_LEFT = Sentence(
     "{ranks} entered the collective like all other ranks and never left it: the GPU or the link stopped responding"
 )

@@ -36,9 +36,9 @@ LINK_WENT_DOWN = Sentence("hung in a collective: a network link went down")
 WORKER_DIED = Sentence("the trigger: a data-loader worker of {ranks} died: {line}")
 SOME_WORKER_DIED = Sentence("the likely trigger: a data-loader worker died: {line}")
 RANK_RAISED = Sentence("the trigger: {ranks} raised {type}")
-HUNG_FOR_WORKER = Sentence("hung in a collective: a data-loader worker died, and the rest waits for its rank")
+HUNG_FOR_WORKER = Sentence("hung in a collective: a data-loader worker died, and the rest wait for its rank")
 MAYBE_HUNG_FOR_WORKER = Sentence("hung in a collective, most likely because a data-loader worker died")
-HUNG_FOR_ERROR = Sentence("hung in a collective: one rank raised {type}, and the rest waits for it")
+HUNG_FOR_ERROR = Sentence("hung in a collective: one rank raised {type}, and the rest wait for it")
 
 WORKER_REMEDIES = {
     "killed": Sentence(

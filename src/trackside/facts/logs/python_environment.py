@@ -43,8 +43,9 @@ job's own, or have another owner at the package index."""
 
 
 def interpreter(frame: Frame, message: Value) -> Value:
-    """The job's Python, by the paths in its tracebacks; without its folder where they do not show that: Debian's
-    packages and those of one user lie elsewhere. ``python`` if no traceback shows one; ``message``: of the error."""
+    """The interpreter to call, by the paths in the job's tracebacks. Only its name (``python3.11``) if they do not show
+    its folder: Debian's packages and ``pip install --user`` lie outside of it. ``python`` if no traceback has a path.
+    ``message``: that of the error, cited in this case."""
     for row in frame.events:
         frames = str(row.get("frames") or "")
         places = [match.groups() for match in _LIBRARIES.finditer(frames)]

@@ -25,15 +25,16 @@ from trackside.finding import Claim, Sentence
 from trackside.model import Event
 from trackside.query import events, metric
 
-STARVED = Sentence("each step waits for data {share} of its time (median of {points}; typically {wait} of {step})")
+STARVED = Sentence("each step waits for data {share} of its time (median of {points}; for example {wait} of {step})")
 STARVED_BY_PARTS = Sentence(
-    "each step waits for data {share} of its time (median of {points}; typically {wait}, and {step} of {part})"
+    "each step waits for data {share} of its time (median of {points}; for example {wait}, beside {step} of {part})"
 )
 STARVED_BY_EPOCHS = Sentence(
-    "each step waits for data {share} of its time (median of {epochs}; typically {wait} of {step}, means over an epoch)"
+    "each step waits for data {share} of its time (median of {epochs}; for example {wait} of {step}, means over an "
+    "epoch)"
 )
 STARVED_GAUGE = Sentence("each step waits for data {share} of its time (median of the run)")
-LITTLE_WAIT = Sentence("waiting for data takes {share} of each step (typically {wait}; {points})")
+LITTLE_WAIT = Sentence("waiting for data takes {share} of each step (for example {wait}; {points})")
 LITTLE_WAIT_GAUGE = Sentence("waiting for data takes {share} of each step (median of the run)")
 WAIT_GREW = Sentence("waiting for data grew from {before} to {after} of each step (medians)")
 SLOWER: Mapping[str, Sentence] = {

@@ -1,6 +1,6 @@
 """Clock skew between nodes: by the clocks that nodes report, and by when the job starts and ends on each.
 
-Nothing is corrected. If only two nodes differ, it is unknown which one is off.
+Nothing is corrected. With only two nodes, it is unknown which one is off.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from trackside.model import Run
 from trackside.query import metric
 
 CLOCK_AHEAD = Sentence(
-    "the clock of {nodes} is about {skew} ahead of the metrics' clock, and so are the times in its logs"
+    "the clock of {nodes} is about {skew} ahead of the clock that stamps the metrics, and so are the times in its logs"
 )
 CLOCK_BEHIND = Sentence(
-    "the clock of {nodes} is about {skew} behind the metrics' clock, and so are the times in its logs"
+    "the clock of {nodes} is about {skew} behind the clock that stamps the metrics, and so are the times in its logs"
 )
 SAMPLES_LATE = Sentence("the job starts and ends about {skew} later on {nodes} than on other nodes: its clock is ahead")
 SAMPLES_EARLY = Sentence(
@@ -41,7 +41,7 @@ class Limits:
     max_spread_windows: int = 3
     """As ``max_spread_s``, in windows of the samples, whose times are no more exact than a window."""
     min_nodes: int = 3
-    """If only two nodes differ, it is unknown which one is off."""
+    """With only two nodes, it is unknown which one is off."""
     in_use_share: float = 0.5
     """GPU memory is in use above this share of its maximum: shows when the job started and ended."""
 

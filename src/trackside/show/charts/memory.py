@@ -85,8 +85,8 @@ def _capacity_line(share: float) -> Json:
 
 
 def capacity_bytes(facts: Facts, used: Grid) -> float | None:
-    """Bytes of the largest GPU: as sampled, otherwise used plus free, otherwise as printed by an out-of-memory
-    error."""
+    """Capacity of a GPU, bytes: the largest that was sampled; otherwise the median of used plus free; otherwise the
+    largest printed by an out-of-memory error."""
     total_grid, free = facts.answer(TOTAL), facts.answer(FREE)
     if isinstance(total_grid, Grid):
         return float(np.nanmax(total_grid.values))

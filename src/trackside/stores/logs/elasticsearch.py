@@ -1,8 +1,8 @@
 """Elasticsearch and OpenSearch: lines by ``_search`` on an index pattern, the same way on both.
 
 Pages go forward in time as in the other stores, so the server has to keep no point in time open and no tie-breaker is
-needed that only one of the two supports. Lines of one time come in the order of their offset in the file, if the
-collector kept it.
+needed that only one of the two supports. Lines with the same timestamp come in the order of their offset in the file,
+if the collector kept it.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class Elasticsearch(LogServer):
         field = self._fields.get(condition.name, condition.name)
         if (
             condition.operator == "unlike" and field in self._integer_fields
-        ):  # numeric fields have no patterns; a number is an id
+        ):  # patterns do not work on numeric fields; a number there is a job id
             return False, {"exists": {"field": field}}
         match condition.operator:
             case "in":
@@ -191,10 +191,13 @@ class Elasticsearch(LogServer):
         times = (hit.fields or {}).get(self.options.time_field) or [source.get(self.options.time_field)]
         time_ns = nanoseconds(times[0]) if isinstance(times[0], str) else None
         if time_ns is None:
-            shown = repr(times[0])[:40] if isinstance(times[0], (str, float, int)) else "not there"
-            raise SourceUnavailable(
-                "broken", f"{self.name}: a line whose {self.options.time_field} is {shown}, which is not a time"
+            field, value = self.options.time_field, times[0]
+            problem = (
+                f"a line's {field} is {repr(value)[:40]}, which is not a time"
+                if isinstance(value, (str, float, int))
+                else f"a line has no field {field}; set time_field in the log server's settings"
             )
+            raise SourceUnavailable("broken", f"{self.name}: {problem}")
         text = next(
             (source[name] for name in (self.options.message_field, "log", "event.original") if name in source), ""
         )

@@ -19,8 +19,8 @@ LOSS_FELL_AND_ROSE = Sentence(
     "the loss fell from {first} to {lowest}, then rose and stayed high from {place}: {last} at the end"
 )
 WORSE_THAN_GUESSING = Sentence(
-    "the loss was above that of random guessing with the largest vocabulary in use, and did not recover: {first} at "
-    "first, {highest} at most, {lowest} at least, {last} at the end"
+    "the loss was above that of random guessing even with the largest vocabulary of any tokenizer, and did not "
+    "recover: {first} at first, {highest} at most, {lowest} at least, {last} at the end"
 )
 STAYS_FLAT = Sentence(
     "the loss stayed flat for the last {count} of {points}: {begin} at the first of these, {last} at the end"
