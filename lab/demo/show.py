@@ -7,6 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from lab.demo.fault import DemoFault, SubmittedFault
 from lab.demo.outcome import FaultResult, mismatches
@@ -77,7 +78,7 @@ class Demo:
                 fault.inject(play)
             account = self.site.accounts.wait_over(job, fault.state, fault.seconds)
             play.pause(SETTLE_S)
-            verdict = self.site.receiver.diagnose(job)
+            verdict = self._final_verdict(play, fault, account.state)
         except Exception as error:  # noqa: BLE001 - any error becomes this fault's row
             if not self.stop.is_set():
                 self.say(f"{fault.name}: {error}")
@@ -88,6 +89,20 @@ class Demo:
         outcome = FaultResult(fault, job, account.state, verdict, seconds, texts)
         self.say(f"{fault.name}: {outcome.title}{'' if outcome.is_right else ': WRONG, ' + '; '.join(texts)}")
         return outcome
+
+    def _final_verdict(self, play: SubmittedFault, fault: DemoFault, state: str) -> dict[str, Any]:
+        """The first verdict if it is right; else, if it says that it is not settled yet, the one after that time."""
+        verdict = self.site.receiver.diagnose(play.job.number)
+        unsettled = verdict.get("unsettled")
+        if (
+            not unsettled
+            or unsettled["until"] is None
+            or not mismatches(fault, state, verdict, self.site.cluster.nodes)
+        ):
+            return verdict
+        self.say(f"{fault.name}: not settled yet ({unsettled['reason']}); asking again")
+        play.pause(max(0.0, unsettled["until"] - time.time()) + 1)
+        return self.site.receiver.diagnose(play.job.number)
 
     def _submit(self, fault: DemoFault) -> SubmittedFault:
         work = self.site.jobs / fault.name

@@ -65,7 +65,12 @@ class StoreLineFileReader:
                 folder = os.path.dirname(name)
             by_folder.setdefault(folder, {})[name] = size
         unread = [name for files in by_folder.values() for name in files]
-        for folder, files in sorted(by_folder.items(), key=lambda item: self._waiting_since(item[1])):
+        folders = sorted(
+            by_folder.items()
+        )  # before a verdict always in the same order, so that it cites the same lines
+        if not read_all:
+            folders.sort(key=lambda item: self._waiting_since(item[1]))
+        for folder, files in folders:
             for names_in_batch in _batches(files):
                 if time.monotonic() > end:
                     return unread

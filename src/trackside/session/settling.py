@@ -29,9 +29,7 @@ def by_stage(stage: Stage, end: float | None, now: float) -> PendingEvidence | N
         return None
     if stage == "ended":
         return PendingEvidence("accounting does not show yet how the job ended", until)
-    return PendingEvidence(
-        f"the job ended at {moment(end)}, and its last lines and metrics may still be under way", until
-    )
+    return PendingEvidence(f"the job ended at {moment(end)}, and its last lines and metrics may follow", until)
 
 
 def by_arrival(last: float | None, now: float) -> PendingEvidence | None:
@@ -39,7 +37,7 @@ def by_arrival(last: float | None, now: float) -> PendingEvidence | None:
     if last is None or now >= last + SETTLE_S:
         return None
     last = min(last, now)  # the sender's clock may be ahead
-    return PendingEvidence(f"data of the job arrived until {moment(last)}, and more may be under way", last + SETTLE_S)
+    return PendingEvidence(f"the last data of the job arrived at {moment(last)}, and more may follow", last + SETTLE_S)
 
 
 def by_growth(paths: Iterable[str | os.PathLike[str]], logs: Collection[str], began: float) -> PendingEvidence | None:

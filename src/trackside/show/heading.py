@@ -255,11 +255,11 @@ def progress(doc: VerdictDoc) -> str:
 
 
 def unsettled(doc: VerdictDoc) -> str:
-    """Why the verdict is not final, and when to ask again: ``Not settled yet: ...; ask again after 2026-03-02 08:15:00
-    UTC.`` Empty if it is final."""
+    """Why the verdict is not final, and when to ask again: ``Not settled yet: ...; ask again after 08:15:00 UTC.``;
+    empty if it is final."""
     if doc.unsettled is None:
         return ""
-    time = "the end of the job" if doc.unsettled.until is None else moment(math.ceil(doc.unsettled.until))
+    time = "the end of the job" if doc.unsettled.until is None else moment(math.ceil(doc.unsettled.until))[11:]
     return f"Not settled yet: {doc.unsettled.reason}; ask again after {time}."
 
 

@@ -21,6 +21,7 @@ from trackside.family import Family
 from trackside.finding import Certainty, Finding, LastAttempt, Outcome, PendingEvidence, Progress, Verdict, unknown
 from trackside.model import Event, Input, Run
 from trackside.query import events
+from trackside.remedies import NOTHING_TO_DO
 from trackside.verdict import arbiter, plots
 from trackside.verdict.commands import fill_commands
 from trackside.verdict.confidence import confidence_of, evidence_pattern
@@ -82,7 +83,8 @@ def verdict_of(
     evidence may still come, so that health is at most possible."""
     ranked = arbiter.arbitrate(judge_by(facts, families()), families())
     if unsettled is not None and ranked.primary.role == "health":
-        ranked = replace(ranked, primary=replace(ranked.primary, certainty=Certainty.POSSIBLE))
+        actions = tuple(act for act in ranked.primary.actions if act.sentence is not NOTHING_TO_DO)
+        ranked = replace(ranked, primary=replace(ranked.primary, certainty=Certainty.POSSIBLE, actions=actions))
     preflight = facts.get(Preflight)
     pattern = evidence_pattern(ranked.primary, ranked.consequences, ranked.rival_open, facts)
     return Verdict(

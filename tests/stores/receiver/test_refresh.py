@@ -116,7 +116,7 @@ def test_lines_are_judged_as_soon_as_they_are_accepted(tmp_path: Path) -> None:
         body = {"streams": [{"stream": JOB, "values": values}]}
         assert urllib3.request("POST", f"{url}/loki/api/v1/push", json=body).status == 204
         result = CliRunner().invoke(main, ["diagnose", "--store", str(store), "--job", "4242", "--exit-code"])
-        assert "Not settled yet: data of the job arrived until" in result.stdout
+        assert "Not settled yet: the last data of the job arrived at" in result.stdout
         assert "100 logged steps" in result.stdout
         assert "G1" in result.stdout
         assert result.exit_code == 11
