@@ -1,16 +1,19 @@
 # Start with `make demo` and `make test`. Each sets up what it needs in a virtual environment (.venv).
 PYTHON ?= python3
 BIN    := .venv/bin
+BASIC  := .venv/basic
 READY  := .venv/ready
+DIST   := .cache/dist
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 DEMO   := .cache/demo
 CLUSTER := .cache/cluster-demo
 
-.PHONY: help demo cluster-demo gpu-check test lint types contracts generated unit services accuracy bench pages docs lock clean
+.PHONY: help demo cluster-demo gpu-check test lint types contracts generated unit services accuracy bench pages docs dist lock clean
 
 help:  ## list the targets
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1|\2/p' Makefile | awk -F'|' '{ printf "%-13s %s\n", $$1, $$2 }'
 
-demo: $(READY)  ## simulate 16 GPUs that spin on a slow network; show a utilization dashboard's view, then the verdict
+demo: $(BASIC)  ## simulate 16 GPUs that spin on a slow network; show a utilization dashboard's view, then the verdict
 	@rm -rf $(DEMO); echo; echo '$$ trackside simulate slow-interconnect -o $(DEMO)'
 	@$(BIN)/trackside simulate slow-interconnect -o $(DEMO)
 	@echo; echo '$$ python tools/dashboard.py $(DEMO)/run'
@@ -32,12 +35,17 @@ gpu-check:  ## on a machine with an NVIDIA GPU: test the agent, record real faul
 test: lint types contracts generated $(READY)  ## all checks and all tests
 	$(BIN)/pytest -n 2 --dist worksteal
 
-$(READY): pyproject.toml requirements.lock hatch_build.py $(wildcard src/trackside/agent/trace/programs/*)
+$(BASIC): pyproject.toml requirements-basic.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo 'Trackside needs Python 3.11 or later: make PYTHON=/path/to/python3.11 ...'; exit 1; }
 	@$(PYTHON) -m venv .venv || { echo 'no venv module: install python3-venv'; exit 1; }
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	$(PIP) --require-hashes -r requirements-basic.lock
+	$(PIP) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(READY): $(BASIC) requirements.lock hatch_build.py $(wildcard src/trackside/agent/trace/programs/*)
+	$(PIP) --require-hashes -r requirements.lock
+	$(PIP) --no-deps --no-build-isolation --editable .
 	@touch $@
 
 lint: $(READY)  ## format, common mistakes, and names that say nothing (tools/names.py)
@@ -73,8 +81,19 @@ docs: pages  ## generate pages, pictures and the screenshot; needs chromium
 	$(BIN)/python tools/pictures.py
 	$(BIN)/python tools/screenshot.py
 
-lock:  ## refresh requirements.lock; needs uv
-	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url -o requirements.lock
+dist: $(DIST)/ready  ## build wheel and sdist twice, compare and check them, and try the wheel in a clean environment
+	$(DIST)/venv/bin/python tools/dist.py
+
+$(DIST)/ready: requirements-dist.lock
+	@mkdir -p $(DIST) && $(PYTHON) -m venv $(DIST)/venv
+	@$(DIST)/venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dist.lock
+	@touch $@
+
+lock: LOCK = uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url
+lock:  ## refresh the three requirements*.lock; needs uv
+	$(LOCK) pyproject.toml --extra dev -o requirements.lock
+	$(LOCK) pyproject.toml --group editable -o requirements-basic.lock
+	$(LOCK) --group dist -o requirements-dist.lock
 
 clean:
 	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -26,6 +26,7 @@ from trackside.agent.runner import MIN_OPEN_TIMEOUT_S, Outlet, SourceThread
 from trackside.agent.slurm.configuration import find_conf
 from trackside.agent.source import Reading
 from trackside.agent.user import capabilities_in_words
+from trackside.extras import install_command
 from trackside.http.client import HttpClient
 from trackside.http.unavailable import CHECK_IDENTITY, SourceUnavailable
 
@@ -262,8 +263,7 @@ def _environment_items() -> list[CheckItem]:
         if importlib.util.find_spec(module) is not None:
             lines.append(CheckItem(package, "works", "installed"))
         else:
-            remedy = "pip install '.[agent]' in the source tree"
-            lines.append(CheckItem(package, "unavailable", "not installed", remedy))
+            lines.append(CheckItem(package, "unavailable", "not installed", install_command("agent")))
     return lines
 
 

@@ -23,6 +23,7 @@ from trackside.agent.owners import Owners
 from trackside.agent.runner import Outlet, SourceThread
 from trackside.agent.source import Reading, Sample
 from trackside.agent.state import state_folder
+from trackside.extras import install_command
 from trackside.settings import ConfigError
 
 OWN_SOURCE = "agent"
@@ -49,7 +50,7 @@ class Outlets(Outlet):
         if config.remote_write is not None:
             self._add(RemoteWrite(identity), config.remote_write.receiver, config, say)
             if not compressor()[1]:
-                say("remote_write: requests are not compressed: pip install '.[agent]' in the source tree (cramjam)")
+                say(f"remote_write: requests are not compressed: cramjam is missing: {install_command('agent')}")
         if config.loki is not None:
             self._add(LokiPush(identity, config.loki.tenant), config.loki.receiver, config, say)
 

@@ -16,6 +16,7 @@ from trackside.settings import nearest
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "agent": ("agent", "Collect a node's metrics and logs and send them to a server (docs/agent.md)."),
     "bundle": ("bundle", "Pack a run's evidence and its verdict into one file to share."),
+    "check": ("check", "Check that a store's files are as they were written, and rebuild it if one is damaged."),
     "compact": ("stores", "Merge a store's small segments, and downsample or delete old samples."),
     "compare": ("compare", "Compare two runs, such as the last good one and the bad one."),
     "completion": ("completion", "Print the script that completes commands and options in a SHELL."),

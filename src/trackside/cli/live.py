@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trackside.cli.exit_codes import fail
+from trackside.extras import install_command
 from trackside.settings import nearest
 from trackside.show.sanitize import replace_unsafe
 from trackside.stores.registry import DEFAULT_METRICS, LOGS, METRICS, kinds
@@ -139,7 +140,7 @@ def serve(site: Mapping[str, Any], store: str | None, listen: str | None, allow_
     try:
         from trackside.serve.app import serve as run  # the extra "serve"
     except ModuleNotFoundError as error:
-        fail(f"{error.name} is not installed: pip install '.[serve]' in the source tree")
+        fail(f"{error.name} is not installed: {install_command('serve')}")
     try:
         run(options, settings)
     except ValueError as error:

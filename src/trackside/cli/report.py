@@ -9,6 +9,7 @@ import tempfile
 import click
 
 from trackside.cli.exit_codes import EXIT_OUTPUT, fail
+from trackside.extras import install_command
 from trackside.read.excerpts import excerpts
 from trackside.session import Session
 from trackside.show.document import VerdictDoc
@@ -36,7 +37,7 @@ class PageWriter:
             import jinja2  # noqa: F401
             import vl_convert  # noqa: F401
         except ModuleNotFoundError as error:
-            fail(f"--html needs {error.name}: pip install '.[report]' in the source tree")
+            fail(f"--html needs {error.name}: {install_command('report')}")
         folder = os.path.dirname(os.path.abspath(file))
         if not os.path.isdir(folder):
             fail(f"--html {file}: folder {folder} does not exist")

@@ -12,6 +12,7 @@ from trackside.cli.exit_codes import EXIT_NOTHING, fail
 from trackside.cli.live import site_of
 from trackside.cli.pipes import read_pipes
 from trackside.cli.terminal import PATHS, STORE, bar, console, output
+from trackside.extras import install_command
 from trackside.ingest import ALREADY_STORED
 from trackside.ingest import ingest as import_inputs
 from trackside.runs.listing import RunSummary, list_runs
@@ -121,7 +122,7 @@ def _archived_runs(url: str, max_runs: int) -> list[RunSummary]:
     try:
         from trackside.stores.metadata.archive import MAX_PAGE_ROWS, Archive  # the extra "serve"
     except ModuleNotFoundError as error:
-        fail(f"{error.name} is not installed: pip install '.[serve]' in the source tree")
+        fail(f"{error.name} is not installed: {install_command('serve')}")
     rows: list[RunSummary] = []
     cursor: str | None = None
     with Archive.open(url, create=False) as archive:
@@ -154,21 +155,13 @@ def _archived_runs(url: str, max_runs: int) -> list[RunSummary]:
     "--minute-days", metavar="DAYS", type=click.FloatRange(0),
     help="Delete samples and aggregates older than this (default: never).",
 )  # fmt: skip
-@click.option(
-    "--drop-damaged", is_flag=True, help="Remove segments that cannot be read, and list the inputs to ingest again."
-)
-def compact(store: str, raw_days: float | None, minute_days: float | None, drop_damaged: bool) -> None:
+def compact(store: str, raw_days: float | None, minute_days: float | None) -> None:
     """Merge a store's small segments, and downsample or delete old samples. Readers are not blocked."""
     if raw_days is not None and minute_days is not None and minute_days < raw_days:
         fail("--minute-days must not be less than --raw-days")
     Directory(store).read_newest()  # raises if the store does not exist: compact must not create one
     with Writer.open(store) as writer:
-        repair = retention.drop_damaged(writer) if drop_damaged else retention.CompactionResult()
         done = retention.compact(writer, time.time(), raw_days, minute_days)
-    for name in repair.damaged:
-        click.echo(replace_unsafe(f"{name}: damaged segment removed"), err=True)
-    for path in repair.lost:
-        click.echo(replace_unsafe(f"{path}: data lost; ingest it again"), err=True)
     click.echo(
         f"{store}: segments: {done.before:,} before, {done.after:,} now; days rewritten: {done.days:,}"
         f" ({done.thinned:,} of them downsampled to minutes); expired samples and one-minute aggregates deleted:"

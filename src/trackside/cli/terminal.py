@@ -64,10 +64,16 @@ def console() -> Console:
 
 @contextmanager
 def bar(paths: Sequence[str]) -> Iterator[Callable[[int], None] | None]:
-    """A progress bar on stderr for long reads, if stderr is a terminal. Yields a callback that takes the number of
-    bytes just read; None if no bar is shown."""
-    total = sum(_size_bytes(path) for path in paths) if sys.stderr.isatty() else 0
-    if total < MIN_BAR_BYTES:
+    """A progress bar on stderr for long reads of files and folders; see :func:`bar_of`."""
+    with bar_of(sum(_size_bytes(path) for path in paths) if sys.stderr.isatty() else 0) as on_progress:
+        yield on_progress
+
+
+@contextmanager
+def bar_of(total: int) -> Iterator[Callable[[int], None] | None]:
+    """A progress bar on stderr for ``total`` bytes, if they are many and stderr is a terminal. Yields a callback that
+    takes the number of bytes just read; None if no bar is shown."""
+    if not sys.stderr.isatty() or total < MIN_BAR_BYTES:
         yield None
         return
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())

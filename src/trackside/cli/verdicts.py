@@ -28,6 +28,7 @@ from trackside.cli.live import site_flags, site_of
 from trackside.cli.pipes import GIVEN_PATHS, read_pipes
 from trackside.cli.report import HTML, PageWriter
 from trackside.cli.terminal import bar, console, job_flag, output
+from trackside.extras import install_command
 from trackside.families import families
 from trackside.finding import Verdict
 from trackside.logs.stamp import find_time
@@ -188,8 +189,7 @@ def _record(url: str, verdict: Verdict, doc: VerdictDoc, job: str | None) -> Non
         from trackside.stores.metadata.archive import Archive  # the extra "serve"
     except ModuleNotFoundError as error:
         click.echo(
-            f"trackside: the verdict was not archived: {error.name} is not installed: "
-            "pip install '.[serve]' in the source tree",
+            f"trackside: the verdict was not archived: {error.name} is not installed: {install_command('serve')}",
             err=True,
         )
         return

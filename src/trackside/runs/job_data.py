@@ -138,6 +138,7 @@ class _Finder:
         self._add_steps(data.trajectories, inputs)
         data.store.planes = {plane for input_ in inputs for plane in input_.planes}
         data.series_filter = SeriesFilter(f"p.input IN ({_sql_list(ids)})")
+        self._note_lost_rows(data, ids)
         return data
 
     def _find_job(self, job: str) -> JobData:
@@ -172,7 +173,30 @@ class _Finder:
             for plane in input_.planes
         }
         data.series_filter = self._series_filter(location)
+        self._note_lost_rows(data, row_inputs | location.home | {log.id for log in location.logs})
         return data
+
+    def _note_lost_rows(self, data: JobData, ids: Collection[int]) -> None:
+        """Record the inputs that lost rows with a damaged file as sources that answered only in part. ``ids``: inputs
+        that concern the job; so do samples of its series, and logs of the site, of which nothing may be left."""
+        incomplete = [input_ for input_ in self._inputs if input_.id in self._snapshot.manifest.incomplete]
+        if not incomplete:
+            return
+        spans, series = self._snapshot.table("spans"), self._snapshot.table("series")
+        known = self._inputs_where(f"{spans} p SEMI JOIN {series} s USING (series)")
+        unknown = self._inputs_where(f"{spans} p ANTI JOIN {series} s USING (series)")
+        scope = data.series_filter
+        selected = self._inputs_where(f"{spans} p JOIN {series} s USING (series) WHERE {scope.where}", scope.parameters)
+        for input_ in incomplete:
+            is_of_site = not input_.is_log and input_.planes != ("metric",)
+            has_unknown_series = "metric" in input_.planes and (input_.id not in known or input_.id in unknown)
+            if input_.id in ids or input_.id in selected or is_of_site or has_unknown_series:
+                for plane in input_.planes:
+                    data.store.add_unavailable_source(plane, input_.path, input_.row.note)
+
+    def _inputs_where(self, spans: str, parameters: Sequence[object] = ()) -> set[int]:
+        """The inputs of some spans, which are an SQL source named ``p``."""
+        return {number for (number,) in self._snapshot.rows(f"SELECT DISTINCT p.input FROM {spans}", parameters)}
 
     def _pushed_duplicates(self, location: JobLocation) -> set[int]:
         """Ids of pushed line streams whose files are inputs themselves: the files hold all their lines."""

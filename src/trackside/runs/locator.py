@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -25,6 +25,8 @@ MAX_NAMESAKES = 200
 """Jobs of one name, the latest first, that are considered as the continued run; and jobs with one output file."""
 HOST = "(CASE WHEN regexp_full_match({0}, '[0-9.]+') THEN {0} ELSE lower(split_part({0}, '.', 1)) END)"
 """SQL for a node's name, spelled as nodes are compared: lower case, without the domain; addresses as they are."""
+LOST_ROWS = "rows of it were lost with a damaged file of the store"
+"""Note on an input that is incomplete since the store was rebuilt."""
 RecordRow = tuple[int, int, Record]
 """(input, sequence number in it, record)."""
 
@@ -42,9 +44,15 @@ class JobLocation:
 
 
 def inputs_of(snapshot: Snapshot) -> list[StoredInput]:
-    """All inputs, in the order in which they were first read."""
+    """All inputs, in the order in which they were first read; one that lost rows with a damaged file is partial."""
     rows = snapshot.rows(f"SELECT {INPUT} FROM {snapshot.table('inputs')} ORDER BY place")
-    return [input_of(row) for row in rows]
+    incomplete = set(snapshot.manifest.incomplete)
+    return [_without_lost_rows(input_of(row)) if row[0] in incomplete else input_of(row) for row in rows]
+
+
+def _without_lost_rows(stored: StoredInput) -> StoredInput:
+    remedy = "" if stored.root.startswith("received/") else "; ingest it again"  # what was pushed exists nowhere else
+    return replace(stored, row=replace(stored.row, status="partial", note=LOST_ROWS + remedy))
 
 
 def parameter_marks(values: Collection[object]) -> str:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
+import random
 import shutil
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
@@ -27,11 +31,12 @@ from tests.stores.embedded.runs import (
 )
 from trackside.cli import main
 from trackside.errors import StoreError
+from trackside.runs.locator import LOST_ROWS
 from trackside.session import StoreRequest, open_session
 from trackside.stores.embedded import layout
 from trackside.stores.embedded.layout import Directory
 from trackside.stores.embedded.snapshot import Snapshot
-from trackside.stores.embedded.tables import TABLES
+from trackside.stores.embedded.tables import ROW_GROUP_ROWS, TABLES, write_columns
 from trackside.stores.embedded.writer import Writer
 
 pytestmark = pytest.mark.slow
@@ -94,19 +99,22 @@ def test_a_damaged_segment_is_named_with_its_remedy(damage: Any, table: str, sto
     assert result.exit_code == 2
     assert result.stderr.count("\n") == 1
     assert result.stderr.startswith(f"trackside: {path} is {'missing' if damage is Path.unlink else 'damaged ('}")
-    assert f"'trackside compact --store {store} --drop-damaged'" in result.stderr
+    assert f"'trackside check --store {store} --repair'" in result.stderr
+    checked = run("check", "--store", store)
+    assert checked.exit_code == 1
+    assert checked.stdout.startswith(f"{path.name} is {'missing' if damage is Path.unlink else 'damaged ('}")
 
 
 @pytest.mark.parametrize("table", [table for table in TABLES if table not in ("minutes", "waiting")])
 def test_the_content_of_a_damaged_segment_is_ingested_again(table: str, folder: Path, store: Path) -> None:
     path, expected = segment(store, table), verdict_of_files(folder)
     cut(path)
-    compacted = run("compact", "--store", store, "--drop-damaged")
-    assert compacted.exit_code == 0, compacted.output
-    assert f"{path.name}: damaged segment removed\n" in compacted.stderr
-    if table != "inputs":  # only this table has the names of the files
-        assert ": data lost; ingest it again\n" in compacted.stderr
-    assert run("compact", "--store", store, "--drop-damaged").stderr == ""
+    repaired = run("check", "--store", store, "--repair")
+    assert repaired.exit_code == 0, repaired.output
+    assert f"{path.name} is damaged (" in repaired.stdout
+    assert "are lost; ingest again:\n  " in repaired.stdout
+    intact = run("check", "--store", store, "--repair")
+    assert (intact.exit_code, intact.stdout.endswith(" files are intact; nothing was changed\n")) == (0, True)
     assert run("diagnose", "--store", store).exit_code == 0
     ingest([folder], store)
     again = verdict_of_store(store)
@@ -114,6 +122,89 @@ def test_the_content_of_a_damaged_segment_is_ingested_again(table: str, folder: 
         document["inputs"].sort(key=lambda row: row["path"])
     assert again == expected
     assert ingest([folder], store).inputs == []
+
+
+@pytest.mark.parametrize("table", ["events", "points", "samples", "series"])
+def test_what_lost_rows_shows_no_health(table: str, tmp_path: Path) -> None:
+    """A finished run whose lines or samples are lost is no healthy one, and the verdict names the input."""
+    files = {**FILES, "sacct.txt": SACCT + sacct("41", "COMPLETED"), "slurm-41.out": steps(200) + "Training complete\n"}
+    store = tmp_path / "store"
+    ingest([write(tmp_path / "run", files)], store)
+    before = verdict_of_store(store)
+    cut(segment(store, table))
+    assert run("check", "--store", store, "--repair").exit_code == 0
+    after = verdict_of_store(store)
+    (lost,) = [row["path"] for row in after["inputs"] if LOST_ROWS in row["note"]]
+    assert lost == ("slurm-41.out" if table in ("events", "points") else "gpu.prom")
+    assert f"{lost} gave no complete answer" in json.dumps(after["preflight"])
+    assert after["primary"]["certainty"] in ("possible", "supported")
+    ingest([tmp_path / "run"], store)
+    assert verdict_of_store(store)["primary"] == before["primary"]
+
+
+def test_each_flipped_bit_is_noticed(store: Path) -> None:
+    """Most of them would decode to another value, because Parquet files as written here have no page checksums."""
+    rng = random.Random(7)
+    segments = Directory(store).read().segments
+    for item in segments:
+        path = store / "segments" / item.name
+        content = path.read_bytes()
+        for _ in range(20):
+            place, bit = rng.randrange(len(content)), 1 << rng.randrange(8)
+            path.write_bytes(content[:place] + bytes([content[place] ^ bit]) + content[place + 1 :])
+            with Snapshot.open(store) as snapshot, pytest.raises(StoreError, match=f"{item.name} is damaged"):
+                snapshot.rows(f"SELECT * FROM {snapshot.table(item.table)}")
+        path.write_bytes(content)
+    assert run("check", "--store", store).exit_code == 0
+
+
+def test_each_flipped_bit_of_the_manifest_is_noticed_or_harmless(store: Path) -> None:
+    path = Directory(store).manifests()[-1]
+    content, intact = path.read_bytes(), Directory(store).read()
+    for place in range(len(content)):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        with contextlib.suppress(StoreError):
+            assert Directory(store).read() == intact
+
+
+@pytest.mark.parametrize("share", [0.02, 0.5, 0.9])
+def test_intact_rows_of_a_damaged_segment_are_kept(share: float, tmp_path: Path) -> None:
+    """Samples that were pushed exist nowhere else: one flipped bit costs the rows around it only."""
+    n_samples = 1_000_000
+    with Writer.open(tmp_path / "store") as writer:
+        times_ms = np.arange(n_samples) + 1_772_438_400_000
+        values = np.random.default_rng(3).random(n_samples)
+        columns = {
+            "code": np.zeros(n_samples, np.int32),
+            "series": np.ones(n_samples, np.int32),
+            "time_ms": times_ms,
+            "value": values,
+            "input": np.ones(n_samples, np.int32),
+        }
+        names = {name: column for name, column in columns.items() if name != "code"}
+        added = write_columns(writer.connection, writer.directory, "samples", {"code": columns["code"], **names}, ["m"])
+        writer.replace([added], ())
+    path = segment(tmp_path / "store", "samples")
+    content = bytearray(path.read_bytes())
+    content[int(len(content) * share)] ^= 4
+    path.write_bytes(content)
+    repaired = run("check", "--store", tmp_path / "store", "--repair")
+    assert repaired.exit_code == 0, repaired.output
+    with Snapshot.open(tmp_path / "store") as snapshot:
+        rows = snapshot.arrays(f"SELECT time_ms, value FROM {snapshot.table('samples')}")
+    indices = rows["time_ms"] - times_ms[0]
+    assert n_samples - 2 * ROW_GROUP_ROWS <= len(indices) < n_samples
+    assert np.array_equal(rows["value"], values[indices])
+
+
+def test_a_segment_without_checksums_gets_them_when_the_store_is_compacted(store: Path) -> None:
+    """As a store of an earlier version has them."""
+    with Writer.open(store) as writer:
+        plain = [msgspec.structs.replace(item, checksums=()) for item in writer.manifest.segments]
+        writer.replace(plain, writer.manifest.segments)
+    assert "have no checksums yet" in run("check", "--store", store).stdout
+    assert run("compact", "--store", store).exit_code == 0
+    assert run("check", "--store", store).stdout.endswith(" bytes) are intact\n")
 
 
 def test_damage_within_a_segment_is_detected_when_it_is_read(store: Path) -> None:

@@ -816,6 +816,60 @@ def test_a_full_disk_while_flushing_loses_nothing(intake: Intake, store: Path) -
     assert {name for name in os.listdir(store / "segments") if not name.startswith(".")} >= named
 
 
+@pytest.mark.parametrize("table", ["samples", "spans", "events", "inputs"])
+def test_a_damaged_file_keeps_nothing_out(
+    table: str, intake: Intake, store: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The receiver rebuilds the store from the rest, keeps the file aside, and reads lines again."""
+    sent(intake, tick(0)).result(10)
+    push_lines(intake, JOB, [(0, "step 1 loss 2.0")]).result(10)
+    flushed(intake)
+    segment = Directory(store).read().of(table)[-1]
+    path = store / "segments" / segment.name
+    content = path.read_bytes()
+    path.write_bytes(content[:9] + bytes([content[9] ^ 1]) + content[10:])
+    sent(intake, tick(0)).result(10)  # a repetition: it is compared with what the store has
+    sent(intake, tick(1)).result(10)
+    push_lines(intake, JOB, [(1, "step 2 loss 1.0")]).result(10)
+    flushed(intake)
+    with Snapshot.open(store) as snapshot:
+        rows = snapshot.rows(f"SELECT step FROM {snapshot.table('points')} ORDER BY step")
+    assert rows == [(1.0,), (2.0,)]
+    if table in ("samples", "inputs"):  # the other files are read when segments are merged, or for a verdict
+        assert (store / "damaged" / segment.name).exists()
+        assert f"{segment.name} is damaged (" in caplog.text
+        assert set(expected(tick(1))) <= stored_samples(store)
+        assert table == "samples" or set(expected(tick(0))) <= stored_samples(store)
+    sent(intake, tick(2)).result(10)
+    flushed(intake)
+    assert intake.last_error == ""
+
+
+def test_a_receiver_checks_its_store_once_a_day(intake: Intake, store: Path) -> None:
+    sent(intake, tick(0)).result(10)
+    flushed(intake)
+    (segment,) = Directory(store).read().of("samples")
+    (store / "segments" / segment.name).write_bytes(bytes(segment.bytes))
+    intake._flush._cleaned_up_at = time.time() - 86_400
+    flushed(intake)
+    assert (store / "damaged" / segment.name).exists()
+    assert stored_samples(store) == set()
+
+
+@pytest.mark.parametrize("table", ["spans", "inputs"])
+def test_a_receiver_starts_on_a_damaged_store(table: str, store: Path) -> None:
+    first = opened(store)
+    sent(first, tick(0)).result(10)
+    flushed(first)
+    first.close()
+    (segment,) = Directory(store).read().of(table)
+    (store / "segments" / segment.name).write_bytes(bytes(segment.bytes))
+    with closing(opened(store)) as receiver:
+        sent(receiver, tick(1)).result(10)
+        flushed(receiver)
+        assert set(expected(tick(1))) <= stored_samples(store)
+
+
 def test_samples_over_the_queue_limit_are_refused(store: Path) -> None:
     intake = opened(store, ReceiverLimits(pending_samples=8))
     sent(intake, tick(0)).result(10)

@@ -31,6 +31,7 @@ from trackside.catalog.hang_lines import (
     thread_line,
 )
 from trackside.catalog.python_stack import collective_in
+from trackside.extras import install_command
 
 NAME = "hang"
 """The stream's name, as ``filename``."""
@@ -81,7 +82,7 @@ class HangReporter:
 
     def _stack(self, rank: Rank, end: float, native: bool) -> tuple[ThreadStack, ...]:
         if self.program is None:
-            raise py_spy.StackUnavailable("py-spy is not installed: pip install '.[agent]' in the source tree")
+            raise py_spy.StackUnavailable(f"py-spy is not installed: {install_command('agent')}")
         remaining_s = min(self.limits.max_process_s, end - time.monotonic())
         if remaining_s <= 0:
             raise py_spy.StackUnavailable(f"the time limit of {self.limits.max_total_s:g} s for all ranks was reached")

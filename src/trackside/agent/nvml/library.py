@@ -8,6 +8,7 @@ from typing import Any
 
 from trackside.agent.source import AgentSourceUnavailable
 from trackside.catalog.labels import pci_address
+from trackside.extras import install_command
 
 NOT_SUPPORTED_CODES = frozenset({2, 3, 4, 13, 22, 25})
 """Codes for what this GPU, driver or user cannot have: invalid argument (a field of newer drivers), not supported, no
@@ -49,8 +50,7 @@ class Library:
         try:
             self.api: Any = importlib.import_module("pynvml")
         except ImportError:
-            remedy = "pip install '.[agent]' in the source tree"
-            raise AgentSourceUnavailable("nvidia-ml-py is not installed", remedy) from None
+            raise AgentSourceUnavailable("nvidia-ml-py is not installed", install_command("agent")) from None
         self.error: Any = self.api.NVMLError
         try:
             self.api.nvmlInit()

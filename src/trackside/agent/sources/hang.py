@@ -28,6 +28,7 @@ from trackside.agent.hang.report import HangReporter, ReportLimits
 from trackside.agent.hang.watch import Key, Kind, Suspicion, Thresholds, Watch, activity_kind
 from trackside.agent.pseudo_files import uptime_s
 from trackside.agent.source import AgentSource, AgentSourceUnavailable, Collector, Context, Reading
+from trackside.extras import install_command
 
 MIN_SM_ACTIVITY = 0.2
 """SM activity above what polling alone causes: one or two SMs per channel, up to 32 channels, of 100 or more SMs."""
@@ -70,7 +71,7 @@ class Hangs(Collector):
         if program is None:
             context.say(
                 f"hang: py-spy not found{f' at {options.py_spy}' if options.py_spy else ''}: hanging jobs are reported "
-                "without stacks, and only if all their ranks are asleep; pip install '.[agent]' in the source tree"
+                f"without stacks, and only if all their ranks are asleep; {install_command('agent')}"
             )
         self._reporter = HangReporter(self._proc, options, program)
 

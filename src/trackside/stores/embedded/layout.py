@@ -4,6 +4,7 @@
     DIR/segments/*.parquet        never changed once a manifest names them
     DIR/writer                    locked by the writer; holds its process id
     DIR/readers                   locked, shared, by each reader
+    DIR/damaged/                  segments that were not as they were written, taken out by a repair
     DIR/received/                 pushed data: a write-ahead log, and log lines as files
 
 A commit first writes and syncs new segments, then the next manifest, which is synced and renamed into place. Until the
@@ -17,6 +18,7 @@ import fcntl
 import os
 import re
 import time
+import zlib
 from collections.abc import Iterable
 from contextlib import suppress
 from itertools import pairwise
@@ -33,10 +35,16 @@ VERSION = len(MIGRATIONS) + 1
 MANIFEST_KEPT_S = 86400.0
 """How long an old manifest is kept while there are readers that may use it."""
 _MANIFEST = re.compile(r"manifest-(\d{8})\.json")
+_CHECKSUM = re.compile(rb'\{\n "checksum": "([0-9a-f]{8})",\n')
+"""The start of a manifest; one of an earlier version has no checksum."""
 
 
 class StoreBusy(StoreError):
     """Another process writes to the store."""
+
+
+class StoreDamaged(StoreError):
+    """A segment is not as it was written."""
 
 
 class TableSegment(msgspec.Struct, frozen=True):
@@ -52,6 +60,9 @@ class TableSegment(msgspec.Struct, frozen=True):
     """Times of the earliest and latest sample in it."""
     level: int = 0
     """0 as ingested; 1 as written by a compaction: one day's samples, sorted together."""
+    checksums: tuple[int, ...] = ()
+    """CRC-32 of each of its blocks (:mod:`trackside.stores.embedded.checksums`); empty if an earlier version wrote it
+    and no compaction has added them."""
 
 
 class LogPosition(msgspec.Struct, frozen=True, order=True):
@@ -108,6 +119,7 @@ class Directory:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self.segments = self.path / "segments"
+        self.damaged = self.path / "damaged"
 
     def file(self, segment: TableSegment) -> str:
         """Path of a segment."""
@@ -195,7 +207,7 @@ class Directory:
         number."""
         manifest = msgspec.structs.replace(manifest, generation=manifest.generation + 1)
         final = self.path / f"manifest-{manifest.generation:08d}.json"
-        data = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
+        data = _with_checksum(msgspec.json.format(msgspec.json.encode(manifest), indent=1))
         try:
             sync(self.segments)
             write_atomically(final, self.path / "manifest.new", data)
@@ -223,6 +235,16 @@ class Directory:
                 if name not in named_segments:
                     (self.segments / name).unlink(missing_ok=True)
 
+    def set_aside(self, segment: TableSegment) -> None:
+        """Move a segment that no manifest names any more to the damaged ones, for whoever wants to look at it."""
+        try:
+            self.damaged.mkdir(exist_ok=True)
+            os.rename(self.file(segment), self.damaged / segment.name)
+        except FileNotFoundError:  # its damage is that it is missing
+            pass
+        except OSError as error:
+            raise StoreError(f"{self.file(segment)} cannot be moved to {self.damaged}: {error.strerror}") from error
+
     def _segment_names(self, path: Path) -> Iterable[str]:
         """The names of a manifest's segments, for any version."""
         try:
@@ -233,7 +255,15 @@ class Directory:
             return ()  # an older one that nobody can open any more
 
 
+def _with_checksum(data: bytes) -> bytes:
+    """A manifest as JSON, with a checksum of all lines after it as its first entry."""
+    rest = data.removeprefix(b"{\n")
+    return b'{\n "checksum": "%08x",\n%b' % (zlib.crc32(rest), rest)
+
+
 def _checked_manifest(path: Path, raw: bytes) -> dict[str, Any]:
+    if (match := _CHECKSUM.match(raw)) and int(match[1], 16) != zlib.crc32(raw[match.end() :]):
+        raise StoreError(_damage_message(path, "its checksum does not fit"))
     try:
         manifest = msgspec.json.decode(raw, type=dict[str, Any])
         version = manifest["version"]

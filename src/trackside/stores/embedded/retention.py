@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from trackside.stores.batches import batches
+from trackside.stores.embedded.damage import add_checksums
 from trackside.stores.embedded.layout import TableSegment
 from trackside.stores.embedded.tables import MINUTE_MS, ORDER, TABLES, parquet, sql_literal
 from trackside.stores.embedded.writer import Writer
@@ -27,7 +28,7 @@ ROW_TABLES = ("inputs", "events", "records", "points", "series", "spans", "waiti
 
 @dataclass(slots=True)
 class CompactionResult:
-    """What a compaction did. ``lost``: paths of the inputs that had rows in damaged segments."""
+    """What a compaction did."""
 
     before: int = 0
     after: int = 0
@@ -37,8 +38,6 @@ class CompactionResult:
     """Days newly reduced to per-minute aggregates."""
     forgotten: int = 0
     """Samples and minutes deleted because of their age."""
-    damaged: list[str] = field(default_factory=list)
-    lost: list[str] = field(default_factory=list)
 
 
 def compact(
@@ -50,6 +49,7 @@ def compact(
     Ages are counted from ``now``, POSIX seconds, in whole UTC days; None keeps everything. Raises StoreError.
     """
     result = CompactionResult(before=len(writer.manifest.segments))
+    add_checksums(writer)
     merge_row_segments(writer, 2)
     if minute_days is not None:
         _delete_before(writer, _day_of((now - minute_days * 86400) * 1000), result)
@@ -235,33 +235,3 @@ def _holds(writer: Writer, segment: TableSegment, input_: int) -> bool:
     path = writer.directory.file(segment)
     rows = writer.snapshot().rows(f"SELECT 1 FROM {parquet([path])} WHERE input = {input_} LIMIT 1")
     return bool(rows)
-
-
-def drop_damaged(writer: Writer) -> CompactionResult:
-    """Take unreadable segments out of the store, and record whose rows they held, so that these inputs are ingested
-    again."""
-    result = CompactionResult(before=len(writer.manifest.segments))
-    snapshot = writer.snapshot()
-    damaged_segments = [segment for segment in writer.manifest.segments if snapshot.fault(segment)]
-    if damaged_segments:
-        result.damaged = [segment.name for segment in damaged_segments]
-        lost_tables = [segment for segment in damaged_segments if segment.table == "inputs"]
-        numbers = range(1, writer.manifest.next_input)
-        dead = {
-            number
-            for number in numbers
-            if any(segment.inputs[0] <= number <= segment.inputs[1] for segment in lost_tables)
-        }
-        incomplete = {
-            number
-            for number in numbers
-            for segment in damaged_segments
-            if segment.table == "series" or segment.inputs[0] <= number <= segment.inputs[1]
-        }
-        writer.replace((), damaged_segments, dead=dead, incomplete=incomplete - dead)
-        inputs = writer.snapshot().table("inputs")
-        rows = writer.snapshot().rows(f"SELECT input, path FROM {inputs} ORDER BY place")
-        result.lost = [path for number, path in rows if number in incomplete]
-        writer.directory.delete_unreferenced_files()
-    result.after = len(writer.manifest.segments)
-    return result

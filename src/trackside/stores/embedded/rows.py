@@ -81,6 +81,16 @@ class StoredInput:
         return self.row.path
 
 
+SERIES_PATH = "received/metrics"
+"""Path of the series of all senders: without a node, only their labels distinguish them."""
+
+
+def received_day(id_: int, day: str, rows: int = 0) -> StoredInput:
+    """The input that stands for a day's pushed samples. Its root is relative, because a store may be moved."""
+    row = Input(f"{SERIES_PATH}/{day}", "received", "read", "samples that were pushed", rows, "metric")
+    return StoredInput(id_, row, SERIES_PATH, day, planes=("metric",))
+
+
 def input_columns(inputs: Sequence[StoredInput]) -> dict[str, NDArray[Any]]:
     """Columns of the table ``inputs``."""
     rows = [stored.row for stored in inputs]

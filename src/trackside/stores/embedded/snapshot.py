@@ -11,9 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trackside.errors import StoreError
+from trackside.stores.embedded.checksums import damaged_blocks, is_intact
 from trackside.stores.embedded.layout import (
     Directory,
     Lock,
+    StoreDamaged,
     StoreManifest,
     TableSegment,
     not_a_store_message,
@@ -33,6 +35,8 @@ class Snapshot:
     ) -> None:
         self.directory, self.manifest = directory, manifest
         self._lock = lock
+        self._checked_names: set[str] = set()
+        """Segments whose checksums fit."""
         self.connection = connect() if connection is None else connection
 
     @classmethod
@@ -83,10 +87,12 @@ class Snapshot:
         return self.source(table, self.segments(table, inputs, times_ms))
 
     def source(self, table: str, segments: Sequence[TableSegment]) -> str:
-        """SQL for the valid rows in some segments of a table."""
+        """SQL for the valid rows in some segments of a table. Raises StoreDamaged."""
         if not segments:
             empty_columns = ", ".join(f'CAST(NULL AS {kind}) AS "{name}"' for name, kind in TABLES[table].items())
             return f"(SELECT {empty_columns} WHERE false)"
+        for segment in segments:
+            self._check(segment)
         files = [self.directory.file(segment) for segment in segments]
         dead = [
             number
@@ -114,6 +120,23 @@ class Snapshot:
             raise self._explain(error) from error
         return {name: np.ma.getdata(column) for name, column in columns.items()}
 
+    def _check(self, segment: TableSegment) -> None:
+        """Compare a segment with its checksums, once."""
+        if segment.name in self._checked_names or not segment.checksums:
+            return
+        try:
+            fits = is_intact(self.directory.file(segment), segment.checksums)
+        except OSError:
+            fits = False
+        if not fits:
+            raise self._damage_error(segment, self.fault(segment) or "damaged")
+        self._checked_names.add(segment.name)
+
+    def require_intact(self, segment: TableSegment) -> None:
+        """Read all of a segment. Raises StoreDamaged."""
+        if fault := self.fault(segment):
+            raise self._damage_error(segment, fault)
+
     def _explain(self, error: Exception) -> StoreError:
         """An error for a failed query that names the damaged segment, if there is one."""
         text = str(error)
@@ -122,27 +145,39 @@ class Snapshot:
             for segment in named_segments or self.manifest.segments:
                 damage = self.fault(segment)
                 if damage:
-                    return StoreError(
-                        f"{self.directory.file(segment)} is {damage}: restore it, or let 'trackside compact --store"
-                        f" {self.directory.path} --drop-damaged' remove it and list what to ingest again"
-                    )
+                    return self._damage_error(segment, damage)
         return StoreError(f"{self.directory.path} cannot be read: {text.partition(chr(10))[0]}")
+
+    def _damage_error(self, segment: TableSegment, damage: str) -> StoreDamaged:
+        return StoreDamaged(
+            f"{self.directory.file(segment)} is {damage}: restore it from a copy, or let 'trackside check --store"
+            f" {self.directory.path} --repair' rebuild the store from the rest and list what to ingest again"
+        )
 
     def fault(self, segment: TableSegment) -> str:
         """What is wrong with a segment; empty if nothing is. Reads all of it."""
         path = self.directory.file(segment)
         try:
             size = os.stat(path).st_size
+            if size != segment.bytes:
+                return f"damaged ({size:,} bytes of {segment.bytes:,})"
+            if segment.checksums:
+                blocks = damaged_blocks(path, segment.checksums)
+                return f"damaged (bytes {_join_ranges(blocks)} changed since they were written)" if blocks else ""
         except OSError as error:
             return "missing" if isinstance(error, FileNotFoundError) else f"unreadable ({error.strerror})"
-        if size != segment.bytes:
-            return f"damaged ({size:,} bytes of {segment.bytes:,})"
         try:
             columns = ", ".join(f'bit_xor(hash("{name}"))' for name in TABLES[segment.table])
             row = self.connection.execute(f"SELECT count(*), {columns} FROM {parquet([path])}").fetchone()
         except (duckdb.Error, OSError) as error:
             return f"damaged ({str(error).partition(chr(10))[0]})"
         return "" if row is not None and row[0] == segment.rows else "damaged (rows are missing)"
+
+
+def _join_ranges(blocks: Sequence[range]) -> str:
+    """Ranges of offsets as text; the first and the number of the others."""
+    first = f"{blocks[0].start:,} to {blocks[0].stop - 1:,}"
+    return first + (f" and in {len(blocks) - 1} other blocks" if len(blocks) > 1 else "")
 
 
 def _any_within(input_ids: NDArray[np.int64], bounds: tuple[int, int]) -> bool:

@@ -19,6 +19,7 @@ import duckdb
 import numpy as np
 
 from trackside.errors import StoreError
+from trackside.stores.embedded.checksums import checksums_of
 from trackside.stores.embedded.layout import Directory, TableSegment, sync
 
 ColumnArrays = Mapping[str, Any]
@@ -168,14 +169,31 @@ def write_columns(
     finally:
         connection.unregister("block")
     inputs, times = columns.get("input"), columns.get("time_ms")
-    return TableSegment(
+    return segment_of(
+        directory,
         table,
         name,
         len(next(iter(columns.values()))),
-        os.stat(directory.segments / name).st_size,
         (0, 0) if inputs is None else (int(np.min(inputs)), int(np.max(inputs))),
         None if times is None else (int(np.min(times)), int(np.max(times))),
     )
+
+
+def segment_of(
+    directory: Directory,
+    table: str,
+    name: str,
+    rows: int,
+    inputs: tuple[int, int],
+    times_ms: tuple[int, int] | None,
+    level: int = 0,
+) -> TableSegment:
+    """What the manifest says of a segment that was just written. Raises StoreError."""
+    path = directory.segments / name
+    try:
+        return TableSegment(table, name, rows, path.stat().st_size, inputs, times_ms, level, checksums_of(path))
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read after it was written: {error.strerror}") from error
 
 
 def sql_literal(text: str) -> str:

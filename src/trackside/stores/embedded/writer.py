@@ -26,7 +26,7 @@ from trackside.stores.embedded.rows import (
 )
 from trackside.stores.embedded.samples import SampleBatch, SeriesIds, Spans
 from trackside.stores.embedded.snapshot import Snapshot
-from trackside.stores.embedded.tables import TABLES, ColumnArrays, connect, parquet, write, write_columns
+from trackside.stores.embedded.tables import TABLES, ColumnArrays, connect, parquet, segment_of, write, write_columns
 
 SEGMENT_SAMPLES = 4_000_000
 """Samples per segment: about 9 MB, and 400 MB of memory while it is written."""
@@ -236,7 +236,7 @@ class Writer:
             path.unlink()
             return []
         times_ms = None if first is None else (first, last)
-        return [TableSegment(table, name, rows, path.stat().st_size, (low, high), times_ms, level)]
+        return [segment_of(self.directory, table, name, rows, (low, high), times_ms, level)]
 
     def commit(self) -> None:
         """Make all complete inputs part of the store: durable, and visible to readers that open it from now on."""

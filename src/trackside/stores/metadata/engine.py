@@ -19,6 +19,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import event, exc
 
+from trackside.extras import install_command
 from trackside.stores.metadata.errors import ArchiveError, archive_error, redacted_url
 from trackside.stores.metadata.schema import REVISION, metadata
 
@@ -105,8 +106,7 @@ def _checked_url(text: str) -> sa.URL:
         try:
             import psycopg  # noqa: F401
         except ImportError as error:
-            remedy = "pip install '.[postgres]' in the source tree"
-            raise ArchiveError("refused", f"PostgreSQL needs psycopg: {remedy}") from error
+            raise ArchiveError("refused", f"PostgreSQL needs psycopg: {install_command('postgres')}") from error
         return url
     if url.drivername not in ("sqlite", "sqlite+pysqlite"):
         raise ArchiveError("refused", f"an archive cannot be kept in {url.drivername!r}; {remedy}")

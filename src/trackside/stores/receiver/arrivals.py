@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 from trackside.catalog.dialect import EARLIEST_MS, Guess, is_unneeded, translate
 from trackside.catalog.settling import ForeignSeries
 from trackside.model import Position, Series
+from trackside.stores.embedded.rows import SERIES_PATH
 from trackside.stores.receiver.options import ReceiverLimits
 from trackside.stores.receiver.shares import ACTIVE_S, MAX_SHARE, Shares
 
-SERIES_PATH = "received/metrics"
-"""Path of the series of all senders: without a node, only their labels distinguish them."""
 MAX_COUNTED_NAMES = 100
 """Unknown names that are counted separately."""
 MAX_KEYS = 1 << 20

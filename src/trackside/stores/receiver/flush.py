@@ -6,6 +6,7 @@ is rolled back and written again at the next flush.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +15,8 @@ from pathlib import Path
 from typing import Protocol
 
 from trackside.errors import StoreError
-from trackside.stores.embedded.layout import LogPosition
+from trackside.stores.embedded.damage import rebuild
+from trackside.stores.embedded.layout import LogPosition, StoreDamaged
 from trackside.stores.embedded.retention import DAY_MS, compact, merge_row_segments, merge_sample_segments
 from trackside.stores.embedded.writer import Writer
 from trackside.stores.receiver.lines import CLOSE_AFTER_S, LineFiles
@@ -22,6 +24,7 @@ from trackside.stores.receiver.options import RetentionOptions
 from trackside.stores.receiver.pending import FlushBatch, PendingQueue
 from trackside.stores.receiver.received import ReceivedSamples
 
+LOG = logging.getLogger("trackside.receiver")
 READ_S, READ_ALL_S = 3.0, 25.0
 """Time for reading files of lines between two flushes, and if a caller waits for all of them."""
 CLEANUP_INTERVAL_S = 3600.0
@@ -93,6 +96,7 @@ class Flusher:
         self.files = LineFiles(writer.directory.path / "received" / "logs")
         self.files.recover(self.committed)
         self.samples = ReceivedSamples(writer)
+        self._make_reader = reader
         self._reader = reader(self.files.folder) if reader is not None else None
         self._cleaned_up_at = 0.0
 
@@ -129,17 +133,27 @@ class Flusher:
         return int((time.time() - self._retention.raw_days * 86400) * 1000) // DAY_MS * DAY_MS
 
     def read(self, read_all: bool) -> Sequence[str]:
-        """Read the files of lines that are due, or all; returns the paths of those that remain. Raises LinesNotRead."""
+        """Read the files of lines that are due, or all; returns the paths of those that remain. Raises LinesNotRead
+        and StoreDamaged."""
         if self._reader is None:
             return ()
         try:
             return self._reader.read(self._writer, read_all, READ_ALL_S if read_all else READ_S)
+        except StoreDamaged:
+            raise
         except (StoreError, OSError) as error:
             raise LinesNotRead(error_text(error)) from error
 
+    def repair(self) -> None:
+        """Rebuild the store from what is intact. Files of lines that lost rows are read again. Raises StoreError."""
+        repair(self._writer)
+        self.samples.reset()
+        if self._make_reader is not None:
+            self._reader = self._make_reader(self.files.folder)
+
     def do_periodic_work(self) -> None:
-        """If it is due: decide units, compress and delete files of lines, and compact the store once a day. It is due
-        every hour, or every minute if lines take nearly all of their disk space."""
+        """If it is due: decide units, compress and delete files of lines, and once a day check and compact the store.
+        It is due every hour, or every minute if lines take nearly all of their disk space."""
         now, retention = time.time(), self._retention
         crowded = self.files.bytes > CROWDED_RATIO * retention.log_bytes
         if now - self._cleaned_up_at < (CROWDED_CLEANUP_INTERVAL_S if crowded else CLEANUP_INTERVAL_S):
@@ -151,9 +165,26 @@ class Flusher:
             self.files.compress(self._reader.sizes(), CROWDED_QUIET_S if crowded else CLOSE_AFTER_S)
         oldest_s = None if retention.log_days is None else now - retention.log_days * 86400
         self.files.delete_old_files(oldest_s, retention.log_bytes)
+        if new_day:
+            self.repair()
         if new_day or len(self._writer.manifest.dead) > 5_000:
             compact(self._writer, now, retention.raw_days, retention.minute_days)
             self.samples.reset()
+
+
+def repair(writer: Writer) -> None:
+    """Rebuild the store from what is intact, so that a damaged file keeps nothing out that arrives. Raises
+    StoreError."""
+    result = rebuild(writer)
+    for damaged in result.damaged:
+        LOG.error(
+            "%s is %s; the store was rebuilt from the rest, and the file is kept in %s",
+            damaged.segment.name,
+            damaged.fault,
+            writer.directory.damaged,
+        )
+    if result.damaged:
+        LOG.error("%d rows of damaged files are lost, %d are kept", result.lost_rows, result.kept_rows)
 
 
 def error_text(error: BaseException) -> str:

@@ -18,14 +18,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from trackside.errors import StoreError, TracksideError
-from trackside.stores.embedded.layout import LogPosition
+from trackside.stores.embedded.layout import LogPosition, StoreDamaged
 from trackside.stores.embedded.writer import Writer
 from trackside.stores.receiver.arrivals import IntakeResult, LabelsOf
-from trackside.stores.receiver.flush import Flusher, LineFileReader, ReceiverCounts, error_text
+from trackside.stores.receiver.flush import Flusher, LineFileReader, ReceiverCounts, error_text, repair
 from trackside.stores.receiver.options import ReceiverLimits, RetentionOptions
 from trackside.stores.receiver.pending import Decoded, PendingQueue
 from trackside.stores.receiver.write_ahead import Entry, Header, WriteAhead
@@ -94,7 +95,12 @@ class Intake:
             mark = self._writer.manifest.received.mark
             self.log = WriteAhead(self._writer.directory.path / "received" / "wal", mark)
             self.queue = PendingQueue(labels_of, self.limits, mark)
-            self._flush = Flusher(self._writer, self.queue, self.retention, self.counts, self._forget, reader)
+            flusher = partial(Flusher, self._writer, self.queue, self.retention, self.counts, self._forget, reader)
+            try:
+                self._flush = flusher()
+            except StoreDamaged:
+                repair(self._writer)
+                self._flush = flusher()
         except BaseException:
             self._writer.close()
             raise
@@ -255,7 +261,7 @@ class Intake:
             self._replay_entry(entry, mark)
             self.counts.replayed += 1
             if self._should_flush():
-                self._flush.write()
+                self._write()
         self.counts.torn_bytes, self.counts.damaged_bytes = self.log.torn_bytes, self.log.damaged_bytes
         if self.log.damaged:
             LOG.error(
@@ -269,8 +275,16 @@ class Intake:
                 self.counts.replayed,
                 self.counts.torn_bytes,
             )
-        self._flush.write()
+        self._write()
         self.log.delete_until(self._flush.committed)
+
+    def _write(self) -> None:
+        """Write everything that waits; a damaged store is rebuilt first."""
+        try:
+            self._flush.write()
+        except StoreDamaged:
+            self._flush.repair()
+            self._flush.write()
 
     def _replay_entry(self, entry: Entry, mark: LogPosition) -> None:
         """Queue a body of the log again; one that cannot be decoded any more must not keep the others out."""
@@ -334,11 +348,13 @@ class Intake:
                 return
 
     def _flush_round(self, requests: list[tuple[Future[Sequence[str]], bool]], closing: bool) -> None:
+        read_all = closing or any(read for _, read in requests)
         try:
-            self._flush.write()
-            unread_paths = self._flush.read(closing or any(read for _, read in requests))
-            if not closing:
-                self._flush.do_periodic_work()
+            try:
+                unread_paths = self._write_and_read(read_all, closing)
+            except StoreDamaged:
+                self._flush.repair()
+                unread_paths = self._write_and_read(read_all, closing)
         except Exception as error:  # noqa: BLE001 - a defect here must not stop what comes after
             expected = isinstance(error, (StoreError, OSError))
             self._report_failure(error, expected)
@@ -349,6 +365,14 @@ class Intake:
         for future, _ in requests:
             if future.set_running_or_notify_cancel():
                 future.set_result(unread_paths)
+
+    def _write_and_read(self, read_all: bool, closing: bool) -> Sequence[str]:
+        """Flush, and return the paths of files of lines that there was no time to read."""
+        self._flush.write()
+        unread_paths = self._flush.read(read_all)
+        if not closing:
+            self._flush.do_periodic_work()
+        return unread_paths
 
     def _report_failure(self, error: Exception, expected: bool) -> None:
         self._flush_error = error_text(error)

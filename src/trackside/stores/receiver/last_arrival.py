@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from trackside.stores.embedded.rows import SERIES_PATH
 from trackside.stores.embedded.snapshot import Snapshot
-from trackside.stores.receiver.arrivals import SERIES_PATH
 from trackside.stores.receiver.lines import line_files
 
 

@@ -289,9 +289,13 @@ def line_files(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def line_files_in_store(snapshot: Snapshot) -> dict[str, tuple[int, float]]:
-    """Path of each file of lines that the store has read -> its size then, and when, POSIX seconds."""
+    """Path of each file of lines that the store has read -> its size then, and when, POSIX seconds; without files of
+    which the store lost rows, so that they are read again."""
+    lost = ", ".join(map(str, snapshot.manifest.incomplete)) or "NULL"
     rows = snapshot.rows(
-        f"SELECT root, label, bytes, read_at FROM {snapshot.table('inputs')} WHERE starts_with(root, ?)", [f"{ROOT}/"]
+        f"SELECT root, label, bytes, read_at FROM {snapshot.table('inputs')}"
+        f" WHERE starts_with(root, ?) AND coalesce(input NOT IN ({lost}), true)",
+        [f"{ROOT}/"],
     )
     return {os.path.relpath(os.path.join(root, label), ROOT): (size, read_at) for root, label, size, read_at in rows}
 

@@ -21,14 +21,13 @@ from numpy.typing import NDArray
 from trackside.catalog.dialect import translate
 from trackside.catalog.metrics import METRICS
 from trackside.catalog.settling import UnitBySize, scaled, usable_samples
-from trackside.model import Input
 from trackside.stores.embedded.layout import LogPosition, ReceivedState, TableSegment
 from trackside.stores.embedded.order import Ids, Times, Values, sort_samples
-from trackside.stores.embedded.rows import StoredInput, object_column
+from trackside.stores.embedded.rows import StoredInput, object_column, received_day
 from trackside.stores.embedded.samples import SampleBatch, Spans
 from trackside.stores.embedded.tables import ORDER, sql_literal
 from trackside.stores.embedded.writer import Writer
-from trackside.stores.receiver.arrivals import SERIES_PATH, ArrivalBatch, Arrivals
+from trackside.stores.receiver.arrivals import ArrivalBatch, Arrivals
 
 MAX_WAIT_S = 86400.0
 """Longest time that values of a foreign name wait before the largest of them settles its unit."""
@@ -302,10 +301,7 @@ class ReceivedSamples:
             stored, segment = self._day
             if stored.label == day and segment in self._writer.manifest.segments:
                 return _Change(stored, removed=[segment])
-        row = Input(f"{SERIES_PATH}/{day}", "received", "read", "samples that were pushed", plane="metric")
-        return _Change(
-            StoredInput(self._writer.begin(), row, SERIES_PATH, day, planes=("metric",))
-        )  # the root is relative, because a store may be moved
+        return _Change(received_day(self._writer.begin(), day))
 
 
 def _span_columns(spans: Spans, path: str) -> Mapping[str, NDArray[np.generic]]:
