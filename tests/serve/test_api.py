@@ -149,6 +149,21 @@ def test_diagnose_records_and_returns_the_same_document_as_the_command(client: A
     assert client("/runs/7/diagnose", "POST").headers["Trackside-Verdict"] == str(only["id"])
 
 
+@pytest.mark.parametrize(("form", "flag"), [("short", "--short"), ("markdown", "--markdown"), ("json", "--json")])
+def test_a_verdict_is_given_in_the_forms_of_the_command(client: ApiClient, store: Path, form: str, flag: str) -> None:
+    answer = client(f"/runs/7/diagnose?format={form}", "POST")
+    printed = CliRunner().invoke(main, ["diagnose", "--store", str(store), "--job", "7", flag]).stdout
+    assert answer.data.decode().rstrip("\n") == printed.rstrip("\n")
+    assert answer.headers["content-type"].startswith(
+        {"short": "text/plain", "markdown": "text/markdown", "json": "application/json"}[form]
+    )
+    latest = client(f"/runs/7/verdict?format={form}")
+    assert latest.data == answer.data
+    assert client(f"/runs/7/verdict?format={form}", if_none_match=latest.headers["etag"]).status == 304
+    other = "markdown" if form == "short" else "short"
+    assert client(f"/runs/7/verdict?format={other}", if_none_match=latest.headers["etag"]).status == 200
+
+
 def test_the_price_of_the_site_is_in_the_document(tmp_path: Path, archive: Archive) -> None:
     header, row = SACCT.rstrip(), sacct("9").rstrip()
     files = {

@@ -30,6 +30,10 @@ LIMIT = ApiParameter(
 )
 CURSOR = ApiParameter(name="cursor", about="The 'next' value of the previous page")
 VERDICT = ApiParameter(name="id", within="path", kind="integer", maximum=2**63 - 1, about="A verdict's id")
+FORMAT = ApiParameter(
+    name="format", allowed=("json", "short", "markdown"),
+    about="json (default): the document; short: one paragraph of text; markdown: text for a ticket",
+)  # fmt: skip
 _EXACT = {"job": "A job's id", "cluster": "A cluster's name", "name": "A job's name", "username": "The submitting user",
           "state": "The job's final state in the scheduler, such as NODE_FAIL",
           "node": "A node of the run"}  # fmt: skip
@@ -75,20 +79,20 @@ OPERATIONS: tuple[Operation, ...] = (
               answers=RunDetail, handle=Handlers.run, parameters=_RUN, problems=_RUN_PROBLEMS),
     Operation(method="GET", path=f"{BASE}/runs/{{id}}/verdict", id="getLatestVerdict",
               about="Get a run's latest verdict, as 'trackside diagnose --json' prints it", answers=VerdictDoc,
-              handle=Handlers.latest, parameters=_RUN, problems=_RUN_PROBLEMS,
+              handle=Handlers.latest, parameters=(*_RUN, FORMAT), problems=_RUN_PROBLEMS,
               also={304: "Not modified since If-None-Match"}),
     Operation(method="GET", path=f"{BASE}/runs/{{id}}/verdicts", id="listVerdicts",
               about="List all verdicts of a run, latest first", answers=VerdictPage, handle=Handlers.history,
               parameters=(*_RUN, LIMIT, CURSOR), problems=_RUN_PROBLEMS),
     Operation(method="POST", path=f"{BASE}/runs/{{id}}/diagnose", id="diagnoseRun",
               about="Diagnose a job now, record the verdict and return it", details=_DIAGNOSIS_DETAILS,
-              answers=VerdictDoc, handle=Handlers.diagnose, parameters=(ID,), problems=_DIAGNOSIS_PROBLEMS,
+              answers=VerdictDoc, handle=Handlers.diagnose, parameters=(ID, FORMAT), problems=_DIAGNOSIS_PROBLEMS,
               also={202: "Still running"}),
     Operation(method="GET", path=f"{BASE}/runs/{{id}}/evidence", id="askEvidence",
               about="Run one query on a job's evidence", details=_EVIDENCE_DETAILS, answers=AnswerDoc,
               handle=Handlers.evidence, parameters=(ID, QUERY, ROWS), problems=_DIAGNOSIS_PROBLEMS),
     Operation(method="GET", path=f"{BASE}/verdicts/{{id}}", id="getVerdict", about="Get one verdict's document",
-              answers=VerdictDoc, handle=Handlers.verdict, parameters=(VERDICT,), problems=_RUN_PROBLEMS,
+              answers=VerdictDoc, handle=Handlers.verdict, parameters=(VERDICT, FORMAT), problems=_RUN_PROBLEMS,
               also={304: "Not modified since If-None-Match"}),
     Operation(method="POST", path=f"{BASE}/verdicts/{{id}}/verify", id="verifyVerdict",
               about="Check a verdict's citations again", answers=VerificationDoc, handle=Handlers.verify,

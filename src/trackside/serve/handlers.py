@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
+from typing import Literal
 
 import msgspec
 from starlette.requests import Request
@@ -23,13 +24,16 @@ from trackside.serve.operations import Arguments
 from trackside.serve.problems import HttpProblem, encode
 from trackside.serve.workers import TaskTimeout, Workers
 from trackside.settings.price import NO_PRICE, Price
+from trackside.show import brief, markdown
 from trackside.show import document as published
+from trackside.show.sanitize import replace_unsafe
 from trackside.stores.metadata.archive import Archive
 from trackside.stores.metadata.errors import ArchiveError
 from trackside.stores.metadata.rows import ArchivedRun, Filters, Lineage, RecordResult
 from trackside.verify import CitationCheck, check
 
 log = logging.getLogger(__name__)
+VerdictFormat = Literal["json", "short", "markdown"]
 
 
 class RunDetail(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,7 +174,7 @@ class Handlers:
             raise HttpProblem(
                 404, f"run {run.id} has no verdict yet", f"POST /api/v1/runs/{run.id}/diagnose diagnoses it"
             )
-        return await self._document(request, run.verdict, "no-cache")
+        return await self._document(request, run.verdict, "no-cache", arguments["format"])
 
     async def history(self, _: Request, arguments: Arguments) -> Response:
         run = await self._run(arguments)
@@ -182,20 +186,21 @@ class Handlers:
 
     async def verdict(self, request: Request, arguments: Arguments) -> Response:
         """One document; it never changes."""
-        return await self._document(request, arguments["id"], "private, max-age=86400, immutable")
+        return await self._document(request, arguments["id"], "private, max-age=86400, immutable", arguments["format"])
 
-    async def _document(self, request: Request, id_: int, cache: str) -> Response:
+    async def _document(self, request: Request, id_: int, cache: str, format_: VerdictFormat | None) -> Response:
         info = await self.archive_workers.run(lambda: self.archive.verdict(id_))
         if info is None:
             raise HttpProblem(404, f"verdict {id_} not found", "GET /api/v1/runs/{id}/verdicts lists a run's verdicts")
-        headers = _headers(RecordResult(run=info.run, verdict=id_, new=False), info.digest) | {"Cache-Control": cache}
+        digest = info.digest if format_ in (None, "json") else f"{info.digest[:24]}{format_}"
+        headers = _headers(RecordResult(run=info.run, verdict=id_, new=False), digest) | {"Cache-Control": cache}
         sent_tags = [tag.strip() for tag in request.headers.get("if-none-match", "").split(",")]
         if headers["ETag"] in sent_tags or "*" in sent_tags:
             return Response(status_code=304, headers=headers)
         body = await self.archive_workers.run(lambda: self.archive.document(id_))
         if body is None:
             raise HttpProblem(404, f"verdict {id_} was deleted because of its age")
-        return Response(body, headers=headers, media_type="application/json")
+        return _rendered(body, format_, headers)
 
     # -- diagnosis and evidence
 
@@ -210,7 +215,7 @@ class Handlers:
             )
             return Response(encode({"status": "running", "detail": text}), 202, headers, "application/json")
         headers = {"Trackside-Not-Recorded": _header(reason)} if record is None else _headers(record)
-        return Response(body, headers={"Cache-Control": "no-store", **headers}, media_type="application/json")
+        return _rendered(body, arguments["format"], {"Cache-Control": "no-store", **headers})
 
     def _diagnose(self, job: str) -> tuple[bytes, RecordResult | None, str]:
         """(document, record, reason why it was not recorded): a verdict is returned even if the archive is down."""
@@ -293,6 +298,23 @@ def _broken_doc(citation: CitationCheck) -> BrokenCitationDoc:
     return BrokenCitationDoc(id=citation.id, where=citation.cite.where, query=str(citation.cite.query),
                      was=published.plain(citation.cite.value),
                      now=published.plain(citation.now), problem=citation.problem)  # fmt: skip
+
+
+def _rendered(body: bytes, format_: VerdictFormat | None, headers: dict[str, str]) -> Response:
+    """A verdict's document in the form that was asked for."""
+    if format_ in (None, "json"):
+        return Response(body, headers=headers, media_type="application/json")
+    try:
+        doc = published.decode(body)
+    except msgspec.ValidationError as error:
+        raise HttpProblem(
+            422, f"the verdict has another schema version: {error}", "diagnose the run again, or ask for format=json"
+        ) from error
+    if format_ == "markdown":
+        return Response(markdown.render(doc), headers=headers, media_type="text/markdown; charset=utf-8")
+    return Response(
+        f"{replace_unsafe(brief.paragraph(doc))}\n", headers=headers, media_type="text/plain; charset=utf-8"
+    )
 
 
 def _json(value: object) -> Response:
