@@ -63,11 +63,13 @@ class Demo:
             return f"{outcome.fault.name}: the epilog wrote no {path.name}"
         family = json.loads(path.read_text())["primary"]["family"]
         expected_family = outcome.primary["family"]
-        return (
-            ""
-            if family == expected_family
-            else f"{outcome.fault.name}: the epilog's {path.name} says {family}, not {expected_family}"
-        )
+        if family != expected_family:
+            return f"{outcome.fault.name}: the epilog's {path.name} says {family}, not {expected_family}"
+        text = path.with_suffix(".txt")
+        comment = self.site.cluster.ask("sacct", "-j", outcome.job, "-X", "-n", "-P", "-o", "AdminComment").strip()
+        if not text.exists() or comment != f"Trackside: {text.read_text().strip()}".replace('"', "'")[: len(comment)]:
+            return f"{outcome.fault.name}: the comment of job {outcome.job} is {comment!r}"
+        return "" if comment else f"{outcome.fault.name}: job {outcome.job} has no comment"
 
     def _play_fault(self, fault: DemoFault) -> FaultResult:
         job = ""

@@ -23,10 +23,17 @@ from lab.stage import RunFailed, Stage, free_port, process_environ
 PREFIXES = ("n", "demo", "na", "nb", "nc", "nd")
 CONF = "FirstJobId=4201\nEpilogSlurmctld={epilog}\n"
 EPILOG = Path(__file__).resolve().parents[2] / "packaging" / "slurm" / "epilog-verdict.sh"
-EPILOG_SETTINGS = """\
+NOTIFY = EPILOG.with_name("notify.sh")
+EPILOG_SCRIPT = """\
 #!/bin/sh
-export TRACKSIDE_URL=http://127.0.0.1:{port} TRACKSIDE_VERDICTS={verdicts} TRACKSIDE_WAIT=10
+export TRACKSIDE_VERDICTS={verdicts} TRACKSIDE_EPILOG_CONF={conf}
 exec {script}
+"""
+EPILOG_CONF = """\
+TRACKSIDE_URL=http://127.0.0.1:{port}
+TRACKSIDE_WAIT=10
+TRACKSIDE_NOTIFY={notify}
+SLURM_CONF={slurm_conf}
 """
 
 
@@ -86,8 +93,10 @@ def site(tools: Path, trackside: Path, keep: Path | None, say: Callable[[str], N
         with ThreadPoolExecutor(1) as pool:
             template_future = pool.submit(Stage, _new_folder(folder / "template"))
             port = free_port()
-            cluster = Cluster(tools, free_prefix(), CONF.format(epilog=_epilog(folder, port)))
+            cluster = Cluster(tools, free_prefix(), CONF.format(epilog=_epilog(folder)))
             stack.callback(cluster.down)
+            conf = EPILOG_CONF.format(port=port, notify=NOTIFY, slurm_conf=cluster.env["SLURM_CONF"])
+            (folder / "epilog.conf").write_text(conf)
             cluster.env["SLURM_TIME_FORMAT"] = "%s"
             env = {**os.environ, "SLURM_CONF": cluster.env["SLURM_CONF"]}
             receiver = ReceiverProgram(trackside, folder, folder / "jobs", port, env)
@@ -128,10 +137,10 @@ def free_prefix() -> str:
     return free[0]
 
 
-def _epilog(folder: Path, port: int) -> Path:
-    """The script that slurm.conf names as EpilogSlurmctld: the packaged one with its settings."""
+def _epilog(folder: Path) -> Path:
+    """The script that slurm.conf names as EpilogSlurmctld: the packaged one with the demonstration's folder."""
     path = folder / "epilog-verdict"
-    path.write_text(EPILOG_SETTINGS.format(port=port, verdicts=folder / "verdicts", script=EPILOG))
+    path.write_text(EPILOG_SCRIPT.format(verdicts=folder / "verdicts", conf=folder / "epilog.conf", script=EPILOG))
     path.chmod(0o755)
     return path
 

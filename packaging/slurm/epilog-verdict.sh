@@ -1,5 +1,5 @@
 #!/bin/sh
-# Writes a verdict for each job that ends: EpilogSlurmctld of slurm.conf. See docs/cluster-demo.md.
+# Writes a verdict for each job that ends: EpilogSlurmctld of slurm.conf. See docs/slurm.md.
 #
 #   EpilogSlurmctld=/etc/slurm/epilog-verdict.sh
 #
@@ -11,11 +11,13 @@
 #
 #   TRACKSIDE_URL         the receiver (default http://127.0.0.1:9480)
 #   TRACKSIDE_TOKEN_FILE  file with a read token, readable by SlurmUser (default none)
-#   TRACKSIDE_VERDICTS    folder; JOB.json is a job's latest verdict (default /var/log/trackside/verdicts)
+#   TRACKSIDE_VERDICTS    folder; JOB.json is a job's latest verdict, JOB.txt the same in one paragraph
+#                         (default /var/log/trackside/verdicts)
 #   TRACKSIDE_WAIT        seconds to wait for output and accounting to arrive (default 30)
 #   TRACKSIDE_LIMIT       seconds until it gives up, waiting for other jobs included (default 600): raise it if
 #                         hundreds of jobs end together
-#   TRACKSIDE_NOTIFY      command to run with the path of each verdict, to mail or post it (default none)
+#   TRACKSIDE_NOTIFY      command to run with the path of each JOB.json, such as notify.sh, which mails the verdict and
+#                         puts it into the job's comment (default none)
 
 PATH=${PATH:-/usr/sbin:/usr/bin:/sbin:/bin}; export PATH  # slurmctld sets none
 settings=${TRACKSIDE_EPILOG_CONF:-/etc/trackside/epilog.conf}
@@ -39,7 +41,7 @@ new=$folder/.$job.new
 fail() {
     line="$(date -u +%FT%TZ) job $job: no verdict: $1"
     { echo "$line" >>"$folder/errors.log"; } 2>/dev/null || logger -t trackside-epilog -- "$line"
-    rm -f "$new"
+    rm -f "$new" "$new.head" "$new.txt"
     exit 1
 }
 trap 'fail "gave up after $limit s (TRACKSIDE_LIMIT)"' TERM
@@ -50,16 +52,21 @@ token=${TRACKSIDE_TOKEN_FILE:-}
 sleep "${TRACKSIDE_WAIT:-30}"
 exec 9>"$folder/.lock"
 flock 9  # one request at a time, however many jobs end together; the time limit bounds the wait
-ask() {
+ask() {  # method, path, output file
     # The token goes through standard input, so that it does not appear in the process list.
     { [ -z "${TRACKSIDE_TOKEN_FILE:-}" ] || sed 's/.*/header = "Authorization: Bearer &"/;q' "$TRACKSIDE_TOKEN_FILE"; } |
-        curl --config - --silent --show-error --max-time "$limit" --request POST --output "$new" \
-            --write-out '%{http_code}' "$url/api/v1/runs/$job/diagnose" 2>>"$folder/errors.log"
+        curl --config - --silent --show-error --max-time "$limit" --request "$1" --output "$3" \
+            --dump-header "$new.head" --write-out '%{http_code}' "$url/api/v1/$2" 2>>"$folder/errors.log"
 }
-while status=$(ask); [ "$status" = 202 ]; do
+while status=$(ask POST "runs/$job/diagnose" "$new"); [ "$status" = 202 ]; do
     sleep 2  # the verdict takes longer than a request may; asking again joins it
 done
 exec 9>&-
 [ "$status" = 200 ] || fail "HTTP $status $(head -c 300 "$new" 2>/dev/null)"
+verdict=$(sed -n 's/^[Tt]rackside-[Vv]erdict: *\([0-9]*\).*/\1/p' "$new.head")  # none if the archive is down
+if [ -n "$verdict" ] && [ "$(ask GET "verdicts/$verdict?format=short" "$new.txt")" = 200 ]; then
+    mv "$new.txt" "$folder/$job.txt"
+fi
 mv "$new" "$folder/$job.json"
+rm -f "$new.head" "$new.txt"
 [ -z "${TRACKSIDE_NOTIFY:-}" ] || $TRACKSIDE_NOTIFY "$folder/$job.json"

@@ -42,8 +42,15 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         self.server.requests.append((self.command, self.path, self.headers.get("Authorization", "")))
-        body = b'{"primary": {"family": "A2"}}'
-        self.send_response(202 if len(self.server.requests) == 1 else 200)
+        self._answer(202 if len(self.server.requests) == 1 else 200, b'{"primary": {"family": "A2"}}')
+
+    def do_GET(self) -> None:
+        self.server.requests.append((self.command, self.path, self.headers.get("Authorization", "")))
+        self._answer(200, b"A rank was killed. Owner: the job.\n")
+
+    def _answer(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Trackside-Verdict", "17")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -94,8 +101,15 @@ def test_the_verdict_is_fetched_and_notified(receiver: Receiver, tmp_path: Path)
     port = receiver.server_address[1]
     folder = run_epilog(tmp_path, port, TRACKSIDE_TOKEN_FILE=str(tmp_path / "token"), TRACKSIDE_NOTIFY=str(notify))
     assert wait_for_file(folder / "4242.json") == '{"primary": {"family": "A2"}}'
-    assert receiver.requests == [("POST", "/api/v1/runs/4242/diagnose", "Bearer 0123456789abcdef")] * 2
     assert wait_for_file(tmp_path / "notified") == f"{folder}/4242.json\n"
+    assert (folder / "4242.txt").read_text() == "A rank was killed. Owner: the job.\n"
+    assert sorted(os.listdir(folder)) == [".lock", "4242.json", "4242.txt", "errors.log"]
+    token = "Bearer 0123456789abcdef"
+    assert receiver.requests == [
+        ("POST", "/api/v1/runs/4242/diagnose", token),
+        ("POST", "/api/v1/runs/4242/diagnose", token),
+        ("GET", "/api/v1/verdicts/17?format=short", token),
+    ]
 
 
 def test_an_array_task_is_named_by_its_own_id(receiver: Receiver, tmp_path: Path) -> None:

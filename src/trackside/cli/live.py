@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from functools import partial, wraps
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from trackside.cli.exit_codes import fail
+from trackside.cli.exit_codes import EXIT_OUTPUT, fail
 from trackside.extras import install_command
 from trackside.settings import nearest
 from trackside.show.sanitize import replace_unsafe
@@ -102,16 +104,40 @@ def _kind_of(text: str, package: str, flag: str) -> tuple[str | None, str]:
     return kind, url
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @partial(
     site_flags, slurm_default="auto; with a store, off unless set",
     archive_help="Show the settings with this verdict archive: sqlite:///FILE or postgresql://...",
 )  # fmt: skip
-def config(site: Mapping[str, Any]) -> None:
-    """Show the settings in effect and the source of each; secrets are hidden."""
+@click.pass_context
+def config(context: click.Context, site: Mapping[str, Any]) -> None:
+    """Show the settings in effect and the source of each; secrets are hidden.
+
+    'trackside config init' writes a file with all sections to start from.
+    """
     from trackside.site.config import dump  # imports the HTTP client
 
-    click.echo(replace_unsafe(dump(site_of(site))))
+    if context.invoked_subcommand is None:
+        click.echo(replace_unsafe(dump(site_of(site))))
+
+
+@config.command()
+@click.argument("file", default="trackside.toml", type=click.Path(dir_okay=False))
+def init(file: str) -> None:
+    """Write a settings FILE to start from (default ./trackside.toml), with each section as a comment.
+
+    Does not overwrite a file. Trackside reads ./trackside.toml, ~/.config/trackside/trackside.toml and
+    /etc/trackside/trackside.toml, the first that exists.
+    """
+    text = (files("trackside.site") / "template.toml").read_bytes()
+    try:
+        with open(file, "xb", opener=partial(os.open, mode=0o640)) as new_file:
+            new_file.write(text)
+    except FileExistsError:
+        fail(f"{file} exists: give another name, or remove it first")
+    except OSError as error:
+        fail(f"{file} cannot be written: {error.strerror}", EXIT_OUTPUT)
+    click.echo(f"{file}: remove the '#' before what you need; 'trackside config --config {file}' checks it")
 
 
 @click.command()
