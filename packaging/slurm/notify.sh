@@ -1,6 +1,6 @@
 #!/bin/sh
 # Tells the user of a job its verdict: TRACKSIDE_NOTIFY of epilog-verdict.sh, which calls it with the path of JOB.json and
-# wrote JOB.txt beside it. See docs/slurm.md. It needs sacct and sacctmgr, and for mail a mail command. Settings, in
+# wrote JOB.txt beside it. See docs/slurm.md. It needs sacctmgr, and for mail sacct and a mail command. Settings, in
 # /etc/trackside/epilog.conf or the environment:
 #
 #   TRACKSIDE_COMMENT   yes (default): put the verdict into the job's AdminComment; no
@@ -16,11 +16,11 @@ json=${1:?the path of JOB.json}
 job=$(basename "$json" .json) text=${json%.json}.txt
 errors=$(dirname "$json")/errors.log
 [ -s "$text" ] || exit 0
-# A comment is one short line: quotes and line ends would break some of the tools that show it.
-answer=$(tr '\n"' " '" <"$text" | cut -c 1-500)
-
 if [ "${TRACKSIDE_COMMENT:-yes}" = yes ]; then
-    sacctmgr --immediate modify job where jobid="$job" set admincomment="Trackside: $answer" >/dev/null 2>>"$errors" ||
+    # One short line: quotes and line ends would break some of the tools that show it.
+    comment="Trackside: $(tr '\n"' " '" <"$text" | sed 's/ Not settled yet: [^.]*\.//' | cut -c 1-500)"
+    # Not scontrol: it changes no job that has ended. sacctmgr of Slurm 22.05 turns the text into lower case.
+    sacctmgr --immediate modify job where jobid="$job" set admincomment="$comment" >/dev/null 2>>"$errors" ||
         echo "$(date -u +%FT%TZ) job $job: sacctmgr could not set the comment" >>"$errors"
 fi
 

@@ -241,7 +241,7 @@ def test_trackside_agent_passes_all_arguments_through() -> None:
     for arguments in (["--help"], ["run", "--help"], ["config", "--node", "n9"]):
         result = CliRunner().invoke(trackside, ["agent", *arguments])
         assert result.exit_code == 0, result.output
-        assert "usage: trackside agent" in result.output or 'node = "n9"' in result.output
+        assert "Usage: trackside agent" in result.output or 'node = "n9"' in result.output
     assert CliRunner().invoke(trackside, ["agent", "config", "--nod-e", "x"]).exit_code == 2
 
 

@@ -46,10 +46,12 @@ def notified(tmp_path: Path, log: str, **settings: str) -> str:
     return calls.read_text()
 
 
+COMMENT = "Trackside: CUDA out of memory: 'no room'. Owner: the job. B1, established. "
+
+
 def test_the_verdict_becomes_the_comment_of_the_job(tmp_path: Path) -> None:
     assert notified(tmp_path, FAULT) == (
-        "sacctmgr\n  --immediate\n  modify\n  job\n  where\n  jobid=4242\n  set\n"
-        "  admincomment=Trackside: CUDA out of memory: 'no room'. Owner: the job. B1, established. \n"
+        f"sacctmgr\n  --immediate\n  modify\n  job\n  where\n  jobid=4242\n  set\n  admincomment={COMMENT}\n"
     )
 
 

@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from trackside.agent.check import check, read_once
 from trackside.agent.config import Config, load
@@ -52,7 +52,21 @@ def _with_default_command(arguments: list[str]) -> list[str]:
     return ["run", *arguments] if has_no_command else arguments
 
 
+class _HelpFormatter(argparse.HelpFormatter):
+    """Help in the form of the other commands, which click prints."""
+
+    def add_usage(self, usage: str | None, actions: Any, groups: Any, prefix: str | None = None) -> None:
+        super().add_usage(usage, actions, groups, "Usage: ")
+
+    def start_section(self, heading: str | None) -> None:
+        super().start_section({"options": "Options", "positional arguments": "Commands"}.get(heading or "", heading))
+
+
 class _Parser(argparse.ArgumentParser):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"formatter_class": _HelpFormatter, "add_help": False, **options})
+        self.add_argument("-h", "--help", action="help", help="Show this message and exit.")
+
     def error(self, message: str) -> NoReturn:
         """Report a usage error in one line, as all commands do."""
         text = message.replace("unrecognized arguments: ", "no such argument: ")
@@ -64,7 +78,7 @@ class _Parser(argparse.ArgumentParser):
 
 def parser(program: str) -> argparse.ArgumentParser:
     """The parser of the command line."""
-    flags = _Parser(add_help=False)
+    flags: Any = argparse.ArgumentParser(add_help=False)
     add = flags.add_argument
     add("--config", metavar="FILE", help="Settings file (default /etc/trackside/agent.toml, if it exists).")
     add(
@@ -83,10 +97,19 @@ def parser(program: str) -> argparse.ArgumentParser:
     add("--spool", metavar="DIR", help="Folder for data that waits to be sent (default: spool in the state folder).")
 
     top = _Parser(
-        prog=program, description="Collect a node's metrics and logs and send them to a server (docs/agent.md)."
+        prog=program,
+        usage="%(prog)s [OPTIONS] [COMMAND]",
+        parents=[flags],
+        description="Collect a node's metrics and logs and send them to a server (docs/agent.md). Without a command:"
+        " 'run', with these options.",
     )
     commands = top.add_subparsers(metavar="COMMAND", required=True)
-    command = commands.add_parser("run", parents=[flags], help=RUN_HELP, description=RUN_HELP)
+
+    def new_command(name: str, text: str) -> argparse.ArgumentParser:
+        usage = f"{program} {name} [OPTIONS]"
+        return commands.add_parser(name, parents=[flags], help=text, description=text, usage=usage)
+
+    command = new_command("run", RUN_HELP)
     command.add_argument(
         "--once",
         action="store_true",
@@ -99,10 +122,10 @@ def parser(program: str) -> argparse.ArgumentParser:
     command.set_defaults(
         command=lambda arguments: run(arguments.config, settings(arguments), arguments.once, arguments.print)
     )
-    command = commands.add_parser("check", parents=[flags], help=CHECK_HELP, description=CHECK_HELP)
+    command = new_command("check", CHECK_HELP)
     command.add_argument("--json", action="store_true", help="Print JSON.")
     command.set_defaults(command=lambda arguments: print_check(arguments.config, settings(arguments), arguments.json))
-    command = commands.add_parser("config", parents=[flags], help=CONFIG_HELP, description=CONFIG_HELP)
+    command = new_command("config", CONFIG_HELP)
     command.set_defaults(command=lambda arguments: show_settings(arguments.config, settings(arguments)))
     return top
 

@@ -26,7 +26,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "families": ("knowledge", "List the failure families."),
     "ingest": ("stores", "Import files, folders or archives into a store; creates the store if it does not exist."),
     "inputs": ("stores", "Show the detected format of each file, and the reason."),
-    "runs": ("stores", "List the runs in a store or in the verdict archive."),
+    "runs": ("stores", "List the runs in a store or in the verdict archive, with their latest verdicts."),
     "schema": ("knowledge", "Print the JSON Schema of the output of 'diagnose --json' or 'compare --json'."),
     "serve": ("live", "Receive metrics and logs into a store, and serve verdicts over HTTP."),
     "simulate": (

@@ -121,7 +121,7 @@ def config(context: click.Context, site: Mapping[str, Any]) -> None:
         click.echo(replace_unsafe(dump(site_of(site))))
 
 
-@config.command()
+@config.command(short_help="Write a settings file to start from.")
 @click.argument("file", default="trackside.toml", type=click.Path(dir_okay=False))
 def init(file: str) -> None:
     """Write a settings FILE to start from (default ./trackside.toml), with each section as a comment.

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
+from importlib.util import find_spec
 
 import click
 
@@ -16,6 +19,7 @@ from trackside.extras import install_command
 from trackside.ingest import ALREADY_STORED
 from trackside.ingest import ingest as import_inputs
 from trackside.runs.listing import RunSummary, list_runs
+from trackside.session import StoreRequest, open_session
 from trackside.session.paths import load
 from trackside.show.document import InputDoc, encode
 from trackside.show.heading import input_status
@@ -23,7 +27,7 @@ from trackside.show.runs import runs_table
 from trackside.show.sanitize import replace_unsafe
 from trackside.show.text import inputs_table
 from trackside.stores.embedded import retention
-from trackside.stores.embedded.layout import Directory
+from trackside.stores.embedded.layout import ARCHIVE_NAME, Directory
 from trackside.stores.embedded.snapshot import Snapshot
 from trackside.stores.embedded.writer import Writer
 
@@ -83,9 +87,15 @@ def ingest(paths: Sequence[str], store: str) -> None:
     "--limit", "max_runs", metavar="N", type=click.IntRange(1), default=1000,
     help="Maximum number of archived runs to list, the most recent ones (default 1000).",
 )  # fmt: skip
+@click.option(
+    "--verdicts", is_flag=True,
+    help="Diagnose each run of a store that has no archived verdict; takes about a second for each.",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-def runs(store: str | None, archive: str | None, config: str | None, max_runs: int, as_json: bool) -> None:
-    """List the runs in a store or in the verdict archive.
+def runs(
+    store: str | None, archive: str | None, config: str | None, max_runs: int, verdicts: bool, as_json: bool
+) -> None:
+    """List the runs in a store or in the verdict archive, with their latest verdicts.
 
     Without --store and --archive, lists those named in trackside.toml or TRACKSIDE_... variables (docs/site.md): the
     archive (metadata.url) if set, otherwise the store (store.path).
@@ -98,7 +108,7 @@ def runs(store: str | None, archive: str | None, config: str | None, max_runs: i
     if archive is not None:
         rows = _archived_runs(archive, max_runs)
     elif store is not None:
-        rows = _stored_runs(store)
+        rows = _stored_runs(store, max_runs, verdicts)
     else:
         raise click.UsageError("give --store DIR or --archive URL, or set metadata.url or store.path in trackside.toml")
     with output():
@@ -112,9 +122,27 @@ def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def _stored_runs(store: str) -> list[RunSummary]:
+def _stored_runs(store: str, max_runs: int, verdicts: bool) -> list[RunSummary]:
+    """The runs of a store, with the verdicts that its receiver archived; ``verdicts``: and with new ones."""
     with Snapshot.open(store) as snapshot:
-        return list_runs(snapshot)
+        rows = list_runs(snapshot)
+    archive = os.path.join(os.path.abspath(store), ARCHIVE_NAME)
+    archived = {}
+    if os.path.exists(archive) and find_spec("sqlalchemy") is not None:  # else the list is complete without verdicts
+        archived = {row.id: row.verdict for row in _archived_runs(f"sqlite:///{archive}", max_runs)}
+    rows = [replace(row, verdict=archived.get(row.id)) for row in rows]
+    return [replace(row, verdict=row.verdict or _new_verdict(store, row.id)) for row in rows] if verdicts else rows
+
+
+def _new_verdict(store: str, job: str) -> str:
+    """A verdict on a run of a store, in short."""
+    with open_session(StoreRequest(store, job)) as session:
+        primary = session.verdict().primary
+    return _verdict_text(primary.family, primary.variant, primary.certainty)
+
+
+def _verdict_text(family: str | None, variant: str | None, certainty: str | None) -> str:
+    return " ".join(filter(None, (family, variant, f"({certainty})" if certainty else "")))
 
 
 def _archived_runs(url: str, max_runs: int) -> list[RunSummary]:
@@ -129,8 +157,7 @@ def _archived_runs(url: str, max_runs: int) -> list[RunSummary]:
         while len(rows) < max_runs:
             page = archive.runs(limit=min(MAX_PAGE_ROWS, max_runs - len(rows)), after=cursor)
             for run in page.runs:
-                certainty = f"({run.certainty})" if run.certainty else None
-                verdict = " ".join(filter(None, (run.family, run.variant, certainty)))
+                verdict = _verdict_text(run.family, run.variant, run.certainty)
                 nodes = tuple(run.nodes)
                 rows.append(
                     RunSummary(run.job, run.name, run.state, run.started, run.ended, nodes, run.n_gpus, verdict=verdict)

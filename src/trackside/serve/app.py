@@ -31,6 +31,7 @@ from trackside.serve.receive import Receiver, decoder
 from trackside.serve.web_pages import PageCheck
 from trackside.settings.price import NO_PRICE
 from trackside.site.config import Site
+from trackside.stores.embedded.layout import ARCHIVE_NAME
 from trackside.stores.metadata.archive import Archive
 from trackside.stores.metadata.errors import ArchiveError
 from trackside.stores.receiver.intake import Intake
@@ -151,7 +152,7 @@ async def _prune_daily(archive: Archive, days: float | None) -> None:
 
 def _default_metadata(store: str) -> str:
     """The default location of runs and verdicts."""
-    return f"sqlite:///{Path(store).absolute() / 'verdicts.db'}"
+    return f"sqlite:///{Path(store).absolute() / ARCHIVE_NAME}"
 
 
 def _bound_socket(options: ServeOptions) -> socket.socket:

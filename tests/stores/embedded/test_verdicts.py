@@ -28,7 +28,9 @@ from trackside.cli import main
 from trackside.runs.resolve import NoSuchRun, SeveralRuns
 from trackside.session import StoreRequest, open_session
 from trackside.session.paths import load
+from trackside.show.document import document, encode
 from trackside.sim import load_scenario, simulate
+from trackside.stores.metadata.archive import Archive
 
 pytestmark = pytest.mark.slow
 
@@ -230,3 +232,22 @@ def test_metrics_in_another_folder_are_found_by_node_and_time(tmp_path: Path) ->
     assert {series.get("node") for series in metric_series} == {"gpu017"}
     assert picked.gpus == ("gpu017:0", "gpu017:1")
     assert picked.start == T0 + 10
+
+
+def test_runs_are_listed_with_their_verdicts(tmp_path: Path) -> None:
+    """Those that the receiver archived; with --verdicts also new ones."""
+    files = {"sacct.txt": SACCT + sacct("41"), "slurm-41.out": steps(20) + TRACEBACK.format(module="flash_attn")}
+    ingest([write(tmp_path / "41", files)], tmp_path / "store")
+    files = {"sacct.txt": SACCT + sacct("42", "COMPLETED"), "slurm-42.out": steps(200)}
+    ingest([write(tmp_path / "42", files)], tmp_path / "store")
+
+    def listed(*options: str) -> dict[str, str | None]:
+        output = CliRunner().invoke(main, ["runs", "--store", str(tmp_path / "store"), "--json", *options]).stdout
+        return {row["id"]: row["verdict"] for row in json.loads(output)}
+
+    assert listed() == {"41": None, "42": None}
+    verdict = trackside.diagnose(store=tmp_path / "store", job=41)
+    with Archive.open(f"sqlite:///{tmp_path / 'store' / 'verdicts.db'}") as archive:
+        archive.record(verdict, encode(document(verdict, [])), job="41")
+    assert listed() == {"41": "H2 (established)", "42": None}
+    assert listed("--verdicts") == {"41": "H2 (established)", "42": "G1 healthy (supported)"}

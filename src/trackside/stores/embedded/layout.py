@@ -5,6 +5,7 @@
     DIR/writer                    locked by the writer; holds its process id
     DIR/readers                   locked, shared, by each reader
     DIR/damaged/                  segments that were not as they were written, taken out by a repair
+    DIR/verdicts.db               the receiver's verdicts, unless its settings name another archive
     DIR/received/                 pushed data: a write-ahead log, and log lines as files
 
 A commit first writes and syncs new segments, then the next manifest, which is synced and renamed into place. Until the
@@ -32,6 +33,8 @@ from trackside.stores.embedded.migrations import MIGRATIONS
 
 VERSION = len(MIGRATIONS) + 1
 """Version of the manifest and segment formats."""
+ARCHIVE_NAME = "verdicts.db"
+"""The verdict archive of a receiver whose settings name no other one."""
 MANIFEST_KEPT_S = 86400.0
 """How long an old manifest is kept while there are readers that may use it."""
 _MANIFEST = re.compile(r"manifest-(\d{8})\.json")
