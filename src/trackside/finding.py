@@ -266,7 +266,7 @@ class Cost:
     unknown: tuple[Claim, ...] = ()
     missing: str = ""
     at_least: bool = False
-    """Whether ``allocated_hours`` is a lower bound: the time that the log's time stamps show."""
+    """Whether ``allocated_hours`` is a lower bound: the time that the log's timestamps show."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ import pytest
 from tests.agent.receivers import fake_receiver
 from tests.serve.receiving import RunningReceiver
 from tests.services import free_port
+from trackside.agent import check as checks
 from trackside.agent.__main__ import main
 from trackside.agent.check import CheckItem, CheckReport
 from trackside.agent.delivery.scrape import MetricsServer
@@ -22,8 +23,10 @@ from trackside.agent.delivery.spool import Spool, SpoolOptions
 from trackside.agent.slurm import configuration
 from trackside.agent.source import Reading
 from trackside.agent.sources import memory
-from trackside.agent.user import capabilities_in_words
+from trackside.agent.user import CAPABILITIES, capabilities_in_words
 from trackside.stores.receiver.options import ServeOptions
+
+ALL_CAPABILITIES = {f"CAP_{name.upper()}" for name in CAPABILITIES}
 
 
 def check(folder: Path, *arguments: str) -> tuple[int, dict[str, Any], str]:
@@ -164,6 +167,21 @@ def test_a_port_in_use_by_another_program_fails_the_check(tmp_path: Path) -> Non
 def test_capabilities_are_listed_by_name(tmp_path: Path, bits: str, description: str) -> None:
     (tmp_path / "status").write_text(f"Name:\tx\nCapPrm:\t0\nCapEff:\t{bits}\n")
     assert capabilities_in_words(tmp_path / "status") == description
+
+
+def test_without_privileges_a_source_says_whose_data_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def states(missing: str) -> dict[str, tuple[str, bool]]:
+        monkeypatch.setattr(checks, "capabilities", lambda: ALL_CAPABILITIES - {missing})
+        _, items, _ = check(tmp_path, "--only", "processes", "job_output", "cpu")
+        return {
+            id_: (items[id_]["state"], f"those of other users need {missing}" in items[id_]["text"])
+            for id_ in ("processes", "job_output", "cpu")
+        }
+
+    assert states("none") == dict.fromkeys(("processes", "job_output", "cpu"), ("works", False))
+    expected = {"processes": ("partly", True), "job_output": ("partly", True), "cpu": ("works", False)}
+    assert states("CAP_SYS_PTRACE") == expected
+    assert states("CAP_DAC_READ_SEARCH") == {**expected, "processes": ("works", False)}
 
 
 def test_a_sources_warning_is_shown_in_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -431,3 +431,29 @@ def test_a_log_line_cannot_command_the_terminal(tmp_path: Path) -> None:
         assert [
             character for character in text if character != "\n" and unicodedata.category(character) in ("Cc", "Cf")
         ] == []
+
+
+def test_without_arguments_the_command_that_was_meant_is_suggested(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"):
+        monkeypatch.delenv(name, raising=False)
+
+    def suggestion() -> str:
+        result = CliRunner().invoke(main, ["diagnose"])
+        assert result.exit_code == 2
+        return result.stderr.partition("of a job at this site")[2].partition("; 'main diagnose --help'")[0]
+
+    assert suggestion() == ""
+    for number, name in enumerate(("slurm-9.out", "slurm-10_2.out", "slurm-x.out", "train.log")):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (number, number))
+    assert suggestion() == "; the newest output of a job here: 'trackside diagnose slurm-10_2.out'"
+    monkeypatch.setenv("SLURM_JOB_ID", "44")
+    assert suggestion() == "; this is job 44: 'trackside diagnose --job 44'"
+    monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "42")
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "2")
+    assert suggestion() == "; this is job 42: 'trackside diagnose --job 42_2'"
+    monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "42; rm -rf /")
+    assert suggestion() == "; the newest output of a job here: 'trackside diagnose slurm-10_2.out'"

@@ -213,7 +213,7 @@ def test_neighboring_lines() -> None:
         ("took 08:00 minutes", None),
     ],
 )
-def test_time_stamps_are_parsed(text: str, time: float | None) -> None:
+def test_timestamps_are_parsed(text: str, time: float | None) -> None:
     assert find_time(text, 2026) == time
 
 

@@ -25,7 +25,7 @@ from trackside.agent.owners import Owners
 from trackside.agent.runner import MIN_OPEN_TIMEOUT_S, Outlet, SourceThread
 from trackside.agent.slurm.configuration import find_conf
 from trackside.agent.source import Reading
-from trackside.agent.user import capabilities_in_words
+from trackside.agent.user import capabilities, capabilities_in_words
 from trackside.extras import install_command
 from trackside.http.client import HttpClient
 from trackside.http.unavailable import CHECK_IDENTITY, SourceUnavailable
@@ -170,6 +170,9 @@ def _source_item(running: SourceThread, samples: int, lines: int, notes: Sequenc
     is_requested, needs = settings.origin != "default", settings.source.needs
     if health.state == "works":
         counts = f"samples: {samples:,}, lines: {lines:,}, in {health.seconds:.3f} s"
+        if missing := [name for name in settings.source.capabilities if name not in capabilities()]:
+            whose = f"only of processes and files of uid {os.geteuid()}; those of other users need"
+            notes = [f"{whose} {' and '.join(missing)}", *notes]
         return CheckItem(running.id, "partly" if notes else "works", "; ".join((counts, *notes)), "", is_requested)
     remedy = health.remedy or (f"needs {needs}" if needs and health.state == "unavailable" else "")
     return CheckItem(running.id, health.state, health.reason, remedy, is_requested)

@@ -130,6 +130,8 @@ class AgentSource:
     """Whether it runs by default."""
     needs: str = ""
     """What an unprivileged process lacks to read it: a group, a capability; empty: nothing."""
+    capabilities: tuple[str, ...] = ()
+    """Those without which it reads only processes and files of the agent's own user."""
     options: type | None = None
     """A frozen dataclass with the keys of ``[collect.ID]`` other than ``on``, ``interval_s`` and ``timeout_s``."""
 

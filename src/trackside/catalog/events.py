@@ -40,15 +40,15 @@ names."""
 LABELED = "task number, if srun labels each line with it"
 
 _LOG = {
-    "first_time": "first time stamp",
-    "last_time": "last time stamp",
-    "zoned": "true if a time stamp gives its time zone",
+    "first_time": "first timestamp",
+    "last_time": "last timestamp",
+    "zoned": "true if a timestamp gives its time zone",
     "lines": "lines",
     "bytes": "bytes",
     "last_line": "last line with text",
     "last_line_number": "its number",
     "lines_after_errors": "lines after the last one that says that something failed or was stopped; not set without one",
-    "last_own_time": "last time stamp of a line of the job's own, in the last 64 KiB",
+    "last_own_time": "last timestamp of a line of the job's own, in the last 64 KiB",
     "unread_times": "lines of the job's own after that one with a time of day in an unknown form",
     "unstamped_lines": "lines of the job's own after the last one with a time, in the last 64 KiB",
     "truncated": "true if it ends within a line",

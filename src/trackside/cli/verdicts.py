@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -41,6 +42,8 @@ from trackside.show.sanitize import replace_unsafe
 from trackside.stores.metadata.errors import ArchiveError
 from trackside.verify import check
 
+SLURM_OUTPUT = re.compile(r"slurm-[0-9]+(_[0-9]+)?\.out")
+"""Name that Slurm gives a job's output."""
 OutputForm = Literal["text", "short", "json", "markdown"]
 MAX_TIME_S = 253402300800.0
 """POSIX time of the year 10000; ``--now`` must lie before it."""
@@ -106,7 +109,7 @@ def diagnose(
     """
     at_site = bool(site) or not (paths or store is not None)
     if at_site and not paths and store is None and job is None:
-        raise click.UsageError("give PATHS, --store DIR, or --job ID of a job at this site")
+        raise click.UsageError(f"give PATHS, --store DIR, or --job ID of a job at this site{_suggestion()}")
     if watch and not at_site:
         raise click.UsageError(
             "--watch follows a job of a live site: leave out PATHS and --store, or add a site option, such as"
@@ -140,6 +143,20 @@ def diagnose(
         _print(last, form, verbose)
     if exit_code:
         sys.exit(_exit_code(last.primary.family, last.primary.certainty))
+
+
+def _suggestion() -> str:
+    """The command that was probably meant, inside of a Slurm job or in a folder with a job's output."""
+    job = os.environ.get("SLURM_ARRAY_JOB_ID") or os.environ.get("SLURM_JOB_ID", "")
+    task = os.environ.get("SLURM_ARRAY_TASK_ID", "")
+    if job.isdecimal():
+        return f"; this is job {job}: 'trackside diagnose --job {job}{f'_{task}' if task.isdecimal() else ''}'"
+    try:
+        logs = [entry for entry in os.scandir() if entry.is_file() and SLURM_OUTPUT.fullmatch(entry.name)]
+        newest = max(logs, key=lambda entry: entry.stat().st_mtime, default=None)
+    except OSError:
+        return ""
+    return "" if newest is None else f"; the newest output of a job here: 'trackside diagnose {newest.name}'"
 
 
 @dataclass(frozen=True, slots=True)

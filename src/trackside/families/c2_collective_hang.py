@@ -319,7 +319,7 @@ FAMILY = Family(
     explains=("F3", "H1", "H3"),
     rivals=("A2", "B2", "C1", "C3", "F1"),
     collect=(
-        "every rank's output from all nodes, with time stamps",
+        "every rank's output from all nodes, with timestamps",
         "Flight Recorder dumps (TORCH_FR_BUFFER_SIZE, formerly TORCH_NCCL_TRACE_BUFFER_SIZE, and "
         "TORCH_NCCL_DUMP_ON_TIMEOUT set)",
         "dmesg -T of the nodes (hung tasks, links)",

@@ -338,7 +338,7 @@ FAMILY = Family(
     rivals=("C1", "C2", "D1"),
     collect=(
         "DCGM_FI_PROF_SM_ACTIVE, DCGM_FI_PROF_GR_ENGINE_ACTIVE and DCGM_FI_DEV_FB_USED of the job's GPUs over the run",
-        "the job's output with time stamps, and sacct with State, Start, End and Timelimit",
+        "the job's output with timestamps, and sacct with State, Start, End and Timelimit",
         "a stack of the process while it hangs (py-spy dump, cat /proc/PID/stack)",
     ),
     absence_based=True,

@@ -85,7 +85,7 @@ HEADLINES_AFTER = {
 HIT_LIMIT = Sentence("hit the time limit")
 HIT_LIMIT_OF = Sentence("hit the time limit of {limit}")
 """Headline if something else is the cause."""
-LOG_SPAN = Sentence("the log's time stamps cover {seconds}: from {first} to {last}")
+LOG_SPAN = Sentence("the log's timestamps cover {seconds}: from {first} to {last}")
 TIME_LIMIT = Sentence("the limit was {limit}")
 SCHEDULER_NOTICE = Sentence("the scheduler's notice: {line}")
 REPORTED_DONE = Sentence("the job had reported that it was done: {line}")
@@ -122,7 +122,7 @@ NEXT_STEPS = {
         "compare the time of a batch with the limit: raise --time, or split the evaluation, if it needs longer; if "
         "not, dump the stacks of its ranks when it falls silent"
     ),
-    "undecided": Sentence("rerun with time stamps in the log or GPU metrics, which distinguish slow from hung"),
+    "undecided": Sentence("rerun with timestamps in the log or GPU metrics, which distinguish slow from hung"),
     "silent": Sentence("if it falls silent again, dump the stacks of its ranks before the limit ends it"),
     "slow": Sentence("raise --time, or resume in a second job from the last checkpoint if there is one"),
 }
@@ -218,7 +218,7 @@ def _never_started(ending: Ending) -> Finding:
 
 
 def _log_span(silence: Silence, run: Run) -> tuple[Value, tuple[Value, Value]] | None:
-    """How long the run lasted at least, by the time stamps of its log: the seconds, and the first and last stamp."""
+    """How long the run lasted at least, by the timestamps of its log: the seconds, and the first and last stamp."""
     times = times_by_logs(silence.signs["logs"], run)
     return (seconds_between(*times), times) if times is not None and times[0].number < times[1].number else None
 
@@ -316,6 +316,6 @@ FAMILY = Family(
     collect=(
         "sacct with State, Timelimit and Elapsed",
         "GPU activity over the run (DCGM fields PROF_GR_ENGINE_ACTIVE and PROF_SM_ACTIVE)",
-        "output that prints its progress with time stamps",
+        "output that prints its progress with timestamps",
     ),
 )

@@ -180,7 +180,7 @@ FAMILY = Family(
     cost_kind="paused",
     limits=Limits(),
     collect=(
-        "the job's output with a time stamp on each logged step",
+        "the job's output with a timestamp on each logged step",
         "GPU activity over the run (DCGM fields PROF_GR_ENGINE_ACTIVE and PROF_SM_ACTIVE)",
         "dmesg -T of the job's nodes: file servers that do not respond, tasks that are blocked",
     ),

@@ -84,7 +84,7 @@ class ScanStats:
     first_time: float | None = None
     last_time: float | None = None
     zoned: bool = False
-    """Whether a time stamp at its beginning or end gives its time zone."""
+    """Whether a timestamp at its beginning or end gives its time zone."""
 
 
 def scan(stream: BinaryIO, sink: EventSink, context: FileContext, *, engine: str | None = None) -> ScanStats:

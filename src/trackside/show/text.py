@@ -209,7 +209,7 @@ def _inputs(rows: Sequence[InputDoc]) -> list[RenderableType]:
             size = f"{state}, " if row.status == "partial" else ""
             state = f"{size}{heading.input_status(row.status)}: {row.note}"
         body.append(
-            _bullet(f"{row.path}: {state}" if row.status == "unrecognised" else f"{row.path}: {title}; {state}")
+            _bullet(f"{row.path}: {title}; {state}" if row.format or row.status == "read" else f"{row.path}: {state}")
         )
     if len(rows) > MAX_INPUTS:
         body.append(_bullet(f"and {len(rows) - MAX_INPUTS} more (list all with 'trackside inputs')"))

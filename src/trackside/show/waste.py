@@ -72,7 +72,7 @@ class WasteDoc(msgspec.Struct, frozen=True):
     unknown: list[str] = []
     """Parts that could not be computed, and why, a sentence each."""
     at_least: bool = False
-    """Whether ``gpu_hours`` is a lower bound: the time from the first to the last time stamp in the log."""
+    """Whether ``gpu_hours`` is a lower bound: the time from the first to the last timestamp in the log."""
 
 
 def waste(cost: Cost | None, number: CiteNumberer, price: Price = NO_PRICE, zoned: bool = True) -> WasteDoc | None:
@@ -125,7 +125,7 @@ def in_brief(doc: WasteDoc | None) -> str:
         return ""
     money = "" if doc.cost is None else f"{doc.cost:,.2f} {doc.currency}"
     allocated = f"{'at least ' if doc.at_least else ''}{word(doc.gpu_hours, 'GPU-hours')} allocated"
-    note = "first to last time stamp in the log" if doc.at_least else ""
+    note = "first to last timestamp in the log" if doc.at_least else ""
     details = ", ".join(filter(None, (note, "" if doc.lost_gpu_hours else money)))
     allocated += f" ({details})" if details else ""
     if doc.lost_gpu_hours is None:

@@ -67,7 +67,7 @@ def test_metrics_then_the_log_replace_a_missing_scheduler() -> None:
         (5, {"step_time_s": 3.0}, None),
     ],
 )
-def test_a_log_whose_steps_contradict_its_time_stamps_shows_no_duration(
+def test_a_log_whose_steps_contradict_its_timestamps_shows_no_duration(
     line: int, fields: dict[str, float], reason: str | None
 ) -> None:
     world = event("distributed_init", world_size=4)

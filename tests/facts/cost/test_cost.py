@@ -115,11 +115,11 @@ def test_a_log_alone_shows_a_lower_bound_and_an_unknown_run_no_loss(tmp_path: Pa
     world = f"{at(0)} | INFO | world_size: 4"
     (tmp_path / "train.log").write_text("\n".join([world, *steps(10, 300, 60), *CRASH]) + "\n")
     crashed = in_brief(document(trackside.diagnose(tmp_path)).waste)
-    assert crashed == "at least 1.033 GPU-hours allocated (first to last time stamp in the log), possibly all lost"
+    assert crashed == "at least 1.033 GPU-hours allocated (first to last timestamp in the log), possibly all lost"
     (tmp_path / "train.log").write_text(f"{world}\n{at(3600)} | INFO | bye\n")
     unknown = document(trackside.diagnose(tmp_path))
     assert unknown.primary.family == "U0"
-    assert in_brief(unknown.waste).endswith("(first to last time stamp in the log); lost: unknown")
+    assert in_brief(unknown.waste).endswith("(first to last timestamp in the log); lost: unknown")
 
 
 def test_time_after_the_last_work_is_lost_as_stopped(waste_of: WasteOf) -> None:

@@ -158,5 +158,6 @@ SOURCE = AgentSource(
     lines="states, stacks and flight recorder dumps of the ranks of a job that seems to hang",
     timeout_s=150.0,
     needs="CAP_SYS_PTRACE, for processes of other users",
+    capabilities=("CAP_SYS_PTRACE",),
     options=HangOptions,
 )

@@ -249,5 +249,6 @@ SOURCE = AgentSource(
     interval_s=0.25,
     timeout_s=30.0,
     needs="root, or CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH, to read the output of other users' jobs",
+    capabilities=("CAP_SYS_PTRACE", "CAP_DAC_READ_SEARCH"),
     options=JobOutputOptions,
 )

@@ -60,4 +60,5 @@ SOURCE = AgentSource(
     ),
     interval_s=5.0,
     needs="CAP_SYS_PTRACE, to read the environment of other users' processes; without it ranks are unknown",
+    capabilities=("CAP_SYS_PTRACE",),
 )

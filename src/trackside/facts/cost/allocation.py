@@ -1,6 +1,6 @@
 """Allocation: how many GPUs the run had, and for how long.
 
-The sources, best first: the scheduler's record, the time over which its GPUs were measured, the time stamps of its log
+The sources, best first: the scheduler's record, the time over which its GPUs were measured, the timestamps of its log
 (one GPU per rank).
 """
 
@@ -31,23 +31,23 @@ FORMULA_OF_ATTEMPTS = Sentence(
 )
 BY_SCHEDULER = Sentence("the scheduler's allocation, from start to end")
 BY_METRICS = Sentence("the time for which the run's GPUs were measured")
-BY_LOG = Sentence("one GPU per rank, from the first to the last time stamp in the log")
+BY_LOG = Sentence("one GPU per rank, from the first to the last timestamp in the log")
 NO_GPUS = "the number of allocated GPUs: no scheduler record, metric or recognized log line shows it"
 NO_DURATION = (
-    "how long the GPUs were allocated: no scheduler record or metric shows it, and no two time stamps were recognized "
+    "how long the GPUs were allocated: no scheduler record or metric shows it, and no two timestamps were recognized "
     "in the log"
 )
 MEASURED_TOO_BRIEFLY = (
-    "how long the GPUs were allocated: they were measured too briefly, and no scheduler record or time stamp in the "
+    "how long the GPUs were allocated: they were measured too briefly, and no scheduler record or timestamp in the "
     "log shows it"
 )
 STEPS_AFTER_STAMPS = (
     "how long the GPUs were allocated: no scheduler record or metric shows it, and the log has many logged steps "
-    "after its last time stamp"
+    "after its last timestamp"
 )
 STEPS_OUTLAST_STAMPS = (
     "how long the GPUs were allocated: no scheduler record or metric shows it, and the log's steps took longer than "
-    "its time stamps show"
+    "its timestamps show"
 )
 
 
@@ -60,9 +60,9 @@ class Limits:
     sampled_share: float = 0.5
     """Minimum share of the run's windows with a sample."""
     max_share_after: float = 0.1
-    """Maximum share of the logged steps below the log's last time stamp."""
+    """Maximum share of the logged steps below the log's last timestamp."""
     outlast_ratio: float = 1.2
-    """The log's steps may take this many times as long as its time stamps show: printed step times are rounded."""
+    """The log's steps may take this many times as long as its timestamps show: printed step times are rounded."""
 
 
 LIMITS = Limits()
@@ -83,7 +83,7 @@ class Allocation:
 
     @property
     def at_least(self) -> bool:
-        """Whether they were allocated for longer than ``hours``: a log's time stamps show only part of it."""
+        """Whether they were allocated for longer than ``hours``: a log's timestamps show only part of it."""
         return self.assumption.sentence is BY_LOG
 
     @property
@@ -222,7 +222,7 @@ def _grid(evidence: Evidence, limits: Limits) -> Grid | None:
 
 
 def times_by_logs(logs: Frame, run: Run) -> tuple[Value, Value] | None:
-    """The first and the last time stamp of the run's logs; None if they are not stamped."""
+    """The first and the last timestamp of the run's logs; None if they are not stamped."""
     rows = [row for row in logs.events if not run.log_paths or row.at.path in run.log_paths]
     firsts, lasts = (
         [logs.value(row, name, "time") for row in rows if numeric_field(row, name) is not None]
@@ -234,7 +234,7 @@ def times_by_logs(logs: Frame, run: Run) -> tuple[Value, Value] | None:
 
 
 def _contradiction(silence: Silence, times: tuple[Value, Value], limits: Limits) -> str:
-    """Why the log's time stamps do not show how long it ran; empty if nothing contradicts them."""
+    """Why the log's timestamps do not show how long it ran; empty if nothing contradicts them."""
     points, frame = silence.points, silence.signs["progress"]
     last_stamps = {row.at.path: _last_stamped_line(row) for row in silence.signs["logs"].events}
     after = sum(row.time is None and row.at.line > last_stamps.get(row.at.path, row.at.line) for row in points)

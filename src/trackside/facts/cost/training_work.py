@@ -16,7 +16,7 @@ from trackside.model import Event, Position, Run
 from trackside.query import Query, events
 
 SLACK_S = 60.0
-"""A time stamp may lie this far outside its attempt because clocks differ. Beyond it, it belongs to another attempt or
+"""A timestamp may lie this far outside its attempt because clocks differ. Beyond it, it belongs to another attempt or
 is wrong."""
 WORK: Mapping[str, Query] = {
     "progress": events("progress"),

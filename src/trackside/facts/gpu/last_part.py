@@ -39,7 +39,7 @@ class LastPart:
 
     @cached_property
     def quiet(self) -> tuple[Value, bool] | None:
-        """(the silence, whether time stamps prove it), of several ranks that had trained and were ended from
+        """(the silence, whether timestamps prove it), of several ranks that had trained and were ended from
         outside."""
         several = self.ended_from_outside and self.points and self.silence.several_ranks
         return self.silence.stall if several else None

@@ -150,7 +150,7 @@ class Silence:
 
     @cached_property
     def stall(self) -> tuple[Value, bool] | None:
-        """(seconds without activity before the end, whether time stamps prove it); None if it stayed active or nothing
+        """(seconds without activity before the end, whether timestamps prove it); None if it stayed active or nothing
         shows it."""
         trajectory, limits, elapsed = self.trajectory, self.limits, self.ending.elapsed
         if not isinstance(trajectory, Missing) and trajectory.points and not trajectory.has_times:

@@ -1,6 +1,6 @@
 """A container's output as JSON lines: Docker's json-file, collectors (Fluent Bit, Filebeat), exports of cloud services.
 
-Each record is passed to the scan as the line that the program printed, after its time stamp, with the line number
+Each record is passed to the scan as the line that the program printed, after its timestamp, with the line number
 that it has in the file.
 """
 
@@ -75,7 +75,7 @@ def _read(source: InputSource, sink: Sink) -> Result:
 
 
 def _line(text: str) -> str | None:
-    """The printed line after its time stamp, as a container's runtime writes it; None for another record."""
+    """The printed line after its timestamp, as a container's runtime writes it; None for another record."""
     try:
         record = json.loads(text)
     except (ValueError, RecursionError):
