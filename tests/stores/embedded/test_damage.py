@@ -113,6 +113,7 @@ def test_the_content_of_a_damaged_segment_is_ingested_again(table: str, folder: 
     assert repaired.exit_code == 0, repaired.output
     assert f"{path.name} is damaged (" in repaired.stdout
     assert "are lost; ingest again:\n  " in repaired.stdout
+    assert table == "inputs" or f"\n  {folder}/" in repaired.stdout, "the place of the file"
     intact = run("check", "--store", store, "--repair")
     assert (intact.exit_code, intact.stdout.endswith(" files are intact; nothing was changed\n")) == (0, True)
     assert run("diagnose", "--store", store).exit_code == 0

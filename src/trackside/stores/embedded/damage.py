@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -112,7 +113,7 @@ def add_checksums(writer: Writer) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _KnownInput:
-    """An input; ``planes`` is None if the row that tells them is lost."""
+    """An input. If the row that lists it is lost, ``path`` is its name in citations, and ``planes`` is None."""
 
     path: str
     planes: frozenset[str] | None = None
@@ -137,8 +138,13 @@ def _other_segments(snapshot: Snapshot, table: str, excluded: Iterable[TableSegm
 
 def _listed_inputs(snapshot: Snapshot, segments: list[TableSegment]) -> dict[int, _KnownInput]:
     """The inputs in some segments of their table."""
-    rows = snapshot.rows(f"SELECT input, path, planes FROM {snapshot.source('inputs', segments)} ORDER BY place")
-    return {number: _KnownInput(path, frozenset(filter(None, planes.split(",")))) for number, path, planes in rows}
+    source = snapshot.source("inputs", segments)
+    return {
+        number: _KnownInput(os.path.join(root, label), frozenset(filter(None, planes.split(","))))
+        for number, root, label, planes in snapshot.rows(
+            f"SELECT input, root, label, planes FROM {source} ORDER BY place"
+        )
+    }
 
 
 def _known_inputs(snapshot: Snapshot, damaged: list[TableSegment]) -> dict[int, _KnownInput]:
