@@ -68,6 +68,9 @@ def main() -> int:
         return 130
     right_count = sum(outcome.is_right for outcome in outcomes)
     print(f"\n{table(outcomes)}\n\n{summary_text(outcomes[0])}\n")
+    for outcome in outcomes:
+        if not outcome.is_right:
+            print(f"{summary_text(outcome)}\n{outcome.output_tail}\n")
     for problem in epilog_problems:
         print(problem)
     print(f"{right_count} of {len(outcomes)} verdicts are right, after {time.monotonic() - began:.0f} s;", end=" ")

@@ -22,6 +22,8 @@ class FaultResult:
     seconds: float | None
     """From the job's end in accounting to the verdict."""
     mismatches: tuple[str, ...] = ()
+    output_tail: str = ""
+    """The last lines of the job's output, if the verdict is wrong."""
 
     @property
     def is_right(self) -> bool:

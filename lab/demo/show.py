@@ -23,6 +23,8 @@ HEADER = "export OMP_NUM_THREADS=1 STANDIN_GPU_BOARD={board}\n"
 COMPARED_CHARS = 60
 """Of a verdict's paragraph and the job's comment."""
 MAX_WAIT_S = 420.0
+TAIL_LINES, TAIL_CHARS = 30, 160
+"""How much of the output of a job is printed below a wrong verdict."""
 
 
 class Demo:
@@ -90,7 +92,8 @@ class Demo:
         seconds = time.time() - (account.end or 0.0)
         (self.site.answers_folder / f"{fault.name}.json").write_text(json.dumps(verdict, indent=1))
         texts = mismatches(fault, account.state, verdict, self.site.cluster.nodes)
-        outcome = FaultResult(fault, job, account.state, verdict, seconds, texts)
+        output_tail = "" if not texts or not play.job.log.exists() else _tail(play.job.log.read_text(errors="replace"))
+        outcome = FaultResult(fault, job, account.state, verdict, seconds, texts, output_tail)
         self.say(f"{fault.name}: {outcome.title}{'' if outcome.is_right else ': WRONG, ' + '; '.join(texts)}")
         return outcome
 
@@ -123,6 +126,10 @@ class Demo:
             options = (*options, f"--dependency=afterok:{parent.number}")
         job = cluster.submit(stage, header + fault.script, *options, name=fault.name)
         return SubmittedFault(cluster, self.site.agents, stage, job, self.stop)
+
+
+def _tail(output: str) -> str:
+    return "\n".join(f"  output   {line[:TAIL_CHARS]}" for line in output.splitlines()[-TAIL_LINES:])
 
 
 def _letters(text: str) -> str:

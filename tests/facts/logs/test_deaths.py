@@ -6,10 +6,10 @@ from tests.families.rows import Row, event, exception, job, log_points, root, st
 from trackside.evidence import Missing
 from trackside.facts.fact import Facts, T
 from trackside.facts.logs.death_account import DeathAccount
-from trackside.facts.logs.deaths import Deaths
+from trackside.facts.logs.deaths import CONNECTION_CLOSED, Deaths
 from trackside.facts.logs.oom_kills import OomKills
 from trackside.facts.logs.restarts import LauncherRestarts
-from trackside.model import Event, Run
+from trackside.model import Event, EventRole, Run
 
 
 def fact_of(kind: type[T], *rows: Row | list[Event], run: Run | None = None) -> T:
@@ -83,3 +83,27 @@ def test_kills_of_other_jobs_are_left_out() -> None:
     assert kills_of_job.report.row.at.line == 6
     assert kills_of_job.scope(()) == "job"
     assert fact_of(OomKills, kills[0], run=Run(id="8")).report is None
+
+
+def step_with_late_report(*, killed_ranks: tuple[int, ...] = (1,), error: str = "Connection closed by peer") -> Deaths:
+    """srun reports killed ranks after it ended the step; rank 0 had lost its connection before."""
+    lost = event("peer_lost", 80, rank=0, text=f"0: RuntimeError: [pair.cc:553] {error} [127.0.0.1]:18847")
+    end = event("scheduler_notice", 85, role=EventRole.TEARDOWN, reason="step_ended")
+    late = [
+        event("process_exit", 86 + rank, role=EventRole.TEARDOWN, rank=rank, signal=9, text=f"task {rank}: Killed")
+        for rank in killed_ranks
+    ]
+    return fact_of(Deaths, lost, end, late)
+
+
+def test_a_death_reported_after_the_step_ended_counts_if_its_connection_had_closed() -> None:
+    report = step_with_late_report().report
+    assert report is not None
+    assert (report.ranks, report.main.number, report.strong) == ((1,), 9, False)
+    assert report.claims[-1].sentence is CONNECTION_CLOSED
+
+
+def test_a_step_that_srun_ended_kills_its_ranks() -> None:
+    assert step_with_late_report(killed_ranks=(1, 2)).report is None  # which of them had died is unknown
+    assert step_with_late_report(killed_ranks=(0,)).report is None  # it reported the loss, so it lived
+    assert step_with_late_report(error="Connection timed out").report is None  # it may still hang

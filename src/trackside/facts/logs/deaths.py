@@ -1,11 +1,13 @@
 """Deaths by a fatal signal: which processes died of their own signal, and which were ended by something else.
 
 A report is dropped if training continued after it, if the run had been ended before, if a launcher sent the signal to
-the remaining ranks, if the runtime aborted because of another rank, or if a traceback explains it.
+the remaining ranks, if the runtime aborted because of another rank, or if a traceback explains it. srun may report a
+death only after it ended the step; it counts if the connection of that rank to a peer had closed before.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -37,6 +39,9 @@ DIED_ON = Sentence("{signal} killed {ranks}")
 WORKER_DIED = Sentence("a data-loader worker was killed by {signal}: {line}")
 WORKER_DIED_ON = Sentence("{signal} killed a data-loader worker of {ranks}")
 ALSO_REPORTED = Sentence("also reported: {line}")
+CONNECTION_CLOSED = Sentence("its connection to another rank had closed before Slurm ended the step: {line}")
+PEER_CLOSED = re.compile(r"Connection (?:closed|reset) by peer|Broken pipe")
+"""What the kernel of a peer reports after a process ended; a failed network or a rank that hangs gives other errors."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +150,9 @@ class Deaths:
             sentence = WORKER_DIED_ON if worker else DIED_ON
             values["ranks"] = derived(ranks, *(death.line for death in same if death.rank is not None))
         firsts = {death.source: death for death in reversed(same) if death.source != main.source}
-        also = (ALSO_REPORTED(line=death.line) for death in same if firsts.get(death.source) is death)
+        also = [ALSO_REPORTED(line=death.line) for death in same if firsts.get(death.source) is death]
+        if main.row.role is not EventRole.ROOT and self._closed_connection is not None:
+            also.append(CONNECTION_CLOSED(line=self._closed_connection[1]))
         strong = len(sources) > 1 or main.source in RELIABLE_SOURCES
         strong = strong and (main.number != ABORT or "fatals" in sources or bool(self.points))
         return DeathReport(
@@ -175,11 +182,34 @@ class Deaths:
     def _reports(self, source: str) -> Iterator[Death]:
         frame = self.frames[source]
         for row in frame.events:
-            if row.role is not EventRole.ROOT:
+            if row.role is not EventRole.ROOT and not self._is_reported_late(row, source):
                 continue
             number = _named_signal(str(row.get("what") or "")) if source == "fatals" else exit_signal(row)
             if number in FATAL_SIGNALS:
                 yield Death(number, row, frame.value(row, "text"), rank_of(row, self.ending.launchers), source)
+
+    def _is_reported_late(self, row: Event, source: str) -> bool:
+        """Whether srun, having ended the step, reports a SIGKILL that the rank had died of before: it is the only rank
+        killed, and a peer had seen its connection close."""
+        if source != "exits" or exit_signal(row) != KILL or self._closed_connection is None:
+            return False
+        killed_ranks = {end.rank for end in self.evidence["exits"].events if exit_signal(end) == KILL}
+        if killed_ranks != {row.rank} or row.rank is None:
+            return False
+        notices = [notice for notice in self.ending.notices.events if follows(notice, row) is not True]
+        closed, _ = self._closed_connection
+        return row.rank != closed.rank and all(
+            notice.get("reason") == "step_ended" and follows(notice, closed) for notice in notices
+        )
+
+    @cached_property
+    def _closed_connection(self) -> tuple[Event, Value] | None:
+        """The first rank's report that a peer closed its connection, if no rank has an error of its own."""
+        if self.own_exceptions or self.evidence["timeouts"] or self.memory:
+            return None
+        frame = self.evidence["lost"]
+        row = next((row for row in frame.events if row.rank is not None and PEER_CLOSED.search(row.text)), None)
+        return None if row is None else (row, frame.value(row, "text"))
 
     def _ended_before(self, death: Death) -> bool:
         """Whether the run had been ended before: an earlier notice, or, without notices, the record."""
