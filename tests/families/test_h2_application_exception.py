@@ -25,6 +25,7 @@ from tests.families.rows import (
     store,
     text_of,
 )
+from trackside.families.h2_application_exception import CRASHED_AFTER
 from trackside.model import EventRole, Plane
 
 
@@ -81,6 +82,16 @@ def test_a_crash_below_a_closing_line_came_after_the_training() -> None:
     assert finding.outcome is FOUND
     assert {"training_was_over"} <= set(keys(finding))
     assert "resume" not in finding.actions[0].sentence.text
+
+
+def test_a_summary_of_the_training_shows_that_it_was_over() -> None:
+    error = exception("KeyError", "'validation'", line=500)
+    summary = event("training_end", 400, status="success", train_loss=1.07, seconds=3214.7)
+    finding = primary(store(summary, error))
+    assert (finding.family, finding.headline.sentence) == ("H2", CRASHED_AFTER)
+    assert judge_store("A1", store(summary, error)).outcome is ABSENT
+    bare_end = event("training_end", 400, status="success")  # "Done." of whatever came before
+    assert primary(store(bare_end, error)).family == "A1"
 
 
 def test_an_error_of_a_shell_command_is_not_said_to_be_in_a_thread() -> None:

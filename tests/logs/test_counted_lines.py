@@ -28,6 +28,9 @@ OTHER_LOOPS: dict[str, Callable[[int, float], str]] = {
     "parts of a model": lambda i, x: f"({i}): Linear(in_features={i * 64}, eps={x:.2f}, momentum={x / 10:.2f})",
     "shards": lambda i, x: f"Loading shard {i}/8 ({x:.2f} s, {x / 2:.1f} GB)",
     "evaluation bar": lambda i, x: f"Evaluating:  {i}0%|#### | {i}0/80 [00:0{i}<00:09, {x:.2f}it/s]",
+    "work that is timed": lambda i, x: (
+        f"Seq {i}/15 (id={i + 3}): {i * i} frames -> {i * 7} pairs ({x:.1f}s, {40 + i}/s)"
+    ),
     "numbers without order": lambda i, x: f"case {i * i * 7 % 31} dice {x:.3f} hausdorff {x * 9:.2f}",
 }
 BEHIND = "mean over all of them: 0.83\n"

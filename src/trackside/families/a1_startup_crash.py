@@ -179,6 +179,7 @@ LOGGED_BUT_ENDED_WELL = Sentence("{type} was logged, and the run ended normally:
 RAISED_AFTER_STEP = Sentence("training had started before {type}: the log reaches {point}")
 RAISED_AFTER_GPU_WORK = Sentence("the GPUs had computed for {seconds} before {type}")
 RAISED_IN_LOOP = Sentence("the job was at work before {type}: {line}")
+RAISED_AFTER_TRAINING = Sentence("the training was over before {type}: {line}")
 TRAINING_STARTED = Sentence("training started: the log shows {point}")
 
 
@@ -195,6 +196,8 @@ def judge(
             return absent(RAISED_AFTER_STEP(type=errors.type, point=point))
         if (work_s := phase.use.trained(limits.worked_s)) is not None:
             return absent(RAISED_AFTER_GPU_WORK(type=errors.type, seconds=work_s))
+        if (line := ending.summary_before(cause)) is not None:
+            return absent(RAISED_AFTER_TRAINING(type=errors.type, line=line))
         if (line := loop.work_before(cause)) is not None:
             return absent(RAISED_IN_LOOP(type=errors.type, line=line))
         return _exception_finding(errors, cause, ending, phase, unread, run, limits.worked_s)

@@ -178,7 +178,7 @@ def judge(
     milestones = (
         [] if is_startup or training is not None else _milestone_claims(trajectory, row) or _loop_claims(loop, row)
     )
-    if training is None and not milestones:
+    if training is None and not milestones and ending.summary_before(row) is None:
         if exceptions.is_other_topic(exceptions.final):
             return absent(exceptions.other_topic(exceptions.final))
         return absent(RAISED_BEFORE_STEP(type=error_type(exceptions.frame, row), count=trajectory.count))

@@ -34,7 +34,7 @@ MAX_LINES_BEFORE_ERROR = 30
 """Lines with text between a loop and an error, at most: more may be another start of the program."""
 MIN_FIGURES = 2
 """Figures with decimals that change from line to line, as losses and scores do, in lines that say neither what they count
-nor how many there are: one may be a duration."""
+nor how many there are: one may be a duration without a unit."""
 
 MIN_BAR_S = 300
 """Seconds from which on a bar without a name and without figures is the program's work."""
@@ -51,6 +51,7 @@ _NO_LETTERS = re.compile(rb"[^A-Za-z\x80-\xff]+|\b(?:nan|inf)\b|\xe2[\x94-\x96][
 """What may differ in alike lines: all but letters, and the blocks of a bar."""
 _FIGURE = re.compile(rb"[0-9.]+")
 _TOTAL = re.compile(r"\s?(?:/|of|out of|von|sur|из|de)\s?(\d{1,9})(?![\d.])")
+_UNIT_OF_TIME = re.compile(r"\s?(?:[mun]?s|secs?|seconds?|mins?|minutes?|h|hrs?|hours?)\b")
 _ITEM_OF_MODEL = re.compile(r"^\s*\(\w+\): |^\s*\d+[.)] ")
 """A line of a printed model or list."""
 _TRAINING_COUNT = re.compile(
@@ -153,6 +154,11 @@ def _is_near(lines_below: Sequence[Line]) -> bool:
     )
 
 
+def _is_time(number: re.Match[str]) -> bool:
+    """Whether a number has a unit of time: a duration is printed of any work."""
+    return _UNIT_OF_TIME.match(number.string, number.end()) is not None
+
+
 def _count(texts: Sequence[str]) -> _Count | None:
     """The number that counts up in alike lines; None if none does."""
     rows = [list(_NUMBER.finditer(_NO_FIGURE.sub(" ", text))) for text in texts]
@@ -175,7 +181,7 @@ def _count(texts: Sequence[str]) -> _Count | None:
         total = _TOTAL.match(text, end)
         others = (other for at, other in enumerate(columns) if at != index)
         changing = [other for other in others if len({match[0] for match in other}) >= MIN_ALIKE]
-        with_decimals = sum(any("." in match[0] for match in other) for other in changing)
+        with_decimals = sum(any("." in match[0] and not _is_time(match) for match in other) for other in changing)
         needed = 0 if _TRAINING_COUNT.search(to_english(text[:start])) else MIN_FIGURES if total is None else 1
         is_training = bool(changing) and with_decimals >= needed
         return _Count(different[-1], None if total is None else int(total[1]), is_training)

@@ -193,6 +193,14 @@ class Ending:
         """Whether the run was ended from outside, or still runs."""
         return (self.state is not None and self.state.value in OUTSIDE_END_STATES) or bool(self.limit_notices)
 
+    def summary_before(self, row: Event) -> Value | None:
+        """The summary of a training that was over before an event: a closing line with a training loss or steps."""
+        summaries = [
+            end for end in self.ends.events
+            if (end.get("train_loss") is not None or end.get("steps")) and follows(row, end)
+        ]  # fmt: skip
+        return self.ends.value(summaries[-1], "text") if summaries else None
+
     @cached_property
     def completed(self) -> Value | None:
         """Evidence of a good end: COMPLETED with exit code 0, or the job's own closing line if nothing contradicts
