@@ -42,6 +42,7 @@ from tests.families.rows import (
     sentence_name,
     text_of,
 )
+from trackside.families.c2_collective_hang import CLOSURE_UNEXPLAINED, FIND_LOST_RANK
 from trackside.finding import Certainty, clause
 from trackside.model import Event, EventRole, Position, Record, Run
 
@@ -381,6 +382,8 @@ def test_a_lost_connection_alone_is_no_hang() -> None:
     assert finding.headline is not None
     assert clause(finding.headline) == "a rank lost its connection to another"
     assert [sentence_name(claim) for claim in finding.implies] == ["failure_ended_run"]
+    assert [claim.sentence for claim in finding.cannot_decide] == [CLOSURE_UNEXPLAINED]
+    assert [step.sentence for step in finding.actions][:1] == [FIND_LOST_RANK]
     timeout = judge("C2", ready, log_points(), lost, timed_out(0), job("FAILED", exit_code=1), run=Run(n_ranks=2))
     assert timeout.headline is not None
     assert clause(timeout.headline).startswith("hung in a collective")

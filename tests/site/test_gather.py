@@ -290,6 +290,15 @@ def test_watching_a_job_that_has_ended_gives_its_verdict(site: Path, monkeypatch
     assert result.stdout.count("H2 application-exception") >= 1
 
 
+def test_slurm_that_was_asked_for_without_a_job_is_named_as_missing(site: Path) -> None:
+    arguments = ["diagnose", str(site / "work"), "--slurm", "auto", "-v"]
+    result = CliRunner().invoke(main, arguments, env={"PATH": str(site / "bin")})
+    assert result.exit_code == 0, result.output
+    words = " ".join(result.stdout.split())
+    assert "Slurm gave no complete answer" in words
+    assert "slurm: refused: not queried, because no job was named: give its id with --job" in words
+
+
 def test_files_alone_query_no_site(site: Path) -> None:
     result = CliRunner().invoke(main, ["diagnose", str(site / "work")], env={"PATH": str(site / "bin")})
     assert "sacct" not in result.output

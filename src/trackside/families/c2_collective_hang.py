@@ -92,6 +92,14 @@ USUALLY_STUCK = Sentence(
 )
 RANK_UNKNOWN = Sentence("which rank did not enter the collective, and why")
 ABSENCE_UNEXPLAINED = Sentence("why the rank did not enter the collective: nothing from its host shows it")
+CLOSURE_UNEXPLAINED = Sentence("why the connection was lost: nothing from that rank or its host shows it")
+FIND_LOST_RANK = Sentence(
+    "find out why {place} ended or lost its network: read its own log and the kernel log of its node"
+)
+SHOW_KERNEL_LOG = (
+    ShellCommand("ssh {node} 'journalctl -k | tail -n 200'"),
+    ShellCommand("journalctl -k | tail -n 200"),
+)
 COMPARE_LOGS = Sentence(
     "compare the last lines of each rank's log; if the job hangs again, dump the stacks before the job ends",
     running="dump the stack of each rank while it hangs, compare the last lines of the logs, then cancel the job",
@@ -174,6 +182,7 @@ def judge(
         lost_only and trigger is None and not any(witness is not None for witness in (machine, stall, own_stacks))
     )
     failed = raised_only and trigger is None and not any(witness is not None for witness in witnesses)
+    place, is_one = _awaited(ranks, gpus, shows)
     return present(
         lead.certainty,
         _culprit(lead, machine, trigger, own_work or code_line is not None),
@@ -184,11 +193,17 @@ def judge(
         if failed
         else _headline(run, is_collective, machine, trigger, code_line, max(len(ranks), len(gpus))),
         implies=[FAILURE_ENDED_RUN() if failed or lost_only else ONLY_WAIT() if is_collective else USUALLY_STUCK()],
-        cannot_decide=[] if because else [ABSENCE_UNEXPLAINED() if ranks or gpus else RANK_UNKNOWN()],
+        cannot_decide=[]
+        if because
+        else [CLOSURE_UNEXPLAINED()]
+        if lost_only and ranks
+        else [ABSENCE_UNEXPLAINED() if ranks or gpus else RANK_UNKNOWN()],
         actions=[
             action(READ_BEFORE_ERROR)
             if lead.of_collective and trigger is None and run.n_ranks == 1
-            else _next_step(causes, trigger, code_line, _awaited(ranks, gpus, shows), reported),
+            else action(FIND_LOST_RANK, *SHOW_KERNEL_LOG, place=place)
+            if lost_only and causes.stuck_process is None and ranks and place is not None
+            else _next_step(causes, trigger, code_line, (place, is_one), reported),
             *([action(RECORD_COLLECTIVES, RECORDER_SETTINGS)] if isinstance(flight, Missing) and not is_known else []),
         ],
         since=_since(lead, last_point),

@@ -44,6 +44,7 @@ MAX_ZONE_OFFSET_S = 15 * 3600.0
 SILENT_KINDS: tuple[FailureKind, ...] = ("unreachable", "timeout", "refused", "unauthorized")
 """Failures of a server that say nothing about what it holds."""
 _EXIT = re.compile(r"(exit \d{1,3}): (.+)")
+NO_JOB_TO_QUERY = "not queried, because no job was named: give its id with --job"
 MAX_REASONS = 8
 """Sources whose reason an error gives."""
 LOG_STORE_PLANES: tuple[Plane, ...] = ("log", "kernel")
@@ -92,6 +93,9 @@ def open_site_session(request: SiteRequest, stack: ExitStack) -> SiteSession:
         servers[0].prefetch()
     loaded = _load(request, answer, stack)
     loaded.inputs += answer.rows
+    if job is None and _sets_slurm(site):
+        loaded.inputs.append(Input("slurm", None, "refused", NO_JOB_TO_QUERY))
+        loaded.store.add_unavailable_source("scheduler", "Slurm", NO_JOB_TO_QUERY)
     _take_lines(loaded, site, slurm)
     for row in answer.rows:
         if row.status in ("unreadable", "refused") and not _was_pushed(loaded, row, answer):
